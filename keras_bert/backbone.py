@@ -1,0 +1,180 @@
+"""`BertBackbone`: the encoder of BERT as a functional Keras model.
+
+Shapes: B batch, S sequence, T rows (see packing.py), H hidden.
+"""
+
+import os
+import sys
+
+import keras
+import keras_nlp
+from absl import logging
+
+from keras_bert.config import BertConfig
+from keras_bert.embeddings import BertEmbeddings
+from keras_bert.encoder import BertEncoderLayer
+from keras_bert.heads import pooler
+from keras_bert.packing import TokenLayout
+
+
+@keras.saving.register_keras_serializable(package="keras_bert")
+class BertBackbone(keras_nlp.models.Backbone):
+    """BERT's encoder (Devlin et al. 2018, section 3), with KerasHub's inputs and outputs.
+
+    Inputs, a dict: `token_ids`, `segment_ids`, `padding_mask` (1 for real tokens), each int32 of shape (B, S).
+    Outputs, a dict: `sequence_output`, float of shape (B, S, H), and `pooled_output`, float of shape (B, H).
+
+    Args:
+        vocabulary_size, num_layers, num_heads, hidden_dim, intermediate_dim, activation, dropout,
+        attention_dropout, max_sequence_length, num_segments, layer_norm_epsilon, initializer_range: as in
+            `BertConfig`.
+        layout: str, how tokens are laid out inside. `"rectangular"` has static shapes. `"unpadded"` computes real
+            tokens only and returns zeros at padding: same answers, less work, shapes that follow the data.
+        dtype: a Keras dtype policy or its name, e.g. `"mixed_bfloat16"`.
+
+    Raises:
+        InputError: a size is out of its range.
+
+    >>> backbone = BertBackbone(1000, num_layers=2, num_heads=2, hidden_dim=16, intermediate_dim=64)
+    >>> ids = keras.ops.ones((1, 4), dtype="int32")
+    >>> outputs = backbone({"token_ids": ids, "segment_ids": ids * 0, "padding_mask": ids})
+    >>> tuple(outputs["sequence_output"].shape)
+    (1, 4, 16)
+    """
+
+    def __init__(
+        self,
+        vocabulary_size: int,
+        num_layers: int,
+        num_heads: int,
+        hidden_dim: int,
+        intermediate_dim: int,
+        activation: str = "gelu_tanh",
+        dropout: float = 0.1,
+        attention_dropout: float | None = None,
+        max_sequence_length: int = 512,
+        num_segments: int = 2,
+        layer_norm_epsilon: float = 1e-12,
+        initializer_range: float = 0.02,
+        layout: str = "rectangular",
+        dtype=None,
+        **kwargs,
+    ):
+        config = BertConfig(
+            vocabulary_size, num_layers, num_heads, hidden_dim, intermediate_dim, activation, dropout,
+            attention_dropout, max_sequence_length, num_segments, layer_norm_epsilon, initializer_range,
+        )  # fmt: skip
+        _say_if_onednn_is_off()
+
+        # === Layers ===
+        token_layout = TokenLayout(layout, dtype=dtype, name="token_layout")
+        embeddings = BertEmbeddings(
+            vocabulary_size,
+            hidden_dim,
+            max_sequence_length=max_sequence_length,
+            num_segments=num_segments,
+            dropout=dropout,
+            layer_norm_epsilon=layer_norm_epsilon,
+            initializer_range=initializer_range,
+            dtype=dtype,
+            name="embeddings",
+        )
+        encoder_layers = [
+            BertEncoderLayer(
+                hidden_dim,
+                num_heads,
+                intermediate_dim,
+                activation=activation,
+                dropout=dropout,
+                attention_dropout=attention_dropout,
+                layer_norm_epsilon=layer_norm_epsilon,
+                initializer_range=initializer_range,
+                dtype=dtype,
+                name=f"transformer_layer_{index}",
+            )
+            for index in range(num_layers)
+        ]
+        pooled_dense = pooler(hidden_dim, initializer_range, dtype=dtype)
+
+        # === Functional model ===
+        inputs = {
+            name: keras.Input(shape=(None,), dtype="int32", name=name)
+            for name in ("token_ids", "segment_ids", "padding_mask")
+        }
+        tokens = token_layout(inputs["padding_mask"])
+        rows = embeddings(inputs["token_ids"], segment_ids=inputs["segment_ids"], layout=tokens)  # [T, H]
+        for encoder_layer in encoder_layers:
+            rows = encoder_layer(rows, layout=tokens)
+        outputs = {
+            "sequence_output": RestoreRectangle(dtype=dtype, name="sequence_output")(rows, layout=tokens),
+            "pooled_output": pooled_dense(FirstRows(dtype=dtype, name="first_rows")(rows, layout=tokens)),
+        }
+        super().__init__(inputs=inputs, outputs=outputs, dtype=dtype, **kwargs)
+
+        # === Config ===
+        self.bert_config = config
+        self.layout = layout
+        self.token_embedding = embeddings.token_embedding
+
+    def __getattr__(self, name: str):
+        # KerasHub's heads and tasks ask the backbone for its sizes: hidden_dim, vocabulary_size, ...
+        config = self.__dict__.get("bert_config")
+        if config is not None and name in config.__dataclass_fields__:
+            return getattr(config, name)
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+
+    def get_config(self):
+        return {**super().get_config(), **self.bert_config.to_dict(), "layout": self.layout}
+
+    def default_lora_layer_names(self) -> list[str]:
+        """Names the layers that `enable_lora` adapts when none are given."""
+        return ["query_key_value"]
+
+    @classmethod
+    def from_preset(cls, preset: str, load_weights: bool = True, dtype=None, **overrides) -> "BertBackbone":
+        """Builds the backbone of a preset.
+
+        Args:
+            preset: short name (`"base"`), Google's name of a checkpoint, `hf://owner/name`, or a directory in
+                this project's or in Hugging Face's format.
+            load_weights: bool; False gives the architecture with random weights, and for a short name needs no file.
+            dtype: a Keras dtype policy or its name.
+            **overrides: settings of the constructor that differ from the preset's, e.g. `dropout=0.0`.
+
+        Raises:
+            InputError: no place has the preset, or its files are incomplete or do not fit together.
+        """
+        from keras_bert import weights
+
+        return weights.load_backbone(cls, preset, load_weights=load_weights, dtype=dtype, **overrides)
+
+
+@keras.saving.register_keras_serializable(package="keras_bert")
+class RestoreRectangle(keras.layers.Layer):
+    """Rows `[T, H]` back to `[B, S, H]`; zeros at padding under the unpadded layout."""
+
+    def call(self, rows, layout):
+        return layout.restore(rows)
+
+
+@keras.saving.register_keras_serializable(package="keras_bert")
+class FirstRows(keras.layers.Layer):
+    """Each sequence's first row, [CLS]: `[T, H]` to `[B, H]`."""
+
+    def call(self, rows, layout):
+        return layout.first_rows(rows)
+
+
+def _say_if_onednn_is_off() -> None:
+    """Warns once when TensorFlow runs on a CPU without the flag that makes BERT's products 1.3 to 1.6 times as fast."""
+    if keras.backend.backend() != "tensorflow" or os.environ.get("TF_ENABLE_ONEDNN_OPTS"):
+        return
+    import tensorflow as tf
+
+    if "tensorflow" in sys.modules and not tf.config.list_physical_devices("GPU"):
+        logging.log_first_n(
+            logging.WARNING,
+            "TF_ENABLE_ONEDNN_OPTS is not set: on many CPUs BERT then trains 1.6 times slower. "
+            "Set TF_ENABLE_ONEDNN_OPTS=1 before TensorFlow is imported.",
+            1,
+        )

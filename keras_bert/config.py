@@ -1,0 +1,146 @@
+"""The architecture of a BERT, under KerasHub's names; foreign JSON names are translated here and nowhere else."""
+
+import dataclasses
+import json
+
+from keras_bert.errors import InputError
+from keras_bert.files import read_json
+
+ACTIVATIONS = ("gelu_tanh", "gelu", "relu", "tanh", "linear")
+
+# google-research/bert's `bert_config.json` and Hugging Face's `config.json` share these names.
+_FOREIGN_TO_OURS = {
+    "vocab_size": "vocabulary_size",
+    "num_hidden_layers": "num_layers",
+    "num_attention_heads": "num_heads",
+    "hidden_size": "hidden_dim",
+    "intermediate_size": "intermediate_dim",
+    "hidden_act": "activation",
+    "hidden_dropout_prob": "dropout",
+    "attention_probs_dropout_prob": "attention_dropout",
+    "max_position_embeddings": "max_sequence_length",
+    "type_vocab_size": "num_segments",
+    "layer_norm_eps": "layer_norm_epsilon",
+    "initializer_range": "initializer_range",
+}
+_REQUIRED_FOREIGN = ("vocab_size", "num_hidden_layers", "num_attention_heads", "hidden_size", "intermediate_size")
+
+# "gelu" is the tanh form in google-research/bert (modeling.py:264) and the erf form at Hugging Face.
+_ACTIVATION_AT_GOOGLE = {"gelu": "gelu_tanh", "relu": "relu", "tanh": "tanh", "linear": "linear"}
+_ACTIVATION_AT_HUGGING_FACE = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_python": "gelu",
+    "relu": "relu",
+    "tanh": "tanh",
+    "linear": "linear",
+}
+_HUGGING_FACE_MARKS = ("model_type", "architectures", "transformers_version", "_name_or_path")
+
+
+@dataclasses.dataclass(frozen=True)
+class BertConfig:
+    """Sizes and constants of a BERT encoder (Devlin et al. 2018, section 3).
+
+    Attributes:
+        vocabulary_size: int, number of WordPieces.
+        num_layers: int, L, number of encoder layers.
+        num_heads: int, A, attention heads; divides `hidden_dim`.
+        hidden_dim: int, H, size of a token's representation.
+        intermediate_dim: int, inner size of the feed-forward block (4H in the paper).
+        activation: str, `"gelu_tanh"` (google-research/bert), `"gelu"` (the erf form, Hugging Face), `"relu"`,
+            `"tanh"` or `"linear"`. A property of the checkpoint: weights trained with one want that one.
+        dropout: float in [0, 1), on embeddings and before each residual sum.
+        attention_dropout: float in [0, 1) or None, on attention probabilities; None means as `dropout`.
+        max_sequence_length: int, rows of the position table.
+        num_segments: int, rows of the segment table.
+        layer_norm_epsilon: float.
+        initializer_range: float, standard deviation of the truncated normal that starts kernels and tables.
+
+    Raises:
+        InputError: a value is out of its range.
+    """
+
+    vocabulary_size: int
+    num_layers: int
+    num_heads: int
+    hidden_dim: int
+    intermediate_dim: int
+    activation: str = "gelu_tanh"
+    dropout: float = 0.1
+    attention_dropout: float | None = None
+    max_sequence_length: int = 512
+    num_segments: int = 2
+    layer_norm_epsilon: float = 1e-12
+    initializer_range: float = 0.02
+
+    def __post_init__(self):
+        for name in ("vocabulary_size", "num_layers", "num_heads", "hidden_dim", "intermediate_dim",
+                     "max_sequence_length", "num_segments"):  # fmt: skip
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise InputError(f"`{name}` must be a positive integer. Received: {name}={value!r}")
+        if self.hidden_dim % self.num_heads:
+            raise InputError(
+                f"`num_heads` must divide `hidden_dim`. Received: num_heads={self.num_heads}, "
+                f"hidden_dim={self.hidden_dim}"
+            )
+        if self.activation not in ACTIVATIONS:
+            raise InputError(f"`activation` must be one of {', '.join(ACTIVATIONS)}. Received: {self.activation!r}")
+        for name in ("dropout", "attention_dropout"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < 1:
+                raise InputError(f"`{name}` must lie in [0, 1). Received: {name}={value!r}")
+        for name in ("layer_norm_epsilon", "initializer_range"):
+            if not getattr(self, name) > 0:
+                raise InputError(f"`{name}` must be positive. Received: {name}={getattr(self, name)!r}")
+
+    @classmethod
+    def from_json_file(cls, path: str) -> "BertConfig":
+        """Reads google-research/bert's `bert_config.json` or Hugging Face's `config.json`.
+
+        The two are told apart by content (Hugging Face's names its `model_type`), since `"gelu"` means the tanh
+        form in one and the erf form in the other.
+
+        Raises:
+            InputError: a required key is missing, a value is out of range, or the activation is not known.
+        """
+        values = read_json(path)
+        if not isinstance(values, dict):
+            raise InputError(f"{path}: expected a JSON object of BERT's sizes, found {type(values).__name__}.")
+        missing = [name for name in _REQUIRED_FOREIGN if name not in values]
+        if missing:
+            raise InputError(f"{path}: not a BERT configuration, it lacks {', '.join(missing)}.")
+        at_hugging_face = any(mark in values for mark in _HUGGING_FACE_MARKS)
+        if values.get("model_type", "bert") != "bert":
+            raise InputError(f"{path}: expected model_type 'bert', found {values['model_type']!r}.")
+        ours = {ours: values[theirs] for theirs, ours in _FOREIGN_TO_OURS.items() if theirs in values}
+        activations = _ACTIVATION_AT_HUGGING_FACE if at_hugging_face else _ACTIVATION_AT_GOOGLE
+        activation = values.get("hidden_act", "gelu")
+        if activation not in activations:
+            raise InputError(f"{path}: unknown hidden_act {activation!r}. Expected one of {', '.join(activations)}.")
+        ours["activation"] = activations[activation]
+        try:
+            return cls(**ours)
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from error
+
+    def to_dict(self) -> dict:
+        """Returns the fields by name, as `BertBackbone`'s constructor takes them."""
+        return dataclasses.asdict(self)
+
+    def replace(self, **overrides) -> "BertConfig":
+        """Returns a copy with some fields changed.
+
+        Raises:
+            InputError: a name is no field, or a value is out of range.
+        """
+        known = [field.name for field in dataclasses.fields(self)]
+        unknown = sorted(set(overrides) - set(known))
+        if unknown:
+            raise InputError(f"Unknown BERT setting {', '.join(unknown)}. Expected some of: {', '.join(known)}")
+        return dataclasses.replace(self, **overrides)
+
+    def __str__(self) -> str:
+        return json.dumps(self.to_dict(), indent=2)

@@ -1,0 +1,96 @@
+"""The input of the encoder: token, segment and position embeddings (paper, figure 2).
+
+Shapes: B batch, S sequence, T rows (see packing.py), H hidden.
+"""
+
+import keras
+import keras_nlp
+
+
+def truncated_normal(stddev: float) -> keras.initializers.Initializer:
+    """BERT's initializer for every kernel and table (google-research/bert modeling.py:377), freshly seeded."""
+    return keras.initializers.TruncatedNormal(stddev=stddev)
+
+
+@keras.saving.register_keras_serializable(package="keras_bert")
+class BertEmbeddings(keras.layers.Layer):
+    """Adds the three embeddings of each token, then normalizes and drops.
+
+    Args:
+        vocabulary_size, hidden_dim, max_sequence_length, num_segments, dropout, layer_norm_epsilon,
+        initializer_range: as in `BertConfig`.
+
+    Call arguments:
+        token_ids: int32, shape (B, S).
+        segment_ids: int32, shape (B, S).
+        layout: of packing.py.
+
+    Returns:
+        float, shape (T, H).
+    """
+
+    def __init__(
+        self,
+        vocabulary_size: int,
+        hidden_dim: int,
+        max_sequence_length: int = 512,
+        num_segments: int = 2,
+        dropout: float = 0.1,
+        layer_norm_epsilon: float = 1e-12,
+        initializer_range: float = 0.02,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.vocabulary_size = vocabulary_size
+        self.hidden_dim = hidden_dim
+        self.max_sequence_length = max_sequence_length
+        self.num_segments = num_segments
+        self.dropout = dropout
+        self.layer_norm_epsilon = layer_norm_epsilon
+        self.initializer_range = initializer_range
+        self.token_embedding = keras_nlp.layers.ReversibleEmbedding(
+            vocabulary_size,
+            hidden_dim,
+            embeddings_initializer=truncated_normal(initializer_range),
+            dtype=self.dtype_policy,
+            name="token_embedding",
+        )
+        self.segment_embedding = self._table(num_segments, "segment_embedding")
+        self.position_embedding = self._table(max_sequence_length, "position_embedding")
+        self.layer_norm = keras.layers.LayerNormalization(
+            epsilon=layer_norm_epsilon, dtype=self.dtype_policy, name="layer_norm"
+        )
+        self.dropout_layer = keras.layers.Dropout(dropout, dtype=self.dtype_policy, name="dropout")
+
+    def _table(self, rows: int, name: str) -> keras.layers.Embedding:
+        return keras.layers.Embedding(
+            rows,
+            self.hidden_dim,
+            embeddings_initializer=truncated_normal(self.initializer_range),
+            dtype=self.dtype_policy,
+            name=name,
+        )
+
+    def build(self, *_):
+        for table in (self.token_embedding, self.segment_embedding, self.position_embedding):
+            table.build(None)
+        self.layer_norm.build((None, self.hidden_dim))
+        self.built = True
+
+    def call(self, token_ids, segment_ids, layout, training=None):
+        rows = self.token_embedding(layout.flatten(token_ids))  # [T, H]
+        rows = rows + self.segment_embedding(layout.flatten(segment_ids))
+        rows = layout.add_positions(rows, keras.ops.cast(self.position_embedding.embeddings, rows.dtype))
+        return self.dropout_layer(self.layer_norm(rows), training=training)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "vocabulary_size": self.vocabulary_size,
+            "hidden_dim": self.hidden_dim,
+            "max_sequence_length": self.max_sequence_length,
+            "num_segments": self.num_segments,
+            "dropout": self.dropout,
+            "layer_norm_epsilon": self.layer_norm_epsilon,
+            "initializer_range": self.initializer_range,
+        }

@@ -1,0 +1,110 @@
+"""One encoder layer of BERT, on rows.
+
+Shapes: T rows (see packing.py), H hidden.
+"""
+
+import keras
+
+from keras_bert.attention import BertSelfAttention
+from keras_bert.embeddings import truncated_normal
+
+_KERAS_ACTIVATIONS = {"relu": keras.activations.relu, "tanh": keras.activations.tanh}
+
+
+def get_activation(name: str):
+    """Returns the function of a `BertConfig.activation`: the tanh gelu and the erf gelu differ by up to 5e-4."""
+    if name in ("gelu", "gelu_tanh"):
+        return lambda x: keras.ops.gelu(x, approximate=name == "gelu_tanh")
+    if name == "linear":
+        return keras.activations.linear
+    if name not in _KERAS_ACTIVATIONS:
+        raise ValueError(f"`activation` must be gelu_tanh, gelu, relu, tanh or linear. Received: {name!r}")
+    return _KERAS_ACTIVATIONS[name]
+
+
+@keras.saving.register_keras_serializable(package="keras_bert")
+class BertEncoderLayer(keras.layers.Layer):
+    """x = LayerNorm(x + Dropout(Attention(x))); LayerNorm(x + Dropout(W2 act(W1 x + b1) + b2)).
+
+    Args:
+        hidden_dim, num_heads, intermediate_dim, activation, dropout, attention_dropout, layer_norm_epsilon,
+        initializer_range: as in `BertConfig`.
+
+    Call arguments:
+        rows: float, shape (T, H).
+        layout: of packing.py.
+
+    Returns:
+        float, shape (T, H).
+    """
+
+    def __init__(
+        self,
+        hidden_dim: int,
+        num_heads: int,
+        intermediate_dim: int,
+        activation: str = "gelu_tanh",
+        dropout: float = 0.1,
+        attention_dropout: float | None = None,
+        layer_norm_epsilon: float = 1e-12,
+        initializer_range: float = 0.02,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.hidden_dim = hidden_dim
+        self.num_heads = num_heads
+        self.intermediate_dim = intermediate_dim
+        self.activation = activation
+        self.dropout = dropout
+        self.attention_dropout = dropout if attention_dropout is None else attention_dropout
+        self.layer_norm_epsilon = layer_norm_epsilon
+        self.initializer_range = initializer_range
+        self.self_attention = BertSelfAttention(
+            hidden_dim,
+            num_heads,
+            dropout=self.attention_dropout,
+            initializer_range=initializer_range,
+            dtype=self.dtype_policy,
+            name="self_attention",
+        )
+        self.self_attention_layer_norm = self._layer_norm("self_attention_layer_norm")
+        self.intermediate_dense = self._dense(intermediate_dim, "intermediate_dense")
+        self.activation_function = get_activation(activation)
+        self.output_dense = self._dense(hidden_dim, "output_dense")
+        self.output_layer_norm = self._layer_norm("output_layer_norm")
+        self.dropout_layer = keras.layers.Dropout(dropout, dtype=self.dtype_policy, name="dropout")
+
+    def _dense(self, units: int, name: str) -> keras.layers.Dense:
+        initializer = truncated_normal(self.initializer_range)
+        return keras.layers.Dense(units, kernel_initializer=initializer, dtype=self.dtype_policy, name=name)
+
+    def _layer_norm(self, name: str) -> keras.layers.LayerNormalization:
+        return keras.layers.LayerNormalization(epsilon=self.layer_norm_epsilon, dtype=self.dtype_policy, name=name)
+
+    def build(self, *_):
+        self.self_attention.build()
+        self.intermediate_dense.build((None, self.hidden_dim))
+        self.output_dense.build((None, self.intermediate_dim))
+        self.self_attention_layer_norm.build((None, self.hidden_dim))
+        self.output_layer_norm.build((None, self.hidden_dim))
+        self.built = True
+
+    def call(self, rows, layout, training=None):
+        attended = self.self_attention(rows, layout=layout, training=training)
+        rows = self.self_attention_layer_norm(rows + self.dropout_layer(attended, training=training))
+        inner = self.activation_function(self.intermediate_dense(rows))  # [T, intermediate_dim]
+        output = self.dropout_layer(self.output_dense(inner), training=training)
+        return self.output_layer_norm(rows + output)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "hidden_dim": self.hidden_dim,
+            "num_heads": self.num_heads,
+            "intermediate_dim": self.intermediate_dim,
+            "activation": self.activation,
+            "dropout": self.dropout,
+            "attention_dropout": self.attention_dropout,
+            "layer_norm_epsilon": self.layer_norm_epsilon,
+            "initializer_range": self.initializer_range,
+        }

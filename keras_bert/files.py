@@ -1,0 +1,125 @@
+"""Reading and writing files: errors name path and line; a file appears whole or not at all."""
+
+import contextlib
+import glob
+import json
+import os
+import shutil
+from collections.abc import Iterator
+
+from keras_bert.errors import InputError
+
+
+def expand_files(patterns: str | list[str]) -> list[str]:
+    """Lists the files that a flag such as `--input_file` names.
+
+    Args:
+        patterns: comma-separated string, or list of strings; each a path or a glob pattern.
+
+    Returns:
+        Sorted matches, pattern by pattern, in the order of the patterns, each file once.
+
+    Raises:
+        InputError: a pattern matches no file, or names a directory.
+    """
+    if isinstance(patterns, str):
+        patterns = [part.strip() for part in patterns.split(",") if part.strip()]
+    if not patterns:
+        raise InputError("No input file was named. Expected a path, a glob pattern, or several with commas between.")
+    files: dict[str, None] = {}
+    for pattern in patterns:
+        matches = [pattern] if os.path.exists(pattern) else sorted(glob.glob(pattern))
+        if not matches:
+            raise InputError(f"{pattern}: no such file, and no file matches it as a pattern. Check the path.")
+        for path in matches:
+            if os.path.isdir(path):
+                raise InputError(f"{path}: expected a file, found a directory. Name its files, e.g. '{path}/*'.")
+            files[path] = None
+    return list(files)
+
+
+def read_lines(path: str) -> Iterator[tuple[int, str]]:
+    """Yields `(line number from 1, text without its line end)` of a UTF-8 file.
+
+    Only a line feed ends a line (a carriage return before it is dropped): exotic line separators inside a
+    text stay text. A byte order mark at the file's start is dropped.
+
+    Raises:
+        InputError: the file cannot be opened, or a line is not valid UTF-8.
+    """
+    try:
+        file = open(path, "rb")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}). Check the path.") from error
+    with file:
+        for number, raw in enumerate(file, start=1):
+            if number == 1:
+                raw = raw.removeprefix(b"\xef\xbb\xbf")
+            try:
+                text = raw.decode("utf-8")
+            except UnicodeDecodeError as error:
+                raise InputError(
+                    f"{path}:{number}: not valid UTF-8 at byte {error.start} of the line "
+                    f"(0x{raw[error.start]:02x}). Convert the file first, e.g. iconv -f LATIN1 -t UTF-8."
+                ) from error
+            yield number, text.removesuffix("\n").removesuffix("\r")
+
+
+@contextlib.contextmanager
+def atomic_path(path: str) -> Iterator[str]:
+    """Gives a temporary path beside `path`; renames it to `path` on success, removes it on any error.
+
+    Works for a file and for a directory alike (whatever the caller creates under the temporary name). An
+    existing `path` is replaced only at the end, so that a reader never sees half a result.
+
+    Raises:
+        InputError: the parent directory cannot be created or written.
+    """
+    path = os.path.abspath(path)
+    parent = os.path.dirname(path)
+    try:
+        os.makedirs(parent, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{parent}: cannot be created ({error.strerror}). Choose another output path.") from error
+    if not os.access(parent, os.W_OK):
+        raise InputError(f"{parent}: cannot be written. Choose another output path.")
+    temporary = os.path.join(parent, f".{os.path.basename(path)}.partial-{os.getpid()}")
+    try:
+        yield temporary
+        if os.path.isdir(temporary) and os.path.isdir(path):
+            retired = f"{temporary}-old"
+            os.rename(path, retired)
+            os.rename(temporary, path)
+            shutil.rmtree(retired)
+        else:
+            os.replace(temporary, path)
+    finally:
+        remove_path(temporary)
+
+
+def remove_path(path: str) -> None:
+    """Removes a file or a directory tree, if it is there."""
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path)
+    elif os.path.lexists(path):
+        os.remove(path)
+
+
+def write_json(path: str, value) -> None:
+    """Writes `value` as indented JSON, whole or not at all."""
+    with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
+        json.dump(value, file, indent=2, ensure_ascii=False)
+        file.write("\n")
+
+
+def read_json(path: str):
+    """Reads a JSON file.
+
+    Raises:
+        InputError: the file is missing or is not JSON; the message names the line.
+    """
+    text = "\n".join(line for _, line in read_lines(path))
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InputError(f"{path}:{error.lineno}: not valid JSON ({error.msg}).") from error

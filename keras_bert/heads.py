@@ -1,0 +1,84 @@
+"""What sits on top of the encoder: pooler, masked-LM, next-sentence and classification heads.
+
+Shapes: B batch, S sequence, P masked positions, H hidden, V vocabulary. Logits are float32 under every dtype policy.
+"""
+
+import keras
+from keras import ops
+
+from keras_bert.embeddings import truncated_normal
+from keras_bert.encoder import get_activation
+
+
+@keras.saving.register_keras_serializable(package="keras_bert")
+class MaskedLMHead(keras.layers.Layer):
+    """Dense -> activation -> LayerNorm -> tied token table + output bias (google-research/bert run_pretraining.py:240).
+
+    Args:
+        token_embedding: `ReversibleEmbedding` of the backbone; its table is the output kernel.
+        activation: str, the backbone's.
+        layer_norm_epsilon: float, the backbone's 1e-12 (KerasHub's head has 1e-5 beside such a backbone).
+        initializer_range: float.
+
+    Call arguments:
+        sequence_output: float, shape (B, S, H).
+        mask_positions: int32, shape (B, P), positions within each sequence.
+
+    Returns:
+        float32 logits, shape (B, P, V), computed at the masked positions only.
+    """
+
+    def __init__(
+        self,
+        token_embedding: keras.layers.Embedding,
+        activation: str = "gelu_tanh",
+        layer_norm_epsilon: float = 1e-12,
+        initializer_range: float = 0.02,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.token_embedding = token_embedding
+        self.transform_dense = keras.layers.Dense(
+            token_embedding.output_dim,
+            activation=get_activation(activation),
+            kernel_initializer=truncated_normal(initializer_range),
+            dtype=self.dtype_policy,
+            name="transform_dense",
+        )
+        self.transform_layer_norm = keras.layers.LayerNormalization(
+            epsilon=layer_norm_epsilon, dtype=self.dtype_policy, name="transform_layer_norm"
+        )
+
+    def build(self, *_):
+        hidden_dim = self.token_embedding.output_dim
+        self.transform_dense.build((None, hidden_dim))
+        self.transform_layer_norm.build((None, hidden_dim))
+        self.output_bias = self.add_weight(
+            shape=(self.token_embedding.input_dim,), initializer="zeros", name="output_bias"
+        )
+        self.built = True
+
+    def call(self, sequence_output, mask_positions):
+        batch, sequence, hidden_dim = ops.shape(sequence_output)
+        starts = ops.arange(batch, dtype="int32")[:, None] * sequence
+        places = ops.reshape(ops.cast(mask_positions, "int32") + starts, (-1,))
+        rows = ops.take(ops.reshape(sequence_output, (-1, hidden_dim)), places, axis=0)  # [B * P, H]
+        rows = self.transform_layer_norm(self.transform_dense(rows))
+        logits = self.token_embedding(rows, reverse=True) + ops.cast(self.output_bias, rows.dtype)
+        logits = ops.reshape(logits, (batch, ops.shape(mask_positions)[1], self.token_embedding.input_dim))
+        return ops.cast(logits, "float32")
+
+
+def pooler(hidden_dim: int, initializer_range: float, dtype=None) -> keras.layers.Dense:
+    """tanh(W x + b) on [CLS] (paper, section 3.1: the representation of the whole input)."""
+    initializer = truncated_normal(initializer_range)
+    return keras.layers.Dense(
+        hidden_dim, activation="tanh", kernel_initializer=initializer, dtype=dtype, name="pooled_dense"
+    )
+
+
+def output_head(units: int, initializer_range: float, name: str) -> keras.layers.Dense:
+    """A float32 linear head on the pooled output: next sentence (2 units) or classification."""
+    return keras.layers.Dense(
+        units, kernel_initializer=truncated_normal(initializer_range), dtype="float32", name=name
+    )
