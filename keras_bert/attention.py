@@ -59,10 +59,13 @@ class BertSelfAttention(keras.layers.Layer):
         size = self.hidden_dim // self.num_heads
         fused = layout.unflatten(self.query_key_value(rows))  # [B, S, 3H]
         batch, sequence, _ = ops.shape(fused)
-        fused = ops.reshape(fused, (batch, sequence, 3, self.num_heads, size))
-        query = ops.transpose(fused[:, :, 0] * size**-0.5, (0, 2, 1, 3))  # [B, N, S, D]
-        key = ops.transpose(fused[:, :, 1], (0, 2, 3, 1))  # [B, N, D, S]
-        value = ops.transpose(fused[:, :, 2], (0, 2, 1, 3))  # [B, N, S, D]
+        # Splitting the last axis: its gradient is one concatenation (that of slicing is three padded sums).
+        query, key, value = (
+            ops.reshape(part, (batch, sequence, self.num_heads, size)) for part in ops.split(fused, 3, axis=-1)
+        )
+        query = ops.transpose(query * size**-0.5, (0, 2, 1, 3))  # [B, N, S, D]
+        key = ops.transpose(key, (0, 2, 3, 1))  # [B, N, D, S]
+        value = ops.transpose(value, (0, 2, 1, 3))  # [B, N, S, D]
         scores = ops.matmul(query, key) + layout.attention_bias  # [B, N, S, S]
         # Sums of many small exponentials need float32's mantissa; a no-op when computing in float32.
         probabilities = ops.cast(ops.softmax(ops.cast(scores, "float32")), self.compute_dtype)

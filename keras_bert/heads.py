@@ -79,6 +79,4 @@ def pooler(hidden_dim: int, initializer_range: float, dtype=None) -> keras.layer
 
 def output_head(units: int, initializer_range: float, name: str) -> keras.layers.Dense:
     """A float32 linear head on the pooled output: next sentence (2 units) or classification."""
-    return keras.layers.Dense(
-        units, kernel_initializer=truncated_normal(initializer_range), dtype="float32", name=name
-    )
+    return keras.layers.Dense(units, kernel_initializer=truncated_normal(initializer_range), dtype="float32", name=name)

@@ -58,7 +58,9 @@ class _PresetTable(list):
             sizes = (config.num_layers, config.hidden_dim, config.num_heads, f"{preset.parameters:,}")
             rows.append((preset.name, preset.full_name, *map(str, sizes), "no" if preset.lowercase else "yes"))
         widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-        return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+        return "\n".join(
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+        )
 
     __repr__ = __str__
 

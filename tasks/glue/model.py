@@ -57,7 +57,12 @@ def build_classifier(backbone: BertBackbone, num_classes: int, dropout: float = 
 
 
 def save_classifier(
-    directory: str, model: keras.Model, tokenizer: BertTokenizer, labels: list[str], sequence_length: int, num_texts: int
+    directory: str,
+    model: keras.Model,
+    tokenizer: BertTokenizer,
+    labels: list[str],
+    sequence_length: int,
+    num_texts: int,
 ) -> None:
     """Writes a classifier's directory, whole or not at all: `classifier.keras`, the tokenizer, `task.json`."""
     task = {"task": TASK_NAME, "labels": labels, "sequence_length": sequence_length, "num_texts": num_texts}

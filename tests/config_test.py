@@ -1,0 +1,81 @@
+"""BertConfig: foreign JSON, ranges, and that it needs no TensorFlow."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from keras_bert.config import BertConfig
+from keras_bert.errors import InputError
+
+GOOGLE = {  # google-research/bert's README, uncased_L-12_H-768_A-12/bert_config.json
+    "attention_probs_dropout_prob": 0.1,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.1,
+    "hidden_size": 768,
+    "initializer_range": 0.02,
+    "intermediate_size": 3072,
+    "max_position_embeddings": 512,
+    "num_attention_heads": 12,
+    "num_hidden_layers": 12,
+    "type_vocab_size": 2,
+    "vocab_size": 30522,
+}
+
+
+def _write(tmp_path, values):
+    path = tmp_path / "bert_config.json"
+    path.write_text(json.dumps(values))
+    return str(path)
+
+
+def test_gelu_is_tanh_at_google_and_erf_at_hugging_face(tmp_path):
+    assert BertConfig.from_json_file(_write(tmp_path, GOOGLE)).activation == "gelu_tanh"
+    assert BertConfig.from_json_file(_write(tmp_path, {**GOOGLE, "model_type": "bert"})).activation == "gelu"
+    new = {**GOOGLE, "model_type": "bert", "hidden_act": "gelu_new"}
+    assert BertConfig.from_json_file(_write(tmp_path, new)).activation == "gelu_tanh"
+
+
+def test_every_google_field_arrives(tmp_path):
+    values = {**GOOGLE, "hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.3, "type_vocab_size": 16}
+    config = BertConfig.from_json_file(_write(tmp_path, values))
+    expected = BertConfig(30522, 12, 12, 768, 3072, dropout=0.2, attention_dropout=0.3, num_segments=16)
+    assert config == expected
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"num_attention_heads": 5}, "`num_heads` must divide `hidden_dim`. Received: num_heads=5, hidden_dim=768"),
+        ({"hidden_act": "swish"}, "unknown hidden_act 'swish'"),
+        ({"vocab_size": 0}, "`vocabulary_size` must be a positive integer"),
+        ({"hidden_dropout_prob": 1.0}, "`dropout` must lie in"),
+        ({"model_type": "gpt2"}, "expected model_type 'bert', found 'gpt2'"),
+    ],
+)
+def test_bad_values_name_file_and_value(tmp_path, change, message):
+    with pytest.raises(InputError, match=message) as caught:
+        BertConfig.from_json_file(_write(tmp_path, {**GOOGLE, **change}))
+    assert "bert_config.json" in str(caught.value)
+
+
+def test_a_missing_key_is_named(tmp_path):
+    values = {name: value for name, value in GOOGLE.items() if name != "hidden_size"}
+    with pytest.raises(InputError, match="it lacks hidden_size"):
+        BertConfig.from_json_file(_write(tmp_path, values))
+
+
+def test_an_unknown_override_is_named():
+    with pytest.raises(InputError, match="Unknown BERT setting hidden_size"):
+        BertConfig(10, 1, 1, 8, 32).replace(hidden_size=16)
+
+
+def test_config_and_presets_need_no_tensorflow():
+    script = (
+        "import sys, keras_bert; keras_bert.BertConfig(10, 1, 1, 8, 32); print(keras_bert.list_presets());"
+        "sys.exit('tensorflow' in sys.modules or 'keras' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "uncased_L-12_H-768_A-12" in done.stdout

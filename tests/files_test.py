@@ -1,0 +1,74 @@
+"""Files: errors name path and line; a result appears whole or not at all."""
+
+import os
+
+import pytest
+
+from keras_bert.errors import InputError
+from keras_bert.files import atomic_path, expand_files, read_json, read_lines, write_json
+
+
+def test_lines_end_at_line_feeds_only(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes("\ufefffirst\r\nse\u2028cond\x0b\n\nlast".encode())
+    assert list(read_lines(str(path))) == [(1, "first"), (2, "se\u2028cond\x0b"), (3, ""), (4, "last")]
+
+
+def test_bad_utf8_names_file_line_and_byte(tmp_path):
+    path = tmp_path / "latin.txt"
+    path.write_bytes(b"good\nna\xefve\n")
+    with pytest.raises(InputError, match=r"latin\.txt:2: not valid UTF-8 at byte 2 .*0xef"):
+        list(read_lines(str(path)))
+
+
+def test_missing_file_is_an_input_error(tmp_path):
+    with pytest.raises(InputError, match=r"nowhere\.txt: cannot be read \(No such file"):
+        list(read_lines(str(tmp_path / "nowhere.txt")))
+
+
+def test_expand_files_keeps_pattern_order_and_drops_repeats(tmp_path):
+    for name in ("b.txt", "a.txt", "c.tsv"):
+        (tmp_path / name).write_text("x")
+    patterns = f"{tmp_path}/c.tsv, {tmp_path}/*.txt,{tmp_path}/a.txt"
+    assert [os.path.basename(path) for path in expand_files(patterns)] == ["c.tsv", "a.txt", "b.txt"]
+
+
+@pytest.mark.parametrize("patterns, message", [("", "No input file"), ("{}/x*", "no such file"), ("{}", "directory")])
+def test_expand_files_refuses(tmp_path, patterns, message):
+    with pytest.raises(InputError, match=message):
+        expand_files(patterns.format(tmp_path))
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_beside_it(tmp_path):
+    path = tmp_path / "out.json"
+    write_json(str(path), {"a": 1})
+    with pytest.raises(RuntimeError), atomic_path(str(path)) as temporary:
+        with open(temporary, "w") as file:
+            file.write("half")
+        raise RuntimeError("stopped")
+    assert read_json(str(path)) == {"a": 1}
+    assert os.listdir(tmp_path) == ["out.json"]
+
+
+def test_a_directory_is_replaced_whole(tmp_path):
+    path = tmp_path / "model"
+    for content in ("old", "new"):
+        with atomic_path(str(path)) as temporary:
+            os.makedirs(temporary)
+            with open(os.path.join(temporary, content), "w") as file:
+                file.write(content)
+    assert os.listdir(path) == ["new"]
+    assert os.listdir(tmp_path) == ["model"]
+
+
+def test_bad_json_names_its_line(tmp_path):
+    path = tmp_path / "bad.json"
+    path.write_text('{\n"a": 1,\n}')
+    with pytest.raises(InputError, match=r"bad\.json:3: not valid JSON"):
+        read_json(str(path))
+
+
+def test_output_below_a_file_is_refused(tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(InputError, match="cannot be created"), atomic_path(str(tmp_path / "file" / "out")):
+        raise AssertionError("never reached")

@@ -1,0 +1,88 @@
+"""Pre-training and classification models against transformers, and through `.keras` files."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_bert.backbone import BertBackbone
+from tasks.glue.model import build_classifier
+from tasks.pretraining.model import build_pretrainer
+
+TINY = {"vocabulary_size": 100, "num_layers": 2, "num_heads": 2, "hidden_dim": 16, "intermediate_dim": 64}
+
+
+def batch():
+    rng = np.random.default_rng(0)
+    return {
+        "token_ids": rng.integers(0, 100, (3, 7)).astype("int32"),
+        "segment_ids": rng.integers(0, 2, (3, 7)).astype("int32"),
+        "padding_mask": np.array([[1] * 7, [1] * 5 + [0] * 2, [1] * 3 + [0] * 4], "int32"),
+        "mask_positions": np.array([[1, 6], [4, 0], [2, 1]], "int32"),
+    }
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("activation", ["gelu", "gelu_new"])
+def test_pretraining_logits_equal_transformers(tmp_path, activation):
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(
+        vocab_size=100, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
+        hidden_act=activation, initializer_range=0.5,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    reference = transformers.BertForPreTraining(config).eval()
+    for parameter in reference.cls.parameters():  # biases start at zero: give them something to tell
+        torch.nn.init.normal_(parameter, std=0.5)
+    reference.save_pretrained(tmp_path)
+    model = build_pretrainer(BertBackbone.from_preset(str(tmp_path)))
+    theirs = {name: value.detach().numpy() for name, value in reference.cls.state_dict().items()}
+    dense, norm = "predictions.transform.dense", "predictions.transform.LayerNorm"
+    model.get_layer("masked_lm").transform_dense.set_weights([theirs[f"{dense}.weight"].T, theirs[f"{dense}.bias"]])
+    model.get_layer("masked_lm").transform_layer_norm.set_weights([theirs[f"{norm}.weight"], theirs[f"{norm}.bias"]])
+    model.get_layer("masked_lm").output_bias.assign(theirs["predictions.bias"])
+    head = "seq_relationship"
+    model.get_layer("next_sentence").set_weights([theirs[f"{head}.weight"].T, theirs[f"{head}.bias"]])
+    inputs = batch()
+    with torch.no_grad():
+        expected = reference(
+            input_ids=torch.tensor(inputs["token_ids"]).long(),
+            token_type_ids=torch.tensor(inputs["segment_ids"]).long(),
+            attention_mask=torch.tensor(inputs["padding_mask"]),
+        )
+    outputs = model(inputs)
+    at_masks = np.take_along_axis(expected.prediction_logits.numpy(), inputs["mask_positions"][..., None], axis=1)
+    np.testing.assert_allclose(outputs["masked_lm"], at_masks, atol=5e-5)
+    np.testing.assert_allclose(outputs["next_sentence"], expected.seq_relationship_logits.numpy(), atol=5e-5)
+
+
+def test_the_tied_table_survives_a_keras_file(tmp_path):
+    model = build_pretrainer(BertBackbone(**TINY))
+    model.save(tmp_path / "p.keras")
+    again = keras.saving.load_model(tmp_path / "p.keras")
+    assert len(again.trainable_variables) == len(model.trainable_variables)
+    for name, logits in model(batch()).items():
+        np.testing.assert_array_equal(logits, again(batch())[name])
+    before = again(batch())["masked_lm"].numpy()
+    table = again.backbone.token_embedding.embeddings
+    table.assign(table * 2.0)
+    assert np.abs(again(batch())["masked_lm"].numpy() - before).max() > 0
+
+
+def test_logits_are_float32_under_mixed_precision():
+    backbone = BertBackbone(**TINY, dtype="mixed_bfloat16")
+    logits = build_pretrainer(backbone)(batch())
+    assert {value.dtype.name for value in logits.values()} == {"float32"}
+
+
+def test_classifier_shapes_and_dropout():
+    model = build_classifier(BertBackbone(**TINY, dropout=0.0), num_classes=3, dropout=0.5)
+    inputs = {name: value for name, value in batch().items() if name != "mask_positions"}
+    np.testing.assert_array_equal(model(inputs), model(inputs))
+    assert tuple(model(inputs).shape) == (3, 3)
+    assert np.abs(model(inputs, training=True) - model(inputs)).max() > 0
+
+
+def test_one_class_is_refused():
+    with pytest.raises(ValueError, match="`num_classes` must be at least 2. Received: num_classes=1"):
+        build_classifier(BertBackbone(**TINY), num_classes=1)
