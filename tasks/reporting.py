@@ -1,0 +1,155 @@
+"""What a training run shows and leaves: progress bar, history.json, TensorBoard events, curve.png."""
+
+import dataclasses
+import os
+import sys
+import time
+
+import numpy as np
+import tensorflow as tf
+from tqdm import tqdm
+
+from keras_bert import files
+from keras_bert.errors import InputError
+
+
+@dataclasses.dataclass
+class History:
+    """Figures of a training run, by step.
+
+    Attributes:
+        training: one dict per interval of steps: `step` (the last one), and means over the interval: `loss`,
+            with several named losses `<name>_loss`, `learning_rate`, `gradient_norm`.
+        evaluations: one dict per evaluation: `step`, and what the evaluation returned.
+    """
+
+    training: list[dict[str, float]] = dataclasses.field(default_factory=list)
+    evaluations: list[dict[str, float]] = dataclasses.field(default_factory=list)
+
+    @classmethod
+    def read(cls, path: str, last_step: int) -> "History":
+        """Reads the rows up to `last_step`; no file gives an empty history."""
+        if not os.path.exists(path):
+            return cls()
+        rows = files.read_json(path)
+        return cls(*([row for row in rows[name] if row["step"] <= last_step] for name in ("training", "evaluations")))
+
+    def write(self, path: str) -> None:
+        files.write_json(path, dataclasses.asdict(self))
+
+
+class Reporter:
+    """Reports on a training run while it lasts; a context manager.
+
+    Args:
+        output_dir: gets `history.json`, `curve.png` and `events/`.
+        start_step: step the run resumes from; rows of an earlier run beyond it are dropped.
+        num_steps: step the run will end at.
+        description: the progress bar's title.
+
+    Raises:
+        InputError: `output_dir` cannot be created.
+    """
+
+    def __init__(self, output_dir: str, start_step: int, num_steps: int, description: str):
+        try:
+            os.makedirs(output_dir, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"{output_dir}: cannot be created ({error.strerror}). Choose another one.") from error
+        self._output_dir = output_dir
+        self._description = description
+        self.history = History.read(self._path("history.json"), start_step)
+        self._rows: list[np.ndarray] = []
+        self._since = time.monotonic()
+        self._bar = tqdm(total=num_steps, initial=start_step, desc=description, unit="step", mininterval=0.5)
+        self._events = tf.summary.create_file_writer(self._path("events"))
+
+    def __enter__(self) -> "Reporter":
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self._bar.close()
+        self._events.close()
+
+    def steps(self, names: list[str], values: np.ndarray) -> None:
+        """Takes the figures of the steps just done: `values[i, j]` is `names[j]` of the i-th of them."""
+        self._rows.append(values)
+        figures = dict(zip(names, values.astype(np.float64).mean(axis=0), strict=True))
+        rate = figures["examples"] * len(values) / max(time.monotonic() - self._since, 1e-9)
+        self._since = time.monotonic()
+        self._bar.set_postfix_str(f"loss {figures['loss']:.4f}, {rate:.0f} examples/s", refresh=False)
+        self._bar.update(len(values))
+
+    def record(self, step: int, names: list[str]) -> None:
+        """Closes the interval that ends with `step`: its means go to the history and to TensorBoard."""
+        means = np.concatenate(self._rows).astype(np.float64).mean(axis=0)
+        self._rows = []
+        row = {name: float(mean) for name, mean in zip(names, means, strict=True) if name != "examples"}
+        self.history.training.append({"step": step, **row})
+        self._write_events("train", step, row)
+
+    def evaluation(self, step: int, figures: dict[str, float]) -> None:
+        """Adds an evaluation to the history and to TensorBoard, and shows it above the progress bar."""
+        figures = {name: float(value) for name, value in figures.items()}
+        self.history.evaluations.append({"step": step, **figures})
+        self._write_events("eval", step, figures)
+        shown = ", ".join(f"{name} {value:.4f}" for name, value in figures.items())
+        self._bar.write(f"{self._description}: step {step}: {shown}", file=sys.stderr)
+        self._since = time.monotonic()
+
+    def save(self) -> None:
+        """Writes history.json and curve.png, and flushes the events."""
+        self._events.flush()
+        self.history.write(self._path("history.json"))
+        write_curve(self.history, self._path("curve.png"), self._description)
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self._output_dir, name)
+
+    def _write_events(self, prefix: str, step: int, figures: dict[str, float]) -> None:
+        with self._events.as_default():
+            for name, value in figures.items():
+                tf.summary.scalar(f"{prefix}/{name}", value, step=step)
+
+
+def write_curve(history: History, path: str, title: str) -> None:
+    """Draws losses, learning rate and, where there are any, the evaluations' accuracies and the like into a PNG."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    metrics = _metrics(history)
+    figure = Figure(figsize=(8, 7.5 if metrics else 5.5), dpi=120, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(3 if metrics else 2, 1, sharex=True, height_ratios=[3, 2, 1] if metrics else [3, 1])
+    steps = [row["step"] for row in history.training]
+    axes[0].plot(steps, [row["loss"] for row in history.training], label="training loss")
+    if any("loss" in row for row in history.evaluations):
+        _plot_evaluations(axes[0], history, "loss", "evaluation loss")
+    axes[0].set(title=title, ylabel="loss")
+    for name in metrics:
+        _plot_evaluations(axes[1], history, name, name)
+    if metrics:
+        axes[1].set(ylabel="evaluation")
+    axes[-1].plot(steps, [row["learning_rate"] for row in history.training], color="tab:green")
+    axes[-1].set(xlabel="step", ylabel="learning rate")
+    for axis in axes:
+        axis.grid(alpha=0.3)
+        if axis.get_legend_handles_labels()[0]:
+            axis.legend(fontsize="small")
+    with files.atomic_path(path) as temporary:
+        figure.savefig(temporary, format="png")
+
+
+def _metrics(history: History) -> list[str]:
+    """Names the evaluations' figures that share a scale: shares and correlations, from -1 to 1, but no losses."""
+    largest: dict[str, float] = {}
+    for row in history.evaluations:
+        for name, value in row.items():
+            largest[name] = max(abs(value), largest.get(name, 0.0))
+    names = [name for name, value in largest.items() if value <= 1.0]
+    return sorted(name for name in names if name not in ("step", "loss") and not name.endswith("_loss"))
+
+
+def _plot_evaluations(axis, history: History, name: str, label: str) -> None:
+    rows = [row for row in history.evaluations if name in row]
+    axis.plot([row["step"] for row in rows], [row[name] for row in rows], "o--", markersize=4, label=label)

@@ -1,0 +1,177 @@
+"""Commands as users run them: help, wrong flags, wrong input, Ctrl-C; each as a module and as a console script."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+COMMAND = '''
+"""Tells what a command is.
+
+The second paragraph.
+"""
+
+import json
+import sys
+
+from absl import flags
+
+from keras_bert.errors import InputError
+from tasks import flags as task_flags
+
+task_flags.define_output()
+task_flags.define_model("small")
+task_flags.define_architecture()
+task_flags.define_tokenizer()
+task_flags.define_stages("train", "eval")
+task_flags.define_training()
+task_flags.define_train_steps()
+task_flags.define_train_epochs()
+task_flags.define_distribution()
+flags.DEFINE_string("own_flag", "x", "The flag of this command.", allow_override=True)
+
+
+def main(argv):
+    if flags.FLAGS.own_flag == "input":
+        raise InputError("corpus.txt:3: not valid UTF-8.\\nConvert it.")
+    if flags.FLAGS.own_flag == "interrupt":
+        raise KeyboardInterrupt
+    if flags.FLAGS.own_flag == "bug":
+        raise KeyError("a bug")
+    import os
+    environment = {name: os.environ.get(name) for name in task_flags.ENVIRONMENT}
+    print(json.dumps({"flags": task_flags.resolved_flags(), "argv": len(argv), "environment": environment}))
+
+
+def console_main():
+    task_flags.run(main)
+
+
+if __name__ == "__main__":
+    console_main()
+'''
+
+# What a console script does, and a report at exit on what was imported.
+SCRIPT = """
+import atexit, sys
+atexit.register(lambda: print("tensorflow" in sys.modules, file=open({report!r}, "w")))
+sys.argv[0] = "/somewhere/bin/bert-demo"
+import demo_command
+demo_command.console_main()
+"""
+
+
+@pytest.fixture
+def call(tmp_path):
+    (tmp_path / "demo_command.py").write_text(COMMAND)
+    report = str(tmp_path / "report")
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join([str(tmp_path), os.getcwd()]))
+    for name in ("TF_ENABLE_ONEDNN_OPTS", "TF_CPP_MIN_LOG_LEVEL", "KERAS_BACKEND"):
+        environment.pop(name, None)
+
+    def run(*arguments, as_script=True, **extra):
+        start = ["-c", SCRIPT.format(report=report)] if as_script else ["-m", "demo_command"]
+        began = time.monotonic()
+        command = [sys.executable, *start, *arguments]
+        done = subprocess.run(command, env={**environment, **extra}, capture_output=True, text=True, timeout=60)
+        print(arguments, f"{time.monotonic() - began:.2f} s")
+        if as_script:
+            with open(report) as file:
+                assert file.read() == "False\n", "TensorFlow was imported"
+        return done
+
+    return run
+
+
+@pytest.mark.parametrize("as_script", [True, False])
+@pytest.mark.parametrize("option", ["--help", "-help", "-?"])
+def test_help_lists_own_and_shared_flags(call, as_script, option):
+    began = time.monotonic()
+    done = call(option, as_script=as_script)
+    assert time.monotonic() - began < 5  # About 0.13 s on an idle machine.
+    assert done.returncode == 0
+    assert done.stderr == ""
+    assert done.stdout.startswith("Tells what a command is.\n\nThe second paragraph.\n")
+    name = "bert-demo" if as_script else "python -m demo_command"
+    assert f"Usage: {name} [flags]" in done.stdout
+    for flag in ("own_flag", "output_dir", "preset", "num_layers", "vocab_file", "[no]do_train", "learning_rate"):
+        assert f"\n  --{flag}: " in done.stdout
+    for flag in ("num_train_steps", "num_train_epochs", "distribution_strategy", "mixed_precision", "[no]jit_compile"):
+        assert f"\n  --{flag}: " in done.stdout
+    assert "one_device|mirrored" in done.stdout
+    assert "--tpu" not in done.stdout
+
+
+WRONG = {
+    "--nope=1": "Unknown command line flag 'nope'",
+    "--learning_rat=1": "Did you mean: learning_rate",
+    "--train_batch_size=0": "--train_batch_size=0: 0 is not a positive integer",
+    "--train_batch_size=many": "--train_batch_size=many",
+    "--learning_rate=nan": "--learning_rate=nan: must be a finite number",
+    "--learning_rate=-1": "--learning_rate=-1",
+    "--num_train_epochs=0": "must be greater than 0",
+    "--warmup_proportion=1.5": "--warmup_proportion=1.5",
+    "--optimizer=sgd": "<bert-2018|adamw>",
+    "--distribution_strategy=tpu": "<one_device|mirrored>",
+}
+
+
+@pytest.mark.parametrize("argument", WRONG)
+def test_wrong_flag_is_one_line(call, argument):
+    done = call("--output_dir=out", argument)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith("bert-demo: error: ")
+    assert WRONG[argument] in done.stderr
+
+
+def test_missing_flag_and_stray_argument(call):
+    done = call()
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "--output_dir must have a value" in done.stderr
+    done = call("--output_dir=out", "--do_train", "false")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "unexpected argument 'false'" in done.stderr
+
+
+@pytest.mark.parametrize("as_script", [True, False])
+def test_errors_of_the_command(call, as_script):
+    name = "bert-demo" if as_script else "python -m demo_command"
+    done = call("--output_dir=out", "--own_flag=input", as_script=as_script)
+    assert done.returncode == 1
+    assert done.stderr == f"{name}: error: corpus.txt:3: not valid UTF-8. Convert it.\n"
+    done = call("--output_dir=out", "--own_flag=interrupt", as_script=as_script)
+    assert done.returncode == 130
+    assert done.stderr == f"{name}: interrupted.\n"
+    done = call("--output_dir=out", "--own_flag=bug", as_script=as_script)
+    assert done.returncode == 1
+    assert "KeyError: 'a bug'" in done.stderr.splitlines()[-1]  # A bug keeps its traceback.
+
+
+@pytest.mark.parametrize("as_script", [True, False])
+def test_resolved_flags_and_environment(call, as_script):
+    arguments = ["--output_dir=out", "--train_batch_size=7", "--nodo_eval"]
+    done = call(*arguments, as_script=as_script, TF_CPP_MIN_LOG_LEVEL="0")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["argv"] == 1
+    assert result["environment"] == {
+        "TF_ENABLE_ONEDNN_OPTS": "1",
+        "TF_CPP_MIN_LOG_LEVEL": "0",  # The user's.
+        "KERAS_BACKEND": "tensorflow",
+    }
+    flags = result["flags"]
+    assert flags["train_batch_size"] == 7
+    assert (flags["output_dir"], flags["own_flag"], flags["preset"], flags["num_layers"]) == ("out", "x", "small", None)
+    assert "help" not in flags and "verbosity" not in flags
+
+
+def test_resolved_flags_outside_a_command():
+    from tasks import flags as task_flags
+
+    with pytest.raises(ValueError, match="no running command"):
+        task_flags.resolved_flags()

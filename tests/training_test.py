@@ -1,0 +1,471 @@
+"""The training step against torch and NumPy, two replicas against one device, resuming, broken checkpoints.
+
+Run as a script (`training_test.py replicas|killed DIRECTORY`) it does what needs a process of its own.
+"""
+
+import glob
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_bert.errors import InputError
+from tasks.optimization import build_optimizer
+from tasks.strategy import build_strategy, set_mixed_precision
+from tasks.training import Objective, Trainer
+
+VOCABULARY, WIDTH, LENGTH = 11, 6, 4  # of the toy model
+
+
+class ToyObjective(Objective):
+    """A weighted token loss, as masked LM, and a loss of each example, as next sentence."""
+
+    epsilon = 1e-5
+
+    def weights(self, features, labels):
+        return {"token": tf.reduce_sum(labels["weights"]), "pair": tf.cast(tf.shape(labels["pair"])[0], tf.float32)}
+
+    def sums(self, outputs, labels):
+        token = tf.nn.sparse_softmax_cross_entropy_with_logits(labels["targets"], outputs["token"])
+        pair = tf.nn.sparse_softmax_cross_entropy_with_logits(labels["pair"], outputs["pair"])
+        return {"token": tf.reduce_sum(labels["weights"] * token), "pair": tf.reduce_sum(pair)}
+
+    def metric_sums(self, outputs, labels):
+        right = tf.argmax(outputs["token"], -1, output_type=tf.int32) == labels["targets"]
+        return {
+            "token_accuracy": (
+                tf.reduce_sum(labels["weights"] * tf.cast(right, tf.float32)),
+                tf.reduce_sum(labels["weights"]),
+            ),
+            "nothing": (tf.constant(0.0), tf.constant(0.0)),
+        }
+
+
+class TiedOutput(keras.layers.Layer):
+    def __init__(self, embedding):
+        super().__init__(name="output")
+        self.embedding = embedding
+
+    def build(self, shape):
+        self.bias = self.add_weight(shape=(VOCABULARY,), name="output_bias", initializer="zeros")
+
+    def call(self, x):
+        return keras.ops.matmul(x, keras.ops.transpose(self.embedding.embeddings)) + self.bias
+
+
+def build_model(dropout: float = 0.0) -> keras.Model:
+    """A tied table, a LayerNorm, dropout, and a `pooler` that the losses do not depend on."""
+    keras.utils.set_random_seed(3)
+    ids = keras.Input([LENGTH], dtype="int32", name="ids")
+    embedding = keras.layers.Embedding(VOCABULARY, WIDTH, name="table")
+    x = keras.layers.LayerNormalization(epsilon=1e-12, name="norm")(embedding(ids))
+    x = keras.layers.Dropout(dropout)(x)
+    x = keras.layers.Dense(WIDTH, name="dense", activation="tanh", dtype=keras.config.dtype_policy())(x)
+    x = keras.layers.Dropout(dropout)(x)
+    outputs = {
+        "token": keras.layers.Activation("linear", dtype="float32")(TiedOutput(embedding)(x)),
+        "pair": keras.layers.Dense(2, name="pair", dtype="float32")(x[:, 0]),
+        "unused": keras.layers.Dense(2, name="pooler")(x[:, 0]),
+    }
+    return keras.Model({"ids": ids}, outputs)
+
+
+def draw(count: int):
+    """Examples whose weights are uneven: of the first half of every 16 examples nearly all are 0."""
+    rng = np.random.default_rng(5)
+    weights = rng.random((count, LENGTH)).astype("float32")
+    weights[(np.arange(count) % 16 < 8) & (np.arange(count) % 16 != 3)] = 0.0
+    labels = {
+        "weights": weights,
+        "targets": rng.integers(0, VOCABULARY, (count, LENGTH)).astype("int32"),
+        "pair": rng.integers(0, 2, count).astype("int32"),
+    }
+    return {"ids": rng.integers(0, VOCABULARY, (count, LENGTH)).astype("int32")}, labels
+
+
+def dataset(count: int, batch_size: int, drop_remainder: bool = True) -> tf.data.Dataset:
+    return tf.data.Dataset.from_tensor_slices(draw(count)).batch(batch_size, drop_remainder=drop_remainder)
+
+
+def repeated(start_step: int) -> tf.data.Dataset:
+    return dataset(48, 16).repeat().skip(start_step)
+
+
+def build_trainer(directory, strategy=None, *, dropout=0.0, optimizer=None, num_steps=20, **options) -> Trainer:
+    strategy = strategy or tf.distribute.get_strategy()
+    with strategy.scope():
+        model = build_model(dropout)
+        optimizer = optimizer() if optimizer else build_optimizer("bert-2018", 0.01, num_steps, 2)
+    return Trainer(model, optimizer, ToyObjective(), output_dir=str(directory), strategy=strategy, **options)
+
+
+def state(trainer: Trainer) -> list[np.ndarray]:
+    """Weights and optimizer variables."""
+    return [variable.numpy() for variable in [*trainer.model.weights, *trainer.optimizer.variables]]
+
+
+def update(trainer: Trainer, make_dataset, num_steps: int) -> np.ndarray:
+    before = np.concatenate([weight.ravel() for weight in trainer.model.get_weights()])
+    trainer.fit(make_dataset, num_steps)
+    return np.concatenate([weight.ravel() for weight in trainer.model.get_weights()]) - before
+
+
+# === One step, against torch ===
+
+
+def torch_step(model: keras.Model, features, labels, clip_norm: float, rate: float):
+    """One step of gradient descent in torch. Returns loss, gradient norm, and the weights after it by path."""
+    import torch
+
+    weights = {v.path: torch.nn.Parameter(torch.tensor(v.numpy())) for v in model.trainable_variables}
+    table = weights["table/embeddings"]
+    x = torch.nn.functional.embedding(torch.tensor(features["ids"]).long(), table)
+    x = torch.nn.functional.layer_norm(x, [WIDTH], weights["norm/gamma"], weights["norm/beta"], 1e-12)
+    x = torch.tanh(x @ weights["dense/kernel"] + weights["dense/bias"])
+    logits = x @ table.T + weights["output/output_bias"]
+    targets = torch.tensor(labels["targets"]).long()
+    losses = torch.nn.functional.cross_entropy(logits.transpose(1, 2), targets, reduction="none")
+    mask = torch.tensor(labels["weights"])
+    pair = x[:, 0] @ weights["pair/kernel"] + weights["pair/bias"]
+    loss = (mask * losses).sum() / (mask.sum() + 1e-5)
+    loss = loss + torch.nn.functional.cross_entropy(pair, torch.tensor(labels["pair"]).long())
+    loss.backward()
+    trained = [weight for weight in weights.values() if weight.grad is not None]
+    norm = torch.nn.utils.clip_grad_norm_(trained, clip_norm)
+    torch.optim.SGD(trained, lr=rate).step()
+    return loss.item(), norm.item(), {path: weight.detach().numpy() for path, weight in weights.items()}
+
+
+@pytest.mark.parametrize("options", [{}, {"gradient_accumulation_steps": 4}, {"jit_compile": True}], ids=str)
+def test_step_is_torchs(tmp_path, options):
+    trainer = build_trainer(tmp_path, optimizer=lambda: keras.optimizers.SGD(0.5), clip_norm=0.1, **options)
+    loss, norm, expected = torch_step(trainer.model, *draw(16), 0.1, 0.5)
+    assert norm > 0.1  # The clip acts.
+    row = trainer.fit(lambda start: dataset(16, 16), 1).training[0]
+    assert row["loss"] == pytest.approx(loss, rel=1e-5)
+    assert row["gradient_norm"] == pytest.approx(norm, rel=1e-5)
+    assert row["token_loss"] + row["pair_loss"] == pytest.approx(row["loss"], rel=1e-6)
+    for variable in trainer.model.trainable_variables:
+        np.testing.assert_allclose(variable.numpy(), expected[variable.path], rtol=1e-5, atol=1e-6)
+
+
+def test_variables_without_gradient_are_left_alone(tmp_path):
+    """As google-research/bert: no decay either."""
+    trainer = build_trainer(tmp_path)
+    pooler = trainer.model.get_layer("pooler").kernel.numpy()
+    table = trainer.model.get_layer("table").embeddings.numpy()
+    trainer.fit(repeated, 4)
+    np.testing.assert_array_equal(trainer.model.get_layer("pooler").kernel.numpy(), pooler)
+    assert not np.array_equal(trainer.model.get_layer("table").embeddings.numpy(), table)
+
+
+def test_bfloat16_is_close(tmp_path):
+    exact = update(build_trainer(tmp_path / "a", optimizer=lambda: keras.optimizers.SGD(0.1)), repeated, 1)
+    set_mixed_precision("bfloat16")
+    try:
+        trainer = build_trainer(tmp_path / "b", optimizer=lambda: keras.optimizers.SGD(0.1))
+        rounded = update(trainer, repeated, 1)
+        assert trainer.model.get_layer("dense").compute_dtype == "bfloat16"
+        assert {variable.dtype for variable in trainer.model.weights} == {"float32"}
+    finally:
+        set_mixed_precision("float32")
+    assert 0 < np.linalg.norm(rounded - exact) < 0.05 * np.linalg.norm(exact)
+
+
+# === Two replicas ===
+
+
+class DropoutSum(Objective):
+    def weights(self, features, labels):
+        return {"sum": tf.constant(0.5)}  # Two replicas: 1.
+
+    def sums(self, outputs, labels):
+        return {"sum": tf.reduce_sum(outputs)}
+
+
+def dropout_masks(directory: str, strategy, steps: int) -> np.ndarray:
+    """Which of 200 units each step's gradient reached, summed over the replicas; float [steps, 200]."""
+    with strategy.scope():
+        x = keras.Input([200])
+        scaled = keras.layers.Normalization(axis=None, mean=0.0, variance=1.0)(x)
+        kept = keras.layers.Dropout(0.5)(scaled)
+        model = keras.Model(x, keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")(kept))
+        optimizer = keras.optimizers.SGD(1.0)
+    trainer = Trainer(model, optimizer, DropoutSum(), output_dir=directory, strategy=strategy, clip_norm=None)
+    ones = tf.data.Dataset.from_tensors((tf.ones([2, 200]), tf.zeros([2]))).repeat()
+    weights = [np.zeros(200)]
+    for step in range(1, steps + 1):
+        trainer.fit(lambda start: ones, step)
+        weights.append(model.get_weights()[-1].ravel())
+    return -np.diff(weights, axis=0)
+
+
+def replicas(directory: str) -> None:
+    """Trains on two logical CPUs and on one, and writes what came out."""
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+    strategies = {"one": build_strategy("one_device"), "two": build_strategy("mirrored")}
+    replica_counts = {name: strategy.num_replicas_in_sync for name, strategy in strategies.items()}
+    ragged = lambda start: dataset(37, 16, drop_remainder=False)  # noqa: E731 (16, 16, 5)
+    cases = {
+        "sgd": (repeated, {"optimizer": lambda: keras.optimizers.SGD(0.5)}),
+        "bert": (repeated, {}),
+        "bert_accumulated": (repeated, {"gradient_accumulation_steps": 4}),
+        "sgd_compiled": (
+            repeated,
+            {"optimizer": lambda: keras.optimizers.SGD(0.5), "gradient_accumulation_steps": 2, "jit_compile": True},
+        ),
+        "sgd_ragged": (ragged, {"optimizer": lambda: keras.optimizers.SGD(0.5), "gradient_accumulation_steps": 4}),
+    }
+    results = {}
+    for case, (make_dataset, options) in cases.items():
+        for name, strategy in strategies.items():
+            output_dir = os.path.join(directory, f"{case}_{name}")
+            trainer = build_trainer(output_dir, strategy, clip_norm=0.1, **options)
+            results[f"{case}_{name}"] = update(trainer, make_dataset, 3)
+    for name, strategy in strategies.items():
+        trainer = build_trainer(os.path.join(directory, f"evaluate_{name}"), strategy, dropout=0.5)
+        figures = trainer.evaluate(dataset(17, 4, drop_remainder=False))  # The last batch: one example, one replica.
+        results[f"evaluate_{name}"] = np.array([figures[key] for key in sorted(figures)])
+        results[f"masks_{name}"] = dropout_masks(os.path.join(directory, f"masks_{name}"), strategy, 2)
+    np.savez(os.path.join(directory, "results.npz"), **results)
+    with open(os.path.join(directory, "counts.json"), "w") as file:
+        json.dump(replica_counts, file)
+
+
+def run_as_script(mode: str, directory) -> subprocess.CompletedProcess:
+    environment = dict(os.environ, PYTHONPATH=os.getcwd(), TF_CPP_MIN_LOG_LEVEL="3")
+    command = [sys.executable, __file__, mode, str(directory)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+
+
+@pytest.fixture(scope="module")
+def replica_results(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("replicas")
+    done = run_as_script("replicas", directory)
+    assert done.returncode == 0, done.stderr
+    with open(directory / "counts.json") as file:
+        assert json.load(file) == {"one": 1, "two": 2}
+    return np.load(directory / "results.npz")
+
+
+@pytest.mark.parametrize("case", ["sgd", "bert", "bert_accumulated", "sgd_compiled", "sgd_ragged"])
+def test_two_replicas_equal_one_device(replica_results, case):
+    one, two = replica_results[f"{case}_one"], replica_results[f"{case}_two"]
+    assert np.linalg.norm(one) > 0.01
+    difference = np.linalg.norm(two - one) / np.linalg.norm(one)
+    print(case, difference)
+    assert difference < 1e-5
+
+
+def test_accumulation_changes_nothing(replica_results):
+    plain, accumulated = replica_results["bert_one"], replica_results["bert_accumulated_one"]
+    assert np.linalg.norm(accumulated - plain) < 1e-5 * np.linalg.norm(plain)
+
+
+def test_replicas_evaluate_as_one_device(replica_results):
+    np.testing.assert_allclose(replica_results["evaluate_two"], replica_results["evaluate_one"], rtol=1e-6)
+
+
+def test_dropout_differs_between_replicas_and_steps(replica_results):
+    """A kept unit counts 2 (1 / 0.5): with equal masks the sum over two replicas would be 0 or 4 of them, never 2."""
+    units = {name: replica_results[f"masks_{name}"] for name in ("one", "two")}
+    for masks in units.values():
+        values, counts = np.unique(np.round(masks / masks.max() * 4), return_counts=True)
+        assert values.tolist() == [0, 2, 4]
+        assert 130 < counts[1] < 270  # Half of 2 x 200 units, give or take seven standard deviations.
+        assert not np.array_equal(masks[0], masks[1])
+
+
+# === Resuming ===
+
+
+def killed(directory: str) -> None:
+    """Trains with a checkpoint every 5 steps, and is killed while the data of step 9 is read."""
+
+    def kill(*example):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def make_dataset(start_step):
+        head = repeated(start_step).take(8)
+        tail = repeated(start_step).map(lambda *example: (tf.py_function(kill, [], []), example)[1])
+        return head.concatenate(tail)
+
+    build_trainer(directory, dropout=0.5, random_seed=7).fit(make_dataset, 12, save_checkpoints_steps=5)
+
+
+def test_killed_and_resumed_equals_undisturbed(tmp_path):
+    undisturbed = build_trainer(tmp_path / "a", dropout=0.5, random_seed=7)
+    history = undisturbed.fit(repeated, 12, save_checkpoints_steps=5, steps_per_call=3)
+    done = run_as_script("killed", tmp_path / "b")
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    starts = []
+    resumed = build_trainer(tmp_path / "b", dropout=0.5, random_seed=7)
+    resumed_history = resumed.fit(lambda start: starts.append(start) or repeated(start), 12, save_checkpoints_steps=5)
+    assert starts == [5]
+    for one, other in zip(state(undisturbed), state(resumed), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert resumed_history.training == history.training
+    other_seed = build_trainer(tmp_path / "c", dropout=0.5, random_seed=8)
+    other_seed.fit(repeated, 12)
+    assert not np.array_equal(state(other_seed)[0], state(resumed)[0])  # Dropout is on, and follows the seed.
+
+
+def test_finished_run_is_left_alone(tmp_path):
+    history = build_trainer(tmp_path).fit(repeated, 3)
+    again = build_trainer(tmp_path)
+    assert again.fit(lambda start: pytest.fail("no data is needed"), 3).training == history.training
+    assert int(again.step.numpy()) == 3
+
+
+BREAKS = {
+    "data cut": lambda path: os.truncate(f"{path}.data-00000-of-00001", 100),
+    "data gone": lambda path: os.remove(f"{path}.data-00000-of-00001"),
+    "data flipped": lambda path: flip(f"{path}.data-00000-of-00001"),
+    "index cut": lambda path: os.truncate(f"{path}.index", 10),
+    "index empty": lambda path: os.truncate(f"{path}.index", 0),
+}
+
+
+def flip(path: str) -> None:
+    with open(path, "r+b") as file:
+        file.seek(200)
+        byte = file.read(1)
+        file.seek(200)
+        file.write(bytes([byte[0] ^ 255]))
+
+
+def test_broken_checkpoints(tmp_path, capfd):
+    trainer = build_trainer(tmp_path)
+    values = {}
+    for step in (2, 4):
+        trainer.fit(repeated, step)
+        values[step] = state(trainer)
+    (tmp_path / "checkpoints" / "checkpoint").unlink()  # TensorFlow's list; a crash may lose it.
+    newest = str(tmp_path / "checkpoints" / "ckpt-4")
+    contents = {path: open(path, "rb").read() for path in glob.glob(f"{newest}.*")}
+    fresh = build_trainer(tmp_path)
+    assert fresh.restore() == 4
+    for name, damage in BREAKS.items():
+        damage(newest)
+        capfd.readouterr()
+        assert fresh.restore() == 2, name
+        message = capfd.readouterr().err
+        assert f"{newest}: broken checkpoint" in message and message.count("\n") == 1, name
+        for one, other in zip(state(fresh), values[2], strict=True):
+            np.testing.assert_array_equal(one, other)
+        for path, content in contents.items():
+            with open(path, "wb") as file:
+                file.write(content)
+    for path in glob.glob(str(tmp_path / "checkpoints" / "*.index")):
+        os.truncate(path, 0)
+    with pytest.raises(InputError, match="every checkpoint is broken"):
+        fresh.restore()
+
+
+def test_checkpoint_of_another_model(tmp_path):
+    build_trainer(tmp_path).fit(repeated, 1)
+    other = build_trainer(tmp_path, optimizer=lambda: keras.optimizers.SGD(0.1))
+    with pytest.raises(InputError, match="ckpt-1: a checkpoint of another model or optimizer"):
+        other.fit(repeated, 2)
+    wider = keras.Sequential([keras.Input([3]), keras.layers.Dense(4)])
+    trainer = Trainer(wider, keras.optimizers.SGD(0.1), ToyObjective(), output_dir=str(tmp_path))
+    with pytest.raises(InputError, match="ckpt-1: a checkpoint of another model or optimizer"):
+        trainer.restore()
+
+
+# === Evaluation, reports and refusals ===
+
+
+def test_evaluation_counts_every_example_once(tmp_path):
+    trainer = build_trainer(tmp_path, dropout=0.5)
+    features, labels = draw(17)
+    outputs = {name: logits.astype("float64") for name, logits in trainer.model.predict(features, verbose=0).items()}
+
+    def cross_entropy(logits, targets):
+        log_sums = np.log(np.exp(logits).sum(-1))
+        return log_sums - np.take_along_axis(logits, targets[..., None], -1)[..., 0]
+
+    weights = labels["weights"].astype("float64")
+    right = outputs["token"].argmax(-1) == labels["targets"]
+    expected = {
+        "token_loss": (weights * cross_entropy(outputs["token"], labels["targets"])).sum() / weights.sum(),
+        "pair_loss": cross_entropy(outputs["pair"], labels["pair"]).mean(),
+        "token_accuracy": (weights * right).sum() / weights.sum(),
+        "nothing": 0.0,
+    }
+    expected["loss"] = expected["token_loss"] + expected["pair_loss"]
+    for batch_size in (5, 17, 4):
+        assert trainer.evaluate(dataset(17, batch_size, drop_remainder=False)) == pytest.approx(expected, rel=1e-5)
+    assert trainer.evaluate(dataset(17, 4), max_steps=1) == trainer.evaluate(dataset(17, 4).take(1))
+    with pytest.raises(InputError, match="evaluation data is empty"):
+        trainer.evaluate(dataset(17, 4).take(0))
+
+
+def test_what_a_run_leaves(tmp_path, capfd):
+    trainer = build_trainer(tmp_path / "run")
+    data = dataset(17, 5, drop_remainder=False)
+    options = {"save_checkpoints_steps": 4, "keep_checkpoints": 2, "steps_per_call": 3}
+    history = trainer.fit(repeated, 10, evaluate=lambda: trainer.evaluate(data), description="toy", **options)
+    assert [row["step"] for row in history.evaluations] == [4, 8, 10]
+    assert [row["step"] for row in history.training] == list(range(1, 11))
+    rates = [row["learning_rate"] for row in history.training]
+    assert rates == pytest.approx([0.0, 0.005] + [0.01 * (1 - step / 20) for step in range(2, 10)], rel=1e-5)
+    assert history.training[-1]["loss"] < history.training[0]["loss"]
+    with open(tmp_path / "run" / "history.json") as file:
+        assert json.load(file) == {"training": history.training, "evaluations": history.evaluations}
+    index_files = glob.glob(str(tmp_path / "run" / "checkpoints" / "*.index"))
+    assert sorted(os.path.basename(path) for path in index_files) == ["ckpt-10.index", "ckpt-8.index"]
+    assert (tmp_path / "run" / "curve.png").read_bytes().startswith(b"\x89PNG")
+    [events] = glob.glob(str(tmp_path / "run" / "events" / "*"))
+    tags = {value.tag for event in tf.compat.v1.train.summary_iterator(events) for value in event.summary.value}
+    assert {"train/loss", "train/learning_rate", "train/token_loss", "eval/loss", "eval/token_accuracy"} <= tags
+    error_output = capfd.readouterr().err
+    assert "toy: 100%" in error_output and "examples/s" in error_output and "toy: step 10: loss" in error_output
+    assert trainer._train.experimental_get_tracing_count() == 1  # One trace, whatever the number of steps a call.
+
+
+def test_refusals(tmp_path):
+    with pytest.raises(InputError, match="training data ended after step 3"):
+        build_trainer(tmp_path / "a").fit(lambda start: dataset(48, 16), 5)
+    poisoned = lambda start: dataset(48, 16).map(  # noqa: E731
+        lambda features, labels: (features, {**labels, "weights": labels["weights"] / 0.0})
+    )
+    with pytest.raises(InputError, match="diverged at step 3: loss nan"):
+        build_trainer(tmp_path / "b").fit(
+            lambda start: dataset(48, 16).take(2).concatenate(poisoned(start)), 5, save_checkpoints_steps=2
+        )
+    assert build_trainer(tmp_path / "b").restore() == 2
+    with pytest.raises(InputError, match="16 examples, cannot be split into gradient_accumulation_steps=5"):
+        build_trainer(tmp_path / "c", gradient_accumulation_steps=5).fit(repeated, 1)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot be created"):
+        build_trainer(tmp_path / "file" / "d").fit(repeated, 1)
+    trainer = Trainer(build_model(), None, ToyObjective(), output_dir=str(tmp_path / "e"))
+    assert trainer.evaluate(dataset(16, 16))["loss"] > 0
+    with pytest.raises(ValueError, match="optimizer=None"):
+        trainer.fit(repeated, 1)
+
+
+def test_strategies():
+    assert build_strategy("one_device").num_replicas_in_sync == 1
+    if not tf.config.list_logical_devices("GPU"):
+        with pytest.raises(InputError, match="--num_gpus=1: TensorFlow finds 0"):
+            build_strategy("mirrored", num_gpus=1)
+    with pytest.raises(ValueError, match="Received: 'tpu'"):
+        build_strategy("tpu")
+    with pytest.raises(ValueError, match="Received: 'float16'"):
+        set_mixed_precision("float16")
+    optimizer = keras.optimizers.SGD(0.1)
+    with pytest.raises(ValueError, match="inside `strategy.scope"):
+        Trainer(build_model(), optimizer, ToyObjective(), output_dir="", strategy=build_strategy("one_device"))
+
+
+if __name__ == "__main__":
+    {"replicas": replicas, "killed": killed}[sys.argv[1]](sys.argv[2])
