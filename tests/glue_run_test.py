@@ -1,0 +1,239 @@
+"""`bert-classify` from files to files: a tiny model learns a separable task; wrong input exits with one line."""
+
+import csv
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from keras_bert import BertBackbone, BertTokenizer
+from keras_bert.errors import InputError
+from tasks.glue import data, metrics, stages
+from tasks.glue.run import classify
+from tasks.glue.tasks import Task
+
+ROOT = pathlib.Path(__file__).parents[1]
+ANIMALS, TOOLS = ["cat", "dog", "cow", "hen"], ["saw", "axe", "pin", "rod"]
+FILLER = [f"w{i}" for i in range(20)]
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ",", *ANIMALS, *TOOLS, *FILLER]
+# A high rate: 100% from random weights, in seconds. The longest toy text has 9 words and 8 commas: 19 tokens.
+TRAINING = {
+    "train_batch_size": 16,
+    "learning_rate": 3e-3,
+    "num_train_epochs": 8,
+    "max_seq_length": 24,
+    "random_seed": 3,
+}
+
+
+def write_rows(path: pathlib.Path, rows: list[tuple]) -> str:
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows(rows)
+    return str(path)
+
+
+def toy_rows(count: int, seed: int) -> list[tuple[str, str]]:
+    generator = np.random.default_rng(seed)
+    rows = []
+    for index in range(count):
+        words = list(generator.choice(FILLER, generator.integers(0, 9)))
+        words.insert(generator.integers(0, len(words) + 1), generator.choice((ANIMALS, TOOLS)[index % 2]))
+        rows.append((", ".join(words), ("animal", "tool")[index % 2]))
+    return rows
+
+
+@pytest.fixture(scope="module", name="preset")
+def _preset(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("preset")
+    backbone = BertBackbone(len(VOCABULARY), num_layers=1, num_heads=2, hidden_dim=32, intermediate_dim=64,
+                            max_sequence_length=32, initializer_range=0.1)  # fmt: skip
+    backbone.save_to_preset(str(directory))
+    BertTokenizer(VOCABULARY).save_to_preset(str(directory))
+    return str(directory)
+
+
+@pytest.fixture(scope="module", name="tables")
+def _tables(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("tables")
+    for split, count, seed in (("train", 203, 0), ("dev", 75, 1)):
+        write_rows(directory / f"{split}.csv", [("words", "kind"), *toy_rows(count, seed)])
+    write_rows(directory / "test.csv", [("id", "words"), *((i, text) for i, (text, _) in enumerate(toy_rows(37, 2)))])
+    return directory
+
+
+COLUMNS = {"text_column": "words", "label_column": "kind"}
+
+
+@pytest.fixture(scope="module", name="run")
+def _run(preset, tables, tmp_path_factory):
+    """One whole run: (output directory, what `classify` returned)."""
+    output_dir = tmp_path_factory.mktemp("run")
+    results = classify(output_dir=str(output_dir), preset=preset, load_weights=False, data_dir=str(tables), **COLUMNS,
+                       do_train=True, do_eval=True, do_predict=True, **TRAINING)  # fmt: skip
+    return output_dir, results
+
+
+def test_a_separable_task_is_learned(run):
+    output_dir, results = run
+    assert results == json.loads((output_dir / "metrics.json").read_text())
+    assert results["accuracy"] == 1.0 and results["loss"] < 0.1
+    assert results["majority_accuracy"] == 38 / 75  # "animal" leads in training: 102 of 203
+    assert results["train_label_counts"] == {"animal": 102, "tool": 101}
+    assert results["per_class"]["tool"] == {"rows": 37, "predicted": 37, "correct": 37}
+    assert results["train_steps"] == 101 and results["rows"] == 75 and results["train_seconds"] > 0
+
+
+def test_the_curve_s_last_evaluation_is_the_final_one(run):
+    output_dir, results = run
+    last = json.loads((output_dir / "history.json").read_text())["evaluations"][-1]
+    assert last["step"] == 101 and last["accuracy"] == results["accuracy"]
+    assert last["loss"] == pytest.approx(results["loss"], rel=1e-5)
+
+
+def test_pictures_are_drawn(run):
+    for name in ("confusion_matrix.png", "curve.png"):
+        assert (run[0] / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_predictions_are_a_row_per_text_in_order(run):
+    lines = (run[0] / "predictions.tsv").read_text().splitlines()
+    rows = [line.split("\t") for line in lines]
+    assert rows[0] == ["index", "prediction", "probability_animal", "probability_tool"]
+    assert [row[0] for row in rows[1:]] == [str(i) for i in range(37)]
+    assert [row[1] for row in rows[1:]] == [kind for _, kind in toy_rows(37, 2)]
+    probabilities = np.array([row[2:] for row in rows[1:]], float)
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1.0, atol=2e-6)
+    assert [("animal", "tool")[i] for i in probabilities.argmax(axis=1)] == [row[1] for row in rows[1:]]
+
+
+def test_the_saved_model_alone_gives_the_same_scores_and_answers(run, tables):
+    output_dir, results = run
+    predictions = (output_dir / "predictions.tsv").read_text()
+    (output_dir / "predictions.tsv").unlink()
+    again = classify(output_dir=str(output_dir), data_dir=str(tables), **COLUMNS, do_eval=True, do_predict=True,
+                     eval_batch_size=7)  # fmt: skip
+    assert again.pop("loss") == pytest.approx(results["loss"], rel=1e-5)
+    for name in results.keys() - {"loss", "eval_seconds"}:
+        assert again[name] == results[name], name
+    assert (output_dir / "predictions.tsv").read_text() == predictions
+
+
+def test_logits_do_not_depend_on_the_batch(run, tables):
+    classifier = stages.load(str(run[0]), [])
+    task = Task("table", text_column="words", label_column="kind", extensions=(".csv",))
+    table = data.read_table(str(tables / "dev.csv"), task)
+    encoded = stages._encode(classifier, table, "dev")
+    logits = stages.compute_logits(classifier, encoded, 32, "test")
+    np.testing.assert_allclose(stages.compute_logits(classifier, encoded, 1, "test"), logits, atol=1e-5)
+    assert metrics.accuracy(encoded.labels, logits.argmax(-1)) == 1.0
+
+
+def test_a_finished_training_is_kept_and_other_settings_are_refused(run, preset, tables):
+    output_dir, results = run
+    settings = {"output_dir": str(output_dir), "preset": preset, "load_weights": False, "data_dir": str(tables),
+                **COLUMNS, **TRAINING, "do_train": True, "do_eval": True}  # fmt: skip
+    checkpoints = sorted(os.listdir(output_dir / "checkpoints"))
+    again = classify(**settings)
+    assert again["accuracy"] == results["accuracy"] and again["loss"] == pytest.approx(results["loss"], rel=1e-5)
+    assert sorted(os.listdir(output_dir / "checkpoints")) == checkpoints
+    with pytest.raises(InputError, match=re.escape("holds a training with learning_rate=0.003. It cannot continue")):
+        classify(**{**settings, "learning_rate": 1e-3})
+    other = write_rows(output_dir / "other.csv", [("words", "kind"), *toy_rows(60, 5)])
+    with pytest.raises(InputError, match="holds a training with training_rows_checksum="):
+        classify(**{**settings, "train_file": other})
+
+
+def test_a_stopped_training_continues_as_if_it_had_not_been_stopped(run, preset, tables, tmp_path, monkeypatch):
+    settings = {"output_dir": str(tmp_path), "preset": preset, "load_weights": False, "data_dir": str(tables),
+                **COLUMNS, **TRAINING, "do_train": True, "do_eval": True, "save_checkpoints_steps": 40}  # fmt: skip
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stages.Trainer, "evaluate", stop)  # called after the checkpoint of step 40
+        with pytest.raises(KeyboardInterrupt):
+            classify(**settings)
+    assert not (tmp_path / "model").exists() and not (tmp_path / "metrics.json").exists()
+    results = classify(**settings)
+    assert results["loss"] == pytest.approx(run[1]["loss"], rel=1e-4)
+    evaluations = json.loads((tmp_path / "history.json").read_text())["evaluations"]
+    assert [row["step"] for row in evaluations] == [80, 101]
+
+
+def test_load_weights_takes_the_preset_s_and_noload_random_ones(preset):
+    def start(load_weights):
+        settings = stages.Settings(preset, load_weights=load_weights, max_seq_length=16)
+        classifier, _ = stages._start(settings, ["a", "b"], 1, 10, "unused")
+        return classifier.model.get_layer("bert_backbone").token_embedding.embeddings.numpy()
+
+    original = BertBackbone.from_preset(preset).token_embedding.embeddings.numpy()
+    np.testing.assert_array_equal(start(True), original)
+    assert np.abs(start(False) - original).max() > 0.05
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"max_seq_length": 33}, "--max_seq_length=33: .* has positions for 32 tokens"),
+        ({"preset": None}, "--do_train needs --preset"),
+        ({"preset": "no-such-preset"}, "no-such-preset: no such directory"),
+        ({"train_batch_size": 2000}, r"train.csv: 203 rows in 8 epochs do not fill one batch of 2000"),
+        ({"labels": ["animal", "plant"]}, r"train.csv:3: unknown label 'tool'. Expected 'animal', 'plant'."),
+        ({"do_train": False}, "Nothing to do"),
+        ({"text_column": "text"}, r"train.csv:1: no column 'text' in the header. Columns there: 'words', 'kind'"),
+    ],
+)
+def test_wrong_settings(preset, tables, tmp_path, changes, message):
+    settings = {"preset": preset, "data_dir": str(tables), **COLUMNS, **TRAINING, "do_train": True, **changes}
+    with pytest.raises(InputError, match=message):
+        classify(output_dir=str(tmp_path), **settings)
+
+
+def test_a_model_of_single_texts_refuses_pairs(run, tables):
+    with pytest.raises(InputError, match=r"test.csv: 2 text column\(s\) named, but .* was trained on 1"):
+        classify(output_dir=str(run[0]), data_dir=str(tables), text_column="words", text_pair_column="id",
+                 do_predict=True)  # fmt: skip
+
+
+def test_pairs_are_trained_evaluated_and_predicted(preset, tmp_path):
+    """The label says whether both texts name an animal; a few steps only, since the path is the point."""
+    rows = [(a, b, "same" if (a in ANIMALS) == (b in ANIMALS) else "other")
+            for a in ANIMALS + TOOLS for b in ANIMALS + TOOLS]  # fmt: skip
+    path = write_rows(tmp_path / "pairs.csv", [("first", "second", "kind"), *rows])
+    results = classify(output_dir=str(tmp_path / "run"), preset=preset, train_file=path, dev_file=path, test_file=path,
+                       text_column="first", text_pair_column="second", label_column="kind", do_train=True,
+                       do_eval=True, do_predict=True, **{**TRAINING, "num_train_epochs": 1})  # fmt: skip
+    assert results["train_steps"] == 4 and results["rows"] == 64
+    assert json.loads((tmp_path / "run" / "model" / "task.json").read_text())["num_texts"] == 2
+
+
+def test_sst2_and_cola_by_name(preset, tmp_path):
+    (tmp_path / "train.tsv").write_text("sentence\tlabel\n" + "cat\t0\nsaw\t1\n" * 16)
+    (tmp_path / "dev.tsv").write_text("sentence\tlabel\ndog\t0\n")
+    settings = {"preset": preset, "do_train": True, "do_eval": True, **TRAINING, "num_train_epochs": 1}
+    results = classify(output_dir=str(tmp_path / "sst2"), task_name="sst2", data_dir=str(tmp_path), **settings)
+    assert "matthews_correlation" not in results and results["accuracy"] in (0.0, 1.0)
+    (tmp_path / "train.tsv").write_text("c\t1\t\tcat dog\nc\t0\t*\tsaw cat\n" * 16)
+    (tmp_path / "dev.tsv").write_text("c\t1\t\tcow hen\nc\t0\t*\taxe cow\n")
+    results = classify(output_dir=str(tmp_path / "cola"), task_name="cola", data_dir=str(tmp_path), **settings)
+    assert -1.0 <= results["matthews_correlation"] <= 1.0
+
+
+def test_a_wrong_dev_label_is_one_line_and_exit_status_1(preset, tables, tmp_path):
+    dev = write_rows(tmp_path / "dev.csv", [("words", "kind"), ("cat", "animal"), ("rose\nred", "plant")])
+    command = [sys.executable, "-X", "importtime", "-m", "tasks.glue.run", f"--train_file={tables}/train.csv",
+               f"--dev_file={dev}", "--text_column=words", "--label_column=kind", f"--preset={preset}", "--do_train",
+               "--do_eval", f"--output_dir={tmp_path}/run"]  # fmt: skip
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    messages = [line for line in done.stderr.splitlines() if not line.startswith("import time:")]
+    assert len(messages) == 1
+    assert messages[0].endswith(f"error: {dev}:3: unknown label 'plant'. Expected 'animal', 'tool'.")
+    imported = {line.split("|")[-1].strip() for line in done.stderr.splitlines()}
+    assert "tasks.glue.data" in imported and "tensorflow" not in imported
