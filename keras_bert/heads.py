@@ -64,9 +64,8 @@ class MaskedLMHead(keras.layers.Layer):
         places = ops.reshape(ops.cast(mask_positions, "int32") + starts, (-1,))
         rows = ops.take(ops.reshape(sequence_output, (-1, hidden_dim)), places, axis=0)  # [B * P, H]
         rows = self.transform_layer_norm(self.transform_dense(rows))
-        logits = self.token_embedding(rows, reverse=True) + ops.cast(self.output_bias, rows.dtype)
-        logits = ops.reshape(logits, (batch, ops.shape(mask_positions)[1], self.token_embedding.input_dim))
-        return ops.cast(logits, "float32")
+        logits = ops.cast(self.token_embedding(rows, reverse=True), "float32") + ops.cast(self.output_bias, "float32")
+        return ops.reshape(logits, (batch, ops.shape(mask_positions)[1], self.token_embedding.input_dim))
 
 
 def pooler(hidden_dim: int, initializer_range: float, dtype=None) -> keras.layers.Dense:

@@ -17,7 +17,7 @@ from absl import flags
 from keras_bert.errors import InputError
 from keras_bert.files import expand_files, read_json, read_lines, write_json
 from tasks import flags as task_flags
-from tasks.stages import StageRun, run_command, start_command
+from tasks.pipeline import StageRun, run_command, start_command
 
 _INPUT_FILE = flags.DEFINE_string(
     "input_file", None, "Text of your own, one sentence a line, a blank line between documents; several files with "

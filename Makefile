@@ -1,0 +1,80 @@
+# make test         installs everything into .venv, then lints and tests
+# make test-fast    the same without the tests marked slow
+# make quickstart   installs the runtime packages into .venv, then runs bert-quickstart: raw text to a served model
+# make lint         ruff alone
+# make clean        removes .venv and what tools left behind
+#
+# On a machine without any of it, GNU make and Python 3.11, 3.12 or 3.13 with its venv module are all that is needed.
+# Variables: PYTHON (interpreter for .venv), PYTEST_FLAGS, PYTEST_WORKERS, QUICKSTART_FLAGS.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := test
+.DELETE_ON_ERROR:
+
+PYTHON ?= $(firstword $(shell command -v python3.11) $(shell command -v python3))
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+# A worker of pytest-xdist holds TensorFlow (about 1.5 GB), and a file's tests share it: one worker for each two cores,
+# two at least.
+CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
+PYTEST_WORKERS ?= $(shell n=$$(( $(CORES) / 2 )); echo $$(( n < 2 ? 2 : n > 8 ? 8 : n )))
+PYTEST_FLAGS ?=
+QUICKSTART_FLAGS ?=
+
+# Stamps lie inside .venv, so that they go with it. The lock of the tests holds the runtime's lock whole, so its
+# stamp counts for both.
+PYTHON_STAMP := $(VENV)/.stamp-python
+RUNTIME_STAMP := $(VENV)/.stamp-runtime
+TEST_STAMP := $(VENV)/.stamp-test
+PACKAGE_STAMP := $(VENV)/.stamp-package
+
+.PHONY: test test-fast quickstart lint install install-test clean
+
+test: install-test lint
+	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile $(PYTEST_FLAGS)
+
+test-fast: install-test lint
+	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile -m "not slow" $(PYTEST_FLAGS)
+
+quickstart: install
+	$(BIN)/bert-quickstart $(QUICKSTART_FLAGS)
+
+lint: install-test
+	$(BIN)/ruff check .
+
+install: $(RUNTIME_STAMP) $(PACKAGE_STAMP)
+
+install-test: $(TEST_STAMP) $(PACKAGE_STAMP)
+
+$(PYTHON_STAMP):
+	@command -v "$(PYTHON)" >/dev/null || { \
+	  echo "make: no Python found at '$(PYTHON)'. Install Python 3.11, or call: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || { \
+	  echo "make: $(PYTHON) is $$("$(PYTHON)" -V 2>&1), but 3.11, 3.12 or 3.13 is needed. Call: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "make: $(PYTHON) cannot make environments. Install its venv module (on Debian: apt install python3-venv)." >&2; exit 1; }
+	"$(PYTHON)" -m venv $(VENV)
+	touch $@
+
+$(RUNTIME_STAMP): requirements_lock.txt | $(PYTHON_STAMP)
+	$(PIP) install -r requirements_lock.txt
+	touch $@
+
+# torch, an oracle and the largest package by far, comes first and alone, so that a CPU build that pip knows of
+# (PIP_FIND_LINKS, PIP_EXTRA_INDEX_URL) is there before other packages ask for one.
+$(TEST_STAMP): requirements_test_lock.txt requirements_lock.txt | $(PYTHON_STAMP)
+	$(PIP) install --no-deps $$(grep '^torch==' requirements_test_lock.txt)
+	$(PIP) install -r requirements_test_lock.txt
+	touch $@ $(RUNTIME_STAMP)
+
+# Without build isolation: setuptools is in the lock. The order-only stamps wait for whichever lock was asked for.
+$(PACKAGE_STAMP): setup.py pyproject.toml | $(if $(filter quickstart install,$(MAKECMDGOALS)),$(RUNTIME_STAMP),$(TEST_STAMP))
+	$(PIP) install --no-deps --no-build-isolation -e .
+	touch $@
+
+clean:
+	rm -rf $(VENV) .setuptools-build dist *.egg-info .pytest_cache .ruff_cache
+	find benchmarks export keras_bert tasks tests -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,109 @@
+"""BertPreprocessor: texts or pairs of texts to the encoder's inputs, in core TensorFlow ops.
+
+Letters: B batch, S sequence, n ids of text that fit into S.
+"""
+
+import tensorflow as tf
+
+from keras_bert.tokenizer import BertTokenizer
+
+_MIN_SEQUENCE_LENGTH = 3  # [CLS] [SEP] [SEP], a pair of which nothing is left.
+_MIN_PADDED_LENGTH = 2  # [CLS] [SEP]; also what an empty batch is padded to, as a width of 0 breaks slicing in models.
+
+
+class BertPreprocessor:
+    """Tokenizes, truncates, adds [CLS] and [SEP], and pads; works eagerly, in tf.data and in an exported graph.
+
+    One text becomes `[CLS] a [SEP]`, a pair `[CLS] a [SEP] b [SEP]`. What does not fit is cut off at the end; of a pair
+    the longer text loses its last id first, and b where both are equally long (google-research/bert,
+    run_classifier.py, `_truncate_seq_pair`).
+
+    Args:
+        tokenizer: BertTokenizer.
+        sequence_length: int, S, at least 3.
+        pad_to_longest: bool, pad to the longest sequence of the batch, still at most `sequence_length`, instead.
+
+    >>> tokenizer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "so", "what"])
+    >>> BertPreprocessor(tokenizer, sequence_length=6)((["so"], ["what"]))["token_ids"].numpy().tolist()
+    [[2, 5, 3, 6, 3, 0]]
+    """
+
+    def __init__(self, tokenizer: BertTokenizer, sequence_length: int = 512, pad_to_longest: bool = False):
+        if sequence_length < _MIN_SEQUENCE_LENGTH:
+            raise ValueError(f"`sequence_length` must be at least 3. Received: sequence_length={sequence_length}")
+        self.tokenizer = tokenizer
+        self.sequence_length = sequence_length
+        self.pad_to_longest = pad_to_longest
+
+    @classmethod
+    def from_preset(cls, preset: str, sequence_length: int = 512, pad_to_longest: bool = False) -> "BertPreprocessor":
+        """Builds the preprocessor on a preset's tokenizer (`BertTokenizer.from_preset`)."""
+        return cls(BertTokenizer.from_preset(preset), sequence_length, pad_to_longest)
+
+    def __call__(self, texts) -> dict[str, tf.Tensor]:
+        """Turns texts into the encoder's inputs.
+
+        Args:
+            texts: string tensor or list of str, shape (B,); or a tuple of two such, the pairs' first and second texts.
+
+        Returns:
+            Dict of `token_ids`, `segment_ids` (1 from b on) and `padding_mask` (1 where there is a token): int32,
+            shape (B, S); with `pad_to_longest` the longest sequence's length (at least 2) takes the place of S.
+
+        Raises:
+            ValueError: a tuple of other than one or two, or `texts` is no batch.
+        """
+        parts = texts if isinstance(texts, tuple) else (texts,)
+        if len(parts) not in (1, 2):
+            raise ValueError(f"`texts` must be a batch or a tuple of two batches. Received: a tuple of {len(parts)}")
+        rows = [self._tokenize(part) for part in parts]
+        lengths = [tf.cast(row.row_lengths(), tf.int32) for row in rows]
+        if len(rows) == 1:
+            kept = [tf.minimum(lengths[0], self.sequence_length - 2)]
+        else:
+            kept = _trim_pair(*lengths, self.sequence_length - 3)
+        return self._pack(rows, kept)
+
+    def _tokenize(self, texts) -> tf.RaggedTensor:
+        texts = tf.convert_to_tensor(texts, tf.string)
+        if texts.shape.rank not in (1, None):
+            raise ValueError(f"`texts` must be batches of texts, shape (batch,). Received: shape {texts.shape}")
+        return self.tokenizer.tokenize(texts)
+
+    def _pack(self, rows: list[tf.RaggedTensor], kept: list[tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Lays out the rows; `kept`: int32, shape (B,), how many ids of each row stay.
+
+        One gather: the ids of all rows and then [PAD], [CLS], [SEP] are one vector, and every cell of (B, S) gets the
+        index of what stands there.
+        """
+        tokenizer = self.tokenizer
+        specials = [tokenizer.pad_token_id, tokenizer.cls_token_id, tokenizer.sep_token_id]
+        pool = tf.concat([*(row.values for row in rows), specials], axis=0)
+        pad = tf.size(pool) - 3
+        totals = tf.add_n(kept) + 1 + len(rows)
+        width = self._width(totals)
+        position = tf.range(width)[tf.newaxis]
+        index = tf.where(position == 0, pad + 1, pad)
+        segment_ids = tf.zeros_like(index)
+        start, pool_start = tf.ones_like(totals), 0
+        for number, (row, length) in enumerate(zip(rows, kept, strict=True)):
+            offset = position - start[:, tf.newaxis]
+            inside = (offset >= 0) & (offset < length[:, tf.newaxis])
+            row_start = pool_start + tf.cast(row.row_starts(), tf.int32)
+            index = tf.where(inside, row_start[:, tf.newaxis] + offset, index)
+            index = tf.where(offset == length[:, tf.newaxis], pad + 2, index)
+            segment_ids = tf.where((offset >= 0) & (offset <= length[:, tf.newaxis]), number, segment_ids)
+            start, pool_start = start + length + 1, pool_start + tf.size(row.values)
+        padding_mask = tf.cast(position < totals[:, tf.newaxis], tf.int32)
+        return {"token_ids": tf.gather(pool, index), "segment_ids": segment_ids, "padding_mask": padding_mask}
+
+    def _width(self, totals: tf.Tensor) -> int | tf.Tensor:
+        if not self.pad_to_longest:
+            return self.sequence_length
+        return tf.maximum(tf.reduce_max(totals), _MIN_PADDED_LENGTH)
+
+
+def _trim_pair(lengths_a: tf.Tensor, lengths_b: tf.Tensor, limit: int) -> list[tf.Tensor]:
+    """How many ids of each text stay, together at most `limit`: shape (B,) each; popping one by one in closed form."""
+    kept_a = tf.minimum(lengths_a, tf.maximum(-(-limit // 2), limit - lengths_b))
+    return [kept_a, tf.minimum(lengths_b, limit - kept_a)]

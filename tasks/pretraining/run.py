@@ -1,0 +1,70 @@
+"""bert-pretrain: masked-LM and next-sentence pre-training from TFRecord files.
+
+    bert-pretrain --input_file=train.tfrecord --eval_input_file=held_out.tfrecord --vocab_file=vocab.txt \\
+        --preset=tiny --output_dir=runs/pretrain --do_train --do_eval
+
+The files are those of bert-create-pretraining-data. The same command continues a run that was stopped. The output
+directory gets preset/ (encoder and tokenizer, for bert-classify --preset), metrics.json, flags.json, the training
+curve, TensorBoard events and checkpoints.
+"""
+
+import os
+
+from absl import flags
+
+from keras_bert.files import write_json
+from tasks import flags as task_flags
+
+FLAGS = flags.FLAGS
+
+task_flags.define_output()
+task_flags.define_model()
+task_flags.define_architecture()
+task_flags.define_tokenizer()
+task_flags.define_stages("train", "eval")
+task_flags.define_training()
+task_flags.define_train_steps()
+task_flags.define_distribution()
+flags.DEFINE_string("input_file", None, "Training TFRecord: paths or patterns, commas between.", allow_override=True)
+flags.DEFINE_string("eval_input_file", None, "Held-out TFRecord, for --do_eval.", allow_override=True)
+flags.DEFINE_integer("max_predictions_per_seq", 20, "Masked positions of an instance, as in the data.",
+                     lower_bound=1, allow_override=True)  # fmt: skip
+flags.DEFINE_integer("max_eval_steps", None, "Batches an evaluation looks at; default: all.",
+                     lower_bound=1, allow_override=True)  # fmt: skip
+flags.mark_flags_as_required(["input_file", "vocab_file"])
+
+
+def pretrain(**settings) -> dict:
+    """Trains and evaluates, or one of them; continues from the checkpoints in `output_dir`.
+
+    Args:
+        **settings: the fields of `tasks.pretraining.stages.Settings`, which are the command's flags.
+
+    Returns:
+        What `metrics.json` holds: with `do_eval` the held-out `masked_lm_accuracy`, `masked_lm_loss`,
+        `next_sentence_accuracy`, `next_sentence_loss`, `loss`, `perplexity` and `unigram_accuracy`; with `do_train`
+        `train_records`, `train_steps` and, if any step was left to do, `train_seconds` (evaluation not counted),
+        `examples_per_second` and `real_tokens_per_second`.
+
+    Raises:
+        InputError: settings that contradict each other, or files that cannot be used.
+    """
+    from tasks.pretraining import stages
+
+    return stages.run_stages(stages.Settings(**settings))
+
+
+def main(argv: list[str]) -> None:
+    del argv
+    settings = task_flags.resolved_flags()
+    write_json(os.path.join(FLAGS.output_dir, "flags.json"), settings)
+    for name, value in pretrain(**settings).items():
+        print(f"{name:26}{value:>14,.4f}" if isinstance(value, float) else f"{name:26}{value:>14,}")
+
+
+def console_main() -> None:
+    task_flags.run(main)
+
+
+if __name__ == "__main__":
+    console_main()

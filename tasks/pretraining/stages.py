@@ -1,0 +1,287 @@
+"""The stages of `bert-pretrain`: check the records, train, evaluate, save the preset."""
+
+import dataclasses
+import os
+import time
+
+import keras
+from tqdm import tqdm
+
+from keras_bert.backbone import BertBackbone
+from keras_bert.config import BertConfig
+from keras_bert.errors import InputError
+from keras_bert.files import atomic_path, expand_files, read_json, write_json
+from keras_bert.tokenizer import BertTokenizer
+from keras_bert.weights import read_bert_config
+from tasks.optimization import build_optimizer
+from tasks.pretraining.data import make_eval_dataset, train_dataset_maker
+from tasks.pretraining.losses import PretrainingObjective
+from tasks.pretraining.metrics import perplexity, unigram_accuracy
+from tasks.pretraining.model import build_pretrainer
+from tasks.records import RecordStatistics, scan_records
+from tasks.strategy import build_strategy, set_mixed_precision
+from tasks.training import Trainer
+
+PRESET_DIRECTORY = "preset"
+METRICS_FILE = "metrics.json"
+SETTINGS_FILE = "training.json"
+_SIZES = ("num_layers", "hidden_dim", "num_heads", "intermediate_dim")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The flags of `bert-pretrain`, by their names and with their defaults.
+
+    Attributes:
+        input_file, eval_input_file: TFRecord paths or patterns; the held-out ones are needed with `do_eval` only.
+        output_dir: directory for everything the run writes.
+        vocab_file, do_lower_case: the vocabulary with which the data was created.
+        preset: name or directory of the architecture; its weights are not loaded.
+        bert_config_file: JSON file of the architecture, in the place of `preset`.
+        num_layers, hidden_dim, num_heads, intermediate_dim: replace the architecture's sizes.
+        init_checkpoint: preset, name or directory, whose encoder training starts from; gives the architecture too.
+        max_seq_length, max_predictions_per_seq: lengths with which the data was created.
+        do_train, do_eval: the stages; at least one.
+        train_batch_size, eval_batch_size: examples of a step, over all devices.
+        max_eval_steps: batches an evaluation looks at; None: all.
+        learning_rate, num_train_steps, num_warmup_steps, optimizer: as in `build_optimizer`.
+        gradient_accumulation_steps: parts that a batch is computed in.
+        save_checkpoints_steps: steps between checkpoints.
+        random_seed: seed of the weights, the order of the records, and dropout.
+        distribution_strategy, num_gpus: as in `build_strategy`.
+        mixed_precision: as in `set_mixed_precision`.
+        jit_compile: whether to compile the step with XLA.
+
+    Raises:
+        InputError: settings that contradict each other.
+    """
+
+    input_file: str | list[str]
+    output_dir: str
+    vocab_file: str
+    eval_input_file: str | list[str] | None = None
+    do_lower_case: bool = True
+    preset: str | None = None
+    bert_config_file: str | None = None
+    num_layers: int | None = None
+    hidden_dim: int | None = None
+    num_heads: int | None = None
+    intermediate_dim: int | None = None
+    init_checkpoint: str | None = None
+    max_seq_length: int = 128
+    max_predictions_per_seq: int = 20
+    do_train: bool = False
+    do_eval: bool = False
+    train_batch_size: int = 32
+    eval_batch_size: int = 8
+    max_eval_steps: int | None = None
+    learning_rate: float = 5e-5
+    num_train_steps: int = 100000
+    num_warmup_steps: int = 10000
+    optimizer: str = "bert-2018"
+    gradient_accumulation_steps: int = 1
+    save_checkpoints_steps: int = 1000
+    random_seed: int = 12345
+    distribution_strategy: str = "one_device"
+    num_gpus: int | None = None
+    mixed_precision: str = "float32"
+    jit_compile: bool = False
+
+    def __post_init__(self):
+        if not (self.do_train or self.do_eval):
+            raise InputError("Nothing to do. Give --do_train, --do_eval or both.")
+        if self.do_eval and not self.eval_input_file:
+            raise InputError("--do_eval needs --eval_input_file: records that are not among the training ones.")
+        if self.num_warmup_steps > self.num_train_steps:
+            raise InputError(
+                "--num_warmup_steps must be at most --num_train_steps. "
+                f"Received: {self.num_warmup_steps} and {self.num_train_steps}"
+            )
+        given = [f"--{name}" for name in ("preset", "bert_config_file", "init_checkpoint") if getattr(self, name)]
+        if len(given) != 1:
+            raise InputError(
+                "The architecture must be given once, by --preset, --bert_config_file or --init_checkpoint. "
+                f"Received: {' and '.join(given) or 'none of them'}"
+            )
+
+    @property
+    def lengths(self) -> dict[str, int]:
+        return {"max_seq_length": self.max_seq_length, "max_predictions_per_seq": self.max_predictions_per_seq}
+
+    @property
+    def identity(self) -> dict:
+        """What must stay when a stopped training continues: what it computes, not where, nor how fast."""
+        values = dataclasses.asdict(self)
+        return {name: value for name, value in values.items() if name not in _CHANGEABLE}
+
+
+_CHANGEABLE = (
+    "input_file", "eval_input_file", "output_dir", "vocab_file", "bert_config_file", "do_train", "do_eval",
+    "eval_batch_size", "max_eval_steps", "save_checkpoints_steps", "distribution_strategy", "num_gpus", "jit_compile",
+)  # fmt: skip
+
+
+def run_stages(settings: Settings) -> dict:
+    """Trains and evaluates, or one of them; see `tasks.pretraining.run.pretrain`."""
+    tokenizer = BertTokenizer(settings.vocab_file, lowercase=settings.do_lower_case)
+    train_files = expand_files(settings.input_file)
+    eval_files = expand_files(settings.eval_input_file) if settings.do_eval else []
+    trainer = _build_trainer(tokenizer.vocabulary_size(), settings)
+    train_records = _scan(train_files, tokenizer, settings)
+    metrics = {}
+    evaluation = None
+    if settings.do_eval:
+        eval_records = _scan(eval_files, tokenizer, settings)
+        metrics["unigram_accuracy"] = unigram_accuracy(train_records.answer_counts, eval_records.answer_counts)
+        evaluation = _Evaluation(trainer, eval_files, eval_records.num_records, settings)
+    if settings.do_train:
+        _check_same_training(settings)
+        metrics.update(_train(trainer, train_files, train_records, evaluation, settings))
+        _save_preset(trainer.model.backbone, tokenizer, settings.output_dir)
+    elif not trainer.restore():
+        raise InputError(f"{settings.output_dir}: no checkpoint to evaluate. Train first, with --do_train.")
+    if evaluation is not None:
+        metrics.update(evaluation.figures or evaluation())
+    write_json(os.path.join(settings.output_dir, METRICS_FILE), metrics)
+    return metrics
+
+
+def _scan(files: list[str], tokenizer: BertTokenizer, settings: Settings) -> RecordStatistics:
+    vocabulary_size = tokenizer.vocabulary_size()
+    with tqdm(desc="check records", unit="record", mininterval=0.5) as progress:
+        return scan_records(files, vocabulary_size=vocabulary_size, progress=progress, **settings.lengths)
+
+
+# === The model ===
+
+
+def read_architecture(settings: Settings, vocabulary_size: int) -> BertConfig:
+    """The architecture that the settings name, with their overrides and the size of the vocabulary file.
+
+    Raises:
+        InputError: it does not fit the data's length, the vocabulary or, with `init_checkpoint`, the weights.
+    """
+    source = settings.preset or settings.bert_config_file or settings.init_checkpoint
+    config = BertConfig.from_json_file(source) if settings.bert_config_file else read_bert_config(source)
+    overrides = {name: getattr(settings, name) for name in _SIZES if getattr(settings, name) is not None}
+    if settings.init_checkpoint and overrides:
+        raise InputError(f"--{next(iter(overrides))} cannot change the sizes of --init_checkpoint={source}.")
+    if settings.init_checkpoint and config.vocabulary_size != vocabulary_size:
+        raise InputError(
+            f"{settings.vocab_file}: {vocabulary_size} WordPieces, but --init_checkpoint={source} has "
+            f"{config.vocabulary_size}. Give the vocabulary that belongs to the weights."
+        )
+    if "hidden_dim" in overrides and "intermediate_dim" not in overrides:
+        overrides["intermediate_dim"] = 4 * overrides["hidden_dim"]  # the paper's ratio (section 3)
+    config = config.replace(vocabulary_size=vocabulary_size, **overrides)
+    if settings.max_seq_length > config.max_sequence_length:
+        raise InputError(
+            f"--max_seq_length={settings.max_seq_length}: {source} has {config.max_sequence_length} positions. Give "
+            "a --bert_config_file with more max_position_embeddings."
+        )
+    return config
+
+
+def _build_trainer(vocabulary_size: int, settings: Settings) -> Trainer:
+    config = read_architecture(settings, vocabulary_size)
+    keras.utils.set_random_seed(settings.random_seed)
+    set_mixed_precision(settings.mixed_precision)
+    strategy = build_strategy(settings.distribution_strategy, settings.num_gpus)
+    with strategy.scope():
+        if settings.init_checkpoint:
+            backbone = BertBackbone.from_preset(settings.init_checkpoint)
+        else:
+            backbone = BertBackbone(**config.to_dict())
+        model = build_pretrainer(backbone)
+        optimizer = build_optimizer(
+            settings.optimizer, settings.learning_rate, settings.num_train_steps, settings.num_warmup_steps
+        )
+    return Trainer(
+        model,
+        optimizer,
+        PretrainingObjective(),
+        output_dir=settings.output_dir,
+        strategy=strategy,
+        gradient_accumulation_steps=settings.gradient_accumulation_steps,
+        jit_compile=settings.jit_compile,
+        random_seed=settings.random_seed,
+    )
+
+
+# === Training ===
+
+
+def _check_same_training(settings: Settings) -> None:
+    """Refuses to continue a training of other settings; notes those of a new one."""
+    path = os.path.join(settings.output_dir, SETTINGS_FILE)
+    if os.path.exists(path):
+        before = read_json(path)
+        for name, value in settings.identity.items():
+            if before.get(name) != value:
+                raise InputError(
+                    f"{path}: this directory holds a training with --{name}={before.get(name)}, now it is {value}. "
+                    "Choose another --output_dir, or remove this one to start anew."
+                )
+    write_json(path, settings.identity)
+
+
+def _train(
+    trainer: Trainer,
+    files: list[str],
+    records: RecordStatistics,
+    evaluation: "_Evaluation | None",
+    settings: Settings,
+) -> dict:
+    """Trains to the last step; returns what metrics.json says of it, speed only if there was something left to do."""
+    make_dataset = train_dataset_maker(
+        files,
+        num_records=records.num_records,
+        batch_size=settings.train_batch_size,
+        random_seed=settings.random_seed,
+        **settings.lengths,
+    )
+    first_step = trainer.restore()
+    start = time.monotonic()
+    trainer.fit(
+        make_dataset,
+        settings.num_train_steps,
+        save_checkpoints_steps=settings.save_checkpoints_steps,
+        evaluate=evaluation,
+        description="pre-training",
+    )
+    figures = {"train_records": records.num_records, "train_steps": settings.num_train_steps}
+    steps = settings.num_train_steps - first_step
+    if steps > 0:
+        seconds = time.monotonic() - start - (evaluation.seconds if evaluation else 0.0)
+        examples_per_second = steps * settings.train_batch_size / seconds
+        figures["train_seconds"] = round(seconds, 1)
+        figures["examples_per_second"] = round(examples_per_second, 1)
+        tokens_per_example = records.num_real_tokens / records.num_records
+        figures["real_tokens_per_second"] = round(examples_per_second * tokens_per_example)
+    return figures
+
+
+class _Evaluation:
+    """Evaluates the trainer's model on the held-out records; keeps the latest figures and the time spent."""
+
+    def __init__(self, trainer: Trainer, files: list[str], num_records: int, settings: Settings):
+        self.figures: dict[str, float] = {}
+        self.seconds = 0.0
+        self._trainer = trainer
+        self._max_steps = settings.max_eval_steps
+        self._dataset = make_eval_dataset(
+            files, num_records=num_records, batch_size=settings.eval_batch_size, **settings.lengths
+        )
+
+    def __call__(self) -> dict[str, float]:
+        start = time.monotonic()
+        figures = self._trainer.evaluate(self._dataset, self._max_steps)
+        self.figures = {**figures, "perplexity": perplexity(figures["masked_lm_loss"])}
+        self.seconds += time.monotonic() - start
+        return self.figures
+
+
+def _save_preset(backbone: BertBackbone, tokenizer: BertTokenizer, output_dir: str) -> None:
+    with atomic_path(os.path.join(output_dir, PRESET_DIRECTORY)) as temporary:
+        backbone.save_to_preset(temporary)
+        tokenizer.save_to_preset(temporary)

@@ -1,0 +1,236 @@
+"""Pre-training instances as TFRecord: google-research/bert's feature names and ours, writing, parsing, checking.
+
+B: records of a batch, S: `max_seq_length`, P: `max_predictions_per_seq`, L: tokens and M: masked positions of one
+instance, V: vocabulary.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+from google.protobuf.message import DecodeError
+
+from keras_bert.errors import InputError
+
+# Ours -> theirs: google-research/bert's name, then Model Garden's where it differs (`--use_v2_feature_names`).
+_FEATURE_NAMES = {
+    "token_ids": ("input_ids", "input_word_ids"),
+    "padding_mask": ("input_mask",),
+    "segment_ids": ("segment_ids", "input_type_ids"),
+    "mask_positions": ("masked_lm_positions",),
+    "mask_ids": ("masked_lm_ids",),
+    "mask_weights": ("masked_lm_weights",),
+    "next_sentence_labels": ("next_sentence_labels",),
+}
+_LABELS = ("mask_ids", "mask_weights", "next_sentence_labels")
+_NUM_SEGMENTS = 2
+_ABSENT = -1  # no feature of an instance is negative
+_SCAN_BATCH_SIZE = 1024
+
+
+def serialize_instance(
+    token_ids: np.ndarray,
+    first_segment_length: int,
+    mask_positions: np.ndarray,
+    mask_ids: np.ndarray,
+    is_random_next: bool,
+    *,
+    max_seq_length: int,
+    max_predictions_per_seq: int,
+) -> bytes:
+    """Writes one instance as a `tf.train.Example` under google-research/bert's names, padded with zeros.
+
+    Args:
+        token_ids: int32, shape (L,), L at most S.
+        first_segment_length: int, tokens of segment 0, [CLS] and the first [SEP] included.
+        mask_positions, mask_ids: int32, shape (M,), M at most P. Their weight is 1.0, that of the padding 0.0.
+        is_random_next: bool; label 1 means a random second segment, 0 the actual next.
+    """
+    length, masked = len(token_ids), len(mask_positions)
+    padding, padding_masked = [0] * (max_seq_length - length), [0] * (max_predictions_per_seq - masked)
+    values = {
+        "token_ids": token_ids.tolist() + padding,
+        "padding_mask": [1] * length + padding,
+        "segment_ids": [0] * first_segment_length + [1] * (length - first_segment_length) + padding,
+        "mask_positions": mask_positions.tolist() + padding_masked,
+        "mask_ids": mask_ids.tolist() + padding_masked,
+        "next_sentence_labels": [int(is_random_next)],
+    }
+    features = {
+        _FEATURE_NAMES[name][0]: tf.train.Feature(int64_list=tf.train.Int64List(value=value))
+        for name, value in values.items()
+    }
+    weights = tf.train.FloatList(value=[1.0] * masked + padding_masked)
+    features[_FEATURE_NAMES["mask_weights"][0]] = tf.train.Feature(float_list=weights)
+    return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+
+
+def _feature_lengths(max_seq_length: int, max_predictions_per_seq: int) -> dict[str, int]:
+    sequence = dict.fromkeys(("token_ids", "padding_mask", "segment_ids"), max_seq_length)
+    masked = dict.fromkeys(("mask_positions", "mask_ids", "mask_weights"), max_predictions_per_seq)
+    return {**sequence, **masked, "next_sentence_labels": 1}
+
+
+def parse_records(serialized, *, max_seq_length: int, max_predictions_per_seq: int) -> tuple[dict, dict]:
+    """Parses a batch in the graph, whichever of the known names each record uses; an absent feature reads as -1.
+
+    Args:
+        serialized: string tensor, shape (B,).
+
+    Returns:
+        features: dict of int32 tensors, `token_ids segment_ids padding_mask` (B, S) and `mask_positions` (B, P).
+        labels: dict of `mask_ids` int32 (B, P), `mask_weights` float32 (B, P), `next_sentence_labels` int32 (B,).
+    """
+    lengths = _feature_lengths(max_seq_length, max_predictions_per_seq)
+    spec = {}
+    for name, foreign_names in _FEATURE_NAMES.items():
+        dtype = tf.float32 if name == "mask_weights" else tf.int64
+        for foreign_name in foreign_names:
+            spec[foreign_name] = tf.io.FixedLenFeature([lengths[name]], dtype, [_ABSENT] * lengths[name])
+    parsed = tf.io.parse_example(serialized, spec)
+    values = {}
+    for name, foreign_names in _FEATURE_NAMES.items():
+        value = parsed[foreign_names[0]]
+        if len(foreign_names) == 2:
+            value = tf.where(value == _ABSENT, parsed[foreign_names[1]], value)
+        values[name] = value if value.dtype == tf.float32 else tf.cast(value, tf.int32)
+    values["next_sentence_labels"] = tf.squeeze(values["next_sentence_labels"], axis=1)
+    labels = {name: values.pop(name) for name in _LABELS}
+    return values, labels
+
+
+class RecordStatistics(NamedTuple):
+    """What a pass over TFRecord files found.
+
+    Attributes:
+        num_records: int.
+        num_real_tokens: int, tokens that are not padding.
+        answer_counts: int64, shape (V,), how often each WordPiece is the answer at a masked position.
+    """
+
+    num_records: int
+    num_real_tokens: int
+    answer_counts: np.ndarray
+
+
+def scan_records(
+    files: list[str], *, vocabulary_size: int, max_seq_length: int, max_predictions_per_seq: int, progress=None
+) -> RecordStatistics:
+    """Reads every record once, on the host, and refuses what training could not use.
+
+    A graph on GPU or TPU does not check ids: one outside its table gives NaN or a foreign row, without an error.
+
+    Args:
+        files: TFRecord paths.
+        progress: object with `update(n)`, such as a tqdm bar, or None; counts records.
+
+    Raises:
+        InputError: a record is corrupt, lacks a feature, has other lengths than the flags say, or holds a number out
+            of its range; a file cannot be opened; no record at all. The message names file and record, from 1.
+    """
+    lengths = {"max_seq_length": max_seq_length, "max_predictions_per_seq": max_predictions_per_seq}
+    limits = _limits(vocabulary_size, max_seq_length)
+    num_records = num_real_tokens = 0
+    answer_counts = np.zeros(vocabulary_size, np.int64)
+    for path in files:
+        first_record = 1
+        for batch in _parsed_batches(path, lengths):
+            _check_values(path, first_record, batch, limits)
+            answers = batch["mask_ids"][batch["mask_weights"] > 0]
+            answer_counts += np.bincount(answers, minlength=vocabulary_size)
+            num_real_tokens += int(batch["padding_mask"].sum())
+            first_record += len(batch["token_ids"])
+            if progress is not None:
+                progress.update(len(batch["token_ids"]))
+        num_records += first_record - 1
+    if not num_records:
+        raise InputError(f"{', '.join(files)}: no record. Create the data again with bert-create-pretraining-data.")
+    return RecordStatistics(num_records, num_real_tokens, answer_counts)
+
+
+def _limits(vocabulary_size: int, max_seq_length: int) -> dict[str, int]:
+    return {
+        "token_ids": vocabulary_size,
+        "padding_mask": 2,
+        "segment_ids": _NUM_SEGMENTS,
+        "mask_positions": max_seq_length,
+        "mask_ids": vocabulary_size,
+        "next_sentence_labels": 2,
+    }
+
+
+def _parsed_batches(path: str, lengths: dict[str, int]) -> Iterator[dict[str, np.ndarray]]:
+    dataset = tf.data.TFRecordDataset(path).batch(_SCAN_BATCH_SIZE)
+    dataset = dataset.map(lambda serialized: parse_records(serialized, **lengths), num_parallel_calls=tf.data.AUTOTUNE)
+    try:
+        for features, labels in dataset.prefetch(2).as_numpy_iterator():
+            yield {**features, **labels}
+    except (tf.errors.OpError, UnicodeDecodeError) as error:  # the latter: TensorFlow quotes a record's bytes as text
+        _explain_failure(path, _feature_lengths(**lengths))
+        raise InputError(f"{path}: cannot be read as TFRecord ({error}).") from error
+
+
+def _check_values(path: str, first_record: int, batch: dict[str, np.ndarray], limits: dict[str, int]) -> None:
+    for name, limit in limits.items():
+        values = batch[name]
+        if values.min() >= 0 and values.max() < limit:
+            continue
+        row = int(np.argmax(((values < 0) | (values >= limit)).reshape(len(values), -1).any(axis=1)))
+        wrong = values[row][(values[row] < 0) | (values[row] >= limit)]
+        where = f"{path}: record {first_record + row}"
+        if np.all(values[row] == _ABSENT):
+            raise InputError(_lacking(where, name))
+        raise InputError(
+            f"{where}: {_FEATURE_NAMES[name][0]} must lie in [0, {limit}). Received: {wrong[0]}. "
+            "Was the data created with this vocabulary and these lengths?"
+        )
+    weights = batch["mask_weights"]
+    if not (weights.min() >= 0 and np.isfinite(weights).all()):
+        row = int(np.argmin(((weights >= 0) & np.isfinite(weights)).all(axis=1)))
+        where = f"{path}: record {first_record + row}"
+        if np.all(weights[row] == _ABSENT):
+            raise InputError(_lacking(where, "mask_weights"))
+        raise InputError(f"{where}: masked_lm_weights must be finite and not negative. Received: {weights[row]}")
+
+
+def _lacking(where: str, name: str) -> str:
+    return (
+        f"{where}: lacks the feature {' or '.join(_FEATURE_NAMES[name])}. "
+        "Expected records as bert-create-pretraining-data writes them."
+    )
+
+
+def _explain_failure(path: str, lengths: dict[str, int]) -> None:
+    """Reads record by record until one fails, and raises an InputError that says which and why."""
+    number = 0
+    try:
+        for serialized in tf.data.TFRecordDataset(path).as_numpy_iterator():
+            number += 1
+            _check_example(f"{path}: record {number}", serialized, lengths)
+    except (tf.errors.NotFoundError, tf.errors.PermissionDeniedError) as error:
+        raise InputError(f"{path}: cannot be opened ({type(error).__name__}). Check the path.") from error
+    except tf.errors.DataLossError as error:
+        raise InputError(
+            f"{path}: record {number + 1}: truncated or corrupt. Expected an uncompressed TFRecord file, as "
+            "bert-create-pretraining-data writes it; create or copy it again."
+        ) from error
+
+
+def _check_example(where: str, serialized: bytes, lengths: dict[str, int]) -> None:
+    try:
+        example = tf.train.Example.FromString(serialized)
+    except DecodeError as error:
+        raise InputError(f"{where}: not a tf.train.Example. Is it a file of pre-training instances?") from error
+    features = example.features.feature
+    for name, foreign_names in _FEATURE_NAMES.items():
+        present = [foreign_name for foreign_name in foreign_names if foreign_name in features]
+        if not present:
+            raise InputError(_lacking(where, name))
+        kind = "float_list" if name == "mask_weights" else "int64_list"
+        found = len(getattr(features[present[0]], kind).value)
+        if found != lengths[name]:
+            raise InputError(
+                f"{where}: {present[0]} must hold {lengths[name]} numbers ({kind}), found {found}. Give "
+                "--max_seq_length and --max_predictions_per_seq the values with which the data was created."
+            )

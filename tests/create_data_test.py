@@ -1,0 +1,232 @@
+"""bert-create-pretraining-data: from text files to records, and what it refuses."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_bert.errors import InputError
+from keras_bert.tokenizer import BertTokenizer
+from tasks.pretraining.corpus import read_corpus
+from tasks.pretraining.create_data import create_pretraining_data, format_report
+from tasks.records import parse_records
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+CLS, SEP, MASK = 2, 3, 4
+S, P = 32, 5
+SETTINGS = {
+    "max_seq_length": S,
+    "max_predictions_per_seq": P,
+    "masked_lm_prob": 0.15,
+    "short_seq_prob": 0.1,
+    "dupe_factor": 3,
+    "random_seed": 1,
+    "do_whole_word_mask": False,
+}
+CORPUS = os.path.join(os.path.dirname(__file__), "..", "..", "shared", "data")
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    """20 documents of up to 12 sentences in two files; every word occurs once: its id gives its place."""
+    directory = tmp_path_factory.mktemp("text")
+    rng = np.random.default_rng(0)
+    documents, number = [], 0
+    for _ in range(20):
+        document = []
+        for _ in range(rng.integers(1, 13)):
+            length = int(rng.integers(1, 15))
+            document.append([f"w{number + offset}" for offset in range(length)])
+            number += length
+        documents.append(document)
+    words = [f"w{n}" for n in range(number)]
+    (directory / "vocab.txt").write_text("\n".join([*SPECIAL, *words]) + "\n")
+    rendered = ["\n".join(" ".join(sentence) for sentence in document) for document in documents]
+    (directory / "a.txt").write_text("\n\n".join(rendered[:10]) + "\n \t\n\n")
+    (directory / "b.txt").write_text("\n\n".join(rendered[10:]))
+    document_of = {
+        len(SPECIAL) + int(word[1:]): index
+        for index, document in enumerate(documents)
+        for sentence in document
+        for word in sentence
+    }
+    return directory, documents, document_of
+
+
+def create(text, output_file, **changes):
+    directory = text[0]
+    arguments = {
+        "input_file": f"{directory}/[ab].txt",
+        "output_file": output_file,
+        "vocab_file": f"{directory}/vocab.txt",
+        **SETTINGS,
+        **changes,
+    }
+    return create_pretraining_data(**arguments)
+
+
+def read(paths):
+    serialized = [record for path in paths for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator()]
+    lengths = {"max_seq_length": S, "max_predictions_per_seq": P}
+    features, labels = parse_records(tf.constant(serialized), **lengths)
+    return {name: value.numpy() for name, value in {**features, **labels}.items()}
+
+
+def test_records_restore_to_runs_of_one_document_each(text, tmp_path):
+    paths = [tmp_path / "out" / "0", tmp_path / "out" / "1", tmp_path / "out" / "2"]
+    report = create(text, ",".join(map(str, paths)))
+    records = read(paths)
+    _, documents, document_of = text
+    sentence_ends = set(np.cumsum([len(s) for document in documents for s in document]) + len(SPECIAL))
+    uncut = 0
+    for row in range(report["instances"]):
+        length = int(records["padding_mask"][row].sum())
+        ids = records["token_ids"][row].copy()
+        weighted = records["mask_weights"][row] > 0
+        assert weighted.sum() == min(P, max(1, round(length * 0.15)))
+        ids[records["mask_positions"][row][weighted]] = records["mask_ids"][row][weighted]
+        assert not ids[length:].any() and not records["segment_ids"][row][length:].any()
+        assert (records["padding_mask"][row] == (np.arange(S) < length)).all()
+        first, second = np.flatnonzero(ids == SEP)
+        assert ids[0] == CLS and second == length - 1 and (ids == CLS).sum() == 1
+        assert (records["segment_ids"][row][:length] == (np.arange(length) > first)).all()
+        a, b = ids[1:first], ids[first + 1 : second]
+        assert (np.diff(a) == 1).all() and (np.diff(b) == 1).all()  # runs of the source text
+        (document_a,), (document_b,) = ({document_of[int(id_)] for id_ in part} for part in (a, b))
+        assert records["next_sentence_labels"][row] == (document_a != document_b)
+        if length < S and document_a == document_b:
+            assert b[0] == a[-1] + 1 and b[0] in sentence_ends  # the actual next sentence
+            uncut += 1
+        assert not records["mask_ids"][row][~weighted].any() and not records["mask_positions"][row][~weighted].any()
+    assert uncut > 10
+
+
+def test_report_counts_what_the_files_hold(text, tmp_path):
+    paths = [tmp_path / "0", tmp_path / "1"]
+    report = create(text, [str(path) for path in paths])
+    records = read(paths)
+    _, documents, _ = text
+    weighted = records["mask_weights"] > 0
+    shown = np.take_along_axis(records["token_ids"], records["mask_positions"], axis=1)[weighted]
+    answers = records["mask_ids"][weighted]
+    assert report["documents"] == 20
+    assert report["sentences"] == sum(map(len, documents))
+    assert report["instances"] == len(records["token_ids"])
+    assert report["real_tokens"] == records["padding_mask"].sum()
+    assert report["padding_share"] == pytest.approx(1 - records["padding_mask"].mean())
+    assert report["masked_share"] == pytest.approx(weighted.sum() / records["padding_mask"].sum())
+    assert report["mask_share"] == pytest.approx((shown == MASK).mean())
+    assert report["kept_share"] == pytest.approx((shown == answers).mean())
+    assert report["mask_share"] + report["kept_share"] + report["random_share"] == pytest.approx(1)
+    assert report["random_next_share"] == pytest.approx(records["next_sentence_labels"].mean())
+    assert json.loads((tmp_path / "0.report.json").read_text()) == report
+    counts = [len(read([path])["token_ids"]) for path in paths]
+    assert counts[0] - counts[1] in (0, 1)  # round-robin
+    assert f"{'instances':20}{report['instances']:12,}" in format_report(report)
+
+
+def test_bytes_depend_on_the_seed_alone(text, tmp_path):
+    contents = []
+    for name, seed in (("first", 1), ("again", 1), ("other", 2)):
+        create(text, str(tmp_path / name), random_seed=seed)
+        contents.append((tmp_path / name).read_bytes())
+    assert contents[0] == contents[1] != contents[2]
+
+
+def test_duplicates_draw_other_masks_and_pairs(text, tmp_path):
+    report = create(text, str(tmp_path / "data"), dupe_factor=8)
+    rows = {tuple(row) for row in read([tmp_path / "data"])["token_ids"].tolist()}
+    assert len(rows) > 0.97 * report["instances"]
+
+
+def test_blank_lines_end_documents_and_files_do_not(tmp_path):
+    tokenizer = BertTokenizer([*SPECIAL, "a", "b", "c", "d", "e"])
+    (tmp_path / "1").write_bytes(b"\xef\xbb\xbf\n\na\r\nb c\n \t \n\x00\nd\n")
+    (tmp_path / "2").write_text("e\n\n\n\x07\n\na\n")  # "e" belongs to the document of "d"
+    corpus = read_corpus([str(tmp_path / "1"), str(tmp_path / "2")], tokenizer)
+    assert corpus.token_ids.tolist() == [5, 6, 7, 8, 9, 5]
+    assert corpus.sentence_starts.tolist() == [0, 1, 3, 4, 5, 6]
+    assert corpus.document_starts.tolist() == [0, 2, 4, 5]
+    assert (corpus.num_documents, corpus.num_sentences) == (3, 5)
+
+
+def test_batches_of_lines_do_not_show(text, monkeypatch):
+    tokenizer = BertTokenizer(f"{text[0]}/vocab.txt")
+    whole = read_corpus(f"{text[0]}/[ab].txt", tokenizer)
+    monkeypatch.setattr("tasks.pretraining.corpus._LINES_PER_BATCH", 3)
+    parts = read_corpus(f"{text[0]}/[ab].txt", tokenizer)
+    for one, other in zip(whole, parts, strict=True):
+        assert np.array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "no text. Expected one sentence a line"),
+        (b"\n \n\x07\n", "no text. Expected one sentence a line"),
+        (b"w1 w2\nw3\n", "only one document, .* Put a blank line between documents"),
+        (b"w1\n\nw2\nw\xff3\n", r"bad.txt:4: not valid UTF-8 at byte 1"),
+    ],
+)
+def test_text_that_cannot_be_used_is_refused_and_leaves_nothing(text, tmp_path, content, message):
+    path = tmp_path / "bad.txt"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        create(text, str(tmp_path / "out"), input_file=str(path))
+    assert os.listdir(tmp_path) == ["bad.txt"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"max_seq_length": 4}, "--max_seq_length must be at least 5. Received: 4"),
+        ({"max_predictions_per_seq": 0}, "--max_predictions_per_seq must be at least 1. Received: 0"),
+        ({"dupe_factor": 0}, "--dupe_factor must be at least 1. Received: 0"),
+        ({"random_seed": -1}, "--random_seed must be at least 0. Received: -1"),
+        ({"masked_lm_prob": float("nan")}, r"--masked_lm_prob must lie in \(0, 1\]. Received: nan"),
+        ({"short_seq_prob": 1.5}, r"--short_seq_prob must lie in \[0, 1\]. Received: 1.5"),
+        ({"input_file": "missing.txt"}, "missing.txt: no such file"),
+        ({"output_file": "x,x"}, "--output_file must name one file or several different ones. Received: 'x,x'"),
+        ({"output_file": "."}, "is a directory"),
+    ],
+)
+def test_settings_out_of_range_are_refused(text, tmp_path, monkeypatch, changes, message):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=message):
+        create(text, **{"output_file": str(tmp_path / "out"), **changes})
+
+
+def test_a_vocabulary_without_mask_is_refused(text, tmp_path):
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\nw1\n")
+    with pytest.raises(InputError, match=r"vocab.txt.*\[MASK\]"):
+        create(text, str(tmp_path / "out"), vocab_file=str(tmp_path / "vocab.txt"))
+
+
+def test_whole_words_of_real_text(tmp_path):
+    if not os.path.isdir(CORPUS):
+        pytest.skip("needs the real data in ../shared/data")
+    vocab_file = os.path.join(CORPUS, "vocab", "uncased_en.txt")
+    path = str(tmp_path / "real")
+    report = create_pretraining_data(
+        input_file=os.path.join(CORPUS, "corpus", "google-bert-sample_text.txt"),
+        output_file=path,
+        vocab_file=vocab_file,
+        **{**SETTINGS, "dupe_factor": 40, "do_whole_word_mask": True},
+    )
+    records = read([path])
+    tokenizer = BertTokenizer(vocab_file)
+    special = (tokenizer.cls_token_id, tokenizer.sep_token_id)
+    continues = np.array([token.startswith("##") for token in tokenizer.get_vocabulary()])
+    whole_words = 0
+    for row in range(report["instances"]):
+        weighted = records["mask_weights"][row] > 0
+        positions = set(records["mask_positions"][row][weighted].tolist())
+        ids = records["token_ids"][row].copy()
+        ids[records["mask_positions"][row][weighted]] = records["mask_ids"][row][weighted]
+        for position in range(2, int(records["padding_mask"][row].sum())):
+            if continues[ids[position]] and ids[position - 1] not in special:
+                assert (position in positions) == (position - 1 in positions)
+                whole_words += position in positions
+    assert whole_words > 100

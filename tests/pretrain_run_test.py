@@ -1,0 +1,237 @@
+"""bert-pretrain from records to a preset: results, resuming, evaluation alone, and what it refuses."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from keras_bert.backbone import BertBackbone
+from keras_bert.errors import InputError
+from keras_bert.tokenizer import BertTokenizer
+from tasks.pretraining import stages
+from tasks.pretraining.create_data import create_pretraining_data
+from tasks.pretraining.run import pretrain
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+NUM_STEPS = 120
+LENGTHS = {"max_seq_length": 16, "max_predictions_per_seq": 3}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Text that is easy to learn: every document repeats one word."""
+    directory = tmp_path_factory.mktemp("data")
+    words = [f"w{n}" for n in range(12)]
+    (directory / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]) + "\n")
+    rng = np.random.default_rng(0)
+    for name, num_documents in (("train", 40), ("held_out", 10)):
+        documents = ["\n".join(" ".join([word] * 5) for _ in range(8)) for word in rng.choice(words, num_documents)]
+        (directory / f"{name}.txt").write_text("\n\n".join(documents))
+        create_pretraining_data(
+            input_file=str(directory / f"{name}.txt"),
+            output_file=str(directory / f"{name}.tfrecord"),
+            vocab_file=str(directory / "vocab.txt"),
+            masked_lm_prob=0.15,
+            short_seq_prob=0.1,
+            dupe_factor=4,
+            random_seed=3,
+            do_whole_word_mask=False,
+            **LENGTHS,
+        )
+    return directory
+
+
+def settings(data, output_dir, **changes):
+    return {
+        "input_file": f"{data}/train.tfrecord",
+        "eval_input_file": f"{data}/held_out.tfrecord",
+        "vocab_file": f"{data}/vocab.txt",
+        "output_dir": str(output_dir),
+        "preset": "tiny",
+        "num_layers": 1,
+        "num_heads": 2,
+        "hidden_dim": 64,
+        "train_batch_size": 32,
+        "eval_batch_size": 64,
+        "learning_rate": 3e-3,
+        "num_train_steps": NUM_STEPS,
+        "num_warmup_steps": 12,
+        "save_checkpoints_steps": 60,
+        "do_train": True,
+        "do_eval": True,
+        **LENGTHS,
+        **changes,
+    }
+
+
+@pytest.fixture(scope="module")
+def trained(data, tmp_path_factory):
+    output_dir = tmp_path_factory.mktemp("run") / "out"
+    return output_dir, pretrain(**settings(data, output_dir))
+
+
+def test_it_learns_and_says_so(trained):
+    output_dir, metrics = trained
+    assert metrics["masked_lm_accuracy"] > 0.7 > 0.5 > metrics["unigram_accuracy"] > 0
+    assert metrics["perplexity"] == pytest.approx(np.exp(metrics["masked_lm_loss"]))
+    assert metrics["loss"] == pytest.approx(metrics["masked_lm_loss"] + metrics["next_sentence_loss"])
+    assert 0 < metrics["next_sentence_accuracy"] <= 1
+    assert metrics["train_steps"] == NUM_STEPS and metrics["train_records"] > 100
+    assert 0 < metrics["examples_per_second"] < metrics["real_tokens_per_second"] < 16 * metrics["examples_per_second"]
+    assert json.loads((output_dir / "metrics.json").read_text()) == metrics
+    history = json.loads((output_dir / "history.json").read_text())
+    assert [row["step"] for row in history["evaluations"]] == [60, NUM_STEPS]
+    assert {"preset", "checkpoints", "events", "curve.png"} <= set(os.listdir(output_dir))
+
+
+def test_the_preset_holds_the_encoder_and_its_tokenizer(trained, data):
+    preset = str(trained[0] / "preset")
+    backbone = BertBackbone.from_preset(preset)
+    assert (backbone.num_layers, backbone.hidden_dim, backbone.intermediate_dim) == (1, 64, 256)
+    assert backbone.vocabulary_size == 17
+    tokenizer = BertTokenizer.from_preset(preset)
+    assert tokenizer.get_vocabulary() == BertTokenizer(str(data / "vocab.txt")).get_vocabulary()
+    assert tokenizer.lowercase
+    # A trained table has moved from its truncated normal of 0.02.
+    assert backbone.token_embedding.embeddings.numpy().std() > 0.03
+
+
+def test_a_finished_run_is_not_trained_again(trained, data):
+    output_dir, metrics = trained
+    again = pretrain(**settings(data, output_dir))
+    assert "train_seconds" not in again
+    for name, value in again.items():
+        assert value == pytest.approx(metrics[name], rel=1e-6), name
+
+
+def test_evaluation_alone_restores_the_checkpoint(trained, data):
+    output_dir, metrics = trained
+    alone = pretrain(**settings(data, output_dir, do_train=False))
+    for name in ("masked_lm_accuracy", "masked_lm_loss", "next_sentence_accuracy", "unigram_accuracy"):
+        assert alone[name] == pytest.approx(metrics[name], rel=1e-6)
+    part = pretrain(**settings(data, output_dir, do_train=False, max_eval_steps=1))
+    assert part["masked_lm_loss"] != alone["masked_lm_loss"]
+
+
+def test_other_settings_do_not_continue_a_run(trained, data):
+    with pytest.raises(InputError, match="holds a training with --learning_rate=0.003, now it is 0.001"):
+        pretrain(**settings(data, trained[0], learning_rate=0.001))
+
+
+def test_a_longer_training_from_the_weights_of_a_preset(trained, data, tmp_path):
+    preset = str(trained[0] / "preset")
+    changes = {"preset": None, "num_layers": None, "num_heads": None, "hidden_dim": None, "init_checkpoint": preset}
+    changes |= {"num_train_steps": 1, "num_warmup_steps": 1, "do_eval": False}  # the first step's rate is 0
+    metrics = pretrain(**settings(data, tmp_path, **changes))
+    assert metrics["train_steps"] == 1 and "masked_lm_loss" not in metrics
+    before = BertBackbone.from_preset(preset).get_weights()
+    after = BertBackbone.from_preset(str(tmp_path / "preset")).get_weights()
+    assert all(np.array_equal(one, other) for one, other in zip(before, after, strict=True))
+
+
+def test_architecture_comes_from_preset_or_file(data, tmp_path):
+    def read(**changes):
+        return stages.read_architecture(stages.Settings(**settings(data, tmp_path, **changes)), 17)
+
+    sizes = {"num_layers": None, "num_heads": None, "hidden_dim": None}
+    tiny = read(**sizes)
+    assert (tiny.num_layers, tiny.hidden_dim, tiny.intermediate_dim, tiny.vocabulary_size) == (2, 128, 512, 17)
+    assert read(**{**sizes, "intermediate_dim": 64}).intermediate_dim == 64
+    path = tmp_path / "bert_config.json"
+    names = ("vocab_size", "num_hidden_layers", "num_attention_heads", "hidden_size", "intermediate_size")
+    path.write_text(json.dumps(dict(zip(names, (99, 3, 3, 48, 96), strict=True))))
+    config = read(**sizes, preset=None, bert_config_file=str(path))
+    assert (config.num_layers, config.hidden_dim, config.vocabulary_size) == (3, 48, 17)
+    with pytest.raises(InputError, match="--max_seq_length=513: tiny has 512 positions"):
+        read(max_seq_length=513)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"do_train": False, "do_eval": False}, "Nothing to do. Give --do_train, --do_eval or both."),
+        ({"eval_input_file": None}, "--do_eval needs --eval_input_file"),
+        ({"num_warmup_steps": 121}, "--num_warmup_steps must be at most --num_train_steps. Received: 121 and 120"),
+        ({"preset": None}, "architecture must be given once, .* Received: none of them"),
+        ({"bert_config_file": "x.json"}, "Received: --preset and --bert_config_file"),
+        ({"preset": None, "init_checkpoint": "tiny", "vocab_file": None}, "--num_layers cannot change the sizes"),
+        ({"input_file": "missing"}, "missing: no such file"),
+        ({"vocab_file": "missing"}, "missing: cannot be read"),
+        ({"max_seq_length": 32}, "record 1: .* must hold 32 numbers .* found 16"),
+        ({"do_train": False}, "no checkpoint to evaluate. Train first"),
+    ],
+)
+def test_contradictions_are_refused(data, tmp_path, changes, message):
+    arguments = settings(data, tmp_path, **changes)
+    arguments["vocab_file"] = arguments["vocab_file"] or f"{data}/vocab.txt"
+    with pytest.raises(InputError, match=message):
+        pretrain(**arguments)
+
+
+def test_a_vocabulary_that_does_not_fit_is_refused(trained, data, tmp_path):
+    pieces = (data / "vocab.txt").read_text().split()
+    (tmp_path / "short.txt").write_text("\n".join(pieces[:-1]))
+    arguments = settings(data, tmp_path / "out", vocab_file=str(tmp_path / "short.txt"))
+    with pytest.raises(InputError, match=r"train.tfrecord: record \d+: .* must lie in \[0, 16\). Received: 16"):
+        pretrain(**arguments)
+    changes = {"preset": None, "num_layers": None, "num_heads": None, "hidden_dim": None}
+    with pytest.raises(InputError, match="short.txt: 16 WordPieces, but --init_checkpoint=.* has 17"):
+        pretrain(**{**arguments, **changes, "init_checkpoint": str(trained[0] / "preset")})
+
+
+def python(*arguments):
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    return subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, timeout=300, cwd=ROOT, env=environment
+    )
+
+
+def command(*arguments):
+    return python("-m", "tasks.pretraining.run", *arguments)
+
+
+def test_flags_and_settings_have_the_same_names_and_defaults():
+    # In a process of its own: a flag belongs to whichever command was imported last.
+    program = """if True:
+        import json, sys
+        from absl import flags
+        from tasks.pretraining import run
+        known = flags.FLAGS.get_key_flags_for_module(run.__name__)
+        print(json.dumps([{flag.name: flag.default for flag in known}, "tensorflow" in sys.modules]))
+    """
+    defined, loads_tensorflow = json.loads(python("-c", program).stdout)
+    assert not loads_tensorflow
+    fields = {field.name: field.default for field in dataclasses.fields(stages.Settings)}
+    assert set(fields) == set(defined)
+    for name in set(fields) - {"input_file", "output_dir", "vocab_file"}:
+        assert fields[name] == defined[name], name
+
+
+def test_help_lists_the_flags_in_under_a_second():
+    seconds = []
+    for _ in range(3):
+        start = time.monotonic()
+        result = command("--help")
+        seconds.append(time.monotonic() - start)
+    assert result.returncode == 0
+    for name in stages.Settings.__dataclass_fields__:
+        assert name in result.stdout
+    assert min(seconds) < 1.0
+
+
+def test_the_command_writes_its_flags_and_reports_errors_in_one_line(data, tmp_path):
+    given = settings(data, tmp_path / "out", vocab_file=str(tmp_path / "missing.txt"))
+    arguments = [
+        f"--{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in given.items()
+    ]
+    result = command(*arguments)
+    assert result.returncode == 1
+    assert result.stderr.count("\n") == 1 and "missing.txt: cannot be read" in result.stderr
+    written = json.loads((tmp_path / "out" / "flags.json").read_text())
+    assert {name: written[name] for name in given} == given
+    assert written["optimizer"] == "bert-2018"
