@@ -1,0 +1,337 @@
+"""TensorFlow Serving's REST formats: JSON to arrays and arrays to JSON.
+
+Source: TensorFlow Serving's REST API page and the behaviour of its `json_tensor.cc`. Where the page and the server
+differ (the page calls the key of a classification `result`, the server writes `results`) the server is followed.
+"""
+
+import base64
+import binascii
+import json
+import math
+import reprlib
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+from tensorflow.core.example import example_pb2, feature_pb2
+
+_QUOTE = reprlib.Repr()
+# An error message quotes a short piece of a request: reprlib looks at no more of it than it shows.
+_QUOTE.maxstring = _QUOTE.maxother = 120
+_QUOTE.maxlevel = 3
+_DEEPEST_LIST = 32
+# TensorFlow's tensors have at most 254 dimensions; no signature of a model comes near this many.
+
+
+class RestError(Exception):
+    """A request that cannot be answered: HTTP status and a message for the client."""
+
+    def __init__(self, status: int, message: str):
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+
+class PredictRequest(NamedTuple):
+    """What a client asks of `:predict`, before its values are known to fit a signature."""
+
+    signature_name: str
+    row_format: bool
+    values: object
+
+
+def parse_json(body: bytes) -> dict:
+    """Reads a request body.
+
+    Raises:
+        RestError: (400) not UTF-8, not JSON, nested too deeply, or not a JSON object.
+    """
+    if not body:
+        raise RestError(400, "JSON parse error: the request body is empty.")
+    try:
+        document = json.loads(body.decode("utf-8"))
+    except RecursionError:
+        raise RestError(400, "JSON parse error: the document is nested too deeply.") from None
+    except ValueError as error:
+        raise RestError(400, f"JSON parse error: {error}.") from None
+    if not isinstance(document, dict):
+        raise RestError(400, f"Expected a JSON object at the top. Received: {_shown(document)}")
+    return document
+
+
+def parse_predict(document: dict) -> PredictRequest:
+    """Finds signature, format and values of a `:predict` request.
+
+    Raises:
+        RestError: (400) not exactly one of `instances` and `inputs`, or `instances` is no list or empty.
+    """
+    signature_name = signature_name_of(document)
+    if ("instances" in document) == ("inputs" in document):
+        raise RestError(400, "Expected exactly one of the keys 'instances' (rows) and 'inputs' (columns).")
+    if "inputs" in document:
+        return PredictRequest(signature_name, False, document["inputs"])
+    instances = document["instances"]
+    if not isinstance(instances, list):
+        raise RestError(400, f"Expected 'instances' to be a list. Received: {_shown(instances)}")
+    if not instances:
+        raise RestError(400, "No values in the 'instances' list: expected at least one.")
+    return PredictRequest(signature_name, True, instances)
+
+
+def signature_name_of(document: dict) -> str:
+    """The signature that a request asks for; `serving_default` if it names none."""
+    name = document.get("signature_name", "")
+    if not isinstance(name, str):
+        raise RestError(400, f"Expected 'signature_name' to be a string. Received: {_shown(name)}")
+    return name or "serving_default"
+
+
+def predict_arrays(request: PredictRequest, specs: Mapping) -> dict[str, np.ndarray]:
+    """The arrays that a `:predict` request gives for a signature's inputs.
+
+    Args:
+        request: as `parse_predict` returns it.
+        specs: input name -> tensor specification (`dtype`, `shape`) of the signature.
+
+    Raises:
+        RestError: (400) a missing or unknown input, a wrong type or shape, ragged lists, broken base64.
+    """
+    columns = _columns_of_rows(request.values, specs) if request.row_format else _columns(request.values, specs)
+    arrays = {}
+    for name, spec in specs.items():
+        locate = _row_locator(name, len(specs)) if request.row_format else _column_locator(name)
+        arrays[name] = _to_array(columns[name], spec, locate)
+    return arrays
+
+
+def _columns_of_rows(rows: list, specs: Mapping) -> dict[str, list]:
+    bare = not _is_named(rows[0])
+    if bare and len(specs) > 1:
+        raise RestError(
+            400, f"Expected each instance to be an object with the keys {sorted(specs)}. Received: {_shown(rows[0])}"
+        )
+    columns: dict[str, list] = {name: [] for name in specs}
+    for number, row in enumerate(rows):
+        if _is_named(row) == bare:
+            raise RestError(400, f"instances[{number}]: the list mixes objects and plain values.")
+        if bare:
+            row = {next(iter(specs)): row}
+        if set(row) != set(specs):
+            raise RestError(
+                400, f"instances[{number}]: expected exactly the keys {sorted(specs)}. Received: {_shown(sorted(row))}"
+            )
+        for name, value in row.items():
+            columns[name].append(value)
+    return columns
+
+
+def _columns(values, specs: Mapping) -> dict:
+    if not _is_named(values):
+        if len(specs) > 1:
+            raise RestError(
+                400, f"Expected 'inputs' to be an object with the keys {sorted(specs)}. Received: {_shown(values)}"
+            )
+        return {next(iter(specs)): values}
+    missing = sorted(set(specs) - set(values))
+    if missing:  # a name too many is ignored, as TensorFlow Serving ignores it here (not so in rows)
+        raise RestError(
+            400, f"Missing {missing} in 'inputs'. Expected the keys {sorted(specs)}. Received: {_shown(sorted(values))}"
+        )
+    return values
+
+
+def _is_named(value) -> bool:
+    return isinstance(value, dict) and not _is_base64(value)
+
+
+def _is_base64(value) -> bool:
+    return isinstance(value, dict) and set(value) == {"b64"} and isinstance(value["b64"], str)
+
+
+def _row_locator(name: str, num_inputs: int) -> Callable[[tuple], str]:
+    field = f"[{name!r}]" if num_inputs > 1 else ""
+    return lambda path: f"instances[{path[0]}]{field}" + _indices(path[1:]) if path else f"instances, input {name!r}"
+
+
+def _column_locator(name: str) -> Callable[[tuple], str]:
+    return lambda path: f"inputs[{name!r}]" + _indices(path)
+
+
+def _indices(path: tuple) -> str:
+    return "".join(f"[{index}]" for index in path)
+
+
+def _to_array(value, spec, locate: Callable[[tuple], str]) -> np.ndarray:
+    shape = []
+    first = value
+    while isinstance(first, list):
+        shape.append(len(first))
+        if len(shape) > _DEEPEST_LIST:
+            raise RestError(400, f"{locate(())}: lists are nested more than {_DEEPEST_LIST} deep.")
+        first = first[0] if first else None
+    if not spec.shape.is_compatible_with(shape):
+        raise RestError(400, f"{locate(())}: expected shape {spec.shape}. Received: {tuple(shape)}")
+    leaves: list = []
+    _collect(value, shape, (), _leaf_reader(spec.dtype), leaves, locate)
+    numpy_dtype = object if spec.dtype.name == "string" else spec.dtype.as_numpy_dtype
+    return np.array(leaves, dtype=numpy_dtype).reshape(shape)
+
+
+def _collect(value, shape: list[int], path: tuple, read: Callable, leaves: list, locate: Callable) -> None:
+    """Appends the leaves of nested lists in order; every list at one level must be equally long."""
+    level = len(path)
+    if isinstance(value, list) != (level < len(shape)):
+        raise RestError(400, f"{locate(path)}: lists of different depth. Expected {len(shape)} levels everywhere.")
+    if not isinstance(value, list):
+        try:
+            leaves.append(read(value))
+        except ValueError as error:
+            raise RestError(400, f"{locate(path)}: {error}. Received: {_shown(value)}") from None
+        return
+    if len(value) != shape[level]:
+        raise RestError(
+            400, f"{locate(path)}: lists of different length. Expected {shape[level]}. Received: {len(value)}"
+        )
+    for index, item in enumerate(value):
+        _collect(item, shape, (*path, index), read, leaves, locate)
+
+
+def _leaf_reader(dtype) -> Callable:
+    if dtype.name == "string":
+        return read_bytes
+    if dtype.name == "bool":
+        return _read_bool
+    if dtype.is_integer:
+        return lambda value: _read_integer(value, dtype)
+    if dtype.name in ("float32", "float64"):
+        return lambda value: _read_float(value, dtype)
+    raise RestError(501, f"Inputs of type {dtype.name} cannot be given as JSON.")
+
+
+def read_bytes(value) -> bytes:
+    """A JSON string or `{"b64": ...}` as bytes; `ValueError` for anything else."""
+    if _is_base64(value):
+        try:
+            return base64.b64decode(value["b64"], validate=True)
+        except binascii.Error:
+            raise ValueError("not valid base64") from None
+    if not isinstance(value, str):
+        raise ValueError("expected a string or {'b64': ...}")
+    try:
+        return value.encode("utf-8")
+    except UnicodeEncodeError:
+        raise ValueError("the string holds half a surrogate pair") from None
+
+
+def _read_bool(value) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("expected true or false")
+    return value
+
+
+def _read_integer(value, dtype) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not dtype.min <= value <= dtype.max:
+        raise ValueError(f"expected an integer of type {dtype.name}")
+    return value
+
+
+def _read_float(value, dtype) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError("expected a number")
+    largest = 2 ** (np.finfo(dtype.as_numpy_dtype).nmant + 1) - 1 if isinstance(value, int) else dtype.max
+    # As TensorFlow Serving: a whole number that the type cannot hold exactly is refused, not rounded.
+    if abs(value) > largest and not (isinstance(value, float) and math.isinf(value)):
+        raise ValueError(f"the number does not fit {dtype.name} without loss")
+    return float(value)
+
+
+def parse_examples(document: dict) -> list[bytes]:
+    """The serialized `tf.Example`s of a `:classify` request; `context` features are added to each.
+
+    Raises:
+        RestError: (400) no non-empty list `examples`, or a feature that mixes types or has none.
+    """
+    examples = document.get("examples")
+    if not isinstance(examples, list) or not examples:
+        raise RestError(400, f"Expected a non-empty list under the key 'examples'. Received: {_shown(examples)}")
+    context = document.get("context", {})
+    serialized = []
+    for place, features in [("context", context), *((f"examples[{i}]", value) for i, value in enumerate(examples))]:
+        if not isinstance(features, dict):
+            raise RestError(400, f"{place}: expected an object of features. Received: {_shown(features)}")
+        message = example_pb2.Example()
+        for name, value in (context | features).items():
+            message.features.feature[name].CopyFrom(_feature(value, f"{place}[{name!r}]"))
+        serialized.append(message.SerializeToString())
+    return serialized[1:]
+
+
+def _feature(value, place: str) -> feature_pb2.Feature:
+    values = value if isinstance(value, list) else [value]
+    try:
+        if all(isinstance(item, str) or _is_base64(item) for item in values):
+            return feature_pb2.Feature(bytes_list=feature_pb2.BytesList(value=[read_bytes(item) for item in values]))
+        if all(isinstance(item, int) for item in values):  # true and false too: 1 and 0
+            return feature_pb2.Feature(int64_list=feature_pb2.Int64List(value=values))
+        if all(isinstance(item, float) for item in values):
+            return feature_pb2.Feature(float_list=feature_pb2.FloatList(value=values))
+    except ValueError as error:
+        raise RestError(400, f"{place}: {error}. Received: {_shown(value)}") from None
+    raise RestError(400, f"{place}: expected strings only, whole or decimal numbers only. Received: {_shown(value)}")
+
+
+def predict_response(outputs: Mapping[str, np.ndarray], row_format: bool) -> dict:
+    """The answer to `:predict`: `predictions` for rows, `outputs` for columns; one output alone loses its name.
+
+    Raises:
+        RestError: (400) rows were asked for, but the outputs have no common first dimension.
+    """
+    values = {name: to_json(array, name) for name, array in sorted(outputs.items())}
+    if not row_format:
+        return {"outputs": next(iter(values.values())) if len(values) == 1 else values}
+    sizes = {array.shape[0] if array.ndim else None for array in outputs.values()}
+    if len(sizes) != 1 or None in sizes:
+        raise RestError(400, "The outputs have no common batch dimension; ask with 'inputs' instead of 'instances'.")
+    if len(values) == 1:
+        return {"predictions": next(iter(values.values()))}
+    names = list(values)
+    return {"predictions": [dict(zip(names, row, strict=True)) for row in zip(*values.values(), strict=True)]}
+
+
+def to_json(array: np.ndarray, name: str = ""):
+    """An array as nested lists; bytes as text, or as `{"b64": ...}` when the output's name ends in `_bytes`."""
+    if array.dtype.kind in "OS":
+        leaves = np.empty(array.size, dtype=object)
+        for index, value in enumerate(array.reshape(-1)):
+            leaves[index] = _bytes_to_json(value, name.endswith("_bytes"))
+        return leaves.reshape(array.shape).tolist()
+    if array.dtype == np.float32:
+        # The shortest decimal that is this float32: 0.2, not 0.20000000298023224.
+        shortest = [float(str(value)) for value in array.reshape(-1)]
+        return np.array(shortest, dtype=np.float64).reshape(array.shape).tolist()
+    return array.tolist()
+
+
+def _bytes_to_json(value: bytes, binary: bool):
+    if not binary:
+        try:
+            return value.decode("utf-8")
+        except UnicodeDecodeError:
+            pass  # text that is not UTF-8 has no other form in JSON than base64
+    return {"b64": base64.b64encode(value).decode("ascii")}
+
+
+def classify_response(classes: np.ndarray, scores: np.ndarray) -> dict:
+    """The answer to `:classify`: for each example a list of `[label, score]`; both arguments of shape `[B, C]`."""
+    pairs = zip(to_json(classes), to_json(scores), strict=True)
+    return {"results": [[list(pair) for pair in zip(*row, strict=True)] for row in pairs]}
+
+
+def dump(payload) -> bytes:
+    """JSON as bytes; NaN and infinities as TensorFlow Serving writes them."""
+    # A lone surrogate (from a client's own string in an error message) becomes its JSON escape.
+    return json.dumps(payload, ensure_ascii=False).encode("utf-8", errors="backslashreplace")
+
+
+def _shown(value) -> str:
+    return _QUOTE.repr(value)

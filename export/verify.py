@@ -1,0 +1,252 @@
+"""Proof that an exported directory answers as the model did, where this project is not at hand.
+
+A version is published only after `verify` has passed it: the graph holds nothing that TensorFlow Serving refuses, the
+weights are stored once, the signatures keep the rules, and a fresh process gives the Keras model's answers.
+`tensorflow_model_server` itself is not run here; the checks are what its loader and its API demand.
+"""
+
+import base64
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.framework import tensor_pb2
+from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
+
+from export import fresh_process, signatures
+
+TOLERANCE = 1e-5
+_TIMEOUT_S = 600
+
+# The tensorflow-text ops that may be used: all in tf.text 2.12.1, which TensorFlow Serving 2.18 and 2.19 link.
+# `TFText>RoundRobinTrim`, inside the trimmers and packers of tensorflow-text, came later and is not among them.
+TEXT_OPS = frozenset({"FastBertNormalize", "FastWordpieceTokenizeWithOffsets", "NormalizeUTF8"})
+# They call back into the Python process that wrote the graph.
+_PYTHON_OPS = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
+# What a version's process needs from this one; the project's path is not among it.
+_ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH", "SYSTEMROOT", "TF_ENABLE_ONEDNN_OPTS")
+
+
+class VerificationError(RuntimeError):
+    """An exported directory is not what was to be exported; the message lists every finding."""
+
+
+class Probe(NamedTuple):
+    """A request whose right answer is known.
+
+    Attributes:
+        signature: name of the signature.
+        inputs: input name -> array of the batch.
+        outputs: output name -> the right array.
+        undecided: bool, shape (B,): rows whose strings hang on rounding, and are not compared. None: no row.
+    """
+
+    signature: str
+    inputs: Mapping[str, np.ndarray]
+    outputs: Mapping[str, np.ndarray]
+    undecided: np.ndarray | None = None
+
+
+class Report(NamedTuple):
+    """What `verify` found.
+
+    Attributes:
+        signatures: names of the signatures.
+        num_probes: requests answered in the fresh process.
+        largest_difference: between an answer there and the right one.
+        num_op_kinds: different ops in the graph.
+        weight_bytes: of the weights as stored.
+        directory_bytes: of all files together.
+    """
+
+    signatures: list[str]
+    num_probes: int
+    largest_difference: float
+    num_op_kinds: int
+    weight_bytes: int
+    directory_bytes: int
+
+    def lines(self) -> list[str]:
+        """The report for people."""
+        return [
+            f"signatures: {', '.join(self.signatures)}",
+            f"answers in a fresh process: {self.num_probes} requests, largest difference from the Keras model's "
+            f"{self.largest_difference:.1e} (allowed {TOLERANCE:.0e})",
+            f"graph: {self.num_op_kinds} kinds of ops, all linked by TensorFlow Serving; none needs XLA",
+            f"size: {self.directory_bytes / 1e6:.1f} MB; weights, stored once: {self.weight_bytes / 1e6:.1f} MB",
+        ]
+
+
+def verify(directory: str, probes: Sequence[Probe], weight_bytes: int) -> Report:
+    """Checks an exported directory.
+
+    Args:
+        directory: holds `saved_model.pb`.
+        probes: requests with the Keras model's answers.
+        weight_bytes: bytes of the model's weights in float32.
+
+    Raises:
+        VerificationError: with every finding.
+    """
+    meta_graph = read_meta_graph(directory)
+    findings = [
+        *graph_findings(meta_graph),
+        *signatures.rule_breaches(meta_graph.signature_def),
+        *_size_findings(directory, weight_bytes),
+    ]
+    if findings:  # before the answers: a graph that cannot be served need not be asked
+        raise VerificationError(_message(directory, findings))
+    answers = fresh_answers(directory, probes)
+    differences, findings = _compare(probes, answers)
+    if findings:
+        raise VerificationError(_message(directory, findings))
+    return Report(
+        signatures=sorted({probe.signature for probe in probes}),
+        num_probes=len(probes),
+        largest_difference=max(differences, default=0.0),
+        num_op_kinds=len({node.op for node in _all_nodes(meta_graph)}),
+        weight_bytes=weight_bytes,
+        directory_bytes=_directory_bytes(directory),
+    )
+
+
+def _message(directory: str, findings: list[str]) -> str:
+    return f"{directory}: verification failed, nothing was published: " + "; ".join(findings)
+
+
+# === The graph ===
+
+
+def read_meta_graph(directory: str) -> meta_graph_pb2.MetaGraphDef:
+    """The graph, its functions and signatures, as a server reads them."""
+    with open(os.path.join(directory, "saved_model.pb"), "rb") as file:
+        return saved_model_pb2.SavedModel.FromString(file.read()).meta_graphs[0]
+
+
+def _all_nodes(meta_graph: meta_graph_pb2.MetaGraphDef) -> Iterable:
+    yield from meta_graph.graph_def.node
+    for function in meta_graph.graph_def.library.function:
+        yield from function.node_def
+
+
+def graph_findings(meta_graph: meta_graph_pb2.MetaGraphDef) -> list[str]:
+    """What in a graph TensorFlow Serving cannot run; one such op anywhere blocks every signature of the model."""
+    functions = meta_graph.graph_def.library.function
+    known = {function.signature.name for function in functions} | TEXT_OPS
+    findings = []
+    for op in sorted({node.op for node in _all_nodes(meta_graph)}):
+        if op in _PYTHON_OPS:
+            findings.append(f"the op {op} calls back into Python")
+        elif op not in known and not hasattr(tf.raw_ops, op):
+            findings.append(f"the op {op} is neither TensorFlow's nor one of {', '.join(sorted(TEXT_OPS))}")
+    compiled = [function.signature.name for function in functions if function.attr["_XlaMustCompile"].b]
+    compiled += [node.name for node in _all_nodes(meta_graph) if node.attr["_XlaMustCompile"].b]
+    if compiled:
+        findings.append(
+            f"{compiled[0]} must be compiled by XLA (jit_compile=True), which the server has off by default"
+        )
+    return findings
+
+
+# === Sizes ===
+
+
+def _size_findings(directory: str, weight_bytes: int) -> list[str]:
+    stored = stored_weight_bytes(directory)
+    if stored == weight_bytes:
+        return []
+    return [f"{stored} bytes of weights are stored, {weight_bytes} expected (each weight once, in float32)"]
+
+
+def stored_weight_bytes(directory: str) -> int:
+    """Bytes of all numbers in a SavedModel's checkpoint."""
+    reader = tf.train.load_checkpoint(os.path.join(directory, "variables", "variables"))
+    types = reader.get_variable_to_dtype_map()
+    shapes = reader.get_variable_to_shape_map()
+    return sum(
+        math.prod(shape) * types[name].size
+        for name, shape in shapes.items()
+        if types[name] != tf.string and name.split("/")[0] != "save_counter"
+    )
+
+
+def _directory_bytes(directory: str) -> int:
+    return sum(os.path.getsize(os.path.join(folder, name)) for folder, _, names in os.walk(directory) for name in names)
+
+
+# === Answers in a fresh process ===
+
+
+def fresh_answers(directory: str, probes: Sequence[Probe]) -> list[dict[str, np.ndarray]]:
+    """Asks the exported directory in a process without the project: on the CPU, with a bare environment.
+
+    Raises:
+        VerificationError: the process ended with an error; the message quotes its last lines.
+    """
+    requests = [
+        {"signature": probe.signature, "inputs": {name: _encode(value) for name, value in probe.inputs.items()}}
+        for probe in probes
+    ]
+    environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+    environment |= {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    try:
+        process = subprocess.run(
+            [sys.executable, "-I", fresh_process.__file__, os.path.abspath(directory)],
+            input=json.dumps(requests),
+            capture_output=True,
+            text=True,
+            env=environment,
+            cwd=os.path.sep,
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        finding = f"the fresh process did not answer within {_TIMEOUT_S} seconds"
+        raise VerificationError(_message(directory, [finding])) from None
+    if process.returncode != 0:
+        lines = [line for line in process.stderr.splitlines() if line.strip()]
+        raise VerificationError(_message(directory, ["the fresh process failed: " + " | ".join(lines[-3:])]))
+    text = process.stdout.split(fresh_process.MARKER)[1]
+    return [{name: _decode(value) for name, value in answer.items()} for answer in json.loads(text)]
+
+
+def _encode(array: np.ndarray) -> str:
+    return base64.b64encode(tf.make_tensor_proto(array).SerializeToString()).decode("ascii")
+
+
+def _decode(value: str) -> np.ndarray:
+    return tf.make_ndarray(tensor_pb2.TensorProto.FromString(base64.b64decode(value)))
+
+
+# === Comparing ===
+
+
+def _compare(probes: Sequence[Probe], answers: Sequence[Mapping]) -> tuple[list[float], list[str]]:
+    """Returns the largest difference of each array of numbers, and findings."""
+    differences, findings = [], []
+    for number, (probe, answer) in enumerate(zip(probes, answers, strict=True)):
+        where = f"probe {number} ({probe.signature})"
+        if set(answer) != set(probe.outputs):
+            findings.append(f"{where} gives {sorted(answer)}, expected {sorted(probe.outputs)}")
+            continue
+        for name, expected in probe.outputs.items():
+            difference = _difference(expected, answer[name], probe.undecided)
+            differences.append(difference)
+            if not difference <= TOLERANCE:  # so that NaN is a finding
+                findings.append(f"{where}, {name}: differs by {difference:.2e}, allowed {TOLERANCE:.0e}")
+    return differences, findings
+
+
+def _difference(expected: np.ndarray, answer: np.ndarray, undecided: np.ndarray | None) -> float:
+    if expected.shape != answer.shape:
+        return math.inf
+    if expected.dtype.kind not in "OS":
+        return float(np.max(np.abs(expected - answer), initial=0.0))
+    wrong = expected != answer if undecided is None else (expected != answer)[~undecided]
+    return math.inf if wrong.any() else 0.0

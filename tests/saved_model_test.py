@@ -1,0 +1,375 @@
+"""export_model: the directory alone answers as the Keras model, on every text; versions appear whole or not at all."""
+
+import os
+import random
+import shutil
+import time
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from export import run as export_run
+from export import saved_model, serving, verify
+from export.probes import classifier_probes
+from keras_bert import BertBackbone, BertPreprocessor, BertTokenizer
+from keras_bert.errors import InputError
+from tasks.glue.model import build_classifier, save_classifier
+
+LABELS = ["bad", "good", "Ünklar"]
+SEQUENCE_LENGTH = 32
+PIECES = ["the", "cat", "sat", "##s", "on", "mat", "word", "##ing", "a", "long", "text", "σας", "σασ", "中", "文"]
+VOCABULARY = [
+    *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
+    *[chr(code) for code in range(33, 127) if chr(code) != "a"],
+    *["##" + chr(code) for code in range(97, 123) if chr(code) != "s"],
+    *PIECES,
+]
+
+
+def _classifier(dtype=None, seed: int = 1) -> keras.Model:
+    keras.utils.set_random_seed(seed)
+    backbone = BertBackbone(
+        len(VOCABULARY),
+        num_layers=2,
+        num_heads=2,
+        hidden_dim=32,
+        intermediate_dim=64,
+        max_sequence_length=48,
+        dtype=dtype,
+    )
+    model = build_classifier(backbone, len(LABELS))
+    generator = np.random.default_rng(seed)
+    for weight in model.weights:  # fresh weights give nearly equal probabilities, which hide mistakes
+        weight.assign(generator.normal(1.0 if "gamma" in weight.path else 0.0, 0.3, size=weight.shape))
+    return model
+
+
+def _listing(directory: str) -> list[str]:
+    return sorted(os.listdir(directory))
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """One-text and two-text exports, moved from where they were written; the vocabulary's file is gone."""
+    root = tmp_path_factory.mktemp("exported")
+    vocabulary = root / "vocab.txt"
+    vocabulary.write_text("\n".join(VOCABULARY) + "\n", encoding="utf-8")
+    preprocessor = BertPreprocessor(BertTokenizer(str(vocabulary)), SEQUENCE_LENGTH)
+    result = {}
+    for num_texts in (1, 2):
+        model = _classifier()
+        written = saved_model.export_model(
+            model, preprocessor, str(root / f"base{num_texts}"), labels=LABELS, num_texts=num_texts
+        )
+        moved = str(root / f"moved{num_texts}")
+        shutil.move(written, moved)
+        shutil.rmtree(root / f"base{num_texts}")
+        result[num_texts] = (model, preprocessor, moved)
+    vocabulary.unlink()
+    return result
+
+
+@pytest.fixture(scope="module")
+def loaded(exported):
+    return {num_texts: tf.saved_model.load(directory) for num_texts, (_, _, directory) in exported.items()}
+
+
+@pytest.mark.parametrize("num_texts", [1, 2])
+def test_a_moved_directory_answers_alike_in_a_fresh_process(exported, num_texts):
+    model, preprocessor, directory = exported[num_texts]
+    probes = classifier_probes(model, preprocessor, LABELS, num_texts)
+    for probe, answer in zip(probes, verify.fresh_answers(directory, probes), strict=True):
+        assert set(answer) == set(probe.outputs)
+        for name, expected in probe.outputs.items():
+            if expected.dtype.kind == "O":
+                np.testing.assert_array_equal(answer[name], expected)
+            else:
+                np.testing.assert_allclose(answer[name], expected, atol=1e-5)
+
+
+def test_probes_tell_models_apart(exported):
+    """The comparison has teeth: another model's answers are far from the allowed difference."""
+    _, preprocessor, directory = exported[1]
+    probes = classifier_probes(_classifier(seed=2), preprocessor, LABELS, 1)
+    with pytest.raises(verify.VerificationError, match="differs by"):
+        verify.verify(directory, probes, verify.stored_weight_bytes(directory))
+
+
+def test_every_signature_gives_the_same_answer(loaded):
+    signatures = loaded[1].signatures
+    texts = tf.constant(["the cat sat on the mat", "a long text"])
+    answer = signatures["serving_default"](text=texts)
+    examples = [
+        tf.train.Example(
+            features=tf.train.Features(feature={"text": tf.train.Feature(bytes_list=tf.train.BytesList(value=[text]))})
+        ).SerializeToString()
+        for text in texts.numpy()
+    ]
+    classified = signatures["classify"](inputs=tf.constant(examples))
+    np.testing.assert_allclose(classified["scores"], answer["probabilities"], atol=1e-6)
+    assert [name.decode() for name in classified["classes"][1].numpy()] == LABELS
+    best = np.argmax(answer["probabilities"], axis=1)
+    assert [name.decode() for name in answer["label"].numpy()] == [LABELS[index] for index in best]
+    np.testing.assert_array_equal(answer["score"], np.max(answer["probabilities"], axis=1))
+
+
+def test_token_ids_are_masked_by_their_lengths_alone(loaded, exported):
+    _, preprocessor, _ = exported[1]
+    encoded = BertPreprocessor(preprocessor.tokenizer, SEQUENCE_LENGTH)(["the cat", "the cat sat on a mat"])
+    lengths = tf.reduce_sum(encoded["padding_mask"], axis=1)
+    ask = loaded[1].signatures["token_ids"]
+    right = ask(token_ids=encoded["token_ids"], segment_ids=encoded["segment_ids"], lengths=lengths)
+    # TensorFlow Serving's pad_variable_length_inputs fills with the first element, [CLS], instead of 0.
+    mask = tf.sequence_mask(lengths, SEQUENCE_LENGTH)
+    cls_filled = tf.where(mask, encoded["token_ids"], preprocessor.tokenizer.cls_token_id)
+    filled = ask(token_ids=cls_filled, segment_ids=encoded["segment_ids"], lengths=lengths)
+    np.testing.assert_allclose(filled["probabilities"], right["probabilities"], atol=1e-6)
+    text = loaded[1].signatures["serving_default"](text=tf.constant(["the cat", "the cat sat on a mat"]))
+    np.testing.assert_allclose(right["probabilities"], text["probabilities"], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b" \n\t",
+        b"\xff\xfe\x80",
+        b"\xe4\xb8",
+        b"\x00",
+        "\ud7ff\U0010ffff".encode(),
+        b"word " * 200_000,
+        b"x" * 2**20,
+    ],
+    ids=["empty", "blank", "invalid", "cut character", "nul", "edges", "1 MB of words", "1 MB word"],
+)
+def test_any_text_gets_a_well_formed_answer(loaded, text):
+    for num_texts in (1, 2):
+        columns = {"text": tf.constant([text, b"the cat"]), "text_pair": tf.constant([b"a mat", text])}
+        names = list(columns)[:num_texts]
+        answer = loaded[num_texts].signatures["serving_default"](**{name: columns[name] for name in names})
+        assert answer["probabilities"].shape == (2, len(LABELS))
+        np.testing.assert_allclose(np.sum(answer["probabilities"], axis=1), 1.0, atol=1e-5)
+        assert {label.decode() for label in answer["label"].numpy()} <= set(LABELS)
+
+
+def test_an_empty_batch_gets_an_empty_answer(loaded):
+    nothing = tf.constant([], tf.string)
+    answer = loaded[1].signatures["serving_default"](text=nothing)
+    assert {name: tuple(value.shape) for name, value in answer.items()} == {
+        "label": (0,),
+        "score": (0,),
+        "probabilities": (0, len(LABELS)),
+    }
+    assert loaded[2].signatures["serving_default"](text=nothing, text_pair=nothing)["label"].shape == (0,)
+    classified = loaded[1].signatures["classify"](inputs=nothing)
+    assert classified["classes"].shape == classified["scores"].shape == (0, len(LABELS))
+
+
+def test_a_batch_answers_as_its_texts_do_one_by_one(loaded):
+    ask = loaded[1].signatures["serving_default"]
+    texts = ["the cat", "", "a long text " * 50, "sat on the mat"]
+    together = ask(text=tf.constant(texts))["probabilities"]
+    alone = tf.concat([ask(text=tf.constant([text]))["probabilities"] for text in texts], axis=0)
+    np.testing.assert_allclose(together, alone, atol=1e-6)
+
+
+def test_weights_are_stored_once(exported):
+    model, _, directory = exported[1]
+    weight_bytes = 4 * model.count_params()
+    assert verify.stored_weight_bytes(directory) == weight_bytes
+    variables = os.path.join(directory, "variables")
+    assert sum(os.path.getsize(os.path.join(variables, name)) for name in os.listdir(variables)) < 1.5 * weight_bytes
+
+
+def test_nothing_padded_and_nothing_foreign_in_the_graph(exported):
+    for _, _, directory in exported.values():
+        meta_graph = verify.read_meta_graph(directory)
+        assert verify.graph_findings(meta_graph) == []
+        assert set(meta_graph.signature_def) >= {"serving_default", "token_ids", "classify"}
+        report = saved_model.read_report(directory)
+        assert report.signatures == ["classify", "serving_default", "token_ids"]
+        assert report.largest_difference <= 1e-5
+        assert report.num_probes == 9
+
+
+# === The bound on text ===
+
+# Everything that makes cutting delicate: final sigma and what it looks past, accents, deleted characters, invalid
+# bytes, CJK, white space of all kinds.
+_DELICATE = [
+    *(" ", "  ", "\t", "\n", "\u00a0", "\u2003", "\u2028", "\x0b", "\x00", "\ufffd", "\u200b", "\u00ad"),
+    *("Σ", "σ", "ΑΣ", "Α", "a", "ab", "Z", "9", "'", ".", ":", "^", "`", "!", "-", "_", "(", "\u2019", "·", "…"),
+    *("\u0301", "e\u0301", "é", "\u0338", "\u0f71\u0f72", "\u093e", "中", "文", "\uf900", "\U00020000", "가", "ß", "İ"),
+    *("word", "the cat", "\U0001f600", "\u3002", "ǅ"),
+]
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_cutting_a_text_never_changes_its_first_tokens(lowercase):
+    generator = random.Random(3 + lowercase)
+    texts = []
+    for _ in range(1500):
+        few = generator.sample(_DELICATE, generator.randint(2, 7))
+        parts = [generator.choice(few).encode() for _ in range(generator.randint(1, 150))]
+        if generator.random() < 0.2:
+            parts.insert(
+                generator.randrange(len(parts)), generator.choice([b"\xff", b"\xe4\xb8", b"\xc3", b"\xf0\x9f"])
+            )
+        texts.append(b"".join(parts))
+    tokenizer = BertTokenizer(VOCABULARY + ["Σ", "ς", "Α", "##σ", "##ς", "##Σ", "α", "##α"], lowercase=lowercase)
+    bound = tf.function(lambda batch, number: serving.bound_texts(batch, tokenizer, number))
+    for num_tokens in (1, 4):  # looks of 8 and 32 bytes: most texts are cut, many after several looks
+        bounded = bound(tf.constant(texts), num_tokens)
+        expected = tokenizer.tokenize(tf.constant(texts))[:, :num_tokens].to_list()
+        assert tokenizer.tokenize(bounded)[:, :num_tokens].to_list() == expected
+        shorter = tf.strings.length(bounded) < tf.strings.length(tf.constant(texts))
+        assert tf.reduce_mean(tf.cast(shorter, tf.float32)) > 0.3
+
+
+@pytest.mark.parametrize(
+    "text", ["word " * 200_000, "中文" * 150_000, "(!)" * 300_000, "the cat, " * 100_000, "." * 2**20]
+)
+def test_a_huge_text_is_cut_to_about_what_is_used(text):
+    tokenizer = BertTokenizer(VOCABULARY)
+    bounded = serving.bound_texts(tf.constant([text, "short"]), tokenizer, 128)
+    assert tf.strings.length(bounded).numpy().tolist()[0] <= 4 * 8 * 128
+    assert bounded[1] == "short"
+
+
+def test_a_megabyte_costs_about_what_a_full_length_costs(loaded):
+    ask = loaded[1].signatures["serving_default"]
+    times = {}
+    for name, text in {"full": "word " * 100, "huge": "word " * 200_000}.items():
+        batch = tf.constant([text])
+        ask(text=batch)
+        rounds = []
+        for _ in range(15):
+            start = time.perf_counter()
+            ask(text=batch)
+            rounds.append(time.perf_counter() - start)
+        times[name] = np.median(rounds)
+    # Uncut, tokenizing the megabyte takes tens of milliseconds.
+    assert times["huge"] < times["full"] + 0.01
+
+
+# === Precision ===
+
+
+def test_a_mixed_precision_model_is_served_in_float32(tmp_path):
+    model = _classifier(dtype="mixed_bfloat16")
+    preprocessor = BertPreprocessor(BertTokenizer(VOCABULARY), SEQUENCE_LENGTH)
+    directory = saved_model.export_model(model, preprocessor, str(tmp_path), labels=LABELS)
+    meta_graph = verify.read_meta_graph(directory)
+    nodes = [*meta_graph.graph_def.node, *(n for f in meta_graph.graph_def.library.function for n in f.node_def)]
+    halves = {tf.bfloat16.as_datatype_enum, tf.float16.as_datatype_enum}
+    assert not [node.name for node in nodes if any(value.type in halves for value in node.attr.values())]
+    encoded = BertPreprocessor(preprocessor.tokenizer, SEQUENCE_LENGTH)(["the cat sat"])
+    served = tf.saved_model.load(directory).signatures["serving_default"](text=tf.constant(["the cat sat"]))
+    np.testing.assert_allclose(served["probabilities"], tf.nn.softmax(model(encoded)), atol=0.05)
+    assert model.get_layer("classifier_dropout").compute_dtype == "bfloat16"  # the user's model is as it was
+
+
+# === Versions ===
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Exports without the fresh process: these tests are about directories."""
+    monkeypatch.setattr(verify, "fresh_answers", lambda _, probes: [probe.outputs for probe in probes])
+    preprocessor = BertPreprocessor(BertTokenizer(VOCABULARY), SEQUENCE_LENGTH)
+    model = _classifier()
+    return lambda base, **settings: saved_model.export_model(model, preprocessor, str(base), labels=LABELS, **settings)
+
+
+def test_versions_count_up_and_are_never_replaced(tmp_path, quick):
+    base = tmp_path / "deep" / "base"
+    assert quick(base) == str(base / "1")
+    (base / "notes").mkdir()
+    assert quick(base, version=7) == str(base / "7")
+    assert quick(base) == str(base / "8")
+    with pytest.raises(InputError, match="7: this version exists"):
+        quick(base, version=7)
+    assert _listing(base) == ["1", "7", "8", "notes"]
+
+
+def test_a_version_taken_meanwhile_is_not_replaced(tmp_path, quick, monkeypatch):
+    def other_export_wins(directory, *_):
+        os.makedirs(tmp_path / "1" / "theirs")
+        return [probe.outputs for probe in _[0]]
+
+    monkeypatch.setattr(verify, "fresh_answers", other_export_wins)
+    assert quick(tmp_path) == str(tmp_path / "2")
+    assert _listing(tmp_path / "1") == ["theirs"]
+
+
+def test_a_failing_verification_publishes_nothing(tmp_path, quick, monkeypatch):
+    quick(tmp_path)
+
+    def wrong_answers(_, probes):
+        return [
+            {name: value + 1e-4 if value.dtype.kind == "f" else value for name, value in probe.outputs.items()}
+            for probe in probes
+        ]
+
+    monkeypatch.setattr(verify, "fresh_answers", wrong_answers)
+    with pytest.raises(verify.VerificationError, match=r"nothing was published: probe 0 .*differs by 1\.0"):
+        quick(tmp_path)
+    assert _listing(tmp_path) == ["1"]
+
+
+def test_an_interrupted_export_leaves_nothing(tmp_path, quick, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(verify, "fresh_answers", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        quick(tmp_path)
+    assert _listing(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"labels": ["a", "b"]}, "2 labels, 3 outputs"),
+        ({"labels": ["a", "b", "a"]}, "at least two different names"),
+        ({"num_texts": 3}, "`num_texts` must be 1 or 2. Received: num_texts=3"),
+        ({"version": -1}, "must not be negative"),
+    ],
+)
+def test_arguments_that_do_not_fit(tmp_path, settings, message):
+    preprocessor = BertPreprocessor(BertTokenizer(VOCABULARY), SEQUENCE_LENGTH)
+    with pytest.raises(ValueError, match=message):
+        saved_model.export_model(_classifier(), preprocessor, str(tmp_path / "x"), **{"labels": LABELS} | settings)
+    assert not os.path.exists(tmp_path / "x")
+
+
+def test_a_base_path_that_cannot_be_written(tmp_path, quick):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot be created"):
+        quick(tmp_path / "file")
+
+
+# === The command ===
+
+
+def test_bert_export_tells_what_it_did_and_how_to_go_on(tmp_path, quick):
+    del quick  # for its stand-in of the fresh process
+    model_dir = str(tmp_path / "model")
+    save_classifier(model_dir, _classifier(), BertTokenizer(VOCABULARY), LABELS, SEQUENCE_LENGTH, 1)
+    base = str(tmp_path / "mood")
+    text = export_run.export(model_dir, base)
+    for part in (f"exported: {base}/1", "serving_default", "docker run", "bert-serve --model_name=mood", "curl -d"):
+        assert part in text
+    readme = (tmp_path / "mood" / "README.md").read_text(encoding="utf-8")
+    for part in (*LABELS, "/v1/models/mood:predict", f"source={base},target=/models/mood", "was not run"):
+        assert part in readme
+    assert _listing(base) == ["1", "README.md"]
+    with pytest.raises(InputError, match="this version exists"):
+        export_run.export(model_dir, base, version=1)
+
+
+def test_bert_export_of_a_missing_model(tmp_path):
+    with pytest.raises(InputError, match="nowhere"):
+        export_run.export(str(tmp_path / "nowhere"), str(tmp_path / "base"))
