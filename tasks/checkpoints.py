@@ -8,6 +8,9 @@ import sys
 import tensorflow as tf
 
 from keras_bert.errors import InputError
+from keras_bert.files import read_json, write_json
+
+SETTINGS_FILE = "training.json"
 
 
 class Checkpoints:
@@ -70,3 +73,28 @@ class Checkpoints:
             if match:
                 steps[int(match[1])] = path.removesuffix(".index")
         return [steps[step] for step in sorted(steps, reverse=True)]
+
+
+def keep_settings(output_dir: str, settings: dict) -> None:
+    """Notes what a training computes; refuses to continue one that began with something else.
+
+    A checkpoint restores whenever the shapes match: without this, a changed learning rate would have no effect, or half
+    of one, and nobody would know.
+
+    Args:
+        output_dir: the training's directory; `training.json` in it holds the settings.
+        settings: what the weights depend on, as JSON values.
+
+    Raises:
+        InputError: `output_dir` has checkpoints of a training with other settings.
+    """
+    path = os.path.join(output_dir, SETTINGS_FILE)
+    resumes = os.path.isdir(os.path.join(output_dir, "checkpoints")) and os.path.exists(path)
+    before = read_json(path) if resumes else settings
+    for name, value in settings.items():
+        if before.get(name) != value:
+            raise InputError(
+                f"{output_dir}: holds a training with {name}={before.get(name)!r}. It cannot continue with {value!r}. "
+                "Choose another --output_dir, or remove this one."
+            )
+    write_json(path, settings)

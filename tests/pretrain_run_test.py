@@ -119,7 +119,7 @@ def test_evaluation_alone_restores_the_checkpoint(trained, data):
 
 
 def test_other_settings_do_not_continue_a_run(trained, data):
-    with pytest.raises(InputError, match="holds a training with --learning_rate=0.003, now it is 0.001"):
+    with pytest.raises(InputError, match="holds a training with learning_rate=0.003. It cannot continue with 0.001"):
         pretrain(**settings(data, trained[0], learning_rate=0.001))
 
 

@@ -20,6 +20,7 @@ from keras_bert.errors import InputError
 from keras_bert.files import atomic_path, read_json, write_json
 from keras_bert.preprocessor import BertPreprocessor
 from keras_bert.tokenizer import BertTokenizer
+from tasks.checkpoints import keep_settings
 from tasks.glue import data, metrics
 from tasks.glue.losses import ClassificationObjective
 from tasks.glue.model import Classifier, build_classifier, load_classifier, save_classifier
@@ -31,7 +32,6 @@ MODEL_DIRECTORY = "model"
 METRICS_FILE = "metrics.json"
 PREDICTIONS_FILE = "predictions.tsv"
 CONFUSION_FILE = "confusion_matrix.png"
-SETTINGS_FILE = "training.json"
 CLIP_NORM = 1.0  # google-research/bert optimization.py: create_optimizer
 
 
@@ -99,7 +99,7 @@ def train(
     """
     started = time.perf_counter()
     num_steps = data.count_steps(len(table.texts), settings.train_batch_size, settings.num_train_epochs)
-    _check_same_training(output_dir, table, labels, settings)
+    keep_settings(output_dir, _identity(table, labels, settings))
     num_texts = 1 if table.text_pairs is None else 2
     classifier, trainer = _start(settings, labels, num_texts, num_steps, output_dir)
     encoded = _encode(classifier, table, "train")
@@ -168,20 +168,10 @@ def _check_preset(settings: Settings, backbone: BertBackbone, tokenizer: BertTok
         )
 
 
-def _check_same_training(output_dir: str, table: data.Table, labels: list[str], settings: Settings) -> None:
-    """Notes what a training computes; refuses to continue one that began with other settings or other rows."""
-    path = os.path.join(output_dir, SETTINGS_FILE)
-    now = {name: value for name, value in dataclasses.asdict(settings).items() if name not in CHANGEABLE}
-    now |= {"labels": labels, "training_rows_checksum": zlib.crc32(repr(table[2:]).encode())}
-    resumes = os.path.isdir(os.path.join(output_dir, "checkpoints")) and os.path.exists(path)
-    before = read_json(path) if resumes else now
-    for name, value in now.items():
-        if before.get(name) != value:
-            raise InputError(
-                f"{output_dir}: holds a training with {name}={before.get(name)!r}. It cannot continue with {value!r}. "
-                "Choose another --output_dir, or remove this one."
-            )
-    write_json(path, now)
+def _identity(table: data.Table, labels: list[str], settings: Settings) -> dict:
+    """What must stay when a stopped training continues."""
+    values = {name: value for name, value in dataclasses.asdict(settings).items() if name not in CHANGEABLE}
+    return {**values, "labels": labels, "training_rows_checksum": zlib.crc32(repr(table[2:]).encode())}
 
 
 def _encode(classifier: Classifier, table: data.Table, split: str) -> data.EncodedTable:

@@ -10,9 +10,10 @@ from tqdm import tqdm
 from keras_bert.backbone import BertBackbone
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
-from keras_bert.files import atomic_path, expand_files, read_json, write_json
+from keras_bert.files import atomic_path, expand_files, write_json
 from keras_bert.tokenizer import BertTokenizer
 from keras_bert.weights import read_bert_config
+from tasks.checkpoints import keep_settings
 from tasks.optimization import build_optimizer
 from tasks.pretraining.data import make_eval_dataset, train_dataset_maker
 from tasks.pretraining.losses import PretrainingObjective
@@ -24,7 +25,6 @@ from tasks.training import Trainer
 
 PRESET_DIRECTORY = "preset"
 METRICS_FILE = "metrics.json"
-SETTINGS_FILE = "training.json"
 _SIZES = ("num_layers", "hidden_dim", "num_heads", "intermediate_dim")
 
 
@@ -135,7 +135,7 @@ def run_stages(settings: Settings) -> dict:
         metrics["unigram_accuracy"] = unigram_accuracy(train_records.answer_counts, eval_records.answer_counts)
         evaluation = _Evaluation(trainer, eval_files, eval_records.num_records, settings)
     if settings.do_train:
-        _check_same_training(settings)
+        keep_settings(settings.output_dir, settings.identity)
         metrics.update(_train(trainer, train_files, train_records, evaluation, settings))
         _save_preset(trainer.model.backbone, tokenizer, settings.output_dir)
     elif not trainer.restore():
@@ -209,20 +209,6 @@ def _build_trainer(vocabulary_size: int, settings: Settings) -> Trainer:
 
 
 # === Training ===
-
-
-def _check_same_training(settings: Settings) -> None:
-    """Refuses to continue a training of other settings; notes those of a new one."""
-    path = os.path.join(settings.output_dir, SETTINGS_FILE)
-    if os.path.exists(path):
-        before = read_json(path)
-        for name, value in settings.identity.items():
-            if before.get(name) != value:
-                raise InputError(
-                    f"{path}: this directory holds a training with --{name}={before.get(name)}, now it is {value}. "
-                    "Choose another --output_dir, or remove this one to start anew."
-                )
-    write_json(path, settings.identity)
 
 
 def _train(

@@ -1,0 +1,103 @@
+"""The whole road on a little text: interrupted, continued, served, and refused under other settings."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from keras_bert.errors import InputError
+from tasks.quickstart import read_corpus
+
+TOPICS = {
+    "ships": "ship harbour sailor anchor wave storm captain mast rope tide",
+    "bread": "flour oven yeast dough baker crust butter loaf salt kitchen",
+    "stars": "orbit planet comet telescope night moon light dust galaxy sun",
+}
+FLAGS = (
+    "--num_train_steps=12", "--num_train_epochs=1", "--vocab_size=200", "--train_batch_size=8", "--max_seq_length=32",
+    "--num_labels=3",
+)  # fmt: skip
+
+
+def write_texts(directory):
+    """One file a topic: 40 documents of 6 sentences of 8 words."""
+    rng = random.Random(0)
+    for topic, words in TOPICS.items():
+        documents = [
+            "\n".join("the " + " ".join(rng.choices(words.split(), k=7)) + "." for _ in range(6)) for _ in range(40)
+        ]
+        (directory / f"{topic}.txt").write_text("\n\n".join(documents) + "\n")
+
+
+def start(directory, *flags):
+    command = [sys.executable, "-u", "-m", "tasks.quickstart", f"--input_file={directory}/*.txt"]
+    command += [f"--output_dir={directory}/run", *FLAGS, *flags]
+    # A session of its own: Ctrl-C in a terminal reaches the whole group, and so does the test's.
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def finish(process):
+    out, err = process.communicate(timeout=600)
+    return process.returncode, out, err
+
+
+def unfinished_files(directory):
+    return [name for _, names, files in os.walk(directory) for name in [*names, *files] if ".partial" in name]
+
+
+@pytest.mark.slow
+def test_interrupted_then_continued_to_answers(tmp_path):
+    write_texts(tmp_path)
+    process = start(tmp_path)
+    for line in process.stdout:
+        if line.startswith("$ bert-pretrain"):
+            break
+    time.sleep(3.0)  # TensorFlow is being imported, or the first steps run
+    os.killpg(process.pid, signal.SIGINT)
+    status, _, err = finish(process)
+    assert status == 130, err
+    assert "Traceback" not in err
+    assert unfinished_files(tmp_path) == []
+
+    status, out, err = finish(start(tmp_path))
+    assert status == 0, err
+    for stage in ("[1] corpus", "[2] vocabulary", "[3] pre-training data"):
+        assert f"{stage}: done before, kept." in out
+    assert "[4] pre-training\n$ bert-pretrain" in out
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert metrics["corpus"]["labels"] == sorted(TOPICS)
+    assert metrics["corpus"]["documents"] == 120
+    for name in ("fine-tuning", "fine-tuning, random start"):
+        assert 0 <= metrics[name]["accuracy"] <= 1
+    assert [answer["label"] in TOPICS for answer in metrics["serving"]["answers"]] == [True] * 3
+    for line in ("stage", "corpus", "pre-training", "serving", "total"):
+        assert any(row.startswith(line) for row in out.splitlines())
+    assert (tmp_path / "run" / "pretrained" / "curve.png").stat().st_size > 10_000
+    assert unfinished_files(tmp_path) == []
+
+    status, _, err = finish(start(tmp_path, "--random_seed=7"))
+    assert (status, err.count("\n")) == (1, 1)
+    assert "random_seed was 12345, is 7" in err
+
+
+def test_files_are_labels_and_blank_lines_end_documents(tmp_path):
+    (tmp_path / "a.txt").write_text("one  two\nthree\n\n\nfour\n")
+    (tmp_path / "b.txt").write_text("five")
+    corpus = read_corpus([str(tmp_path / "a.txt"), str(tmp_path / "b.txt")])
+    assert [(document.package, document.sentences) for document in corpus.documents] == [
+        ("a", ["one two", "three"]),
+        ("a", ["four"]),
+        ("b", ["five"]),
+    ]
+    assert len({document.module for document in corpus.documents}) == 3
+
+
+def test_a_text_without_text_is_refused(tmp_path):
+    (tmp_path / "a.txt").write_text("\n \n")
+    with pytest.raises(InputError, match=r"a\.txt: no text"):
+        read_corpus([str(tmp_path / "a.txt")])
