@@ -4,7 +4,7 @@ import dataclasses
 import json
 
 from keras_bert.errors import InputError
-from keras_bert.files import read_json
+from keras_bert.files import read_json, write_json
 
 ACTIVATIONS = ("gelu_tanh", "gelu", "relu", "tanh", "linear")
 
@@ -125,6 +125,18 @@ class BertConfig:
             return cls(**ours)
         except InputError as error:
             raise InputError(f"{path}: {error}") from error
+
+    def to_json_file(self, path: str) -> None:
+        """Writes what `from_json_file` reads: google-research/bert's form, or Hugging Face's for the erf gelu."""
+        activations, marks = _ACTIVATION_AT_GOOGLE, {}
+        if self.activation not in activations.values():
+            activations, marks = _ACTIVATION_AT_HUGGING_FACE, {"model_type": "bert"}
+        values = {theirs: getattr(self, ours) for theirs, ours in _FOREIGN_TO_OURS.items()}
+        values["hidden_act"] = next(name for name, ours in activations.items() if ours == self.activation)
+        values["attention_probs_dropout_prob"] = (
+            self.dropout if self.attention_dropout is None else self.attention_dropout
+        )
+        write_json(path, {**marks, **values})
 
     def to_dict(self) -> dict:
         """Returns the fields by name, as `BertBackbone`'s constructor takes them."""

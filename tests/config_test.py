@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from keras_bert.config import BertConfig
+from keras_bert.config import ACTIVATIONS, BertConfig
 from keras_bert.errors import InputError
 
 GOOGLE = {  # google-research/bert's README, uncased_L-12_H-768_A-12/bert_config.json
@@ -42,6 +42,14 @@ def test_every_google_field_arrives(tmp_path):
     config = BertConfig.from_json_file(_write(tmp_path, values))
     expected = BertConfig(30522, 12, 12, 768, 3072, dropout=0.2, attention_dropout=0.3, num_segments=16)
     assert config == expected
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_a_written_file_reads_back(tmp_path, activation):
+    config = BertConfig(100, 2, 2, 16, 64, activation=activation, dropout=0.2, initializer_range=0.05)
+    config.to_json_file(str(tmp_path / "bert_config.json"))
+    again = BertConfig.from_json_file(str(tmp_path / "bert_config.json"))
+    assert again == config.replace(attention_dropout=0.2)
 
 
 @pytest.mark.parametrize(
