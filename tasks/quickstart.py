@@ -33,7 +33,7 @@ _MAX_SEQ_LENGTH = flags.DEFINE_integer("max_seq_length", 64, "Tokens of a sequen
 _TRAIN_BATCH_SIZE = flags.DEFINE_integer("train_batch_size", 64, "Instances of a pre-training step.", lower_bound=1)
 _NUM_TRAIN_STEPS = flags.DEFINE_integer("num_train_steps", 2500, "Pre-training steps.", lower_bound=1)
 _LEARNING_RATE = flags.DEFINE_float("learning_rate", 2e-3, "Peak learning rate of pre-training.", lower_bound=0.0)
-_NUM_TRAIN_EPOCHS = flags.DEFINE_integer("num_train_epochs", 8, "Fine-tuning epochs.", lower_bound=1)
+_NUM_TRAIN_EPOCHS = flags.DEFINE_integer("num_train_epochs", 5, "Fine-tuning epochs.", lower_bound=1)
 _NUM_LABELS = flags.DEFINE_integer("num_labels", 8, "Packages (or input files) to tell apart.", lower_bound=2)
 _ROWS_PER_LABEL = flags.DEFINE_integer(
     "rows_per_label", 250, "Labelled sentences of each label at most, for fine-tuning.", lower_bound=1
@@ -46,7 +46,7 @@ _RANDOM_SEED = flags.DEFINE_integer("random_seed", 12345, "Seed of all random dr
 _HELD_OUT_SHARE = 0.1
 _MODEL_NAME = "quickstart"
 _NUM_QUESTIONS = 4
-_FINE_TUNING_RATE = 5e-4  # The paper's rates, 2e-5 to 5e-5, are for models a hundred times as large.
+_FINE_TUNING_RATE = 1e-3  # The paper's rates, 2e-5 to 5e-5, are for models a hundred times as large.
 
 
 def main(argv) -> None:

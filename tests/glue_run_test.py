@@ -170,7 +170,8 @@ def test_load_weights_takes_the_preset_s_and_noload_random_ones(preset):
     def start(load_weights):
         settings = stages.Settings(preset, load_weights=load_weights, max_seq_length=16)
         classifier, _ = stages._start(settings, ["a", "b"], 1, 10, "unused")
-        return classifier.model.get_layer("bert_backbone").token_embedding.embeddings.numpy()
+        backbone = next(layer for layer in classifier.model.layers if isinstance(layer, BertBackbone))
+        return backbone.token_embedding.embeddings.numpy()
 
     original = BertBackbone.from_preset(preset).token_embedding.embeddings.numpy()
     np.testing.assert_array_equal(start(True), original)
