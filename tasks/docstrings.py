@@ -41,8 +41,6 @@ _SKIPPED_PACKAGES = frozenset("tf_keras setuptools pkg_resources pip keras_bert 
 _MODULE_FILE = re.compile(r"(?!test_|conftest)\w+(?<!_test)\.py")
 # The name of tf-models-official says nothing, and its sentences read like TensorFlow's and Keras's.
 _SKIPPED_LABELS = frozenset(["official"])
-# "The name of the layer." documents nobody: a labelled sentence has more words.
-_MIN_LABELLED_WORDS = 8
 # Longer ones are generated; the longest here that people wrote (pandas/core/frame.py) has 725 kB.
 _MAX_FILE_BYTES = 1_000_000
 _FILES_PER_BATCH = 16
@@ -296,38 +294,47 @@ def write(corpus: Corpus, path: str) -> None:
 
 
 def label_sentences(
-    training: Corpus, held_out: Corpus, num_packages: int = 8, max_training_rows: int = 1000, max_dev_rows: int = 250
+    training: Corpus,
+    held_out: Corpus,
+    num_packages: int = 8,
+    max_training_rows: int = 1000,
+    max_dev_rows: int = 250,
+    min_words: int = 8,
 ) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
     """Makes a classification task of a split corpus: which package does this sentence document?
 
-    The labels are the packages with most sentences, each equally often. A sentence that names one of them
-    is left out, since it would give the answer away, and so is one of under eight words.
+    The labels are the packages with most sentences, of those with held-out documents, each equally often. A sentence
+    that names one of them is left out, since it would give the answer away.
 
     Args:
         training: documents to draw the training rows from.
         held_out: documents to draw the dev rows from.
         num_packages: how many labels.
         max_training_rows, max_dev_rows: per label; fewer if a label has fewer sentences.
+        min_words: shorter sentences are left out: they could stand anywhere.
 
     Returns:
         Training rows and dev rows, each a list of `(sentence, package)` in the order of a hash.
     """
-    packages = [name for name in training.sentences_by_package() if name not in _SKIPPED_LABELS][:num_packages]
+    names = [name for name in training.sentences_by_package() if name in held_out.sentences_by_package()]
+    packages = [name for name in names if name not in _SKIPPED_LABELS][:num_packages]
     name = re.compile(rf"\b(?:{'|'.join(map(re.escape, packages))})\b", re.IGNORECASE)
     return tuple(
-        _balanced_rows(corpus, packages, name, max_rows)
+        _balanced_rows(corpus, packages, name, max_rows, min_words)
         for corpus, max_rows in [(training, max_training_rows), (held_out, max_dev_rows)]
     )
 
 
-def _balanced_rows(corpus: Corpus, packages: list[str], name: re.Pattern, max_rows: int) -> list[tuple[str, str]]:
+def _balanced_rows(
+    corpus: Corpus, packages: list[str], name: re.Pattern, max_rows: int, min_words: int
+) -> list[tuple[str, str]]:
     rows = {package: [] for package in packages}
     for document in corpus.documents:
         if document.package in rows:
             rows[document.package] += [
                 (text, document.package)
                 for text in document.sentences
-                if len(text.split()) >= _MIN_LABELLED_WORDS and not name.search(text)
+                if len(text.split()) >= min_words and not name.search(text)
             ]
     num_rows = min(max_rows, *map(len, rows.values())) if rows else 0
 

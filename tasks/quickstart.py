@@ -45,6 +45,7 @@ _RANDOM_SEED = flags.DEFINE_integer("random_seed", 12345, "Seed of all random dr
 
 _HELD_OUT_SHARE = 0.1
 _MODEL_NAME = "quickstart"
+_MIN_WORDS = 8  # Shorter docstrings, such as "Returns the result.", could stand in any package.
 _NUM_QUESTIONS = 4
 _FINE_TUNING_RATE = 1e-3  # The paper's rates, 2e-5 to 5e-5, are for models a hundred times as large.
 
@@ -102,16 +103,19 @@ def _make_corpus(run: StageRun, settings: dict) -> dict:
         corpus = labelled = docstrings.collect(max_sentences_per_package=most)
     print(corpus.summary(), flush=True)
     training, held_out = docstrings.split(corpus, _HELD_OUT_SHARE)
-    if not held_out.documents or len(training.documents) < 2:
+    if min(held_out.num_documents, training.num_documents) < 2:  # a random next sentence needs another document
         raise InputError(
-            f"{input_file}: expected enough documents to hold some out, found {corpus.num_documents}. "
-            "Put a blank line between documents."
+            f"{input_file}: expected enough documents to hold a tenth of them out, found {corpus.num_documents}. Give "
+            "some dozens, with a blank line between documents."
         )
     docstrings.write(training, run.path("corpus", "train.txt"))
     docstrings.write(held_out, run.path("corpus", "held_out.txt"))
     parts = (training, held_out) if labelled is corpus else docstrings.split(labelled, _HELD_OUT_SHARE)
     tables = docstrings.label_sentences(
-        *parts, num_packages=settings["num_labels"], max_training_rows=settings["rows_per_label"]
+        *parts,
+        num_packages=settings["num_labels"],
+        max_training_rows=settings["rows_per_label"],
+        min_words=1 if input_file else _MIN_WORDS,  # not every language puts blanks between words
     )
     for name, rows in zip(("train", "dev"), tables, strict=True):
         if not rows:
