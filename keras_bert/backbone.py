@@ -4,7 +4,6 @@ Shapes: B batch, S sequence, T rows (see packing.py), H hidden.
 """
 
 import os
-import sys
 
 import keras
 import keras_nlp
@@ -67,17 +66,15 @@ class BertBackbone(keras_nlp.models.Backbone):
         _say_if_onednn_is_off()
 
         # === Layers ===
+        common = {
+            "dropout": dropout,
+            "layer_norm_epsilon": layer_norm_epsilon,
+            "initializer_range": initializer_range,
+            "dtype": dtype,
+        }
         token_layout = TokenLayout(layout, dtype=dtype, name="token_layout")
         embeddings = BertEmbeddings(
-            vocabulary_size,
-            hidden_dim,
-            max_sequence_length=max_sequence_length,
-            num_segments=num_segments,
-            dropout=dropout,
-            layer_norm_epsilon=layer_norm_epsilon,
-            initializer_range=initializer_range,
-            dtype=dtype,
-            name="embeddings",
+            vocabulary_size, hidden_dim, max_sequence_length, num_segments, name="embeddings", **common
         )
         encoder_layers = [
             BertEncoderLayer(
@@ -85,12 +82,9 @@ class BertBackbone(keras_nlp.models.Backbone):
                 num_heads,
                 intermediate_dim,
                 activation=activation,
-                dropout=dropout,
                 attention_dropout=attention_dropout,
-                layer_norm_epsilon=layer_norm_epsilon,
-                initializer_range=initializer_range,
-                dtype=dtype,
                 name=f"transformer_layer_{index}",
+                **common,
             )
             for index in range(num_layers)
         ]
@@ -171,7 +165,7 @@ def _say_if_onednn_is_off() -> None:
         return
     import tensorflow as tf
 
-    if "tensorflow" in sys.modules and not tf.config.list_physical_devices("GPU"):
+    if not tf.config.list_physical_devices("GPU"):
         logging.log_first_n(
             logging.WARNING,
             "TF_ENABLE_ONEDNN_OPTS is not set: on many CPUs BERT then trains 1.6 times slower. "

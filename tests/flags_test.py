@@ -1,5 +1,6 @@
 """Commands as users run them: help, wrong flags, wrong input, Ctrl-C; each as a module and as a console script."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -7,6 +8,9 @@ import sys
 import time
 
 import pytest
+
+from tasks import flags as task_flags
+from tasks.settings import CHANGEABLE, TrainingSettings
 
 COMMAND = '''
 """Tells what a command is.
@@ -175,3 +179,15 @@ def test_resolved_flags_outside_a_command():
 
     with pytest.raises(ValueError, match="no running command"):
         task_flags.resolved_flags()
+
+
+def test_the_flags_of_a_training_are_its_settings(monkeypatch):
+    defaults = {}
+    for kind in ("_string", "_boolean", "_enum", "_integer", "_float"):
+        define = lambda name, default, *_, **__: defaults.update({name: default})  # noqa: E731
+        monkeypatch.setattr(task_flags, kind, define)
+    task_flags.define_training()
+    task_flags.define_distribution()
+    fields = {field.name: field.default for field in dataclasses.fields(TrainingSettings)}
+    assert defaults == fields
+    assert CHANGEABLE < set(fields)

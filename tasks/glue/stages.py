@@ -25,6 +25,7 @@ from tasks.glue import data, metrics
 from tasks.glue.losses import ClassificationObjective
 from tasks.glue.model import Classifier, build_classifier, load_classifier, save_classifier
 from tasks.optimization import build_optimizer
+from tasks.settings import CHANGEABLE, TrainingSettings
 from tasks.strategy import build_strategy, set_mixed_precision
 from tasks.training import Trainer
 
@@ -36,47 +37,22 @@ CLIP_NORM = 1.0  # google-research/bert optimization.py: create_optimizer
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class Settings(TrainingSettings):
     """How a classifier is trained; the defaults are the paper's (appendix A.3). The flags have the same names.
 
     Attributes:
         preset: encoder and vocabulary to start from.
         load_weights: False starts from random weights.
-        max_seq_length: tokens of a row at most.
-        train_batch_size: rows of a step, over all devices.
-        eval_batch_size: rows of a batch in evaluation.
-        learning_rate: the peak.
+        max_seq_length: tokens of a row at most; with `jit_compile` every row is padded to it.
         num_train_epochs: passes over the rows.
         warmup_proportion: share of the steps over which the learning rate rises.
-        optimizer: name of a profile of `tasks.optimization`.
-        gradient_accumulation_steps: parts that a batch is computed in.
-        save_checkpoints_steps: steps between checkpoints.
-        random_seed: seed of the new weights, the order of the rows, and dropout.
-        distribution_strategy, num_gpus: as in `build_strategy`.
-        mixed_precision: as in `set_mixed_precision`.
-        jit_compile: whether to compile the step with XLA; every row is then padded to `max_seq_length`.
     """
 
     preset: str
     load_weights: bool = True
     max_seq_length: int = 128
-    train_batch_size: int = 32
-    eval_batch_size: int = 32
-    learning_rate: float = 5e-5
     num_train_epochs: float = 3.0
     warmup_proportion: float = 0.1
-    optimizer: str = "bert-2018"
-    gradient_accumulation_steps: int = 1
-    save_checkpoints_steps: int = 1000
-    random_seed: int = 12345
-    distribution_strategy: str = "one_device"
-    num_gpus: int | None = None
-    mixed_precision: str = "float32"
-    jit_compile: bool = False
-
-
-# What may change when a stopped training continues: where and how fast it runs, not what it computes.
-CHANGEABLE = ("eval_batch_size", "save_checkpoints_steps", "distribution_strategy", "num_gpus", "jit_compile")
 
 
 def train(

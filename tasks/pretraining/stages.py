@@ -20,6 +20,7 @@ from tasks.pretraining.losses import PretrainingObjective
 from tasks.pretraining.metrics import perplexity, unigram_accuracy
 from tasks.pretraining.model import build_pretrainer
 from tasks.records import RecordStatistics, scan_records
+from tasks.settings import CHANGEABLE, TrainingSettings
 from tasks.strategy import build_strategy, set_mixed_precision
 from tasks.training import Trainer
 
@@ -29,7 +30,7 @@ _SIZES = ("num_layers", "hidden_dim", "num_heads", "intermediate_dim")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings:
+class Settings(TrainingSettings):
     """The flags of `bert-pretrain`, by their names and with their defaults.
 
     Attributes:
@@ -42,15 +43,8 @@ class Settings:
         init_checkpoint: preset, name or directory, whose encoder training starts from; gives the architecture too.
         max_seq_length, max_predictions_per_seq: lengths with which the data was created.
         do_train, do_eval: the stages; at least one.
-        train_batch_size, eval_batch_size: examples of a step, over all devices.
         max_eval_steps: batches an evaluation looks at; None: all.
-        learning_rate, num_train_steps, num_warmup_steps, optimizer: as in `build_optimizer`.
-        gradient_accumulation_steps: parts that a batch is computed in.
-        save_checkpoints_steps: steps between checkpoints.
-        random_seed: seed of the weights, the order of the records, and dropout.
-        distribution_strategy, num_gpus: as in `build_strategy`.
-        mixed_precision: as in `set_mixed_precision`.
-        jit_compile: whether to compile the step with XLA.
+        num_train_steps, num_warmup_steps: as in `build_optimizer`.
 
     Raises:
         InputError: settings that contradict each other.
@@ -72,20 +66,9 @@ class Settings:
     max_predictions_per_seq: int = 20
     do_train: bool = False
     do_eval: bool = False
-    train_batch_size: int = 32
-    eval_batch_size: int = 8
     max_eval_steps: int | None = None
-    learning_rate: float = 5e-5
     num_train_steps: int = 100000
     num_warmup_steps: int = 10000
-    optimizer: str = "bert-2018"
-    gradient_accumulation_steps: int = 1
-    save_checkpoints_steps: int = 1000
-    random_seed: int = 12345
-    distribution_strategy: str = "one_device"
-    num_gpus: int | None = None
-    mixed_precision: str = "float32"
-    jit_compile: bool = False
 
     def __post_init__(self):
         if not (self.do_train or self.do_eval):
@@ -115,10 +98,10 @@ class Settings:
         return {name: value for name, value in values.items() if name not in _CHANGEABLE}
 
 
-_CHANGEABLE = (
+_CHANGEABLE = CHANGEABLE | {
     "input_file", "eval_input_file", "output_dir", "vocab_file", "bert_config_file", "do_train", "do_eval",
-    "eval_batch_size", "max_eval_steps", "save_checkpoints_steps", "distribution_strategy", "num_gpus", "jit_compile",
-)  # fmt: skip
+    "max_eval_steps",
+}  # fmt: skip
 
 
 def run_stages(settings: Settings) -> dict:
