@@ -4,7 +4,8 @@
 # make lint         ruff alone
 # make clean        removes .venv and what tools left behind
 #
-# On a machine without any of it, GNU make and Python 3.11, 3.12 or 3.13 with its venv module are all that is needed.
+# On a machine without any of it, GNU make, bash and Python 3.11 with its venv module are all that is needed; 3.12 and
+# 3.13 are let in, but not tested.
 # Variables: PYTHON (interpreter for .venv), PYTEST_FLAGS, PYTEST_WORKERS, QUICKSTART_FLAGS.
 
 SHELL := /bin/bash
@@ -77,4 +78,4 @@ $(PACKAGE_STAMP): setup.py pyproject.toml | $(if $(filter quickstart install,$(M
 
 clean:
 	rm -rf $(VENV) .setuptools-build dist *.egg-info .pytest_cache .ruff_cache
-	find benchmarks export keras_bert tasks tests -name __pycache__ -prune -exec rm -rf {} +
+	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -36,13 +36,17 @@ class StageRun:
         self.records: dict[str, dict] = {}
         self._check(settings, overwrite)
         write_json(os.path.join(directory, SETTINGS_FILE), settings)
+        os.makedirs(self.path(_RECORDS), exist_ok=True)
 
     def _check(self, settings: dict, overwrite: bool) -> None:
         path = os.path.join(self.directory, SETTINGS_FILE)
         if not os.path.isdir(self.directory) or not os.listdir(self.directory):
             return
-        if not os.path.isfile(path):
-            raise InputError(f"{self.directory}: holds files, but no run ({SETTINGS_FILE}). Choose another directory.")
+        if not os.path.isfile(path) or not os.path.isdir(self.path(_RECORDS)):
+            raise InputError(
+                f"{self.directory}: holds files, but no run of stages ({SETTINGS_FILE} and {_RECORDS}/). "
+                "Choose another directory."
+            )
         if overwrite:
             remove_path(self.directory)
             return

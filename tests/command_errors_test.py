@@ -12,7 +12,7 @@ VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad", "film
 def run(module, *flags):
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TF_CPP")}
     command = [sys.executable, "-m", module, *flags]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment)
     return done.returncode, done.stderr
 
 

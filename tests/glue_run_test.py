@@ -231,7 +231,7 @@ def test_a_wrong_dev_label_is_one_line_and_exit_status_1(preset, tables, tmp_pat
     command = [sys.executable, "-X", "importtime", "-m", "tasks.glue.run", f"--train_file={tables}/train.csv",
                f"--dev_file={dev}", "--text_column=words", "--label_column=kind", f"--preset={preset}", "--do_train",
                "--do_eval", f"--output_dir={tmp_path}/run"]  # fmt: skip
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 1
     messages = [line for line in done.stderr.splitlines() if not line.startswith("import time:")]
     assert len(messages) == 1

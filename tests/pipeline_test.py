@@ -41,15 +41,17 @@ def test_other_settings_are_refused_until_overwrite(tmp_path):
     with pytest.raises(InputError, match=r"other settings \(steps was 1, is 3\). Pass --overwrite"):
         StageRun(directory, {"steps": 3, "size": 2})
     StageRun(directory, {"steps": 3, "size": 2}, overwrite=True)
-    assert os.listdir(directory) == ["flags.json"]
+    assert sorted(os.listdir(directory)) == ["flags.json", "stages"]
+    assert os.listdir(os.path.join(directory, "stages")) == []
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_a_directory_of_something_else_is_never_touched(tmp_path, overwrite):
-    (tmp_path / "thesis.txt").write_text("dear")
+@pytest.mark.parametrize("name", ["thesis.txt", "flags.json"])  # every training command writes a flags.json
+def test_a_directory_of_something_else_is_never_touched(tmp_path, name, overwrite):
+    (tmp_path / name).write_text("{}")
     with pytest.raises(InputError, match="holds files, but no run"):
         StageRun(str(tmp_path), {"steps": 1}, overwrite)
-    assert os.listdir(tmp_path) == ["thesis.txt"]
+    assert os.listdir(tmp_path) == [name]
 
 
 def test_the_table_adds_up(tmp_path):

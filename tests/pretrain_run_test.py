@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -212,16 +211,11 @@ def test_flags_and_settings_have_the_same_names_and_defaults():
         assert fields[name] == defined[name], name
 
 
-def test_help_lists_the_flags_in_under_a_second():
-    seconds = []
-    for _ in range(3):
-        start = time.monotonic()
-        result = command("--help")
-        seconds.append(time.monotonic() - start)
+def test_help_lists_the_flags():
+    result = command("--help")
     assert result.returncode == 0
     for name in stages.Settings.__dataclass_fields__:
         assert name in result.stdout
-    assert min(seconds) < 1.0
 
 
 def test_the_command_writes_its_flags_and_reports_errors_in_one_line(data, tmp_path):
