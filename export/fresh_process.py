@@ -1,8 +1,9 @@
 """Answers from a SavedModel in a process that knows TensorFlow and tensorflow_text, and nothing of this project.
 
-Run as a script, isolated from the project: `python -I fresh_process.py DIRECTORY < requests > answers`. Standard input
-is JSON, a list of `{"signature": name, "inputs": {name: base64 of the serialized TensorProto}}`; standard output is
-the list of the answers, `{name: base64}` each, between two marker lines of its own.
+Run as a script: `python -I fresh_process.py DIRECTORY [FOLDER ...] < requests > answers`. `-I` cuts it off from the
+working directory, PYTHONPATH and the user's own packages; the folders are where libraries are imported from.
+Standard input is JSON, a list of `{"signature": name, "inputs": {name: base64 of the serialized TensorProto}}`;
+standard output is the list of the answers, `{name: base64}` each, between two marker lines of its own.
 """
 
 import base64
@@ -13,10 +14,16 @@ MARKER = "----- answers -----"
 _PROJECT = ("keras_bert", "tasks", "export")
 
 
+def block_project() -> None:
+    """Makes every import of this project fail, also of a copy installed beside TensorFlow."""
+    for name in _PROJECT:
+        sys.modules[name] = None
+
+
 def main() -> None:
     """Reads requests, writes answers."""
-    for name in _PROJECT:
-        sys.modules[name] = None  # an installed copy of the project shall not help: importing it fails
+    sys.path[:0] = sys.argv[2:]
+    block_project()
     import tensorflow as tf
     import tensorflow_text  # noqa: F401  (registers the tokenizer's ops)
 

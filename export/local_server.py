@@ -3,15 +3,18 @@
     bert-serve --model_name=my_model --model_base_path=/path/to/my_model
     curl -d '{"instances": ["a sentence"]}' http://127.0.0.1:8501/v1/models/my_model:predict
 
-Serves the highest version under the base path until SIGTERM or Ctrl-C; requests in progress are answered first.
+Serves the highest version under the base path until SIGTERM or Ctrl-C; requests in progress are answered first, for
+10 seconds at most. A second Ctrl-C does not wait for them, and one while the model loads ends the command at once.
 """
 
+import contextlib
 import os
 import signal
-import threading
+from collections.abc import Iterator
 
 from absl import flags
 
+from export import base_path
 from tasks import flags as task_flags
 
 FLAGS = flags.FLAGS
@@ -37,23 +40,42 @@ def serve(
     Prints one line to standard output as soon as requests are answered.
 
     Raises:
-        InputError: there is no version to serve, or the address cannot be bound.
+        InputError: there is no version to serve or it is damaged, the name does not go into a URL, or the address
+            cannot be bound.
     """
-    stop = threading.Event()
-    for signal_number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(signal_number, lambda *_: stop.set())
-
-    # Imported here: it brings TensorFlow, and --help shall not wait for that.
-    from export import rest_server
-
-    version = rest_server.newest_version(model_base_path)
     name = model_name or os.path.basename(os.path.abspath(model_base_path))
-    model = rest_server.ServedModel(os.path.join(model_base_path, str(version)), name, version)
+    base_path.check_model_name(name, "Choose another --model_name.")
+    version, directory = base_path.newest_version(model_base_path)
+
+    # Imported here: they bring TensorFlow, and --help shall not wait for that.
+    from export import rest_server
+    from export.served_model import ServedModel
+
+    model = ServedModel(directory, name, version)
     server = rest_server.open_server(model, host, rest_api_port, max_request_megabytes * 2**20)
-    with rest_server.running(server):
-        address = f"http://{host}:{server.server_port}/v1/models/{name}"
+    with rest_server.running(server), _end_signals() as told:
+        address = base_path.model_url(host, server.server_port, name)
         print(f"Serving {name} (version {version}) at {address}", flush=True)
-        stop.wait()
+        os.read(told, 1)
+
+
+@contextlib.contextmanager
+def _end_signals() -> Iterator[int]:
+    """Within the block SIGTERM and Ctrl-C only make a byte readable at the file descriptor that it gives.
+
+    A pipe, because a handler runs between any two instructions of the main thread, also of one that holds a lock: it
+    must not take one itself, as `threading.Event.set` does.
+    """
+    readable, writable = os.pipe()
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.signal(number, lambda *_: os.write(writable, b"\0")) for number in numbers]
+    try:
+        yield readable
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+        os.close(readable)
+        os.close(writable)
 
 
 def main(argv: list[str]) -> None:

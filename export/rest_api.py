@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
+import tensorflow as tf
 from tensorflow.core.example import example_pb2, feature_pb2
 
 _QUOTE = reprlib.Repr()
@@ -49,7 +50,7 @@ def parse_json(body: bytes) -> dict:
     if not body:
         raise RestError(400, "JSON parse error: the request body is empty.")
     try:
-        document = json.loads(body.decode("utf-8"))
+        document = json.loads(body.decode("utf-8"), parse_float=_finite)
     except RecursionError:
         raise RestError(400, "JSON parse error: the document is nested too deeply.") from None
     except ValueError as error:
@@ -57,6 +58,14 @@ def parse_json(body: bytes) -> dict:
     if not isinstance(document, dict):
         raise RestError(400, f"Expected a JSON object at the top. Received: {_shown(document)}")
     return document
+
+
+def _finite(text: str) -> float:
+    # As TensorFlow Serving: the words NaN and Infinity are values, a number too large for a double is an error.
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"the number {_shown(text)} is too large")
+    return value
 
 
 def parse_predict(document: dict) -> PredictRequest:
@@ -106,7 +115,7 @@ def predict_arrays(request: PredictRequest, specs: Mapping) -> dict[str, np.ndar
 
 def _columns_of_rows(rows: list, specs: Mapping) -> dict[str, list]:
     bare = not _is_named(rows[0])
-    if bare and len(specs) > 1:
+    if bare and len(specs) != 1:
         raise RestError(
             400, f"Expected each instance to be an object with the keys {sorted(specs)}. Received: {_shown(rows[0])}"
         )
@@ -127,7 +136,7 @@ def _columns_of_rows(rows: list, specs: Mapping) -> dict[str, list]:
 
 def _columns(values, specs: Mapping) -> dict:
     if not _is_named(values):
-        if len(specs) > 1:
+        if len(specs) != 1:
             raise RestError(
                 400, f"Expected 'inputs' to be an object with the keys {sorted(specs)}. Received: {_shown(values)}"
             )
@@ -238,8 +247,8 @@ def _read_integer(value, dtype) -> int:
 def _read_float(value, dtype) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError("expected a number")
-    largest = 2 ** (np.finfo(dtype.as_numpy_dtype).nmant + 1) - 1 if isinstance(value, int) else dtype.max
     # As TensorFlow Serving: a whole number that the type cannot hold exactly is refused, not rounded.
+    largest = 2 ** (np.finfo(dtype.as_numpy_dtype).nmant + 1) - 1 if isinstance(value, int) else float(dtype.max)
     if abs(value) > largest and not (isinstance(value, float) and math.isinf(value)):
         raise ValueError(f"the number does not fit {dtype.name} without loss")
     return float(value)
@@ -274,6 +283,7 @@ def _feature(value, place: str) -> feature_pb2.Feature:
         if all(isinstance(item, int) for item in values):  # true and false too: 1 and 0
             return feature_pb2.Feature(int64_list=feature_pb2.Int64List(value=values))
         if all(isinstance(item, float) for item in values):
+            values = [_read_float(item, tf.float32) for item in values]
             return feature_pb2.Feature(float_list=feature_pb2.FloatList(value=values))
     except ValueError as error:
         raise RestError(400, f"{place}: {error}. Received: {_shown(value)}") from None

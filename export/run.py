@@ -13,6 +13,7 @@ import shlex
 
 from absl import flags
 
+from export import base_path
 from keras_bert.errors import InputError
 from keras_bert.files import atomic_path
 from tasks import flags as task_flags
@@ -21,7 +22,13 @@ FLAGS = flags.FLAGS
 
 flags.DEFINE_string("model_dir", None, "The model directory that bert-classify wrote (its output_dir/model).")
 flags.DEFINE_string("export_dir", None, "Base path of the served model; versions are its numbered sub-directories.")
-flags.DEFINE_integer("version", None, "Number of the version. Default: one more than the highest.", lower_bound=0)
+flags.DEFINE_integer(
+    "version",
+    None,
+    "Number of the version. Default: one more than the highest.",
+    lower_bound=0,
+    upper_bound=base_path.MAX_VERSION,
+)
 flags.mark_flags_as_required(["model_dir", "export_dir"])
 
 _EXAMPLE_TEXTS = ("Returns the sorted list of names.", "It was a rainy day.")
@@ -36,8 +43,10 @@ def export(model_dir: str, export_dir: str, version: int | None = None) -> str:
         What to tell the user, several lines.
 
     Raises:
-        InputError: `model_dir` holds no classifier, the version exists, or the verification failed.
+        InputError: `model_dir` holds no classifier, `export_dir` is no name for a model, the version exists, or the
+            verification failed.
     """
+    base_path.check_model_name(_model_name(export_dir), "It is the last part of --export_dir: choose another.")
     # Imported here: they bring TensorFlow, and --help shall not wait for that.
     from export import saved_model
     from export.verify import VerificationError
@@ -93,7 +102,7 @@ def _curl_command(export_dir: str, num_texts: int) -> str:
     if num_texts == 2:
         instances = [{"text": _EXAMPLE_TEXTS[0], "text_pair": _EXAMPLE_TEXTS[1]}]
     body = json.dumps({"instances": instances}, ensure_ascii=False)
-    url = f"http://127.0.0.1:8501/v1/models/{_model_name(export_dir)}:predict"
+    url = base_path.model_url("127.0.0.1", 8501, _model_name(export_dir)) + ":predict"
     return f"curl -d {shlex.quote(body)} \\\n    {shlex.quote(url)}"
 
 

@@ -7,6 +7,8 @@ import numpy as np
 import tensorflow as tf
 
 from export import probes, serving, verify
+from export.base_path import MAX_VERSION, numbered_versions, partial_path, remove_abandoned
+from keras_bert.backbone import BertBackbone
 from keras_bert.errors import InputError
 from keras_bert.files import read_json, remove_path, write_json
 from keras_bert.preprocessor import BertPreprocessor
@@ -41,7 +43,7 @@ def export_model(
         The version's directory, such as `directory/1`.
 
     Raises:
-        InputError: the version exists, or the base path cannot be written.
+        InputError: the version exists or no number is left, or the base path cannot be written.
         ValueError: the arguments do not fit together.
         VerificationError: the export does not answer as the model does; nothing was published.
 
@@ -49,13 +51,13 @@ def export_model(
     """
     _check_arguments(model, labels, version, num_texts)
     directory = os.path.abspath(directory)
-    if version is not None and os.path.lexists(os.path.join(directory, str(version))):
-        raise InputError(f"{os.path.join(directory, str(version))}: this version exists. Choose another --version.")
-    # Not a number, so that TensorFlow Serving does not take it for a version.
-    temporary = os.path.join(directory, f".partial-{os.getpid()}")
-    remove_path(temporary)  # of a process that was killed and had this one's number
+    temporary = partial_path(directory)
     try:
-        os.makedirs(temporary)
+        os.makedirs(directory, exist_ok=True)
+        remove_abandoned(directory)
+        _check_version_is_free(directory, version)
+        remove_path(temporary)  # of a process that was killed and had this one's number
+        os.mkdir(temporary)
     except OSError as error:
         raise InputError(f"{temporary}: cannot be created ({error.strerror}). Choose another --export_dir.") from error
     try:
@@ -73,8 +75,8 @@ def read_report(version_directory: str) -> verify.Report:
 def _check_arguments(model: keras.Model, labels: list[str], version: int | None, num_texts: int) -> None:
     if num_texts not in (1, 2):
         raise ValueError(f"`num_texts` must be 1 or 2. Received: num_texts={num_texts}")
-    if version is not None and version < 0:
-        raise ValueError(f"`version` must not be negative. Received: version={version}")
+    if version is not None and not 0 <= version <= MAX_VERSION:
+        raise ValueError(f"`version` must not be negative, and fit an int64. Received: version={version}")
     if len(set(labels)) != len(labels) or len(labels) < 2:
         raise ValueError(f"`labels` must be at least two different names. Received: labels={labels}")
     if model.output_shape[-1] != len(labels):
@@ -82,6 +84,12 @@ def _check_arguments(model: keras.Model, labels: list[str], version: int | None,
             f"`labels` must name each of the model's outputs. Received: {len(labels)} labels, "
             f"{model.output_shape[-1]} outputs"
         )
+
+
+def _check_version_is_free(directory: str, version: int | None) -> None:
+    for number, path in numbered_versions(directory):
+        if number == version:
+            raise InputError(f"{path}: this version exists. Choose another --version.")
 
 
 def _write(
@@ -112,14 +120,19 @@ def _publish(temporary: str, directory: str, version: int | None) -> str:
         except OSError as error:
             if not os.path.lexists(target):
                 raise InputError(f"{target}: cannot be created ({error.strerror}).") from error
-            if version is not None:
-                raise InputError(f"{target}: this version exists. Choose another --version.") from error
+            _check_version_is_free(directory, version)
 
 
 def next_version(directory: str) -> int:
-    """One more than the highest version under a base path; 1 where there is none."""
-    numbers = [int(name) for name in os.listdir(directory) if name.isascii() and name.isdigit()]
-    return max(numbers, default=0) + 1
+    """One more than the highest version under a base path; 1 where there is none.
+
+    Raises:
+        InputError: the highest is the last that there can be.
+    """
+    newest = max((number for number, _ in numbered_versions(directory)), default=0)
+    if newest == MAX_VERSION:
+        raise InputError(f"{directory}: {newest} is the last version that there can be. Choose a free --version.")
+    return newest + 1
 
 
 # === The model that is served ===
@@ -134,9 +147,16 @@ def rebuild(model: keras.Model, layout: str | None = None) -> keras.Model:
     """A float32 copy of a functional model; its backbone in another token layout if one is given.
 
     A model trained in mixed precision would serve 2.4 (bfloat16) to 8 times (float16) slower on a CPU.
+
+    Raises:
+        ValueError: a layout is asked for, and the model holds no BertBackbone.
     """
     config = keras.saving.serialize_keras_object(model)
     copy = keras.saving.deserialize_keras_object(_rewritten(config, layout))
+    if layout is not None and getattr(serving.find_backbone(copy), "layout", None) != layout:
+        raise ValueError(
+            f"`model` must hold a BertBackbone, to be given the layout {layout!r}. Received: model={model}"
+        )
     copy.set_weights([np.asarray(weight, dtype=np.float32) for weight in model.get_weights()])
     return copy
 
@@ -152,6 +172,6 @@ def _rewritten(config, layout: str | None):
         config["dtype"] = "float32"
     if config.get("class_name") == "DTypePolicy" and config["config"]["name"] in _FLOAT_TYPES:
         config["config"]["name"] = "float32"
-    if layout and config.get("class_name") == "BertBackbone":
+    if layout and config.get("registered_name") == keras.saving.get_registered_name(BertBackbone):
         config["config"]["layout"] = layout
     return config

@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 
 from export import signatures
+from keras_bert.backbone import BertBackbone
 from keras_bert.preprocessor import BertPreprocessor
 
 _BYTES_PER_TOKEN = 8
@@ -91,13 +92,63 @@ def text_encoder(preprocessor: BertPreprocessor) -> Callable[..., dict[str, tf.T
     return encode
 
 
+def find_backbone(model: keras.Model) -> BertBackbone | None:
+    """The encoder inside a functional model, at whatever depth; None where there is none."""
+    if isinstance(model, BertBackbone):
+        return model
+    inner = (find_backbone(layer) for layer in getattr(model, "layers", ()))
+    return next((found for found in inner if found is not None), None)
+
+
+def check_token_ids(
+    backbone: BertBackbone, token_ids: tf.Tensor, segment_ids: tf.Tensor, lengths: tf.Tensor
+) -> list[tf.Operation]:
+    """Ops that fail, with a message for the client, on what the embeddings have no row for.
+
+    Without them the answer would be wrong and silent: a negative id counts from the table's end, and an id behind the
+    end is an error on a CPU and a row of zeros on a GPU. An empty batch passes: the least of no numbers is the largest
+    int32, the largest the least.
+
+    Args:
+        backbone: gives the sizes.
+        token_ids: int32, shape (B, S).
+        segment_ids: int32, shape (B, S).
+        lengths: int32, shape (B,).
+    """
+    shape = tf.shape(token_ids)
+    longest = backbone.max_sequence_length
+
+    def same_shape(name, values, expected):
+        message = f"`{name}` must fit the shape of `token_ids`, (batch, length). Received shapes:"
+        return tf.debugging.Assert(
+            tf.reduce_all(tf.equal(tf.shape(values), expected)), [message, tf.shape(values), shape]
+        )
+
+    def within(name, values, least, largest, bounds):
+        low, high = tf.reduce_min(values), tf.reduce_max(values)
+        message = f"`{name}` must be {bounds}. Received least and largest:"
+        return tf.debugging.Assert((low >= least) & (high <= largest), [message, low, high])
+
+    def below(name, values, size):
+        return within(name, values, 0, size - 1, f"from 0 to {size - 1}")
+
+    return [
+        within("token_ids", shape[1], 1, longest, f"1 to {longest} long"),
+        same_shape("segment_ids", segment_ids, shape),
+        same_shape("lengths", lengths, shape[:1]),
+        below("token_ids", token_ids, backbone.vocabulary_size),
+        below("segment_ids", segment_ids, backbone.num_segments),
+        within("lengths", lengths, 1, shape[1], "from 1 to the length of `token_ids`"),
+    ]
+
+
 def classifier_functions(
     model: keras.Model, preprocessor: BertPreprocessor, labels: list[str], num_texts: int
 ) -> dict[str, tf.types.experimental.ConcreteFunction]:
     """Traces the signatures of a classifier.
 
     Args:
-        model: float32, encoder inputs to logits [B, C].
+        model: float32, encoder inputs to logits [B, C], with a BertBackbone inside.
         preprocessor: tokenizer and longest sequence.
         labels: the C classes' names, in the order of the logits.
         num_texts: 1 or 2 texts an example.
@@ -107,6 +158,7 @@ def classifier_functions(
     """
     names = signatures.TEXT_NAMES[:num_texts]
     encode = text_encoder(preprocessor)
+    backbone = find_backbone(model)
 
     def probabilities_of(encoded):
         return tf.nn.softmax(tf.cast(model(encoded, training=False), tf.float32))  # [B, C]
@@ -124,6 +176,8 @@ def classifier_functions(
         return answer(encode(*(texts[name] for name in names)))
 
     def from_token_ids(token_ids, segment_ids, lengths):
+        with tf.control_dependencies(check_token_ids(backbone, token_ids, segment_ids, lengths)):
+            token_ids, segment_ids, lengths = (tf.identity(ids) for ids in (token_ids, segment_ids, lengths))
         mask = tf.sequence_mask(lengths, tf.shape(token_ids)[1], dtype=tf.int32)
         return answer({"token_ids": token_ids, "segment_ids": segment_ids, "padding_mask": mask})
 

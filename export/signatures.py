@@ -7,6 +7,8 @@ Shapes: B batch, S sequence, C classes. Whoever sends a request writes these nam
 | `serving_default` | `text`, and `text_pair` for a model of pairs: string [B]     | `label` string [B], `score` [B],  |
 | `token_ids`       | `token_ids`, `segment_ids` int32 [B, S], `lengths` int32 [B] | `probabilities` [B, C]            |
 | `classify`        | `inputs`: string [B], serialized `tf.Example`s of the texts  | `classes` string, `scores` [B, C] |
+
+Texts may be any bytes. `token_ids` refuses what the model has no weights for (`serving.check_token_ids`).
 """
 
 import tensorflow as tf

@@ -1,7 +1,7 @@
 """Proof that an exported directory answers as the model did, where this project is not at hand.
 
-A version is published only after `verify` has passed it: the graph holds nothing that TensorFlow Serving refuses, the
-weights are stored once, the signatures keep the rules, and a fresh process gives the Keras model's answers.
+A version is published only after `verify` has passed it: the graph holds nothing that TensorFlow Serving is known to
+refuse, the weights are stored once, the signatures keep the rules, and a fresh process gives the Keras model's answers.
 `tensorflow_model_server` itself is not run here; the checks are what its loader and its API demand.
 """
 
@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
+import tensorflow_text
 from tensorflow.core.framework import tensor_pb2
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
@@ -26,10 +27,14 @@ _TIMEOUT_S = 600
 
 # The tensorflow-text ops that may be used: all in tf.text 2.12.1, which TensorFlow Serving 2.18 and 2.19 link.
 # `TFText>RoundRobinTrim`, inside the trimmers and packers of tensorflow-text, came later and is not among them.
+# NormalizeUTF8 is the one that asks the server's ICU (64.2 in Serving 2.18 and 2.19: Unicode 12.1) what NFD is. The
+# tokenizer hands it only texts with one of the few combining marks of `normalizer.unordered_class`, for the order of
+# marks. Unicode never changes the NFD of an assigned character, so that ids can differ only for a text that holds such
+# a mark next to a mark that Unicode took in after that ICU.
 TEXT_OPS = frozenset({"FastBertNormalize", "FastWordpieceTokenizeWithOffsets", "NormalizeUTF8"})
 # They call back into the Python process that wrote the graph.
 _PYTHON_OPS = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
-# What a version's process needs from this one; the project's path is not among it.
+# What the fresh process needs from this one's environment.
 _ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH", "SYSTEMROOT", "TF_ENABLE_ONEDNN_OPTS")
 
 
@@ -78,7 +83,8 @@ class Report(NamedTuple):
             f"signatures: {', '.join(self.signatures)}",
             f"answers in a fresh process: {self.num_probes} requests, largest difference from the Keras model's "
             f"{self.largest_difference:.1e} (allowed {TOLERANCE:.0e})",
-            f"graph: {self.num_op_kinds} kinds of ops, all linked by TensorFlow Serving; none needs XLA",
+            f"graph: {self.num_op_kinds} kinds of ops, each TensorFlow's own in the release that exported it, or "
+            "tensorflow-text's and linked by TensorFlow Serving 2.18 and later; none needs XLA",
             f"size: {self.directory_bytes / 1e6:.1f} MB; weights, stored once: {self.weight_bytes / 1e6:.1f} MB",
         ]
 
@@ -136,7 +142,11 @@ def _all_nodes(meta_graph: meta_graph_pb2.MetaGraphDef) -> Iterable:
 
 
 def graph_findings(meta_graph: meta_graph_pb2.MetaGraphDef) -> list[str]:
-    """What in a graph TensorFlow Serving cannot run; one such op anywhere blocks every signature of the model."""
+    """What in a graph TensorFlow Serving cannot run; one such op anywhere blocks every signature of the model.
+
+    Allowed are the ops of the TensorFlow release at hand and `TEXT_OPS`: right for a server of that release or a later
+    one. An older server may lack one of TensorFlow's ops, which nothing here can know.
+    """
     functions = meta_graph.graph_def.library.function
     known = {function.signature.name for function in functions} | TEXT_OPS
     findings = []
@@ -184,7 +194,7 @@ def _directory_bytes(directory: str) -> int:
 
 
 def fresh_answers(directory: str, probes: Sequence[Probe]) -> list[dict[str, np.ndarray]]:
-    """Asks the exported directory in a process without the project: on the CPU, with a bare environment.
+    """Asks the exported directory in a process that cannot import the project: on the CPU, with a bare environment.
 
     Raises:
         VerificationError: the process ended with an error; the message quotes its last lines.
@@ -197,7 +207,7 @@ def fresh_answers(directory: str, probes: Sequence[Probe]) -> list[dict[str, np.
     environment |= {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
     try:
         process = subprocess.run(
-            [sys.executable, "-I", fresh_process.__file__, os.path.abspath(directory)],
+            [sys.executable, "-I", fresh_process.__file__, os.path.abspath(directory), *library_folders()],
             input=json.dumps(requests),
             capture_output=True,
             text=True,
@@ -214,6 +224,16 @@ def fresh_answers(directory: str, probes: Sequence[Probe]) -> list[dict[str, np.
         raise VerificationError(_message(directory, ["the fresh process failed: " + " | ".join(lines[-3:])]))
     text = process.stdout.split(fresh_process.MARKER)[1]
     return [{name: _decode(value) for name, value in answer.items()} for answer in json.loads(text)]
+
+
+def library_folders() -> list[str]:
+    """This process's import path without the project's own folder, for a process that ignores PYTHONPATH and the like.
+
+    The project's folder stays in only if TensorFlow is installed into the very same one.
+    """
+    project = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    needed = {os.path.dirname(os.path.dirname(module.__file__)) for module in (tf, tensorflow_text)}
+    return [folder for folder in sys.path if folder in needed or (os.path.isabs(folder) and folder != project)]
 
 
 def _encode(array: np.ndarray) -> str:

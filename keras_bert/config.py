@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 
 from keras_bert.errors import InputError
 from keras_bert.files import read_json, write_json
@@ -37,6 +38,10 @@ _ACTIVATION_AT_HUGGING_FACE = {
     "linear": "linear",
 }
 _HUGGING_FACE_MARKS = ("model_type", "architectures", "transformers_version", "_name_or_path")
+
+
+def _is_number(value) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,13 +93,14 @@ class BertConfig:
             )
         if self.activation not in ACTIVATIONS:
             raise InputError(f"`activation` must be one of {', '.join(ACTIVATIONS)}. Received: {self.activation!r}")
-        for name in ("dropout", "attention_dropout"):
-            value = getattr(self, name)
-            if value is not None and not 0 <= value < 1:
+        attention_dropout = self.dropout if self.attention_dropout is None else self.attention_dropout
+        for name, value in (("dropout", self.dropout), ("attention_dropout", attention_dropout)):
+            if not _is_number(value) or not 0 <= value < 1:
                 raise InputError(f"`{name}` must lie in [0, 1). Received: {name}={value!r}")
         for name in ("layer_norm_epsilon", "initializer_range"):
-            if not getattr(self, name) > 0:
-                raise InputError(f"`{name}` must be positive. Received: {name}={getattr(self, name)!r}")
+            value = getattr(self, name)
+            if not _is_number(value) or not 0 < value < math.inf:
+                raise InputError(f"`{name}` must be positive. Received: {name}={value!r}")
 
     @classmethod
     def from_json_file(cls, path: str) -> "BertConfig":
@@ -115,10 +121,14 @@ class BertConfig:
         at_hugging_face = any(mark in values for mark in _HUGGING_FACE_MARKS)
         if values.get("model_type", "bert") != "bert":
             raise InputError(f"{path}: expected model_type 'bert', found {values['model_type']!r}.")
+        if values.get("position_embedding_type", "absolute") != "absolute":
+            raise InputError(
+                f"{path}: position_embedding_type {values['position_embedding_type']!r}. Expected BERT's, 'absolute'."
+            )
         ours = {ours: values[theirs] for theirs, ours in _FOREIGN_TO_OURS.items() if theirs in values}
         activations = _ACTIVATION_AT_HUGGING_FACE if at_hugging_face else _ACTIVATION_AT_GOOGLE
         activation = values.get("hidden_act", "gelu")
-        if activation not in activations:
+        if not isinstance(activation, str) or activation not in activations:
             raise InputError(f"{path}: unknown hidden_act {activation!r}. Expected one of {', '.join(activations)}.")
         ours["activation"] = activations[activation]
         try:

@@ -1,11 +1,20 @@
 """Which foreign weight name maps to which variable of ours.
 
-Names are given relative to the encoder; Hugging Face files may carry the prefix `bert.`.
+Names are given relative to the encoder.
 """
 
 from typing import NamedTuple
 
 TABLE, KERNEL, VECTOR = "table", "kernel", "vector"
+
+
+def hugging_face_name(stored: str) -> str:
+    """The name that the table below uses for a stored tensor's: without prefix, and of today.
+
+    Checkpoints converted before 2019, bert-base-uncased among them, keep TensorFlow's gamma and beta.
+    """
+    name = stored.removeprefix("bert.")
+    return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
 
 
 class WeightSource(NamedTuple):

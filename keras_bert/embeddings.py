@@ -78,6 +78,12 @@ class BertEmbeddings(keras.layers.Layer):
         self.built = True
 
     def call(self, token_ids, segment_ids, layout, training=None):
+        length = token_ids.shape[1]
+        if length is not None and length > self.max_sequence_length:
+            raise ValueError(
+                f"Sequences must have at most `max_sequence_length` tokens. Received: {length} tokens, "
+                f"max_sequence_length={self.max_sequence_length}"
+            )
         rows = self.token_embedding(layout.flatten(token_ids))  # [T, H]
         rows = rows + self.segment_embedding(layout.flatten(segment_ids))
         rows = layout.add_positions(rows, keras.ops.cast(self.position_embedding.embeddings, rows.dtype))

@@ -4,6 +4,7 @@ import contextlib
 import glob
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 
@@ -14,7 +15,8 @@ def expand_files(patterns: str | list[str]) -> list[str]:
     """Lists the files that a flag such as `--input_file` names.
 
     Args:
-        patterns: comma-separated string, or list of strings; each a path or a glob pattern.
+        patterns: comma-separated string, or list of strings; each a path or a glob pattern. What exists as a path
+            is taken as it is, whatever commas, brackets or stars its name has.
 
     Returns:
         Sorted matches, pattern by pattern, in the order of the patterns, each file once.
@@ -22,7 +24,9 @@ def expand_files(patterns: str | list[str]) -> list[str]:
     Raises:
         InputError: a pattern matches no file, or names a directory.
     """
-    if isinstance(patterns, str):
+    if isinstance(patterns, str) and os.path.exists(patterns):
+        patterns = [patterns]
+    elif isinstance(patterns, str):
         patterns = [part.strip() for part in patterns.split(",") if part.strip()]
     if not patterns:
         raise InputError("No input file was named. Expected a path, a glob pattern, or several with commas between.")
@@ -70,7 +74,8 @@ def atomic_path(path: str) -> Iterator[str]:
     """Gives a temporary path beside `path`; renames it to `path` on success, removes it on any error.
 
     Works for a file and for a directory alike (whatever the caller creates under the temporary name). An
-    existing `path` is replaced only at the end, so that a reader never sees half a result.
+    existing `path` is replaced only at the end, so that a reader never sees half a result. What a killed process left
+    under its temporary name is removed at the start.
 
     Raises:
         InputError: the parent directory cannot be created or written.
@@ -83,18 +88,55 @@ def atomic_path(path: str) -> Iterator[str]:
         raise InputError(f"{parent}: cannot be created ({error.strerror}). Choose another output path.") from error
     if not os.access(parent, os.W_OK):
         raise InputError(f"{parent}: cannot be written. Choose another output path.")
+    _remove_leftovers(path)
     temporary = os.path.join(parent, f".{os.path.basename(path)}.partial-{os.getpid()}")
     try:
         yield temporary
-        if os.path.isdir(temporary) and os.path.isdir(path):
-            retired = f"{temporary}-old"
-            os.rename(path, retired)
-            os.rename(temporary, path)
-            shutil.rmtree(retired)
-        else:
-            os.replace(temporary, path)
+        _replace(temporary, path)
     finally:
         remove_path(temporary)
+
+
+def _replace(temporary: str, path: str) -> None:
+    if not (os.path.isdir(temporary) and os.path.isdir(path)):
+        os.replace(temporary, path)
+        return
+    retired = f"{temporary}-old"
+    try:
+        os.rename(path, retired)  # A directory that is not empty cannot be replaced by one rename.
+        os.rename(temporary, path)
+    finally:
+        _settle(retired, path)
+
+
+def _settle(retired: str, path: str) -> None:
+    """Removes what a new `path` has retired; puts it back if there is no new one."""
+    if os.path.lexists(path):
+        remove_path(retired)
+    elif os.path.lexists(retired):
+        os.rename(retired, path)
+
+
+def _remove_leftovers(path: str) -> None:
+    parent, name = os.path.split(path)
+    for found in sorted(os.listdir(parent)):
+        match = re.fullmatch(rf"{re.escape(f'.{name}.partial-')}(\d+)(-old)?", found)
+        # In a container the next process often has the same number as the one that was killed.
+        if match and (int(match[1]) == os.getpid() or not _is_alive(int(match[1]))):
+            if match[2]:
+                _settle(os.path.join(parent, found), path)
+            else:
+                remove_path(os.path.join(parent, found))
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)  # Sends nothing.
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def remove_path(path: str) -> None:

@@ -7,8 +7,9 @@ to know which rows form a sequence. A layout answers that, and is all that chang
 - `unpadded`: only real tokens are rows, T = number of real tokens; attention runs on the batch trimmed to its
   longest sequence. Shapes follow the data: CPU and GPU serving and training.
 
-A third layout, several examples in one row with a block-diagonal mask, is a `RectangularLayout` whose
-`attention_bias` has shape `[B, 1, S, S]`: nothing else in the encoder changes.
+A third layout, several examples in one row, needs a block-diagonal `attention_bias` of shape `[B, 1, S, S]`, positions
+that restart, and one first row an example: all three are asked of the layout (`attention_bias`, `add_positions`,
+`first_rows`), so that it is one more class here and nothing else in the encoder changes.
 
 Layouts are named tuples of tensors, so that Keras passes them between layers as it passes tensors.
 """

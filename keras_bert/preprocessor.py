@@ -3,11 +3,16 @@
 Letters: B batch, S sequence, n ids of text that fit into S.
 """
 
+import os
+
 import tensorflow as tf
 
+from keras_bert.errors import InputError
 from keras_bert.tokenizer import BertTokenizer
+from keras_bert.weights import CONFIG_FILE, read_bert_config
 
 _MIN_SEQUENCE_LENGTH = 3  # [CLS] [SEP] [SEP], a pair of which nothing is left.
+_DEFAULT_LENGTH = 512  # Rows of the position table of every published BERT.
 _MIN_PADDED_LENGTH = 2  # [CLS] [SEP]; also what an empty batch is padded to, as a width of 0 breaks slicing in models.
 
 
@@ -28,7 +33,7 @@ class BertPreprocessor:
     [[2, 5, 3, 6, 3, 0]]
     """
 
-    def __init__(self, tokenizer: BertTokenizer, sequence_length: int = 512, pad_to_longest: bool = False):
+    def __init__(self, tokenizer: BertTokenizer, sequence_length: int = _DEFAULT_LENGTH, pad_to_longest: bool = False):
         if sequence_length < _MIN_SEQUENCE_LENGTH:
             raise ValueError(f"`sequence_length` must be at least 3. Received: sequence_length={sequence_length}")
         self.tokenizer = tokenizer
@@ -36,9 +41,25 @@ class BertPreprocessor:
         self.pad_to_longest = pad_to_longest
 
     @classmethod
-    def from_preset(cls, preset: str, sequence_length: int = 512, pad_to_longest: bool = False) -> "BertPreprocessor":
-        """Builds the preprocessor on a preset's tokenizer (`BertTokenizer.from_preset`)."""
-        return cls(BertTokenizer.from_preset(preset), sequence_length, pad_to_longest)
+    def from_preset(
+        cls, preset: str, sequence_length: int | None = None, pad_to_longest: bool = False
+    ) -> "BertPreprocessor":
+        """Builds the preprocessor on a preset's tokenizer (`BertTokenizer.from_preset`).
+
+        Args:
+            preset: as in `BertTokenizer.from_preset`.
+            sequence_length: int; None: as many tokens as the preset's encoder has positions for.
+            pad_to_longest: as in the constructor.
+
+        Raises:
+            InputError: no such preset, or its encoder has fewer positions than `sequence_length`.
+        """
+        positions = _DEFAULT_LENGTH  # of a directory that holds a tokenizer alone
+        if not os.path.isdir(preset) or os.path.isfile(os.path.join(preset, CONFIG_FILE)):
+            positions = read_bert_config(preset).max_sequence_length
+        if sequence_length is not None and sequence_length > positions:
+            raise InputError(f"{preset}: has positions for {positions} tokens. Received: {sequence_length=}")
+        return cls(BertTokenizer.from_preset(preset), sequence_length or positions, pad_to_longest)
 
     def __call__(self, texts) -> dict[str, tf.Tensor]:
         """Turns texts into the encoder's inputs.

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
@@ -79,7 +80,18 @@ def find_preset(name: str) -> Preset | None:
     return next((preset for preset in _ALL if name in (preset.name, preset.full_name)), None)
 
 
-def resolve_preset(preset: str) -> str:
+def case_of_name(name: str) -> bool | None:
+    """Whether a checkpoint of this name is lower-cased, by the names that Google gave its own; None: it does not say.
+
+    google-research/bert, tokenization.py:28, `validate_case_matches_checkpoint`.
+    """
+    name = os.path.basename(os.path.normpath(name)).lower()
+    if re.search(r"(^|[-_])(uncased|multilingual[-_]l|chinese)", name):
+        return True
+    return False if re.search(r"(^|[-_])cased", name) else None
+
+
+def resolve_preset(preset: str, needs: tuple[str, ...] = ("config.json",)) -> str:
     """Finds the directory that holds a preset's files: offline first, download last.
 
     Order: `preset` as a directory; `$KERAS_BERT_HOME/<name>`; Hugging Face's cache; download through
@@ -87,9 +99,10 @@ def resolve_preset(preset: str) -> str:
 
     Args:
         preset: a directory, a short name, Google's name of a checkpoint, or `hf://owner/name`.
+        needs: files that the caller will read; a cached copy without them (of the tokenizer alone, say) does not count.
 
     Returns:
-        The path of a directory with a `config.json`.
+        The path of a directory; one that was named as such is returned as it is.
 
     Raises:
         InputError: no place has it; the message lists what was tried.
@@ -114,20 +127,25 @@ def resolve_preset(preset: str) -> str:
             tried.append(f"{directory} (not there)")
     else:
         tried.append(f"${HOME_VARIABLE} (not set)")
-    return _hugging_face_directory(preset, handle, tried)
+    return _hugging_face_directory(preset, handle, needs, tried)
 
 
-def _hugging_face_directory(preset: str, handle: str, tried: list[str]) -> str:
+def _hugging_face_directory(preset: str, handle: str, needs: tuple[str, ...], tried: list[str]) -> str:
     from huggingface_hub import snapshot_download
 
     patterns = ["config.json", "model.safetensors", "vocab.txt", "tokenizer_config.json"]
     for where, only_local in (("Hugging Face's cache", True), (f"download of {handle}", False)):
         try:
-            return snapshot_download(handle, allow_patterns=patterns, local_files_only=only_local)
+            directory = snapshot_download(handle, allow_patterns=patterns, local_files_only=only_local)
         except (OSError, ValueError) as error:  # the hub's own errors derive from these two
             tried.append(f"{where} ({type(error).__name__})")
+            continue
+        missing = [name for name in needs if not os.path.isfile(os.path.join(directory, name))]
+        if not missing:
+            return directory
+        tried.append(f"{where} (lacks {', '.join(missing)})")
+    place = f"${HOME_VARIABLE}/{preset.removeprefix('hf://')}"
     raise InputError(
-        f"{preset}: weights not found. Tried: {'; '.join(tried)}. Put a directory with config.json, model.safetensors "
-        f"and vocab.txt at ${HOME_VARIABLE}/{preset.removeprefix('hf://')}, or pass load_weights=False for the "
-        "architecture alone."
+        f"{preset}: {', '.join(needs)} not found. Tried: {'; '.join(tried)}. Put a directory with config.json, "
+        f"model.safetensors and vocab.txt at {place}, or pass load_weights=False for the architecture alone."
     )

@@ -11,13 +11,21 @@ import os
 import keras
 import numpy as np
 import tensorflow as tf
-import tensorflow_text as tf_text
 from keras_nlp.tokenizers import Tokenizer
-from tensorflow_text.core.pybinds import pywrap_fast_wordpiece_tokenizer_model_builder as wordpiece_builder
 
 from keras_bert import normalizer
 from keras_bert.errors import InputError
 from keras_bert.files import atomic_path, read_json, read_lines, write_json
+from keras_bert.presets import case_of_name, resolve_preset
+
+try:
+    import tensorflow_text as tf_text
+    from tensorflow_text.core.pybinds import pywrap_fast_wordpiece_tokenizer_model_builder as wordpiece_builder
+except ImportError as error:
+    raise ImportError(
+        "keras_bert needs tensorflow-text, which has no wheel for Windows and some ARM machines, and must be of "
+        "TensorFlow's own minor version. Use Linux x86-64 (WSL, a container), and `pip install tensorflow-text`."
+    ) from error
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 # Attributes of the tokenizer, each with its `..._id`; KerasHub's preprocessors ask for `start_token` and `end_token`.
@@ -247,9 +255,14 @@ class BertTokenizer(Tokenizer):
         Raises:
             InputError: no such preset, or its tokenizer is missing or says what this tokenizer cannot do.
         """
-        from keras_bert.presets import resolve_preset
-
-        return cls(**{**_read_preset(preset if os.path.isdir(preset) else resolve_preset(preset)), **kwargs})
+        tokenizer = cls(**{**_read_preset(resolve_preset(preset, needs=("vocab.txt",))), **kwargs})
+        lowercase = case_of_name(preset)
+        if lowercase is not None and tokenizer.lowercase != lowercase:
+            raise InputError(
+                f"{preset}: by its name the checkpoint is {'uncased' if lowercase else 'cased'}, but lowercase="
+                f"{tokenizer.lowercase} was given, or stands in its tokenizer's settings. Pass lowercase={lowercase}."
+            )
+        return tokenizer
 
 
 def _check_vocabulary(source: str, raw: list[str], pieces: list[str]) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 
 from keras_bert import presets
 from keras_bert.config import BertConfig
-from keras_bert.convert import KERNEL, hugging_face_sources
+from keras_bert.convert import KERNEL, hugging_face_name, hugging_face_sources
 from keras_bert.errors import InputError
 from keras_bert.files import read_json
 
@@ -23,7 +23,7 @@ def load_backbone(cls, preset: str, load_weights: bool = True, dtype=None, **ove
     known = presets.find_preset(preset)
     if known is not None and not load_weights and not os.path.isdir(preset):
         return cls(**_merged(known.config, overrides, preset), dtype=dtype)
-    directory = presets.resolve_preset(preset)
+    directory = presets.resolve_preset(preset, needs=(CONFIG_FILE, HUGGING_FACE_WEIGHTS_FILE)[: 1 + load_weights])
     values = _read_config(directory)
     if "registered_name" in values:
         settings = {name: value for name, value in values["config"].items() if name not in _NOT_OF_THE_CHECKPOINT}
@@ -101,7 +101,7 @@ def _load_hugging_face_weights(backbone: keras.Model, directory: str) -> None:
 
 
 def _assign_hugging_face(backbone: keras.Model, tensors, path: str) -> None:
-    available = {name.removeprefix("bert."): name for name in tensors.keys()}
+    available = {hugging_face_name(name): name for name in tensors.keys()}
     variables = {variable.path: variable for variable in backbone.weights}
     for source in hugging_face_sources(backbone.num_layers):
         missing = [name for name in source.names if name not in available]

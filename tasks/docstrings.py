@@ -47,7 +47,7 @@ _FILES_PER_BATCH = 16
 
 
 class Document(NamedTuple):
-    """The sentences of one module, in their order, none of which occurs in another document."""
+    """The sentences of one module, in their order; of docstrings, none occurs in another document."""
 
     package: str
     module: str
@@ -71,7 +71,8 @@ class Corpus:
     @property
     def num_bytes(self) -> int:
         """Size of the file that `write` makes of it."""
-        return sum(len(text) + 1 for document in self.documents for text in document.sentences) + len(self.documents)
+        sentences = (text for document in self.documents for text in document.sentences)
+        return sum(len(text.encode()) + 1 for text in sentences) + len(self.documents)
 
     def sentences_by_package(self) -> dict[str, int]:
         """Number of sentences of each package, the largest first; equal ones by name."""
@@ -300,11 +301,12 @@ def label_sentences(
     max_training_rows: int = 1000,
     max_dev_rows: int = 250,
     min_words: int = 8,
+    hide_names: bool = True,
 ) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
     """Makes a classification task of a split corpus: which package does this sentence document?
 
-    The labels are the packages with most sentences, of those with held-out documents, each equally often. A sentence
-    that names one of them is left out, since it would give the answer away.
+    The labels are the packages with most sentences, of those with held-out documents, each equally often. No dev row
+    is also a training row.
 
     Args:
         training: documents to draw the training rows from.
@@ -312,6 +314,7 @@ def label_sentences(
         num_packages: how many labels.
         max_training_rows, max_dev_rows: per label; fewer if a label has fewer sentences.
         min_words: shorter sentences are left out: they could stand anywhere.
+        hide_names: leave out sentences that name one of the labels, since that gives the answer away.
 
     Returns:
         Training rows and dev rows, each a list of `(sentence, package)` in the order of a hash.
@@ -319,23 +322,25 @@ def label_sentences(
     names = [name for name in training.sentences_by_package() if name in held_out.sentences_by_package()]
     packages = [name for name in names if name not in _SKIPPED_LABELS][:num_packages]
     name = re.compile(rf"\b(?:{'|'.join(map(re.escape, packages))})\b", re.IGNORECASE)
-    return tuple(
-        _balanced_rows(corpus, packages, name, max_rows, min_words)
-        for corpus, max_rows in [(training, max_training_rows), (held_out, max_dev_rows)]
+    is_training = {text for document in training.documents for text in document.sentences}
+
+    def is_fit(text: str, is_dev: bool) -> bool:
+        hidden = hide_names and name.search(text)
+        return len(text.split()) >= min_words and not hidden and not (is_dev and text in is_training)
+
+    return (
+        _balanced_rows(training, packages, max_training_rows, lambda text: is_fit(text, is_dev=False)),
+        _balanced_rows(held_out, packages, max_dev_rows, lambda text: is_fit(text, is_dev=True)),
     )
 
 
 def _balanced_rows(
-    corpus: Corpus, packages: list[str], name: re.Pattern, max_rows: int, min_words: int
+    corpus: Corpus, packages: list[str], max_rows: int, is_fit: Callable[[str], bool]
 ) -> list[tuple[str, str]]:
-    rows = {package: [] for package in packages}
+    rows: dict[str, list] = {package: [] for package in packages}
     for document in corpus.documents:
         if document.package in rows:
-            rows[document.package] += [
-                (text, document.package)
-                for text in document.sentences
-                if len(text.split()) >= min_words and not name.search(text)
-            ]
+            rows[document.package] += [(text, document.package) for text in document.sentences if is_fit(text)]
     num_rows = min(max_rows, *map(len, rows.values())) if rows else 0
 
     def by_hash(row):

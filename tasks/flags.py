@@ -17,7 +17,9 @@ Flag names are google-research/bert's where it has one. Only what works is offer
 
 import math
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable
 
 from absl import app, flags
@@ -47,12 +49,15 @@ _QUIET = -1  # absl's WARNING: absl itself starts programs at INFO.
 def run(main: Callable[[list[str]], int | None]) -> None:
     """Parses the command line and runs `main(argv)`; `argv` holds the command's name alone. Does not return.
 
-    Exit status: `main`'s own (None is 0), 0 after `--help`, 1 for an `InputError`, 2 for a wrong flag or a stray
-    argument, 130 after Ctrl-C. In the last three cases standard error gets one line, and no traceback.
+    Exit status: `main`'s own (None is 0), 0 after `--help`, 1 for an `InputError` or an error of the operating system
+    (disk full, no permission), 2 for a wrong flag or a stray argument, 130 after Ctrl-C: standard error then gets one
+    line, and no traceback. 143 after SIGTERM, whose temporary files are removed first.
     """
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     command = _command_name()
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # Else no `finally` runs.
     try:
         app.run(main, flags_parser=lambda argv: _parse(argv, command, main))
     except InputError as error:
@@ -62,6 +67,10 @@ def run(main: Callable[[list[str]], int | None]) -> None:
     except BrokenPipeError:  # `--help | head`: nobody reads on, which is no error of ours.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except OSError as error:
+        # Of a rename the second name: the first is a temporary file's.
+        where = error.filename2 or error.filename
+        _exit(command, f"error: {where}: {error.strerror}" if where else f"error: {error}", 1)
 
 
 def resolved_flags() -> dict[str, object]:
@@ -132,9 +141,14 @@ def define_model(preset: str | None = None) -> None:
     Args:
         preset: default of `--preset`.
     """
-    _string("preset", preset, "Short name (tiny mini small medium base large), full name, or a preset directory.")
+    _string("preset", preset, "Short name (tiny mini small medium base large), full name, or a directory; sizes only.")
     _string("bert_config_file", None, "JSON file with the architecture; takes the place of --preset.")
-    _string("init_checkpoint", None, "Weights to start from; without it they are random, or the preset's own.")
+    _string(
+        "init_checkpoint",
+        None,
+        "Preset, name or directory, whose encoder is trained further, in the place of --preset; the masked-LM and "
+        "next-sentence heads start anew. Without it all weights are random: --preset gives the sizes only.",
+    )
 
 
 def define_architecture() -> None:
@@ -154,7 +168,7 @@ def define_tokenizer(max_seq_length: int = 128) -> None:
     Args:
         max_seq_length: default of `--max_seq_length` (google-research/bert: 128).
     """
-    _string("vocab_file", None, "WordPiece vocabulary, one token a line; default: the preset's.")
+    _string("vocab_file", None, "WordPiece vocabulary, one token a line.")
     _boolean("do_lower_case", True, "Lower the case and drop accents: True for an uncased vocabulary.")
     _integer("max_seq_length", max_seq_length, "Longest sequence in tokens; longer ones are cut.", lower_bound=3)
 

@@ -52,7 +52,7 @@ class StageRun:
             return
         before = read_json(path)
         changed = sorted(name for name in {*before, *settings} if before.get(name) != settings.get(name))
-        if changed:
+        if changed and os.listdir(self.path(_RECORDS)):  # a run whose first stage failed has nothing to lose
             differences = ", ".join(f"{name} was {before.get(name)!r}, is {settings.get(name)!r}" for name in changed)
             raise InputError(
                 f"{self.directory}: holds a run with other settings ({differences}). Pass --overwrite to start anew, "
@@ -133,7 +133,8 @@ def start_command(command: str, module: str, stdout=None, **settings) -> Iterato
     try:
         yield process
     except KeyboardInterrupt:
-        process.wait()  # Ctrl-C reached it too: let it clean up and speak.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=10)  # Ctrl-C in a terminal reached it too: let it clean up and speak.
         raise
     finally:
         if process.poll() is None:

@@ -7,7 +7,6 @@ finished stage.
 """
 
 import json
-import os
 import subprocess
 import time
 import urllib.request
@@ -18,6 +17,7 @@ from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.files import expand_files, read_json, read_lines, write_json
 from keras_bert.presets import PRESETS
+from tasks import docstrings, own_text
 from tasks import flags as task_flags
 from tasks.pipeline import StageRun, run_command, start_command
 
@@ -29,7 +29,13 @@ _OUTPUT_DIR = flags.DEFINE_string("output_dir", "runs/quickstart", "Directory fo
 _OVERWRITE = flags.DEFINE_boolean("overwrite", False, "Start anew where the directory holds a run.")
 _PRESET = flags.DEFINE_enum("preset", "tiny", list(PRESETS), "Sizes of the model to pre-train.")
 _VOCAB_SIZE = flags.DEFINE_integer("vocab_size", 8000, "WordPieces.", lower_bound=200)
-_MAX_SEQ_LENGTH = flags.DEFINE_integer("max_seq_length", 64, "Tokens of a sequence.", lower_bound=16)
+_MAX_SEQ_LENGTH = flags.DEFINE_integer(
+    "max_seq_length",
+    64,
+    "Tokens of a sequence.",
+    lower_bound=16,
+    upper_bound=PRESETS["tiny"].config.max_sequence_length,
+)
 _TRAIN_BATCH_SIZE = flags.DEFINE_integer("train_batch_size", 64, "Instances of a pre-training step.", lower_bound=1)
 _NUM_TRAIN_STEPS = flags.DEFINE_integer("num_train_steps", 2500, "Pre-training steps.", lower_bound=1)
 _LEARNING_RATE = flags.DEFINE_float("learning_rate", 2e-3, "Peak learning rate of pre-training.", lower_bound=0.0)
@@ -47,6 +53,7 @@ _HELD_OUT_SHARE = 0.1
 _MODEL_NAME = "quickstart"
 _MIN_WORDS = 8  # Shorter docstrings, such as "Returns the result.", could stand in any package.
 _NUM_QUESTIONS = 4
+_LONG_QUESTION = 100  # Characters: a line of the terminal.
 _FINE_TUNING_RATE = 1e-3  # The paper's rates, 2e-5 to 5e-5, are for models a hundred times as large.
 
 
@@ -72,9 +79,18 @@ def quickstart(output_dir: str, settings: dict, overwrite: bool = False) -> dict
 
     Returns:
         dict, the stages' records by name, as in `metrics.json`.
+
+    Raises:
+        InputError: the text, or the directory, is not fit for it.
     """
-    run = StageRun(output_dir, settings, overwrite)
-    run.stage("corpus", lambda: _make_corpus(run, settings))
+    if "," in output_dir:
+        raise InputError(f"{output_dir}: a comma separates files in the commands' flags. Choose a path without one.")
+    own = None  # Read before the directory is touched: nothing is lost to a wrong path.
+    if settings["input_file"]:
+        own = own_text.read_corpus(expand_files(settings["input_file"]))
+        own_text.split(own, _HELD_OUT_SHARE)
+    run = StageRun(output_dir, {**settings, "input_checksum": own and own_text.checksum(own)}, overwrite)
+    run.stage("corpus", lambda: _make_corpus(run, settings, own))
     run.stage("vocabulary", lambda: _train_vocabulary(run, settings))
     run.stage("pre-training data", lambda: _create_data(run, settings))
     run.stage("pre-training", lambda: _pretrain(run, settings))
@@ -90,72 +106,38 @@ def quickstart(output_dir: str, settings: dict, overwrite: bool = False) -> dict
 # === Text ===
 
 
-def _make_corpus(run: StageRun, settings: dict) -> dict:
-    from tasks import docstrings
-
-    input_file, most = settings["input_file"], settings["max_sentences_per_package"]
-    if input_file:
-        corpus = labelled = read_corpus(expand_files(input_file))
-        if len(corpus.sentences_by_package()) < 2:
-            print("One input file gives no labels: fine-tuning tells the installed packages apart instead.", flush=True)
-            labelled = docstrings.collect(max_sentences_per_package=2000)
-    else:
-        corpus = labelled = docstrings.collect(max_sentences_per_package=most)
+def _make_corpus(run: StageRun, settings: dict, own: docstrings.Corpus | None) -> dict:
+    corpus = own or docstrings.collect(max_sentences_per_package=settings["max_sentences_per_package"])
     print(corpus.summary(), flush=True)
-    training, held_out = docstrings.split(corpus, _HELD_OUT_SHARE)
-    if min(held_out.num_documents, training.num_documents) < 2:  # a random next sentence needs another document
-        raise InputError(
-            f"{input_file}: expected enough documents to hold a tenth of them out, found {corpus.num_documents}. Give "
-            "some dozens, with a blank line between documents."
-        )
+    training, held_out = parts = (own_text if own else docstrings).split(corpus, _HELD_OUT_SHARE)
     docstrings.write(training, run.path("corpus", "train.txt"))
     docstrings.write(held_out, run.path("corpus", "held_out.txt"))
-    parts = (training, held_out) if labelled is corpus else docstrings.split(labelled, _HELD_OUT_SHARE)
+    has_labels = len(held_out.sentences_by_package()) > 1
+    if not has_labels:
+        print("The text gives no two labels: fine-tuning tells the installed packages apart instead.", flush=True)
+        parts = docstrings.split(docstrings.collect(max_sentences_per_package=2000), _HELD_OUT_SHARE)
+    are_files = own is not None and has_labels
     tables = docstrings.label_sentences(
         *parts,
         num_packages=settings["num_labels"],
         max_training_rows=settings["rows_per_label"],
-        min_words=1 if input_file else _MIN_WORDS,  # not every language puts blanks between words
+        min_words=1 if are_files else _MIN_WORDS,  # not every language puts blanks between words
+        hide_names=not are_files,
     )
-    for name, rows in zip(("train", "dev"), tables, strict=True):
-        if not rows:
-            raise InputError(f"{input_file}: too little text for a {name} table. Give longer files.")
-        docstrings.write_table(rows, run.path("corpus", f"{name}.tsv"))
     labels = sorted({label for _, label in tables[0]})
+    for name, rows in zip(("train", "dev"), tables, strict=True):
+        if len({label for _, label in rows}) < 2 or len(rows) < 2 * len(labels):
+            raise InputError(f"--input_file: too little text for a {name} table, {len(rows)} rows. Give longer files.")
+        docstrings.write_table(rows, run.path("corpus", f"{name}.tsv"))
     return {
         "figure": corpus.summary(),
         "documents": corpus.num_documents,
         "sentences": corpus.num_sentences,
         "bytes": corpus.num_bytes,
         "labels": labels,
+        "labels_are": "input files" if are_files else "installed packages",
         "labelled_sentences": [len(rows) for rows in tables],
     }
-
-
-def read_corpus(paths: list[str]):
-    """Reads text files, one sentence a line and a blank line between documents, as a `docstrings.Corpus`.
-
-    A file stands for a package: its name, without the ending, is the label of its sentences.
-
-    Raises:
-        InputError: there is no sentence in any of them, or a line is not UTF-8.
-    """
-    from tasks.docstrings import Corpus, Document
-
-    documents = []
-    for path in paths:
-        label = os.path.splitext(os.path.basename(path))[0]
-        sentences: list[str] = []
-        for number, line in [*read_lines(path), (0, "")]:
-            text = " ".join(line.split())
-            if text:
-                sentences.append(text)
-            elif sentences:
-                documents.append(Document(label, f"{path}:{number}:{len(documents)}", sentences))
-                sentences = []
-    if not documents:
-        raise InputError(f"{', '.join(paths)}: no text. Expected one sentence a line.")
-    return Corpus(documents)
 
 
 # === The other commands ===
@@ -292,17 +274,17 @@ def _serve(run: StageRun) -> dict:
         answers = [_ask(url, [text])[0] for text, _ in questions]
         milliseconds = (time.monotonic() - start) * 1000 / len(questions)
     for (text, expected), answer in zip(questions, answers, strict=True):
-        print(f"  {text}\n    -> {answer['label']} ({answer['score']:.0%}); it documents {expected}", flush=True)
+        print(f"  {text}\n    -> {answer['label']} ({answer['score']:.0%}); expected: {expected}", flush=True)
     figure = f"{len(answers)} questions over HTTP, {milliseconds:.0f} ms each"
     return {"figure": figure, "milliseconds": milliseconds, "answers": answers}
 
 
 def _questions(run: StageRun) -> list[tuple[str, str]]:
-    """Picks held-out sentences with different labels."""
+    """Picks held-out sentences with different labels, short ones if there are any."""
+    rows = [line.split("\t") for number, line in read_lines(run.path("corpus", "dev.tsv")) if number > 1]
     chosen: dict[str, str] = {}
-    for number, line in read_lines(run.path("corpus", "dev.tsv")):
-        text, label = line.split("\t")
-        if number > 1 and len(chosen) < _NUM_QUESTIONS and len(text) < 100:
+    for text, label in sorted(rows, key=lambda row: len(row[0]) >= _LONG_QUESTION):
+        if len(chosen) < _NUM_QUESTIONS:
             chosen.setdefault(label, text)
     return [(text, label) for label, text in chosen.items()]
 
@@ -310,8 +292,12 @@ def _questions(run: StageRun) -> list[tuple[str, str]]:
 def _ask(url: str, texts: list[str]) -> list[dict]:
     body = json.dumps({"instances": [{"text": text} for text in texts]}).encode("utf-8")
     request = urllib.request.Request(url, data=body, headers={"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=60) as response:
-        return json.load(response)["predictions"]
+    try:
+        # No proxy: the server is on this machine.
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=60) as response:
+            return json.load(response)["predictions"]
+    except OSError as error:
+        raise InputError(f"{url}: the server did not answer ({error}).") from error
 
 
 # === What it came to ===
@@ -321,10 +307,10 @@ def _verdict(records: dict) -> str:
     pretrained, random = records["fine-tuning"]["accuracy"], records["fine-tuning, random start"]["accuracy"]
     majority = records["fine-tuning"]["majority_accuracy"]
     bought = 100 * (pretrained - random)
+    task = f"Telling {len(records['corpus']['labels'])} {records['corpus']['labels_are']} apart"
     return (
-        f"Telling {len(records['corpus']['labels'])} labels apart: pre-trained {pretrained:.1%}, random start "
-        f"{random:.1%}, majority class {majority:.1%}. Pre-training {'bought' if bought > 0 else 'cost'} "
-        f"{abs(bought):.1f} points."
+        f"{task}: pre-trained {pretrained:.1%}, random start {random:.1%}, majority class {majority:.1%}. "
+        f"Pre-training {'bought' if bought > 0 else 'cost'} {abs(bought):.1f} points."
     )
 
 

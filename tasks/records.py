@@ -4,6 +4,7 @@ B: records of a batch, S: `max_seq_length`, P: `max_predictions_per_seq`, L: tok
 instance, V: vocabulary.
 """
 
+import zlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -107,11 +108,13 @@ class RecordStatistics(NamedTuple):
         num_records: int.
         num_real_tokens: int, tokens that are not padding.
         answer_counts: int64, shape (V,), how often each WordPiece is the answer at a masked position.
+        checksum: int, CRC-32 of all numbers in the files' order.
     """
 
     num_records: int
     num_real_tokens: int
     answer_counts: np.ndarray
+    checksum: int
 
 
 def scan_records(
@@ -131,7 +134,7 @@ def scan_records(
     """
     lengths = {"max_seq_length": max_seq_length, "max_predictions_per_seq": max_predictions_per_seq}
     limits = _limits(vocabulary_size, max_seq_length)
-    num_records = num_real_tokens = 0
+    num_records = num_real_tokens = checksum = 0
     answer_counts = np.zeros(vocabulary_size, np.int64)
     for path in files:
         first_record = 1
@@ -140,13 +143,15 @@ def scan_records(
             answers = batch["mask_ids"][batch["mask_weights"] > 0]
             answer_counts += np.bincount(answers, minlength=vocabulary_size)
             num_real_tokens += int(batch["padding_mask"].sum())
+            for name in _FEATURE_NAMES:
+                checksum = zlib.crc32(np.ascontiguousarray(batch[name]), checksum)
             first_record += len(batch["token_ids"])
             if progress is not None:
                 progress.update(len(batch["token_ids"]))
         num_records += first_record - 1
     if not num_records:
         raise InputError(f"{', '.join(files)}: no record. Create the data again with bert-create-pretraining-data.")
-    return RecordStatistics(num_records, num_real_tokens, answer_counts)
+    return RecordStatistics(num_records, num_real_tokens, answer_counts, checksum)
 
 
 def _limits(vocabulary_size: int, max_seq_length: int) -> dict[str, int]:

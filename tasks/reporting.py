@@ -4,6 +4,7 @@ import dataclasses
 import os
 import sys
 import time
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
@@ -87,6 +88,12 @@ class Reporter:
         row = {name: float(mean) for name, mean in zip(names, means, strict=True) if name != "examples"}
         self.history.training.append({"step": step, **row})
         self._write_events("train", step, row)
+
+    def complete(self, step: int, evaluate: Callable[[], dict[str, float]] | None) -> None:
+        """Evaluates at a checkpoint's step and saves the report, if that is wanted and not yet in the history."""
+        if evaluate is not None and all(row["step"] != step for row in self.history.evaluations):
+            self.evaluation(step, evaluate())
+            self.save()
 
     def evaluation(self, step: int, figures: dict[str, float]) -> None:
         """Adds an evaluation to the history and to TensorBoard, and shows it above the progress bar."""

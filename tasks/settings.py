@@ -1,6 +1,9 @@
 """The settings that every training shares, and which of them may change when a stopped training continues."""
 
 import dataclasses
+import zlib
+
+import numpy as np
 
 # Where and how fast a training runs, not what it computes.
 CHANGEABLE = frozenset(
@@ -35,3 +38,38 @@ class TrainingSettings:
     num_gpus: int | None = None
     mixed_precision: str = "float32"
     jit_compile: bool = False
+
+
+def identify(
+    settings: TrainingSettings, backbone, tokenizer, *, weights_are_loaded: bool, changeable: frozenset = CHANGEABLE
+) -> dict:
+    """What must stay when a stopped training continues: what it computes, not where, nor how fast.
+
+    The encoder is told by content, since a path may move, and what is there may change.
+
+    Args:
+        settings: the task's.
+        backbone: BertBackbone as the training starts from it, before a checkpoint is restored.
+        tokenizer: BertTokenizer.
+        weights_are_loaded: False for new weights, which follow from `random_seed` (but on another device not bit by
+            bit); they are left out.
+        changeable: names of the settings that may change, or that the encoder's content stands for.
+
+    Returns:
+        JSON values by name, for `tasks.checkpoints.keep_settings`.
+    """
+    kept = {name: value for name, value in dataclasses.asdict(settings).items() if name not in changeable}
+    return {
+        **kept,
+        **backbone.bert_config.to_dict(),
+        "do_lower_case": tokenizer.lowercase,
+        "vocabulary_checksum": zlib.crc32("\n".join(tokenizer.get_vocabulary()).encode()),
+        "weights_checksum": _weights_checksum(backbone) if weights_are_loaded else None,
+    }
+
+
+def _weights_checksum(backbone) -> int:
+    total = 0
+    for weight in backbone.get_weights():
+        total = zlib.crc32(np.ascontiguousarray(weight), total)
+    return total

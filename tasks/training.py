@@ -64,7 +64,7 @@ class Trainer:
         output_dir: gets `checkpoints/`, `events/`, `history.json` and `curve.png`.
         strategy: `tf.distribute.Strategy` of one process; None: the current one.
         gradient_accumulation_steps: micro-batches that a replica's batch is split into, to save memory.
-        clip_norm: largest global norm of the gradients; None: no clipping.
+        clip_norm: largest global norm of the gradients (google-research/bert: 1.0); None: no clipping.
         jit_compile: compile forward and backward pass with XLA.
         random_seed: seed of the dropout masks, which are a function of it, the step, the replica and the layer.
 
@@ -142,7 +142,8 @@ class Trainer:
             num_steps: number of training steps, the finished ones included.
             steps_per_call: most steps done between two returns to Python; fewer if they take long.
             save_checkpoints_steps: steps between checkpoints; one more is saved at the end.
-            evaluate: called after every checkpoint; returns figures by name for history, events and curve.
+            evaluate: called after every checkpoint, and first of all if the run was stopped between the newest
+                checkpoint and its evaluation; returns figures by name for history, events and curve.
             keep_checkpoints: how many to keep.
             description: the progress bar's title.
 
@@ -156,7 +157,10 @@ class Trainer:
         step = self.restore()
         checkpoints = self._checkpoints()
         with Reporter(self.output_dir, step, num_steps, description) as report:
+            if step:
+                report.complete(step, evaluate)
             if step >= num_steps:
+                report.save()
                 return report.history
             iterator = iter(self.strategy.experimental_distribute_dataset(make_dataset(step)))
             intervals = (save_checkpoints_steps, max(1, num_steps // RECORDS))
@@ -173,10 +177,9 @@ class Trainer:
                 if at_end or step % intervals[1] == 0:
                     report.record(step, self._figure_names)
                 if at_end or step % save_checkpoints_steps == 0:
+                    report.save()  # Before the checkpoint: rows beyond it do no harm, missing ones never come back.
                     checkpoints.save(keep_checkpoints)
-                    if evaluate is not None:
-                        report.evaluation(step, evaluate())
-                    report.save()
+                    report.complete(step, evaluate)
             return report.history
 
     def restore(self) -> int:

@@ -230,7 +230,7 @@ def test_lora_adapts_attention_only():
     assert all("query_key_value" in variable.path for variable in backbone.trainable_variables)
 
 
-def _hugging_face_directory(tmp_path, change_config=None, drop=None, cut=None):
+def _hugging_face_directory(tmp_path, change_config=None, drop=None, cut=None, rename=lambda name: name):
     import json
 
     from safetensors.numpy import load_file, save_file
@@ -240,11 +240,28 @@ def _hugging_face_directory(tmp_path, change_config=None, drop=None, cut=None):
         config = {**json.load(file), **(change_config or {})}
     (tmp_path / "config.json").write_text(json.dumps(config))
     tensors = load_file(os.path.join(source, "model.safetensors"))
-    save_file({name: value for name, value in tensors.items() if name != drop}, tmp_path / "model.safetensors")
+    tensors = {rename(name): value for name, value in tensors.items() if name != drop}
+    save_file(tensors, tmp_path / "model.safetensors")
     if cut:
         content = (tmp_path / "model.safetensors").read_bytes()
         (tmp_path / "model.safetensors").write_bytes(content[:cut])
     return str(tmp_path)
+
+
+def test_old_names_of_hugging_face_are_read(tmp_path):
+    def old(name):  # as in the file of bert-base-uncased
+        return "bert." + name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+
+    backbone = BertBackbone.from_preset(_hugging_face_directory(tmp_path, rename=old))
+    expected = BertBackbone.from_preset(minilm_directory())
+    for a, b in zip(backbone.get_weights(), expected.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_more_tokens_than_positions_are_refused():
+    backbone = BertBackbone(**TINY, max_sequence_length=8)
+    with pytest.raises(ValueError, match="at most `max_sequence_length` tokens. Received: 9 tokens"):
+        backbone(random_batch(sequence=9))
 
 
 @pytest.mark.parametrize(
@@ -272,7 +289,10 @@ def test_weights_that_are_nowhere_list_what_was_tried(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setenv("KERAS_BERT_HOME", str(tmp_path))
-    with pytest.raises(InputError, match=r"tiny: weights not found. Tried: .*tiny \(not there\).*load_weights=False"):
+    with pytest.raises(
+        InputError,
+        match=r"tiny: config.json, model.safetensors not found. Tried: .*tiny \(not there\).*load_weights=False",
+    ):
         BertBackbone.from_preset("tiny")
 
 

@@ -59,6 +59,11 @@ def test_a_written_file_reads_back(tmp_path, activation):
         ({"hidden_act": "swish"}, "unknown hidden_act 'swish'"),
         ({"vocab_size": 0}, "`vocabulary_size` must be a positive integer"),
         ({"hidden_dropout_prob": 1.0}, "`dropout` must lie in"),
+        ({"hidden_dropout_prob": "0.1"}, "`dropout` must lie in"),
+        ({"hidden_dropout_prob": None}, "`dropout` must lie in"),
+        ({"hidden_act": ["gelu"]}, r"unknown hidden_act \['gelu'\]"),
+        ({"initializer_range": "small"}, "`initializer_range` must be positive"),
+        ({"position_embedding_type": "relative_key"}, "position_embedding_type 'relative_key'"),
         ({"model_type": "gpt2"}, "expected model_type 'bert', found 'gpt2'"),
     ],
 )

@@ -198,6 +198,13 @@ def test_settings_out_of_range_are_refused(text, tmp_path, monkeypatch, changes,
         create(text, **{"output_file": str(tmp_path / "out"), **changes})
 
 
+def test_an_output_path_with_a_comma_is_refused(text, tmp_path):
+    (tmp_path / "a,b").mkdir()
+    with pytest.raises(InputError, match="a comma separates files here, but .*/a,b is one directory"):
+        create(text, f"{tmp_path}/a,b/train.tfrecord")
+    assert os.listdir(tmp_path) == ["a,b"]
+
+
 def test_a_vocabulary_without_mask_is_refused(text, tmp_path):
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\nw1\n")
     with pytest.raises(InputError, match=r"vocab.txt.*\[MASK\]"):

@@ -59,15 +59,15 @@ def collect(packages, **arguments):
     return docstrings.collect(packages, directories=packages, num_workers=1, **arguments)
 
 
-def numbered(package, count, sentences=1):
-    """Documents of one package, with as many sentences in each."""
+def numbered(package, count, sentences=1, start=0):
+    """Documents of one package, with as many sentences in each, numbered from `start`."""
     return [
         Document(
             package,
             f"{package}.m{i}",
             [f"The sentence {j} of module {i} in {package[0]} here." for j in range(sentences)],
         )
-        for i in range(count)
+        for i in range(start, start + count)
     ]
 
 
@@ -184,7 +184,7 @@ def test_write_gives_a_sentence_a_line_and_a_blank_line_after_a_document(tmp_pat
 
 def test_labels_are_the_largest_packages_in_equal_shares():
     training = Corpus(numbered("apple", 30) + numbered("berry", 20) + numbered("cherry", 5))
-    dev = Corpus(numbered("apple", 4) + numbered("berry", 3))
+    dev = Corpus(numbered("apple", 4, start=30) + numbered("berry", 3, start=20))
     rows, dev_rows = docstrings.label_sentences(training, dev, num_packages=2, max_training_rows=15, max_dev_rows=10)
     assert collections.Counter(label for _, label in rows) == {"apple": 15, "berry": 15}
     assert collections.Counter(label for _, label in dev_rows) == {"apple": 3, "berry": 3}

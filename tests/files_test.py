@@ -1,6 +1,8 @@
 """Files: errors name path and line; a result appears whole or not at all."""
 
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -33,6 +35,17 @@ def test_expand_files_keeps_pattern_order_and_drops_repeats(tmp_path):
     assert [os.path.basename(path) for path in expand_files(patterns)] == ["c.tsv", "a.txt", "b.txt"]
 
 
+def test_a_path_with_a_comma_is_one_path(tmp_path):
+    directory = tmp_path / "a,b"
+    directory.mkdir()
+    path = str(directory / "c, d.txt")
+    with open(path, "w"):
+        pass
+    assert expand_files(path) == expand_files([path]) == [path]
+    with pytest.raises(InputError, match="found a directory"):
+        expand_files(str(directory))
+
+
 @pytest.mark.parametrize("patterns, message", [("", "No input file"), ("{}/x*", "no such file"), ("{}", "directory")])
 def test_expand_files_refuses(tmp_path, patterns, message):
     with pytest.raises(InputError, match=message):
@@ -59,6 +72,61 @@ def test_a_directory_is_replaced_whole(tmp_path):
                 file.write(content)
     assert os.listdir(path) == ["new"]
     assert os.listdir(tmp_path) == ["model"]
+
+
+def write_directory(path, content):
+    with atomic_path(str(path)) as temporary:
+        os.makedirs(temporary)
+        with open(os.path.join(temporary, content), "w") as file:
+            file.write(content)
+
+
+def test_a_directory_survives_an_interruption_between_the_renames(tmp_path, monkeypatch):
+    path = tmp_path / "model"
+    write_directory(path, "old")
+    rename = os.rename
+
+    def interrupted(source, target):
+        if target == str(path) and not source.endswith("-old"):
+            raise KeyboardInterrupt
+        rename(source, target)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(os, "rename", interrupted)
+        write_directory(path, "new")
+    assert os.listdir(path) == ["old"]
+    assert os.listdir(tmp_path) == ["model"]
+
+
+@pytest.fixture
+def dead_process():
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait(timeout=60)
+    return process.pid
+
+
+def test_what_a_killed_process_left_is_removed(tmp_path, dead_process):
+    living = f".out.partial-{os.getppid()}"
+    others = [".out.txt.partial-1x", ".other.partial-1"]
+    for name in (living, *others):
+        (tmp_path / name).write_text("of someone else")
+    (tmp_path / f".out.partial-{dead_process}").mkdir()
+    (tmp_path / f".out.partial-{dead_process}" / "file").write_text("half")
+    (tmp_path / f".out.partial-{dead_process}-old").write_text("retired")
+    (tmp_path / f".out.partial-{os.getpid()}").mkdir()  # of a process that had the same number
+    (tmp_path / "out").write_text("before")
+    write_json(str(tmp_path / "out"), 1)
+    assert sorted(os.listdir(tmp_path)) == sorted(["out", living, *others])
+
+
+def test_a_directory_that_a_killed_process_had_put_aside_comes_back(tmp_path, dead_process):
+    aside = tmp_path / f".model.partial-{dead_process}-old"
+    aside.mkdir()
+    (aside / "old").write_text("")
+    with pytest.raises(RuntimeError), atomic_path(str(tmp_path / "model")):
+        raise RuntimeError("stopped")
+    assert os.listdir(tmp_path) == ["model"]
+    assert os.listdir(tmp_path / "model") == ["old"]
 
 
 def test_bad_json_names_its_line(tmp_path):

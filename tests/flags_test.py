@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -43,6 +44,17 @@ def main(argv):
         raise InputError("corpus.txt:3: not valid UTF-8.\\nConvert it.")
     if flags.FLAGS.own_flag == "interrupt":
         raise KeyboardInterrupt
+    if flags.FLAGS.own_flag == "full":
+        raise OSError(28, "No space left on device")
+    if flags.FLAGS.own_flag == "directory":
+        from keras_bert.files import write_json
+        write_json(flags.FLAGS.output_dir, {})
+    if flags.FLAGS.own_flag == "wait":
+        import time
+        from keras_bert.files import atomic_path
+        with atomic_path(flags.FLAGS.output_dir) as temporary, open(temporary, "w"):
+            print("waiting", flush=True)
+            time.sleep(60)
     if flags.FLAGS.own_flag == "bug":
         raise KeyError("a bug")
     import os
@@ -107,6 +119,10 @@ def test_help_lists_own_and_shared_flags(call, as_script, option):
         assert f"\n  --{flag}: " in done.stdout
     assert "one_device|mirrored" in done.stdout
     assert "--tpu" not in done.stdout
+    text = " ".join(done.stdout.split())
+    assert "the masked-LM and next-sentence heads start anew" in text
+    assert "all weights are random: --preset gives the sizes only" in text
+    assert "one token a line." in text and "one token a line; default" not in text
 
 
 WRONG = {
@@ -154,6 +170,29 @@ def test_errors_of_the_command(call, as_script):
     done = call("--output_dir=out", "--own_flag=bug", as_script=as_script)
     assert done.returncode == 1
     assert "KeyError: 'a bug'" in done.stderr.splitlines()[-1]  # A bug keeps its traceback.
+
+
+def test_errors_of_the_operating_system_are_one_line(call, tmp_path):
+    (tmp_path / "metrics.json").mkdir()
+    done = call(f"--output_dir={tmp_path}/metrics.json", "--own_flag=directory")
+    assert done.returncode == 1
+    assert done.stderr == f"bert-demo: error: {tmp_path}/metrics.json: Is a directory\n"
+    done = call("--output_dir=out", "--own_flag=full")
+    assert done.returncode == 1
+    assert done.stderr == "bert-demo: error: [Errno 28] No space left on device\n"
+    assert not [name for name in os.listdir(tmp_path) if ".partial" in name]
+
+
+def test_sigterm_leaves_nothing_half_written(call, tmp_path):
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join([str(tmp_path), os.getcwd()]))
+    command = [sys.executable, "-m", "demo_command", f"--output_dir={tmp_path}/result", "--own_flag=wait"]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"waiting\n"
+        assert [name for name in os.listdir(tmp_path) if ".partial" in name]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=30) == 143
+        assert process.stderr.read() == b""
+    assert not [name for name in os.listdir(tmp_path) if "result" in name]
 
 
 @pytest.mark.parametrize("as_script", [True, False])

@@ -49,6 +49,15 @@ def test_csv_with_quotes_commas_and_texts_over_several_lines(tmp_path):
     assert table == data.Table(path, [2, 4], ['one, "two"\nthree', "plain"], None, ["a", "b"])
 
 
+def test_csv_takes_texts_of_any_length(tmp_path):
+    long = "word " * 40_000  # Python's own limit is 131,072 characters
+    path = write(tmp_path, "train.csv", f'label,text\na,"{long}"\n'.encode())
+    assert data.read_table(path, TABLE).texts == [long]
+    path = write(tmp_path, "train.csv", f'label,text\na,"{long}\n'.encode())
+    with pytest.raises(InputError, match="train.csv:2: not valid CSV .* Close every quote"):
+        data.read_table(path, TABLE)
+
+
 def test_tsv_has_no_quoting(tmp_path):
     path = write(tmp_path, "train.tsv", 'text\tother\tlabel\n"open\tsaid "x", y\t1\nb\tc\t0\n')
     table = data.read_table(path, PAIRS)

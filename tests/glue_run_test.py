@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 
@@ -141,11 +142,33 @@ def test_a_finished_training_is_kept_and_other_settings_are_refused(run, preset,
     again = classify(**settings)
     assert again["accuracy"] == results["accuracy"] and again["loss"] == pytest.approx(results["loss"], rel=1e-5)
     assert sorted(os.listdir(output_dir / "checkpoints")) == checkpoints
+    assert again["train_seconds"] == results["train_seconds"] == json.loads(
+        (output_dir / "metrics.json").read_text())["train_seconds"]  # fmt: skip
     with pytest.raises(InputError, match=re.escape("holds a training with learning_rate=0.003. It cannot continue")):
         classify(**{**settings, "learning_rate": 1e-3})
     other = write_rows(output_dir / "other.csv", [("words", "kind"), *toy_rows(60, 5)])
-    with pytest.raises(InputError, match="holds a training with training_rows_checksum="):
+    with pytest.raises(InputError, match="holds a training with train_rows_checksum="):
         classify(**{**settings, "train_file": other})
+
+
+def test_a_preset_may_move_but_not_change(preset, tables, tmp_path):
+    shutil.copytree(preset, tmp_path / "a")
+    settings = {"output_dir": str(tmp_path / "run"), "data_dir": str(tables), **COLUMNS, **TRAINING,
+                "num_train_epochs": 0.2, "do_train": True}  # fmt: skip
+    results = classify(preset=str(tmp_path / "a"), **settings)
+    (tmp_path / "a").rename(tmp_path / "b")
+    assert classify(preset=str(tmp_path / "b"), **settings) == results
+    backbone = BertBackbone.from_preset(str(tmp_path / "b"))
+    weights = backbone.get_weights()
+    backbone.set_weights([*weights[:-1], weights[-1] + 0.1])
+    backbone.save_to_preset(str(tmp_path / "b"))
+    with pytest.raises(InputError, match="holds a training with weights_checksum="):
+        classify(preset=str(tmp_path / "b"), **settings)
+    backbone.set_weights(weights)
+    backbone.save_to_preset(str(tmp_path / "b"))
+    BertTokenizer([*VOCABULARY[:-2], VOCABULARY[-1], VOCABULARY[-2]]).save_to_preset(str(tmp_path / "b"))
+    with pytest.raises(InputError, match="holds a training with vocabulary_checksum="):
+        classify(preset=str(tmp_path / "b"), **settings)
 
 
 def test_a_stopped_training_continues_as_if_it_had_not_been_stopped(run, preset, tables, tmp_path, monkeypatch):
@@ -163,7 +186,7 @@ def test_a_stopped_training_continues_as_if_it_had_not_been_stopped(run, preset,
     results = classify(**settings)
     assert results["loss"] == pytest.approx(run[1]["loss"], rel=1e-4)
     evaluations = json.loads((tmp_path / "history.json").read_text())["evaluations"]
-    assert [row["step"] for row in evaluations] == [80, 101]
+    assert [row["step"] for row in evaluations] == [40, 80, 101]
 
 
 def test_load_weights_takes_the_preset_s_and_noload_random_ones(preset):
@@ -228,6 +251,8 @@ def test_sst2_and_cola_by_name(preset, tmp_path):
 
 def test_a_wrong_dev_label_is_one_line_and_exit_status_1(preset, tables, tmp_path):
     dev = write_rows(tmp_path / "dev.csv", [("words", "kind"), ("cat", "animal"), ("rose\nred", "plant")])
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "flags.json").write_text("of the call before")
     command = [sys.executable, "-X", "importtime", "-m", "tasks.glue.run", f"--train_file={tables}/train.csv",
                f"--dev_file={dev}", "--text_column=words", "--label_column=kind", f"--preset={preset}", "--do_train",
                "--do_eval", f"--output_dir={tmp_path}/run"]  # fmt: skip
@@ -238,3 +263,4 @@ def test_a_wrong_dev_label_is_one_line_and_exit_status_1(preset, tables, tmp_pat
     assert messages[0].endswith(f"error: {dev}:3: unknown label 'plant'. Expected 'animal', 'tool'.")
     imported = {line.split("|")[-1].strip() for line in done.stderr.splitlines()}
     assert "tasks.glue.data" in imported and "tensorflow" not in imported
+    assert (tmp_path / "run" / "flags.json").read_text() == "of the call before"

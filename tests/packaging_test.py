@@ -138,6 +138,10 @@ def test_version_is_said_once_and_the_same():
     assert re.search(r'version = "([^"]+)"', read("MODULE.bazel"))[1] == version.split(".dev")[0]
 
 
+def test_readme_has_no_placeholder():
+    assert not re.search(r"^[A-Z][A-Z_]{5,}$", read("README.md"), re.MULTILINE)
+
+
 def test_where_is_paths_exist():
     section = read("README.md").split("Where is", 1)[1].split("\n## ")[0]
     rows = [line for line in section.splitlines() if line.startswith("|") and "`" in line]

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -103,9 +104,8 @@ def test_the_preset_holds_the_encoder_and_its_tokenizer(trained, data):
 def test_a_finished_run_is_not_trained_again(trained, data):
     output_dir, metrics = trained
     again = pretrain(**settings(data, output_dir))
-    assert "train_seconds" not in again
-    for name, value in again.items():
-        assert value == pytest.approx(metrics[name], rel=1e-6), name
+    assert again == pytest.approx(metrics, rel=1e-6)  # the training's speed among them
+    assert json.loads((output_dir / "metrics.json").read_text()) == again
 
 
 def test_evaluation_alone_restores_the_checkpoint(trained, data):
@@ -113,24 +113,58 @@ def test_evaluation_alone_restores_the_checkpoint(trained, data):
     alone = pretrain(**settings(data, output_dir, do_train=False))
     for name in ("masked_lm_accuracy", "masked_lm_loss", "next_sentence_accuracy", "unigram_accuracy"):
         assert alone[name] == pytest.approx(metrics[name], rel=1e-6)
+    assert alone["train_seconds"] == metrics["train_seconds"] and alone["train_steps"] == NUM_STEPS
     part = pretrain(**settings(data, output_dir, do_train=False, max_eval_steps=1))
     assert part["masked_lm_loss"] != alone["masked_lm_loss"]
+    written = json.loads((output_dir / "flags.json").read_text())
+    given = settings(data, output_dir, do_train=False, max_eval_steps=1)
+    assert {name: written[name] for name in given} == given
+    assert written["optimizer"] == "bert-2018" and set(written) == set(stages.Settings.__dataclass_fields__)
 
 
 def test_other_settings_do_not_continue_a_run(trained, data):
+    flags = (trained[0] / "flags.json").read_bytes()
     with pytest.raises(InputError, match="holds a training with learning_rate=0.003. It cannot continue with 0.001"):
         pretrain(**settings(data, trained[0], learning_rate=0.001))
+    with pytest.raises(InputError, match="holds a training with num_layers=1. It cannot continue with 2"):
+        pretrain(**settings(data, trained[0], num_layers=2))
+    assert (trained[0] / "flags.json").read_bytes() == flags
+
+
+def test_a_run_may_move_but_its_data_may_not_change(trained, data, tmp_path):
+    shutil.copytree(trained[0], tmp_path / "out")
+    shutil.copytree(data, tmp_path / "data")
+    moved = {**settings(tmp_path / "data", tmp_path / "out"), "do_eval": False}
+    assert pretrain(**moved)["train_steps"] == NUM_STEPS
+    pieces = (data / "vocab.txt").read_text().split()
+    (tmp_path / "data" / "vocab.txt").write_text("\n".join([*pieces[:-2], pieces[-1], pieces[-2]]) + "\n")
+    with pytest.raises(InputError, match="holds a training with vocabulary_checksum="):
+        pretrain(**moved)
+    shutil.copy(data / "vocab.txt", tmp_path / "data")
+    shutil.copy(data / "held_out.tfrecord", tmp_path / "data" / "train.tfrecord")
+    with pytest.raises(InputError, match="holds a training with train_records="):
+        pretrain(**moved)
 
 
 def test_a_longer_training_from_the_weights_of_a_preset(trained, data, tmp_path):
-    preset = str(trained[0] / "preset")
+    preset = str(tmp_path / "a")
+    shutil.copytree(trained[0] / "preset", preset)
     changes = {"preset": None, "num_layers": None, "num_heads": None, "hidden_dim": None, "init_checkpoint": preset}
     changes |= {"num_train_steps": 1, "num_warmup_steps": 1, "do_eval": False}  # the first step's rate is 0
-    metrics = pretrain(**settings(data, tmp_path, **changes))
+    metrics = pretrain(**settings(data, tmp_path / "out", **changes))
     assert metrics["train_steps"] == 1 and "masked_lm_loss" not in metrics
     before = BertBackbone.from_preset(preset).get_weights()
-    after = BertBackbone.from_preset(str(tmp_path / "preset")).get_weights()
+    after = BertBackbone.from_preset(str(tmp_path / "out" / "preset")).get_weights()
     assert all(np.array_equal(one, other) for one, other in zip(before, after, strict=True))
+    # What it starts from may move, but not change.
+    os.rename(preset, tmp_path / "b")
+    changes["init_checkpoint"] = str(tmp_path / "b")
+    assert pretrain(**settings(data, tmp_path / "out", **changes)) == metrics
+    backbone = BertBackbone.from_preset(str(tmp_path / "b"))
+    backbone.set_weights([*before[:-1], before[-1] + 0.1])
+    backbone.save_to_preset(str(tmp_path / "b"))
+    with pytest.raises(InputError, match="holds a training with weights_checksum="):
+        pretrain(**settings(data, tmp_path / "out", **changes))
 
 
 def test_architecture_comes_from_preset_or_file(data, tmp_path):
@@ -218,7 +252,7 @@ def test_help_lists_the_flags():
         assert name in result.stdout
 
 
-def test_the_command_writes_its_flags_and_reports_errors_in_one_line(data, tmp_path):
+def test_the_command_reports_errors_in_one_line_and_writes_nothing(data, tmp_path):
     given = settings(data, tmp_path / "out", vocab_file=str(tmp_path / "missing.txt"))
     arguments = [
         f"--{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in given.items()
@@ -226,6 +260,4 @@ def test_the_command_writes_its_flags_and_reports_errors_in_one_line(data, tmp_p
     result = command(*arguments)
     assert result.returncode == 1
     assert result.stderr.count("\n") == 1 and "missing.txt: cannot be read" in result.stderr
-    written = json.loads((tmp_path / "out" / "flags.json").read_text())
-    assert {name: written[name] for name in given} == given
-    assert written["optimizer"] == "bert-2018"
+    assert not (tmp_path / "out").exists()

@@ -10,9 +10,6 @@ import time
 
 import pytest
 
-from keras_bert.errors import InputError
-from tasks.quickstart import read_corpus
-
 TOPICS = {
     "ships": "ship harbour sailor anchor wave storm captain mast rope tide",
     "bread": "flour oven yeast dough baker crust butter loaf salt kitchen",
@@ -89,21 +86,3 @@ def test_interrupted_then_continued_to_answers(tmp_path):
     status, _, err = finish(start(tmp_path, "--random_seed=7"), tmp_path)
     assert (status, err.count("\n")) == (1, 1)
     assert "random_seed was 12345, is 7" in err
-
-
-def test_files_are_labels_and_blank_lines_end_documents(tmp_path):
-    (tmp_path / "a.txt").write_text("one  two\nthree\n\n\nfour\n")
-    (tmp_path / "b.txt").write_text("five")
-    corpus = read_corpus([str(tmp_path / "a.txt"), str(tmp_path / "b.txt")])
-    assert [(document.package, document.sentences) for document in corpus.documents] == [
-        ("a", ["one two", "three"]),
-        ("a", ["four"]),
-        ("b", ["five"]),
-    ]
-    assert len({document.module for document in corpus.documents}) == 3
-
-
-def test_a_text_without_text_is_refused(tmp_path):
-    (tmp_path / "a.txt").write_text("\n \n")
-    with pytest.raises(InputError, match=r"a\.txt: no text"):
-        read_corpus([str(tmp_path / "a.txt")])

@@ -86,6 +86,16 @@ def test_scan_counts_records_tokens_and_answers(tmp_path):
     assert np.array_equal(statistics.answer_counts, expected)
 
 
+def test_the_checksum_is_of_the_numbers_not_of_names(tmp_path):
+    def checksum(name, record):
+        return scan_records([write(tmp_path / name, [google_record(), record])], vocabulary_size=V, **LENGTHS).checksum
+
+    plain = checksum("a", google_record())
+    assert checksum("b", model_garden_record()) == plain  # the same numbers under other names
+    assert checksum("a", google_record(next_sentence_labels=[0])) != plain
+    assert checksum("a", google_record(masked_lm_weights=[1.0, 0.5, 0.0])) != plain
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -1,49 +1,23 @@
 """export_model: the directory alone answers as the Keras model, on every text; versions appear whole or not at all."""
 
 import os
-import random
+import platform
 import shutil
-import time
+import subprocess
+import sys
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from toy_classifier import LABELS, SEQUENCE_LENGTH, VOCABULARY, assets, classifier
 
 from export import run as export_run
 from export import saved_model, serving, verify
 from export.probes import classifier_probes
-from keras_bert import BertBackbone, BertPreprocessor, BertTokenizer
+from keras_bert import BertPreprocessor, BertTokenizer
 from keras_bert.errors import InputError
-from tasks.glue.model import build_classifier, save_classifier
-
-LABELS = ["bad", "good", "Ünklar"]
-SEQUENCE_LENGTH = 32
-PIECES = ["the", "cat", "sat", "##s", "on", "mat", "word", "##ing", "a", "long", "text", "σας", "σασ", "中", "文"]
-VOCABULARY = [
-    *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
-    *[chr(code) for code in range(33, 127) if chr(code) != "a"],
-    *["##" + chr(code) for code in range(97, 123) if chr(code) != "s"],
-    *PIECES,
-]
-
-
-def _classifier(dtype=None, seed: int = 1) -> keras.Model:
-    keras.utils.set_random_seed(seed)
-    backbone = BertBackbone(
-        len(VOCABULARY),
-        num_layers=2,
-        num_heads=2,
-        hidden_dim=32,
-        intermediate_dim=64,
-        max_sequence_length=48,
-        dtype=dtype,
-    )
-    model = build_classifier(backbone, len(LABELS))
-    generator = np.random.default_rng(seed)
-    for weight in model.weights:  # fresh weights give nearly equal probabilities, which hide mistakes
-        weight.assign(generator.normal(1.0 if "gamma" in weight.path else 0.0, 0.3, size=weight.shape))
-    return model
+from tasks.glue.model import save_classifier
 
 
 def _listing(directory: str) -> list[str]:
@@ -59,7 +33,7 @@ def exported(tmp_path_factory):
     preprocessor = BertPreprocessor(BertTokenizer(str(vocabulary)), SEQUENCE_LENGTH)
     result = {}
     for num_texts in (1, 2):
-        model = _classifier()
+        model = classifier()
         written = saved_model.export_model(
             model, preprocessor, str(root / f"base{num_texts}"), labels=LABELS, num_texts=num_texts
         )
@@ -92,7 +66,7 @@ def test_a_moved_directory_answers_alike_in_a_fresh_process(exported, num_texts)
 def test_probes_tell_models_apart(exported):
     """The comparison has teeth: another model's answers are far from the allowed difference."""
     _, preprocessor, directory = exported[1]
-    probes = classifier_probes(_classifier(seed=2), preprocessor, LABELS, 1)
+    probes = classifier_probes(classifier(seed=2), preprocessor, LABELS, 1)
     with pytest.raises(verify.VerificationError, match="differs by"):
         verify.verify(directory, probes, verify.stored_weight_bytes(directory))
 
@@ -194,72 +168,41 @@ def test_nothing_padded_and_nothing_foreign_in_the_graph(exported):
         assert report.num_probes == 9
 
 
-# === The bound on text ===
-
-# Everything that makes cutting delicate: final sigma and what it looks past, accents, deleted characters, invalid
-# bytes, CJK, white space of all kinds.
-_DELICATE = [
-    *(" ", "  ", "\t", "\n", "\u00a0", "\u2003", "\u2028", "\x0b", "\x00", "\ufffd", "\u200b", "\u00ad"),
-    *("Σ", "σ", "ΑΣ", "Α", "a", "ab", "Z", "9", "'", ".", ":", "^", "`", "!", "-", "_", "(", "\u2019", "·", "…"),
-    *("\u0301", "e\u0301", "é", "\u0338", "\u0f71\u0f72", "\u093e", "中", "文", "\uf900", "\U00020000", "가", "ß", "İ"),
-    *("word", "the cat", "\U0001f600", "\u3002", "ǅ"),
-]
+# === The model that is served ===
 
 
-@pytest.mark.parametrize("lowercase", [True, False])
-def test_cutting_a_text_never_changes_its_first_tokens(lowercase):
-    generator = random.Random(3 + lowercase)
-    texts = []
-    for _ in range(1500):
-        few = generator.sample(_DELICATE, generator.randint(2, 7))
-        parts = [generator.choice(few).encode() for _ in range(generator.randint(1, 150))]
-        if generator.random() < 0.2:
-            parts.insert(
-                generator.randrange(len(parts)), generator.choice([b"\xff", b"\xe4\xb8", b"\xc3", b"\xf0\x9f"])
-            )
-        texts.append(b"".join(parts))
-    tokenizer = BertTokenizer(VOCABULARY + ["Σ", "ς", "Α", "##σ", "##ς", "##Σ", "α", "##α"], lowercase=lowercase)
-    bound = tf.function(lambda batch, number: serving.bound_texts(batch, tokenizer, number))
-    for num_tokens in (1, 4):  # looks of 8 and 32 bytes: most texts are cut, many after several looks
-        bounded = bound(tf.constant(texts), num_tokens)
-        expected = tokenizer.tokenize(tf.constant(texts))[:, :num_tokens].to_list()
-        assert tokenizer.tokenize(bounded)[:, :num_tokens].to_list() == expected
-        shorter = tf.strings.length(bounded) < tf.strings.length(tf.constant(texts))
-        assert tf.reduce_mean(tf.cast(shorter, tf.float32)) > 0.3
+def test_the_served_backbone_computes_real_tokens_only(monkeypatch, tmp_path):
+    served = []
+    functions = serving.classifier_functions
+    monkeypatch.setattr(
+        serving, "classifier_functions", lambda model, *rest: served.append(model) or functions(model, *rest)
+    )
+    monkeypatch.setattr(verify, "fresh_answers", lambda _, probes: [probe.outputs for probe in probes])
+    model = classifier()
+    saved_model.export_model(model, assets(), str(tmp_path), labels=LABELS)
+    assert serving.find_backbone(served[0]).layout == "unpadded"
+    assert serving.find_backbone(model).layout == "rectangular"
 
 
-@pytest.mark.parametrize(
-    "text", ["word " * 200_000, "中文" * 150_000, "(!)" * 300_000, "the cat, " * 100_000, "." * 2**20]
-)
-def test_a_huge_text_is_cut_to_about_what_is_used(text):
-    tokenizer = BertTokenizer(VOCABULARY)
-    bounded = serving.bound_texts(tf.constant([text, "short"]), tokenizer, 128)
-    assert tf.strings.length(bounded).numpy().tolist()[0] <= 4 * 8 * 128
-    assert bounded[1] == "short"
-
-
-def test_a_megabyte_costs_about_what_a_full_length_costs(loaded):
-    ask = loaded[1].signatures["serving_default"]
-    times = {}
-    for name, text in {"full": "word " * 100, "huge": "word " * 200_000}.items():
-        batch = tf.constant([text])
-        ask(text=batch)
-        rounds = []
-        for _ in range(15):
-            start = time.perf_counter()
-            ask(text=batch)
-            rounds.append(time.perf_counter() - start)
-        times[name] = np.median(rounds)
-    # Uncut, tokenizing the megabyte takes tens of milliseconds.
-    assert times["huge"] < times["full"] + 0.01
+def test_a_backbone_is_found_by_its_class_not_by_its_name():
+    renamed = keras.Model(
+        inner := keras.Input([3]), keras.layers.Dense(2, name="BertBackbone")(inner), name="BertBackbone"
+    )
+    assert serving.find_backbone(renamed) is None
+    with pytest.raises(ValueError, match="must hold a BertBackbone, to be given the layout 'unpadded'"):
+        saved_model.rebuild(renamed, layout="unpadded")
+    assert saved_model.rebuild(renamed).count_params() == 8
+    model = classifier()
+    nested = keras.Model(model.input, keras.layers.Dense(2)(model(model.input)))
+    assert serving.find_backbone(saved_model.rebuild(nested, layout="unpadded")).layout == "unpadded"
 
 
 # === Precision ===
 
 
 def test_a_mixed_precision_model_is_served_in_float32(tmp_path):
-    model = _classifier(dtype="mixed_bfloat16")
-    preprocessor = BertPreprocessor(BertTokenizer(VOCABULARY), SEQUENCE_LENGTH)
+    model = classifier(dtype="mixed_bfloat16")
+    preprocessor = assets()
     directory = saved_model.export_model(model, preprocessor, str(tmp_path), labels=LABELS)
     meta_graph = verify.read_meta_graph(directory)
     nodes = [*meta_graph.graph_def.node, *(n for f in meta_graph.graph_def.library.function for n in f.node_def)]
@@ -278,8 +221,8 @@ def test_a_mixed_precision_model_is_served_in_float32(tmp_path):
 def quick(monkeypatch):
     """Exports without the fresh process: these tests are about directories."""
     monkeypatch.setattr(verify, "fresh_answers", lambda _, probes: [probe.outputs for probe in probes])
-    preprocessor = BertPreprocessor(BertTokenizer(VOCABULARY), SEQUENCE_LENGTH)
-    model = _classifier()
+    preprocessor = assets()
+    model = classifier()
     return lambda base, **settings: saved_model.export_model(model, preprocessor, str(base), labels=LABELS, **settings)
 
 
@@ -302,6 +245,31 @@ def test_a_version_taken_meanwhile_is_not_replaced(tmp_path, quick, monkeypatch)
     monkeypatch.setattr(verify, "fresh_answers", other_export_wins)
     assert quick(tmp_path) == str(tmp_path / "2")
     assert _listing(tmp_path / "1") == ["theirs"]
+
+
+def test_leading_zeros_count(tmp_path, quick):
+    (tmp_path / "0007").mkdir()
+    with pytest.raises(InputError, match="0007: this version exists"):
+        quick(tmp_path, version=7)
+    assert quick(tmp_path) == str(tmp_path / "8")
+
+
+def test_no_version_after_the_last(tmp_path, quick):
+    (tmp_path / str(2**63 - 1)).mkdir()
+    with pytest.raises(InputError, match="is the last version that there can be"):
+        quick(tmp_path)
+    assert quick(tmp_path, version=5) == str(tmp_path / "5")
+
+
+def test_what_killed_exports_left_is_removed(tmp_path, quick):
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    here = f".partial-{platform.node()}-"
+    kept = {f"{here}{os.getppid()}", ".partial-another-machine-1", ".partial-", f"{here}notes", "notes"}
+    for name in (*kept, f"{here}{ended.pid}", f"{here}{2**40}", f"{here}{os.getpid()}"):
+        (tmp_path / name / "variables").mkdir(parents=True)
+    quick(tmp_path)
+    assert _listing(tmp_path) == sorted([*kept, "1"])
 
 
 def test_a_failing_verification_publishes_nothing(tmp_path, quick, monkeypatch):
@@ -336,12 +304,12 @@ def test_an_interrupted_export_leaves_nothing(tmp_path, quick, monkeypatch):
         ({"labels": ["a", "b", "a"]}, "at least two different names"),
         ({"num_texts": 3}, "`num_texts` must be 1 or 2. Received: num_texts=3"),
         ({"version": -1}, "must not be negative"),
+        ({"version": 2**63}, "must not be negative, and fit an int64"),
     ],
 )
 def test_arguments_that_do_not_fit(tmp_path, settings, message):
-    preprocessor = BertPreprocessor(BertTokenizer(VOCABULARY), SEQUENCE_LENGTH)
     with pytest.raises(ValueError, match=message):
-        saved_model.export_model(_classifier(), preprocessor, str(tmp_path / "x"), **{"labels": LABELS} | settings)
+        saved_model.export_model(classifier(), assets(), str(tmp_path / "x"), **{"labels": LABELS} | settings)
     assert not os.path.exists(tmp_path / "x")
 
 
@@ -357,7 +325,7 @@ def test_a_base_path_that_cannot_be_written(tmp_path, quick):
 def test_bert_export_tells_what_it_did_and_how_to_go_on(tmp_path, quick):
     del quick  # for its stand-in of the fresh process
     model_dir = str(tmp_path / "model")
-    save_classifier(model_dir, _classifier(), BertTokenizer(VOCABULARY), LABELS, SEQUENCE_LENGTH, 1)
+    save_classifier(model_dir, classifier(), BertTokenizer(VOCABULARY), LABELS, SEQUENCE_LENGTH, 1)
     base = str(tmp_path / "mood")
     text = export_run.export(model_dir, base)
     for part in (f"exported: {base}/1", "serving_default", "docker run", "bert-serve --model_name=mood", "curl -d"):
@@ -368,6 +336,21 @@ def test_bert_export_tells_what_it_did_and_how_to_go_on(tmp_path, quick):
     assert _listing(base) == ["1", "README.md"]
     with pytest.raises(InputError, match="this version exists"):
         export_run.export(model_dir, base, version=1)
+
+
+def test_a_name_that_needs_quoting_is_quoted_in_the_commands(tmp_path, quick):
+    del quick
+    model_dir = str(tmp_path / "model")
+    save_classifier(model_dir, classifier(), BertTokenizer(VOCABULARY), LABELS, SEQUENCE_LENGTH, 1)
+    text = export_run.export(model_dir, str(tmp_path / "größe#1"))
+    assert "http://127.0.0.1:8501/v1/models/gr%C3%B6%C3%9Fe%231:predict" in text
+
+
+@pytest.mark.parametrize("name", ["a b", "a:b"])
+def test_bert_export_to_a_path_that_is_no_name_for_a_model(tmp_path, name):
+    with pytest.raises(InputError, match="cannot be a model's name.*--export_dir"):
+        export_run.export(str(tmp_path / "nowhere"), str(tmp_path / name))
+    assert not os.path.exists(tmp_path / name)
 
 
 def test_bert_export_of_a_missing_model(tmp_path):

@@ -29,8 +29,11 @@ def train(corpus, tmp_path, **settings):
         return report, file.read().splitlines()
 
 
-def test_vocabulary_and_report(corpus, tmp_path):
+def test_vocabulary_and_report(corpus, tmp_path, capfd):
     report, pieces = train(corpus, tmp_path, vocab_size=50)
+    shown = capfd.readouterr()
+    assert "count words: 100%" in shown.err and "join pieces: 11 distinct words, up to 50 pieces\n" in shown.err
+    assert shown.out == ""
     assert pieces[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"] == list(SPECIAL_TOKENS)
     assert len(set(pieces)) == len(pieces) == report["vocabulary_size"] == 50
     assert {",", ".", "!", ":", "t", "##e", "the"} < set(pieces) and "##," not in pieces

@@ -1,113 +1,22 @@
-"""The training step against torch and NumPy, two replicas against one device, resuming, broken checkpoints.
+"""The training step against torch and NumPy, two replicas against one device, evaluation, reports.
 
-Run as a script (`training_test.py replicas|killed DIRECTORY`) it does what needs a process of its own.
+Run as a script (`training_test.py replicas DIRECTORY`) it does what needs a process of its own.
 """
 
 import glob
 import json
 import os
-import signal
-import subprocess
 import sys
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from toy_training import WIDTH, ToyObjective, build_model, build_trainer, dataset, draw, repeated, run_as_script
 
 from keras_bert.errors import InputError
-from tasks.optimization import build_optimizer
 from tasks.strategy import build_strategy, set_mixed_precision
 from tasks.training import Objective, Trainer
-
-VOCABULARY, WIDTH, LENGTH = 11, 6, 4  # of the toy model
-
-
-class ToyObjective(Objective):
-    """A weighted token loss, as masked LM, and a loss of each example, as next sentence."""
-
-    epsilon = 1e-5
-
-    def weights(self, features, labels):
-        return {"token": tf.reduce_sum(labels["weights"]), "pair": tf.cast(tf.shape(labels["pair"])[0], tf.float32)}
-
-    def sums(self, outputs, labels):
-        token = tf.nn.sparse_softmax_cross_entropy_with_logits(labels["targets"], outputs["token"])
-        pair = tf.nn.sparse_softmax_cross_entropy_with_logits(labels["pair"], outputs["pair"])
-        return {"token": tf.reduce_sum(labels["weights"] * token), "pair": tf.reduce_sum(pair)}
-
-    def metric_sums(self, outputs, labels):
-        right = tf.argmax(outputs["token"], -1, output_type=tf.int32) == labels["targets"]
-        return {
-            "token_accuracy": (
-                tf.reduce_sum(labels["weights"] * tf.cast(right, tf.float32)),
-                tf.reduce_sum(labels["weights"]),
-            ),
-            "nothing": (tf.constant(0.0), tf.constant(0.0)),
-        }
-
-
-class TiedOutput(keras.layers.Layer):
-    def __init__(self, embedding):
-        super().__init__(name="output")
-        self.embedding = embedding
-
-    def build(self, shape):
-        self.bias = self.add_weight(shape=(VOCABULARY,), name="output_bias", initializer="zeros")
-
-    def call(self, x):
-        return keras.ops.matmul(x, keras.ops.transpose(self.embedding.embeddings)) + self.bias
-
-
-def build_model(dropout: float = 0.0) -> keras.Model:
-    """A tied table, a LayerNorm, dropout, and a `pooler` that the losses do not depend on."""
-    keras.utils.set_random_seed(3)
-    ids = keras.Input([LENGTH], dtype="int32", name="ids")
-    embedding = keras.layers.Embedding(VOCABULARY, WIDTH, name="table")
-    x = keras.layers.LayerNormalization(epsilon=1e-12, name="norm")(embedding(ids))
-    x = keras.layers.Dropout(dropout)(x)
-    x = keras.layers.Dense(WIDTH, name="dense", activation="tanh", dtype=keras.config.dtype_policy())(x)
-    x = keras.layers.Dropout(dropout)(x)
-    outputs = {
-        "token": keras.layers.Activation("linear", dtype="float32")(TiedOutput(embedding)(x)),
-        "pair": keras.layers.Dense(2, name="pair", dtype="float32")(x[:, 0]),
-        "unused": keras.layers.Dense(2, name="pooler")(x[:, 0]),
-    }
-    return keras.Model({"ids": ids}, outputs)
-
-
-def draw(count: int):
-    """Examples whose weights are uneven: of the first half of every 16 examples nearly all are 0."""
-    rng = np.random.default_rng(5)
-    weights = rng.random((count, LENGTH)).astype("float32")
-    weights[(np.arange(count) % 16 < 8) & (np.arange(count) % 16 != 3)] = 0.0
-    labels = {
-        "weights": weights,
-        "targets": rng.integers(0, VOCABULARY, (count, LENGTH)).astype("int32"),
-        "pair": rng.integers(0, 2, count).astype("int32"),
-    }
-    return {"ids": rng.integers(0, VOCABULARY, (count, LENGTH)).astype("int32")}, labels
-
-
-def dataset(count: int, batch_size: int, drop_remainder: bool = True) -> tf.data.Dataset:
-    return tf.data.Dataset.from_tensor_slices(draw(count)).batch(batch_size, drop_remainder=drop_remainder)
-
-
-def repeated(start_step: int) -> tf.data.Dataset:
-    return dataset(48, 16).repeat().skip(start_step)
-
-
-def build_trainer(directory, strategy=None, *, dropout=0.0, optimizer=None, num_steps=20, **options) -> Trainer:
-    strategy = strategy or tf.distribute.get_strategy()
-    with strategy.scope():
-        model = build_model(dropout)
-        optimizer = optimizer() if optimizer else build_optimizer("bert-2018", 0.01, num_steps, 2)
-    return Trainer(model, optimizer, ToyObjective(), output_dir=str(directory), strategy=strategy, **options)
-
-
-def state(trainer: Trainer) -> list[np.ndarray]:
-    """Weights and optimizer variables."""
-    return [variable.numpy() for variable in [*trainer.model.weights, *trainer.optimizer.variables]]
 
 
 def update(trainer: Trainer, make_dataset, num_steps: int) -> np.ndarray:
@@ -239,16 +148,10 @@ def replicas(directory: str) -> None:
         json.dump(replica_counts, file)
 
 
-def run_as_script(mode: str, directory) -> subprocess.CompletedProcess:
-    environment = dict(os.environ, PYTHONPATH=os.getcwd(), TF_CPP_MIN_LOG_LEVEL="3")
-    command = [sys.executable, __file__, mode, str(directory)]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-
-
 @pytest.fixture(scope="module")
 def replica_results(tmp_path_factory):
     directory = tmp_path_factory.mktemp("replicas")
-    done = run_as_script("replicas", directory)
+    done = run_as_script(__file__, "replicas", directory)
     assert done.returncode == 0, done.stderr
     with open(directory / "counts.json") as file:
         assert json.load(file) == {"one": 1, "two": 2}
@@ -281,103 +184,6 @@ def test_dropout_differs_between_replicas_and_steps(replica_results):
         assert values.tolist() == [0, 2, 4]
         assert 130 < counts[1] < 270  # Half of 2 x 200 units, give or take seven standard deviations.
         assert not np.array_equal(masks[0], masks[1])
-
-
-# === Resuming ===
-
-
-def killed(directory: str) -> None:
-    """Trains with a checkpoint every 5 steps, and is killed while the data of step 9 is read."""
-
-    def kill(*example):
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    def make_dataset(start_step):
-        head = repeated(start_step).take(8)
-        tail = repeated(start_step).map(lambda *example: (tf.py_function(kill, [], []), example)[1])
-        return head.concatenate(tail)
-
-    build_trainer(directory, dropout=0.5, random_seed=7).fit(make_dataset, 12, save_checkpoints_steps=5)
-
-
-def test_killed_and_resumed_equals_undisturbed(tmp_path):
-    undisturbed = build_trainer(tmp_path / "a", dropout=0.5, random_seed=7)
-    history = undisturbed.fit(repeated, 12, save_checkpoints_steps=5, steps_per_call=3)
-    done = run_as_script("killed", tmp_path / "b")
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    starts = []
-    resumed = build_trainer(tmp_path / "b", dropout=0.5, random_seed=7)
-    resumed_history = resumed.fit(lambda start: starts.append(start) or repeated(start), 12, save_checkpoints_steps=5)
-    assert starts == [5]
-    for one, other in zip(state(undisturbed), state(resumed), strict=True):
-        np.testing.assert_array_equal(one, other)
-    assert resumed_history.training == history.training
-    other_seed = build_trainer(tmp_path / "c", dropout=0.5, random_seed=8)
-    other_seed.fit(repeated, 12)
-    assert not np.array_equal(state(other_seed)[0], state(resumed)[0])  # Dropout is on, and follows the seed.
-
-
-def test_finished_run_is_left_alone(tmp_path):
-    history = build_trainer(tmp_path).fit(repeated, 3)
-    again = build_trainer(tmp_path)
-    assert again.fit(lambda start: pytest.fail("no data is needed"), 3).training == history.training
-    assert int(again.step.numpy()) == 3
-
-
-BREAKS = {
-    "data cut": lambda path: os.truncate(f"{path}.data-00000-of-00001", 100),
-    "data gone": lambda path: os.remove(f"{path}.data-00000-of-00001"),
-    "data flipped": lambda path: flip(f"{path}.data-00000-of-00001"),
-    "index cut": lambda path: os.truncate(f"{path}.index", 10),
-    "index empty": lambda path: os.truncate(f"{path}.index", 0),
-}
-
-
-def flip(path: str) -> None:
-    with open(path, "r+b") as file:
-        file.seek(200)
-        byte = file.read(1)
-        file.seek(200)
-        file.write(bytes([byte[0] ^ 255]))
-
-
-def test_broken_checkpoints(tmp_path, capfd):
-    trainer = build_trainer(tmp_path)
-    values = {}
-    for step in (2, 4):
-        trainer.fit(repeated, step)
-        values[step] = state(trainer)
-    (tmp_path / "checkpoints" / "checkpoint").unlink()  # TensorFlow's list; a crash may lose it.
-    newest = str(tmp_path / "checkpoints" / "ckpt-4")
-    contents = {path: open(path, "rb").read() for path in glob.glob(f"{newest}.*")}
-    fresh = build_trainer(tmp_path)
-    assert fresh.restore() == 4
-    for name, damage in BREAKS.items():
-        damage(newest)
-        capfd.readouterr()
-        assert fresh.restore() == 2, name
-        message = capfd.readouterr().err
-        assert f"{newest}: broken checkpoint" in message and message.count("\n") == 1, name
-        for one, other in zip(state(fresh), values[2], strict=True):
-            np.testing.assert_array_equal(one, other)
-        for path, content in contents.items():
-            with open(path, "wb") as file:
-                file.write(content)
-    for path in glob.glob(str(tmp_path / "checkpoints" / "*.index")):
-        os.truncate(path, 0)
-    with pytest.raises(InputError, match="every checkpoint is broken"):
-        fresh.restore()
-
-
-def test_checkpoint_of_another_model(tmp_path):
-    build_trainer(tmp_path).fit(repeated, 1)
-    other = build_trainer(tmp_path, optimizer=lambda: keras.optimizers.SGD(0.1))
-    with pytest.raises(InputError, match="ckpt-1: a checkpoint of another model or optimizer"):
-        other.fit(repeated, 2)
-    wider = keras.Sequential([keras.Input([3]), keras.layers.Dense(4)])
-    trainer = Trainer(wider, keras.optimizers.SGD(0.1), ToyObjective(), output_dir=str(tmp_path))
-    with pytest.raises(InputError, match="ckpt-1: a checkpoint of another model or optimizer"):
-        trainer.restore()
 
 
 # === Evaluation, reports and refusals ===
@@ -468,4 +274,4 @@ def test_strategies():
 
 
 if __name__ == "__main__":
-    {"replicas": replicas, "killed": killed}[sys.argv[1]](sys.argv[2])
+    {"replicas": replicas}[sys.argv[1]](sys.argv[2])

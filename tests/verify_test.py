@@ -1,6 +1,8 @@
 """verify: each trap of serving, built on purpose, is found; the good model passes."""
 
 import os
+import subprocess
+import sys
 
 import keras
 import numpy as np
@@ -38,6 +40,7 @@ def test_a_good_model_passes_with_a_report(good):
     assert report.largest_difference == 0.0
     assert (report.num_probes, report.signatures, report.weight_bytes) == (1, ["serving_default"], 8)
     assert report.directory_bytes >= sum(os.path.getsize(os.path.join(good, name)) for name in ("saved_model.pb",))
+    assert any("tensorflow-text's and linked by TensorFlow Serving" in line for line in report.lines())
     assert any("none needs XLA" in line for line in report.lines())
 
 
@@ -78,13 +81,40 @@ def test_a_process_that_fails_is_quoted(good):
         verify.fresh_answers(good, [Probe("no_such_signature", {}, {})])
 
 
+@pytest.mark.parametrize("room", ["keras_bert", "tasks", "export"])
+def test_the_fresh_process_cannot_import_the_project(room):
+    """Not even where the project is installed beside TensorFlow, so that its folder is on the path."""
+    folders = [os.getcwd(), os.path.dirname(verify.fresh_process.__file__)]
+    code = f"import sys; sys.path[:0] = {folders}; import fresh_process; {{}}import {room}"
+    run = [subprocess.run([sys.executable, "-I", "-c", code.format(block)], capture_output=True, text=True)
+           for block in ("", "fresh_process.block_project(); ")]  # fmt: skip
+    assert run[0].returncode == 0, run[0].stderr
+    assert run[1].returncode == 1
+    assert f"ModuleNotFoundError: import of {room} halted" in run[1].stderr
+
+
+def test_the_fresh_process_finds_libraries_wherever_this_one_found_them(good, tmp_path, monkeypatch):
+    """`-S` takes away this installation's packages, as `-I` does those of PYTHONPATH and of `pip install --user`."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    folders = verify.library_folders()
+    assert str(tmp_path) in folders
+    assert os.getcwd() not in folders
+    command = [sys.executable, "-I", "-S", verify.fresh_process.__file__, good]
+    without, found = (
+        subprocess.run([*command, *extra], input="[]", capture_output=True, text=True) for extra in ([], folders)
+    )
+    assert "No module named 'tensorflow'" in without.stderr
+    assert found.stdout.split() == [*verify.fresh_process.MARKER.split(), "[]", *verify.fresh_process.MARKER.split()]
+
+
 def test_the_fresh_process_knows_nothing_of_this_one(good, tmp_path, monkeypatch):
-    """Neither PYTHONPATH nor the working directory lets it find the project's sources."""
+    """Neither PYTHONPATH nor the working directory nor the folders it gets let it find the project's sources."""
     script = tmp_path / "script.py"
     marker = verify.fresh_process.MARKER
     script.write_text(
         "import base64, json, os, sys\n"
-        "path = '|'.join([*sys.path, os.getcwd(), *os.environ.get('PYTHONPATH', '').split(':')])\n"
+        "places = [*sys.path, *sys.argv[2:], os.getcwd(), *os.environ.get('PYTHONPATH', '').split(':')]\n"
+        "path = '|'.join(places)\n"
         "import tensorflow as tf\n"
         "tensor = tf.io.serialize_tensor(tf.constant([path])).numpy()\n"
         f"print('{marker}', json.dumps([{{'path': base64.b64encode(tensor).decode()}}]), '{marker}', sep='\\n')\n"

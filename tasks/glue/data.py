@@ -6,6 +6,7 @@ TensorFlow is imported where it is first needed, so that a wrong file is reporte
 
 import csv
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -137,6 +138,7 @@ def read_table(path: str, task: Task, with_labels: bool = True) -> Table:
 
 
 def _csv_rows(path: str) -> Iterator[tuple[int, list[str]]]:
+    csv.field_size_limit(sys.maxsize)  # A text may be longer than Python's default of 131,072 characters.
     reader = csv.reader((text + "\n" for _, text in read_lines(path)), strict=True)
     while True:
         line = reader.line_num + 1  # where the row starts: a quoted field may span lines

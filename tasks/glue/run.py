@@ -102,7 +102,7 @@ def classify(
     tables = _read_tables(task, data_dir, {split: file for split, (wanted, file) in splits.items() if wanted})
     if do_train:
         labels = _check_training(tables, labels or task.labels, train_batch_size, num_train_epochs)
-        preset = os.path.abspath(resolve_preset(_require_preset(preset)))
+        preset = resolve_preset(_require_preset(preset))
 
     from tasks.glue import stages
 
@@ -156,13 +156,13 @@ def main(argv: list[str]) -> None:
     """Runs the command; `argv` holds its name alone."""
     del argv
     settings = task_flags.resolved_flags()
-    output_dir = settings.pop("output_dir")
-    write_json(os.path.join(output_dir, "flags.json"), {"output_dir": output_dir, **settings})
-    results = classify(output_dir=output_dir, **settings)
+    results = classify(**settings)
+    # Only now: a call that was refused leaves the flags of the one before.
+    write_json(os.path.join(settings["output_dir"], "flags.json"), settings)
     for name in ("accuracy", "matthews_correlation", "majority_accuracy", "loss"):
         if name in results and settings["do_eval"]:
             print(f"{name}: {results[name]:.4f}")
-    print(f"Results are in {output_dir}.")
+    print(f"Results are in {settings['output_dir']}.")
 
 
 def console_main() -> None:

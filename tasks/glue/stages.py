@@ -10,7 +10,6 @@ import time
 import zlib
 from collections import Counter
 
-import keras
 import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
@@ -20,20 +19,18 @@ from keras_bert.errors import InputError
 from keras_bert.files import atomic_path, read_json, write_json
 from keras_bert.preprocessor import BertPreprocessor
 from keras_bert.tokenizer import BertTokenizer
+from tasks.build_trainer import build_trainer
 from tasks.checkpoints import keep_settings
 from tasks.glue import data, metrics
 from tasks.glue.losses import ClassificationObjective
 from tasks.glue.model import Classifier, build_classifier, load_classifier, save_classifier
-from tasks.optimization import build_optimizer
-from tasks.settings import CHANGEABLE, TrainingSettings
-from tasks.strategy import build_strategy, set_mixed_precision
+from tasks.settings import CHANGEABLE, TrainingSettings, identify
 from tasks.training import Trainer
 
 MODEL_DIRECTORY = "model"
 METRICS_FILE = "metrics.json"
 PREDICTIONS_FILE = "predictions.tsv"
 CONFUSION_FILE = "confusion_matrix.png"
-CLIP_NORM = 1.0  # google-research/bert optimization.py: create_optimizer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,15 +72,16 @@ def train(
     """
     started = time.perf_counter()
     num_steps = data.count_steps(len(table.texts), settings.train_batch_size, settings.num_train_epochs)
-    keep_settings(output_dir, _identity(table, labels, settings))
     num_texts = 1 if table.text_pairs is None else 2
     classifier, trainer = _start(settings, labels, num_texts, num_steps, output_dir)
+    keep_settings(output_dir, _identity(table, classifier, settings))
     encoded = _encode(classifier, table, "train")
     held_out = None
     if dev is not None:
         held_out, _ = data.make_eval_dataset(_encode(classifier, dev, "dev"), settings.eval_batch_size)
     length = settings.max_seq_length if settings.jit_compile else None  # XLA compiles every shape anew
     batch = (settings.train_batch_size, settings.random_seed)
+    first_step = trainer.restore()
     trainer.fit(
         lambda step: data.make_train_dataset(encoded, *batch, start_step=step, num_steps=num_steps, length=length),
         num_steps,
@@ -97,8 +95,11 @@ def train(
         "train_rows": len(table.texts),
         "train_label_counts": {label: counts[label] for label in labels},
         "train_steps": num_steps,
-        "train_seconds": round(time.perf_counter() - started, 2),
     }
+    if first_step < num_steps:
+        results["train_seconds"] = round(time.perf_counter() - started, 2)
+    else:  # A finished training: what an earlier call measured is still true.
+        results = {**read_metrics(output_dir), **results}
     write_json(os.path.join(output_dir, METRICS_FILE), results)
     return classifier
 
@@ -107,28 +108,22 @@ def _start(
     settings: Settings, labels: list[str], num_texts: int, num_steps: int, output_dir: str
 ) -> tuple[Classifier, Trainer]:
     """Builds the untrained classifier of a preset, and its trainer."""
-    keras.utils.set_random_seed(settings.random_seed)
-    set_mixed_precision(settings.mixed_precision)
-    strategy = build_strategy(settings.distribution_strategy, settings.num_gpus)
-    num_warmup_steps = int(num_steps * settings.warmup_proportion)
     tokenizer = BertTokenizer.from_preset(settings.preset)
-    with strategy.scope():
+
+    def build_model():
         backbone = BertBackbone.from_preset(settings.preset, load_weights=settings.load_weights)
         _check_preset(settings, backbone, tokenizer)
-        model = build_classifier(backbone, len(labels))
-        optimizer = build_optimizer(settings.optimizer, settings.learning_rate, num_steps, num_warmup_steps)
-    trainer = Trainer(
-        model,
-        optimizer,
+        return build_classifier(backbone, len(labels))
+
+    trainer = build_trainer(
+        settings,
+        build_model,
         ClassificationObjective(),
         output_dir=output_dir,
-        strategy=strategy,
-        gradient_accumulation_steps=settings.gradient_accumulation_steps,
-        clip_norm=CLIP_NORM,
-        jit_compile=settings.jit_compile,
-        random_seed=settings.random_seed,
+        num_train_steps=num_steps,
+        num_warmup_steps=int(num_steps * settings.warmup_proportion),
     )
-    return Classifier(model, tokenizer, labels, settings.max_seq_length, num_texts), trainer
+    return Classifier(trainer.model, tokenizer, labels, settings.max_seq_length, num_texts), trainer
 
 
 def _check_preset(settings: Settings, backbone: BertBackbone, tokenizer: BertTokenizer) -> None:
@@ -144,10 +139,17 @@ def _check_preset(settings: Settings, backbone: BertBackbone, tokenizer: BertTok
         )
 
 
-def _identity(table: data.Table, labels: list[str], settings: Settings) -> dict:
-    """What must stay when a stopped training continues."""
-    values = {name: value for name, value in dataclasses.asdict(settings).items() if name not in CHANGEABLE}
-    return {**values, "labels": labels, "training_rows_checksum": zlib.crc32(repr(table[2:]).encode())}
+def _identity(table: data.Table, classifier: Classifier, settings: Settings) -> dict:
+    """What must stay when a stopped training continues; the preset by its content, not by its path."""
+    backbone = next(layer for layer in classifier.model.layers if isinstance(layer, BertBackbone))
+    changeable = CHANGEABLE | {"preset"}
+    return {
+        **identify(
+            settings, backbone, classifier.tokenizer, weights_are_loaded=settings.load_weights, changeable=changeable
+        ),
+        "labels": classifier.labels,
+        "train_rows_checksum": zlib.crc32(repr(table[2:]).encode()),
+    }
 
 
 def _encode(classifier: Classifier, table: data.Table, split: str) -> data.EncodedTable:

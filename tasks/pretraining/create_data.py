@@ -17,7 +17,7 @@ from tasks import flags as task_flags
 
 task_flags.define_tokenizer()
 flags.DEFINE_string("input_file", None, "Text: paths or patterns, commas between.", allow_override=True)
-flags.DEFINE_string("output_file", None, "TFRecord files to write, commas between.", allow_override=True)
+flags.DEFINE_string("output_file", None, "TFRecord files to write, commas between, in no path.", allow_override=True)
 flags.DEFINE_integer("max_predictions_per_seq", 20, "Masked positions of an instance at most.", allow_override=True)
 flags.DEFINE_float("masked_lm_prob", 0.15, "Share of the tokens that are masked.", allow_override=True)
 flags.DEFINE_float("short_seq_prob", 0.1, "Probability that a document is cut shorter.", allow_override=True)
@@ -48,7 +48,7 @@ def create_pretraining_data(
 
     Args:
         input_file: paths or patterns of UTF-8 text, one sentence a line, a blank line between documents.
-        output_file: paths of the TFRecord files to write, a list or with commas between.
+        output_file: paths of the TFRecord files to write: a list, or with commas between and none inside a path.
         vocab_file: WordPieces, one a line.
         do_lower_case: whether the vocabulary is uncased.
         **settings: the fields of `tasks.pretraining.writing.Settings`.
@@ -83,6 +83,12 @@ def create_pretraining_data(
 
 
 def _output_files(output_file: str | list[str]) -> list[str]:
+    parent = os.path.dirname(output_file) if isinstance(output_file, str) else ""
+    if "," in parent and os.path.isdir(parent):
+        raise InputError(
+            f"--output_file={output_file}: a comma separates files here, but {parent} is one directory. Choose a path "
+            "without a comma."
+        )
     files = output_file.split(",") if isinstance(output_file, str) else output_file
     files = [path.strip() for path in files if path.strip()]
     if not files or len(set(files)) < len(files):

@@ -8,14 +8,9 @@ directory gets preset/ (encoder and tokenizer, for bert-classify --preset), metr
 curve, TensorBoard events and checkpoints.
 """
 
-import os
-
 from absl import flags
 
-from keras_bert.files import write_json
 from tasks import flags as task_flags
-
-FLAGS = flags.FLAGS
 
 task_flags.define_output()
 task_flags.define_model()
@@ -41,10 +36,10 @@ def pretrain(**settings) -> dict:
         **settings: the fields of `tasks.pretraining.stages.Settings`, which are the command's flags.
 
     Returns:
-        What `metrics.json` holds: with `do_eval` the held-out `masked_lm_accuracy`, `masked_lm_loss`,
-        `next_sentence_accuracy`, `next_sentence_loss`, `loss`, `perplexity` and `unigram_accuracy`; with `do_train`
-        `train_records`, `train_steps` and, if any step was left to do, `train_seconds` (evaluation not counted),
-        `examples_per_second` and `real_tokens_per_second`.
+        What `metrics.json` holds, that of earlier calls included if this one trains nothing: with `do_eval` the
+        held-out `masked_lm_accuracy`, `masked_lm_loss`, `next_sentence_accuracy`, `next_sentence_loss`, `loss`,
+        `perplexity` and `unigram_accuracy`; with `do_train` `train_records`, `train_steps` and, if any step was left
+        to do, `train_seconds` (evaluation not counted), `examples_per_second` and `real_tokens_per_second`.
 
     Raises:
         InputError: settings that contradict each other, or files that cannot be used.
@@ -56,9 +51,7 @@ def pretrain(**settings) -> dict:
 
 def main(argv: list[str]) -> None:
     del argv
-    settings = task_flags.resolved_flags()
-    write_json(os.path.join(FLAGS.output_dir, "flags.json"), settings)
-    for name, value in pretrain(**settings).items():
+    for name, value in pretrain(**task_flags.resolved_flags()).items():
         print(f"{name:26}{value:>14,.4f}" if isinstance(value, float) else f"{name:26}{value:>14,}")
 
 

@@ -4,28 +4,27 @@ import dataclasses
 import os
 import time
 
-import keras
 from tqdm import tqdm
 
 from keras_bert.backbone import BertBackbone
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
-from keras_bert.files import atomic_path, expand_files, write_json
+from keras_bert.files import atomic_path, expand_files, read_json, write_json
 from keras_bert.tokenizer import BertTokenizer
 from keras_bert.weights import read_bert_config
+from tasks.build_trainer import build_trainer
 from tasks.checkpoints import keep_settings
-from tasks.optimization import build_optimizer
 from tasks.pretraining.data import make_eval_dataset, train_dataset_maker
 from tasks.pretraining.losses import PretrainingObjective
 from tasks.pretraining.metrics import perplexity, unigram_accuracy
 from tasks.pretraining.model import build_pretrainer
 from tasks.records import RecordStatistics, scan_records
-from tasks.settings import CHANGEABLE, TrainingSettings
-from tasks.strategy import build_strategy, set_mixed_precision
+from tasks.settings import CHANGEABLE, TrainingSettings, identify
 from tasks.training import Trainer
 
 PRESET_DIRECTORY = "preset"
 METRICS_FILE = "metrics.json"
+FLAGS_FILE = "flags.json"
 _SIZES = ("num_layers", "hidden_dim", "num_heads", "intermediate_dim")
 
 
@@ -91,16 +90,11 @@ class Settings(TrainingSettings):
     def lengths(self) -> dict[str, int]:
         return {"max_seq_length": self.max_seq_length, "max_predictions_per_seq": self.max_predictions_per_seq}
 
-    @property
-    def identity(self) -> dict:
-        """What must stay when a stopped training continues: what it computes, not where, nor how fast."""
-        values = dataclasses.asdict(self)
-        return {name: value for name, value in values.items() if name not in _CHANGEABLE}
 
-
+# Stages and paths; of what the paths name, content is compared in their place.
 _CHANGEABLE = CHANGEABLE | {
-    "input_file", "eval_input_file", "output_dir", "vocab_file", "bert_config_file", "do_train", "do_eval",
-    "max_eval_steps",
+    "input_file", "eval_input_file", "output_dir", "vocab_file", "preset", "bert_config_file", "init_checkpoint",
+    "do_train", "do_eval", "max_eval_steps",
 }  # fmt: skip
 
 
@@ -118,14 +112,34 @@ def run_stages(settings: Settings) -> dict:
         metrics["unigram_accuracy"] = unigram_accuracy(train_records.answer_counts, eval_records.answer_counts)
         evaluation = _Evaluation(trainer, eval_files, eval_records.num_records, settings)
     if settings.do_train:
-        keep_settings(settings.output_dir, settings.identity)
-        metrics.update(_train(trainer, train_files, train_records, evaluation, settings))
-        _save_preset(trainer.model.backbone, tokenizer, settings.output_dir)
+        keep_settings(settings.output_dir, _identity(trainer.model.backbone, tokenizer, train_records, settings))
     elif not trainer.restore():
         raise InputError(f"{settings.output_dir}: no checkpoint to evaluate. Train first, with --do_train.")
+    write_json(os.path.join(settings.output_dir, FLAGS_FILE), dict(sorted(dataclasses.asdict(settings).items())))
+    if settings.do_train:
+        metrics.update(_train(trainer, train_files, train_records, evaluation, settings))
+        _save_preset(trainer.model.backbone, tokenizer, settings.output_dir)
     if evaluation is not None:
         metrics.update(evaluation.figures or evaluation())
-    write_json(os.path.join(settings.output_dir, METRICS_FILE), metrics)
+    return _write_metrics(metrics, settings.output_dir)
+
+
+def _identity(backbone: BertBackbone, tokenizer: BertTokenizer, records: RecordStatistics, settings: Settings) -> dict:
+    return {
+        **identify(
+            settings, backbone, tokenizer, weights_are_loaded=bool(settings.init_checkpoint), changeable=_CHANGEABLE
+        ),
+        "train_records": records.num_records,
+        "train_records_checksum": records.checksum,
+    }
+
+
+def _write_metrics(metrics: dict, output_dir: str) -> dict:
+    """Writes metrics.json; a call that trained nothing adds to what is there."""
+    path = os.path.join(output_dir, METRICS_FILE)
+    if "train_seconds" not in metrics and os.path.exists(path):
+        metrics = {**read_json(path), **metrics}
+    write_json(path, metrics)
     return metrics
 
 
@@ -167,27 +181,19 @@ def read_architecture(settings: Settings, vocabulary_size: int) -> BertConfig:
 
 def _build_trainer(vocabulary_size: int, settings: Settings) -> Trainer:
     config = read_architecture(settings, vocabulary_size)
-    keras.utils.set_random_seed(settings.random_seed)
-    set_mixed_precision(settings.mixed_precision)
-    strategy = build_strategy(settings.distribution_strategy, settings.num_gpus)
-    with strategy.scope():
+
+    def build_model():
         if settings.init_checkpoint:
-            backbone = BertBackbone.from_preset(settings.init_checkpoint)
-        else:
-            backbone = BertBackbone(**config.to_dict())
-        model = build_pretrainer(backbone)
-        optimizer = build_optimizer(
-            settings.optimizer, settings.learning_rate, settings.num_train_steps, settings.num_warmup_steps
-        )
-    return Trainer(
-        model,
-        optimizer,
+            return build_pretrainer(BertBackbone.from_preset(settings.init_checkpoint))
+        return build_pretrainer(BertBackbone(**config.to_dict()))
+
+    return build_trainer(
+        settings,
+        build_model,
         PretrainingObjective(),
         output_dir=settings.output_dir,
-        strategy=strategy,
-        gradient_accumulation_steps=settings.gradient_accumulation_steps,
-        jit_compile=settings.jit_compile,
-        random_seed=settings.random_seed,
+        num_train_steps=settings.num_train_steps,
+        num_warmup_steps=settings.num_warmup_steps,
     )
 
 

@@ -1,0 +1,249 @@
+"""The REST API against TensorFlow Serving's: each verb, both formats, every error, over real sockets."""
+
+import base64
+import json
+import math
+import warnings
+
+import numpy as np
+import pytest
+import toy_server
+
+from export import rest_api, rest_server
+from keras_bert.errors import InputError
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with toy_server.running(toy_server.saved(tmp_path_factory.mktemp("models"))) as running:
+        yield running
+
+
+def test_the_highest_version_is_served(server):
+    status, answer = toy_server.ask(server, "GET", "/v1/models/toy")
+    available = {"version": "10", "state": "AVAILABLE", "status": {"error_code": "OK", "error_message": ""}}
+    assert (status, answer) == (200, {"model_version_status": [available]})
+    assert toy_server.ask(server, "GET", "/v1/models/toy/versions/10")[1] == answer
+
+
+def test_metadata_lists_the_signatures(server):
+    status, answer = toy_server.ask(server, "GET", "/v1/models/toy/versions/10/metadata")
+    assert status == 200
+    assert answer["model_spec"] == {"name": "toy", "signature_name": "", "version": "10"}
+    signature = answer["metadata"]["signature_def"]["signature_def"]["scale"]
+    assert signature["method_name"] == "tensorflow/serving/predict"
+    numbers = signature["inputs"]["numbers"]
+    assert numbers["dtype"] == "DT_INT32"
+    assert numbers["tensor_shape"] == {
+        "dim": [{"size": "-1", "name": ""}, {"size": "2", "name": ""}],
+        "unknown_rank": False,
+    }
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        # Row format, several outputs: objects. One output: a bare list. The same by name.
+        ({"instances": ["ab", ""]}, {"predictions": [{"label": "AB", "score": 0.2}, {"label": "", "score": 0.0}]}),
+        ({"instances": [{"text": "ab"}]}, {"predictions": [{"label": "AB", "score": 0.2}]}),
+        ({"instances": ["é", ""], "signature_name": "echo"}, {"predictions": ["é", ""]}),
+        ({"instances": [{"b64": "YWI="}], "signature_name": "echo"}, {"predictions": ["ab"]}),
+        ({"instances": [{"text": {"b64": "YWI="}}], "signature_name": "echo"}, {"predictions": ["ab"]}),
+        # Column format.
+        ({"inputs": ["ab", "xyz"]}, {"outputs": {"label": ["AB", "XYZ"], "score": [0.2, 0.3]}}),
+        ({"inputs": {"text": ["ab"]}, "signature_name": "echo"}, {"outputs": ["ab"]}),
+        ({"inputs": {"text": [{"b64": "YWI="}]}, "signature_name": "echo"}, {"outputs": ["ab"]}),
+        ({"inputs": [], "signature_name": "echo"}, {"outputs": []}),
+        ({"inputs": ["a", "b"], "signature_name": "total"}, {"outputs": 2}),
+        ({"inputs": {}, "signature_name": "constant"}, {"outputs": [1.0, 2.0]}),
+        # Bytes that are not text leave as base64; an output named *_bytes always does.
+        ({"instances": [{"b64": "//4="}], "signature_name": "echo"}, {"predictions": [{"b64": "//4="}]}),
+        ({"instances": ["ab"], "signature_name": "echo_bytes"}, {"predictions": [{"b64": "YWI="}]}),
+        # Several inputs, other types.
+        (
+            {"instances": [{"numbers": [1, 2], "factor": 0.1}], "signature_name": "scale"},
+            {"predictions": [[0.1, 0.2]]},
+        ),
+        (
+            {"inputs": {"numbers": [[1, 2], [3, 4]], "factor": [1, 10]}, "signature_name": "scale"},
+            {"outputs": [[1.0, 2.0], [30.0, 40.0]]},
+        ),
+    ],
+)
+def test_predict(server, body, expected):
+    assert toy_server.predict(server, body) == (200, expected)
+    assert toy_server.ask(server, "POST", "/v1/models/toy/versions/10:predict", body) == (200, expected)
+
+
+def test_infinity_is_written_as_tensorflow_serving_does(server):
+    status, answer = toy_server.predict(server, {"instances": [0.0, -0.0], "signature_name": "ratio"})
+    assert (status, answer["predictions"]) == (200, [math.inf, -math.inf])
+
+
+def test_nan_and_infinity_are_numbers_as_for_tensorflow_serving(server):
+    body = b'{"instances": [Infinity, -Infinity, NaN], "signature_name": "ratio"}'
+    status, answer = toy_server.predict(server, body)
+    assert (status, answer["predictions"][:2]) == (200, [0.0, -0.0])
+    assert math.isnan(answer["predictions"][2])
+
+
+@pytest.mark.parametrize(
+    ("number", "message"),
+    [
+        ("1e400", "JSON parse error: the number '1e400' is too large"),
+        ("-1e400", "JSON parse error: the number '-1e400' is too large"),
+        ("1e39", "instances[0]: the number does not fit float32 without loss"),
+        ("-3.5e38", "instances[0]: the number does not fit float32 without loss"),
+    ],
+)
+def test_a_number_that_overflows_is_refused_without_a_warning(server, number, message):
+    body = b'{"instances": [%s], "signature_name": "ratio"}' % number.encode()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(rest_api.RestError) as caught:
+            server.respond("POST", "/v1/models/toy:predict", body)
+    assert caught.value.status == 400
+    assert message in caught.value.message
+    assert toy_server.predict(server, body)[0] == 400
+
+
+def test_the_largest_float32_is_taken(server):
+    assert toy_server.predict(server, b'{"instances": [3.4028234e38], "signature_name": "ratio"}')[0] == 200
+
+
+def test_classify_takes_examples_with_a_common_context(server):
+    body = {
+        "signature_name": "classify",
+        "context": {"weight": 2.5},
+        "examples": [{"text": "abc"}, {"text": [{"b64": "YQ=="}], "weight": [0.5]}],
+    }
+    expected = {"results": [[["weight", 2.5], ["length", 3.0]], [["weight", 0.5], ["length", 1.0]]]}
+    assert toy_server.ask(server, "POST", "/v1/models/toy:classify", body) == (200, expected)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"examples": [{"text": "abc"}]}, "Expected a classification signature"),
+        ({"signature_name": "classify", "examples": []}, "non-empty list under the key 'examples'"),
+        ({"signature_name": "classify"}, "non-empty list under the key 'examples'"),
+        ({"signature_name": "classify", "examples": ["abc"]}, "examples[0]: expected an object"),
+        ({"signature_name": "classify", "examples": [{"text": ["a", 1]}]}, "['text']: expected strings only"),
+        ({"signature_name": "classify", "examples": [{"text": 2**70}]}, "examples[0]['text']"),
+        ({"signature_name": "classify", "examples": [{"weight": 1e39}]}, "['weight']: the number does not fit float32"),
+        (
+            {"signature_name": "classify", "examples": [{"weight": 1.0}]},
+            "Feature: text (data type: string) is",
+        ),
+        ({"signature_name": "classify", "context": 1, "examples": [{"text": "a"}]}, "context: expected an object"),
+    ],
+)
+def test_classify_errors(server, body, message):
+    status, answer = toy_server.ask(server, "POST", "/v1/models/toy:classify", body)
+    assert status == 400
+    assert message in answer["error"]
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"", "the request body is empty"),
+        (b"{", "JSON parse error"),
+        (b"\xff\xfe", "JSON parse error"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b'{"instances": [' + b"9" * 5000 + b"]}", "JSON parse error"),
+        ([1], "JSON object at the top"),
+        ({}, "exactly one of the keys"),
+        ({"instances": ["a"], "inputs": ["a"]}, "exactly one of the keys"),
+        ({"instances": []}, "No values in the 'instances' list"),
+        ({"instances": "a"}, "'instances' to be a list"),
+        ({"instances": ["a"], "signature_name": 3}, "'signature_name' to be a string"),
+        ({"instances": ["a"], "signature_name": "nope"}, "'nope' not found in signature def"),
+        ({"instances": [{"texts": "a"}]}, "instances[0]: expected exactly the keys ['text']"),
+        ({"instances": [{"text": "a", "more": 1}]}, "instances[0]: expected exactly the keys ['text']"),
+        ({"instances": [{"text": "a"}, "a"]}, "instances[1]: the list mixes"),
+        ({"instances": ["a", {"text": "a"}]}, "instances[1]: the list mixes"),
+        ({"instances": ["a", 3]}, "instances[1]: expected a string"),
+        ({"instances": ["a", None]}, "instances[1]: expected a string"),
+        ({"instances": ["a", ["b"]]}, "instances[1]: lists of different depth"),
+        ({"instances": [["a"]]}, "expected shape (None,). Received: (1, 1)"),
+        ({"instances": [{"b64": "%%"}]}, "instances[0]: not valid base64"),
+        (b'{"instances": ["\\ud800"]}', "half a surrogate pair"),
+        ({"inputs": {"txt": ["a"]}}, "Missing ['text'] in 'inputs'"),
+        ({"inputs": "a"}, "expected shape (None,). Received: ()"),
+        ({"inputs": ["a", 1]}, "inputs['text'][1]: expected a string"),
+        ({"inputs": ["a"], "signature_name": "scale"}, "'inputs' to be an object with the keys ['factor', 'numbers']"),
+        ({"instances": [1], "signature_name": "scale"}, "each instance to be an object"),
+        (
+            {"instances": [{"numbers": [1, 2], "factor": 1}, {"numbers": [1], "factor": 1}], "signature_name": "scale"},
+            "instances[1]['numbers']: lists of different length. Expected 2. Received: 1",
+        ),
+        (
+            {"instances": [{"numbers": [1, 2.5], "factor": 1}], "signature_name": "scale"},
+            "instances[0]['numbers'][1]: expected an integer of type int32",
+        ),
+        (
+            {"instances": [{"numbers": [1, 2**31], "factor": 1}], "signature_name": "scale"},
+            "instances[0]['numbers'][1]: expected an integer of type int32",
+        ),
+        (
+            {"instances": [{"numbers": [1, True], "factor": 1}], "signature_name": "scale"},
+            "instances[0]['numbers'][1]: expected an integer of type int32",
+        ),
+        (
+            {"instances": [{"numbers": [1, 2], "factor": 2**24}], "signature_name": "scale"},
+            "instances[0]['factor']: the number does not fit float32 without loss",
+        ),
+        ({"instances": [{"numbers": [1, 100], "factor": 1}], "signature_name": "scale"}, "number too large"),
+        ({"instances": ["a"], "signature_name": "total"}, "no common batch dimension"),
+        ({"instances": [1.0], "signature_name": "constant"}, "each instance to be an object with the keys []"),
+        ({"inputs": [1.0], "signature_name": "constant"}, "'inputs' to be an object with the keys []"),
+    ],
+)
+def test_predict_errors(server, body, message):
+    status, answer = toy_server.predict(server, body)
+    assert status == 400
+    assert list(answer) == ["error"]
+    assert message in answer["error"]
+    assert "Traceback" not in answer["error"]
+    assert len(answer["error"]) < 1000
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "message"),
+    [
+        ("POST", "/v1/models/nope:predict", 404, "Servable not found for request: Latest(nope)"),
+        ("POST", "/v1/models/toy/versions/2:predict", 404, "Specific(toy, 2)"),
+        ("POST", "/v1/models/toy/versions/" + "1" * 5000 + ":predict", 404, "Specific(toy, 111"),
+        ("GET", "/v1/models/nope", 404, "Latest(nope)"),
+        ("GET", "/v1/models/nope/metadata", 404, "Latest(nope)"),
+        ("GET", "/v1/models/toy/versions/2", 404, "Specific(toy, 2)"),
+        ("POST", "/v1/models/toy:guess", 400, "Malformed request: POST /v1/models/toy:guess"),
+        ("GET", "/v1/models/toy:predict", 400, "Malformed request: GET"),
+        ("POST", "/v1/models/toy:regress", 501, ":regress"),
+        ("GET", "/", 404, "/v1/models/toy"),
+        ("PUT", "/v1/models/toy:predict", 501, "Unsupported method"),
+    ],
+)
+def test_wrong_addresses(server, method, path, status, message):
+    answer = toy_server.ask(server, method, path, {"instances": ["a"]} if method == "POST" else None)
+    assert answer[0] == status
+    assert message in answer[1]["error"]
+
+
+def test_a_taken_port_is_a_clear_error(server):
+    with pytest.raises(InputError, match=f"Cannot listen on 127.0.0.1:{server.server_port}"):
+        rest_server.open_server(server.model, "127.0.0.1", server.server_port, 1000)
+
+
+def test_float32_values_are_written_short_and_exact():
+    values = np.array([[0.2, 1e-30], [16777216.0, 0.1]], dtype=np.float32)
+    written = json.loads(rest_api.dump(rest_api.to_json(values)))
+    assert written[0][0] == 0.2
+    np.testing.assert_array_equal(np.array(written, dtype=np.float32), values)
+
+
+def test_base64_round_trip_of_all_bytes(server):
+    every_byte = base64.b64encode(bytes(range(256))).decode()
+    body = {"instances": [{"b64": every_byte}], "signature_name": "echo_bytes"}
+    assert toy_server.predict(server, body) == (200, {"predictions": [{"b64": every_byte}]})

@@ -1,0 +1,137 @@
+"""A served toy model with signatures of every kind that the REST rules tell apart, and ways to ask it."""
+
+import http.client
+import json
+import os
+import socket
+import time
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from export import rest_server
+from export.base_path import newest_version
+from export.served_model import ServedModel
+
+
+def _save_versions(base: str, versions: tuple[int, ...]) -> None:
+    """One input or two or none, one output or two, examples."""
+    text = tf.TensorSpec([None], tf.string, name="text")
+    numbers = tf.TensorSpec([None, 2], tf.int32, name="numbers")
+    factor = tf.TensorSpec([None], tf.float32, name="factor")
+
+    @tf.function(input_signature=[text])
+    def length(text):
+        return {"label": tf.strings.upper(text), "score": tf.cast(tf.strings.length(text), tf.float32) / 10.0}
+
+    @tf.function(input_signature=[text])
+    def echo(text):
+        return {"echo": text}
+
+    @tf.function(input_signature=[text])
+    def echo_bytes(text):
+        return {"echo_bytes": text}
+
+    @tf.function(input_signature=[numbers, factor])
+    def scale(numbers, factor):
+        with tf.control_dependencies([tf.debugging.assert_less(numbers, 100, message="number too large")]):
+            return {"scaled": tf.cast(numbers, tf.float32) * factor[:, tf.newaxis]}
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.float32, name="x")])
+    def ratio(x):
+        return {"y": 1.0 / x}
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="inputs")])
+    def classify(inputs):
+        features = {"text": tf.io.FixedLenFeature([], tf.string), "weight": tf.io.FixedLenFeature([], tf.float32, 1.0)}
+        parsed = tf.io.parse_example(inputs, features)
+        scores = tf.stack([parsed["weight"], tf.cast(tf.strings.length(parsed["text"]), tf.float32)], axis=1)
+        return {"classes": tf.tile([["weight", "length"]], [tf.size(inputs), 1]), "scores": scores}
+
+    @tf.function(input_signature=[text])
+    def total(text):
+        return {"total": tf.size(text)}
+
+    @tf.function(input_signature=[])
+    def constant():
+        return {"y": tf.constant([1.0, 2.0])}
+
+    signatures = {"serving_default": length, "echo": echo, "echo_bytes": echo_bytes, "scale": scale, "ratio": ratio}
+    for version in versions:
+        module = tf.Module()
+        all_signatures = signatures | {"classify": classify, "total": total, "constant": constant}
+        tf.saved_model.save(module, os.path.join(base, str(version)), signatures=all_signatures)
+
+
+def saved(directory) -> str:
+    """Writes versions 2 and 10 of the model `toy` below `directory`, and what is no version; returns the base path."""
+    base = os.path.join(directory, "toy")
+    _save_versions(base, (2, 10))
+    os.makedirs(os.path.join(base, "notes"))
+    os.makedirs(os.path.join(base, "11"))  # no saved_model.pb: a half-copied version is not served
+    return base
+
+
+def running(base_path: str):
+    """Serves the newest version while its `with` block runs; gives the server."""
+    version, directory = newest_version(base_path)
+    return serving(ServedModel(directory, "toy", version))
+
+
+def serving(model, **settings):
+    """Serves a loaded model, or what stands for one."""
+    server = rest_server.open_server(model, "127.0.0.1", 0, max_request_bytes=200_000)
+    return rest_server.running(server, **settings)
+
+
+def ask(server, method: str, path: str, body=None) -> tuple[int, object]:
+    """Status and document of the answer; `body` is bytes, or a document."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=30)
+    try:
+        raw = body if isinstance(body, bytes | type(None)) else json.dumps(body).encode()
+        connection.request(method, path, raw)
+        response = connection.getresponse()
+        assert response.headers["Content-Type"] == "application/json"
+        return response.status, json.loads(response.read())
+    finally:
+        connection.close()
+
+
+def predict(server, body) -> tuple[int, object]:
+    """As `ask`, of the model's `:predict`."""
+    return ask(server, "POST", "/v1/models/toy:predict", body)
+
+
+def connect(server) -> socket.socket:
+    """A connection of one's own."""
+    return socket.create_connection(("127.0.0.1", server.server_port), timeout=30)
+
+
+def request(body: dict) -> bytes:
+    """A whole `:predict` request."""
+    raw = json.dumps(body).encode()
+    return b"POST /v1/models/toy:predict HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (len(raw), raw)
+
+
+def exchange(server, request: bytes) -> bytes:
+    """Sends a request; returns everything that the server sends back until it closes the connection."""
+    with connect(server) as connection:
+        connection.sendall(request)
+        connection.shutdown(socket.SHUT_WR)
+        return received(connection)
+
+
+def received(connection: socket.socket) -> bytes:
+    """Everything that comes until the connection ends."""
+    pieces = []
+    while piece := connection.recv(65536):
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Waits for a condition that another thread brings about."""
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
