@@ -160,7 +160,7 @@ class FirstRows(keras.layers.Layer):
 
 
 def _say_if_onednn_is_off() -> None:
-    """Warns once when TensorFlow runs on a CPU without the flag that makes BERT's products 1.3 to 1.6 times as fast."""
+    """Warns once when TensorFlow runs on a CPU without the flag that makes BERT's matrix products faster."""
     if keras.backend.backend() != "tensorflow" or os.environ.get("TF_ENABLE_ONEDNN_OPTS"):
         return
     import tensorflow as tf
@@ -168,7 +168,7 @@ def _say_if_onednn_is_off() -> None:
     if not tf.config.list_physical_devices("GPU"):
         logging.log_first_n(
             logging.WARNING,
-            "TF_ENABLE_ONEDNN_OPTS is not set: on many CPUs BERT then trains 1.6 times slower. "
+            "TF_ENABLE_ONEDNN_OPTS is not set: on many CPUs BERT is then much slower. "
             "Set TF_ENABLE_ONEDNN_OPTS=1 before TensorFlow is imported.",
             1,
         )

@@ -34,7 +34,7 @@ DISTRIBUTION_STRATEGIES = ("one_device", "mirrored")
 MIXED_PRECISION = ("float32", "bfloat16")
 
 # What a command's environment gets unless the user set it, before TensorFlow is imported.
-# oneDNN is off by default on CPUs without AVX-512, and makes training up to 1.6 times as fast there.
+# oneDNN is off by default on CPUs without AVX-512, and makes matrix products faster there.
 # Level 3 silences TensorFlow's C++ start-up lines (on a machine without GPU one of them has level ERROR); what
 # matters is raised as an exception too. To see them: TF_CPP_MIN_LOG_LEVEL=0.
 ENVIRONMENT = {"TF_ENABLE_ONEDNN_OPTS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "tensorflow"}
