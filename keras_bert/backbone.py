@@ -150,6 +150,9 @@ class RestoreRectangle(keras.layers.Layer):
     def call(self, rows, layout):
         return layout.restore(rows)
 
+    def compute_output_spec(self, rows, layout):
+        return keras.KerasTensor((None, None, rows.shape[-1]), dtype=rows.dtype)
+
 
 @keras.saving.register_keras_serializable(package="keras_bert")
 class FirstRows(keras.layers.Layer):
@@ -157,6 +160,9 @@ class FirstRows(keras.layers.Layer):
 
     def call(self, rows, layout):
         return layout.first_rows(rows)
+
+    def compute_output_spec(self, rows, layout):
+        return keras.KerasTensor((None, rows.shape[-1]), dtype=rows.dtype)
 
 
 def _say_if_onednn_is_off() -> None:

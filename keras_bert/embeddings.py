@@ -89,6 +89,10 @@ class BertEmbeddings(keras.layers.Layer):
         rows = layout.add_positions(rows, keras.ops.cast(self.position_embedding.embeddings, rows.dtype))
         return self.dropout_layer(self.layer_norm(rows), training=training)
 
+    def compute_output_spec(self, token_ids, segment_ids, layout, training=None):
+        # Said, not inferred: Keras infers by putting one number in every place of an unknown size, but T is B * S.
+        return keras.KerasTensor((None, self.hidden_dim), dtype=self.compute_dtype)
+
     def get_config(self):
         return {
             **super().get_config(),

@@ -96,6 +96,9 @@ class BertEncoderLayer(keras.layers.Layer):
         output = self.dropout_layer(self.output_dense(inner), training=training)
         return self.output_layer_norm(rows + output)
 
+    def compute_output_spec(self, rows, layout, training=None):
+        return keras.KerasTensor(rows.shape, dtype=self.compute_dtype)  # said, not inferred: see BertEmbeddings
+
     def get_config(self):
         return {
             **super().get_config(),
