@@ -1,64 +1,172 @@
-"""Which foreign weight name maps to which variable of ours.
+"""Which foreign weight name maps to which variable of ours: one table, a column for each format.
 
-Names are given relative to the encoder.
+A row names one layer; `_PARTS` says how each format spells that layer's variables and how it lays them out. `{i}` is
+the number of the encoder layer, `{query,key,value}` stands for three names, which are one product here. Letters: H
+hidden, N heads, D = H / N, and O the outputs of a layer.
 """
 
 from typing import NamedTuple
 
-TABLE, KERNEL, VECTOR = "table", "kernel", "vector"
+import numpy as np
+
+HUGGING_FACE, GOOGLE, KERAS_HUB = "hugging_face", "google", "keras_hub"
 
 
-def hugging_face_name(stored: str) -> str:
-    """The name that the table below uses for a stored tensor's: without prefix, and of today.
+class Row(NamedTuple):
+    """One layer under all its names; None where a format has no such layer."""
 
-    Checkpoints converted before 2019, bert-base-uncased among them, keep TensorFlow's gamma and beta.
-    """
-    name = stored.removeprefix("bert.")
-    return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+    kind: str
+    ours: str
+    hugging_face: str | None
+    google: str | None
+    keras_hub: str | None
+
+
+_TABLE = (
+    Row("table", "embeddings/token_embedding", "embeddings.word_embeddings",
+        "bert/embeddings/word_embeddings", "token_embedding"),
+    Row("table", "embeddings/segment_embedding", "embeddings.token_type_embeddings",
+        "bert/embeddings/token_type_embeddings", "segment_embedding"),
+    Row("table", "embeddings/position_embedding", "embeddings.position_embeddings",
+        "bert/embeddings/position_embeddings", "position_embedding"),
+    Row("norm", "embeddings/layer_norm", "embeddings.LayerNorm",
+        "bert/embeddings/LayerNorm", "embeddings_layer_norm"),
+    Row("attention_in", "transformer_layer_{i}/self_attention/query_key_value",
+        "encoder.layer.{i}.attention.self.{query,key,value}",
+        "bert/encoder/layer_{i}/attention/self/{query,key,value}",
+        "transformer_layer_{i}/self_attention_layer/{query,key,value}"),
+    Row("attention_out", "transformer_layer_{i}/self_attention/output_dense",
+        "encoder.layer.{i}.attention.output.dense",
+        "bert/encoder/layer_{i}/attention/output/dense",
+        "transformer_layer_{i}/self_attention_layer/attention_output"),
+    Row("norm", "transformer_layer_{i}/self_attention_layer_norm",
+        "encoder.layer.{i}.attention.output.LayerNorm",
+        "bert/encoder/layer_{i}/attention/output/LayerNorm",
+        "transformer_layer_{i}/self_attention_layer_norm"),
+    Row("dense", "transformer_layer_{i}/intermediate_dense", "encoder.layer.{i}.intermediate.dense",
+        "bert/encoder/layer_{i}/intermediate/dense", "transformer_layer_{i}/feedforward_intermediate_dense"),
+    Row("dense", "transformer_layer_{i}/output_dense", "encoder.layer.{i}.output.dense",
+        "bert/encoder/layer_{i}/output/dense", "transformer_layer_{i}/feedforward_output_dense"),
+    Row("norm", "transformer_layer_{i}/output_layer_norm", "encoder.layer.{i}.output.LayerNorm",
+        "bert/encoder/layer_{i}/output/LayerNorm", "transformer_layer_{i}/feedforward_layer_norm"),
+    Row("dense", "pooled_dense", "pooler.dense", "bert/pooler/dense", "pooled_dense"),
+)  # fmt: skip
+
+# The heads, by name. KerasHub has a masked-LM head alone, in its BertMaskedLM.
+_HEADS = {
+    "masked_lm": (
+        Row("dense", "masked_lm/transform_dense", "cls.predictions.transform.dense",
+            "cls/predictions/transform/dense", "mlm_head/intermediate_dense"),
+        Row("norm", "masked_lm/transform_layer_norm", "cls.predictions.transform.LayerNorm",
+            "cls/predictions/transform/LayerNorm", "mlm_head/layer_norm"),
+        Row("vector", "masked_lm/output_bias", "cls.predictions.bias",
+            "cls/predictions/output_bias", "mlm_head/output_bias"),
+    ),
+    "next_sentence": (Row("head", "next_sentence", "cls.seq_relationship", "cls/seq_relationship/output_", None),),
+    "classification": (Row("head", "classification", "classifier", "output_", None),),
+    "token_classification": (Row("head", "token_classification", "classifier", None, None),),
+    "multiple_choice": (Row("head", "multiple_choice", "classifier", None, None),),
+    "question_answering": (Row("head", "question_answering", "qa_outputs", "cls/squad/output_", None),),
+}  # fmt: skip
+HEADS = tuple(_HEADS)
+POOLER = "pooled_dense"
+
+# How a tensor is laid out there: as here; turned, (O, H); or with the heads on axes of their own.
+AS_HERE, TURNED, HEADS_LAST, HEADS_FIRST = "as here", "turned", "(H, N, D)", "(N, D, H)"
+
+_DENSE = (("/kernel", "/kernel", AS_HERE), ("/bias", "/bias", AS_HERE))
+_NORM = (("/gamma", "/gamma", AS_HERE), ("/beta", "/beta", AS_HERE))
+_DENSE_OF_TORCH = (("/kernel", ".weight", TURNED), ("/bias", ".bias", AS_HERE))
+
+# For each format and kind of row: our ending, theirs, and their layout.
+_PARTS = {
+    HUGGING_FACE: {
+        "table": (("/embeddings", ".weight", AS_HERE),),
+        "norm": (("/gamma", ".weight", AS_HERE), ("/beta", ".bias", AS_HERE)),
+        "attention_in": _DENSE_OF_TORCH,
+        "attention_out": _DENSE_OF_TORCH,
+        "dense": _DENSE_OF_TORCH,
+        "head": _DENSE_OF_TORCH,
+        "vector": (("", "", AS_HERE),),
+    },
+    GOOGLE: {
+        "table": (("/embeddings", "", AS_HERE),),
+        "norm": _NORM,
+        "attention_in": _DENSE,
+        "attention_out": _DENSE,
+        "dense": _DENSE,
+        "head": (("/kernel", "weights", TURNED), ("/bias", "bias", AS_HERE)),
+        "vector": (("", "", AS_HERE),),
+    },
+    KERAS_HUB: {
+        "table": (("/embeddings", "/embeddings", AS_HERE),),
+        "norm": _NORM,
+        "attention_in": (("/kernel", "/kernel", HEADS_LAST), ("/bias", "/bias", HEADS_FIRST)),
+        "attention_out": (("/kernel", "/kernel", HEADS_FIRST), ("/bias", "/bias", AS_HERE)),
+        "dense": _DENSE,
+        "vector": (("", "", AS_HERE),),
+    },
+}
 
 
 class WeightSource(NamedTuple):
     """Where one of our variables comes from.
 
     Attributes:
-        path: str, Keras path of our variable within the backbone.
-        names: tuple of str, Hugging Face tensors; several are concatenated on the last axis, after transposing.
-        kind: str, `"kernel"` is transposed (PyTorch keeps (out, in)), `"table"` and `"vector"` are taken as they are.
+        path: str, Keras path of our variable.
+        names: tuple of str, the foreign tensors; several lie side by side on our last axis.
+        layout: str, how the foreign tensors are laid out.
     """
 
     path: str
     names: tuple[str, ...]
-    kind: str
+    layout: str
 
 
-def _dense(path: str, *names: str) -> list[WeightSource]:
+def encoder_sources(format_name: str, num_layers: int) -> list[WeightSource]:
+    """Lists the sources of every variable of an encoder with `num_layers` layers, its pooler last."""
+    rows = []
+    for row in _TABLE:
+        rows += [(row, index) for index in range(num_layers)] if "{i}" in row.ours else [(row, 0)]
+    return [source for row, index in rows for source in _sources(format_name, row, index)]
+
+
+def head_sources(format_name: str, head: str) -> list[WeightSource]:
+    """Lists the sources of a head's variables; empty where the format has no such head."""
+    return [source for row in _HEADS[head] for source in _sources(format_name, row, 0)]
+
+
+def _sources(format_name: str, row: Row, index: int) -> list[WeightSource]:
+    theirs = getattr(row, format_name)
+    if theirs is None:
+        return []
+    stem, _, rest = theirs.replace("{i}", str(index)).partition("{")
+    stems = [stem + part for part in rest.rstrip("}").split(",")]
+    ours = row.ours.replace("{i}", str(index))
     return [
-        WeightSource(f"{path}/kernel", tuple(f"{name}.weight" for name in names), KERNEL),
-        WeightSource(f"{path}/bias", tuple(f"{name}.bias" for name in names), VECTOR),
+        WeightSource(ours + our_ending, tuple(stem + ending for stem in stems), layout)
+        for our_ending, ending, layout in _PARTS[format_name][row.kind]
     ]
 
 
-def _layer_norm(path: str, name: str) -> list[WeightSource]:
-    return [
-        WeightSource(f"{path}/gamma", (f"{name}.weight",), VECTOR),
-        WeightSource(f"{path}/beta", (f"{name}.bias",), VECTOR),
-    ]
+def to_ours(parts: list[np.ndarray], source: WeightSource) -> np.ndarray:
+    """Joins the foreign tensors of one variable into our layout."""
+    if source.layout == TURNED:
+        parts = [part.T for part in parts]
+    elif source.layout == HEADS_LAST:
+        parts = [part.reshape(part.shape[0], -1) for part in parts]
+    elif source.layout == HEADS_FIRST:  # (N, D, H), or a bias, (N, D)
+        parts = [part.reshape(-1, *part.shape[2:]) for part in parts]
+    return np.concatenate(parts, axis=-1) if len(parts) > 1 else parts[0]
 
 
-def hugging_face_sources(num_layers: int) -> list[WeightSource]:
-    """Lists the Hugging Face source of every variable of a backbone with `num_layers` layers."""
-    sources = [
-        WeightSource(f"embeddings/{ours}_embedding/embeddings", (f"embeddings.{theirs}_embeddings.weight",), TABLE)
-        for ours, theirs in (("token", "word"), ("segment", "token_type"), ("position", "position"))
-    ]
-    sources += _layer_norm("embeddings/layer_norm", "embeddings.LayerNorm")
-    for index in range(num_layers):
-        ours, theirs = f"transformer_layer_{index}", f"encoder.layer.{index}"
-        heads = (f"{theirs}.attention.self.{part}" for part in ("query", "key", "value"))
-        sources += _dense(f"{ours}/self_attention/query_key_value", *heads)
-        sources += _dense(f"{ours}/self_attention/output_dense", f"{theirs}.attention.output.dense")
-        sources += _layer_norm(f"{ours}/self_attention_layer_norm", f"{theirs}.attention.output.LayerNorm")
-        sources += _dense(f"{ours}/intermediate_dense", f"{theirs}.intermediate.dense")
-        sources += _dense(f"{ours}/output_dense", f"{theirs}.output.dense")
-        sources += _layer_norm(f"{ours}/output_layer_norm", f"{theirs}.output.LayerNorm")
-    return sources + _dense("pooled_dense", "pooler.dense")
+def to_theirs(value: np.ndarray, source: WeightSource, num_heads: int) -> list[np.ndarray]:
+    """Takes one of our variables apart into the foreign tensors, in the order of `source.names`."""
+    parts = np.split(value, len(source.names), axis=-1)
+    if source.layout == TURNED:
+        parts = [part.T for part in parts]
+    elif source.layout == HEADS_LAST:
+        parts = [part.reshape(part.shape[0], num_heads, -1) for part in parts]
+    elif source.layout == HEADS_FIRST:
+        parts = [part.reshape(num_heads, part.shape[0] // num_heads, *part.shape[1:]) for part in parts]
+    return [np.ascontiguousarray(part) for part in parts]

@@ -7,9 +7,9 @@ import os
 
 import tensorflow as tf
 
+from keras_bert import formats, weights
 from keras_bert.errors import InputError
 from keras_bert.tokenizer import BertTokenizer
-from keras_bert.weights import CONFIG_FILE, read_bert_config
 
 _MIN_SEQUENCE_LENGTH = 3  # [CLS] [SEP] [SEP], a pair of which nothing is left.
 _DEFAULT_LENGTH = 512  # Rows of the position table of every published BERT.
@@ -55,8 +55,8 @@ class BertPreprocessor:
             InputError: no such preset, or its encoder has fewer positions than `sequence_length`.
         """
         positions = _DEFAULT_LENGTH  # of a directory that holds a tokenizer alone
-        if not os.path.isdir(preset) or os.path.isfile(os.path.join(preset, CONFIG_FILE)):
-            positions = read_bert_config(preset).max_sequence_length
+        if not os.path.isdir(preset) or formats.has_checkpoint(preset):
+            positions = weights.read_bert_config(preset).max_sequence_length
         if sequence_length is not None and sequence_length > positions:
             raise InputError(f"{preset}: has positions for {positions} tokens. Received: {sequence_length=}")
         return cls(BertTokenizer.from_preset(preset), sequence_length or positions, pad_to_longest)

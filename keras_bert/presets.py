@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import re
 
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
@@ -80,35 +79,30 @@ def find_preset(name: str) -> Preset | None:
     return next((preset for preset in _ALL if name in (preset.name, preset.full_name)), None)
 
 
-def case_of_name(name: str) -> bool | None:
-    """Whether a checkpoint of this name is lower-cased, by the names that Google gave its own; None: it does not say.
-
-    google-research/bert, tokenization.py:28, `validate_case_matches_checkpoint`.
-    """
-    name = os.path.basename(os.path.normpath(name)).lower()
-    if re.search(r"(^|[-_])(uncased|multilingual[-_]l|chinese)", name):
-        return True
-    return False if re.search(r"(^|[-_])cased", name) else None
+_NEEDS = {"config": ("config.json",), "weights": ("config.json", "model.safetensors"), "tokenizer": ("vocab.txt",)}
 
 
-def resolve_preset(preset: str, needs: tuple[str, ...] = ("config.json",)) -> str:
+def resolve_preset(preset: str, purpose: str = "config") -> str:
     """Finds the directory that holds a preset's files: offline first, download last.
 
     Order: `preset` as a directory; `$KERAS_BERT_HOME/<name>`; Hugging Face's cache; download through
     `huggingface_hub` (checksummed and resumable; switched off by `HF_HUB_OFFLINE=1`).
 
     Args:
-        preset: a directory, a short name, Google's name of a checkpoint, or `hf://owner/name`.
-        needs: files that the caller will read; a cached copy without them (of the tokenizer alone, say) does not count.
+        preset: a directory, a zip or `.keras` file, the prefix of a TensorFlow checkpoint, a short name, Google's name
+            of a checkpoint, or `hf://owner/name`.
+        purpose: str, what the caller will read, `"config"`, `"weights"` or `"tokenizer"`; a cached copy without it does
+            not count.
 
     Returns:
-        The path of a directory; one that was named as such is returned as it is.
+        A path; one that was named as such is returned as it is.
 
     Raises:
         InputError: no place has it; the message lists what was tried.
     """
-    if os.path.isdir(preset):
+    if os.path.exists(preset) or os.path.exists(f"{preset}.index"):
         return preset
+    needs = _NEEDS[purpose]
     known = find_preset(preset)
     handle = known.hugging_face if known else preset.removeprefix("hf://") if preset.startswith("hf://") else None
     if handle is None:

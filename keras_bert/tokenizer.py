@@ -14,9 +14,10 @@ import tensorflow as tf
 from keras_nlp.tokenizers import Tokenizer
 
 from keras_bert import normalizer
+from keras_bert.casing import case_of_name
 from keras_bert.errors import InputError
-from keras_bert.files import atomic_path, read_json, read_lines, write_json
-from keras_bert.presets import case_of_name, resolve_preset
+from keras_bert.files import atomic_path, read_lines, write_json
+from keras_bert.weights import open_tokenizer
 
 try:
     import tensorflow_text as tf_text
@@ -255,7 +256,9 @@ class BertTokenizer(Tokenizer):
         Raises:
             InputError: no such preset, or its tokenizer is missing or says what this tokenizer cannot do.
         """
-        tokenizer = cls(**{**_read_preset(resolve_preset(preset, needs=("vocab.txt",))), **kwargs})
+        with open_tokenizer(preset) as settings:
+            said = {name: value for name, value in settings.items() if value is not None}
+            tokenizer = cls(**{**said, **kwargs})
         lowercase = case_of_name(preset)
         if lowercase is not None and tokenizer.lowercase != lowercase:
             raise InputError(
@@ -281,26 +284,3 @@ def _check_vocabulary(source: str, raw: list[str], pieces: list[str]) -> None:
             raise InputError(f"{source}:{number}: the piece {piece!r} is on line {first[piece]} already. Remove one.")
         if len(piece.removeprefix("##").encode()) > _MAX_PIECE_BYTES:
             raise InputError(f"{source}:{number}: a piece of over {_MAX_PIECE_BYTES} bytes. Split or remove it.")
-
-
-def _read_preset(directory: str) -> dict:
-    """Returns `vocabulary` and `lowercase` of the tokenizer that a preset directory holds."""
-    keras_hub_vocabulary = os.path.join(directory, "assets", "tokenizer", VOCABULARY_FILE)
-    if os.path.exists(keras_hub_vocabulary):
-        config = read_json(os.path.join(directory, CONFIG_FILE)).get("config", {})
-        return {"vocabulary": keras_hub_vocabulary, "lowercase": config.get("lowercase", False)}
-    vocabulary = os.path.join(directory, "vocab.txt")
-    if not os.path.exists(vocabulary):
-        raise InputError(
-            f"{directory}: no tokenizer. Expected assets/tokenizer/{VOCABULARY_FILE} (with {CONFIG_FILE}) or vocab.txt."
-        )
-    config_file = os.path.join(directory, "tokenizer_config.json")
-    config = read_json(config_file) if os.path.exists(config_file) else {}
-    lowercase = config.get("do_lower_case", True)
-    strip_accents = config.get("strip_accents")
-    if strip_accents not in (None, lowercase) or not config.get("tokenize_chinese_chars", True):
-        raise InputError(
-            f"{config_file}: expected BERT's own rules (strip_accents as do_lower_case, tokenize_chinese_chars true), "
-            f"found strip_accents={strip_accents}, tokenize_chinese_chars={config.get('tokenize_chinese_chars')}."
-        )
-    return {"vocabulary": vocabulary, "lowercase": lowercase}

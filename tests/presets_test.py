@@ -6,9 +6,10 @@ import os
 import huggingface_hub
 import pytest
 
+from keras_bert.casing import case_of_name
 from keras_bert.errors import InputError
 from keras_bert.preprocessor import BertPreprocessor
-from keras_bert.presets import case_of_name, find_preset, list_presets, resolve_preset
+from keras_bert.presets import find_preset, list_presets, resolve_preset
 from keras_bert.tokenizer import BertTokenizer
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "A"]

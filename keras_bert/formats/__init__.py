@@ -1,0 +1,85 @@
+"""The checkpoint formats, a module each, told apart by what a directory holds.
+
+Each module has, for a `path` that is a directory or, where the format has such, the prefix of a checkpoint's files:
+
+    matches(path) -> bool                    whether `path` holds a checkpoint, or its configuration, of this format
+    read_config(path) -> BertConfig          its sizes
+    open_checkpoint(path)                    a context manager that gives a `Checkpoint`; inside it tensors can be read
+    read_tokenizer(path) -> dict | None      `vocabulary` (path or list) and `lowercase` (None: it does not say)
+    write(path, contents)                    where we write the format: fills the directory `path`, which does not exist
+"""
+
+import contextlib
+import importlib
+import os
+import tempfile
+import types
+import zipfile
+from collections.abc import Iterator
+
+from keras_bert.errors import InputError
+from keras_bert.formats.archive import extract
+
+# In the order in which they are asked whether a directory is theirs.
+FORMATS = ("keras_preset", "hugging_face")
+
+
+@contextlib.contextmanager
+def located(path: str) -> Iterator[str]:
+    """Gives the directory (or prefix) of a checkpoint; of a zip or `.keras` file, a temporary one with its files.
+
+    Raises:
+        InputError: no such path, or the zip is damaged or would write outside its directory.
+    """
+    if not os.path.isfile(path):
+        yield path
+        return
+    if not zipfile.is_zipfile(path):
+        raise InputError(f"{path}: expected a directory, a zip or a .keras file, found another kind of file.")
+    with tempfile.TemporaryDirectory(prefix="keras_bert_") as directory:
+        extract(path, directory)
+        inside = os.listdir(directory)
+        alone = os.path.join(directory, inside[0]) if len(inside) == 1 else ""
+        yield alone if os.path.isdir(alone) else directory
+
+
+def has_checkpoint(path: str) -> bool:
+    """Whether `path` holds a checkpoint, or its configuration, of any format."""
+    return any(module.matches(path) for module in _modules())
+
+
+def find_format(path: str) -> types.ModuleType:
+    """Returns the module of the format that `path` holds.
+
+    Raises:
+        InputError: none; the message says what was found.
+    """
+    for module in _modules():
+        if module.matches(path):
+            return module
+    found = ", ".join(sorted(os.listdir(path))[:8]) if os.path.isdir(path) else ""
+    raise InputError(
+        f"{path}: no BERT checkpoint. Expected config.json with model.weights.h5 (Keras) or model.safetensors (Hugging "
+        "Face), bert_config.json with the files of a TensorFlow checkpoint (Google, Model Garden), or saved_model.pb "
+        f"(TF-Hub). Found: {found or 'nothing'}."
+    )
+
+
+def read_tokenizer(path: str) -> dict:
+    """Returns what the first format that finds a tokenizer at `path` says of it.
+
+    Raises:
+        InputError: none finds one.
+    """
+    for module in _modules():
+        settings = module.read_tokenizer(path)
+        if settings is not None:
+            return settings
+    raise InputError(
+        f"{path}: no tokenizer. Expected assets/tokenizer/vocabulary.txt (with tokenizer.json), vocab.txt, or "
+        "assets/vocab.txt."
+    )
+
+
+def _modules() -> Iterator[types.ModuleType]:
+    return (importlib.import_module(f"keras_bert.formats.{name}") for name in FORMATS)

@@ -1,0 +1,112 @@
+"""A checkpoint of any format, seen under our names and in our layouts; nothing is read before it is asked for."""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from keras_bert.config import BertConfig
+from keras_bert.convert import HEADS, WeightSource, to_ours
+from keras_bert.errors import InputError
+
+
+class StoredTensor(NamedTuple):
+    """A tensor that a checkpoint holds.
+
+    Attributes:
+        source: str, file and name there, for messages: `"model.safetensors: pooler.dense.weight"`.
+        read: function of no arguments that returns it in our layout, as the checkpoint's floats.
+    """
+
+    source: str
+    read: Callable[[], np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+    """What a checkpoint holds.
+
+    Attributes:
+        format: str, name of the module in `keras_bert/formats` that read it.
+        source: str, the file or directory that the user named.
+        config: BertConfig.
+        tensors: StoredTensor by the Keras path of our variable: those of `BertBackbone`, and of the heads, which
+            begin with a name of `keras_bert.convert.HEADS` (`masked_lm/output_bias`, `classification/kernel`, ...).
+        labels: list of str, the classes of a fine-tuned head, or None.
+    """
+
+    format: str
+    source: str
+    config: BertConfig
+    tensors: Mapping[str, StoredTensor]
+    labels: list[str] | None = None
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """Names of the heads that it holds, in the order of `keras_bert.convert.HEADS`."""
+        present = {path.partition("/")[0] for path in self.tensors}
+        return tuple(head for head in HEADS if head in present)
+
+    @property
+    def has_pooler(self) -> bool:
+        """Whether it holds the pooler."""
+        return "pooled_dense/kernel" in self.tensors
+
+
+def collect(
+    sources: Iterable[WeightSource], available: Mapping[str, str], read: Callable[[str], np.ndarray], file: str
+) -> tuple[dict[str, StoredTensor], list[str]]:
+    """Pairs our variables with the tensors of a foreign file.
+
+    Args:
+        sources: rows of `keras_bert.convert`'s table.
+        available: the file's own name of each tensor, by its name in the table.
+        read: gives the tensor of one of the file's own names.
+        file: for messages.
+
+    Returns:
+        The StoredTensors by our paths, and the names in the table that the file lacks.
+    """
+    tensors, missing = {}, []
+    for source in sources:
+        absent = [name for name in source.names if name not in available]
+        missing += absent
+        if not absent:
+            stored = [available[name] for name in source.names]
+            tensors[source.path] = StoredTensor(f"{file}: {', '.join(stored)}", _reader(read, stored, source))
+    return tensors, missing
+
+
+def _reader(read: Callable[[str], np.ndarray], stored: list[str], source: WeightSource) -> Callable[[], np.ndarray]:
+    return lambda: to_ours([read(name) for name in stored], source)
+
+
+def assign(variables: Iterable, tensors: Mapping[str, StoredTensor], *, by: str = "the configuration") -> list[str]:
+    """Gives variables the checkpoint's values.
+
+    Args:
+        variables: Keras variables; those whose path the checkpoint lacks stay as they are.
+        tensors: the checkpoint's.
+        by: what the expected shapes come from, for messages.
+
+    Returns:
+        Paths of the variables that the checkpoint lacks.
+
+    Raises:
+        InputError: a shape differs; the message names file, tensor, expected and received.
+    """
+    left = []
+    for variable in variables:
+        if variable.path not in tensors:
+            left.append(variable.path)
+            continue
+        stored = tensors[variable.path]
+        value = stored.read()
+        if tuple(value.shape) != tuple(variable.shape):
+            raise InputError(
+                f"{stored.source}: expected shape {tuple(variable.shape)} by {by}, found {tuple(value.shape)} "
+                f"(in the layout of {variable.path})."
+            )
+        variable.assign(value)
+    return left
