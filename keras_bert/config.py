@@ -38,6 +38,15 @@ _ACTIVATION_AT_HUGGING_FACE = {
     "linear": "linear",
 }
 _HUGGING_FACE_MARKS = ("model_type", "architectures", "transformers_version", "_name_or_path")
+# Values with which Hugging Face's code computes something else than BERT's encoder.
+_AT_BERT = {
+    "model_type": "bert", "position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False,
+}  # fmt: skip
+
+
+def is_foreign(values) -> bool:
+    """Whether the content of a JSON file is a configuration in google-research/bert's or Hugging Face's names."""
+    return isinstance(values, dict) and any(name in values for name in (*_HUGGING_FACE_MARKS, *_REQUIRED_FOREIGN))
 
 
 def _is_number(value) -> bool:
@@ -103,28 +112,33 @@ class BertConfig:
                 raise InputError(f"`{name}` must be positive. Received: {name}={value!r}")
 
     @classmethod
-    def from_json_file(cls, path: str) -> "BertConfig":
+    def from_json_file(cls, path: str, at_hugging_face: bool | None = None) -> "BertConfig":
         """Reads google-research/bert's `bert_config.json` or Hugging Face's `config.json`.
 
-        The two are told apart by content (Hugging Face's names its `model_type`), since `"gelu"` means the tanh
-        form in one and the erf form in the other.
+        `"gelu"` means the tanh form in one and the erf form in the other.
+
+        Args:
+            path: of the file.
+            at_hugging_face: bool, whether it is Hugging Face's; None tells by content, since Hugging Face's names its
+                `model_type`.
 
         Raises:
-            InputError: a required key is missing, a value is out of range, or the activation is not known.
+            InputError: a required key is missing, a value is out of range, the activation is not known, or the model
+                is no BERT encoder.
         """
         values = read_json(path)
         if not isinstance(values, dict):
             raise InputError(f"{path}: expected a JSON object of BERT's sizes, found {type(values).__name__}.")
+        for name, expected in _AT_BERT.items():
+            if values.get(name) not in (None, expected):
+                raise InputError(
+                    f"{path}: expected {name} {expected!r}, found {values[name]!r}. This is no BERT encoder."
+                )
         missing = [name for name in _REQUIRED_FOREIGN if name not in values]
         if missing:
             raise InputError(f"{path}: not a BERT configuration, it lacks {', '.join(missing)}.")
-        at_hugging_face = any(mark in values for mark in _HUGGING_FACE_MARKS)
-        if values.get("model_type", "bert") != "bert":
-            raise InputError(f"{path}: expected model_type 'bert', found {values['model_type']!r}.")
-        if values.get("position_embedding_type", "absolute") != "absolute":
-            raise InputError(
-                f"{path}: position_embedding_type {values['position_embedding_type']!r}. Expected BERT's, 'absolute'."
-            )
+        if at_hugging_face is None:
+            at_hugging_face = any(mark in values for mark in _HUGGING_FACE_MARKS)
         ours = {ours: values[theirs] for theirs, ours in _FOREIGN_TO_OURS.items() if theirs in values}
         activations = _ACTIVATION_AT_HUGGING_FACE if at_hugging_face else _ACTIVATION_AT_GOOGLE
         activation = values.get("hidden_act", "gelu")
@@ -138,15 +152,19 @@ class BertConfig:
 
     def to_json_file(self, path: str) -> None:
         """Writes what `from_json_file` reads: google-research/bert's form, or Hugging Face's for the erf gelu."""
-        activations, marks = _ACTIVATION_AT_GOOGLE, {}
-        if self.activation not in activations.values():
-            activations, marks = _ACTIVATION_AT_HUGGING_FACE, {"model_type": "bert"}
+        at_hugging_face = self.activation not in _ACTIVATION_AT_GOOGLE.values()
+        write_json(path, self.to_hugging_face() if at_hugging_face else self._to_foreign(_ACTIVATION_AT_GOOGLE))
+
+    def to_hugging_face(self) -> dict:
+        """Returns what Hugging Face's `config.json` says of the encoder, `model_type` included."""
+        return {"model_type": "bert", **self._to_foreign(_ACTIVATION_AT_HUGGING_FACE)}
+
+    def _to_foreign(self, activations: dict[str, str]) -> dict:
         values = {theirs: getattr(self, ours) for theirs, ours in _FOREIGN_TO_OURS.items()}
         values["hidden_act"] = next(name for name, ours in activations.items() if ours == self.activation)
-        values["attention_probs_dropout_prob"] = (
-            self.dropout if self.attention_dropout is None else self.attention_dropout
-        )
-        write_json(path, {**marks, **values})
+        if self.attention_dropout is None:
+            values["attention_probs_dropout_prob"] = self.dropout
+        return values
 
     def to_dict(self) -> dict:
         """Returns the fields by name, as `BertBackbone`'s constructor takes them."""

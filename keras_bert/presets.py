@@ -1,96 +1,76 @@
 """What a preset's name means: its architecture, and where its files come from, nearest first."""
 
-import dataclasses
+import difflib
 import os
+import re
 
-from keras_bert.config import BertConfig
+from keras_bert import preset_table
+from keras_bert.downloads import HOME_VARIABLE, Sources, find_files
 from keras_bert.errors import InputError
+from keras_bert.preset_table import Preset
 
-HOME_VARIABLE = "KERAS_BERT_HOME"
-_UNCASED_VOCABULARY_SIZE = 30522
+PRESETS = {preset.name: preset for preset in preset_table.SHORT}  # by short name
+_BY_NAME = {name: preset for preset in preset_table.ALL for name in preset.names}
 
-
-@dataclasses.dataclass(frozen=True)
-class Preset:
-    """A published BERT.
-
-    Attributes:
-        name: str, the short name.
-        full_name: str, Google's name of the checkpoint.
-        config: BertConfig, with google-research/bert's tanh gelu.
-        lowercase: bool, whether its vocabulary is uncased.
-        parameters: int, number of weights of the encoder with its pooler.
-        hugging_face: str, `owner/name` of a copy in Hugging Face's format.
-    """
-
-    name: str
-    full_name: str
-    config: BertConfig
-    lowercase: bool
-    parameters: int
-    hugging_face: str
-
-
-def _uncased(name: str, full_name: str, layers: int, hidden: int, heads: int, parameters: int, hub: str) -> Preset:
-    config = BertConfig(_UNCASED_VOCABULARY_SIZE, layers, heads, hidden, 4 * hidden)
-    return Preset(name, full_name, config, True, parameters, hub)
-
-
-# Sizes: google-research/bert's README (base and large; the miniatures of Turc et al. 2019, arXiv:1908.08962).
-_ALL = (
-    _uncased("tiny", "uncased_L-2_H-128_A-2", 2, 128, 2, 4_385_920, "google/bert_uncased_L-2_H-128_A-2"),
-    _uncased("mini", "uncased_L-4_H-256_A-4", 4, 256, 4, 11_170_560, "google/bert_uncased_L-4_H-256_A-4"),
-    _uncased("small", "uncased_L-4_H-512_A-8", 4, 512, 8, 28_763_648, "google/bert_uncased_L-4_H-512_A-8"),
-    _uncased("medium", "uncased_L-8_H-512_A-8", 8, 512, 8, 41_373_184, "google/bert_uncased_L-8_H-512_A-8"),
-    _uncased("base", "uncased_L-12_H-768_A-12", 12, 768, 12, 109_482_240, "google-bert/bert-base-uncased"),
-    _uncased("large", "uncased_L-24_H-1024_A-16", 24, 1024, 16, 335_141_888, "google-bert/bert-large-uncased"),
-)
-PRESETS = {preset.name: preset for preset in _ALL}
+_HUGGING_FACE_HANDLE = r"hf://[\w.-]+(/[\w.-]+)?(@[\w./-]+)?"
+_KAGGLE_HANDLE = r"kaggle://[\w.-]+(/[\w.-]+){3}(/\d+)?"
+_WANTED = {"config": "configuration", "weights": "weights", "tokenizer": "vocabulary"}
 
 
 class _PresetTable(list):
     """The presets, shown as a table when printed."""
 
     def __str__(self) -> str:
-        rows = [("name", "checkpoint", "layers", "hidden", "heads", "parameters", "cased")]
+        rows = [("name", "checkpoint", "layers", "hidden", "heads", "parameters", "case")]
         for preset in self:
             config = preset.config
             sizes = (config.num_layers, config.hidden_dim, config.num_heads, f"{preset.parameters:,}")
-            rows.append((preset.name, preset.full_name, *map(str, sizes), "no" if preset.lowercase else "yes"))
+            case = {True: "uncased", False: "cased", None: "-"}[preset.lowercase]
+            rows.append((preset.name, preset.full_name, *map(str, sizes), case))
         widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-        return "\n".join(
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-        )
+        return "\n".join("  ".join(_aligned(row, widths)).rstrip() for row in rows)
 
     __repr__ = __str__
 
 
-def list_presets() -> list[Preset]:
-    """Lists the presets by size; printing the list shows a table.
+def _aligned(row: tuple[str, ...], widths: list[int]) -> list[str]:
+    """The cells of a line: text to the left, numbers (columns 2 to 5) to the right."""
+    columns = enumerate(zip(row, widths, strict=True))
+    return [cell.rjust(width) if 2 <= column <= 5 else cell.ljust(width) for column, (cell, width) in columns]
 
-    >>> len(list_presets())
-    6
+
+def list_presets() -> list[Preset]:
+    """Lists the presets: the short names by size, Google's other checkpoints, KerasHub's; printing shows a table.
+
+    >>> presets = list_presets()
+    >>> [preset.name for preset in presets[:6]]
+    ['tiny', 'mini', 'small', 'medium', 'base', 'large']
+    >>> len(presets)
+    60
     """
-    return _PresetTable(_ALL)
+    return _PresetTable(preset_table.ALL)
 
 
 def find_preset(name: str) -> Preset | None:
-    """Returns the preset of a short or full name, or None."""
-    return next((preset for preset in _ALL if name in (preset.name, preset.full_name)), None)
+    """Returns the preset of a name (short, Google's, KerasHub's, or of its repository at Hugging Face), or None.
 
-
-_NEEDS = {"config": ("config.json",), "weights": ("config.json", "model.safetensors"), "tokenizer": ("vocab.txt",)}
+    >>> find_preset("bert_base_zh").full_name
+    'chinese_L-12_H-768_A-12'
+    """
+    return _BY_NAME.get(name)
 
 
 def resolve_preset(preset: str, purpose: str = "config") -> str:
-    """Finds the directory that holds a preset's files: offline first, download last.
+    """Finds the directory or file that holds a preset's files: offline first, download last.
 
-    Order: `preset` as a directory; `$KERAS_BERT_HOME/<name>`; Hugging Face's cache; download through
-    `huggingface_hub` (checksummed and resumable; switched off by `HF_HUB_OFFLINE=1`).
+    Order: `preset` as a path; under `$KERAS_BERT_HOME` a directory or zip of any of its names, or Google's archive;
+    the caches of Hugging Face and Kaggle; download through `huggingface_hub` or `kagglehub`, of the files that the
+    purpose needs (checksummed and resumable; switched off by `HF_HUB_OFFLINE=1`). One of KerasHub's names asks Kaggle
+    first, any other Hugging Face.
 
     Args:
-        preset: a directory, a zip or `.keras` file, the prefix of a TensorFlow checkpoint, a short name, Google's name
-            of a checkpoint, or `hf://owner/name`.
+        preset: a directory, a zip or `.keras` file, the prefix of a TensorFlow checkpoint, a name that `find_preset`
+            knows, `hf://owner/name[@revision]`, or `kaggle://owner/model/framework/variation[/version]`.
         purpose: str, what the caller will read, `"config"`, `"weights"` or `"tokenizer"`; a cached copy without it does
             not count.
 
@@ -102,44 +82,45 @@ def resolve_preset(preset: str, purpose: str = "config") -> str:
     """
     if os.path.exists(preset) or os.path.exists(f"{preset}.index"):
         return preset
-    needs = _NEEDS[purpose]
     known = find_preset(preset)
-    handle = known.hugging_face if known else preset.removeprefix("hf://") if preset.startswith("hf://") else None
-    if handle is None:
-        raise InputError(
-            f"{preset}: no such directory, and no preset of that name. Expected a directory with a config.json, "
-            f"one of {', '.join(PRESETS)}, or hf://owner/name."
-        )
-    tried = []
-    home = os.environ.get(HOME_VARIABLE)
-    names = (known.name, known.full_name) if known else (handle,)
-    if home:
-        for name in names:
-            directory = os.path.join(home, name)
-            if os.path.isdir(directory):
-                return directory
-            tried.append(f"{directory} (not there)")
-    else:
-        tried.append(f"${HOME_VARIABLE} (not set)")
-    return _hugging_face_directory(preset, handle, needs, tried)
+    if known is not None and known.lowercase is None and purpose == "tokenizer":
+        raise InputError(f"{preset}: its tokenizer is of another kind (SentencePiece). Expected BERT's WordPieces.")
+    path, tried = find_files(_sources(preset, known), purpose)
+    if path is None:
+        wanted, cure = _WANTED[purpose], _cure(preset, known, purpose)
+        raise InputError(f"{preset}: {wanted} not found. Tried: {'; '.join(tried)}. {cure}")
+    return path
 
 
-def _hugging_face_directory(preset: str, handle: str, needs: tuple[str, ...], tried: list[str]) -> str:
-    from huggingface_hub import snapshot_download
-
-    patterns = ["config.json", "model.safetensors", "vocab.txt", "tokenizer_config.json"]
-    for where, only_local in (("Hugging Face's cache", True), (f"download of {handle}", False)):
-        try:
-            directory = snapshot_download(handle, allow_patterns=patterns, local_files_only=only_local)
-        except (OSError, ValueError) as error:  # the hub's own errors derive from these two
-            tried.append(f"{where} ({type(error).__name__})")
-            continue
-        missing = [name for name in needs if not os.path.isfile(os.path.join(directory, name))]
-        if not missing:
-            return directory
-        tried.append(f"{where} (lacks {', '.join(missing)})")
-    place = f"${HOME_VARIABLE}/{preset.removeprefix('hf://')}"
+def _sources(preset: str, known: Preset | None) -> Sources:
+    if known is not None:
+        archive = (known.archive.removesuffix(".zip"),) if known.archive else ()
+        kaggle_first = preset == known.keras_hub
+        return Sources((*known.names, *archive), known.hugging_face, known.kaggle, kaggle_first)
+    scheme, _, handle = preset.partition("://")
+    if re.fullmatch(_HUGGING_FACE_HANDLE, preset):
+        return Sources((handle,), hugging_face=handle)
+    if re.fullmatch(_KAGGLE_HANDLE, preset):
+        return Sources((handle,), kaggle=handle)
+    if scheme in ("hf", "kaggle"):
+        form = "owner/name[@revision]" if scheme == "hf" else "owner/model/framework/variation[/version]"
+        raise InputError(f"{preset}: not a handle. Expected {scheme}://{form}.")
+    close = difflib.get_close_matches(preset, _BY_NAME, n=3)
     raise InputError(
-        f"{preset}: {', '.join(needs)} not found. Tried: {'; '.join(tried)}. Put a directory with config.json, "
-        f"model.safetensors and vocab.txt at {place}, or pass load_weights=False for the architecture alone."
+        f"{preset}: no such directory, and no preset of that name. "
+        + (f"Close to it: {', '.join(close)}. " if close else "")
+        + f"Expected a path, one of {', '.join(PRESETS)}, another name that keras_bert.list_presets() shows, "
+        "hf://owner/name, or kaggle://owner/model/framework/variation."
     )
+
+
+def _cure(preset: str, known: Preset | None, purpose: str) -> str:
+    home = os.environ.get(HOME_VARIABLE) or f"${HOME_VARIABLE}"
+    name = preset.partition("://")[2] or preset
+    files = "vocab.txt" if purpose == "tokenizer" else "config.json, model.safetensors and vocab.txt"
+    cure = f"Put a directory with {files} at {os.path.join(home, *name.split('/'))}"
+    if known is not None and known.archive:
+        cure += f", or Google's archive {known.archive} at {os.path.join(home, known.full_name)}.zip"
+    if known is not None and purpose == "weights":
+        cure += ", or pass load_weights=False for the architecture alone"
+    return f"{cure}."

@@ -1,29 +1,104 @@
-"""Zip files: extracted only where every member stays inside the directory."""
+"""Zip and tar files: extracted only where every member stays inside the directory and all fit on the disk."""
 
+import lzma
 import os
+import re
+import shutil
+import stat
+import tarfile
 import zipfile
+import zlib
 
 from keras_bert.errors import InputError
 
+# Weights hardly shrink (a float32 model by a tenth), vocabularies to a third. Deflate's limit is 1032.
+_MOST_EXPANSION = 100
+_NEVER_A_BOMB = 64 * 2**20  # Bytes; a small model of zeros may shrink to nothing.
+_ENCRYPTED = 0x1  # PKWARE's APPNOTE, 4.4.4: bit 0 of the general purpose flags.
+
+# What a broken file makes zipfile and its decompressors raise.
+_DAMAGE = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, NotImplementedError, OSError, ValueError)
+
 
 def extract(path: str, directory: str) -> None:
-    """Extracts a zip into `directory`, which is empty.
+    """Extracts a zip, or a tar (Model Garden's archives are .tar.gz), into `directory`, which is empty.
 
     Raises:
-        InputError: the zip is damaged, or a member's name leads outside (nothing is written then).
+        InputError: the file is no whole zip or tar; a member's name leads outside the directory; a member is a link, a
+            device or encrypted; or what comes out would be far larger than the file, or than the free space. Except where the
+            damage lies in a member's own bytes nothing is written then.
     """
+    if os.path.isfile(path) and tarfile.is_tarfile(path):
+        _extract_tar(path, directory)
+    else:
+        _extract_zip(path, directory)
+
+
+def _extract_tar(path: str, directory: str) -> None:
     try:
-        with zipfile.ZipFile(path) as archive:
-            for member in archive.infolist():
-                _check_member(path, member)
-            archive.extractall(directory)
-    except (zipfile.BadZipFile, EOFError) as error:
-        raise InputError(f"{path}: a damaged zip file ({error}). Fetch it again.") from error
+        with tarfile.open(path) as archive:
+            members = archive.getmembers()
+            for member in members:
+                if not (member.isfile() or member.isdir()):
+                    raise InputError(
+                        f"{path}: its member {member.name!r} is neither file nor directory. Do not trust this file."
+                    )
+                _check_name(path, member.name)
+            _check_size(path, sum(member.size for member in members), directory)
+            archive.extractall(directory, members, filter="data")
+    except (tarfile.TarError, *_DAMAGE) as error:
+        raise InputError(f"{path}: not a whole tar file ({error}). Fetch it again.") from error
+
+
+def _extract_zip(path: str, directory: str) -> None:
+    try:
+        archive = zipfile.ZipFile(path)
+    except _DAMAGE as error:
+        raise InputError(f"{path}: not a whole zip file ({error}). Fetch it again.") from error
+    with archive:
+        members = archive.infolist()
+        for member in members:
+            _check_member(path, member)
+        _check_size(path, sum(member.file_size for member in members), directory)
+        for member in members:
+            try:
+                archive.extract(member, directory)
+            except _DAMAGE as error:
+                raise InputError(
+                    f"{path}: its member {member.filename!r} cannot be extracted ({error}). Fetch the file again."
+                ) from error
 
 
 def _check_member(path: str, member: zipfile.ZipInfo) -> None:
-    name = member.filename.replace("\\", "/")
-    if name.startswith("/") or ".." in name.split("/") or os.path.splitdrive(member.filename)[0]:
-        raise InputError(f"{path}: its member {member.filename!r} leads outside the directory. Do not trust this file.")
-    if (member.external_attr >> 16) & 0o170000 == 0o120000:
-        raise InputError(f"{path}: its member {member.filename!r} is a symbolic link. Do not trust this file.")
+    name = member.orig_filename  # `filename` is cut at a zero byte.
+    _check_name(path, name)
+    kind = stat.S_IFMT(member.external_attr >> 16)
+    if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
+        what = "a symbolic link" if kind == stat.S_IFLNK else "neither file nor directory"
+        raise InputError(f"{path}: its member {name!r} is {what}. Do not trust this file.")
+    if member.flag_bits & _ENCRYPTED:
+        raise InputError(f"{path}: its member {name!r} is encrypted. Expected a zip without a password.")
+
+
+def _check_name(path: str, name: str) -> None:
+    leads_outside = name.startswith("/") or ".." in name.split("/") or re.match("[A-Za-z]:", name)
+    if leads_outside or "\\" in name or "\0" in name:
+        raise InputError(
+            f"{path}: its member {name!r} leads outside the directory, or would on another system. Do not trust this "
+            "file."
+        )
+
+
+def _check_size(path: str, size: int, directory: str) -> None:
+    packed = os.path.getsize(path)
+    if size > max(_NEVER_A_BOMB, _MOST_EXPANSION * packed):
+        raise InputError(
+            f"{path}: its members would take {size:,} bytes, {size // max(packed, 1):,} times the file's {packed:,}; "
+            f"weights take at most {_MOST_EXPANSION} times. Do not trust this file."
+        )
+    free = shutil.disk_usage(directory).free
+    if size > free:
+        raise InputError(
+            f"{path}: its members take {size:,} bytes, and {directory} has {free:,} free. Make room, or set "
+            "TMPDIR to a larger disk."
+        )

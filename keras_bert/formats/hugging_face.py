@@ -1,68 +1,146 @@
-"""Hugging Face's directory: `config.json`, `model.safetensors`, `vocab.txt`, `tokenizer_config.json`."""
+"""Hugging Face's directory: `config.json`, `model.safetensors` or another file of weights, `vocab.txt`.
+
+The way in; the way out is `hugging_face_out.py`.
+"""
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator
 
+import numpy as np
+from absl import logging
+
 from keras_bert import convert
-from keras_bert.config import BertConfig
+from keras_bert.config import BertConfig, is_foreign
+from keras_bert.convert import WeightSource
 from keras_bert.errors import InputError
 from keras_bert.files import read_json
-from keras_bert.formats.checkpoint import Checkpoint, collect
+from keras_bert.formats.checkpoint import Checkpoint, StoredTensor, collect
+from keras_bert.formats.hugging_face_files import CONFIG_FILE, WeightFile, find_weights, open_weights
+from keras_bert.formats.hugging_face_out import write as write
+from keras_bert.formats.hugging_face_tokenizer import read_tokenizer as read_tokenizer
 
-CONFIG_FILE = "config.json"
-WEIGHTS_FILE = "model.safetensors"
-VOCABULARY_FILE = "vocab.txt"
+_TABLE = "embeddings.word_embeddings.weight"
+_OUTPUT_BIAS = "cls.predictions.bias"
+# The tied output layer of the masked-LM head: copies of the word table and of the bias, stored by some.
+_DECODER = {"cls.predictions.decoder.weight": _TABLE, "cls.predictions.decoder.bias": _OUTPUT_BIAS}
+_BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")  # Numbers from 0, and zeros: no weights.
+_CLASSIFIERS = {"ForTokenClassification": "token_classification", "ForMultipleChoice": "multiple_choice"}
 
 
 def matches(path: str) -> bool:
-    return os.path.isfile(os.path.join(path, CONFIG_FILE))
+    if find_weights(path) is not None:
+        return True
+    file = os.path.join(path, CONFIG_FILE)
+    return os.path.isfile(file) and is_foreign(read_json(file))
 
 
 def read_config(path: str) -> BertConfig:
-    return BertConfig.from_json_file(os.path.join(path, CONFIG_FILE))
+    # Of the few old directories that do not name their model_type, too, Hugging Face takes "gelu" as the erf form.
+    return BertConfig.from_json_file(os.path.join(path, CONFIG_FILE), at_hugging_face=True)
 
 
 @contextlib.contextmanager
 def open_checkpoint(path: str) -> Iterator[Checkpoint]:
-    from safetensors import SafetensorError, safe_open
-
     config = read_config(path)
-    file = os.path.join(path, WEIGHTS_FILE)
-    if not os.path.isfile(file):
-        raise InputError(f"{file}: no such file. Expected the weights in the safetensors format.")
-    try:
-        with safe_open(file, framework="numpy") as stored:
-            available = {_table_name(name): name for name in stored.keys()}
-            sources = convert.encoder_sources(convert.HUGGING_FACE, config.num_layers)
-            tensors, missing = collect(sources, available, stored.get_tensor, file)
-            if missing:
-                raise InputError(f"{file}: lacks {', '.join(missing)}. Expected the weights of a BERT with its pooler.")
-            yield Checkpoint("hugging_face", path, config, tensors)
-    except SafetensorError as error:
-        raise InputError(f"{file}: not a whole safetensors file ({error}). Fetch it again.") from error
+    settings = read_json(os.path.join(path, CONFIG_FILE))
+    with open_weights(path) as weights:
+        available = _table_names(weights)
+        parts = _parts(config.num_layers, settings)
+        tensors = {}
+        for part in parts:
+            tensors |= _collect(part, weights, available)
+        bias = tensors.get("masked_lm/output_bias")
+        if bias is not None:
+            tensors["masked_lm/output_bias"] = _after_check_of_ties(bias, weights, available)
+        _warn_of_others(parts, weights, available)
+        has_classes = "classification/bias" in tensors or "token_classification/bias" in tensors
+        labels = _labels(path, settings) if has_classes else None
+        yield Checkpoint("hugging_face", path, config, tensors, labels)
 
 
-def _table_name(stored: str) -> str:
-    """The table's name of a stored tensor: without prefix, and of today.
+def _table_names(weights: WeightFile) -> dict[str, str]:
+    """The stored names by those of the table: without prefix, and of today.
 
     Checkpoints converted before 2019, bert-base-uncased among them, keep TensorFlow's gamma and beta.
     """
-    name = stored.removeprefix("bert.")
-    return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+    available = {}
+    for stored in weights.readers:
+        name = stored.removeprefix("bert.")
+        name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+        if name in available:
+            raise InputError(f"{weights.path}: {available[name]} and {stored} name one weight. Remove one of them.")
+        available[name] = stored
+    for copy, original in _DECODER.items():
+        if copy in available:
+            available.setdefault(original, available[copy])
+    return available
 
 
-def read_tokenizer(path: str) -> dict | None:
-    vocabulary = os.path.join(path, VOCABULARY_FILE)
-    if not os.path.exists(vocabulary):
+def _parts(num_layers: int, settings: dict) -> list[list[WeightSource]]:
+    """The encoder's sources, then those of what may be missing as a whole: pooler and heads."""
+    encoder, pooler = [], []
+    for source in convert.encoder_sources(convert.HUGGING_FACE, num_layers):
+        (pooler if source.path.startswith(f"{convert.POOLER}/") else encoder).append(source)
+    heads = ("masked_lm", "next_sentence", _classifier(settings), "question_answering")
+    return [encoder, pooler, *(convert.head_sources(convert.HUGGING_FACE, head) for head in heads)]
+
+
+def _classifier(settings: dict) -> str:
+    """Which head is named `classifier`: three classes of transformers share the name."""
+    for architecture in settings.get("architectures") or ():
+        for ending, head in _CLASSIFIERS.items():
+            if architecture.endswith(ending):
+                return head
+    return "classification"
+
+
+def _collect(part: list[WeightSource], weights: WeightFile, available: dict[str, str]) -> dict[str, StoredTensor]:
+    names = [name for source in part for name in source.names]
+    if _TABLE not in names and not any(name in available for name in names):
+        return {}
+    tensors, missing = collect(part, available, lambda stored: weights.readers[stored](), weights.path)
+    if missing:
+        more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
+        raise InputError(f"{weights.path}: lacks {', '.join(missing[:4])}{more}. Expected the weights of a BERT.")
+    return tensors
+
+
+def _after_check_of_ties(bias: StoredTensor, weights: WeightFile, available: dict[str, str]) -> StoredTensor:
+    """The output bias, read only once the stored output layer is seen to be the word table."""
+
+    def read():
+        for copy, original in _DECODER.items():
+            if available.get(copy, available[original]) == available[original]:
+                continue
+            if not np.array_equal(weights.readers[available[copy]](), weights.readers[available[original]]()):
+                raise InputError(
+                    f"{weights.path}: {available[copy]} differs from {available[original]}. Expected BERT's masked-LM "
+                    "head, whose output layer is the word table itself; untied ones cannot be read."
+                )
+        return bias.read()
+
+    return bias._replace(read=read)
+
+
+def _warn_of_others(parts: list[list[WeightSource]], weights: WeightFile, available: dict[str, str]) -> None:
+    known = {name for part in parts for source in part for name in source.names} | {*_DECODER, *_BUFFERS}
+    others = [stored for name, stored in available.items() if name not in known]
+    if others:
+        logging.warning(
+            "%s: %d tensors belong to no part of BERT known here, and are not read: %s%s.",
+            weights.path, len(others), ", ".join(others[:4]), ", ..." if len(others) > 4 else "",
+        )  # fmt: skip
+
+
+def _labels(path: str, settings: dict) -> list[str] | None:
+    """The classes' names in their order; None where they are no more than numbers."""
+    names = settings.get("id2label")
+    if names is None:
         return None
-    config_file = os.path.join(path, "tokenizer_config.json")
-    config = read_json(config_file) if os.path.exists(config_file) else {}
-    lowercase = config.get("do_lower_case", True)
-    strip_accents = config.get("strip_accents")
-    if strip_accents not in (None, lowercase) or not config.get("tokenize_chinese_chars", True):
-        raise InputError(
-            f"{config_file}: expected BERT's own rules (strip_accents as do_lower_case, tokenize_chinese_chars true), "
-            f"found strip_accents={strip_accents}, tokenize_chinese_chars={config.get('tokenize_chinese_chars')}."
-        )
-    return {"vocabulary": vocabulary, "lowercase": lowercase}
+    file = os.path.join(path, CONFIG_FILE)
+    if not isinstance(names, dict) or sorted(names) != sorted(map(str, range(len(names)))):
+        raise InputError(f"{file}: expected id2label to name the classes 0, 1, ..., found {names!r}.")
+    labels = [str(names[str(index)]) for index in range(len(names))]
+    return None if all(re.fullmatch(r"LABEL_\d+", label) for label in labels) else labels

@@ -1,0 +1,280 @@
+"""Where the files of a preset lie: `$KERAS_BERT_HOME`, the caches of Hugging Face and Kaggle, and their servers."""
+
+import dataclasses
+import fnmatch
+import functools
+import hashlib
+import importlib.util
+import os
+import re
+import textwrap
+import zipfile
+from collections.abc import Callable, Collection, Iterator
+
+from absl import logging
+
+HOME_VARIABLE = "KERAS_BERT_HOME"
+
+# What a configuration and weights in one file are called in the formats that are read.
+_CONFIGS = {"config.json", "bert_config.json", "saved_model.pb"}
+_WEIGHTS = {"model.safetensors", "model.weights.h5", "model.weights.json", "variables/variables.index"}
+
+# By purpose, what is fetched from Hugging Face: each group only where those before it were not enough.
+_AT_HUGGING_FACE = {
+    "config": (("config.json",),),
+    "weights": (
+        ("config.json", "model.safetensors", "model.safetensors.index.json", "model-*-of-*.safetensors"),
+        ("model.weights.h5", "task.json", "task.weights.h5"),  # KerasHub's format
+        ("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*-of-*.bin"),
+    ),
+    "tokenizer": (
+        ("vocab.txt", "tokenizer_config.json", "tokenizer.json"),
+        ("assets/tokenizer/vocabulary.txt",),  # KerasHub's format
+    ),
+}
+# By purpose, the files of a KerasHub preset at Kaggle, and those that only a preset with a head has.
+_AT_KAGGLE = {
+    "config": ("config.json",),
+    "weights": ("config.json", "model.weights.h5"),
+    "tokenizer": ("tokenizer.json", "assets/tokenizer/vocabulary.txt"),
+}
+_HEAD_AT_KAGGLE = ("task.json", "task.weights.h5")
+
+
+@dataclasses.dataclass(frozen=True)
+class Sources:
+    """Where copies of one preset may lie.
+
+    Attributes:
+        names: str, of its directory or zip under `$KERAS_BERT_HOME`.
+        hugging_face: str, `owner/name` or `owner/name@revision`, or None.
+        kaggle: str, `owner/model/framework/variation` or with `/version`, or None.
+        kaggle_first: bool, whether Kaggle is asked before Hugging Face.
+    """
+
+    names: tuple[str, ...]
+    hugging_face: str | None = None
+    kaggle: str | None = None
+    kaggle_first: bool = False
+
+
+class _NotHereError(Exception):
+    """A place does not have what is wanted; the text says why."""
+
+
+def find_files(sources: Sources, purpose: str) -> tuple[str | None, list[str]]:
+    """Looks for a preset's files: home directory, caches, download.
+
+    Args:
+        sources: where they may lie.
+        purpose: `"config"`, `"weights"` or `"tokenizer"`; a copy without it does not count.
+
+    Returns:
+        Path of a directory or zip, None if no place has it; and the places that had not, each with its reason.
+    """
+    tried = []
+    for place, attempt in _attempts(sources):
+        try:
+            return attempt(purpose), tried
+        except _NotHereError as error:
+            reason = str(error)
+        # The libraries raise what their HTTP clients raise, which are others from version to version.
+        except Exception as error:
+            reason = f"{type(error).__name__}: {textwrap.shorten(str(error), 160, placeholder=' ...')}"
+        if os.path.exists(place):
+            logging.warning("%s: not used (%s).", place, reason)
+        tried.append(f"{place} ({reason})")
+    return None, tried
+
+
+def _attempts(sources: Sources) -> Iterator[tuple[str, Callable[[str], str]]]:
+    """The places in order, each with the function that gets a path from it or raises."""
+    home = os.environ.get(HOME_VARIABLE)
+    paths = [os.path.join(home, *f"{name}{end}".split("/")) for name in sources.names for end in ("", ".zip") if home]
+    there = [path for path in paths if os.path.exists(path)]
+    for path in there:
+        yield path, functools.partial(_checked, path)
+    if not there:
+        place = f"{home}: {', '.join(sources.names)}, as a directory or .zip" if home else f"${HOME_VARIABLE}"
+        yield place, functools.partial(_nowhere, "not there" if home else "not set")
+    hubs = [
+        ("Hugging Face", sources.hugging_face, _cached_by_hugging_face, _download_from_hugging_face),
+        ("Kaggle", sources.kaggle, _cached_by_kaggle, _download_from_kaggle),
+    ]
+    hubs = [hub for hub in hubs if hub[1]]
+    hubs = hubs[::-1] if sources.kaggle_first else hubs
+    for hub, handle, cached, _ in hubs:
+        yield f"{hub}'s cache of {handle}", functools.partial(cached, handle)
+    for hub, handle, _, download in hubs:
+        yield f"download of {handle} from {hub}", functools.partial(download, handle)
+
+
+def _nowhere(reason: str, purpose: str) -> str:
+    raise _NotHereError(reason)
+
+
+# === What a copy holds ===
+
+
+def _lacks(files: Collection[str], purpose: str) -> str:
+    """What a copy with these files (relative, with slashes) lacks for a purpose; empty if nothing."""
+    files = set(files)
+    if purpose == "tokenizer":
+        # transformers 5 writes the second pair; KerasHub's tokenizer.json holds no vocabulary.
+        found = "vocab.txt" in files or {"tokenizer.json", "tokenizer_config.json"} <= files
+        return (
+            "" if found or any(re.fullmatch(r"assets/.+\.txt", file) for file in files) else "a vocabulary (vocab.txt)"
+        )
+    checkpoint = any(".data-0" in file and f"{file.partition('.data-0')[0]}.index" in files for file in files)
+    if not (files & _CONFIGS or checkpoint):
+        return "a configuration (config.json)"
+    if purpose == "config" or checkpoint or files & _WEIGHTS or _has_shards(files, "model", "safetensors"):
+        return ""
+    if "pytorch_model.bin" not in files and not _has_shards(files, "pytorch_model", "bin"):
+        return "weights (model.safetensors)"
+    return "" if _has_torch() else "model.safetensors, and its pytorch_model.bin needs torch, which is not installed"
+
+
+def _has_torch() -> bool:
+    return importlib.util.find_spec("torch") is not None
+
+
+def _has_shards(files: Collection[str], stem: str, suffix: str) -> bool:
+    """Whether every part of sharded weights is there, and the index of the parts."""
+    parts = [re.fullmatch(rf"{stem}-(\d+)-of-(\d+)\.{suffix}", file) for file in files]
+    numbers = {int(part[1]) for part in parts if part}
+    expected = max((int(part[2]) for part in parts if part), default=0)
+    return expected > 0 and len(numbers) == expected and f"{stem}.{suffix}.index.json" in files
+
+
+def _files_of(path: str) -> list[str]:
+    """The files of a directory and of its folders `assets` and `variables`, without dangling links; those of a zip."""
+    if not os.path.isdir(path):
+        return _files_of_zip(path)
+    found = []
+    for place, folders, names in os.walk(path):
+        if place == path:
+            folders[:] = [folder for folder in folders if folder in ("assets", "variables")]
+        found += [os.path.join(place, name) for name in names]
+    return [os.path.relpath(file, path).replace(os.sep, "/") for file in found if os.path.isfile(file)]
+
+
+def _files_of_zip(path: str) -> list[str]:
+    with zipfile.ZipFile(path) as archive:
+        files = [member.filename for member in archive.infolist() if not member.is_dir()]
+    folders = {file.partition("/")[0] if "/" in file else "" for file in files}
+    return [file.partition("/")[2] for file in files] if len(folders) == 1 and "" not in folders else files
+
+
+def _checked(path: str, purpose: str) -> str:
+    lacking = _lacks(_files_of(path), purpose)
+    if lacking:
+        raise _NotHereError(f"lacks {lacking}")
+    return path
+
+
+# === Hugging Face ===
+
+
+def _cached_by_hugging_face(handle: str, purpose: str) -> str:
+    from huggingface_hub import constants
+
+    name, _, revision = handle.partition("@")
+    copies = os.path.join(constants.HF_HUB_CACHE, f"models--{name.replace('/', '--')}")
+    reference = os.path.join(copies, "refs", revision or "main")
+    commit = revision
+    if os.path.isfile(reference):
+        with open(reference, encoding="utf-8") as file:
+            commit = file.read().strip()
+    directory = os.path.join(copies, "snapshots", commit)
+    if not commit or not os.path.isdir(directory):
+        raise _NotHereError("not there")
+    return _checked(directory, purpose)
+
+
+def _download_from_hugging_face(handle: str, purpose: str) -> str:
+    from huggingface_hub import constants, snapshot_download
+
+    if constants.HF_HUB_OFFLINE:
+        raise _NotHereError("HF_HUB_OFFLINE is set")
+    name, _, revision = handle.partition("@")
+    lacking = ""
+    for patterns in _AT_HUGGING_FACE[purpose]:
+        if patterns[0] == "pytorch_model.bin" and not _has_torch():
+            continue
+        logging.info("Downloading %s of %s from Hugging Face: %s", purpose, handle, ", ".join(patterns))
+        directory = snapshot_download(name, revision=revision or None, allow_patterns=list(patterns))
+        files = _files_of(directory)
+        _check_digests(directory, [name for name in files if any(fnmatch.fnmatch(name, part) for part in patterns)])
+        lacking = _lacks(files, purpose)
+        if not lacking:
+            return directory
+    raise _NotHereError(f"lacks {lacking}")
+
+
+def _check_digests(directory: str, files: list[str]) -> None:
+    """Checks the large files, which Hugging Face names by their SHA-256; its own library checks their size only."""
+    for name in files:
+        path = os.path.join(directory, name)
+        if not os.path.islink(path):
+            continue  # a disk without links: nothing says the digest
+        expected = os.path.basename(os.readlink(path))
+        if not re.fullmatch("[0-9a-f]{64}", expected):
+            continue  # a small text file
+        with open(path, "rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        if found != expected:
+            for damaged in (os.path.realpath(path), path):
+                os.remove(damaged)
+            raise _NotHereError(f"{name} arrived damaged: expected SHA-256 {expected}, received {found}")
+
+
+# === Kaggle ===
+
+
+def _cached_by_kaggle(handle: str, purpose: str) -> str:
+    from kagglehub.cache import Cache, get_cached_path
+    from kagglehub.handle import parse_model_handle
+
+    model = parse_model_handle(handle)
+    if not model.is_versioned():
+        versions = os.path.dirname(get_cached_path(model.with_version(1)))
+        names = os.listdir(versions) if os.path.isdir(versions) else ()
+        numbers = [int(name) for name in names if name.isdigit()]
+        model = model.with_version(max(numbers, default=1))
+    directory = get_cached_path(model)
+    if not os.path.isdir(directory):
+        raise _NotHereError("not there")
+    # kagglehub writes a download under its final name, and marks the file (or the whole model) when it is complete.
+    cache, files = Cache(), _files_of(directory)
+    whole = files if cache.load_from_cache(model) else [name for name in files if cache.load_from_cache(model, name)]
+    lacking = _lacks(whole, purpose)
+    if lacking:
+        raise _NotHereError(f"lacks {lacking}")
+    return directory
+
+
+def _download_from_kaggle(handle: str, purpose: str) -> str:
+    from huggingface_hub import constants
+    from kagglehub import model_download
+
+    if constants.HF_HUB_OFFLINE:  # kagglehub has no such switch; who sets it wants no traffic at all
+        raise _NotHereError("HF_HUB_OFFLINE is set")
+    if handle.split("/")[2].lower() != "keras":  # a SavedModel, all of whose files are needed
+        logging.info("Downloading %s from Kaggle", handle)
+        return _checked(model_download(handle), purpose)
+    logging.info("Downloading %s of %s from Kaggle: %s", purpose, handle, ", ".join(_AT_KAGGLE[purpose]))
+    for name in _AT_KAGGLE[purpose]:
+        directory = model_download(handle, path=name)[: -len(name) - 1]
+    for name in _HEAD_AT_KAGGLE if purpose == "weights" else ():
+        try:
+            model_download(handle, path=name)
+        except Exception as error:
+            if not _says_absent(error):
+                raise
+    return _checked(directory, purpose)
+
+
+def _says_absent(error: Exception) -> bool:
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    return status == 404 or "is not present in the model files" in str(error)

@@ -1,0 +1,117 @@
+"""The weight files of a Hugging Face directory: safetensors or PyTorch's, whole or in shards."""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from keras_bert.errors import InputError
+from keras_bert.files import read_json
+from keras_bert.formats.torch_file import open_torch_file
+
+CONFIG_FILE = "config.json"
+SAFETENSORS_FILE = "model.safetensors"
+TORCH_FILE = "pytorch_model.bin"
+_INDEX = ".index.json"  # Beside a file's name: that of the index of its shards.
+# In the order of preference, which is transformers': safetensors cannot hold code.
+WEIGHT_FILES = (SAFETENSORS_FILE, SAFETENSORS_FILE + _INDEX, TORCH_FILE, TORCH_FILE + _INDEX)
+
+_FLOATS = ("F64", "F32", "F16", "BF16")
+
+Readers = dict[str, Callable[[], np.ndarray]]
+
+
+class WeightFile(NamedTuple):
+    """Open weights.
+
+    Attributes:
+        path: str, the file, or the index of the shards, for messages.
+        readers: functions of no arguments by the stored names; each returns its tensor, as the floats it is stored in.
+    """
+
+    path: str
+    readers: Readers
+
+
+@contextlib.contextmanager
+def open_weights(directory: str) -> Iterator[WeightFile]:
+    """Opens the weights of a directory; tensors can be read inside the `with`.
+
+    Raises:
+        InputError: no weights, a missing shard, a damaged file, or PyTorch's file where torch is not installed.
+    """
+    path = find_weights(directory)
+    if path is None:
+        raise InputError(
+            f"{directory}: no weights beside {CONFIG_FILE}. Expected {SAFETENSORS_FILE} or {TORCH_FILE}, or the shards "
+            f"that {SAFETENSORS_FILE + _INDEX} or {TORCH_FILE + _INDEX} lists."
+        )
+    with contextlib.ExitStack() as stack:
+        yield WeightFile(path, _open_shards(path, stack) if path.endswith(_INDEX) else _open_file(path, stack))
+
+
+def find_weights(directory: str) -> str | None:
+    """Returns the path of the weights, or of their index; None where the directory has neither."""
+    paths = (os.path.join(directory, name) for name in WEIGHT_FILES)
+    return next((path for path in paths if os.path.isfile(path)), None)
+
+
+def _open_file(path: str, stack: contextlib.ExitStack) -> Readers:
+    if path.endswith(".bin"):
+        return open_torch_file(path)
+    try:
+        stored = stack.enter_context(safe_open(path, framework="numpy"))
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"{path}: not a whole safetensors file ({error}). Fetch it again.") from error
+    return {name: _safetensors_reader(path, stored, name) for name in stored.keys()}
+
+
+def _safetensors_reader(path: str, stored, name: str) -> Callable[[], np.ndarray]:
+    def read():
+        dtype = stored.get_slice(name).get_dtype()
+        if dtype not in _FLOATS:
+            raise InputError(
+                f"{path}: {name}: expected floats ({', '.join(_FLOATS)}), found {dtype}. Save the model unquantized."
+            )
+        if dtype == "BF16":
+            import ml_dtypes  # noqa: F401  It teaches NumPy the name; it comes with TensorFlow.
+        return stored.get_tensor(name)
+
+    return read
+
+
+def _open_shards(index: str, stack: contextlib.ExitStack) -> Readers:
+    directory = os.path.dirname(index)
+    shard_of = _read_index(index)
+    shards = sorted(set(shard_of.values()))
+    missing = [shard for shard in shards if not os.path.isfile(os.path.join(directory, shard))]
+    if missing:
+        raise InputError(
+            f"{index}: of the {len(shards)} shards that it lists, missing: {', '.join(missing)}. Fetch them."
+        )
+    opened = {shard: _open_file(os.path.join(directory, shard), stack) for shard in shards}
+    for name, shard in shard_of.items():
+        if name not in opened[shard]:
+            raise InputError(
+                f"{os.path.join(directory, shard)}: lacks {name}, which by {index} it holds. Fetch it again."
+            )
+    return {name: opened[shard][name] for name, shard in shard_of.items()}
+
+
+def _read_index(index: str) -> dict[str, str]:
+    content = read_json(index)
+    shard_of = content.get("weight_map") if isinstance(content, dict) else None
+    if not isinstance(shard_of, dict) or not all(isinstance(shard, str) for shard in shard_of.values()):
+        raise InputError(f"{index}: expected `weight_map`, an object that maps each tensor's name to its file.")
+    ending = os.path.splitext(index.removesuffix(_INDEX))[1]
+    for name, shard in shard_of.items():
+        # A shard has the ending of its index: no safetensors index leads to a pickle.
+        if os.path.basename(shard.replace("\\", "/")) != shard or not shard.endswith(ending):
+            raise InputError(
+                f"{index}: {name}: expected the name of a {ending} file beside the index, found {shard!r}. "
+                "Do not trust this file."
+            )
+    return shard_of

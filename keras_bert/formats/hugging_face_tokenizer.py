@@ -1,0 +1,72 @@
+"""The tokenizer of a Hugging Face directory: `vocab.txt` or, as transformers 5 saves it, `tokenizer.json` alone."""
+
+import os
+
+from keras_bert.errors import InputError
+from keras_bert.files import read_json
+
+VOCABULARY_FILE = "vocab.txt"
+SETTINGS_FILE = "tokenizer_config.json"
+FAST_FILE = "tokenizer.json"
+
+
+def read_tokenizer(path: str) -> dict | None:
+    """Returns the vocabulary, and whether it is lower-cased; see `keras_bert.formats`.
+
+    Where `tokenizer_config.json` and `tokenizer.json` contradict each other the former holds, as in transformers.
+
+    Raises:
+        InputError: the files ask for other rules than BERT's.
+    """
+    fast_file = os.path.join(path, FAST_FILE)
+    fast = _read_object(fast_file)
+    vocabulary = os.path.join(path, VOCABULARY_FILE)
+    if not os.path.isfile(vocabulary):
+        model = fast.get("model")
+        if not isinstance(model, dict) or "vocab" not in model:  # Keras has a file of the same name.
+            return None
+        vocabulary = _pieces(fast_file, fast)
+    settings_file = os.path.join(path, SETTINGS_FILE)
+    settings = _read_object(settings_file)
+    normalizer = fast.get("normalizer")
+    normalizer = normalizer if isinstance(normalizer, dict) and normalizer.get("type") == "BertNormalizer" else {}
+    lowercase = settings.get("do_lower_case", normalizer.get("lowercase"))
+    strip_accents = settings.get("strip_accents", normalizer.get("strip_accents"))
+    chinese = settings.get("tokenize_chinese_chars", normalizer.get("handle_chinese_chars", True))
+    _check_rules(settings_file, lowercase, strip_accents, chinese)
+    return {"vocabulary": vocabulary, "lowercase": lowercase}
+
+
+def _read_object(file: str) -> dict:
+    content = read_json(file) if os.path.isfile(file) else {}
+    if not isinstance(content, dict):
+        raise InputError(f"{file}: expected a JSON object, found {type(content).__name__}.")
+    return content
+
+
+def _check_rules(file: str, lowercase, strip_accents, chinese) -> None:
+    if lowercase not in (None, True, False):
+        raise InputError(f"{file}: expected do_lower_case to be true or false, found {lowercase!r}.")
+    # Where nothing is said transformers lower-cases.
+    if strip_accents not in (None, lowercase is not False) or chinese is not True:
+        raise InputError(
+            f"{file}: expected BERT's own rules (strip_accents as do_lower_case, tokenize_chinese_chars true), "
+            f"found strip_accents={strip_accents}, tokenize_chinese_chars={chinese}."
+        )
+
+
+def _pieces(file: str, fast: dict) -> list[str]:
+    model, normalizer = fast["model"], fast.get("normalizer") or {}
+    if model.get("type") != "WordPiece" or normalizer.get("type") != "BertNormalizer":
+        raise InputError(
+            f"{file}: expected a BERT tokenizer (WordPiece, BertNormalizer), found {model.get('type')}, "
+            f"{normalizer.get('type')}."
+        )
+    if model.get("continuing_subword_prefix", "##") != "##":
+        raise InputError(
+            f"{file}: expected continuing_subword_prefix '##', found {model['continuing_subword_prefix']!r}."
+        )
+    ids = model["vocab"]
+    if not isinstance(ids, dict) or sorted(ids.values()) != list(range(len(ids))):
+        raise InputError(f"{file}: expected the vocabulary's ids to be 0, 1, ... without gaps.")
+    return sorted(ids, key=ids.get)

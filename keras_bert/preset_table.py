@@ -1,0 +1,201 @@
+"""The published BERTs: names, sizes, case, and where copies of each are kept. Data only.
+
+Sources: google-research/bert's README (archives, sizes, case) and its `tokenization.py:28` (which are lower-cased);
+Turc et al. 2019, arXiv:1908.08962 (the miniatures); `keras_hub/src/models/bert/bert_presets.py` (Kaggle handles) and
+KerasHub's conversion scripts (which Hugging Face repository each was made from).
+"""
+
+import dataclasses
+
+from keras_bert.config import BertConfig
+
+UNCASED, CASED, CHINESE = 30_522, 28_996, 21_128  # WordPieces of Google's vocabularies
+MULTILINGUAL_UNCASED, MULTILINGUAL_CASED = 105_879, 119_547
+SENTENCE_PIECES_OF_E5 = 250_037
+
+
+@dataclasses.dataclass(frozen=True)
+class Preset:
+    """A published BERT.
+
+    Attributes:
+        name: str, the short name, or the full one where there is no short one.
+        full_name: str, its publisher's name of the checkpoint.
+        config: BertConfig. Google trained with the tanh gelu, the sentence encoders were trained with the erf gelu
+            (KerasHub, which knows the tanh form only, runs those too with tanh, and so does a copy in its format).
+        lowercase: bool, whether its vocabulary is uncased; None where the vocabulary is not BERT's WordPieces.
+        keras_hub: str, KerasHub's name of the same weights, or None.
+        hugging_face: str, `owner/name` of the copy in Hugging Face's format, or None.
+        kaggle: str, `owner/model/framework/variation/version` of the copy in KerasHub's format, or None.
+        archive: str, folder and file in Google's bucket of BERTs, or None.
+    """
+
+    name: str
+    full_name: str
+    config: BertConfig
+    lowercase: bool | None
+    keras_hub: str | None = None
+    hugging_face: str | None = None
+    kaggle: str | None = None
+    archive: str | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every name that means this preset, the short one first, the repository's name at Hugging Face last."""
+        at_hugging_face = self.hugging_face.rpartition("/")[2] if self.hugging_face else None
+        names = (self.name, self.full_name, self.keras_hub, at_hugging_face)
+        return tuple(dict.fromkeys(name for name in names if name))
+
+    @property
+    def parameters(self) -> int:
+        """Number of weights of the encoder with its pooler."""
+        return count_parameters(self.config)
+
+
+def count_parameters(config: BertConfig) -> int:
+    """Returns the number of weights of an encoder of these sizes, with its pooler (Devlin et al. 2018, section 3)."""
+    hidden, inner = config.hidden_dim, config.intermediate_dim
+    norm, square = 2 * hidden, hidden * hidden + hidden
+    tables = (config.vocabulary_size + config.max_sequence_length + config.num_segments) * hidden
+    layer = 4 * square + 2 * hidden * inner + inner + hidden + 2 * norm
+    return tables + norm + config.num_layers * layer + square
+
+
+def _sizes(vocabulary: int, layers: int, hidden: int, heads: int, **others) -> BertConfig:
+    return BertConfig(vocabulary, layers, heads, hidden, 4 * hidden, **others)
+
+
+# === Google's 33 ===
+# Short name, archive, vocabulary, lower-cased, folder of the archive, repository at Hugging Face, KerasHub's name.
+_PAPER = (
+    ("base", "uncased_L-12_H-768_A-12", UNCASED, True, "2018_10_18", "bert-base-uncased", "bert_base_en_uncased"),
+    ("large", "uncased_L-24_H-1024_A-16", UNCASED, True, "2018_10_18", "bert-large-uncased", "bert_large_en_uncased"),
+    (None, "cased_L-12_H-768_A-12", CASED, False, "2018_10_18", "bert-base-cased", "bert_base_en"),
+    (None, "cased_L-24_H-1024_A-16", CASED, False, "2018_10_18", "bert-large-cased", "bert_large_en"),
+    (None, "wwm_uncased_L-24_H-1024_A-16", UNCASED, True, "2019_05_30", "bert-large-uncased-whole-word-masking", None),
+    (None, "wwm_cased_L-24_H-1024_A-16", CASED, False, "2019_05_30", "bert-large-cased-whole-word-masking", None),
+    (None, "multilingual_L-12_H-768_A-12", MULTILINGUAL_UNCASED, True, "2018_11_03", "bert-base-multilingual-uncased",
+     None),
+    (None, "multi_cased_L-12_H-768_A-12", MULTILINGUAL_CASED, False, "2018_11_23", "bert-base-multilingual-cased",
+     "bert_base_multi"),
+    (None, "chinese_L-12_H-768_A-12", CHINESE, True, "2018_11_03", "bert-base-chinese", "bert_base_zh"),
+)  # fmt: skip
+_NAMED_MINIATURES = {  # (layers, hidden): short name, KerasHub's name
+    (2, 128): ("tiny", "bert_tiny_en_uncased"),
+    (4, 256): ("mini", None),
+    (4, 512): ("small", "bert_small_en_uncased"),
+    (8, 512): ("medium", "bert_medium_en_uncased"),
+}
+
+
+def _kaggle(keras_hub: str | None, family: str, version: int) -> str | None:
+    return f"keras/{family}/keras/{keras_hub}/{version}" if keras_hub else None
+
+
+def _paper(short, full_name, vocabulary, lowercase, folder, repository, keras_hub) -> Preset:
+    sizes = (24, 1024, 16) if "L-24" in full_name else (12, 768, 12)
+    return Preset(
+        name=short or full_name,
+        full_name=full_name,
+        config=_sizes(vocabulary, *sizes),
+        lowercase=lowercase,
+        keras_hub=keras_hub,
+        hugging_face=f"google-bert/{repository}",
+        kaggle=_kaggle(keras_hub, "bert", 3),
+        archive=f"{folder}/{full_name}.zip",
+    )
+
+
+def _miniature(layers: int, hidden: int) -> Preset:
+    sizes = f"uncased_L-{layers}_H-{hidden}_A-{hidden // 64}"
+    # The largest has the archive name of the base of 2018, but was trained anew: other weights, another name.
+    full_name = f"miniature_{sizes}" if (layers, hidden) == (12, 768) else sizes
+    short, keras_hub = _NAMED_MINIATURES.get((layers, hidden), (None, None))
+    return Preset(
+        name=short or full_name,
+        full_name=full_name,
+        config=_sizes(UNCASED, layers, hidden, hidden // 64),
+        lowercase=True,
+        keras_hub=keras_hub,
+        hugging_face=f"google/bert_{sizes}",
+        kaggle=_kaggle(keras_hub, "bert", 3),
+        archive=f"2020_02_20/{sizes}.zip",
+    )
+
+
+_MINIATURES = tuple(_miniature(layers, hidden) for layers in (2, 4, 6, 8, 10, 12) for hidden in (128, 256, 512, 768))
+
+
+# === KerasHub's others ===
+_MINILM = {layers: _sizes(UNCASED, layers, 384, 12, activation="gelu") for layers in (3, 6, 12)}
+_BASE, _LARGE = (_sizes(UNCASED, *sizes, activation="gelu") for sizes in ((12, 768, 12), (24, 1024, 16)))
+_SMALL_ZH, _BASE_ZH, _LARGE_ZH = (
+    _sizes(CHINESE, *sizes, activation="gelu") for sizes in ((4, 512, 8), (12, 768, 12), (24, 1024, 16))
+)
+# KerasHub's name, repository at Hugging Face, sizes; all of a family lie in one model at Kaggle.
+_ENCODERS = {
+    ("sentence-transformers", "sentence-transformers"): (
+        ("all_minilm_l6_v2_en", "all-MiniLM-L6-v2", _MINILM[6]),
+        ("all_minilm_l6_v1_en", "all-MiniLM-L6-v1", _MINILM[6]),
+        ("all_minilm_l12_v2_en", "all-MiniLM-L12-v2", _MINILM[12]),
+        ("paraphrase_minilm_l3_v2_en", "paraphrase-MiniLM-L3-v2", _MINILM[3]),
+        ("paraphrase_minilm_l6_v2_en", "paraphrase-MiniLM-L6-v2", _MINILM[6]),
+        ("paraphrase_minilm_l12_v2_en", "paraphrase-MiniLM-L12-v2", _MINILM[12]),
+        ("multi_qa_minilm_l6_cos_v1_en", "multi-qa-MiniLM-L6-cos-v1", _MINILM[6]),
+        ("multi_qa_minilm_l6_dot_v1_en", "multi-qa-MiniLM-L6-dot-v1", _MINILM[6]),
+        ("msmarco_minilm_l6_cos_v5_en", "msmarco-MiniLM-L6-cos-v5", _MINILM[6]),
+        ("msmarco_minilm_l12_cos_v5_en", "msmarco-MiniLM-L12-cos-v5", _MINILM[12]),
+    ),
+    ("bge", "BAAI"): (
+        ("bge_small_en", "bge-small-en", _MINILM[12]),
+        ("bge_base_en", "bge-base-en", _BASE),
+        ("bge_large_en", "bge-large-en", _LARGE),
+        ("bge_small_v1.5_en", "bge-small-en-v1.5", _MINILM[12]),
+        ("bge_base_v1.5_en", "bge-base-en-v1.5", _BASE),
+        ("bge_large_v1.5_en", "bge-large-en-v1.5", _LARGE),
+        ("bge_base_zh", "bge-base-zh", _BASE_ZH),
+        ("bge_large_zh", "bge-large-zh", _LARGE_ZH),
+        ("bge_small_v1.5_zh", "bge-small-zh-v1.5", _SMALL_ZH),
+        ("bge_base_v1.5_zh", "bge-base-zh-v1.5", _BASE_ZH),
+        ("bge_large_v1.5_zh", "bge-large-zh-v1.5", _LARGE_ZH),
+        ("bge_llm_embedder", "llm-embedder", _BASE),
+    ),
+    ("multilingual-e5", "intfloat"): (
+        ("multilingual_e5_small", "multilingual-e5-small",
+         _sizes(SENTENCE_PIECES_OF_E5, 12, 384, 12, activation="gelu")),
+    ),
+    ("mxbai-embed", "mixedbread-ai"): (
+        ("mxbai_embed_large_v1_en", "mxbai-embed-large-v1", _LARGE),
+        ("mxbai_embed_2d_large_v1_en", "mxbai-embed-2d-large-v1", _LARGE),
+        ("mxbai_embed_xsmall_v1_en", "mxbai-embed-xsmall-v1", _MINILM[6].replace(max_sequence_length=4096)),
+    ),
+}  # fmt: skip
+
+
+def _encoder(family: str, owner: str, keras_hub: str, repository: str, config: BertConfig) -> Preset:
+    return Preset(
+        name=keras_hub,
+        full_name=repository,
+        config=config,
+        lowercase=None if config.vocabulary_size == SENTENCE_PIECES_OF_E5 else True,
+        keras_hub=keras_hub,
+        hugging_face=f"{owner}/{repository}",
+        kaggle=_kaggle(keras_hub, family, 1),
+    )
+
+
+# Fine-tuned by KerasHub, with its tanh gelu; it lies at Kaggle only.
+_SST2 = Preset(
+    name="bert_tiny_en_uncased_sst2",
+    full_name="bert_tiny_en_uncased_sst2",
+    config=_sizes(UNCASED, 2, 128, 2),
+    lowercase=True,
+    keras_hub="bert_tiny_en_uncased_sst2",
+    kaggle=_kaggle("bert_tiny_en_uncased_sst2", "bert", 5),
+)
+
+_PAPER_PRESETS = tuple(_paper(*row) for row in _PAPER)
+SHORT = tuple(preset for preset in _MINIATURES if preset.name != preset.full_name) + _PAPER_PRESETS[:2]
+GOOGLE = SHORT + _PAPER_PRESETS[2:] + tuple(preset for preset in _MINIATURES if preset.name == preset.full_name)
+OTHERS = (_SST2, *(_encoder(*place, *row) for place, rows in _ENCODERS.items() for row in rows))
+ALL = GOOGLE + OTHERS

@@ -1,0 +1,241 @@
+"""Hugging Face directories that are damaged, foreign or hostile: each one a clear error, and no code of theirs runs."""
+
+import importlib.util
+import json
+import os
+import pickle
+
+import numpy as np
+import pytest
+from toy_hugging_face import SAFETENSORS, TORCH, copied, random_model, read_all
+
+from keras_bert.errors import InputError
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+pytestmark = pytest.mark.oracle
+
+WORDS = "bert.embeddings.word_embeddings.weight"
+
+
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory):
+    """Directories of one model, whole, in shards and in PyTorch's file; only to be read."""
+    directory = tmp_path_factory.mktemp("pretrained")
+    model = random_model()
+    model.save_pretrained(directory / "whole")
+    model.save_pretrained(directory / "shards", max_shard_size="4KB")
+    model.config.save_pretrained(directory / "torch")
+    torch.save(model.state_dict(), directory / "torch" / TORCH)
+    return directory
+
+
+def refused(directory, *parts):
+    with pytest.raises(InputError) as caught:
+        read_all(directory)
+    message = str(caught.value)
+    assert "\n" not in message and str(directory) in message
+    for part in parts:
+        assert part in message
+
+
+def without(*names):
+    return lambda tensors: {name: value for name, value in tensors.items() if name not in names}
+
+
+@pytest.mark.parametrize(
+    ("names", "lacking"),
+    [
+        (["bert.encoder.layer.1.attention.self.key.bias"], "encoder.layer.1.attention.self.key.bias"),
+        (["bert.pooler.dense.weight"], "pooler.dense.weight"),
+        (["cls.predictions.bias"], "cls.predictions.bias"),
+        (["cls.predictions.transform.dense.bias"], "cls.predictions.transform.dense.bias"),
+        (["cls.seq_relationship.bias"], "cls.seq_relationship.bias"),
+    ],
+)
+def test_half_a_part_is_named(pretrained, tmp_path, names, lacking):
+    directory = copied(pretrained / "whole", tmp_path, tensors=without(*names))
+    refused(directory, f"{SAFETENSORS}: lacks {lacking}. Expected the weights of a BERT")
+
+
+def test_another_model_altogether(pretrained, tmp_path):
+    directory = copied(pretrained / "whole", tmp_path, tensors=lambda _: {"wte.weight": np.zeros((3, 2), "float32")})
+    refused(directory, "lacks embeddings.word_embeddings.weight, ", " and 33 more")
+
+
+def test_more_layers_than_there_are(pretrained, tmp_path):
+    directory = copied(pretrained / "whole", tmp_path, config={"num_hidden_layers": 3})
+    refused(directory, "lacks encoder.layer.2.attention.self.query.weight")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"hidden_act": "swish"}, "unknown hidden_act 'swish'. Expected one of gelu, gelu_new"),
+        ({"model_type": "roberta"}, "expected model_type 'bert', found 'roberta'"),
+        ({"is_decoder": True}, "expected is_decoder False, found True"),
+    ],
+)
+def test_foreign_configurations(pretrained, tmp_path, change, message):
+    refused(copied(pretrained / "whole", tmp_path, config=change), "config.json", message)
+
+
+def test_a_wrong_shape_names_file_tensor_and_both_shapes(pretrained, tmp_path):
+    from keras_bert.backbone import BertBackbone
+
+    directory = copied(
+        pretrained / "whole", tmp_path, tensors=lambda tensors: {**tensors, WORDS: tensors[WORDS][:, :15]}
+    )
+    message = rf"{SAFETENSORS}: {WORDS}: expected shape \(100, 16\) by the configuration, found \(100, 15\)"
+    with pytest.raises(InputError, match=message):
+        BertBackbone.from_preset(str(directory))
+
+
+@pytest.mark.parametrize("name", ["weight", "bias"])
+def test_an_untied_output_layer_is_refused_by_who_reads_the_head(pretrained, tmp_path, name):
+    from keras_bert import weights
+
+    original = {"weight": WORDS, "bias": "cls.predictions.bias"}[name]
+    copy = f"cls.predictions.decoder.{name}"
+    directory = copied(
+        pretrained / "whole", tmp_path, tensors=lambda tensors: {**tensors, copy: tensors[original] + 1e-6}
+    )
+    refused(directory, f"{SAFETENSORS}: {copy} differs from {original}. Expected BERT's masked-LM head")
+    with weights.open_checkpoint(str(directory)) as checkpoint:
+        assert checkpoint.tensors["pooled_dense/kernel"].read().shape == (16, 16)
+
+
+def test_two_names_for_one_weight(pretrained, tmp_path):
+    directory = copied(
+        pretrained / "whole", tmp_path, tensors=lambda tensors: {**tensors, WORDS[5:]: tensors[WORDS] + 1}
+    )
+    refused(directory, f"{WORDS[5:]} name one weight")
+
+
+def test_quantized_tensors_are_refused(pretrained, tmp_path):
+    directory = copied(
+        pretrained / "whole", tmp_path, tensors=lambda tensors: {**tensors, WORDS: tensors[WORDS].astype("int8")}
+    )
+    refused(directory, f"{SAFETENSORS}: {WORDS}: expected floats (F64, F32, F16, BF16), found I8")
+
+
+# === Files ===
+
+
+@pytest.mark.parametrize("kept", [0, 5, 500, -1])
+@pytest.mark.parametrize(("form", "name"), [("whole", SAFETENSORS), ("torch", TORCH)])
+def test_truncated_files(pretrained, tmp_path, form, name, kept):
+    directory = copied(pretrained / form, tmp_path)
+    size = os.path.getsize(directory / name)
+    os.truncate(directory / name, kept if kept >= 0 else size - 1)
+    refused(directory, f"{name}: not a whole ", "Fetch it again")
+
+
+def test_missing_shards_are_all_named(pretrained, tmp_path):
+    directory = copied(pretrained / "shards", tmp_path)
+    shards = sorted(name for name in os.listdir(directory) if name.endswith(".safetensors"))
+    for name in shards[1:3]:
+        os.remove(directory / name)
+    refused(directory, f"of the {len(shards)} shards that it lists, missing: {shards[1]}, {shards[2]}. Fetch them")
+
+
+def test_shards_that_are_not_the_indexs(pretrained, tmp_path):
+    directory = copied(pretrained / "shards", tmp_path)
+    shards = sorted(name for name in os.listdir(directory) if name.endswith(".safetensors"))
+    os.replace(directory / shards[0], directory / shards[1])
+    (directory / shards[0]).write_bytes((directory / shards[1]).read_bytes())
+    refused(directory, f"{shards[1]}: lacks ", "which by ", "index.json it holds")
+
+
+@pytest.mark.parametrize(
+    "shard", ["../outside.safetensors", "/outside.safetensors", "a\\..\\b.safetensors", "a/b.safetensors", "..", ""]
+)
+def test_an_index_that_leads_outside(pretrained, tmp_path, shard):
+    directory = copied(pretrained / "shards", tmp_path / "model")
+    (tmp_path / "outside.safetensors").write_bytes((pretrained / "whole" / SAFETENSORS).read_bytes())
+    index = directory / f"{SAFETENSORS}.index.json"
+    content = json.loads(index.read_text())
+    index.write_text(json.dumps({"weight_map": {**content["weight_map"], WORDS: shard}}))
+    refused(directory, f"index.json: {WORDS}: expected the name of a .safetensors file beside the index", repr(shard))
+
+
+def test_a_safetensors_index_never_leads_to_a_pickle(pretrained, tmp_path):
+    directory = copied(pretrained / "shards", tmp_path)
+    (directory / TORCH).write_bytes((pretrained / "torch" / TORCH).read_bytes())
+    (directory / f"{SAFETENSORS}.index.json").write_text(json.dumps({"weight_map": {WORDS: TORCH}}))
+    refused(directory, f"expected the name of a .safetensors file beside the index, found '{TORCH}'")
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", '{"weight_map": []}', '{"weight_map": {"a": 1}}'])
+def test_an_index_of_something_else(pretrained, tmp_path, content):
+    directory = copied(pretrained / "shards", tmp_path)
+    (directory / f"{SAFETENSORS}.index.json").write_text(content)
+    refused(directory, "index.json: expected `weight_map`, an object")
+
+
+# === PyTorch's file ===
+
+
+class Evil:
+    """Runs a command when it is unpickled by a loader that believes it."""
+
+    def __init__(self, target):
+        self.target = str(target)
+
+    def __reduce__(self):
+        return os.mkdir, (self.target,)
+
+
+def _save_old(content, path):
+    torch.save(content, path, _use_new_zipfile_serialization=False)
+
+
+def _save_plain_pickle(content, path):
+    path.write_bytes(pickle.dumps(content, protocol=2))
+
+
+def _load_carelessly(path):
+    return torch.load(path, weights_only=False)
+
+
+@pytest.mark.parametrize(
+    ("save", "careless_load"),
+    [
+        (torch.save, _load_carelessly),
+        (_save_old, _load_carelessly),
+        (_save_plain_pickle, lambda path: pickle.loads(path.read_bytes())),
+    ],
+    ids=["zip", "before 1.6", "plain pickle"],
+)
+def test_a_hostile_pickle_does_not_run(pretrained, tmp_path, save, careless_load):
+    directory = copied(pretrained / "torch", tmp_path / "model")
+    save({WORDS: Evil(tmp_path / "was here")}, directory / TORCH)
+    refused(directory, f"{TORCH}: not a whole PyTorch file of tensors (UnpicklingError")
+    assert not os.path.exists(tmp_path / "was here")
+    careless_load(directory / TORCH)
+    assert os.path.exists(tmp_path / "was here")  # The file is as hostile as it should be.
+
+
+@pytest.mark.parametrize("content", [[1, 2], {"epoch": 3}, {3: torch.zeros(2)}, torch.zeros(2)])
+def test_other_contents_than_a_state_dict(pretrained, tmp_path, content):
+    directory = copied(pretrained / "torch", tmp_path)
+    torch.save(content, directory / TORCH)
+    refused(directory, f"{TORCH}: expected a model's state_dict, tensors by name, found {type(content).__name__}")
+
+
+def test_tensors_that_are_no_floats(pretrained, tmp_path):
+    directory = copied(pretrained / "torch", tmp_path)
+    state = torch.load(directory / TORCH, weights_only=True)
+    torch.save({**state, WORDS: state[WORDS].char()}, directory / TORCH)
+    refused(directory, f"{TORCH}: {WORDS}: expected dense floats, found torch.int8")
+
+
+def test_without_torch_the_cure_is_told(pretrained, monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else find(name))
+    refused(pretrained / "torch", f"{TORCH}: only torch can read this file", "pip install torch", "model.safetensors")
+
+
+def test_a_torch_that_can_be_tricked_is_refused(pretrained, monkeypatch):
+    monkeypatch.setattr(torch, "__version__", "2.5.1+cpu")
+    refused(pretrained / "torch", "before torch 2.6 such a file can run code", "Found torch 2.5.1+cpu. Update torch")
