@@ -9,64 +9,80 @@ from typing import NamedTuple
 
 import numpy as np
 
-HUGGING_FACE, GOOGLE, KERAS_HUB = "hugging_face", "google", "keras_hub"
+HUGGING_FACE, GOOGLE, KERAS_HUB, MODEL_GARDEN = "hugging_face", "google", "keras_hub", "model_garden"
 
 
 class Row(NamedTuple):
-    """One layer under all its names; None where a format has no such layer."""
+    """One layer under all its names; None where a format has no such layer.
+
+    A name of Model Garden's is the layer's place in the object graph of `BertPretrainerV2`, below its encoder.
+    """
 
     kind: str
     ours: str
     hugging_face: str | None
     google: str | None
     keras_hub: str | None
+    model_garden: str | None
 
 
 _TABLE = (
     Row("table", "embeddings/token_embedding", "embeddings.word_embeddings",
-        "bert/embeddings/word_embeddings", "token_embedding"),
+        "bert/embeddings/word_embeddings", "token_embedding", "_embedding_layer"),
     Row("table", "embeddings/segment_embedding", "embeddings.token_type_embeddings",
-        "bert/embeddings/token_type_embeddings", "segment_embedding"),
+        "bert/embeddings/token_type_embeddings", "segment_embedding", "_type_embedding_layer"),
     Row("table", "embeddings/position_embedding", "embeddings.position_embeddings",
-        "bert/embeddings/position_embeddings", "position_embedding"),
+        "bert/embeddings/position_embeddings", "position_embedding", "_position_embedding_layer"),
     Row("norm", "embeddings/layer_norm", "embeddings.LayerNorm",
-        "bert/embeddings/LayerNorm", "embeddings_layer_norm"),
+        "bert/embeddings/LayerNorm", "embeddings_layer_norm", "_embedding_norm_layer"),
     Row("attention_in", "transformer_layer_{i}/self_attention/query_key_value",
         "encoder.layer.{i}.attention.self.{query,key,value}",
         "bert/encoder/layer_{i}/attention/self/{query,key,value}",
-        "transformer_layer_{i}/self_attention_layer/{query,key,value}"),
+        "transformer_layer_{i}/self_attention_layer/{query,key,value}",
+        "_transformer_layers/{i}/_attention_layer/{_query_dense,_key_dense,_value_dense}"),
     Row("attention_out", "transformer_layer_{i}/self_attention/output_dense",
         "encoder.layer.{i}.attention.output.dense",
         "bert/encoder/layer_{i}/attention/output/dense",
-        "transformer_layer_{i}/self_attention_layer/attention_output"),
+        "transformer_layer_{i}/self_attention_layer/attention_output",
+        "_transformer_layers/{i}/_attention_layer/_output_dense"),
     Row("norm", "transformer_layer_{i}/self_attention_layer_norm",
         "encoder.layer.{i}.attention.output.LayerNorm",
         "bert/encoder/layer_{i}/attention/output/LayerNorm",
-        "transformer_layer_{i}/self_attention_layer_norm"),
+        "transformer_layer_{i}/self_attention_layer_norm",
+        "_transformer_layers/{i}/_attention_layer_norm"),
     Row("dense", "transformer_layer_{i}/intermediate_dense", "encoder.layer.{i}.intermediate.dense",
-        "bert/encoder/layer_{i}/intermediate/dense", "transformer_layer_{i}/feedforward_intermediate_dense"),
+        "bert/encoder/layer_{i}/intermediate/dense", "transformer_layer_{i}/feedforward_intermediate_dense",
+        "_transformer_layers/{i}/_intermediate_dense"),
     Row("dense", "transformer_layer_{i}/output_dense", "encoder.layer.{i}.output.dense",
-        "bert/encoder/layer_{i}/output/dense", "transformer_layer_{i}/feedforward_output_dense"),
+        "bert/encoder/layer_{i}/output/dense", "transformer_layer_{i}/feedforward_output_dense",
+        "_transformer_layers/{i}/_output_dense"),
     Row("norm", "transformer_layer_{i}/output_layer_norm", "encoder.layer.{i}.output.LayerNorm",
-        "bert/encoder/layer_{i}/output/LayerNorm", "transformer_layer_{i}/feedforward_layer_norm"),
-    Row("dense", "pooled_dense", "pooler.dense", "bert/pooler/dense", "pooled_dense"),
+        "bert/encoder/layer_{i}/output/LayerNorm", "transformer_layer_{i}/feedforward_layer_norm",
+        "_transformer_layers/{i}/_output_layer_norm"),
+    Row("dense", "pooled_dense", "pooler.dense", "bert/pooler/dense", "pooled_dense", "_pooler_layer"),
 )  # fmt: skip
 
-# The heads, by name. KerasHub has a masked-LM head alone, in its BertMaskedLM.
+# The heads, by name. KerasHub has two of them, in its BertMaskedLM and its BertTextClassifier.
 _HEADS = {
     "masked_lm": (
         Row("dense", "masked_lm/transform_dense", "cls.predictions.transform.dense",
-            "cls/predictions/transform/dense", "mlm_head/intermediate_dense"),
+            "cls/predictions/transform/dense", "mlm_head/intermediate_dense", "masked_lm/dense"),
         Row("norm", "masked_lm/transform_layer_norm", "cls.predictions.transform.LayerNorm",
-            "cls/predictions/transform/LayerNorm", "mlm_head/layer_norm"),
+            "cls/predictions/transform/LayerNorm", "mlm_head/intermediate_layer_norm", "masked_lm/layer_norm"),
         Row("vector", "masked_lm/output_bias", "cls.predictions.bias",
-            "cls/predictions/output_bias", "mlm_head/output_bias"),
+            "cls/predictions/output_bias", "mlm_head/output_bias", "masked_lm/bias"),
     ),
-    "next_sentence": (Row("head", "next_sentence", "cls.seq_relationship", "cls/seq_relationship/output_", None),),
-    "classification": (Row("head", "classification", "classifier", "output_", None),),
-    "token_classification": (Row("head", "token_classification", "classifier", None, None),),
-    "multiple_choice": (Row("head", "multiple_choice", "classifier", None, None),),
-    "question_answering": (Row("head", "question_answering", "qa_outputs", "cls/squad/output_", None),),
+    "next_sentence": (
+        Row("head", "next_sentence", "cls.seq_relationship", "cls/seq_relationship/output_", None, "next_sentence"),
+    ),
+    "classification": (Row("head", "classification", "classifier", "output_", "logits", "classification"),),
+    "token_classification": (
+        Row("head", "token_classification", "classifier", None, None, "token_classification"),
+    ),
+    "multiple_choice": (Row("head", "multiple_choice", "classifier", None, None, None),),
+    "question_answering": (
+        Row("head", "question_answering", "qa_outputs", "cls/squad/output_", None, "question_answering"),
+    ),
 }  # fmt: skip
 HEADS = tuple(_HEADS)
 POOLER = "pooled_dense"
@@ -104,9 +120,11 @@ _PARTS = {
         "attention_in": (("/kernel", "/kernel", HEADS_LAST), ("/bias", "/bias", HEADS_FIRST)),
         "attention_out": (("/kernel", "/kernel", HEADS_FIRST), ("/bias", "/bias", AS_HERE)),
         "dense": _DENSE,
+        "head": _DENSE,
         "vector": (("", "", AS_HERE),),
     },
 }
+_PARTS[MODEL_GARDEN] = _PARTS[KERAS_HUB]  # Keras took its attention over from Model Garden.
 
 
 class WeightSource(NamedTuple):

@@ -1,16 +1,20 @@
 """From a preset to configuration, weights and tokenizer, whatever the format: the way in, and the way out."""
 
 import contextlib
+import dataclasses
 import os
 from collections.abc import Iterator
 
 from absl import logging
 
 from keras_bert import formats, presets
+from keras_bert.casing import case_of_name, case_of_vocabulary
 from keras_bert.config import BertConfig
 from keras_bert.convert import HEADS
 from keras_bert.errors import InputError
+from keras_bert.files import read_lines
 from keras_bert.formats.checkpoint import Checkpoint, StoredTensor, assign
+from keras_bert.preset_table import Preset
 
 
 @contextlib.contextmanager
@@ -25,7 +29,18 @@ def open_checkpoint(preset: str) -> Iterator[Checkpoint]:
     """
     path = presets.resolve_preset(preset, "weights")
     with formats.located(path) as place, formats.find_format(place).open_checkpoint(place) as checkpoint:
+        known = _known(preset)
+        if known is not None and checkpoint.format == "hugging_face":
+            # Hugging Face's copies of Google's checkpoints say "gelu", the erf form; they were trained with tanh. A
+            # name means the same model from every source; `hf://` means what Hugging Face says.
+            config = checkpoint.config.replace(activation=known.config.activation)
+            checkpoint = dataclasses.replace(checkpoint, config=config)
         yield checkpoint
+
+
+def _known(preset: str) -> Preset | None:
+    """The preset of a name; None for a path, a handle, and a name that a file here has too."""
+    return None if os.path.exists(preset) else presets.find_preset(preset)
 
 
 def read_bert_config(preset: str) -> BertConfig:
@@ -34,8 +49,8 @@ def read_bert_config(preset: str) -> BertConfig:
     Raises:
         InputError: as `open_checkpoint`.
     """
-    known = presets.find_preset(preset)
-    if known is not None and not os.path.exists(preset):
+    known = _known(preset)
+    if known is not None:
         return known.config
     with formats.located(presets.resolve_preset(preset)) as place:
         return formats.find_format(place).read_config(place)
@@ -74,16 +89,17 @@ def load_weights_of(model, checkpoint: Checkpoint) -> list[str]:
     return left
 
 
-def checkpoint_of(model, source: str = "the model") -> Checkpoint:
+def checkpoint_of(model, source: str = "the model", labels: list[str] | None = None) -> Checkpoint:
     """Shows a model's weights as a checkpoint, to be written in another format.
 
     Args:
         model: as in `load_weights_of`.
         source: its name in messages.
+        labels: the classes of a fine-tuned head, in the order of its outputs.
     """
     backbone = getattr(model, "backbone", model)
     tensors = {variable.path: StoredTensor(f"{source}: {variable.path}", variable.numpy) for variable in model.weights}
-    return Checkpoint("model", source, backbone.bert_config, tensors)
+    return Checkpoint("model", source, backbone.bert_config, tensors, labels)
 
 
 def _merged(config: BertConfig, overrides: dict, preset: str) -> dict:
@@ -104,3 +120,35 @@ def open_tokenizer(preset: str) -> Iterator[dict]:
     """
     with formats.located(presets.resolve_preset(preset, "tokenizer")) as place:
         yield formats.read_tokenizer(place)
+
+
+def read_tokenizer(preset: str, lowercase: bool | None = None) -> dict | None:
+    """Returns a preset's tokenizer settings, or None if the checkpoint has no vocabulary.
+
+    Args:
+        preset: as in `BertBackbone.from_preset`.
+        lowercase: bool or None, for a vocabulary of which the preset does not say it.
+
+    Returns:
+        Dict of `vocabulary`, list of pieces, and `lowercase`, bool.
+
+    Raises:
+        InputError: nothing says whether the vocabulary is lower-cased, or `lowercase` contradicts what says it.
+    """
+    with formats.located(presets.resolve_preset(preset, "tokenizer")) as place:
+        if not formats.has_tokenizer(place):
+            return None
+        settings = formats.read_tokenizer(place)
+        pieces = settings["vocabulary"]
+        if isinstance(pieces, str):
+            pieces = [piece for _, piece in read_lines(pieces)]
+    known = _known(preset)
+    answers = (known and known.lowercase, settings["lowercase"], case_of_name(preset), case_of_vocabulary(pieces))
+    said = next((answer for answer in answers if answer is not None), None)
+    if said is None and lowercase is None:
+        raise InputError(f"{preset}: nothing says whether its vocabulary is lower-cased. Say it by --do_lower_case.")
+    if None not in (said, lowercase) and said != lowercase:
+        raise InputError(
+            f"{preset}: its vocabulary is {'un' if said else ''}cased. Received: do_lower_case={lowercase}"
+        )
+    return {"vocabulary": pieces, "lowercase": lowercase if said is None else said}

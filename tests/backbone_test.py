@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from keras_bert.backbone import BertBackbone
 from keras_bert.errors import InputError
-from keras_bert.presets import PRESETS, list_presets
+from keras_bert.presets import PRESETS
 from tasks import docstrings
 
 SST2 = os.path.join(os.path.dirname(__file__), "..", "..", "shared", "data", "sst2")
@@ -176,7 +176,7 @@ def test_two_backbones_start_differently_and_a_seed_repeats():
     np.testing.assert_array_equal(first, table())
 
 
-@pytest.mark.parametrize("name", [preset.name for preset in list_presets() if preset.name not in ("base", "large")])
+@pytest.mark.parametrize("name", ["tiny", "mini", "small", "medium"])
 def test_parameter_counts(name):
     assert BertBackbone.from_preset(name, load_weights=False).count_params() == PRESETS[name].parameters
 
@@ -288,10 +288,11 @@ def test_an_unknown_preset_and_an_empty_directory_are_refused(tmp_path):
 def test_weights_that_are_nowhere_list_what_was_tried(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setenv("KAGGLEHUB_CACHE", str(tmp_path))
     monkeypatch.setenv("KERAS_BERT_HOME", str(tmp_path))
     with pytest.raises(
         InputError,
-        match=r"tiny: config.json, model.safetensors not found. Tried: .*tiny \(not there\).*load_weights=False",
+        match=r"tiny: weights not found. Tried: .*tiny, .* as a directory or .zip \(not there\).*load_weights=False",
     ):
         BertBackbone.from_preset("tiny")
 

@@ -14,28 +14,26 @@ import importlib
 import os
 import tempfile
 import types
-import zipfile
 from collections.abc import Iterator
 
 from keras_bert.errors import InputError
 from keras_bert.formats.archive import extract
 
 # In the order in which they are asked whether a directory is theirs.
-FORMATS = ("keras_preset", "hugging_face")
+FORMATS = ("keras_preset", "keras_hub", "tf_hub", "model_garden", "google", "hugging_face")
 
 
 @contextlib.contextmanager
 def located(path: str) -> Iterator[str]:
-    """Gives the directory (or prefix) of a checkpoint; of a zip or `.keras` file, a temporary one with its files.
+    """Gives the directory (or prefix) of a checkpoint; of a zip, tar or `.keras` file, a temporary one.
 
     Raises:
-        InputError: no such path, or the zip is damaged or would write outside its directory.
+        InputError: a file that is no whole zip or tar, or that would write outside its directory.
     """
+    path = path.removesuffix(".index")  # of a TensorFlow checkpoint: its prefix is meant
     if not os.path.isfile(path):
         yield path
         return
-    if not zipfile.is_zipfile(path):
-        raise InputError(f"{path}: expected a directory, a zip or a .keras file, found another kind of file.")
     with tempfile.TemporaryDirectory(prefix="keras_bert_") as directory:
         extract(path, directory)
         inside = os.listdir(directory)
@@ -63,6 +61,11 @@ def find_format(path: str) -> types.ModuleType:
         "Face), bert_config.json with the files of a TensorFlow checkpoint (Google, Model Garden), or saved_model.pb "
         f"(TF-Hub). Found: {found or 'nothing'}."
     )
+
+
+def has_tokenizer(path: str) -> bool:
+    """Whether any format finds a tokenizer at `path`."""
+    return any(module.read_tokenizer(path) is not None for module in _modules())
 
 
 def read_tokenizer(path: str) -> dict:

@@ -102,7 +102,7 @@ def classify(
     tables = _read_tables(task, data_dir, {split: file for split, (wanted, file) in splits.items() if wanted})
     if do_train:
         labels = _check_training(tables, labels or task.labels, train_batch_size, num_train_epochs)
-        preset = resolve_preset(_require_preset(preset))
+        resolve_preset(_require_preset(preset), "tokenizer")  # Before TensorFlow is imported.
 
     from tasks.glue import stages
 
@@ -148,7 +148,7 @@ def _check_training(
 
 def _require_preset(preset: str | None) -> str:
     if not preset:
-        raise InputError(f"--do_train needs --preset: a preset directory, or one of {', '.join(PRESETS)}.")
+        raise InputError(f"--do_train needs --preset: a preset's directory or name, e.g. {', '.join(PRESETS)}.")
     return preset
 
 

@@ -1,0 +1,190 @@
+"""google-research/bert's TensorFlow 1 checkpoint: `bert_config.json`, `bert_model.ckpt.*`, `vocab.txt`.
+
+Its variables are found by name; what an optimizer left beside them (`.../adam_m`, `global_step`) is not looked at.
+
+`bert_config.json` says `"gelu"` for the tanh form (modeling.py:264), and google-research/bert has no erf form. For a
+model with the erf form we write `"gelu_python"`, Hugging Face's other name for it: google's code refuses that word
+(modeling.py:314, "Unsupported activation") instead of computing the wrong function; Hugging Face's and ours know it.
+`do_lower_case` in the same file is ours; google's code keeps any setting and does not use this one (modeling.py:87).
+"""
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+import numpy as np
+from absl import logging
+
+from keras_bert import convert
+from keras_bert.casing import case_of_name, case_of_vocabulary
+from keras_bert.config import BertConfig
+from keras_bert.errors import InputError
+from keras_bert.files import read_json, read_lines, write_json
+from keras_bert.formats.checkpoint import Checkpoint, collect
+from keras_bert.formats.keras_task import settings_of
+from keras_bert.formats.tensorflow_files import (
+    OBJECT_GRAPH,
+    STATE_FILE,
+    VOCABULARY_FILE,
+    TensorFlowCheckpoint,
+    check_vocabulary,
+    directory_of,
+    find_prefix,
+    find_vocabulary,
+    mentions,
+)
+
+CONFIG_FILE = "bert_config.json"
+CHECKPOINT_NAME = "bert_model.ckpt"
+_LOWERCASE = "do_lower_case"
+_EPSILON = 1e-12  # Of every LayerNorm there, tf.contrib.layers.layer_norm's; no configuration can say another.
+
+
+def matches(path: str) -> bool:
+    has_config = os.path.isfile(_config_file(path))
+    prefix = find_prefix(path)
+    if prefix is None:  # A config.json beside it: Hugging Face's, with google's file kept for the record.
+        return has_config and not os.path.isfile(os.path.join(path, "config.json"))
+    return not mentions(prefix, OBJECT_GRAPH) and (has_config or mentions(prefix, "bert/embeddings/"))
+
+
+def read_config(path: str) -> BertConfig:
+    file = _config_file(path)
+    if not os.path.isfile(file):
+        raise InputError(f"{file}: no such file. Expected the sizes of the model beside its checkpoint.")
+    return BertConfig.from_json_file(file)
+
+
+def _config_file(path: str) -> str:
+    return os.path.join(directory_of(path), CONFIG_FILE)
+
+
+@contextlib.contextmanager
+def open_checkpoint(path: str) -> Iterator[Checkpoint]:
+    config = read_config(path)
+    prefix = find_prefix(path)
+    if prefix is None:
+        raise InputError(f"{path}: no checkpoint. Expected {CHECKPOINT_NAME}.index and its data beside {CONFIG_FILE}.")
+    stored = TensorFlowCheckpoint(prefix)
+    vocabulary = find_vocabulary(path)
+    if vocabulary is not None:
+        check_vocabulary(vocabulary, config.vocabulary_size)
+    available = {name: name for name in stored.shapes}
+    tensors, missing = collect(
+        convert.encoder_sources(convert.GOOGLE, config.num_layers), available, stored.read, prefix
+    )
+    _check_complete(prefix, config.num_layers, available, missing)
+    for head in convert.HEADS:
+        parts, missing = collect(convert.head_sources(convert.GOOGLE, head), available, stored.read, prefix)
+        if not missing:
+            tensors.update(parts)
+    yield Checkpoint("google", path, config, tensors)
+
+
+def _check_complete(prefix: str, num_layers: int, available: dict[str, str], missing: list[str]) -> None:
+    missing = [name for name in missing if not name.startswith("bert/pooler/")]
+    if missing:
+        raise InputError(
+            f"{prefix}: lacks {_listed(missing)}. Expected the variables of a BERT with {num_layers} layers by "
+            f"{CONFIG_FILE}, found {_listed(sorted(available))}."
+        )
+    beyond = f"bert/encoder/layer_{num_layers}/"
+    if any(name.startswith(beyond) for name in available):
+        raise InputError(f"{prefix}: expected {num_layers} layers by {CONFIG_FILE}, found variables of {beyond}.")
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+
+def read_tokenizer(path: str) -> dict | None:
+    vocabulary = find_vocabulary(path) if matches(path) else None
+    if vocabulary is None:
+        return None
+    file = _config_file(path)
+    values = read_json(file) if os.path.isfile(file) else None
+    lowercase = values.get(_LOWERCASE) if isinstance(values, dict) else None
+    if not isinstance(lowercase, bool):
+        lowercase = case_of(path, vocabulary)
+    return {"vocabulary": vocabulary, "lowercase": lowercase}
+
+
+def case_of(path: str, vocabulary: str) -> bool | None:
+    """Whether a checkpoint is lower-cased: by its directory's name, else by its vocabulary; None: neither says it."""
+    said = case_of_name(os.path.abspath(directory_of(path)))
+    return said if said is not None else case_of_vocabulary(piece for _, piece in read_lines(vocabulary))
+
+
+def write(path: str, checkpoint: Checkpoint, tokenizer: dict | None) -> None:
+    """Writes a checkpoint that `tf.compat.v1.train.Saver` and `init_from_checkpoint` read, in float32.
+
+    Args:
+        path: directory, which does not exist.
+        checkpoint: an open one.
+        tokenizer: `vocabulary`, list of pieces, and `lowercase`, bool; or None.
+
+    Raises:
+        InputError: a head has no place in this format.
+    """
+    _check_writable(checkpoint)
+    os.makedirs(path)
+    _write_config(path, checkpoint.config, tokenizer)
+    _write_variables(os.path.join(path, CHECKPOINT_NAME), _variables(checkpoint))
+    with open(os.path.join(path, STATE_FILE), "w", encoding="utf-8") as file:
+        file.write(f'model_checkpoint_path: "{CHECKPOINT_NAME}"\nall_model_checkpoint_paths: "{CHECKPOINT_NAME}"\n')
+    if tokenizer is not None:
+        with open(os.path.join(path, VOCABULARY_FILE), "w", encoding="utf-8", newline="\n") as file:
+            file.writelines(f"{piece}\n" for piece in tokenizer["vocabulary"])
+
+
+def _check_writable(checkpoint: Checkpoint) -> None:
+    homeless = [head for head in checkpoint.heads if not convert.head_sources(convert.GOOGLE, head)]
+    if homeless:
+        raise InputError(
+            f"{checkpoint.source}: google-research/bert's checkpoint has no place for the head {', '.join(homeless)}. "
+            "Expected masked_lm, next_sentence, classification, question_answering or none."
+        )
+    for name, value in settings_of(checkpoint).get("masked_lm", {}).items():
+        if value != getattr(checkpoint.config, name):
+            raise InputError(
+                f"{checkpoint.source}: its masked-LM head has {name}={value!r}, its encoder "
+                f"{getattr(checkpoint.config, name)!r}. google-research/bert has one for both."
+            )
+    if checkpoint.config.layer_norm_epsilon != _EPSILON:
+        logging.warning(
+            "%s: layer_norm_epsilon %g is written, but google-research/bert's own code computes with %g.",
+            checkpoint.source, checkpoint.config.layer_norm_epsilon, _EPSILON,
+        )  # fmt: skip
+
+
+def _write_config(path: str, config: BertConfig, tokenizer: dict | None) -> None:
+    file = os.path.join(path, CONFIG_FILE)
+    config.to_json_file(file)
+    values = read_json(file)
+    if config.activation == "gelu":
+        values.update(model_type="bert", hidden_act="gelu_python")
+    if tokenizer is not None:
+        values[_LOWERCASE] = tokenizer["lowercase"]
+    write_json(file, values)
+
+
+def _variables(checkpoint: Checkpoint) -> dict[str, np.ndarray]:
+    config = checkpoint.config
+    sources = convert.encoder_sources(convert.GOOGLE, config.num_layers)
+    sources += [source for head in checkpoint.heads for source in convert.head_sources(convert.GOOGLE, head)]
+    values = {}
+    for source in sources:
+        if source.path in checkpoint.tensors:
+            value = np.asarray(checkpoint.tensors[source.path].read(), "float32")
+            values.update(zip(source.names, convert.to_theirs(value, source, config.num_heads), strict=True))
+    return values
+
+
+def _write_variables(prefix: str, values: dict[str, np.ndarray]) -> None:
+    """Writes the files that a Saver writes, by the operation that it runs."""
+    import tensorflow as tf
+
+    names = sorted(values)
+    tensors = [values[name] for name in names]
+    with tf.device("CPU:0"):
+        tf.raw_ops.SaveV2(prefix=prefix, tensor_names=names, shape_and_slices=[""] * len(names), tensors=tensors)

@@ -1,0 +1,137 @@
+"""Model Garden's TensorFlow 2 checkpoints, of the encoders and pre-trainers of `official.nlp`.
+
+The sizes come from `bert_config.json`, else from an experiment's `params.yaml`, else from the shapes: kernels of the
+attention are (H, N, D). `"gelu"` is the tanh form there (official/modeling/activations/gelu.py), LayerNorm's epsilon
+1e-12.
+"""
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+from keras_bert.config import BertConfig
+from keras_bert.errors import InputError
+from keras_bert.files import read_lines
+from keras_bert.formats import google
+from keras_bert.formats.checkpoint import Checkpoint, StoredTensor, collect
+from keras_bert.formats.model_garden_graph import BLOCKS, Variables, all_sources, find_variables
+from keras_bert.formats.tensorflow_files import (
+    OBJECT_GRAPH,
+    TensorFlowCheckpoint,
+    check_vocabulary,
+    directory_of,
+    find_prefix,
+    find_vocabulary,
+    mentions,
+)
+
+PARAMS_FILE = "params.yaml"
+_ACTIVATIONS = {"gelu": "gelu_tanh", "relu": "relu", "tanh": "tanh", "linear": "linear", "identity": "linear"}
+# The fields of Model Garden's BertEncoderConfig (official/nlp/configs/encoders.py).
+_PARAMS = {
+    "vocab_size": "vocabulary_size",
+    "num_layers": "num_layers",
+    "num_attention_heads": "num_heads",
+    "hidden_size": "hidden_dim",
+    "intermediate_size": "intermediate_dim",
+    "dropout_rate": "dropout",
+    "attention_dropout_rate": "attention_dropout",
+    "max_position_embeddings": "max_sequence_length",
+    "type_vocab_size": "num_segments",
+    "initializer_range": "initializer_range",
+}
+
+
+def matches(path: str) -> bool:
+    prefix = find_prefix(path)
+    return prefix is not None and mentions(prefix, OBJECT_GRAPH)
+
+
+def read_config(path: str) -> BertConfig:
+    config = _written_config(path)
+    return config or config_of_shapes(find_variables(TensorFlowCheckpoint(find_prefix(path))))
+
+
+@contextlib.contextmanager
+def open_checkpoint(path: str) -> Iterator[Checkpoint]:
+    stored = TensorFlowCheckpoint(find_prefix(path))
+    found = find_variables(stored)
+    config = _written_config(path) or config_of_shapes(found)
+    vocabulary = find_vocabulary(path)
+    if vocabulary is not None:
+        check_vocabulary(vocabulary, config.vocabulary_size)
+    yield Checkpoint("model_garden", path, config, stored_tensors(stored, found, config))
+
+
+def read_tokenizer(path: str) -> dict | None:
+    vocabulary = find_vocabulary(path) if matches(path) else None
+    if vocabulary is None:
+        return None
+    return {"vocabulary": vocabulary, "lowercase": google.case_of(path, vocabulary)}
+
+
+def stored_tensors(stored: TensorFlowCheckpoint, found: Variables, config: BertConfig) -> dict[str, StoredTensor]:
+    """Shows what was found under our names.
+
+    Raises:
+        InputError: the configuration says another number of layers, or of heads.
+    """
+    if config.num_layers != found.num_layers:
+        raise InputError(
+            f"{stored.path}: expected {config.num_layers} layers by the configuration, found {found.num_layers}."
+        )
+    head_dim = config.hidden_dim // config.num_heads
+    for name, shape in found.shapes.items():
+        if name.endswith("_query_dense/kernel") and shape != (config.hidden_dim, config.num_heads, head_dim):
+            raise InputError(
+                f"{stored.path}: {found.keys[name]}: expected shape {(config.hidden_dim, config.num_heads, head_dim)} "
+                f"by the configuration, found {shape}."
+            )
+    return collect(all_sources(found.num_layers), found.keys, stored.read, stored.path)[0]
+
+
+def config_of_shapes(found: Variables, activation: str = "gelu_tanh") -> BertConfig:
+    """Returns the sizes that the shapes say."""
+    _, num_heads, head_dim = found.shapes[f"{BLOCKS}/0/_attention_layer/_query_dense/kernel"]
+    return BertConfig(
+        vocabulary_size=found.shapes["_embedding_layer/embeddings"][0],
+        num_layers=found.num_layers,
+        num_heads=num_heads,
+        hidden_dim=num_heads * head_dim,
+        intermediate_dim=found.shapes[f"{BLOCKS}/0/_intermediate_dense/kernel"][1],
+        activation=activation,
+        max_sequence_length=found.shapes["_position_embedding_layer/embeddings"][0],
+        num_segments=found.shapes["_type_embedding_layer/embeddings"][0],
+    )
+
+
+def _written_config(path: str) -> BertConfig | None:
+    directory = directory_of(path)
+    if os.path.isfile(os.path.join(directory, google.CONFIG_FILE)):
+        return google.read_config(path)
+    file = os.path.join(directory, PARAMS_FILE)
+    return _read_params(file) if os.path.isfile(file) else None
+
+
+def _read_params(file: str) -> BertConfig:
+    """Reads the encoder's part of an experiment's settings, which `official.core` writes beside its checkpoints."""
+    import yaml
+
+    text = "\n".join(line for _, line in read_lines(file))
+    try:
+        encoder = yaml.safe_load(text)["task"]["model"]["encoder"]
+        kind, sizes = encoder["type"], encoder[encoder["type"]]
+        values = {ours: sizes[theirs] for theirs, ours in _PARAMS.items() if sizes.get(theirs) is not None}
+        activation = sizes.get("hidden_activation", "gelu")
+    except (yaml.YAMLError, TypeError, KeyError, AttributeError) as error:
+        raise InputError(f"{file}: expected task.model.encoder, the settings of a Model Garden experiment.") from error
+    if kind not in ("bert", "bert_v2") or sizes.get("norm_first"):
+        raise InputError(f"{file}: expected a BERT encoder, found {kind!r}, norm_first={sizes.get('norm_first')}.")
+    if activation not in _ACTIVATIONS:
+        raise InputError(
+            f"{file}: unknown hidden_activation {activation!r}. Expected one of {', '.join(_ACTIVATIONS)}."
+        )
+    try:
+        return BertConfig(**values, activation=_ACTIVATIONS[activation])
+    except (InputError, TypeError) as error:
+        raise InputError(f"{file}: {error}") from error

@@ -1,0 +1,158 @@
+"""A BERT's layers in the graph of objects of a Model Garden checkpoint or SavedModel.
+
+Three generations of `official.nlp` wrote the graph differently; a layer is known by its place:
+
+    encoder       `BertEncoderV2` names its layers; the functional `BertEncoder` numbers them (`layer_with_weights-0`)
+                  and, since 2021, names them too; it is found wherever it hangs
+    masked_lm     below the pre-trainer, or an item of its own
+    pooler        where a head has its own (`next_sentence.pooler_dense`), that was trained, and the encoder's was not;
+                  Google's export to TF-Hub copies it too (export_tfhub_lib.py, `copy_pooler_dense_to_encoder`)
+"""
+
+import re
+from typing import NamedTuple
+
+from keras_bert import convert
+from keras_bert.errors import InputError
+from keras_bert.formats.object_graph import Node, follow, read_object_graph, walk
+from keras_bert.formats.tensorflow_files import TensorFlowCheckpoint
+
+BLOCKS, _POOLER = "_transformer_layers", "_pooler_layer"
+_EMBEDDINGS = ("_embedding_layer", "_position_embedding_layer", "_type_embedding_layer", "_embedding_norm_layer")
+
+
+class Variables(NamedTuple):
+    """What a graph holds of a BERT.
+
+    Attributes:
+        keys: str, the checkpoint's key by the name in `keras_bert.convert`.
+        shapes: tuple of int, by the same names.
+        num_layers: int.
+    """
+
+    keys: dict[str, str]
+    shapes: dict[str, tuple[int, ...]]
+    num_layers: int
+
+
+def find_variables(stored: TensorFlowCheckpoint) -> Variables:
+    """Finds a BERT's variables in the graph of a checkpoint.
+
+    Raises:
+        InputError: the graph has no encoder, several, one that lacks variables, or one that is no BERT.
+    """
+    root = read_object_graph(stored)
+    encoder = _find_encoder(root, stored.path)
+    layers = _named_layers(encoder)
+    num_layers = len(layers.children[BLOCKS].children)
+    names = [name for source in all_sources(num_layers) for name in source.names]
+    _check_no_others(stored, encoder, {follow(layers, name) for name in names})
+    layers.children.update(_find_heads(root))
+    _check_tied(stored, layers)
+    nodes = {name: follow(layers, name) for name in names}
+    keys = {name: node.key for name, node in nodes.items() if node is not None and node.key in stored.shapes}
+    lacking = [name for name in names if name not in keys and name.startswith((*_EMBEDDINGS, BLOCKS))]
+    if lacking:
+        raise InputError(f"{stored.path}: its encoder lacks {', '.join(lacking[:4])}. Expected a whole BERT.")
+    return Variables(keys, {name: stored.shapes[key] for name, key in keys.items()}, num_layers)
+
+
+def all_sources(num_layers: int) -> list[convert.WeightSource]:
+    """Lists the sources of every variable of an encoder and of all heads."""
+    heads = [source for head in convert.HEADS for source in convert.head_sources(convert.MODEL_GARDEN, head)]
+    return convert.encoder_sources(convert.MODEL_GARDEN, num_layers) + heads
+
+
+def _find_encoder(root: Node, path: str) -> Node:
+    found = {way: node for way, node in walk(root) if _blocks(node)}
+    if len(found) != 1:
+        raise InputError(
+            f"{path}: expected one encoder of official.nlp in its graph of objects, found "
+            f"{', '.join(found) or 'none'}, and at the top {', '.join(root.children)[:200]}."
+        )
+    return next(iter(found.values()))
+
+
+def _blocks(node: Node) -> list[Node]:
+    """The Transformer layers of an encoder in their order; empty for another node."""
+    listed = node.children.get(BLOCKS, Node()).children
+    in_order = [listed[name] for name in sorted(filter(str.isdigit, listed), key=int)] or _numbered(node)
+    return [layer for layer in in_order if "_attention_layer" in layer.children]
+
+
+def _numbered(node: Node) -> list[Node]:
+    """The layers of a functional model that have weights, in its order."""
+    matches = [re.match(r"layer_with_weights-(\d+)$", name) for name in node.children]
+    in_order = sorted(filter(None, matches), key=lambda match: int(match[1]))
+    return [node.children[match[0]] for match in in_order]
+
+
+def _named_layers(encoder: Node) -> Node:
+    """An encoder's layers under the names of today: four embeddings, the Transformer layers, the pooler."""
+    blocks = _blocks(encoder)
+    others = [layer for layer in _numbered(encoder) if layer not in blocks]
+    layers = dict(zip((*_EMBEDDINGS, _POOLER), others, strict=False))
+    layers |= {name: encoder.children[name] for name in (*_EMBEDDINGS, _POOLER) if name in encoder.children}
+    layers[BLOCKS] = Node({str(index): _with_output(block) for index, block in enumerate(blocks)})
+    return Node(layers)
+
+
+def _with_output(block: Node) -> Node:
+    """A Transformer layer whose attention has its output layer, which was beside it before 2021."""
+    attention = block.children["_attention_layer"].children
+    if "_output_dense" in attention or "_attention_output_dense" not in block.children:
+        return block
+    attention = {**attention, "_output_dense": block.children["_attention_output_dense"]}
+    return Node({**block.children, "_attention_layer": Node(attention)})
+
+
+def _find_heads(root: Node) -> dict[str, Node]:
+    """The layers of the heads by their names in `keras_bert.convert`, and a pooler of a head's own."""
+    found: dict[str, Node] = {}
+    for _, node in walk(root):
+        children = node.children
+        if "layer_norm" in children.get("masked_lm", Node()).children:
+            found.setdefault("masked_lm", children["masked_lm"])
+            if "classification" in children:  # Of `BertPretrainer`, the older one.
+                found.setdefault("next_sentence", _logits(children["classification"]))
+        if "span_labeling" in children:
+            found.setdefault("question_answering", _logits(children["span_labeling"]))
+        if "classifier" in children:
+            of_tokens = "kernel" in children["classifier"].children
+            head = "token_classification" if of_tokens else "classification"
+            _add_head(found, head, children["classifier"])
+        for head in children.get("classification_heads", Node()).children.values():
+            if "next_sentence" in _logits(head).children.get("kernel", Node()).name:
+                _add_head(found, "next_sentence", head)
+        if "next_sentence.pooler_dense" in children:
+            found.setdefault(_POOLER, children["next_sentence.pooler_dense"])
+    return found
+
+
+def _add_head(found: dict[str, Node], head: str, node: Node) -> None:
+    found.setdefault(head, _logits(node))
+    if "dense" in node.children:
+        found.setdefault(_POOLER, node.children["dense"])
+
+
+def _logits(head: Node) -> Node:
+    """The last layer of a head, which is a layer with `out_proj`, a functional model of one layer, or that layer."""
+    return head.children.get("out_proj") or head.children.get("layer_with_weights-0") or head
+
+
+def _check_no_others(stored: TensorFlowCheckpoint, encoder: Node, known: set[Node | None]) -> None:
+    """Refuses an encoder with variables that a BERT has not: with them it computes something else."""
+    for name, layer in encoder.children.items():
+        if not name.startswith(("_", "layer")):  # An optimizer, a counter of savings.
+            continue
+        for _, node in walk(layer):
+            if node.key in stored.shapes and node not in known:
+                raise InputError(
+                    f"{stored.path}: found {node.key}. Expected the variables of a BERT, no other encoder."
+                )
+
+
+def _check_tied(stored: TensorFlowCheckpoint, layers: Node) -> None:
+    output = follow(layers, "masked_lm/embedding_table")
+    if output not in (None, follow(layers, "_embedding_layer/embeddings")):
+        raise InputError(f"{stored.path}: {output.key}: expected the token table in the masked-LM head, found another.")

@@ -1,0 +1,80 @@
+"""The graph of objects in a TensorFlow 2 checkpoint or SavedModel: which attribute leads to which variable.
+
+A variable's key is the shortest way to it when it was saved (`encoder/layer_with_weights-4/...`, `variables/5/...`,
+`masked_lm/embedding_table/...`) and changes with what else was saved. Its places in the graph do not. Nothing of the
+graph is executed.
+"""
+
+import collections
+import dataclasses
+from collections.abc import Iterator
+
+from keras_bert.errors import InputError
+from keras_bert.formats.tensorflow_files import OBJECT_GRAPH, TensorFlowCheckpoint
+
+
+@dataclasses.dataclass(eq=False)
+class Node:
+    """An object.
+
+    Attributes:
+        children: Node by the name of the attribute.
+        key: str, under which the checkpoint keeps its value; None: it is no variable.
+        name: str, the variable's own name, `"next_sentence/logits/kernel"`.
+    """
+
+    children: dict[str, "Node"] = dataclasses.field(default_factory=dict)
+    key: str | None = None
+    name: str = ""
+
+
+def read_object_graph(stored: TensorFlowCheckpoint) -> Node:
+    """Reads the graph; returns its root.
+
+    Raises:
+        InputError: there is none, or it is damaged.
+    """
+    from google.protobuf.message import DecodeError
+    from tensorflow.core.protobuf import trackable_object_graph_pb2
+
+    if OBJECT_GRAPH not in stored.shapes:
+        raise InputError(
+            f"{stored.path}: expected an object-based checkpoint of TensorFlow 2, found variables by name."
+        )
+    graph = trackable_object_graph_pb2.TrackableObjectGraph()
+    try:
+        graph.ParseFromString(stored.read(OBJECT_GRAPH))
+        nodes = [_variable(message) for message in graph.nodes]
+        for node, message in zip(nodes, graph.nodes, strict=True):
+            node.children = {child.local_name: nodes[child.node_id] for child in message.children}
+        return nodes[0]
+    except (DecodeError, IndexError, TypeError) as error:
+        raise InputError(f"{stored.path}: its graph of objects is damaged. Fetch the checkpoint again.") from error
+
+
+def _variable(message) -> Node:
+    for attribute in message.attributes:
+        if attribute.name == "VARIABLE_VALUE":
+            return Node(key=attribute.checkpoint_key, name=attribute.full_name)
+    return Node()
+
+
+def walk(root: Node) -> Iterator[tuple[str, Node]]:
+    """Yields each node once, nearest first, with the way to it, its names joined by slashes."""
+    seen, waiting = {root}, collections.deque([("", root)])
+    while waiting:
+        way, node = waiting.popleft()
+        yield way, node
+        for name, child in node.children.items():
+            if child not in seen:
+                seen.add(child)
+                waiting.append((f"{way}/{name}" if way else name, child))
+
+
+def follow(node: Node, way: str) -> Node | None:
+    """Returns the node at the end of `"_attention_layer/_query_dense/kernel"`, or None."""
+    for name in way.split("/"):
+        if name not in node.children:
+            return None
+        node = node.children[name]
+    return node

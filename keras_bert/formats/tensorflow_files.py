@@ -1,0 +1,155 @@
+"""TensorFlow's checkpoint files, `<prefix>.index` and `<prefix>.data-00000-of-00001`: found, checked, read by variable.
+
+Two kinds share these files. A TensorFlow 1 checkpoint names its variables (`bert/embeddings/word_embeddings`); a
+TensorFlow 2 checkpoint holds a graph of Python objects too, in which each variable has its place.
+"""
+
+import glob
+import math
+import os
+import re
+
+import numpy as np
+
+from keras_bert.errors import InputError
+from keras_bert.files import read_lines
+
+OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # TensorFlow's own name of the tensor with the graph of objects.
+STATE_FILE = "checkpoint"
+VOCABULARY_FILE = "vocab.txt"
+_INDEX = ".index"
+
+
+def find_prefix(path: str) -> str | None:
+    """Returns the prefix of a checkpoint's files; None: there is no checkpoint.
+
+    Args:
+        path: the prefix itself, or a directory; of several checkpoints in it the one that its `checkpoint` file names,
+            else that of the most steps, else the newest.
+    """
+    if os.path.isfile(path + _INDEX):
+        return path
+    if not os.path.isdir(path):
+        return None
+    found = [name.removesuffix(_INDEX) for name in os.listdir(path) if name.endswith(_INDEX)]
+    if not found:
+        return None
+    named = _named_by_state(path)
+    if named not in found:
+        named = max(found, key=lambda name: (_steps(name), os.path.getmtime(os.path.join(path, name + _INDEX)), name))
+    return os.path.join(path, named)
+
+
+def _named_by_state(directory: str) -> str | None:
+    """The name in `checkpoint`, where an absolute path may be that of the machine that trained."""
+    file = os.path.join(directory, STATE_FILE)
+    if not os.path.isfile(file):
+        return None
+    for _, line in read_lines(file):
+        match = re.match(r'model_checkpoint_path: "(.*)"', line)
+        if match:
+            return re.split(r"[/\\]", match[1])[-1]
+    return None
+
+
+def _steps(name: str) -> int:
+    match = re.search(r"-(\d+)$", name)
+    return int(match[1]) if match else -1
+
+
+def mentions(prefix: str, name: str) -> bool:
+    """Whether a checkpoint's index holds the start of a variable's name; reads a few kilobytes, without TensorFlow."""
+    with open(prefix + _INDEX, "rb") as file:
+        return name.encode() in file.read()
+
+
+def directory_of(path: str) -> str:
+    """Returns the directory of a checkpoint that is named by its directory or by its prefix."""
+    return path if os.path.isdir(path) else os.path.dirname(path)
+
+
+def find_vocabulary(path: str) -> str | None:
+    """Returns the `vocab.txt` beside a checkpoint that is named by directory or prefix; None: there is none."""
+    file = os.path.join(directory_of(path), VOCABULARY_FILE)
+    return file if os.path.isfile(file) else None
+
+
+def check_vocabulary(file: str, rows: int) -> None:
+    """Holds a vocabulary against the token table. It may have fewer pieces: tables are padded to round numbers.
+
+    Raises:
+        InputError: it has more pieces than the table rows.
+    """
+    pieces = sum(1 for _ in read_lines(file))
+    if pieces > rows:
+        raise InputError(
+            f"{file}: expected at most {rows} pieces, the rows of the token table, found {pieces}. It is "
+            "the vocabulary of another checkpoint."
+        )
+
+
+class TensorFlowCheckpoint:
+    """The variables of a checkpoint; each is read when it is asked for.
+
+    Attributes:
+        path: str, the prefix.
+        shapes: tuple of int by the name of a variable.
+
+    Raises:
+        InputError: the index is damaged, or a data file is missing or too short for what the index says.
+    """
+
+    def __init__(self, path: str):
+        import tensorflow as tf
+
+        self.path = path
+        self._errors = (tf.errors.OpError, RuntimeError, ValueError)
+        try:
+            self._reader = tf.train.load_checkpoint(path)
+            self.shapes = {name: tuple(shape) for name, shape in self._reader.get_variable_to_shape_map().items()}
+        except self._errors as error:
+            reason = _first_line(error)
+            raise InputError(f"{path}{_INDEX}: not a whole checkpoint index ({reason}). Fetch it again.") from error
+        self._check_size(_data_files(path))
+
+    def _check_size(self, files: list[str]) -> None:
+        types = self._reader.get_variable_to_dtype_map()
+        sizes = {name: 0 if dtype.name == "string" else dtype.size for name, dtype in types.items()}
+        expected = sum(math.prod(shape) * sizes[name] for name, shape in self.shapes.items())
+        found = sum(os.path.getsize(file) for file in files)
+        if found < expected:
+            raise InputError(
+                f"{files[-1]}: truncated. Expected at least {expected} bytes of data by {os.path.basename(self.path)}"
+                f"{_INDEX}, found {found}. Fetch it again."
+            )
+
+    def read(self, name: str) -> np.ndarray:
+        """Reads a variable, as it is stored.
+
+        Raises:
+            InputError: its data is damaged.
+        """
+        try:
+            return self._reader.get_tensor(name)
+        except self._errors as error:
+            raise InputError(
+                f"{self.path}: cannot read {name}, expected a whole array of shape {self.shapes.get(name)}, found: "
+                f"{_first_line(error)}. Fetch the checkpoint again."
+            ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(getattr(error, "message", error)).partition("\n")[0]
+
+
+def _data_files(prefix: str) -> list[str]:
+    """Lists the data files, all of them."""
+    found = glob.glob(f"{glob.escape(prefix)}.data-?????-of-?????")
+    if not found:
+        raise InputError(f"{prefix}.data-00000-of-00001: no such file. Expected the data beside {prefix}{_INDEX}.")
+    count = max(int(name[-5:]) for name in found)
+    expected = [f"{prefix}.data-{number:05d}-of-{count:05d}" for number in range(count)]
+    missing = [name for name in expected if not os.path.isfile(name)]
+    if missing:
+        raise InputError(f"{missing[0]}: no such file. Expected all {count} data files, found {count - len(missing)}.")
+    return expected

@@ -1,0 +1,89 @@
+"""Google's encoders on TF-Hub and Kaggle (`bert_en_uncased_L-12_H-768_A-12/4`): SavedModels, of which no graph is run.
+
+`official/nlp/tools/export_tfhub_lib.py` wrote them: `saved_model.pb`, `variables/`, `assets/vocab.txt`. The variables
+are a Model Garden checkpoint, `do_lower_case` among them. The sizes are those of the shapes; the activation stands in
+the settings that Keras saved beside the graph.
+"""
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+
+from keras_bert.config import BertConfig
+from keras_bert.errors import InputError
+from keras_bert.formats.checkpoint import Checkpoint
+from keras_bert.formats.model_garden import config_of_shapes, stored_tensors
+from keras_bert.formats.model_garden_graph import Variables, find_variables
+from keras_bert.formats.object_graph import read_object_graph
+from keras_bert.formats.tensorflow_files import TensorFlowCheckpoint, check_vocabulary
+
+GRAPH_FILE = "saved_model.pb"
+_VARIABLES = os.path.join("variables", "variables")
+_ASSETS = "assets"
+_SETTINGS_FILES = ("keras_metadata.pb", GRAPH_FILE)  # Of TensorFlow 2.5 and later, and of earlier ones.
+# As Keras names functions: Model Garden registered its own gelu, the tanh form; Keras's plain one is the erf form.
+_ACTIVATIONS = {"Text>gelu": "gelu_tanh", "gelu": "gelu", "relu": "relu", "tanh": "tanh", "linear": "linear"}
+
+
+def matches(path: str) -> bool:
+    return os.path.isfile(os.path.join(path, GRAPH_FILE))
+
+
+def read_config(path: str) -> BertConfig:
+    return _config(path, find_variables(_open_variables(path)))
+
+
+@contextlib.contextmanager
+def open_checkpoint(path: str) -> Iterator[Checkpoint]:
+    stored = _open_variables(path)
+    found = find_variables(stored)
+    config = _config(path, found)
+    vocabulary = _find_vocabulary(path)
+    if vocabulary:
+        check_vocabulary(vocabulary, config.vocabulary_size)
+    yield Checkpoint("tf_hub", path, config, stored_tensors(stored, found, config))
+
+
+def _open_variables(path: str) -> TensorFlowCheckpoint:
+    prefix = os.path.join(path, _VARIABLES)
+    if not os.path.isfile(f"{prefix}.index"):
+        raise InputError(f"{prefix}.index: no such file. Expected the variables of the SavedModel.")
+    return TensorFlowCheckpoint(prefix)
+
+
+def _config(path: str, found: Variables) -> BertConfig:
+    for name in _SETTINGS_FILES:
+        file = os.path.join(path, name)
+        if not os.path.isfile(file):
+            continue
+        with open(file, "rb") as opened:
+            content = opened.read()
+        if re.search(rb'"norm_first": true', content):
+            raise InputError(f"{file}: expected BERT's LayerNorm after each sum, found norm_first=true.")
+        match = re.search(rb'"inner_activation": "([^"]*)"', content)
+        if match:
+            activation = match[1].decode()
+            if activation not in _ACTIVATIONS:
+                raise InputError(
+                    f"{file}: unknown inner_activation {activation!r}. Expected {', '.join(_ACTIVATIONS)}."
+                )
+            return config_of_shapes(found, _ACTIVATIONS[activation])
+    return config_of_shapes(found)
+
+
+def read_tokenizer(path: str) -> dict | None:
+    vocabulary = _find_vocabulary(path) if matches(path) else None
+    if vocabulary is None:
+        return None
+    stored = _open_variables(path)
+    variable = read_object_graph(stored).children.get("do_lower_case")
+    lowercase = bool(stored.read(variable.key)) if variable is not None and variable.key in stored.shapes else None
+    return {"vocabulary": vocabulary, "lowercase": lowercase}
+
+
+def _find_vocabulary(path: str) -> str | None:
+    """The vocabulary, which keeps the name of the file that was exported."""
+    directory = os.path.join(path, _ASSETS)
+    names = sorted(name for name in os.listdir(directory) if name.endswith(".txt")) if os.path.isdir(directory) else []
+    return os.path.join(directory, names[0]) if len(names) == 1 else None
