@@ -11,12 +11,12 @@ with it: processor, cores, and TensorFlow's oneDNN flag, which both TensorFlow e
 import importlib.util
 import itertools
 import os
-import platform
 import statistics
 import time
 from collections.abc import Callable, Iterator
 
 from absl import flags
+from machine import describe_machine
 
 from tasks import docstrings
 from tasks import flags as task_flags
@@ -123,7 +123,7 @@ def main(argv: list[str]) -> None:
     real = sum(int(batch["padding_mask"].numpy().sum()) for batch in inputs)
     positions = sum(int(batch["padding_mask"].shape.num_elements()) for batch in inputs)
     runs = {_HUGGING_FACE: torch_runs(directory), **tensorflow_runs(directory)}
-    print(f"{platform.machine()}, {os.cpu_count()} cores, TF_ENABLE_ONEDNN_OPTS={os.environ['TF_ENABLE_ONEDNN_OPTS']}")
+    print(describe_machine())
     print(f"{FLAGS.rounds} batches of {FLAGS.batch_size} sentences, padded to the longest: {real / positions:.0%} real")
     columns = {
         kind: measure({name: run[kind] for name, run in runs.items()}, inputs) for kind in ("forward", "training")

@@ -1,0 +1,90 @@
+"""How long `from_preset("base")` takes on a local file, beside reading the file and building the model.
+
+    .venv/bin/python benchmarks/load_speed.py [--preset=base] [--rounds=5]
+
+Random weights of the preset's sizes are written once, in each format, to a temporary directory (440 MB a format for
+base). Each round then times, in turn, reading the file's bytes, building a backbone with random weights, and loading
+each format; medians, and the ratio of loading to reading plus building. The file is in the page cache throughout.
+"""
+
+import importlib
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+
+from absl import flags
+from machine import describe_machine
+
+from tasks import flags as task_flags
+
+FLAGS = flags.FLAGS
+
+flags.DEFINE_string("preset", "base", "Whose sizes.")
+flags.DEFINE_integer("rounds", 5, "Rounds, interleaved.", lower_bound=1)
+
+FORMATS = ("hugging_face", "keras_preset", "google")
+
+
+def write_formats(directory: str, preset: str) -> dict[str, str]:
+    """Writes random weights in each format; returns the directories."""
+    from keras_bert import BertBackbone
+    from keras_bert.weights import checkpoint_of
+
+    backbone = BertBackbone.from_preset(preset, load_weights=False)
+    places = {}
+    for name in FORMATS:
+        places[name] = os.path.join(directory, name)
+        module = importlib.import_module(f"keras_bert.formats.{name}")
+        module.write(places[name], checkpoint_of(backbone), None)
+    return places
+
+
+def read_bytes(place: str) -> None:
+    """Reads every file of a directory to the end."""
+    for parent, _, files in os.walk(place):
+        for file in files:
+            with open(os.path.join(parent, file), "rb") as opened:
+                while opened.read(1 << 24):
+                    continue
+
+
+def timed(function: Callable) -> float:
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
+
+
+def measure(places: dict[str, str], preset: str, rounds: int) -> dict[str, list[float]]:
+    """Seconds of each round by what was timed."""
+    from keras_bert import BertBackbone
+
+    timings: dict[str, list[float]] = {}
+    for _ in range(rounds + 1):
+        found = {"build": timed(lambda: BertBackbone.from_preset(preset, load_weights=False))}
+        for name, place in places.items():
+            found[f"read {name}"] = timed(lambda place=place: read_bytes(place))
+            found[f"load {name}"] = timed(lambda place=place: BertBackbone.from_preset(place))
+        for name, seconds in found.items():
+            timings.setdefault(name, []).append(seconds)
+    return {name: seconds[1:] for name, seconds in timings.items()}  # the first round warms up
+
+
+def main(argv: list[str]) -> None:
+    """Prints the table."""
+    del argv
+    print(describe_machine())
+    with tempfile.TemporaryDirectory() as directory:
+        timings = measure(write_formats(directory, FLAGS.preset), FLAGS.preset, FLAGS.rounds)
+    median = {name: statistics.median(seconds) for name, seconds in timings.items()}
+    print(f"preset {FLAGS.preset}; build {median['build']:.2f} s; median of {FLAGS.rounds} rounds\n")
+    print("| format | read | load | load / (read + build) |\n| --- | --- | --- | --- |")
+    for name in FORMATS:
+        rounds = zip(timings[f"load {name}"], timings[f"read {name}"], timings["build"], strict=True)
+        ratio = statistics.median(load / (read + build) for load, read, build in rounds)
+        print(f"| {name} | {median[f'read {name}']:.2f} s | {median[f'load {name}']:.2f} s | {ratio:.2f} |")
+
+
+if __name__ == "__main__":
+    task_flags.run(main)

@@ -1,0 +1,199 @@
+"""What a conversion must show: weights compared bit by bit, outputs compared on a fixed batch.
+
+Shapes: B batch, S sequence, P masked positions, H hidden, V vocabulary.
+"""
+
+from typing import NamedTuple
+
+import keras
+import numpy as np
+
+from keras_bert.backbone import BertBackbone
+from keras_bert.errors import InputError
+from keras_bert.formats.checkpoint import Checkpoint
+from keras_bert.weights import load_weights_of
+from tasks import peers
+
+_LENGTHS = (24, 24, 17, 17, 9, 9, 2, 1)  # real tokens of each sequence of the batch
+_POSITIONS = 3  # masked positions of each
+
+
+class Proof(NamedTuple):
+    """The differences that were found.
+
+    Attributes:
+        source, target: str, `"format: path"`.
+        num_weights: int, weights compared.
+        changed: list of str, those that are not bit-identical after the way there and back.
+        parameters: int, numbers in all weights.
+        differences: dict, largest absolute difference of each output between source and target.
+        scales: dict, largest absolute value of each output, to read the differences by.
+        peers: dict, by peer (`"transformers 5.0 on the target"`) the largest differences from its outputs.
+    """
+
+    source: str
+    target: str
+    num_weights: int
+    changed: list[str]
+    parameters: int
+    differences: dict[str, float]
+    scales: dict[str, float]
+    peers: dict[str, dict[str, float]]
+
+
+def fixed_batch(config) -> dict[str, np.ndarray]:
+    """Eight sequences of 1 to 24 tokens, padded: the same ids, drawn from the whole vocabulary, on every machine.
+
+    Returns:
+        `token_ids`, `segment_ids`, `padding_mask`, int32 (B, S), and `mask_positions`, int32 (B, P).
+    """
+    length = min(max(_LENGTHS), config.max_sequence_length)
+    lengths = np.minimum(_LENGTHS, length)[:, None]
+    rng = np.random.Generator(np.random.PCG64(12345))
+    position = np.arange(length)[None]
+    mask = position < lengths
+    token_ids = rng.integers(0, config.vocabulary_size, mask.shape) * mask
+    segment_ids = (position >= lengths // 2) * mask * min(1, config.num_segments - 1)
+    mask_positions = rng.integers(0, lengths, (len(lengths), _POSITIONS))
+    values = {
+        "token_ids": token_ids,
+        "segment_ids": segment_ids,
+        "padding_mask": mask,
+        "mask_positions": mask_positions,
+    }
+    return {name: value.astype("int32") for name, value in values.items()}
+
+
+def compute_outputs(checkpoint: Checkpoint, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Runs a checkpoint's encoder and heads in float32.
+
+    Args:
+        checkpoint: an open one.
+        batch: as `fixed_batch` gives it.
+
+    Returns:
+        float32 by output: `embeddings`, `layer 1`, ... of shape (real tokens, H); `pooled_output` (B, H), `masked_lm`
+        (B, P, V), `next_sentence` (B, 2) and the logits of the other heads, each if the checkpoint has it.
+    """
+    backbone = BertBackbone(**checkpoint.config.to_dict())
+    model, heads = _with_heads(backbone, checkpoint)
+    load_weights_of(model, checkpoint)
+    names = ["embeddings", *(f"transformer_layer_{index}" for index in range(backbone.num_layers))]
+    rows = {name: backbone.get_layer(name).output for name in names}
+    encoder = keras.Model(backbone.input, {**rows, "pooled_output": backbone.output["pooled_output"]})
+    found = {name: np.asarray(value) for name, value in encoder.predict_on_batch(_encoder_inputs(batch)).items()}
+    real = batch["padding_mask"].astype(bool).reshape(-1)
+    outputs = {_row_name(name): found[name].reshape(real.size, -1)[real] for name in names}
+    if checkpoint.has_pooler:
+        outputs["pooled_output"] = found["pooled_output"]
+    if heads:
+        predicted = model.predict_on_batch(batch)
+        outputs |= {name: np.asarray(predicted[name]) for name in heads}
+    rectangle = found[names[-1]].reshape(*batch["token_ids"].shape, -1)
+    return outputs | _linear_heads(checkpoint, found["pooled_output"], rectangle, batch["padding_mask"].astype(bool))
+
+
+def _with_heads(backbone: BertBackbone, checkpoint: Checkpoint) -> tuple[keras.Model, list[str]]:
+    heads = [head for head in ("masked_lm", "next_sentence") if head in checkpoint.heads]
+    if not heads:
+        return backbone, []
+    from tasks.pretraining.model import build_pretrainer
+
+    return build_pretrainer(backbone), heads
+
+
+def _encoder_inputs(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {name: batch[name] for name in ("token_ids", "segment_ids", "padding_mask")}
+
+
+def _row_name(layer: str) -> str:
+    return layer if layer == "embeddings" else f"layer {int(layer.rpartition('_')[2]) + 1}"
+
+
+def _linear_heads(checkpoint: Checkpoint, pooled, rectangle, real) -> dict[str, np.ndarray]:
+    """Logits of fine-tuned heads: on the pooled output, or on each real token."""
+    logits = {}
+    for head in checkpoint.heads:
+        if f"{head}/kernel" in checkpoint.tensors and head != "next_sentence":
+            kernel, bias = (checkpoint.tensors[f"{head}/{part}"].read() for part in ("kernel", "bias"))
+            of_tokens = head in ("token_classification", "question_answering")
+            logits[head] = (rectangle[real] if of_tokens else pooled) @ kernel.astype("float32") + bias
+    return logits
+
+
+def largest_differences(expected: dict[str, np.ndarray], found: dict[str, np.ndarray]) -> dict[str, float]:
+    """Largest absolute difference of each output that both have."""
+    return {name: float(np.abs(expected[name] - found[name]).max()) for name in expected if name in found}
+
+
+def compare(source: Checkpoint, target: Checkpoint, compare_with_peers: bool = True) -> Proof:
+    """Compares two open checkpoints, which should be the same model.
+
+    Args:
+        source: what was converted.
+        target: what was written.
+        compare_with_peers: run the formats' own libraries too, where they are installed.
+    """
+    batch = fixed_batch(source.config)
+    expected, found = compute_outputs(source, batch), compute_outputs(target, batch)
+    changed, parameters = [], 0
+    for path, stored in source.tensors.items():
+        value = np.asarray(stored.read())
+        parameters += value.size
+        if path not in target.tensors or not _identical(value, np.asarray(target.tensors[path].read())):
+            changed.append(path)
+    differences = {}
+    if compare_with_peers:
+        for checkpoint, side in ((source, "source"), (target, "target")):
+            peer = peers.find_peer(checkpoint)
+            if peer is not None:
+                theirs = peer.outputs(checkpoint, batch)
+                differences[f"{peer.name} on the {side}"] = largest_differences(expected, theirs)
+    return Proof(
+        f"{source.format}: {source.source}", f"{target.format}: {target.source}", len(source.tensors), changed,
+        parameters, largest_differences(expected, found),
+        {name: float(np.abs(value).max()) for name, value in expected.items()}, differences,
+    )  # fmt: skip
+
+
+def _identical(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether the numbers are the same bit for bit, after widening to float32."""
+    return a.shape == b.shape and a.astype("float32").tobytes() == b.astype("float32").tobytes()
+
+
+def check(proof: Proof, tolerance: float) -> None:
+    """Refuses a conversion that lost something.
+
+    Raises:
+        InputError: a weight changed, or an output differs by more than `tolerance`.
+    """
+    if proof.changed:
+        raise InputError(f"{proof.target}: {', '.join(proof.changed[:4])} did not come back as in {proof.source}.")
+    for where, differences in {"the target": proof.differences, **proof.peers}.items():
+        for name, difference in differences.items():
+            if not difference <= tolerance:
+                raise InputError(
+                    f"{proof.target}: {name} of {where} differs from {proof.source} by {difference:.2g}. Expected at "
+                    f"most {tolerance:g} (--tolerance). Nothing was written."
+                )
+
+
+def format_proof(proof: Proof) -> str:
+    """Renders the proof as a table: an output a line, a column for the target and for each peer."""
+    same = "bit-identical" if not proof.changed else f"{len(proof.changed)} changed"
+    lines = [
+        f"from     {proof.source}",
+        f"to       {proof.target}",
+        f"weights  {proof.num_weights} with {proof.parameters:,} numbers, {same}",
+        "",
+        "Largest absolute difference of each output on a fixed batch of 8 sequences:",
+    ]
+    columns = {"largest value": proof.scales, "target": proof.differences, **proof.peers}
+    lines.append("  ".join([f"{'output':22}", *(f"{name:>13}" for name in columns)]))
+    for output in proof.differences:
+        cells = []
+        for name, values in columns.items():
+            cell = f"{values[output]:.3g}" if output in values else ""
+            cells.append(f"{cell:>{max(13, len(name))}}")
+        lines.append("  ".join([f"{output:22}", *cells]))
+    return "\n".join(lines)
