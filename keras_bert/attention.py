@@ -6,7 +6,7 @@ Shapes: B batch, S sequence, T rows (see packing.py), N heads, D size per head, 
 import keras
 from keras import ops
 
-from keras_bert.embeddings import truncated_normal
+from keras_bert.embeddings import encoder_initializer
 
 
 @keras.saving.register_keras_serializable(package="keras_bert")
@@ -47,7 +47,7 @@ class BertSelfAttention(keras.layers.Layer):
         self.dropout_layer = keras.layers.Dropout(dropout, dtype=self.dtype_policy, name="dropout")
 
     def _dense(self, units: int, name: str) -> keras.layers.Dense:
-        initializer = truncated_normal(self.initializer_range)
+        initializer = encoder_initializer(self.initializer_range)
         return keras.layers.Dense(units, kernel_initializer=initializer, dtype=self.dtype_policy, name=name)
 
     def build(self, *_):

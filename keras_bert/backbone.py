@@ -10,7 +10,7 @@ import keras_nlp
 from absl import logging
 
 from keras_bert.config import BertConfig
-from keras_bert.embeddings import BertEmbeddings
+from keras_bert.embeddings import BertEmbeddings, weights_follow
 from keras_bert.encoder import BertEncoderLayer
 from keras_bert.heads import pooler
 from keras_bert.packing import TokenLayout
@@ -23,6 +23,13 @@ class BertBackbone(keras_nlp.models.Backbone):
     Inputs, a dict: `token_ids`, `segment_ids`, `padding_mask` (1 for real tokens), each int32 of shape (B, S).
     Outputs, a dict: `sequence_output`, float of shape (B, S, H), and `pooled_output`, float of shape (B, H).
 
+    A citizen of KerasHub: `save_to_preset` writes a directory that `keras_nlp.models.Backbone.from_preset` reads once
+    this module is imported, and of which `keras_nlp.models.TextClassifier.from_preset` and `MaskedLM.from_preset` make
+    the tasks below. KerasHub finds a task by the exact class of its backbone: one to be saved as a preset must be of
+    those below; otherwise KerasHub's own `BertTextClassifier(backbone, ...)` works as well. `enable_lora` adapts the
+    fused query, key and value; saving merges its factors. After `quantize("int8")` save a `.keras` file: KerasHub
+    0.32's preset reader drops the quantized types, of its own models too.
+
     Args:
         vocabulary_size, num_layers, num_heads, hidden_dim, intermediate_dim, activation, dropout,
         attention_dropout, max_sequence_length, num_segments, layer_norm_epsilon, initializer_range: as in
@@ -30,6 +37,7 @@ class BertBackbone(keras_nlp.models.Backbone):
         layout: str, how tokens are laid out inside. `"rectangular"` has static shapes. `"unpadded"` computes real
             tokens only and returns zeros at padding: same answers, less work, shapes that follow the data.
         dtype: a Keras dtype policy or its name, e.g. `"mixed_bfloat16"`.
+        name, trainable: as in `keras.Model`.
 
     Raises:
         InputError: a size is out of its range.
@@ -57,7 +65,8 @@ class BertBackbone(keras_nlp.models.Backbone):
         initializer_range: float = 0.02,
         layout: str = "rectangular",
         dtype=None,
-        **kwargs,
+        name: str | None = None,
+        trainable: bool = True,
     ):
         config = BertConfig(
             vocabulary_size, num_layers, num_heads, hidden_dim, intermediate_dim, activation, dropout,
@@ -103,7 +112,7 @@ class BertBackbone(keras_nlp.models.Backbone):
             "sequence_output": RestoreRectangle(dtype=dtype, name="sequence_output")(rows, layout=tokens),
             "pooled_output": pooled_dense(FirstRows(dtype=dtype, name="first_rows")(rows, layout=tokens)),
         }
-        super().__init__(inputs=inputs, outputs=outputs, dtype=dtype, **kwargs)
+        super().__init__(inputs=inputs, outputs=outputs, dtype=dtype, name=name, trainable=trainable)
 
         # === Config ===
         self.bert_config = config
@@ -129,8 +138,8 @@ class BertBackbone(keras_nlp.models.Backbone):
         """Builds the backbone of a preset.
 
         Args:
-            preset: short name (`"base"`), Google's name of a checkpoint, `hf://owner/name`, or a directory in
-                this project's or in Hugging Face's format.
+            preset: short name (`"base"`), Google's name of a checkpoint, `hf://owner/name`, or a directory, zip or
+                `.keras` file of any format that this project reads (`keras_bert/formats`).
             load_weights: bool; False gives the architecture with random weights, and for a short name needs no file.
             dtype: a Keras dtype policy or its name.
             **overrides: settings of the constructor that differ from the preset's, e.g. `dropout=0.0`.
@@ -140,7 +149,30 @@ class BertBackbone(keras_nlp.models.Backbone):
         """
         from keras_bert import weights
 
-        return weights.load_backbone(cls, preset, load_weights=load_weights, dtype=dtype, **overrides)
+        def build(**settings) -> "BertBackbone":
+            with weights_follow():
+                return cls(**settings)
+
+        return weights.load_backbone(
+            build if load_weights else cls, preset, load_weights=load_weights, dtype=dtype, **overrides
+        )
+
+
+@keras.saving.register_keras_serializable(package="keras_bert")
+class BertTextClassifier(keras_nlp.models.BertTextClassifier):
+    """KerasHub's classifier for our backbone: `keras_nlp.models.TextClassifier.from_preset` makes it of our preset."""
+
+    backbone_cls = BertBackbone
+
+
+@keras.saving.register_keras_serializable(package="keras_bert")
+class BertMaskedLM(keras_nlp.models.BertMaskedLM):
+    """KerasHub's masked LM for our backbone: `keras_nlp.models.MaskedLM.from_preset` makes it of our preset.
+
+    Its head takes exact gelu and a LayerNorm epsilon of 1e-5; pre-trained heads belong into `BertPretrainer`.
+    """
+
+    backbone_cls = BertBackbone
 
 
 @keras.saving.register_keras_serializable(package="keras_bert")

@@ -6,7 +6,7 @@ Shapes: T rows (see packing.py), H hidden.
 import keras
 
 from keras_bert.attention import BertSelfAttention
-from keras_bert.embeddings import truncated_normal
+from keras_bert.embeddings import encoder_initializer
 
 _KERAS_ACTIVATIONS = {"relu": keras.activations.relu, "tanh": keras.activations.tanh}
 
@@ -75,7 +75,7 @@ class BertEncoderLayer(keras.layers.Layer):
         self.dropout_layer = keras.layers.Dropout(dropout, dtype=self.dtype_policy, name="dropout")
 
     def _dense(self, units: int, name: str) -> keras.layers.Dense:
-        initializer = truncated_normal(self.initializer_range)
+        initializer = encoder_initializer(self.initializer_range)
         return keras.layers.Dense(units, kernel_initializer=initializer, dtype=self.dtype_policy, name=name)
 
     def _layer_norm(self, name: str) -> keras.layers.LayerNormalization:

@@ -5,6 +5,7 @@ import dataclasses
 import os
 from collections.abc import Iterator
 
+import numpy as np
 from absl import logging
 
 from keras_bert import formats, presets
@@ -96,10 +97,23 @@ def checkpoint_of(model, source: str = "the model", labels: list[str] | None = N
         model: as in `load_weights_of`.
         source: its name in messages.
         labels: the classes of a fine-tuned head, in the order of its outputs.
+
+    Raises:
+        InputError: the model is quantized.
     """
     backbone = getattr(model, "backbone", model)
-    tensors = {variable.path: StoredTensor(f"{source}: {variable.path}", variable.numpy) for variable in model.weights}
-    return Checkpoint("model", source, backbone.bert_config, tensors, labels)
+    values = {variable.path: variable.numpy for variable in model.weights}
+    for layer in model._flatten_layers():
+        if getattr(layer, "quantization_mode", None):
+            raise InputError(f"{source}: {layer.path} is quantized. Expected the model as it was before `quantize`.")
+        if getattr(layer, "lora_enabled", False):
+            values = {path: read for path, read in values.items() if not path.startswith(f"{layer.path}/lora_")}
+            values[f"{layer.path}/kernel"] = lambda layer=layer: np.asarray(layer.kernel)  # with the factors added
+    tensors = {path: StoredTensor(f"{source}: {path}", read) for path, read in values.items()}
+    own = {name: getattr(model, f"masked_lm_{name}", None) for name in ("activation", "layer_norm_epsilon")}
+    settings = {name: value for name, value in own.items() if value is not None}
+    head_settings = {"masked_lm": settings} if settings else {}
+    return Checkpoint("model", source, backbone.bert_config, tensors, labels, head_settings)
 
 
 def _merged(config: BertConfig, overrides: dict, preset: str) -> dict:

@@ -13,6 +13,7 @@ from keras_bert.errors import InputError
 from keras_bert.formats.checkpoint import Checkpoint
 from keras_bert.weights import load_weights_of
 from tasks import peers
+from tasks.pretraining.model import BertPretrainer
 
 _LENGTHS = (24, 24, 17, 17, 9, 9, 2, 1)  # real tokens of each sequence of the batch
 _POSITIONS = 3  # masked positions of each
@@ -75,9 +76,8 @@ def compute_outputs(checkpoint: Checkpoint, batch: dict[str, np.ndarray]) -> dic
         float32 by output: `embeddings`, `layer 1`, ... of shape (real tokens, H); `pooled_output` (B, H), `masked_lm`
         (B, P, V), `next_sentence` (B, 2) and the logits of the other heads, each if the checkpoint has it.
     """
-    backbone = BertBackbone(**checkpoint.config.to_dict())
-    model, heads = _with_heads(backbone, checkpoint)
-    load_weights_of(model, checkpoint)
+    model, heads = _build(checkpoint)
+    backbone = model.backbone if heads else model
     names = ["embeddings", *(f"transformer_layer_{index}" for index in range(backbone.num_layers))]
     rows = {name: backbone.get_layer(name).output for name in names}
     encoder = keras.Model(backbone.input, {**rows, "pooled_output": backbone.output["pooled_output"]})
@@ -93,13 +93,14 @@ def compute_outputs(checkpoint: Checkpoint, batch: dict[str, np.ndarray]) -> dic
     return outputs | _linear_heads(checkpoint, found["pooled_output"], rectangle, batch["padding_mask"].astype(bool))
 
 
-def _with_heads(backbone: BertBackbone, checkpoint: Checkpoint) -> tuple[keras.Model, list[str]]:
+def _build(checkpoint: Checkpoint) -> tuple[keras.Model, list[str]]:
+    """Returns the encoder, or the pre-training model if the checkpoint has a head of it, and the names of these."""
     heads = [head for head in ("masked_lm", "next_sentence") if head in checkpoint.heads]
-    if not heads:
-        return backbone, []
-    from tasks.pretraining.model import build_pretrainer
-
-    return build_pretrainer(backbone), heads
+    if heads:
+        return BertPretrainer.from_checkpoint(checkpoint), heads
+    backbone = BertBackbone(**checkpoint.config.to_dict())
+    load_weights_of(backbone, checkpoint)
+    return backbone, []
 
 
 def _encoder_inputs(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -6,7 +6,7 @@ import pytest
 
 from keras_bert.backbone import BertBackbone
 from tasks.glue.model import build_classifier
-from tasks.pretraining.model import build_pretrainer
+from tasks.pretraining.model import BertPretrainer, build_pretrainer
 
 TINY = {"vocabulary_size": 100, "num_layers": 2, "num_heads": 2, "hidden_dim": 16, "intermediate_dim": 64}
 
@@ -35,14 +35,7 @@ def test_pretraining_logits_equal_transformers(tmp_path, activation):
     for parameter in reference.cls.parameters():  # biases start at zero: give them something to tell
         torch.nn.init.normal_(parameter, std=0.5)
     reference.save_pretrained(tmp_path)
-    model = build_pretrainer(BertBackbone.from_preset(str(tmp_path)))
-    theirs = {name: value.detach().numpy() for name, value in reference.cls.state_dict().items()}
-    dense, norm = "predictions.transform.dense", "predictions.transform.LayerNorm"
-    model.get_layer("masked_lm").transform_dense.set_weights([theirs[f"{dense}.weight"].T, theirs[f"{dense}.bias"]])
-    model.get_layer("masked_lm").transform_layer_norm.set_weights([theirs[f"{norm}.weight"], theirs[f"{norm}.bias"]])
-    model.get_layer("masked_lm").output_bias.assign(theirs["predictions.bias"])
-    head = "seq_relationship"
-    model.get_layer("next_sentence").set_weights([theirs[f"{head}.weight"].T, theirs[f"{head}.bias"]])
+    model = BertPretrainer.from_preset(str(tmp_path))
     inputs = batch()
     with torch.no_grad():
         expected = reference(
@@ -67,6 +60,19 @@ def test_the_tied_table_survives_a_keras_file(tmp_path):
     table = again.backbone.token_embedding.embeddings
     table.assign(table * 2.0)
     assert np.abs(again(batch())["masked_lm"].numpy() - before).max() > 0
+
+
+def test_a_masked_lm_head_of_its_own_kind_is_kept(tmp_path):
+    settings = {"masked_lm_activation": "relu", "masked_lm_layer_norm_epsilon": 0.1}
+    model = BertPretrainer(BertBackbone(**TINY), **settings)
+    like_the_backbone = build_pretrainer(model.backbone)
+    like_the_backbone.set_weights(model.get_weights())
+    assert np.abs(model(batch())["masked_lm"] - like_the_backbone(batch())["masked_lm"]).max() > 1e-3
+    model.save(tmp_path / "p.keras")
+    model.save_to_preset(str(tmp_path / "p"))
+    for again in (keras.saving.load_model(tmp_path / "p.keras"), BertPretrainer.from_preset(str(tmp_path / "p"))):
+        assert {name: getattr(again, name) for name in settings} == settings
+        np.testing.assert_array_equal(again(batch())["masked_lm"], model(batch())["masked_lm"])
 
 
 def test_logits_are_float32_under_mixed_precision():

@@ -38,7 +38,10 @@ def located(path: str) -> Iterator[str]:
         extract(path, directory)
         inside = os.listdir(directory)
         alone = os.path.join(directory, inside[0]) if len(inside) == 1 else ""
-        yield alone if os.path.isdir(alone) else directory
+        try:
+            yield alone if os.path.isdir(alone) else directory
+        except InputError as error:  # The user knows the archive, not the directory.
+            raise InputError(str(error).replace(directory, path)) from error
 
 
 def has_checkpoint(path: str) -> bool:

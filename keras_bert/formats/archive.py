@@ -25,8 +25,8 @@ def extract(path: str, directory: str) -> None:
 
     Raises:
         InputError: the file is no whole zip or tar; a member's name leads outside the directory; a member is a link, a
-            device or encrypted; or what comes out would be far larger than the file, or than the free space. Except where the
-            damage lies in a member's own bytes nothing is written then.
+            device or encrypted; or what comes out would be far larger than the file, or than the free space. Except
+            where the damage lies in a member's own bytes nothing is written then.
     """
     if os.path.isfile(path) and tarfile.is_tarfile(path):
         _extract_tar(path, directory)

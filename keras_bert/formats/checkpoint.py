@@ -34,6 +34,9 @@ class Checkpoint:
         tensors: StoredTensor by the Keras path of our variable: those of `BertBackbone`, and of the heads, which
             begin with a name of `keras_bert.convert.HEADS` (`masked_lm/output_bias`, `classification/kernel`, ...).
         labels: list of str, the classes of a fine-tuned head, or None.
+        head_settings: arguments of heads that compute otherwise than the encoder does, by head: KerasHub's is
+            `{"masked_lm": {"activation": "gelu", "layer_norm_epsilon": 1e-5}}`. A head that is not in it follows the
+            encoder.
     """
 
     format: str
@@ -41,6 +44,7 @@ class Checkpoint:
     config: BertConfig
     tensors: Mapping[str, StoredTensor]
     labels: list[str] | None = None
+    head_settings: Mapping[str, dict] = dataclasses.field(default_factory=dict)
 
     @property
     def heads(self) -> tuple[str, ...]:
@@ -52,6 +56,22 @@ class Checkpoint:
     def has_pooler(self) -> bool:
         """Whether it holds the pooler."""
         return "pooled_dense/kernel" in self.tensors
+
+
+def check_heads_follow_encoder(checkpoint: Checkpoint, format_owner: str) -> None:
+    """Refuses a head with an activation or epsilon of its own, for formats that have one for encoder and heads.
+
+    Raises:
+        InputError: there is such a head.
+    """
+    for head, settings in checkpoint.head_settings.items():
+        for name, value in settings.items():
+            own = getattr(checkpoint.config, name)
+            if value != own:
+                raise InputError(
+                    f"{checkpoint.source}: its {head} head has {name}={value!r}, its encoder {own!r}. {format_owner} "
+                    "has one for both."
+                )
 
 
 def collect(

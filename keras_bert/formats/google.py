@@ -20,8 +20,7 @@ from keras_bert.casing import case_of_name, case_of_vocabulary
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.files import read_json, read_lines, write_json
-from keras_bert.formats.checkpoint import Checkpoint, collect
-from keras_bert.formats.keras_task import settings_of
+from keras_bert.formats.checkpoint import Checkpoint, check_heads_follow_encoder, collect
 from keras_bert.formats.tensorflow_files import (
     OBJECT_GRAPH,
     STATE_FILE,
@@ -144,12 +143,7 @@ def _check_writable(checkpoint: Checkpoint) -> None:
             f"{checkpoint.source}: google-research/bert's checkpoint has no place for the head {', '.join(homeless)}. "
             "Expected masked_lm, next_sentence, classification, question_answering or none."
         )
-    for name, value in settings_of(checkpoint).get("masked_lm", {}).items():
-        if value != getattr(checkpoint.config, name):
-            raise InputError(
-                f"{checkpoint.source}: its masked-LM head has {name}={value!r}, its encoder "
-                f"{getattr(checkpoint.config, name)!r}. google-research/bert has one for both."
-            )
+    check_heads_follow_encoder(checkpoint, "google-research/bert")
     if checkpoint.config.layer_norm_epsilon != _EPSILON:
         logging.warning(
             "%s: layer_norm_epsilon %g is written, but google-research/bert's own code computes with %g.",

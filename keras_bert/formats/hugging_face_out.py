@@ -11,7 +11,7 @@ from keras_bert import convert
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.files import write_json
-from keras_bert.formats.checkpoint import Checkpoint
+from keras_bert.formats.checkpoint import Checkpoint, check_heads_follow_encoder
 from keras_bert.formats.hugging_face_files import CONFIG_FILE, SAFETENSORS_FILE
 from keras_bert.formats.hugging_face_tokenizer import SETTINGS_FILE, VOCABULARY_FILE
 
@@ -65,6 +65,7 @@ def write(path: str, checkpoint: Checkpoint, tokenizer: dict | None) -> None:
             holds what the format cannot tell.
     """
     architecture = _architecture(checkpoint)
+    check_heads_follow_encoder(checkpoint, "transformers")
     sources = _sources(checkpoint, architecture)
     vocabulary = None if tokenizer is None else _checked_vocabulary(checkpoint, tokenizer["vocabulary"])
     config = _config(checkpoint, architecture, vocabulary)

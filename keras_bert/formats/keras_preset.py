@@ -1,70 +1,190 @@
-"""Our own preset, in KerasHub's layout: `config.json`, `model.weights.h5`, `tokenizer.json`, `assets/tokenizer/`."""
+"""Our own preset, in KerasHub's layout, and `.keras` files that hold our backbone anywhere.
+
+A preset has `config.json`, `model.weights.h5` (or shards), `metadata.json`, `tokenizer.json`, `assets/tokenizer/` and,
+with heads, `task.json` and `task.weights.h5`. A `.keras` file, unpacked, has the first three of a whole model.
+Nothing is deserialised: sizes are read from JSON and arrays from HDF5.
+"""
 
 import contextlib
+import datetime
+import importlib.metadata
 import os
 from collections.abc import Iterator
 
-import h5py
+from absl import logging
 
 from keras_bert import convert
 from keras_bert.config import BertConfig
+from keras_bert.convert import AS_HERE, WeightSource
 from keras_bert.errors import InputError
-from keras_bert.files import read_json
-from keras_bert.formats.checkpoint import Checkpoint, StoredTensor
+from keras_bert.files import read_json, write_json
+from keras_bert.formats import keras_task
+from keras_bert.formats.checkpoint import Checkpoint
+from keras_bert.formats.keras_h5 import (
+    check_whole,
+    find_vocabulary,
+    open_weights,
+    registered,
+    stored_tensors,
+    write_weights,
+)
 
 CONFIG_FILE = "config.json"
+METADATA_FILE = "metadata.json"
 WEIGHTS_FILE = "model.weights.h5"
 TOKENIZER_FILE = "tokenizer.json"
 VOCABULARY_FILE = os.path.join("assets", "tokenizer", "vocabulary.txt")
+BACKBONE = "keras_bert>BertBackbone"
+_TOKENIZERS = ("keras_bert>BertTokenizer", "keras_hub>BertTokenizer", "keras_nlp>BertTokenizer")
+_FLOAT32 = {"module": "keras", "class_name": "DTypePolicy", "config": {"name": "float32"}, "registered_name": None}
 
 
 def matches(path: str) -> bool:
     file = os.path.join(path, CONFIG_FILE)
-    return os.path.isfile(file) and "registered_name" in read_json(file)
+    return os.path.isfile(file) and bool(registered(read_json(file), (BACKBONE,)))
 
 
 def read_config(path: str) -> BertConfig:
     file = os.path.join(path, CONFIG_FILE)
-    values = read_json(file)
-    if values["registered_name"] != "keras_bert>BertBackbone":
-        raise InputError(f"{file}: expected keras_bert>BertBackbone, found {values['registered_name']}.")
     fields = BertConfig.__dataclass_fields__
-    return BertConfig(**{name: value for name, value in values["config"].items() if name in fields})
+    found = []
+    for backbone in registered(read_json(file), (BACKBONE,)):
+        try:
+            config = BertConfig(**{name: value for name, value in backbone["config"].items() if name in fields})
+        except (InputError, TypeError) as error:
+            raise InputError(f"{file}: no configuration of a {BACKBONE} ({error}).") from error
+        if config not in found:
+            found.append(config)
+    if len(found) != 1:
+        raise InputError(f"{file}: expected one {BACKBONE}, found {len(found)} of different sizes.")
+    return found[0]
 
 
 @contextlib.contextmanager
 def open_checkpoint(path: str) -> Iterator[Checkpoint]:
     config = read_config(path)
-    file = os.path.join(path, WEIGHTS_FILE)
-    if not os.path.isfile(file):
-        raise InputError(f"{file}: no such file. Expected the preset's weights beside {CONFIG_FILE}.")
-    try:
-        stored = h5py.File(file)
-    except OSError as error:
-        raise InputError(f"{file}: not a whole HDF5 file ({error}).") from error
-    with stored:
-        tensors = {}
-        for source in convert.encoder_sources(convert.GOOGLE, config.num_layers):
-            place = _place(source.path)
-            tensors[source.path] = StoredTensor(f"{file}: {place}", lambda place=place: stored[place][()])
-        yield Checkpoint("keras_preset", path, config, tensors)
+    sources = _sources(config)
+    with contextlib.ExitStack() as stack:
+        weights = stack.enter_context(open_weights(path, "model", _name_of_place))
+        parents = weights.parents_of("embeddings/token_embedding")
+        if len(parents) != 1:
+            raise InputError(f"{weights.path}: expected the weights of one {BACKBONE}, found {len(parents)}.")
+        tensors = stored_tensors(weights, sources, parents[0])
+        check_whole(tensors, sources, weights.path)
+        model = read_json(os.path.join(path, CONFIG_FILE))
+        heads, settings = stack.enter_context(keras_task.open_heads(path, model, weights, parents[0]))
+        yield Checkpoint("keras_preset", path, config, {**tensors, **heads}, _labels(path), head_settings=settings)
 
 
-def _place(path: str) -> str:
-    layer, _, rest = path.partition("/")
-    if layer == "embeddings":
-        layer = "bert_embeddings"
-    elif layer.startswith("transformer_layer_"):
-        layer = "bert_encoder_layer" + ("" if layer.endswith("_0") else layer.removeprefix("transformer_layer"))
-    elif layer == "pooled_dense":
-        layer = "dense"
-    *parents, name = rest.split("/")
-    return "/".join(["layers", layer, *parents, "vars", "1" if name in ("bias", "beta") else "0"])
+def _sources(config: BertConfig) -> list[WeightSource]:
+    paths = [source.path for source in convert.encoder_sources(convert.GOOGLE, config.num_layers)]
+    return [WeightSource(path, (path,), AS_HERE) for path in paths]
+
+
+def _labels(path: str) -> list[str] | None:
+    file = os.path.join(path, METADATA_FILE)
+    return read_json(file).get("labels") if os.path.isfile(file) else None
+
+
+_PLACES = {"embeddings": "bert_embeddings", "pooled_dense": "dense"}
+_NAMES = {place: name for name, place in _PLACES.items()}
+_LAYER, _PLACE = "transformer_layer", "bert_encoder_layer"
+
+
+def _place_of_name(name: str) -> str:
+    """Place of a layer of the backbone: Keras counts the layers of a class from the second on."""
+    if name.startswith(f"{_LAYER}_"):
+        return _PLACE + name.removeprefix(_LAYER).removesuffix("_0" if name == f"{_LAYER}_0" else "")
+    return _PLACES.get(name, name)
+
+
+def _name_of_place(place: str) -> str:
+    if place.startswith(_PLACE):
+        return _LAYER + (place.removeprefix(_PLACE) or "_0")
+    return _NAMES.get(place, place)
 
 
 def read_tokenizer(path: str) -> dict | None:
+    """Says what the preset, or the tokenizer inside an unpacked `.keras` file, has."""
     vocabulary = os.path.join(path, VOCABULARY_FILE)
-    if not os.path.isfile(vocabulary):
-        return None
-    config = read_json(os.path.join(path, TOKENIZER_FILE)).get("config", {})
-    return {"vocabulary": vocabulary, "lowercase": config.get("lowercase", False)}
+    file = os.path.join(path, TOKENIZER_FILE)
+    if not os.path.isfile(vocabulary) or not os.path.isfile(file):
+        vocabulary, file = find_vocabulary(path), os.path.join(path, CONFIG_FILE)
+        if vocabulary is None or not os.path.isfile(file):
+            return None
+    found = registered(read_json(file), _TOKENIZERS)
+    if not found:
+        raise InputError(f"{file}: expected one of {', '.join(_TOKENIZERS)} for {vocabulary}, found another tokenizer.")
+    return {"vocabulary": vocabulary, "lowercase": found[0]["config"].get("lowercase", False)}
+
+
+# === Writing ===
+
+
+def write(path: str, checkpoint: Checkpoint, tokenizer: dict | None) -> None:
+    """Fills the directory `path` with a preset that KerasHub's reader takes too."""
+    sources = _sources(checkpoint.config)
+    check_whole(checkpoint.tensors, sources, checkpoint.source)
+    if not checkpoint.has_pooler:
+        logging.warning("%s: has no pooler, nor has the preset: KerasHub's own reader needs one.", checkpoint.source)
+    tensors = {source.path: checkpoint.tensors[source.path] for source in sources if source.path in checkpoint.tensors}
+    backbone = _backbone_object(checkpoint.config)
+    os.makedirs(path)
+    write_json(os.path.join(path, CONFIG_FILE), backbone)
+    write_weights(os.path.join(path, WEIGHTS_FILE), tensors, _place_of_name)
+    metadata = {
+        "keras_version": importlib.metadata.version("keras"),
+        "keras_hub_version": importlib.metadata.version("keras-hub"),
+        "parameter_count": sum(int(tensor.read().size) for tensor in tensors.values()),
+        "date_saved": datetime.datetime.now().strftime("%Y-%m-%d@%H:%M:%S"),
+        "tasks": ["MaskedLM", "TextClassifier"],
+    }
+    labels = {} if checkpoint.labels is None else {"labels": checkpoint.labels}
+    write_json(os.path.join(path, METADATA_FILE), {**metadata, **labels})
+    described = None if tokenizer is None else _write_tokenizer(path, tokenizer)
+
+    def preprocessor(name: str) -> dict | None:
+        return None if described is None else _preprocessor_object(name, described, checkpoint.config)
+
+    keras_task.write_heads(path, checkpoint, backbone, preprocessor)
+
+
+def _backbone_object(config: BertConfig) -> dict:
+    settings = {"name": "bert_backbone", "trainable": True, "dtype": _FLOAT32, **config.to_dict()}
+    return {
+        "module": "keras_bert.backbone",
+        "class_name": "BertBackbone",
+        "config": {**settings, "layout": "rectangular"},
+        "registered_name": BACKBONE,
+    }
+
+
+def _write_tokenizer(path: str, tokenizer: dict) -> dict:
+    vocabulary = os.path.join(path, VOCABULARY_FILE)
+    os.makedirs(os.path.dirname(vocabulary))
+    with open(vocabulary, "w", encoding="utf-8", newline="\n") as file:
+        file.writelines(f"{piece}\n" for piece in tokenizer["vocabulary"])
+    described = {
+        "module": "keras_bert.tokenizer",
+        "class_name": "BertTokenizer",
+        "config": {
+            "name": "bert_tokenizer",
+            "trainable": True,
+            "dtype": {**_FLOAT32, "config": {"name": "int32"}},
+            "config_file": TOKENIZER_FILE,
+            "vocabulary": None,
+            "lowercase": bool(tokenizer["lowercase"]),
+        },
+        "registered_name": "keras_bert>BertTokenizer",
+    }
+    write_json(os.path.join(path, TOKENIZER_FILE), described)
+    return described
+
+
+def _preprocessor_object(name: str, tokenizer: dict, config: BertConfig) -> dict:
+    return {
+        "module": "keras_hub.models",
+        "class_name": name,
+        "config": {"tokenizer": tokenizer, "sequence_length": config.max_sequence_length},
+        "registered_name": f"keras_hub>{name}",
+    }

@@ -4,14 +4,20 @@ Shapes: B batch, S sequence, P masked positions, V vocabulary.
 """
 
 import keras
+import keras_nlp
 
+from keras_bert import weights
 from keras_bert.backbone import BertBackbone
+from keras_bert.embeddings import weights_follow
+from keras_bert.formats.checkpoint import Checkpoint
 from keras_bert.heads import MaskedLMHead, output_head
 
 
 @keras.saving.register_keras_serializable(package="keras_bert")
-class BertPretrainer(keras.Model):
-    """A functional model with a `get_config` of its own: only so does the tied table survive `.keras` saving.
+class BertPretrainer(keras_nlp.models.Task):
+    """The backbone with both heads, a task of KerasHub's: `save_to_preset` keeps the heads beside the backbone.
+
+    Its `get_config` gives the backbone whole: only so does the tied table survive `.keras` saving.
 
     Inputs, a dict of int32: `token_ids`, `segment_ids`, `padding_mask` of shape (B, S), `mask_positions` (B, P).
     Outputs, a dict of float32 logits: `masked_lm` (B, P, V); `next_sentence` (B, 2), where class 1 is a random next
@@ -19,43 +25,90 @@ class BertPretrainer(keras.Model):
 
     Args:
         backbone: BertBackbone.
+        masked_lm_activation: str, as `BertConfig.activation`; None: the backbone's, as in google-research/bert.
+        masked_lm_layer_norm_epsilon: float; None: the backbone's. KerasHub's heads have `"gelu"` and 1e-5.
+        preprocessor: None; a task of KerasHub's must take it.
     """
 
-    def __init__(self, backbone: BertBackbone, **kwargs):
+    backbone_cls = BertBackbone
+
+    def __init__(
+        self,
+        backbone: BertBackbone,
+        masked_lm_activation: str | None = None,
+        masked_lm_layer_norm_epsilon: float | None = None,
+        preprocessor=None,
+        **kwargs,
+    ):
+        # === Layers ===
+        self.backbone = backbone
+        self.preprocessor = preprocessor
         config = backbone.bert_config
-        inputs = {
-            **backbone.input,
-            "mask_positions": keras.Input(shape=(None,), dtype="int32", name="mask_positions"),
-        }
-        encoded = backbone({name: tensor for name, tensor in inputs.items() if name != "mask_positions"})
         masked_lm_head = MaskedLMHead(
             backbone.token_embedding,
-            activation=config.activation,
-            layer_norm_epsilon=config.layer_norm_epsilon,
+            activation=masked_lm_activation or config.activation,
+            layer_norm_epsilon=masked_lm_layer_norm_epsilon or config.layer_norm_epsilon,
             initializer_range=config.initializer_range,
             dtype=backbone.dtype_policy,
             name="masked_lm",
         )
         next_sentence_head = output_head(2, config.initializer_range, name="next_sentence")
+
+        # === Functional model ===
+        inputs = {
+            **backbone.input,
+            "mask_positions": keras.Input(shape=(None,), dtype="int32", name="mask_positions"),
+        }
+        encoded = backbone({name: tensor for name, tensor in inputs.items() if name != "mask_positions"})
         outputs = {
             "masked_lm": masked_lm_head(encoded["sequence_output"], mask_positions=inputs["mask_positions"]),
             "next_sentence": next_sentence_head(encoded["pooled_output"]),
         }
-        super().__init__(inputs=inputs, outputs=outputs, **kwargs)
-        self.backbone = backbone
+        super().__init__(inputs=inputs, outputs=outputs, **{"compile": False, **kwargs})
+
+        # === Config ===
+        self.masked_lm_activation = masked_lm_activation
+        self.masked_lm_layer_norm_epsilon = masked_lm_layer_norm_epsilon
+
+    def quantize(self, mode=None, **kwargs) -> None:
+        """Quantizes the backbone, as `keras.Model.quantize`; the heads stay floats, which saving counts on."""
+        self.backbone.quantize(mode, **kwargs)
+        self.train_function = self.test_function = self.predict_function = None
 
     def get_config(self):
         return {
-            "name": self.name,
-            "trainable": self.trainable,
-            "backbone": keras.saving.serialize_keras_object(self.backbone),
+            **super().get_config(),
+            "masked_lm_activation": self.masked_lm_activation,
+            "masked_lm_layer_norm_epsilon": self.masked_lm_layer_norm_epsilon,
         }
 
     @classmethod
-    def from_config(cls, config):
-        config = dict(config)
-        backbone = keras.saving.deserialize_keras_object(config.pop("backbone"))
-        return cls(backbone, **config)
+    def from_preset(cls, preset: str, load_weights: bool = True, dtype=None, **overrides) -> "BertPretrainer":
+        """Builds the model of a preset, with the heads that its checkpoint has.
+
+        Args:
+            preset, load_weights, dtype, **overrides: as in `BertBackbone.from_preset`.
+
+        Returns:
+            A BertPretrainer. A head that the checkpoint lacks is random; a warning names its variables.
+
+        Raises:
+            InputError: as `BertBackbone.from_preset`.
+        """
+        if not load_weights:
+            return cls(BertBackbone.from_preset(preset, load_weights=False, dtype=dtype, **overrides))
+        with weights.open_checkpoint(preset) as checkpoint:
+            return cls.from_checkpoint(checkpoint, dtype=dtype, **overrides)
+
+    @classmethod
+    def from_checkpoint(cls, checkpoint: Checkpoint, dtype=None, **overrides) -> "BertPretrainer":
+        """Builds the model of an open checkpoint; see `from_preset`."""
+        with weights_follow():
+            backbone = BertBackbone(**{**checkpoint.config.to_dict(), **overrides}, dtype=dtype)
+        settings = checkpoint.head_settings.get("masked_lm", {})
+        model = cls(backbone, **{f"masked_lm_{name}": value for name, value in settings.items()})
+        weights.load_weights_of(model, checkpoint)
+        return model
 
 
 def build_pretrainer(backbone: BertBackbone) -> BertPretrainer:

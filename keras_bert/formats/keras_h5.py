@@ -1,0 +1,208 @@
+"""Keras 3's weights files, `model.weights.h5` and its shards, read and written by h5py without any Keras object.
+
+Keras files a layer's variables under the layer's place in the model, `layers/bert_encoder_layer_3/output_dense/vars/0`:
+places come from classes, `layers` stands between a model and its layers, and a variable is a number. The attribute
+`name` of `vars` keeps the layer's own name, by which we know it; files older than that attribute, and parts without
+variables in shards, have the place alone, from which each format knows the name.
+"""
+
+import contextlib
+import glob
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+import h5py
+import numpy as np
+
+from keras_bert.convert import WeightSource, to_ours
+from keras_bert.errors import InputError
+from keras_bert.files import read_json
+from keras_bert.formats.checkpoint import StoredTensor
+
+# The order in which Keras's layers make their variables; a masked-LM head has one of its own, the output bias.
+_NUMBERS = {"kernel": "0", "gamma": "0", "embeddings": "0", "output_bias": "0", "bias": "1", "beta": "1"}
+_BETWEEN = ("layers", "_layer_checkpoint_dependencies")  # The second is Keras 2.13's word.
+
+
+class WeightsFile:
+    """The variables of one weights file, or of all its shards, by the names of their layers.
+
+    Attributes:
+        path: str, the file or, of shards, their list, for messages.
+    """
+
+    def __init__(self, path: str):
+        self.path = path
+        self._layers: dict[str, dict[str, h5py.Dataset]] = {}
+
+    def add(self, group: h5py.Group, name_of_place: Callable[[str], str], name: str = "") -> None:
+        """Takes in what a file holds.
+
+        Args:
+            group: the file, or a group of it.
+            name_of_place: gives the name of a layer that has kept none, by its place.
+            name: str, of the layer that the group is; empty for a file.
+        """
+        for key in group:
+            child = self._follow(group, key)
+            if key == "vars":
+                numbered = {number: self._follow(child, number) for number in child}
+                self._layers.setdefault(name, {}).update(numbered)
+            elif key in _BETWEEN:
+                self.add(child, name_of_place, name)
+            elif isinstance(child, h5py.Group):
+                own = self._follow(child, "vars").attrs.get("name") if "vars" in child else None
+                own = own if isinstance(own, str) else name_of_place(key)
+                self.add(child, name_of_place, f"{name}/{own}" if name else own)
+
+    def _follow(self, group: h5py.Group, key: str) -> h5py.Group | h5py.Dataset:
+        if not isinstance(group.get(key, getlink=True), h5py.HardLink):
+            raise InputError(f"{self.path}: {group.name}/{key} is a link to another place. Do not trust this file.")
+        return group[key]
+
+    def parents_of(self, layer: str) -> list[str]:
+        """Lists the names that stand before a layer's, each with its slash, or empty."""
+        names = [name for name, numbered in self._layers.items() if numbered]
+        return [name.removesuffix(layer) for name in names if name == layer or name.endswith(f"/{layer}")]
+
+    def __contains__(self, path: str) -> bool:
+        return self._find(path) is not None
+
+    def __getitem__(self, path: str) -> h5py.Dataset:
+        """Returns the dataset of a variable, by the path that Keras gives it: `pooled_dense/kernel`."""
+        dataset = self._find(path)
+        if dataset is None:
+            raise KeyError(path)
+        return dataset
+
+    def _find(self, path: str) -> h5py.Dataset | None:
+        layer, _, variable = path.rpartition("/")
+        return self._layers.get(layer, {}).get(_NUMBERS.get(variable, ""))
+
+    def read(self, path: str) -> np.ndarray:
+        """Reads a variable, as the floats that are stored.
+
+        Raises:
+            InputError: the data lies outside the file, or is no float array.
+        """
+        dataset = self[path]
+        where = f"{self.path}: {dataset.name}"
+        if not isinstance(dataset, h5py.Dataset) or dataset.external or dataset.is_virtual:
+            raise InputError(f"{where}: expected an array with its data in this file. Do not trust this file.")
+        if not dataset.id.get_storage_size() and dataset.size:
+            raise InputError(f"{where}: says that it has {dataset.size} values, and holds none. Fetch the file again.")
+        try:
+            value = dataset[()]
+        except OSError as error:
+            raise InputError(f"{where}: cannot be read ({error}). Fetch the file again.") from error
+        if dataset.attrs.get("dtype") == "bfloat16":
+            import ml_dtypes  # It comes with TensorFlow.
+
+            return value.view(ml_dtypes.bfloat16)
+        if value.dtype.kind != "f":
+            raise InputError(
+                f"{where}: expected floats, found {value.dtype}: a quantized model. Load its .keras file with "
+                "keras.saving.load_model, or save the model before it is quantized."
+            )
+        return value
+
+
+@contextlib.contextmanager
+def open_weights(directory: str, stem: str, name_of_place: Callable[[str], str]) -> Iterator[WeightsFile]:
+    """Opens `<stem>.weights.h5`, or the shards that `<stem>.weights.json` lists.
+
+    Raises:
+        InputError: neither is there, a shard is missing, or a file is damaged.
+    """
+    path, shards = _files(directory, stem)
+    weights = WeightsFile(path)
+    with contextlib.ExitStack() as stack:
+        for shard in shards:
+            if not os.path.isfile(shard):
+                raise InputError(f"{shard}: no such file. Expected the shard that {path} lists.")
+            try:
+                file = stack.enter_context(h5py.File(shard))
+                weights.add(file, name_of_place)
+            except (OSError, RuntimeError) as error:
+                raise InputError(f"{shard}: not a whole HDF5 file ({error}). Fetch it again.") from error
+        yield weights
+
+
+def _files(directory: str, stem: str) -> tuple[str, list[str]]:
+    path = os.path.join(directory, f"{stem}.weights.h5")
+    index = os.path.join(directory, f"{stem}.weights.json")
+    if os.path.isfile(path) or not os.path.isfile(index):
+        if not os.path.isfile(path):
+            raise InputError(f"{path}: no such file. Expected the weights beside config.json.")
+        return path, [path]
+    listed = read_json(index).get("weight_map", {}).values()
+    names = {name for item in listed for name in ([item] if isinstance(item, str) else item)}
+    if not names or any(os.path.basename(name) != name for name in names):
+        raise InputError(f"{index}: expected a weight_map to files of the same directory, found {sorted(names)[:4]}.")
+    return index, [os.path.join(directory, name) for name in sorted(names)]
+
+
+def stored_tensors(weights: WeightsFile, sources: Iterable[WeightSource], parent: str = "") -> dict[str, StoredTensor]:
+    """Pairs our variables with what the file has of them.
+
+    Args:
+        weights: an open file.
+        sources: rows of a table in `keras_bert.convert`'s manner, in Keras's own paths.
+        parent: str, what stands before the paths, with its slash.
+    """
+    tensors = {}
+    for source in sources:
+        names = [parent + name for name in source.names]
+        if all(name in weights for name in names):
+            places = ", ".join(weights[name].name for name in names)
+            tensors[source.path] = StoredTensor(f"{weights.path}: {places}", _reader(weights, names, source))
+    return tensors
+
+
+def _reader(weights: WeightsFile, names: list[str], source: WeightSource) -> Callable[[], np.ndarray]:
+    return lambda: to_ours([weights.read(name) for name in names], source)
+
+
+def check_whole(tensors: Mapping[str, StoredTensor], sources: Iterable[WeightSource], path: str) -> None:
+    """Raises InputError where an encoder's variable is missing; a pooler may be."""
+    lacking = [source.path for source in sources if source.path not in tensors]
+    lacking = [path for path in lacking if not path.startswith("pooled_dense")]
+    if lacking:
+        raise InputError(f"{path}: lacks {', '.join(lacking[:4])}. Expected all weights of a BERT's encoder.")
+
+
+def write_weights(path: str, tensors: Mapping[str, StoredTensor], place_of_name: Callable[[str], str]) -> None:
+    """Writes a weights file that Keras's `load_weights` reads; one tensor is in memory at a time.
+
+    Args:
+        path: str.
+        tensors: by Keras's paths, `pooled_dense/kernel`.
+        place_of_name: gives the place of a layer, by its own name.
+    """
+    with h5py.File(path, "w") as file:
+        for name, tensor in tensors.items():
+            *layers, variable = name.split("/")
+            group = file.require_group("layers")
+            for layer in layers:
+                group = group.require_group(place_of_name(layer))
+                group.require_group("vars").attrs["name"] = layer
+            value = tensor.read()
+            dataset = group["vars"].create_dataset(_NUMBERS[variable], data=value)
+            if value.dtype.name == "bfloat16":
+                dataset.attrs["dtype"] = "bfloat16"
+
+
+def registered(config, names: tuple[str, ...]) -> list[dict]:
+    """Lists the serialized Keras objects inside `config` of these registered names, outermost first."""
+    if isinstance(config, list):
+        return [found for item in config for found in registered(item, names)]
+    if not isinstance(config, dict):
+        return []
+    own = [config] if config.get("registered_name") in names and isinstance(config.get("config"), dict) else []
+    return own + [found for value in config.values() for found in registered(value, names)]
+
+
+def find_vocabulary(directory: str) -> str | None:
+    """Returns the vocabulary among the assets of a preset or of an unpacked `.keras` file, or None."""
+    found = glob.glob(os.path.join(glob.escape(directory), "assets", "**", "vocabulary.txt"), recursive=True)
+    return sorted(found, key=len)[0] if found else None
