@@ -173,7 +173,7 @@ def test_a_masked_lm_head_that_differs_from_its_encoder(tmp_path):
     backbone = keras_nlp.models.BertBackbone(**SIZES)
     keras_nlp.models.BertMaskedLM(backbone, preprocessor=None).save_to_preset(str(tmp_path / "theirs"))
     with weights.open_checkpoint(str(tmp_path / "theirs")) as checkpoint:
-        with pytest.raises(InputError, match="its masked-LM head has activation='gelu', its encoder 'gelu_tanh'"):
+        with pytest.raises(InputError, match="its masked_lm head has activation='gelu', its encoder 'gelu_tanh'"):
             google.write(str(tmp_path / "x"), checkpoint, None)
 
 
