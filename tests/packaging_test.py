@@ -29,6 +29,7 @@ FLAGS = {
     "bert-classify": "task_name data_dir train_file dev_file test_file text_column text_pair_column label_column "
     "labels preset load_weights do_train do_eval do_predict output_dir max_seq_length train_batch_size learning_rate "
     "num_train_epochs random_seed",
+    "bert-convert": "from to to_format do_lower_case tolerance compare_with_peers",
     "bert-export": "model_dir export_dir version",
     "bert-serve": "model_name model_base_path rest_api_port host",
 }
