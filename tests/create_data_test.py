@@ -8,9 +8,9 @@ import pytest
 import tensorflow as tf
 
 from keras_bert.errors import InputError
-from keras_bert.tokenizer import BertTokenizer
-from tasks.pretraining.corpus import read_corpus
-from tasks.pretraining.create_data import create_pretraining_data, format_report
+from keras_bert.python_tokenizer import PythonBertTokenizer
+from tasks.pretraining.create_data import create_pretraining_data
+from tasks.pretraining.data_report import format_report
 from tasks.records import parse_records
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -25,7 +25,7 @@ SETTINGS = {
     "random_seed": 1,
     "do_whole_word_mask": False,
 }
-CORPUS = os.path.join(os.path.dirname(__file__), "..", "..", "shared", "data")
+DATA = os.path.join(os.path.dirname(__file__), "..", "..", "shared", "data")
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +122,12 @@ def test_report_counts_what_the_files_hold(text, tmp_path):
     assert report["mask_share"] + report["kept_share"] + report["random_share"] == pytest.approx(1)
     assert report["random_next_share"] == pytest.approx(records["next_sentence_labels"].mean())
     assert json.loads((tmp_path / "0.report.json").read_text()) == report
+    lengths = records["padding_mask"].sum(axis=1)
+    assert [bar["instances"] for bar in report["length_histogram"]] == np.bincount(lengths, minlength=S + 1)[
+        1:
+    ].tolist()
+    assert (tmp_path / "0.lengths.png").read_bytes().startswith(b"\x89PNG")
+    assert sorted(os.listdir(tmp_path)) == ["0", "0.lengths.png", "0.report.json", "1"]
     counts = [len(read([path])["token_ids"]) for path in paths]
     assert counts[0] - counts[1] in (0, 1)  # round-robin
     assert f"{'instances':20}{report['instances']:12,}" in format_report(report)
@@ -135,30 +141,28 @@ def test_bytes_depend_on_the_seed_alone(text, tmp_path):
     assert contents[0] == contents[1] != contents[2]
 
 
+def test_shards_hold_what_files_by_name_hold(text, tmp_path):
+    report = create(text, str(tmp_path / "train"), num_shards=3)
+    names = [f"train-0000{shard}-of-00003" for shard in range(3)]
+    assert report["output_files"] == [str(tmp_path / name) for name in names]
+    create(text, [str(tmp_path / str(shard)) for shard in range(3)])
+    for shard, name in enumerate(names):
+        assert (tmp_path / name).read_bytes() == (tmp_path / str(shard)).read_bytes()
+    # A pattern of shards matches no report.
+    assert sorted(path.name for path in tmp_path.glob("train-*")) == names
+    assert json.loads((tmp_path / "train.report.json").read_text()) == report
+
+
+def test_more_shards_than_instances_leave_empty_files(text, tmp_path):
+    report = create(text, str(tmp_path / "train"), num_shards=700, dupe_factor=1)
+    sizes = [os.path.getsize(path) for path in report["output_files"]]
+    assert report["instances"] < 700 and sum(size > 0 for size in sizes) == report["instances"]
+
+
 def test_duplicates_draw_other_masks_and_pairs(text, tmp_path):
     report = create(text, str(tmp_path / "data"), dupe_factor=8)
     rows = {tuple(row) for row in read([tmp_path / "data"])["token_ids"].tolist()}
     assert len(rows) > 0.97 * report["instances"]
-
-
-def test_blank_lines_end_documents_and_files_do_not(tmp_path):
-    tokenizer = BertTokenizer([*SPECIAL, "a", "b", "c", "d", "e"])
-    (tmp_path / "1").write_bytes(b"\xef\xbb\xbf\n\na\r\nb c\n \t \n\x00\nd\n")
-    (tmp_path / "2").write_text("e\n\n\n\x07\n\na\n")  # "e" belongs to the document of "d"
-    corpus = read_corpus([str(tmp_path / "1"), str(tmp_path / "2")], tokenizer)
-    assert corpus.token_ids.tolist() == [5, 6, 7, 8, 9, 5]
-    assert corpus.sentence_starts.tolist() == [0, 1, 3, 4, 5, 6]
-    assert corpus.document_starts.tolist() == [0, 2, 4, 5]
-    assert (corpus.num_documents, corpus.num_sentences) == (3, 5)
-
-
-def test_batches_of_lines_do_not_show(text, monkeypatch):
-    tokenizer = BertTokenizer(f"{text[0]}/vocab.txt")
-    whole = read_corpus(f"{text[0]}/[ab].txt", tokenizer)
-    monkeypatch.setattr("tasks.pretraining.corpus._LINES_PER_BATCH", 3)
-    parts = read_corpus(f"{text[0]}/[ab].txt", tokenizer)
-    for one, other in zip(whole, parts, strict=True):
-        assert np.array_equal(one, other)
 
 
 @pytest.mark.parametrize(
@@ -168,6 +172,7 @@ def test_batches_of_lines_do_not_show(text, monkeypatch):
         (b"\n \n\x07\n", "no text. Expected one sentence a line"),
         (b"w1 w2\nw3\n", "only one document, .* Put a blank line between documents"),
         (b"w1\n\nw2\nw\xff3\n", r"bad.txt:4: not valid UTF-8 at byte 1"),
+        (b"\x1f\x8b\x08\x00broken", "bad.txt: damaged gzip data"),
     ],
 )
 def test_text_that_cannot_be_used_is_refused_and_leaves_nothing(text, tmp_path, content, message):
@@ -190,6 +195,13 @@ def test_text_that_cannot_be_used_is_refused_and_leaves_nothing(text, tmp_path, 
         ({"input_file": "missing.txt"}, "missing.txt: no such file"),
         ({"output_file": "x,x"}, "--output_file must name one file or several different ones. Received: 'x,x'"),
         ({"output_file": "."}, "is a directory"),
+        ({"output_file": "x,y", "num_shards": 2}, "--num_shards=2 numbers one --output_file. Received: 'x,y'"),
+        (
+            {"input_format": "xml"},
+            "--input_format must be one of sentences, wikitext, document_per_file. Received: 'xml'",
+        ),
+        ({"sentence_splitter": "magic"}, "--sentence_splitter must be one of none, sentencex. Received: 'magic'"),
+        ({"beam_options": ["--a=b"]}, "--beam_options needs --runner, such as --runner=DirectRunner"),
     ],
 )
 def test_settings_out_of_range_are_refused(text, tmp_path, monkeypatch, changes, message):
@@ -212,18 +224,18 @@ def test_a_vocabulary_without_mask_is_refused(text, tmp_path):
 
 
 def test_whole_words_of_real_text(tmp_path):
-    if not os.path.isdir(CORPUS):
+    if not os.path.isdir(DATA):
         pytest.skip("needs the real data in ../shared/data")
-    vocab_file = os.path.join(CORPUS, "vocab", "uncased_en.txt")
+    vocab_file = os.path.join(DATA, "vocab", "uncased_en.txt")
     path = str(tmp_path / "real")
     report = create_pretraining_data(
-        input_file=os.path.join(CORPUS, "corpus", "google-bert-sample_text.txt"),
+        input_file=os.path.join(DATA, "corpus", "google-bert-sample_text.txt"),
         output_file=path,
         vocab_file=vocab_file,
         **{**SETTINGS, "dupe_factor": 40, "do_whole_word_mask": True},
     )
     records = read([path])
-    tokenizer = BertTokenizer(vocab_file)
+    tokenizer = PythonBertTokenizer(vocab_file)
     special = (tokenizer.cls_token_id, tokenizer.sep_token_id)
     continues = np.array([token.startswith("##") for token in tokenizer.get_vocabulary()])
     whole_words = 0
@@ -237,3 +249,19 @@ def test_whole_words_of_real_text(tmp_path):
                 assert (position in positions) == (position - 1 in positions)
                 whole_words += position in positions
     assert whole_words > 100
+
+
+def test_the_report_does_not_depend_on_workers(text, tmp_path, monkeypatch):
+    monkeypatch.setattr("tasks.pretraining.driver.INSTANCES_PER_UNIT", 50)
+    one, two = (create(text, str(tmp_path / "train"), num_shards=9, num_workers=number) for number in (1, 2))
+    assert {**one, "seconds": 0} == {**two, "seconds": 0}
+    printed = format_report(one).splitlines()
+    assert printed[-4:] == [*one["output_files"][:2], "... 9 files", one["output_files"][-1]]
+    assert sum(bar["instances"] for bar in one["length_histogram"]) == one["instances"]
+
+
+def test_long_sequences_are_counted_in_ranges(text, tmp_path):
+    report = create(text, str(tmp_path / "train"), max_seq_length=100)
+    bars = report["length_histogram"]
+    assert [(bar["from"], bar["to"]) for bar in bars[:2] + bars[-1:]] == [(1, 4), (5, 8), (97, 100)]
+    assert sum(bar["instances"] for bar in bars) == report["instances"]

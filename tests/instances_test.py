@@ -4,10 +4,9 @@ import collections
 import random
 
 import numpy as np
-import pytest
 
-from tasks.pretraining.corpus import Corpus
 from tasks.pretraining.instances import Pair, build_tokens, document_generator, draw_pairs, truncate_pair
+from tasks.pretraining.token_store import Corpus
 
 CLS, SEP = 1, 2
 
@@ -185,17 +184,36 @@ def test_draws_depend_on_seed_duplicate_and_document_alone():
 
     def drawn(seed, duplicate, document):
         rng = document_generator(seed, duplicate, document)
-        return draw_pairs(corpus, document, rng, max_seq_length=32, short_seq_prob=0.1)
+        return list(draw_pairs(corpus, document, rng, max_seq_length=32, short_seq_prob=0.1))
 
     assert drawn(1, 0, 5) == drawn(1, 0, 5)
     assert len({str(drawn(*key)) for key in [(1, 0, 5), (2, 0, 5), (1, 1, 5), (11, 0, 5)]}) == 4
 
 
-@pytest.mark.parametrize("pair", [Pair(0, 4, 10, 12, True, 0), Pair(3, 4, 4, 5, False, 0)])
-def test_tokens_are_cls_a_sep_b_sep(pair):
+def test_tokens_are_cls_a_sep_b_sep_and_padding():
     corpus = make_corpus([[8], [8]])
-    token_ids, first_segment = build_tokens(corpus, pair, CLS, SEP)
-    a = list(range(100 + pair.a_start, 100 + pair.a_stop))
-    b = list(range(100 + pair.b_start, 100 + pair.b_stop))
-    assert token_ids.tolist() == [CLS, *a, SEP, *b, SEP]
-    assert first_segment == len(a) + 2
+    pairs = [Pair(0, 4, 10, 12, True, 0), Pair(3, 4, 4, 5, False, 0), Pair(0, 5, 12, 16, True, 0)]
+    token_ids, lengths, first_lengths = build_tokens(corpus, np.array(pairs, np.int64), CLS, SEP, 12)
+    assert token_ids.dtype == np.int32
+    for row, pair in enumerate(pairs):
+        a = list(range(100 + pair.a_start, 100 + pair.a_stop))
+        b = list(range(100 + pair.b_start, 100 + pair.b_stop))
+        expected = [CLS, *a, SEP, *b, SEP]
+        assert token_ids[row].tolist() == expected + [0] * (12 - len(expected))
+        assert (lengths[row], first_lengths[row]) == (len(expected), len(a) + 2)
+
+
+def test_a_random_segment_costs_a_look_up():
+    # Of a long document only what the search touches is read: no list of its sentences is made.
+    corpus = make_corpus([[3], [1] * 100_000])
+    touched = []
+
+    class Watched(np.ndarray):
+        def __getitem__(self, key):
+            touched.append(key)
+            return super().__getitem__(key)
+
+    watched = Corpus(corpus.token_ids, corpus.sentence_starts.view(Watched), corpus.document_starts)
+    (pair,) = draw_pairs(watched, 0, random.Random(0), max_seq_length=64, short_seq_prob=0.0)
+    assert pair.b_stop - pair.b_start == 58
+    assert len(touched) < 60

@@ -1,145 +1,136 @@
-"""Raw text as one flat array of token ids with the offsets of its sentences and documents.
+"""Text files tokenized into a store on disk, by several processes, the same whatever their number."""
 
-T: tokens of the corpus, N: its sentences, D: its documents.
-"""
-
+import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from tqdm import tqdm
 
 from keras_bert.errors import InputError
-from keras_bert.files import expand_files, read_lines
+from keras_bert.python_tokenizer import PythonBertTokenizer
+from tasks.pretraining.reading import Piece, split_piece, text_units
+from tasks.pretraining.sentences import sentence_splitter
+from tasks.pretraining.token_store import StoreWriter, token_dtype
 
-_LINES_PER_BATCH = 4096
+VOCABULARY = "vocab.txt"  # A copy in the directory of the store: what a worker needs lies there.
 
 
-class Corpus(NamedTuple):
-    """Tokenized text without empty sentences or documents.
+class TextRules(NamedTuple):
+    """How text becomes documents, sentences and tokens, under the names of the flags."""
+
+    do_lower_case: bool = True
+    input_format: str = "sentences"
+    sentence_splitter: str = "none"
+    sentence_language: str = "en"
+
+
+class TokenizedUnit(NamedTuple):
+    """Some text: token ids of all its sentences, token count of each, and where documents begin.
 
     Attributes:
-        token_ids: int32, shape (T,), all documents one after another.
-        sentence_starts: int64, shape (N + 1,), offsets into `token_ids`; the last is T.
-        document_starts: int64, shape (D + 1,), offsets into the sentences; the last is N.
+        token_ids: uint16 or uint32, shape (tokens,).
+        lengths: int64, shape (sentences,), at least 1 each.
+        starts_document: bool, shape (sentences,), whether a document ended since the sentence before, or since the
+            beginning of the unit.
+        ends_document: bool, whether a document ended since the last sentence.
+        num_bytes: int, what was read of the files.
     """
-
-    token_ids: np.ndarray
-    sentence_starts: np.ndarray
-    document_starts: np.ndarray
-
-    @property
-    def num_documents(self) -> int:
-        return len(self.document_starts) - 1
-
-    @property
-    def num_sentences(self) -> int:
-        return len(self.sentence_starts) - 1
-
-    def bounds(self, document: int) -> list[int]:
-        """Offsets into `token_ids` of one document's sentences, and its end: n + 1 of them."""
-        first, last = self.document_starts[document : document + 2]
-        return self.sentence_starts[first : last + 1].tolist()
-
-
-def read_corpus(input_file: str | list[str], tokenizer) -> Corpus:
-    """Reads and tokenizes text: one sentence a line, a blank line between documents.
-
-    A document runs on into the next file unless a blank line ends it (create_pretraining_data.py:183-204). Sentences
-    that give no token, and documents without a sentence, are left out.
-
-    Args:
-        input_file: paths or patterns, as `keras_bert.files.expand_files` takes them.
-        tokenizer: BertTokenizer.
-
-    Raises:
-        InputError: no such file, a line that is not UTF-8, or fewer than two documents.
-    """
-    files = expand_files(input_file)
-    token_ids, lengths, documents = [], [], []
-    num_bytes = sum(os.path.getsize(path) for path in files)
-    with tqdm(total=num_bytes, desc="tokenize", unit="B", unit_scale=True, mininterval=0.5) as progress:
-        for batch in _tokenized_batches(files, tokenizer):
-            token_ids.append(batch.token_ids)
-            lengths.append(batch.lengths)
-            documents.append(batch.documents)
-            progress.update(batch.num_bytes)
-    if not token_ids:
-        raise InputError(_EMPTY.format(", ".join(files)))
-    return _assemble(files, np.concatenate(token_ids), np.concatenate(lengths), np.concatenate(documents))
-
-
-_EMPTY = "{}: no text. Expected one sentence a line and a blank line between documents."
-
-
-def _assemble(files: list[str], token_ids: np.ndarray, lengths: np.ndarray, documents: np.ndarray) -> Corpus:
-    documents = documents[lengths > 0]
-    lengths = lengths[lengths > 0]
-    if not len(lengths):
-        raise InputError(_EMPTY.format(", ".join(files)))
-    first_of_document = np.flatnonzero(np.diff(documents, prepend=-1))
-    if len(first_of_document) < 2:
-        raise InputError(
-            f"{', '.join(files)}: only one document, but a random next sentence comes from another document, so that "
-            "half of the next-sentence labels would be wrong. Put a blank line between documents."
-        )
-    return Corpus(
-        token_ids,
-        np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
-        np.append(first_of_document, len(lengths)).astype(np.int64),
-    )
-
-
-class _TokenizedBatch(NamedTuple):
-    """Some lines: token ids of all, token count and document number of each, and their size in the file."""
 
     token_ids: np.ndarray
     lengths: np.ndarray
-    documents: np.ndarray
+    starts_document: np.ndarray
+    ends_document: bool
     num_bytes: int
 
 
-def _line_batches(files: list[str]) -> Iterator[tuple[list[str], list[int], int]]:
-    document = 0
-    texts: list[str] = []
-    documents: list[int] = []
-    num_bytes = 0
-    for path in files:
-        for _, line in read_lines(path):
-            text = line.strip()
-            num_bytes += len(line.encode()) + 1
-            if not text:
-                document += 1
+@functools.lru_cache(maxsize=1)
+def open_tokenizer(directory: str, do_lower_case: bool) -> PythonBertTokenizer:
+    """The tokenizer of the vocabulary in a store's directory; a process builds it once."""
+    return PythonBertTokenizer(os.path.join(directory, VOCABULARY), do_lower_case)
+
+
+def tokenize_unit(directory: str, unit: list[Piece], *, rules: TextRules, open_file: Callable = open) -> TokenizedUnit:
+    """Tokenizes some pieces of the text. Sentences that give no token are left out.
+
+    Raises:
+        InputError: a file cannot be read, or is not UTF-8.
+    """
+    tokenizer = open_tokenizer(directory, rules.do_lower_case)
+    split = sentence_splitter(rules.sentence_splitter, rules.sentence_language)
+    token_ids, lengths, starts_document = [], [], []
+    has_ended = False
+    for piece in unit:
+        for text in split_piece(piece, rules.input_format, open_file):
+            if text is None:
+                has_ended = True
                 continue
-            texts.append(text)
-            documents.append(document)
-            if len(texts) == _LINES_PER_BATCH:
-                yield texts, documents, num_bytes
-                texts, documents, num_bytes = [], [], 0
-    if texts:
-        yield texts, documents, num_bytes
+            for sentence in split(text):
+                found = tokenizer.tokenize(sentence)
+                if found:
+                    token_ids.extend(found)
+                    lengths.append(len(found))
+                    starts_document.append(has_ended)
+                    has_ended = False
+    return TokenizedUnit(
+        np.array(token_ids, token_dtype(tokenizer.vocabulary_size())),
+        np.array(lengths, np.int64),
+        np.array(starts_document, bool),
+        has_ended,
+        sum(piece.num_bytes for piece in unit),
+    )
 
 
-def _tokenized_batches(files: list[str], tokenizer) -> Iterator[_TokenizedBatch]:
-    import tensorflow as tf
+def create_store(
+    directory: str,
+    files: list[str],
+    rules: TextRules,
+    vocabulary_size: int,
+    pool,
+    *,
+    open_file: Callable = open,
+    progress=None,
+) -> StoreWriter:
+    """Tokenizes files into a store in `directory`, which holds the vocabulary; says how much it holds.
 
-    errors: list[InputError] = []
+    A document runs on into the next file unless something ends it (create_pretraining_data.py:183-204). Documents
+    without a sentence are left out.
 
-    def batches():  # tf.data would turn an exception into an error of its own: end early, and raise below
-        try:
-            yield from _line_batches(files)
-        except InputError as error:
-            errors.append(error)
+    Args:
+        pool: `tasks.pretraining.parallel.LocalPool`, or what maps as it does.
+        open_file: `open`, or another function of path and mode.
+        progress: object with `update(n)`, such as a tqdm bar, or None; counts bytes.
 
-    def tokenize(texts, documents, num_bytes):
-        tokens = tokenizer.tokenize(texts)
-        return tokens.flat_values, tokens.row_lengths(), documents, num_bytes
+    Raises:
+        InputError: text that cannot be read, or fewer than two documents.
+    """
+    tokenize = functools.partial(tokenize_unit, rules=rules, open_file=open_file)
+    has_ended = True
+    with StoreWriter(directory, vocabulary_size) as writer:
+        units = text_units(files, open_file=open_file, split_gzip=pool.reads_text)
+        for unit in pool.map(tokenize, directory, units):
+            if len(unit.lengths):
+                unit.starts_document[0] |= has_ended
+                has_ended = False
+                writer.append(unit.token_ids, unit.lengths, unit.starts_document)
+            has_ended |= unit.ends_document
+            if progress is not None:
+                progress.update(unit.num_bytes)
+    _check_documents(files, writer.num_documents, rules.input_format)
+    return writer
 
-    signature = (tf.TensorSpec([None], tf.string), tf.TensorSpec([None], tf.int64), tf.TensorSpec([], tf.int64))
-    dataset = tf.data.Dataset.from_generator(batches, output_signature=signature)
-    dataset = dataset.map(tokenize, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True).prefetch(2)
-    for token_ids, lengths, documents, num_bytes in dataset.as_numpy_iterator():
-        yield _TokenizedBatch(token_ids.astype(np.int32), lengths, documents, int(num_bytes))
-    if errors:
-        raise errors[0]
+
+def _check_documents(files: list[str], num_documents: int, input_format: str) -> None:
+    named = f"{', '.join(files[:5])}{' ...' if len(files) > 5 else ''}"
+    if not num_documents:
+        raise InputError(f"{named}: no text. Expected one sentence a line and a blank line between documents.")
+    if num_documents == 1:
+        cure = {
+            "sentences": "Put a blank line between documents.",
+            "wikitext": "Expected a title before each, as in ' = Title = '.",
+            "document_per_file": "Give several files.",
+        }
+        raise InputError(
+            f"{named}: only one document, but a random next sentence comes from another document, so that half of the "
+            f"next-sentence labels would be wrong. {cure[input_format]}"
+        )

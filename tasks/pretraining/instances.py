@@ -5,16 +5,17 @@ tokens and a segment is a run of its sentences, so a segment is a range `[start,
 copied until an instance is built. Every draw comes from the generator passed in, and one generator serves one
 document of one duplicate, so that the result depends on the seed alone, whatever worker draws it.
 
-L: tokens of one instance.
+B: instances of a batch, S: `max_seq_length`.
 """
 
 import bisect
 import random
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
-from tasks.pretraining.corpus import Corpus
+from tasks.pretraining.token_store import Corpus
 
 SPECIAL_TOKENS = 3  # [CLS] before the first segment, [SEP] after each
 _TRIES_FOR_ANOTHER_DOCUMENT = 10  # create_pretraining_data.py:279
@@ -38,7 +39,7 @@ def document_generator(seed: int, duplicate: int, document: int) -> random.Rando
 
 def draw_pairs(
     corpus: Corpus, document: int, rng: random.Random, *, max_seq_length: int, short_seq_prob: float
-) -> list[Pair]:
+) -> Iterator[Pair]:
     """Cuts one document into pairs of segments (create_pretraining_data.py:223-341).
 
     The target length is drawn once per document. A chunk of sentences that reaches it is cut at a random sentence;
@@ -55,23 +56,21 @@ def draw_pairs(
     target = rng.randint(2, max_tokens) if rng.random() < short_seq_prob else max_tokens
     bounds = corpus.bounds(document)
     num_sentences = len(bounds) - 1
-    pairs = []
     first = 0
     while first < num_sentences:
         stop = _stop_sentence(bounds, first, target)
         cut = first + (rng.randint(1, stop - first - 1) if stop - first > 1 else 1)
         is_random_next = stop - first == 1 or rng.random() < 0.5
         if is_random_next:
-            b_start, b_stop = _random_segment(corpus, document, target - (bounds[cut] - bounds[first]), rng)
+            b_start, b_stop = _random_segment(corpus, document, target - int(bounds[cut] - bounds[first]), rng)
         else:
-            b_start, b_stop = bounds[cut], bounds[stop]
-        segments = truncate_pair(bounds[first], bounds[cut], b_start, b_stop, max_tokens, rng)
-        pairs.append(Pair(*segments, is_random_next, rng.getrandbits(63)))  # fits int64
+            b_start, b_stop = int(bounds[cut]), int(bounds[stop])
+        segments = truncate_pair(int(bounds[first]), int(bounds[cut]), b_start, b_stop, max_tokens, rng)
+        yield Pair(*segments, is_random_next, rng.getrandbits(63))  # fits int64
         first = cut if is_random_next else stop  # sentences that a random segment displaced are used again
-    return pairs
 
 
-def _stop_sentence(bounds: list[int], first: int, num_tokens: int) -> int:
+def _stop_sentence(bounds: np.ndarray, first: int, num_tokens: int) -> int:
     """First sentence after `first` such that those between hold `num_tokens`; at least one, at most all."""
     return min(bisect.bisect_left(bounds, bounds[first] + num_tokens, lo=first + 1), len(bounds) - 1)
 
@@ -83,7 +82,7 @@ def _random_segment(corpus: Corpus, document: int, num_tokens: int, rng: random.
             break
     bounds = corpus.bounds(other)
     first = rng.randint(0, len(bounds) - 2)
-    return bounds[first], bounds[_stop_sentence(bounds, first, num_tokens)]
+    return int(bounds[first]), int(bounds[_stop_sentence(bounds, first, num_tokens)])
 
 
 def truncate_pair(
@@ -106,17 +105,28 @@ def truncate_pair(
     return a_start + front_a, a_stop - (cut_a - front_a), b_start + front_b, b_stop - (cut_b - front_b)
 
 
-def build_tokens(corpus: Corpus, pair: Pair, cls_token_id: int, sep_token_id: int) -> tuple[np.ndarray, int]:
-    """Joins a pair to `[CLS] a [SEP] b [SEP]`.
+def build_tokens(
+    corpus: Corpus, pairs: np.ndarray, cls_token_id: int, sep_token_id: int, max_seq_length: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Joins pairs to `[CLS] a [SEP] b [SEP]`, padded with zeros to S = `max_seq_length`.
+
+    Args:
+        corpus: what the pairs are ranges of.
+        pairs: int64, shape (B, fields of `Pair`).
 
     Returns:
-        (int32, shape (L,), number of tokens in segment 0: [CLS], a and the first [SEP]).
+        token_ids: int32, shape (B, S).
+        lengths: int64, shape (B,), tokens of each instance.
+        first_lengths: int64, shape (B,), those of segment 0: [CLS], a and the first [SEP].
     """
-    len_a, len_b = pair.a_stop - pair.a_start, pair.b_stop - pair.b_start
-    token_ids = np.empty(len_a + len_b + SPECIAL_TOKENS, np.int32)
-    token_ids[0] = cls_token_id
-    token_ids[1 : len_a + 1] = corpus.token_ids[pair.a_start : pair.a_stop]
-    token_ids[len_a + 1] = sep_token_id
-    token_ids[len_a + 2 : -1] = corpus.token_ids[pair.b_start : pair.b_stop]
-    token_ids[-1] = sep_token_id
-    return token_ids, len_a + 2
+    a_start, a_stop, b_start, b_stop = pairs[:, :4].T[..., np.newaxis]
+    first_lengths = a_stop - a_start + 2
+    lengths = first_lengths + b_stop - b_start + 1
+    column = np.arange(max_seq_length)
+    in_a = (column >= 1) & (column < first_lengths - 1)
+    in_b = (column >= first_lengths) & (column < lengths - 1)
+    token_ids = np.where((column == first_lengths - 1) | (column == lengths - 1), np.int32(sep_token_id), np.int32(0))
+    token_ids[:, 0] = cls_token_id
+    token_ids[in_a] = corpus.token_ids[(a_start - 1 + column)[in_a]]
+    token_ids[in_b] = corpus.token_ids[(b_start - first_lengths + column)[in_b]]
+    return token_ids, lengths[:, 0], first_lengths[:, 0]

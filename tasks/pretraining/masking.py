@@ -1,14 +1,17 @@
-"""Masked-LM targets of one instance: which positions, and what stands there instead.
+"""Masked-LM targets of a batch of instances: which positions, and what stands there instead.
 
 Source: google-research/bert, create_pretraining_data.py:344-415; Devlin et al. 2018, section 3.1, task 1.
+Every instance has a seed of its own, and its draws do not depend on the batch around it.
 
-L: tokens of the instance, M: masked positions, V: vocabulary.
+B: instances of the batch, S: `max_seq_length`, P: `max_predictions_per_seq`, V: vocabulary.
 """
 
 import dataclasses
 from typing import NamedTuple
 
 import numpy as np
+
+from tasks.pretraining.counter_random import random_bits
 
 _SHARE_MASK = 0.8
 _SHARE_KEPT = 0.1  # the remaining tenth becomes a random WordPiece
@@ -23,7 +26,7 @@ class MaskingRules:
         mask_token_id: int, what stands at 80% of the masked positions.
         vocabulary_size: int, V; random replacements come from all of it, special and unused WordPieces included.
         masked_lm_prob: float in (0, 1), share of tokens to predict.
-        max_predictions_per_seq: int, at least 1.
+        max_predictions_per_seq: int, P, at least 1.
         continues_word: bool, shape (V,), which WordPieces begin with "##"; given, words are masked whole.
     """
 
@@ -36,58 +39,90 @@ class MaskingRules:
     continues_word: np.ndarray | None = None
 
 
-class MaskedTokens(NamedTuple):
-    """An instance with its blanks.
+class MaskedBatch(NamedTuple):
+    """Instances with their blanks, padded with zeros.
 
     Attributes:
-        token_ids: int32, shape (L,).
-        mask_positions: int32, shape (M,), ascending.
-        mask_ids: int32, shape (M,), what stood there.
+        token_ids: int32, shape (B, S).
+        mask_positions: int32, shape (B, P), ascending.
+        mask_ids: int32, shape (B, P), what stood there.
+        num_masked: int64, shape (B,), how many of the P positions are used.
     """
 
     token_ids: np.ndarray
     mask_positions: np.ndarray
     mask_ids: np.ndarray
+    num_masked: np.ndarray
 
 
-def mask_tokens(token_ids: np.ndarray, rules: MaskingRules, rng: np.random.Generator) -> MaskedTokens:
+def mask_batch(token_ids: np.ndarray, lengths: np.ndarray, rules: MaskingRules, seeds: np.ndarray) -> MaskedBatch:
     """Blanks out WordPieces of `[CLS] a [SEP] b [SEP]`; the input array is not changed.
 
     Args:
-        token_ids: int32, shape (L,), with at least one token that is neither [CLS] nor [SEP].
+        token_ids: int32, shape (B, S), padded with zeros.
+        lengths: int64, shape (B,); in each at least one token is neither [CLS] nor [SEP].
         rules: MaskingRules.
-        rng: generator of this instance's draws.
+        seeds: uint64, shape (B,), where each instance's draws come from.
     """
-    candidates = np.flatnonzero((token_ids != rules.cls_token_id) & (token_ids != rules.sep_token_id))
+    size, width = token_ids.shape[1], rules.max_predictions_per_seq
+    is_candidate = (token_ids != rules.cls_token_id) & (token_ids != rules.sep_token_id)
+    is_candidate &= np.arange(size) < lengths[:, np.newaxis]
+    starts_word = is_candidate.copy()
+    if rules.continues_word is not None:
+        starts_word &= ~rules.continues_word[token_ids]
+        starts_word[np.arange(len(token_ids)), is_candidate.argmax(axis=1)] = True  # a word cut at its beginning
     # The length counts [CLS] and the two [SEP] (create_pretraining_data.py:369).
-    budget = min(rules.max_predictions_per_seq, max(1, round(len(token_ids) * rules.masked_lm_prob)))
-    if rules.continues_word is None:
-        positions = rng.permutation(candidates)[:budget]
-    else:
-        positions = _whole_words(candidates, rules.continues_word[token_ids[candidates]], budget, rng)
-    positions = np.sort(positions).astype(np.int32)
-    mask_ids = token_ids[positions]
+    budgets = np.minimum(width, np.maximum(1, np.rint(lengths * rules.masked_lm_prob))).astype(np.int64)
+    rows, columns = np.nonzero(_choose_words(is_candidate, starts_word, budgets, seeds))
+    num_masked = np.bincount(rows, minlength=len(token_ids))
+    ranks = np.arange(len(rows)) - np.repeat(np.cumsum(num_masked) - num_masked, num_masked)
 
-    draws = rng.random(len(positions))  # per WordPiece, also where words are masked whole
-    random_ids = rng.integers(rules.vocabulary_size, size=len(positions), dtype=np.int32)
-    kept_or_random = np.where(draws < _SHARE_MASK + _SHARE_KEPT, mask_ids, random_ids)
+    answers = token_ids[rows, columns]
     masked = token_ids.copy()
-    masked[positions] = np.where(draws < _SHARE_MASK, rules.mask_token_id, kept_or_random)
-    return MaskedTokens(masked, positions, mask_ids)
+    masked[rows, columns] = _shown(answers, rules, seeds[rows], size + ranks)
+    mask_positions, mask_ids = np.zeros((2, len(token_ids), width), np.int32)
+    mask_positions[rows, ranks] = columns
+    mask_ids[rows, ranks] = answers
+    return MaskedBatch(masked, mask_positions, mask_ids, num_masked)
 
 
-def _whole_words(candidates: np.ndarray, continues: np.ndarray, budget: int, rng: np.random.Generator) -> np.ndarray:
-    """Draws words until the budget is full; a word that would overflow it is skipped, not cut.
+def _shown(answers: np.ndarray, rules: MaskingRules, seeds: np.ndarray, counters: np.ndarray) -> np.ndarray:
+    """What is shown at masked positions: drawn per WordPiece, also where words are masked whole."""
+    draws = (random_bits(seeds, counters) >> np.uint64(11)) * 2.0**-53
+    bits = random_bits(seeds, counters + rules.max_predictions_per_seq) >> np.uint64(32)
+    random_ids = (bits * np.uint64(rules.vocabulary_size)) >> np.uint64(32)
+    kept_or_random = np.where(draws < _SHARE_MASK + _SHARE_KEPT, answers, random_ids.astype(np.int32))
+    return np.where(draws < _SHARE_MASK, np.int32(rules.mask_token_id), kept_or_random)
+
+
+def _choose_words(
+    is_candidate: np.ndarray, starts_word: np.ndarray, budgets: np.ndarray, seeds: np.ndarray
+) -> np.ndarray:
+    """Draws words until the budget is full; a word that would overflow it is skipped, not cut (:379 in the source).
 
     As in the source a "##" piece belongs to the candidate before it, even across a [SEP] where truncation cut a word.
+    All instances draw their first word, then all the second, and so on.
+
+    Returns:
+        bool, shape (B, S), the tokens of the words drawn.
     """
-    starts = ~continues
-    starts[0] = True  # a word whose beginning was cut off
-    begins = [*np.flatnonzero(starts).tolist(), len(candidates)]
-    chosen: list[int] = []
-    for word in rng.permutation(len(begins) - 1).tolist():
-        if len(chosen) + begins[word + 1] - begins[word] <= budget:
-            chosen.extend(range(begins[word], begins[word + 1]))
-        if len(chosen) == budget:
+    num_rows, size = is_candidate.shape
+    row = np.arange(num_rows)
+    words = np.cumsum(starts_word, axis=1) - 1
+    num_words = words[:, -1] + 1
+    word_lengths = np.bincount((words + row[:, np.newaxis] * size)[is_candidate], minlength=num_rows * size)
+    word_lengths = word_lengths.reshape(num_rows, size)
+    keys = random_bits(seeds[:, np.newaxis], np.arange(size))
+    keys[np.arange(size) >= num_words[:, np.newaxis]] = np.iinfo(np.uint64).max
+    order = np.argsort(keys, axis=1)
+    is_chosen = np.zeros((num_rows, size), bool)
+    left = budgets.copy()
+    for rank in range(int(num_words.max())):
+        word = order[:, rank]
+        length = word_lengths[row, word]
+        takes = (length <= left) & (rank < num_words)
+        is_chosen[row, word] = takes
+        left -= length * takes
+        if not left.any():
             break
-    return candidates[chosen]
+    return is_candidate & is_chosen[row[:, np.newaxis], words]

@@ -1,0 +1,192 @@
+"""Throughput a core and peak memory of bert-create-pretraining-data, beside Model Garden's command on the same text.
+
+    .venv/bin/python benchmarks/data_creation.py [--corpus_megabytes=8] [--rounds=3] [--memory_megabytes=1000]
+
+The text is that of ../shared/data/corpus, one sentence a line, repeated, each document with its number in its first
+sentence. Both commands get the same text, vocabulary and settings, in turn, in processes of their own. Throughput is
+text a second of processor time (all processes of the command; user and system), without what the command takes for
+two documents of two sentences: imports, reading the vocabulary. Peak memory is the largest sum of the resident sets
+of the command's processes, looked at twenty times a second; with --memory_megabytes ours is run once more on so much
+text. ru_maxrss is that of the largest process.
+"""
+
+import glob
+import itertools
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from typing import NamedTuple
+
+import psutil
+from absl import flags
+from machine import describe_machine
+
+from keras_bert.errors import InputError
+from keras_bert.files import read_json
+from tasks import flags as task_flags
+
+FLAGS = flags.FLAGS
+
+flags.DEFINE_integer("corpus_megabytes", 8, "Text of the comparison.", lower_bound=1)
+flags.DEFINE_integer("memory_megabytes", 0, "Text of another run of ours alone, for its peak memory.", lower_bound=0)
+flags.DEFINE_integer("rounds", 3, "Rounds, interleaved.", lower_bound=1)
+flags.DEFINE_integer("dupe_factor", 10, "Times the text is gone through.", lower_bound=1)
+flags.DEFINE_integer("memory_dupe_factor", 1, "The same, for --memory_megabytes.", lower_bound=1)
+flags.DEFINE_integer("num_workers", None, "Our processes; default: one for each core.", lower_bound=1)
+
+DATA = os.path.join(os.path.dirname(__file__), "..", "..", "shared", "data")
+MODULES = {"keras-bert-zoo": "tasks.pretraining.create_data", "official": "official.nlp.data.create_pretraining_data"}
+
+
+class Cost(NamedTuple):
+    """What a command took."""
+
+    cpu_seconds: float
+    seconds: float
+    peak_megabytes: float
+    largest_megabytes: float
+
+
+def read_documents() -> list[list[str]]:
+    """The documents of the corpus as lists of sentences, split as well as a regular expression can."""
+    articles = os.path.join(DATA, "corpus", "wikitext2-valid.txt")
+    if not os.path.exists(articles):
+        raise InputError(f"{articles}: no such file. The benchmark needs the text of ../shared/data/corpus.")
+    with open(articles, encoding="utf-8") as file:
+        lines = [line.strip() for line in file if line.strip() and not line.startswith(" = = ")]
+    documents = [
+        [f"{sentence} ." for line in group for sentence in line.removesuffix(" .").split(" . ")]
+        for is_title, group in itertools.groupby(lines, key=lambda line: line.startswith("= "))
+        if not is_title
+    ]
+    for path in sorted(glob.glob(os.path.join(DATA, "corpus", "*", "*.txt"))):
+        with open(path, encoding="utf-8") as file:
+            text = " ".join(file.read().split())
+        documents.append(re.split(r"(?<=[.!?]) (?=[A-Z])", text))
+    return documents
+
+
+def write_corpus(path: str, num_bytes: int) -> int:
+    """Repeats the documents, numbered, until the file has a size; returns the size."""
+    documents = read_documents()
+    written = 0
+    with open(path, "w", encoding="utf-8") as file:
+        for number, document in enumerate(itertools.cycle(documents)):
+            if written >= num_bytes:
+                return written
+            text = "\n".join([f"Document number {number} .", *document, "\n"])
+            file.write(text)
+            written += len(text.encode())
+
+
+def run_command(name: str, input_file: str, output_file: str, **settings) -> Cost:
+    """Runs a command in a process of its own, and waits for it.
+
+    Raises:
+        InputError: it failed.
+    """
+    arguments = {
+        "input_file": input_file,
+        "output_file": output_file,
+        "vocab_file": os.path.join(DATA, "vocab", "uncased_en.txt"),
+        **settings,
+    }
+    if name == "keras-bert-zoo" and FLAGS.num_workers:
+        arguments["num_workers"] = FLAGS.num_workers
+    command = [sys.executable, "-m", MODULES[name], *(f"--{key}={value}" for key, value in arguments.items())]
+    start = time.perf_counter()
+    with tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors)
+        peaks = [0]
+        watcher = threading.Thread(target=_watch, args=(process.pid, peaks), daemon=True)
+        watcher.start()
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        seconds = time.perf_counter() - start
+        watcher.join()
+        if process.returncode:
+            errors.seek(0)
+            raise InputError(f"{' '.join(command)} failed: {errors.read().decode()[-2000:]}")
+    return Cost(usage.ru_utime + usage.ru_stime, seconds, peaks[0] / 1e6, usage.ru_maxrss / 1e3)
+
+
+def _watch(process_id: int, peaks: list[int]) -> None:
+    """Keeps the largest sum of resident sets of a process and those below it, until it ends."""
+    try:
+        process = psutil.Process(process_id)
+        while process.status() != psutil.STATUS_ZOMBIE:
+            resident = 0
+            for one in [process, *process.children(recursive=True)]:
+                try:
+                    resident += one.memory_info().rss
+                except psutil.NoSuchProcess:
+                    continue
+            peaks[0] = max(peaks[0], resident)
+            time.sleep(0.05)
+    except psutil.NoSuchProcess:
+        return
+
+
+def compare(directory: str, num_bytes: int) -> dict[str, list[tuple[Cost, float]]]:
+    """Runs the commands in turn: by name the cost of each round, and the processor seconds of starting."""
+    corpus, tiny = os.path.join(directory, "corpus.txt"), os.path.join(directory, "tiny.txt")
+    with open(tiny, "w", encoding="utf-8") as file:
+        file.write("one sentence\nanother sentence\n\na third one\na fourth one\n")
+    found: dict[str, list[tuple[Cost, float]]] = {name: [] for name in MODULES}
+    for _ in range(FLAGS.rounds):
+        for name in MODULES:
+            output_file = os.path.join(directory, f"{name}.tfrecord")
+            settings = {"dupe_factor": FLAGS.dupe_factor}
+            starting = run_command(name, tiny, output_file, **settings).cpu_seconds
+            found[name].append((run_command(name, corpus, output_file, **settings), starting))
+    return found
+
+
+def print_comparison(found: dict[str, list[tuple[Cost, float]]], num_bytes: int) -> None:
+    print(
+        "| command | start, CPU s | CPU s | wall s | text MB / CPU s | peak MB |\n| --- | --- | --- | --- | --- | --- |"
+    )
+    rates = {}
+    for name, rounds in found.items():
+        rates[name] = [num_bytes / 1e6 / (cost.cpu_seconds - starting) for cost, starting in rounds]
+        figures = [
+            statistics.median(starting for _, starting in rounds),
+            statistics.median(cost.cpu_seconds for cost, _ in rounds),
+            statistics.median(cost.seconds for cost, _ in rounds),
+        ]
+        peak = max(cost.peak_megabytes for cost, _ in rounds)
+        cells = " | ".join(f"{figure:.1f}" for figure in figures)
+        print(f"| {name} | {cells} | {statistics.median(rates[name]):.3f} | {peak:.0f} |")
+    ratios = [ours / theirs for ours, theirs in zip(*rates.values(), strict=True)]
+    print(
+        f"\nthroughput a core: {statistics.median(ratios):.1f} times official's ({min(ratios):.1f}-{max(ratios):.1f})"
+    )
+
+
+def main(argv: list[str]) -> None:
+    """Prints the tables."""
+    del argv
+    print(describe_machine())
+    with tempfile.TemporaryDirectory() as directory:
+        corpus, output_file = os.path.join(directory, "corpus.txt"), os.path.join(directory, "large.tfrecord")
+        num_bytes = write_corpus(corpus, FLAGS.corpus_megabytes * 10**6)
+        print(f"{num_bytes / 1e6:.1f} MB of text, dupe_factor {FLAGS.dupe_factor}, {FLAGS.rounds} rounds\n", flush=True)
+        print_comparison(compare(directory, num_bytes), num_bytes)
+        if FLAGS.memory_megabytes:
+            num_bytes = write_corpus(corpus, FLAGS.memory_megabytes * 10**6)
+            cost = run_command("keras-bert-zoo", corpus, output_file, dupe_factor=FLAGS.memory_dupe_factor)
+            instances = read_json(f"{output_file}.report.json")["instances"]
+            print(
+                f"\n{num_bytes / 1e6:.0f} MB of text, dupe_factor {FLAGS.memory_dupe_factor}, {instances:,} instances: "
+                f"{cost.seconds:.0f} s, {cost.cpu_seconds:.0f} CPU s; peak memory of all processes together "
+                f"{cost.peak_megabytes:.0f} MB, of the largest {cost.largest_megabytes:.0f} MB"
+            )
+
+
+if __name__ == "__main__":
+    task_flags.run(main)
