@@ -43,13 +43,15 @@ def export_model(
         The version's directory, such as `directory/1`.
 
     Raises:
-        InputError: the version exists or no number is left, or the base path cannot be written.
+        InputError: the version exists or no number is left, the base path cannot be written, or there is no
+            tensorflow-text.
         ValueError: the arguments do not fit together.
         VerificationError: the export does not answer as the model does; nothing was published.
 
     Example: `export_model(model, BertPreprocessor(tokenizer, 128), "served/mood", labels=["bad", "good"])`
     """
     _check_arguments(model, labels, version, num_texts)
+    preprocessor.tokenizer.require_graph()
     directory = os.path.abspath(directory)
     temporary = partial_path(directory)
     try:

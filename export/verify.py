@@ -27,11 +27,8 @@ _TIMEOUT_S = 600
 
 # The tensorflow-text ops that may be used: all in tf.text 2.12.1, which TensorFlow Serving 2.18 and 2.19 link.
 # `TFText>RoundRobinTrim`, inside the trimmers and packers of tensorflow-text, came later and is not among them.
-# NormalizeUTF8 is the one that asks the server's ICU (64.2 in Serving 2.18 and 2.19: Unicode 12.1) what NFD is. The
-# tokenizer hands it only texts with one of the few combining marks of `normalizer.unordered_class`, for the order of
-# marks. Unicode never changes the NFD of an assigned character, so that ids can differ only for a text that holds such
-# a mark next to a mark that Unicode took in after that ICU.
-TEXT_OPS = frozenset({"FastBertNormalize", "FastWordpieceTokenizeWithOffsets", "NormalizeUTF8"})
+# Neither asks the server's ICU what a character is: the code points' map comes with the graph.
+TEXT_OPS = frozenset({"FastBertNormalize", "FastWordpieceTokenizeWithOffsets"})
 # They call back into the Python process that wrote the graph.
 _PYTHON_OPS = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
 # What the fresh process needs from this one's environment.

@@ -9,22 +9,20 @@ A trie is a vector of uint32 units (github.com/s-yata/darts-clone, `darts.h`). T
 A value unit holds the value in bits 0-30 and has bit 31 set, so that no byte equals its label.
 """
 
-import bisect
-
 import numpy as np
 
 _BLOCK = 256  # a child's index differs from its parent's base in the low eight bits only
 _MAX_OFFSET = 1 << 21
 _HAS_VALUE = 1 << 8
 _IS_VALUE = 1 << 31
+_END = 0  # a tree's key for the value of the key that ends there: no key holds a zero byte
 
 
 def build(entries: dict[bytes, int]) -> np.ndarray:
-    """Builds the trie of `entries`.
+    """Builds the trie of `entries`. Equal parts of it are stored once.
 
     Args:
-        entries: value (0 <= value < 2**31) of each key. Keys are not empty, hold no zero byte, and none is
-            the beginning of another (true of the UTF-8 forms of single code points).
+        entries: value (0 <= value < 2**31) of each key. Keys are not empty and hold no zero byte.
 
     Returns:
         uint32, shape (units,); the size is a multiple of 256, so that a look-up never leaves the vector.
@@ -34,38 +32,32 @@ def build(entries: dict[bytes, int]) -> np.ndarray:
     """
     root: dict = {}
     for key, value in sorted(entries.items()):
-        _insert(root, key, value)
+        if not key or 0 in key or not 0 <= value < _IS_VALUE:
+            raise ValueError(f"A key needs bytes other than zero, and a value of 31 bits. Received: {key!r}: {value}")
+        node = root
+        for byte in key:
+            node = node.setdefault(byte, {})
+        node[_END] = value
     return _Placement(root).units()
 
 
-def _insert(root: dict, key: bytes, value: int) -> None:
-    """Adds one key to the tree of nested dicts; a leaf is the value itself."""
-    if not key or 0 in key or not 0 <= value < _IS_VALUE:
-        raise ValueError(f"A key needs bytes other than zero, and a value of 31 bits. Received: {key!r}: {value}")
-    node = root
-    for byte in key[:-1]:
-        node = node.setdefault(byte, {})
-        if not isinstance(node, dict):
-            raise ValueError(f"No key may be the beginning of another. Received: {key!r}")
-    if key[-1] in node:
-        raise ValueError(f"No key may be the beginning of another. Received: {key!r}")
-    node[key[-1]] = value
-
-
 class _Placement:
-    """Finds each inner node's base, a place where all its children's units are free, then appends the values.
+    """Places the tree from its leaves up: each inner node gets a base, where all its children's units are free.
 
-    Leaves of equal value share one value unit: safe, as nothing is looked up beyond a leaf.
+    Inner nodes whose children are equal share one base, and leaves of equal value one value unit. Both are safe: the
+    units below a base belong to no other.
     """
 
     def __init__(self, root: dict):
-        self._units: list[int] = []  # -1 where free
-        self._free: list[int] = []  # the free units, ascending
-        self._used_bases: set[int] = set()
+        self._units: list[int] = []
+        self._free: list[np.ndarray] = []  # of each block, which of its units are free, bool
+        self._unused: list[np.ndarray] = []  # and which of them are no node's base, bool
+        self._start: dict[int, int] = {}  # number of children: the block where the last search for as many ended
+        self._bases: dict[tuple, int] = {}  # an inner node's children: its base
         self._leaves: list[tuple[int, int, int]] = []  # unit, label, value
         self._grow()
-        self._take(0)
-        self._place_children(0, 0, root)
+        self._free[0][0] = False
+        self._units[0] = self._place(root) << 10
 
     def units(self) -> np.ndarray:
         values = sorted({value for _, _, value in self._leaves})
@@ -74,7 +66,7 @@ class _Placement:
         if size > _MAX_OFFSET:
             raise ValueError(f"A double array has at most {_MAX_OFFSET} units. Received: entries for {size}")
         units = np.zeros(size, dtype=np.uint32)
-        units[:start] = np.array(self._units).clip(min=0)
+        units[:start] = self._units
         units[start : start + len(values)] = np.array(values, dtype=np.uint32) | _IS_VALUE
         place = {value: start + rank for rank, value in enumerate(values)}
         for index, label, value in self._leaves:
@@ -82,30 +74,49 @@ class _Placement:
         return units
 
     def _grow(self) -> None:
-        start = len(self._units)
-        self._units.extend([-1] * _BLOCK)
-        self._free.extend(range(start, start + _BLOCK))
+        self._units.extend([0] * _BLOCK)
+        self._free.append(np.ones(_BLOCK, dtype=bool))
+        self._unused.append(np.ones(_BLOCK, dtype=bool))
 
-    def _take(self, index: int) -> None:
-        self._units[index] = 0
-        del self._free[bisect.bisect_left(self._free, index)]
-
-    def _place_children(self, index: int, label: int, children: dict[int, dict | int]) -> None:
-        base = self._find_base(list(children))
-        self._used_bases.add(base)
-        self._units[index] = label | (index ^ base) << 10
-        for byte in children:
-            self._take(base ^ byte)
-        for byte, child in children.items():
-            if isinstance(child, dict):
-                self._place_children(base ^ byte, byte, child)
+    def _place(self, node: dict) -> int:
+        """Returns the base of an inner node."""
+        children = []  # label, flags, and what the child is: the value it ends with, or its base
+        for byte, child in sorted(node.items()):
+            if byte == _END:
+                children.append((byte, _IS_VALUE, child))
+            elif child.keys() == {_END}:
+                children.append((byte, None, child[_END]))
             else:
-                self._leaves.append((base ^ byte, byte, child))
+                children.append((byte, _HAS_VALUE if _END in child else 0, self._place(child)))
+        key = tuple(children)
+        if key not in self._bases:
+            self._bases[key] = self._write(children)
+        return self._bases[key]
 
-    def _find_base(self, labels: list[int]) -> int:
+    def _write(self, children: list[tuple]) -> int:
+        base = self._find_base(np.array([label for label, _, _ in children]))
+        for label, flags, target in children:
+            index = base ^ label
+            if flags is None:
+                self._leaves.append((index, label, target))
+            elif flags == _IS_VALUE:
+                self._units[index] = target | _IS_VALUE
+            else:
+                self._units[index] = label | flags | (index ^ target) << 10
+        return base
+
+    def _find_base(self, labels: np.ndarray) -> int:
+        """Takes room in the first block that has it, from where the last search for as many children ended."""
+        block = self._start.get(len(labels), 0)
         while True:
-            for unit in self._free:
-                base = unit ^ labels[0]
-                if base not in self._used_bases and all(self._units[base ^ label] < 0 for label in labels):
-                    return base
-            self._grow()
+            if block == len(self._free):
+                self._grow()
+            fits = self._free[block][np.arange(_BLOCK)[:, np.newaxis] ^ labels].all(axis=1) & self._unused[block]
+            if fits.any():
+                break
+            block += 1
+        low = int(fits.argmax())
+        self._start[len(labels)] = block
+        self._free[block][low ^ labels] = False
+        self._unused[block][low] = False
+        return block * _BLOCK + low

@@ -6,11 +6,11 @@ The rules (tokenization.py of google-research/bert, `BasicTokenizer.tokenize`), 
     3. Lower-casing models: `str.lower()`, then NFD, then non-spacing marks (Mn) vanish.
     4. Every punctuation character (ASCII symbols too) stands apart; then the text is split at white space.
 
-`split_words` applies them to a string. `normalizer_model` is the same as a map from code point to string, for the
-op FastBertNormalize; the splitting itself is FastWordpieceTokenizer's. What a map of code points cannot say
-depends on neighbours: `plain_class` says where, `final_sigma_rewrites` and `unordered_class` what (for RE2).
+`split_words` applies them to a string. `code_point_map` says the same of single characters: `normalizer_model.py` makes
+of it what runs in the graph. What no map of characters can say depends on neighbours; `context_of` says which
+characters take part in that, and how.
 
-Python's `unicodedata` decides what a character is, `UNICODE_VERSION` says which release, and the model carries it.
+Python's `unicodedata` decides what a character is, `UNICODE_VERSION` says which release.
 No TensorFlow is imported here.
 """
 
@@ -50,16 +50,6 @@ _RECENT_PUNCTUATION_RANGES = (
     (0x11F43, 0x11F4F),
     (0x16D6D, 0x16D6F),
     (0x1E5FF, 0x1E5FF),
-)
-
-# Marks with a place in NFD's canonical order that step 3 does not delete (Mc with a combining class), and the notes
-# that decompose into them: only where one of these occurs does the order of marks outlive step 3.
-_REORDERED_RANGES = (
-    *((cp, cp) for cp in (0x1715, 0x1734, 0x1B44, 0x1BAA, 0x1BF2, 0x1BF3, 0x302E, 0x302F, 0xA953, 0xA9C0)),
-    *((cp, cp) for cp in (0x111C0, 0x11235, 0x1134D, 0x116B6, 0x1193D, 0x16FF0, 0x16FF1)),
-    (0x1D15E, 0x1D166),
-    (0x1D16D, 0x1D172),
-    (0x1D1BB, 0x1D1C0),
 )
 
 
@@ -172,111 +162,57 @@ def code_point_map(lowercase: bool) -> dict[int, str]:
     return changes
 
 
-@functools.cache
-def normalizer_model(lowercase: bool) -> bytes:
-    """Builds the model that the op FastBertNormalize reads.
+# === What depends on neighbours, for lower-casing ===
 
-    A flatbuffer table (tensorflow-text, `fast_bert_normalizer_model.fbs`): 0 bool, lower-casing; 1 vector of uint32,
-    a trie from UTF-8 to `0x40000000 | offset << 6 | length`; 2 int32, the value of U+0000; 3 vector of bytes, the
-    strings. Field 4 is ours, the Unicode version; readers skip fields that they do not know.
+SIGMA, SMALL_SIGMA, FINAL_SIGMA = 0x03A3, 0x03C3, 0x03C2
 
-    Returns:
-        The model: about 240 KB if `lowercase`, else 13 KB; built once in a process, in about 0.3 s.
-    """
-    import flatbuffers
-    import numpy as np
-
-    from keras_bert import double_array
-
-    changes = code_point_map(lowercase)
-    pool, values = _string_pool(changes)
-    zero = values.pop(0)
-    trie = double_array.build({chr(code_point).encode(): value for code_point, value in values.items()})
-    builder = flatbuffers.Builder(0)
-    trie_offset = builder.CreateNumpyVector(trie)
-    pool_offset = builder.CreateNumpyVector(np.frombuffer(pool, dtype=np.uint8))
-    version_offset = builder.CreateString(UNICODE_VERSION)
-    builder.StartObject(5)
-    builder.PrependBoolSlot(0, lowercase, False)
-    builder.PrependUOffsetTRelativeSlot(1, trie_offset, 0)
-    builder.PrependInt32Slot(2, zero, 0)
-    builder.PrependUOffsetTRelativeSlot(3, pool_offset, 0)
-    builder.PrependUOffsetTRelativeSlot(4, version_offset, 0)
-    builder.Finish(builder.EndObject())
-    return bytes(builder.Output())
-
-
-def _string_pool(changes: dict[int, str]) -> tuple[bytes, dict[int, int]]:
-    """Joins the strings, each once; returns them and each code point's reference into them."""
-    pool = bytearray()
-    offsets: dict[bytes, int] = {}
-    values = {}
-    for code_point, text in changes.items():
-        raw = text.encode()
-        if raw not in offsets:
-            offsets[raw] = len(pool)
-            pool += raw
-        values[code_point] = 0x40000000 | offsets[raw] << 6 | len(raw)
-    return bytes(pool), values
-
-
-def _char_class(code_points: Iterable[int]) -> str:
-    """The inside of an RE2 character class that holds `code_points` (ascending)."""
-    ranges: list[list[int]] = []
-    for code_point in code_points:
-        if ranges and ranges[-1][1] == code_point - 1:
-            ranges[-1][1] = code_point
-        else:
-            ranges.append([code_point, code_point])
-    return range_class(ranges)
-
-
-def range_class(ranges: Iterable[Iterable[int]]) -> str:
-    """The inside of an RE2 character class that holds the ranges `(first, last)`."""
-    return "".join(rf"\x{{{first:X}}}-\x{{{last:X}}}" for first, last in ranges)
+# Bits of `context_of`; the lowest eight hold the place in the order of marks (combining class) of a mark that is kept.
+MARK_ORDER = 0xFF
+VANISHES = 1 << 8  # step 1 deletes it
+CASED = 1 << 9  # Final_Sigma (Unicode 3.13) looks for it beside a capital sigma
+IGNORABLE = 1 << 10  # and looks past it
+IN_RUN = 1 << 11  # it does not end a run of marks, which NFD orders
 
 
 @functools.cache
-def vanishing_class() -> str:
-    """The inside of an RE2 character class that holds what step 1 deletes."""
-    return _char_class(cp for cp in _CODE_POINTS if vanishes(chr(cp)))
-
-
-def unordered_class() -> str:
-    """The inside of an RE2 character class: what the order of marks can depend on."""
-    return range_class(_REORDERED_RANGES)
-
-
-def plain_class(lowercase: bool) -> str:
-    """The inside of an RE2 character class: all characters for which the model alone is exact.
-
-    Surrogates are left out, which makes RE2 refuse invalid UTF-8 strictly (its `.` lets overlong forms pass).
-    """
-    excluded = [(0xD800, 0xDFFF)]
-    if lowercase:
-        excluded = sorted([(0x03A3, 0x03A3), *excluded, *_REORDERED_RANGES])
-    starts = [0, *(last + 1 for _, last in excluded)]
-    ends = [*(first - 1 for first, _ in excluded), 0x10FFFF]
-    return range_class(pair for pair in zip(starts, ends, strict=True) if pair[0] <= pair[1])
+def _candidates() -> list[str]:
+    """The characters that may have a context: all but unassigned and private ones, and letters without case."""
+    chars = ((chr(cp), unicodedata.category(chr(cp))) for cp in _CODE_POINTS)
+    return [char for char, name in chars if name not in ("Cn", "Co", "Lo") or (name == "Lo" and char.islower())]
 
 
 @functools.cache
-def final_sigma_rewrites() -> tuple[tuple[str, str], ...]:
-    """RE2 rewrites `(pattern, replacement)`, in order, that settle each capital sigma as `str.lower()` does.
+def context_of() -> dict[int, int]:
+    """What the neighbours of a character see in it, as the bits above; characters that are not there: 0."""
+    chars = _candidates()
+    before, after = (_final_sigmas(template, chars) for template in ("{}\u03a3", "A{}\u03a3"))
+    found = {}
+    for char, is_cased, is_passed in zip(chars, before, after, strict=True):
+        context = CASED if is_cased else IGNORABLE if is_passed else 0
+        if vanishes(char):
+            context |= VANISHES
+        elif unicodedata.category(char)[0] == "M":
+            orders = [unicodedata.combining(part) for part in unicodedata.normalize("NFD", char)]
+            context |= IN_RUN * all(orders)
+            context |= orders[0] * (len(orders) == 1 and unicodedata.category(char) != "Mn")
+        if context:
+            found[ord(char)] = context
+    return found
 
-    It becomes U+03C2 where a cased character stands before it and none after it, case-ignorable ones not counted,
-    else U+03C3 (Unicode 3.13, Final_Sigma). A match consumes the cased character after the sigma, perhaps a sigma
-    itself: the second pass settles those. For texts without the characters of `vanishing_class`.
-    """
-    cased, ignorable = [], []
-    for code_point in _CODE_POINTS:
-        char = chr(code_point)
-        if (char + "\u03a3").lower()[-1] == "\u03c2":
-            cased.append(code_point)
-        elif ("A" + char + "\u03a3").lower()[-1] == "\u03c2":
-            ignorable.append(code_point)
-    gap = f"[{_char_class(ignorable)}]*"
-    cased_class = f"[{_char_class(cased)}]"
-    medial = (f"\u03a3({gap}{cased_class})", "\u03c3\\1")
-    final = (f"({cased_class}{gap})\u03a3", "\\1\u03c2")
-    return medial, medial, final
+
+def _final_sigmas(template: str, chars: list[str]) -> list[bool]:
+    """Whether `str.lower()` makes the sigma in `template`, filled with each character, a final one."""
+    between = "\ue000"  # Private: neither cased nor looked past.
+    return [text[-1] == "\u03c2" for text in between.join(map(template.format, chars)).lower().split(between)]
+
+
+def kept_marks() -> list[int]:
+    """Marks with a place in NFD's order that step 3 does not delete: only for these the order matters."""
+    return [code_point for code_point, context in context_of().items() if context & MARK_ORDER]
+
+
+def compounds_of_kept_marks() -> dict[int, list[int]]:
+    """Characters (musical notes) that decompose into such marks, and the decompositions."""
+    kept = set(map(chr, kept_marks()))
+    parts = {ord(char): unicodedata.normalize("NFD", char) for char in _candidates()}
+    return {cp: list(map(ord, text)) for cp, text in parts.items() if len(text) > 1 and not kept.isdisjoint(text)}

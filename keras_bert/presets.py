@@ -60,6 +60,13 @@ def find_preset(name: str) -> Preset | None:
     return _BY_NAME.get(name)
 
 
+def find_handle(handle: str) -> Preset | None:
+    """Returns the preset that `hf://owner/name` is a copy of, or None."""
+    repository = handle.removeprefix("hf://").partition("@")[0]
+    copies = (preset for preset in preset_table.ALL if preset.hugging_face == repository)
+    return next(copies, None) if handle.startswith("hf://") else None
+
+
 def resolve_preset(preset: str, purpose: str = "config") -> str:
     """Finds the directory or file that holds a preset's files: offline first, download last.
 

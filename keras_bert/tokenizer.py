@@ -1,109 +1,44 @@
 """BertTokenizer: text to WordPiece ids inside the graph, exactly as google-research/bert does it.
 
-The common path is two ops of tensorflow-text: FastBertNormalize with our own model (`normalizer.py`), then
-FastWordpieceTokenize, which splits and matches in linear time. What they cannot say takes a rare branch, each
-behind a test that ordinary text pays little for: capital sigma, marks whose order matters, invalid UTF-8, and
-words over 200 characters.
+`graph_tokenizer.py` holds the graph, `python_tokenizer.py` the same in Python, for platforms without tensorflow-text.
 """
 
+import functools
 import os
 
 import keras
-import numpy as np
 import tensorflow as tf
+from absl import logging
 from keras_nlp.tokenizers import Tokenizer
 
-from keras_bert import normalizer
-from keras_bert.casing import case_of_name
+from keras_bert.backbone import BertBackbone
+from keras_bert.casing import case_of_vocabulary
 from keras_bert.errors import InputError
-from keras_bert.files import atomic_path, read_lines, write_json
-from keras_bert.weights import open_tokenizer
+from keras_bert.files import atomic_path, write_json
+from keras_bert.vocabulary import TOKEN_OF, read_vocabulary
+from keras_bert.weights import case_of_preset, open_tokenizer
 
 try:
-    import tensorflow_text as tf_text
-    from tensorflow_text.core.pybinds import pywrap_fast_wordpiece_tokenizer_model_builder as wordpiece_builder
-except ImportError as error:
-    raise ImportError(
-        "keras_bert needs tensorflow-text, which has no wheel for Windows and some ARM machines, and must be of "
-        "TensorFlow's own minor version. Use Linux x86-64 (WSL, a container), and `pip install tensorflow-text`."
-    ) from error
+    import tensorflow_text  # noqa: F401  (registers the ops)
+except (ImportError, tf.errors.NotFoundError) as error:  # No wheel here, or one of another TensorFlow's.
+    _TEXT_ERROR = f"{type(error).__name__}: {error}".splitlines()[0]
+    from keras_bert.host_tokenizer import HostTokenizer as _Engine
+else:
+    _TEXT_ERROR = None
+    from keras_bert.graph_tokenizer import GraphTokenizer as _Engine
 
-SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-# Attributes of the tokenizer, each with its `..._id`; KerasHub's preprocessors ask for `start_token` and `end_token`.
-_TOKEN_OF = {f"{token[1:-1].lower()}_token": token for token in SPECIAL_TOKENS}
-_TOKEN_OF |= {"start_token": "[CLS]", "end_token": "[SEP]"}
 CONFIG_FILE = "tokenizer.json"
 VOCABULARY_FILE = "vocabulary.txt"
-
-_MAX_WORD_LENGTH = 200  # In characters: google-research/bert, tokenization.py, `max_input_chars_per_word`.
-_MAX_PIECE_BYTES = 256  # tensorflow-text, `kMaxVocabTokenLengthInUTF8Bytes`.
-_NOWHERE = "\x01"  # A control character: in no normalized text, and in no piece that the op gets.
+_UNITS = ("character", "byte")
 
 
-# === The graph ===
-
-
-class _TextNormalizer:
-    """Brings texts into the form that FastWordpieceTokenizer splits right."""
-
-    def __init__(self, lowercase: bool):
-        self._lowercase = lowercase
-        self._plain = f"[{normalizer.plain_class(lowercase)}]*"
-        self._op = tf_text.FastBertNormalizer(model_buffer=_as_constant(normalizer.normalizer_model(lowercase)))
-
-    def __call__(self, texts: tf.Tensor) -> tf.Tensor:
-        """Normalizes `texts`: string, shape (batch,), any bytes."""
-        # One match over the joined batch: half the time of one a text.
-        plain = tf.strings.regex_full_match(tf.strings.reduce_join(texts, separator=" "), self._plain)
-        texts = tf.cond(plain, lambda: texts, lambda: self._settle_context(texts))
-        texts = self._op.normalize(texts)
-        short = tf.reduce_all(tf.strings.length(texts) <= _MAX_WORD_LENGTH)
-        return tf.cond(short, lambda: texts, lambda: _replace_long_words(texts))
-
-    def _settle_context(self, texts: tf.Tensor) -> tf.Tensor:
-        """Drops invalid UTF-8, and does what depends on neighbours; the rest is left to the op."""
-        texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="ignore")
-        if not self._lowercase:
-            return texts
-        texts = tf.strings.regex_replace(texts, f"[{normalizer.vanishing_class()}]+", "")
-        for pattern, rewrite in normalizer.final_sigma_rewrites():
-            texts = tf.strings.regex_replace(texts, pattern, rewrite)
-        # ICU's NFD, only where needed: of characters newer than the server's ICU it knows nothing.
-        in_order = tf.strings.regex_full_match(texts, f"[^{normalizer.unordered_class()}]*")
-        return tf.where(in_order, texts, tf_text.normalize_utf8(texts, "NFD"))
-
-
-def _replace_long_words(texts: tf.Tensor) -> tf.Tensor:
-    """Puts `_NOWHERE`, which becomes [UNK], in place of each word of over 200 characters."""
-    boundaries = " " + normalizer.range_class((*normalizer.ASCII_PUNCTUATION_RANGES, *normalizer.CJK_RANGES))
-    return tf.strings.regex_replace(texts, f"[^{boundaries}]{{{_MAX_WORD_LENGTH}}}[^{boundaries}]+", _NOWHERE)
-
-
-def _as_constant(buffer: bytes) -> tf.Tensor:
-    with tf.init_scope(), tf.device("cpu"):
-        return tf.constant(np.frombuffer(buffer, dtype=np.uint8))
-
-
-def _wordpiece_op(vocabulary: list[str]) -> tf_text.FastWordpieceTokenizer:
-    model = wordpiece_builder.build_fast_wordpiece_model(
-        _pieces_for_op(vocabulary), 4 * _MAX_WORD_LENGTH, "##", "[UNK]", False, True
+@functools.cache
+def _warn_without_text() -> None:
+    logging.warning(
+        "tensorflow-text cannot be imported (%s): texts are tokenized in Python, to the same ids, but slower, and no "
+        "model can be exported with its tokenizer.",
+        _TEXT_ERROR,
     )
-    return tf_text.FastWordpieceTokenizer(model_buffer=_as_constant(model), token_out_type=tf.int32)
-
-
-def _pieces_for_op(vocabulary: list[str]) -> list[str]:
-    """Replaces pieces that no text can match by names that differ, as the op's builder needs them."""
-    last = {piece: index for index, piece in enumerate(vocabulary)}
-    stand_ins = normalizer.substitutes()
-    pieces = []
-    for index, piece in enumerate(vocabulary):
-        empty = piece in ("", "##") or last[piece] != index  # Of equal pieces the reference knows the last.
-        holds_control = any(not char.isprintable() and normalizer.vanishes(char) for char in piece)
-        pieces.append(f"[{_NOWHERE}{index}]" if empty or holds_control else piece.translate(stand_ins))
-    return pieces
-
-
-# === The layer ===
 
 
 @keras.saving.register_keras_serializable(package="keras_bert")
@@ -119,12 +54,15 @@ class BertTokenizer(Tokenizer):
         lowercase: bool, lower the case and strip accents, as an uncased vocabulary needs it.
 
     Raises:
-        InputError: the file cannot be read; the vocabulary is empty, lacks a special token or holds one piece twice.
+        InputError: the file cannot be read; the vocabulary is empty, lacks a special token, holds one piece twice, or
+            is cased where `lowercase` is True (uncased where it is False).
 
     >>> tokenizer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "hell", "##o", ","])
     >>> tokenizer.tokenize(["Hello, h\u00e9llo", ""])
     <tf.RaggedTensor [[5, 6, 7, 5, 6], []]>
     """
+
+    backbone_cls = BertBackbone  # By it KerasHub's `Tokenizer.from_preset` finds this class.
 
     def __init__(self, vocabulary: str | list[str] | None = None, lowercase: bool = True, **kwargs):
         super().__init__(**{"dtype": "int32", **kwargs})
@@ -136,26 +74,28 @@ class BertTokenizer(Tokenizer):
 
     def set_vocabulary(self, vocabulary: str | list[str]) -> None:
         """Takes a vocabulary file or list, and builds what the graph needs."""
-        source = "The vocabulary"
-        if isinstance(vocabulary, (str, os.PathLike)):
-            source = os.fspath(vocabulary)
-            vocabulary = [piece for _, piece in read_lines(source)]
-        raw = list(vocabulary)
-        pieces = [piece.strip() for piece in raw]
-        _check_vocabulary(source, raw, pieces)
-        self.vocabulary = pieces
+        self.vocabulary = pieces = read_vocabulary(vocabulary, self.lowercase)
         self._ids = {piece: index for index, piece in enumerate(pieces)}
         self._special_token_attrs = []
-        for name, token in _TOKEN_OF.items():
+        for name, token in TOKEN_OF.items():
             self._add_special_token(token, name)
-        self._normalize = _TextNormalizer(self.lowercase)
-        self._wordpiece = _wordpiece_op(pieces)
-        # A function of its own: eager calls run it as one graph, others inline it.
-        signature = [tf.TensorSpec([None], tf.string)]
-        self._tokenize_batch = tf.function(self._tokenize_flat, input_signature=signature, autograph=False)
+        if not self.in_graph:
+            _warn_without_text()
+        self._engine = _Engine(pieces, self.lowercase)
 
-    def _tokenize_flat(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        return self._wordpiece.tokenize(self._normalize(texts))
+    @property
+    def in_graph(self) -> bool:
+        """Whether tokenizing is made of graph ops alone, as an exported model needs it."""
+        return _TEXT_ERROR is None
+
+    def require_graph(self) -> None:
+        """Raises InputError where tokenizing is not made of graph ops alone."""
+        if not self.in_graph:
+            raise InputError(
+                f"Exporting a tokenizer needs tensorflow-text, which cannot be imported here ({_TEXT_ERROR}). Install "
+                f"the version of TensorFlow's own minor version ({tf.__version__}), or export on Linux x86-64, where "
+                "it has wheels."
+            )
 
     def tokenize(self, inputs) -> tf.RaggedTensor:
         """Tokenizes texts.
@@ -169,26 +109,61 @@ class BertTokenizer(Tokenizer):
         Raises:
             ValueError: `inputs` has two or more dimensions.
         """
-        self._check_ready()
-        texts = tf.convert_to_tensor(inputs, tf.string)
-        if texts.shape.rank == 0:
-            return self._tokenize_batch(texts[tf.newaxis]).values
-        if texts.shape.rank not in (1, None):
-            raise ValueError(f"`inputs` must be one text or a batch of texts, rank 0 or 1. Received: {texts.shape}")
-        return self._tokenize_batch(texts)
+        texts, is_single = self._check_texts(inputs)
+        ids = self._engine.tokenize(texts)
+        return ids.values if is_single else ids
 
-    def detokenize(self, inputs) -> tf.Tensor:
-        """Joins ids to text, pieces to words and words by blanks.
+    def tokenize_with_offsets(self, inputs, unit: str = "character") -> tuple[tf.RaggedTensor, ...]:
+        """Tokenizes texts, and says where each token stands in its text.
+
+        A token covers the characters that it stems from, and those directly after that leave nothing behind: control
+        characters, accents where they are stripped, invalid bytes. [UNK] covers its whole word. So two tokens cover
+        the same character where it became both.
 
         Args:
-            inputs: int32 ragged tensor, shape (batch, None), or shape (None,).
+            inputs: as for `tokenize`.
+            unit: "character" counts characters as Python does (invalid bytes are none), "byte" bytes of UTF-8.
 
         Returns:
-            string, shape (batch,) or ().
+            Token ids, starts, and ends (exclusive), each of type and shape as `tokenize` returns.
+
+        Raises:
+            ValueError: `inputs` has two or more dimensions, or there is no such unit.
+
+        >>> tokenizer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "hell", "##o", ","])
+        >>> ids, starts, ends = tokenizer.tokenize_with_offsets(["H\u00e9llo, you"])
+        >>> starts, ends
+        (<tf.RaggedTensor [[0, 4, 5, 7]]>, <tf.RaggedTensor [[4, 5, 6, 10]]>)
+        """
+        if unit not in _UNITS:
+            raise ValueError(f'`unit` must be "character" or "byte". Received: unit={unit!r}')
+        texts, is_single = self._check_texts(inputs)
+        columns = self._engine.tokenize_with_offsets(texts, unit)
+        return tuple(column.values for column in columns) if is_single else columns
+
+    def detokenize(self, inputs) -> tf.Tensor:
+        """Joins ids to text: pieces to words, words by blanks. Special tokens stay.
+
+        Tokenizing the result gives the ids back if they are a text's own, without [UNK] and special tokens.
+
+        Args:
+            inputs: int tensor, ragged tensor or nested lists, shape (..., None).
+
+        Returns:
+            string, shape (...).
+
+        Raises:
+            ValueError: an id is outside the vocabulary (in a graph, as an error of TensorFlow's).
+
+        >>> tokenizer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "hell", "##o", ","])
+        >>> tokenizer.detokenize([[2, 5, 6, 7, 5, 3], []]).numpy().tolist()
+        [b'[CLS] hello , hell [SEP]', b'']
         """
         self._check_ready()
-        if isinstance(inputs, list):
+        if isinstance(inputs, (list, tuple)):
             inputs = tf.ragged.constant(inputs, dtype=tf.int32)
+        if tf.executing_eagerly():
+            self._check_ids(inputs)
         pieces = tf.gather(tf.constant(self.vocabulary), inputs)
         return tf.strings.regex_replace(tf.strings.reduce_join(pieces, axis=-1, separator=" "), r"(\S) ##", r"\1")
 
@@ -220,9 +195,27 @@ class BertTokenizer(Tokenizer):
             raise ValueError(f"`token` must be in the vocabulary. Received: token={token!r}")
         return self._ids[token]
 
+    # === Checks ===
+
     def _check_ready(self) -> None:
         if self.vocabulary is None:
             raise ValueError("The tokenizer has no vocabulary: pass `vocabulary`, or call `load_assets`.")
+
+    def _check_texts(self, inputs) -> tuple[tf.Tensor, bool]:
+        """Returns the texts as a batch, and whether `inputs` is one text."""
+        self._check_ready()
+        texts = tf.convert_to_tensor(inputs, tf.string)
+        if texts.shape.rank == 0:
+            return texts[tf.newaxis], True
+        if texts.shape.rank not in (1, None):
+            raise ValueError(f"`inputs` must be one text or a batch of texts, rank 0 or 1. Received: {texts.shape}")
+        return texts, False
+
+    def _check_ids(self, inputs) -> None:
+        ids = tf.reshape(getattr(inputs, "flat_values", inputs), [-1])
+        wrong = tf.boolean_mask(ids, (ids < 0) | (ids >= self.vocabulary_size()))
+        if tf.size(wrong):
+            raise ValueError(f"`inputs` must hold ids in [0, {self.vocabulary_size()}). Received: id={int(wrong[0])}")
 
     # === Saving and loading ===
 
@@ -251,36 +244,23 @@ class BertTokenizer(Tokenizer):
         Args:
             preset: directory in KerasHub's layout (`tokenizer.json`, `assets/tokenizer/vocabulary.txt`) or in Hugging
                 Face's (`vocab.txt`, `tokenizer_config.json`), or a preset's name.
-            **kwargs: arguments of the constructor that replace the preset's.
+            **kwargs: arguments of the constructor that replace the preset's. Where nothing says whether texts are
+                lower-cased, the vocabulary's own case does, then the preset's name, and else they are.
 
         Raises:
-            InputError: no such preset, or its tokenizer is missing or says what this tokenizer cannot do.
+            InputError: no such preset, or its tokenizer is missing or says what this tokenizer cannot do, or
+                `lowercase` contradicts the vocabulary or the preset's name.
         """
+        by_name = case_of_preset(preset)
         with open_tokenizer(preset) as settings:
-            said = {name: value for name, value in settings.items() if value is not None}
-            tokenizer = cls(**{**said, **kwargs})
-        lowercase = case_of_name(preset)
-        if lowercase is not None and tokenizer.lowercase != lowercase:
+            settings = {**settings, **kwargs}
+            if settings.get("lowercase") is None:
+                cases = (case_of_vocabulary(read_vocabulary(settings["vocabulary"])), by_name, True)
+                settings["lowercase"] = next(case for case in cases if case is not None)
+            tokenizer = cls(**settings)
+        if by_name is not None and tokenizer.lowercase != by_name:
             raise InputError(
-                f"{preset}: by its name the checkpoint is {'uncased' if lowercase else 'cased'}, but lowercase="
-                f"{tokenizer.lowercase} was given, or stands in its tokenizer's settings. Pass lowercase={lowercase}."
+                f"{preset}: by its name the checkpoint is {'uncased' if by_name else 'cased'}, but lowercase="
+                f"{tokenizer.lowercase} was given, or stands in its tokenizer's settings. Pass lowercase={by_name}."
             )
         return tokenizer
-
-
-def _check_vocabulary(source: str, raw: list[str], pieces: list[str]) -> None:
-    if not any(pieces):
-        raise InputError(f"{source}: the vocabulary is empty. Expected one WordPiece a line.")
-    missing = [token for token in SPECIAL_TOKENS if token not in pieces]
-    if missing:
-        raise InputError(
-            f"{source}: the vocabulary lacks {', '.join(missing)}. Expected a BERT vocabulary, one WordPiece a line, "
-            f"with {' '.join(SPECIAL_TOKENS)}."
-        )
-    # Lines of exotic white space (Google's Chinese vocabulary has two) may strip to equal pieces, as in the reference.
-    first: dict[str, int] = {}
-    for number, piece in enumerate(raw, start=1):
-        if piece.strip() and first.setdefault(piece, number) != number:
-            raise InputError(f"{source}:{number}: the piece {piece!r} is on line {first[piece]} already. Remove one.")
-        if len(piece.removeprefix("##").encode()) > _MAX_PIECE_BYTES:
-            raise InputError(f"{source}:{number}: a piece of over {_MAX_PIECE_BYTES} bytes. Split or remove it.")

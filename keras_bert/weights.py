@@ -132,8 +132,22 @@ def open_tokenizer(preset: str) -> Iterator[dict]:
     Raises:
         InputError: no place has it, or what is there has no tokenizer.
     """
+    known = _published_case(preset)
     with formats.located(presets.resolve_preset(preset, "tokenizer")) as place:
-        yield formats.read_tokenizer(place)
+        settings = formats.read_tokenizer(place)
+        yield settings if known is None else {**settings, "lowercase": known}
+
+
+def _published_case(preset: str) -> bool | None:
+    """Whether a published checkpoint is lower-cased: copies of the Chinese BERT say no, google-research/bert yes."""
+    known = _known(preset) or presets.find_handle(preset)
+    return None if known is None else known.lowercase
+
+
+def case_of_preset(preset: str) -> bool | None:
+    """Whether a preset of this name is lower-cased, as far as the name says it."""
+    known = _published_case(preset)
+    return case_of_name(preset) if known is None else known
 
 
 def read_tokenizer(preset: str, lowercase: bool | None = None) -> dict | None:
@@ -156,8 +170,7 @@ def read_tokenizer(preset: str, lowercase: bool | None = None) -> dict | None:
         pieces = settings["vocabulary"]
         if isinstance(pieces, str):
             pieces = [piece for _, piece in read_lines(pieces)]
-    known = _known(preset)
-    answers = (known and known.lowercase, settings["lowercase"], case_of_name(preset), case_of_vocabulary(pieces))
+    answers = (_published_case(preset), settings["lowercase"], case_of_name(preset), case_of_vocabulary(pieces))
     said = next((answer for answer in answers if answer is not None), None)
     if said is None and lowercase is None:
         raise InputError(f"{preset}: nothing says whether its vocabulary is lower-cased. Say it by --do_lower_case.")

@@ -356,3 +356,11 @@ def test_bert_export_to_a_path_that_is_no_name_for_a_model(tmp_path, name):
 def test_bert_export_of_a_missing_model(tmp_path):
     with pytest.raises(InputError, match="nowhere"):
         export_run.export(str(tmp_path / "nowhere"), str(tmp_path / "base"))
+
+
+def test_without_tensorflow_text_nothing_is_begun(tmp_path, monkeypatch):
+    monkeypatch.setattr(BertTokenizer, "in_graph", False)
+    preprocessor = BertPreprocessor(BertTokenizer(VOCABULARY), SEQUENCE_LENGTH)
+    with pytest.raises(InputError, match="tensorflow-text"):
+        saved_model.export_model(classifier(), preprocessor, str(tmp_path / "served"), labels=LABELS)
+    assert os.listdir(tmp_path) == []

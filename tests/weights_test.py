@@ -1,5 +1,6 @@
 """From models to checkpoints and back: adapted and quantized models, heads of their own kind, names of presets."""
 
+import keras_nlp
 import numpy as np
 import pytest
 
@@ -7,6 +8,7 @@ from keras_bert import weights
 from keras_bert.backbone import BertBackbone
 from keras_bert.errors import InputError
 from keras_bert.formats import google, hugging_face, keras_preset
+from keras_bert.tokenizer import BertTokenizer
 from tasks.pretraining.model import BertPretrainer
 
 TINY = {"vocabulary_size": 30, "num_layers": 1, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 16}
@@ -75,3 +77,27 @@ def test_what_a_checkpoint_lacks_is_named(tmp_path):
     with weights.open_checkpoint(str(tmp_path / "encoder")) as checkpoint:
         with pytest.raises(InputError, match="lacks transformer_layer_1/"):
             weights.load_weights_of(wider, checkpoint)
+
+
+def test_a_published_checkpoint_has_its_publishers_case_whatever_the_copy_says(tmp_path, monkeypatch):
+    copy = tmp_path / "chinese_L-12_H-768_A-12"
+    copy.mkdir()
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]
+    (copy / "vocab.txt").write_text("\n".join(pieces))
+    (copy / "tokenizer_config.json").write_text('{"do_lower_case": false}')
+    monkeypatch.setenv("KERAS_BERT_HOME", str(tmp_path))
+    for name in ("chinese_L-12_H-768_A-12", "bert_base_zh"):
+        assert BertTokenizer.from_preset(name).lowercase
+        assert weights.read_tokenizer(name) == {"vocabulary": pieces, "lowercase": True}
+    monkeypatch.setattr(weights.presets, "resolve_preset", lambda preset, purpose: str(copy))
+    assert BertTokenizer.from_preset("hf://google-bert/bert-base-chinese").lowercase
+    with pytest.raises(InputError, match="Pass lowercase=True"):
+        BertTokenizer.from_preset("bert_base_zh", lowercase=False)
+
+
+def test_keras_hubs_reader_finds_our_tokenizer(tmp_path):
+    tokenizer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"])
+    BertBackbone(**TINY).save_to_preset(str(tmp_path))
+    tokenizer.save_to_preset(str(tmp_path))
+    found = keras_nlp.tokenizers.Tokenizer.from_preset(str(tmp_path))
+    assert type(found) is BertTokenizer and found.get_vocabulary() == tokenizer.get_vocabulary()

@@ -1,0 +1,48 @@
+"""HostTokenizer: what GraphTokenizer does, by PythonBertTokenizer, where there is no tensorflow-text.
+
+The graph calls back into this Python process: it runs eagerly and in tf.data, and cannot be exported.
+
+Shapes: B texts.
+"""
+
+import itertools
+
+import numpy as np
+import tensorflow as tf
+
+from keras_bert.python_tokenizer import PythonBertTokenizer
+
+
+class HostTokenizer:
+    """Splits text into WordPieces in Python.
+
+    Args:
+        pieces: the vocabulary, in the order of the ids.
+        lowercase: bool.
+    """
+
+    def __init__(self, pieces: list[str], lowercase: bool):
+        self._tokenizer = PythonBertTokenizer(pieces, lowercase)
+
+    def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        """Returns the ids of `texts`, string [B]; int32 ragged [B, None]."""
+        return _call(lambda text: (self._tokenizer.tokenize(text),), texts, num_columns=1)[0]
+
+    def tokenize_with_offsets(self, texts: tf.Tensor, unit: str) -> tuple[tf.RaggedTensor, ...]:
+        """Returns ids, starts and ends, in units of "byte" or "character", of `texts`; each int32 ragged [B, None]."""
+        return _call(lambda text: self._tokenizer.tokenize_with_offsets(text, unit), texts, num_columns=3)
+
+
+def _call(function, texts: tf.Tensor, num_columns: int) -> tuple[tf.RaggedTensor, ...]:
+    """Applies `function`, from a text as bytes to lists of one length, to each text."""
+
+    def run(texts: np.ndarray) -> list[np.ndarray]:
+        rows = [function(text) for text in texts]
+        columns = [list(itertools.chain.from_iterable(row[column] for row in rows)) for column in range(num_columns)]
+        row_splits = np.cumsum([0, *(len(row[0]) for row in rows)], dtype=np.int64)
+        return [row_splits, *(np.array(column, dtype=np.int32) for column in columns)]
+
+    row_splits, *columns = tf.numpy_function(run, [texts], [tf.int64] + [tf.int32] * num_columns, stateful=False)
+    for tensor in (row_splits, *columns):
+        tensor.set_shape([None])
+    return tuple(tf.RaggedTensor.from_row_splits(column, row_splits, validate=False) for column in columns)
