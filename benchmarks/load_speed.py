@@ -7,7 +7,6 @@ base). Each round then times, in turn, reading the file's bytes, building a back
 each format; medians, and the ratio of loading to reading plus building. The file is in the page cache throughout.
 """
 
-import importlib
 import os
 import statistics
 import tempfile
@@ -29,14 +28,14 @@ FORMATS = ("hugging_face", "keras_preset", "google")
 
 def write_formats(directory: str, preset: str) -> dict[str, str]:
     """Writes random weights in each format; returns the directories."""
-    from keras_bert import BertBackbone
+    from keras_bert import BertBackbone, formats
     from keras_bert.weights import checkpoint_of
 
     backbone = BertBackbone.from_preset(preset, load_weights=False)
     places = {}
     for name in FORMATS:
         places[name] = os.path.join(directory, name)
-        module = importlib.import_module(f"keras_bert.formats.{name}")
+        module = formats.modules()[name]
         module.write(places[name], checkpoint_of(backbone), None)
     return places
 

@@ -81,13 +81,11 @@ def convert(
     """
     if os.path.exists(target) and not (os.path.isdir(target) and not os.listdir(target)):
         raise InputError(f"{target}: exists already. Remove it, or name another directory by --to.")
-    import importlib
-
-    from keras_bert import weights
+    from keras_bert import formats, weights
     from tasks import conversion_proof
 
     tokenizer = weights.read_tokenizer(source, do_lower_case)
-    module = importlib.import_module(f"keras_bert.formats.{TO_FORMATS[to_format]}")
+    module = formats.modules()[TO_FORMATS[to_format]]
     with weights.open_checkpoint(source) as checkpoint:
         _check_vocabulary(checkpoint, tokenizer)
         with atomic_path(target) as temporary:

@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pytest
 
-from keras_bert import weights
+from keras_bert import formats, weights
 from keras_bert.errors import InputError
 from keras_bert.formats import google
 from tasks import conversion_proof
@@ -183,5 +183,5 @@ def test_the_command_prints_its_proof(tmp_path):
 
 def test_every_format_that_is_offered_can_be_written():
     for name in TO_FORMATS.values():
-        module = importlib.import_module(f"keras_bert.formats.{name}")
+        module = formats.modules()[name]
         assert callable(module.write)

@@ -22,6 +22,7 @@ _DISTRIBUTIONS = {
     "official": "tf-models-official",
     "orbit": "tf-models-official",
     "sklearn": "scikit-learn",
+    "yaml": "pyyaml",
 }
 
 
@@ -71,7 +72,8 @@ def read_sources(root: str) -> dict[str, str]:
 
 def _module_file(module: str, sources: dict[str, str]) -> str | None:
     stem = module.replace(".", "/")
-    return next((path for path in (f"{stem}.py", f"{stem}/__init__.py", f"tests/{stem}.py") if path in sources), None)
+    places = (f"{stem}.py", f"{stem}/__init__.py", f"tests/{stem}.py", f"benchmarks/{stem}.py")  # Scripts: their own.
+    return next((path for path in places if path in sources), None)
 
 
 def _imported_modules(path: str, text: str) -> Iterator[tuple[str, list[str]]]:
@@ -112,7 +114,8 @@ def upward(importer: str, imported: str) -> bool:
         is_inside_a_task = other[0] == "tasks" and len(other) > 2
         is_past_the_model = own[0] == "export" and is_inside_a_task and other[-1] not in _SERVED
         return ROOMS.index(own[0]) < ROOMS.index(other[0]) or is_past_the_model
-    return own[0] == "tasks" and len(other) > 2 and own[:-1] != other[:-1]
+    is_model_for_a_command = len(own) == 2 and other[-1] in _SERVED  # bert-convert runs what it converts
+    return own[0] == "tasks" and len(other) > 2 and own[:-1] != other[:-1] and not is_model_for_a_command
 
 
 def problems(build: str, sources: dict[str, str]) -> list[str]:

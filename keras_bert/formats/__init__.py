@@ -10,7 +10,6 @@ Each module has, for a `path` that is a directory or, where the format has such,
 """
 
 import contextlib
-import importlib
 import os
 import tempfile
 import types
@@ -18,9 +17,6 @@ from collections.abc import Iterator
 
 from keras_bert.errors import InputError
 from keras_bert.formats.archive import extract
-
-# In the order in which they are asked whether a directory is theirs.
-FORMATS = ("keras_preset", "keras_hub", "tf_hub", "model_garden", "google", "hugging_face")
 
 
 @contextlib.contextmanager
@@ -46,7 +42,7 @@ def located(path: str) -> Iterator[str]:
 
 def has_checkpoint(path: str) -> bool:
     """Whether `path` holds a checkpoint, or its configuration, of any format."""
-    return any(module.matches(path) for module in _modules())
+    return any(module.matches(path) for module in modules().values())
 
 
 def find_format(path: str) -> types.ModuleType:
@@ -55,7 +51,7 @@ def find_format(path: str) -> types.ModuleType:
     Raises:
         InputError: none; the message says what was found.
     """
-    for module in _modules():
+    for module in modules().values():
         if module.matches(path):
             return module
     found = ", ".join(sorted(os.listdir(path))[:8]) if os.path.isdir(path) else ""
@@ -68,7 +64,7 @@ def find_format(path: str) -> types.ModuleType:
 
 def has_tokenizer(path: str) -> bool:
     """Whether any format finds a tokenizer at `path`."""
-    return any(module.read_tokenizer(path) is not None for module in _modules())
+    return any(module.read_tokenizer(path) is not None for module in modules().values())
 
 
 def read_tokenizer(path: str) -> dict:
@@ -77,7 +73,7 @@ def read_tokenizer(path: str) -> dict:
     Raises:
         InputError: none finds one.
     """
-    for module in _modules():
+    for module in modules().values():
         settings = module.read_tokenizer(path)
         if settings is not None:
             return settings
@@ -87,5 +83,9 @@ def read_tokenizer(path: str) -> dict:
     )
 
 
-def _modules() -> Iterator[types.ModuleType]:
-    return (importlib.import_module(f"keras_bert.formats.{name}") for name in FORMATS)
+def modules() -> dict[str, types.ModuleType]:
+    """Returns the formats by name, in the order in which they are asked whether a directory is theirs."""
+    from keras_bert.formats import google, hugging_face, keras_hub, keras_preset, model_garden, tf_hub
+
+    ordered = (keras_preset, keras_hub, tf_hub, model_garden, google, hugging_face)
+    return {module.__name__.rpartition(".")[2]: module for module in ordered}
