@@ -62,11 +62,16 @@ def read_lines(path: str) -> Iterator[tuple[int, str]]:
             try:
                 text = raw.decode("utf-8")
             except UnicodeDecodeError as error:
-                raise InputError(
-                    f"{path}:{number}: not valid UTF-8 at byte {error.start} of the line "
-                    f"(0x{raw[error.start]:02x}). Convert the file first, e.g. iconv -f LATIN1 -t UTF-8."
-                ) from error
+                place = f"byte {error.start} of the line"
+                raise not_utf8(f"{path}:{number}", place, raw[error.start]) from error
             yield number, text.removesuffix("\n").removesuffix("\r")
+
+
+def not_utf8(where: str, place: str, byte: int) -> InputError:
+    """What to raise for a text that is not UTF-8: `where` is its path and line, `place` which byte of it is wrong."""
+    return InputError(
+        f"{where}: not valid UTF-8 at {place} (0x{byte:02x}). Convert the file first, e.g. iconv -f LATIN1 -t UTF-8."
+    )
 
 
 @contextlib.contextmanager

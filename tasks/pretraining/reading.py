@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import BinaryIO, NamedTuple
 
 from keras_bert.errors import InputError
-from keras_bert.files import read_lines
+from keras_bert.files import read_lines, not_utf8
 
 UNIT_BYTES = 1 << 21  # A process that tokenizes two MiB needs some 30 MB for them.
 _LONGEST_LINE = 1 << 26  # Bytes beyond which a file is no text.
@@ -167,10 +167,7 @@ def _not_utf8(piece: Piece, error: UnicodeDecodeError, open_file: Callable) -> I
                 continue
         except InputError as found:
             return found
-    return InputError(
-        f"{piece.path}: not valid UTF-8 at byte {piece.start + error.start} of its text "
-        f"(0x{error.object[error.start]:02x}). Convert the file first, e.g. iconv -f LATIN1 -t UTF-8."
-    )
+    return not_utf8(piece.path, f"byte {piece.start + error.start} of its text", error.object[error.start])
 
 
 def split_piece(piece: Piece, input_format: str, open_file: Callable = open) -> Iterator[str | None]:
