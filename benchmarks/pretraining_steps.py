@@ -1,0 +1,198 @@
+"""One side of `pretraining_speed.py`: builds a pre-training step, then does one for each line of standard input.
+
+    .venv/bin/python benchmarks/pretraining_steps.py SIDE SIZE [DIRECTORY]
+
+After the imports it prints `ready SECONDS`, the time of building; after each step `step SECONDS CPU_SECONDS`. SIDE is
+a key of SIDES, SIZE of SIZES; DIRECTORY holds weights in Hugging Face's format, else they are drawn.
+
+A step: masked-LM loss at 20 positions of 128 tokens, next-sentence loss, dropout 0.1, gradients clipped at the global
+norm 1.0, AdamW with decay 0.01 at a rate that falls linearly.
+"""
+
+import queue
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+VOCABULARY, LENGTH, MASKED = 30522, 128, 20
+RATE, NUM_STEPS = 1e-4, 10**6
+# Sizes of the model, and sequences in a batch.
+SIZES = {
+    "L2-H128": ({"num_layers": 2, "hidden_dim": 128, "num_heads": 2, "intermediate_dim": 512}, 4),
+    "L4-H512": ({"num_layers": 4, "hidden_dim": 512, "num_heads": 8, "intermediate_dim": 2048}, 32),
+    "base": ({"num_layers": 12, "hidden_dim": 768, "num_heads": 12, "intermediate_dim": 3072}, 8),
+}
+
+
+def batch(size: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Features and labels of random tokens, the same on every side; no padding."""
+    rng = np.random.default_rng(0)
+    count = SIZES[size][1]
+    tokens = (count, LENGTH)
+    features = {
+        "token_ids": rng.integers(1000, VOCABULARY, tokens).astype("int32"),
+        "segment_ids": np.repeat([[0, 1]], LENGTH // 2, axis=1).repeat(count, axis=0).astype("int32"),
+        "padding_mask": np.ones(tokens, "int32"),
+        "mask_positions": np.sort(rng.permuted(np.tile(np.arange(1, LENGTH), (count, 1)), axis=1)[:, :MASKED]).astype(
+            "int32"
+        ),
+    }
+    labels = {
+        "mask_ids": rng.integers(1000, VOCABULARY, (count, MASKED)).astype("int32"),
+        "mask_weights": np.ones((count, MASKED), "float32"),
+        "next_sentence_labels": rng.integers(0, 2, count).astype("int32"),
+    }
+    return features, labels
+
+
+# === Sides: each imports, and returns a function that builds, which returns one that does a step ===
+
+
+def ours(size: str, directory: str | None) -> Callable:
+    """The step of `tasks.training.Trainer.fit`, one a call of the graph."""
+    import tensorflow as tf
+
+    from keras_bert.backbone import BertBackbone
+    from tasks.optimization import build_optimizer
+    from tasks.pretraining.losses import PretrainingObjective
+    from tasks.pretraining.model import BertPretrainer, build_pretrainer
+    from tasks.training import Trainer
+
+    def build() -> Callable:
+        if directory:
+            model = BertPretrainer.from_preset(directory)
+        else:
+            model = build_pretrainer(BertBackbone(vocabulary_size=VOCABULARY, activation="gelu", **SIZES[size][0]))
+        optimizer = build_optimizer("adamw", RATE, NUM_STEPS)
+        trainer = Trainer(model, optimizer, PretrainingObjective(), output_dir=tempfile.mkdtemp())
+        return _steps_of_fit(trainer, tf, batch(size))
+
+    return build
+
+
+def _steps_of_fit(trainer, tf, features_and_labels) -> Callable:
+    """Lets `fit` go step by step: it asks for the next batch when a step is over."""
+    wanted, given = queue.Queue(), queue.Queue()
+
+    def batches() -> Iterator:
+        while True:
+            wanted.put(None)
+            given.get()
+            yield features_and_labels
+
+    def make_dataset(start: int):
+        signature = tf.nest.map_structure(
+            lambda array: tf.TensorSpec(array.shape, tf.as_dtype(array.dtype)), features_and_labels
+        )
+        options = tf.data.Options()
+        options.experimental_optimization.inject_prefetch = False
+        return tf.data.Dataset.from_generator(batches, output_signature=signature).with_options(options)
+
+    def train() -> None:
+        trainer.fit(make_dataset, NUM_STEPS, steps_per_call=1, save_checkpoints_steps=NUM_STEPS)
+
+    threading.Thread(target=train, daemon=True).start()
+    wanted.get()
+
+    def step() -> None:
+        given.put(None)
+        wanted.get()
+
+    return step
+
+
+def keras_hub(size: str, directory: str | None) -> Callable:
+    """KerasHub's encoder and masked-LM head, compiled, by `train_on_batch`."""
+    import keras
+    import keras_nlp
+
+    def build() -> Callable:
+        if directory:
+            backbone = keras_nlp.models.BertBackbone.from_preset(directory)
+        else:
+            backbone = keras_nlp.models.BertBackbone(vocabulary_size=VOCABULARY, **SIZES[size][0])
+        positions = keras.Input((None,), dtype="int32", name="mask_positions")
+        encoded = backbone(backbone.input)
+        head = keras_nlp.layers.MaskedLMHead(token_embedding=backbone.token_embedding, intermediate_activation="gelu")
+        outputs = {
+            "masked_lm": head(encoded["sequence_output"], mask_positions=positions),
+            "next_sentence": keras.layers.Dense(2)(encoded["pooled_output"]),
+        }
+        model = keras.Model({**backbone.input, "mask_positions": positions}, outputs)
+        schedule = keras.optimizers.schedules.PolynomialDecay(RATE, NUM_STEPS, 0.0)
+        optimizer = keras.optimizers.AdamW(schedule, weight_decay=0.01, epsilon=1e-6, global_clipnorm=1.0)
+        optimizer.exclude_from_weight_decay(var_names=["bias", "gamma", "beta"])
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(optimizer, loss={"masked_lm": loss, "next_sentence": loss})
+        features, labels = batch(size)
+        targets = {"masked_lm": labels["mask_ids"], "next_sentence": labels["next_sentence_labels"]}
+
+        def step() -> None:
+            model.train_on_batch(features, targets)
+
+        return step
+
+    return build
+
+
+def torch(size: str, directory: str | None) -> Callable:
+    """Hugging Face's BertForPreTraining, its decoder at the masked positions only."""
+    import torch
+    from transformers import BertConfig, BertForPreTraining
+
+    def build() -> Callable:
+        names = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
+        config = BertConfig(vocab_size=VOCABULARY, **dict(zip(names, SIZES[size][0].values(), strict=True)))
+        model = BertForPreTraining.from_pretrained(directory) if directory else BertForPreTraining(config)
+        model.train()
+        features, labels = ({name: torch.tensor(value) for name, value in part.items()} for part in batch(size))
+        groups = [
+            {"params": [weight for weight in model.parameters() if weight.ndim > 1], "weight_decay": 0.01},
+            {"params": [weight for weight in model.parameters() if weight.ndim == 1], "weight_decay": 0.0},
+        ]
+        optimizer = torch.optim.AdamW(groups, lr=RATE, eps=1e-6)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / NUM_STEPS)
+        rows = (features["mask_positions"] + torch.arange(SIZES[size][1])[:, None] * LENGTH).flatten()
+
+        def step() -> None:
+            encoded = model.bert(
+                input_ids=features["token_ids"],
+                token_type_ids=features["segment_ids"],
+                attention_mask=features["padding_mask"],
+            )
+            masked = encoded.last_hidden_state.reshape(-1, config.hidden_size)[rows]
+            logits, next_sentence = model.cls(masked, encoded.pooler_output)
+            cross_entropy = torch.nn.functional.cross_entropy
+            loss = cross_entropy(logits, labels["mask_ids"].flatten().long())
+            loss = loss + cross_entropy(next_sentence, labels["next_sentence_labels"].long())
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
+
+        return step
+
+    return build
+
+
+SIDES = {"ours": ours, "keras_hub": keras_hub, "torch": torch}
+
+
+def main(side: str, size: str, directory: str | None = None) -> None:
+    build = SIDES[side](size, directory)
+    start = time.perf_counter()
+    step = build()
+    print("ready", time.perf_counter() - start, flush=True)
+    for _ in sys.stdin:
+        start, cpu_start = time.perf_counter(), time.process_time()
+        step()
+        print("step", time.perf_counter() - start, time.process_time() - cpu_start, flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
