@@ -8,7 +8,7 @@ import sys
 import tensorflow as tf
 
 from keras_bert.errors import InputError
-from keras_bert.files import read_json, write_json
+from keras_bert.files import read_json, remove_path, write_json
 
 SETTINGS_FILE = "training.json"
 
@@ -38,6 +38,15 @@ class Checkpoints:
         """Saves `ckpt-<step>` and removes the oldest of this run's beyond `keep` of them."""
         manager = tf.train.CheckpointManager(self._checkpoint, self.directory, max_to_keep=keep)
         manager.save(checkpoint_number=int(self.step.numpy()))
+        self._remove_leftovers(self._paths()[:keep])
+
+    def _remove_leftovers(self, kept: list[str]) -> None:
+        """Removes what killed runs left: half a checkpoint, and old ones that the manager does not know of."""
+        names = {os.path.basename(path) for path in kept}
+        for entry in sorted(os.listdir(self.directory)):
+            match = re.match(r"(ckpt-\d+)(\.index$|\.data-\d+-of-\d+$|[._])", entry)
+            if match and (match[1] not in names or len(match[2]) == 1):
+                remove_path(os.path.join(self.directory, entry))
 
     def restore(self) -> int:
         """Restores the newest readable checkpoint into the variables, and says on standard error if one is broken.
@@ -75,7 +84,7 @@ class Checkpoints:
         return [steps[step] for step in sorted(steps, reverse=True)]
 
 
-def keep_settings(output_dir: str, settings: dict) -> None:
+def keep_settings(output_dir: str, settings: dict, writes: bool = True) -> None:
     """Notes what a training computes; refuses to continue one that began with something else.
 
     A checkpoint restores whenever the shapes match: without this, a changed learning rate would have no effect, or half
@@ -84,6 +93,7 @@ def keep_settings(output_dir: str, settings: dict) -> None:
     Args:
         output_dir: the training's directory; `training.json` in it holds the settings.
         settings: what the weights depend on, as JSON values.
+        writes: False: only compare.
 
     Raises:
         InputError: `output_dir` has checkpoints of a training with other settings.
@@ -97,4 +107,5 @@ def keep_settings(output_dir: str, settings: dict) -> None:
                 f"{output_dir}: holds a training with {name}={before.get(name)!r}. It cannot continue with {value!r}. "
                 "Choose another --output_dir, or remove this one."
             )
-    write_json(path, settings)
+    if writes:
+        write_json(path, settings)

@@ -29,9 +29,9 @@ from keras_bert.errors import InputError
 # Flags defined by a function of this module belong to the command that calls it: its `--help` lists them.
 flags.disclaim_key_flags()
 
-OPTIMIZERS = ("bert-2018", "adamw")
-DISTRIBUTION_STRATEGIES = ("one_device", "mirrored")
-MIXED_PRECISION = ("float32", "bfloat16")
+OPTIMIZERS = ("bert-2018", "adamw", "lamb")
+DISTRIBUTION_STRATEGIES = ("one_device", "mirrored", "multi_worker_mirrored", "tpu")
+MIXED_PRECISION = ("float32", "bfloat16", "float16")
 
 # What a command's environment gets unless the user set it, before TensorFlow is imported.
 # oneDNN is off by default on CPUs without AVX-512, and makes matrix products faster there.
@@ -51,7 +51,8 @@ def run(main: Callable[[list[str]], int | None]) -> None:
 
     Exit status: `main`'s own (None is 0), 0 after `--help`, 1 for an `InputError` or an error of the operating system
     (disk full, no permission), 2 for a wrong flag or a stray argument, 130 after Ctrl-C: standard error then gets one
-    line, and no traceback. 143 after SIGTERM, whose temporary files are removed first.
+    line, and no traceback. After SIGTERM 42 if it reached a training, which has saved a checkpoint and continues with
+    the same command; else 143, and temporary files are removed first.
     """
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
@@ -146,8 +147,8 @@ def define_model(preset: str | None = None) -> None:
     _string(
         "init_checkpoint",
         None,
-        "Preset, name or directory, whose encoder is trained further, in the place of --preset; the masked-LM and "
-        "next-sentence heads start anew. Without it all weights are random: --preset gives the sizes only.",
+        "Preset, name or directory of any format, whose encoder and pre-training heads are trained further, in the "
+        "place of --preset. Without it all weights are random: --preset gives the sizes only.",
     )
 
 
@@ -194,11 +195,17 @@ def define_training(learning_rate: float = 5e-5, optimizer: str = "bert-2018") -
         "optimizer",
         optimizer,
         OPTIMIZERS,
-        "bert-2018: Adam with decoupled weight decay, no bias correction; adamw: bias-corrected.",
+        "bert-2018: Adam with decoupled weight decay, no bias correction; adamw: bias-corrected; lamb: for batches of "
+        "thousands.",
     )
+    _float("layer_decay", 1.0, "Factor of the learning rate from each encoder layer to the one below.",
+           lower_bound=0.0, upper_bound=1.0)  # fmt: skip
+    flags.register_validator("layer_decay", lambda value: value > 0.0, message="must be greater than 0")
     _integer("gradient_accumulation_steps", 1, "Parts a batch is computed in, to save memory.", lower_bound=1)
     _integer("save_checkpoints_steps", 1000, "Training steps between checkpoints.", lower_bound=1)
     _integer("random_seed", 12345, "Seed of the data order, initial weights and dropout.", lower_bound=0)
+    _float("spike_factor", 0.0, "Stop if the loss exceeds this multiple of its running median; 0: never.",
+           lower_bound=0.0)  # fmt: skip
 
 
 def define_train_steps(num_train_steps: int = 100000, num_warmup_steps: int = 10000) -> None:
@@ -214,17 +221,27 @@ def define_train_epochs(num_train_epochs: float = 3.0, warmup_proportion: float 
     _float("warmup_proportion", warmup_proportion, "Share of warm-up steps.", lower_bound=0.0, upper_bound=1.0)
 
 
-def define_distribution() -> None:
-    """Defines `--distribution_strategy --num_gpus --mixed_precision --jit_compile`."""
-    _enum(
-        "distribution_strategy",
-        "one_device",
-        DISTRIBUTION_STRATEGIES,
-        "one_device: one GPU if there is one, else the CPU; mirrored: all GPUs of this machine.",
-    )
+def define_distribution(several_machines: bool = False) -> None:
+    """Defines `--distribution_strategy --num_gpus --mixed_precision --jit_compile --deterministic_ops`.
+
+    Args:
+        several_machines: whether the command can run on several workers and on a TPU; then `--tpu` too.
+    """
+    what = "one_device: one GPU if there is one, else the CPU; mirrored: all GPUs of this machine"
+    if several_machines:
+        what += "; multi_worker_mirrored: the machines that the environment variable TF_CONFIG lists; tpu: --tpu"
+        _string("tpu", None, "Name or address (grpc://...) of the TPU, or local; for --distribution_strategy=tpu.")
+    strategies = DISTRIBUTION_STRATEGIES if several_machines else DISTRIBUTION_STRATEGIES[:2]
+    _enum("distribution_strategy", "one_device", strategies, f"{what}.")
     _integer("num_gpus", None, "GPUs to use; default: all that are visible. 0: the CPU.", lower_bound=0)
-    _enum("mixed_precision", "float32", MIXED_PRECISION, "Number type of activations; weights stay float32.")
-    _boolean("jit_compile", False, "Compile forward and backward pass with XLA; slower on a CPU.")
+    _enum(
+        "mixed_precision",
+        "float32",
+        MIXED_PRECISION,
+        "Number type of activations; weights stay float32. float16 with a dynamic loss scale.",
+    )
+    _boolean("jit_compile", False, "Compile the step with XLA; slower on a CPU.")
+    _boolean("deterministic_ops", False, "The same bits in every run, where they cost time: on GPUs.")
 
 
 def _string(name: str, default: str | None, text: str) -> None:
@@ -243,7 +260,9 @@ def _integer(name: str, default: int | None, text: str, lower_bound: int) -> Non
     flags.DEFINE_integer(name, default, text, lower_bound=lower_bound, allow_override=True)
 
 
-def _float(name: str, default: float, text: str, **bounds: float) -> None:
+def _float(name: str, default: float | None, text: str, **bounds: float) -> None:
     flags.DEFINE_float(name, default, text, allow_override=True, **bounds)
     # Bounds let a NaN pass: every comparison with it is false.
-    flags.register_validator(name, math.isfinite, message="must be a finite number")
+    flags.register_validator(
+        name, lambda value: value is None or math.isfinite(value), message="must be a finite number"
+    )

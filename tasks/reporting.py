@@ -4,7 +4,6 @@ import dataclasses
 import os
 import sys
 import time
-from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
@@ -12,6 +11,9 @@ from tqdm import tqdm
 
 from keras_bert import files
 from keras_bert.errors import InputError
+from tasks.throughput import Speed
+
+_COUNTS = ("examples", "real_tokens")  # Figures that add up to a speed; the others are averaged.
 
 
 @dataclasses.dataclass
@@ -47,23 +49,42 @@ class Reporter:
         start_step: step the run resumes from; rows of an earlier run beyond it are dropped.
         num_steps: step the run will end at.
         description: the progress bar's title.
+        speed: what the speed is compared with, or None.
+        is_active: False: shows and writes nothing.
 
     Raises:
         InputError: `output_dir` cannot be created.
     """
 
-    def __init__(self, output_dir: str, start_step: int, num_steps: int, description: str):
-        try:
-            os.makedirs(output_dir, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"{output_dir}: cannot be created ({error.strerror}). Choose another one.") from error
+    def __init__(
+        self,
+        output_dir: str,
+        start_step: int,
+        num_steps: int,
+        description: str,
+        *,
+        speed: Speed | None = None,
+        is_active: bool = True,
+    ):
+        self.history = History()
         self._output_dir = output_dir
         self._description = description
-        self.history = History.read(self._path("history.json"), start_step)
+        self._speed = speed
+        self._is_active = is_active
+        if is_active:
+            try:
+                os.makedirs(output_dir, exist_ok=True)
+            except OSError as error:
+                raise InputError(f"{output_dir}: cannot be created ({error.strerror}). Choose another one.") from error
+            self.history = History.read(self._path("history.json"), start_step)
         self._rows: list[np.ndarray] = []
+        self._seconds = 0.0  # That these rows took.
         self._since = time.monotonic()
-        self._bar = tqdm(total=num_steps, initial=start_step, desc=description, unit="step", mininterval=0.5)
-        self._events = tf.summary.create_file_writer(self._path("events"))
+        self._bar = tqdm(
+            total=num_steps, initial=start_step, desc=description, unit="step", mininterval=0.5, disable=not is_active
+        )
+        make_writer = tf.summary.create_file_writer if is_active else lambda path: tf.summary.create_noop_writer()
+        self._events = make_writer(self._path("events"))
 
     def __enter__(self) -> "Reporter":
         return self
@@ -75,25 +96,40 @@ class Reporter:
     def steps(self, names: list[str], values: np.ndarray) -> None:
         """Takes the figures of the steps just done: `values[i, j]` is `names[j]` of the i-th of them."""
         self._rows.append(values)
-        figures = dict(zip(names, values.astype(np.float64).mean(axis=0), strict=True))
-        rate = figures["examples"] * len(values) / max(time.monotonic() - self._since, 1e-9)
+        seconds = time.monotonic() - self._since
+        self._seconds += seconds
         self._since = time.monotonic()
-        self._bar.set_postfix_str(f"loss {figures['loss']:.4f}, {rate:.0f} examples/s", refresh=False)
+        loss = values[:, names.index("loss")].astype(np.float64).mean()
+        rates = self._rates(names, values, seconds)
+        shown = [f"loss {loss:.4f}", f"{rates['examples_per_second']:.0f} examples/s"]
+        if "real_tokens_per_second" in rates:
+            shown.append(f"{rates['real_tokens_per_second']:,.0f} tokens/s")
+        if "share_of_peak" in rates:
+            shown.append(f"{rates['share_of_peak']:.0%} of peak")
+        self._bar.set_postfix_str(", ".join(shown), refresh=False)
         self._bar.update(len(values))
 
-    def record(self, step: int, names: list[str]) -> None:
-        """Closes the interval that ends with `step`: its means go to the history and to TensorBoard."""
-        means = np.concatenate(self._rows).astype(np.float64).mean(axis=0)
-        self._rows = []
-        row = {name: float(mean) for name, mean in zip(names, means, strict=True) if name != "examples"}
-        self.history.training.append({"step": step, **row})
-        self._write_events("train", step, row)
+    def _rates(self, names: list[str], values: np.ndarray, seconds: float) -> dict[str, float]:
+        """Returns `examples_per_second` and, as far as they are known, `real_tokens_per_second`, `share_of_peak`."""
+        sums = dict(zip(names, values.astype(np.float64).sum(axis=0) / max(seconds, 1e-9), strict=True))
+        rates = {f"{name}_per_second": sums[name] for name in _COUNTS if sums[name]}
+        if self._speed is not None and "real_tokens_per_second" in rates:
+            rates["share_of_peak"] = self._speed.share_of_peak(rates["real_tokens_per_second"])
+        return rates
 
-    def complete(self, step: int, evaluate: Callable[[], dict[str, float]] | None) -> None:
-        """Evaluates at a checkpoint's step and saves the report, if that is wanted and not yet in the history."""
-        if evaluate is not None and all(row["step"] != step for row in self.history.evaluations):
-            self.evaluation(step, evaluate())
-            self.save()
+    def record(self, step: int, names: list[str]) -> None:
+        """Closes the interval that ends with `step`: its means go to the history and to TensorBoard.
+
+        Speed goes to TensorBoard alone: the history of a run that was resumed is that of one that was not.
+        """
+        values = np.concatenate(self._rows).astype(np.float64)
+        row = {name: float(mean) for name, mean in zip(names, values.mean(axis=0), strict=True) if name not in _COUNTS}
+        self.history.training.append({"step": step, **row})
+        self._write_events("train", step, {**row, **self._rates(names, values, self._seconds)})
+        self._rows, self._seconds = [], 0.0
+
+    def lacks_evaluation(self, step: int) -> bool:
+        return all(row["step"] != step for row in self.history.evaluations)
 
     def evaluation(self, step: int, figures: dict[str, float]) -> None:
         """Adds an evaluation to the history and to TensorBoard, and shows it above the progress bar."""
@@ -101,11 +137,14 @@ class Reporter:
         self.history.evaluations.append({"step": step, **figures})
         self._write_events("eval", step, figures)
         shown = ", ".join(f"{name} {value:.4f}" for name, value in figures.items())
-        self._bar.write(f"{self._description}: step {step}: {shown}", file=sys.stderr)
+        if self._is_active:
+            self._bar.write(f"{self._description}: step {step}: {shown}", file=sys.stderr)
         self._since = time.monotonic()
 
     def save(self) -> None:
         """Writes history.json and curve.png, and flushes the events."""
+        if not self._is_active:
+            return
         self._events.flush()
         self.history.write(self._path("history.json"))
         write_curve(self.history, self._path("curve.png"), self._description)

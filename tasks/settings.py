@@ -7,8 +7,11 @@ import numpy as np
 
 # Where and how fast a training runs, not what it computes.
 CHANGEABLE = frozenset(
-    {"eval_batch_size", "save_checkpoints_steps", "distribution_strategy", "num_gpus", "jit_compile"}
-)
+    {
+        "eval_batch_size", "save_checkpoints_steps", "distribution_strategy", "num_gpus", "tpu", "jit_compile",
+        "deterministic_ops", "spike_factor",
+    }
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -19,25 +22,32 @@ class TrainingSettings:
         train_batch_size, eval_batch_size: examples of a step, over all devices.
         learning_rate: the peak.
         optimizer: name of a profile of `tasks.optimization`.
+        layer_decay: factor of the learning rate from each encoder layer to the one below.
         gradient_accumulation_steps: parts that a batch is computed in.
         save_checkpoints_steps: steps between checkpoints.
         random_seed: seed of new weights, the order of the data, and dropout.
-        distribution_strategy, num_gpus: as in `tasks.strategy.build_strategy`.
+        spike_factor: multiple of its running median at which the loss stops the training; 0: none.
+        distribution_strategy, num_gpus, tpu: as in `tasks.strategy.build_strategy`.
         mixed_precision: as in `tasks.strategy.set_mixed_precision`.
         jit_compile: whether to compile the step with XLA.
+        deterministic_ops: whether TensorFlow may use deterministic operations only.
     """
 
     train_batch_size: int = 32
     eval_batch_size: int = 8
     learning_rate: float = 5e-5
     optimizer: str = "bert-2018"
+    layer_decay: float = 1.0
     gradient_accumulation_steps: int = 1
     save_checkpoints_steps: int = 1000
     random_seed: int = 12345
+    spike_factor: float = 0.0
     distribution_strategy: str = "one_device"
     num_gpus: int | None = None
+    tpu: str | None = None
     mixed_precision: str = "float32"
     jit_compile: bool = False
+    deterministic_ops: bool = False
 
 
 def identify(

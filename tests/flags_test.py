@@ -117,10 +117,10 @@ def test_help_lists_own_and_shared_flags(call, as_script, option):
         assert f"\n  --{flag}: " in done.stdout
     for flag in ("num_train_steps", "num_train_epochs", "distribution_strategy", "mixed_precision", "[no]jit_compile"):
         assert f"\n  --{flag}: " in done.stdout
-    assert "one_device|mirrored" in done.stdout
+    assert "<one_device|mirrored>" in done.stdout  # A command for several machines says so.
     assert "--tpu" not in done.stdout
     text = " ".join(done.stdout.split())
-    assert "the masked-LM and next-sentence heads start anew" in text
+    assert "whose encoder and pre-training heads are trained further" in text
     assert "all weights are random: --preset gives the sizes only" in text
     assert "one token a line." in text and "one token a line; default" not in text
 
@@ -134,7 +134,11 @@ WRONG = {
     "--learning_rate=-1": "--learning_rate=-1",
     "--num_train_epochs=0": "must be greater than 0",
     "--warmup_proportion=1.5": "--warmup_proportion=1.5",
-    "--optimizer=sgd": "<bert-2018|adamw>",
+    "--optimizer=sgd": "<bert-2018|adamw|lamb>",
+    "--layer_decay=0": "must be greater than 0",
+    "--layer_decay=1.5": "--layer_decay=1.5",
+    "--spike_factor=inf": "--spike_factor=inf: must be a finite number",
+    "--mixed_precision=float64": "<float32|bfloat16|float16>",
     "--distribution_strategy=tpu": "<one_device|mirrored>",
 }
 
@@ -225,8 +229,23 @@ def test_the_flags_of_a_training_are_its_settings(monkeypatch):
     for kind in ("_string", "_boolean", "_enum", "_integer", "_float"):
         define = lambda name, default, *_, **__: defaults.update({name: default})  # noqa: E731
         monkeypatch.setattr(task_flags, kind, define)
+    monkeypatch.setattr(task_flags.flags, "register_validator", lambda *_, **__: None)
     task_flags.define_training()
-    task_flags.define_distribution()
+    task_flags.define_distribution(several_machines=True)
     fields = {field.name: field.default for field in dataclasses.fields(TrainingSettings)}
     assert defaults == fields
     assert CHANGEABLE < set(fields)
+
+
+def test_the_choices_are_those_of_the_code():
+    """The flags' module must not import TensorFlow, so that it repeats them."""
+    from tasks.optimization import PROFILES
+    from tasks.strategy import build_strategy, set_mixed_precision
+
+    assert set(task_flags.OPTIMIZERS) == set(PROFILES)
+    with pytest.raises(ValueError) as error:
+        set_mixed_precision("float8")
+    assert ", ".join(task_flags.MIXED_PRECISION) in str(error.value)
+    with pytest.raises(ValueError) as error:
+        build_strategy("two_devices")
+    assert all(f"'{name}'" in str(error.value) for name in task_flags.DISTRIBUTION_STRATEGIES)

@@ -232,6 +232,7 @@ def test_what_a_run_leaves(tmp_path, capfd):
     [events] = glob.glob(str(tmp_path / "run" / "events" / "*"))
     tags = {value.tag for event in tf.compat.v1.train.summary_iterator(events) for value in event.summary.value}
     assert {"train/loss", "train/learning_rate", "train/token_loss", "eval/loss", "eval/token_accuracy"} <= tags
+    assert "train/examples_per_second" in tags and "train/real_tokens_per_second" not in tags  # No padding mask here.
     error_output = capfd.readouterr().err
     assert "toy: 100%" in error_output and "examples/s" in error_output and "toy: step 10: loss" in error_output
     assert trainer._train.experimental_get_tracing_count() == 1  # One trace, whatever the number of steps a call.
@@ -240,14 +241,6 @@ def test_what_a_run_leaves(tmp_path, capfd):
 def test_refusals(tmp_path):
     with pytest.raises(InputError, match="training data ended after step 3"):
         build_trainer(tmp_path / "a").fit(lambda start: dataset(48, 16), 5)
-    poisoned = lambda start: dataset(48, 16).map(  # noqa: E731
-        lambda features, labels: (features, {**labels, "weights": labels["weights"] / 0.0})
-    )
-    with pytest.raises(InputError, match="diverged at step 3: loss nan"):
-        build_trainer(tmp_path / "b").fit(
-            lambda start: dataset(48, 16).take(2).concatenate(poisoned(start)), 5, save_checkpoints_steps=2
-        )
-    assert build_trainer(tmp_path / "b").restore() == 2
     with pytest.raises(InputError, match="16 examples, cannot be split into gradient_accumulation_steps=5"):
         build_trainer(tmp_path / "c", gradient_accumulation_steps=5).fit(repeated, 1)
     (tmp_path / "file").write_text("")
@@ -259,15 +252,7 @@ def test_refusals(tmp_path):
         trainer.fit(repeated, 1)
 
 
-def test_strategies():
-    assert build_strategy("one_device").num_replicas_in_sync == 1
-    if not tf.config.list_logical_devices("GPU"):
-        with pytest.raises(InputError, match="--num_gpus=1: TensorFlow finds 0"):
-            build_strategy("mirrored", num_gpus=1)
-    with pytest.raises(ValueError, match="Received: 'tpu'"):
-        build_strategy("tpu")
-    with pytest.raises(ValueError, match="Received: 'float16'"):
-        set_mixed_precision("float16")
+def test_an_optimizer_of_another_scope_is_refused():
     optimizer = keras.optimizers.SGD(0.1)
     with pytest.raises(ValueError, match="inside `strategy.scope"):
         Trainer(build_model(), optimizer, ToyObjective(), output_dir="", strategy=build_strategy("one_device"))

@@ -1,9 +1,11 @@
 """The stages of `bert-pretrain`: check the records, train, evaluate, save the preset."""
 
 import dataclasses
+import itertools
 import os
 import time
 
+import tensorflow as tf
 from tqdm import tqdm
 
 from keras_bert.backbone import BertBackbone
@@ -11,15 +13,16 @@ from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.files import atomic_path, expand_files, read_json, write_json
 from keras_bert.tokenizer import BertTokenizer
-from keras_bert.weights import read_bert_config
-from tasks.build_trainer import build_trainer
+from keras_bert.weights import read_bert_config, read_tokenizer
+from tasks.build_trainer import build_trainer, prepare_devices
 from tasks.checkpoints import keep_settings
 from tasks.pretraining.data import make_eval_dataset, train_dataset_maker
 from tasks.pretraining.losses import PretrainingObjective
 from tasks.pretraining.metrics import perplexity, unigram_accuracy
-from tasks.pretraining.model import build_pretrainer
+from tasks.pretraining.model import BertPretrainer, build_pretrainer
 from tasks.records import RecordStatistics, scan_records
 from tasks.settings import CHANGEABLE, TrainingSettings, identify
+from tasks.throughput import Speed, find_peak, pretraining_flops_per_token
 from tasks.training import Trainer
 
 PRESET_DIRECTORY = "preset"
@@ -39,9 +42,12 @@ class Settings(TrainingSettings):
         preset: name or directory of the architecture; its weights are not loaded.
         bert_config_file: JSON file of the architecture, in the place of `preset`.
         num_layers, hidden_dim, num_heads, intermediate_dim: replace the architecture's sizes.
-        init_checkpoint: preset, name or directory, whose encoder training starts from; gives the architecture too.
+        init_checkpoint: preset, name or directory of any format, from whose encoder and heads training starts; gives
+            the architecture too.
         max_seq_length, max_predictions_per_seq: lengths with which the data was created.
         do_train, do_eval: the stages; at least one.
+        use_next_sentence: False: the masked-LM loss alone.
+        peak_tflops: what a device can do, in 10^12 operations a second; None: measured.
         max_eval_steps: batches an evaluation looks at; None: all.
         num_train_steps, num_warmup_steps: as in `build_optimizer`.
 
@@ -65,6 +71,8 @@ class Settings(TrainingSettings):
     max_predictions_per_seq: int = 20
     do_train: bool = False
     do_eval: bool = False
+    use_next_sentence: bool = True
+    peak_tflops: float | None = None
     max_eval_steps: int | None = None
     num_train_steps: int = 100000
     num_warmup_steps: int = 10000
@@ -94,16 +102,17 @@ class Settings(TrainingSettings):
 # Stages and paths; of what the paths name, content is compared in their place.
 _CHANGEABLE = CHANGEABLE | {
     "input_file", "eval_input_file", "output_dir", "vocab_file", "preset", "bert_config_file", "init_checkpoint",
-    "do_train", "do_eval", "max_eval_steps",
+    "do_train", "do_eval", "max_eval_steps", "peak_tflops",
 }  # fmt: skip
 
 
 def run_stages(settings: Settings) -> dict:
     """Trains and evaluates, or one of them; see `tasks.pretraining.run.pretrain`."""
+    strategy = prepare_devices(settings)
     tokenizer = BertTokenizer(settings.vocab_file, lowercase=settings.do_lower_case)
     train_files = expand_files(settings.input_file)
     eval_files = expand_files(settings.eval_input_file) if settings.do_eval else []
-    trainer = _build_trainer(tokenizer.vocabulary_size(), settings)
+    trainer = _build_trainer(tokenizer, settings, strategy)
     train_records = _scan(train_files, tokenizer, settings)
     metrics = {}
     evaluation = None
@@ -111,17 +120,24 @@ def run_stages(settings: Settings) -> dict:
         eval_records = _scan(eval_files, tokenizer, settings)
         metrics["unigram_accuracy"] = unigram_accuracy(train_records.answer_counts, eval_records.answer_counts)
         evaluation = _Evaluation(trainer, eval_files, eval_records.num_records, settings)
+    writes = trainer.workers.is_chief
     if settings.do_train:
-        keep_settings(settings.output_dir, _identity(trainer.model.backbone, tokenizer, train_records, settings))
+        identity = _identity(trainer.model.backbone, tokenizer, train_records, settings)
+        keep_settings(settings.output_dir, identity, writes=writes)
     elif not trainer.restore():
         raise InputError(f"{settings.output_dir}: no checkpoint to evaluate. Train first, with --do_train.")
-    write_json(os.path.join(settings.output_dir, FLAGS_FILE), dict(sorted(dataclasses.asdict(settings).items())))
+    if writes:
+        write_json(os.path.join(settings.output_dir, FLAGS_FILE), dict(sorted(dataclasses.asdict(settings).items())))
     if settings.do_train:
         metrics.update(_train(trainer, train_files, train_records, evaluation, settings))
-        _save_preset(trainer.model.backbone, tokenizer, settings.output_dir)
     if evaluation is not None:
         metrics.update(evaluation.figures or evaluation())
-    return _write_metrics(metrics, settings.output_dir)
+    if writes:
+        if settings.do_train:
+            _save_preset(trainer.model, tokenizer, settings.output_dir)
+        metrics = _write_metrics(metrics, settings.output_dir)
+    trainer.workers.wait()
+    return metrics
 
 
 def _identity(backbone: BertBackbone, tokenizer: BertTokenizer, records: RecordStatistics, settings: Settings) -> dict:
@@ -179,21 +195,45 @@ def read_architecture(settings: Settings, vocabulary_size: int) -> BertConfig:
     return config
 
 
-def _build_trainer(vocabulary_size: int, settings: Settings) -> Trainer:
-    config = read_architecture(settings, vocabulary_size)
+def check_vocabulary(settings: Settings, pieces: list[str]) -> None:
+    """Checks that `vocab_file` and `do_lower_case` are what the weights of `init_checkpoint` were trained with.
+
+    Args:
+        settings: with `init_checkpoint`.
+        pieces: of `vocab_file`.
+
+    Raises:
+        InputError: the checkpoint says otherwise; one without a vocabulary says nothing.
+    """
+    held = read_tokenizer(settings.init_checkpoint, settings.do_lower_case)
+    if held is None or held["vocabulary"] == pieces:
+        return
+    pairs = enumerate(itertools.zip_longest(pieces, held["vocabulary"], fillvalue=""), start=1)
+    number, (ours, theirs) = next((number, pair) for number, pair in pairs if pair[0] != pair[1])
+    raise InputError(
+        f"{settings.vocab_file}:{number}: {ours!r}, but the vocabulary of --init_checkpoint={settings.init_checkpoint} "
+        f"has {theirs!r} there. Create the data with the vocabulary that belongs to the weights."
+    )
+
+
+def _build_trainer(tokenizer: BertTokenizer, settings: Settings, strategy: tf.distribute.Strategy) -> Trainer:
+    config = read_architecture(settings, tokenizer.vocabulary_size())
+    if settings.init_checkpoint:
+        check_vocabulary(settings, tokenizer.get_vocabulary())
 
     def build_model():
         if settings.init_checkpoint:
-            return build_pretrainer(BertBackbone.from_preset(settings.init_checkpoint))
-        return build_pretrainer(BertBackbone(**config.to_dict()))
+            return BertPretrainer.from_preset(settings.init_checkpoint)
+        return build_pretrainer(BertBackbone(**config.to_dict()), settings.use_next_sentence)
 
     return build_trainer(
         settings,
         build_model,
-        PretrainingObjective(),
+        PretrainingObjective(settings.use_next_sentence),
         output_dir=settings.output_dir,
         num_train_steps=settings.num_train_steps,
         num_warmup_steps=settings.num_warmup_steps,
+        strategy=strategy,
     )
 
 
@@ -215,25 +255,38 @@ def _train(
         random_seed=settings.random_seed,
         **settings.lengths,
     )
-    first_step = trainer.restore()
+    steps = settings.num_train_steps - trainer.restore()
+    speed = _speed(trainer, records, settings) if steps > 0 else None
     start = time.monotonic()
     trainer.fit(
         make_dataset,
         settings.num_train_steps,
         save_checkpoints_steps=settings.save_checkpoints_steps,
         evaluate=evaluation,
+        speed=speed,
         description="pre-training",
     )
     figures = {"train_records": records.num_records, "train_steps": settings.num_train_steps}
-    steps = settings.num_train_steps - first_step
     if steps > 0:
         seconds = time.monotonic() - start - (evaluation.seconds if evaluation else 0.0)
         examples_per_second = steps * settings.train_batch_size / seconds
         figures["train_seconds"] = round(seconds, 1)
         figures["examples_per_second"] = round(examples_per_second, 1)
-        tokens_per_example = records.num_real_tokens / records.num_records
-        figures["real_tokens_per_second"] = round(examples_per_second * tokens_per_example)
+        tokens_per_second = examples_per_second * records.num_real_tokens / records.num_records
+        figures["real_tokens_per_second"] = round(tokens_per_second)
+        if speed is not None:
+            figures["share_of_peak"] = speed.share_of_peak(tokens_per_second)
+            figures["peak_tflops"] = round(speed.peak_flops / 1e12, 3)
+            figures["peak_source"] = speed.peak_source
     return figures
+
+
+def _speed(trainer: Trainer, records: RecordStatistics, settings: Settings) -> Speed | None:
+    peak = find_peak(trainer.strategy, settings.peak_tflops, settings.mixed_precision)
+    if peak is None:
+        return None
+    per_example = (records.num_real_tokens / records.num_records, records.answer_counts.sum() / records.num_records)
+    return Speed(pretraining_flops_per_token(trainer.model.backbone.bert_config, *per_example), *peak)
 
 
 class _Evaluation:
@@ -251,12 +304,13 @@ class _Evaluation:
     def __call__(self) -> dict[str, float]:
         start = time.monotonic()
         figures = self._trainer.evaluate(self._dataset, self._max_steps)
+        figures.setdefault("masked_lm_loss", figures["loss"])  # A loss of one part has no other name.
         self.figures = {**figures, "perplexity": perplexity(figures["masked_lm_loss"])}
         self.seconds += time.monotonic() - start
         return self.figures
 
 
-def _save_preset(backbone: BertBackbone, tokenizer: BertTokenizer, output_dir: str) -> None:
+def _save_preset(model: BertPretrainer, tokenizer: BertTokenizer, output_dir: str) -> None:
     with atomic_path(os.path.join(output_dir, PRESET_DIRECTORY)) as temporary:
-        backbone.save_to_preset(temporary)
+        model.save_to_preset(temporary)
         tokenizer.save_to_preset(temporary)

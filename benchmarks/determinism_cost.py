@@ -1,0 +1,123 @@
+"""What `--deterministic_ops` costs: time of a pre-training step with it, relative to without.
+
+    .venv/bin/python benchmarks/determinism_cost.py
+
+One model and one batch shape, in two processes, since TensorFlow cannot switch it off again; they take turns, and each
+round gives one ratio. Printed: the median of the rounds and their range.
+"""
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+from absl import flags
+from machine import describe_machine
+
+from tasks import flags as task_flags
+
+FLAGS = flags.FLAGS
+
+flags.DEFINE_integer("num_layers", 4, "Layers of the encoder.", lower_bound=1)
+flags.DEFINE_integer("hidden_dim", 256, "Width of the encoder.", lower_bound=1)
+flags.DEFINE_integer("batch_size", 32, "Instances of a step, of 128 tokens with 20 masked.", lower_bound=1)
+flags.DEFINE_integer("steps", 5, "Steps of a round.", lower_bound=1)
+flags.DEFINE_integer("rounds", 7, "Rounds, each with both in turn.", lower_bound=1)
+flags.DEFINE_enum("worker", None, ["plain", "deterministic"], "What the benchmark's own processes are started with.")
+
+_LENGTH, _PREDICTIONS, _VOCABULARY = 128, 20, 30522
+
+
+def build_round():
+    """Returns a call that does the steps of a round and returns their seconds."""
+    import numpy as np
+    import tensorflow as tf
+
+    from keras_bert.backbone import BertBackbone
+    from tasks.build_trainer import build_trainer
+    from tasks.pretraining.losses import PretrainingObjective
+    from tasks.pretraining.model import build_pretrainer
+    from tasks.settings import TrainingSettings
+
+    settings = TrainingSettings(deterministic_ops=FLAGS.worker == "deterministic")
+    sizes = {
+        "vocabulary_size": _VOCABULARY,
+        "num_layers": FLAGS.num_layers,
+        "num_heads": max(1, FLAGS.hidden_dim // 64),
+        "hidden_dim": FLAGS.hidden_dim,
+        "intermediate_dim": 4 * FLAGS.hidden_dim,
+    }
+    rng = np.random.default_rng(0)
+    shape, masked = (FLAGS.batch_size, _LENGTH), (FLAGS.batch_size, _PREDICTIONS)
+    features = {
+        "token_ids": rng.integers(0, _VOCABULARY, shape).astype("int32"),
+        "segment_ids": np.zeros(shape, "int32"),
+        "padding_mask": np.ones(shape, "int32"),
+        "mask_positions": np.tile(np.arange(1, _PREDICTIONS + 1, dtype="int32"), (FLAGS.batch_size, 1)),
+    }
+    labels = {
+        "mask_ids": rng.integers(0, _VOCABULARY, masked).astype("int32"),
+        "mask_weights": np.ones(masked, "float32"),
+        "next_sentence_labels": rng.integers(0, 2, FLAGS.batch_size).astype("int32"),
+    }
+    trainer = build_trainer(
+        settings,
+        lambda: build_pretrainer(BertBackbone(**sizes)),
+        PretrainingObjective(),
+        output_dir=tempfile.gettempdir(),
+        num_train_steps=1000,
+        num_warmup_steps=100,
+    )
+    step = tf.function(lambda: trainer.strategy.run(trainer.train_step, args=(features, labels)), autograph=False)
+    step()
+
+    def run() -> float:
+        start = time.perf_counter()
+        for _ in range(FLAGS.steps):
+            step()["loss"].numpy()
+        return time.perf_counter() - start
+
+    return run
+
+
+def serve() -> None:
+    """Prints a line when ready, and the seconds of a round for each line read."""
+    run = build_round()
+    print("ready", flush=True)
+    for _ in sys.stdin:
+        print(run(), flush=True)
+
+
+def main(argv: list[str]) -> None:
+    """Prints the cost."""
+    del argv
+    if FLAGS.worker:
+        serve()
+        return
+    given = [f"--{name}={getattr(FLAGS, name)}" for name in ("num_layers", "hidden_dim", "batch_size", "steps")]
+    processes = {}
+    for worker in ("plain", "deterministic"):
+        command = [sys.executable, os.path.abspath(__file__), f"--worker={worker}", *given]
+        processes[worker] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        processes[worker].stdout.readline()
+    seconds = {worker: [] for worker in processes}
+    for _ in range(FLAGS.rounds):
+        for worker, process in processes.items():
+            print(file=process.stdin, flush=True)
+            seconds[worker].append(float(process.stdout.readline()))
+    for process in processes.values():
+        process.stdin.close()
+        process.wait()
+    ratios = [one / other for one, other in zip(seconds["deterministic"], seconds["plain"], strict=True)]
+    print(describe_machine())
+    print(
+        f"a step of {FLAGS.num_layers} layers of {FLAGS.hidden_dim}, batch {FLAGS.batch_size} x {_LENGTH}: "
+        f"{statistics.median(seconds['plain']) / FLAGS.steps:.3f} s; with --deterministic_ops "
+        f"{statistics.median(ratios):.2f} times that (rounds: {min(ratios):.2f} to {max(ratios):.2f})"
+    )
+
+
+if __name__ == "__main__":
+    task_flags.run(main)

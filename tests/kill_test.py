@@ -1,0 +1,132 @@
+"""Ten trainings, each killed by SIGKILL at random moments and during a checkpoint's writing, end like one never killed.
+
+Run as a script (`kill_test.py DIRECTORY`) it forks them: TensorFlow is imported once.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+RUNS, STEPS, SAVE_STEPS = 10, 24, 2
+
+
+def train(directory: str) -> None:
+    """Trains to the end, from where an earlier call was killed, and writes the final state."""
+    import tensorflow as tf
+    from toy_pretraining import batches, build_trainer
+
+    tf.config.experimental.enable_op_determinism()
+    trainer = build_trainer(directory, dropout=0.1, random_seed=7, num_steps=STEPS)
+    history = trainer.fit(batches, STEPS, steps_per_call=1, save_checkpoints_steps=SAVE_STEPS)
+    variables = [*trainer.model.weights, *trainer.optimizer.variables, trainer.step]
+    np.savez(os.path.join(directory, "state.npz"), *[variable.numpy() for variable in variables])
+    with open(os.path.join(directory, "losses.json"), "w") as file:
+        json.dump([row["loss"] for row in history.training], file)
+
+
+def start(directory: str) -> int:
+    """Forks a training, which leaves a line at its start, and returns its process."""
+    process = os.fork()
+    if process:
+        return process
+    try:
+        with open(os.path.join(directory, "log.txt"), "a") as log:
+            os.dup2(log.fileno(), 1)
+            os.dup2(log.fileno(), 2)
+        train(directory)
+        os._exit(0)
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+        os._exit(1)
+
+
+def write_has_begun(directory: str, finished: int) -> bool:
+    """Whether a checkpoint is being written, with `finished` or more before it."""
+    try:
+        names = os.listdir(os.path.join(directory, "checkpoints"))
+    except FileNotFoundError:
+        return False
+    steps = [int(name[5:-6]) for name in names if name.startswith("ckpt-") and name.endswith(".index")]
+    return max(steps, default=0) >= finished and any("temp" in name for name in names)
+
+
+def has_finished(directory: str, step: int) -> bool:
+    """Whether the checkpoint of a step or a later one is there."""
+    try:
+        names = os.listdir(os.path.join(directory, "checkpoints"))
+    except FileNotFoundError:
+        return False
+    return any(name.endswith(".index") and int(name[5:-6]) >= step for name in names if name.startswith("ckpt-"))
+
+
+def kill(directory: str, process: int, rng: random.Random, in_write: bool) -> str:
+    """Waits for a random moment of the training, kills it, and says what it was doing."""
+    step = rng.randrange(0, STEPS - SAVE_STEPS)
+    reached = write_has_begun if in_write else has_finished
+    while not reached(directory, step):
+        done, status = os.waitpid(process, os.WNOHANG)
+        if done:
+            return f"ended with {status} before step {step}"
+        time.sleep(0.0002)
+    time.sleep(rng.uniform(0.0, 0.004 if in_write else 0.1))
+    os.kill(process, signal.SIGKILL)
+    _, status = os.waitpid(process, 0)
+    names = os.listdir(os.path.join(directory, "checkpoints"))
+    writing = any("temp" in name for name in names)
+    return f"killed {status} {'writing' if writing else 'training'}: {' '.join(sorted(names))}"
+
+
+def main(directory: str) -> None:
+    import tensorflow as tf  # noqa: F401  Before the first fork.
+    import toy_pretraining  # noqa: F401
+
+    rng = random.Random(20)
+    undisturbed = os.path.join(directory, "undisturbed")
+    os.mkdir(undisturbed)
+    _, status = os.waitpid(start(undisturbed), 0)
+    assert status == 0
+    events = []
+    for run in range(RUNS):
+        here = os.path.join(directory, str(run))
+        os.mkdir(here)
+        for number in range(1 + run % 2):
+            events.append(kill(here, start(here), rng, in_write=(run + number) % 2 == 0))
+        _, status = os.waitpid(start(here), 0)
+        assert status == 0, run
+    with open(os.path.join(directory, "events.json"), "w") as file:
+        json.dump(events, file)
+
+
+@pytest.mark.slow
+def test_killed_runs_end_bit_identical(tmp_path):
+    environment = dict(os.environ, PYTHONPATH=os.getcwd(), TF_CPP_MIN_LOG_LEVEL="3")
+    done = subprocess.run([sys.executable, __file__, str(tmp_path)], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    with open(tmp_path / "events.json") as file:
+        events = json.load(file)
+    print("\n".join(events))
+    assert len(events) == RUNS + RUNS // 2 and all(event.startswith("killed 9 ") for event in events)
+    assert sum("writing" in event for event in events) >= 3 and sum("training" in event for event in events) >= 3
+    expected = np.load(tmp_path / "undisturbed" / "state.npz")
+    losses = (tmp_path / "undisturbed" / "losses.json").read_text()
+    for run in range(RUNS):
+        state = np.load(tmp_path / str(run) / "state.npz")
+        assert state.files == expected.files
+        for name in expected.files:
+            np.testing.assert_array_equal(state[name], expected[name])
+        assert (tmp_path / str(run) / "losses.json").read_text() == losses
+        left = sorted(os.listdir(tmp_path / str(run) / "checkpoints"))
+        assert left == sorted(os.listdir(tmp_path / "undisturbed" / "checkpoints")) and len(left) == 7
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
