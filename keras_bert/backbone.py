@@ -32,10 +32,13 @@ class BertBackbone(keras_nlp.models.Backbone):
 
     Args:
         vocabulary_size, num_layers, num_heads, hidden_dim, intermediate_dim, activation, dropout,
-        attention_dropout, max_sequence_length, num_segments, layer_norm_epsilon, initializer_range: as in
+        attention_dropout, max_sequence_length, num_segments, layer_norm_epsilon, initializer_range, attention: as in
             `BertConfig`.
         layout: str, how tokens are laid out inside. `"rectangular"` has static shapes. `"unpadded"` computes real
             tokens only and returns zeros at padding: same answers, less work, shapes that follow the data.
+            `"packed"` takes several examples in a sequence: `padding_mask` holds 1 at the tokens of the first, 2 at
+            those of the second behind it, 0 at padding. Each is encoded as if it were alone. `pooled_output` is then
+            the first example's; `sequence_output` has the others' [CLS]. With one example it equals `"rectangular"`.
         dtype: a Keras dtype policy or its name, e.g. `"mixed_bfloat16"`.
         name, trainable: as in `keras.Model`.
 
@@ -63,6 +66,7 @@ class BertBackbone(keras_nlp.models.Backbone):
         num_segments: int = 2,
         layer_norm_epsilon: float = 1e-12,
         initializer_range: float = 0.02,
+        attention: str = "bidirectional",
         layout: str = "rectangular",
         dtype=None,
         name: str | None = None,
@@ -71,6 +75,7 @@ class BertBackbone(keras_nlp.models.Backbone):
         config = BertConfig(
             vocabulary_size, num_layers, num_heads, hidden_dim, intermediate_dim, activation, dropout,
             attention_dropout, max_sequence_length, num_segments, layer_norm_epsilon, initializer_range,
+            attention,
         )  # fmt: skip
         _say_if_onednn_is_off()
 
@@ -81,7 +86,7 @@ class BertBackbone(keras_nlp.models.Backbone):
             "initializer_range": initializer_range,
             "dtype": dtype,
         }
-        token_layout = TokenLayout(layout, dtype=dtype, name="token_layout")
+        token_layout = TokenLayout(layout, attention, dtype=dtype, name="token_layout")
         embeddings = BertEmbeddings(
             vocabulary_size, hidden_dim, max_sequence_length, num_segments, name="embeddings", **common
         )

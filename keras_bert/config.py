@@ -8,6 +8,7 @@ from keras_bert.errors import InputError
 from keras_bert.files import read_json, write_json
 
 ACTIVATIONS = ("gelu_tanh", "gelu", "relu", "tanh", "linear")
+ATTENTIONS = ("bidirectional", "left_to_right")
 
 # google-research/bert's `bert_config.json` and Hugging Face's `config.json` share these names.
 _FOREIGN_TO_OURS = {
@@ -71,6 +72,8 @@ class BertConfig:
         num_segments: int, rows of the segment table.
         layer_norm_epsilon: float.
         initializer_range: float, standard deviation of the truncated normal that starts kernels and tables.
+        attention: str, `"bidirectional"`, or `"left_to_right"` for the paper's ablation (section 5.1, table 5), in
+            which no token attends to later ones.
 
     Raises:
         InputError: a value is out of its range.
@@ -88,6 +91,7 @@ class BertConfig:
     num_segments: int = 2
     layer_norm_epsilon: float = 1e-12
     initializer_range: float = 0.02
+    attention: str = "bidirectional"
 
     def __post_init__(self):
         for name in ("vocabulary_size", "num_layers", "num_heads", "hidden_dim", "intermediate_dim",
@@ -102,6 +106,8 @@ class BertConfig:
             )
         if self.activation not in ACTIVATIONS:
             raise InputError(f"`activation` must be one of {', '.join(ACTIVATIONS)}. Received: {self.activation!r}")
+        if self.attention not in ATTENTIONS:
+            raise InputError(f"`attention` must be one of {', '.join(ATTENTIONS)}. Received: {self.attention!r}")
         attention_dropout = self.dropout if self.attention_dropout is None else self.attention_dropout
         for name, value in (("dropout", self.dropout), ("attention_dropout", attention_dropout)):
             if not _is_number(value) or not 0 <= value < 1:
@@ -151,15 +157,28 @@ class BertConfig:
             raise InputError(f"{path}: {error}") from error
 
     def to_json_file(self, path: str) -> None:
-        """Writes what `from_json_file` reads: google-research/bert's form, or Hugging Face's for the erf gelu."""
+        """Writes what `from_json_file` reads: google-research/bert's form, or Hugging Face's for the erf gelu.
+
+        Raises:
+            InputError: the attention goes left to right, which neither can say.
+        """
         at_hugging_face = self.activation not in _ACTIVATION_AT_GOOGLE.values()
         write_json(path, self.to_hugging_face() if at_hugging_face else self._to_foreign(_ACTIVATION_AT_GOOGLE))
 
     def to_hugging_face(self) -> dict:
-        """Returns what Hugging Face's `config.json` says of the encoder, `model_type` included."""
+        """Returns what Hugging Face's `config.json` says of the encoder, `model_type` included.
+
+        Raises:
+            InputError: as `to_json_file`.
+        """
         return {"model_type": "bert", **self._to_foreign(_ACTIVATION_AT_HUGGING_FACE)}
 
     def _to_foreign(self, activations: dict[str, str]) -> dict:
+        if self.attention != "bidirectional":
+            raise InputError(
+                f"google-research/bert's and Hugging Face's BERT attend both ways. Received: attention="
+                f"{self.attention!r}. Keep such a model in our own format."
+            )
         values = {theirs: getattr(self, ours) for theirs, ours in _FOREIGN_TO_OURS.items()}
         values["hidden_act"] = next(name for name, ours in activations.items() if ours == self.activation)
         if self.attention_dropout is None:

@@ -1,6 +1,7 @@
 """What sits on top of the encoder: pooler, masked-LM, next-sentence and classification heads.
 
-Shapes: B batch, S sequence, P masked positions, H hidden, V vocabulary. Logits are float32 under every dtype policy.
+Shapes: B batch, S sequence, P masked positions, K examples of a packed sequence, H hidden, V vocabulary. Logits are
+float32 under every dtype policy.
 """
 
 import keras
@@ -59,13 +60,30 @@ class MaskedLMHead(keras.layers.Layer):
         self.built = True
 
     def call(self, sequence_output, mask_positions):
-        batch, sequence, hidden_dim = ops.shape(sequence_output)
-        starts = ops.arange(batch, dtype="int32")[:, None] * sequence
-        places = ops.reshape(ops.cast(mask_positions, "int32") + starts, (-1,))
-        rows = ops.take(ops.reshape(sequence_output, (-1, hidden_dim)), places, axis=0)  # [B * P, H]
+        rows = _rows_at(sequence_output, mask_positions)  # [B * P, H]
         rows = self.transform_layer_norm(self.transform_dense(rows))
         logits = ops.cast(self.token_embedding(rows, reverse=True), "float32") + ops.cast(self.output_bias, "float32")
-        return ops.reshape(logits, (batch, ops.shape(mask_positions)[1], self.token_embedding.input_dim))
+        return ops.reshape(logits, (*ops.shape(mask_positions), self.token_embedding.input_dim))
+
+
+@keras.saving.register_keras_serializable(package="keras_bert")
+class TakePositions(keras.layers.Layer):
+    """Picks positions of each sequence: `sequence_output` (B, S, H), `positions` int32 (B, K) to (B, K, H)."""
+
+    def call(self, sequence_output, positions):
+        rows = _rows_at(sequence_output, positions)
+        return ops.reshape(rows, (*ops.shape(positions), sequence_output.shape[-1]))
+
+    def compute_output_spec(self, sequence_output, positions):
+        return keras.KerasTensor((*positions.shape, sequence_output.shape[-1]), dtype=sequence_output.dtype)
+
+
+def _rows_at(sequence_output, positions):
+    """The representations `[B * K, H]` at positions `[B, K]` within each sequence."""
+    batch, sequence, hidden_dim = ops.shape(sequence_output)
+    starts = ops.arange(batch, dtype="int32")[:, None] * sequence
+    places = ops.reshape(ops.cast(positions, "int32") + starts, (-1,))
+    return ops.take(ops.reshape(sequence_output, (-1, hidden_dim)), places, axis=0)
 
 
 def pooler(hidden_dim: int, initializer_range: float, dtype=None) -> keras.layers.Dense:

@@ -6,10 +6,9 @@ to know which rows form a sequence. A layout answers that, and is all that chang
 - `rectangular`: every position is a row, T = B * S. Static shapes: TPU and XLA.
 - `unpadded`: only real tokens are rows, T = number of real tokens; attention runs on the batch trimmed to its
   longest sequence. Shapes follow the data: CPU and GPU serving and training.
-
-A third layout, several examples in one row, needs a block-diagonal `attention_bias` of shape `[B, 1, S, S]`, positions
-that restart, and one first row an example: all three are asked of the layout (`attention_bias`, `add_positions`,
-`first_rows`), so that it is one more class here and nothing else in the encoder changes.
+- `packed`: as rectangular, but a sequence holds several examples, each of which attends to itself alone and counts
+  its positions from 0 (Krell et al. 2021, "Efficient Sequence Packing without Cross-contamination"). The padding mask
+  holds the number of each token's example, 1, 2, ... Static shapes, little padding: pre-training.
 
 Layouts are named tuples of tensors, so that Keras passes them between layers as it passes tensors.
 """
@@ -19,9 +18,11 @@ from typing import NamedTuple
 import keras
 from keras import ops
 
+from keras_bert.config import ATTENTIONS
+
 # google-research/bert modeling.py:712. Far from float16's limit (65504), and exp(-10000) is 0 in every float type.
 MASKED_SCORE = -10000.0
-LAYOUTS = ("rectangular", "unpadded")
+LAYOUTS = ("rectangular", "unpadded", "packed")
 
 
 class RectangularLayout(NamedTuple):
@@ -56,11 +57,32 @@ class RectangularLayout(NamedTuple):
         return self.unflatten(rows)[:, 0]
 
 
+class PackedLayout(NamedTuple):
+    """Every position of the rectangle is a row, and each sequence holds several examples.
+
+    Attributes:
+        attention_bias: float, shape (B, 1, S, S), block-diagonal.
+        positions: int32, shape (B, S), of each token within its example.
+    """
+
+    attention_bias: keras.KerasTensor
+    positions: keras.KerasTensor
+
+    flatten = RectangularLayout.flatten
+    unflatten = RectangularLayout.unflatten
+    restore = RectangularLayout.restore
+    first_rows = RectangularLayout.first_rows  # of the first example in each sequence
+
+    def add_positions(self, rows, table):
+        """Adds to each row `[T, H]` its position's row of `table` `[max_sequence_length, H]`."""
+        return rows + ops.take(table, self.flatten(self.positions), axis=0)
+
+
 class UnpaddedLayout(NamedTuple):
     """Only real tokens are rows, in reading order; attention sees the batch trimmed to its longest sequence S'.
 
     Attributes:
-        attention_bias: float, shape (B, 1, 1, S').
+        attention_bias: float, shape (B, 1, 1, S') or (B, 1, S', S').
         position_of_row: int32, shape (T,), index of each row's token in the flattened rectangle, b * S + s.
         row_of_position: int32, shape (B, S), row of each position; 0 where there is padding.
         is_real: bool, shape (B, S).
@@ -104,26 +126,51 @@ class TokenLayout(keras.layers.Layer):
 
     Args:
         kind: str, one of `LAYOUTS`.
+        attention: str, `"bidirectional"`, or `"left_to_right"`: no token attends to later ones.
 
     Call arguments:
         padding_mask: int or bool, shape (batch, sequence), 1 for real tokens. Each sequence's first position
-            ([CLS]) counts as real whatever the mask says.
+            ([CLS]) counts as real whatever the mask says. For `packed` the number of the token's example: 1 for
+            those of the first, 2 for those behind, and so on, 0 for padding.
 
     Returns:
-        `RectangularLayout` or `UnpaddedLayout`.
+        `RectangularLayout`, `UnpaddedLayout` or `PackedLayout`.
     """
 
-    def __init__(self, kind: str = "rectangular", **kwargs):
+    def __init__(self, kind: str = "rectangular", attention: str = "bidirectional", **kwargs):
         super().__init__(**kwargs)
         if kind not in LAYOUTS:
             raise ValueError(f"`kind` must be one of {', '.join(LAYOUTS)}. Received: kind={kind!r}")
+        if attention not in ATTENTIONS:
+            raise ValueError(f"`attention` must be one of {', '.join(ATTENTIONS)}. Received: attention={attention!r}")
         self.kind = kind
+        self.attention = attention
 
     def call(self, padding_mask):
+        if self.kind == "packed":
+            return self._packed(padding_mask)
         mask = ops.cast(padding_mask, self.compute_dtype)
-        bias = (1.0 - mask)[:, None, None, :] * MASKED_SCORE
-        if self.kind == "rectangular":
-            return RectangularLayout(bias)
+        bias = self._without_later((1.0 - mask)[:, None, None, :] * MASKED_SCORE)
+        return RectangularLayout(bias) if self.kind == "rectangular" else self._unpadded(padding_mask, bias)
+
+    def _without_later(self, bias):
+        """Masks later keys too, if attention goes left to right: [B, 1, 1 or S, S] to [B, 1, S, S]."""
+        if self.attention == "bidirectional":
+            return bias
+        places = ops.arange(ops.shape(bias)[3], dtype="int32")
+        is_later = places[None, :] > places[:, None]  # [S, S], query by key
+        return ops.minimum(bias, ops.cast(is_later, bias.dtype) * MASKED_SCORE)
+
+    def _packed(self, padding_mask) -> PackedLayout:
+        example = ops.cast(padding_mask, "int32")
+        is_same = ops.equal(example[:, :, None], example[:, None, :])  # [B, S, S]
+        bias = ops.cast(ops.logical_not(is_same), self.compute_dtype)[:, None] * MASKED_SCORE
+        sequence = ops.shape(padding_mask)[1]
+        places = ops.arange(sequence, dtype="int32")
+        starts = ops.min(ops.where(is_same, places, sequence), axis=-1)  # [B, S]
+        return PackedLayout(self._without_later(bias), places - ops.cast(starts, "int32"))
+
+    def _unpadded(self, padding_mask, bias) -> UnpaddedLayout:
         sequence = ops.shape(padding_mask)[1]
         places = ops.arange(sequence, dtype="int32")
         is_real = ops.logical_or(ops.cast(padding_mask, "bool"), places[None, :] == 0)
@@ -131,11 +178,11 @@ class TokenLayout(keras.layers.Layer):
         flat = ops.cast(ops.reshape(is_real, (-1,)), "int32")
         row = ops.reshape(ops.cumsum(flat) - 1, ops.shape(padding_mask))
         return UnpaddedLayout(
-            attention_bias=bias[..., :longest],
+            attention_bias=bias[..., :longest] if bias.shape[2] == 1 else bias[..., :longest, :longest],
             position_of_row=ops.cast(ops.nonzero(flat)[0], "int32"),
             row_of_position=ops.where(is_real, row, 0),
             is_real=is_real,
         )
 
     def get_config(self):
-        return {**super().get_config(), "kind": self.kind}
+        return {**super().get_config(), "kind": self.kind, "attention": self.attention}

@@ -1,4 +1,4 @@
-"""Pre-training instances as TFRecord: google-research/bert's feature names and ours, writing, parsing, checking.
+"""Pre-training instances as TFRecord: parsing and checking.
 
 B: records of a batch, S: `max_seq_length`, P: `max_predictions_per_seq`, L: tokens and M: masked positions of one
 instance, V: vocabulary.
@@ -13,58 +13,12 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError
 
 from keras_bert.errors import InputError
+from tasks.record_names import FEATURE_NAMES
 
-# Ours -> theirs: google-research/bert's name, then Model Garden's where it differs (`--use_v2_feature_names`).
-_FEATURE_NAMES = {
-    "token_ids": ("input_ids", "input_word_ids"),
-    "padding_mask": ("input_mask",),
-    "segment_ids": ("segment_ids", "input_type_ids"),
-    "mask_positions": ("masked_lm_positions",),
-    "mask_ids": ("masked_lm_ids",),
-    "mask_weights": ("masked_lm_weights",),
-    "next_sentence_labels": ("next_sentence_labels",),
-}
 _LABELS = ("mask_ids", "mask_weights", "next_sentence_labels")
 _NUM_SEGMENTS = 2
 _ABSENT = -1  # no feature of an instance is negative
 _SCAN_BATCH_SIZE = 1024
-
-
-def serialize_instance(
-    token_ids: np.ndarray,
-    first_segment_length: int,
-    mask_positions: np.ndarray,
-    mask_ids: np.ndarray,
-    is_random_next: bool,
-    *,
-    max_seq_length: int,
-    max_predictions_per_seq: int,
-) -> bytes:
-    """Writes one instance as a `tf.train.Example` under google-research/bert's names, padded with zeros.
-
-    Args:
-        token_ids: int32, shape (L,), L at most S.
-        first_segment_length: int, tokens of segment 0, [CLS] and the first [SEP] included.
-        mask_positions, mask_ids: int32, shape (M,), M at most P. Their weight is 1.0, that of the padding 0.0.
-        is_random_next: bool; label 1 means a random second segment, 0 the actual next.
-    """
-    length, masked = len(token_ids), len(mask_positions)
-    padding, padding_masked = [0] * (max_seq_length - length), [0] * (max_predictions_per_seq - masked)
-    values = {
-        "token_ids": token_ids.tolist() + padding,
-        "padding_mask": [1] * length + padding,
-        "segment_ids": [0] * first_segment_length + [1] * (length - first_segment_length) + padding,
-        "mask_positions": mask_positions.tolist() + padding_masked,
-        "mask_ids": mask_ids.tolist() + padding_masked,
-        "next_sentence_labels": [int(is_random_next)],
-    }
-    features = {
-        _FEATURE_NAMES[name][0]: tf.train.Feature(int64_list=tf.train.Int64List(value=value))
-        for name, value in values.items()
-    }
-    weights = tf.train.FloatList(value=[1.0] * masked + padding_masked)
-    features[_FEATURE_NAMES["mask_weights"][0]] = tf.train.Feature(float_list=weights)
-    return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
 
 
 def _feature_lengths(max_seq_length: int, max_predictions_per_seq: int) -> dict[str, int]:
@@ -85,13 +39,13 @@ def parse_records(serialized, *, max_seq_length: int, max_predictions_per_seq: i
     """
     lengths = _feature_lengths(max_seq_length, max_predictions_per_seq)
     spec = {}
-    for name, foreign_names in _FEATURE_NAMES.items():
+    for name, foreign_names in FEATURE_NAMES.items():
         dtype = tf.float32 if name == "mask_weights" else tf.int64
         for foreign_name in foreign_names:
             spec[foreign_name] = tf.io.FixedLenFeature([lengths[name]], dtype, [_ABSENT] * lengths[name])
     parsed = tf.io.parse_example(serialized, spec)
     values = {}
-    for name, foreign_names in _FEATURE_NAMES.items():
+    for name, foreign_names in FEATURE_NAMES.items():
         value = parsed[foreign_names[0]]
         if len(foreign_names) == 2:
             value = tf.where(value == _ABSENT, parsed[foreign_names[1]], value)
@@ -143,7 +97,7 @@ def scan_records(
             answers = batch["mask_ids"][batch["mask_weights"] > 0]
             answer_counts += np.bincount(answers, minlength=vocabulary_size)
             num_real_tokens += int(batch["padding_mask"].sum())
-            for name in _FEATURE_NAMES:
+            for name in FEATURE_NAMES:
                 checksum = zlib.crc32(np.ascontiguousarray(batch[name]), checksum)
             first_record += len(batch["token_ids"])
             if progress is not None:
@@ -187,7 +141,7 @@ def _check_values(path: str, first_record: int, batch: dict[str, np.ndarray], li
         if np.all(values[row] == _ABSENT):
             raise InputError(_lacking(where, name))
         raise InputError(
-            f"{where}: {_FEATURE_NAMES[name][0]} must lie in [0, {limit}). Received: {wrong[0]}. "
+            f"{where}: {FEATURE_NAMES[name][0]} must lie in [0, {limit}). Received: {wrong[0]}. "
             "Was the data created with this vocabulary and these lengths?"
         )
     weights = batch["mask_weights"]
@@ -201,7 +155,7 @@ def _check_values(path: str, first_record: int, batch: dict[str, np.ndarray], li
 
 def _lacking(where: str, name: str) -> str:
     return (
-        f"{where}: lacks the feature {' or '.join(_FEATURE_NAMES[name])}. "
+        f"{where}: lacks the feature {' or '.join(FEATURE_NAMES[name])}. "
         "Expected records as bert-create-pretraining-data writes them."
     )
 
@@ -228,7 +182,7 @@ def _check_example(where: str, serialized: bytes, lengths: dict[str, int]) -> No
     except DecodeError as error:
         raise InputError(f"{where}: not a tf.train.Example. Is it a file of pre-training instances?") from error
     features = example.features.feature
-    for name, foreign_names in _FEATURE_NAMES.items():
+    for name, foreign_names in FEATURE_NAMES.items():
         present = [foreign_name for foreign_name in foreign_names if foreign_name in features]
         if not present:
             raise InputError(_lacking(where, name))

@@ -31,7 +31,7 @@ ON_TORCH = """if True:
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("layout", ["rectangular", "unpadded"])
+@pytest.mark.parametrize("layout", ["rectangular", "unpadded", "packed"])
 def test_torch_gives_what_tensorflow_gives(tmp_path, layout):
     pytest.importorskip("torch")
     backbone = BertBackbone(**TINY, initializer_range=0.5, layout=layout)

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 
+import keras
 import numpy as np
 import pytest
 
@@ -51,6 +52,7 @@ def toy_rows(count: int, seed: int) -> list[tuple[str, str]]:
 @pytest.fixture(scope="module", name="preset")
 def _preset(tmp_path_factory):
     directory = tmp_path_factory.mktemp("preset")
+    keras.utils.set_random_seed(7)  # Not the seed that trainings begin with.
     backbone = BertBackbone(len(VOCABULARY), num_layers=1, num_heads=2, hidden_dim=32, intermediate_dim=64,
                             max_sequence_length=32, initializer_range=0.1)  # fmt: skip
     backbone.save_to_preset(str(directory))

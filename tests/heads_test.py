@@ -81,6 +81,65 @@ def test_logits_are_float32_under_mixed_precision():
     assert {value.dtype.name for value in logits.values()} == {"float32"}
 
 
+def packed_batch():
+    examples = np.array([[1, 1, 1, 2, 2, 3, 0], [1] * 7, [1, 1, 1, 1, 2, 2, 2]], "int32")
+    first = np.array([[0, 3, 5], [0, 0, 0], [0, 4, 0]], "int32")
+    return {**batch(), "padding_mask": examples, "first_positions": first}
+
+
+def test_packed_next_sentence_logits_are_those_of_each_first_token():
+    model = build_pretrainer(BertBackbone(**TINY, layout="packed", initializer_range=0.5))
+    inputs = packed_batch()
+    logits = model(inputs)
+    assert {name: tuple(value.shape) for name, value in logits.items()} == {
+        "masked_lm": (3, 2, 100), "next_sentence": (3, 3, 2),
+    }  # fmt: skip
+    backbone = {name: inputs[name] for name in ("token_ids", "segment_ids", "padding_mask")}
+    encoded = model.backbone(backbone)
+    weights = {weight.path: weight.numpy() for weight in model.weights}
+    first = np.take_along_axis(encoded["sequence_output"].numpy(), inputs["first_positions"][..., None], axis=1)
+    pooled = np.tanh(first @ weights["pooled_dense/kernel"] + weights["pooled_dense/bias"])
+    expected = pooled @ weights["next_sentence/kernel"] + weights["next_sentence/bias"]
+    np.testing.assert_allclose(logits["next_sentence"], expected, atol=1e-5)
+    np.testing.assert_allclose(encoded["pooled_output"], pooled[:, 0], atol=1e-5)
+
+
+def test_a_packed_pretrainer_survives_files(tmp_path):
+    model = build_pretrainer(BertBackbone(**TINY, layout="packed"))
+    model.save(tmp_path / "p.keras")
+    model.save_to_preset(str(tmp_path / "p"))
+    again = (
+        keras.saving.load_model(tmp_path / "p.keras"),
+        BertPretrainer.from_preset(str(tmp_path / "p"), layout="packed"),
+    )
+    for other in again:
+        assert [weight.path for weight in other.weights] == [weight.path for weight in model.weights]
+        for name, logits in model(packed_batch()).items():
+            np.testing.assert_array_equal(other(packed_batch())[name], logits)
+
+
+def test_without_next_sentence_there_is_no_such_head(tmp_path):
+    model = build_pretrainer(BertBackbone(**TINY), use_next_sentence=False)
+    both = build_pretrainer(model.backbone)
+    assert set(model(batch())) == {"masked_lm"}
+    missing = {weight.path for weight in both.weights} - {weight.path for weight in model.weights}
+    assert missing == {"next_sentence/kernel", "next_sentence/bias"}
+    model.save(tmp_path / "p.keras")
+    model.save_to_preset(str(tmp_path / "p"))
+    both.save_to_preset(str(tmp_path / "both"))
+    again = (
+        keras.saving.load_model(tmp_path / "p.keras"),
+        BertPretrainer.from_preset(str(tmp_path / "p"), use_next_sentence=False),
+        BertPretrainer.from_preset(str(tmp_path / "both"), use_next_sentence=False),
+        BertPretrainer.from_preset(str(tmp_path / "p"), load_weights=False, use_next_sentence=False),
+    )
+    for other in again:
+        assert not other.use_next_sentence
+        assert set(other(batch())) == {"masked_lm"}
+    np.testing.assert_array_equal(again[0](batch())["masked_lm"], model(batch())["masked_lm"])
+    np.testing.assert_array_equal(again[1](batch())["masked_lm"], model(batch())["masked_lm"])
+
+
 def test_classifier_shapes_and_dropout():
     model = build_classifier(BertBackbone(**TINY, dropout=0.0), num_classes=3, dropout=0.5)
     inputs = {name: value for name, value in batch().items() if name != "mask_positions"}

@@ -5,9 +5,9 @@ import itertools
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow_examples import serialize_instance
 
 from tasks.pretraining import data
-from tasks.records import serialize_instance
 
 S, P = 8, 2
 LENGTHS = {"max_seq_length": S, "max_predictions_per_seq": P}

@@ -148,6 +148,45 @@ def test_half_precision_logits_are_summed_in_float32(batch):
         assert value.dtype == tf.float32
 
 
+def packed_next_sentence(batch):
+    """The six examples in three rows of at most three, the gaps with random logits and a wrong label."""
+    outputs, labels = batch
+    places = np.array([0, 1, 3, 6, 7, 8])
+    logits = np.random.default_rng(1).normal(size=(9, 2)).astype(np.float32)
+    ids, weights = np.ones(9, np.int32), np.zeros(9, np.float32)
+    logits[places], ids[places], weights[places] = outputs["next_sentence"], labels["next_sentence_labels"], 1.0
+    return (
+        {**outputs, "next_sentence": logits.reshape(3, 3, 2)},
+        {**labels, "next_sentence_labels": ids.reshape(3, 3), "next_sentence_weights": weights.reshape(3, 3)},
+    )
+
+
+def test_packed_examples_count_as_unpacked_ones_and_gaps_do_not(batch):
+    objective = PretrainingObjective()
+    outputs, labels = (tensors(part) for part in packed_next_sentence(batch))
+    expected = total_loss(objective, tensors(batch[0]), tensors(batch[1]))
+    assert total_loss(objective, outputs, labels) == pytest.approx(expected, rel=1e-6)
+    metrics, unpacked = objective.metric_sums(outputs, labels), objective.metric_sums(*map(tensors, batch))
+    for name, pair in unpacked.items():
+        assert [float(value) for value in metrics[name]] == [float(value) for value in pair]
+
+
+def test_without_next_sentence_the_masked_lm_loss_is_left(batch):
+    outputs, labels = tensors(batch[0]), tensors(batch[1])
+    objective, both = PretrainingObjective(use_next_sentence=False), PretrainingObjective()
+    del outputs["next_sentence"]
+    sums, weights = objective.sums(outputs, labels), objective.weights({}, labels)
+    assert set(sums) == set(weights) == {"masked_lm"}
+    assert float(sums["masked_lm"]) == float(both.sums(tensors(batch[0]), labels)["masked_lm"])
+    assert set(objective.metric_sums(outputs, labels)) == {"masked_lm_accuracy"}
+
+
+def test_real_tokens_are_counted_whatever_the_mask_holds():
+    objective = PretrainingObjective()
+    for mask, count in (([[1, 1, 0], [1, 0, 0]], 3), ([[1, 2, 2], [1, 3, 0]], 5)):
+        assert float(objective.real_tokens({"padding_mask": tf.constant(mask)})) == count
+
+
 def test_unigram_accuracy_takes_its_answer_from_training():
     assert unigram_accuracy(np.array([1, 5, 2]), np.array([6, 3, 1])) == 0.3
     assert unigram_accuracy(np.array([9, 5, 2]), np.array([0, 3, 1])) == 0.0

@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow_examples import serialize_instance
 
 from tasks.pretraining.masking import MaskedBatch
 from tasks.pretraining.record_bytes import serialize_batch
-from tasks.records import parse_records, scan_records, serialize_instance
+from tasks.records import parse_records, scan_records
 
 
 def batch_of(num_rows, max_seq_length, width, vocabulary_size, seed=0):

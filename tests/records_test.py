@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow_examples import serialize_instance
 
 from keras_bert.errors import InputError
-from tasks.records import parse_records, scan_records, serialize_instance
+from tasks.records import parse_records, scan_records
 
 S, P, V = 12, 3, 50
 LENGTHS = {"max_seq_length": S, "max_predictions_per_seq": P}

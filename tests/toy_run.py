@@ -7,8 +7,16 @@ from tasks.pretraining.create_data import create_pretraining_data
 NUM_STEPS = 240
 LENGTHS = {"max_seq_length": 16, "max_predictions_per_seq": 3}
 
+_DATA_SETTINGS = {
+    "masked_lm_prob": 0.15,
+    "short_seq_prob": 0.1,
+    "dupe_factor": 4,
+    "random_seed": 3,
+    "do_whole_word_mask": False,
+}
 
-def write_data(directory) -> None:
+
+def write_data(directory, **changes) -> None:
     """Writes vocab.txt, and train and held_out as .txt and .tfrecord; every document repeats one word."""
     words = [f"w{n}" for n in range(12)]
     (directory / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]) + "\n")
@@ -20,12 +28,7 @@ def write_data(directory) -> None:
             input_file=str(directory / f"{name}.txt"),
             output_file=str(directory / f"{name}.tfrecord"),
             vocab_file=str(directory / "vocab.txt"),
-            masked_lm_prob=0.15,
-            short_seq_prob=0.1,
-            dupe_factor=4,
-            random_seed=3,
-            do_whole_word_mask=False,
-            **LENGTHS,
+            **{**_DATA_SETTINGS, **LENGTHS, **changes},
         )
 
 

@@ -24,7 +24,7 @@ _SIZES = (
     "num_segments",
 )  # fmt: skip
 # What its class computes whatever its configuration says (keras_hub/src/models/bert/bert_backbone.py).
-_FIXED = {"activation": "gelu_tanh", "layer_norm_epsilon": 1e-12}
+_FIXED = {"activation": "gelu_tanh", "layer_norm_epsilon": 1e-12, "attention": "bidirectional"}
 
 
 def matches(path: str) -> bool:

@@ -1,6 +1,6 @@
 """The pre-training losses: masked LM and next sentence.
 
-B: batch, P: masked positions, V: vocabulary.
+B: batch, P: masked positions, K: examples of a packed sequence, V: vocabulary.
 """
 
 import tensorflow as tf
@@ -17,34 +17,48 @@ class PretrainingObjective(Objective):
     Both sums and both weights are over the global batch. The source takes the masked-LM mean on each TPU core and
     averages those, which weighs a core's few masked tokens more than another's many; here every token weighs the same.
 
-    Outputs: dict of float32 logits, `masked_lm` (B, P, V) and `next_sentence` (B, 2).
-    Labels: dict of `mask_ids` int (B, P), `mask_weights` float32 (B, P), `next_sentence_labels` int (B,).
+    Outputs: dict of float32 logits, `masked_lm` (B, P, V) and `next_sentence` (B, 2), packed (B, K, 2).
+    Labels: dict of `mask_ids` int (B, P), `mask_weights` float32 (B, P), `next_sentence_labels` int (B,). Packed these
+    are (B, K), with `next_sentence_weights` float32 (B, K), 0.0 where a sequence has fewer than K examples.
+
+    Args:
+        use_next_sentence: bool; False: the masked-LM loss alone (paper, section 5.1, "No NSP").
     """
 
     # run_pretraining.py:277. The trainer adds it to the number of examples too: 3e-7 of the next-sentence loss at 32.
     epsilon = 1e-5
 
+    def __init__(self, use_next_sentence: bool = True):
+        self.use_next_sentence = use_next_sentence
+
     def weights(self, features, labels) -> dict[str, tf.Tensor]:
-        num_examples = tf.cast(tf.shape(labels["next_sentence_labels"])[0], tf.float32)
-        return {"masked_lm": tf.reduce_sum(labels["mask_weights"]), "next_sentence": num_examples}
+        return {name: tf.reduce_sum(weights) for name, (_, weights) in self._answers(labels).items()}
 
     def sums(self, outputs, labels) -> dict[str, tf.Tensor]:
-        masked_lm = _cross_entropy(labels["mask_ids"], outputs["masked_lm"])  # [B, P]
-        next_sentence = _cross_entropy(labels["next_sentence_labels"], outputs["next_sentence"])  # [B]
         return {
-            "masked_lm": tf.reduce_sum(masked_lm * labels["mask_weights"]),
-            "next_sentence": tf.reduce_sum(next_sentence),
+            name: tf.reduce_sum(_cross_entropy(ids, outputs[name]) * weights)
+            for name, (ids, weights) in self._answers(labels).items()
         }
 
     def metric_sums(self, outputs, labels) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
         """Accuracies; the losses themselves the trainer reports."""
-        weights = self.weights({}, labels)
-        masked_lm = _is_correct(labels["mask_ids"], outputs["masked_lm"])
-        next_sentence = _is_correct(labels["next_sentence_labels"], outputs["next_sentence"])
         return {
-            "masked_lm_accuracy": (tf.reduce_sum(masked_lm * labels["mask_weights"]), weights["masked_lm"]),
-            "next_sentence_accuracy": (tf.reduce_sum(next_sentence), weights["next_sentence"]),
+            f"{name}_accuracy": (tf.reduce_sum(_is_correct(ids, outputs[name]) * weights), tf.reduce_sum(weights))
+            for name, (ids, weights) in self._answers(labels).items()
         }
+
+    def real_tokens(self, features) -> tf.Tensor:
+        """Counts them; a packed `padding_mask` holds numbers of examples."""
+        return tf.reduce_sum(tf.cast(features["padding_mask"] > 0, tf.float32))
+
+    def _answers(self, labels) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
+        """Right answers and float32 weights of their shape, for each loss."""
+        answers = {"masked_lm": (labels["mask_ids"], labels["mask_weights"])}
+        if self.use_next_sentence:
+            ids = labels["next_sentence_labels"]
+            weights = labels.get("next_sentence_weights")
+            answers["next_sentence"] = (ids, tf.ones_like(ids, tf.float32) if weights is None else weights)
+        return answers
 
 
 def _cross_entropy(ids: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:

@@ -13,8 +13,8 @@ import numpy as np
 
 from tasks.pretraining.counter_random import random_bits
 
-_SHARE_MASK = 0.8
-_SHARE_KEPT = 0.1  # the remaining tenth becomes a random WordPiece
+SHARE_MASK = 0.8
+SHARE_KEPT = 0.1  # the remaining tenth becomes a random WordPiece
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +37,24 @@ class MaskingRules:
     masked_lm_prob: float
     max_predictions_per_seq: int
     continues_word: np.ndarray | None = None
+
+    @classmethod
+    def of(
+        cls, tokenizer, *, masked_lm_prob: float, max_predictions_per_seq: int, do_whole_word_mask: bool
+    ) -> "MaskingRules":
+        """Takes the ids, and for whole words the "##" pieces, from a tokenizer, in the graph or in Python."""
+        continues_word = None
+        if do_whole_word_mask:
+            continues_word = np.array([piece.startswith("##") for piece in tokenizer.get_vocabulary()])
+        return cls(
+            cls_token_id=tokenizer.cls_token_id,
+            sep_token_id=tokenizer.sep_token_id,
+            mask_token_id=tokenizer.mask_token_id,
+            vocabulary_size=tokenizer.vocabulary_size(),
+            masked_lm_prob=masked_lm_prob,
+            max_predictions_per_seq=max_predictions_per_seq,
+            continues_word=continues_word,
+        )
 
 
 class MaskedBatch(NamedTuple):
@@ -91,8 +109,8 @@ def _shown(answers: np.ndarray, rules: MaskingRules, seeds: np.ndarray, counters
     draws = (random_bits(seeds, counters) >> np.uint64(11)) * 2.0**-53
     bits = random_bits(seeds, counters + rules.max_predictions_per_seq) >> np.uint64(32)
     random_ids = (bits * np.uint64(rules.vocabulary_size)) >> np.uint64(32)
-    kept_or_random = np.where(draws < _SHARE_MASK + _SHARE_KEPT, answers, random_ids.astype(np.int32))
-    return np.where(draws < _SHARE_MASK, np.int32(rules.mask_token_id), kept_or_random)
+    kept_or_random = np.where(draws < SHARE_MASK + SHARE_KEPT, answers, random_ids.astype(np.int32))
+    return np.where(draws < SHARE_MASK, np.int32(rules.mask_token_id), kept_or_random)
 
 
 def _choose_words(

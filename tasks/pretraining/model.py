@@ -1,6 +1,6 @@
 """The pre-training model: backbone with masked-LM and next-sentence heads (paper, section 3.1).
 
-Shapes: B batch, S sequence, P masked positions, V vocabulary.
+Shapes: B batch, S sequence, P masked positions, K examples of a packed sequence, V vocabulary.
 """
 
 import keras
@@ -10,7 +10,7 @@ from keras_bert import weights
 from keras_bert.backbone import BertBackbone
 from keras_bert.embeddings import weights_follow
 from keras_bert.formats.checkpoint import Checkpoint
-from keras_bert.heads import MaskedLMHead, output_head
+from keras_bert.heads import MaskedLMHead, TakePositions, output_head
 
 
 @keras.saving.register_keras_serializable(package="keras_bert")
@@ -23,11 +23,15 @@ class BertPretrainer(keras_nlp.models.Task):
     Outputs, a dict of float32 logits: `masked_lm` (B, P, V); `next_sentence` (B, 2), where class 1 is a random next
     segment and class 0 the actual one (google-research/bert create_pretraining_data.py:130).
 
+    On a backbone of layout `"packed"`, `padding_mask` holds the numbers of the examples, `first_positions` (B, K) is
+    one more input, where each example begins, and `next_sentence` has shape (B, K, 2).
+
     Args:
         backbone: BertBackbone.
         masked_lm_activation: str, as `BertConfig.activation`; None: the backbone's, as in google-research/bert.
         masked_lm_layer_norm_epsilon: float; None: the backbone's. KerasHub's heads have `"gelu"` and 1e-5.
         preprocessor: None; a task of KerasHub's must take it.
+        use_next_sentence: bool; False leaves that head out (paper, section 5.1, "No NSP"); the pooler stays random.
     """
 
     backbone_cls = BertBackbone
@@ -38,6 +42,7 @@ class BertPretrainer(keras_nlp.models.Task):
         masked_lm_activation: str | None = None,
         masked_lm_layer_norm_epsilon: float | None = None,
         preprocessor=None,
+        use_next_sentence: bool = True,
         **kwargs,
     ):
         # === Layers ===
@@ -55,20 +60,23 @@ class BertPretrainer(keras_nlp.models.Task):
         next_sentence_head = output_head(2, config.initializer_range, name="next_sentence")
 
         # === Functional model ===
-        inputs = {
-            **backbone.input,
-            "mask_positions": keras.Input(shape=(None,), dtype="int32", name="mask_positions"),
-        }
-        encoded = backbone({name: tensor for name, tensor in inputs.items() if name != "mask_positions"})
-        outputs = {
-            "masked_lm": masked_lm_head(encoded["sequence_output"], mask_positions=inputs["mask_positions"]),
-            "next_sentence": next_sentence_head(encoded["pooled_output"]),
-        }
+        inputs = {**backbone.input, "mask_positions": _positions("mask_positions")}
+        encoded = backbone(backbone.input)
+        outputs = {"masked_lm": masked_lm_head(encoded["sequence_output"], mask_positions=inputs["mask_positions"])}
+        pooled = encoded["pooled_output"]
+        if backbone.layout == "packed":
+            inputs["first_positions"] = _positions("first_positions")  # The head or not, data has it.
+            take = TakePositions(dtype=backbone.dtype_policy, name="first_tokens")
+            first_tokens = take(encoded["sequence_output"], positions=inputs["first_positions"])
+            pooled = backbone.get_layer("pooled_dense")(first_tokens)
+        if use_next_sentence:
+            outputs["next_sentence"] = next_sentence_head(pooled)
         super().__init__(inputs=inputs, outputs=outputs, **{"compile": False, **kwargs})
 
         # === Config ===
         self.masked_lm_activation = masked_lm_activation
         self.masked_lm_layer_norm_epsilon = masked_lm_layer_norm_epsilon
+        self.use_next_sentence = use_next_sentence
 
     def quantize(self, mode=None, **kwargs) -> None:
         """Quantizes the backbone, as `keras.Model.quantize`; the heads stay floats, which saving counts on."""
@@ -80,14 +88,18 @@ class BertPretrainer(keras_nlp.models.Task):
             **super().get_config(),
             "masked_lm_activation": self.masked_lm_activation,
             "masked_lm_layer_norm_epsilon": self.masked_lm_layer_norm_epsilon,
+            "use_next_sentence": self.use_next_sentence,
         }
 
     @classmethod
-    def from_preset(cls, preset: str, load_weights: bool = True, dtype=None, **overrides) -> "BertPretrainer":
+    def from_preset(
+        cls, preset: str, load_weights: bool = True, dtype=None, use_next_sentence: bool = True, **overrides
+    ) -> "BertPretrainer":
         """Builds the model of a preset, with the heads that its checkpoint has.
 
         Args:
             preset, load_weights, dtype, **overrides: as in `BertBackbone.from_preset`.
+            use_next_sentence: bool, as in the constructor.
 
         Returns:
             A BertPretrainer. A head that the checkpoint lacks is random; a warning names its variables.
@@ -96,21 +108,29 @@ class BertPretrainer(keras_nlp.models.Task):
             InputError: as `BertBackbone.from_preset`.
         """
         if not load_weights:
-            return cls(BertBackbone.from_preset(preset, load_weights=False, dtype=dtype, **overrides))
+            backbone = BertBackbone.from_preset(preset, load_weights=False, dtype=dtype, **overrides)
+            return cls(backbone, use_next_sentence=use_next_sentence)
         with weights.open_checkpoint(preset) as checkpoint:
-            return cls.from_checkpoint(checkpoint, dtype=dtype, **overrides)
+            return cls.from_checkpoint(checkpoint, dtype=dtype, use_next_sentence=use_next_sentence, **overrides)
 
     @classmethod
-    def from_checkpoint(cls, checkpoint: Checkpoint, dtype=None, **overrides) -> "BertPretrainer":
+    def from_checkpoint(
+        cls, checkpoint: Checkpoint, dtype=None, use_next_sentence: bool = True, **overrides
+    ) -> "BertPretrainer":
         """Builds the model of an open checkpoint; see `from_preset`."""
         with weights_follow():
             backbone = BertBackbone(**{**checkpoint.config.to_dict(), **overrides}, dtype=dtype)
         settings = checkpoint.head_settings.get("masked_lm", {})
-        model = cls(backbone, **{f"masked_lm_{name}": value for name, value in settings.items()})
+        masked_lm = {f"masked_lm_{name}": value for name, value in settings.items()}
+        model = cls(backbone, use_next_sentence=use_next_sentence, **masked_lm)
         weights.load_weights_of(model, checkpoint)
         return model
 
 
-def build_pretrainer(backbone: BertBackbone) -> BertPretrainer:
-    """Puts the two pre-training heads on a backbone."""
-    return BertPretrainer(backbone)
+def _positions(name: str) -> keras.KerasTensor:
+    return keras.Input(shape=(None,), dtype="int32", name=name)
+
+
+def build_pretrainer(backbone: BertBackbone, use_next_sentence: bool = True) -> BertPretrainer:
+    """Puts the two pre-training heads on a backbone, or the masked-LM head alone."""
+    return BertPretrainer(backbone, use_next_sentence=use_next_sentence)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import BinaryIO, NamedTuple
 
 from keras_bert.errors import InputError
-from keras_bert.files import read_lines, not_utf8
+from keras_bert.files import not_utf8, read_lines
 
 UNIT_BYTES = 1 << 21  # A process that tokenizes two MiB needs some 30 MB for them.
 _LONGEST_LINE = 1 << 26  # Bytes beyond which a file is no text.

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tasks.pretraining.masking import MaskedBatch
+from tasks.record_names import FEATURE_NAMES
 
 _LENGTH_DELIMITED = 2  # A wire type.
 _INT64_LIST, _FLOAT_LIST = 3, 2  # Fields of `tf.train.Feature`.
@@ -49,12 +50,12 @@ def serialize_batch(
     is_masked = np.arange(batch.mask_ids.shape[1]) < batch.num_masked[:, np.newaxis]
     weights = is_masked.astype("<f4").view(np.uint8)
     features = [
-        _feature("input_ids", _INT64_LIST, _varints(batch.token_ids)),
-        _feature("input_mask", _INT64_LIST, _varints(is_real)),
+        _feature("token_ids", _INT64_LIST, _varints(batch.token_ids)),
+        _feature("padding_mask", _INT64_LIST, _varints(is_real)),
         _feature("segment_ids", _INT64_LIST, _varints(is_real & (columns >= first_lengths[:, np.newaxis]))),
-        _feature("masked_lm_positions", _INT64_LIST, _varints(batch.mask_positions)),
-        _feature("masked_lm_ids", _INT64_LIST, _varints(batch.mask_ids)),
-        _feature("masked_lm_weights", _FLOAT_LIST, _Columns(weights, np.ones_like(weights, bool))),
+        _feature("mask_positions", _INT64_LIST, _varints(batch.mask_positions)),
+        _feature("mask_ids", _INT64_LIST, _varints(batch.mask_ids)),
+        _feature("mask_weights", _FLOAT_LIST, _Columns(weights, np.ones_like(weights, bool))),
         _feature("next_sentence_labels", _INT64_LIST, _varints(is_random_next[:, np.newaxis])),
     ]
     framed = _frame(_message(1, _join(features)))
@@ -93,7 +94,7 @@ def _message(field: int, content: _Columns) -> _Columns:
 
 def _feature(name: str, kind: int, numbers: _Columns) -> _Columns:
     """An entry of the map `Features.feature`: key 1 is the name, value 2 the feature with its list of numbers."""
-    key = _message(1, _constant(name.encode(), len(numbers.values)))
+    key = _message(1, _constant(FEATURE_NAMES[name][0].encode(), len(numbers.values)))
     return _message(1, _join([key, _message(2, _message(kind, _message(1, numbers)))]))
 
 

@@ -30,6 +30,15 @@ flags.DEFINE_integer("max_predictions_per_seq", 20, "Masked positions of an inst
                      lower_bound=1, allow_override=True)  # fmt: skip
 flags.DEFINE_integer("max_eval_steps", None, "Batches an evaluation looks at; default: all.",
                      lower_bound=1, allow_override=True)  # fmt: skip
+flags.DEFINE_boolean("packing", False, "Several instances in one row of max_seq_length; batch sizes count rows then.",
+                     allow_override=True)  # fmt: skip
+flags.DEFINE_boolean("dynamic_masking", False, "Fresh masks each epoch; the held-out records keep theirs.",
+                     allow_override=True)  # fmt: skip
+flags.DEFINE_float("masked_lm_prob", 0.15, "Share of the tokens that --dynamic_masking masks.", allow_override=True)
+flags.DEFINE_boolean("do_whole_word_mask", False, "--dynamic_masking masks all WordPieces of a word together.",
+                     allow_override=True)  # fmt: skip
+flags.DEFINE_enum("attention", None, ["bidirectional", "left_to_right"], "Which tokens a token sees; left_to_right is "
+                  "the paper's ablation (table 5); default: the architecture's.", allow_override=True)  # fmt: skip
 flags.DEFINE_boolean("use_next_sentence", True, "Train the next-sentence head too; false: masked LM alone.",
                      allow_override=True)  # fmt: skip
 flags.DEFINE_float("peak_tflops", None, "10^12 operations a second of one device, as its maker says, for the share of "

@@ -18,8 +18,10 @@ from tasks.build_trainer import build_trainer, prepare_devices
 from tasks.checkpoints import keep_settings
 from tasks.pretraining.data import make_eval_dataset, train_dataset_maker
 from tasks.pretraining.losses import PretrainingObjective
+from tasks.pretraining.masking import MaskingRules
 from tasks.pretraining.metrics import perplexity, unigram_accuracy
 from tasks.pretraining.model import BertPretrainer, build_pretrainer
+from tasks.pretraining.packed_data import PackingPlan, plan_packing
 from tasks.records import RecordStatistics, scan_records
 from tasks.settings import CHANGEABLE, TrainingSettings, identify
 from tasks.throughput import Speed, find_peak, pretraining_flops_per_token
@@ -46,6 +48,10 @@ class Settings(TrainingSettings):
             the architecture too.
         max_seq_length, max_predictions_per_seq: lengths with which the data was created.
         do_train, do_eval: the stages; at least one.
+        packing: several instances in one row of `max_seq_length`; batch sizes count rows then.
+        dynamic_masking: fresh masks each epoch, by `masked_lm_prob` and `do_whole_word_mask`; held-out records keep
+            theirs.
+        attention: "bidirectional", or "left_to_right" (the paper's table 5); None: the architecture's.
         use_next_sentence: False: the masked-LM loss alone.
         peak_tflops: what a device can do, in 10^12 operations a second; None: measured.
         max_eval_steps: batches an evaluation looks at; None: all.
@@ -71,6 +77,11 @@ class Settings(TrainingSettings):
     max_predictions_per_seq: int = 20
     do_train: bool = False
     do_eval: bool = False
+    packing: bool = False
+    dynamic_masking: bool = False
+    masked_lm_prob: float = 0.15
+    do_whole_word_mask: bool = False
+    attention: str | None = None
     use_next_sentence: bool = True
     peak_tflops: float | None = None
     max_eval_steps: int | None = None
@@ -87,6 +98,8 @@ class Settings(TrainingSettings):
                 "--num_warmup_steps must be at most --num_train_steps. "
                 f"Received: {self.num_warmup_steps} and {self.num_train_steps}"
             )
+        if not 0 < self.masked_lm_prob <= 1:
+            raise InputError(f"--masked_lm_prob must lie in (0, 1]. Received: {self.masked_lm_prob}")
         given = [f"--{name}" for name in ("preset", "bert_config_file", "init_checkpoint") if getattr(self, name)]
         if len(given) != 1:
             raise InputError(
@@ -120,6 +133,7 @@ def run_stages(settings: Settings) -> dict:
         eval_records = _scan(eval_files, tokenizer, settings)
         metrics["unigram_accuracy"] = unigram_accuracy(train_records.answer_counts, eval_records.answer_counts)
         evaluation = _Evaluation(trainer, eval_files, eval_records.num_records, settings)
+    masking = _masking(tokenizer, settings) if settings.dynamic_masking else None
     writes = trainer.workers.is_chief
     if settings.do_train:
         identity = _identity(trainer.model.backbone, tokenizer, train_records, settings)
@@ -129,7 +143,7 @@ def run_stages(settings: Settings) -> dict:
     if writes:
         write_json(os.path.join(settings.output_dir, FLAGS_FILE), dict(sorted(dataclasses.asdict(settings).items())))
     if settings.do_train:
-        metrics.update(_train(trainer, train_files, train_records, evaluation, settings))
+        metrics.update(_train(trainer, train_files, train_records, masking, evaluation, settings))
     if evaluation is not None:
         metrics.update(evaluation.figures or evaluation())
     if writes:
@@ -165,6 +179,22 @@ def _scan(files: list[str], tokenizer: BertTokenizer, settings: Settings) -> Rec
         return scan_records(files, vocabulary_size=vocabulary_size, progress=progress, **settings.lengths)
 
 
+def _masking(tokenizer: BertTokenizer, settings: Settings) -> MaskingRules:
+    return MaskingRules.of(
+        tokenizer,
+        masked_lm_prob=settings.masked_lm_prob,
+        max_predictions_per_seq=settings.max_predictions_per_seq,
+        do_whole_word_mask=settings.do_whole_word_mask,
+    )
+
+
+def _plan(files: list[str], masking: MaskingRules | None, settings: Settings) -> PackingPlan | None:
+    if not settings.packing:
+        return None
+    with tqdm(desc="plan rows", unit="record", mininterval=0.5) as progress:
+        return plan_packing(files, masking=masking, progress=progress, **settings.lengths)
+
+
 # === The model ===
 
 
@@ -186,6 +216,8 @@ def read_architecture(settings: Settings, vocabulary_size: int) -> BertConfig:
         )
     if "hidden_dim" in overrides and "intermediate_dim" not in overrides:
         overrides["intermediate_dim"] = 4 * overrides["hidden_dim"]  # the paper's ratio (section 3)
+    if settings.attention:
+        overrides["attention"] = settings.attention
     config = config.replace(vocabulary_size=vocabulary_size, **overrides)
     if settings.max_seq_length > config.max_sequence_length:
         raise InputError(
@@ -222,9 +254,15 @@ def _build_trainer(tokenizer: BertTokenizer, settings: Settings, strategy: tf.di
         check_vocabulary(settings, tokenizer.get_vocabulary())
 
     def build_model():
+        layout = "packed" if settings.packing else "rectangular"
         if settings.init_checkpoint:
-            return BertPretrainer.from_preset(settings.init_checkpoint)
-        return build_pretrainer(BertBackbone(**config.to_dict()), settings.use_next_sentence)
+            return BertPretrainer.from_preset(
+                settings.init_checkpoint,
+                use_next_sentence=settings.use_next_sentence,
+                layout=layout,
+                attention=config.attention,
+            )
+        return build_pretrainer(BertBackbone(**config.to_dict(), layout=layout), settings.use_next_sentence)
 
     return build_trainer(
         settings,
@@ -244,15 +282,19 @@ def _train(
     trainer: Trainer,
     files: list[str],
     records: RecordStatistics,
+    masking: MaskingRules | None,
     evaluation: "_Evaluation | None",
     settings: Settings,
 ) -> dict:
     """Trains to the last step; returns what metrics.json says of it, speed only if there was something left to do."""
+    plan = _plan(files, masking, settings)
     make_dataset = train_dataset_maker(
         files,
         num_records=records.num_records,
         batch_size=settings.train_batch_size,
         random_seed=settings.random_seed,
+        masking=masking,
+        packing=plan,
         **settings.lengths,
     )
     steps = settings.num_train_steps - trainer.restore()
@@ -267,9 +309,13 @@ def _train(
         description="pre-training",
     )
     figures = {"train_records": records.num_records, "train_steps": settings.num_train_steps}
+    if plan is not None:
+        figures["real_token_share"] = plan.real_token_share_before
+        figures["packed_real_token_share"] = plan.real_token_share_after
     if steps > 0:
         seconds = time.monotonic() - start - (evaluation.seconds if evaluation else 0.0)
-        examples_per_second = steps * settings.train_batch_size / seconds
+        examples_per_row = plan.num_records / plan.num_rows if plan else 1
+        examples_per_second = steps * settings.train_batch_size * examples_per_row / seconds
         figures["train_seconds"] = round(seconds, 1)
         figures["examples_per_second"] = round(examples_per_second, 1)
         tokens_per_second = examples_per_second * records.num_real_tokens / records.num_records
@@ -298,7 +344,11 @@ class _Evaluation:
         self._trainer = trainer
         self._max_steps = settings.max_eval_steps
         self._dataset = make_eval_dataset(
-            files, num_records=num_records, batch_size=settings.eval_batch_size, **settings.lengths
+            files,
+            num_records=num_records,
+            batch_size=settings.eval_batch_size,
+            packing=_plan(files, None, settings),
+            **settings.lengths,
         )
 
     def __call__(self) -> dict[str, float]:

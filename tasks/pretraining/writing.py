@@ -67,17 +67,11 @@ class Context(NamedTuple):
 def open_context(directory: str, settings: Settings, do_lower_case: bool) -> Context:
     """Opens the store, and reads the special ids, and for whole words the "##" marks, off the vocabulary."""
     tokenizer = open_tokenizer(directory, do_lower_case)
-    continues_word = None
-    if settings.do_whole_word_mask:
-        continues_word = np.array([token.startswith("##") for token in tokenizer.get_vocabulary()])
-    rules = MaskingRules(
-        cls_token_id=tokenizer.cls_token_id,
-        sep_token_id=tokenizer.sep_token_id,
-        mask_token_id=tokenizer.mask_token_id,
-        vocabulary_size=tokenizer.vocabulary_size(),
+    rules = MaskingRules.of(
+        tokenizer,
         masked_lm_prob=settings.masked_lm_prob,
         max_predictions_per_seq=settings.max_predictions_per_seq,
-        continues_word=continues_word,
+        do_whole_word_mask=settings.do_whole_word_mask,
     )
     return Context(open_store(directory, tokenizer.vocabulary_size()), rules)
 
