@@ -321,23 +321,6 @@ def test_detokenize_equals_the_graphs(lowercase):
     assert [text.decode() for text in graph.detokenize(rows).numpy()] == [twin.detokenize(row) for row in rows]
 
 
-def test_benchmark_of_agreement_measures_with_the_rules():
-    from benchmarks.tokenizer_agreement import CASES as FLAGS
-    from benchmarks.tokenizer_agreement import PHENOMENA, build_vocabulary, cell, show
-
-    vocabulary = build_vocabulary()
-    ids = read_ids(vocabulary)
-    for lowercase in FLAGS:
-        tokenizer = PythonBertTokenizer(vocabulary, lowercase)
-        for text in (text for texts in PHENOMENA.values() for text in texts):
-            assert tokenizer.tokenize(text) == reference_ids(text, ids, lowercase)
-    assert [show(text) for text in ("a|e\u0301\0", b"a\xff", "\ufffd", "\U0001d165")] == [
-        "`` a\\|e\\u0301\\x00 ``", "`` a\\xff ``", "`` \\ufffd ``", "`` \\U0001d165 ``"
-    ]  # fmt: skip
-    answers = ([True, True], [False, False], [True, False], [False, True], [None, None])
-    assert [cell(pair) for pair in answers] == ["same", "differs", "cased differs", "uncased differs", "refused"]
-
-
 def test_docstring_examples():
     results = doctest.testmod(python_tokenizer)
     assert results.attempted >= 3 and results.failed == 0
