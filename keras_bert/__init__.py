@@ -10,12 +10,23 @@ __version__ = "0.1.0.dev0"
 _HOME_OF = {
     "BertBackbone": "keras_bert.backbone",
     "BertConfig": "keras_bert.config",
+    "BertMaskedLM": "keras_bert.backbone",
     "BertPreprocessor": "keras_bert.preprocessor",
+    "BertTextClassifier": "keras_bert.backbone",
     "BertTokenizer": "keras_bert.tokenizer",
     "InputError": "keras_bert.errors",
     "list_presets": "keras_bert.presets",
 }
-__all__ = ["BertBackbone", "BertConfig", "BertPreprocessor", "BertTokenizer", "InputError", "list_presets"]
+__all__ = [
+    "BertBackbone",
+    "BertConfig",
+    "BertMaskedLM",
+    "BertPreprocessor",
+    "BertTextClassifier",
+    "BertTokenizer",
+    "InputError",
+    "list_presets",
+]
 
 
 def __getattr__(name: str):

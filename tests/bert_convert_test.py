@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 from keras_bert import formats, weights
+from keras_bert.backbone import BertBackbone
 from keras_bert.errors import InputError
 from keras_bert.formats import google
+from keras_bert.formats.checkpoint import StoredTensor
 from tasks import conversion_proof
 from tasks.convert import TO_FORMATS, convert
 
@@ -117,6 +119,25 @@ def test_keras_hub_runs_what_is_written_for_it(tmp_path):
     assert largest(proof) < 2e-5
 
 
+@pytest.mark.oracle
+def test_what_a_format_has_no_place_for_is_named(tmp_path):
+    pytest.importorskip("transformers")
+    write_random_bert(tmp_path, "gelu_new")
+    proof = convert(str(tmp_path), str(tmp_path / "hub"), to_format="keras_hub")
+    assert proof.left_out == ["masked_lm", "next_sentence"] and proof.changed == [] and largest(proof) < 2e-5
+    assert "left out masked_lm, next_sentence" in conversion_proof.format_proof(proof)
+    checkpoint = weights.checkpoint_of(BertBackbone(13, 1, 2, 8, 16))
+    head = {
+        f"question_answering/{part}": np.ones(shape, "float32") for part, shape in (("kernel", (8, 2)), ("bias", 2))
+    }
+    stored = {path: StoredTensor(path, lambda value=value: value) for path, value in head.items()}
+    google.write(
+        str(tmp_path / "squad"), dataclasses.replace(checkpoint, tensors={**checkpoint.tensors, **stored}), None
+    )
+    proof = convert(str(tmp_path / "squad"), str(tmp_path / "qa"), to_format="hugging_face")
+    assert proof.left_out == ["pooled_dense"] and "question_answering" in proof.differences
+
+
 def test_what_was_changed_on_the_way_is_found_and_nothing_is_left(tmp_path, monkeypatch):
     write_random_bert(tmp_path)
     write = google.write
@@ -136,7 +157,7 @@ def test_what_was_changed_on_the_way_is_found_and_nothing_is_left(tmp_path, monk
 
 def test_an_output_beyond_the_tolerance_is_refused():
     differences = {"embeddings": 0.0, "layer 1": 3e-5}
-    proof = conversion_proof.Proof("a", "b", 1, [], 1, differences, {"embeddings": 1.0, "layer 1": 1.0}, {})
+    proof = conversion_proof.Proof("a", "b", 1, [], [], 1, differences, {"embeddings": 1.0, "layer 1": 1.0}, {})
     conversion_proof.check(proof, 1e-4)
     with pytest.raises(InputError, match="layer 1 of the target differs from a by 3e-05. Expected at most 2e-05"):
         conversion_proof.check(proof, 2e-5)
