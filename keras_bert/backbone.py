@@ -139,18 +139,21 @@ class BertBackbone(keras_nlp.models.Backbone):
         return ["query_key_value"]
 
     @classmethod
-    def from_preset(cls, preset: str, load_weights: bool = True, dtype=None, **overrides) -> "BertBackbone":
+    def from_preset(
+        cls, preset: str | os.PathLike, load_weights: bool = True, dtype=None, **overrides
+    ) -> "BertBackbone":
         """Builds the backbone of a preset.
 
         Args:
             preset: short name (`"base"`), Google's name of a checkpoint, `hf://owner/name`, or a directory, zip or
-                `.keras` file of any format that this project reads (`keras_bert/formats`).
+                `.keras` file of any format that this project reads (`keras_bert/formats`), as str or path.
             load_weights: bool; False gives the architecture with random weights, and for a short name needs no file.
             dtype: a Keras dtype policy or its name.
             **overrides: settings of the constructor that differ from the preset's, e.g. `dropout=0.0`.
 
         Raises:
-            InputError: no place has the preset, or its files are incomplete or do not fit together.
+            InputError: no place has the preset, its files are incomplete or do not fit together, or an override is
+                unknown or does not fit the weights.
         """
         from keras_bert import weights
 

@@ -170,3 +170,19 @@ def read_json(path: str):
         return json.loads(text)
     except json.JSONDecodeError as error:
         raise InputError(f"{path}:{error.lineno}: not valid JSON ({error.msg}).") from error
+    except RecursionError as error:
+        raise InputError(f"{path}: not valid JSON (nested too deeply).") from error
+    except ValueError as error:  # A number of thousands of digits, which Python refuses to convert.
+        raise InputError(f"{path}: not valid JSON ({error}).") from error
+
+
+def read_object(path: str) -> dict:
+    """Reads a JSON file that holds an object.
+
+    Raises:
+        InputError: the file is missing, is not JSON, or holds something else.
+    """
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise InputError(f"{path}: expected a JSON object, found {type(value).__name__}.")
+    return value

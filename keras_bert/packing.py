@@ -140,7 +140,7 @@ class TokenLayout(keras.layers.Layer):
     def __init__(self, kind: str = "rectangular", attention: str = "bidirectional", **kwargs):
         super().__init__(**kwargs)
         if kind not in LAYOUTS:
-            raise ValueError(f"`kind` must be one of {', '.join(LAYOUTS)}. Received: kind={kind!r}")
+            raise ValueError(f"A `layout`'s `kind` must be one of {', '.join(LAYOUTS)}. Received: kind={kind!r}")
         if attention not in ATTENTIONS:
             raise ValueError(f"`attention` must be one of {', '.join(ATTENTIONS)}. Received: attention={attention!r}")
         self.kind = kind

@@ -3,11 +3,12 @@
 Letters: B batch, S sequence, n ids of text that fit into S.
 """
 
+import numbers
 import os
 
 import tensorflow as tf
 
-from keras_bert import formats, weights
+from keras_bert import formats, presets, weights
 from keras_bert.errors import InputError
 from keras_bert.tokenizer import BertTokenizer
 
@@ -34,15 +35,14 @@ class BertPreprocessor:
     """
 
     def __init__(self, tokenizer: BertTokenizer, sequence_length: int = _DEFAULT_LENGTH, pad_to_longest: bool = False):
-        if sequence_length < _MIN_SEQUENCE_LENGTH:
-            raise ValueError(f"`sequence_length` must be at least 3. Received: sequence_length={sequence_length}")
+        _check_length(sequence_length)
         self.tokenizer = tokenizer
         self.sequence_length = sequence_length
         self.pad_to_longest = pad_to_longest
 
     @classmethod
     def from_preset(
-        cls, preset: str, sequence_length: int | None = None, pad_to_longest: bool = False
+        cls, preset: str | os.PathLike, sequence_length: int | None = None, pad_to_longest: bool = False
     ) -> "BertPreprocessor":
         """Builds the preprocessor on a preset's tokenizer (`BertTokenizer.from_preset`).
 
@@ -52,14 +52,26 @@ class BertPreprocessor:
             pad_to_longest: as in the constructor.
 
         Raises:
-            InputError: no such preset, or its encoder has fewer positions than `sequence_length`.
+            InputError: no such preset; its encoder has fewer positions than `sequence_length`, or fewer rows in its
+                token table than the vocabulary has pieces.
+            ValueError: `sequence_length` is no integer of at least 3.
         """
-        positions = _DEFAULT_LENGTH  # of a directory that holds a tokenizer alone
+        if sequence_length is not None:
+            _check_length(sequence_length)
+        preset = presets.name_of(preset)
+        config = None
         if not os.path.isdir(preset) or formats.has_checkpoint(preset):
-            positions = weights.read_bert_config(preset).max_sequence_length
+            config = weights.read_bert_config(preset)
+        positions = _DEFAULT_LENGTH if config is None else config.max_sequence_length
         if sequence_length is not None and sequence_length > positions:
             raise InputError(f"{preset}: has positions for {positions} tokens. Received: {sequence_length=}")
-        return cls(BertTokenizer.from_preset(preset), sequence_length or positions, pad_to_longest)
+        tokenizer = BertTokenizer.from_preset(preset)
+        if config is not None and tokenizer.vocabulary_size() > config.vocabulary_size:
+            raise InputError(
+                f"{preset}: its vocabulary has {tokenizer.vocabulary_size()} pieces, its token table "
+                f"{config.vocabulary_size} rows. Expected a row for each piece: they are not of one model."
+            )
+        return cls(tokenizer, positions if sequence_length is None else sequence_length, pad_to_longest)
 
     def __call__(self, texts) -> dict[str, tf.Tensor]:
         """Turns texts into the encoder's inputs.
@@ -72,12 +84,15 @@ class BertPreprocessor:
             shape (B, S); with `pad_to_longest` the longest sequence's length (at least 2) takes the place of S.
 
         Raises:
-            ValueError: a tuple of other than one or two, or `texts` is no batch.
+            ValueError: a tuple of other than one or two, `texts` is no batch, or a pair's batches differ in size
+                (where a graph learns the sizes as it runs, an InvalidArgumentError of TensorFlow's).
         """
         parts = texts if isinstance(texts, tuple) else (texts,)
         if len(parts) not in (1, 2):
             raise ValueError(f"`texts` must be a batch or a tuple of two batches. Received: a tuple of {len(parts)}")
         rows = [self._tokenize(part) for part in parts]
+        if len(rows) == 2:
+            rows = _check_sizes(*rows)
         lengths = [tf.cast(row.row_lengths(), tf.int32) for row in rows]
         if len(rows) == 1:
             kept = [tf.minimum(lengths[0], self.sequence_length - 2)]
@@ -122,6 +137,26 @@ class BertPreprocessor:
         if not self.pad_to_longest:
             return self.sequence_length
         return tf.maximum(tf.reduce_max(totals), _MIN_PADDED_LENGTH)
+
+
+def _check_length(sequence_length: int) -> None:
+    is_int = isinstance(sequence_length, numbers.Integral) and not isinstance(sequence_length, bool)
+    if not is_int or sequence_length < _MIN_SEQUENCE_LENGTH:
+        expected = f"must be {'at least' if is_int else 'an integer of at least'} {_MIN_SEQUENCE_LENGTH}"
+        raise ValueError(f"`sequence_length` {expected}. Received: {sequence_length=}")
+
+
+def _check_sizes(first: tf.RaggedTensor, second: tf.RaggedTensor) -> list[tf.RaggedTensor]:
+    """Returns the rows of a pair once they are known to be equally many: one text would be paired with all others."""
+    message = "`texts` must be two batches of one size"
+    sizes = (first.shape[0], second.shape[0])
+    if None not in sizes:
+        if sizes[0] != sizes[1]:
+            raise ValueError(f"{message}. Received: {sizes[0]} first and {sizes[1]} second texts")
+        return [first, second]
+    check = tf.debugging.assert_equal(first.nrows(), second.nrows(), message=message)
+    with tf.control_dependencies([check] if check is not None else []):
+        return [first.with_values(tf.identity(first.values)), second]
 
 
 def _trim_pair(lengths_a: tf.Tensor, lengths_b: tf.Tensor, limit: int) -> list[tf.Tensor]:

@@ -67,7 +67,19 @@ def find_handle(handle: str) -> Preset | None:
     return next(copies, None) if handle.startswith("hf://") else None
 
 
-def resolve_preset(preset: str, purpose: str = "config") -> str:
+def name_of(preset: str | os.PathLike) -> str:
+    """Returns a preset's name or path as a string, `~` expanded.
+
+    Raises:
+        InputError: `preset` is neither a string nor a path.
+    """
+    name = os.fspath(preset) if isinstance(preset, os.PathLike) else preset
+    if not isinstance(name, str):
+        raise InputError(f"expected a preset's name or path, received {preset!r}.")
+    return os.path.expanduser(name)
+
+
+def resolve_preset(preset: str | os.PathLike, purpose: str = "config") -> str:
     """Finds the directory or file that holds a preset's files: offline first, download last.
 
     Order: `preset` as a path; under `$KERAS_BERT_HOME` a directory or zip of any of its names, or Google's archive;
@@ -82,11 +94,12 @@ def resolve_preset(preset: str, purpose: str = "config") -> str:
             not count.
 
     Returns:
-        A path; one that was named as such is returned as it is.
+        A path; one that was named as such is returned as it is, but for `~`.
 
     Raises:
         InputError: no place has it; the message lists what was tried.
     """
+    preset = name_of(preset)
     if os.path.exists(preset) or os.path.exists(f"{preset}.index"):
         return preset
     known = find_preset(preset)

@@ -12,11 +12,11 @@ from absl import logging
 from keras_nlp.tokenizers import Tokenizer
 
 from keras_bert.backbone import BertBackbone
-from keras_bert.casing import case_of_vocabulary
 from keras_bert.errors import InputError
 from keras_bert.files import atomic_path, write_json
+from keras_bert.presets import name_of
 from keras_bert.vocabulary import TOKEN_OF, read_vocabulary
-from keras_bert.weights import case_of_preset, open_tokenizer
+from keras_bert.weights import decide_case, open_tokenizer
 
 try:
     import tensorflow_text  # noqa: F401  (registers the ops)
@@ -97,6 +97,11 @@ class BertTokenizer(Tokenizer):
                 "it has wheels."
             )
 
+    def __call__(self, inputs, *args, **kwargs):
+        if isinstance(inputs, (list, tuple)) and not inputs:  # Keras would take it for floats.
+            inputs = tf.constant([], tf.string)
+        return super().__call__(inputs, *args, **kwargs)
+
     def tokenize(self, inputs) -> tf.RaggedTensor:
         """Tokenizes texts.
 
@@ -147,21 +152,21 @@ class BertTokenizer(Tokenizer):
         Tokenizing the result gives the ids back if they are a text's own, without [UNK] and special tokens.
 
         Args:
-            inputs: int tensor, ragged tensor or nested lists, shape (..., None).
+            inputs: int tensor, ragged tensor, nested lists, or list of tensors, shape (..., None).
 
         Returns:
             string, shape (...).
 
         Raises:
-            ValueError: an id is outside the vocabulary (in a graph, as an error of TensorFlow's).
+            ValueError: `inputs` is one id, or holds what is none; an id is outside the vocabulary (in a graph, as an
+                error of TensorFlow's).
 
         >>> tokenizer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "hell", "##o", ","])
         >>> tokenizer.detokenize([[2, 5, 6, 7, 5, 3], []]).numpy().tolist()
         [b'[CLS] hello , hell [SEP]', b'']
         """
         self._check_ready()
-        if isinstance(inputs, (list, tuple)):
-            inputs = tf.ragged.constant(inputs, dtype=tf.int32)
+        inputs = _as_ids(inputs)
         if tf.executing_eagerly():
             self._check_ids(inputs)
         pieces = tf.gather(tf.constant(self.vocabulary), inputs)
@@ -238,29 +243,43 @@ class BertTokenizer(Tokenizer):
         write_json(os.path.join(preset_dir, CONFIG_FILE), keras.saving.serialize_keras_object(self))
 
     @classmethod
-    def from_preset(cls, preset: str, **kwargs) -> "BertTokenizer":
+    def from_preset(cls, preset: str | os.PathLike, **kwargs) -> "BertTokenizer":
         """Reads the tokenizer of a preset.
 
         Args:
             preset: directory in KerasHub's layout (`tokenizer.json`, `assets/tokenizer/vocabulary.txt`) or in Hugging
                 Face's (`vocab.txt`, `tokenizer_config.json`), or a preset's name.
-            **kwargs: arguments of the constructor that replace the preset's. Where nothing says whether texts are
-                lower-cased, the vocabulary's own case does, then the preset's name, and else they are.
+            **kwargs: arguments of the constructor that replace the preset's. Where neither they nor the preset say
+                whether texts are lower-cased, the vocabulary's own case does, then the preset's name, and else they
+                are (`keras_bert.weights.decide_case`).
 
         Raises:
             InputError: no such preset, or its tokenizer is missing or says what this tokenizer cannot do, or
-                `lowercase` contradicts the vocabulary or the preset's name.
+                `lowercase` contradicts the vocabulary, or the preset's settings its name.
         """
-        by_name = case_of_preset(preset)
+        preset = name_of(preset)
         with open_tokenizer(preset) as settings:
+            own, lowercase = settings["lowercase"], kwargs.get("lowercase")
             settings = {**settings, **kwargs}
-            if settings.get("lowercase") is None:
-                cases = (case_of_vocabulary(read_vocabulary(settings["vocabulary"])), by_name, True)
-                settings["lowercase"] = next(case for case in cases if case is not None)
-            tokenizer = cls(**settings)
-        if by_name is not None and tokenizer.lowercase != by_name:
-            raise InputError(
-                f"{preset}: by its name the checkpoint is {'uncased' if by_name else 'cased'}, but lowercase="
-                f"{tokenizer.lowercase} was given, or stands in its tokenizer's settings. Pass lowercase={by_name}."
-            )
-        return tokenizer
+            case = decide_case(preset, {**settings, "lowercase": own}, lowercase)
+            return cls(**{**settings, "lowercase": case is not False})
+
+
+def _as_ids(inputs) -> tf.Tensor | tf.RaggedTensor:
+    """Makes a tensor of ids; raises ValueError where there are none, or a single one."""
+    try:
+        if isinstance(inputs, (list, tuple)) and any(tf.is_tensor(row) for row in inputs):
+            stack = tf.ragged.stack if tf.convert_to_tensor(inputs[0]).shape.rank else tf.stack
+            inputs = stack([tf.cast(row, tf.int32) for row in inputs])
+        elif isinstance(inputs, (list, tuple)):
+            inputs = tf.ragged.constant(inputs, dtype=tf.int32)
+        elif not tf.is_tensor(inputs):
+            inputs = tf.convert_to_tensor(inputs)
+    except (ValueError, TypeError, tf.errors.OpError) as error:
+        reason = str(error).strip().splitlines()[-1]
+        raise ValueError(f"`inputs` must hold ids, in lists of one depth. Received: {inputs!r} ({reason})") from None
+    if inputs.shape.rank == 0:
+        raise ValueError(f"`inputs` must be a list of ids or a batch of such, rank 1 or more. Received: {inputs}")
+    if not inputs.dtype.is_integer:
+        raise ValueError(f"`inputs` must hold ids, integers. Received: {inputs.dtype.name}")
+    return inputs

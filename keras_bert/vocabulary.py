@@ -15,12 +15,19 @@ TOKEN_OF |= {"start_token": "[CLS]", "end_token": "[SEP]"}
 _MAX_PIECE_BYTES = 256  # tensorflow-text, `kMaxVocabTokenLengthInUTF8Bytes`.
 
 
-def read_vocabulary(vocabulary: str | os.PathLike | Iterable[str], lowercase: bool | None = None) -> list[str]:
+def read_vocabulary(
+    vocabulary: str | os.PathLike | Iterable[str],
+    lowercase: bool | None = None,
+    source: str = "The vocabulary",
+    why: str = "",
+) -> list[str]:
     """Reads a vocabulary and checks it.
 
     Args:
         vocabulary: path of a file with one piece a line (its number from 0 is the id), or the pieces.
         lowercase: bool, whether texts will be lower-cased, which the vocabulary must suit; None: not known yet.
+        source: name of pieces that come without a file, for messages.
+        why: what says `lowercase`, for messages.
 
     Returns:
         The pieces in the order of their ids, without white space around them. Lines of nothing but exotic white space
@@ -31,14 +38,13 @@ def read_vocabulary(vocabulary: str | os.PathLike | Iterable[str], lowercase: bo
         InputError: the file cannot be read; the vocabulary is empty, lacks a special token, holds one piece twice or
             one too long, or is cased where `lowercase` is True (uncased where it is False).
     """
-    source = "The vocabulary"
     if isinstance(vocabulary, (str, os.PathLike)):
         source = os.fspath(vocabulary)
         vocabulary = (piece for _, piece in read_lines(source))
     raw = list(vocabulary)
     pieces = [piece.strip() for piece in raw]
     _check_pieces(source, raw, pieces)
-    _check_case(source, pieces, lowercase)
+    _check_case(source, pieces, lowercase, why)
     return pieces
 
 
@@ -60,14 +66,14 @@ def _check_pieces(source: str, raw: list[str], pieces: list[str]) -> None:
             raise InputError(f"{source}:{number}: a piece of over {_MAX_PIECE_BYTES} bytes. Split or remove it.")
 
 
-def _check_case(source: str, pieces: list[str], lowercase: bool | None) -> None:
+def _check_case(source: str, pieces: list[str], lowercase: bool | None, why: str) -> None:
     """Refuses a flag that contradicts the vocabulary: every id would be valid, and the scores merely bad."""
     case = case_of_vocabulary(pieces)
     if None in (case, lowercase) or case == lowercase:
         return
     found = "hardly a piece holds a capital" if case else "many pieces hold capitals"
     raise InputError(
-        f"{source}: expected {'a lower-cased' if lowercase else 'a cased'} vocabulary, since lowercase={lowercase}, "
-        f"found {'a lower-cased' if case else 'a cased'} one ({found}). Pass lowercase={case} "
-        f"(--do_lower_case={case}), or the vocabulary that belongs to the checkpoint."
+        f"{source}: expected {'a lower-cased' if lowercase else 'a cased'} vocabulary, since lowercase={lowercase}"
+        f"{why and f' by {why}'}, found {'a lower-cased' if case else 'a cased'} one "
+        f"({found}). Pass lowercase={case} (--do_lower_case={case}), or the vocabulary that belongs to the checkpoint."
     )

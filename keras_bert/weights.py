@@ -16,10 +16,14 @@ from keras_bert.errors import InputError
 from keras_bert.files import read_lines
 from keras_bert.formats.checkpoint import Checkpoint, StoredTensor, assign
 from keras_bert.preset_table import Preset
+from keras_bert.vocabulary import read_vocabulary
+
+_SHAPES = ("vocabulary_size", "num_heads", "hidden_dim", "intermediate_dim", "max_sequence_length", "num_segments")
+_SETTINGS = (*BertConfig.__dataclass_fields__, "layout", "name", "trainable")  # of BertBackbone, but for its dtype
 
 
 @contextlib.contextmanager
-def open_checkpoint(preset: str) -> Iterator[Checkpoint]:
+def open_checkpoint(preset: str | os.PathLike) -> Iterator[Checkpoint]:
     """Opens a preset's checkpoint; its tensors can be read inside the `with`.
 
     Args:
@@ -28,6 +32,7 @@ def open_checkpoint(preset: str) -> Iterator[Checkpoint]:
     Raises:
         InputError: no place has it, or its files are of no known format, incomplete or damaged.
     """
+    preset = presets.name_of(preset)
     path = presets.resolve_preset(preset, "weights")
     with formats.located(path) as place, formats.find_format(place).open_checkpoint(place) as checkpoint:
         known = _known(preset)
@@ -44,12 +49,13 @@ def _known(preset: str) -> Preset | None:
     return None if os.path.exists(preset) else presets.find_preset(preset)
 
 
-def read_bert_config(preset: str) -> BertConfig:
+def read_bert_config(preset: str | os.PathLike) -> BertConfig:
     """Returns the sizes of a preset without building a model.
 
     Raises:
         InputError: as `open_checkpoint`.
     """
+    preset = presets.name_of(preset)
     known = _known(preset)
     if known is not None:
         return known.config
@@ -57,8 +63,9 @@ def read_bert_config(preset: str) -> BertConfig:
         return formats.find_format(place).read_config(place)
 
 
-def load_backbone(cls, preset: str, load_weights: bool = True, dtype=None, **overrides):
+def load_backbone(cls, preset: str | os.PathLike, load_weights: bool = True, dtype=None, **overrides):
     """Builds a backbone of class `cls` from a preset; see `BertBackbone.from_preset`."""
+    preset = presets.name_of(preset)
     if not load_weights:
         return cls(**_merged(read_bert_config(preset), overrides, preset), dtype=dtype)
     with open_checkpoint(preset) as checkpoint:
@@ -81,13 +88,24 @@ def load_weights_of(model, checkpoint: Checkpoint) -> list[str]:
     Raises:
         InputError: a weight of the encoder is missing, or a shape differs.
     """
-    left = assign(model.weights, checkpoint.tensors, by="the configuration")
+    config = getattr(getattr(model, "backbone", model), "bert_config", checkpoint.config)
+    left = assign(model.weights, checkpoint.tensors, by=_differing(config, checkpoint.config, _SHAPES))
     lacking = [path for path in left if path.partition("/")[0] not in (*HEADS, "pooled_dense")]
     if lacking:
-        raise InputError(f"{checkpoint.source}: lacks {', '.join(lacking[:4])}. Expected the weights of a BERT.")
+        by = _differing(config, checkpoint.config, ("num_layers",))
+        raise InputError(
+            f"{checkpoint.source}: lacks {', '.join(lacking[:4])}, expected by {by}. Expected the weights of a BERT."
+        )
     if left:
         logging.warning("%s: has no %s; it starts from random weights.", checkpoint.source, ", ".join(left))
     return left
+
+
+def _differing(config: BertConfig, stored: BertConfig, names: tuple[str, ...]) -> str:
+    """What expected shapes come from: the settings that were overridden, else the checkpoint's configuration."""
+    values = {name: getattr(config, name) for name in names}
+    overridden = [f"{name}={value}" for name, value in values.items() if value != getattr(stored, name)]
+    return ", ".join(overridden) or "the configuration"
 
 
 def checkpoint_of(model, source: str = "the model", labels: list[str] | None = None) -> Checkpoint:
@@ -117,6 +135,9 @@ def checkpoint_of(model, source: str = "the model", labels: list[str] | None = N
 
 
 def _merged(config: BertConfig, overrides: dict, preset: str) -> dict:
+    unknown = sorted(set(overrides) - set(_SETTINGS))
+    if unknown:
+        raise InputError(f"{preset}: unknown setting {', '.join(unknown)}. Expected some of: {', '.join(_SETTINGS)}.")
     ours = {name: value for name, value in overrides.items() if name in BertConfig.__dataclass_fields__}
     others = {name: value for name, value in overrides.items() if name not in ours}  # layout, name, trainable
     try:
@@ -126,12 +147,13 @@ def _merged(config: BertConfig, overrides: dict, preset: str) -> dict:
 
 
 @contextlib.contextmanager
-def open_tokenizer(preset: str) -> Iterator[dict]:
+def open_tokenizer(preset: str | os.PathLike) -> Iterator[dict]:
     """Gives a preset's tokenizer settings: `vocabulary`, path or list; `lowercase`, None if it is not said.
 
     Raises:
         InputError: no place has it, or what is there has no tokenizer.
     """
+    preset = presets.name_of(preset)
     known = _published_case(preset)
     with formats.located(presets.resolve_preset(preset, "tokenizer")) as place:
         settings = formats.read_tokenizer(place)
@@ -147,35 +169,84 @@ def _published_case(preset: str) -> bool | None:
 def case_of_preset(preset: str) -> bool | None:
     """Whether a preset of this name is lower-cased, as far as the name says it."""
     known = _published_case(preset)
-    return case_of_name(preset) if known is None else known
+    if known is not None:
+        return known
+    is_prefix = os.path.exists(f"{preset}.index") or preset.endswith(".index")  # of a TensorFlow checkpoint
+    name = os.path.dirname(os.path.abspath(preset)) if is_prefix else preset
+    return case_of_name(os.path.abspath(name) if os.path.exists(name) else name)
 
 
-def read_tokenizer(preset: str, lowercase: bool | None = None) -> dict | None:
+def decide_case(preset: str, settings: dict, lowercase: bool | None = None) -> bool | None:
+    """Decides whether a preset is lower-cased, and checks its vocabulary.
+
+    The first that says it: `lowercase`, what the checkpoint was published as, its own settings, the vocabulary's
+    pieces, the preset's name.
+
+    Args:
+        preset: its name or path.
+        settings: of `open_tokenizer`.
+        lowercase: bool, what the user says, or None.
+
+    Returns:
+        bool; None where nothing says it.
+
+    Raises:
+        InputError: the vocabulary is none of BERT's (`read_vocabulary`) or contradicts the decision; `lowercase` or the
+            settings contradict what the preset's name means, and the vocabulary does not bear them out.
+    """
+    vocabulary = settings["vocabulary"]
+    source = f"{preset}: its vocabulary"
+    by_vocabulary = case_of_vocabulary(read_vocabulary(vocabulary, source=source))
+    published, by_name = _published_case(preset), case_of_preset(preset)
+    answers = {
+        "the argument": lowercase,
+        "what it was published as": published,
+        "its own settings": settings["lowercase"],
+        "its vocabulary": by_vocabulary,
+        "its name": by_name,
+    }
+    why, case = next(((why, case) for why, case in answers.items() if case is not None), ("", None))
+    read_vocabulary(vocabulary, case, source, why)
+    if None in (by_name, case) or case in (by_name, by_vocabulary) or (lowercase is not None and published is None):
+        return case
+    cure = f"Pass lowercase={by_name} (--do_lower_case={by_name})"
+    if published is None:
+        cure += f", or lowercase={case} where the name misleads"
+    raise InputError(
+        f"{preset}: by its name the checkpoint is {'uncased' if by_name else 'cased'}, but lowercase={case} by {why}. "
+        f"{cure}."
+    )
+
+
+def read_tokenizer(preset: str | os.PathLike, lowercase: bool | None = None) -> dict | None:
     """Returns a preset's tokenizer settings, or None if the checkpoint has no vocabulary.
 
     Args:
         preset: as in `BertBackbone.from_preset`.
-        lowercase: bool or None, for a vocabulary of which the preset does not say it.
+        lowercase: bool, what the user says, or None; see `decide_case`.
 
     Returns:
         Dict of `vocabulary`, list of pieces, and `lowercase`, bool.
 
     Raises:
-        InputError: nothing says whether the vocabulary is lower-cased, or `lowercase` contradicts what says it.
+        InputError: as `decide_case`; or nothing says whether the vocabulary is lower-cased; or `lowercase` contradicts
+            the checkpoint's own settings, and neither vocabulary nor name bears it out.
     """
+    preset = presets.name_of(preset)
     with formats.located(presets.resolve_preset(preset, "tokenizer")) as place:
         if not formats.has_tokenizer(place):
             return None
         settings = formats.read_tokenizer(place)
+        case = decide_case(preset, settings, lowercase)
         pieces = settings["vocabulary"]
         if isinstance(pieces, str):
             pieces = [piece for _, piece in read_lines(pieces)]
-    answers = (_published_case(preset), settings["lowercase"], case_of_name(preset), case_of_vocabulary(pieces))
-    said = next((answer for answer in answers if answer is not None), None)
-    if said is None and lowercase is None:
+    if case is None:
         raise InputError(f"{preset}: nothing says whether its vocabulary is lower-cased. Say it by --do_lower_case.")
-    if None not in (said, lowercase) and said != lowercase:
+    own = settings["lowercase"]
+    if None not in (lowercase, own) and case not in (own, case_of_vocabulary(pieces), case_of_preset(preset)):
         raise InputError(
-            f"{preset}: its vocabulary is {'un' if said else ''}cased. Received: do_lower_case={lowercase}"
+            f"{preset}: by its own settings its vocabulary is {'un' if own else ''}cased. Received: do_lower_case="
+            f"{lowercase}. Pass --do_lower_case={own}."
         )
-    return {"vocabulary": pieces, "lowercase": lowercase if said is None else said}
+    return {"vocabulary": pieces, "lowercase": case}

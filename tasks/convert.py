@@ -81,9 +81,10 @@ def convert(
     """
     if os.path.exists(target) and not (os.path.isdir(target) and not os.listdir(target)):
         raise InputError(f"{target}: exists already. Remove it, or name another directory by --to.")
-    from keras_bert import formats, weights
+    from keras_bert import formats, presets, weights
     from tasks import conversion_proof
 
+    presets.resolve_preset(source, "weights")  # Its message, where nothing is found, is the one that helps.
     tokenizer = weights.read_tokenizer(source, do_lower_case)
     module = formats.modules()[TO_FORMATS[to_format]]
     with weights.open_checkpoint(source) as checkpoint:

@@ -186,7 +186,7 @@ def test_heads_that_keras_hub_has_otherwise_stay_behind_with_a_warning(tmp_path,
     model = filled(BertPretrainer(BertBackbone(**TINY)))
     with caplog.at_level(logging.WARNING, logger="absl"):
         keras_hub.write(str(tmp_path / "p"), weights.checkpoint_of(model), None)
-    assert "leaves out masked_lm, next_sentence" in caplog.text and "keras_preset keeps all heads" in caplog.text
+    assert "leaves out masked_lm, next_sentence" in caplog.text and "--to_format=keras keeps all heads" in caplog.text
     assert sorted(os.listdir(tmp_path / "p")) == ["config.json", "metadata.json", "model.weights.h5"]
 
 

@@ -104,8 +104,10 @@ def test_case_of_the_name_where_nothing_else_says(tmp_path, name, lowercase):
     (tmp_path / name).mkdir()
     (tmp_path / name / "vocab.txt").write_text("".join(f"{piece}\n" for piece in [*SPECIALS, "a"]))
     assert BertTokenizer.from_preset(str(tmp_path / name)).lowercase is lowercase
+    assert BertTokenizer.from_preset(str(tmp_path / name), lowercase=not lowercase).lowercase is not lowercase
+    (tmp_path / name / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": not lowercase}))
     with pytest.raises(InputError, match=f"by its name the checkpoint is .*Pass lowercase={lowercase}"):
-        BertTokenizer.from_preset(str(tmp_path / name), lowercase=not lowercase)
+        BertTokenizer.from_preset(str(tmp_path / name))
 
 
 # === Back to text ===

@@ -16,7 +16,9 @@ import types
 from collections.abc import Iterator
 
 from keras_bert.errors import InputError
-from keras_bert.formats.archive import extract
+from keras_bert.formats.archive import extract, is_archive
+
+_NO_PART = ("__MACOSX", ".DS_Store")  # What macOS adds to the archives that it makes.
 
 
 @contextlib.contextmanager
@@ -24,15 +26,20 @@ def located(path: str) -> Iterator[str]:
     """Gives the directory (or prefix) of a checkpoint; of a zip, tar or `.keras` file, a temporary one.
 
     Raises:
-        InputError: a file that is no whole zip or tar, or that would write outside its directory.
+        InputError: a file of another kind, or a zip or tar that is damaged or would write outside its directory.
     """
     path = path.removesuffix(".index")  # of a TensorFlow checkpoint: its prefix is meant
     if not os.path.isfile(path):
         yield path
         return
+    if not is_archive(path):
+        raise InputError(
+            f"{path}: expected a directory, zip, tar, .keras file or the prefix of a TensorFlow checkpoint, found "
+            f"another kind of file; its directory may be meant: {os.path.dirname(path) or os.curdir}"
+        )
     with tempfile.TemporaryDirectory(prefix="keras_bert_") as directory:
         extract(path, directory)
-        inside = os.listdir(directory)
+        inside = [name for name in os.listdir(directory) if name not in _NO_PART]
         alone = os.path.join(directory, inside[0]) if len(inside) == 1 else ""
         try:
             yield alone if os.path.isdir(alone) else directory
@@ -49,7 +56,8 @@ def find_format(path: str) -> types.ModuleType:
     """Returns the module of the format that `path` holds.
 
     Raises:
-        InputError: none; the message says what was found.
+        InputError: no format matches; the message says what was found, and names the one directory inside that
+            has a checkpoint.
     """
     for module in modules().values():
         if module.matches(path):
@@ -58,8 +66,23 @@ def find_format(path: str) -> types.ModuleType:
     raise InputError(
         f"{path}: no BERT checkpoint. Expected config.json with model.weights.h5 (Keras) or model.safetensors (Hugging "
         "Face), bert_config.json with the files of a TensorFlow checkpoint (Google, Model Garden), or saved_model.pb "
-        f"(TF-Hub). Found: {found or 'nothing'}."
+        f"(TF-Hub). Found: {found or 'nothing'}.{_guess(path)}"
     )
+
+
+def _guess(path: str) -> str:
+    """Names the sub-directory that was meant, where just one has a checkpoint."""
+    names = sorted(os.listdir(path)) if os.path.isdir(path) else []
+    inside = [os.path.join(path, name) for name in names if name not in _NO_PART]
+    found = [place for place in inside if os.path.isdir(place) and _seems_checkpoint(place)]
+    return f" Did you mean {found[0]}?" if len(found) == 1 else ""
+
+
+def _seems_checkpoint(path: str) -> bool:
+    try:
+        return has_checkpoint(path)
+    except (InputError, OSError):  # Nobody has asked for it; a damaged one is no better guess.
+        return False
 
 
 def has_tokenizer(path: str) -> bool:

@@ -20,6 +20,20 @@ _ENCRYPTED = 0x1  # PKWARE's APPNOTE, 4.4.4: bit 0 of the general purpose flags.
 _DAMAGE = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, NotImplementedError, OSError, ValueError)
 
 
+def is_archive(path: str) -> bool:
+    """Whether a file is a zip or a tar, or began as a zip and is damaged.
+
+    Raises:
+        InputError: the file cannot be read.
+    """
+    try:
+        with open(path, "rb") as file:
+            begins_as_zip = file.read(2) == b"PK"
+        return begins_as_zip or tarfile.is_tarfile(path) or zipfile.is_zipfile(path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror or error}). Check the file.") from error
+
+
 def extract(path: str, directory: str) -> None:
     """Extracts a zip, or a tar (Model Garden's archives are .tar.gz), into `directory`, which is empty.
 

@@ -19,8 +19,10 @@ from keras_bert import convert
 from keras_bert.casing import case_of_name, case_of_vocabulary
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
-from keras_bert.files import read_json, read_lines, write_json
+from keras_bert.files import read_json, read_lines, read_object, write_json
 from keras_bert.formats.checkpoint import Checkpoint, check_heads_follow_encoder, collect
+from keras_bert.formats.hugging_face_files import CONFIG_FILE as HUGGING_FACE_CONFIG_FILE
+from keras_bert.formats.hugging_face_files import find_weights
 from keras_bert.formats.tensorflow_files import (
     OBJECT_GRAPH,
     STATE_FILE,
@@ -41,9 +43,12 @@ _EPSILON = 1e-12  # Of every LayerNorm there, tf.contrib.layers.layer_norm's; no
 
 def matches(path: str) -> bool:
     has_config = os.path.isfile(_config_file(path))
+    has_other_config = os.path.isfile(os.path.join(path, HUGGING_FACE_CONFIG_FILE))
     prefix = find_prefix(path)
     if prefix is None:  # A config.json beside it: Hugging Face's, with google's file kept for the record.
-        return has_config and not os.path.isfile(os.path.join(path, "config.json"))
+        return has_config and not has_other_config
+    if not has_config and has_other_config and find_weights(path) is not None:
+        return False  # Hugging Face's, with the files that it was converted from.
     return not mentions(prefix, OBJECT_GRAPH) and (has_config or mentions(prefix, "bert/embeddings/"))
 
 
@@ -101,8 +106,7 @@ def read_tokenizer(path: str) -> dict | None:
     if vocabulary is None:
         return None
     file = _config_file(path)
-    values = read_json(file) if os.path.isfile(file) else None
-    lowercase = values.get(_LOWERCASE) if isinstance(values, dict) else None
+    lowercase = read_object(file).get(_LOWERCASE) if os.path.isfile(file) else None
     if not isinstance(lowercase, bool):
         lowercase = case_of(path, vocabulary)
     return {"vocabulary": vocabulary, "lowercase": lowercase}

@@ -15,7 +15,7 @@ from keras_bert import convert
 from keras_bert.config import BertConfig, is_foreign
 from keras_bert.convert import WeightSource
 from keras_bert.errors import InputError
-from keras_bert.files import read_json
+from keras_bert.files import read_json, read_object
 from keras_bert.formats.checkpoint import Checkpoint, StoredTensor, collect
 from keras_bert.formats.hugging_face_files import CONFIG_FILE, WeightFile, find_weights, open_weights
 from keras_bert.formats.hugging_face_out import write as write
@@ -44,10 +44,11 @@ def read_config(path: str) -> BertConfig:
 @contextlib.contextmanager
 def open_checkpoint(path: str) -> Iterator[Checkpoint]:
     config = read_config(path)
-    settings = read_json(os.path.join(path, CONFIG_FILE))
+    settings = read_object(os.path.join(path, CONFIG_FILE))
+    parts = _parts(config.num_layers, _classifier(path, settings))
     with open_weights(path) as weights:
         available = _table_names(weights)
-        parts = _parts(config.num_layers, settings)
+        _check_depth(config.num_layers, weights, available)
         tensors = {}
         for part in parts:
             tensors |= _collect(part, weights, available)
@@ -78,18 +79,31 @@ def _table_names(weights: WeightFile) -> dict[str, str]:
     return available
 
 
-def _parts(num_layers: int, settings: dict) -> list[list[WeightSource]]:
+def _check_depth(num_layers: int, weights: WeightFile, available: dict[str, str]) -> None:
+    stored = [int(match[1]) for match in (re.match(r"encoder\.layer\.(\d+)\.", name) for name in available) if match]
+    beyond = [index for index in stored if index >= num_layers]
+    if beyond:
+        raise InputError(
+            f"{weights.path}: holds weights of layer {min(beyond)}, expected {num_layers} layers by {CONFIG_FILE}."
+        )
+
+
+def _parts(num_layers: int, classifier: str) -> list[list[WeightSource]]:
     """The encoder's sources, then those of what may be missing as a whole: pooler and heads."""
     encoder, pooler = [], []
     for source in convert.encoder_sources(convert.HUGGING_FACE, num_layers):
         (pooler if source.path.startswith(f"{convert.POOLER}/") else encoder).append(source)
-    heads = ("masked_lm", "next_sentence", _classifier(settings), "question_answering")
+    heads = ("masked_lm", "next_sentence", classifier, "question_answering")
     return [encoder, pooler, *(convert.head_sources(convert.HUGGING_FACE, head) for head in heads)]
 
 
-def _classifier(settings: dict) -> str:
+def _classifier(path: str, settings: dict) -> str:
     """Which head is named `classifier`: three classes of transformers share the name."""
-    for architecture in settings.get("architectures") or ():
+    architectures = settings.get("architectures") or []
+    if not isinstance(architectures, list) or not all(isinstance(name, str) for name in architectures):
+        file = os.path.join(path, CONFIG_FILE)
+        raise InputError(f"{file}: expected architectures to be a list of names, found {architectures!r}.")
+    for architecture in architectures:
         for ending, head in _CLASSIFIERS.items():
             if architecture.endswith(ending):
                 return head

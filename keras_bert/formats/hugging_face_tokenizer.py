@@ -3,7 +3,7 @@
 import os
 
 from keras_bert.errors import InputError
-from keras_bert.files import read_json
+from keras_bert.files import read_object
 
 VOCABULARY_FILE = "vocab.txt"
 SETTINGS_FILE = "tokenizer_config.json"
@@ -19,7 +19,7 @@ def read_tokenizer(path: str) -> dict | None:
         InputError: the files ask for other rules than BERT's.
     """
     fast_file = os.path.join(path, FAST_FILE)
-    fast = _read_object(fast_file)
+    fast = read_object(fast_file) if os.path.isfile(fast_file) else {}
     vocabulary = os.path.join(path, VOCABULARY_FILE)
     if not os.path.isfile(vocabulary):
         model = fast.get("model")
@@ -27,7 +27,7 @@ def read_tokenizer(path: str) -> dict | None:
             return None
         vocabulary = _pieces(fast_file, fast)
     settings_file = os.path.join(path, SETTINGS_FILE)
-    settings = _read_object(settings_file)
+    settings = read_object(settings_file) if os.path.isfile(settings_file) else {}
     normalizer = fast.get("normalizer")
     normalizer = normalizer if isinstance(normalizer, dict) and normalizer.get("type") == "BertNormalizer" else {}
     lowercase = settings.get("do_lower_case", normalizer.get("lowercase"))
@@ -37,15 +37,8 @@ def read_tokenizer(path: str) -> dict | None:
     return {"vocabulary": vocabulary, "lowercase": lowercase}
 
 
-def _read_object(file: str) -> dict:
-    content = read_json(file) if os.path.isfile(file) else {}
-    if not isinstance(content, dict):
-        raise InputError(f"{file}: expected a JSON object, found {type(content).__name__}.")
-    return content
-
-
 def _check_rules(file: str, lowercase, strip_accents, chinese) -> None:
-    if lowercase not in (None, True, False):
+    if not (lowercase is None or isinstance(lowercase, bool)):
         raise InputError(f"{file}: expected do_lower_case to be true or false, found {lowercase!r}.")
     # Where nothing is said transformers lower-cases.
     if strip_accents not in (None, lowercase is not False) or chinese is not True:
@@ -56,17 +49,19 @@ def _check_rules(file: str, lowercase, strip_accents, chinese) -> None:
 
 
 def _pieces(file: str, fast: dict) -> list[str]:
-    model, normalizer = fast["model"], fast.get("normalizer") or {}
-    if model.get("type") != "WordPiece" or normalizer.get("type") != "BertNormalizer":
+    model, normalizer = fast["model"], fast.get("normalizer")
+    kind = normalizer.get("type") if isinstance(normalizer, dict) else None
+    if model.get("type") != "WordPiece" or kind != "BertNormalizer":
         raise InputError(
             f"{file}: expected a BERT tokenizer (WordPiece, BertNormalizer), found {model.get('type')}, "
-            f"{normalizer.get('type')}."
+            f"{kind or normalizer}."
         )
     if model.get("continuing_subword_prefix", "##") != "##":
         raise InputError(
             f"{file}: expected continuing_subword_prefix '##', found {model['continuing_subword_prefix']!r}."
         )
     ids = model["vocab"]
-    if not isinstance(ids, dict) or sorted(ids.values()) != list(range(len(ids))):
+    is_whole = isinstance(ids, dict) and all(type(number) is int for number in ids.values())
+    if not is_whole or sorted(ids.values()) != list(range(len(ids))):
         raise InputError(f"{file}: expected the vocabulary's ids to be 0, 1, ... without gaps.")
     return sorted(ids, key=ids.get)

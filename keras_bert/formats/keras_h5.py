@@ -9,6 +9,7 @@ variables in shards, have the place alone, from which each format knows the name
 import contextlib
 import glob
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import h5py
@@ -16,12 +17,26 @@ import numpy as np
 
 from keras_bert.convert import WeightSource, to_ours
 from keras_bert.errors import InputError
-from keras_bert.files import read_json
+from keras_bert.files import read_object
 from keras_bert.formats.checkpoint import StoredTensor
+
+# What a damaged file makes h5py raise, by the part of it that is damaged.
+_DAMAGE = (OSError, RuntimeError, KeyError, ValueError, AttributeError, TypeError)
 
 # The order in which Keras's layers make their variables; a masked-LM head has one of its own, the output bias.
 _NUMBERS = {"kernel": "0", "gamma": "0", "embeddings": "0", "output_bias": "0", "bias": "1", "beta": "1"}
 _BETWEEN = ("layers", "_layer_checkpoint_dependencies")  # The second is Keras 2.13's word.
+
+
+@contextlib.contextmanager
+def _reading(path: str) -> Iterator[None]:
+    """Turns what h5py raises of a damaged file into an InputError that names it."""
+    try:
+        yield
+    except InputError:
+        raise
+    except _DAMAGE as error:
+        raise InputError(f"{path}: not a whole HDF5 file ({error or type(error).__name__}). Fetch it again.") from error
 
 
 class WeightsFile:
@@ -79,13 +94,36 @@ class WeightsFile:
         layer, _, variable = path.rpartition("/")
         return self._layers.get(layer, {}).get(_NUMBERS.get(variable, ""))
 
+    def check_depth(self, parent: str, num_layers: int) -> None:
+        """Raises InputError where the encoder named `parent` has layers beyond the configuration's."""
+        pattern = re.compile(rf"{re.escape(parent)}transformer_layer_(\d+)(/|$)")
+        matches = [pattern.match(name) for name, numbered in self._layers.items() if numbered]
+        beyond = [int(match[1]) for match in matches if match and int(match[1]) >= num_layers]
+        if beyond:
+            raise InputError(
+                f"{self.path}: holds weights of layer {min(beyond)}, expected {num_layers} layers by config.json."
+            )
+
+    def place_of(self, path: str) -> str:
+        """Returns where in the file a variable stands."""
+        with _reading(self.path):
+            return str(self[path].name)
+
+    def shape_of(self, path: str) -> tuple[int, ...] | None:
+        """Returns the shape of a variable; None: what stands in its place is no array."""
+        with _reading(self.path):
+            return getattr(self[path], "shape", None)
+
     def read(self, path: str) -> np.ndarray:
         """Reads a variable, as the floats that are stored.
 
         Raises:
-            InputError: the data lies outside the file, or is no float array.
+            InputError: the data lies outside the file, is damaged, or is no float array.
         """
-        dataset = self[path]
+        with _reading(self.path):
+            return self._read(self[path])
+
+    def _read(self, dataset: h5py.Dataset) -> np.ndarray:
         where = f"{self.path}: {dataset.name}"
         if not isinstance(dataset, h5py.Dataset) or dataset.external or dataset.is_virtual:
             raise InputError(f"{where}: expected an array with its data in this file. Do not trust this file.")
@@ -120,11 +158,8 @@ def open_weights(directory: str, stem: str, name_of_place: Callable[[str], str])
         for shard in shards:
             if not os.path.isfile(shard):
                 raise InputError(f"{shard}: no such file. Expected the shard that {path} lists.")
-            try:
-                file = stack.enter_context(h5py.File(shard))
-                weights.add(file, name_of_place)
-            except (OSError, RuntimeError) as error:
-                raise InputError(f"{shard}: not a whole HDF5 file ({error}). Fetch it again.") from error
+            with _reading(shard):
+                weights.add(stack.enter_context(h5py.File(shard)), name_of_place)
         yield weights
 
 
@@ -135,11 +170,12 @@ def _files(directory: str, stem: str) -> tuple[str, list[str]]:
         if not os.path.isfile(path):
             raise InputError(f"{path}: no such file. Expected the weights beside config.json.")
         return path, [path]
-    listed = read_json(index).get("weight_map", {}).values()
-    names = {name for item in listed for name in ([item] if isinstance(item, str) else item)}
-    if not names or any(os.path.basename(name) != name for name in names):
-        raise InputError(f"{index}: expected a weight_map to files of the same directory, found {sorted(names)[:4]}.")
-    return index, [os.path.join(directory, name) for name in sorted(names)]
+    listed = read_object(index).get("weight_map")
+    values = list(listed.values()) if isinstance(listed, dict) else [listed]
+    names = [name for item in values for name in (item if isinstance(item, list) else [item])]
+    if not names or not all(isinstance(name, str) and name and os.path.basename(name) == name for name in names):
+        raise InputError(f"{index}: expected a weight_map to files of the same directory, found {names[:4]!r}.")
+    return index, [os.path.join(directory, name) for name in sorted(set(names))]
 
 
 def stored_tensors(weights: WeightsFile, sources: Iterable[WeightSource], parent: str = "") -> dict[str, StoredTensor]:
@@ -154,7 +190,7 @@ def stored_tensors(weights: WeightsFile, sources: Iterable[WeightSource], parent
     for source in sources:
         names = [parent + name for name in source.names]
         if all(name in weights for name in names):
-            places = ", ".join(weights[name].name for name in names)
+            places = ", ".join(weights.place_of(name) for name in names)
             tensors[source.path] = StoredTensor(f"{weights.path}: {places}", _reader(weights, names, source))
     return tensors
 

@@ -12,10 +12,10 @@ from absl import logging
 from keras_bert import convert
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
-from keras_bert.files import read_json
+from keras_bert.files import read_json, read_object
 from keras_bert.formats import keras_preset, keras_task
 from keras_bert.formats.checkpoint import Checkpoint
-from keras_bert.formats.keras_h5 import check_whole, open_weights, registered, stored_tensors
+from keras_bert.formats.keras_h5 import WeightsFile, check_whole, open_weights, registered, stored_tensors
 
 CONFIG_FILE = "config.json"
 BACKBONES = ("keras_hub>BertBackbone", "keras_nlp>BertBackbone")  # The second: presets written before 2024-09.
@@ -36,11 +36,11 @@ def matches(path: str) -> bool:
 
 def read_config(path: str) -> BertConfig:
     file = os.path.join(path, CONFIG_FILE)
-    values = read_json(file)
+    values = read_object(file)
     found = [backbone["config"] for backbone in registered(values, BACKBONES)]
     if not found:
         raise InputError(
-            f"{file}: expected {keras_preset.BACKBONE} or {BACKBONES[0]}, found {values['registered_name']}. "
+            f"{file}: expected {keras_preset.BACKBONE} or {BACKBONES[0]}, found {values.get('registered_name')}. "
             "Of Keras models only those with a BERT can be read."
         )
     sizes = [{name: config[name] for name in _SIZES if name in config} for config in found]
@@ -63,9 +63,24 @@ def open_checkpoint(path: str) -> Iterator[Checkpoint]:
             raise InputError(f"{weights.path}: expected the weights of one {BACKBONES[0]}, found {len(parents)}.")
         tensors = stored_tensors(weights, sources, parents[0])
         check_whole(tensors, sources, weights.path)
+        weights.check_depth(parents[0], config.num_layers)
+        _check_heads(weights, parents[0], config, sources)
         model = read_json(os.path.join(path, CONFIG_FILE))
         heads, settings = stack.enter_context(keras_task.open_heads(path, model, weights, parents[0]))
         yield Checkpoint("keras_hub", path, config, {**tensors, **heads}, head_settings=settings)
+
+
+def _check_heads(weights: WeightsFile, parent: str, config: BertConfig, sources: list[convert.WeightSource]) -> None:
+    """Holds the kernels (H, N, D) of the attention against the configuration: ours, (H, 3H), no longer say N."""
+    expected = (config.hidden_dim, config.num_heads, config.hidden_dim // config.num_heads)
+    kernels = [name for source in sources if source.path.endswith("/query_key_value/kernel") for name in source.names]
+    for name in kernels:
+        found = weights.shape_of(parent + name)
+        if found != expected:
+            raise InputError(
+                f"{weights.path}: {name}: expected shape {expected} by {CONFIG_FILE}, num_heads {config.num_heads} "
+                f"among it, found {found}."
+            )
 
 
 _NAMES = {
@@ -105,7 +120,7 @@ def write(path: str, checkpoint: Checkpoint, tokenizer: dict | None) -> None:
         if getattr(config, name) != value:
             raise InputError(
                 f"{checkpoint.source}: its {name} is {getattr(config, name)!r}, and KerasHub's BertBackbone always "
-                f"computes with {value!r}. Write another format, such as keras_preset."
+                f"computes with {value!r}. Write another format, such as keras."
             )
     import keras_nlp
 
@@ -156,7 +171,7 @@ def _task(checkpoint: Checkpoint, backbone, tokenizer):
     if left:
         logging.warning(
             "%s: the preset leaves out %s: KerasHub has no such head, or one that computes something else (its masked "
-            "LM takes exact gelu and a LayerNorm epsilon of 1e-5). keras_preset keeps all heads.",
+            "LM takes exact gelu and a LayerNorm epsilon of 1e-5). --to_format=keras keeps all heads.",
             checkpoint.source,
             ", ".join(left),
         )

@@ -17,7 +17,7 @@ from keras_bert import convert
 from keras_bert.config import BertConfig
 from keras_bert.convert import AS_HERE, WeightSource
 from keras_bert.errors import InputError
-from keras_bert.files import read_json, write_json
+from keras_bert.files import read_json, read_object, write_json
 from keras_bert.formats import keras_task
 from keras_bert.formats.checkpoint import Checkpoint
 from keras_bert.formats.keras_h5 import (
@@ -71,6 +71,7 @@ def open_checkpoint(path: str) -> Iterator[Checkpoint]:
             raise InputError(f"{weights.path}: expected the weights of one {BACKBONE}, found {len(parents)}.")
         tensors = stored_tensors(weights, sources, parents[0])
         check_whole(tensors, sources, weights.path)
+        weights.check_depth(parents[0], config.num_layers)
         model = read_json(os.path.join(path, CONFIG_FILE))
         heads, settings = stack.enter_context(keras_task.open_heads(path, model, weights, parents[0]))
         yield Checkpoint("keras_preset", path, config, {**tensors, **heads}, _labels(path), head_settings=settings)
@@ -83,7 +84,10 @@ def _sources(config: BertConfig) -> list[WeightSource]:
 
 def _labels(path: str) -> list[str] | None:
     file = os.path.join(path, METADATA_FILE)
-    return read_json(file).get("labels") if os.path.isfile(file) else None
+    labels = read_object(file).get("labels") if os.path.isfile(file) else None
+    if labels is not None and not (isinstance(labels, list) and all(isinstance(label, str) for label in labels)):
+        raise InputError(f"{file}: expected labels to be a list of names, found {labels!r}.")
+    return labels
 
 
 _PLACES = {"embeddings": "bert_embeddings", "pooled_dense": "dense"}

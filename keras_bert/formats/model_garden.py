@@ -123,11 +123,11 @@ def _read_params(file: str) -> BertConfig:
         kind, sizes = encoder["type"], encoder[encoder["type"]]
         values = {ours: sizes[theirs] for theirs, ours in _PARAMS.items() if sizes.get(theirs) is not None}
         activation = sizes.get("hidden_activation", "gelu")
-    except (yaml.YAMLError, TypeError, KeyError, AttributeError) as error:
+    except (yaml.YAMLError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise InputError(f"{file}: expected task.model.encoder, the settings of a Model Garden experiment.") from error
     if kind not in ("bert", "bert_v2") or sizes.get("norm_first"):
         raise InputError(f"{file}: expected a BERT encoder, found {kind!r}, norm_first={sizes.get('norm_first')}.")
-    if activation not in _ACTIVATIONS:
+    if not isinstance(activation, str) or activation not in _ACTIVATIONS:
         raise InputError(
             f"{file}: unknown hidden_activation {activation!r}. Expected one of {', '.join(_ACTIVATIONS)}."
         )
