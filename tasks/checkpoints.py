@@ -38,11 +38,11 @@ class Checkpoints:
         """Saves `ckpt-<step>` and removes the oldest of this run's beyond `keep` of them."""
         manager = tf.train.CheckpointManager(self._checkpoint, self.directory, max_to_keep=keep)
         manager.save(checkpoint_number=int(self.step.numpy()))
-        self._remove_leftovers(self._paths()[:keep])
+        self.remove_leftovers(keep)
 
-    def _remove_leftovers(self, kept: list[str]) -> None:
-        """Removes what killed runs left: half a checkpoint, and old ones that the manager does not know of."""
-        names = {os.path.basename(path) for path in kept}
+    def remove_leftovers(self, keep: int) -> None:
+        """Removes what killed runs left beside the newest `keep`: halves, and old ones that no manager knows of."""
+        names = {os.path.basename(path) for path in self._paths()[:keep]}
         for entry in sorted(os.listdir(self.directory)):
             match = re.match(r"(ckpt-\d+)(\.index$|\.data-\d+-of-\d+$|[._])", entry)
             if match and (match[1] not in names or len(match[2]) == 1):

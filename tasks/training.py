@@ -137,6 +137,8 @@ class Trainer:
                 if step and (step % save_checkpoints_steps == 0 or step >= num_steps):
                     self._complete(report, step, evaluate)
                 if step >= num_steps:
+                    if step and self.workers.is_chief:  # Killed while it removed the oldest.
+                        self._checkpoints().remove_leftovers(keep_checkpoints)
                     report.save()
                     return report.history
                 intervals = (save_checkpoints_steps, max(1, num_steps // RECORDS))

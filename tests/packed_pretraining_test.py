@@ -6,6 +6,7 @@ import itertools
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow_examples import serialize_instance
 from toy_instances import draw_tokens, mask, masking_rules, write_records
 
 from keras_bert.backbone import BertBackbone
@@ -16,7 +17,6 @@ from tasks.pretraining.data import make_eval_dataset, train_dataset_maker
 from tasks.pretraining.losses import PretrainingObjective
 from tasks.pretraining.model import build_pretrainer
 from tasks.pretraining.packed_data import pack_window, plan_packing
-from tasks.records import serialize_instance
 from tasks.training import Trainer
 
 N, S, P, V = 101, 32, 5, 60
