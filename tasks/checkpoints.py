@@ -45,7 +45,8 @@ class Checkpoints:
         names = {os.path.basename(path) for path in self._paths()[:keep]}
         for entry in sorted(os.listdir(self.directory)):
             match = re.match(r"(ckpt-\d+)(\.index$|\.data-\d+-of-\d+$|[._])", entry)
-            if match and (match[1] not in names or len(match[2]) == 1):
+            is_old = match is not None and (match[1] not in names or len(match[2]) == 1)
+            if is_old or entry.startswith("checkpoint.tmp"):  # The latter: the state file, not yet renamed.
                 remove_path(os.path.join(self.directory, entry))
 
     def restore(self) -> int:

@@ -103,6 +103,19 @@ def test_broken_checkpoints(tmp_path, capfd):
         fresh.restore()
 
 
+def test_what_killed_runs_left_is_removed(tmp_path):
+    build_trainer(tmp_path).fit(repeated, 3, save_checkpoints_steps=1, keep_checkpoints=2)
+    directory = tmp_path / "checkpoints"
+    expected = sorted(os.listdir(directory))
+    assert "ckpt-3.index" in expected and "ckpt-1.index" not in expected
+    foreign = ["notes.txt", "ckpt-best.index"]
+    for name in ("checkpoint.tmp34fd84", "ckpt-1.index", "ckpt-1.data-00000-of-00001", *foreign):
+        (directory / name).write_bytes(b"")
+    (directory / "ckpt-4_temp").mkdir()
+    build_trainer(tmp_path).fit(repeated, 3, keep_checkpoints=2)  # Finished: it only tidies.
+    assert sorted(os.listdir(directory)) == sorted([*expected, *foreign])
+
+
 def test_checkpoint_of_another_model(tmp_path):
     build_trainer(tmp_path).fit(repeated, 1)
     other = build_trainer(tmp_path, optimizer=lambda: keras.optimizers.SGD(0.1))

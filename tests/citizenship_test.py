@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from keras_bert.backbone import BertBackbone, BertMaskedLM, BertTextClassifier
+from keras_bert.errors import InputError
 from keras_bert.presets import PRESETS
 from keras_bert.tokenizer import BertTokenizer
 from tasks.glue.model import build_classifier
@@ -97,7 +98,7 @@ def test_dtypes_and_overrides_of_from_preset(tmp_path):
     ours = BertBackbone.from_preset(str(tmp_path), dtype="mixed_bfloat16", dropout=0.3, layout="unpadded", name="mine")
     assert (ours.dropout, ours.layout, ours.name) == (0.3, "unpadded", "mine")
     assert {variable.dtype for variable in ours.weights} == {"float32"}
-    with pytest.raises(TypeError, match="unexpected keyword argument 'num_layer'"):
+    with pytest.raises(InputError, match="unknown setting num_layer. Expected some of: .*num_layers"):
         BertBackbone.from_preset(str(tmp_path), num_layer=3)
 
 
