@@ -31,6 +31,7 @@ flags.disclaim_key_flags()
 
 OPTIMIZERS = ("bert-2018", "adamw", "lamb")
 DISTRIBUTION_STRATEGIES = ("one_device", "mirrored", "multi_worker_mirrored", "tpu")
+BAD_ROWS = ("refuse", "skip")
 MIXED_PRECISION = ("float32", "bfloat16", "float16")
 
 # What a command's environment gets unless the user set it, before TensorFlow is imported.
@@ -219,6 +220,24 @@ def define_train_epochs(num_train_epochs: float = 3.0, warmup_proportion: float 
     _float("num_train_epochs", num_train_epochs, "Passes over the training data.", lower_bound=0.0)
     flags.register_validator("num_train_epochs", lambda value: value > 0.0, message="must be greater than 0")
     _float("warmup_proportion", warmup_proportion, "Share of warm-up steps.", lower_bound=0.0, upper_bound=1.0)
+
+
+def define_fine_tuning(max_seq_length: int = 128) -> None:
+    """Defines what fine-tuning starts from and what it leaves as it is: `tasks.fine_tuning.FineTuningSettings`.
+
+    Args:
+        max_seq_length: default of `--max_seq_length`.
+    """
+    _string("preset", None, "Encoder and vocabulary: a short name (tiny ... large), a full name, a handle (hf://...), "
+            "or a directory, zip or file of any known format.")  # fmt: skip
+    _boolean("load_weights", True, "False: the preset's sizes and vocabulary, with random weights.")
+    _integer("max_seq_length", max_seq_length, "Longest sequence in tokens.", lower_bound=4)
+    _integer("early_stopping_patience", 0, "Evaluations without a better one after which training ends, with the "
+             "weights of the best; 0: all steps, and the last weights.", lower_bound=0)  # fmt: skip
+    _integer("num_frozen_layers", 0, "The embeddings and so many of the lowest layers are not trained.", lower_bound=0)
+    _integer("lora_rank", 0, "Train factors of this rank beside the attention's kernels, in the place of the encoder; "
+             "0: the encoder itself.", lower_bound=0)  # fmt: skip
+    _enum("bad_rows", "refuse", BAD_ROWS, "A file with rows that cannot be used: refuse it, or skip and count them.")
 
 
 def define_distribution(several_machines: bool = False) -> None:

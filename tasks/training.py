@@ -17,6 +17,7 @@ from tqdm import tqdm
 from keras_bert.errors import InputError
 from tasks.checkpoints import Checkpoints
 from tasks.divergence import Divergence, save_batch
+from tasks.early_stopping import EarlyStopping
 from tasks.preemption import Preemption
 from tasks.reporting import History, Reporter
 from tasks.throughput import Speed
@@ -99,6 +100,7 @@ class Trainer:
         save_checkpoints_steps: int = 1000,
         evaluate: Callable[[], dict[str, float]] | None = None,
         keep_checkpoints: int = 3,
+        early_stopping: EarlyStopping | None = None,
         speed: Speed | None = None,
         description: str = "training",
     ) -> History:
@@ -117,6 +119,8 @@ class Trainer:
             evaluate: called after every checkpoint, and first of all if the run was stopped between the newest
                 checkpoint and its evaluation; returns figures by name for history, events and curve.
             keep_checkpoints: how many to keep.
+            early_stopping: ends the training before `num_steps` once its evaluations have ceased to improve; weights
+                and `step` are then those of the best evaluation, kept in `best/`.
             speed: what the speed is compared with; None: only the speed is shown.
             description: the progress bar's title.
 
@@ -128,19 +132,22 @@ class Trainer:
                 (the batch is saved); a batch cannot be split into `gradient_accumulation_steps`; no checkpoint can be
                 read; `output_dir` cannot be written; another worker is gone.
             Preempted: SIGTERM came; the checkpoint is saved.
+            ValueError: early stopping without `evaluate`, or on several workers.
         """
+        if early_stopping is not None and (evaluate is None or self.workers.count > 1):
+            raise ValueError("`early_stopping` needs `evaluate`, and one worker.")
         with self.workers.naming_lost_ones(), self._preemption:
             start_step = step = self.restore()
             with Reporter(
                 self.output_dir, step, num_steps, description, speed=speed, is_active=self.workers.is_chief
             ) as report:
                 if step and (step % save_checkpoints_steps == 0 or step >= num_steps):
-                    self._complete(report, step, evaluate)
-                if step >= num_steps:
+                    self._complete(report, step, evaluate, early_stopping)
+                if step >= num_steps or (early_stopping and step and early_stopping.is_over(report.history)):
                     if step and self.workers.is_chief:  # Killed while it removed the oldest.
                         self._checkpoints().remove_leftovers(keep_checkpoints)
                     report.save()
-                    return report.history
+                    return self._end(report, early_stopping)
                 intervals = (save_checkpoints_steps, max(1, num_steps // RECORDS))
                 for step, values in self._calls(make_dataset, start_step, num_steps, steps_per_call, intervals):
                     names = self.train_step.figure_names
@@ -154,10 +161,12 @@ class Trainer:
                         self.save(keep_checkpoints)
                         if is_preempted:
                             self._preemption.stop(step)
-                        self._complete(report, step, evaluate)
+                        self._complete(report, step, evaluate, early_stopping)
+                        if early_stopping is not None and early_stopping.is_over(report.history):
+                            break
                 if self._preemption.requested:
                     self._preemption.stop(step)
-                return report.history
+                return self._end(report, early_stopping)
 
     def restore(self) -> int:
         """Restores weights, optimizer and step from the newest checkpoint in `output_dir`; returns its step or 0.
@@ -182,6 +191,9 @@ class Trainer:
         directory = os.path.join(self.output_dir, "checkpoints")
         return Checkpoints(directory, self.step, self._weights(), self._optimizer_variables())
 
+    def _best(self) -> Checkpoints:
+        return Checkpoints(os.path.join(self.output_dir, "best"), self.step, self._weights(), [])
+
     def _weights(self) -> list[tf.Variable]:
         return [variable.value for variable in self.model.weights]
 
@@ -190,11 +202,25 @@ class Trainer:
             raise ValueError("`optimizer` must be given for training and checkpoints. Received: optimizer=None")
         return [variable.value for variable in self.optimizer.variables]
 
-    def _complete(self, report: Reporter, step: int, evaluate: Callable[[], dict[str, float]] | None) -> None:
+    def _complete(
+        self,
+        report: Reporter,
+        step: int,
+        evaluate: Callable[[], dict[str, float]] | None,
+        early_stopping: EarlyStopping | None,
+    ) -> None:
         """Evaluates at a checkpoint's step and saves the report, if that is wanted and not yet in the history."""
         if evaluate is not None and self.workers.from_chief(report.lacks_evaluation(step)):
             report.evaluation(step, evaluate())
+            if early_stopping is not None and early_stopping.best_step(report.history) == step:
+                self._best().save(keep=1)  # Before the report, which says that it is there.
             report.save()
+
+    def _end(self, report: Reporter, early_stopping: EarlyStopping | None) -> History:
+        """Restores the best weights, if they were kept, and returns the history."""
+        if early_stopping is not None and early_stopping.best_step(report.history) is not None:
+            self._best().restore()
+        return report.history
 
     def _calls(
         self,
