@@ -1,0 +1,162 @@
+"""Reading questions, contexts and answers: the JSON of SQuAD 1.1 and 2.0."""
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from keras_bert.errors import InputError
+from keras_bert.files import read_object
+from tasks.bad_rows import BadRows
+from tasks.squad.text import find_answer, split_context
+
+
+class Question(NamedTuple):
+    """A question about a context.
+
+    Attributes:
+        id: str, unique in the file.
+        question: str.
+        context: str; the questions of a paragraph share it.
+        answers: (text, character of the context at which it starts) of each known answer; (text, -1) where the file
+            does not say. Empty for a question without an answer, and where the file has none.
+        is_impossible: bool, marked as one that the context does not answer (SQuAD 2.0).
+        where: the question's place, for messages: "dev-v2.0.json: question '56be'".
+    """
+
+    id: str
+    question: str
+    context: str
+    answers: list[tuple[str, int]]
+    is_impossible: bool
+    where: str
+
+
+_has_half_pair = re.compile("[\ud800-\udfff]").search
+
+
+class _BadRow(Exception):  # noqa: N818  (control flow of this file)
+    """Why a part of a file cannot be used."""
+
+
+def read_squad(path: str, *, with_answers: bool, version_2_with_negative: bool, bad_rows: BadRows) -> list[Question]:
+    """Reads a file of SQuAD 1.1 or 2.0.
+
+    Args:
+        path: the file, JSON.
+        with_answers: for training: each question needs an answer, at its place in the context, unless it is marked as
+            impossible; one that has none there is a bad row (google-research/bert leaves such questions out).
+            False, for predicting: answers are taken where there are any, for the score, wherever they stand.
+        version_2_with_negative: bool, whether a question may have no answer. Without it `is_impossible` is not read.
+        bad_rows: takes what cannot be used.
+
+    Returns:
+        The questions, in the file's order.
+
+    Raises:
+        InputError: the file is missing, is not JSON or not SQuAD's, holds no question, or (`bad_rows` refuses) a bad
+            row: a missing or empty text, an id twice, or an answer that is not in the context.
+    """
+    data = read_object(path).get("data")
+    if not isinstance(data, list):
+        raise InputError(f'{path}: expected SQuAD\'s JSON, {{"data": [articles]}}, found {_name(data)} as "data".')
+    questions, places = [], {}
+    for place, raw, context in _raw_questions(path, data, bad_rows):
+        where = f"{path}: {place}"
+        try:
+            identifier = _text(raw, "id")
+            where = f"{path}: question {identifier!r}"
+            if places.setdefault(identifier, place) != place:
+                raise _BadRow(f"the id is also that of {places[identifier]}. Expected one id a question.")
+            question = _question(raw, identifier, context, where, version_2_with_negative)
+            if with_answers:
+                _check_answers(question, version_2_with_negative)
+            questions.append(question)
+        except _BadRow as error:
+            bad_rows.add(where, str(error))
+    bad_rows.finish()
+    if not questions:
+        raise InputError(f"{path}: the file holds no question that can be used.")
+    return questions
+
+
+def first_answer(question: Question) -> tuple[str, int, int] | None:
+    """The first of a question's answers that stands where the file says: (text, first word, last word), or None."""
+    words = split_context(question.context)
+    for text, start in question.answers:
+        found = find_answer(words, len(question.context), text, start)
+        if found is not None:
+            return text, *found
+    return None
+
+
+def _raw_questions(path: str, data: list, bad_rows: BadRows) -> Iterator[tuple[str, dict, str]]:
+    """Yields (place, question as it stands, context)."""
+    for article_place, article in _items(path, "data", data, bad_rows):
+        for place, paragraph in _items(path, f"{article_place}.paragraphs", article.get("paragraphs"), bad_rows):
+            try:
+                context = _text(paragraph, "context")
+            except _BadRow as error:
+                bad_rows.add(f"{path}: {place}", str(error))
+                continue
+            yield from ((*item, context) for item in _items(path, f"{place}.qas", paragraph.get("qas"), bad_rows))
+
+
+def _items(path: str, place: str, values, bad_rows: BadRows) -> Iterator[tuple[str, dict]]:
+    """Yields the objects of a list, and what they are called."""
+    if not isinstance(values, list):
+        bad_rows.add(f"{path}: {place}", f"expected a list, found {_name(values)}.")
+        return
+    for number, value in enumerate(values):
+        if isinstance(value, dict):
+            yield f"{place}[{number}]", value
+        else:
+            bad_rows.add(f"{path}: {place}[{number}]", f"expected an object, found {_name(value)}.")
+
+
+def _question(raw: dict, identifier: str, context: str, where: str, version_2_with_negative: bool) -> Question:
+    text = _text(raw, "question")
+    answers = raw.get("answers", [])
+    if not isinstance(answers, list) or not all(isinstance(answer, dict) for answer in answers):
+        raise _BadRow(f'expected a list of objects as "answers", found {_name(answers)}.')
+    is_impossible = raw.get("is_impossible", False) if version_2_with_negative else False
+    if not isinstance(is_impossible, bool):
+        raise _BadRow(f'expected true or false as "is_impossible", found {_name(is_impossible)}.')
+    return Question(identifier, text, context, list(map(_answer, answers)), is_impossible, where)
+
+
+def _answer(raw: dict) -> tuple[str, int]:
+    start = raw.get("answer_start", -1)
+    if type(start) is not int:
+        raise _BadRow(f'expected a whole number as "answer_start", found {_name(start)}.')
+    return _text(raw, "text"), start
+
+
+def _check_answers(question: Question, version_2_with_negative: bool) -> None:
+    if question.is_impossible:
+        if question.answers:
+            raise _BadRow(f'"is_impossible" is true, but there is the answer {question.answers[0][0]!r}.')
+        return
+    if not question.answers:
+        cure = 'Expected one, or "is_impossible": true.' if version_2_with_negative else (
+            "Expected one; --version_2_with_negative trains questions without an answer."
+        )  # fmt: skip
+        raise _BadRow(f"the question has no answer. {cure}")
+    if first_answer(question) is None:
+        text, start = question.answers[0]
+        found = question.context.find(text)
+        there = f"it stands at {found}" if found >= 0 else "it stands nowhere in it"
+        raise _BadRow(f"the answer {text!r} is not in the context at character {start} ({there}). Correct the answer.")
+
+
+def _text(raw: dict, key: str) -> str:
+    value = raw.get(key)
+    if not isinstance(value, str) or not value.strip():
+        found = "an empty text" if isinstance(value, str) else _name(value)
+        raise _BadRow(f'expected a text as "{key}", found {found}.')
+    if _has_half_pair(value):
+        raise _BadRow(f'half of a surrogate pair in "{key}", which is no character. Write the pair or remove it.')
+    return value
+
+
+def _name(value) -> str:
+    return "nothing" if value is None else f"{type(value).__name__} {str(value)[:40]!r}"
