@@ -23,6 +23,8 @@ from tasks.settings import CHANGEABLE, TrainingSettings, identify
 from tasks.train_step import Objective
 from tasks.training import Trainer
 
+EVALUATIONS = 20  # Epochs may be shorter than this part of a training; checkpoints and evaluations then are not.
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FineTuningSettings(TrainingSettings):
@@ -142,7 +144,8 @@ def fit(
         identity: what else must stay when a stopped training continues, JSON values by name: labels, a checksum of the
             examples.
         metric: figure of `evaluate` by which the best weights are kept, with `early_stopping_patience`.
-        evaluate: called at every checkpoint, and at least once an epoch; None: no evaluation.
+        evaluate: called at every checkpoint: once an epoch, or every `save_checkpoints_steps` if that is more often,
+            but not for a few steps each; None: no evaluation.
         higher_is_better: False where `metric` is a loss.
         description: the progress bar's title.
 
@@ -169,7 +172,7 @@ def fit(
             examples, settings.train_batch_size, settings.random_seed, step, num_steps, length=length
         ),
         num_steps,
-        save_checkpoints_steps=min(settings.save_checkpoints_steps, steps_of_epoch),
+        save_checkpoints_steps=min(settings.save_checkpoints_steps, max(steps_of_epoch, num_steps // EVALUATIONS)),
         evaluate=evaluate,
         early_stopping=stopping,
         description=description,
