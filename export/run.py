@@ -54,6 +54,10 @@ def export(model_dir: str, export_dir: str, version: int | None = None) -> str:
     from tasks.glue.model import load_classifier
 
     classifier = load_classifier(model_dir)
+    if classifier.is_regression:
+        raise InputError(
+            f"{model_dir}: gives a number, not a class. Expected a classifier: only those are exported yet."
+        )
     try:
         version_directory = saved_model.export_model(
             classifier.model,

@@ -5,6 +5,7 @@ T tokens of all sequences, B examples of a batch, S tokens of its longest sequen
 TensorFlow is imported where it is first needed, so that a wrong file is reported within a second.
 """
 
+import weakref
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -212,19 +213,30 @@ def compute_token_outputs(model, examples: Examples, batch_size: int, descriptio
     return outputs
 
 
+_graphs = weakref.WeakKeyDictionary()  # Of each model, its graph for batches of each kind.
+
+
+def _graph(model, element_spec):
+    """The model as a graph for such batches, traced once however often it is evaluated."""
+    import tensorflow as tf
+
+    graphs = _graphs.setdefault(model, {})
+    key = str(element_spec)
+    if key not in graphs:
+        reference = weakref.ref(model)  # A graph that held its model would keep it alive.
+        graphs[key] = tf.function(lambda features: reference()(features, training=False), input_signature=element_spec)
+    return graphs[key]
+
+
 def _forward(model, examples: Examples, batch_size: int, description: str):
     """Yields (numbers of the examples, output, padding mask) of each batch, as arrays."""
-    import tensorflow as tf
     from tqdm import tqdm
 
     if not examples.num_examples:
         raise ValueError("`examples` must hold at least one example. Received: none")
     dataset, order = make_eval_dataset(examples._replace(labels={}, token_labels={}), batch_size)
 
-    @tf.function(input_signature=dataset.element_spec[:1])
-    def forward(features):
-        return model(features, training=False)
-
+    forward = _graph(model, dataset.element_spec[:1])
     with tqdm(total=len(order), desc=description, unit="example", mininterval=0.5) as progress:
         for (features,) in dataset:
             batch = forward(features).numpy()

@@ -13,6 +13,7 @@ from keras_bert import files
 from keras_bert.errors import InputError
 from tasks.throughput import Speed
 
+_CURVE_SECONDS = 10.0  # Between two drawings of the curve: each takes half a second.
 _COUNTS = ("examples", "real_tokens")  # Figures that add up to a speed; the others are averaged.
 
 
@@ -83,6 +84,8 @@ class Reporter:
         self._bar = tqdm(
             total=num_steps, initial=start_step, desc=description, unit="step", mininterval=0.5, disable=not is_active
         )
+        self._drawn: tuple[int, int] | None = None  # How many rows the curve shows.
+        self._drawn_at = -_CURVE_SECONDS
         make_writer = tf.summary.create_file_writer if is_active else lambda path: tf.summary.create_noop_writer()
         self._events = make_writer(self._path("events"))
 
@@ -90,6 +93,8 @@ class Reporter:
         return self
 
     def __exit__(self, *exception) -> None:
+        if self._drawn is not None:
+            self._draw()  # What has been added since.
         self._bar.close()
         self._events.close()
 
@@ -142,12 +147,19 @@ class Reporter:
         self._since = time.monotonic()
 
     def save(self) -> None:
-        """Writes history.json and curve.png, and flushes the events."""
+        """Writes history.json, flushes the events, and draws curve.png unless that has just been done."""
         if not self._is_active:
             return
         self._events.flush()
         self.history.write(self._path("history.json"))
-        write_curve(self.history, self._path("curve.png"), self._description)
+        if time.monotonic() - self._drawn_at >= _CURVE_SECONDS:
+            self._draw()
+
+    def _draw(self) -> None:
+        rows = (len(self.history.training), len(self.history.evaluations))
+        if rows != self._drawn:
+            write_curve(self.history, self._path("curve.png"), self._description)
+        self._drawn, self._drawn_at = rows, time.monotonic()
 
     def _path(self, name: str) -> str:
         return os.path.join(self._output_dir, name)

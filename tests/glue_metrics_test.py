@@ -1,10 +1,12 @@
-"""Scores against scikit-learn and hand-computed values; the picture is a well-formed PNG."""
+"""Scores against scikit-learn, scipy and hand-computed values; the picture is a well-formed PNG."""
 
 import numpy as np
 import pytest
+from scipy import stats
 from sklearn import metrics as oracle
 
 from tasks.glue import metrics
+from tasks.glue.tasks import REGRESSION_METRICS, TASKS
 
 
 @pytest.fixture(name="answers")
@@ -13,15 +15,60 @@ def _answers():
     return generator.integers(0, 4, 500), generator.normal(size=(500, 4)).astype(np.float32) * 5
 
 
+@pytest.fixture(name="yes_no")
+def _yes_no():
+    """1,000 rows of two classes, three quarters of them right."""
+    generator = np.random.default_rng(3)
+    labels = (generator.random(1000) < 0.68).astype(int)
+    outputs = np.eye(2)[np.where(generator.random(1000) < 0.75, labels, 1 - labels)]
+    return labels, outputs.astype(np.float32) + generator.random((1000, 2)).astype(np.float32) / 2
+
+
+@pytest.fixture(name="scores")
+def _scores():
+    generator = np.random.default_rng(5)
+    labels = np.round(generator.random(300) * 20).astype(np.float32) / 4  # With ties, as STS-B's.
+    return labels, (labels + generator.normal(size=300)).astype(np.float32)[:, np.newaxis]
+
+
+@pytest.mark.oracle
 def test_accuracy_loss_and_confusions_equal_sklearn(answers):
     labels, logits = answers
     predictions = logits.argmax(-1)
     probabilities = np.exp(metrics.log_softmax(logits))
-    assert metrics.accuracy(labels, predictions) == oracle.accuracy_score(labels, predictions)
-    assert metrics.cross_entropy(labels, logits) == pytest.approx(oracle.log_loss(labels, probabilities), rel=1e-9)
+    figures = metrics.score(("accuracy",), labels, logits, is_regression=False)
+    assert figures == {
+        "accuracy": oracle.accuracy_score(labels, predictions),
+        "loss": pytest.approx(oracle.log_loss(labels, probabilities), rel=1e-9),
+    }
     np.testing.assert_array_equal(
         metrics.confusion_matrix(labels, predictions, 4), oracle.confusion_matrix(labels, predictions)
     )
+
+
+@pytest.mark.oracle
+def test_glue_s_two_class_figures_equal_sklearn(yes_no):
+    labels, outputs = yes_no
+    predictions = outputs.argmax(-1)
+    figures = metrics.score(TASKS["mrpc"].metrics, labels, outputs, is_regression=False)
+    accuracy, f1 = oracle.accuracy_score(labels, predictions), oracle.f1_score(labels, predictions)
+    assert (figures["accuracy"], figures["f1"]) == pytest.approx((accuracy, f1), abs=1e-12)
+    assert figures["accuracy_f1_mean"] == pytest.approx((accuracy + f1) / 2)
+    expected = oracle.matthews_corrcoef(labels, predictions)
+    assert metrics.matthews_correlation(labels, predictions) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.oracle
+def test_figures_of_scores_equal_scipy(scores):
+    labels, outputs = scores
+    figures = metrics.score(REGRESSION_METRICS, labels, outputs, is_regression=True)
+    pearson = stats.pearsonr(labels, outputs[:, 0])[0]
+    spearman = stats.spearmanr(labels, outputs[:, 0])[0]
+    assert figures["pearson"] == pytest.approx(pearson, abs=1e-6) and 0.7 < pearson < 0.95
+    assert figures["spearman"] == pytest.approx(spearman, abs=1e-6) and abs(spearman - pearson) > 1e-4
+    assert figures["pearson_spearman_mean"] == pytest.approx((pearson + spearman) / 2, abs=1e-6)
+    expected = np.mean((labels.astype(float) - outputs[:, 0]) ** 2)
+    assert figures["mean_squared_error"] == pytest.approx(expected) == pytest.approx(figures["loss"])
 
 
 def test_log_softmax_survives_large_logits():
@@ -29,11 +76,40 @@ def test_log_softmax_survives_large_logits():
     np.testing.assert_allclose(values, [[0.0, -1e4], [-np.log(2), -np.log(2)]])
 
 
-def test_matthews_correlation_by_hand():
-    # tp 3, tn 1, fp 1, fn 1: (3*1 - 1*1) / sqrt(4 * 4 * 2 * 2) = 2 / 8
+def test_figures_by_hand():
+    # tp 3, tn 1, fp 1, fn 1
     labels, predictions = np.array([1, 1, 1, 1, 0, 0]), np.array([1, 1, 1, 0, 0, 1])
-    assert metrics.matthews_correlation(labels, predictions) == pytest.approx(0.25)
-    assert metrics.matthews_correlation(labels, np.ones(6, int)) == 0.0
+    assert metrics.matthews_correlation(labels, predictions) == pytest.approx((3 * 1 - 1 * 1) / 8)  # / sqrt(4*4*2*2)
+    assert metrics.f1(labels, predictions) == pytest.approx(2 * 3 / (2 * 3 + 1 + 1))
+    assert metrics.f1(1 - labels, 1 - predictions) == pytest.approx(2 / 4)  # Of class 1, not of the more frequent one.
+    # Deviations -1 0 1 and -1 1 0: 1 / 2; squares 0, 1, 1.
+    numbers, answers = np.array([1.0, 2.0, 3.0]), np.array([1.0, 3.0, 2.0])
+    assert metrics.pearson(numbers, answers) == pytest.approx(0.5) == metrics.spearman(numbers, answers)
+    assert metrics.mean_squared_error(numbers, answers) == pytest.approx(2 / 3)
+
+
+def test_a_constant_answer_scores_nothing():
+    labels = np.array([1, 1, 0, 1])
+    assert metrics.matthews_correlation(labels, np.ones(4, int)) == 0.0
+    assert metrics.f1(np.zeros(4, int), np.zeros(4, int)) == 0.0 == metrics.f1(labels, np.zeros(4, int))
+    for score in (metrics.pearson, metrics.spearman, metrics.pearson_spearman_mean):
+        assert score(np.array([1.0, 2.0]), np.array([3.0, 3.0])) == 0.0 == score(np.array([1.0]), np.array([2.0]))
+
+
+def test_intervals_are_those_of_resampled_rows(yes_no, scores):
+    """The shortcut over pairs of classes gives what the rows themselves do."""
+    from tasks.bootstrap import interval
+
+    labels, outputs = yes_no
+    predictions = outputs.argmax(-1)
+    ends = metrics.intervals(("accuracy", "f1"), labels, outputs, is_regression=False)
+    rows = interval(lambda rows: metrics.f1(labels[rows], predictions[rows]), len(labels))
+    assert ends["f1"] == pytest.approx(rows, abs=1e-9)
+    for name in ends:
+        low, high = ends[name]
+        assert low < metrics.METRICS[name](labels, predictions) < high < low + 0.15
+    low, high = metrics.intervals(("pearson",), *scores, is_regression=True)["pearson"]
+    assert low < metrics.pearson(scores[0], scores[1][:, 0]) < high < low + 0.1
 
 
 def test_majority_is_the_most_frequent_training_class_not_the_dev_one():
@@ -45,7 +121,7 @@ def test_majority_is_the_most_frequent_training_class_not_the_dev_one():
 def test_confusion_matrix_is_drawn(tmp_path, size):
     path = tmp_path / "confusion_matrix.png"
     counts = np.random.default_rng(0).integers(0, 900, (size, size))
-    counts[1] = 0  # a class without rows
+    counts[1] = 0  # A class without rows.
     metrics.plot_confusion_matrix(str(path), counts, [f"package_$_{i}_$_long_name" for i in range(size)])
     assert path.read_bytes().startswith(b"\x89PNG")
     assert [file.name for file in tmp_path.iterdir()] == [path.name]

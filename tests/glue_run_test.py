@@ -1,6 +1,5 @@
 """`bert-classify` from files to files: a tiny model learns a separable task; wrong input exits with one line."""
 
-import csv
 import json
 import os
 import pathlib
@@ -9,67 +8,38 @@ import shutil
 import subprocess
 import sys
 
-import keras
 import numpy as np
 import pytest
+from toy_classifier import (
+    ANIMALS,
+    COLUMNS,
+    TOOLS,
+    TRAINING,
+    WORDS,
+    toy_rows,
+    write_preset,
+    write_rows,
+    write_tables,
+)
 
 from keras_bert import BertBackbone, BertTokenizer
 from keras_bert.errors import InputError
-from tasks.glue import data, metrics, stages
+from tasks.glue import stages
 from tasks.glue.run import classify
-from tasks.glue.tasks import Task
 
 ROOT = pathlib.Path(__file__).parents[1]
-ANIMALS, TOOLS = ["cat", "dog", "cow", "hen"], ["saw", "axe", "pin", "rod"]
-FILLER = [f"w{i}" for i in range(20)]
-VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ",", *ANIMALS, *TOOLS, *FILLER]
-# A high rate: 100% from random weights, in seconds. The longest toy text has 9 words and 8 commas: 19 tokens.
-TRAINING = {
-    "train_batch_size": 16,
-    "learning_rate": 3e-3,
-    "num_train_epochs": 8,
-    "max_seq_length": 24,
-    "random_seed": 3,
-}
-
-
-def write_rows(path: pathlib.Path, rows: list[tuple]) -> str:
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows(rows)
-    return str(path)
-
-
-def toy_rows(count: int, seed: int) -> list[tuple[str, str]]:
-    generator = np.random.default_rng(seed)
-    rows = []
-    for index in range(count):
-        words = list(generator.choice(FILLER, generator.integers(0, 9)))
-        words.insert(generator.integers(0, len(words) + 1), generator.choice((ANIMALS, TOOLS)[index % 2]))
-        rows.append((", ".join(words), ("animal", "tool")[index % 2]))
-    return rows
 
 
 @pytest.fixture(scope="module", name="preset")
 def _preset(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("preset")
-    keras.utils.set_random_seed(7)  # Not the seed that trainings begin with.
-    backbone = BertBackbone(len(VOCABULARY), num_layers=1, num_heads=2, hidden_dim=32, intermediate_dim=64,
-                            max_sequence_length=32, initializer_range=0.1)  # fmt: skip
-    backbone.save_to_preset(str(directory))
-    BertTokenizer(VOCABULARY).save_to_preset(str(directory))
-    return str(directory)
+    return write_preset(tmp_path_factory.mktemp("preset"))
 
 
 @pytest.fixture(scope="module", name="tables")
 def _tables(tmp_path_factory):
     directory = tmp_path_factory.mktemp("tables")
-    for split, count, seed in (("train", 203, 0), ("dev", 75, 1)):
-        write_rows(directory / f"{split}.csv", [("words", "kind"), *toy_rows(count, seed)])
-    write_rows(directory / "test.csv", [("id", "words"), *((i, text) for i, (text, _) in enumerate(toy_rows(37, 2)))])
+    write_tables(directory)
     return directory
-
-
-COLUMNS = {"text_column": "words", "label_column": "kind"}
 
 
 @pytest.fixture(scope="module", name="run")
@@ -89,6 +59,7 @@ def test_a_separable_task_is_learned(run):
     assert results["train_label_counts"] == {"animal": 102, "tool": 101}
     assert results["per_class"]["tool"] == {"rows": 37, "predicted": 37, "correct": 37}
     assert results["train_steps"] == 101 and results["rows"] == 75 and results["train_seconds"] > 0
+    assert results["intervals"] == {"accuracy": [1.0, 1.0]} and results["skipped_rows"] == 0
 
 
 def test_the_curve_s_last_evaluation_is_the_final_one(run):
@@ -101,6 +72,14 @@ def test_the_curve_s_last_evaluation_is_the_final_one(run):
 def test_pictures_are_drawn(run):
     for name in ("confusion_matrix.png", "curve.png"):
         assert (run[0] / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_report_has_its_parts(run):
+    page = (run[0] / "report.html").read_text()
+    for name in ("scores", "curves", "confusion", "lengths", "settings"):
+        assert f'<section id="{name}"' in page, name
+    assert "Always answering the most frequent training class: 50.7%." in page and "skipped_rows" not in page
+    assert "learning_rate" in page and "0.003" in page
 
 
 def test_predictions_are_a_row_per_text_in_order(run):
@@ -124,16 +103,6 @@ def test_the_saved_model_alone_gives_the_same_scores_and_answers(run, tables):
     for name in results.keys() - {"loss", "eval_seconds"}:
         assert again[name] == results[name], name
     assert (output_dir / "predictions.tsv").read_text() == predictions
-
-
-def test_logits_do_not_depend_on_the_batch(run, tables):
-    classifier = stages.load(str(run[0]), [])
-    task = Task("table", text_column="words", label_column="kind", extensions=(".csv",))
-    table = data.read_table(str(tables / "dev.csv"), task)
-    encoded = stages._encode(classifier, table, "dev")
-    logits = stages.compute_logits(classifier, encoded, 32, "test")
-    np.testing.assert_allclose(stages.compute_logits(classifier, encoded, 1, "test"), logits, atol=1e-5)
-    assert metrics.accuracy(encoded.labels, logits.argmax(-1)) == 1.0
 
 
 def test_a_finished_training_is_kept_and_other_settings_are_refused(run, preset, tables):
@@ -168,39 +137,27 @@ def test_a_preset_may_move_but_not_change(preset, tables, tmp_path):
         classify(preset=str(tmp_path / "b"), **settings)
     backbone.set_weights(weights)
     backbone.save_to_preset(str(tmp_path / "b"))
-    BertTokenizer([*VOCABULARY[:-2], VOCABULARY[-1], VOCABULARY[-2]]).save_to_preset(str(tmp_path / "b"))
+    BertTokenizer([*WORDS[:-2], WORDS[-1], WORDS[-2]]).save_to_preset(str(tmp_path / "b"))
     with pytest.raises(InputError, match="holds a training with vocabulary_checksum="):
         classify(preset=str(tmp_path / "b"), **settings)
 
 
 def test_a_stopped_training_continues_as_if_it_had_not_been_stopped(run, preset, tables, tmp_path, monkeypatch):
     settings = {"output_dir": str(tmp_path), "preset": preset, "load_weights": False, "data_dir": str(tables),
-                **COLUMNS, **TRAINING, "do_train": True, "do_eval": True, "save_checkpoints_steps": 40}  # fmt: skip
+                **COLUMNS, **TRAINING, "do_train": True, "do_eval": True}  # fmt: skip
 
     def stop(*_):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(stages.Trainer, "evaluate", stop)  # called after the checkpoint of step 40
+        patch.setattr(stages.Stages, "_answer", stop)  # Called after the first epoch's checkpoint.
         with pytest.raises(KeyboardInterrupt):
             classify(**settings)
     assert not (tmp_path / "model").exists() and not (tmp_path / "metrics.json").exists()
     results = classify(**settings)
     assert results["loss"] == pytest.approx(run[1]["loss"], rel=1e-4)
     evaluations = json.loads((tmp_path / "history.json").read_text())["evaluations"]
-    assert [row["step"] for row in evaluations] == [40, 80, 101]
-
-
-def test_load_weights_takes_the_preset_s_and_noload_random_ones(preset):
-    def start(load_weights):
-        settings = stages.Settings(preset, load_weights=load_weights, max_seq_length=16)
-        classifier, _ = stages._start(settings, ["a", "b"], 1, 10, "unused")
-        backbone = next(layer for layer in classifier.model.layers if isinstance(layer, BertBackbone))
-        return backbone.token_embedding.embeddings.numpy()
-
-    original = BertBackbone.from_preset(preset).token_embedding.embeddings.numpy()
-    np.testing.assert_array_equal(start(True), original)
-    assert np.abs(start(False) - original).max() > 0.05
+    assert [row["step"] for row in evaluations] == [*range(12, 101, 12), 101]  # 203 rows: 12 full batches an epoch.
 
 
 @pytest.mark.parametrize(
@@ -239,18 +196,6 @@ def test_pairs_are_trained_evaluated_and_predicted(preset, tmp_path):
     assert json.loads((tmp_path / "run" / "model" / "task.json").read_text())["num_texts"] == 2
 
 
-def test_sst2_and_cola_by_name(preset, tmp_path):
-    (tmp_path / "train.tsv").write_text("sentence\tlabel\n" + "cat\t0\nsaw\t1\n" * 16)
-    (tmp_path / "dev.tsv").write_text("sentence\tlabel\ndog\t0\n")
-    settings = {"preset": preset, "do_train": True, "do_eval": True, **TRAINING, "num_train_epochs": 1}
-    results = classify(output_dir=str(tmp_path / "sst2"), task_name="sst2", data_dir=str(tmp_path), **settings)
-    assert "matthews_correlation" not in results and results["accuracy"] in (0.0, 1.0)
-    (tmp_path / "train.tsv").write_text("c\t1\t\tcat dog\nc\t0\t*\tsaw cat\n" * 16)
-    (tmp_path / "dev.tsv").write_text("c\t1\t\tcow hen\nc\t0\t*\taxe cow\n")
-    results = classify(output_dir=str(tmp_path / "cola"), task_name="cola", data_dir=str(tmp_path), **settings)
-    assert -1.0 <= results["matthews_correlation"] <= 1.0
-
-
 def test_a_wrong_dev_label_is_one_line_and_exit_status_1(preset, tables, tmp_path):
     dev = write_rows(tmp_path / "dev.csv", [("words", "kind"), ("cat", "animal"), ("rose\nred", "plant")])
     (tmp_path / "run").mkdir()
@@ -264,5 +209,5 @@ def test_a_wrong_dev_label_is_one_line_and_exit_status_1(preset, tables, tmp_pat
     assert len(messages) == 1
     assert messages[0].endswith(f"error: {dev}:3: unknown label 'plant'. Expected 'animal', 'tool'.")
     imported = {line.split("|")[-1].strip() for line in done.stderr.splitlines()}
-    assert "tasks.glue.data" in imported and "tensorflow" not in imported
+    assert "tasks.glue.tables" in imported and "tensorflow" not in imported
     assert (tmp_path / "run" / "flags.json").read_text() == "of the call before"

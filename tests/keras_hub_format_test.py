@@ -135,7 +135,7 @@ def test_a_classifier_there_and_back(tmp_path):
             assert checkpoint.heads == ("classification",)
             ours = build_classifier(BertBackbone.from_preset(preset), 3)
             head = [checkpoint.tensors[f"classification/{name}"].read() for name in ("kernel", "bias")]
-            ours.get_layer("logits").set_weights(head)
+            ours.get_layer("classification").set_weights(head)
         np.testing.assert_allclose(ours(INPUTS), theirs(INPUTS), atol=2e-5)
     with weights.open_checkpoint(str(tmp_path / "a")) as checkpoint:
         keras_hub.write(str(tmp_path / "b"), checkpoint, TOKENIZER)

@@ -1,4 +1,9 @@
-"""A small classifier of three classes with a vocabulary of its own: random weights, far from even answers."""
+"""Small classifiers: one of three classes with random weights, far from even answers, and a task to be learned.
+
+The task is to tell animals from tools, by the one word of a text that names one.
+"""
+
+import csv
 
 import keras
 import numpy as np
@@ -39,3 +44,56 @@ def classifier(dtype=None, seed: int = 1) -> keras.Model:
 def assets() -> BertPreprocessor:
     """Its tokenizer and longest sequence."""
     return BertPreprocessor(BertTokenizer(VOCABULARY), SEQUENCE_LENGTH)
+
+
+# === Animals and tools ===
+
+ANIMALS, TOOLS = ["cat", "dog", "cow", "hen"], ["saw", "axe", "pin", "rod"]
+KINDS = ("animal", "tool")
+FILLER = [f"w{i}" for i in range(20)]
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ",", *ANIMALS, *TOOLS, *FILLER]
+COLUMNS = {"text_column": "words", "label_column": "kind"}
+# A high rate: 100% from random weights, in seconds. The longest text has 9 words and 8 commas: 19 tokens.
+TRAINING = {
+    "train_batch_size": 16,
+    "learning_rate": 3e-3,
+    "num_train_epochs": 8,
+    "max_seq_length": 24,
+    "random_seed": 3,
+}
+
+
+def toy_rows(count: int, seed: int) -> list[tuple[str, str]]:
+    """Texts and their kinds, in turn."""
+    generator = np.random.default_rng(seed)
+    rows = []
+    for index in range(count):
+        words = list(generator.choice(FILLER, generator.integers(0, 9)))
+        words.insert(generator.integers(0, len(words) + 1), generator.choice((ANIMALS, TOOLS)[index % 2]))
+        rows.append((", ".join(words), KINDS[index % 2]))
+    return rows
+
+
+def write_rows(path, rows: list[tuple]) -> str:
+    """Writes CSV; returns the path."""
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows(rows)
+    return str(path)
+
+
+def write_tables(directory, train: int = 203, dev: int = 75, test: int = 37) -> None:
+    """Writes train.csv, dev.csv and test.csv, the last without labels."""
+    for split, count, seed in (("train", train, 0), ("dev", dev, 1)):
+        write_rows(directory / f"{split}.csv", [("words", "kind"), *toy_rows(count, seed)])
+    numbered = [(i, text) for i, (text, _) in enumerate(toy_rows(test, 2))]
+    write_rows(directory / "test.csv", [("id", "words"), *numbered])
+
+
+def write_preset(directory) -> str:
+    """Writes an encoder of one layer that has the task's words; returns the path."""
+    keras.utils.set_random_seed(7)  # Not the seed that trainings begin with.
+    backbone = BertBackbone(len(WORDS), num_layers=1, num_heads=2, hidden_dim=32, intermediate_dim=64,
+                            max_sequence_length=32, initializer_range=0.1)  # fmt: skip
+    backbone.save_to_preset(str(directory))
+    BertTokenizer(WORDS).save_to_preset(str(directory))
+    return str(directory)

@@ -1,4 +1,4 @@
-"""What fine-tuning a classifier minimizes: the mean cross entropy of the rows.
+"""What fine-tuning a classifier or a regressor minimizes.
 
 Shapes: B rows of a batch, C classes.
 """
@@ -9,7 +9,7 @@ from tasks.training import Objective
 
 
 class ClassificationObjective(Objective):
-    """Cross entropy and accuracy; every row weighs 1 (google-research/bert run_classifier.py: create_model).
+    """Cross entropy; every row weighs 1 (google-research/bert run_classifier.py: create_model).
 
     Features: the encoder's inputs. Labels: `{"labels": int32 [B]}`. Outputs: float32 logits [B, C].
     """
@@ -22,9 +22,20 @@ class ClassificationObjective(Objective):
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels["labels"], outputs)
         return {"classification": tf.reduce_sum(losses)}
 
-    def metric_sums(self, outputs, labels):
-        correct = tf.equal(tf.argmax(outputs, axis=-1, output_type=tf.int32), labels["labels"])
-        return {"accuracy": (tf.reduce_sum(tf.cast(correct, tf.float32)), _rows(labels))}
+
+class RegressionObjective(Objective):
+    """Mean squared error, mean((output - score)^2); every row weighs 1.
+
+    google-research/bert has no regression; this is the loss of transformers' `BertForSequenceClassification` with one
+    label. Features: the encoder's inputs. Labels: `{"labels": float32 [B]}`. Outputs: float32 [B, 1].
+    """
+
+    def weights(self, features, labels):
+        del features
+        return {"regression": _rows(labels)}
+
+    def sums(self, outputs, labels):
+        return {"regression": tf.reduce_sum(tf.square(outputs[:, 0] - labels["labels"]))}
 
 
 def _rows(labels) -> tf.Tensor:

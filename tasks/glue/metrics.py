@@ -1,13 +1,18 @@
-"""Scores of a classifier, computed exactly on the host from all rows' logits, and the picture of its confusions.
+"""Scores of a classifier or a regressor, computed exactly on the host from the answers to all rows.
 
+GLUE's own figures, by scikit-learn and scipy: accuracy, F1 of class 1, Matthews' correlation, Pearson's and Spearman's.
 Shapes: N rows, C classes.
 """
 
 import numpy as np
 
 from keras_bert.files import atomic_path
+from tasks import bootstrap
 
 CELLS_WITH_TEXT = 40  # above this many classes a confusion matrix shows colours only: cells get too small to write in
+
+
+# === Losses ===
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
@@ -16,19 +21,87 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
     return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
 
 
-def cross_entropy(labels: np.ndarray, logits: np.ndarray) -> float:
-    """Mean negative log probability of the true classes.
+def row_losses(labels: np.ndarray, outputs: np.ndarray, is_regression: bool) -> np.ndarray:
+    """What each row adds to the loss: float64, shape (N,).
 
     Args:
-        labels: int, class numbers, shape (N,).
-        logits: float, shape (N, C).
+        labels: class numbers, int, or scores, float, shape (N,).
+        outputs: logits, float, shape (N, C), or scores, shape (N, 1).
+        is_regression: squared error; else the negative log probability of the true class.
     """
-    return float(-log_softmax(logits)[np.arange(len(labels)), labels].mean())
+    if is_regression:
+        return np.square(outputs[:, 0].astype(np.float64) - labels)
+    return -log_softmax(outputs)[np.arange(len(labels)), labels]
 
 
-def accuracy(labels: np.ndarray, predictions: np.ndarray) -> float:
-    """Share of rows whose class was predicted; both int, shape (N,)."""
-    return float(np.mean(np.asarray(labels) == np.asarray(predictions)))
+# === Scores ===
+# Each takes the true and the predicted classes (int) or scores (float), shape (N,); those of classes also how often
+# each row counts.
+
+
+def accuracy(labels: np.ndarray, predictions: np.ndarray, counts: np.ndarray | None = None) -> float:
+    """Share of rows whose class was predicted."""
+    from sklearn.metrics import accuracy_score
+
+    return float(accuracy_score(labels, predictions, sample_weight=counts))
+
+
+def f1(labels: np.ndarray, predictions: np.ndarray, counts: np.ndarray | None = None) -> float:
+    """F1 of class 1, as GLUE scores MRPC and QQP; 0 if that class neither occurs nor is predicted."""
+    from sklearn.metrics import f1_score
+
+    return float(f1_score(labels, predictions, labels=[1], average="micro", sample_weight=counts, zero_division=0.0))
+
+
+def accuracy_f1_mean(labels: np.ndarray, predictions: np.ndarray, counts: np.ndarray | None = None) -> float:
+    """The mean of both, GLUE's one figure for MRPC and QQP."""
+    return (accuracy(labels, predictions, counts) + f1(labels, predictions, counts)) / 2
+
+
+def matthews_correlation(labels: np.ndarray, predictions: np.ndarray, counts: np.ndarray | None = None) -> float:
+    """Matthews' correlation, GLUE's figure for CoLA: 1 perfect, 0 no better than chance or a constant answer."""
+    from sklearn.metrics import matthews_corrcoef
+
+    return float(matthews_corrcoef(labels, predictions, sample_weight=counts))
+
+
+def pearson(labels: np.ndarray, predictions: np.ndarray) -> float:
+    """Pearson's correlation; 0 where it is not defined: one row, or a constant answer."""
+    return _correlation("pearsonr", labels, predictions)
+
+
+def spearman(labels: np.ndarray, predictions: np.ndarray) -> float:
+    """Spearman's rank correlation; 0 where it is not defined: one row, or a constant answer."""
+    return _correlation("spearmanr", labels, predictions)
+
+
+def pearson_spearman_mean(labels: np.ndarray, predictions: np.ndarray) -> float:
+    """The mean of both, GLUE's one figure for STS-B."""
+    return (pearson(labels, predictions) + spearman(labels, predictions)) / 2
+
+
+def mean_squared_error(labels: np.ndarray, predictions: np.ndarray) -> float:
+    """The mean of (prediction - score)^2."""
+    from sklearn.metrics import mean_squared_error as scikit_learn
+
+    return float(scikit_learn(labels, predictions))
+
+
+def _correlation(name: str, labels: np.ndarray, predictions: np.ndarray) -> float:
+    from scipy import stats
+
+    if len(labels) < 2 or np.ptp(labels) == 0 or np.ptp(predictions) == 0:
+        return 0.0
+    return float(getattr(stats, name)(labels.astype(np.float64), predictions.astype(np.float64)).statistic)
+
+
+METRICS = {
+    score.__name__: score
+    for score in (
+        accuracy, f1, accuracy_f1_mean, matthews_correlation,
+        pearson, spearman, pearson_spearman_mean, mean_squared_error,
+    )
+}  # fmt: skip
 
 
 def majority_accuracy(train_counts: np.ndarray, labels: np.ndarray) -> float:
@@ -41,11 +114,47 @@ def majority_accuracy(train_counts: np.ndarray, labels: np.ndarray) -> float:
     return accuracy(labels, np.full(len(labels), np.argmax(train_counts)))
 
 
-def matthews_correlation(labels: np.ndarray, predictions: np.ndarray) -> float:
-    """Matthews' correlation, GLUE's score for CoLA: 1 perfect, 0 no better than chance or a constant answer."""
-    from sklearn.metrics import matthews_corrcoef
+def predict(outputs: np.ndarray, is_regression: bool) -> np.ndarray:
+    """The answers, shape (N,): class numbers, int64, of logits (N, C); or scores, float64, of outputs (N, 1)."""
+    return outputs[:, 0].astype(np.float64) if is_regression else outputs.argmax(axis=-1)
 
-    return float(matthews_corrcoef(labels, predictions))
+
+def score(names: tuple[str, ...], labels: np.ndarray, outputs: np.ndarray, is_regression: bool) -> dict[str, float]:
+    """Computes figures of `METRICS`, and the loss.
+
+    Args:
+        names: keys of `METRICS`.
+        labels, outputs, is_regression: as in `row_losses`.
+    """
+    predictions = predict(outputs, is_regression)
+    figures = {name: METRICS[name](labels, predictions) for name in names}
+    return {**figures, "loss": float(row_losses(labels, outputs, is_regression).mean())}
+
+
+def intervals(
+    names: tuple[str, ...], labels: np.ndarray, outputs: np.ndarray, is_regression: bool
+) -> dict[str, tuple[float, float]]:
+    """95% bootstrap intervals of the figures `names`; the arguments are those of `score`."""
+    predictions = predict(outputs, is_regression)
+    if is_regression:
+        return {
+            name: bootstrap.interval(
+                lambda rows, name=name: METRICS[name](labels[rows], predictions[rows]), len(labels)
+            )
+            for name in names
+        }
+    # A sample of rows is to these figures how often it has each pair of true and predicted class: a thousand samples
+    # of QQP's 40,000 rows take 1 s instead of 20 s.
+    pairs, codes = np.unique(np.stack([labels, predictions], axis=1), axis=0, return_inverse=True)
+    codes = codes.reshape(-1)
+
+    def statistic(name: str):
+        return lambda rows: METRICS[name](*pairs.T, np.bincount(codes[rows], minlength=len(pairs)))
+
+    return {name: bootstrap.interval(statistic(name), len(labels)) for name in names}
+
+
+# === Confusions ===
 
 
 def confusion_matrix(labels: np.ndarray, predictions: np.ndarray, num_classes: int) -> np.ndarray:
@@ -53,9 +162,6 @@ def confusion_matrix(labels: np.ndarray, predictions: np.ndarray, num_classes: i
     counts = np.zeros((num_classes, num_classes), np.int64)
     np.add.at(counts, (labels, predictions), 1)
     return counts
-
-
-METRICS = {"accuracy": accuracy, "matthews_correlation": matthews_correlation}
 
 
 def plot_confusion_matrix(path: str, counts: np.ndarray, labels: list[str]) -> None:

@@ -1,4 +1,5 @@
-"""The sequence classifier: backbone, dropout, linear layer on the pooled output (paper, section 4.1).
+"""The sequence classifier: backbone, dropout, linear layer on the pooled output (paper, section 4.1); and, with one
+output and a score instead of classes, the regressor.
 
 Shapes: B batch, S sequence.
 """
@@ -10,24 +11,24 @@ import keras
 
 from keras_bert.backbone import BertBackbone
 from keras_bert.errors import InputError
-from keras_bert.files import atomic_path, read_json, write_json
 from keras_bert.heads import output_head
 from keras_bert.tokenizer import BertTokenizer
+from tasks.model_files import TASK_FILE, load_model, save_model
 
-MODEL_FILE = "classifier.keras"
-TASK_FILE = "task.json"
 TASK_NAME = "classification"
+HEAD = "classification"  # The name of the head's layer, by which checkpoints of every format know it.
 
 
 class Classifier(NamedTuple):
-    """A trained classifier with all that answers need.
+    """A trained classifier, or regressor, with all that answers need.
 
     Attributes:
-        model: keras.Model, encoder inputs to float32 logits of shape (B, number of labels).
+        model: keras.Model, encoder inputs to float32 logits of shape (B, number of labels), or scores of shape (B, 1).
         tokenizer: BertTokenizer.
-        labels: list of str; class i is labels[i].
+        labels: list of str; class i is labels[i]. Empty for a regressor.
         sequence_length: int, tokens at most, special tokens included.
         num_texts: int, 1 or 2 texts an example.
+        is_regression: bool, whether it gives a score instead of a class.
     """
 
     model: keras.Model
@@ -35,6 +36,7 @@ class Classifier(NamedTuple):
     labels: list[str]
     sequence_length: int
     num_texts: int
+    is_regression: bool = False
 
 
 def build_classifier(backbone: BertBackbone, num_classes: int, dropout: float = 0.1) -> keras.Model:
@@ -50,10 +52,19 @@ def build_classifier(backbone: BertBackbone, num_classes: int, dropout: float = 
     """
     if num_classes < 2:
         raise ValueError(f"`num_classes` must be at least 2. Received: num_classes={num_classes}")
+    return _build(backbone, num_classes, dropout)
+
+
+def build_regressor(backbone: BertBackbone, dropout: float = 0.1) -> keras.Model:
+    """As `build_classifier`, with one output: a functional model to float32 scores of shape (B, 1)."""
+    return _build(backbone, 1, dropout)
+
+
+def _build(backbone: BertBackbone, num_outputs: int, dropout: float) -> keras.Model:
     pooled = backbone(backbone.input)["pooled_output"]
     pooled = keras.layers.Dropout(dropout, dtype=backbone.dtype_policy, name="classifier_dropout")(pooled)
-    logits = output_head(num_classes, backbone.initializer_range, name="logits")(pooled)
-    return keras.Model(backbone.input, logits, name="classifier")
+    outputs = output_head(num_outputs, backbone.initializer_range, name=HEAD)(pooled)
+    return keras.Model(backbone.input, outputs, name="classifier")
 
 
 def save_classifier(
@@ -63,14 +74,17 @@ def save_classifier(
     labels: list[str],
     sequence_length: int,
     num_texts: int,
+    is_regression: bool = False,
 ) -> None:
-    """Writes a classifier's directory, whole or not at all: `classifier.keras`, the tokenizer, `task.json`."""
-    task = {"task": TASK_NAME, "labels": labels, "sequence_length": sequence_length, "num_texts": num_texts}
-    with atomic_path(directory) as temporary:
-        os.makedirs(temporary)
-        model.save(os.path.join(temporary, MODEL_FILE))
-        tokenizer.save_to_preset(temporary)
-        write_json(os.path.join(temporary, TASK_FILE), task)
+    """Writes a classifier's directory, whole or not at all; the arguments are `Classifier`'s attributes."""
+    task = {
+        "task": TASK_NAME,
+        "labels": labels,
+        "sequence_length": sequence_length,
+        "num_texts": num_texts,
+        "is_regression": is_regression,
+    }
+    save_model(directory, model, tokenizer, task)
 
 
 def load_classifier(directory: str) -> Classifier:
@@ -79,18 +93,10 @@ def load_classifier(directory: str) -> Classifier:
     Raises:
         InputError: a file is missing or damaged, or the directory is of another task.
     """
+    model, tokenizer, task = load_model(directory, TASK_NAME, "bert-classify")
     path = os.path.join(directory, TASK_FILE)
-    if not os.path.isfile(path):
-        raise InputError(f"{path}: no such file. Expected the model directory that bert-classify wrote.")
-    task = read_json(path)
-    if task.get("task") != TASK_NAME:
-        raise InputError(f"{path}: expected the task {TASK_NAME!r}, found {task.get('task')!r}.")
-    model_path = os.path.join(directory, MODEL_FILE)
-    try:
-        model = keras.saving.load_model(model_path, compile=False)
-    except (ValueError, OSError) as error:
-        raise InputError(f"{model_path}: cannot be loaded ({str(error).splitlines()[0]}).") from error
-    if model.output_shape[-1] != len(task["labels"]):
+    is_regression = task.get("is_regression", False)
+    expected = 1 if is_regression else len(task["labels"])
+    if model.output_shape[-1] != expected:
         raise InputError(f"{path}: {len(task['labels'])} labels, but the model has {model.output_shape[-1]} outputs.")
-    tokenizer = BertTokenizer.from_preset(directory)
-    return Classifier(model, tokenizer, task["labels"], task["sequence_length"], task["num_texts"])
+    return Classifier(model, tokenizer, task["labels"], task["sequence_length"], task["num_texts"], is_regression)

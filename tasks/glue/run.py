@@ -1,16 +1,21 @@
-"""Trains, evaluates and applies a classifier of single texts or pairs of texts.
+"""Trains, evaluates and applies a classifier, or a regressor, of single texts or pairs of texts.
 
+    bert-classify --task_name=mrpc --data_dir=glue_data/MRPC --preset=base --do_train --do_eval --do_predict \\
+        --output_dir=runs/mrpc
     bert-classify --train_file=train.csv --dev_file=dev.csv --text_column=review --label_column=stars \\
         --preset=base --do_train --do_eval --output_dir=runs/reviews
 
-A table is CSV (.csv, quoted) or TSV (.tsv, no quoting) with a header. The output directory gets metrics.json, the
-trained model (model/, what bert-export takes), confusion_matrix.png, the training curve, TensorBoard events and
-checkpoints; --do_predict writes predictions.tsv. A run that was stopped continues from its last checkpoint.
+A table is CSV (.csv, quoted), JSON Lines (.jsonl) or TSV (any other name, no quoting) with named columns. Several
+learning rates or batch sizes, with commas between, or --num_restarts, train every combination and keep the best on
+dev: the paper has --learning_rate=5e-5,4e-5,3e-5,2e-5 --train_batch_size=32. The output directory gets metrics.json,
+report.html, the trained model (model/, what bert-export takes), confusion_matrix.png, the training curve, TensorBoard
+events and checkpoints; --do_predict writes predictions.tsv, and for GLUE's tasks the file that GLUE takes. A run that
+was stopped continues from its last checkpoint.
 """
 
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Callable
 
 from absl import flags
 
@@ -18,36 +23,68 @@ from keras_bert.errors import InputError
 from keras_bert.files import write_json
 from keras_bert.presets import PRESETS, resolve_preset
 from tasks import flags as task_flags
-from tasks.glue import data
-from tasks.glue.tasks import TASKS, Task
+from tasks.glue.inputs import KINDS, Inputs, Source, check_steps, read_inputs
+from tasks.glue.tasks import TASKS
+
+_SEARCHED = ("learning_rate", "train_batch_size")
 
 
 def define_flags() -> None:
     """Defines the command's flags; those shared with other commands come from `tasks.flags`."""
-    flags.DEFINE_enum("task_name", "table", sorted(TASKS), "A GLUE task, or table: any TSV or CSV with a header.",
-                      allow_override=True)  # fmt: skip
-    flags.DEFINE_list("labels", None, "Labels in the order of their class numbers; default: the sorted set of the "
-                      "training file's, or the GLUE task's.", allow_override=True)  # fmt: skip
-    flags.DEFINE_boolean("load_weights", True, "False: the preset's sizes and vocabulary, with random weights.",
+    flags.DEFINE_enum("task_name", "table", sorted(TASKS), "A GLUE task, or table: any TSV, CSV or JSON Lines with "
+                      "named columns.", allow_override=True)  # fmt: skip
+    flags.DEFINE_list("labels", None, "Labels in the order of their class numbers; default: the GLUE task's, or the "
+                      "sorted set of the training file's.", allow_override=True)  # fmt: skip
+    flags.DEFINE_list("column_names", None, "Names of all columns, for files without a header.", allow_override=True)
+    flags.DEFINE_boolean("regression", False, "The label column holds numbers to come near to, such as ratings.",
                          allow_override=True)  # fmt: skip
-    flags.DEFINE_integer("max_seq_length", 128, "Longest input in tokens; longer ones are cut.", lower_bound=4,
-                         allow_override=True)  # fmt: skip
+    flags.DEFINE_integer("num_restarts", 1, "Seeds to train each combination of settings from; the best is kept.",
+                         lower_bound=1, allow_override=True)  # fmt: skip
     for name, text in {
-        "data_dir": "Directory with train, dev and test .tsv (or .csv for --task_name=table).",
+        "tfds_name": "Data set of TensorFlow Datasets, e.g. glue/sst2, in the place of files: --data_dir is then where "
+        "the prepared ones lie, and the --*_file flags name splits, e.g. train[:90%].",
+        "data_dir": "Directory with GLUE's files, or with train, dev and test .tsv, .csv or .jsonl.",
         "train_file": "Training file; default: the one in --data_dir.",
-        "dev_file": "Labelled file to evaluate on; default: the one in --data_dir.",
-        "test_file": "File to predict, with or without labels; default: the one in --data_dir.",
+        "dev_file": "Labelled file to evaluate on; default: the one in --data_dir (mnli: both).",
+        "test_file": "File to predict, with or without labels; default: the one in --data_dir (mnli: both).",
         "text_column": "Column with the text; default: the task's ('text').",
         "text_pair_column": "Column with the second text, for tasks on pairs of texts.",
-        "label_column": "Column with the label; default: the task's ('label').",
-        "preset": "Encoder and vocabulary: a short name (tiny ... large), or a preset directory.",
+        "label_column": "Column with the label or score; default: the task's ('label').",
     }.items():
         flags.DEFINE_string(name, None, text, allow_override=True)
     task_flags.define_output()
     task_flags.define_stages("train", "eval", "predict")
+    task_flags.define_fine_tuning()
     task_flags.define_training()
     task_flags.define_train_epochs()
     task_flags.define_distribution()
+    _define_numbers("learning_rate", float, 5e-5, "Peak learning rate, or several to choose from.")
+    _define_numbers("train_batch_size", int, 32, "Examples a training step, over all devices; or several.")
+
+
+class _Numbers(flags.ArgumentParser):
+    """One number, or a list of numbers with commas between."""
+
+    def __init__(self, kind: Callable):
+        super().__init__()
+        self.kind = kind
+
+    def parse(self, argument):
+        parts = argument.split(",") if isinstance(argument, str) else [argument]
+        try:
+            numbers = [self.kind(part) for part in parts]
+        except ValueError:
+            numbers = [0]
+        if not all(0 < number < float("inf") for number in numbers):
+            raise ValueError("expected a number greater than 0, or several with commas between")
+        return numbers[0] if len(numbers) == 1 else numbers
+
+    def flag_type(self) -> str:
+        return f"{self.kind.__name__}, or several with commas between"
+
+
+def _define_numbers(name: str, kind: Callable, default: float, text: str) -> None:
+    flags.DEFINE(_Numbers(kind), name, default, text, serializer=flags.ArgumentSerializer(), allow_override=True)
 
 
 define_flags()
@@ -57,22 +94,15 @@ def classify(
     *,
     output_dir: str,
     preset: str | None = None,
-    task_name: str = "table",
-    data_dir: str | None = None,
-    train_file: str | None = None,
-    dev_file: str | None = None,
-    test_file: str | None = None,
-    text_column: str | None = None,
-    text_pair_column: str | None = None,
-    label_column: str | None = None,
-    labels: list[str] | None = None,
     do_train: bool = False,
     do_eval: bool = False,
     do_predict: bool = False,
-    train_batch_size: int = 32,
+    train_batch_size: int | list[int] = 32,
     eval_batch_size: int = 32,
+    learning_rate: float | list[float] = 5e-5,
+    num_restarts: int = 1,
     num_train_epochs: float = 3.0,
-    **training,
+    **others,
 ) -> dict:
     """Does the chosen stages; every argument is the flag of its name.
 
@@ -80,15 +110,14 @@ def classify(
 
     Args:
         output_dir: where everything is written; without `do_train`, its `model/` is evaluated or applied.
-        preset: encoder and vocabulary to start from; needed with `do_train` only.
-        task_name: a key of `TASKS`, whose columns the `*_column` arguments replace.
-        data_dir, train_file, dev_file, test_file: where the tables are (see `data.find_split`).
-        text_column, text_pair_column, label_column: names in the header.
-        labels: the labels in the order of their class numbers.
+        preset: encoder and vocabulary to start from; without `do_train`, and where `output_dir` has no model, a
+            checkpoint that was fine-tuned elsewhere.
         do_train, do_eval, do_predict: the stages; at least one.
-        train_batch_size, num_train_epochs: rows of a training step, passes over the training file.
+        train_batch_size, learning_rate: one value, or several to choose the best of, with `do_eval`.
+        num_restarts: seeds to train each combination of these from.
         eval_batch_size: rows of a batch in evaluation and prediction.
-        **training: further attributes of `stages.Settings`; used with `do_train` only.
+        num_train_epochs: passes over the training file.
+        **others: the attributes of `inputs.Source`, and further ones of `tasks.fine_tuning.FineTuningSettings`.
 
     Returns:
         What `metrics.json` holds.
@@ -96,60 +125,60 @@ def classify(
     Raises:
         InputError: a file, a column, a row, a label, a preset or a setting is wrong.
     """
-    columns = {"text_column": text_column, "text_pair_column": text_pair_column, "label_column": label_column}
-    task = dataclasses.replace(TASKS[task_name], **{name: value for name, value in columns.items() if value})
-    splits = {"train": (do_train, train_file), "dev": (do_eval, dev_file), "test": (do_predict, test_file)}
-    tables = _read_tables(task, data_dir, {split: file for split, (wanted, file) in splits.items() if wanted})
+    given = {name: value for name, value in locals().items() if name != "others" and value is not None} | others
+    names = {field.name for field in dataclasses.fields(Source)}
+    source = Source(**{name: others.pop(name) for name in names & set(others)})
+    wanted = [kind for kind, is_wanted in zip(KINDS, (do_train, do_eval, do_predict), strict=True) if is_wanted]
+    if not wanted:
+        raise InputError("Nothing to do. Give --do_train, --do_eval or --do_predict, or several of them.")
+    inputs = read_inputs(source, wanted, output_dir)
+    grid = {name: _as_list(given[name]) for name in _SEARCHED}
     if do_train:
-        labels = _check_training(tables, labels or task.labels, train_batch_size, num_train_epochs)
-        resolve_preset(_require_preset(preset), "tokenizer")  # Before TensorFlow is imported.
+        _check_training(inputs, preset, grid, num_restarts, num_train_epochs)
 
-    from tasks.glue import stages
+    from tasks.glue import search, stages
 
-    if do_train:
-        settings = stages.Settings(
+    run, tables = stages.Stages(inputs, output_dir, eval_batch_size), []
+    if not do_train:
+        run.load(preset, others.get("max_seq_length", 128), source.labels)
+    else:
+        settings = stages.FineTuningSettings(
             preset=preset,
-            train_batch_size=train_batch_size,
             eval_batch_size=eval_batch_size,
             num_train_epochs=num_train_epochs,
-            **training,
+            **{name: values[0] for name, values in grid.items()},
+            **others,
         )
-        classifier = stages.train(tables["train"], labels, settings, output_dir=output_dir, dev=tables.get("dev"))
-    else:
-        classifier = stages.load(output_dir, list(tables.values()))
+        if _is_search(grid, num_restarts):
+            tables = search.search(run, settings, grid, num_restarts)
+        else:
+            run.train(settings)
     if do_eval:
-        stages.evaluate(classifier, tables["dev"], task.metric, output_dir=output_dir, eval_batch_size=eval_batch_size)
+        run.evaluate()
     if do_predict:
-        stages.predict(classifier, tables["test"], output_dir=output_dir, eval_batch_size=eval_batch_size)
+        for path in run.predict():
+            print(f"wrote {path}")
+    run.report(given, tables)
     return stages.read_metrics(output_dir)
 
 
-def _read_tables(task: Task, data_dir: str | None, files: dict[str, str | None]) -> dict[str, data.Table]:
-    if not files:
-        raise InputError("Nothing to do. Give --do_train, --do_eval or --do_predict, or several of them.")
-    paths = {split: data.find_split(task, data_dir, split, file) for split, file in files.items()}
-    return {split: data.read_table(path, task, with_labels=split != "test") for split, path in paths.items()}
+def _as_list(value) -> list:
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _is_search(grid: dict[str, list], num_restarts: int) -> bool:
+    return num_restarts > 1 or any(len(values) > 1 for values in grid.values())
 
 
 def _check_training(
-    tables: dict[str, data.Table], labels: Sequence[str] | None, train_batch_size: int, num_train_epochs: float
-) -> list[str]:
-    table = tables["train"]
-    labels = data.choose_labels(table, labels)
-    for split in [split for split in ("train", "dev") if split in tables]:
-        data.check_labels(tables[split], labels)
-    if data.count_steps(len(table.texts), train_batch_size, num_train_epochs) < 1:
-        raise InputError(
-            f"{table.path}: {len(table.texts)} rows in {num_train_epochs:g} epochs do not fill one batch of "
-            f"{train_batch_size}. Lower --train_batch_size or raise --num_train_epochs."
-        )
-    return labels
-
-
-def _require_preset(preset: str | None) -> str:
+    inputs: Inputs, preset: str | None, grid: dict[str, list], num_restarts: int, num_train_epochs: float
+) -> None:
+    check_steps(inputs.train, grid["train_batch_size"], num_train_epochs)
+    if _is_search(grid, num_restarts) and not inputs.dev:
+        raise InputError("Several learning rates, batch sizes or restarts need --do_eval, to choose the best.")
     if not preset:
         raise InputError(f"--do_train needs --preset: a preset's directory or name, e.g. {', '.join(PRESETS)}.")
-    return preset
+    resolve_preset(preset, "tokenizer")  # Before TensorFlow is imported.
 
 
 def main(argv: list[str]) -> None:
@@ -159,10 +188,20 @@ def main(argv: list[str]) -> None:
     results = classify(**settings)
     # Only now: a call that was refused leaves the flags of the one before.
     write_json(os.path.join(settings["output_dir"], "flags.json"), settings)
-    for name in ("accuracy", "matthews_correlation", "majority_accuracy", "loss"):
-        if name in results and settings["do_eval"]:
-            print(f"{name}: {results[name]:.4f}")
-    print(f"Results are in {settings['output_dir']}.")
+    if settings["do_eval"]:
+        for line in _score_lines(results):
+            print(line)
+    print(f"Results are in {settings['output_dir']}: report.html shows them.")
+
+
+def _score_lines(results: dict) -> list[str]:
+    """A line for each figure, with its 95% interval."""
+    lines = [
+        f"{name}: {results[name]:.4f} (95% interval {low:.4f} to {high:.4f})"
+        for name, (low, high) in results["intervals"].items()
+    ]
+    others = [name for name in results if name == "majority_accuracy" or name.endswith("loss")]
+    return [*lines, *(f"{name}: {results[name]:.4f}" for name in others)]
 
 
 def console_main() -> None:

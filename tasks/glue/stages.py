@@ -1,239 +1,265 @@
-"""The stages of `bert-classify`: train, evaluate, predict; each writes its files to the run's output directory.
+"""The stages of `bert-classify`: train or load, evaluate, predict, report; each writes to the run's directory."""
 
-Shapes: N rows of a table, C classes.
-"""
-
-import csv
-import dataclasses
 import os
-import time
-import zlib
 from collections import Counter
 
 import numpy as np
-import tensorflow as tf
-from tqdm import tqdm
 
 from keras_bert.backbone import BertBackbone
 from keras_bert.errors import InputError
-from keras_bert.files import atomic_path, read_json, write_json
+from keras_bert.files import read_json, write_json
 from keras_bert.preprocessor import BertPreprocessor
-from keras_bert.tokenizer import BertTokenizer
-from tasks.build_trainer import build_trainer
-from tasks.checkpoints import keep_settings
-from tasks.glue import data, metrics
-from tasks.glue.losses import ClassificationObjective
-from tasks.glue.model import Classifier, build_classifier, load_classifier, save_classifier
-from tasks.settings import CHANGEABLE, TrainingSettings, identify
-from tasks.training import Trainer
+from tasks import fine_tuning
+from tasks.examples import Examples, compute_outputs, count_steps
+from tasks.fine_tuning import FineTuningSettings
+from tasks.glue import metrics
+from tasks.glue.data import encode_table
+from tasks.glue.evaluation import Evaluation
+from tasks.glue.inputs import MODEL_DIRECTORY, Inputs
+from tasks.glue.losses import ClassificationObjective, RegressionObjective
+from tasks.glue.model import HEAD, Classifier, build_classifier, build_regressor, load_classifier, save_classifier
+from tasks.glue.prediction import predictions_file, write_predictions, write_submission
+from tasks.glue.tables import Table
+from tasks.glue.tasks import Split
+from tasks.model_files import TASK_FILE
+from tasks.report import Score, write_report
 
-MODEL_DIRECTORY = "model"
 METRICS_FILE = "metrics.json"
-PREDICTIONS_FILE = "predictions.tsv"
 CONFUSION_FILE = "confusion_matrix.png"
+REPORT_FILE = "report.html"
 
 
-@dataclasses.dataclass(frozen=True)
-class Settings(TrainingSettings):
-    """How a classifier is trained; the defaults are the paper's (appendix A.3). The flags have the same names.
+class Stages:
+    """One run: a model, what it is trained on or applied to, and what comes of it.
+
+    Args:
+        inputs: the tables.
+        output_dir: where everything is written.
+        eval_batch_size: rows of a batch in evaluation and prediction.
 
     Attributes:
-        preset: encoder and vocabulary to start from.
-        load_weights: False starts from random weights.
-        max_seq_length: tokens of a row at most; with `jit_compile` every row is padded to it.
-        num_train_epochs: passes over the rows.
-        warmup_proportion: share of the steps over which the learning rate rises.
+        classifier: the `Classifier`, after `train` or `load`.
     """
 
-    preset: str
-    load_weights: bool = True
-    max_seq_length: int = 128
-    num_train_epochs: float = 3.0
-    warmup_proportion: float = 0.1
+    def __init__(self, inputs: Inputs, output_dir: str, eval_batch_size: int = 32):
+        self.inputs = inputs
+        self.output_dir = output_dir
+        self.eval_batch_size = eval_batch_size
+        self.classifier: Classifier | None = None
+        self._examples: dict[str, Examples] = {}
+        self._evaluations: list[Evaluation] = []
 
+    # === The model ===
 
-def train(
-    table: data.Table, labels: list[str], settings: Settings, *, output_dir: str, dev: data.Table | None = None
-) -> Classifier:
-    """Fine-tunes a preset on a table and writes `output_dir/model`; continues from the last checkpoint there.
+    def train(self, settings: FineTuningSettings) -> dict:
+        """Fine-tunes a preset and writes `model/`; continues from the last checkpoint in `output_dir`.
 
-    Args:
-        table: the rows, with labels.
-        labels: the labels in the order of their class numbers.
-        settings: how to train.
-        output_dir: where the model, its checkpoints, events, curve and metrics.json are written.
-        dev: rows to evaluate on at every checkpoint, for the curve; or None.
+        Evaluates on the (first) dev table, if there is one, at every checkpoint.
 
-    Returns:
-        The trained `Classifier`.
+        Args:
+            settings: how to train.
 
-    Raises:
-        InputError: the preset does not fit, or `output_dir` holds a training with other settings.
-    """
-    started = time.perf_counter()
-    num_steps = data.count_steps(len(table.texts), settings.train_batch_size, settings.num_train_epochs)
-    num_texts = 1 if table.text_pairs is None else 2
-    classifier, trainer = _start(settings, labels, num_texts, num_steps, output_dir)
-    keep_settings(output_dir, _identity(table, classifier, settings))
-    encoded = _encode(classifier, table, "train")
-    held_out = None
-    if dev is not None:
-        held_out, _ = data.make_eval_dataset(_encode(classifier, dev, "dev"), settings.eval_batch_size)
-    length = settings.max_seq_length if settings.jit_compile else None  # XLA compiles every shape anew
-    batch = (settings.train_batch_size, settings.random_seed)
-    first_step = trainer.restore()
-    trainer.fit(
-        lambda step: data.make_train_dataset(encoded, *batch, start_step=step, num_steps=num_steps, length=length),
-        num_steps,
-        save_checkpoints_steps=settings.save_checkpoints_steps,
-        evaluate=None if held_out is None else lambda: trainer.evaluate(held_out),
-        description="fine-tuning",
-    )
-    save_classifier(os.path.join(output_dir, MODEL_DIRECTORY), *classifier)
-    counts = Counter(table.labels)
-    results = {
-        "train_rows": len(table.texts),
-        "train_label_counts": {label: counts[label] for label in labels},
-        "train_steps": num_steps,
-    }
-    if first_step < num_steps:
-        results["train_seconds"] = round(time.perf_counter() - started, 2)
-    else:  # A finished training: what an earlier call measured is still true.
-        results = {**read_metrics(output_dir), **results}
-    write_json(os.path.join(output_dir, METRICS_FILE), results)
-    return classifier
+        Returns:
+            What `metrics.json` now holds.
 
-
-def _start(
-    settings: Settings, labels: list[str], num_texts: int, num_steps: int, output_dir: str
-) -> tuple[Classifier, Trainer]:
-    """Builds the untrained classifier of a preset, and its trainer."""
-    tokenizer = BertTokenizer.from_preset(settings.preset)
-
-    def build_model():
-        backbone = BertBackbone.from_preset(settings.preset, load_weights=settings.load_weights)
-        _check_preset(settings, backbone, tokenizer)
-        return build_classifier(backbone, len(labels))
-
-    trainer = build_trainer(
-        settings,
-        build_model,
-        ClassificationObjective(),
-        output_dir=output_dir,
-        num_train_steps=num_steps,
-        num_warmup_steps=int(num_steps * settings.warmup_proportion),
-    )
-    return Classifier(trainer.model, tokenizer, labels, settings.max_seq_length, num_texts), trainer
-
-
-def _check_preset(settings: Settings, backbone: BertBackbone, tokenizer: BertTokenizer) -> None:
-    if settings.max_seq_length > backbone.max_sequence_length:
-        raise InputError(
-            f"--max_seq_length={settings.max_seq_length}: {settings.preset} has positions for "
-            f"{backbone.max_sequence_length} tokens. Give at most that many."
+        Raises:
+            InputError: the preset does not fit, or `output_dir` holds a training with other settings.
+        """
+        table, task = self.inputs.train, self.inputs.task
+        labels, is_regression = self.inputs.labels, task.is_regression
+        num_steps = count_steps(len(table.texts), settings.train_batch_size, settings.num_train_epochs)
+        tuner = fine_tuning.start(
+            settings,
+            build_regressor if is_regression else lambda backbone: build_classifier(backbone, len(labels)),
+            RegressionObjective() if is_regression else ClassificationObjective(),
+            output_dir=self.output_dir,
+            num_steps=num_steps,
         )
-    if tokenizer.vocabulary_size() > backbone.vocabulary_size:
-        raise InputError(
-            f"{settings.preset}: the vocabulary has {tokenizer.vocabulary_size()} tokens, but the encoder's table "
-            f"has {backbone.vocabulary_size} rows. They are not of one checkpoint."
+        model = tuner.trainer.model
+        self.classifier = Classifier(
+            model, tuner.tokenizer, labels, settings.max_seq_length, table.num_texts, is_regression
         )
+        seconds = fine_tuning.fit(
+            tuner,
+            self._encode("train", table),
+            num_steps,
+            settings,
+            output_dir=self.output_dir,
+            identity={"labels": labels, "train_rows_checksum": table.checksum()},
+            metric=task.metric,
+            evaluate=(lambda: self._answer(*self.inputs.dev[0]).figures()) if self.inputs.dev else None,
+        )
+        save_classifier(os.path.join(self.output_dir, MODEL_DIRECTORY), *self.classifier)
+        results = {"train_rows": len(table.texts), "train_steps": num_steps, **self._skipped()}
+        if not is_regression:
+            counts = Counter(table.labels)
+            results["train_label_counts"] = {label: counts[label] for label in labels}
+        if settings.early_stopping_patience:
+            results["best_step"] = int(tuner.trainer.step.numpy())
+        if seconds is None:  # A finished training: what an earlier call measured is still true.
+            results = {**read_metrics(self.output_dir), **results}
+        else:
+            results["train_seconds"] = round(seconds, 2)
+        return self._write(results)
 
+    def load(self, preset: str | None = None, max_seq_length: int = 128, labels: list[str] | None = None) -> None:
+        """Loads `model/` of an earlier run; where there is none, a fine-tuned checkpoint of any format.
 
-def _identity(table: data.Table, classifier: Classifier, settings: Settings) -> dict:
-    """What must stay when a stopped training continues; the preset by its content, not by its path."""
-    backbone = next(layer for layer in classifier.model.layers if isinstance(layer, BertBackbone))
-    changeable = CHANGEABLE | {"preset"}
-    return {
-        **identify(
-            settings, backbone, classifier.tokenizer, weights_are_loaded=settings.load_weights, changeable=changeable
-        ),
-        "labels": classifier.labels,
-        "train_rows_checksum": zlib.crc32(repr(table[2:]).encode()),
-    }
+        Args:
+            preset: the checkpoint; not looked at where there is a model.
+            max_seq_length: tokens of a row at most, for the checkpoint.
+            labels: names of the checkpoint's classes in their order; None: its own, or the task's.
 
+        Raises:
+            InputError: there is neither; the model is of scores and the task of classes, or the other way round; it was
+                trained on another number of texts a row than the tables have; or a label is none of its classes.
+        """
+        directory = os.path.join(self.output_dir, MODEL_DIRECTORY)
+        if preset and not os.path.exists(os.path.join(directory, TASK_FILE)):
+            directory = preset
+            self.classifier = self._load_fine_tuned(preset, max_seq_length, labels)
+        else:
+            self.classifier = load_classifier(directory)
+        if self.classifier.is_regression != self.inputs.task.is_regression:
+            kinds = ("classes", "scores")
+            found, wanted = kinds[self.classifier.is_regression], kinds[self.inputs.task.is_regression]
+            raise InputError(f"{directory}: a model of {found}, but the task has {wanted}. See --regression.")
+        for table in self.inputs.tables:
+            if table.num_texts != self.classifier.num_texts:
+                raise InputError(
+                    f"{table.path}: {table.num_texts} text column(s) named, but {directory} was trained on "
+                    f"{self.classifier.num_texts}. Give --text_pair_column for a model of pairs, and only then."
+                )
+        self.inputs = self.inputs.with_labels(self.classifier.labels)
 
-def _encode(classifier: Classifier, table: data.Table, split: str) -> data.EncodedTable:
-    preprocessor = BertPreprocessor(
-        classifier.tokenizer, sequence_length=classifier.sequence_length, pad_to_longest=True
-    )
-    return data.encode_table(table, preprocessor, classifier.labels, f"tokenize {split}")
+    def _load_fine_tuned(self, preset: str, max_seq_length: int, labels: list[str] | None) -> Classifier:
+        model, tokenizer, own_labels = fine_tuning.load_fine_tuned(preset, HEAD, _build_head)
+        positions = next(layer for layer in model.layers if isinstance(layer, BertBackbone)).max_sequence_length
+        if max_seq_length > positions:
+            raise InputError(f"--max_seq_length={max_seq_length}: {preset} has positions for {positions} tokens.")
+        num_outputs, num_texts = model.output_shape[-1], self.inputs.tables[0].num_texts
+        if num_outputs == 1:
+            return Classifier(model, tokenizer, [], max_seq_length, num_texts, is_regression=True)
+        names = _name_classes(preset, num_outputs, labels or own_labels, self.inputs.task.labels)
+        return Classifier(model, tokenizer, names, max_seq_length, num_texts)
 
+    # === Its answers ===
 
-def load(output_dir: str, tables: list[data.Table]) -> Classifier:
-    """Loads the trained classifier of a run.
+    def evaluate(self) -> dict:
+        """Scores the model on the dev tables; adds to `metrics.json` and draws `confusion_matrix.png`.
 
-    Raises:
-        InputError: there is none, or it was trained on another number of texts a row than the tables have.
-    """
-    directory = os.path.join(output_dir, MODEL_DIRECTORY)
-    classifier = load_classifier(directory)
-    for table in tables:
-        num_texts = 1 if table.text_pairs is None else 2
-        if num_texts != classifier.num_texts:
-            raise InputError(
-                f"{table.path}: {num_texts} text column(s) named, but {directory} was trained on "
-                f"{classifier.num_texts}. Give --text_pair_column for a model of pairs, and only then."
+        Returns:
+            What `metrics.json` now holds: the figures of `Evaluation` (those of a second table with its name before
+            them), their 95% intervals, and of classes `majority_accuracy`, if the training is known, and `per_class`.
+        """
+        results, intervals = read_metrics(self.output_dir), {}
+        self._evaluations = [self._answer(split, table) for split, table in self.inputs.dev]
+        for evaluation in self._evaluations:
+            results.update(evaluation.figures())
+            results[evaluation.split.figure("rows")] = len(evaluation.labels)
+            intervals |= evaluation.intervals()
+        if not self.classifier.is_regression:
+            self._add_class_figures(results, self._evaluations[0])
+        return self._write({**results, "intervals": intervals, **self._skipped()})
+
+    def _add_class_figures(self, results: dict, evaluation: Evaluation) -> None:
+        train_counts = results.get("train_label_counts")
+        if train_counts and list(train_counts) == self.classifier.labels:
+            counts = np.array(list(train_counts.values()))
+            results["majority_accuracy"] = metrics.majority_accuracy(counts, evaluation.labels)
+        results["per_class"] = evaluation.per_class()
+        path = os.path.join(self.output_dir, CONFUSION_FILE)
+        metrics.plot_confusion_matrix(path, evaluation.confusions(), self.classifier.labels)
+
+    def predict(self) -> list[str]:
+        """Writes `predictions.tsv` and, of a GLUE task, the file that GLUE takes, for each test table.
+
+        Returns:
+            The paths of the files.
+        """
+        paths = []
+        for split, table in self.inputs.test:
+            outputs = self._compute(f"test {split.name}", table)
+            paths.append(os.path.join(self.output_dir, predictions_file(split)))
+            write_predictions(paths[-1], table, self.classifier.labels, outputs)
+            submission = write_submission(
+                self.output_dir, self.inputs.task, split, table, self.classifier.labels, outputs
             )
-    return classifier
+            paths.extend([submission] if submission else [])
+        self._write({**read_metrics(self.output_dir), **self._skipped()})
+        return paths
 
+    def _answer(self, split: Split, table: Table) -> Evaluation:
+        outputs = self._compute(f"dev {split.name}", table)
+        labels = self._encode(f"dev {split.name}", table).labels["labels"]
+        return Evaluation(self.inputs.task, split, table, self.classifier.labels, labels, outputs)
 
-def compute_logits(classifier: Classifier, encoded: data.EncodedTable, batch_size: int, description: str) -> np.ndarray:
-    """Applies a classifier to every row: float32, shape (N, C), in the table's order."""
-    dataset, order = data.make_eval_dataset(encoded, batch_size)
+    def _compute(self, name: str, table: Table) -> np.ndarray:
+        examples = self._encode(name, table)
+        return compute_outputs(self.classifier.model, examples, self.eval_batch_size, f"answer {name}".strip())
 
-    @tf.function(input_signature=dataset.element_spec[:1])
-    def forward(features):
-        return classifier.model(features, training=False)
+    def _encode(self, name: str, table: Table) -> Examples:
+        """Token ids of a table, computed once."""
+        name = name.strip()
+        if name not in self._examples:
+            preprocessor = BertPreprocessor(
+                self.classifier.tokenizer, sequence_length=self.classifier.sequence_length, pad_to_longest=True
+            )
+            self._examples[name] = encode_table(table, preprocessor, self.classifier.labels, f"tokenize {name}")
+        return self._examples[name]
 
-    logits = np.empty((len(order), len(classifier.labels)), np.float32)
-    with tqdm(total=len(order), desc=description, unit="row", mininterval=0.5) as progress:
-        for features, *_ in dataset:
-            batch = forward(features).numpy()
-            logits[order[progress.n : progress.n + len(batch)]] = batch
-            progress.update(len(batch))
-    return logits
+    # === Reports ===
 
+    def report(self, settings: dict, tables: list[tuple[str, list[str], list[list]]] = ()) -> None:
+        """Writes `report.html`, and `skipped_rows.tsv` if rows were left out.
 
-def evaluate(
-    classifier: Classifier, table: data.Table, metric: str, *, output_dir: str, eval_batch_size: int = 32
-) -> dict:
-    """Scores a classifier on a labelled table; adds to `metrics.json` and draws `confusion_matrix.png`.
+        Args:
+            settings: what the run was called with, by name.
+            tables: further tables to show: caption, header, rows.
+        """
+        self.inputs.bad_rows.write(self.output_dir)
+        results = read_metrics(self.output_dir)
+        history = os.path.join(self.output_dir, "history.json")
+        of_classes = self._evaluations and not self.classifier.is_regression
+        write_report(
+            os.path.join(self.output_dir, REPORT_FILE),
+            title=f"{self.inputs.task.name}: {settings.get('preset') or os.path.basename(self.output_dir)}",
+            scores=[score for evaluation in self._evaluations for score in _scores(evaluation, results)],
+            history=read_json(history) if os.path.exists(history) else None,
+            confusion=(self.classifier.labels, self._evaluations[0].confusions()) if of_classes else None,
+            lengths={name: examples.lengths for name, examples in self._examples.items()},
+            max_length=self.classifier.sequence_length,
+            mistakes=[mistake for evaluation in self._evaluations for mistake in evaluation.mistakes()],
+            settings=settings,
+            notes=self._notes(results),
+            tables=tables,
+        )
 
-    Args:
-        classifier: the model to score.
-        table: the rows, with labels.
-        metric: a key of `metrics.METRICS`: the task's main figure.
-        output_dir: where to write; its `metrics.json` of the training tells the majority class.
-        eval_batch_size: rows of a batch.
+    def _notes(self, results: dict) -> list[str]:
+        notes = []
+        if self.inputs.bad_rows.count:
+            where, reason = self.inputs.bad_rows.rows[0]
+            notes.append(
+                f"{self.inputs.bad_rows.count} bad rows were left out (skipped_rows.tsv lists them). The first: "
+                f"{where}: {reason}"
+            )
+        for name, examples in self._examples.items():
+            full = int((examples.lengths >= self.classifier.sequence_length).sum())
+            if full:
+                notes.append(
+                    f"{full} of {examples.num_examples} rows of {name} fill all {self.classifier.sequence_length} "
+                    "tokens: they were cut, but for those that fit exactly. --max_seq_length sets the limit."
+                )
+        if self._evaluations and "majority_accuracy" in results:
+            notes.append(f"Always answering the most frequent training class: {results['majority_accuracy']:.1%}.")
+        return notes
 
-    Returns:
-        What `metrics.json` now holds.
+    def _skipped(self) -> dict[str, int]:
+        return {"skipped_rows": self.inputs.bad_rows.count}
 
-    Raises:
-        InputError: a label of the table is not one of the classifier's.
-    """
-    started = time.perf_counter()
-    encoded = _encode(classifier, table, "dev")
-    labels, logits = encoded.labels, compute_logits(classifier, encoded, eval_batch_size, "evaluate")
-    predictions = logits.argmax(axis=-1)
-    confusions = metrics.confusion_matrix(labels, predictions, len(classifier.labels))
-    results = read_metrics(output_dir)
-    results["accuracy"] = metrics.accuracy(labels, predictions)
-    results[metric] = metrics.METRICS[metric](labels, predictions)
-    train_counts = results.get("train_label_counts")
-    if train_counts:
-        counts = np.array([train_counts[label] for label in classifier.labels])
-        results["majority_accuracy"] = metrics.majority_accuracy(counts, labels)
-    results["loss"] = metrics.cross_entropy(labels, logits)
-    results["rows"] = len(labels)
-    results["per_class"] = {
-        label: {"rows": int(row.sum()), "predicted": int(column.sum()), "correct": int(row[number])}
-        for number, (label, row, column) in enumerate(zip(classifier.labels, confusions, confusions.T, strict=True))
-    }
-    results["eval_seconds"] = round(time.perf_counter() - started, 2)
-    write_json(os.path.join(output_dir, METRICS_FILE), results)
-    metrics.plot_confusion_matrix(os.path.join(output_dir, CONFUSION_FILE), confusions, classifier.labels)
-    return results
+    def _write(self, results: dict) -> dict:
+        write_json(os.path.join(self.output_dir, METRICS_FILE), results)
+        return results
 
 
 def read_metrics(output_dir: str) -> dict:
@@ -242,23 +268,36 @@ def read_metrics(output_dir: str) -> dict:
     return read_json(path) if os.path.exists(path) else {}
 
 
-def predict(classifier: Classifier, table: data.Table, *, output_dir: str, eval_batch_size: int = 32) -> None:
-    """Writes `predictions.tsv`: index (of the row, from 0), prediction (a label), one column of probabilities a label.
+def _scores(evaluation: Evaluation, results: dict) -> list[Score]:
+    names = [evaluation.split.figure(name) for name in evaluation.task.metrics]
+    is_share = {name: not name.endswith("mean_squared_error") for name in names}
+    return [
+        Score(name.replace("_", " "), results[name], *results["intervals"][name], percent=is_share[name])
+        for name in names
+    ]
 
-    Args:
-        classifier: the model to apply.
-        table: the rows.
-        output_dir: where to write.
-        eval_batch_size: rows of a batch.
-    """
-    encoded = _encode(classifier, table, "test")
-    logits = compute_logits(classifier, encoded, eval_batch_size, "predict")
-    probabilities = np.exp(metrics.log_softmax(logits))
-    with (
-        atomic_path(os.path.join(output_dir, PREDICTIONS_FILE)) as temporary,
-        open(temporary, "w", encoding="utf-8", newline="") as file,
-    ):
-        writer = csv.writer(file, delimiter="\t", lineterminator="\n")
-        writer.writerow(["index", "prediction", *(f"probability_{label}" for label in classifier.labels)])
-        for index, row in enumerate(probabilities):
-            writer.writerow([index, classifier.labels[row.argmax()], *(f"{value:.6f}" for value in row)])
+
+def _build_head(backbone: BertBackbone, num_outputs: int):
+    return build_regressor(backbone) if num_outputs == 1 else build_classifier(backbone, num_outputs)
+
+
+def _name_classes(
+    preset: str, num_outputs: int, labels: list[str] | None, task_labels: tuple[str, ...] | None
+) -> list[str]:
+    """Names a checkpoint's classes: as given, or as the task has them where the two differ by their case alone."""
+    names = list(labels or task_labels or [str(number) for number in range(num_outputs)])
+    if len(names) != num_outputs:
+        raise InputError(
+            f"{preset}: has {num_outputs} classes, but there are {len(names)} labels ({', '.join(names)}). "
+            "Name its classes, in their order, with --labels."
+        )
+    if task_labels is None:
+        return names
+    by_case = {label.casefold(): label for label in task_labels}
+    unknown = [name for name in names if name.casefold() not in by_case]
+    if unknown:
+        raise InputError(
+            f"{preset}: its class {unknown[0]!r} is none of the task's ({', '.join(task_labels)}). Name its classes in "
+            f"the task's words, in the order {', '.join(names)}, with --labels."
+        )
+    return [by_case[name.casefold()] for name in names]
