@@ -1,0 +1,97 @@
+"""Which layers of an encoder are taken, and how they become one: what the flags say, checked without TensorFlow.
+
+Numbers: L encoder layers; 0 is the embeddings' output, 1 to L are the encoder layers from the bottom.
+"""
+
+import math
+from collections.abc import Sequence
+
+from keras_bert.errors import InputError
+
+EMBEDDINGS = "embeddings"
+ALL = "all"
+COMBINES = ("none", "concatenate", "sum", "mean", "weighted_sum")
+POOLINGS = ("none", "cls", "mean", "pooler")
+
+
+def resolve_layers(names: Sequence[str | int], num_layers: int) -> list[int]:
+    """Turns the names of layers into their numbers, in the order given.
+
+    Departure from google-research/bert's extract_features.py, which counts encoder layers from 0 and cannot name the
+    embeddings: here 0 is the embeddings' output, as in transformers' `hidden_states`. From the top both count alike.
+
+    Args:
+        names: each `1` to `L`, `-1` (the last) to `-L`, `0` or `embeddings`; or `all`: 1 to L.
+        num_layers: L.
+
+    Raises:
+        InputError: a name is none of these, or a layer is named twice, or none at all.
+
+    >>> resolve_layers(["-1", "embeddings"], 12)
+    [12, 0]
+    """
+    given = f"--layers={','.join(str(name) for name in names)}"
+    expected = f"1 to {num_layers}, -1 (the last) to -{num_layers}, 0 or {EMBEDDINGS}, or {ALL} for every encoder layer"
+    numbers = []
+    for name in names:
+        text = str(name).strip()
+        if text == ALL:
+            numbers.extend(range(1, num_layers + 1))
+            continue
+        number = 0 if text == EMBEDDINGS else _integer(text)
+        if number is None or not -num_layers <= number <= num_layers:
+            raise InputError(f"{given}: there is no layer {text!r} in an encoder of {num_layers}. Expected {expected}.")
+        numbers.append(number + num_layers + 1 if number < 0 else number)
+    if not numbers:
+        raise InputError(f"{given} names no layer. Expected {expected}.")
+    twice = sorted({number for number in numbers if numbers.count(number) > 1})
+    if twice:
+        raise InputError(f"{given}: {layer_name(twice[0])} is named twice. Name each layer once.")
+    return numbers
+
+
+def _integer(text: str) -> int | None:
+    try:
+        return int(text)
+    except ValueError:
+        return None
+
+
+def layer_name(number: int) -> str:
+    """Names a layer's output: `embeddings`, `layer_1`, ..."""
+    return EMBEDDINGS if number == 0 else f"layer_{number}"
+
+
+def check_layer_weights(layer_weights: Sequence[str | float] | None, combine: str, num_chosen: int) -> list[float]:
+    """Checks `--layer_weights` against the choice of layers.
+
+    Args:
+        layer_weights: one number for each chosen layer, or None.
+        combine: one of `COMBINES`.
+        num_chosen: how many layers were chosen.
+
+    Returns:
+        The numbers; an empty list for another `combine` than weighted_sum.
+
+    Raises:
+        InputError: they are missing, superfluous, too many or few, or none of numbers.
+    """
+    if combine != "weighted_sum":
+        if layer_weights:
+            raise InputError(
+                f"--layer_weights is for --combine=weighted_sum, not for --combine={combine}. Leave it out."
+            )
+        return []
+    given = ",".join(str(weight) for weight in layer_weights or [])
+    try:
+        weights = [float(weight) for weight in layer_weights or []]
+    except ValueError as error:
+        raise InputError(f"--layer_weights={given}: expected numbers with commas between.") from error
+    if not all(math.isfinite(weight) for weight in weights):
+        raise InputError(f"--layer_weights={given}: expected finite numbers.")
+    if len(weights) != num_chosen:
+        raise InputError(
+            f"--layer_weights={given}: {len(weights)} weights for {num_chosen} layers. Give --combine=weighted_sum one "
+            "weight for each layer of --layers, in the same order."
+        )
+    return weights

