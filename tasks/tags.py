@@ -1,0 +1,271 @@
+"""Tags of entities: the schemes IOB1, IOB2 and BILOU, the entities that tags mark, and entity-level F1.
+
+A tag is "O", or a prefix, "-" and an entity's type ("B-location"); where there is only one type the prefix alone will
+do ("B"). A tag list is one sentence's.
+
+    scheme  entity of one, two, three tokens    says
+    iob1    I     I I     I I I                 B- only where an entity follows one of its type directly
+    iob2    B     B I     B I I                 B- begins every entity
+    bilou   U     B L     B I L                 L- ends it, U- is one alone (read as well: E- and S-, as IOBES has them)
+
+Shapes: S sentences.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+OUTSIDE = "O"
+SCHEMES = ("iob1", "iob2", "bilou")
+_PREFIXES = {"iob1": "BI", "iob2": "BI", "bilou": "BILU"}
+_SYNONYMS = {"E": "L", "S": "U"}  # IOBES to BILOU.
+
+
+class Entity(NamedTuple):
+    """An entity of a sentence: tokens `start` to `end`, the latter excluded."""
+
+    type: str
+    start: int
+    end: int
+
+
+def split_tag(tag: str) -> tuple[str, str]:
+    """Splits a tag into prefix and type: "B-creative-work" is ("B", "creative-work"), "O" is ("O", "").
+
+    Raises:
+        ValueError: it is no tag of any scheme.
+    """
+    prefix, dash, entity_type = tag.partition("-")
+    is_outside = tag == OUTSIDE
+    if not is_outside and (prefix not in ("B", "I", "L", "U", "E", "S") or bool(dash) != bool(entity_type)):
+        raise ValueError(f"`tag` must be O, or B- or I- (L-, U-) and a type. Received: tag={tag!r}")
+    return prefix, entity_type
+
+
+def join_tag(prefix: str, entity_type: str) -> str:
+    """Makes a tag of a prefix and a type; the inverse of `split_tag`."""
+    return f"{prefix}-{entity_type}" if entity_type else prefix
+
+
+# === Schemes ===
+
+
+def find_fault(tags: Sequence[str], scheme: str) -> tuple[int, str] | None:
+    """Looks for the first tag that breaks the rules of its scheme.
+
+    Args:
+        tags: of one sentence.
+        scheme: one of `SCHEMES`.
+
+    Returns:
+        (index of the token, what is wrong with its tag); None for a sound sentence.
+
+    >>> find_fault(["O", "I-location"], "iob2")
+    (1, "I-location follows O; expected B-location at an entity's first token")
+    """
+    before = OUTSIDE
+    for index, tag in enumerate([*tags, OUTSIDE]):
+        try:
+            prefix, entity_type = _read(tag, scheme)
+        except ValueError:
+            allowed = ", ".join(f"{prefix}-" for prefix in _PREFIXES[scheme])
+            return index, f"{tag!r} is no tag of {scheme}; expected O, or one of {allowed} and a type"
+        fault = _FAULTS[scheme](*_read(before, scheme), prefix, entity_type)
+        if fault and index == len(tags):
+            return index - 1, f"{before} stands at the end of the sentence; {fault}"
+        if fault:
+            return index, f"{tag} follows {before}; {fault}"
+        before = tag
+    return None
+
+
+def _read(tag: str, scheme: str) -> tuple[str, str]:
+    prefix, entity_type = split_tag(tag)
+    if scheme == "bilou":
+        prefix = _SYNONYMS.get(prefix, prefix)
+    if prefix not in _PREFIXES[scheme] + OUTSIDE:
+        raise ValueError(f"`tag` must be of the scheme {scheme}. Received: tag={tag!r}")
+    return prefix, entity_type
+
+
+def _fault_of_iob1(before: str, type_before: str, prefix: str, entity_type: str) -> str | None:
+    if prefix == "B" and (before == OUTSIDE or type_before != entity_type):
+        return f"expected {join_tag('I', entity_type)}: in iob1 B- only parts two entities of one type"
+    return None
+
+
+def _fault_of_iob2(before: str, type_before: str, prefix: str, entity_type: str) -> str | None:
+    if prefix == "I" and (before == OUTSIDE or type_before != entity_type):
+        return f"expected {join_tag('B', entity_type)} at an entity's first token"
+    return None
+
+
+def _fault_of_bilou(before: str, type_before: str, prefix: str, entity_type: str) -> str | None:
+    is_open, goes_on = before in ("B", "I"), prefix in ("I", "L")
+    if is_open and not (goes_on and type_before == entity_type):
+        return f"expected {join_tag('I', type_before)} or {join_tag('L', type_before)}, since an entity is open"
+    if goes_on and not is_open:
+        return f"expected {join_tag('B', entity_type)} or {join_tag('U', entity_type)} at an entity's first token"
+    return None
+
+
+_FAULTS = {"iob1": _fault_of_iob1, "iob2": _fault_of_iob2, "bilou": _fault_of_bilou}
+
+
+def guess_scheme(sentences: Iterable[Sequence[str]]) -> str:
+    """Tells the scheme of tag lists by their content; without any entity it is "iob2".
+
+    A prefix of BILOU's own decides. Else what is wrong in fewer places: I- at an entity's first token (wrong in iob2),
+    or B- where iob1 has I-. What is no tag at all is passed over.
+    """
+    wrong = Counter()
+    for tags in sentences:
+        before = (OUTSIDE, "")
+        for tag in tags:
+            try:
+                current = split_tag(tag)
+            except ValueError:
+                continue
+            if current[0] in "LUES":
+                return "bilou"
+            for scheme in ("iob1", "iob2"):
+                wrong[scheme] += _FAULTS[scheme](*before, *current) is not None
+            before = current
+    return "iob1" if wrong["iob1"] < wrong["iob2"] else "iob2"
+
+
+def convert_tags(tags: Sequence[str], source: str, target: str = "iob2") -> list[str]:
+    """Writes the tags of a sentence in another scheme.
+
+    Raises:
+        ValueError: the tags break the rules of the scheme `source`.
+    """
+    fault = find_fault(tags, source)
+    if fault:
+        raise ValueError(f"`tags` must follow the scheme {source}. Received: {fault[1]} (token {fault[0]})")
+    pairs = [_read(tag, source) for tag in tags]
+    plain = [join_tag({"L": "I", "U": "B"}.get(prefix, prefix), entity_type) for prefix, entity_type in pairs]
+    return entities_to_tags(find_entities(plain), len(tags), target)
+
+
+# === Entities ===
+
+
+def find_entities(tags: Sequence[str], is_strict: bool = False) -> list[Entity]:
+    """Finds the entities that tags with the prefixes B- and I- mark.
+
+    Args:
+        tags: of one sentence.
+        is_strict: False reads any sequence, as conlleval and seqeval's default do: an entity begins at every B-, and
+            at an I- that continues no entity of its type; that is right for iob1 and iob2. True is seqeval's strict
+            IOB2: only B- begins an entity.
+
+    Raises:
+        ValueError: a tag has another prefix, or is none.
+
+    >>> find_entities(["B-person", "I-person", "O", "I-location"])
+    [Entity(type='person', start=0, end=2), Entity(type='location', start=3, end=4)]
+    """
+    entities, start, open_type = [], None, None
+    for index, tag in enumerate([*tags, OUTSIDE]):
+        prefix, entity_type = _read(tag, "iob2")
+        goes_on = prefix == "I" and start is not None and entity_type == open_type
+        if start is not None and not goes_on:
+            entities.append(Entity(open_type, start, index))
+            start = None
+        if prefix == "B" or (prefix == "I" and not goes_on and not is_strict):
+            start, open_type = index, entity_type
+    return entities
+
+
+def entities_to_tags(entities: Iterable[Entity], num_tokens: int, scheme: str = "iob2") -> list[str]:
+    """Writes the tags of a sentence of `num_tokens` tokens; the entities are sorted and do not overlap."""
+    tags, before = [OUTSIDE] * num_tokens, None
+    for entity in entities:
+        prefixes = ["I"] * (entity.end - entity.start)
+        touches = before is not None and (before.type, before.end) == (entity.type, entity.start)
+        if scheme != "iob1" or touches:
+            prefixes[0] = "B"
+        if scheme == "bilou":
+            prefixes[-1] = "U" if len(prefixes) == 1 else "L"
+        tags[entity.start : entity.end] = [join_tag(prefix, entity.type) for prefix in prefixes]
+        before = entity
+    return tags
+
+
+# === Scores ===
+
+
+class Score(NamedTuple):
+    """Precision, recall and F1 of entities, and what they are made of; 0.0 where a quotient is 0 / 0 (as seqeval)."""
+
+    precision: float
+    recall: float
+    f1: float
+    correct: int
+    predicted: int
+    gold: int
+
+
+def count_entities(
+    gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], is_strict: bool = False
+) -> dict[str, np.ndarray]:
+    """Counts entities, sentence by sentence; correct is one of the same type, first and last token.
+
+    Args:
+        gold: S tag lists.
+        predicted: S tag lists of the same lengths.
+        is_strict: as in `find_entities`.
+
+    Returns:
+        For each type, sorted: int64, shape (S, 3): correct, predicted and gold entities.
+
+    Raises:
+        ValueError: the lengths differ, or a tag is none.
+    """
+    if [len(tags) for tags in gold] != [len(tags) for tags in predicted]:
+        raise ValueError("`predicted` must have the sentences and lengths of `gold`. Received: other lengths.")
+    counts: dict[str, np.ndarray] = {}
+    for row, pair in enumerate(zip(gold, predicted, strict=True)):
+        true, found = (set(find_entities(tags, is_strict)) for tags in pair)
+        for column, entities in enumerate((true & found, found, true)):
+            for entity in entities:
+                counts.setdefault(entity.type, np.zeros((len(gold), 3), np.int64))[row, column] += 1
+    return dict(sorted(counts.items()))
+
+
+def score_counts(counts: np.ndarray) -> Score:
+    """Scores counts of correct, predicted and gold entities: int, shape (3,), or (S, 3), which is summed."""
+    correct, predicted, gold = (int(count) for count in np.reshape(counts, (-1, 3)).sum(axis=0))
+    precision, recall = _quotient(correct, predicted), _quotient(correct, gold)
+    return Score(precision, recall, _quotient(2 * correct, predicted + gold), correct, predicted, gold)
+
+
+def _quotient(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0
+
+
+def score_entities(
+    gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], is_strict: bool = False
+) -> tuple[Score, dict[str, Score]]:
+    """Scores predicted tags: over all entities (micro average), and for each type.
+
+    Args:
+        gold, predicted, is_strict: as in `count_entities`.
+
+    >>> overall, _ = score_entities([["B-person", "O", "B-place"]], [["B-person", "O", "O"]])
+    >>> overall.precision, overall.recall
+    (1.0, 0.5)
+    """
+    counts = count_entities(gold, predicted, is_strict)
+    return score_counts(sum(counts.values(), np.zeros((len(gold), 3), np.int64))), {
+        entity_type: score_counts(rows) for entity_type, rows in counts.items()
+    }
+
+
+def token_accuracy(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> float:
+    """Share of tokens with the right tag; 0.0 without tokens."""
+    pairs = [true == found for tags in zip(gold, predicted, strict=True) for true, found in zip(*tags, strict=True)]
+    return _quotient(sum(pairs), len(pairs))

@@ -1,0 +1,73 @@
+"""Files, labels and unknown types of `bert-ner`."""
+
+import numpy as np
+import pytest
+
+from keras_bert.errors import InputError
+from tasks.bad_rows import BadRows
+from tasks.conll import read_conll
+from tasks.ner import data
+
+TEXT = "Ann B-person\nLee I-person\nin O\nRome B-city\n\nBob B-person\n\nOslo B-city\n"
+
+
+@pytest.fixture(name="documents")
+def _documents(tmp_path):
+    (tmp_path / "a.conll").write_text(TEXT)
+    return read_conll(str(tmp_path / "a.conll"), bad_rows=BadRows())
+
+
+def test_labels_are_b_and_i_of_each_type(documents):
+    labels = data.make_labels(documents)
+    assert labels == ["O", "B-city", "I-city", "B-person", "I-person"]
+    np.testing.assert_array_equal(data.label_ids(documents.tags, labels), [3, 4, 0, 1, 3, 1])
+    np.testing.assert_array_equal(data.label_ids(["B-city", "O"], ["I-city", "O"]), [-1, 1])
+    assert data.entity_types(["O", "B", "I-x"]) == ["", "x"]
+
+
+def test_a_file_without_entities_cannot_be_learned(tmp_path):
+    (tmp_path / "a.conll").write_text("a O\nb O\n")
+    with pytest.raises(InputError, match="a.conll: no token is tagged as an entity"):
+        data.make_labels(read_conll(str(tmp_path / "a.conll"), bad_rows=BadRows()))
+
+
+def test_an_unknown_type_is_refused_by_line_or_its_sentence_left_out(documents):
+    labels = ["O", "B-person", "I-person"]
+    with pytest.raises(InputError, match=r"a.conll:4: unknown entity type 'city'. Expected 'person'. \(2 bad rows"):
+        data.leave_out_unknown(documents, labels, BadRows())
+    rows = BadRows("skip")
+    assert data.leave_out_unknown(documents, labels, rows).tokens == ["Bob"]
+    assert [where.rsplit(":", 1)[1] for where, _ in rows.rows] == ["4", "8"]
+    assert data.leave_out_unknown(documents, ["O", "I-city", "B-person"], BadRows()) is documents
+
+
+def test_labels_of_a_foreign_model():
+    for labels in (["O", "B-PER", "I-PER"], ["I-PER", "O"], ["B", "I", "O"]):
+        assert data.check_labels(labels, "there") == labels
+    for labels in (None, [], ["O", "PER"], ["O", "U-PER"], ["O", ""]):
+        with pytest.raises(InputError, match='^there: the .*label.* Expected "O", and B- and I- of each entity type'):
+            data.check_labels(labels, "there")
+
+
+def test_files_are_found_by_split(tmp_path):
+    for name in ("train.txt", "dev.conll", "dev.tsv"):
+        (tmp_path / name).write_text(TEXT)
+    directory = str(tmp_path)
+    assert data.find_split(directory, "train", None) == f"{directory}/train.txt"
+    assert data.find_split(directory, "dev", f"{directory}/dev.t*") == f"{directory}/dev.tsv"
+    with pytest.raises(InputError, match="dev.conll or .*dev.tsv: several are there. Name the right one with --dev_fi"):
+        data.find_split(directory, "dev", None)
+    with pytest.raises(InputError, match="test.conll or .*test.txt or .*test.tsv: no such file. Name the right one"):
+        data.find_split(directory, "test", None)
+    with pytest.raises(InputError, match="No test file was named. Give --test_file, or --data_dir with a test.conll"):
+        data.find_split(None, "test", None)
+    with pytest.raises(InputError, match=r"--dev_file=.*dev.\*: expected one file, found 2: "):
+        data.find_split(None, "dev", f"{directory}/dev.*")
+
+
+def test_only_a_file_to_predict_may_lack_tags(tmp_path):
+    (tmp_path / "a.conll").write_text("a\nb\n")
+    paths = {"test": str(tmp_path / "a.conll")}
+    assert data.read_splits(paths, BadRows())["test"].tags is None
+    with pytest.raises(InputError, match="a.conll:1: expected a token and its tag"):
+        data.read_splits({"dev": paths["test"]}, BadRows())
