@@ -28,14 +28,17 @@ INSTALL_REQUIRES = [
     "tqdm>=4.66",
     "matplotlib>=3.9",
     "scikit-learn>=1.5",
+    "scipy>=1.14",
 ]
 
 # What a part of the project does only where it is installed: reading pytorch_model.bin and comparing with
-# transformers; sentences out of paragraphs; and Apache Beam, which wants older protobuf and pyarrow than the lock has:
-# an environment of its own.
+# transformers; sentences out of paragraphs; features in Parquet files; data sets by name; and Apache Beam, which wants
+# older protobuf and pyarrow than the lock has: an environment of its own.
 OPTIONAL_REQUIRES = {
     "hugging-face": ["torch>=2.6", "transformers>=5.0,<6"],
     "sentences": ["sentencex>=1.0"],
+    "parquet": ["pyarrow>=15"],
+    "datasets": ["tensorflow-datasets>=4.9"],
     "beam": ["apache-beam>=2.77"],
 }
 
@@ -47,7 +50,6 @@ TEST_REQUIRES = [
     "pytest-xdist>=3.6",
     "psutil>=6.0",
     "ruff>=0.12",
-    "scipy>=1.14",
     "sentencex>=1.0",
     "seqeval>=1.2",
     "torch>=2.8",
@@ -60,6 +62,10 @@ COMMANDS = {
     "bert-create-pretraining-data": "tasks.pretraining.create_data",
     "bert-pretrain": "tasks.pretraining.run",
     "bert-classify": "tasks.glue.run",
+    "bert-squad": "tasks.squad.run",
+    "bert-swag": "tasks.swag.run",
+    "bert-ner": "tasks.ner.run",
+    "bert-features": "tasks.features.run",
     "bert-convert": "tasks.convert",
     "bert-export": "export.run",
     "bert-serve": "export.local_server",

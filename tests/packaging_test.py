@@ -29,6 +29,12 @@ FLAGS = {
     "bert-classify": "task_name data_dir train_file dev_file test_file text_column text_pair_column label_column "
     "labels preset load_weights do_train do_eval do_predict output_dir max_seq_length train_batch_size learning_rate "
     "num_train_epochs random_seed",
+    "bert-squad": "train_file predict_file output_dir preset do_train do_eval do_predict max_seq_length doc_stride "
+    "max_query_length n_best_size max_answer_length version_2_with_negative null_score_diff_threshold bad_rows",
+    "bert-swag": "train_file dev_file test_file output_dir preset do_train do_eval do_predict max_seq_length",
+    "bert-ner": "data_dir train_file dev_file test_file output_dir preset do_train do_eval do_predict max_seq_length "
+    "document_context tag_scheme tag_column",
+    "bert-features": "input_file output_file preset layers combine pooling max_seq_length",
     "bert-convert": "from to to_format do_lower_case tolerance compare_with_peers",
     "bert-export": "model_dir export_dir version",
     "bert-serve": "model_name model_base_path rest_api_port host",

@@ -42,6 +42,8 @@ VARIANTS = [
     ("pretrain_base.sh", "full", ("HARDWARE", "gpu"), ("VOCAB_FILE", "/none/vocab.txt")),
     ("pretrain_large.sh", "laptop", ("OPTIMIZER", "lamb"), ("INPUT_FORMAT", "document_per_file")),
     ("ablations.sh", "full", ("HARDWARE", "tpu"), ("TPU_NAME", "local")),
+    ("laptop/run.sh", "full", ("CORPUS_DIR", "/none/corpus"), ("RANDOM_SEED", "7")),
+    ("chinese/run.sh", "full", ("RANDOM_SEED", "7")),
 ]
 
 

@@ -17,6 +17,7 @@ from recipe_commands import (
     RECIPES,
     ROOT,
     SCRIPTS,
+    SOURCED,
     VARIANTS,
     commands,
     flags_of,
@@ -39,11 +40,11 @@ def test_every_table_has_its_recipe_and_the_readme_lists_all():
         assert readme.count(f"`{script}`") >= 2, script  # at full size and for the laptop
 
 
-@pytest.mark.parametrize("path", sorted(RECIPES.glob("*.sh")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted(RECIPES.rglob("*.sh")), ids=lambda path: str(path.relative_to(RECIPES)))
 def test_bash_reads_it(path):
     done = subprocess.run(["bash", "-n", str(path)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert os.access(path, os.X_OK) == (path.name in SCRIPTS)
+    assert os.access(path, os.X_OK) == (path.name not in SOURCED)
     assert "set -euo pipefail" in (RECIPES / "common.sh").read_text()
     assert not re.search(r"/(work|root|home)/", path.read_text())
 
