@@ -31,7 +31,7 @@ from tasks import flags as task_flags
 FLAGS = flags.FLAGS
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-ROWS, LENGTH, BATCH, RATE = 8000, 128, 32, 1e-4
+ROWS, LENGTH, BATCH, RATE, SEED = 8000, 128, 32, 1e-4, 1
 LAST = 10  # Points of the training curve whose mean loss is shown.
 
 flags.DEFINE_integer("num_steps", 60, "Training steps of each side; 250 are an epoch.", lower_bound=LAST)
@@ -71,23 +71,21 @@ class Side:
     """
 
     def __init__(self, preset: str, examples, length: int | None, output_dir: str):
-        from tasks import fine_tuning
+        import keras
+
+        from keras_bert.backbone import BertBackbone
         from tasks.glue.losses import ClassificationObjective
         from tasks.glue.model import build_classifier
+        from tasks.optimization import build_optimizer
+        from tasks.training import Trainer
 
-        settings = fine_tuning.FineTuningSettings(
-            preset=preset, max_seq_length=LENGTH, train_batch_size=BATCH, learning_rate=RATE, optimizer="adamw"
-        )
-        tuner = fine_tuning.start(
-            settings,
-            lambda backbone: build_classifier(backbone, 2),
-            ClassificationObjective(),
-            output_dir=output_dir,
-            num_steps=FLAGS.num_steps,
-        )
-        self.trainer = tuner.trainer
+        keras.utils.set_random_seed(SEED)
+        model = build_classifier(BertBackbone.from_preset(preset), 2)
+        optimizer = build_optimizer("adamw", RATE, FLAGS.num_steps, FLAGS.num_steps // 10)
+        # No strategy: under any of them batches are fetched ahead, and a step's end cannot be told.
+        self.trainer = Trainer(model, optimizer, ClassificationObjective(), output_dir=output_dir, random_seed=SEED)
         self.history = None
-        self._examples, self._length, self._seed = examples, length, settings.random_seed
+        self._examples, self._length = examples, length
         self._wanted, self._given = queue.Queue(), queue.Queue()
         self._error: BaseException | None = None
         threading.Thread(target=self._fit, daemon=True).start()
@@ -119,9 +117,7 @@ class Side:
 
         from tasks.examples import make_train_dataset
 
-        dataset = make_train_dataset(
-            self._examples, BATCH, self._seed, start_step, FLAGS.num_steps, length=self._length
-        )
+        dataset = make_train_dataset(self._examples, BATCH, SEED, start_step, FLAGS.num_steps, length=self._length)
 
         def batches() -> Iterator:
             for batch in dataset:

@@ -222,12 +222,11 @@ def define_train_epochs(num_train_epochs: float = 3.0, warmup_proportion: float 
     _float("warmup_proportion", warmup_proportion, "Share of warm-up steps.", lower_bound=0.0, upper_bound=1.0)
 
 
-def define_fine_tuning(max_seq_length: int | None = 128, bad_rows: str = "refuse") -> None:
+def define_fine_tuning(max_seq_length: int | None = 128) -> None:
     """Defines what fine-tuning starts from and what it leaves as it is: `tasks.fine_tuning.FineTuningSettings`.
 
     Args:
         max_seq_length: default of `--max_seq_length`; None: the trained model's own.
-        bad_rows: default of `--bad_rows`.
     """
     _string("preset", None, "Encoder and vocabulary: a short name (tiny ... large), a full name, a handle (hf://...), "
             "or a directory, zip or file of any known format.")  # fmt: skip
@@ -238,7 +237,7 @@ def define_fine_tuning(max_seq_length: int | None = 128, bad_rows: str = "refuse
     _integer("num_frozen_layers", 0, "The embeddings and so many of the lowest layers are not trained.", lower_bound=0)
     _integer("lora_rank", 0, "Train factors of this rank beside the attention's kernels, in the place of the encoder; "
              "0: the encoder itself.", lower_bound=0)  # fmt: skip
-    _enum("bad_rows", bad_rows, BAD_ROWS, "A file with rows that cannot be used: refuse it, or skip and count them.")
+    _enum("bad_rows", "refuse", BAD_ROWS, "A file with rows that cannot be used: refuse it, or skip and count them.")
 
 
 def define_distribution(several_machines: bool = False) -> None:

@@ -333,10 +333,10 @@ def test_questions_that_cannot_be_used_are_refused_or_counted(preset, files, tmp
     settings = {"output_dir": str(tmp_path / "run"), "preset": preset, "train_file": train, "predict_file": dev,
                 "do_train": True, "do_eval": True, "version_2_with_negative": True, **SHORT}  # fmt: skip
     with pytest.raises(InputError, match=r"train.json: question '1-0': the answer '\w+' is not in the context at char"):
-        answer_questions(**settings, bad_rows="refuse")
+        answer_questions(**settings)
     with pytest.raises(InputError, match=r"dev.json: question '0-3': the question has no known answer to be scored by"):
-        answer_questions(**{**settings, "train_file": files["2", "train"]}, bad_rows="refuse")
-    results = answer_questions(**settings)  # As google-research/bert does.
+        answer_questions(**{**settings, "train_file": files["2", "train"]})
+    results = answer_questions(**settings, bad_rows="skip")  # As google-research/bert does.
     assert (results["skipped_rows"], results["train_questions"], results["total"]) == (2, 31, 31)
     rows = (tmp_path / "run" / "skipped_rows.tsv").read_text().splitlines()
     assert len(rows) == 3 and rows[1].startswith(f"{train}: question '1-0'\t")
@@ -350,7 +350,7 @@ def test_scoring_needs_known_answers(files, tmp_path):
             qa["answers"] = []
     file = toy_squad.write(tmp_path / "test.json", content)
     with pytest.raises(InputError, match=r"no known answer to be scored by. Expected one, or --version_2.*32 bad rows"):
-        answer_questions(output_dir=str(tmp_path), predict_file=file, do_eval=True, bad_rows="refuse")
+        answer_questions(output_dir=str(tmp_path), predict_file=file, do_eval=True)
     with pytest.raises(InputError, match="no question in the file has a known answer; leave out --do_eval"):
         answer_questions(output_dir=str(tmp_path), predict_file=file, do_eval=True, bad_rows="skip")
 
@@ -363,7 +363,7 @@ def test_a_wrong_answer_is_one_line_and_exit_status_1(preset, files, tmp_path):
     content["data"][2]["paragraphs"][0]["qas"][1]["answers"] = [{"text": "violet", "answer_start": 5}]
     file = toy_squad.write(tmp_path / "train.json", content)
     command = [sys.executable, "-X", "importtime", "-m", "tasks.squad.run", f"--train_file={file}",
-               f"--preset={preset}", "--do_train", "--bad_rows=refuse", f"--output_dir={tmp_path}/run"]  # fmt: skip
+               f"--preset={preset}", "--do_train", f"--output_dir={tmp_path}/run"]  # fmt: skip
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 1
     (message,) = [line for line in done.stderr.splitlines() if not line.startswith("import time:")]

@@ -45,7 +45,7 @@ def define_flags() -> None:
                        "else 0.", allow_override=True)  # fmt: skip
     flags.register_validator("null_score_diff_threshold", lambda value: value is None or abs(value) < float("inf"),
                              message="must be a finite number")  # fmt: skip
-    task_flags.define_fine_tuning(max_seq_length=None, bad_rows="skip")
+    task_flags.define_fine_tuning(max_seq_length=None)
     task_flags.define_output()
     task_flags.define_stages("train", "eval", "predict")
     task_flags.define_training()
@@ -65,7 +65,7 @@ def answer_questions(
     do_train: bool = False,
     do_eval: bool = False,
     do_predict: bool = False,
-    bad_rows: str = "skip",
+    bad_rows: str = "refuse",
     max_seq_length: int | None = None,
     doc_stride: int | None = None,
     max_query_length: int | None = None,
@@ -86,7 +86,7 @@ def answer_questions(
         train_file, predict_file: SQuAD's JSON.
         do_train, do_eval, do_predict: the stages; at least one.
         bad_rows: "refuse" a file with questions that cannot be used, or "skip" those, shown and counted, as
-            google-research/bert does with answers that the text does not contain (SQuAD's own files have some).
+            google-research/bert does with training answers that the text does not contain.
         max_seq_length, doc_stride, max_query_length, n_best_size, max_answer_length, version_2_with_negative,
             null_score_diff_threshold: attributes of `tasks.squad.model.QuestionAnswerer` (the first is its
             `sequence_length`); None: those of the trained model, or the defaults there. Without a threshold `do_eval`
