@@ -4,9 +4,12 @@ import numpy as np
 import pytest
 
 from keras_bert.errors import InputError
+from keras_bert.python_tokenizer import PythonBertTokenizer
 from tasks.bad_rows import BadRows
 from tasks.conll import read_conll
 from tasks.ner import data
+from tasks.ner.windows import make_windows
+from tasks.tags import convert_tags
 
 TEXT = "Ann B-person\nLee I-person\nin O\nRome B-city\n\nBob B-person\n\nOslo B-city\n"
 
@@ -71,3 +74,27 @@ def test_only_a_file_to_predict_may_lack_tags(tmp_path):
     assert data.read_splits(paths, BadRows())["test"].tags is None
     with pytest.raises(InputError, match="a.conll:1: expected a token and its tag"):
         data.read_splits({"dev": paths["test"]}, BadRows())
+
+
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "ann", "lee", "in", "rome", "bob", "os", "##lo"]
+
+
+@pytest.mark.parametrize("scheme", ["iob1", "iob2", "bilou"])
+@pytest.mark.parametrize("delimiter", [" ", "\t"])
+def test_the_same_examples_come_of_every_scheme_and_delimiter(tmp_path, documents, scheme, delimiter):
+    tags = [tag for sentence in documents.split(documents.tags) for tag in convert_tags(sentence, "iob2", scheme)]
+    lines = [delimiter.join(row) + "\n" for row in zip(documents.tokens, tags, strict=True)]
+    for place in documents.sentence_splits[1:-1]:
+        lines[place] = "\n" + lines[place]
+    (tmp_path / "b.conll").write_text("".join(lines))
+    again = read_conll(str(tmp_path / "b.conll"), bad_rows=BadRows())
+    assert again.scheme == scheme and again.delimiter == ("tab" if delimiter == "\t" else "whitespace")
+    tokenizer = PythonBertTokenizer(VOCABULARY)
+    windows = make_windows(again, tokenizer, 8, 3)
+    examples = data.make_examples(windows, data.label_ids(again.tags, data.make_labels(again)))
+    pieces = [VOCABULARY[number] for number in examples.token_ids]
+    assert pieces == ["[CLS]", "ann", "lee", "in", "rome", "[SEP]", "[CLS]", "bob", "[SEP]", "[CLS]", "os", "##lo",
+                      "[SEP]"]  # fmt: skip
+    np.testing.assert_array_equal(examples.token_labels["labels"], [0, 3, 4, 0, 1, 0, 0, 3, 0, 0, 1, 0, 0])
+    np.testing.assert_array_equal(examples.token_labels["weights"], [0, 1, 1, 1, 1, 0, 0, 1, 0, 0, 1, 0, 0])
+    np.testing.assert_array_equal(examples.row_splits, [0, 6, 9, 13])
