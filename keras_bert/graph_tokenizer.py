@@ -3,7 +3,8 @@
 Nearly every text takes two ops of tensorflow-text: FastBertNormalize with our own model (`normalizer_model.py`), then
 FastWordpieceTokenize, which splits and matches in linear time. Two kinds of words give away a text for which they do
 not suffice: `MARKER`, where neighbours matter, and words over 200 bytes, which may have no more than 200 characters.
-Those texts alone go through `exact_normalizer.py`.
+Those texts alone go through `exact_normalizer.py`. What the two ops cannot match has an id above all others, so that
+one comparison tells a batch that needs nothing more.
 
 Shapes: B texts; T tokens, of all texts.
 """
@@ -21,6 +22,8 @@ from keras_bert import normalizer
 from keras_bert.exact_normalizer import MAX_WORD_LENGTH, NOWHERE, ExactNormalizer, bisect, row_ids, select
 from keras_bert.normalizer_model import MARKER, normalizer_model
 
+_UNKNOWN = "[UNK]"
+_NO_PIECE = f"[{NOWHERE}]"  # What the op makes of words that no pieces match.
 _MAX_BYTES_FIELD = 4  # Number of `max_bytes_per_token` in tensorflow-text's `fast_wordpiece_tokenizer_model.fbs`.
 
 
@@ -33,10 +36,12 @@ class GraphTokenizer:
     """
 
     def __init__(self, pieces: list[str], lowercase: bool):
-        self._marker_id = len(pieces)
+        # Ids that no piece has, the greatest two, so that one look at the greatest id tells whether a text needs more.
+        self._marker_id, self._nowhere_id = len(pieces), len(pieces) + 1
+        self._unknown_id = max(index for index, piece in enumerate(pieces) if piece == _UNKNOWN)
         self._normalizer = tf_text.FastBertNormalizer(model_buffer=_as_constant(normalizer_model(lowercase)))
         self._exact = ExactNormalizer(lowercase, self._normalizer.normalize)
-        model = _wordpiece_model([*_pieces_for_op(pieces), MARKER])
+        model = _wordpiece_model([*_pieces_for_op(pieces), MARKER, _NO_PIECE])
         self._limit_place = _place_of_limit(model)
         self._wordpiece_model = _as_constant(model)
         self._wordpiece = _wordpiece_op(self._wordpiece_model)
@@ -46,10 +51,15 @@ class GraphTokenizer:
             "byte": _function(self._tokenize_with_bytes),
             "character": _function(self._tokenize_with_characters),
         }
-        # The exact path stays out of line: every op of a branch costs time, even if it is not taken.
+        # What is rare stays out of line: every op of a branch costs time, taken or not. Keys: with offsets?
+        place = tf.TensorSpec([None], tf.int64)
+        flat = {False: [place, tf.TensorSpec([None], tf.int32)]}
+        flat[True] = [*flat[False], place, place]
+        self._settle_rare = {
+            key: _function(self._settle_unknown, place, place, *flat[key], _noinline=True) for key in flat
+        }
         self._tokenize_exactly = {
-            with_offsets: _function(functools.partial(self._exact_columns, with_offsets), _noinline=True)
-            for with_offsets in (False, True)
+            key: _function(functools.partial(self._exact_columns, key), _noinline=True) for key in flat
         }
 
     def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
@@ -64,45 +74,55 @@ class GraphTokenizer:
 
     def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
         ids, starts, ends = self._wordpiece.tokenize_with_offsets(self._normalizer.normalize(texts))
-        return self._settle(texts, self._are_doubtful(ids, starts, ends), [ids])[0]
+        return self._settle(texts, starts, ends, [ids])[0]
 
     def _tokenize_with_bytes(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, ...]:
         normalized, sources = self._normalizer.normalize_with_offsets(texts)
         ids, starts, ends = self._wordpiece.tokenize_with_offsets(normalized)
         spans = _spans_in_source(texts, sources, starts, ends)
-        ids, starts, ends = self._settle(texts, self._are_doubtful(ids, starts, ends), [ids, *spans])
+        ids, starts, ends = self._settle(texts, starts, ends, [ids, *spans])
         return ids, tf.cast(starts, tf.int32), tf.cast(ends, tf.int32)
 
     def _tokenize_with_characters(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, ...]:
         ids, starts, ends = self._tokenize_with_bytes(texts)
         return ids, *_in_characters(texts, starts, ends)
 
-    def _are_doubtful(self, ids: tf.RaggedTensor, starts: tf.RaggedTensor, ends: tf.RaggedTensor) -> tf.Tensor:
-        """Says which tokens give their text away, bool [T]."""
-        return (ids.values == self._marker_id) | (ends.values - starts.values > MAX_WORD_LENGTH)
-
-    def _settle(self, texts: tf.Tensor, doubtful: tf.Tensor, columns: list[tf.RaggedTensor]) -> list[tf.RaggedTensor]:
-        """Does the texts with doubtful tokens again, exactly.
+    def _settle(
+        self, texts: tf.Tensor, starts: tf.RaggedTensor, ends: tf.RaggedTensor, columns: list[tf.RaggedTensor]
+    ) -> list[tf.RaggedTensor]:
+        """Gives unknown words their id, and does the texts again, exactly, for which the two ops do not suffice.
 
         Args:
             texts: string [B].
-            doubtful: bool [T].
+            starts, ends: of the tokens in the normalized texts, int64 ragged [B, None].
             columns: ids; or ids, starts and ends in bytes of the source; each ragged [B, None].
 
         Returns:
             As `columns`.
         """
+        flat = tf.cond(
+            tf.reduce_max(columns[0].values) >= self._marker_id,
+            lambda: self._settle_rare[len(columns) > 1](texts, starts.values, ends.values, *_flat(columns)),
+            lambda: _flat(columns),
+        )
+        return _ragged(flat)
+
+    def _settle_unknown(self, texts, starts, ends, row_splits, ids, *spans) -> list[tf.Tensor]:
+        """Does `_settle` for texts with unknown words, long ones, or markers."""
+        doubtful = (ids == self._marker_id) | (ends - starts > MAX_WORD_LENGTH)
+        columns = [row_splits, ids, *spans]
 
         def again():
-            rows = tf.unique(*select(doubtful, row_ids(columns[0].row_splits)))[0]
-            exact = self._tokenize_exactly[len(columns) > 1](tf.gather(texts, rows))
+            rows = tf.unique(*select(doubtful, row_ids(row_splits)))[0]
+            exact = self._tokenize_exactly[bool(spans)](tf.gather(texts, rows))
             size = tf.size(texts, tf.int64)
             places = size + tf.range(tf.size(rows, tf.int64))
             order = tf.tensor_scatter_nd_update(tf.range(size), tf.expand_dims(rows, 1), places)
-            return _flat([tf.gather(tf.concat(pair, axis=0), order) for pair in zip(columns, exact, strict=True)])
+            pairs = zip(_ragged(columns), exact, strict=True)
+            return _flat([tf.gather(tf.concat(pair, axis=0), order) for pair in pairs])
 
-        row_splits, *flat = tf.cond(tf.reduce_any(doubtful), again, lambda: _flat(columns))
-        return [tf.RaggedTensor.from_row_splits(values, row_splits, validate=False) for values in flat]
+        row_splits, ids, *spans = tf.cond(tf.reduce_any(doubtful), again, lambda: columns)
+        return [row_splits, tf.where(ids == self._nowhere_id, self._unknown_id, ids), *spans]
 
     def _exact_columns(self, with_offsets: bool, texts: tf.Tensor) -> list[tf.RaggedTensor]:
         """Returns ids of any texts, and with offsets starts and ends in bytes."""
@@ -117,13 +137,17 @@ class GraphTokenizer:
         return [ids, *map(ids.with_values, origins.of(row_ids(ids.row_splits), starts.values, ends.values))]
 
 
-def _function(function: Callable, **attributes) -> tf.types.experimental.PolymorphicFunction:
-    signature = [tf.TensorSpec([None], tf.string)]
+def _function(function: Callable, *more: tf.TensorSpec, **attributes) -> tf.types.experimental.PolymorphicFunction:
+    signature = [tf.TensorSpec([None], tf.string), *more]
     return tf.function(function, input_signature=signature, autograph=False, experimental_attributes=attributes)
 
 
 def _flat(columns: list[tf.RaggedTensor]) -> list[tf.Tensor]:
     return [columns[0].row_splits, *(column.values for column in columns)]
+
+
+def _ragged(flat: list[tf.Tensor]) -> list[tf.RaggedTensor]:
+    return [tf.RaggedTensor.from_row_splits(values, flat[0], validate=False) for values in flat[1:]]
 
 
 # === Offsets ===
@@ -184,8 +208,8 @@ def _wordpiece_op(model: tf.Tensor) -> tf_text.FastWordpieceTokenizer:
 
 
 def _wordpiece_model(pieces: list[str]) -> bytes:
-    """Builds the op's model; it takes words of up to 200 bytes, and makes longer ones [UNK]."""
-    return wordpiece_builder.build_fast_wordpiece_model(pieces, MAX_WORD_LENGTH, "##", "[UNK]", False, False)
+    """Builds the op's model; words of more than 200 bytes, and those that no pieces match, become `_NO_PIECE`."""
+    return wordpiece_builder.build_fast_wordpiece_model(pieces, MAX_WORD_LENGTH, "##", _NO_PIECE, False, False)
 
 
 def _place_of_limit(model: bytes) -> int:
