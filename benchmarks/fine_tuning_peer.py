@@ -3,10 +3,10 @@
     .venv/bin/python benchmarks/fine_tuning_peer.py --task=rte --train_file=train.tsv --dev_file=dev.tsv \\
         --preset=DIRECTORY --output_dir=runs/peer
 
-What a user of transformers would write: AutoModelFor* (the encoder's weights, a new head), torch's AdamW without decay
-of LayerNorm and biases, `get_linear_schedule_with_warmup`, gradients clipped to norm 1, batches in random order padded
-to their longest. SQuAD's windows and n-best follow transformers' example run_qa: character offsets of the tokenizer,
-the answer is cut out of the text. Nothing of this project's training is used.
+What a user of transformers would write: AutoModelFor*, torch's AdamW without decay of LayerNorm and biases, gradients
+clipped to norm 1, batches padded to their longest. SQuAD's windows and n-best follow transformers' example run_qa:
+character offsets of the tokenizer, the answer is cut out of the text. Of this project's training only the order of the
+rows is used, so that both sides make their steps on the same rows; the rates are google-research/bert's.
 
 Scores: scikit-learn's and scipy's (tables), the official script (SQuAD; of tf-models-official), seqeval (NER). The
 output directory gets metrics.json and, for SQuAD and NER, the predictions.
@@ -32,7 +32,7 @@ FLAGS = flags.FLAGS
 for _name, _text in {
     "train_file": "Training file.",
     "dev_file": "Labelled file to score on.",
-    "preset": "Directory with the encoder, in Hugging Face's format.",
+    "preset": "Directory with encoder and head, in Hugging Face's format.",
     "output_dir": "Directory for metrics.json and predictions.",
 }.items():
     flags.DEFINE_string(_name, None, _text, required=True)
@@ -42,7 +42,7 @@ flags.DEFINE_integer("max_seq_length", 128, "Longest input in tokens.", lower_bo
 flags.DEFINE_float("learning_rate", 5e-5, "Peak learning rate.")
 flags.DEFINE_float("num_train_epochs", 3.0, "Passes over the training rows.")
 flags.DEFINE_integer("num_train_steps", None, "Steps; default: what the epochs give.", lower_bound=1)
-flags.DEFINE_integer("random_seed", 1, "Seed of the head, the order of the rows, and dropout.")
+flags.DEFINE_integer("random_seed", 1, "Seed of the order of the rows, and of dropout.")
 flags.DEFINE_integer("max_steps", None, "Stop after so many steps, to try the script out.", lower_bound=1)
 
 WARMUP_PROPORTION = 0.1
@@ -53,7 +53,6 @@ IGNORED = -100  # The label that torch's cross entropy leaves out.
 N_BEST = 20
 MAX_ANSWER_TOKENS = 30
 DOC_STRIDE = 128
-LABELS = {"sst2": ["0", "1"], "cola": ["0", "1"], "rte": ["entailment", "not_entailment"]}
 # Columns of the texts and of the label, and whether the file has a header.
 COLUMNS = {"sst2": ([0], 1, True), "cola": ([3], 1, False), "rte": ([1, 2], 3, True), "stsb": ([0, 1], 2, True)}
 
@@ -81,7 +80,8 @@ def table_problem(task: str, tokenizer) -> Problem:
     """SST-2, CoLA, RTE (classes) and STS-B (a score, mean squared error)."""
     from transformers import AutoModelForSequenceClassification
 
-    labels = LABELS.get(task)
+    model = AutoModelForSequenceClassification.from_pretrained(FLAGS.preset)
+    labels = [model.config.id2label[number] for number in range(model.config.num_labels)] if task != "stsb" else None
     rows = {split: _read_table(path, task) for split, path in _files().items()}
     inputs = {
         split: [
@@ -95,7 +95,6 @@ def table_problem(task: str, tokenizer) -> Problem:
     }
     for row, label in zip(inputs["train"], targets["train"], strict=True):
         row["labels"] = label
-    model = AutoModelForSequenceClassification.from_pretrained(FLAGS.preset, num_labels=len(labels or [1]))
     gold = np.array(targets["dev"])
     return Problem(model, inputs["train"], inputs["dev"], lambda outputs: _score_table(np.array(outputs), gold))
 
@@ -125,7 +124,8 @@ def tagging_problem(tokenizer) -> Problem:
     from transformers import AutoModelForTokenClassification
 
     sentences = {split: _read_conll(path) for split, path in _files().items()}
-    tags = sorted({tag for _, row in sentences["train"] for tag in row})
+    model = AutoModelForTokenClassification.from_pretrained(FLAGS.preset)
+    tags = [model.config.id2label[number] for number in range(model.config.num_labels)]
     inputs, places = {}, {}
     for split, part in sentences.items():
         encodings = [
@@ -139,7 +139,6 @@ def tagging_problem(tokenizer) -> Problem:
         for word, place in first.items():
             labels[place] = tags.index(row_tags[word])
         row["labels"] = labels
-    model = AutoModelForTokenClassification.from_pretrained(FLAGS.preset, num_labels=len(tags))
 
     def score(outputs):
         predicted = [
@@ -271,7 +270,8 @@ def _best_answer(windows: list[tuple[np.ndarray, list]], context: str) -> tuple[
 def train(problem: Problem, num_steps: int, pad_token_id: int) -> None:
     """The training loop."""
     import torch
-    from transformers import get_linear_schedule_with_warmup
+
+    from tasks.examples import train_batches
 
     model = problem.model.train()
     decayed = [p for name, p in model.named_parameters() if not (name.endswith("bias") or "LayerNorm" in name)]
@@ -281,27 +281,22 @@ def train(problem: Problem, num_steps: int, pad_token_id: int) -> None:
         lr=FLAGS.learning_rate,
         eps=EPSILON,
     )
-    schedule = get_linear_schedule_with_warmup(optimizer, int(num_steps * WARMUP_PROPORTION), num_steps)
-    batches = _random_batches(len(problem.train))
-    for _ in tqdm(range(min(num_steps, FLAGS.max_steps or num_steps)), desc="fine-tuning", mininterval=0.5):
-        batch = _pad([problem.train[row] for row in next(batches)], pad_token_id)
+    num_warmup_steps = int(num_steps * WARMUP_PROPORTION)
+
+    def share_of_peak(step: int) -> float:
+        return step / num_warmup_steps if step < num_warmup_steps else 1 - step / num_steps
+
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, share_of_peak)
+    lengths = np.array([len(row["input_ids"]) for row in problem.train])
+    batches = train_batches(lengths, FLAGS.train_batch_size, FLAGS.random_seed, 0, num_steps)
+    for rows in tqdm(batches[: FLAGS.max_steps], desc="fine-tuning", mininterval=0.5):
+        batch = _pad([problem.train[row] for row in rows], pad_token_id)
         loss = model(**batch).loss
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
-
-
-def _random_batches(num_rows: int) -> Iterator[np.ndarray]:
-    """Full batches without end; rows that fill none at the end of an epoch open the next one."""
-    generator, rows = np.random.default_rng(FLAGS.random_seed), np.empty(0, np.int64)
-    while True:
-        if len(rows) < FLAGS.train_batch_size:
-            rows = np.concatenate([rows, generator.permutation(num_rows)])
-            continue
-        yield rows[: FLAGS.train_batch_size]
-        rows = rows[FLAGS.train_batch_size :]
 
 
 def _pad(rows: list[dict], pad_token_id: int) -> dict:

@@ -39,13 +39,13 @@ class Classifier(NamedTuple):
     is_regression: bool = False
 
 
-def build_classifier(backbone: BertBackbone, num_classes: int, dropout: float = 0.1) -> keras.Model:
+def build_classifier(backbone: BertBackbone, num_classes: int, dropout: float | None = None) -> keras.Model:
     """Puts a classification head on a backbone.
 
     Args:
         backbone: BertBackbone.
         num_classes: int, at least 2.
-        dropout: float, on the pooled output (google-research/bert run_classifier.py:604).
+        dropout: float, on the pooled output (google-research/bert run_classifier.py:604: 0.1); None: the encoder's.
 
     Returns:
         A functional model, the backbone's inputs to float32 logits of shape (B, num_classes).
@@ -55,13 +55,14 @@ def build_classifier(backbone: BertBackbone, num_classes: int, dropout: float = 
     return _build(backbone, num_classes, dropout)
 
 
-def build_regressor(backbone: BertBackbone, dropout: float = 0.1) -> keras.Model:
+def build_regressor(backbone: BertBackbone, dropout: float | None = None) -> keras.Model:
     """As `build_classifier`, with one output: a functional model to float32 scores of shape (B, 1)."""
     return _build(backbone, 1, dropout)
 
 
-def _build(backbone: BertBackbone, num_outputs: int, dropout: float) -> keras.Model:
+def _build(backbone: BertBackbone, num_outputs: int, dropout: float | None) -> keras.Model:
     pooled = backbone(backbone.input)["pooled_output"]
+    dropout = backbone.dropout if dropout is None else dropout
     pooled = keras.layers.Dropout(dropout, dtype=backbone.dtype_policy, name="classifier_dropout")(pooled)
     outputs = output_head(num_outputs, backbone.initializer_range, name=HEAD)(pooled)
     return keras.Model(backbone.input, outputs, name="classifier")

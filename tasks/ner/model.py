@@ -39,13 +39,14 @@ class Tagger(NamedTuple):
     doc_stride: int = 1
 
 
-def build_tagger(backbone: BertBackbone, num_labels: int, dropout: float = 0.1) -> keras.Model:
+def build_tagger(backbone: BertBackbone, num_labels: int, dropout: float | None = None) -> keras.Model:
     """Puts a token classification head on a backbone.
 
     Args:
         backbone: BertBackbone.
         num_labels: int, at least 2.
-        dropout: float, on every token's representation (as transformers' `BertForTokenClassification`).
+        dropout: float, on every token's representation (as transformers' `BertForTokenClassification`); None: the
+            encoder's.
 
     Returns:
         A functional model, the backbone's inputs to float32 logits of shape (B, S, num_labels).
@@ -53,6 +54,7 @@ def build_tagger(backbone: BertBackbone, num_labels: int, dropout: float = 0.1) 
     if num_labels < 2:
         raise ValueError(f"`num_labels` must be at least 2. Received: num_labels={num_labels}")
     rows = backbone(backbone.input)["sequence_output"]  # [B, S, H]
+    dropout = backbone.dropout if dropout is None else dropout
     rows = keras.layers.Dropout(dropout, dtype=backbone.dtype_policy, name="tagger_dropout")(rows)
     logits = output_head(num_labels, backbone.initializer_range, name=HEAD)(rows)
     return keras.Model(backbone.input, logits, name="tagger")

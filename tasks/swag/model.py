@@ -44,7 +44,7 @@ class FlattenChoices(keras.layers.Layer):
         return keras.KerasTensor((None, inputs.shape[-1]), dtype=inputs.dtype)
 
 
-def build_multiple_choice(backbone: BertBackbone, num_choices: int, dropout: float = 0.1) -> keras.Model:
+def build_multiple_choice(backbone: BertBackbone, num_choices: int, dropout: float | None = None) -> keras.Model:
     """Puts a multiple-choice head on a backbone.
 
         logits[b, k] = v . pooled_output[b, k] + c
@@ -55,7 +55,8 @@ def build_multiple_choice(backbone: BertBackbone, num_choices: int, dropout: flo
     Args:
         backbone: BertBackbone.
         num_choices: int, K, at least 2.
-        dropout: float, on the pooled output (google-research/bert run_classifier.py:604, whose head this is).
+        dropout: float, on the pooled output (google-research/bert run_classifier.py:604, whose head this is: 0.1);
+            None: the encoder's.
 
     Returns:
         A functional model, the backbone's inputs with an axis of choices, int32 (B, K, S), to float32 logits (B, K).
@@ -65,6 +66,7 @@ def build_multiple_choice(backbone: BertBackbone, num_choices: int, dropout: flo
     inputs = {name: keras.Input((num_choices, None), dtype="int32", name=name) for name in backbone.input}
     sequences = {name: FlattenChoices(name=f"flatten_{name}")(value) for name, value in inputs.items()}  # [B * K, S]
     pooled = backbone(sequences)["pooled_output"]  # [B * K, H]
+    dropout = backbone.dropout if dropout is None else dropout
     pooled = keras.layers.Dropout(dropout, dtype=backbone.dtype_policy, name="multiple_choice_dropout")(pooled)
     scores = output_head(1, backbone.initializer_range, name="multiple_choice")(pooled)  # [B * K, 1]
     return keras.Model(inputs, ops.reshape(scores, (-1, num_choices)), name="multiple_choice_model")

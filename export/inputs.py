@@ -1,0 +1,157 @@
+"""What every head's served graph begins with: texts made token ids at a bounded cost, token ids checked.
+
+Shapes: B batch, S sequence. Only ops that TensorFlow Serving links, and no padded length fixed in the graph: every
+batch is as long as its longest example.
+"""
+
+from collections.abc import Callable, Mapping
+
+import keras
+import tensorflow as tf
+
+from keras_bert.backbone import BertBackbone
+from keras_bert.preprocessor import BertPreprocessor
+
+_BYTES_PER_TOKEN = 8
+# English takes 5 to 6 bytes a token, white space included, so that nearly every long text is settled in one look.
+_GROWTH = 4
+
+# White space, the ASCII punctuation that Unicode does not call case-ignorable, and the eight CJK blocks of
+# google-research/bert's tokenization.py.
+_PLACES = (
+    r" \t\n\r!\"#$%&()*+,\-/;<=>?@\[\\\]_{|}~"
+    r"\x{3400}-\x{4DBF}\x{4E00}-\x{9FFF}\x{F900}-\x{FAFF}\x{20000}-\x{2A6DF}"
+    r"\x{2A700}-\x{2B73F}\x{2B740}-\x{2B81F}\x{2B820}-\x{2CEAF}\x{2F800}-\x{2FA1F}"
+)
+_CASE_IGNORABLE = r"'.:\^`"  # the ASCII punctuation that Unicode does call so
+_AFTER_LAST_PLACE = f"[^{_PLACES}]+\\z"
+_AFTER_LAST_PLACE_WITHOUT_SIGMA = f"[^{_PLACES}{_CASE_IGNORABLE}]+\\z"
+_HOLDS_SIGMA = "(?s).*\u03a3.*"
+
+
+def bound_texts(texts: tf.Tensor, tokenizer, num_tokens: int) -> tf.Tensor:
+    """Cuts long texts so that tokenizing costs about what `num_tokens` tokens cost, and changes none of those.
+
+    There is no number of bytes after which a text may be cut: a megabyte may hold one token (blanks, deleted control
+    characters, one endless word), and the next word may still count. But there are places where a text may be cut:
+    behind white space, behind a CJK character (the tokenizer isolates it first of all), and behind a punctuation
+    character that ends every context. Tokens before such a place do not depend on what follows: words never reach
+    across it, and lower-casing a capital sigma, the one rule that looks ahead, looks past case-ignorable characters
+    only (Unicode, Final_Sigma): apostrophe, full stop, colon, circumflex and grave accent are places if no such sigma
+    stands before them.
+    So: take the longest prefix within some bytes that ends at such a place; if it gives `num_tokens` tokens, the rest
+    of the text is beyond truncation; if not, look at 4 times as many bytes. Ordinary text ends in the first round,
+    the worst text (no place to cut, or too few tokens) costs about 4/3 of tokenizing it.
+
+    Args:
+        texts: string, shape (B,); need not be valid UTF-8.
+        tokenizer: BertTokenizer.
+        num_tokens: int, how many leading tokens of each text may be used.
+
+    Returns:
+        string, shape (B,): prefixes (or the texts) whose first `num_tokens` tokens are the texts' own.
+    """
+    lengths = tf.strings.length(texts)
+
+    def look(limit, bounded, open_rows):
+        rows = tf.where(open_rows)
+        originals = tf.gather_nd(texts, rows)
+        prefixes = tf.strings.substr(originals, 0, limit)
+        # Drops a character that the limit has cut in two, and what else the tokenizer would drop as invalid.
+        prefixes = tf.strings.unicode_transcode(prefixes, "UTF-8", "UTF-8", errors="ignore")
+        prefixes = tf.where(
+            tf.strings.regex_full_match(prefixes, _HOLDS_SIGMA),
+            tf.strings.regex_replace(prefixes, _AFTER_LAST_PLACE, ""),
+            tf.strings.regex_replace(prefixes, _AFTER_LAST_PLACE_WITHOUT_SIGMA, ""),
+        )
+        enough = tokenizer.tokenize(prefixes).row_lengths() >= num_tokens
+        bounded = tf.tensor_scatter_nd_update(bounded, rows, tf.where(enough, prefixes, originals))
+        limit = limit * _GROWTH
+        still_open = ~enough & (tf.gather_nd(lengths, rows) > limit)
+        return limit, bounded, tf.tensor_scatter_nd_update(open_rows, rows, still_open)
+
+    limit = tf.constant(_BYTES_PER_TOKEN * num_tokens)
+    state = (limit, texts, lengths > limit)
+    shapes = (limit.shape, tf.TensorShape([None]), tf.TensorShape([None]))
+    return tf.while_loop(lambda limit, bounded, open_rows: tf.reduce_any(open_rows), look, state, shapes)[1]
+
+
+def text_encoder(preprocessor: BertPreprocessor) -> Callable[..., dict[str, tf.Tensor]]:
+    """Returns `encode(text)` or `encode(text, text_pair)`: string [B] to the encoder's inputs, int32 [B, S].
+
+    S is the batch's longest, at most the preprocessor's `sequence_length`.
+    """
+    tokenizer, sequence_length = preprocessor.tokenizer, preprocessor.sequence_length
+    to_longest = BertPreprocessor(tokenizer, sequence_length, pad_to_longest=True)
+
+    def encode(*texts: tf.Tensor) -> dict[str, tf.Tensor]:
+        bounded = tuple(bound_texts(text, tokenizer, sequence_length) for text in texts)
+        return to_longest(bounded if len(bounded) > 1 else bounded[0])
+
+    return encode
+
+
+def find_backbone(model: keras.Model) -> BertBackbone | None:
+    """The encoder inside a functional model, at whatever depth; None where there is none."""
+    if isinstance(model, BertBackbone):
+        return model
+    inner = (find_backbone(layer) for layer in getattr(model, "layers", ()))
+    return next((found for found in inner if found is not None), None)
+
+
+def check_token_ids(
+    backbone: BertBackbone, token_ids: tf.Tensor, segment_ids: tf.Tensor, lengths: tf.Tensor
+) -> list[tf.Operation]:
+    """Ops that fail, with a message for the client, on what the embeddings have no row for.
+
+    Without them the answer would be wrong and silent: a negative id counts from the table's end, and an id behind the
+    end is an error on a CPU and a row of zeros on a GPU. An empty batch passes: the least of no numbers is the largest
+    int32, the largest the least.
+
+    Args:
+        backbone: gives the sizes.
+        token_ids: int32, shape (B, S).
+        segment_ids: int32, shape (B, S).
+        lengths: int32, shape (B,).
+    """
+    shape = tf.shape(token_ids)
+    longest = backbone.max_sequence_length
+
+    def same_shape(name, values, expected):
+        message = f"`{name}` must fit the shape of `token_ids`, (batch, length). Received shapes:"
+        return tf.debugging.Assert(
+            tf.reduce_all(tf.equal(tf.shape(values), expected)), [message, tf.shape(values), shape]
+        )
+
+    def within(name, values, least, largest, bounds):
+        low, high = tf.reduce_min(values), tf.reduce_max(values)
+        message = f"`{name}` must be {bounds}. Received least and largest:"
+        return tf.debugging.Assert((low >= least) & (high <= largest), [message, low, high])
+
+    def below(name, values, size):
+        return within(name, values, 0, size - 1, f"from 0 to {size - 1}")
+
+    return [
+        within("token_ids", shape[1], 1, longest, f"1 to {longest} long"),
+        same_shape("segment_ids", segment_ids, shape),
+        same_shape("lengths", lengths, shape[:1]),
+        below("token_ids", token_ids, backbone.vocabulary_size),
+        below("segment_ids", segment_ids, backbone.num_segments),
+        within("lengths", lengths, 1, shape[1], "from 1 to the length of `token_ids`"),
+    ]
+
+
+def encoder_inputs(
+    backbone: BertBackbone, token_ids: tf.Tensor, segment_ids: tf.Tensor, lengths: tf.Tensor
+) -> dict[str, tf.Tensor]:
+    """The encoder's inputs of a client's ids, int32 (B, S), checked, and masked by `lengths` (B,) alone."""
+    with tf.control_dependencies(check_token_ids(backbone, token_ids, segment_ids, lengths)):
+        token_ids, segment_ids, lengths = (tf.identity(ids) for ids in (token_ids, segment_ids, lengths))
+    mask = tf.sequence_mask(lengths, tf.shape(token_ids)[1], dtype=tf.int32)
+    return {"token_ids": token_ids, "segment_ids": segment_ids, "padding_mask": mask}
+
+
+def trace(function: Callable, specs: Mapping[str, tf.TensorSpec]) -> tf.types.experimental.ConcreteFunction:
+    """Traces a signature: a function of named tensors that returns a dict of them."""
+    # No jit_compile: TensorFlow Serving runs without XLA, and refuses a function that insists on it.
+    return tf.function(function, autograph=False).get_concrete_function(**specs)
