@@ -7,7 +7,7 @@ says what a step is); each ratio is the median over rounds of the time relative 
 seconds, summed over cores, say more on a busy machine, if OMP_WAIT_POLICY=passive keeps torch from spinning. Weights
 and tokens are the same on all sides (KerasHub's heads start from other weights). `oneDNN` is TF_ENABLE_ONEDNN_OPTS of
 the side's process, `unset` TensorFlow's choice, which depends on the processor. The first step is building and doing
-it, in seconds after the imports, in a fresh process.
+it, in seconds after the imports, in a fresh process, with those weights.
 """
 
 import os
@@ -131,18 +131,18 @@ def print_steps(size: str, directory: str, sides: list[Side], rounds: int) -> No
         print(f"| {side.title} | {_flag(side)} | " + " | ".join(f"{value:.2f}" for value in medians) + " |", flush=True)
 
 
-def print_first_steps(size: str, sides: list[Side], repeats: int) -> None:
+def print_first_steps(size: str, directory: str, sides: list[Side], repeats: int) -> None:
     """Prints a row for each side: seconds of building, of the first step, and their sum, each the median."""
-    print(f"\nfirst step, {size}, batch {SIZES[size][1]} x 128, random weights, median of {repeats}")
+    print(f"\nfirst step, {size}, batch {SIZES[size][1]} x 128, median of {repeats}")
     print("| side | oneDNN | build | trace and run | sum |\n| --- | --- | --- | --- | --- |")
     for side in sides:
-        times = [_first_step(side, size) for _ in range(repeats)]
+        times = [_first_step(side, size, directory) for _ in range(repeats)]
         build, first, total = (statistics.median(column) for column in zip(*times, strict=True))
         print(f"| {side.title} | {_flag(side)} | {build:.1f} s | {first:.1f} s | {total:.1f} s |", flush=True)
 
 
-def _first_step(side: Side, size: str) -> tuple[float, float, float]:
-    worker = Worker(side, size)
+def _first_step(side: Side, size: str, directory: str) -> tuple[float, float, float]:
+    worker = Worker(side, size, directory)
     try:
         first, _ = worker.step()
     finally:
@@ -160,10 +160,11 @@ def main(argv: list[str]) -> None:
     sides = [SIDES[int(number)] for number in FLAGS.sides] or list(SIDES)
     print(describe_machine())
     with tempfile.TemporaryDirectory() as directory:
+        weights = {size: write_weights(size, directory) for size in FLAGS.sizes}
         for size in FLAGS.sizes:
-            print_steps(size, write_weights(size, directory), sides, FLAGS.rounds)
-    if FLAGS.first_steps:
-        print_first_steps(FLAGS.sizes[-1], sides, FLAGS.first_steps)
+            print_steps(size, weights[size], sides, FLAGS.rounds)
+        if FLAGS.first_steps:
+            print_first_steps(FLAGS.sizes[-1], weights[FLAGS.sizes[-1]], sides, FLAGS.first_steps)
 
 
 if __name__ == "__main__":

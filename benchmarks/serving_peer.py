@@ -1,0 +1,100 @@
+"""One served classifier in a process of its own, for benchmarks/serving_speed.py: texts in, probabilities out, timed.
+
+    python -I benchmarks/serving_peer.py KIND DIRECTORY < requests > answers
+
+`-I`, and nothing of this project is imported. Each line of standard input is a JSON list of texts; the answer is a line
+`{"seconds": ..., "probabilities": [...]}` with the time from the texts to the numbers. KIND:
+
+    saved_model         DIRECTORY is an exported version; tensorflow and tensorflow_text alone
+    onnxruntime         model.onnx and tokenizer.json: Hugging Face tokenizers, padded to the longest of the batch
+    keras_hub           a preset of KerasHub's classifier as it comes: padded to 512 tokens
+    keras_hub_128       the same with sequence_length=128
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+
+MARKER = "answer "
+_MAX_TOKENS = 128
+
+
+def saved_model(directory: str) -> Callable:
+    """The exported graph, as any client of TensorFlow loads it."""
+    import tensorflow as tf
+    import tensorflow_text  # noqa: F401  (registers the tokenizer's ops)
+
+    signature = tf.saved_model.load(directory).signatures["serving_default"]
+    return lambda texts: signature(text=tf.constant(texts))["probabilities"].numpy()
+
+
+def onnxruntime(directory: str) -> Callable:
+    """Hugging Face tokenizers and ONNX Runtime, with the default number of threads."""
+    import numpy as np
+    import onnxruntime
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(os.path.join(directory, "tokenizer.json"))
+    tokenizer.enable_padding()
+    tokenizer.enable_truncation(_MAX_TOKENS)
+    session = onnxruntime.InferenceSession(os.path.join(directory, "model.onnx"), providers=["CPUExecutionProvider"])
+
+    def answer(texts):
+        encoded = tokenizer.encode_batch(texts)
+        inputs = {
+            "input_ids": np.array([row.ids for row in encoded], np.int64),
+            "attention_mask": np.array([row.attention_mask for row in encoded], np.int64),
+            "token_type_ids": np.array([row.type_ids for row in encoded], np.int64),
+        }
+        (logits,) = session.run(None, inputs)
+        exponentials = np.exp(logits - logits.max(axis=-1, keepdims=True))
+        return exponentials / exponentials.sum(axis=-1, keepdims=True)
+
+    return answer
+
+
+def keras_hub(directory: str, **settings) -> Callable:
+    """KerasHub's classifier: preprocessor and model in one traced function, which is faster than its `predict`."""
+    import keras_hub
+    import numpy as np
+    import tensorflow as tf
+
+    classifier = keras_hub.models.BertTextClassifier(
+        backbone=keras_hub.models.BertBackbone.from_preset(directory),
+        num_classes=2,
+        preprocessor=keras_hub.models.BertTextClassifierPreprocessor.from_preset(directory, **settings),
+    )
+    head = np.load(os.path.join(directory, "head.npz"))
+    classifier.get_layer("logits").set_weights([head["kernel"], head["bias"]])
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
+    def answer(texts):
+        return tf.nn.softmax(classifier(classifier.preprocessor(texts), training=False))
+
+    return lambda texts: answer(tf.constant(texts)).numpy()
+
+
+KINDS = {
+    "saved_model": saved_model,
+    "onnxruntime": onnxruntime,
+    "keras_hub": keras_hub,
+    "keras_hub_128": lambda directory: keras_hub(directory, sequence_length=_MAX_TOKENS),
+}
+
+
+def main() -> None:
+    """Reads batches, writes times and answers."""
+    answer = KINDS[sys.argv[1]](sys.argv[2])
+    print(f"{MARKER}ready", flush=True)
+    for line in sys.stdin:
+        texts = json.loads(line)
+        start = time.perf_counter()
+        probabilities = answer(texts)
+        seconds = time.perf_counter() - start
+        print(MARKER + json.dumps({"seconds": seconds, "probabilities": probabilities.tolist()}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

