@@ -10,9 +10,10 @@ import pytest
 import toy_features
 
 from keras_bert.errors import InputError
+from tasks import entity_metrics as metrics
 from tasks.bad_rows import BadRows
 from tasks.conll import read_conll
-from tasks.features import metrics, tagging, word_features
+from tasks.features import tagging, word_features
 from tasks.features.bilstm import CombineStates, build_tagger
 from tasks.features.run import tag
 from tasks.model_files import load_model

@@ -16,12 +16,13 @@ from tqdm import tqdm
 from keras_bert.errors import InputError
 from keras_bert.files import read_json, write_json
 from keras_bert.tokenizer import BertTokenizer
+from tasks import entity_metrics as metrics
 from tasks.build_trainer import build_trainer, prepare_devices
 from tasks.checkpoints import keep_settings
 from tasks.conll import Documents, write_conll
 from tasks.early_stopping import EarlyStopping
 from tasks.examples import count_steps
-from tasks.features import metrics, word_features
+from tasks.features import word_features
 from tasks.features.bilstm import EXTRACTOR, TAGGER, TaggingObjective, build_tagger, join_extractor
 from tasks.features.extractor import load_encoder
 from tasks.features.layers import layer_name
@@ -305,7 +306,7 @@ def _evaluator(tagger: Tagger, documents: Documents, features: WordFeatures, bat
         logits = compute_logits(tagger, features, batch_size, "evaluation")
         losses = metrics.word_losses(logits, numbers)
         loss = float(losses.sum() / max(np.count_nonzero(numbers >= 0), 1))
-        return {"loss": loss, **metrics.score(gold, metrics.best_tags(logits, tags, documents))}
+        return {"loss": loss, **metrics.score(gold, metrics.predict_tags(logits, tags, documents))}
 
     return evaluator
 
@@ -362,12 +363,13 @@ def evaluate(
     """
     started = time.perf_counter()
     logits = compute_logits(tagger, features, batch_size, "evaluate")
-    gold, predicted = documents.split(documents.tags), metrics.best_tags(logits, tagger.task["tags"], documents)
+    gold, predicted = documents.split(documents.tags), metrics.predict_tags(logits, tagger.task["tags"], documents)
     numbers = word_features.number_tags(documents, tagger.task["tags"])
     losses = metrics.word_losses(logits, numbers)
     results |= {
         **metrics.score(gold, predicted),
-        **metrics.score_details(gold, predicted),
+        **metrics.score_intervals(gold, predicted),
+        "per_type": metrics.score_types(gold, predicted),
         "loss": float(losses.sum() / max(np.count_nonzero(numbers >= 0), 1)),
         "words": len(documents.tokens),
         "words_of_unknown_tags": int(np.count_nonzero(numbers < 0)),
@@ -389,7 +391,7 @@ def evaluate(
 def predict(tagger: Tagger, documents: Documents, features: WordFeatures, output_dir: str, batch_size: int) -> None:
     """Writes `predictions.conll`: token, the file's own tag if it has one, predicted tag."""
     logits = compute_logits(tagger, features, batch_size, "predict")
-    predicted = metrics.best_tags(logits, tagger.task["tags"], documents)
+    predicted = metrics.predict_tags(logits, tagger.task["tags"], documents)
     _write_predictions(os.path.join(output_dir, PREDICTIONS_FILE), documents, predicted)
 
 

@@ -16,12 +16,13 @@ from keras_bert.errors import InputError
 from keras_bert.files import read_json, write_json
 from keras_bert.python_tokenizer import PythonBertTokenizer
 from keras_bert.tokenizer import BertTokenizer
+from tasks import entity_metrics as metrics
 from tasks import fine_tuning
 from tasks.bad_rows import BadRows
 from tasks.conll import Documents, write_conll
 from tasks.examples import Examples, compute_token_outputs, count_steps
 from tasks.fine_tuning import FineTuningSettings
-from tasks.ner import data, metrics
+from tasks.ner import data
 from tasks.ner.losses import TaggingObjective
 from tasks.ner.model import HEAD, SCHEME, Tagger, build_tagger, load_tagger, save_tagger
 from tasks.ner.windows import Windows, make_windows

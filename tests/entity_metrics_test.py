@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from tasks import entity_metrics as metrics
 from tasks.bad_rows import BadRows
 from tasks.conll import read_conll
-from tasks.ner import metrics
 
 LABELS = ["O", "B-x", "I-x", "B-y", "I-y"]
 

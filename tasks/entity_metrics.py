@@ -1,4 +1,4 @@
-"""Scores of a tagger, computed exactly on the host from every word's logits, and what the report shows of them.
+"""Scores of entity tags, computed exactly on the host from every word's logits, and what reports show of them.
 
 Shapes: N words, S sentences, C labels, E entity types.
 """
