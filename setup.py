@@ -88,6 +88,7 @@ setup(
     python_requires=">=3.11,<3.14",
     # A bare find_packages() would install tests/ and benchmarks/ too.
     packages=find_packages(include=["keras_bert", "keras_bert.*", "tasks", "tasks.*", "export", "export.*"]),
+    package_data={"export": ["cc/*.cc"], "export.server": ["page_files/*"]},
     install_requires=INSTALL_REQUIRES,
     extras_require={"test": TEST_REQUIRES, **OPTIONAL_REQUIRES},
     entry_points={"console_scripts": [f"{name} = {module}:console_main" for name, module in COMMANDS.items()]},

@@ -9,7 +9,7 @@ client sends one sentence of SST-2's development set after another, of mixed len
 compares each answer with what the SavedModel gave for that sentence alone.
 
 Load: the servers with and without batching take turns, --rounds of them, --seconds each in all. Requests a second,
-latency, and the server's memory after the first second and at the end. Clients and server share the machine's cores.
+latency, and the server's memory after the first round and at the end. Clients and server share the machine's cores.
 
 A single request: the SavedModel in this process, and bert-serve over REST and gRPC, without and with batching, ask the
 same sentence in turns; printed is the median time of each and what the server adds.
@@ -219,10 +219,11 @@ def measure_load(servers: dict[str, Server], requests: Sequence[bytes], expected
     shares: dict[str, list[Share]] = {name: [] for name in servers}
     for server in servers.values():
         load(server.rest_port, requests, expected, 1.0)
-    before = {name: server.resident_megabytes() for name, server in servers.items()}
+    before: dict[str, float] = {}
     for _ in range(FLAGS.rounds):
         for name, server in servers.items():
             shares[name].append(load(server.rest_port, requests, expected, FLAGS.seconds / FLAGS.rounds))
+            before.setdefault(name, server.resident_megabytes())
     rates = {}
     print(
         f"\n{FLAGS.num_clients} clients, {FLAGS.seconds:g} s each      requests/s    median ms    99 % ms    memory MB"

@@ -57,14 +57,14 @@ def onnxruntime(directory: str) -> Callable:
 
 def keras_hub(directory: str, **settings) -> Callable:
     """KerasHub's classifier: preprocessor and model in one traced function, which is faster than its `predict`."""
-    import keras_hub
+    import keras_nlp
     import numpy as np
     import tensorflow as tf
 
-    classifier = keras_hub.models.BertTextClassifier(
-        backbone=keras_hub.models.BertBackbone.from_preset(directory),
+    classifier = keras_nlp.models.BertTextClassifier(
+        backbone=keras_nlp.models.BertBackbone.from_preset(directory),
         num_classes=2,
-        preprocessor=keras_hub.models.BertTextClassifierPreprocessor.from_preset(directory, **settings),
+        preprocessor=keras_nlp.models.BertTextClassifierPreprocessor.from_preset(directory, **settings),
     )
     head = np.load(os.path.join(directory, "head.npz"))
     classifier.get_layer("logits").set_weights([head["kernel"], head["bias"]])

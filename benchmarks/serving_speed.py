@@ -171,10 +171,10 @@ def make_batches(
     """
     kept = list(sentences[: num_batches * _BATCH_SIZE])
     by_length = sorted(kept, key=num_tokens)
-    long_text = " ".join(sentences)
-    step = len(long_text) // (_FULL_BATCHES * _BATCH_SIZE + 1)
-    long_texts = [long_text[index * step :] for index in range(_FULL_BATCHES * _BATCH_SIZE)]
-    long_texts = [" ".join(text.split()[:_MAX_TOKENS]) for text in long_texts]  # a word has a token at least
+    words = " ".join(sentences).split()
+    num_texts = _FULL_BATCHES * _BATCH_SIZE
+    starts = [number * len(words) // num_texts for number in range(num_texts)]
+    long_texts = [" ".join((words * 2)[start : start + _MAX_TOKENS]) for start in starts]  # a word has a token at least
     return {
         "arrival": _cut(kept),
         "sorted": _cut(by_length),
@@ -290,6 +290,7 @@ def main(argv: list[str]) -> None:
         from tokenizers import Tokenizer
 
         tokenizer = Tokenizer.from_file(os.path.join(directories["onnxruntime"], "tokenizer.json"))
+        tokenizer.no_padding()  # the file asks for 128
         batches = make_batches(
             sentences, lambda text: len(tokenizer.encode(text)), FLAGS.num_batches, FLAGS.num_singles
         )
@@ -298,7 +299,8 @@ def main(argv: list[str]) -> None:
         with processes(asked, directories) as peers:
             seconds, largest = measure(peers, batches, FLAGS.rounds)
     print(describe_machine())
-    print(f"{len(lengths)} sentences of {statistics.median(lengths):.0f} tokens in the median, {max(lengths)} at most")
+    median = f"{statistics.median(lengths):.0f} tokens in the median"
+    print(f"{len(lengths)} sentences of {min(lengths)} to {max(lengths)} tokens, {median}; {FLAGS.rounds} rounds")
     print("\n".join(table(seconds, batches)))
     print(f"largest difference between the exported graph's probabilities and ONNX Runtime's: {largest:.1e}")
     if largest > _TOLERANCE:

@@ -48,6 +48,15 @@ def numbered_versions(directory: str) -> list[tuple[int, str]]:
     return sorted(version for version in versions if version[0] <= MAX_VERSION)
 
 
+def complete_versions(directory: str) -> list[tuple[int, str]]:
+    """As `numbered_versions`, without directories that hold no `saved_model.pb`, such as half-copied ones."""
+    return [
+        version
+        for version in numbered_versions(directory)
+        if os.path.isfile(os.path.join(version[1], "saved_model.pb"))
+    ]
+
+
 def newest_version(model_base_path: str) -> tuple[int, str]:
     """Number and path of the version that TensorFlow Serving would choose: the highest.
 
@@ -58,11 +67,7 @@ def newest_version(model_base_path: str) -> tuple[int, str]:
     """
     if not os.path.isdir(model_base_path):
         raise InputError(f"{model_base_path}: no such directory. Give the base path that bert-export wrote to.")
-    versions = [
-        version
-        for version in numbered_versions(model_base_path)
-        if os.path.isfile(os.path.join(version[1], "saved_model.pb"))
-    ]
+    versions = complete_versions(model_base_path)
     if not versions:
         raise InputError(
             f"{model_base_path}: no version found. Expected numeric directories with a saved_model.pb, such as "

@@ -15,6 +15,8 @@ from keras_bert.preprocessor import BertPreprocessor
 _BYTES_PER_TOKEN = 8
 # English takes 5 to 6 bytes a token, white space included, so that nearly every long text is settled in one look.
 _GROWTH = 4
+# More of a text is never read: a text of blanks, or of one endless word, may need all of it.
+MOST_BYTES, MOST_BYTES_PER_TOKEN = 65536, 256
 
 # White space, the ASCII punctuation that Unicode does not call case-ignorable, and the eight CJK blocks of
 # google-research/bert's tokenization.py.
@@ -32,16 +34,16 @@ _HOLDS_SIGMA = "(?s).*\u03a3.*"
 def bound_texts(texts: tf.Tensor, tokenizer, num_tokens: int) -> tf.Tensor:
     """Cuts long texts so that tokenizing costs about what `num_tokens` tokens cost, and changes none of those.
 
-    There is no number of bytes after which a text may be cut: a megabyte may hold one token (blanks, deleted control
-    characters, one endless word), and the next word may still count. But there are places where a text may be cut:
-    behind white space, behind a CJK character (the tokenizer isolates it first of all), and behind a punctuation
-    character that ends every context. Tokens before such a place do not depend on what follows: words never reach
-    across it, and lower-casing a capital sigma, the one rule that looks ahead, looks past case-ignorable characters
-    only (Unicode, Final_Sigma): apostrophe, full stop, colon, circumflex and grave accent are places if no such sigma
-    stands before them.
+    What counts of a text are its first `most_bytes(num_tokens)` bytes, 64 KiB at least. Within these there is no number
+    of bytes after which a text may be cut: all of them may be one token (blanks, deleted control characters, one
+    endless word), and the next word may still count. But there are places where a text may be cut: behind white space,
+    behind a CJK character (the tokenizer isolates it first of all), and behind a punctuation character that ends every
+    context. Tokens before such a place do not depend on what follows: words never reach across it, and lower-casing a
+    capital sigma, the one rule that looks ahead, looks past case-ignorable characters only (Unicode, Final_Sigma):
+    apostrophe, full stop, colon, circumflex and grave accent are places if no such sigma stands before them.
     So: take the longest prefix within some bytes that ends at such a place; if it gives `num_tokens` tokens, the rest
     of the text is beyond truncation; if not, look at 4 times as many bytes. Ordinary text ends in the first round,
-    the worst text (no place to cut, or too few tokens) costs about 4/3 of tokenizing it.
+    the worst text (no place to cut, or too few tokens) costs about 4/3 of tokenizing what counts.
 
     Args:
         texts: string, shape (B,); need not be valid UTF-8.
@@ -49,13 +51,14 @@ def bound_texts(texts: tf.Tensor, tokenizer, num_tokens: int) -> tf.Tensor:
         num_tokens: int, how many leading tokens of each text may be used.
 
     Returns:
-        string, shape (B,): prefixes (or the texts) whose first `num_tokens` tokens are the texts' own.
+        string, shape (B,): prefixes (or the texts) whose first `num_tokens` tokens are the texts' own, or those of
+        their first `most_bytes(num_tokens)` bytes.
     """
-    lengths = tf.strings.length(texts)
+    lengths, most = tf.strings.length(texts), most_bytes(num_tokens)
 
     def look(limit, bounded, open_rows):
         rows = tf.where(open_rows)
-        originals = tf.gather_nd(texts, rows)
+        originals = tf.strings.substr(tf.gather_nd(texts, rows), 0, most)
         prefixes = tf.strings.substr(originals, 0, limit)
         # Drops a character that the limit has cut in two, and what else the tokenizer would drop as invalid.
         prefixes = tf.strings.unicode_transcode(prefixes, "UTF-8", "UTF-8", errors="ignore")
@@ -67,13 +70,20 @@ def bound_texts(texts: tf.Tensor, tokenizer, num_tokens: int) -> tf.Tensor:
         enough = tokenizer.tokenize(prefixes).row_lengths() >= num_tokens
         bounded = tf.tensor_scatter_nd_update(bounded, rows, tf.where(enough, prefixes, originals))
         limit = limit * _GROWTH
-        still_open = ~enough & (tf.gather_nd(lengths, rows) > limit)
+        still_open = ~enough & (tf.gather_nd(lengths, rows) > limit) & (limit < most)
         return limit, bounded, tf.tensor_scatter_nd_update(open_rows, rows, still_open)
 
     limit = tf.constant(_BYTES_PER_TOKEN * num_tokens)
     state = (limit, texts, lengths > limit)
     shapes = (limit.shape, tf.TensorShape([None]), tf.TensorShape([None]))
     return tf.while_loop(lambda limit, bounded, open_rows: tf.reduce_any(open_rows), look, state, shapes)[1]
+
+
+def most_bytes(num_tokens):
+    """How many bytes of a text count, where `num_tokens` tokens (int, or scalar tensor) are used."""
+    if tf.is_tensor(num_tokens):
+        return tf.maximum(MOST_BYTES, MOST_BYTES_PER_TOKEN * num_tokens)
+    return max(MOST_BYTES, MOST_BYTES_PER_TOKEN * num_tokens)
 
 
 def text_encoder(preprocessor: BertPreprocessor) -> Callable[..., dict[str, tf.Tensor]]:
@@ -110,9 +120,9 @@ def check_token_ids(
 
     Args:
         backbone: gives the sizes.
-        token_ids: int32, shape (B, S).
-        segment_ids: int32, shape (B, S).
-        lengths: int32, shape (B,).
+        token_ids: int32, shape (B, S), or with further axes between.
+        segment_ids: int32, of the same shape.
+        lengths: int32, of that shape without its last axis.
     """
     shape = tf.shape(token_ids)
     longest = backbone.max_sequence_length
@@ -132,22 +142,22 @@ def check_token_ids(
         return within(name, values, 0, size - 1, f"from 0 to {size - 1}")
 
     return [
-        within("token_ids", shape[1], 1, longest, f"1 to {longest} long"),
+        within("token_ids", shape[-1], 1, longest, f"1 to {longest} long"),
         same_shape("segment_ids", segment_ids, shape),
-        same_shape("lengths", lengths, shape[:1]),
+        same_shape("lengths", lengths, shape[:-1]),
         below("token_ids", token_ids, backbone.vocabulary_size),
         below("segment_ids", segment_ids, backbone.num_segments),
-        within("lengths", lengths, 1, shape[1], "from 1 to the length of `token_ids`"),
+        within("lengths", lengths, 1, shape[-1], "from 1 to the length of `token_ids`"),
     ]
 
 
 def encoder_inputs(
     backbone: BertBackbone, token_ids: tf.Tensor, segment_ids: tf.Tensor, lengths: tf.Tensor
 ) -> dict[str, tf.Tensor]:
-    """The encoder's inputs of a client's ids, int32 (B, S), checked, and masked by `lengths` (B,) alone."""
+    """The model's inputs of a client's ids, checked (`check_token_ids`), and masked by `lengths` alone."""
     with tf.control_dependencies(check_token_ids(backbone, token_ids, segment_ids, lengths)):
         token_ids, segment_ids, lengths = (tf.identity(ids) for ids in (token_ids, segment_ids, lengths))
-    mask = tf.sequence_mask(lengths, tf.shape(token_ids)[1], dtype=tf.int32)
+    mask = tf.sequence_mask(lengths, tf.shape(token_ids)[-1], dtype=tf.int32)
     return {"token_ids": token_ids, "segment_ids": segment_ids, "padding_mask": mask}
 
 

@@ -1,16 +1,14 @@
-"""Requests with the Keras model's own answers, on ordinary and on hostile texts: what `verify` asks.
+"""What the heads' probes are made of: ordinary and hostile texts, and answers by the eager path.
 
-The expected answers take the eager path: the preprocessor on the whole, uncut texts, and the Keras model on its
-output. Shapes: B batch, S sequence, C classes.
+Shapes: B batch, S sequence, N numbers to be ranked.
 """
 
-import keras
+from collections.abc import Iterator, Mapping, Sequence
+
 import numpy as np
 import tensorflow as tf
 
-from export import signatures
-from export.verify import TOLERANCE, Probe
-from keras_bert.preprocessor import BertPreprocessor
+from export.verify import TOLERANCE
 
 TEXTS = (
     "The cat sat on the mat.",
@@ -29,57 +27,56 @@ TEXTS = (
 )
 
 
-def classifier_probes(
-    model: keras.Model, preprocessor: BertPreprocessor, labels: list[str], num_texts: int
-) -> list[Probe]:
-    """Probes for every signature of a classifier: all texts in one batch, one text alone, and no text at all.
+def as_bytes(texts: Sequence[str | bytes]) -> np.ndarray:
+    """Texts as an array of bytes objects, shape (B,), as requests and answers hold them."""
+    return np.array([text.encode() if isinstance(text, str) else text for text in texts], dtype=object)
+
+
+def batches(texts: Sequence[str | bytes] = TEXTS) -> Iterator[np.ndarray]:
+    """All texts in one batch, one text alone, and no text at all."""
+    everything = as_bytes(texts)
+    yield from (everything, everything[:1], everything[:0])
+
+
+def on_cpu(function, inputs):
+    """Applies a function to tensors made of `inputs` where the fresh process computes too: a GPU rounds otherwise.
 
     Args:
-        model: float32, encoder inputs to logits [B, C].
-        preprocessor: tokenizer and longest sequence.
-        labels: the classes' names.
-        num_texts: 1 or 2 texts an example; the second text runs through the list backwards.
+        function: of one structure of tensors.
+        inputs: arrays, in whatever structure `function` takes; arrays of bytes become string tensors.
+
+    Returns:
+        What it returns, as arrays.
     """
-    everything = np.array([text.encode() if isinstance(text, str) else text for text in TEXTS], dtype=object)
-    to_longest = BertPreprocessor(preprocessor.tokenizer, preprocessor.sequence_length, pad_to_longest=True)
-    probes = []
-    for batch in (everything, everything[:1], everything[:0]):
-        texts = (batch, batch[::-1])[:num_texts]
-        with tf.device("CPU:0"):  # where the fresh process computes: a GPU rounds otherwise
-            tensors = tuple(tf.constant(column, tf.string) for column in texts)
-            encoded = to_longest(tensors if num_texts > 1 else tensors[0])
-            probabilities = tf.nn.softmax(model(encoded, training=False)).numpy()
-        probes += _probes_of(texts, {name: value.numpy() for name, value in encoded.items()}, probabilities, labels)
-    return probes
+    with tf.device("CPU:0"):
+        tensors = tf.nest.map_structure(lambda array: tf.constant(array, _string_if_object(array)), inputs)
+        return tf.nest.map_structure(lambda tensor: tensor.numpy(), function(tensors))
 
 
-def _probes_of(texts, encoded, probabilities: np.ndarray, labels: list[str]) -> list[Probe]:
-    names = np.array([label.encode() for label in labels], dtype=object)
-    answer = {
-        "label": names[np.argmax(probabilities, axis=-1)] if len(probabilities) else names[:0],
-        "score": np.max(probabilities, axis=-1),
-        "probabilities": probabilities,
-    }
-    best_two = np.sort(probabilities, axis=-1)[:, -2:]
-    # Where the two best classes are equal to within the tolerance, rounding decides which one is named.
-    undecided = best_two[:, 1] - best_two[:, 0] <= 2 * TOLERANCE
-    ids = {
-        "token_ids": encoded["token_ids"],
-        "segment_ids": encoded["segment_ids"],
-        "lengths": np.sum(encoded["padding_mask"], axis=-1, dtype=np.int32),
-    }
-    columns = dict(zip(signatures.TEXT_NAMES, texts, strict=False))
-    examples = np.array([_example(columns, row) for row in range(len(probabilities))], dtype=object)
-    classes = np.broadcast_to(names, probabilities.shape)
-    return [
-        Probe(signatures.SERVING_DEFAULT, columns, answer, undecided),
-        Probe(signatures.TOKEN_IDS, ids, answer, undecided),
-        Probe(signatures.CLASSIFY, {"inputs": examples}, {"classes": classes, "scores": probabilities}),
-    ]
+def _string_if_object(array: np.ndarray):
+    return tf.string if array.dtype == object else None
 
 
-def _example(columns: dict[str, np.ndarray], row: int) -> bytes:
-    features = {
-        name: tf.train.Feature(bytes_list=tf.train.BytesList(value=[column[row]])) for name, column in columns.items()
-    }
-    return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+def example(features: Mapping[str, Sequence[bytes]]) -> bytes:
+    """A serialized `tf.Example` of lists of strings."""
+    return tf.train.Example(
+        features=tf.train.Features(
+            feature={
+                name: tf.train.Feature(bytes_list=tf.train.BytesList(value=values)) for name, values in features.items()
+            }
+        )
+    ).SerializeToString()
+
+
+def undecided(numbers: np.ndarray, count: int = 1) -> np.ndarray:
+    """Rows in which rounding decides which are the `count` largest numbers, or their order.
+
+    Args:
+        numbers: float, shape (B, N).
+        count: how many are named in the answer.
+
+    Returns:
+        bool, shape (B,): whether two neighbours of the `count + 1` largest are equal to within the tolerance.
+    """
+    largest = np.sort(numbers, axis=-1)[:, ::-1][:, : count + 1]
+    return (largest[:, :-1] - largest[:, 1:] <= 2 * TOLERANCE).any(axis=-1)

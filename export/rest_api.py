@@ -16,21 +16,14 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.example import example_pb2, feature_pb2
 
+from export.serving_error import ServingError
+
 _QUOTE = reprlib.Repr()
 # An error message quotes a short piece of a request: reprlib looks at no more of it than it shows.
 _QUOTE.maxstring = _QUOTE.maxother = 120
 _QUOTE.maxlevel = 3
 _DEEPEST_LIST = 32
 # TensorFlow's tensors have at most 254 dimensions; no signature of a model comes near this many.
-
-
-class RestError(Exception):
-    """A request that cannot be answered: HTTP status and a message for the client."""
-
-    def __init__(self, status: int, message: str):
-        super().__init__(message)
-        self.status = status
-        self.message = message
 
 
 class PredictRequest(NamedTuple):
@@ -45,18 +38,18 @@ def parse_json(body: bytes) -> dict:
     """Reads a request body.
 
     Raises:
-        RestError: (400) not UTF-8, not JSON, nested too deeply, or not a JSON object.
+        ServingError: (INVALID_ARGUMENT) not UTF-8, not JSON, nested too deeply, or not a JSON object.
     """
     if not body:
-        raise RestError(400, "JSON parse error: the request body is empty.")
+        raise ServingError("INVALID_ARGUMENT", "JSON parse error: the request body is empty.")
     try:
         document = json.loads(body.decode("utf-8"), parse_float=_finite)
     except RecursionError:
-        raise RestError(400, "JSON parse error: the document is nested too deeply.") from None
+        raise ServingError("INVALID_ARGUMENT", "JSON parse error: the document is nested too deeply.") from None
     except ValueError as error:
-        raise RestError(400, f"JSON parse error: {error}.") from None
+        raise ServingError("INVALID_ARGUMENT", f"JSON parse error: {error}.") from None
     if not isinstance(document, dict):
-        raise RestError(400, f"Expected a JSON object at the top. Received: {_shown(document)}")
+        raise ServingError("INVALID_ARGUMENT", f"Expected a JSON object at the top. Received: {_shown(document)}")
     return document
 
 
@@ -72,18 +65,21 @@ def parse_predict(document: dict) -> PredictRequest:
     """Finds signature, format and values of a `:predict` request.
 
     Raises:
-        RestError: (400) not exactly one of `instances` and `inputs`, or `instances` is no list or empty.
+        ServingError: (INVALID_ARGUMENT) not exactly one of `instances` and `inputs`, or `instances` is no list or
+            empty.
     """
     signature_name = signature_name_of(document)
     if ("instances" in document) == ("inputs" in document):
-        raise RestError(400, "Expected exactly one of the keys 'instances' (rows) and 'inputs' (columns).")
+        raise ServingError(
+            "INVALID_ARGUMENT", "Expected exactly one of the keys 'instances' (rows) and 'inputs' (columns)."
+        )
     if "inputs" in document:
         return PredictRequest(signature_name, False, document["inputs"])
     instances = document["instances"]
     if not isinstance(instances, list):
-        raise RestError(400, f"Expected 'instances' to be a list. Received: {_shown(instances)}")
+        raise ServingError("INVALID_ARGUMENT", f"Expected 'instances' to be a list. Received: {_shown(instances)}")
     if not instances:
-        raise RestError(400, "No values in the 'instances' list: expected at least one.")
+        raise ServingError("INVALID_ARGUMENT", "No values in the 'instances' list: expected at least one.")
     return PredictRequest(signature_name, True, instances)
 
 
@@ -91,7 +87,7 @@ def signature_name_of(document: dict) -> str:
     """The signature that a request asks for; `serving_default` if it names none."""
     name = document.get("signature_name", "")
     if not isinstance(name, str):
-        raise RestError(400, f"Expected 'signature_name' to be a string. Received: {_shown(name)}")
+        raise ServingError("INVALID_ARGUMENT", f"Expected 'signature_name' to be a string. Received: {_shown(name)}")
     return name or "serving_default"
 
 
@@ -103,7 +99,7 @@ def predict_arrays(request: PredictRequest, specs: Mapping) -> dict[str, np.ndar
         specs: input name -> tensor specification (`dtype`, `shape`) of the signature.
 
     Raises:
-        RestError: (400) a missing or unknown input, a wrong type or shape, ragged lists, broken base64.
+        ServingError: (INVALID_ARGUMENT) a missing or unknown input, a wrong type or shape, ragged lists, broken base64.
     """
     columns = _columns_of_rows(request.values, specs) if request.row_format else _columns(request.values, specs)
     arrays = {}
@@ -116,18 +112,20 @@ def predict_arrays(request: PredictRequest, specs: Mapping) -> dict[str, np.ndar
 def _columns_of_rows(rows: list, specs: Mapping) -> dict[str, list]:
     bare = not _is_named(rows[0])
     if bare and len(specs) != 1:
-        raise RestError(
-            400, f"Expected each instance to be an object with the keys {sorted(specs)}. Received: {_shown(rows[0])}"
+        raise ServingError(
+            "INVALID_ARGUMENT",
+            f"Expected each instance to be an object with the keys {sorted(specs)}. Received: {_shown(rows[0])}",
         )
     columns: dict[str, list] = {name: [] for name in specs}
     for number, row in enumerate(rows):
         if _is_named(row) == bare:
-            raise RestError(400, f"instances[{number}]: the list mixes objects and plain values.")
+            raise ServingError("INVALID_ARGUMENT", f"instances[{number}]: the list mixes objects and plain values.")
         if bare:
             row = {next(iter(specs)): row}
         if set(row) != set(specs):
-            raise RestError(
-                400, f"instances[{number}]: expected exactly the keys {sorted(specs)}. Received: {_shown(sorted(row))}"
+            raise ServingError(
+                "INVALID_ARGUMENT",
+                f"instances[{number}]: expected exactly the keys {sorted(specs)}. Received: {_shown(sorted(row))}",
             )
         for name, value in row.items():
             columns[name].append(value)
@@ -137,14 +135,16 @@ def _columns_of_rows(rows: list, specs: Mapping) -> dict[str, list]:
 def _columns(values, specs: Mapping) -> dict:
     if not _is_named(values):
         if len(specs) != 1:
-            raise RestError(
-                400, f"Expected 'inputs' to be an object with the keys {sorted(specs)}. Received: {_shown(values)}"
+            raise ServingError(
+                "INVALID_ARGUMENT",
+                f"Expected 'inputs' to be an object with the keys {sorted(specs)}. Received: {_shown(values)}",
             )
         return {next(iter(specs)): values}
     missing = sorted(set(specs) - set(values))
     if missing:  # a name too many is ignored, as TensorFlow Serving ignores it here (not so in rows)
-        raise RestError(
-            400, f"Missing {missing} in 'inputs'. Expected the keys {sorted(specs)}. Received: {_shown(sorted(values))}"
+        raise ServingError(
+            "INVALID_ARGUMENT",
+            f"Missing {missing} in 'inputs'. Expected the keys {sorted(specs)}. Received: {_shown(sorted(values))}",
         )
     return values
 
@@ -176,10 +176,10 @@ def _to_array(value, spec, locate: Callable[[tuple], str]) -> np.ndarray:
     while isinstance(first, list):
         shape.append(len(first))
         if len(shape) > _DEEPEST_LIST:
-            raise RestError(400, f"{locate(())}: lists are nested more than {_DEEPEST_LIST} deep.")
+            raise ServingError("INVALID_ARGUMENT", f"{locate(())}: lists are nested more than {_DEEPEST_LIST} deep.")
         first = first[0] if first else None
     if not spec.shape.is_compatible_with(shape):
-        raise RestError(400, f"{locate(())}: expected shape {spec.shape}. Received: {tuple(shape)}")
+        raise ServingError("INVALID_ARGUMENT", f"{locate(())}: expected shape {spec.shape}. Received: {tuple(shape)}")
     leaves: list = []
     _collect(value, shape, (), _leaf_reader(spec.dtype), leaves, locate)
     numpy_dtype = object if spec.dtype.name == "string" else spec.dtype.as_numpy_dtype
@@ -190,16 +190,19 @@ def _collect(value, shape: list[int], path: tuple, read: Callable, leaves: list,
     """Appends the leaves of nested lists in order; every list at one level must be equally long."""
     level = len(path)
     if isinstance(value, list) != (level < len(shape)):
-        raise RestError(400, f"{locate(path)}: lists of different depth. Expected {len(shape)} levels everywhere.")
+        raise ServingError(
+            "INVALID_ARGUMENT", f"{locate(path)}: lists of different depth. Expected {len(shape)} levels everywhere."
+        )
     if not isinstance(value, list):
         try:
             leaves.append(read(value))
         except ValueError as error:
-            raise RestError(400, f"{locate(path)}: {error}. Received: {_shown(value)}") from None
+            raise ServingError("INVALID_ARGUMENT", f"{locate(path)}: {error}. Received: {_shown(value)}") from None
         return
     if len(value) != shape[level]:
-        raise RestError(
-            400, f"{locate(path)}: lists of different length. Expected {shape[level]}. Received: {len(value)}"
+        raise ServingError(
+            "INVALID_ARGUMENT",
+            f"{locate(path)}: lists of different length. Expected {shape[level]}. Received: {len(value)}",
         )
     for index, item in enumerate(value):
         _collect(item, shape, (*path, index), read, leaves, locate)
@@ -214,7 +217,7 @@ def _leaf_reader(dtype) -> Callable:
         return lambda value: _read_integer(value, dtype)
     if dtype.name in ("float32", "float64"):
         return lambda value: _read_float(value, dtype)
-    raise RestError(501, f"Inputs of type {dtype.name} cannot be given as JSON.")
+    raise ServingError("UNIMPLEMENTED", f"Inputs of type {dtype.name} cannot be given as JSON.")
 
 
 def read_bytes(value) -> bytes:
@@ -258,16 +261,20 @@ def parse_examples(document: dict) -> list[bytes]:
     """The serialized `tf.Example`s of a `:classify` request; `context` features are added to each.
 
     Raises:
-        RestError: (400) no non-empty list `examples`, or a feature that mixes types or has none.
+        ServingError: (INVALID_ARGUMENT) no non-empty list `examples`, or a feature that mixes types or has none.
     """
     examples = document.get("examples")
     if not isinstance(examples, list) or not examples:
-        raise RestError(400, f"Expected a non-empty list under the key 'examples'. Received: {_shown(examples)}")
+        raise ServingError(
+            "INVALID_ARGUMENT", f"Expected a non-empty list under the key 'examples'. Received: {_shown(examples)}"
+        )
     context = document.get("context", {})
     serialized = []
     for place, features in [("context", context), *((f"examples[{i}]", value) for i, value in enumerate(examples))]:
         if not isinstance(features, dict):
-            raise RestError(400, f"{place}: expected an object of features. Received: {_shown(features)}")
+            raise ServingError(
+                "INVALID_ARGUMENT", f"{place}: expected an object of features. Received: {_shown(features)}"
+            )
         message = example_pb2.Example()
         for name, value in (context | features).items():
             message.features.feature[name].CopyFrom(_feature(value, f"{place}[{name!r}]"))
@@ -286,22 +293,26 @@ def _feature(value, place: str) -> feature_pb2.Feature:
             values = [_read_float(item, tf.float32) for item in values]
             return feature_pb2.Feature(float_list=feature_pb2.FloatList(value=values))
     except ValueError as error:
-        raise RestError(400, f"{place}: {error}. Received: {_shown(value)}") from None
-    raise RestError(400, f"{place}: expected strings only, whole or decimal numbers only. Received: {_shown(value)}")
+        raise ServingError("INVALID_ARGUMENT", f"{place}: {error}. Received: {_shown(value)}") from None
+    raise ServingError(
+        "INVALID_ARGUMENT", f"{place}: expected strings only, whole or decimal numbers only. Received: {_shown(value)}"
+    )
 
 
 def predict_response(outputs: Mapping[str, np.ndarray], row_format: bool) -> dict:
     """The answer to `:predict`: `predictions` for rows, `outputs` for columns; one output alone loses its name.
 
     Raises:
-        RestError: (400) rows were asked for, but the outputs have no common first dimension.
+        ServingError: (INVALID_ARGUMENT) rows were asked for, but the outputs have no common first dimension.
     """
     values = {name: to_json(array, name) for name, array in sorted(outputs.items())}
     if not row_format:
         return {"outputs": next(iter(values.values())) if len(values) == 1 else values}
     sizes = {array.shape[0] if array.ndim else None for array in outputs.values()}
     if len(sizes) != 1 or None in sizes:
-        raise RestError(400, "The outputs have no common batch dimension; ask with 'inputs' instead of 'instances'.")
+        raise ServingError(
+            "INVALID_ARGUMENT", "The outputs have no common batch dimension; ask with 'inputs' instead of 'instances'."
+        )
     if len(values) == 1:
         return {"predictions": next(iter(values.values()))}
     names = list(values)
@@ -331,10 +342,21 @@ def _bytes_to_json(value: bytes, binary: bool):
     return {"b64": base64.b64encode(value).decode("ascii")}
 
 
-def classify_response(classes: np.ndarray, scores: np.ndarray) -> dict:
-    """The answer to `:classify`: for each example a list of `[label, score]`; both arguments of shape `[B, C]`."""
-    pairs = zip(to_json(classes), to_json(scores), strict=True)
+def classify_response(classes: np.ndarray | None, scores: np.ndarray | None) -> dict:
+    """The answer to `:classify`: for each example a list of `[label, score]`.
+
+    Both arguments are of shape `[B, C]`; TensorFlow Serving writes "" for labels and 0 for scores that are missing.
+    """
+    shape = (scores if classes is None else classes).shape
+    labels = np.full(shape, "").tolist() if classes is None else to_json(classes)
+    values = np.zeros(shape).tolist() if scores is None else to_json(scores)
+    pairs = zip(labels, values, strict=True)
     return {"results": [[list(pair) for pair in zip(*row, strict=True)] for row in pairs]}
+
+
+def regress_response(values: np.ndarray) -> dict:
+    """The answer to `:regress`: a number for each example; `values` of shape `[B]`."""
+    return {"results": to_json(values)}
 
 
 def dump(payload) -> bytes:

@@ -1,52 +1,65 @@
-"""A SavedModel behind TensorFlow Serving's REST API, on the standard library's HTTP server.
+"""The REST server's connections: how many there are, which of them wait for an answer, and how they end.
 
-Needs tensorflow and tensorflow_text; the project's model code is not loaded. What TensorFlow Serving answers to
-status, metadata, predict and classify requests on one directory, this answers; regress is refused with status 501.
+On the standard library's HTTP server, a thread for each connection.
 """
 
 import contextlib
 import http.server
 import logging
-import re
 import socket
 import sys
 import threading
-import urllib.parse
+import time
 from collections.abc import Iterator
+from typing import NamedTuple
 
-import numpy as np
-
-from export import rest_api
-from export.rest_api import RestError
-from export.rest_handler import RestHandler, log_failure
-from export.served_model import ServedModel
+from export.admission import Admission
+from export.rest_handler import RestHandler
+from export.rest_routes import RestRoutes, error_answer
+from export.serving_error import ServingError, log_failure
 from keras_bert.errors import InputError
 
-_VERB_PATH = re.compile(r"(?i)/v1/models/([^/:]+)(?:/versions/(\d+))?:(predict|classify|regress)")
-_MODEL_PATH = re.compile(r"(?i)/v1/models/([^/:]+)(?:/versions/(\d+))?(/metadata)?")
-_DRAIN_TIMEOUT_S = 10
+
+class RestLimits(NamedTuple):
+    """What one client may ask of the server.
+
+    Attributes:
+        max_request_bytes: a longer body is refused with status 413.
+        max_connections: further ones get status 503 and are closed.
+        timeout_s: for a request to arrive, and from then for its answer to begin (status 504); and how long a
+            connection may be idle.
+    """
+
+    max_request_bytes: int = 16 * 2**20
+    max_connections: int = 1024
+    timeout_s: float = 30.0  # TensorFlow Serving's
 
 
 class RestServer(http.server.ThreadingHTTPServer):
-    """Serves one model on `(host, port)`; port 0 takes a free one, told by `server_port`.
+    """Serves REST requests on `(host, port)`; port 0 takes a free one, told by `server_port`.
 
     Args:
-        model: the model to serve.
+        routes: gives the answers.
+        admission: bounds what is in progress.
         host: address to bind.
         port: TCP port, or 0.
-        max_request_bytes: a longer request body is refused with status 413.
+        limits: see `RestLimits`.
     """
 
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, model: ServedModel, host: str, port: int, max_request_bytes: int):
-        self.model = model
-        self.max_request_bytes = max_request_bytes
+    def __init__(self, routes: RestRoutes, admission: Admission, host: str, port: int, limits: RestLimits):
+        self.routes = routes
+        self.admission = admission
+        self.limits = limits
         self.is_draining = False
         self._busy_by_connection: dict[socket.socket, bool] = {}
         self._changed = threading.Condition()
+        if ":" in host:
+            self.address_family = socket.AF_INET6
         super().__init__((host, port), RestHandler)
+        routes.metrics.add_gauge("bert_serve_connections", (), lambda: self.open_connections)
 
     def server_bind(self) -> None:
         """Binds without the look-up of the host's full name that `http.server` makes (seconds where DNS is slow)."""
@@ -58,13 +71,24 @@ class RestServer(http.server.ThreadingHTTPServer):
         if not isinstance(sys.exc_info()[1], OSError):
             log_failure("A connection failed.")
 
-    # === Connections ===
-
     def process_request(self, request: socket.socket, client_address) -> None:
         """Notes the connection, in the accepting thread, and answers its requests in one of its own."""
+        if self.open_connections >= self.limits.max_connections:
+            self._turn_away(request)
+            return
         with self._changed:
             self._busy_by_connection[request] = False
         super().process_request(request, client_address)
+
+    def _turn_away(self, connection: socket.socket) -> None:
+        self.routes.metrics.refused.add(("connections",))
+        error = ServingError("RESOURCE_EXHAUSTED", "The server is full: it has too many connections. Try again.")
+        body = error_answer(error).body
+        head = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"
+        with contextlib.suppress(OSError):
+            connection.setblocking(False)  # a fresh connection's buffer takes it; nobody waits here for a client
+            connection.send(f"{head}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body)
+        self.shutdown_request(connection)
 
     def shutdown_request(self, request: socket.socket) -> None:
         """Ends a connection."""
@@ -105,61 +129,6 @@ class RestServer(http.server.ThreadingHTTPServer):
             self._changed.wait_for(lambda: not self.open_connections, timeout)
             return self.open_connections
 
-    # === Answers ===
-
-    def respond(self, method: str, path: str, body: bytes) -> dict:
-        """The answer to one request.
-
-        Raises:
-            RestError: with the HTTP status and the message for the client.
-        """
-        path = path.partition("?")[0]
-        verb = _VERB_PATH.fullmatch(path) if method == "POST" else None
-        if verb:
-            self._check_model(verb[1], verb[2])
-            return {"predict": self._predict, "classify": self._classify, "regress": self._regress}[verb[3].lower()](
-                rest_api.parse_json(body)
-            )
-        asked = _MODEL_PATH.fullmatch(path) if method in ("GET", "HEAD") else None
-        if asked:
-            self._check_model(asked[1], asked[2])
-            return self.model.metadata() if asked[3] else self.model.status()
-        if not path.lower().startswith("/v1/"):
-            raise RestError(404, f"Not found. This server answers under /v1/models/{self.model.name}.")
-        raise RestError(400, f"Malformed request: {method} {path[:200]}")
-
-    def _check_model(self, quoted_name: str, version: str | None) -> None:
-        name = urllib.parse.unquote(quoted_name)
-        if name != self.model.name:
-            raise RestError(404, f"Servable not found for request: Latest({name[:200]})")
-        # Compared as text: int() refuses what thousands of digits a client may send.
-        if version is not None and version.lstrip("0") != str(self.model.version).lstrip("0"):
-            raise RestError(404, f"Servable not found for request: Specific({name}, {version[:200]})")
-
-    def _predict(self, document: dict) -> dict:
-        request = rest_api.parse_predict(document)
-        arrays = rest_api.predict_arrays(request, self.model.input_specs(request.signature_name))
-        outputs = self.model.predict(request.signature_name, arrays)
-        return rest_api.predict_response(outputs, request.row_format)
-
-    def _classify(self, document: dict) -> dict:
-        signature_name = rest_api.signature_name_of(document)
-        inputs = self.model.input_specs(signature_name)
-        examples = rest_api.parse_examples(document)
-        if set(inputs) != {"inputs"}:
-            raise RestError(
-                400,
-                f"Expected a classification signature (one input named 'inputs'). Received: {signature_name!r} with "
-                f"inputs {sorted(inputs)}. Name another by 'signature_name'.",
-            )
-        outputs = self.model.predict(signature_name, {"inputs": np.array(examples, dtype=object)})
-        if set(outputs) != {"classes", "scores"}:
-            raise RestError(400, f"Expected outputs 'classes' and 'scores'. Received: {sorted(outputs)}")
-        return rest_api.classify_response(outputs["classes"], outputs["scores"])
-
-    def _regress(self, document: dict) -> dict:
-        raise RestError(501, "This server has no :regress; ask the signature with :predict.")
-
 
 def _end_reading(connection: socket.socket) -> None:
     """Whoever waits for the connection's next request finds it ended; what has come already can still be read."""
@@ -168,7 +137,7 @@ def _end_reading(connection: socket.socket) -> None:
 
 
 @contextlib.contextmanager
-def running(server: RestServer, drain_timeout: float = _DRAIN_TIMEOUT_S) -> Iterator[RestServer]:
+def running(server: RestServer, drain_timeout: float = 10.0) -> Iterator[RestServer]:
     """Answers requests in a thread for as long as the block runs, then takes no more and lets the last ones finish.
 
     Those that are not answered within `drain_timeout` seconds are given up, and a warning says how many.
@@ -178,9 +147,10 @@ def running(server: RestServer, drain_timeout: float = _DRAIN_TIMEOUT_S) -> Iter
     try:
         yield server
     finally:
+        end = time.monotonic() + drain_timeout
         server.shutdown()
         server.server_close()
-        left = server.drain(drain_timeout)
+        left = server.drain(max(0.0, end - time.monotonic()))
         if left:
             logging.getLogger(__name__).warning(
                 "Stopped without an answer to %d connection(s): not finished within %g seconds.", left, drain_timeout
@@ -188,14 +158,14 @@ def running(server: RestServer, drain_timeout: float = _DRAIN_TIMEOUT_S) -> Iter
         thread.join()
 
 
-def open_server(model: ServedModel, host: str, port: int, max_request_bytes: int) -> RestServer:
+def open_server(routes: RestRoutes, admission: Admission, host: str, port: int, limits: RestLimits) -> RestServer:
     """A server bound to its port.
 
     Raises:
         InputError: the address cannot be bound.
     """
     try:
-        return RestServer(model, host, port, max_request_bytes)
+        return RestServer(routes, admission, host, port, limits)
     except OSError as error:
         raise InputError(
             f"Cannot listen on {host}:{port} ({error.strerror}). Choose another --host or --rest_api_port."

@@ -6,8 +6,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from export import probes, serving, verify
+from export import extras, inputs, verify
 from export.base_path import MAX_VERSION, numbered_versions, partial_path, remove_abandoned
+from export.heads.base import Head
+from export.heads.loading import HEADS
 from keras_bert.backbone import BertBackbone
 from keras_bert.errors import InputError
 from keras_bert.files import read_json, remove_path, write_json
@@ -22,36 +24,59 @@ def export_model(
     preprocessor: BertPreprocessor,
     directory: str,
     *,
-    labels: list[str],
+    task: str = "classification",
     version: int | None = None,
-    num_texts: int = 1,
+    with_cc: str = "auto",
+    **settings,
 ) -> str:
-    """Writes a classifier as a new version under a base path that TensorFlow Serving watches.
-
-    The version is built in a directory of another name beside it, verified there (`verify.verify`), and renamed when
-    everything is right: a server that polls the base path sees a complete version or none.
+    """Writes a trained model as a new version under a base path that TensorFlow Serving watches; see `export_head`.
 
     Args:
-        model: encoder inputs to logits of shape (B, number of labels); exported in float32 whatever it was trained in.
+        model: of the task's `build_...`, such as encoder inputs to logits of shape (B, number of labels).
         preprocessor: its tokenizer and `sequence_length`; the graph pads to the batch's longest whatever it does.
-        directory: base path; versions are its numeric sub-directories.
-        labels: names of the classes, in the order of the logits.
-        version: number of the version. Default: one more than the highest there.
-        num_texts: 1, or 2 for a model of text pairs.
+        directory, version, with_cc: as in `export_head`.
+        task: which head (`export.heads.loading.HEADS`).
+        **settings: what the head takes beside: for a classifier `labels`, names of the classes in the order of the
+            logits, and `num_texts`, 2 for a model of text pairs.
 
     Returns:
         The version's directory, such as `directory/1`.
 
     Raises:
-        InputError: the version exists or no number is left, the base path cannot be written, or there is no
-            tensorflow-text.
+        InputError, VerificationError: as `export_head`.
         ValueError: the arguments do not fit together.
-        VerificationError: the export does not answer as the model does; nothing was published.
 
     Example: `export_model(model, BertPreprocessor(tokenizer, 128), "served/mood", labels=["bad", "good"])`
     """
-    _check_arguments(model, labels, version, num_texts)
-    preprocessor.tokenizer.require_graph()
+    if task not in HEADS:
+        raise ValueError(f"`task` must be one of {', '.join(HEADS)}. Received: task={task!r}")
+    return export_head(HEADS[task](model, preprocessor, **settings), directory, version, with_cc)
+
+
+def export_head(head: Head, directory: str, version: int | None = None, with_cc: str = "auto") -> str:
+    """Writes a head as a new version under a base path that TensorFlow Serving watches.
+
+    The version is built in a directory of another name beside it, verified there (`verify.verify`), and renamed when
+    everything is right: a server that polls the base path sees a complete version or none.
+
+    Args:
+        head: the trained model of one task; exported in float32 whatever it was trained in.
+        directory: base path; versions are its numeric sub-directories.
+        version: number of the version. Default: one more than the highest there.
+        with_cc: one of `verify.WITH_CC`, whether a C++ program is asked, too.
+
+    Returns:
+        The version's directory, such as `directory/1`.
+
+    Raises:
+        InputError: the version exists or no number is left, the base path cannot be written, there is no
+            tensorflow-text, or no compiler though `with_cc` is "on".
+        ValueError: `version` is no number of a version, or the model holds no BertBackbone.
+        VerificationError: the export does not answer as the model does; nothing was published.
+    """
+    if version is not None and not 0 <= version <= MAX_VERSION:
+        raise ValueError(f"`version` must not be negative, and fit an int64. Received: version={version}")
+    head.preprocessor.tokenizer.require_graph()
     directory = os.path.abspath(directory)
     temporary = partial_path(directory)
     try:
@@ -63,7 +88,7 @@ def export_model(
     except OSError as error:
         raise InputError(f"{temporary}: cannot be created ({error.strerror}). Choose another --export_dir.") from error
     try:
-        _write(model, preprocessor, temporary, labels, num_texts)
+        _write(head, temporary, with_cc)
         return _publish(temporary, directory, version)
     finally:
         remove_path(temporary)
@@ -74,42 +99,39 @@ def read_report(version_directory: str) -> verify.Report:
     return verify.Report(**read_json(os.path.join(version_directory, _REPORT_FILE)))
 
 
-def _check_arguments(model: keras.Model, labels: list[str], version: int | None, num_texts: int) -> None:
-    if num_texts not in (1, 2):
-        raise ValueError(f"`num_texts` must be 1 or 2. Received: num_texts={num_texts}")
-    if version is not None and not 0 <= version <= MAX_VERSION:
-        raise ValueError(f"`version` must not be negative, and fit an int64. Received: version={version}")
-    if len(set(labels)) != len(labels) or len(labels) < 2:
-        raise ValueError(f"`labels` must be at least two different names. Received: labels={labels}")
-    if model.output_shape[-1] != len(labels):
-        raise ValueError(
-            f"`labels` must name each of the model's outputs. Received: {len(labels)} labels, "
-            f"{model.output_shape[-1]} outputs"
-        )
-
-
 def _check_version_is_free(directory: str, version: int | None) -> None:
     for number, path in numbered_versions(directory):
         if number == version:
             raise InputError(f"{path}: this version exists. Choose another --version.")
 
 
-def _write(
-    model: keras.Model, preprocessor: BertPreprocessor, directory: str, labels: list[str], num_texts: int
-) -> None:
-    reference = model if _is_float32(model) else rebuild(model)
-    served = rebuild(model, layout="unpadded")
-    # Only the weights are tracked, as plain variables: tracking the Keras model as well would store each weight twice
-    # (keras-team/keras issue 23553), and nothing else in the graph holds state.
-    module = tf.Module()
-    module.weights = [weight.value for weight in served.weights]
-    functions = serving.classifier_functions(served, preprocessor, labels, num_texts)
-    tf.saved_model.save(module, directory, signatures=functions)
-    weight_bytes = sum(int(np.prod(weight.shape)) for weight in served.weights) * tf.float32.size
-    report = verify.verify(
-        directory, probes.classifier_probes(reference, preprocessor, labels, num_texts), weight_bytes
-    )
+def _write(head: Head, directory: str, with_cc: str) -> None:
+    reference = head.model if _is_float32(head.model) else rebuild(head.model)
+    weight_bytes = write_graph(head, rebuild(head.model, layout="unpadded"), directory)
+    extras.write_extras(directory, head)
+    report = verify.verify(directory, head.probes(reference), weight_bytes, with_cc)
     write_json(os.path.join(directory, _REPORT_FILE), report._asdict())
+
+
+def write_graph(head: Head, model: keras.Model, directory: str) -> int:
+    """Writes a head's signatures and the weights that they use, without verifying anything.
+
+    Args:
+        head: gives the signatures.
+        model: what they are traced on.
+        directory: becomes a SavedModel.
+
+    Returns:
+        Bytes of the weights, each counted once.
+    """
+    functions = head.functions(model)
+    # Only weights are tracked, as plain variables: tracking the Keras model as well would store each weight twice
+    # (keras-team/keras issue 23553), and nothing else in the graph holds state.
+    used = {id(variable) for function in functions.values() for variable in function.graph.variables}
+    module = tf.Module()
+    module.weights = [weight.value for weight in model.weights if id(weight.value) in used]
+    tf.saved_model.save(module, directory, signatures=functions)
+    return sum(int(np.prod(weight.shape)) * weight.dtype.size for weight in module.weights)
 
 
 def _publish(temporary: str, directory: str, version: int | None) -> str:
@@ -155,7 +177,7 @@ def rebuild(model: keras.Model, layout: str | None = None) -> keras.Model:
     """
     config = keras.saving.serialize_keras_object(model)
     copy = keras.saving.deserialize_keras_object(_rewritten(config, layout))
-    if layout is not None and getattr(serving.find_backbone(copy), "layout", None) != layout:
+    if layout is not None and getattr(inputs.find_backbone(copy), "layout", None) != layout:
         raise ValueError(
             f"`model` must hold a BertBackbone, to be given the layout {layout!r}. Received: model={model}"
         )

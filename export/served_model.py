@@ -1,20 +1,38 @@
-"""A loaded version of a model: its signatures, asked with arrays, and what TensorFlow Serving says about it.
+"""A loaded version of a model: its signatures, asked with arrays, and what it says of itself.
 
 Needs tensorflow and tensorflow_text; the project's model code is not loaded.
 """
 
+import json
 import os
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_text  # noqa: F401  (registers the tokenizer's ops)
-from google.protobuf import json_format
 from google.protobuf.message import DecodeError
-from tensorflow.core.protobuf import saved_model_pb2
+from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
-from export.rest_api import RestError
+from export.serving_error import CODE_NAMES, ServingError
 from keras_bert.errors import InputError
+
+_DESCRIPTION = os.path.join("assets.extra", "model.json")
+_MAX_DESCRIPTION_BYTES = 1 << 20
+
+
+class Signature(NamedTuple):
+    """Names, types and shapes of one signature."""
+
+    inputs: dict[str, tf.TensorSpec]
+    outputs: dict[str, tf.TensorSpec]
+    method_name: str
+
+    @property
+    def is_batchable(self) -> bool:
+        """Whether dimension 0 of everything is the batch, of any size: then requests can be joined along it."""
+        specs = [*self.inputs.values(), *self.outputs.values()]
+        return bool(self.inputs) and all(spec.shape.rank and spec.shape[0] is None for spec in specs)
 
 
 class ServedModel:
@@ -25,75 +43,77 @@ class ServedModel:
         name: the model's name in URLs.
         version: the version's number.
 
+    Attributes:
+        signature_defs: mapping of name to `SignatureDef`.
+        signatures: the ones that can be asked, by name.
+        description: what bert-export wrote into `assets.extra/model.json`; None for a model from elsewhere.
+
     Raises:
         InputError: the directory cannot be loaded: a file is missing or damaged.
     """
 
     def __init__(self, directory: str, name: str, version: int):
+        self.directory = directory
         self.name = name
         self.version = version
         try:
-            with open(os.path.join(directory, "saved_model.pb"), "rb") as file:
-                graph = saved_model_pb2.SavedModel.FromString(file.read())
-            self._signature_defs = graph.meta_graphs[0].signature_def
+            self.signature_defs = _read_signature_defs(directory)
             self._loaded = tf.saved_model.load(directory)
+            self._functions = dict(self._loaded.signatures.items())
         # The loader has no error of its own for a damaged directory: these come of files cut short, bytes flipped.
         except (OSError, ValueError, LookupError, RuntimeError, DecodeError, tf.errors.OpError) as error:
             raise InputError(
                 f"{directory}: cannot be loaded as a SavedModel ({_first_line(error)}). Was it copied whole? Copy or "
                 "export it again."
             ) from error
+        self.signatures = {
+            key: _signature(signature) for key, signature in self.signature_defs.items() if key in self._functions
+        }
+        self.description = _read_description(directory)
 
-    def input_specs(self, signature_name: str) -> dict[str, tf.TensorSpec]:
-        """Input name -> specification of one signature.
-
-        Raises:
-            RestError: (400) the model has no such signature.
-        """
-        return self._function(signature_name).structured_input_signature[1]
-
-    def predict(self, signature_name: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Runs a signature.
+    def run(self, signature_name: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Runs a signature on arrays that fit it.
 
         Raises:
-            RestError: (400) the graph refuses the values, such as a token id outside the vocabulary; (500) it failed.
+            ServingError: the graph refuses the values, such as a token id outside the vocabulary, or it failed.
         """
-        function = self._function(signature_name)
-        specs = self.input_specs(signature_name)
+        specs = self.signatures[signature_name].inputs
         try:
-            outputs = function(**{name: tf.constant(array, specs[name].dtype) for name, array in arrays.items()})
-            return {name: tensor.numpy() for name, tensor in outputs.items()}
-        except (tf.errors.InvalidArgumentError, tf.errors.OutOfRangeError) as error:
-            raise RestError(400, _reason(error)) from error
+            tensors = {name: tf.constant(array, specs[name].dtype) for name, array in arrays.items()}
+            return {name: tensor.numpy() for name, tensor in self._functions[signature_name](**tensors).items()}
         except tf.errors.OpError as error:
-            raise RestError(500, _reason(error)) from error
+            raise ServingError(CODE_NAMES.get(error.error_code, "UNKNOWN"), _reason(error)) from error
 
-    def _function(self, signature_name: str):
-        if signature_name not in self._loaded.signatures:
-            raise RestError(
-                400,
-                f"Serving signature name: {signature_name!r} not found in signature def. "
-                f"Expected one of {sorted(self._loaded.signatures)}.",
-            )
-        return self._loaded.signatures[signature_name]
 
-    def status(self) -> dict:
-        """TensorFlow Serving's answer to a status request."""
-        status = {"error_code": "OK", "error_message": ""}
-        return {"model_version_status": [{"version": str(self.version), "state": "AVAILABLE", "status": status}]}
+def _read_signature_defs(directory: str) -> dict[str, meta_graph_pb2.SignatureDef]:
+    with open(os.path.join(directory, "saved_model.pb"), "rb") as file:
+        meta_graphs = saved_model_pb2.SavedModel.FromString(file.read()).meta_graphs
+    graph = next((graph for graph in meta_graphs if "serve" in graph.meta_info_def.tags), meta_graphs[0])
+    copies = {}
+    for name in sorted(graph.signature_def):  # copies: a part of a message keeps the whole of it in memory
+        copies[name] = meta_graph_pb2.SignatureDef.FromString(graph.signature_def[name].SerializeToString())
+    return copies
 
-    def metadata(self) -> dict:
-        """TensorFlow Serving's answer to a metadata request: the signatures with names, types and shapes."""
-        signatures = {
-            name: json_format.MessageToDict(
-                signature, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
-            )
-            for name, signature in sorted(self._signature_defs.items())
-        }
-        return {
-            "model_spec": {"name": self.name, "signature_name": "", "version": str(self.version)},
-            "metadata": {"signature_def": {"signature_def": signatures}},
-        }
+
+def _signature(signature: meta_graph_pb2.SignatureDef) -> Signature:
+    inputs, outputs = (
+        {name: tf.TensorSpec(tf.TensorShape(info.tensor_shape), tf.as_dtype(info.dtype), name) for name, info in infos}
+        for infos in (sorted(signature.inputs.items()), sorted(signature.outputs.items()))
+    )
+    return Signature(inputs, outputs, signature.method_name)
+
+
+def _read_description(directory: str) -> dict | None:
+    """What the version says of itself; anything but a JSON object of sane size counts as nothing."""
+    path = os.path.join(directory, _DESCRIPTION)
+    if not os.path.isfile(path) or os.path.getsize(path) > _MAX_DESCRIPTION_BYTES:
+        return None
+    try:
+        with open(path, encoding="utf-8") as file:
+            description = json.load(file)
+    except (ValueError, RecursionError):
+        return None
+    return description if isinstance(description, dict) else None
 
 
 def _first_line(error: Exception) -> str:

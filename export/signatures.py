@@ -1,14 +1,13 @@
 """Names, types and shapes of the served signatures, and the rules that TensorFlow Serving has for them.
 
-Shapes: B batch, S sequence, C classes. Whoever sends a request writes these names: they are an interface.
+Shapes: B batch, S sequence. Whoever sends a request writes these names: they are an interface. What each head's
+signatures take and give stands in its `description` (`export/heads`); common to them are
 
-| signature         | inputs                                                       | outputs                           |
-| ----------------- | ------------------------------------------------------------ | --------------------------------- |
-| `serving_default` | `text`, and `text_pair` for a model of pairs: string [B]     | `label` string [B], `score` [B],  |
-| `token_ids`       | `token_ids`, `segment_ids` int32 [B, S], `lengths` int32 [B] | `probabilities` [B, C]            |
-| `classify`        | `inputs`: string [B], serialized `tf.Example`s of the texts  | `classes` string, `scores` [B, C] |
+- `serving_default`: texts, string [B], in answers out;
+- `token_ids`: `token_ids`, `segment_ids` int32 [B, S], `lengths` int32 [B];
+- `classify`, `regress`: `inputs`, string [B], serialized `tf.Example`s.
 
-Texts may be any bytes. `token_ids` refuses what the model has no weights for (`serving.check_token_ids`).
+Texts may be any bytes. `token_ids` refuses what the model has no weights for (`inputs.check_token_ids`).
 """
 
 import tensorflow as tf
@@ -16,36 +15,43 @@ import tensorflow as tf
 SERVING_DEFAULT = "serving_default"
 TOKEN_IDS = "token_ids"
 CLASSIFY = "classify"
+REGRESS = "regress"
 
 TEXT_NAMES = ("text", "text_pair")
+TEXT_INPUTS = {"text": "string: the text, any bytes", "text_pair": "string: the second text of the pair"}
+TOKEN_INPUTS = {
+    "token_ids": "int32 (length): ids of the tokens, [CLS] and [SEP] included",
+    "segment_ids": "int32 (length): 0 for the first text, 1 for the second",
+    "lengths": "int32: how many of the ids are real; the others are padding",
+}
 
+# What TensorFlow Serving allows the two verbs that take examples: outputs by name.
+_EXAMPLE_OUTPUTS = {CLASSIFY: {"classes", "scores"}, REGRESS: {"outputs"}}
 _NOT_IN_JSON = frozenset({tf.float16.as_datatype_enum, tf.bfloat16.as_datatype_enum})
 _INITIALIZER = "__saved_model_init_op"
 
 
-def text_specs(num_texts: int) -> dict[str, tf.TensorSpec]:
-    """The inputs of `serving_default`: one string per example and text."""
-    return {name: tf.TensorSpec([None], tf.string, name=name) for name in TEXT_NAMES[:num_texts]}
+def text_specs(*names: str) -> dict[str, tf.TensorSpec]:
+    """Inputs that are one string per example each."""
+    return {name: tf.TensorSpec([None], tf.string, name=name) for name in names}
 
 
-def token_specs() -> dict[str, tf.TensorSpec]:
+def token_specs(*axes: int | None) -> dict[str, tf.TensorSpec]:
     """The inputs of `token_ids`; the padding mask follows from `lengths`, never from the ids.
 
     TensorFlow Serving's own padding (`pad_variable_length_inputs`) fills with the tensor's first element, which is
     the id of [CLS]: a mask guessed from the ids would take that for text.
+
+    Args:
+        *axes: sizes of further dimensions between batch and sequence.
     """
-    shapes = {"token_ids": [None, None], "segment_ids": [None, None], "lengths": [None]}
+    shapes = {"token_ids": [None, *axes, None], "segment_ids": [None, *axes, None], "lengths": [None, *axes]}
     return {name: tf.TensorSpec(shape, tf.int32, name=name) for name, shape in shapes.items()}
 
 
 def example_specs() -> dict[str, tf.TensorSpec]:
-    """The one input that TensorFlow Serving's Classify allows, by the one name that it allows."""
+    """The one input that TensorFlow Serving's Classify and Regress allow, by the one name that they allow."""
     return {"inputs": tf.TensorSpec([None], tf.string, name="inputs")}
-
-
-def example_features(num_texts: int) -> dict[str, tf.io.FixedLenFeature]:
-    """What an example must hold: exactly one string for each text."""
-    return {name: tf.io.FixedLenFeature([], tf.string) for name in TEXT_NAMES[:num_texts]}
 
 
 def rule_breaches(signature_defs) -> list[str]:
@@ -62,8 +68,8 @@ def rule_breaches(signature_defs) -> list[str]:
         tensors += [("output", *item) for item in signature.outputs.items()]
         for kind, tensor_name, info in sorted(tensors, key=lambda item: item[:2]):
             breaches += [f"signature {name!r}, {kind} {tensor_name!r} {why}" for why in _tensor_breaches(info)]
-        if name == CLASSIFY:
-            breaches += _classify_breaches(signature)
+        if name in _EXAMPLE_OUTPUTS:
+            breaches += _example_breaches(name, signature)
     return breaches
 
 
@@ -76,10 +82,13 @@ def _tensor_breaches(info) -> list[str]:
     return breaches
 
 
-def _classify_breaches(signature) -> list[str]:
+def _example_breaches(name: str, signature) -> list[str]:
+    verb, outputs = name.capitalize(), _EXAMPLE_OUTPUTS[name]
     breaches = []
     if set(signature.inputs) != {"inputs"}:
-        breaches.append(f"Classify takes the input 'inputs' alone, not {sorted(signature.inputs)}")
-    if set(signature.outputs) != {"classes", "scores"}:
-        breaches.append(f"Classify gives 'classes' and 'scores' alone, not {sorted(signature.outputs)}")
+        breaches.append(f"{verb} takes the input 'inputs' alone, not {sorted(signature.inputs)}")
+    if set(signature.outputs) != outputs:
+        breaches.append(
+            f"{verb} gives {' and '.join(map(repr, sorted(outputs)))} alone, not {sorted(signature.outputs)}"
+        )
     return breaches

@@ -1,8 +1,9 @@
 """Proof that an exported directory answers as the model did, where this project is not at hand.
 
 A version is published only after `verify` has passed it: the graph holds nothing that TensorFlow Serving is known to
-refuse, the weights are stored once, the signatures keep the rules, and a fresh process gives the Keras model's answers.
-`tensorflow_model_server` itself is not run here; the checks are what its loader and its API demand.
+refuse, the weights are stored once, the signatures keep the rules, a fresh process gives the Keras model's answers, and
+so does, where it is asked for, a C++ program on the loader that `tensorflow_model_server` uses (`export.cc_check`).
+The server itself is not run here; the checks are what its loader and its API demand.
 """
 
 import base64
@@ -20,10 +21,15 @@ import tensorflow_text
 from tensorflow.core.framework import tensor_pb2
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
-from export import fresh_process, signatures
+from export import cc_check, fresh_process, signatures
 
+# Allowed between two answers, of numbers up to 1 absolutely, of larger ones (logits, embeddings) relatively.
 TOLERANCE = 1e-5
+# Whether the C++ program is asked, too: "auto" does where it can be compiled.
+WITH_CC = ("auto", "on", "off")
 _TIMEOUT_S = 600
+# Vocabulary and normalizer are integers and strings; epsilons, masks and the like are some hundred bytes.
+_MAX_CONSTANT_BYTES = 100_000
 
 # The tensorflow-text ops that may be used: all in tf.text 2.12.1, which TensorFlow Serving 2.18 and 2.19 link.
 # `TFText>RoundRobinTrim`, inside the trimmers and packers of tensorflow-text, came later and is not among them.
@@ -46,7 +52,8 @@ class Probe(NamedTuple):
         signature: name of the signature.
         inputs: input name -> array of the batch.
         outputs: output name -> the right array.
-        undecided: bool, shape (B,): rows whose strings hang on rounding, and are not compared. None: no row.
+        undecided: bool, shape (B,): rows whose strings and whole numbers hang on rounding, and are not compared.
+            None: no row.
     """
 
     signature: str
@@ -65,6 +72,8 @@ class Report(NamedTuple):
         num_op_kinds: different ops in the graph.
         weight_bytes: of the weights as stored.
         directory_bytes: of all files together.
+        cc_difference: the largest between an answer of the C++ program and the right one; None: it was not run.
+        cc_not_run: why it was not.
     """
 
     signatures: list[str]
@@ -73,6 +82,8 @@ class Report(NamedTuple):
     num_op_kinds: int
     weight_bytes: int
     directory_bytes: int
+    cc_difference: float | None = None
+    cc_not_run: str = "not asked for"
 
     def lines(self) -> list[str]:
         """The report for people."""
@@ -80,43 +91,74 @@ class Report(NamedTuple):
             f"signatures: {', '.join(self.signatures)}",
             f"answers in a fresh process: {self.num_probes} requests, largest difference from the Keras model's "
             f"{self.largest_difference:.1e} (allowed {TOLERANCE:.0e})",
+            self._cc_line(),
             f"graph: {self.num_op_kinds} kinds of ops, each TensorFlow's own in the release that exported it, or "
             "tensorflow-text's and linked by TensorFlow Serving 2.18 and later; none needs XLA",
             f"size: {self.directory_bytes / 1e6:.1f} MB; weights, stored once: {self.weight_bytes / 1e6:.1f} MB",
         ]
 
+    def _cc_line(self) -> str:
+        subject = "answers of a C++ program on LoadSavedModel, without Python and with an empty environment"
+        if self.cc_difference is None:
+            return f"{subject}: not run ({self.cc_not_run})"
+        return f"{subject}: the same requests, largest difference {self.cc_difference:.1e}"
 
-def verify(directory: str, probes: Sequence[Probe], weight_bytes: int) -> Report:
+
+def verify(directory: str, probes: Sequence[Probe], weight_bytes: int, with_cc: str = "off") -> Report:
     """Checks an exported directory.
 
     Args:
         directory: holds `saved_model.pb`.
         probes: requests with the Keras model's answers.
-        weight_bytes: bytes of the model's weights in float32.
+        weight_bytes: bytes of the model's weights, each once.
+        with_cc: one of `WITH_CC`.
 
     Raises:
         VerificationError: with every finding.
+        InputError: `with_cc` is "on", and there is no compiler.
     """
     meta_graph = read_meta_graph(directory)
     findings = [
         *graph_findings(meta_graph),
         *signatures.rule_breaches(meta_graph.signature_def),
-        *_size_findings(directory, weight_bytes),
+        *_size_findings(directory, meta_graph, weight_bytes),
     ]
     if findings:  # before the answers: a graph that cannot be served need not be asked
         raise VerificationError(_message(directory, findings))
-    answers = fresh_answers(directory, probes)
-    differences, findings = _compare(probes, answers)
-    if findings:
-        raise VerificationError(_message(directory, findings))
+    difference = _compare(directory, "", probes, fresh_answers(directory, probes))
+    cc_difference, cc_not_run = _verify_with_cc(directory, probes, with_cc)
     return Report(
         signatures=sorted({probe.signature for probe in probes}),
         num_probes=len(probes),
-        largest_difference=max(differences, default=0.0),
+        largest_difference=difference,
         num_op_kinds=len({node.op for node in _all_nodes(meta_graph)}),
         weight_bytes=weight_bytes,
         directory_bytes=_directory_bytes(directory),
+        cc_difference=cc_difference,
+        cc_not_run=cc_not_run,
     )
+
+
+def _verify_with_cc(directory: str, probes: Sequence[Probe], with_cc: str) -> tuple[float | None, str]:
+    """Returns the report's `cc_difference` and `cc_not_run`."""
+    if with_cc not in WITH_CC:
+        raise ValueError(f"`with_cc` must be one of {', '.join(WITH_CC)}. Received: with_cc={with_cc!r}")
+    if with_cc == "off":
+        return None, "not asked for"
+    compiler = cc_check.require_compiler() if with_cc == "on" else cc_check.find_compiler()
+    if compiler is None:
+        return None, "no g++ with which to compile it"
+    try:
+        program = cc_check.build_program(compiler)
+    except cc_check.CcCheckError as error:
+        if with_cc == "on":
+            raise VerificationError(_message(directory, [str(error)])) from error
+        return None, f"it cannot be compiled: {error}"
+    try:
+        answers = cc_answers(program, directory, probes)
+    except cc_check.CcCheckError as error:
+        raise VerificationError(_message(directory, [str(error)])) from error
+    return _compare(directory, "C++ program, ", probes, answers), ""
 
 
 def _message(directory: str, findings: list[str]) -> str:
@@ -164,11 +206,19 @@ def graph_findings(meta_graph: meta_graph_pb2.MetaGraphDef) -> list[str]:
 # === Sizes ===
 
 
-def _size_findings(directory: str, weight_bytes: int) -> list[str]:
+def _size_findings(directory: str, meta_graph: meta_graph_pb2.MetaGraphDef, weight_bytes: int) -> list[str]:
+    findings = []
     stored = stored_weight_bytes(directory)
-    if stored == weight_bytes:
-        return []
-    return [f"{stored} bytes of weights are stored, {weight_bytes} expected (each weight once, in float32)"]
+    if stored != weight_bytes:
+        findings.append(f"{stored} bytes of weights are stored, {weight_bytes} expected (each weight once)")
+    constants = [
+        node.attr["value"].tensor.ByteSize()
+        for node in _all_nodes(meta_graph)
+        if node.op == "Const" and tf.as_dtype(node.attr["dtype"].type).is_floating
+    ]
+    if sum(constants) > _MAX_CONSTANT_BYTES:
+        findings.append(f"the graph holds {sum(constants)} bytes of floating-point constants: weights once more")
+    return findings
 
 
 def stored_weight_bytes(directory: str) -> int:
@@ -187,7 +237,20 @@ def _directory_bytes(directory: str) -> int:
     return sum(os.path.getsize(os.path.join(folder, name)) for folder, _, names in os.walk(directory) for name in names)
 
 
-# === Answers in a fresh process ===
+# === Answers elsewhere ===
+
+
+def cc_answers(program: str, directory: str, probes: Sequence[Probe]) -> list[dict[str, np.ndarray]]:
+    """Asks the exported directory through the C++ program of `cc_check`.
+
+    Raises:
+        CcCheckError: the program failed.
+    """
+    requests = [
+        (probe.signature, {name: _serialize(value) for name, value in probe.inputs.items()}) for probe in probes
+    ]
+    answers = cc_check.ask(program, directory, requests)
+    return [{name: _parse(value) for name, value in answer.items()} for answer in answers]
 
 
 def fresh_answers(directory: str, probes: Sequence[Probe]) -> list[dict[str, np.ndarray]]:
@@ -234,36 +297,68 @@ def library_folders() -> list[str]:
 
 
 def _encode(array: np.ndarray) -> str:
-    return base64.b64encode(tf.make_tensor_proto(array).SerializeToString()).decode("ascii")
+    return base64.b64encode(_serialize(array)).decode("ascii")
 
 
 def _decode(value: str) -> np.ndarray:
-    return tf.make_ndarray(tensor_pb2.TensorProto.FromString(base64.b64decode(value)))
+    return _parse(base64.b64decode(value))
+
+
+def _serialize(array: np.ndarray) -> bytes:
+    return tf.make_tensor_proto(array).SerializeToString()
+
+
+def _parse(value: bytes) -> np.ndarray:
+    return tf.make_ndarray(tensor_pb2.TensorProto.FromString(value))
 
 
 # === Comparing ===
 
 
-def _compare(probes: Sequence[Probe], answers: Sequence[Mapping]) -> tuple[list[float], list[str]]:
-    """Returns the largest difference of each array of numbers, and findings."""
-    differences, findings = [], []
+def _compare(directory: str, who: str, probes: Sequence[Probe], answers: Sequence[Mapping]) -> float:
+    """Returns the largest difference of all numbers.
+
+    Raises:
+        VerificationError: an answer is not the right one; `who` gave it.
+    """
+    largest, findings = 0.0, []
     for number, (probe, answer) in enumerate(zip(probes, answers, strict=True)):
-        where = f"probe {number} ({probe.signature})"
+        where = f"{who}probe {number} ({probe.signature})"
         if set(answer) != set(probe.outputs):
             findings.append(f"{where} gives {sorted(answer)}, expected {sorted(probe.outputs)}")
             continue
         for name, expected in probe.outputs.items():
-            difference = _difference(expected, answer[name], probe.undecided)
-            differences.append(difference)
-            if not difference <= TOLERANCE:  # so that NaN is a finding
-                findings.append(f"{where}, {name}: differs by {difference:.2e}, allowed {TOLERANCE:.0e}")
-    return differences, findings
+            difference, why = _difference(np.asarray(expected), answer[name], probe.undecided)
+            if why:
+                findings.append(f"{where}, {name}: {why}")
+            largest = max(largest, difference)
+    if findings:
+        raise VerificationError(_message(directory, findings))
+    return largest
 
 
-def _difference(expected: np.ndarray, answer: np.ndarray, undecided: np.ndarray | None) -> float:
+def _difference(expected: np.ndarray, answer: np.ndarray, undecided: np.ndarray | None) -> tuple[float, str]:
+    """Returns how far an array is from the right one, and what is wrong about it, or nothing."""
+    is_text = expected.dtype.kind in "OSU"
+    if not is_text and expected.dtype != answer.dtype:
+        return 0.0, f"is {answer.dtype}, expected {expected.dtype}"
     if expected.shape != answer.shape:
-        return math.inf
-    if expected.dtype.kind not in "OS":
-        return float(np.max(np.abs(expected - answer), initial=0.0))
-    wrong = expected != answer if undecided is None else (expected != answer)[~undecided]
-    return math.inf if wrong.any() else 0.0
+        return 0.0, f"has the shape {answer.shape}, expected {expected.shape}"
+    if expected.dtype.kind == "f":
+        difference = float(np.max(np.abs(expected - answer) / np.maximum(1.0, np.abs(expected)), initial=0.0))
+        # Said so that NaN is a finding.
+        return difference, "" if difference <= TOLERANCE else f"differs by {difference:.2e}, allowed {TOLERANCE:.0e}"
+    wrong = expected != answer
+    if undecided is not None:
+        wrong = wrong[~undecided]
+    if not wrong.any():
+        return 0.0, ""
+    rows = np.flatnonzero(wrong.reshape(len(wrong), -1).any(axis=1))
+    return 0.0, f"{len(rows)} of {len(wrong)} rows differ, the first where {_first_wrong(expected, answer, undecided)}"
+
+
+def _first_wrong(expected: np.ndarray, answer: np.ndarray, undecided: np.ndarray | None) -> str:
+    kept = slice(None) if undecided is None else ~undecided
+    place = tuple(np.argwhere(expected[kept] != answer[kept])[0])
+    right, wrong = (repr(array[kept][place])[:80] for array in (expected, answer))
+    return f"{wrong} stands for {right}"

@@ -70,10 +70,12 @@ class ExactNormalizer:
         lowercase: bool.
         normalize: the op with our model: string [B] to string [B], exact for a character that stands alone, other
             than those of `normalizer.kept_marks` and their compounds.
+        replaces_long_words: bool; False leaves words of over 200 characters as they are.
     """
 
-    def __init__(self, lowercase: bool, normalize: Callable[[tf.Tensor], tf.Tensor]):
+    def __init__(self, lowercase: bool, normalize: Callable[[tf.Tensor], tf.Tensor], replaces_long_words: bool = True):
         self._lowercase = lowercase
+        self._replaces_long_words = replaces_long_words
         self._normalize = normalize
         symbols = (*normalizer.ASCII_PUNCTUATION_RANGES, *normalizer.CJK_RANGES, (0x20, 0x20))
         self._is_boundary = _Table({cp: 1 for first, last in symbols for cp in range(first, last + 1)})
@@ -92,7 +94,8 @@ class ExactNormalizer:
         rows = tf.gather(row_ids(decoded.row_splits), sources)
         starts = tf.gather(places.values, sources)
         ends = tf.gather(_ends(places.values, sources), sources)
-        codes, rows, starts, ends = self._replace_long_words(codes, rows, starts, ends)
+        if self._replaces_long_words:
+            codes, rows, starts, ends = self._replace_long_words(codes, rows, starts, ends)
         splits = bisect(rows, tf.range(tf.size(texts, tf.int64) + 1))
         sizes = sum(tf.cast(codes >= least, tf.int64) for least in (0, 0x80, 0x800, 0x10000))  # UTF-8
         begins = tf.cumsum(sizes, exclusive=True)

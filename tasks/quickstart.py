@@ -262,7 +262,7 @@ def _serve(run: StageRun) -> dict:
     base_path = run.path("served")
     with start_command(
         "bert-serve", "export.local_server", stdout=subprocess.PIPE, model_name=_MODEL_NAME, model_base_path=base_path,
-        rest_api_port=0,
+        rest_api_port=0, port=-1,
     ) as server:  # fmt: skip
         line = server.stdout.readline()
         if " at http://" not in line:

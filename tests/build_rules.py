@@ -12,16 +12,19 @@ from typing import NamedTuple
 
 ROOMS = ("keras_bert", "tasks", "export", "tests", "benchmarks")  # Imports go only to the left.
 
-# What the served graph may take from a task: its model, and how answers are read off the logits.
-_SERVED = ("__init__.py", "model.py", "answers.py")
+# What the served graph may take from a task: its model, how texts become windows, and how answers are read off the
+# logits (with the questions that they belong to).
+_SERVED = ("__init__.py", "model.py", "answers.py", "windows.py", "data.py")
 
 # Where the distribution is not called like the import.
 _DISTRIBUTIONS = {
     "absl": "absl-py",
     "google": "protobuf",
+    "grpc": "grpcio",
     "official": "tf-models-official",
     "orbit": "tf-models-official",
     "sklearn": "scikit-learn",
+    "tensorflow_serving": "tensorflow-serving-api",
     "yaml": "pyyaml",
 }
 

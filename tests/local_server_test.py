@@ -1,24 +1,21 @@
 """bert-serve: which version it serves under which name, what it says, and how it ends."""
 
-import contextlib
+import ast
 import http.client
 import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
-import threading
+import socket
 
 import pytest
 import tensorflow as tf
 import toy_server
 
 from export import base_path as base_paths
+from export.model_config import ModelSettings, aspired_versions
 from export.served_model import ServedModel
 from keras_bert.errors import InputError
-
-REPOSITORY = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +40,7 @@ def test_leading_zeros_count_as_for_tensorflow_serving(tmp_path, base_path):
     (tmp_path / str(2**63) / "saved_model.pb").write_bytes(b"")  # no int64: no version
     version, directory = base_paths.newest_version(str(tmp_path))
     assert (version, directory) == (3, str(tmp_path / "0003"))
-    assert ServedModel(directory, "toy", version).status()["model_version_status"][0]["version"] == "3"
+    assert aspired_versions(ModelSettings("toy", str(tmp_path))) == [(3, directory)]
 
 
 def _damage(directory, what: str) -> None:
@@ -81,8 +78,7 @@ def test_a_name_is_quoted_in_the_address_and_unquoted_in_requests(base_path):
     base_paths.check_model_name(name, "")
     path = "/v1/models/gr%C3%B6%C3%9Fe%231%3F%252"
     assert base_paths.model_url("localhost", 80, name) == "http://localhost:80" + path
-    version, directory = base_paths.newest_version(base_path)
-    with toy_server.serving(ServedModel(directory, name, version)) as server:
+    with toy_server.running(base_path, name=name) as server:
         body = {"instances": ["a"], "signature_name": "echo"}
         assert toy_server.ask(server, "POST", path + ":predict", body) == (200, {"predictions": ["a"]})
         assert toy_server.ask(server, "GET", path)[0] == 200
@@ -92,32 +88,17 @@ def test_a_name_is_quoted_in_the_address_and_unquoted_in_requests(base_path):
 # === The command ===
 
 
-@contextlib.contextmanager
-def _process(*command: str):
-    """Runs a command in the repository; a timer ends it, so that no read waits for ever."""
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    # Without the tests' own log level, so that the command's counts.
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("TF_CPP")}
-    process = subprocess.Popen([sys.executable, *command], cwd=REPOSITORY, text=True, env=environment, **pipes)
-    timer = threading.Timer(120, process.kill)
-    timer.start()
-    try:
-        yield process
-    finally:
-        timer.cancel()
-        process.kill()
-        process.communicate()
-
-
 @pytest.mark.parametrize("stop_signal", [signal.SIGTERM, signal.SIGINT])
 def test_the_command_prints_one_line_serves_and_ends_on_a_signal(base_path, stop_signal):
-    flags = [f"--model_base_path={base_path}", "--rest_api_port=0", "--model_name=tóy"]
-    with _process("-m", "export.local_server", *flags) as process:
+    flags = [f"--model_base_path={base_path}", "--rest_api_port=0", "--port=0", "--model_name=tóy"]
+    with toy_server.run_command("-m", "export.local_server", *flags) as process:
         line = process.stdout.readline().strip()
         start, _, address = line.rpartition(" ")
         assert start == "Serving tóy (version 10) at"
         assert address.startswith("http://127.0.0.1:")
         assert address.endswith("/v1/models/t%C3%B3y")
+        assert process.stdout.readline() == f"Page: http://{address.split('/')[2]}/\n"
+        assert process.stdout.readline().startswith("gRPC: 127.0.0.1:")
         connection = http.client.HTTPConnection(address.split("/")[2], timeout=30)
         body = '{"instances": ["ab"], "signature_name": "echo"}'
         connection.request("POST", "/v1/models/t%C3%B3y:predict", body)
@@ -132,16 +113,18 @@ def test_ctrl_c_while_the_model_loads_ends_the_command(base_path):
     script = """
 import os, time
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-from export import local_server, served_model
+from export import local_server, server
 
 def load(*_):
     print("loading", flush=True)
     time.sleep(100)
 
-served_model.ServedModel = load
+server.ServedModel = load
 local_server.console_main()
 """
-    with _process("-c", script, f"--model_base_path={base_path}", "--rest_api_port=0") as process:
+    with toy_server.run_command(
+        "-c", script, f"--model_base_path={base_path}", "--rest_api_port=0", "--port=0"
+    ) as process:
         assert process.stdout.readline() == "loading\n"
         process.send_signal(signal.SIGINT)
         rest, errors = process.communicate(timeout=60)
@@ -150,9 +133,51 @@ local_server.console_main()
 
 
 def test_a_wrong_name_is_one_line(base_path):
-    with _process("-m", "export.local_server", f"--model_base_path={base_path}", "--model_name=a b") as process:
+    with toy_server.run_command(
+        "-m", "export.local_server", f"--model_base_path={base_path}", "--model_name=a b"
+    ) as process:
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "'a b' cannot be a model's name" in errors
     assert "--model_name" in errors
     assert len(errors.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ((), "Expected exactly one of --model_base_path and --model_config_file."),
+        (("--model_base_path=a", "--model_config_file=b"), "Expected exactly one of"),
+        (("--model_config_file=no.config", "--model_name=a"), "--model_name goes with --model_base_path"),
+        (("--model_config_file=no.config",), "no.config: cannot be read"),
+        (("--model_base_path={}", "--batching_parameters_file=b"), "Batching parameters need --enable_batching."),
+        (("--model_base_path={}", "--enable_batching", "--batching_parameters_file=no.pbtxt"), "no.pbtxt: cannot be"),
+    ],
+)
+def test_wrong_settings_are_one_line(base_path, flags, message):
+    with toy_server.run_command("-m", "export.local_server", *(flag.format(base_path) for flag in flags)) as process:
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert message in errors and len(errors.splitlines()) == 1
+
+
+@pytest.mark.parametrize("which", ["port", "rest_api_port"])
+def test_a_taken_port_is_one_line(base_path, which):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        flags = {"port": 0, "rest_api_port": 0, which: port}
+        flags = [f"--{name}={value}" for name, value in flags.items()]
+        with toy_server.run_command("-m", "export.local_server", f"--model_base_path={base_path}", *flags) as process:
+            _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert f"Cannot listen on 127.0.0.1:{port}" in errors and f"--{which}." in errors
+    assert len(errors.splitlines()) == 1
+
+
+def test_the_server_loads_no_model_code():
+    script = (
+        "import sys, export.server; print(sorted(name for name in sys.modules if name.startswith(('keras_', 'tasks'))))"
+    )
+    with toy_server.run_command("-c", script) as process:
+        output, _ = process.communicate(timeout=60)
+    assert ast.literal_eval(output) == ["keras_bert", "keras_bert.errors", "keras_bert.files"]

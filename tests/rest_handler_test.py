@@ -8,10 +8,10 @@ import struct
 import threading
 
 import pytest
-import tensorflow as tf
 import toy_server
 
-from export import rest_handler
+from export import rest_server
+from export.served_model import ServedModel
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def test_a_request_cut_short_leaves_the_server_alive(server):
 
 
 def test_expect_100_continue_is_answered_before_the_body(server):
-    with socket.create_connection(("127.0.0.1", server.server_port), timeout=20) as connection:
+    with toy_server.connect(server, 20) as connection:
         body = b'{"instances": ["ab"], "signature_name": "echo"}'
         head = b"POST /v1/models/toy:predict HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n"
         connection.sendall(head % len(body))
@@ -64,14 +64,14 @@ def test_expect_100_continue_is_answered_before_the_body(server):
 
 
 def test_a_request_over_the_limit_is_refused(server):
-    status, answer = toy_server.predict(server, {"instances": ["a" * 300_000]})
+    status, answer = toy_server.predict(server, {"instances": ["a" * 1_100_000]})
     assert status == 413
-    assert "the limit is 200000" in answer["error"]
+    assert "the limit is 1048576" in answer["error"]
 
 
 def test_one_connection_serves_many_requests_and_each_answer_leaves_in_one_packet(server):
     """In two packets, the second would wait for the first's acknowledgement (Nagle): 40 ms on every call."""
-    with socket.create_connection(("127.0.0.1", server.server_port), timeout=30) as connection:
+    with toy_server.connect(server, 30) as connection:
         for number in range(20):
             connection.sendall(toy_server.request({"instances": [str(number)], "signature_name": "echo"}))
             head, _, body = connection.recv(65536).partition(b"\r\n\r\n")
@@ -94,7 +94,7 @@ def test_an_unexpected_failure_is_a_500_without_a_traceback(server, monkeypatch,
     def fail(*_):
         raise ZeroDivisionError("a secret\r\nFORGED detail")
 
-    monkeypatch.setattr(server.model, "predict", fail)
+    monkeypatch.setattr(ServedModel, "run", fail)
     status, answer = toy_server.predict(server, {"instances": ["a"]})
     assert (status, answer) == (500, {"error": "Internal error; the server's log has the details."})
     # The log has the stack, and the message, which may quote the client, on one line.
@@ -108,13 +108,13 @@ def test_an_unexpected_failure_is_a_500_without_a_traceback(server, monkeypatch,
 
 def test_a_connection_reset_by_the_client_is_no_news(server, capfd, caplog):
     for head in (b"", b"GET /v1/mod", toy_server.request({"instances": ["a"]})):
-        with socket.create_connection(("127.0.0.1", server.server_port), timeout=20) as connection:
+        with toy_server.connect(server, 20) as connection:
             connection.sendall(toy_server.request({"instances": ["a"], "signature_name": "echo"}))
             assert connection.recv(65536).startswith(b"HTTP/1.1 200")
             connection.sendall(head)
             # Closing sends a reset now instead of an orderly end.
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    toy_server.until(lambda: not server.open_connections)
+    toy_server.until(lambda: not server.rest.open_connections)
     assert capfd.readouterr().err == ""
     assert caplog.text == ""
 
@@ -123,7 +123,7 @@ def test_any_other_failure_of_a_connection_is_logged(server, caplog):
     try:
         raise LookupError("one\nFORGED")
     except LookupError:
-        server.handle_error(None, None)
+        server.rest.handle_error(None, None)
     assert "A connection failed. LookupError: 'one\\nFORGED'" in caplog.text
 
 
@@ -149,8 +149,8 @@ def test_what_a_client_sends_reaches_neither_stderr_nor_log(server, capfd, caplo
 def test_a_body_that_comes_drop_by_drop_is_given_up(server, monkeypatch):
     """Every drop comes well within the time-out; all of them together do not."""
     head = b"POST /v1/models/toy:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n"
-    monkeypatch.setattr(rest_handler.RestHandler, "timeout", 1.0)
-    with socket.create_connection(("127.0.0.1", server.server_port), timeout=0.05) as connection:
+    monkeypatch.setattr(server.rest, "limits", rest_server.RestLimits(timeout_s=1.0))
+    with toy_server.connect(server, 0.05) as connection:
         connection.sendall(head)
         for count in range(1000):  # noqa: B007
             try:
@@ -166,40 +166,20 @@ def test_a_body_that_comes_drop_by_drop_is_given_up(server, monkeypatch):
 
 
 def test_a_refused_body_is_not_awaited_for_ever(server, monkeypatch):
-    monkeypatch.setattr(rest_handler.RestHandler, "timeout", 0.5)
-    with socket.create_connection(("127.0.0.1", server.server_port), timeout=20) as connection:
+    monkeypatch.setattr(server.rest, "limits", rest_server.RestLimits(200_000, timeout_s=0.5))
+    with toy_server.connect(server, 20) as connection:
         connection.sendall(b"POST /v1/models/toy:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 900000\r\n\r\n")
         assert connection.recv(1000).startswith(b"HTTP/1.1 413")
 
 
-class _SlowModel:
-    """Answers when it is allowed to."""
-
-    name, version = "toy", 1
-
-    def __init__(self):
-        self.asked, self.allowed = threading.Event(), threading.Event()
-
-    def input_specs(self, _):
-        return {"text": tf.TensorSpec([None], tf.string)}
-
-    def predict(self, _, arrays):
-        self.asked.set()
-        assert self.allowed.wait(60)
-        return {"echo": arrays["text"]}
-
-    def status(self):
-        return {}
-
-
 @pytest.fixture
-def slow(monkeypatch):
-    """A slow model, its server, `stop` to begin the shutdown, and the future of the shutdown's end."""
-    monkeypatch.setattr(rest_handler.RestHandler, "timeout", 300)  # so that an idle connection does not end by itself
-    model, stop, started = _SlowModel(), threading.Event(), queue.Queue()
+def slow(tmp_path):
+    """A slow version, its server, `stop` to begin the shutdown, and the future of the shutdown's end."""
+    model, stop, started = toy_server.SlowServable(), threading.Event(), queue.Queue()
+    base_path = toy_server.empty_version(tmp_path)
 
     def serve(drain_timeout: float) -> None:
-        with toy_server.serving(model, drain_timeout=drain_timeout) as server:
+        with toy_server.serving(model, base_path, drain_timeout=drain_timeout) as server:
             started.put(server)
             stop.wait(120)
 

@@ -12,12 +12,10 @@ import pytest
 import tensorflow as tf
 from toy_classifier import LABELS, SEQUENCE_LENGTH, VOCABULARY, assets, classifier
 
-from export import run as export_run
-from export import saved_model, serving, verify
-from export.probes import classifier_probes
+from export import inputs, saved_model, verify
+from export.heads.classification import Classification
 from keras_bert import BertPreprocessor, BertTokenizer
 from keras_bert.errors import InputError
-from tasks.glue.model import save_classifier
 
 
 def _listing(directory: str) -> list[str]:
@@ -35,7 +33,7 @@ def exported(tmp_path_factory):
     for num_texts in (1, 2):
         model = classifier()
         written = saved_model.export_model(
-            model, preprocessor, str(root / f"base{num_texts}"), labels=LABELS, num_texts=num_texts
+            model, preprocessor, str(root / f"base{num_texts}"), labels=LABELS, num_texts=num_texts, with_cc="off"
         )
         moved = str(root / f"moved{num_texts}")
         shutil.move(written, moved)
@@ -53,7 +51,7 @@ def loaded(exported):
 @pytest.mark.parametrize("num_texts", [1, 2])
 def test_a_moved_directory_answers_alike_in_a_fresh_process(exported, num_texts):
     model, preprocessor, directory = exported[num_texts]
-    probes = classifier_probes(model, preprocessor, LABELS, num_texts)
+    probes = Classification(model, preprocessor, LABELS, num_texts).probes(model)
     for probe, answer in zip(probes, verify.fresh_answers(directory, probes), strict=True):
         assert set(answer) == set(probe.outputs)
         for name, expected in probe.outputs.items():
@@ -66,7 +64,7 @@ def test_a_moved_directory_answers_alike_in_a_fresh_process(exported, num_texts)
 def test_probes_tell_models_apart(exported):
     """The comparison has teeth: another model's answers are far from the allowed difference."""
     _, preprocessor, directory = exported[1]
-    probes = classifier_probes(classifier(seed=2), preprocessor, LABELS, 1)
+    probes = Classification(classifier(), preprocessor, LABELS).probes(classifier(seed=2))
     with pytest.raises(verify.VerificationError, match="differs by"):
         verify.verify(directory, probes, verify.stored_weight_bytes(directory))
 
@@ -173,28 +171,26 @@ def test_nothing_padded_and_nothing_foreign_in_the_graph(exported):
 
 def test_the_served_backbone_computes_real_tokens_only(monkeypatch, tmp_path):
     served = []
-    functions = serving.classifier_functions
-    monkeypatch.setattr(
-        serving, "classifier_functions", lambda model, *rest: served.append(model) or functions(model, *rest)
-    )
+    functions = Classification.functions
+    monkeypatch.setattr(Classification, "functions", lambda head, model: served.append(model) or functions(head, model))
     monkeypatch.setattr(verify, "fresh_answers", lambda _, probes: [probe.outputs for probe in probes])
     model = classifier()
-    saved_model.export_model(model, assets(), str(tmp_path), labels=LABELS)
-    assert serving.find_backbone(served[0]).layout == "unpadded"
-    assert serving.find_backbone(model).layout == "rectangular"
+    saved_model.export_model(model, assets(), str(tmp_path), labels=LABELS, with_cc="off")
+    assert inputs.find_backbone(served[0]).layout == "unpadded"
+    assert inputs.find_backbone(model).layout == "rectangular"
 
 
 def test_a_backbone_is_found_by_its_class_not_by_its_name():
     renamed = keras.Model(
         inner := keras.Input([3]), keras.layers.Dense(2, name="BertBackbone")(inner), name="BertBackbone"
     )
-    assert serving.find_backbone(renamed) is None
+    assert inputs.find_backbone(renamed) is None
     with pytest.raises(ValueError, match="must hold a BertBackbone, to be given the layout 'unpadded'"):
         saved_model.rebuild(renamed, layout="unpadded")
     assert saved_model.rebuild(renamed).count_params() == 8
     model = classifier()
     nested = keras.Model(model.input, keras.layers.Dense(2)(model(model.input)))
-    assert serving.find_backbone(saved_model.rebuild(nested, layout="unpadded")).layout == "unpadded"
+    assert inputs.find_backbone(saved_model.rebuild(nested, layout="unpadded")).layout == "unpadded"
 
 
 # === Precision ===
@@ -203,7 +199,7 @@ def test_a_backbone_is_found_by_its_class_not_by_its_name():
 def test_a_mixed_precision_model_is_served_in_float32(tmp_path):
     model = classifier(dtype="mixed_bfloat16")
     preprocessor = assets()
-    directory = saved_model.export_model(model, preprocessor, str(tmp_path), labels=LABELS)
+    directory = saved_model.export_model(model, preprocessor, str(tmp_path), labels=LABELS, with_cc="off")
     meta_graph = verify.read_meta_graph(directory)
     nodes = [*meta_graph.graph_def.node, *(n for f in meta_graph.graph_def.library.function for n in f.node_def)]
     halves = {tf.bfloat16.as_datatype_enum, tf.float16.as_datatype_enum}
@@ -223,7 +219,9 @@ def quick(monkeypatch):
     monkeypatch.setattr(verify, "fresh_answers", lambda _, probes: [probe.outputs for probe in probes])
     preprocessor = assets()
     model = classifier()
-    return lambda base, **settings: saved_model.export_model(model, preprocessor, str(base), labels=LABELS, **settings)
+    return lambda base, **settings: saved_model.export_model(
+        model, preprocessor, str(base), labels=LABELS, with_cc="off", **settings
+    )
 
 
 def test_versions_count_up_and_are_never_replaced(tmp_path, quick):
@@ -304,6 +302,7 @@ def test_an_interrupted_export_leaves_nothing(tmp_path, quick, monkeypatch):
         ({"labels": ["a", "b", "a"]}, "at least two different names"),
         ({"num_texts": 3}, "`num_texts` must be 1 or 2. Received: num_texts=3"),
         ({"version": -1}, "must not be negative"),
+        ({"task": "translation"}, "`task` must be one of classification, regression"),
         ({"version": 2**63}, "must not be negative, and fit an int64"),
     ],
 )
@@ -317,45 +316,6 @@ def test_a_base_path_that_cannot_be_written(tmp_path, quick):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot be created"):
         quick(tmp_path / "file")
-
-
-# === The command ===
-
-
-def test_bert_export_tells_what_it_did_and_how_to_go_on(tmp_path, quick):
-    del quick  # for its stand-in of the fresh process
-    model_dir = str(tmp_path / "model")
-    save_classifier(model_dir, classifier(), BertTokenizer(VOCABULARY), LABELS, SEQUENCE_LENGTH, 1)
-    base = str(tmp_path / "mood")
-    text = export_run.export(model_dir, base)
-    for part in (f"exported: {base}/1", "serving_default", "docker run", "bert-serve --model_name=mood", "curl -d"):
-        assert part in text
-    readme = (tmp_path / "mood" / "README.md").read_text(encoding="utf-8")
-    for part in (*LABELS, "/v1/models/mood:predict", f"source={base},target=/models/mood", "was not run"):
-        assert part in readme
-    assert _listing(base) == ["1", "README.md"]
-    with pytest.raises(InputError, match="this version exists"):
-        export_run.export(model_dir, base, version=1)
-
-
-def test_a_name_that_needs_quoting_is_quoted_in_the_commands(tmp_path, quick):
-    del quick
-    model_dir = str(tmp_path / "model")
-    save_classifier(model_dir, classifier(), BertTokenizer(VOCABULARY), LABELS, SEQUENCE_LENGTH, 1)
-    text = export_run.export(model_dir, str(tmp_path / "größe#1"))
-    assert "http://127.0.0.1:8501/v1/models/gr%C3%B6%C3%9Fe%231:predict" in text
-
-
-@pytest.mark.parametrize("name", ["a b", "a:b"])
-def test_bert_export_to_a_path_that_is_no_name_for_a_model(tmp_path, name):
-    with pytest.raises(InputError, match="cannot be a model's name.*--export_dir"):
-        export_run.export(str(tmp_path / "nowhere"), str(tmp_path / name))
-    assert not os.path.exists(tmp_path / name)
-
-
-def test_bert_export_of_a_missing_model(tmp_path):
-    with pytest.raises(InputError, match="nowhere"):
-        export_run.export(str(tmp_path / "nowhere"), str(tmp_path / "base"))
 
 
 def test_without_tensorflow_text_nothing_is_begun(tmp_path, monkeypatch):

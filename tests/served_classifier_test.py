@@ -1,17 +1,14 @@
 """A classifier exported for real and asked over HTTP: every signature, hostile texts, ids that no embedding has."""
 
 import base64
-import http.client
-import json
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import toy_server
 
-from export import rest_server, saved_model, serving, verify
-from export.base_path import newest_version
-from export.served_model import ServedModel
+from export import inputs, saved_model, verify
 from keras_bert import BertBackbone, BertPreprocessor, BertTokenizer
 from tasks.glue.model import build_classifier
 
@@ -46,23 +43,17 @@ def preprocessor() -> BertPreprocessor:
 @pytest.fixture(scope="module")
 def directory(classifier, preprocessor, tmp_path_factory) -> str:
     base = tmp_path_factory.mktemp("served") / "pets"
-    return saved_model.export_model(classifier, preprocessor, str(base), labels=LABELS)
+    return saved_model.export_model(classifier, preprocessor, str(base), labels=LABELS, with_cc="off")
 
 
 @pytest.fixture(scope="module")
 def ask(directory):
     """Sends a request body to `:predict`, or to another verb; returns status and answer."""
-    version, path = newest_version(directory.rpartition("/")[0])
-    model = ServedModel(path, "pets", version)
-    with rest_server.running(rest_server.open_server(model, "127.0.0.1", 0, 4 * 2**20)) as server:
+    base_path = directory.rpartition("/")[0]
+    with toy_server.running(base_path, name="pets", max_request_megabytes=4) as server:
 
         def send(body: dict, verb: str = "predict") -> tuple[int, dict]:
-            connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
-            connection.request("POST", f"/v1/models/pets:{verb}", json.dumps(body))
-            response = connection.getresponse()
-            answer = response.status, json.loads(response.read())
-            connection.close()
-            return answer
+            return toy_server.ask(server, "POST", f"/v1/models/pets:{verb}", body)
 
         yield send
 
@@ -179,6 +170,6 @@ def test_the_checks_are_ops_that_tensorflow_serving_has(directory):
 
 
 def test_the_checks_take_their_sizes_from_the_backbone(classifier):
-    backbone = serving.find_backbone(classifier)
+    backbone = inputs.find_backbone(classifier)
     sizes = (backbone.vocabulary_size, backbone.num_segments, backbone.max_sequence_length)
     assert sizes == (V, SEGMENTS, LONGEST)

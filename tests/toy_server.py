@@ -1,17 +1,28 @@
 """A served toy model with signatures of every kind that the REST rules tell apart, and ways to ask it."""
 
+import contextlib
 import http.client
 import json
 import os
 import socket
+import subprocess
+import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 
-from export import rest_server
-from export.base_path import newest_version
-from export.served_model import ServedModel
+from export import rest_routes, rest_server
+from export.admission import Admission
+from export.model_config import ModelSettings
+from export.model_manager import ModelManager
+from export.monitoring import Metrics
+from export.served_model import Signature
+from export.server import running_server
+from export.server_settings import Settings
+
+REPOSITORY = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def _save_versions(base: str, versions: tuple[int, ...]) -> None:
@@ -72,27 +83,65 @@ def saved(directory) -> str:
     return base
 
 
-def running(base_path: str):
-    """Serves the newest version while its `with` block runs; gives the server."""
-    version, directory = newest_version(base_path)
-    return serving(ServedModel(directory, "toy", version))
+def running(base_path: str, *, batching=None, name: str = "toy", **settings):
+    """Serves the newest version while its `with` block runs; gives the server, with free ports."""
+    settings = Settings(**{"rest_api_port": 0, "port": -1, "max_request_megabytes": 1, **settings})
+    return running_server([ModelSettings(name, base_path)], settings, batching)
 
 
-def serving(model, **settings):
-    """Serves a loaded model, or what stands for one."""
-    server = rest_server.open_server(model, "127.0.0.1", 0, max_request_bytes=200_000)
-    return rest_server.running(server, **settings)
+def serving(servable, base_path: str, **settings):
+    """Serves what stands for a loaded version, under the name of a model that is there."""
+    metrics = Metrics()
+    manager = ModelManager(lambda *_: servable)
+    manager.apply([ModelSettings("toy", base_path)])
+    admission = Admission(100, 100 * 2**20, metrics)
+    limits = rest_server.RestLimits(timeout_s=300)  # so that an idle connection does not end by itself
+    rest = rest_server.open_server(rest_routes.RestRoutes(manager, metrics), admission, "127.0.0.1", 0, limits)
+    return rest_server.running(rest, **settings)
+
+
+class SlowServable:
+    """Stands for a loaded version: echoes texts, as soon as it is allowed to."""
+
+    name, version = "toy", 1
+
+    def __init__(self, version: int = 1):
+        self.version = version
+        self.asked, self.allowed = threading.Event(), threading.Event()
+
+    def signature(self, _) -> Signature:
+        """One input, one output."""
+        specs = [{name: tf.TensorSpec([None], tf.string)} for name in ("text", "echo")]
+        return Signature(*specs, "tensorflow/serving/predict")
+
+    def run(self, _, arrays, *__) -> dict:
+        """Waits, and echoes."""
+        self.asked.set()
+        assert self.allowed.wait(60)
+        return {"echo": arrays["text"]}
+
+
+def empty_version(directory) -> str:
+    """A base path whose one version holds nothing but what a look at it finds."""
+    (directory / "toy" / "1").mkdir(parents=True)
+    (directory / "toy" / "1" / "saved_model.pb").write_bytes(b"")
+    return str(directory / "toy")
+
+
+def _port(server) -> int:
+    return getattr(server, "rest", server).server_port
 
 
 def ask(server, method: str, path: str, body=None) -> tuple[int, object]:
     """Status and document of the answer; `body` is bytes, or a document."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", _port(server), timeout=30)
     try:
         raw = body if isinstance(body, bytes | type(None)) else json.dumps(body).encode()
         connection.request(method, path, raw)
         response = connection.getresponse()
         assert response.headers["Content-Type"] == "application/json"
-        return response.status, json.loads(response.read())
+        body = response.read()
+        return response.status, json.loads(body) if method != "HEAD" else body
     finally:
         connection.close()
 
@@ -102,9 +151,9 @@ def predict(server, body) -> tuple[int, object]:
     return ask(server, "POST", "/v1/models/toy:predict", body)
 
 
-def connect(server) -> socket.socket:
+def connect(server, timeout: float = 30) -> socket.socket:
     """A connection of one's own."""
-    return socket.create_connection(("127.0.0.1", server.server_port), timeout=30)
+    return socket.create_connection(("127.0.0.1", _port(server)), timeout=timeout)
 
 
 def request(body: dict) -> bytes:
@@ -135,3 +184,20 @@ def until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+@contextlib.contextmanager
+def run_command(*command: str, seconds: float = 120) -> Iterator[subprocess.Popen]:
+    """Runs a command in the repository; a timer ends it, so that no read waits for ever."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    # Without the tests' own log level, so that the command's counts.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TF_CPP")}
+    process = subprocess.Popen([sys.executable, *command], cwd=REPOSITORY, text=True, env=environment, **pipes)
+    timer = threading.Timer(seconds, process.kill)
+    timer.start()
+    try:
+        yield process
+    finally:
+        timer.cancel()
+        process.kill()
+        process.communicate()

@@ -1,6 +1,7 @@
 """verify: each trap of serving, built on purpose, is found; the good model passes."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -57,9 +58,9 @@ def test_every_wrong_answer_is_found(good, tmp_path):
         verify.verify(good, probes, weight_bytes=8)
     message = str(caught.value)
     for part in (
-        "probe 0 (serving_default), y: differs by 1.00e-01, allowed 1e-05",
+        "probe 0 (serving_default), y: differs by 1.96e-02, allowed 1e-05",
         "probe 1 (serving_default), y: differs by nan",
-        "probe 2 (serving_default), y: differs by inf",
+        "probe 2 (serving_default), y: has the shape (2,), expected (1,)",
         "probe 3 (serving_default) gives ['y'], expected ['z']",
     ):
         assert part in message
@@ -71,7 +72,9 @@ def test_strings_are_compared_except_where_rounding_decides(tmp_path):
     texts = np.array([b"a", b"b"], object)
     wrong = Probe("serving_default", {"text": texts}, {"upper": np.array([b"A", b"C"], object)})
     undecided = wrong._replace(undecided=np.array([False, True]))
-    with pytest.raises(verify.VerificationError, match="probe 0 .*upper: differs by inf") as caught:
+    with pytest.raises(
+        verify.VerificationError, match="upper: 1 of 2 rows differ, the first where b'B' stands"
+    ) as caught:
         verify.verify(directory, [wrong, undecided], weight_bytes=0)
     assert "probe 1" not in str(caught.value)
 
@@ -162,9 +165,43 @@ def test_weights_stored_twice_are_found(tmp_path):
 
 
 def test_weights_inside_the_graph_as_constants_are_found(tmp_path):
-    directory = _save(tmp_path, lambda x: {"y": x * tf.constant([2.0])}, [NUMBER])
-    with pytest.raises(verify.VerificationError, match="0 bytes of weights are stored, 4 expected"):
+    weights = np.random.default_rng(0).normal(size=30_000).astype(np.float32)
+    directory = _save(tmp_path, lambda x: {"y": x * tf.constant(weights)[0]}, [NUMBER])
+    with pytest.raises(verify.VerificationError) as caught:
         verify.verify(directory, [], weight_bytes=4)
+    assert "0 bytes of weights are stored, 4 expected" in str(caught.value)
+    assert re.search(r"holds 1200\d\d bytes of floating-point constants", str(caught.value))
+
+
+# === Comparing ===
+
+
+def _compared(expected, answer, undecided=None) -> str:
+    probe = Probe("s", {}, {"y": np.array(expected)}, None if undecided is None else np.array(undecided))
+    try:
+        return str(verify._compare("served", "", [probe], [{"y": np.array(answer)}]))
+    except verify.VerificationError as error:
+        return str(error).partition("(s), ")[2]
+
+
+@pytest.mark.parametrize(
+    ("expected", "answer", "undecided", "message"),
+    [
+        (np.float32([100.0]), np.float32([100.0009]), None, "9.0"),  # of large numbers the relative difference
+        (np.float32([100.0]), np.float32([100.002]), None, "y: differs by 2.00e-05, allowed 1e-05"),
+        (np.float32([0.1]), np.float32([0.10002]), None, "y: differs by 2.00e-05"),
+        (np.float32([0.1]), np.float32([np.inf]), None, "y: differs by inf"),
+        (np.int32([3, -1]), np.int32([3, 4]), None, "y: 1 of 2 rows differ, the first where np.int32(4) stands for"),
+        (np.int32([[3, 3], [1, 1]]), np.int32([[3, 3], [1, 2]]), [False, True], "0.0"),
+        (np.int32([[3, 3], [1, 1]]), np.int32([[3, 0], [1, 2]]), [False, True], "y: 1 of 1 rows differ"),
+        (np.int32([3]), np.int64([3]), None, "y: is int64, expected int32"),
+        (np.array([b"a"], object), np.array([b"b"], object), [True], "0.0"),
+        (np.zeros([0, 2], np.int32), np.zeros([0, 2], np.int32), None, "0.0"),
+        (np.zeros([0, 2], np.float32), np.zeros([0, 3], np.float32), None, "y: has the shape (0, 3), expected (0, 2)"),
+    ],
+)
+def test_how_answers_are_compared(expected, answer, undecided, message):
+    assert _compared(expected, answer, undecided).startswith(message)
 
 
 # === Rules of signatures ===

@@ -1,7 +1,7 @@
 """What a head is: a trained model of one task with all that its served graph needs.
 
-A head knows its task and nothing of directories: `export.saved_model.export_head` rebuilds its model for serving, writes
-what `functions` traces, and asks what `probes` knows the answers of before anything is published.
+A head knows its task: `export.saved_model.export_head` rebuilds its model for serving, writes what `functions` traces,
+and asks what `probes` knows the answers of before anything is published.
 """
 
 import abc
@@ -10,7 +10,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from export.inputs import find_backbone
 from export.verify import Probe
+from keras_bert.errors import InputError
 from keras_bert.preprocessor import BertPreprocessor
 
 
@@ -19,15 +21,41 @@ class Head(abc.ABC):
 
     Attributes:
         task: class attribute, the name by which `task.json` and the exported `model.json` know the task.
+        settings: class attribute, names of the keyword arguments that `load` takes beside `sequence_length`: each is a
+            flag of `bert-export` too.
         model: as loaded, of any float type; the task's inputs to its outputs, with a BertBackbone inside.
         preprocessor: tokenizer and `sequence_length`; the graph pads to the batch's longest whatever it does.
+
+    Raises:
+        InputError: the model has fewer positions than `sequence_length`.
     """
 
     task: str
+    settings: tuple[str, ...] = ()
 
     def __init__(self, model: keras.Model, preprocessor: BertPreprocessor):
+        backbone = find_backbone(model)
+        longest = getattr(backbone, "max_sequence_length", preprocessor.sequence_length)
+        if preprocessor.sequence_length > longest:
+            raise InputError(
+                f"A sequence length of {preprocessor.sequence_length}: the model has positions for {longest} tokens. "
+                "Give --max_seq_length at most that many."
+            )
         self.model = model
         self.preprocessor = preprocessor
+
+    @classmethod
+    @abc.abstractmethod
+    def load(cls, directory: str, **settings) -> "Head":
+        """Reads a trained model.
+
+        Args:
+            directory: what the task's command wrote; where the task needs no training of its own, any preset.
+            **settings: some of `cls.settings` and `sequence_length`, to be taken instead of what the directory says.
+
+        Raises:
+            InputError: a file is missing or damaged, or the directory is of another task.
+        """
 
     @abc.abstractmethod
     def functions(self, model: keras.Model) -> dict[str, tf.types.experimental.ConcreteFunction]:

@@ -69,7 +69,7 @@ def make_windows(
     doc_stride: int = 128,
     max_query_length: int = 64,
     with_answers: bool,
-    description: str = "make windows",
+    description: str | None = "make windows",
 ) -> Windows:
     """Tokenizes questions and contexts, and cuts them into windows, showing a progress bar.
 
@@ -83,7 +83,7 @@ def make_windows(
         doc_stride: tokens of the context between the starts of two windows.
         max_query_length: tokens of a question at most; what is over is cut off.
         with_answers: whether to make labels, for training; the first answer that stands where the file says counts.
-        description: the progress bar's title.
+        description: the progress bar's title; None: no bar.
 
     Raises:
         InputError: `max_seq_length` leaves no room for the context beside the longest question.
@@ -100,7 +100,7 @@ def make_windows(
         raise ValueError(f"`doc_stride` must be at least 1. Received: doc_stride={doc_stride}")
     tokenizer = PythonBertTokenizer(list(tokenizer.vocabulary), tokenizer.lowercase)
     planner = _Planner(tokenizer, max_seq_length, doc_stride, max_query_length, with_answers)
-    progress = tqdm(questions, desc=description, unit="question", mininterval=0.5)
+    progress = tqdm(questions, desc=description, unit="question", mininterval=0.5, disable=description is None)
     return _fill(list(map(planner.plan, progress)), tokenizer, with_answers)
 
 

@@ -1,0 +1,89 @@
+"""Bounds on what the server holds at once, over both protocols: requests, and bytes of request bodies."""
+
+import contextlib
+import threading
+from collections.abc import Iterator
+
+from export.monitoring import Metrics
+from export.serving_error import ServingError
+
+
+class Admission:
+    """Lets in what fits and refuses the rest at once: a queue that only grows helps nobody.
+
+    Args:
+        max_requests: how many requests may be in progress.
+        max_bytes: how many bytes of their bodies may be held.
+        metrics: where refusals are counted.
+    """
+
+    def __init__(self, max_requests: int, max_bytes: int, metrics: Metrics):
+        self.max_requests = max_requests
+        self.max_bytes = max_bytes
+        self._metrics = metrics
+        self._lock = threading.Lock()
+        self._requests = 0
+        self._bytes = 0
+        metrics.add_gauge("bert_serve_requests_in_progress", (), lambda: self._requests)
+        metrics.add_gauge("bert_serve_body_bytes", (), lambda: self._bytes)
+
+    @property
+    def in_progress(self) -> int:
+        """How many requests are in progress."""
+        return self._requests
+
+    @contextlib.contextmanager
+    def request(self) -> Iterator[None]:
+        """Counts the block as a request in progress.
+
+        Raises:
+            ServingError: (RESOURCE_EXHAUSTED) there are as many as allowed.
+        """
+        with self._lock:
+            is_full = self._requests >= self.max_requests
+            self._requests += not is_full
+        if is_full:
+            self._metrics.refused.add(("requests",))
+            raise ServingError(
+                "RESOURCE_EXHAUSTED", f"The server is full: {self.max_requests} requests are in progress. Try again."
+            )
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._requests -= 1
+
+    @contextlib.contextmanager
+    def body(self) -> Iterator["BodyBudget"]:
+        """Gives what a request's body is counted with while it is read and held."""
+        budget = BodyBudget(self)
+        try:
+            yield budget
+        finally:
+            self._hold(-budget.held)
+
+    def _hold(self, amount: int) -> bool:
+        with self._lock:
+            if amount > 0 and self._bytes + amount > self.max_bytes:
+                return False
+            self._bytes += amount
+            return True
+
+
+class BodyBudget:
+    """The share of one request's body; see `Admission.body`."""
+
+    def __init__(self, admission: Admission):
+        self._admission = admission
+        self.held = 0
+
+    def take(self, amount: int) -> None:
+        """Counts `amount` bytes more.
+
+        Raises:
+            ServingError: (RESOURCE_EXHAUSTED) all requests together would hold more than is allowed.
+        """
+        if not self._admission._hold(amount):
+            self._admission._metrics.refused.add(("bytes",))
+            raise ServingError("RESOURCE_EXHAUSTED", "The server is full: it holds too many large requests. Try again.")
+        self.held += amount

@@ -1,0 +1,273 @@
+"""Requests joined along dimension 0 into batches, run together, and taken apart again.
+
+Strings are joined as they are. Numbers are joined only where their shapes agree but for dimension 0: they are never
+padded, since nobody here knows what with. Each request gets exactly its rows back, and one that the graph refuses fails
+alone.
+
+Threads of one `BatchScheduler` serve the `Batcher`s of all models. While all of them are busy requests gather, so that
+batches grow with the load; `batch_timeout_micros` has a free thread wait for more.
+"""
+
+import contextlib
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from export.batching_parameters import BatchingParameters
+from export.monitoring import Metrics
+from export.serving_error import ServingError
+
+Arrays = Mapping[str, np.ndarray]
+
+
+class _Key(NamedTuple):
+    """What two requests must share to be joined."""
+
+    batcher: "Batcher"
+    signature_name: str
+    inputs: tuple[tuple[str, tuple[int, ...], str], ...]  # name, shape but for dimension 0, type
+
+
+class _Queue:
+    """Tasks that can be joined, in the order in which they came, and their rows together."""
+
+    def __init__(self):
+        self.tasks: deque[_Task] = deque()
+        self.rows = 0
+
+    def append(self, task: "_Task") -> None:
+        self.tasks.append(task)
+        self.rows += task.size
+
+    def take(self, max_rows: int) -> list["_Task"]:
+        """The first tasks, of `max_rows` together at most, but at least one."""
+        taken, rows = [], 0
+        while self.tasks and (not taken or rows + self.tasks[0].size <= max_rows):
+            taken.append(self.tasks.popleft())
+            rows += taken[-1].size
+        self.rows -= rows
+        return taken
+
+
+class _Task:
+    """One request that waits for its batch."""
+
+    def __init__(self, arrays: Arrays, size: int, deadline: float | None):
+        self.arrays = arrays
+        self.size = size
+        self.deadline = deadline
+        self.enqueued = time.monotonic()
+        self.outputs: dict[str, np.ndarray] | None = None
+        self.error: Exception | None = None
+        self._done = threading.Event()
+
+    def wait(self) -> dict[str, np.ndarray]:
+        """The answer, once it is there."""
+        left = None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
+        if not self._done.wait(left):
+            raise _too_late()
+        if self.error is not None:
+            raise self.error
+        return self.outputs
+
+    def settle(self, attempt: Callable[[], dict[str, np.ndarray]]) -> None:
+        """Takes the answer, or the error, that `attempt` gives."""
+        try:
+            self.outputs = attempt()
+        except Exception as error:  # it belongs to the request, and is raised where that waits
+            self.error = error
+        self._done.set()
+
+
+def _too_late() -> ServingError:
+    return ServingError("DEADLINE_EXCEEDED", "The request's deadline passed before it was answered.")
+
+
+class BatchScheduler:
+    """Threads that form and run batches, for all models.
+
+    Args:
+        num_threads: how many batches run at once.
+    """
+
+    def __init__(self, num_threads: int):
+        self._changed = threading.Condition()
+        self._queues: OrderedDict[_Key, _Queue] = OrderedDict()  # none is empty; the first is next in turn
+        self._is_closed = False
+        self._threads = [
+            threading.Thread(target=self._work, name=f"batch-{number}", daemon=True) for number in range(num_threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, key: _Key, task: _Task) -> None:
+        """Has a task wait for its batch.
+
+        Raises:
+            ServingError: (UNAVAILABLE) the queue is full.
+        """
+        parameters = key.batcher.parameters
+        with self._changed:
+            queue = self._queues.get(key) or _Queue()
+            if queue.rows + task.size > parameters.max_batch_size * parameters.max_enqueued_batches:
+                key.batcher.metrics.refused.add(("batches",))
+                raise ServingError(
+                    "UNAVAILABLE",
+                    "The batch scheduling queue to which this task was submitted is full; "
+                    f"max_enqueued_batches is {parameters.max_enqueued_batches}. Try again.",
+                )
+            queue.append(task)
+            # A queue that neither begins nor becomes full changes nothing for a thread that sleeps.
+            if key not in self._queues or queue.rows >= parameters.max_batch_size:
+                self._changed.notify()
+            self._queues[key] = queue
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Ends the threads once everything that waits is answered; gives them up after `timeout` seconds."""
+        end = time.monotonic() + timeout
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join(max(0.0, end - time.monotonic()))
+
+    def _work(self) -> None:
+        while (batch := self._next_batch()) is not None:
+            key, tasks = batch
+            key.batcher.execute(key.signature_name, tasks)
+
+    def _next_batch(self) -> tuple[_Key, list[_Task]] | None:
+        """Waits for a batch to be due; None after `close`."""
+        with self._changed:
+            while True:
+                now = time.monotonic()
+                soonest = None
+                for key, queue in self._queues.items():
+                    due = 0.0 if self._is_closed else self._due(key, queue)
+                    if due <= now:
+                        return key, self._take(key, queue)
+                    soonest = due if soonest is None else min(soonest, due)
+                if self._is_closed:
+                    return None
+                self._changed.wait(None if soonest is None else soonest - now)
+
+    @staticmethod
+    def _due(key: _Key, queue: _Queue) -> float:
+        parameters = key.batcher.parameters
+        if queue.rows >= parameters.max_batch_size:
+            return 0.0
+        return queue.tasks[0].enqueued + parameters.batch_timeout_micros / 1e6
+
+    def _take(self, key: _Key, queue: _Queue) -> list[_Task]:
+        tasks = queue.take(key.batcher.parameters.max_batch_size)
+        if queue.tasks:
+            self._queues.move_to_end(key)
+        else:
+            del self._queues[key]
+        if self._queues:  # another thread watches over them while this one is busy
+            self._changed.notify()
+        return tasks
+
+
+class Batcher:
+    """Batches for one version of a model.
+
+    Args:
+        run: runs a signature on arrays: `(signature name, arrays) -> arrays`.
+        parameters: how requests are joined.
+        scheduler: whose threads run the batches.
+        model_name: label of the figures.
+        metrics: where they are counted.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[str, Arrays], dict[str, np.ndarray]],
+        parameters: BatchingParameters,
+        scheduler: BatchScheduler,
+        model_name: str,
+        metrics: Metrics,
+    ):
+        self.parameters = parameters
+        self.metrics = metrics
+        self._run = run
+        self._scheduler = scheduler
+        self._labels = (model_name,)
+
+    def run(self, signature_name: str, arrays: Arrays, deadline: float | None) -> dict[str, np.ndarray]:
+        """Runs a request within a batch. Its signature must be batchable; see `Signature.is_batchable`.
+
+        Args:
+            deadline: time of `time.monotonic` at which the answer is no longer wanted, or None.
+
+        Raises:
+            ServingError: as `run` raises it; the queue is full; the deadline passed; the request is too large.
+        """
+        sizes = {array.shape[0] for array in arrays.values()}
+        if len(sizes) != 1 or sizes == {0}:
+            return self._run(signature_name, arrays)  # the graph knows what to say to that
+        (size,) = sizes
+        if size > self.parameters.max_batch_size:
+            if self.parameters.enable_large_batch_splitting:
+                return self._run(signature_name, arrays)
+            raise ServingError(
+                "INVALID_ARGUMENT",
+                f"Task size {size} is larger than maximum input batch size {self.parameters.max_batch_size}",
+            )
+        self.metrics.input_batch_size.record(size, self._labels)
+        shapes = tuple((name, array.shape[1:], array.dtype.str) for name, array in sorted(arrays.items()))
+        task = _Task(arrays, size, deadline)
+        self._scheduler.submit(_Key(self, signature_name, shapes), task)
+        return task.wait()
+
+    def execute(self, signature_name: str, tasks: list[_Task]) -> None:
+        """Answers the tasks of one batch."""
+        now = time.monotonic()
+        wanted: list[_Task] = []
+        for task in tasks:
+            self.metrics.queuing_latency.record((now - task.enqueued) * 1e6)
+            if task.deadline is not None and task.deadline < now:
+                task.settle(_raise_too_late)
+            else:
+                wanted.append(task)
+        if len(wanted) == 1 and not self.parameters.allowed_batch_sizes:
+            wanted[0].settle(lambda: self._run_joined(signature_name, wanted)[0])
+            return
+        answers = None
+        with contextlib.suppress(Exception):  # whose request was it? each alone will tell
+            answers = self._run_joined(signature_name, wanted)
+        for index, task in enumerate(wanted):
+            if answers is not None:
+                task.settle(lambda answer=answers[index]: answer)
+            else:
+                task.settle(lambda arrays=task.arrays: self._run(signature_name, arrays))
+
+    def _run_joined(self, signature_name: str, tasks: list[_Task]) -> list[dict[str, np.ndarray]]:
+        """The answers to several tasks from one run; `ValueError` if its outputs cannot be taken apart."""
+        rows = sum(task.size for task in tasks)
+        padded = next((size for size in self.parameters.allowed_batch_sizes if size >= rows), rows)
+        joined = {}
+        for name, array in tasks[0].arrays.items():
+            # Rows that fill up to an allowed size repeat the first one: what the graph accepted once.
+            filling = [array[:1]] * (padded - rows)
+            pieces = [task.arrays[name] for task in tasks] + filling
+            joined[name] = np.concatenate(pieces) if len(pieces) > 1 else array
+        self.metrics.processed_batch_size.record(padded, self._labels)
+        self.metrics.padding_size.record(padded - rows, self._labels)
+        self.metrics.wrapped_runs.add()
+        outputs = self._run(signature_name, joined)
+        if any(not array.ndim or len(array) != padded for array in outputs.values()):
+            raise ValueError("An output does not have the batch as its first dimension.")
+        answers, start = [], 0
+        for task in tasks:
+            answers.append({name: array[start : start + task.size] for name, array in outputs.items()})
+            start += task.size
+        return answers
+
+
+def _raise_too_late() -> dict[str, np.ndarray]:
+    raise _too_late()

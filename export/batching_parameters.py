@@ -1,0 +1,114 @@
+"""TensorFlow Serving's batching parameters, read from its text format. No TensorFlow here.
+
+The message `BatchingParameters` is not in the package tensorflow-serving-api, so that its fields are declared here;
+their meaning is that of TensorFlow's `SharedBatchScheduler`.
+"""
+
+import functools
+import os
+from typing import NamedTuple
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format, wrappers_pb2
+
+from keras_bert.errors import InputError
+
+PER_MODEL_FILE = "batching_params.pbtxt"
+
+_WRAPPED = {
+    "max_batch_size": (1, "Int64Value"),
+    "batch_timeout_micros": (2, "Int64Value"),
+    "max_enqueued_batches": (3, "Int64Value"),
+    "num_batch_threads": (4, "Int64Value"),
+    "thread_pool_name": (5, "StringValue"),
+    "enable_large_batch_splitting": (8, "BoolValue"),
+    "max_execution_batch_size": (9, "Int64Value"),
+}
+
+
+class BatchingParameters(NamedTuple):
+    """How requests are joined. The defaults are TensorFlow Serving's.
+
+    Attributes:
+        max_batch_size: rows of one batch at most; a request of more is refused, or runs alone where
+            `enable_large_batch_splitting` says so.
+        batch_timeout_micros: how long a batch that is not full waits for more.
+        max_enqueued_batches: how many batches may wait; requests beyond are refused.
+        num_batch_threads: how many batches run at once, of all models together.
+        allowed_batch_sizes: sizes that a batch is filled up to, ascending, the last one `max_batch_size`; or none.
+        enable_large_batch_splitting: see `max_batch_size`.
+    """
+
+    max_batch_size: int = 1000
+    batch_timeout_micros: int = 0
+    max_enqueued_batches: int = 10
+    num_batch_threads: int = os.cpu_count() or 1
+    allowed_batch_sizes: tuple[int, ...] = ()
+    enable_large_batch_splitting: bool = False
+
+
+def read_batching_parameters(path: str) -> BatchingParameters:
+    """Reads a file of TensorFlow Serving's `--batching_parameters_file` or a version's `batching_params.pbtxt`.
+
+    Raises:
+        InputError: it cannot be read, is not that message, or its values contradict each other.
+    """
+    message = _message_class()()
+    try:
+        with open(path, encoding="utf-8") as file:
+            text_format.Parse(file.read(), message)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}). Check the path.") from error
+    except (text_format.ParseError, UnicodeDecodeError) as error:
+        raise InputError(
+            f"{path}: expected TensorFlow Serving's batching parameters, such as max_batch_size {{ value: 32 }}. "
+            f"Received: {' '.join(str(error).split())[:200]}"
+        ) from error
+    given = {name: getattr(message, name).value for name in _WRAPPED if message.HasField(name)}
+    parameters = BatchingParameters(
+        **{name: value for name, value in given.items() if name in BatchingParameters._fields},
+        allowed_batch_sizes=tuple(message.allowed_batch_sizes),
+    )
+    _check(path, parameters, message.pad_variable_length_inputs)
+    return parameters
+
+
+def _check(path: str, parameters: BatchingParameters, pads: bool) -> None:
+    for name, least in (
+        ("max_batch_size", 1),
+        ("batch_timeout_micros", 0),
+        ("max_enqueued_batches", 1),
+        ("num_batch_threads", 1),
+    ):
+        if getattr(parameters, name) < least:
+            raise InputError(f"{path}: expected {name} of at least {least}. Received: {getattr(parameters, name)}")
+    sizes = parameters.allowed_batch_sizes
+    if sizes and (list(sizes) != sorted(set(sizes)) or sizes[0] < 1 or sizes[-1] != parameters.max_batch_size):
+        raise InputError(
+            f"{path}: expected allowed_batch_sizes to ascend to max_batch_size ({parameters.max_batch_size}). "
+            f"Received: {list(sizes)}"
+        )
+    if pads:
+        raise InputError(
+            f"{path}: pad_variable_length_inputs fills with each tensor's first element, which changes the answers to "
+            "token ids. Take it out: requests of different lengths are batched apart, strings together."
+        )
+
+
+@functools.cache
+def _message_class() -> type:
+    kinds = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(
+        name="bert_serve/batching_parameters.proto", package="bert_serve", syntax="proto3"
+    )
+    file.dependency.append(wrappers_pb2.DESCRIPTOR.name)
+    message = file.message_type.add(name="BatchingParameters")
+    for name, (number, wrapper) in _WRAPPED.items():
+        type_name = f".google.protobuf.{wrapper}"
+        label = kinds.LABEL_OPTIONAL
+        message.field.add(name=name, number=number, type=kinds.TYPE_MESSAGE, type_name=type_name, label=label)
+    message.field.add(name="allowed_batch_sizes", number=6, type=kinds.TYPE_INT64, label=kinds.LABEL_REPEATED)
+    message.field.add(name="pad_variable_length_inputs", number=7, type=kinds.TYPE_BOOL, label=kinds.LABEL_OPTIONAL)
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(wrappers_pb2.DESCRIPTOR.serialized_pb)
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("bert_serve.BatchingParameters"))

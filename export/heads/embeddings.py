@@ -1,0 +1,97 @@
+"""Embeddings of texts: the encoder's vectors of a chosen layer, pooled; of any preset or trained model.
+
+Shapes: B batch, S sequence, H hidden.
+"""
+
+import os
+
+import numpy as np
+import tensorflow as tf
+
+from export.heads.sequence import SequenceHead
+from keras_bert import weights
+from keras_bert.backbone import BertBackbone
+from keras_bert.embeddings import weights_follow
+from keras_bert.errors import InputError
+from keras_bert.preprocessor import BertPreprocessor
+from tasks.model_files import MODEL_FILE
+
+
+class Embeddings(SequenceHead):
+    """An encoder that ends at the chosen layer.
+
+    A BERT of fewer layers is what the lower layers of a BERT are (LayerNorm ends each), so that a layer is chosen by
+    building a backbone that has it on top: nothing above is stored or computed.
+
+    Args:
+        model: BertBackbone.
+        preprocessor: tokenizer and longest sequence.
+        has_pooler: whether the pooler was trained on top of this very layer.
+    """
+
+    task = "embeddings"
+    settings = ("layer",)
+
+    def __init__(self, model: BertBackbone, preprocessor: BertPreprocessor, has_pooler: bool = True):
+        super().__init__(model, preprocessor)
+        self.has_pooler = has_pooler
+
+    @classmethod
+    def load(cls, directory: str, sequence_length: int | None = None, layer: int = -1) -> "Embeddings":
+        """See `Head.load`.
+
+        Args:
+            directory: a preset, as in `BertBackbone.from_preset`, or the directory of any task's trained model.
+            sequence_length: None: as many tokens as the encoder has positions for.
+            layer: 1 (the lowest) to the number of layers, or -1 (the last) downwards, counted as `bert-features` does.
+        """
+        model_file = os.path.join(directory, MODEL_FILE)
+        source = model_file if os.path.isfile(model_file) else directory
+        with weights.open_checkpoint(source) as checkpoint:
+            config = checkpoint.config
+            number = _resolve(layer, config.num_layers)
+            with weights_follow():
+                backbone = BertBackbone(**config.replace(num_layers=number).to_dict())
+            left = weights.load_weights_of(backbone, checkpoint)
+        preprocessor = BertPreprocessor.from_preset(directory, sequence_length)
+        if sequence_length is None:
+            preprocessor = BertPreprocessor(preprocessor.tokenizer, config.max_sequence_length)
+        return cls(backbone, preprocessor, has_pooler=number == config.num_layers and not left)
+
+    def answer(self, outputs, encoded):
+        states = tf.cast(outputs["sequence_output"], tf.float32)  # [B, S, H]
+        mask = tf.cast(encoded["padding_mask"], tf.float32)[..., tf.newaxis]
+        mean = tf.reduce_sum(states * mask, axis=1) / tf.maximum(tf.reduce_sum(mask, axis=1), 1.0)
+        pooled = {"pooled": tf.cast(outputs["pooled_output"], tf.float32)} if self.has_pooler else {}
+        return {**pooled, "mean": mean, "cls": states[:, 0]}
+
+    def expected(self, outputs, encoded):
+        states, lengths = outputs["sequence_output"], encoded["padding_mask"].sum(axis=-1)
+        means = [row[:length].mean(axis=0, dtype=np.float64) for row, length in zip(states, lengths, strict=True)]
+        mean = np.array(means, np.float32).reshape(len(states), states.shape[-1])
+        pooled = {"pooled": outputs["pooled_output"]} if self.has_pooler else {}
+        return {**pooled, "mean": mean, "cls": states[:, 0]}, None
+
+    def description(self) -> dict:
+        width = self.model.hidden_dim
+        outputs = {
+            "mean": f"float ({width}): mean of the vectors of all its tokens, [CLS] and [SEP] included",
+            "cls": f"float ({width}): vector of [CLS]",
+        }
+        if self.has_pooler:
+            outputs["pooled"] = f"float ({width}): the pooler's output, tanh(W [CLS] + b)"
+        return self.describe(
+            "Embeddings",
+            f"Turns each text into vectors of {width} numbers, by encoder layer {self.model.num_layers}. "
+            "Not normalized: divide by the Euclidean norm for cosine similarity.",
+            self.signature_texts(outputs),
+            self.instances("A man is playing a guitar.", "Someone plays an instrument."),
+            layer=self.model.num_layers,
+        )
+
+
+def _resolve(layer: int, num_layers: int) -> int:
+    """Turns 1 to L, or -1 to -L, into 1 to L."""
+    if layer == 0 or abs(layer) > num_layers:
+        raise InputError(f"--layer={layer}: expected 1 to {num_layers}, or -1 (the last) to -{num_layers}.")
+    return layer + num_layers + 1 if layer < 0 else layer

@@ -1,0 +1,125 @@
+"""Which models a server serves, which versions, under what labels: TensorFlow Serving's ModelServerConfig.
+
+No TensorFlow here: a wrong configuration is refused before anything is loaded.
+"""
+
+import os
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from google.protobuf import text_format
+from tensorflow_serving.config import model_server_config_pb2
+
+from export import base_path
+from keras_bert.errors import InputError
+
+
+class VersionPolicy(NamedTuple):
+    """Which versions under a base path are served: the `latest` highest, or the `specific` ones, or all (both None)."""
+
+    latest: int | None = 1
+    specific: tuple[int, ...] | None = None
+
+    def choose(self, versions: list[tuple[int, str]]) -> list[tuple[int, str]]:
+        """The ones to serve, out of number and path of each that is there (ascending)."""
+        if self.specific is not None:
+            return [version for version in versions if version[0] in self.specific]
+        return versions if self.latest is None else versions[-self.latest :]
+
+
+class ModelSettings(NamedTuple):
+    """One model to serve.
+
+    Attributes:
+        name: its name in requests.
+        base_path: the directory of its versions.
+        policy: which of them are served.
+        labels: label -> version.
+    """
+
+    name: str
+    base_path: str
+    policy: VersionPolicy = VersionPolicy()
+    labels: Mapping[str, int] = {}
+
+
+def read_model_config(path: str) -> list[ModelSettings]:
+    """Reads a file of TensorFlow Serving's `--model_config_file`.
+
+    A relative base path counts from the file's own directory.
+
+    Raises:
+        InputError: it cannot be read, is no such message, or says what is impossible.
+    """
+    config = model_server_config_pb2.ModelServerConfig()
+    try:
+        with open(path, encoding="utf-8") as file:
+            text_format.Parse(file.read(), config)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}). Check the path.") from error
+    except (text_format.ParseError, UnicodeDecodeError) as error:
+        raise InputError(
+            f"{path}: expected TensorFlow Serving's model_config_list {{ config {{ name: ... base_path: ... }} }}. "
+            f"Received: {' '.join(str(error).split())[:200]}"
+        ) from error
+    return settings_of(config, path, os.path.dirname(os.path.abspath(path)))
+
+
+def settings_of(
+    config: model_server_config_pb2.ModelServerConfig, where: str, directory: str | None = None
+) -> list[ModelSettings]:
+    """The models that a configuration names.
+
+    Args:
+        config: the message.
+        where: what to call it in errors.
+        directory: where relative base paths count from; None: they are refused.
+
+    Raises:
+        InputError: it names no model or one twice, a name that no URL carries, a relative base path where there is
+            nothing to count from, or a policy that serves nothing.
+    """
+    if config.WhichOneof("config") != "model_config_list" or not config.model_config_list.config:
+        raise InputError(f"{where}: expected a model_config_list with at least one config.")
+    models: dict[str, ModelSettings] = {}
+    for model in config.model_config_list.config:
+        base_path.check_model_name(model.name, f"It is a name in {where}: choose another.")
+        if model.name in models:
+            raise InputError(f"{where}: names the model {model.name!r} twice. Expected each once.")
+        if model.model_platform not in ("", "tensorflow"):
+            raise InputError(f"{where}: model_platform of {model.name!r} must be 'tensorflow'.")
+        if not model.base_path or not (os.path.isabs(model.base_path) or directory):
+            raise InputError(
+                f"{where}: expected model {model.name!r} to have an absolute base_path. Received: {model.base_path!r}"
+            )
+        path = os.path.join(directory or "", model.base_path)
+        models[model.name] = ModelSettings(model.name, path, _policy(model, where), dict(model.version_labels))
+    return list(models.values())
+
+
+def _policy(model: model_server_config_pb2.ModelConfig, where: str) -> VersionPolicy:
+    policy = model.model_version_policy
+    choice = policy.WhichOneof("policy_choice")
+    if choice == "all":
+        return VersionPolicy(latest=None)
+    if choice == "specific":
+        if not policy.specific.versions:
+            raise InputError(f"{where}: model {model.name!r} has a specific version policy without versions.")
+        return VersionPolicy(latest=None, specific=tuple(policy.specific.versions))
+    return VersionPolicy(latest=max(1, policy.latest.num_versions))
+
+
+def aspired_versions(settings: ModelSettings) -> list[tuple[int, str]]:
+    """Number and path of each version that is to be served now, ascending.
+
+    Raises:
+        InputError: the base path does not exist, holds no version, or not one that the policy names.
+    """
+    base_path.newest_version(settings.base_path)  # says what is wrong where there is none
+    chosen = settings.policy.choose(base_path.complete_versions(settings.base_path))
+    if not chosen:
+        raise InputError(
+            f"{settings.base_path}: none of the versions {list(settings.policy.specific or ())} of model "
+            f"{settings.name!r} is there. Check its model_version_policy."
+        )
+    return chosen

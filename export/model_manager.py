@@ -1,0 +1,313 @@
+"""The versions of all models: which are loaded, which answers a request, and how one follows another without a gap.
+
+A new version is loaded and warmed up while the old one goes on answering; then the new one takes the requests, and the
+old one is let go when its last request is answered. A version that cannot be loaded changes nothing.
+
+Loading and letting go happen in `apply` and `poll` alone, one at a time; `use` never waits for them.
+"""
+
+import contextlib
+import gc
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from export import base_path
+from export.model_config import ModelSettings, aspired_versions
+from export.servable import Servable
+from export.serving_error import ServingError
+from keras_bert.errors import InputError
+
+# States as in TensorFlow Serving's GetModelStatusResponse.
+LOADING, AVAILABLE, UNLOADING, END = "LOADING", "AVAILABLE", "UNLOADING", "END"
+_MAX_ENDED = 16  # versions that are gone, yet still told about
+
+
+class VersionStatus(NamedTuple):
+    """What a status request tells of one version; `error` is None where nothing went wrong."""
+
+    version: int
+    state: str
+    error: str | None
+
+
+class _Version:
+    """A version that is or was loaded, and how many requests use it."""
+
+    def __init__(self, number: int, directory: str):
+        self.number = number
+        self.directory = directory
+        self.state = LOADING
+        self.error: str | None = None
+        self.servable: Servable | None = None
+        self.users = 0
+        self.fingerprint: list = []  # of the files that could not be loaded
+
+    def end(self, error: str | None = None) -> None:
+        self.state, self.error, self.servable = END, error, None
+
+
+class _Model:
+    """A model's settings and its versions by number."""
+
+    def __init__(self, settings: ModelSettings):
+        self.settings = settings
+        self.versions: dict[int, _Version] = {}
+
+    def available(self) -> list[_Version]:
+        return [version for _, version in sorted(self.versions.items()) if version.state == AVAILABLE]
+
+
+class ModelManager:
+    """Holds the loaded versions of models and gives them out to requests.
+
+    Args:
+        load: loads and warms up a version: `(directory, model name, version) -> Servable`; raises `InputError`.
+        announce: told in one line what is served anew; None: nobody is.
+    """
+
+    def __init__(self, load: Callable[[str, str, int], Servable], announce: Callable[[str], None] | None = None):
+        self._load = load
+        self._announce = announce or (lambda line: None)
+        self._models: dict[str, _Model] = {}
+        self._lock = threading.Lock()  # of everything above; held for moments only
+        self._changing = threading.Lock()  # held while versions are loaded
+        self._has_garbage = False
+
+    # === Requests ===
+
+    @contextlib.contextmanager
+    def use(self, name: str, version: int | None = None, label: str | None = None) -> Iterator[Servable]:
+        """Gives a version that stays loaded for as long as the block runs.
+
+        Args:
+            name: the model.
+            version: one of its versions; None: the highest that is available, or the one of `label`.
+            label: a version's label.
+
+        Raises:
+            ServingError: (NOT_FOUND) no such model or version is available; (INVALID_ARGUMENT) no such label.
+        """
+        with self._lock:
+            record = self._find(name, version, label)
+            record.users += 1
+            servable = record.servable
+        try:
+            yield servable
+        finally:
+            del servable
+            with self._lock:
+                record.users -= 1
+                self._end_unused(record)
+
+    def _find(self, name: str, version: int | None, label: str | None) -> _Version:
+        model = self._models.get(name)
+        if model and label is not None:
+            version = self._version_of(model, label)
+        asked = f"Latest({name[:200]})" if version is None else f"Specific({name[:200]}, {version})"
+        available = {record.number: record for record in model.available()} if model else {}
+        number = max(available, default=None) if version is None else version
+        if number not in available:
+            raise ServingError("NOT_FOUND", f"Servable not found for request: {asked}")
+        return available[number]
+
+    @staticmethod
+    def _version_of(model: _Model, label: str) -> int:
+        if label not in model.settings.labels:
+            raise ServingError("INVALID_ARGUMENT", f"Unrecognized servable version label: {label[:200]}")
+        return model.settings.labels[label]
+
+    def _end_unused(self, record: _Version) -> None:
+        if record.state == UNLOADING and not record.users:
+            record.end()
+            self._has_garbage = True
+
+    def names(self) -> list[str]:
+        """The models, sorted by name."""
+        return sorted(self._models)
+
+    def labels(self, name: str) -> dict[str, int]:
+        """A model's labels; none if it is not served."""
+        model = self._models.get(name)
+        return dict(model.settings.labels) if model else {}
+
+    def states(self) -> list[tuple[str, VersionStatus]]:
+        """Model and status of each version of all models."""
+        with self._lock:
+            return [
+                (name, VersionStatus(record.number, record.state, record.error))
+                for name, model in sorted(self._models.items())
+                for _, record in sorted(model.versions.items())
+            ]
+
+    def status(self, name: str, version: int | None = None, label: str | None = None) -> list[VersionStatus]:
+        """The states of a model's versions, the highest first, or of one of them.
+
+        Raises:
+            ServingError: (NOT_FOUND) no such model or version; (INVALID_ARGUMENT) no such label.
+        """
+        with self._lock:
+            model = self._models.get(name)
+            if not model:
+                raise ServingError("NOT_FOUND", f"Could not find any versions of model {name[:200]}")
+            if label is not None:
+                version = self._version_of(model, label)
+            records = [record for _, record in sorted(model.versions.items(), reverse=True)]
+            if version is not None:
+                records = [record for record in records if record.number == version]
+            if not records:
+                raise ServingError("NOT_FOUND", f"Could not find version {version} of model {name[:200]}")
+            return [VersionStatus(record.number, record.state, record.error) for record in records]
+
+    # === Changes ===
+
+    def apply(self, models: Sequence[ModelSettings]) -> None:
+        """Serves these models, and no others; returns when they are.
+
+        Raises:
+            InputError: a model has no version that can be served, or a label names one that is not: then the models
+                that were served are served on as they were, but for versions that were loaded in vain.
+        """
+        with self._changing:
+            added = {settings.name: _Model(settings) for settings in models}
+            for name, model in added.items():
+                if name in self._models and self._models[name].settings.base_path == model.settings.base_path:
+                    model.versions = self._models[name].versions
+            for model in added.values():
+                self._load_aspired(model, aspired_versions(model.settings))
+                _check_labels(model)
+            with self._lock:
+                removed, self._models = self._models, added
+            for name, model in removed.items():
+                if name not in added or added[name].versions is not model.versions:
+                    self._unload(model, keep=set())
+            for model in added.values():
+                self._unload(model, keep={number for number, _ in aspired_versions(model.settings)})
+            self._collect()
+
+    def poll(self) -> None:
+        """Looks for new and removed versions; returns when they are loaded and the old ones take no more requests."""
+        with self._changing:
+            for model in list(self._models.values()):
+                if not os.path.isdir(model.settings.base_path):
+                    continue  # as TensorFlow Serving: a path that is gone, maybe for a moment, ends nothing
+                aspired = model.settings.policy.choose(base_path.complete_versions(model.settings.base_path))
+                with contextlib.suppress(InputError):  # it is in the status and in the log
+                    self._load_aspired(model, aspired)
+                numbers = {number for number, _ in aspired}
+                if not numbers or numbers & {record.number for record in model.available()}:
+                    self._unload(model, numbers)
+            self._collect()
+
+    def close(self) -> None:
+        """Serves nothing any more; versions in use go with their last request."""
+        with self._changing:
+            for model in self._models.values():
+                self._unload(model, keep=set())
+
+    def _load_aspired(self, model: _Model, aspired: list[tuple[int, str]]) -> None:
+        """Loads what is not loaded; raises the last failure if none of the versions is available afterwards."""
+        failure = None
+        for number, directory in reversed(aspired):  # the one that most requests want first
+            record = model.versions.get(number)
+            if record and (record.state == AVAILABLE or record.fingerprint == _fingerprint(directory) != []):
+                failure = failure or (InputError(record.error) if record.error else None)
+                continue
+            if record and record.state == UNLOADING:
+                continue  # it is wanted again while it ends: the next poll loads it
+            try:
+                self._load_version(model, number, directory)
+            except InputError as error:
+                failure = error
+        if failure and not any(record.number in dict(aspired) for record in model.available()):
+            raise failure
+
+    def _load_version(self, model: _Model, number: int, directory: str) -> None:
+        name = model.settings.name
+        record = _Version(number, directory)
+        fingerprint = _fingerprint(directory)
+        with self._lock:
+            model.versions[number] = record
+        try:
+            servable = self._load(directory, name, number)
+        except Exception as error:
+            with self._lock:
+                record.end(" ".join(str(error).split()))
+            record.fingerprint = fingerprint
+            logging.getLogger(__name__).warning("Version %d of %s is not served: %s", number, name, ascii(record.error))
+            if not isinstance(error, InputError):
+                raise InputError(f"{directory}: cannot be loaded ({record.error}).") from error
+            raise
+        with self._lock:
+            record.servable, record.state = servable, AVAILABLE
+        self._announce(f"Loaded {name} (version {number})")
+
+    def _unload(self, model: _Model, keep: set[int]) -> None:
+        with self._lock:
+            for record in model.available():
+                if record.number not in keep:
+                    record.state = UNLOADING
+                    self._end_unused(record)
+            ended = sorted(number for number, record in model.versions.items() if record.state == END)
+            for number in ended[:-_MAX_ENDED]:
+                del model.versions[number]
+
+    def _collect(self) -> None:
+        """Frees the memory of ended versions, whose graphs refer to themselves."""
+        if self._has_garbage:
+            self._has_garbage = False
+            gc.collect()
+
+
+def _check_labels(model: _Model) -> None:
+    numbers = {record.number for record in model.available()}
+    for label, version in model.settings.labels.items():
+        if version not in numbers:
+            raise InputError(
+                f"Request to assign label {label!r} to version {version} of model {model.settings.name}, which is not "
+                "currently available for inference. Let its model_version_policy serve that version."
+            )
+
+
+def _fingerprint(directory: str) -> list:
+    """Name, size and time of each file of a version: when they change, a version that failed is worth another try."""
+    files = []
+    for folder, _, names in os.walk(directory):
+        for name in names:
+            with contextlib.suppress(OSError):  # removed meanwhile
+                status = os.stat(os.path.join(folder, name))
+                files.append((os.path.join(folder, name), status.st_size, status.st_mtime_ns))
+    return sorted(files)
+
+
+class Poller:
+    """Calls functions again and again from a thread of its own, while its `with` block runs.
+
+    Args:
+        functions: pairs of a function and the seconds between its calls; an exception is logged and ends nothing.
+    """
+
+    def __init__(self, functions: Sequence[tuple[Callable[[], None], float]]):
+        self._stopped = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._repeat, args=pair, name="poll", daemon=True) for pair in functions
+        ]
+
+    def __enter__(self) -> "Poller":
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._stopped.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _repeat(self, function: Callable[[], None], seconds: float) -> None:
+        while not self._stopped.wait(seconds):
+            try:
+                function()
+            except Exception:
+                logging.getLogger(__name__).exception("A look for new versions failed.")

@@ -1,0 +1,262 @@
+"""From the logits of a batch's windows to answers, in the graph: `tasks.squad.answers.best_answers`.
+
+Shapes: B questions, W windows, S tokens of the longest window, K candidates of all questions, L answers listed.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from export.projection import Projection
+from export.windows import Layout, Windows, best_cells
+from keras_bert.exact_normalizer import bisect, select
+from tasks.squad.answers import NO_SPAN_ODDS, NO_SPAN_TEXT
+
+_LENGTH_WEIGHT = 0.01  # google-research/bert run_squad.py:542
+# Texts are made of this many candidates of a question for each answer listed; of more only where too many are equal.
+_FIRST_LOOK, _GROWTH = 2, 8
+
+
+class Settings(NamedTuple):
+    """How answers are chosen; as in `tasks.squad.answers.best_answers`."""
+
+    n_best_size: int
+    max_answer_length: int
+    version_2_with_negative: bool
+    null_score_diff_threshold: float
+
+    @property
+    def num_listed(self) -> int:
+        """L: "no answer" is listed even if it is not among the best."""
+        return self.n_best_size + self.version_2_with_negative
+
+
+class Candidates(NamedTuple):
+    """Candidates, question after question, the best first; "no answer" among them.
+
+    Attributes:
+        rows: int64 [K], questions.
+        begins, ends: int64 [K], characters as `Projection.spans` gives them; -1 for "no answer".
+        start_logits, end_logits: float64 [K].
+    """
+
+    rows: tf.Tensor
+    begins: tf.Tensor
+    ends: tf.Tensor
+    start_logits: tf.Tensor
+    end_logits: tf.Tensor
+
+    def select(self, places: tf.Tensor) -> "Candidates":
+        """Those at `places`, int."""
+        return Candidates(*(tf.gather(column, places) for column in self))
+
+
+class Listed(NamedTuple):
+    """The n-best lists: what is beyond a list's end is "", -1 and 0.0.
+
+    Attributes:
+        texts: string [B, L].
+        begins, ends: int64 [B, L], as in `Candidates`.
+        probabilities: float64 [B, L].
+        start_logits, end_logits: float64 [B, L].
+    """
+
+    texts: tf.Tensor
+    begins: tf.Tensor
+    ends: tf.Tensor
+    probabilities: tf.Tensor
+    start_logits: tf.Tensor
+    end_logits: tf.Tensor
+
+
+# === Candidates ===
+
+
+def find_candidates(
+    windows: Windows, layout: Layout, logits: tf.Tensor, projection: Projection, num_rows: tf.Tensor, settings: Settings
+) -> tuple[Candidates, tf.Tensor]:
+    """Combines the best starts and ends of each window.
+
+    Args:
+        windows: of B questions.
+        layout: theirs.
+        logits: float32 [W, S, 2].
+        projection: of the contexts' tokens.
+        num_rows: int64, B.
+        settings: n-best size, longest answer, whether a question may have no answer.
+
+    Returns:
+        (candidates; their null scores, float64 [B, 2], zeros where there is no window).
+    """
+    cells = _spans(windows, layout, logits, projection, settings)
+    flat = tf.reshape(tf.cast(logits, tf.float64), [-1, 2])
+    begins, ends = projection.spans(*(tf.gather(tf.reshape(layout.tokens, [-1]), cell) for cell in cells))
+    start_logits, end_logits = (tf.gather(flat[:, side], cell) for side, cell in enumerate(cells))
+    rows = tf.gather(windows.rows, cells[0] // tf.shape(layout.tokens, tf.int64)[1])
+    nulls = _null_logits(windows, logits, num_rows)
+    if settings.version_2_with_negative:
+        null_rows, null_logits = tf.range(num_rows), nulls
+    else:  # Where no span is possible there is an answer all the same.
+        found = tf.math.unsorted_segment_sum(tf.ones_like(rows), rows, num_rows)
+        null_rows = tf.squeeze(tf.where(found == 0), 1)
+        null_logits = tf.zeros([tf.size(null_rows), 2], tf.float64)
+    none = tf.fill([tf.size(null_rows)], tf.constant(-1, tf.int64))
+    found = Candidates(rows, begins, ends, start_logits, end_logits)
+    others = Candidates(null_rows, none, none, null_logits[:, 0], null_logits[:, 1])
+    candidates = Candidates(*(tf.concat(pair, axis=0) for pair in zip(found, others, strict=True)))
+    # Stable: of equals the earlier window, start, end goes first, and "no answer" last.
+    order = tf.argsort(candidates.start_logits + candidates.end_logits, direction="DESCENDING", stable=True)
+    order = tf.gather(order, tf.argsort(tf.gather(candidates.rows, order), stable=True))
+    return candidates.select(order), nulls
+
+
+def _spans(
+    windows: Windows, layout: Layout, logits: tf.Tensor, projection: Projection, settings: Settings
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """The cells, of W * S, of starts and ends that may be an answer: int64 [K] each, in the windows' order."""
+    shape = tf.shape(layout.tokens, tf.int64)
+    # Query and special tokens take places among the best, padding does not.
+    lowest = tf.constant(-np.inf, tf.float32)
+    scores = tf.where(layout.inputs["padding_mask"][:, :, tf.newaxis] == 1, tf.cast(logits, tf.float32), lowest)
+    count = tf.minimum(settings.n_best_size, tf.cast(shape[1], tf.int32))
+    # Of equals the first: `tf.math.top_k` promises it.
+    places = tf.cast(tf.math.top_k(tf.transpose(scores, [0, 2, 1]), count).indices, tf.int64)  # [W, 2, count]
+    cells = places + (tf.range(shape[0]) * shape[1])[:, tf.newaxis, tf.newaxis]
+    tokens = tf.gather(tf.reshape(layout.tokens, [-1]), cells)
+    best = best_cells(windows, layout, tf.size(projection.starts, tf.int64), _LENGTH_WEIGHT)
+    best = tf.concat([best, [-1]], axis=0)
+    is_start = tf.gather(best, tf.where(tokens[:, 0] >= 0, tokens[:, 0], tf.size(best, tf.int64) - 1)) == cells[:, 0]
+    is_end = tokens[:, 1] >= 0
+    lengths = cells[:, 1, tf.newaxis, :] - cells[:, 0, :, tf.newaxis] + 1  # [W, starts, ends]
+    is_span = (lengths >= 1) & (lengths <= settings.max_answer_length)
+    found = tf.where(is_span & is_start[:, :, tf.newaxis] & is_end[:, tf.newaxis, :])  # [K, 3]
+    window, start, end = tf.unstack(found, axis=1)
+    pairs = ((0, start), (1, end))
+    return tuple(tf.gather_nd(cells[:, side], tf.stack([window, place], axis=1)) for side, place in pairs)
+
+
+def _null_logits(windows: Windows, logits: tf.Tensor, num_rows: tf.Tensor) -> tf.Tensor:
+    """The logits of [CLS] in the window where their sum is lowest: float64 [B, 2]; 0.0 without a window."""
+    ours = tf.cast(logits[:, 0], tf.float64)  # [W, 2]
+    sums = ours[:, 0] + ours[:, 1]
+    lowest = tf.math.unsorted_segment_min(sums, windows.rows, num_rows)
+    count = tf.size(windows.rows, tf.int64)
+    number = tf.where(sums == tf.gather(lowest, windows.rows), tf.range(count), count)
+    first = tf.minimum(tf.math.unsorted_segment_min(number, windows.rows, num_rows), count)
+    return tf.gather(tf.concat([ours, tf.zeros([1, 2], tf.float64)], axis=0), first)
+
+
+# === The lists ===
+
+
+def list_answers(candidates: Candidates, projection: Projection, num_rows: tf.Tensor, settings: Settings) -> Listed:
+    """Chooses the answers with different texts.
+
+    There is no bound to the candidates that are looked at: of places in the context, each counts once; where the best
+    of these give too few texts, 8 times as many are looked at, until they do or there are no more.
+
+    Args:
+        candidates: of B questions, each with one at least.
+        projection: makes their texts.
+        num_rows: int64, B.
+        settings: n-best size.
+    """
+    # "No answer" differs from every place in the context, and between questions.
+    size = tf.size(projection.places, tf.int64) + 1
+    key = tf.where(candidates.begins >= 0, candidates.begins * size + candidates.ends, -1 - candidates.rows)
+    candidates = candidates.select(_firsts(key))
+    rank = tf.range(tf.size(candidates.rows, tf.int64)) - bisect(candidates.rows, candidates.rows)
+    is_null = candidates.begins < 0
+
+    def look(limit, _texts, _places, _is_open):
+        (places,) = select((rank < limit) | is_null, tf.range(tf.size(rank, tf.int64)))
+        chosen = candidates.select(places)
+        texts = _texts_of(chosen, projection, settings)
+        _, text = tf.unique(texts)
+        firsts = _firsts(chosen.rows * (tf.size(texts, tf.int64) + 1) + tf.cast(text, tf.int64))
+        places, texts = tf.gather(places, firsts), tf.gather(texts, firsts)
+        (rows,) = select(tf.gather(rank, places) < limit, tf.gather(candidates.rows, places))
+        enough = tf.math.unsorted_segment_sum(tf.ones_like(rows), rows, num_rows) >= settings.n_best_size
+        more = tf.math.unsorted_segment_max(rank, candidates.rows, num_rows) >= limit
+        return limit * _GROWTH, texts, places, tf.reduce_any(more & ~enough)
+
+    any_size = tf.TensorShape([None])
+    limit = tf.constant(_FIRST_LOOK * settings.n_best_size, tf.int64)
+    state = (limit, tf.constant([], tf.string), tf.constant([], tf.int64), tf.constant(True))
+    _, texts, places, _ = tf.while_loop(
+        lambda limit, texts, places, is_open: is_open,
+        look,
+        state,
+        (tf.TensorShape([]), any_size, any_size, tf.TensorShape([])),
+    )
+    chosen = candidates.select(places)
+    rank = tf.range(tf.size(places, tf.int64)) - bisect(chosen.rows, chosen.rows)
+    (kept,) = select((rank < settings.n_best_size) | (chosen.begins < 0), tf.range(tf.size(places, tf.int64)))
+    return _as_table(chosen.select(kept), tf.gather(texts, kept), num_rows, settings.num_listed)
+
+
+def _firsts(keys: tf.Tensor) -> tf.Tensor:
+    """The places of each key's first occurrence, ascending: int32."""
+    distinct, which = tf.unique(keys)
+    return tf.math.unsorted_segment_min(tf.range(tf.size(which)), which, tf.size(distinct))
+
+
+def _texts_of(candidates: Candidates, projection: Projection, settings: Settings) -> tf.Tensor:
+    is_null = candidates.begins < 0
+    spans = tf.squeeze(tf.where(~is_null), 1)
+    found = projection.cut(tf.gather(candidates.begins, spans), tf.gather(candidates.ends, spans))
+    none = tf.fill([tf.size(is_null)], "" if settings.version_2_with_negative else NO_SPAN_TEXT)
+    return tf.tensor_scatter_nd_update(none, spans[:, tf.newaxis], found)
+
+
+def _as_table(candidates: Candidates, texts: tf.Tensor, num_rows: tf.Tensor, num_listed: int) -> Listed:
+    counts = tf.math.unsorted_segment_sum(tf.ones_like(candidates.rows), candidates.rows, num_rows)
+    splits = tf.pad(tf.cumsum(counts), [[1, 0]])
+
+    def table(values, default):
+        ragged = tf.RaggedTensor.from_row_splits(values, splits, validate=False)
+        return ragged.to_tensor(default, shape=[None, num_listed])
+
+    scores = table(candidates.start_logits + candidates.end_logits, -np.inf)
+    powers = tf.exp(scores - tf.reduce_max(scores, axis=1, keepdims=True))
+    return Listed(
+        table(texts, ""),
+        table(candidates.begins, -1),
+        table(candidates.ends, -1),
+        powers / tf.reduce_sum(powers, axis=1, keepdims=True),
+        table(candidates.start_logits, 0.0),
+        table(candidates.end_logits, 0.0),
+    )
+
+
+class Answer(NamedTuple):
+    """The answers.
+
+    Attributes:
+        place: int32 [B], which of those listed is given.
+        null_odds: float64 [B], how much higher than the best answer "no answer" is scored.
+    """
+
+    place: tf.Tensor
+    null_odds: tf.Tensor
+
+
+def choose(listed: Listed, nulls: tf.Tensor, settings: Settings) -> Answer:
+    """Chooses the best listed answer, or none.
+
+    Args:
+        listed: of B questions.
+        nulls: float64 [B, 2], null scores.
+        settings: whether a question may have no answer, and above which odds it has none.
+    """
+    is_span = listed.begins >= 0
+    best = tf.argmax(is_span, axis=1, output_type=tf.int32)
+    found = tf.reduce_any(is_span, axis=1)
+    start, end = (tf.gather(column, best, batch_dims=1) for column in (listed.start_logits, listed.end_logits))
+    odds = tf.where(found, nulls[:, 0] + nulls[:, 1] - start - end, tf.constant(NO_SPAN_ODDS, tf.float64))
+    if not settings.version_2_with_negative:
+        return Answer(tf.zeros_like(best), odds)
+    null = tf.argmax(~is_span, axis=1, output_type=tf.int32)
+    gives_none = ~found | (odds > tf.constant(settings.null_score_diff_threshold, tf.float64))
+    return Answer(tf.where(gives_none, null, best), odds)

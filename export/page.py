@@ -1,0 +1,82 @@
+"""The page at `/`, on which a person tries the models: one HTML document without anything from elsewhere.
+
+Its parts lie in `export/page_files/` as files of their own kinds. Texts, labels and answers reach it as data only
+(`textContent`), and the Content-Security-Policy lets nothing run but this very script.
+"""
+
+import base64
+import functools
+import hashlib
+import os
+
+from export.model_manager import AVAILABLE, ModelManager
+from export.serving_error import ServingError
+
+MODELS_PATH = "/models.json"
+_DIRECTORY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "page_files")
+_SCRIPTS = ("parts.js", "answers.js", "page.js")
+
+
+def _read(name: str) -> str:
+    with open(os.path.join(_DIRECTORY, name), encoding="utf-8") as file:
+        return file.read()
+
+
+@functools.cache
+def _style_and_script() -> tuple[str, str]:
+    return _read("page.css"), "\n".join(map(_read, _SCRIPTS))
+
+
+@functools.cache
+def html() -> bytes:
+    """The document."""
+    style, script = _style_and_script()
+    return _read("page.html").replace("/* STYLE */", style).replace("/* SCRIPT */", script).encode()
+
+
+@functools.cache
+def headers() -> dict[str, str]:
+    """The HTTP headers that bound what the document may do."""
+    style, script = (
+        "'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'"
+        for text in _style_and_script()
+    )
+    policy = (
+        f"default-src 'none'; script-src {script}; style-src {style}; connect-src 'self'; img-src data:; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+    return {"Content-Security-Policy": policy, "Referrer-Policy": "no-referrer", "Cache-Control": "no-cache"}
+
+
+def models(manager: ModelManager) -> dict:
+    """What the page knows of the models: `{"models": [{"name", "version", "versions", "description", "signatures"}]}`.
+
+    `description` is what bert-export wrote into the version's `assets.extra/model.json`, null for other models;
+    `signatures` is name -> `inputs` and `outputs` -> name -> `[type, number of dimensions]`.
+    """
+    entries = []
+    for name in manager.names():
+        try:
+            versions = [status.version for status in manager.status(name) if status.state == AVAILABLE]
+            with manager.use(name) as servable:
+                signatures = {
+                    key: {"inputs": _shown(signature.inputs), "outputs": _shown(signature.outputs)}
+                    for key, signature in servable.model.signatures.items()
+                }
+                entries.append(
+                    {
+                        "name": name,
+                        "version": str(servable.version),
+                        "versions": [str(version) for version in versions],
+                        "labels": sorted(manager.labels(name)),
+                        "description": servable.model.description,
+                        "signatures": signatures,
+                    }
+                )
+        except ServingError:
+            continue  # it was taken away meanwhile
+    return {"models": entries}
+
+
+def _shown(specs) -> dict:
+    return {name: [spec.dtype.name, spec.shape.rank] for name, spec in specs.items()}

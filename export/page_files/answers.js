@@ -1,0 +1,125 @@
+// How each kind of answer is shown: `(instance, prediction, description) -> nodes`. An instance is what was asked, a
+// prediction what the model gave for it.
+"use strict";
+
+const SHOW = {
+  classification(instance, prediction, description) {
+    const values = prediction.probabilities;
+    const labels = Array.isArray(description.labels) ? description.labels : [];
+    const entries = values.map((value, index) => [String(labels[index] ?? `class ${index}`), value]);
+    return [
+      headline(textOf(prediction.label), percent(prediction.score)),
+      ...bars(entries, {best: values.indexOf(Math.max(...values)), sorted: true}),
+    ];
+  },
+
+  regression(instance, prediction) {
+    return [headline(decimal(typeof prediction === "number" ? prediction : prediction.score))];
+  },
+
+  multiple_choice(instance, prediction) {
+    const entries = instance.choices.map((choice, index) => [choice, prediction.probabilities[index]]);
+    return [headline(textOf(prediction.choice_text), percent(prediction.score)), ...bars(entries, {best: prediction.choice})];
+  },
+
+  token_classification(instance, prediction) {
+    const count = prediction.num_entities;
+    const types = [...new Set(prediction.types.slice(0, count).map(textOf))].sort();
+    const found = Array.from({length: count}, (_, index) => ({
+      start: prediction.starts[index], end: prediction.ends[index], score: prediction.scores[index],
+      type: textOf(prediction.types[index]), text: textOf(prediction.entities[index]),
+    }));
+    for (const entity of found) entity.className = `type-${types.indexOf(entity.type) % 6}`;
+    const parts = [headline(count === 1 ? "1 entity" : `${count} entities`), passage(instance.text, found)];
+    if (prediction.truncated) parts.push(paragraph("error", "The text is longer than the model reads: its end was cut off."));
+    if (count) {
+      const rows = found.map(one => [one.text, one.type, percent(one.score), `${one.start}–${one.end}`]);
+      parts.push(table(["Entity", "Type", "Score", "Characters"], rows));
+    }
+    return parts;
+  },
+
+  question_answering(instance, prediction) {
+    const answer = textOf(prediction.answer);
+    const none = answer === "";
+    const span = {start: prediction.start, end: prediction.end};
+    const parts = [headline(none ? "No answer in the context" : answer), passage(instance.context, none ? [] : [span])];
+    const answers = (prediction.nbest_answers || []).map(textOf);
+    const entries = answers.map((text, index) => [text || "(no answer)", prediction.nbest_probabilities[index]]);
+    const shown = entries.filter(([, probability]) => probability > 0);
+    if (shown.length) {
+      const best = shown.findIndex(([text]) => text === (answer || "(no answer)"));
+      parts.push(make("h2", {}, "Best answers"), ...bars(shown, {best, limit: 5, label: "Best answers"}));
+    }
+    const scores = [["score", prediction.score], ["null score", prediction.null_score]];
+    const known = scores.filter(([, value]) => value !== undefined);
+    parts.push(paragraph("soft", known.map(([name, value]) => `${name} ${decimal(value)}`).join(", ")));
+    return parts;
+  },
+
+  fill_mask(instance, prediction) {
+    const count = prediction.num_masks ?? prediction.positions.length;
+    const pieces = Array.from(instance.text);
+    const size = "[MASK]".length;
+    const box = make("div", {className: "passage", dir: "auto", tabIndex: 0, role: "group", "aria-label": "Text, filled in"});
+    const parts = [];
+    let position = 0;
+    for (let mask = 0; mask < count; mask++) {
+      const tokens = prediction.tokens[mask].map(textOf);
+      const start = prediction.positions[mask];
+      box.append(slice(pieces, position, start), make("mark", {className: `type-${mask % 6}`}, tokens[0]));
+      position = start + size;
+      const entries = tokens.map((token, index) => [token, prediction.probabilities[mask][index]]);
+      parts.push(make("h2", {}, count === 1 ? "Candidates" : `Candidates for mask ${mask + 1}`));
+      parts.push(...bars(entries, {best: 0, label: `Candidates for mask ${mask + 1}`}));
+    }
+    box.append(slice(pieces, position));
+    if (!count) return [paragraph("error", "There is no [MASK] in the text: write it where a word is to be found.")];
+    return [headline("Filled in"), box, ...parts];
+  },
+
+  embeddings(instance, prediction) {
+    const vectors = Object.entries(prediction).filter(([, value]) => Array.isArray(value) && value.length);
+    const named = Array.isArray(prediction) ? [["embedding", prediction]] : vectors;
+    const rows = named.map(([name, values]) =>
+      [name, values.length, Math.hypot(...values), Math.min(...values), Math.max(...values)]);
+    const parts = [headline(`${named.length} vectors of the text`)];
+    parts.push(table(["Vector", "Size", "Norm", "Least", "Greatest"], rows));
+    for (const [name, values] of named) {
+      parts.push(make("h2", {}, name), drawing(values, `The ${values.length} values of ${name}`));
+      parts.push(paragraph("soft", values.slice(0, 6).map(decimal).join(", ") + (values.length > 6 ? ", …" : "")));
+    }
+    return parts;
+  },
+};
+
+function headline(text, note) {
+  const parts = [make("span", {dir: "auto"}, text)];
+  if (note) parts.push(" ", make("span", {className: "soft"}, note));
+  return paragraph("headline", ...parts);
+}
+
+// The kind of answer that a signature gives, told by its names; null for one of another kind.
+function kindOf(signature) {
+  const inputs = Object.keys(signature.inputs), outputs = Object.keys(signature.outputs);
+  const has = (...names) => names.every(name => inputs.includes(name) || outputs.includes(name));
+  if (has("question", "context", "answer")) return "question_answering";
+  if (has("text", "choices", "choice")) return "multiple_choice";
+  if (has("text", "entities", "starts", "num_entities")) return "token_classification";
+  if (has("text", "tokens", "positions")) return "fill_mask";
+  if (has("text", "label", "probabilities")) return "classification";
+  if (has("text", "mean") || has("text", "cls") || has("text", "pooled")) return "embeddings";
+  return has("text", "score") && outputs.length === 1 ? "regression" : null;
+}
+
+// The nodes that show an answer; one of an unknown or unexpected form is shown as it came.
+function answerNodes(kind, instance, prediction, description) {
+  if (kind !== null) {
+    try {
+      return SHOW[kind](instance, prediction, description);
+    } catch (error) {
+      console.warn("An answer of an unexpected form:", error.message);
+    }
+  }
+  return [headline("Answer"), make("pre", {tabIndex: 0}, JSON.stringify(prediction, null, 2))];
+}

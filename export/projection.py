@@ -1,0 +1,194 @@
+"""From tokens back to the context's own text, in the graph: `tasks.squad.text.project` for many spans at once.
+
+A prediction is the normalized text from its first token to its last; the original is the words (between white space)
+that these belong to, and those between. Where both have equally many characters, white space aside, they are aligned
+one to one, from the first place in the original at which the normalized prediction stands. Otherwise, or where a token
+of the prediction is [UNK], the answer is the whole original.
+
+Shapes: C characters, T tokens, G characters other than white space, V normalized words, N their characters, P spans,
+U spans' different first tokens, M places that a search still looks at. All of the whole batch.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from export.normalized_words import NormalizedWords, WordSplitter
+from export.source_text import SourceText, cut_texts
+from keras_bert.exact_normalizer import bisect, row_ids
+
+# Of `tasks.squad.text`: with the narrow no-break blank, without any other white space.
+_BLANKS = tuple(map(ord, " \t\r\n\u202f"))
+_BLANK_BIT = 1 << 21  # Beyond every character.
+
+
+class Projector:
+    """Projects spans of tokens.
+
+    Args:
+        tokenizer: BertTokenizer.
+    """
+
+    def __init__(self, tokenizer):
+        pieces, unknown = tokenizer.get_vocabulary(), tokenizer.unk_token
+        self._unknown_id = tokenizer.unk_token_id
+        lengths = [len(piece.removeprefix("##")) for piece in pieces]
+        begins = [not piece.startswith("##") or piece == unknown for piece in pieces]
+        self._lengths, self._begins = np.array(lengths, np.int64), np.array(begins)
+        self._split = WordSplitter(tokenizer.lowercase)
+
+    def __call__(self, source: SourceText) -> "Projection":
+        """Prepares the projection of spans of `source`."""
+        words = self._split(source.texts)
+        is_unknown = source.token_ids == self._unknown_id
+        starts, ends = self._places(source, words, is_unknown)
+        return Projection.make(source, _marked(words), is_unknown, starts, ends)
+
+    def _places(self, source: SourceText, words: NormalizedWords, is_unknown: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Where each token starts and ends (exclusive) among the normalized characters: int64 [T] each."""
+        begins = tf.cast(tf.gather(self._begins, source.token_ids), tf.int64)
+        # Words are counted text by text: of one that was cut, some have no token.
+        number = tf.pad(tf.cumsum(begins), [[1, 0]])
+        row_starts = tf.gather(source.token_splits, source.token_rows)
+        word = tf.gather(words.row_splits, source.token_rows) + number[1:] - 1 - tf.gather(number, row_starts)
+        word_lengths = tf.gather(words.starts, word + 1) - tf.gather(words.starts, word)
+        lengths = tf.where(is_unknown, word_lengths, tf.gather(self._lengths, source.token_ids))
+        # Tokens follow each other without a gap.
+        sums = tf.pad(tf.cumsum(lengths), [[1, 0]])
+        first = tf.gather(words.starts, tf.gather(words.row_splits, source.token_rows))
+        starts = first + sums[:-1] - tf.gather(sums, row_starts)
+        return starts, starts + lengths
+
+
+def _marked(words: NormalizedWords) -> tf.Tensor:
+    """The characters of words, int32 [N]; those that begin a word are marked."""
+    count = tf.size(words.codes)
+    firsts = tf.cast(words.starts[:-1], tf.int32)[:, tf.newaxis]
+    return words.codes + tf.scatter_nd(firsts, tf.fill([tf.size(firsts)], _BLANK_BIT), [count])
+
+
+class Projection(NamedTuple):
+    """What projecting the spans of texts takes.
+
+    Attributes:
+        places: int64 [G], the character of each one that is no white space.
+        text: int32, the texts with one blank between words, and one before each text.
+        text_places: int64 [G], where in `text` each stands.
+        firsts, limits: int64 [T]: of the word of each token, which of the G is its first, and that after its last.
+        codes: int32 [N], normalized characters; those that begin a word are marked.
+        starts, ends: int64 [T]: which of the N each token starts and ends with (exclusive).
+        word_starts, word_ends: int64 [T]: the same of the words of each token.
+        num_unknown: int64 [T + 1], tokens before each that are [UNK].
+    """
+
+    places: tf.Tensor
+    text: tf.Tensor
+    text_places: tf.Tensor
+    firsts: tf.Tensor
+    limits: tf.Tensor
+    codes: tf.Tensor
+    starts: tf.Tensor
+    ends: tf.Tensor
+    word_starts: tf.Tensor
+    word_ends: tf.Tensor
+    num_unknown: tf.Tensor
+
+    @classmethod
+    def make(cls, source: SourceText, codes, is_unknown, starts, ends) -> "Projection":
+        """Builds it of a text, its normalized characters, and where in those its tokens stand."""
+        limits = tf.gather(source.limits, row_ids(source.row_splits))
+        is_blank = tf.reduce_any(source.codes[:, tf.newaxis] == tf.constant(_BLANKS), axis=1)
+        is_inside = ~is_blank & (tf.range(tf.size(source.codes, tf.int64)) < limits)
+        is_start = is_inside & ~tf.concat([[False], is_inside[:-1]], axis=0)
+        places = tf.squeeze(tf.where(is_inside), 1)
+        begins = tf.gather(is_start, places)  # [G]
+        word_of = tf.cumsum(tf.cast(begins, tf.int64))  # From 1.
+        text_places = tf.range(tf.size(places, tf.int64)) + word_of
+        size = tf.size(places, tf.int64)
+        text = tf.tensor_scatter_nd_update(
+            tf.fill([size + tf.reduce_sum(tf.cast(begins, tf.int64))], ord(" ")),
+            text_places[:, tf.newaxis],
+            tf.gather(source.codes, places),
+        )
+        word_firsts = tf.concat([tf.squeeze(tf.where(begins), 1), [size]], axis=0)
+        words = tf.gather(word_of, bisect(places, source.token_starts)) - 1  # [T]
+        last = bisect(words, words, "right") - 1
+        return cls(
+            places,
+            text,
+            text_places,
+            tf.gather(word_firsts, words),
+            tf.gather(word_firsts, words + 1),
+            codes,
+            starts,
+            ends,
+            tf.gather(starts, bisect(words, words)),
+            tf.gather(ends, last),
+            tf.pad(tf.cumsum(tf.cast(is_unknown, tf.int64)), [[1, 0]]),
+        )
+
+    def spans(self, firsts: tf.Tensor, lasts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Projects the spans from token `firsts` to token `lasts` (inclusive), int64 [P].
+
+        Returns:
+            Which of the G characters the answers start and end with (exclusive): int64 [P] each.
+        """
+        originals = tf.gather(self.firsts, firsts), tf.gather(self.limits, lasts)
+        normalized = tf.gather(self.word_starts, firsts), tf.gather(self.word_ends, lasts)
+        is_known = tf.gather(self.num_unknown, lasts + 1) == tf.gather(self.num_unknown, firsts)
+        is_part = is_known & (originals[1] - originals[0] == normalized[1] - normalized[0])
+        lengths = tf.gather(self.ends, lasts) - tf.gather(self.starts, firsts)
+        parts = tf.squeeze(tf.where(is_part), 1)
+        found = self._find(tf.gather(firsts, parts), tf.gather(lengths, parts))
+        shifts = originals[0] - normalized[0]
+        begin = tf.tensor_scatter_nd_update(originals[0], parts[:, tf.newaxis], found + tf.gather(shifts, parts))
+        return begin, tf.where(is_part, begin + lengths, originals[1])
+
+    def _find(self, tokens: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
+        """The first place at which a prediction stands, from its first word's start on.
+
+        Args:
+            tokens: int64 [P], first tokens.
+            lengths: int64 [P], characters of the predictions.
+
+        Returns:
+            int64 [P], one of the N characters.
+        """
+        distinct, which = tf.unique(tokens)
+        own = tf.gather(self.starts, distinct)  # [U]
+        longest = tf.math.unsorted_segment_max(lengths, which, tf.size(distinct))
+        earlier = tf.ragged.range(tf.gather(self.word_starts, distinct), own)
+
+        def compare(size, owners, places, found):
+            """Keeps the places [M] at which `size + 1` characters are equal; of those, the first is each owner's."""
+            here, there = (tf.gather(self.codes, at + size) for at in (places, tf.gather(own, owners)))
+            # Whether the first character begins a word is no matter: the prediction does not start with a blank.
+            differ = tf.bitwise.bitwise_xor(here, there)
+            is_equal = tf.where(size == 0, differ & (_BLANK_BIT - 1), differ) == 0
+            owners, places = tf.boolean_mask(owners, is_equal), tf.boolean_mask(places, is_equal)
+            first = tf.minimum(own, tf.math.unsorted_segment_min(places, owners, tf.size(own)))
+            found = tf.where(lengths == size + 1, tf.gather(first, which), found)
+            is_open = tf.gather(longest, owners) > size + 1
+            return size + 1, tf.boolean_mask(owners, is_open), tf.boolean_mask(places, is_open), found
+
+        any_size = tf.TensorShape([None])
+        state = (tf.constant(0, tf.int64), row_ids(earlier.row_splits), earlier.values, tf.gather(own, which))
+        return tf.while_loop(
+            lambda size, owners, places, found: tf.size(owners) > 0,
+            compare,
+            state,
+            (tf.TensorShape([]), any_size, any_size, any_size),
+        )[3]
+
+    def cut(self, begins: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
+        """The answers from one of the G characters to another (exclusive), words joined by one blank: string [P]."""
+        return cut_texts(self.text, tf.gather(self.text_places, begins), tf.gather(self.text_places, ends - 1) + 1)
+
+    def characters(self, begins: tf.Tensor, ends: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Of answers as `cut` takes them, of any shape, the first character of the C and that after the last.
+
+        What is given for a negative `begins` means nothing.
+        """
+        places = tf.concat([self.places, [0]], axis=0)  # So that there is one.
+        return tf.gather(places, tf.maximum(begins, 0)), tf.gather(places, tf.maximum(ends - 1, 0)) + 1

@@ -1,0 +1,311 @@
+"""What a head computes from token ids, told once for every target that is not TensorFlow Serving.
+
+`outputs_of` walks the Keras model's graph and calls, layer by layer, the operations of an `Ops`: one that writes ONNX
+nodes, one of TensorFlow ops that LiteRT has.
+
+Shapes: B batch, S sequence, N heads, D size per head, H hidden, K choices, P masked positions, C classes, V vocabulary.
+Rows stay the rectangle [B, S, H] here.
+"""
+
+import abc
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from export import inputs
+from export.heads.base import Head
+from keras_bert.attention import BertSelfAttention
+from keras_bert.backbone import FirstRows, RestoreRectangle
+from keras_bert.embeddings import BertEmbeddings
+from keras_bert.encoder import BertEncoderLayer
+from keras_bert.errors import InputError
+from keras_bert.heads import MaskedLMHead
+from keras_bert.packing import MASKED_SCORE, TokenLayout
+from tasks.swag.model import FlattenChoices
+
+# A tensor of the target: the name of an ONNX value, or a TensorFlow tensor.
+Value = Any
+
+
+class Ops(abc.ABC):
+    """The operations of a target. Values are whatever the target calls a tensor; sizes may be unknown."""
+
+    @abc.abstractmethod
+    def constant(self, array: np.ndarray) -> Value:
+        """A weight or another fixed array."""
+
+    @abc.abstractmethod
+    def take(self, table: Value, index: Value) -> Value:
+        """Rows of `table` (n, H) at an integer index of any shape (...): (..., H)."""
+
+    @abc.abstractmethod
+    def take_positions(self, states: Value, positions: Value) -> Value:
+        """`states` (B, S, H) at `positions` (B, P): (B, P, H)."""
+
+    @abc.abstractmethod
+    def leading_rows(self, table: Value, token_ids: Value) -> Value:
+        """The first S rows of `table`, for `token_ids` of shape (B, S)."""
+
+    @abc.abstractmethod
+    def length_mask(self, lengths: Value, token_ids: Value) -> Value:
+        """`lengths` (...) to float (..., S): 1 where a position is below its length, else 0."""
+
+    @abc.abstractmethod
+    def later_positions(self, token_ids: Value) -> Value:
+        """Float (S, S), query by key: 1 where the key stands behind the query, else 0."""
+
+    @abc.abstractmethod
+    def add(self, a: Value, b: Value) -> Value:
+        """a + b, broadcast."""
+
+    @abc.abstractmethod
+    def multiply(self, a: Value, b: Value) -> Value:
+        """a * b, broadcast."""
+
+    @abc.abstractmethod
+    def divide(self, a: Value, b: Value) -> Value:
+        """a / b, broadcast."""
+
+    @abc.abstractmethod
+    def minimum(self, a: Value, b: Value) -> Value:
+        """The smaller of both, broadcast."""
+
+    @abc.abstractmethod
+    def matmul(self, a: Value, b: Value) -> Value:
+        """Matrix product over the last two axes."""
+
+    @abc.abstractmethod
+    def sum(self, a: Value, axis: int) -> Value:
+        """Sum over an axis, which goes away."""
+
+    @abc.abstractmethod
+    def softmax(self, a: Value) -> Value:
+        """Softmax over the last axis."""
+
+    @abc.abstractmethod
+    def split(self, a: Value, count: int) -> list[Value]:
+        """Equal parts of the last axis."""
+
+    @abc.abstractmethod
+    def transpose(self, a: Value, order: tuple[int, ...]) -> Value:
+        """Axes in another order."""
+
+    @abc.abstractmethod
+    def reshape(self, a: Value, sizes: tuple[int, ...]) -> Value:
+        """A size of 0 stands for that of the same axis before, -1 (once) for what is left."""
+
+    @abc.abstractmethod
+    def join_leading(self, a: Value) -> Value:
+        """(B, K, S) to (B * K, S)."""
+
+    @abc.abstractmethod
+    def first(self, a: Value) -> Value:
+        """(B, S, H) to (B, H): position 0."""
+
+    @abc.abstractmethod
+    def layer_norm(self, a: Value, scale: Value, offset: Value, epsilon: float) -> Value:
+        """Over the last axis."""
+
+    @abc.abstractmethod
+    def activation(self, a: Value, name: str) -> Value:
+        """`name`: as `BertConfig.activation`."""
+
+
+# === The head ===
+
+
+def input_names(head: Head) -> list[str]:
+    """Names of a target's inputs, int32: `token_ids` and `segment_ids` (B, S), `lengths` (B).
+
+    For multiple_choice (B, K, S) and (B, K); fill_mask takes `mask_positions` (B, P), too.
+    """
+    masked = ["mask_positions"] if head.task == "fill_mask" else []
+    return ["token_ids", "segment_ids", "lengths", *masked]
+
+
+def outputs_of(head: Head, model: keras.Model, ops: Ops, values: Mapping[str, Value]) -> dict[str, Value]:
+    """Builds the network.
+
+    Args:
+        head: says which task it is.
+        model: the float32 rebuild of the head's model, of the layout "rectangular".
+        ops: of the target.
+        values: the inputs by `input_names`.
+
+    Returns:
+        The answers as numbers, each float with dimension 0 = batch:
+
+        - classification, multiple_choice: `probabilities` (B, C) or (B, K); token_classification (B, S, C), those
+          behind a text's length meaning nothing; fill_mask (B, P, V).
+        - regression: `score` (B).
+        - question_answering: `start_logits`, `end_logits` (B, S), -10000 behind the length.
+        - embeddings: `mean`, `cls`, and `pooled` where the head has it (B, H).
+
+    Raises:
+        InputError: the model holds a layer that is none of this project's.
+    """
+    mask = ops.length_mask(values["lengths"], values["token_ids"])
+    arguments = {name: value for name, value in values.items() if name != "lengths"} | {"padding_mask": mask}
+    raw = _Walk(ops, model).outputs(model, arguments, "masked_lm" if head.task == "fill_mask" else None)
+    if head.task == "regression":
+        return {"score": ops.reshape(raw, (-1,))}
+    if head.task == "question_answering":
+        hidden = _masked_score(ops, mask)
+        starts, ends = (
+            ops.add(ops.multiply(ops.reshape(part, (0, 0)), mask), hidden) for part in ops.split(raw, 2)
+        )  # [B, S]
+        return {"start_logits": starts, "end_logits": ends}
+    if head.task == "embeddings":
+        return _embeddings(ops, raw, mask, head)
+    return {"probabilities": ops.softmax(raw)}
+
+
+def _masked_score(ops: Ops, mask: Value) -> Value:
+    """0 where there is a token, -10000 where there is none."""
+    inverse = ops.add(ops.constant(np.float32(1.0)), ops.multiply(mask, ops.constant(np.float32(-1.0))))
+    return ops.multiply(inverse, ops.constant(np.float32(MASKED_SCORE)))
+
+
+def _embeddings(ops: Ops, raw: Mapping[str, Value], mask: Value, head: Head) -> dict[str, Value]:
+    states = raw["sequence_output"]  # [B, S, H]
+    total = ops.sum(ops.multiply(states, ops.reshape(mask, (0, -1, 1))), axis=1)
+    outputs = {"mean": ops.divide(total, ops.reshape(ops.sum(mask, axis=1), (-1, 1))), "cls": ops.first(states)}
+    return outputs | ({"pooled": raw["pooled_output"]} if head.has_pooler else {})
+
+
+# === The Keras model ===
+
+
+class _Walk:
+    """From a functional model's outputs back to its inputs, each layer once.
+
+    Keras tells which layer made a tensor, and of what, by names with an underscore alone.
+    """
+
+    def __init__(self, ops: Ops, model: keras.Model):
+        self.ops = ops
+        self.model = model
+
+    def outputs(self, model: keras.Model, arguments: Mapping[str, Value], only: str | None = None):
+        """Values of a functional model's outputs, in their structure; of one of them with `only`."""
+        known = {id(tensor): arguments[name] for name, tensor in model.input.items() if name in arguments}
+        wanted = model.output if only is None else model.output[only]
+        return self._resolve(wanted, known)
+
+    def _resolve(self, structure, known: dict[int, Value]):
+        """Replaces each KerasTensor in a structure by its value."""
+        return keras.tree.map_structure(
+            lambda item: self._value(item, known) if isinstance(item, keras.KerasTensor) else item, structure
+        )
+
+    def _value(self, tensor: keras.KerasTensor, known: dict[int, Value]) -> Value:
+        if id(tensor) not in known:
+            operation, node_index, _ = tensor._keras_history
+            node = operation._inbound_nodes[node_index]
+            arguments = self._resolve((node.arguments.args, node.arguments.kwargs), known)
+            result = self._call(operation, *arguments)
+            for output, value in zip(node.output_tensors, keras.tree.flatten(result), strict=True):
+                known[id(output)] = value
+        return known[id(tensor)]
+
+    def _call(self, operation, args: tuple, kwargs: dict):
+        if isinstance(operation, keras.Model):
+            return self.outputs(operation, args[0])
+        for kind, method in _LAYERS.items():
+            if isinstance(operation, kind):
+                return method(self, operation, *args, **{k: v for k, v in kwargs.items() if k != "training"})
+        if type(operation).__name__ == "Reshape" and hasattr(operation, "newshape"):  # keras.ops.reshape
+            return self.ops.reshape(args[0], tuple(operation.newshape))
+        raise InputError(
+            f"The layer {operation.name!r} ({type(operation).__name__}) cannot be written for this target: expected a "
+            "model of this project's tasks. Leave out --onnx and --litert."
+        )
+
+    # === Layers ===
+
+    def _same(self, _, value, **__) -> Value:
+        return value
+
+    def _dense(self, layer: keras.layers.Dense, value: Value) -> Value:
+        name = layer.activation.__name__
+        if layer.quantization_mode is not None or name not in ("linear", "tanh"):
+            raise InputError(
+                f"The layer {layer.name!r} cannot be written for this target: expected floats and no activation but "
+                f"tanh. Received: {layer.quantization_mode or 'floats'}, {name}."
+            )
+        return self.ops.activation(self._affine(layer, value), name)
+
+    def _affine(self, layer: keras.layers.Dense, value: Value) -> Value:
+        return self.ops.add(self.ops.matmul(value, self._weight(layer.kernel)), self._weight(layer.bias))
+
+    def _layer_norm(self, layer: keras.layers.LayerNormalization, value: Value) -> Value:
+        return self.ops.layer_norm(value, self._weight(layer.gamma), self._weight(layer.beta), layer.epsilon)
+
+    def _weight(self, variable) -> Value:
+        with tf.init_scope():  # a target that traces a function takes numbers all the same
+            return self.ops.constant(keras.ops.convert_to_tensor(variable, "float32").numpy())
+
+    def _token_layout(self, layer: TokenLayout, mask: Value) -> Value:
+        """The attention bias, [B, 1, 1, S] or [B, 1, S, S]; the rectangle's layout is nothing else."""
+        bias = self.ops.reshape(_masked_score(self.ops, mask), (0, 1, 1, -1))
+        if layer.attention == "bidirectional":
+            return bias
+        later = self.ops.multiply(self.ops.later_positions(mask), self.ops.constant(np.float32(MASKED_SCORE)))
+        return self.ops.minimum(bias, later)
+
+    def _embed(self, layer: BertEmbeddings, token_ids: Value, segment_ids: Value, layout) -> Value:
+        del layout
+        tokens = self.ops.take(self._weight(layer.token_embedding.embeddings), token_ids)
+        segments = self.ops.take(self._weight(layer.segment_embedding.embeddings), segment_ids)
+        places = self.ops.leading_rows(self._weight(layer.position_embedding.embeddings), token_ids)
+        return self._layer_norm(layer.layer_norm, self.ops.add(self.ops.add(tokens, segments), places))
+
+    def _encode(self, layer: BertEncoderLayer, rows: Value, layout) -> Value:
+        attended = self._attend(layer.self_attention, rows, layout.attention_bias)
+        rows = self._layer_norm(layer.self_attention_layer_norm, self.ops.add(rows, attended))
+        inner = self.ops.activation(self._affine(layer.intermediate_dense, rows), layer.activation)
+        output = self._affine(layer.output_dense, inner)
+        return self._layer_norm(layer.output_layer_norm, self.ops.add(rows, output))
+
+    def _attend(self, layer: BertSelfAttention, rows: Value, bias: Value) -> Value:
+        ops, size = self.ops, layer.hidden_dim // layer.num_heads
+        fused = self._affine(layer.query_key_value, rows)  # [B, S, 3H]
+        query, key, value = (ops.reshape(part, (0, 0, layer.num_heads, size)) for part in ops.split(fused, 3))
+        query = ops.transpose(ops.multiply(query, ops.constant(np.float32(size**-0.5))), (0, 2, 1, 3))  # [B, N, S, D]
+        scores = ops.add(ops.matmul(query, ops.transpose(key, (0, 2, 3, 1))), bias)  # [B, N, S, S]
+        context = ops.matmul(ops.softmax(scores), ops.transpose(value, (0, 2, 1, 3)))  # [B, N, S, D]
+        context = ops.reshape(ops.transpose(context, (0, 2, 1, 3)), (0, 0, layer.hidden_dim))
+        return self._affine(layer.output_dense, context)
+
+    def _first_rows(self, _: FirstRows, rows: Value, layout) -> Value:
+        del layout
+        return self.ops.first(rows)
+
+    def _flatten_choices(self, _: FlattenChoices, value: Value) -> Value:
+        return self.ops.join_leading(value)
+
+    def _masked_lm(self, layer: MaskedLMHead, states: Value, mask_positions: Value) -> Value:
+        backbone = inputs.find_backbone(self.model)
+        activation = getattr(self.model, "masked_lm_activation", None) or backbone.activation
+        rows = self.ops.take_positions(states, mask_positions)  # [B, P, H]
+        rows = self._layer_norm(
+            layer.transform_layer_norm, self.ops.activation(self._affine(layer.transform_dense, rows), activation)
+        )
+        table = self.ops.transpose(self._weight(layer.token_embedding.embeddings), (1, 0))  # [H, V]
+        return self.ops.add(self.ops.matmul(rows, table), self._weight(layer.output_bias))
+
+
+_LAYERS: dict[type, Callable] = {
+    keras.layers.Dropout: _Walk._same,
+    keras.layers.Dense: _Walk._dense,
+    TokenLayout: _Walk._token_layout,
+    BertEmbeddings: _Walk._embed,
+    BertEncoderLayer: _Walk._encode,
+    RestoreRectangle: _Walk._same,
+    FirstRows: _Walk._first_rows,
+    FlattenChoices: _Walk._flatten_choices,
+    MaskedLMHead: _Walk._masked_lm,
+}

@@ -1,0 +1,179 @@
+"""ONNX: token ids in, numbers out, batch and length free, of standard operators alone.
+
+Opset 17 is the first with LayerNormalization; ONNX Runtime runs it since 1.12 (2022).
+"""
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from export.heads.base import Head
+from export.targets import network
+
+OPSET = 17
+_IR_VERSION = 8  # What came with opset 17: an older runtime refuses a higher number.
+_PRODUCER = "keras-bert-zoo"
+
+
+class OnnxOps(network.Ops):
+    """Writes nodes; a value is its name."""
+
+    def __init__(self):
+        self.nodes: list[onnx.NodeProto] = []
+        self.initializers: list[onnx.TensorProto] = []
+        self._constants: dict[tuple, str] = {}
+
+    def node(self, kind: str, *inputs: str, outputs: int = 1, **attributes) -> str | list[str]:
+        """Adds a node; returns its output's name, or the list of them where there are several."""
+        number = len(self.nodes)
+        names = [f"{kind}_{number}" if outputs == 1 else f"{kind}_{number}_{index}" for index in range(outputs)]
+        self.nodes.append(helper.make_node(kind, list(inputs), names, name=f"{kind}_{number}", **attributes))
+        return names[0] if outputs == 1 else names
+
+    def constant(self, array) -> str:
+        array = np.array(array, order="C")
+        key = (array.shape, array.dtype.str, array.tobytes())
+        if key not in self._constants:  # The token table serves the masked-LM head, too: stored once.
+            name = f"constant_{len(self.initializers)}"
+            self.initializers.append(numpy_helper.from_array(array, name))
+            self._constants[key] = name
+        return self._constants[key]
+
+    def _integers(self, *numbers: int) -> str:
+        return self.constant(np.array(numbers, np.int64))
+
+    def _size(self, value: str, axis: int) -> str:
+        """One size of a value, int64 (1,)."""
+        return self.node("Gather", self.node("Shape", value), self._integers(axis), axis=0)
+
+    def take(self, table, index):
+        return self.node("Gather", table, index, axis=0)
+
+    def take_positions(self, states, positions):
+        index = self.node("Unsqueeze", self.node("Cast", positions, to=TensorProto.INT64), self._integers(-1))
+        return self.node("GatherND", states, index, batch_dims=1)
+
+    def leading_rows(self, table, token_ids):
+        return self.node("Slice", table, self._integers(0), self._size(token_ids, 1), self._integers(0))
+
+    def _places(self, value: str) -> str:
+        """0, 1, ... along the last axis, int32 (S,)."""
+        zero, one = (self.constant(np.int64(number)) for number in (0, 1))
+        size = self.node("Squeeze", self._size(value, -1), self._integers(0))
+        return self.node("Cast", self.node("Range", zero, size, one), to=TensorProto.INT32)
+
+    def length_mask(self, lengths, token_ids):
+        is_real = self.node("Less", self._places(token_ids), self.node("Unsqueeze", lengths, self._integers(-1)))
+        return self.node("Cast", is_real, to=TensorProto.FLOAT)
+
+    def later_positions(self, token_ids):
+        places = self._places(token_ids)
+        is_later = self.node("Greater", places, self.node("Unsqueeze", places, self._integers(1)))
+        return self.node("Cast", is_later, to=TensorProto.FLOAT)
+
+    def add(self, a, b):
+        return self.node("Add", a, b)
+
+    def multiply(self, a, b):
+        return self.node("Mul", a, b)
+
+    def divide(self, a, b):
+        return self.node("Div", a, b)
+
+    def minimum(self, a, b):
+        return self.node("Min", a, b)
+
+    def matmul(self, a, b):
+        return self.node("MatMul", a, b)
+
+    def sum(self, a, axis):
+        return self.node("ReduceSum", a, self._integers(axis), keepdims=0)
+
+    def softmax(self, a):
+        return self.node("Softmax", a, axis=-1)
+
+    def split(self, a, count):
+        return self.node("Split", a, outputs=count, axis=-1)
+
+    def transpose(self, a, order):
+        return self.node("Transpose", a, perm=list(order))
+
+    def reshape(self, a, sizes):
+        return self.node("Reshape", a, self._integers(*sizes))
+
+    def join_leading(self, a):
+        sizes = self.node("Concat", self._integers(-1), self._size(a, -1), axis=0)
+        return self.node("Reshape", a, sizes)
+
+    def first(self, a):
+        return self.node("Gather", a, self.constant(np.int64(0)), axis=1)
+
+    def layer_norm(self, a, scale, offset, epsilon):
+        return self.node("LayerNormalization", a, scale, offset, axis=-1, epsilon=epsilon)
+
+    def activation(self, a, name):
+        half, one = (self.constant(np.float32(number)) for number in (0.5, 1.0))
+        if name == "gelu":  # In the form that ONNX Runtime fuses.
+            inner = self.node("Erf", self.divide(a, self.constant(np.float32(np.sqrt(2.0)))))
+            return self.multiply(self.multiply(a, self.add(inner, one)), half)
+        if name == "gelu_tanh":
+            cube = self.multiply(self.multiply(a, a), a)
+            inner = self.add(a, self.multiply(cube, self.constant(np.float32(0.044715))))
+            inner = self.node("Tanh", self.multiply(inner, self.constant(np.float32(np.sqrt(2.0 / np.pi)))))
+            return self.multiply(self.multiply(a, self.add(inner, one)), half)
+        return a if name == "linear" else self.node({"tanh": "Tanh", "relu": "Relu"}[name], a)
+
+
+def convert(head: Head, model) -> bytes:
+    """A head as an ONNX model.
+
+    Args:
+        head: says which task it is.
+        model: as `network.outputs_of` takes it.
+
+    Returns:
+        The serialized `ModelProto`: inputs by `network.input_names`, int32; outputs as `network.outputs_of` names them.
+
+    Raises:
+        InputError: as `network.outputs_of`.
+    """
+    ops = OnnxOps()
+    names = network.input_names(head)
+    found = network.outputs_of(head, model, ops, {name: name for name in names})
+    for name, value in found.items():
+        ops.nodes.append(helper.make_node("Identity", [value], [name], name=name))
+    graph = helper.make_graph(
+        ops.nodes,
+        head.task,
+        [helper.make_tensor_value_info(name, TensorProto.INT32, _axes(head, name)) for name in names],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, _output_axes(head, name)) for name in found],
+        initializer=ops.initializers,
+    )
+    proto = helper.make_model(
+        graph, producer_name=_PRODUCER, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=_IR_VERSION
+    )
+    return proto.SerializeToString()
+
+
+def _axes(head: Head, name: str) -> list[str]:
+    choices = ["choices"] if head.task == "multiple_choice" else []
+    return ["batch", *choices, *{"lengths": [], "mask_positions": ["masked"]}.get(name, ["sequence"])]
+
+
+def _output_axes(head: Head, name: str) -> list[str]:
+    """Names of an output's axes; every model of a task has the same."""
+    if name == "probabilities":
+        leading = {"token_classification": ["sequence"], "fill_mask": ["masked"]}.get(head.task, [])
+        return ["batch", *leading, "choices" if head.task == "multiple_choice" else "classes"]
+    return {"score": ["batch"], "start_logits": ["batch", "sequence"], "end_logits": ["batch", "sequence"]}.get(
+        name, ["batch", "hidden"]
+    )
+
+
+def run(path: str, requests: list[dict[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
+    """Answers of ONNX Runtime, on the CPU."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return [dict(zip(names, session.run(names, request), strict=True)) for request in requests]

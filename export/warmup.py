@@ -1,0 +1,68 @@
+"""The requests that a version brings along to warm itself up, as TensorFlow Serving replays them before it serves."""
+
+import os
+import time
+
+import tensorflow as tf
+from google.protobuf.message import DecodeError
+from tensorflow_serving.apis import prediction_log_pb2
+
+from export import grpc_messages
+from export.servable import Servable
+from export.serving_error import ServingError
+from keras_bert.errors import InputError
+
+REQUESTS_FILE = os.path.join("assets.extra", "tf_serving_warmup_requests")
+_MAX_RECORDS = 1000  # TensorFlow Serving's bound
+
+_ANSWERS = {
+    "predict_log": grpc_messages.predict,
+    "classify_log": grpc_messages.classify,
+    "regress_log": grpc_messages.regress,
+    "multi_inference_log": grpc_messages.multi_inference,
+}
+
+
+def warm_up(servable: Servable) -> int:
+    """Replays a version's warm-up requests; a version without any is fine.
+
+    Returns:
+        How many there were.
+
+    Raises:
+        InputError: the file is damaged, or a request of it fails: the version is not to be served then.
+    """
+    path = os.path.join(servable.model.directory, REQUESTS_FILE)
+    if not os.path.isfile(path):
+        return 0
+    start = time.perf_counter()
+    count = 0
+    status = "FAILED"
+    try:
+        for record in tf.data.TFRecordDataset(path).as_numpy_iterator():
+            count += 1
+            if count > _MAX_RECORDS:
+                raise InputError(f"{path}: expected at most {_MAX_RECORDS} warm-up requests. Received: more")
+            _replay(servable, record, f"{path}: record {count}")
+        status = "OK"
+    except tf.errors.OpError as error:
+        raise InputError(f"{path}: not a whole TFRecord file. Export the version again.") from error
+    finally:
+        labels = (servable.model.directory, status)
+        servable.metrics.warmup_latency.record((time.perf_counter() - start) * 1e6, labels)
+        servable.metrics.warmup_records.add(labels, count)
+    return count
+
+
+def _replay(servable: Servable, record: bytes, where: str) -> None:
+    try:
+        log = prediction_log_pb2.PredictionLog.FromString(record)
+    except DecodeError as error:
+        raise InputError(f"{where}: not a PredictionLog. Export the version again.") from error
+    kind = log.WhichOneof("log_type")
+    if kind not in _ANSWERS:
+        raise InputError(f"{where}: expected one of {sorted(_ANSWERS)}. Received: {kind}")
+    try:
+        _ANSWERS[kind](servable, getattr(log, kind).request, None)
+    except ServingError as error:
+        raise InputError(f"{where}: the model does not answer its warm-up request: {error.message}") from error

@@ -1,0 +1,144 @@
+"""Windows over token lists of any length, in the graph: cut, laid out as the encoder's inputs, and of most context.
+
+All windows of a batch at once, as `tasks.squad.windows` and `tasks.ner.windows` make them one by one.
+
+Shapes: B texts, T tokens of all texts, W windows of all texts, Q tokens of all queries, S tokens of the longest window.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from keras_bert.exact_normalizer import row_ids
+
+_MIN_LENGTH = 2  # As `keras_bert.preprocessor` has it: a width of 0 breaks slicing in models.
+
+
+class Windows(NamedTuple):
+    """Windows, text after text.
+
+    Attributes:
+        rows: int64 [W], the text of each window, ascending.
+        starts: int64 [W], its first token among the text's.
+        lengths: int64 [W], its tokens, less query and special tokens.
+    """
+
+    rows: tf.Tensor
+    starts: tf.Tensor
+    lengths: tf.Tensor
+
+
+class Layout(NamedTuple):
+    """Windows as the encoder reads them.
+
+    Attributes:
+        inputs: the encoder's, `token_ids segment_ids padding_mask`, int32 [W, S].
+        tokens: int64 [W, S], which of the T tokens stands there; -1: a special one, of the query, or none.
+        firsts: int64 [W], which of the T tokens is the window's first.
+    """
+
+    inputs: dict[str, tf.Tensor]
+    tokens: tf.Tensor
+    firsts: tf.Tensor
+
+
+def cut_windows(lengths: tf.Tensor, rooms: tf.Tensor, stride: int) -> Windows:
+    """Cuts texts into windows that start `stride` tokens apart, until one reaches the end.
+
+    Args:
+        lengths: int64 [B], tokens of each text; one without any has no window.
+        rooms: int64 [B], tokens that a window of it holds, at least 1.
+        stride: int; cut to the room, otherwise tokens between two windows would be in neither.
+    """
+    strides = tf.minimum(tf.cast(stride, tf.int64), rooms)
+    counts = 1 + (tf.maximum(lengths - rooms, 0) + strides - 1) // strides
+    splits = tf.pad(tf.cumsum(tf.where(lengths > 0, counts, 0)), [[1, 0]])
+    rows = row_ids(splits)
+    starts = (tf.range(splits[-1]) - tf.gather(splits, rows)) * tf.gather(strides, rows)
+    return Windows(rows, starts, tf.minimum(tf.gather(lengths, rows) - starts, tf.gather(rooms, rows)))
+
+
+def lay_out(windows: Windows, tokens: tf.RaggedTensor, tokenizer, queries: tf.RaggedTensor | None = None) -> Layout:
+    """Makes `[CLS] piece [SEP]` of each window, or `[CLS] query [SEP] piece [SEP]`.
+
+    Args:
+        windows: of `tokens`.
+        tokens: int32 ragged [B, None], T in all.
+        tokenizer: BertTokenizer, for the special tokens.
+        queries: int32 ragged [B, None], Q in all, or None.
+    """
+    specials = tf.constant([tokenizer.pad_token_id, tokenizer.cls_token_id, tokenizer.sep_token_id], tf.int32)
+    values, num_tokens = tokens.values, tf.size(tokens.values, tf.int64)
+    position_0 = tf.ones_like(windows.rows)  # [W], where the piece begins.
+    if queries is not None:
+        position_0 += tf.gather(queries.row_lengths(), windows.rows) + 1
+        values = tf.concat([values, queries.values], axis=0)
+    pad = tf.size(values, tf.int64)
+    lengths = position_0 + windows.lengths + 1
+    position = tf.range(tf.maximum(tf.reduce_max(lengths), _MIN_LENGTH))[tf.newaxis]  # [1, S]
+    offset = position - position_0[:, tf.newaxis]  # [W, S]
+    is_inside = (offset >= 0) & (offset < windows.lengths[:, tf.newaxis])
+    firsts = tf.gather(tokens.row_starts(), windows.rows) + windows.starts
+    index = tf.where(is_inside, firsts[:, tf.newaxis] + offset, pad)
+    cell_tokens = tf.where(is_inside, index, -1)
+    if queries is not None:
+        is_query = (position > 0) & (offset < -1)
+        query_base = num_tokens + tf.gather(queries.row_starts(), windows.rows) - 1
+        index = tf.where(is_query, query_base[:, tf.newaxis] + position, index)
+        index = tf.where(offset == -1, pad + 2, index)
+    index = tf.where(position == 0, pad + 1, index)
+    index = tf.where(offset == windows.lengths[:, tf.newaxis], pad + 2, index)
+    is_token = position < lengths[:, tf.newaxis]
+    is_second = is_token & (offset >= 0) if queries is not None else tf.zeros_like(is_token)
+    inputs = {
+        "token_ids": tf.gather(tf.concat([values, specials], axis=0), index),
+        "segment_ids": tf.cast(is_second, tf.int32),
+        "padding_mask": tf.cast(is_token, tf.int32),
+    }
+    return Layout(inputs, cell_tokens, firsts)
+
+
+def best_cells(windows: Windows, layout: Layout, num_tokens: tf.Tensor, length_weight: float) -> tf.Tensor:
+    """The place of each token in the window of its maximum context (google-research/bert run_squad.py:542).
+
+        score(token, window) = min(tokens left of it, tokens right of it in the window) + length_weight * length
+
+    The first window of the highest score wins. Calculated in float64, as `tasks.squad.windows.best_windows` does.
+
+    Args:
+        windows: every token is in one of them at least.
+        layout: theirs.
+        num_tokens: int64, T.
+        length_weight: 0.01, or 0.0 where the length does not matter.
+
+    Returns:
+        int64 [T]: number of the cell, of the W * S.
+    """
+    left = layout.tokens - layout.firsts[:, tf.newaxis]
+    lengths = windows.lengths[:, tf.newaxis]
+    context = tf.cast(tf.minimum(left, lengths - 1 - left), tf.float64)
+    scores = tf.reshape(context + tf.constant(length_weight, tf.float64) * tf.cast(lengths, tf.float64), [-1])
+    tokens, count = tf.reshape(layout.tokens, [-1]), tf.size(layout.tokens, tf.int64)
+    highest = tf.math.unsorted_segment_max(scores, tokens, num_tokens)  # Where there is no token, the segment is -1.
+    none = tf.constant([0.0], tf.float64)
+    is_best = scores == tf.gather(tf.concat([highest, none], axis=0), tf.where(tokens >= 0, tokens, num_tokens))
+    return tf.math.unsorted_segment_min(tf.where(is_best, tf.range(count), count), tokens, num_tokens)
+
+
+def pad_windows(row_splits: np.ndarray, **columns: np.ndarray) -> dict[str, np.ndarray]:
+    """Lays out windows that were made in Python.
+
+    Args:
+        row_splits: int64 [W + 1].
+        **columns: `token_ids` and the like, int32, one value for each token of all windows.
+
+    Returns:
+        The columns, and `padding_mask`: int32 [W, S].
+    """
+    lengths = np.diff(row_splits)
+    mask = np.arange(max(lengths, default=_MIN_LENGTH)) < lengths[:, np.newaxis]
+    padded = {name: np.zeros(mask.shape, np.int32) for name in columns}
+    for name, values in columns.items():
+        padded[name][mask] = values
+    return {**padded, "padding_mask": mask.astype(np.int32)}

@@ -1,0 +1,49 @@
+"""benchmarks/serving_speed.py: the batches it makes, and the arithmetic of its table.
+
+Each in a process of its own, as its flags have names that others have, too.
+"""
+
+import json
+import os
+import subprocess
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+def _run(code: str) -> dict:
+    """What a program that has imported the benchmark prints as JSON."""
+    folders = [ROOT, os.path.join(ROOT, "benchmarks")]
+    code = f"import sys, json; sys.path[:0] = {folders}; import serving_speed as s\n{code}"
+    return json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+
+
+def test_batches():
+    batches = _run(
+        "texts = ['word ' * (1 + (i * 7) % 40) for i in range(100)]\n"
+        "print(json.dumps(s.make_batches(texts, lambda text: len(text.split()), 2, 3)))"
+    )
+    sizes = {kind: [len(batch) for batch in its_batches] for kind, its_batches in batches.items()}
+    assert sizes == {"arrival": [32, 32], "sorted": [32, 32], "full": [32, 32], "single": [1, 1, 1]}
+    arrival, by_length = (sum(batches[kind], []) for kind in ("arrival", "sorted"))
+    assert sorted(arrival) == sorted(by_length)
+    assert by_length == sorted(arrival, key=len)
+    assert arrival != by_length
+    assert {len(text.split()) for text in sum(batches["full"], [])} == {128}
+
+
+def test_the_table():
+    lines = _run(
+        "name = 'exported graph, oneDNN on'\n"
+        "seconds = {'arrival': {s._REFERENCE: [1.0, 2.0, 4.0], name: [0.5, 0.5, 4.0]}}\n"
+        "print(json.dumps(s.table(seconds, {'arrival': [['a'] * 32] * 3})))"
+    )
+    rows = [line.split() for line in lines]
+    assert [row[-1] for row in rows] == ["arrival", "1.00", "0.50", "second", "14", "19"]
+
+
+def test_a_missing_file_is_named():
+    told = _run(
+        "try: s.read_sentences('/nowhere/dev.tsv')\nexcept s.InputError as error: print(json.dumps(str(error)))"
+    )
+    assert told == "/nowhere/dev.tsv: cannot be read (No such file or directory). Give SST-2's dev.tsv as --input_file."
