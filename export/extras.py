@@ -18,8 +18,8 @@ import tensorflow as tf
 from tensorflow_serving.apis import classification_pb2, input_pb2, predict_pb2, prediction_log_pb2, regression_pb2
 
 from export import clients, signatures
-from export.batching_parameters import PER_MODEL_FILE
 from export.heads.base import Head
+from export.server.batching_parameters import PER_MODEL_FILE
 from keras_bert.files import atomic_path, write_json
 
 WARMUP_FILE = os.path.join("assets.extra", "tf_serving_warmup_requests")

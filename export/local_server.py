@@ -18,9 +18,9 @@ from collections.abc import Iterator
 from absl import flags
 
 from export import base_path
-from export.batching_parameters import BatchingParameters, read_batching_parameters
-from export.model_config import ModelSettings, aspired_versions, read_model_config
-from export.server_settings import Settings
+from export.server.batching_parameters import BatchingParameters, read_batching_parameters
+from export.server.model_config import ModelSettings, aspired_versions, read_model_config
+from export.server.server_settings import Settings
 from keras_bert.errors import InputError
 from tasks import flags as task_flags
 
@@ -78,7 +78,7 @@ def serve(models: list[ModelSettings], settings: Settings) -> None:
     # gRPC's core writes lines of its own to standard error, of a port that is taken, of bytes that are no HTTP/2.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     # Imported here: they bring TensorFlow, and --help shall not wait for that.
-    from export.server import running_server
+    from export.server.assembly import running_server
 
     # What the imports left behind stays: the collection that frees an ended version need not look through it, and
     # requests are held up for less.

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from export import extras, inputs, verify
+from export import extras, serving, verify
 from export.base_path import MAX_VERSION, numbered_versions, partial_path, remove_abandoned
 from export.heads.base import Head
 from export.heads.loading import HEADS
@@ -177,7 +177,7 @@ def rebuild(model: keras.Model, layout: str | None = None) -> keras.Model:
     """
     config = keras.saving.serialize_keras_object(model)
     copy = keras.saving.deserialize_keras_object(_rewritten(config, layout))
-    if layout is not None and getattr(inputs.find_backbone(copy), "layout", None) != layout:
+    if layout is not None and getattr(serving.find_backbone(copy), "layout", None) != layout:
         raise ValueError(
             f"`model` must hold a BertBackbone, to be given the layout {layout!r}. Received: model={model}"
         )

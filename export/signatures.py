@@ -7,7 +7,7 @@ signatures take and give stands in its `description` (`export/heads`); common to
 - `token_ids`: `token_ids`, `segment_ids` int32 [B, S], `lengths` int32 [B];
 - `classify`, `regress`: `inputs`, string [B], serialized `tf.Example`s.
 
-Texts may be any bytes. `token_ids` refuses what the model has no weights for (`inputs.check_token_ids`).
+Texts may be any bytes. `token_ids` refuses what the model has no weights for (`export.serving.check_token_ids`).
 """
 
 import tensorflow as tf

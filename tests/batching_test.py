@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import toy_server
 
-from export.batching import Batcher, BatchScheduler
-from export.batching_parameters import BatchingParameters, read_batching_parameters
-from export.monitoring import Metrics
-from export.serving_error import ServingError
+from export.server.batching import Batcher, BatchScheduler
+from export.server.batching_parameters import BatchingParameters, read_batching_parameters
+from export.server.monitoring import Metrics
+from export.server.serving_error import ServingError
 from keras_bert.errors import InputError
 
 

@@ -14,12 +14,13 @@ import tensorflow as tf
 from tensorflow_serving.apis import prediction_log_pb2
 from toy_saved import ALL_HEADS, save_graph
 
-from export import clients, extras, signatures, warmup
-from export.batching_parameters import PER_MODEL_FILE, read_batching_parameters
+from export import clients, extras, signatures
 from export.heads.base import Head
-from export.model_config import ModelSettings
-from export.server import running_server
-from export.server_settings import Settings
+from export.server import warmup
+from export.server.assembly import running_server
+from export.server.batching_parameters import PER_MODEL_FILE, read_batching_parameters
+from export.server.model_config import ModelSettings
+from export.server.server_settings import Settings
 from keras_bert.files import read_json
 
 

@@ -8,10 +8,10 @@ import tensorflow as tf
 from tokenizer_reference import ADVERSARIAL
 from tokenizer_texts import alphabet_vocabulary, fuzzed_texts
 
-from export import windows as graph_windows
-from export.normalized_words import WordSplitter
-from export.projection import Projector
-from export.source_text import BYTES_PER_TOKEN, cut_texts, read_text, read_texts
+from export.graph import windows as graph_windows
+from export.graph.normalized_words import WordSplitter
+from export.graph.projection import Projector
+from export.graph.source_text import BYTES_PER_TOKEN, cut_texts, read_text, read_texts
 from keras_bert import BertTokenizer
 from keras_bert.normalizer import split_words, substitutes
 from keras_bert.python_tokenizer import PythonBertTokenizer

@@ -21,9 +21,9 @@ from tensorflow_serving.apis import (
     regression_pb2,
 )
 
-from export import grpc_messages
-from export.grpc_server import GrpcLimits, GrpcServer
-from export.served_model import ServedModel
+from export.server import grpc_messages
+from export.server.grpc_server import GrpcLimits, GrpcServer
+from export.server.served_model import ServedModel
 from keras_bert.errors import InputError
 
 

@@ -16,15 +16,15 @@ import tensorflow as tf
 import toy_server
 from tensorflow_serving.apis import prediction_service_pb2_grpc
 
-from export.admission import Admission
-from export.batching_parameters import BatchingParameters
-from export.model_config import ModelSettings, read_model_config
-from export.monitoring import Metrics
-from export.served_model import ServedModel
-from export.server import running_server
-from export.server_settings import Settings
-from export.serving_error import ServingError
-from export.warmup import REQUESTS_FILE
+from export.server.admission import Admission
+from export.server.assembly import running_server
+from export.server.batching_parameters import BatchingParameters
+from export.server.model_config import ModelSettings, read_model_config
+from export.server.monitoring import Metrics
+from export.server.served_model import ServedModel
+from export.server.server_settings import Settings
+from export.server.serving_error import ServingError
+from export.server.warmup import REQUESTS_FILE
 from keras_bert.errors import InputError
 
 SETTINGS = Settings(rest_api_port=0, port=0, file_system_poll_wait_seconds=0.05)

@@ -13,8 +13,8 @@ import tensorflow as tf
 import toy_server
 
 from export import base_path as base_paths
-from export.model_config import ModelSettings, aspired_versions
-from export.served_model import ServedModel
+from export.server.model_config import ModelSettings, aspired_versions
+from export.server.served_model import ServedModel
 from keras_bert.errors import InputError
 
 
@@ -113,13 +113,14 @@ def test_ctrl_c_while_the_model_loads_ends_the_command(base_path):
     script = """
 import os, time
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-from export import local_server, server
+from export import local_server
+from export.server import assembly
 
 def load(*_):
     print("loading", flush=True)
     time.sleep(100)
 
-server.ServedModel = load
+assembly.ServedModel = load
 local_server.console_main()
 """
     with toy_server.run_command(
@@ -176,7 +177,8 @@ def test_a_taken_port_is_one_line(base_path, which):
 
 def test_the_server_loads_no_model_code():
     script = (
-        "import sys, export.server; print(sorted(name for name in sys.modules if name.startswith(('keras_', 'tasks'))))"
+        "import sys, export.server.assembly; "
+        "print(sorted(name for name in sys.modules if name.startswith(('keras_', 'tasks'))))"
     )
     with toy_server.run_command("-c", script) as process:
         output, _ = process.communicate(timeout=60)

@@ -7,10 +7,10 @@ import threading
 import pytest
 import toy_server
 
-from export import model_manager
-from export.model_config import ModelSettings, VersionPolicy, aspired_versions
-from export.model_manager import ModelManager, Poller
-from export.serving_error import ServingError
+from export.server import model_manager
+from export.server.model_config import ModelSettings, VersionPolicy, aspired_versions
+from export.server.model_manager import ModelManager, Poller
+from export.server.serving_error import ServingError
 from keras_bert.errors import InputError
 
 

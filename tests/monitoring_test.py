@@ -9,9 +9,9 @@ import pytest
 import toy_server
 from tensorflow_serving.apis import prediction_service_pb2_grpc
 
-from export.batching_parameters import BatchingParameters
-from export.monitoring import CONTENT_TYPE, Counter, Gauge, Histogram, Metrics, resident_bytes
-from export.serving_error import ServingError
+from export.server.batching_parameters import BatchingParameters
+from export.server.monitoring import CONTENT_TYPE, Counter, Gauge, Histogram, Metrics, resident_bytes
+from export.server.serving_error import ServingError
 
 LINE = re.compile(r'[a-zA-Z_:][a-zA-Z0-9_:]*\{([a-zA-Z_]\w*="([^"\\\n]|\\.)*"(,|(?=\})))*\} (\+Inf|-?[0-9.e+-]+)')
 

@@ -13,10 +13,10 @@ import pytest
 import toy_answers
 import toy_server
 
-from export import page
-from export.model_config import ModelSettings
-from export.server import running_server
-from export.server_settings import Settings
+from export.server import page
+from export.server.assembly import running_server
+from export.server.model_config import ModelSettings
+from export.server.server_settings import Settings
 
 pytestmark = pytest.mark.skipif(
     browser.BROWSER is None, reason="No chromium, chromium-browser or google-chrome is installed."

@@ -10,8 +10,8 @@ import threading
 import pytest
 import toy_server
 
-from export import rest_server
-from export.served_model import ServedModel
+from export.server import rest_server
+from export.server.served_model import ServedModel
 
 
 @pytest.fixture(scope="module")

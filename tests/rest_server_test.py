@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import toy_server
 
-from export import rest_api
+from export.server import rest_api
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 from toy_classifier import LABELS, SEQUENCE_LENGTH, VOCABULARY, assets, classifier
 
-from export import inputs, saved_model, verify
+from export import saved_model, serving, verify
 from export.heads.classification import Classification
 from keras_bert import BertPreprocessor, BertTokenizer
 from keras_bert.errors import InputError
@@ -176,21 +176,21 @@ def test_the_served_backbone_computes_real_tokens_only(monkeypatch, tmp_path):
     monkeypatch.setattr(verify, "fresh_answers", lambda _, probes: [probe.outputs for probe in probes])
     model = classifier()
     saved_model.export_model(model, assets(), str(tmp_path), labels=LABELS, with_cc="off")
-    assert inputs.find_backbone(served[0]).layout == "unpadded"
-    assert inputs.find_backbone(model).layout == "rectangular"
+    assert serving.find_backbone(served[0]).layout == "unpadded"
+    assert serving.find_backbone(model).layout == "rectangular"
 
 
 def test_a_backbone_is_found_by_its_class_not_by_its_name():
     renamed = keras.Model(
         inner := keras.Input([3]), keras.layers.Dense(2, name="BertBackbone")(inner), name="BertBackbone"
     )
-    assert inputs.find_backbone(renamed) is None
+    assert serving.find_backbone(renamed) is None
     with pytest.raises(ValueError, match="must hold a BertBackbone, to be given the layout 'unpadded'"):
         saved_model.rebuild(renamed, layout="unpadded")
     assert saved_model.rebuild(renamed).count_params() == 8
     model = classifier()
     nested = keras.Model(model.input, keras.layers.Dense(2)(model(model.input)))
-    assert inputs.find_backbone(saved_model.rebuild(nested, layout="unpadded")).layout == "unpadded"
+    assert serving.find_backbone(saved_model.rebuild(nested, layout="unpadded")).layout == "unpadded"
 
 
 # === Precision ===

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 import toy_server
 
-from export import inputs, saved_model, verify
+from export import saved_model, serving, verify
 from keras_bert import BertBackbone, BertPreprocessor, BertTokenizer
 from tasks.glue.model import build_classifier
 
@@ -170,6 +170,6 @@ def test_the_checks_are_ops_that_tensorflow_serving_has(directory):
 
 
 def test_the_checks_take_their_sizes_from_the_backbone(classifier):
-    backbone = inputs.find_backbone(classifier)
+    backbone = serving.find_backbone(classifier)
     sizes = (backbone.vocabulary_size, backbone.num_segments, backbone.max_sequence_length)
     assert sizes == (V, SEGMENTS, LONGEST)

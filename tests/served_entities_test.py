@@ -14,11 +14,12 @@ import tensorflow as tf
 from tokenizer_reference import ADVERSARIAL
 from tokenizer_texts import alphabet_vocabulary, fuzzed_texts
 
-from export import raw_words, saved_model, verify
-from export.entities import EntityFinder
+from export import saved_model, verify
+from export.graph import raw_words
+from export.graph.entities import EntityFinder
+from export.graph.raw_words import WordFinder, find_words
+from export.graph.source_text import read_text, read_texts
 from export.heads.token_classification import TokenClassification
-from export.raw_words import WordFinder, find_words
-from export.source_text import read_text, read_texts
 from keras_bert import BertBackbone, BertPreprocessor, BertTokenizer
 from keras_bert.normalizer import CJK_RANGES, is_cjk, is_punctuation, vanishes
 from keras_bert.python_tokenizer import PythonBertTokenizer

@@ -8,7 +8,7 @@ import tensorflow as tf
 import toy_heads
 from toy_classifier import VOCABULARY, assets
 
-from export import masked_texts
+from export.graph import masked_texts
 from export.heads import fill_mask
 from export.heads.fill_mask import FillMask
 from keras_bert import BertPreprocessor, BertTokenizer

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 import toy_heads
 
-from export import inputs, saved_model, verify
+from export import saved_model, serving, verify
 
 IN_FRESH_PROCESS = [
     "regression of pairs",
@@ -158,7 +158,7 @@ def test_the_served_backbone_computes_real_tokens_only(name, monkeypatch, tmp_pa
     monkeypatch.setattr(type(head), "functions", lambda _, model: served.append(model) or {})
     with pytest.raises(verify.VerificationError):  # No signatures: no model.
         saved_model.export_head(head, str(tmp_path))
-    assert inputs.find_backbone(served[0]).layout == "unpadded"
+    assert serving.find_backbone(served[0]).layout == "unpadded"
     assert {weight.dtype for weight in served[0].weights} == {"float32"}
     assert os.listdir(tmp_path) == []
 

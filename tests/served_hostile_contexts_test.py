@@ -9,8 +9,8 @@ from tokenizer_reference import ADVERSARIAL
 from tokenizer_texts import alphabet_vocabulary, fuzzed_texts
 from toy_answering import SETTINGS, WORDS, TableAnswerer, as_strings, assert_equal, differences
 
+from export.graph.source_text import BYTES_PER_TOKEN
 from export.heads.question_probes import CONTEXT
-from export.source_text import BYTES_PER_TOKEN
 
 MEGABYTES_10 = 10_000_000
 

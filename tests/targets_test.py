@@ -11,7 +11,7 @@ from toy_classifier import LABELS, VOCABULARY, assets, classifier
 from toy_heads import HEADS, backbone, shaken
 from toy_saved import ALL_HEADS, save_graph
 
-from export import inputs, saved_model, targets
+from export import saved_model, serving, targets
 from export.heads.base import Head
 from export.heads.classification import Classification
 from export.targets import litert, network, real_text
@@ -85,7 +85,7 @@ def test_settings_of_the_encoder(tmp_path, settings):
 
 def test_the_token_table_is_stored_once():
     head = HEADS["fill_mask"]()
-    table = inputs.find_backbone(head.model).token_embedding.embeddings
+    table = serving.find_backbone(head.model).token_embedding.embeddings
     proto = onnx.load_from_string(onnx_target.convert(head, head.model))
     shapes = [tuple(tensor.dims) for tensor in proto.graph.initializer]
     # Once for looking up; ONNX Runtime folds the transposition for the output as it loads the model.

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import numpy as np
 import tensorflow as tf
 
+from export.graph.source_text import read_text
 from export.heads.question_answering import QuestionAnswering
-from export.source_text import read_text
 from keras_bert import BertPreprocessor, BertTokenizer
 from keras_bert.python_tokenizer import PythonBertTokenizer
 from tasks.squad.answers import best_answers

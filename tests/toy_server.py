@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 
-from export import rest_routes, rest_server
-from export.admission import Admission
-from export.model_config import ModelSettings
-from export.model_manager import ModelManager
-from export.monitoring import Metrics
-from export.served_model import Signature
-from export.server import running_server
-from export.server_settings import Settings
+from export.server import rest_routes, rest_server
+from export.server.admission import Admission
+from export.server.assembly import running_server
+from export.server.model_config import ModelSettings
+from export.server.model_manager import ModelManager
+from export.server.monitoring import Metrics
+from export.server.served_model import Signature
+from export.server.server_settings import Settings
 
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 

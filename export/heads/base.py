@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from export.inputs import find_backbone
+from export.serving import find_backbone
 from export.verify import Probe
 from keras_bert.errors import InputError
 from keras_bert.preprocessor import BertPreprocessor
@@ -59,7 +59,7 @@ class Head(abc.ABC):
 
     @abc.abstractmethod
     def functions(self, model: keras.Model) -> dict[str, tf.types.experimental.ConcreteFunction]:
-        """Traces the signatures, `serving_default` among them (`export.inputs.trace`).
+        """Traces the signatures, `serving_default` among them (`export.serving.trace`).
 
         Args:
             model: the float32 rebuild of `self.model`, its backbone of the layout "unpadded".

@@ -11,10 +11,10 @@ import numpy as np
 import tensorflow as tf
 
 from export import probes, signatures
-from export.raw_words import Word, find_words
-from export.source_text import read_text
+from export.graph.raw_words import Word, find_words
+from export.graph.source_text import read_text
+from export.graph.windows import pad_windows
 from export.verify import Probe
-from export.windows import pad_windows
 from keras_bert.python_tokenizer import PythonBertTokenizer
 from tasks.conll import Documents
 from tasks.ner.windows import Windows, make_windows

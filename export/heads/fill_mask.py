@@ -6,9 +6,10 @@ Shapes: B batch, S sequence, M masks, R masks of all texts, K tokens named, V vo
 import numpy as np
 import tensorflow as tf
 
-from export import inputs, masked_texts, probes, signatures
+from export import probes, serving, signatures
+from export.graph import masked_texts
+from export.graph.masked_texts import MaskedTexts
 from export.heads.base import Head
-from export.masked_texts import MaskedTexts
 from export.verify import Probe
 from keras_bert import weights
 from keras_bert.errors import InputError
@@ -67,7 +68,7 @@ class FillMask(Head):
     # === Graph ===
 
     def functions(self, model: BertPretrainer) -> dict[str, tf.types.experimental.ConcreteFunction]:
-        backbone = inputs.find_backbone(model)
+        backbone = serving.find_backbone(model)
 
         def from_texts(text):
             encoded, mask_positions, characters, num_masks = masked_texts.encode(self.preprocessor, text)
@@ -75,20 +76,20 @@ class FillMask(Head):
             return {**answer, "positions": characters, "num_masks": num_masks}
 
         def from_token_ids(mask_positions, lengths, **ids):
-            encoded = inputs.encoder_inputs(backbone, lengths=lengths, **ids)
+            encoded = serving.encoder_inputs(backbone, lengths=lengths, **ids)
             with tf.control_dependencies([_check_positions(mask_positions, lengths)]):
                 return self._fill(model, encoded, tf.identity(mask_positions))
 
         positions = tf.TensorSpec([None, None], tf.int32, name="mask_positions")
         specs = {**signatures.token_specs(), "mask_positions": positions}
         return {
-            signatures.SERVING_DEFAULT: inputs.trace(from_texts, signatures.text_specs("text")),
-            signatures.TOKEN_IDS: inputs.trace(from_token_ids, specs),
+            signatures.SERVING_DEFAULT: serving.trace(from_texts, signatures.text_specs("text")),
+            signatures.TOKEN_IDS: serving.trace(from_token_ids, specs),
         }
 
     def _fill(self, model: BertPretrainer, encoded: dict[str, tf.Tensor], mask_positions: tf.Tensor) -> dict:
         """Names the best tokens: `tokens` string [B, M, K] and `probabilities` [B, M, K], of real masks only."""
-        states = inputs.find_backbone(model)(encoded, training=False)["sequence_output"]
+        states = serving.find_backbone(model)(encoded, training=False)["sequence_output"]
         is_mask = mask_positions >= 0  # [B, M]
         places = tf.range(tf.shape(states)[0])[:, tf.newaxis] * tf.shape(states)[1] + mask_positions
         rows = tf.boolean_mask(places, is_mask)  # [R], among the B * S positions

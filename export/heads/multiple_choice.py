@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from export import inputs, probes, signatures
+from export import probes, serving, signatures
 from export.heads.base import Head
 from export.verify import Probe
 from keras_bert.preprocessor import BertPreprocessor
@@ -41,21 +41,21 @@ class MultipleChoice(Head):
     # === Graph ===
 
     def functions(self, model: keras.Model) -> dict[str, tf.types.experimental.ConcreteFunction]:
-        backbone = inputs.find_backbone(model)
+        backbone = serving.find_backbone(model)
         tokenizer, longest = self.preprocessor.tokenizer, self.preprocessor.sequence_length
 
         def from_texts(text, choices):
             with tf.control_dependencies([self._check(tf.shape(choices), tf.shape(text))]):
                 choices = tf.identity(choices)
-            bounded = inputs.bound_texts(tf.reshape(choices, [-1]), tokenizer, longest)
-            encoded = self._encode(inputs.bound_texts(text, tokenizer, longest), bounded)
+            bounded = serving.bound_texts(tf.reshape(choices, [-1]), tokenizer, longest)
+            encoded = self._encode(serving.bound_texts(text, tokenizer, longest), bounded)
             answer = _answer(model(encoded, training=False))
             return {**answer, "choice_text": tf.gather(choices, answer["choice"], batch_dims=1)}
 
         def from_token_ids(token_ids, **ids):
             with tf.control_dependencies([self._check(tf.shape(token_ids), tf.shape(token_ids)[:1])]):
                 token_ids = tf.identity(token_ids)
-            return _answer(model(inputs.encoder_inputs(backbone, token_ids, **ids), training=False))
+            return _answer(model(serving.encoder_inputs(backbone, token_ids, **ids), training=False))
 
         def from_examples(inputs):
             features = {"text": tf.io.FixedLenFeature([], tf.string)}
@@ -64,9 +64,9 @@ class MultipleChoice(Head):
             return {"classes": columns[_CHOICES], "scores": from_texts(**columns)["probabilities"]}
 
         return {
-            signatures.SERVING_DEFAULT: inputs.trace(from_texts, self._specs()),
-            signatures.TOKEN_IDS: inputs.trace(from_token_ids, signatures.token_specs(self.num_choices)),
-            signatures.CLASSIFY: inputs.trace(from_examples, signatures.example_specs()),
+            signatures.SERVING_DEFAULT: serving.trace(from_texts, self._specs()),
+            signatures.TOKEN_IDS: serving.trace(from_token_ids, signatures.token_specs(self.num_choices)),
+            signatures.CLASSIFY: serving.trace(from_examples, signatures.example_specs()),
         }
 
     def _specs(self) -> dict[str, tf.TensorSpec]:

@@ -9,13 +9,14 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from export import inputs, nbest, signatures
+from export import serving, signatures
+from export.graph import nbest
+from export.graph.projection import Projector
+from export.graph.source_text import BYTES_PER_TOKEN, read_texts
+from export.graph.windows import cut_windows, lay_out
 from export.heads import question_probes
 from export.heads.base import Head
-from export.projection import Projector
-from export.source_text import BYTES_PER_TOKEN, read_texts
 from export.verify import Probe
-from export.windows import cut_windows, lay_out
 from keras_bert.preprocessor import BertPreprocessor
 from tasks.squad.model import SETTINGS, QuestionAnswerer, load_question_answerer
 
@@ -103,18 +104,18 @@ class QuestionAnswering(Head):
         return BYTES_PER_TOKEN * self.preprocessor.sequence_length
 
     def functions(self, model: keras.Model) -> dict[str, tf.types.experimental.ConcreteFunction]:
-        backbone = inputs.find_backbone(model)
+        backbone = serving.find_backbone(model)
         answer = self.answering(lambda encoded: model(encoded, training=False))
 
         def from_token_ids(**ids):
-            encoded = inputs.encoder_inputs(backbone, **ids)
+            encoded = serving.encoder_inputs(backbone, **ids)
             logits = tf.cast(model(encoded, training=False), tf.float32)
             logits = tf.where(encoded["padding_mask"][:, :, tf.newaxis] == 1, logits, self.masked_logit)
             return {"start_logits": logits[:, :, 0], "end_logits": logits[:, :, 1]}
 
         return {
-            signatures.SERVING_DEFAULT: inputs.trace(answer, signatures.text_specs(*TEXT_NAMES)),
-            signatures.TOKEN_IDS: inputs.trace(from_token_ids, signatures.token_specs()),
+            signatures.SERVING_DEFAULT: serving.trace(answer, signatures.text_specs(*TEXT_NAMES)),
+            signatures.TOKEN_IDS: serving.trace(from_token_ids, signatures.token_specs()),
         }
 
     def answering(self, logits_of: Callable) -> Callable[..., dict[str, tf.Tensor]]:
@@ -136,7 +137,7 @@ class QuestionAnswering(Head):
                 question = tf.identity(question)
             # Read to a bound as a context is, since one endless word costs more than many short ones.
             question = tf.strings.substr(question, 0, self.question_bytes)
-            question = inputs.bound_texts(question, tokenizer, self.max_query_length)
+            question = serving.bound_texts(question, tokenizer, self.max_query_length)
             queries = tokenizer.tokenize(question)[:, : self.max_query_length]
             source = read_texts(context, tokenizer, self.max_tokens)
             tokens = tf.RaggedTensor.from_row_splits(source.token_ids, source.token_splits, validate=False)

@@ -11,9 +11,9 @@ import numpy as np
 import tensorflow as tf
 
 from export import probes, signatures
-from export.source_text import read_text
+from export.graph.source_text import read_text
+from export.graph.windows import pad_windows
 from export.verify import TOLERANCE, Probe
-from export.windows import pad_windows
 from keras_bert.python_tokenizer import PythonBertTokenizer
 from tasks.squad.answers import best_answers
 from tasks.squad.data import Question

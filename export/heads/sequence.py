@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from export import inputs, probes, signatures
+from export import probes, serving, signatures
 from export.heads.base import Head
 from export.verify import Probe
 from keras_bert.preprocessor import BertPreprocessor
@@ -54,8 +54,8 @@ class SequenceHead(Head):
     # === Graph and probes ===
 
     def functions(self, model: keras.Model) -> dict[str, tf.types.experimental.ConcreteFunction]:
-        encode = inputs.text_encoder(self.preprocessor)
-        backbone = inputs.find_backbone(model)
+        encode = serving.text_encoder(self.preprocessor)
+        backbone = serving.find_backbone(model)
 
         def answer(encoded):
             return self.answer(model(encoded, training=False), encoded)
@@ -64,18 +64,18 @@ class SequenceHead(Head):
             return answer(encode(*(texts[name] for name in self.text_names)))
 
         def from_token_ids(**ids):
-            return answer(inputs.encoder_inputs(backbone, **ids))
+            return answer(serving.encoder_inputs(backbone, **ids))
 
         def from_examples(inputs):
             features = {name: tf.io.FixedLenFeature([], tf.string) for name in self.text_names}
             return self.example_answer(from_texts(**tf.io.parse_example(inputs, features)))
 
         traced = {
-            signatures.SERVING_DEFAULT: inputs.trace(from_texts, signatures.text_specs(*self.text_names)),
-            signatures.TOKEN_IDS: inputs.trace(from_token_ids, signatures.token_specs()),
+            signatures.SERVING_DEFAULT: serving.trace(from_texts, signatures.text_specs(*self.text_names)),
+            signatures.TOKEN_IDS: serving.trace(from_token_ids, signatures.token_specs()),
         }
         if self.example_signature:
-            traced[self.example_signature] = inputs.trace(from_examples, signatures.example_specs())
+            traced[self.example_signature] = serving.trace(from_examples, signatures.example_specs())
         return traced
 
     def probes(self, model: keras.Model) -> list[Probe]:

@@ -9,14 +9,14 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from export import inputs, signatures
-from export.entities import EntityFinder
+from export import serving, signatures
+from export.graph.entities import EntityFinder
+from export.graph.raw_words import WordFinder
+from export.graph.source_text import BYTES_PER_TOKEN, cut_texts, read_texts
+from export.graph.windows import best_cells, cut_windows, lay_out
 from export.heads import entity_probes
 from export.heads.base import Head
-from export.raw_words import WordFinder
-from export.source_text import BYTES_PER_TOKEN, cut_texts, read_texts
 from export.verify import Probe
-from export.windows import best_cells, cut_windows, lay_out
 from keras_bert.exact_normalizer import bisect
 from keras_bert.preprocessor import BertPreprocessor
 from tasks.ner.model import load_tagger
@@ -29,8 +29,8 @@ class TokenClassification(Head):
     """A tagger of words, read as entities.
 
     Words of a text are what stands between white space, less the punctuation characters at both ends, which are words
-    of their own, as each CJK character is (`export.raw_words`). A text that does not fit into one sequence is read in
-    windows, each word tagged by its first sub-token in its window of most context, as `tasks.ner.windows` does it. A
+    of their own, as each CJK character is (`export.graph.raw_words`). A text that does not fit into one sequence is
+    read in windows, each word tagged by its first sub-token in its window of most context, as `tasks.ner.windows`. A
     tagger that was trained with its documents' context reads a served text without.
 
     Args:
@@ -81,13 +81,13 @@ class TokenClassification(Head):
     # === The graph ===
 
     def functions(self, model: keras.Model) -> dict[str, tf.types.experimental.ConcreteFunction]:
-        backbone = inputs.find_backbone(model)
+        backbone = serving.find_backbone(model)
 
         def logits_of(encoded):
             return model(encoded, training=False)
 
         def from_token_ids(**ids):
-            encoded = inputs.encoder_inputs(backbone, **ids)
+            encoded = serving.encoder_inputs(backbone, **ids)
             probabilities = _softmax(logits_of(encoded))  # [B, S, C]
             is_token = encoded["padding_mask"] == 1
             tags = tf.gather(tf.constant(self.labels), tf.argmax(probabilities, axis=-1))
@@ -95,8 +95,8 @@ class TokenClassification(Head):
             return {"tags": tf.where(is_token, tags, ""), "scores": tf.where(is_token, scores, 0.0)}
 
         return {
-            signatures.SERVING_DEFAULT: inputs.trace(self.tagging(logits_of), signatures.text_specs("text")),
-            signatures.TOKEN_IDS: inputs.trace(from_token_ids, signatures.token_specs()),
+            signatures.SERVING_DEFAULT: serving.trace(self.tagging(logits_of), signatures.text_specs("text")),
+            signatures.TOKEN_IDS: serving.trace(from_token_ids, signatures.token_specs()),
         }
 
     def tagging(self, logits_of: Callable) -> Callable[..., dict[str, tf.Tensor]]:

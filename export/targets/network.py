@@ -15,7 +15,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from export import inputs
+from export import serving
 from export.heads.base import Head
 from keras_bert.attention import BertSelfAttention
 from keras_bert.backbone import FirstRows, RestoreRectangle
@@ -288,7 +288,7 @@ class _Walk:
         return self.ops.join_leading(value)
 
     def _masked_lm(self, layer: MaskedLMHead, states: Value, mask_positions: Value) -> Value:
-        backbone = inputs.find_backbone(self.model)
+        backbone = serving.find_backbone(self.model)
         activation = getattr(self.model, "masked_lm_activation", None) or backbone.activation
         rows = self.ops.take_positions(states, mask_positions)  # [B, P, H]
         rows = self._layer_norm(

@@ -1,4 +1,4 @@
-"""inputs: how much of a text is tokenized, and how long a batch becomes."""
+"""serving: how much of a text is tokenized, and how long a batch becomes."""
 
 import random
 
@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 from toy_classifier import SEQUENCE_LENGTH, VOCABULARY, assets
 
-from export import inputs
+from export import serving
 from keras_bert import BertTokenizer
 
 # === The bound on text ===
@@ -34,7 +34,7 @@ def test_cutting_a_text_never_changes_its_first_tokens(lowercase):
             )
         texts.append(b"".join(parts))
     tokenizer = BertTokenizer(VOCABULARY + ["Σ", "ς", "Α", "##σ", "##ς", "##Σ", "α", "##α"], lowercase=lowercase)
-    bound = tf.function(lambda batch, number: inputs.bound_texts(batch, tokenizer, number))
+    bound = tf.function(lambda batch, number: serving.bound_texts(batch, tokenizer, number))
     for num_tokens in (1, 4):  # looks of 8 and 32 bytes: most texts are cut, many after several looks
         bounded = bound(tf.constant(texts), num_tokens)
         expected = tokenizer.tokenize(tf.constant(texts))[:, :num_tokens].to_list()
@@ -48,7 +48,7 @@ def test_cutting_a_text_never_changes_its_first_tokens(lowercase):
 )
 def test_a_huge_text_is_cut_to_about_what_is_used(text):
     tokenizer = BertTokenizer(VOCABULARY)
-    bounded = inputs.bound_texts(tf.constant([text, "short"]), tokenizer, 128)
+    bounded = serving.bound_texts(tf.constant([text, "short"]), tokenizer, 128)
     assert tf.strings.length(bounded).numpy().tolist()[0] <= 4 * 8 * 128
     assert bounded[1] == "short"
 
@@ -56,9 +56,9 @@ def test_a_huge_text_is_cut_to_about_what_is_used(text):
 @pytest.mark.parametrize("text", ["x" * 10_000_000 + " the", " " * 10_000_000 + "the", "the\x00" + "\x00" * 10_000_000])
 def test_of_a_text_without_an_end_the_first_64_kib_count(text):
     tokenizer = BertTokenizer(VOCABULARY)
-    bounded = inputs.bound_texts(tf.constant([text, "x" * 65_000 + " the cat"]), tokenizer, 128).numpy()
-    assert bounded[0] == text[: inputs.MOST_BYTES].encode()
-    assert inputs.most_bytes(512) == 131_072
+    bounded = serving.bound_texts(tf.constant([text, "x" * 65_000 + " the cat"]), tokenizer, 128).numpy()
+    assert bounded[0] == text[: serving.MOST_BYTES].encode()
+    assert serving.most_bytes(512) == 131_072
     assert tokenizer.tokenize([bounded[1]]).to_list() == tokenizer.tokenize(["x" * 65_000 + " the cat"]).to_list()
 
 
@@ -71,7 +71,7 @@ def test_no_more_of_a_megabyte_is_tokenized_than_is_used(monkeypatch):
         return tokenize(texts)
 
     monkeypatch.setattr(preprocessor.tokenizer, "tokenize", counted)
-    encoded = inputs.text_encoder(preprocessor)(tf.constant(["word " * 200_000]))
+    encoded = serving.text_encoder(preprocessor)(tf.constant(["word " * 200_000]))
     assert encoded["token_ids"].shape == (1, SEQUENCE_LENGTH)
     assert 0 < sum(num_bytes) <= 2 * 8 * SEQUENCE_LENGTH
 
@@ -79,7 +79,7 @@ def test_no_more_of_a_megabyte_is_tokenized_than_is_used(monkeypatch):
 @pytest.mark.parametrize("num_texts", [1, 2])
 def test_a_batch_is_padded_to_its_longest_text(num_texts):
     specs = [tf.TensorSpec([None], tf.string)] * num_texts
-    encode = tf.function(inputs.text_encoder(assets()), input_signature=specs)
+    encode = tf.function(serving.text_encoder(assets()), input_signature=specs)
     for texts, length in (
         (["the cat", "mat"], 4),
         (["the cat sat", ""], 5),

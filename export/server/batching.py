@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from export.batching_parameters import BatchingParameters
-from export.monitoring import Metrics
-from export.serving_error import ServingError
+from export.server.batching_parameters import BatchingParameters
+from export.server.monitoring import Metrics
+from export.server.serving_error import ServingError
 
 Arrays = Mapping[str, np.ndarray]
 

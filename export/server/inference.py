@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from export.servable import Servable
-from export.served_model import Signature
-from export.serving_error import ServingError
+from export.server.servable import Servable
+from export.server.served_model import Signature
+from export.server.serving_error import ServingError
 
 DEFAULT_SIGNATURE = "serving_default"
 CLASSIFY_METHOD = "tensorflow/serving/classify"

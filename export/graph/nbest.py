@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from export.projection import Projection
-from export.windows import Layout, Windows, best_cells
+from export.graph.projection import Projection
+from export.graph.windows import Layout, Windows, best_cells
 from keras_bert.exact_normalizer import bisect, select
 from tasks.squad.answers import NO_SPAN_ODDS, NO_SPAN_TEXT
 

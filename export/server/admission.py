@@ -4,8 +4,8 @@ import contextlib
 import threading
 from collections.abc import Iterator
 
-from export.monitoring import Metrics
-from export.serving_error import ServingError
+from export.server.monitoring import Metrics
+from export.server.serving_error import ServingError
 
 
 class Admission:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from export import inputs
+from export import serving
 from keras_bert.preprocessor import BertPreprocessor
 
 MASK = "[MASK]"
@@ -37,7 +37,7 @@ def encode(preprocessor: BertPreprocessor, texts: tf.Tensor) -> MaskedTexts:
     """Encodes texts, string [B], cut at the preprocessor's length; M is the batch's most, at least 1."""
     tokenizer, longest = preprocessor.tokenizer, preprocessor.sequence_length - 2
     # As text, a mask gives 3 to 6 tokens. One mask more, because the bound may cut one in two.
-    texts = inputs.bound_texts(texts, tokenizer, len(MASK) * (longest + 1))
+    texts = serving.bound_texts(texts, tokenizer, len(MASK) * (longest + 1))
     texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="ignore")
     pieces = tf.strings.split(texts, MASK)  # [B, (masks + 1)]
     ids = _join(tokenizer.tokenize(pieces.values), tokenizer.mask_token_id, pieces)[:, :longest]

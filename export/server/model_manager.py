@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from export import base_path
-from export.model_config import ModelSettings, aspired_versions
-from export.servable import Servable
-from export.serving_error import ServingError
+from export.server.model_config import ModelSettings, aspired_versions
+from export.server.servable import Servable
+from export.server.serving_error import ServingError
 from keras_bert.errors import InputError
 
 # States as in TensorFlow Serving's GetModelStatusResponse.

@@ -24,12 +24,12 @@ from tensorflow_serving.apis import (
 )
 from tensorflow_serving.config import model_server_config_pb2
 
-from export import grpc_messages
-from export.admission import Admission
-from export.model_config import settings_of
-from export.model_manager import ModelManager
-from export.monitoring import Metrics
-from export.serving_error import CODE_NUMBERS, ServingError, log_failure
+from export.server import grpc_messages
+from export.server.admission import Admission
+from export.server.model_config import settings_of
+from export.server.model_manager import ModelManager
+from export.server.monitoring import Metrics
+from export.server.serving_error import CODE_NUMBERS, ServingError, log_failure
 from keras_bert.errors import InputError
 
 _MAX_MESSAGE = 1024  # characters, TensorFlow Serving's bound on an error's message

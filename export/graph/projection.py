@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from export.normalized_words import NormalizedWords, WordSplitter
-from export.source_text import SourceText, cut_texts
+from export.graph.normalized_words import NormalizedWords, WordSplitter
+from export.graph.source_text import SourceText, cut_texts
 from keras_bert.exact_normalizer import bisect, row_ids
 
 # Of `tasks.squad.text`: with the narrow no-break blank, without any other white space.

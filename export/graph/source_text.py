@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from export.inputs import bound_texts
+from export.serving import bound_texts
 from keras_bert.exact_normalizer import row_ids
 
 # Bytes of a text that are read for each token that may be used. Text that needs more is made of endless words, which

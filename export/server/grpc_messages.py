@@ -20,10 +20,10 @@ from tensorflow_serving.apis import (
     regression_pb2,
 )
 
-from export import inference
-from export.inference import DEFAULT_SIGNATURE
-from export.servable import Servable
-from export.serving_error import ServingError
+from export.server import inference
+from export.server.inference import DEFAULT_SIGNATURE
+from export.server.servable import Servable
+from export.server.serving_error import ServingError
 
 _SIGNATURE_FIELD = "signature_def"
 # A message of a few bytes can claim a tensor of any size, whose one value is to be repeated. What it unfolds to is

@@ -11,9 +11,9 @@ import socket
 import time
 from collections.abc import Iterator
 
-from export.admission import BodyBudget
-from export.rest_routes import Answer, error_answer
-from export.serving_error import ServingError, log_failure
+from export.server.admission import BodyBudget
+from export.server.rest_routes import Answer, error_answer
+from export.server.serving_error import ServingError, log_failure
 
 _PIECE_BYTES = 1 << 16
 

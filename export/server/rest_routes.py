@@ -16,11 +16,11 @@ from typing import NamedTuple
 
 from google.protobuf import json_format
 
-from export import grpc_messages, inference, page, rest_api
-from export.model_manager import ModelManager
-from export.monitoring import CONTENT_TYPE, Metrics
-from export.servable import Servable
-from export.serving_error import ServingError
+from export.server import grpc_messages, inference, page, rest_api
+from export.server.model_manager import ModelManager
+from export.server.monitoring import CONTENT_TYPE, Metrics
+from export.server.servable import Servable
+from export.server.serving_error import ServingError
 
 _VERSION = r"(?:/versions/(?P<version>\d+)|/labels/(?P<label>[^/:]+))?"
 _VERB_PATH = re.compile(rf"(?i)/v1/models/(?P<name>[^/:]+){_VERSION}:(?P<verb>predict|classify|regress)")

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from export.raw_words import Words
+from export.graph.raw_words import Words
 from tasks.tags import OUTSIDE, split_tag
 
 

@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from export.batching import Batcher, BatchScheduler
-from export.batching_parameters import PER_MODEL_FILE, BatchingParameters, read_batching_parameters
-from export.monitoring import Metrics
-from export.served_model import ServedModel, Signature
-from export.serving_error import ServingError
+from export.server.batching import Batcher, BatchScheduler
+from export.server.batching_parameters import PER_MODEL_FILE, BatchingParameters, read_batching_parameters
+from export.server.monitoring import Metrics
+from export.server.served_model import ServedModel, Signature
+from export.server.serving_error import ServingError
 
 
 class Batching(NamedTuple):

@@ -8,19 +8,19 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from export.admission import Admission
-from export.batching import BatchScheduler
-from export.batching_parameters import BatchingParameters
-from export.grpc_server import GrpcLimits, GrpcServer
-from export.model_config import ModelSettings, read_model_config
-from export.model_manager import ModelManager, Poller
-from export.monitoring import Metrics
-from export.rest_routes import RestRoutes
-from export.rest_server import RestLimits, RestServer, open_server, running
-from export.servable import Batching, Servable
-from export.served_model import ServedModel
-from export.server_settings import Settings
-from export.warmup import warm_up
+from export.server.admission import Admission
+from export.server.batching import BatchScheduler
+from export.server.batching_parameters import BatchingParameters
+from export.server.grpc_server import GrpcLimits, GrpcServer
+from export.server.model_config import ModelSettings, read_model_config
+from export.server.model_manager import ModelManager, Poller
+from export.server.monitoring import Metrics
+from export.server.rest_routes import RestRoutes
+from export.server.rest_server import RestLimits, RestServer, open_server, running
+from export.server.servable import Batching, Servable
+from export.server.served_model import ServedModel
+from export.server.server_settings import Settings
+from export.server.warmup import warm_up
 from keras_bert.errors import InputError
 
 # Bodies that may be held at once, in units of the longest one: JSON of n bytes takes about ten times that once parsed.

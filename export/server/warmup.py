@@ -7,9 +7,9 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError
 from tensorflow_serving.apis import prediction_log_pb2
 
-from export import grpc_messages
-from export.servable import Servable
-from export.serving_error import ServingError
+from export.server import grpc_messages
+from export.server.servable import Servable
+from export.server.serving_error import ServingError
 from keras_bert.errors import InputError
 
 REQUESTS_FILE = os.path.join("assets.extra", "tf_serving_warmup_requests")

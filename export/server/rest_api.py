@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.example import example_pb2, feature_pb2
 
-from export.serving_error import ServingError
+from export.server.serving_error import ServingError
 
 _QUOTE = reprlib.Repr()
 # An error message quotes a short piece of a request: reprlib looks at no more of it than it shows.

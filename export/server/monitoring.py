@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from export.serving_error import ServingError
+from export.server.serving_error import ServingError
 
 # TensorFlow Serving's bounds. Microseconds: 33 steps from 10 by 1.8. Sizes and examples: powers of two.
 LATENCY_BOUNDS = tuple(10 * 1.8**power for power in range(33))

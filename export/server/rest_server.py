@@ -13,10 +13,10 @@ import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from export.admission import Admission
-from export.rest_handler import RestHandler
-from export.rest_routes import RestRoutes, error_answer
-from export.serving_error import ServingError, log_failure
+from export.server.admission import Admission
+from export.server.rest_handler import RestHandler
+from export.server.rest_routes import RestRoutes, error_answer
+from export.server.serving_error import ServingError, log_failure
 from keras_bert.errors import InputError
 
 

@@ -1,6 +1,6 @@
 """The page at `/`, on which a person tries the models: one HTML document without anything from elsewhere.
 
-Its parts lie in `export/page_files/` as files of their own kinds. Texts, labels and answers reach it as data only
+Its parts lie in `page_files/` as files of their own kinds. Texts, labels and answers reach it as data only
 (`textContent`), and the Content-Security-Policy lets nothing run but this very script.
 """
 
@@ -9,8 +9,8 @@ import functools
 import hashlib
 import os
 
-from export.model_manager import AVAILABLE, ModelManager
-from export.serving_error import ServingError
+from export.server.model_manager import AVAILABLE, ModelManager
+from export.server.serving_error import ServingError
 
 MODELS_PATH = "/models.json"
 _DIRECTORY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "page_files")

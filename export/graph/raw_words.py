@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from export.source_text import SourceText
+from export.graph.source_text import SourceText
 from keras_bert import normalizer
 from keras_bert.exact_normalizer import bisect
 

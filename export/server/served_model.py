@@ -14,7 +14,7 @@ import tensorflow_text  # noqa: F401  (registers the tokenizer's ops)
 from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
-from export.serving_error import CODE_NAMES, ServingError
+from export.server.serving_error import CODE_NAMES, ServingError
 from keras_bert.errors import InputError
 
 _DESCRIPTION = os.path.join("assets.extra", "model.json")
