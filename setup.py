@@ -34,13 +34,14 @@ INSTALL_REQUIRES = [
 ]
 
 # What a part of the project does only where it is installed: reading pytorch_model.bin and comparing with
-# transformers; sentences out of paragraphs; features in Parquet files; data sets by name; exports as ONNX; and Apache
-# Beam, which wants older protobuf and pyarrow than the lock has: an environment of its own.
+# transformers; sentences out of paragraphs; features in Parquet files; data sets by name; exports as ONNX and
+# for LiteRT; and Apache Beam, which wants older protobuf and pyarrow than the lock has: an environment of its own.
 OPTIONAL_REQUIRES = {
     "hugging-face": ["torch>=2.6", "transformers>=5.0,<6"],
     "sentences": ["sentencex>=1.0"],
     "parquet": ["pyarrow>=15"],
     "onnx": ["onnx>=1.17"],
+    "litert": ["ai-edge-litert>=2.0"],
     "datasets": ["tensorflow-datasets>=4.9"],
     "beam": ["apache-beam>=2.77"],
 }
