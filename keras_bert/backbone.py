@@ -12,7 +12,7 @@ from absl import logging
 from keras_bert.config import BertConfig
 from keras_bert.embeddings import BertEmbeddings, weights_follow
 from keras_bert.encoder import BertEncoderLayer
-from keras_bert.heads import pooler
+from keras_bert.heads import last_positions, pooler, rows_at
 from keras_bert.packing import TokenLayout
 
 
@@ -21,7 +21,8 @@ class BertBackbone(keras_nlp.models.Backbone):
     """BERT's encoder (Devlin et al. 2018, section 3), with KerasHub's inputs and outputs.
 
     Inputs, a dict: `token_ids`, `segment_ids`, `padding_mask` (1 for real tokens), each int32 of shape (B, S).
-    Outputs, a dict: `sequence_output`, float of shape (B, S, H), and `pooled_output`, float of shape (B, H).
+    Outputs, a dict: `sequence_output`, float of shape (B, S, H), and `pooled_output`, float of shape (B, H): of [CLS],
+    or, where `attention` is from left to right, of the last real token.
 
     A citizen of KerasHub: `save_to_preset` writes a directory that `keras_nlp.models.Backbone.from_preset` reads once
     this module is imported, and of which `keras_nlp.models.TextClassifier.from_preset` and `MaskedLM.from_preset` make
@@ -113,10 +114,12 @@ class BertBackbone(keras_nlp.models.Backbone):
         rows = embeddings(inputs["token_ids"], segment_ids=inputs["segment_ids"], layout=tokens)  # [T, H]
         for encoder_layer in encoder_layers:
             rows = encoder_layer(rows, layout=tokens)
-        outputs = {
-            "sequence_output": RestoreRectangle(dtype=dtype, name="sequence_output")(rows, layout=tokens),
-            "pooled_output": pooled_dense(FirstRows(dtype=dtype, name="first_rows")(rows, layout=tokens)),
-        }
+        sequence_output = RestoreRectangle(dtype=dtype, name="sequence_output")(rows, layout=tokens)
+        if attention == "left_to_right":
+            pooled = LastToken(dtype=dtype, name="last_token")(sequence_output, padding_mask=inputs["padding_mask"])
+        else:
+            pooled = FirstRows(dtype=dtype, name="first_rows")(rows, layout=tokens)
+        outputs = {"sequence_output": sequence_output, "pooled_output": pooled_dense(pooled)}
         super().__init__(inputs=inputs, outputs=outputs, dtype=dtype, name=name, trainable=trainable)
 
         # === Config ===
@@ -203,6 +206,17 @@ class FirstRows(keras.layers.Layer):
 
     def compute_output_spec(self, rows, layout):
         return keras.KerasTensor((None, rows.shape[-1]), dtype=rows.dtype)
+
+
+@keras.saving.register_keras_serializable(package="keras_bert")
+class LastToken(keras.layers.Layer):
+    """Each sequence's last real token: `[B, S, H]` to `[B, H]`; of the first example in a packed one."""
+
+    def call(self, sequence_output, padding_mask):
+        return rows_at(sequence_output, last_positions(padding_mask, 1))
+
+    def compute_output_spec(self, sequence_output, padding_mask):
+        return keras.KerasTensor((None, sequence_output.shape[-1]), dtype=sequence_output.dtype)
 
 
 def _say_if_onednn_is_off() -> None:

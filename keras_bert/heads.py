@@ -60,7 +60,7 @@ class MaskedLMHead(keras.layers.Layer):
         self.built = True
 
     def call(self, sequence_output, mask_positions):
-        rows = _rows_at(sequence_output, mask_positions)  # [B * P, H]
+        rows = rows_at(sequence_output, mask_positions)  # [B * P, H]
         rows = self.transform_layer_norm(self.transform_dense(rows))
         logits = ops.cast(self.token_embedding(rows, reverse=True), "float32") + ops.cast(self.output_bias, "float32")
         return ops.reshape(logits, (*ops.shape(mask_positions), self.token_embedding.input_dim))
@@ -71,14 +71,43 @@ class TakePositions(keras.layers.Layer):
     """Picks positions of each sequence: `sequence_output` (B, S, H), `positions` int32 (B, K) to (B, K, H)."""
 
     def call(self, sequence_output, positions):
-        rows = _rows_at(sequence_output, positions)
+        rows = rows_at(sequence_output, positions)
         return ops.reshape(rows, (*ops.shape(positions), sequence_output.shape[-1]))
 
     def compute_output_spec(self, sequence_output, positions):
         return keras.KerasTensor((*positions.shape, sequence_output.shape[-1]), dtype=sequence_output.dtype)
 
 
-def _rows_at(sequence_output, positions):
+@keras.saving.register_keras_serializable(package="keras_bert")
+class LastPositions(keras.layers.Layer):
+    """Where each example of a sequence ends, for encoders that read from left to right.
+
+    Only the last token has then seen the whole example, so that it is pooled in the place of [CLS], which sees itself.
+
+    Call arguments:
+        padding_mask: int or bool, shape (B, S): the number of each token's example, from 1; 0 for padding.
+        first_positions: int32, shape (B, K): any numbers, for their shape.
+
+    Returns:
+        int32, shape (B, K): the position of the last token of example 1, 2, ..., K; 0 where there is none.
+    """
+
+    def call(self, padding_mask, first_positions):
+        return last_positions(padding_mask, ops.shape(first_positions)[1])
+
+    def compute_output_spec(self, padding_mask, first_positions):
+        return keras.KerasTensor(first_positions.shape, dtype="int32")
+
+
+def last_positions(padding_mask, count):
+    """As `LastPositions`, of the examples 1 to `count`: int32 (B, count)."""
+    numbers = ops.arange(1, count + 1, dtype="int32")
+    is_inside = ops.equal(ops.cast(padding_mask, "int32")[:, None, :], numbers[None, :, None])  # [B, count, S]
+    positions = ops.arange(ops.shape(padding_mask)[1], dtype="int32")
+    return ops.max(ops.where(is_inside, positions[None, None, :], 0), axis=-1)
+
+
+def rows_at(sequence_output, positions):
     """The representations `[B * K, H]` at positions `[B, K]` within each sequence."""
     batch, sequence, hidden_dim = ops.shape(sequence_output)
     starts = ops.arange(batch, dtype="int32")[:, None] * sequence

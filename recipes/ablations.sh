@@ -9,8 +9,8 @@
 #   next-sentence task, and without it from left to right; each fine-tuned on four tasks of GLUE and SQuAD 1.1.
 #   VARIANTS="no_nsp" does some of them only.
 # Not the paper's in two points. From left to right the paper trains a plain language model, here it is the masked one
-#   whose tokens see their left alone. And [CLS] comes first, so that from left to right it has seen nothing of the text:
-#   that variant is fine-tuned on SQuAD alone. The row "+ BiLSTM" is not offered.
+#   whose tokens see their left alone (its classifiers pool the last token, which has seen the whole text, in the place
+#   of [CLS]). The row "+ BiLSTM" is not offered.
 # Cost: three times pretrain_base.sh's 4 days on 16 TPU chips (paper, appendix A.2), and the fine-tunings of glue.sh.
 # Expected, dev sets (paper, Table 5):
 #                     MNLI-m  QNLI  MRPC  SST-2  SQuAD F1
@@ -44,15 +44,13 @@ fine_tune() {
     local encoder="$OUTPUT_DIR/$1/phase2/preset" task
     if [[ "$HARDWARE" == tpu ]]; then HARDWARE=gpu; fi # Fine-tuning runs on GPUs.
     fine_tuning_device
-    if [[ "$1" != ltr_no_nsp ]]; then
-        for task in ${TASKS:-$([[ "$SCALE" == laptop ]] && echo sst2 || echo mnli qnli mrpc sst2)}; do
-            if [[ "$SCALE" == laptop ]]; then
-                glue_laptop "$GLUE_DIR" "$task" "$encoder" "$OUTPUT_DIR/$1/$task" "${LAPTOP_ROWS:-2000}"
-            else
-                glue_full "$GLUE_DIR" "$task" "$encoder" "$OUTPUT_DIR/$1/$task"
-            fi
-        done
-    fi
+    for task in ${TASKS:-$([[ "$SCALE" == laptop ]] && echo sst2 || echo mnli qnli mrpc sst2)}; do
+        if [[ "$SCALE" == laptop ]]; then
+            glue_laptop "$GLUE_DIR" "$task" "$encoder" "$OUTPUT_DIR/$1/$task" "${LAPTOP_ROWS:-2000}"
+        else
+            glue_full "$GLUE_DIR" "$task" "$encoder" "$OUTPUT_DIR/$1/$task"
+        fi
+    done
     if [[ -n "${SQUAD_DIR:-}" ]]; then
         DATA_DIR="$SQUAD_DIR" PRESET="$encoder" OUTPUT_DIR="$OUTPUT_DIR/$1/squad" HARDWARE="$HARDWARE" \
             SCALE="$SCALE" DRY_RUN="$DRY_RUN" bash "$(dirname "${BASH_SOURCE[0]}")/squad_1.1.sh" "${SQUAD_FLAGS[@]}"

@@ -144,6 +144,21 @@ def test_left_to_right_never_looks_ahead(layout):
     assert (np.abs(after[:, 6:] - before[:, 6:]).max(axis=-1) > 1e-3).all()
 
 
+@pytest.mark.parametrize("layout", ["rectangular", "unpadded", "packed"])
+def test_left_to_right_pools_the_last_token(layout):
+    backbone = BertBackbone(**TINY, attention="left_to_right", layout=layout)
+    mask = np.array([[1] * 10, [1] * 6 + [0] * 4, [1] + [0] * 9], "int32")
+    if layout == "packed":
+        mask[1, 6:9] = 2  # of another example; the first one's last token counts
+    outputs = {name: value.numpy() for name, value in backbone(batch(mask)).items()}
+    pooler = backbone.get_layer("pooled_dense")
+    last = outputs["sequence_output"][[0, 1, 2], [9, 5, 0]]
+    expected = np.tanh(last @ pooler.kernel.numpy() + pooler.bias.numpy())
+    np.testing.assert_allclose(outputs["pooled_output"], expected, atol=1e-5)
+    first = np.tanh(outputs["sequence_output"][:, 0] @ pooler.kernel.numpy() + pooler.bias.numpy())
+    assert np.abs(outputs["pooled_output"] - first)[:2].max() > 1e-3
+
+
 @pytest.mark.oracle
 @pytest.mark.parametrize("layout", ["rectangular", "unpadded", "packed"])
 def test_left_to_right_equals_transformers_causal_bert(tmp_path, layout):

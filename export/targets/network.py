@@ -18,7 +18,7 @@ import tensorflow as tf
 from export import serving
 from export.heads.base import Head
 from keras_bert.attention import BertSelfAttention
-from keras_bert.backbone import FirstRows, RestoreRectangle
+from keras_bert.backbone import FirstRows, LastToken, RestoreRectangle
 from keras_bert.embeddings import BertEmbeddings
 from keras_bert.encoder import BertEncoderLayer
 from keras_bert.errors import InputError
@@ -284,6 +284,14 @@ class _Walk:
         del layout
         return self.ops.first(rows)
 
+    def _last_token(self, _: LastToken, states: Value, padding_mask: Value) -> Value:
+        """The sum of all tokens times 1 for that which has no real one behind it, 0 for others."""
+        ops, one = self.ops, self.ops.constant(np.float32(1.0))
+        behind = ops.matmul(padding_mask, ops.transpose(ops.later_positions(padding_mask), (1, 0)))  # [B, S], a count
+        is_inside = ops.multiply(ops.minimum(behind, one), ops.constant(np.float32(-1.0)))
+        is_last = ops.multiply(padding_mask, ops.add(one, is_inside))
+        return ops.sum(ops.multiply(states, ops.reshape(is_last, (0, -1, 1))), axis=1)
+
     def _flatten_choices(self, _: FlattenChoices, value: Value) -> Value:
         return self.ops.join_leading(value)
 
@@ -306,6 +314,7 @@ _LAYERS: dict[type, Callable] = {
     BertEncoderLayer: _Walk._encode,
     RestoreRectangle: _Walk._same,
     FirstRows: _Walk._first_rows,
+    LastToken: _Walk._last_token,
     FlattenChoices: _Walk._flatten_choices,
     MaskedLMHead: _Walk._masked_lm,
 }

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import keras
 from keras import ops
 
-from keras_bert.backbone import BertBackbone, FirstRows, RestoreRectangle
+from keras_bert.backbone import BertBackbone, FirstRows, LastToken, RestoreRectangle
 from tasks.features.layers import COMBINES, POOLINGS, layer_name
 
 COMBINED = "features"
@@ -77,8 +77,7 @@ class FeatureExtractor(keras.Model):
         }
         tokens, states = _hidden_states(backbone, inputs, max(layers))
         if pooling == "pooler":
-            first = FirstRows(dtype=backbone.compute_dtype, name="first_rows")(states[-1], layout=tokens)
-            outputs = {POOLED: backbone.get_layer("pooled_dense")(first)}
+            outputs = {POOLED: backbone.get_layer("pooled_dense")(_pooled(backbone, states[-1], tokens, inputs))}
         else:
             chosen = {layer_name(number): states[number] for number in layers}
             outputs = {
@@ -132,6 +131,15 @@ def _hidden_states(backbone: BertBackbone, inputs: dict, highest: int):
     for index in range(highest):
         states.append(backbone.get_layer(f"transformer_layer_{index}")(states[-1], layout=tokens))
     return tokens, states
+
+
+def _pooled(backbone: BertBackbone, rows, tokens, inputs: dict):
+    """What the pooler takes, [B, H]: as the backbone chooses it."""
+    dtype = backbone.compute_dtype
+    if backbone.attention != "left_to_right":
+        return FirstRows(dtype=dtype, name="first_rows")(rows, layout=tokens)
+    rectangle = RestoreRectangle(dtype=dtype, name="pooled_rectangle")(rows, layout=tokens)
+    return LastToken(dtype=dtype, name="last_token")(rectangle, padding_mask=inputs["padding_mask"])
 
 
 def _combine(backbone: BertBackbone, chosen: dict, combine: str, layer_weights: Sequence[float] | None) -> dict:

@@ -304,8 +304,7 @@ def _evaluator(tagger: Tagger, documents: Documents, features: WordFeatures, bat
 
     def evaluator() -> dict[str, float]:
         logits = compute_logits(tagger, features, batch_size, "evaluation")
-        losses = metrics.word_losses(logits, numbers)
-        loss = float(losses.sum() / max(np.count_nonzero(numbers >= 0), 1))
+        loss = metrics.mean_loss(metrics.word_losses(logits, numbers), numbers)
         return {"loss": loss, **metrics.score(gold, metrics.predict_tags(logits, tags, documents))}
 
     return evaluator
@@ -370,7 +369,7 @@ def evaluate(
         **metrics.score(gold, predicted),
         **metrics.score_intervals(gold, predicted),
         "per_type": metrics.score_types(gold, predicted),
-        "loss": float(losses.sum() / max(np.count_nonzero(numbers >= 0), 1)),
+        "loss": metrics.mean_loss(losses, numbers),
         "words": len(documents.tokens),
         "words_of_unknown_tags": int(np.count_nonzero(numbers < 0)),
         "eval_seconds": round(time.perf_counter() - started, 2),

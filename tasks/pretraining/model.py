@@ -10,7 +10,7 @@ from keras_bert import weights
 from keras_bert.backbone import BertBackbone
 from keras_bert.embeddings import weights_follow
 from keras_bert.formats.checkpoint import Checkpoint
-from keras_bert.heads import MaskedLMHead, TakePositions, output_head
+from keras_bert.heads import LastPositions, MaskedLMHead, TakePositions, output_head
 
 
 @keras.saving.register_keras_serializable(package="keras_bert")
@@ -66,9 +66,12 @@ class BertPretrainer(keras_nlp.models.Task):
         pooled = encoded["pooled_output"]
         if backbone.layout == "packed":
             inputs["first_positions"] = _positions("first_positions")  # The head or not, data has it.
-            take = TakePositions(dtype=backbone.dtype_policy, name="first_tokens")
-            first_tokens = take(encoded["sequence_output"], positions=inputs["first_positions"])
-            pooled = backbone.get_layer("pooled_dense")(first_tokens)
+            positions = inputs["first_positions"]
+            if config.attention == "left_to_right":
+                positions = LastPositions(name="last_positions")(inputs["padding_mask"], first_positions=positions)
+            take = TakePositions(dtype=backbone.dtype_policy, name="pooled_tokens")
+            pooled_tokens = take(encoded["sequence_output"], positions=positions)
+            pooled = backbone.get_layer("pooled_dense")(pooled_tokens)
         if use_next_sentence:
             outputs["next_sentence"] = next_sentence_head(pooled)
         super().__init__(inputs=inputs, outputs=outputs, **{"compile": False, **kwargs})
