@@ -287,7 +287,8 @@ class _Walk:
     def _last_token(self, _: LastToken, states: Value, padding_mask: Value) -> Value:
         """The sum of all tokens times 1 for that which has no real one behind it, 0 for others."""
         ops, one = self.ops, self.ops.constant(np.float32(1.0))
-        behind = ops.matmul(padding_mask, ops.transpose(ops.later_positions(padding_mask), (1, 0)))  # [B, S], a count
+        pairs = ops.multiply(ops.reshape(padding_mask, (0, 1, -1)), ops.later_positions(padding_mask))  # [B, S, S]
+        behind = ops.sum(pairs, axis=2)  # [B, S], a count
         is_inside = ops.multiply(ops.minimum(behind, one), ops.constant(np.float32(-1.0)))
         is_last = ops.multiply(padding_mask, ops.add(one, is_inside))
         return ops.sum(ops.multiply(states, ops.reshape(is_last, (0, -1, 1))), axis=1)
