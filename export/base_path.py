@@ -13,6 +13,10 @@ from keras_bert.files import remove_path
 
 MAX_VERSION = 2**63 - 1  # TensorFlow Serving reads a version into an int64.
 
+# Files of a version's directory: requests that it is warmed up with, by TensorFlow Serving's name, and what it is.
+WARMUP_FILE = os.path.join("assets.extra", "tf_serving_warmup_requests")
+DESCRIPTION_FILE = os.path.join("assets.extra", "model.json")
+
 _MODEL_NAME = re.compile(r"[^/:\s]+")
 
 

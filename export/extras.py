@@ -18,12 +18,11 @@ import tensorflow as tf
 from tensorflow_serving.apis import classification_pb2, input_pb2, predict_pb2, prediction_log_pb2, regression_pb2
 
 from export import clients, signatures
+from export.base_path import DESCRIPTION_FILE, WARMUP_FILE
 from export.heads.base import Head
 from export.server.batching_parameters import PER_MODEL_FILE
 from keras_bert.files import atomic_path, write_json
 
-WARMUP_FILE = os.path.join("assets.extra", "tf_serving_warmup_requests")
-MODEL_FILE = os.path.join("assets.extra", "model.json")
 README_FILE = "README.md"
 
 # TensorFlow Serving reads 1,000 at most; each is run before the version answers anybody.
@@ -56,7 +55,7 @@ def write_extras(directory: str, head: Head) -> None:
             writer.write(warmup_record(signature, inputs).SerializeToString())
     with open(os.path.join(directory, PER_MODEL_FILE), "w", encoding="utf-8") as file:
         file.write(_BATCHING_PARAMETERS)
-    write_json(os.path.join(directory, MODEL_FILE), head.description())
+    write_json(os.path.join(directory, DESCRIPTION_FILE), head.description())
 
 
 def warmup_record(signature: str, inputs: Mapping[str, np.ndarray]) -> prediction_log_pb2.PredictionLog:

@@ -6,6 +6,7 @@ Shapes: B batch, S sequence, T rows (see packing.py), N heads, D size per head, 
 import keras
 from keras import ops
 
+from keras_bert import fused_layers
 from keras_bert.embeddings import encoder_initializer
 
 
@@ -57,7 +58,7 @@ class BertSelfAttention(keras.layers.Layer):
 
     def call(self, rows, layout, training=None):
         size = self.hidden_dim // self.num_heads
-        fused = layout.unflatten(self.query_key_value(rows))  # [B, S, 3H]
+        fused = layout.unflatten(fused_layers.dense(self.query_key_value, rows))  # [B, S, 3H]
         batch, sequence, _ = ops.shape(fused)
         # Splitting the last axis: its gradient is one concatenation (that of slicing is three padded sums).
         query, key, value = (
@@ -69,10 +70,10 @@ class BertSelfAttention(keras.layers.Layer):
         scores = ops.matmul(query, key) + layout.attention_bias  # [B, N, S, S]
         # Sums of many small exponentials need float32's mantissa; a no-op when computing in float32.
         probabilities = ops.cast(ops.softmax(ops.cast(scores, "float32")), self.compute_dtype)
-        probabilities = self.dropout_layer(probabilities, training=training)
+        probabilities = fused_layers.dropout(self.dropout_layer, probabilities, training)
         context = ops.transpose(ops.matmul(probabilities, value), (0, 2, 1, 3))  # [B, S, N, D]
         context = ops.reshape(context, (batch, sequence, self.hidden_dim))
-        return self.output_dense(layout.flatten(context))
+        return fused_layers.dense(self.output_dense, layout.flatten(context))
 
     def get_config(self):
         return {

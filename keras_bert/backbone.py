@@ -151,8 +151,9 @@ class BertBackbone(keras_nlp.models.Backbone):
             preset: short name (`"base"`), Google's name of a checkpoint, `hf://owner/name`, or a directory, zip or
                 `.keras` file of any format that this project reads (`keras_bert/formats`), as str or path.
             load_weights: bool; False gives the architecture with random weights, and for a short name needs no file.
-            dtype: a Keras dtype policy or its name.
-            **overrides: settings of the constructor that differ from the preset's, e.g. `dropout=0.0`.
+            dtype: a Keras dtype policy or its name; None: the process's, where one was set, else the preset's.
+            **overrides: settings of the constructor that differ from the preset's, e.g. `dropout=0.0`. A preset of our
+                own comes back with the `layout` and `trainable` that it was saved with.
 
         Raises:
             InputError: no place has the preset, its files are incomplete or do not fit together, or an override is

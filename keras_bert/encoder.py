@@ -5,6 +5,7 @@ Shapes: T rows (see packing.py), H hidden.
 
 import keras
 
+from keras_bert import fused_layers
 from keras_bert.attention import BertSelfAttention
 from keras_bert.embeddings import encoder_initializer
 
@@ -14,7 +15,7 @@ _KERAS_ACTIVATIONS = {"relu": keras.activations.relu, "tanh": keras.activations.
 def get_activation(name: str):
     """Returns the function of a `BertConfig.activation`: the tanh gelu and the erf gelu differ by up to 5e-4."""
     if name in ("gelu", "gelu_tanh"):
-        return lambda x: keras.ops.gelu(x, approximate=name == "gelu_tanh")
+        return lambda x: fused_layers.gelu(x, approximate=name == "gelu_tanh")
     if name == "linear":
         return keras.activations.linear
     if name not in _KERAS_ACTIVATIONS:
@@ -91,10 +92,11 @@ class BertEncoderLayer(keras.layers.Layer):
 
     def call(self, rows, layout, training=None):
         attended = self.self_attention(rows, layout=layout, training=training)
-        rows = self.self_attention_layer_norm(rows + self.dropout_layer(attended, training=training))
-        inner = self.activation_function(self.intermediate_dense(rows))  # [T, intermediate_dim]
-        output = self.dropout_layer(self.output_dense(inner), training=training)
-        return self.output_layer_norm(rows + output)
+        attended = fused_layers.dropout(self.dropout_layer, attended, training)
+        rows = fused_layers.layer_norm(self.self_attention_layer_norm, rows + attended)
+        inner = self.activation_function(fused_layers.dense(self.intermediate_dense, rows))  # [T, intermediate_dim]
+        output = fused_layers.dropout(self.dropout_layer, fused_layers.dense(self.output_dense, inner), training)
+        return fused_layers.layer_norm(self.output_layer_norm, rows + output)
 
     def compute_output_spec(self, rows, layout, training=None):
         return keras.KerasTensor(rows.shape, dtype=self.compute_dtype)  # said, not inferred: see BertEmbeddings

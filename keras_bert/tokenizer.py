@@ -259,10 +259,9 @@ class BertTokenizer(Tokenizer):
         """
         preset = name_of(preset)
         with open_tokenizer(preset) as settings:
-            own, lowercase = settings["lowercase"], kwargs.get("lowercase")
-            settings = {**settings, **kwargs}
-            case = decide_case(preset, {**settings, "lowercase": own}, lowercase)
-            return cls(**{**settings, "lowercase": case is not False})
+            given = {"vocabulary": settings["vocabulary"], **kwargs}
+            case = decide_case(preset, {**settings, "vocabulary": given["vocabulary"]}, given.get("lowercase"))
+            return cls(**{**given, "lowercase": case is not False})
 
 
 def _as_ids(inputs) -> tf.Tensor | tf.RaggedTensor:

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 from absl import logging
@@ -19,7 +19,7 @@ from keras_bert.preset_table import Preset
 from keras_bert.vocabulary import read_vocabulary
 
 _SHAPES = ("vocabulary_size", "num_heads", "hidden_dim", "intermediate_dim", "max_sequence_length", "num_segments")
-_SETTINGS = (*BertConfig.__dataclass_fields__, "layout", "name", "trainable")  # of BertBackbone, but for its dtype
+_SETTINGS = (*BertConfig.__dataclass_fields__, "layout", "name", "trainable", "dtype")  # of BertBackbone
 
 
 @contextlib.contextmanager
@@ -67,19 +67,53 @@ def load_backbone(cls, preset: str | os.PathLike, load_weights: bool = True, dty
     """Builds a backbone of class `cls` from a preset; see `BertBackbone.from_preset`."""
     preset = presets.name_of(preset)
     if not load_weights:
-        return cls(**_merged(read_bert_config(preset), overrides, preset), dtype=dtype)
+        saved = as_saved(read_settings(preset), dtype=dtype, **overrides)
+        return cls(**merge_settings(read_bert_config(preset), saved, preset))
     with open_checkpoint(preset) as checkpoint:
-        backbone = cls(**_merged(checkpoint.config, overrides, preset), dtype=dtype)
+        saved = as_saved(checkpoint.settings, dtype=dtype, **overrides)
+        backbone = cls(**merge_settings(checkpoint.config, saved, preset))
         load_weights_of(backbone, checkpoint)
     return backbone
 
 
-def load_weights_of(model, checkpoint: Checkpoint) -> list[str]:
+def read_settings(preset: str | os.PathLike) -> dict:
+    """Returns how a preset of ours was saved (`Checkpoint.settings`); of any other an empty dict.
+
+    Raises:
+        InputError: as `open_checkpoint`.
+    """
+    preset = presets.name_of(preset)
+    if _known(preset) is not None:
+        return {}
+    with formats.located(presets.resolve_preset(preset)) as place:
+        module = formats.find_format(place)
+        return module.read_settings(place) if hasattr(module, "read_settings") else {}
+
+
+def as_saved(settings: Mapping[str, object], *, dtype=None, **overrides) -> dict:
+    """Arguments of `BertBackbone` beside a preset's sizes: as it was saved, but for what the caller says.
+
+    A policy of the whole process (`keras.config.set_dtype_policy`) goes before the one that was saved.
+
+    Args:
+        settings: `Checkpoint.settings`.
+        dtype, **overrides: the caller's; a `dtype` of None says nothing.
+    """
+    import keras
+
+    saved = {name: settings[name] for name in ("layout", "trainable") if name in settings}
+    if dtype is None and keras.config.dtype_policy().name == "float32":
+        dtype = settings.get("dtype")
+    return {**saved, **overrides, "dtype": dtype}
+
+
+def load_weights_of(model, checkpoint: Checkpoint, uses_pooler: bool = True) -> list[str]:
     """Gives a model the checkpoint's weights: the encoder's, and those of the heads that both have.
 
     Args:
         model: `BertBackbone`, or a model that holds one and heads named as in `keras_bert.convert.HEADS`.
         checkpoint: an open one.
+        uses_pooler: whether anything follows the pooler; taggers, for one, have none to be missed.
 
     Returns:
         Paths of the variables that stay as they were initialised: heads, or a pooler, that the checkpoint lacks. A
@@ -96,8 +130,9 @@ def load_weights_of(model, checkpoint: Checkpoint) -> list[str]:
         raise InputError(
             f"{checkpoint.source}: lacks {', '.join(lacking[:4])}, expected by {by}. Expected the weights of a BERT."
         )
-    if left:
-        logging.warning("%s: has no %s; it starts from random weights.", checkpoint.source, ", ".join(left))
+    missed = [path for path in left if uses_pooler or path.partition("/")[0] != "pooled_dense"]
+    if missed:
+        logging.warning("%s: has no %s; it starts from random weights.", checkpoint.source, ", ".join(missed))
     return left
 
 
@@ -134,12 +169,17 @@ def checkpoint_of(model, source: str = "the model", labels: list[str] | None = N
     return Checkpoint("model", source, backbone.bert_config, tensors, labels, head_settings)
 
 
-def _merged(config: BertConfig, overrides: dict, preset: str) -> dict:
+def merge_settings(config: BertConfig, overrides: dict, preset: str) -> dict:
+    """Arguments of `BertBackbone`: a preset's sizes, and what is to be other than they are.
+
+    Raises:
+        InputError: a name is none of `BertBackbone`'s arguments, or a value does not fit; the message names `preset`.
+    """
     unknown = sorted(set(overrides) - set(_SETTINGS))
     if unknown:
         raise InputError(f"{preset}: unknown setting {', '.join(unknown)}. Expected some of: {', '.join(_SETTINGS)}.")
     ours = {name: value for name, value in overrides.items() if name in BertConfig.__dataclass_fields__}
-    others = {name: value for name, value in overrides.items() if name not in ours}  # layout, name, trainable
+    others = {name: value for name, value in overrides.items() if name not in ours}  # layout, dtype, name, trainable
     try:
         return {**config.replace(**ours).to_dict(), **others}
     except InputError as error:
@@ -148,7 +188,8 @@ def _merged(config: BertConfig, overrides: dict, preset: str) -> dict:
 
 @contextlib.contextmanager
 def open_tokenizer(preset: str | os.PathLike) -> Iterator[dict]:
-    """Gives a preset's tokenizer settings: `vocabulary`, path or list; `lowercase`, None if it is not said.
+    """Gives a preset's tokenizer settings: `vocabulary`, path or list; `lowercase`, None if its files do not say it;
+    `place`, the directory that they are in, of an archive the one inside.
 
     Raises:
         InputError: no place has it, or what is there has no tokenizer.
@@ -156,7 +197,7 @@ def open_tokenizer(preset: str | os.PathLike) -> Iterator[dict]:
     preset = presets.name_of(preset)
     known = _published_case(preset)
     with formats.located(presets.resolve_preset(preset, "tokenizer")) as place:
-        settings = formats.read_tokenizer(place)
+        settings = {**formats.read_tokenizer(place), "place": place}
         yield settings if known is None else {**settings, "lowercase": known}
 
 
@@ -198,6 +239,8 @@ def decide_case(preset: str, settings: dict, lowercase: bool | None = None) -> b
     source = f"{preset}: its vocabulary"
     by_vocabulary = case_of_vocabulary(read_vocabulary(vocabulary, source=source))
     published, by_name = _published_case(preset), case_of_preset(preset)
+    if by_name is None:
+        by_name = case_of_name(settings.get("place", ""))
     answers = {
         "the argument": lowercase,
         "what it was published as": published,
@@ -236,7 +279,7 @@ def read_tokenizer(preset: str | os.PathLike, lowercase: bool | None = None) -> 
     with formats.located(presets.resolve_preset(preset, "tokenizer")) as place:
         if not formats.has_tokenizer(place):
             return None
-        settings = formats.read_tokenizer(place)
+        settings = {**formats.read_tokenizer(place), "place": place}
         case = decide_case(preset, settings, lowercase)
         pieces = settings["vocabulary"]
         if isinstance(pieces, str):

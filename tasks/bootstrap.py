@@ -1,6 +1,6 @@
 """How far a score would move had other rows of the same kind been drawn: intervals by the bootstrap."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -33,14 +33,38 @@ def interval(
     >>> interval(lambda rows: answers[rows].mean(), 100)
     (0.72, 0.88)
     """
+    values = np.array([statistic(rows) for rows in _draws(num_rows, seed, samples)], np.float64)
+    return middle(values, confidence)
+
+
+def drawn_counts(groups: np.ndarray, num_groups: int, *, seed: int = 0, samples: int = 1000) -> np.ndarray:
+    """How often each sample of `interval` has each kind of row, for statistics that hang on nothing else.
+
+    Args:
+        groups: the kind of each row, int from 0 on, shape (N,).
+        num_groups: G.
+        seed, samples: as in `interval`, which draws the same rows.
+
+    Returns:
+        int64, shape (samples, G); each line adds up to N.
+    """
+    return np.stack([np.bincount(groups[rows], minlength=num_groups) for rows in _draws(len(groups), seed, samples)])
+
+
+def _draws(num_rows: int, seed: int, samples: int) -> Iterator[np.ndarray]:
     if num_rows < 1 or samples < 1:
         raise ValueError(
             f"`num_rows` and `samples` must be at least 1. Received: num_rows={num_rows}, samples={samples}"
         )
+    generator = np.random.default_rng(seed)
+    for _ in range(samples):
+        yield generator.integers(0, num_rows, num_rows)
+
+
+def middle(values: np.ndarray, confidence: float = 0.95) -> tuple[float, float]:
+    """The lower and the upper end of the middle `confidence` of samples' values; NaN is left out."""
     if not 0.0 < confidence < 1.0:
         raise ValueError(f"`confidence` must be between 0 and 1. Received: confidence={confidence}")
-    generator = np.random.default_rng(seed)
-    values = np.array([statistic(generator.integers(0, num_rows, num_rows)) for _ in range(samples)], np.float64)
     values = values[~np.isnan(values)]
     if not len(values):
         return float("nan"), float("nan")

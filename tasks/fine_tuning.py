@@ -23,6 +23,7 @@ from tasks.settings import CHANGEABLE, TrainingSettings, identify
 from tasks.train_step import Objective
 from tasks.training import Trainer
 
+_WITHOUT_POOLER = ("token_classification", "question_answering")  # Heads on every token; checkpoints have no pooler.
 EVALUATIONS = 20  # Epochs may be shorter than this part of a training; checkpoints and evaluations then are not.
 
 
@@ -204,7 +205,7 @@ def load_fine_tuned(
             raise InputError(
                 f"{checkpoint.source}: expected a fine-tuned {head} head, found {there}. Train it first: --do_train."
             )
-        backbone = _load_backbone(checkpoint)
+        backbone = _load_backbone(checkpoint, uses_pooler=head not in _WITHOUT_POOLER)
         num_outputs = checkpoint.tensors[f"{head}/kernel"].read().shape[-1]
         model = build_head(backbone, num_outputs)
         assign(model.get_layer(head).weights, checkpoint.tensors)
@@ -215,7 +216,7 @@ def _build_model(
     settings: FineTuningSettings, build_head: Callable[[BertBackbone], keras.Model]
 ) -> tuple[BertBackbone, keras.Model]:
     if not settings.load_weights:
-        backbone = BertBackbone.from_preset(settings.preset, load_weights=False)
+        backbone = BertBackbone(**weights.read_bert_config(settings.preset).to_dict())
         return backbone, build_head(backbone)
     with weights.open_checkpoint(settings.preset) as checkpoint:
         backbone = _load_backbone(checkpoint)
@@ -224,10 +225,10 @@ def _build_model(
     return backbone, model
 
 
-def _load_backbone(checkpoint: Checkpoint) -> BertBackbone:
+def _load_backbone(checkpoint: Checkpoint, uses_pooler: bool = True) -> BertBackbone:
     with weights_follow():
         backbone = BertBackbone(**checkpoint.config.to_dict())
-    weights.load_weights_of(backbone, checkpoint)
+    weights.load_weights_of(backbone, checkpoint, uses_pooler)
     return backbone
 
 

@@ -3,13 +3,16 @@
 TensorFlow is imported where it is first needed: the optimizers work on Keras's other backends without it.
 """
 
+import functools
 import re
 from collections import defaultdict
 
 _LAYER = re.compile(r"transformer_layer_\d+")
 
 
-def fused_adam(handles: list, gradient, rate, epsilon, decay, beta_1: float, beta_2: float) -> None:
+def fused_adam(
+    handles: list, gradient, rate, epsilon, decay, beta_1: float, beta_2: float, compiles: bool = False
+) -> None:
     """Updates a variable and its moments in place.
 
         w <- w - decay w;  m <- beta_1 m + (1 - beta_1) g;  v <- beta_2 v + (1 - beta_2) g^2
@@ -21,14 +24,13 @@ def fused_adam(handles: list, gradient, rate, epsilon, decay, beta_1: float, bet
         handles: resources of w, m and v.
         gradient: dense, of w's shape.
         rate, epsilon, decay: scalars of w's dtype; decay None: none.
+        compiles: whether XLA does the decay, on a CPU: one pass over memory instead of two, half the time.
     """
     import tensorflow as tf
 
     variable, first, second = handles
     if decay is not None:
-        # Not `w * (1 - decay)`: near 1 float32 has steps of 6e-8, a tenth of a decay at rate 5e-5.
-        value = tf.raw_ops.ReadVariableOp(resource=variable, dtype=gradient.dtype)
-        tf.raw_ops.AssignSubVariableOp(resource=variable, value=value * decay)
+        (_compiled_decay() if compiles else _decay)(variable, decay)
     zero = tf.zeros((), gradient.dtype)
     tf.raw_ops.ResourceApplyAdam(
         var=variable,
@@ -42,6 +44,22 @@ def fused_adam(handles: list, gradient, rate, epsilon, decay, beta_1: float, bet
         epsilon=epsilon,
         grad=gradient,
     )
+
+
+def _decay(variable, decay) -> None:
+    """w <- w - decay w. Not w (1 - decay): near 1 float32 has steps of 6e-8, a tenth of a decay at rate 5e-5."""
+    import tensorflow as tf
+
+    value = tf.raw_ops.ReadVariableOp(resource=variable, dtype=decay.dtype)
+    tf.raw_ops.AssignSubVariableOp(resource=variable, value=value * decay)
+
+
+@functools.cache
+def _compiled_decay():
+    """Made once: XLA then compiles once for each shape."""
+    import tensorflow as tf
+
+    return tf.function(_decay, autograph=False, jit_compile=True)
 
 
 def update_alike(optimizer, pairs: list[tuple], learning_rate) -> list[tuple]:
@@ -74,7 +92,7 @@ def update_alike(optimizer, pairs: list[tuple], learning_rate) -> list[tuple]:
 
     def update(arguments):
         for argument in arguments:
-            fused_adam(*argument, optimizer.beta_1, optimizer.beta_2)
+            fused_adam(*argument, optimizer.beta_1, optimizer.beta_2, optimizer.compiles_decay)
 
     for group in alike.values():
         function = tf.function(update, autograph=False, experimental_attributes={"_noinline": True})

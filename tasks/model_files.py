@@ -62,7 +62,10 @@ def read_task(directory: str, command: str = "bert-classify") -> dict:
     """
     path = os.path.join(directory, TASK_FILE)
     if not os.path.isfile(path):
-        raise InputError(f"{path}: no such file. Expected the model directory that {command} wrote.")
+        raise InputError(
+            f"{path}: no such file. Expected the model directory that {command} wrote: --do_train does, evaluating a "
+            "preset does not."
+        )
     task = read_json(path)
     if not isinstance(task, dict) or not isinstance(task.get("task"), str):
         raise InputError(f"{path}: expected an object with the task's name, found {task!r}.")

@@ -103,10 +103,12 @@ class _BertOptimizer(keras.optimizers.Optimizer):
     Attributes:
         rules: once built, an `UpdateRule` for each variable, in their order.
         shares_graphs: whether layers that are alike may be updated by one graph (TensorFlow, one replica, no XLA).
+        compiles_decay: whether XLA may compile single ops of the update (the same, and variables on a CPU).
     """
 
     bias_correction: bool
     shares_graphs = False
+    compiles_decay = False
 
     def __init__(
         self,
@@ -214,7 +216,8 @@ class BertAdam(_BertOptimizer):
         """Updates one variable and its moments; `gradient` has the variable's shape."""
         index = self._get_variable_index(variable)
         if keras.backend.backend() == "tensorflow":
-            fused_adam(*self.fused_arguments(index, gradient, variable, learning_rate), self.beta_1, self.beta_2)
+            arguments = self.fused_arguments(index, gradient, variable, learning_rate)
+            fused_adam(*arguments, self.beta_1, self.beta_2, self.compiles_decay)
             return
         rate, epsilon, decay = self._scalars(index, variable.dtype, learning_rate)
         if decay is not None:

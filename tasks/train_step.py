@@ -16,6 +16,7 @@ import keras
 import tensorflow as tf
 
 from keras_bert.errors import InputError
+from keras_bert.fused_layers import fused_layers
 from tasks.layer_graphs import shared_layer_graphs
 
 
@@ -95,7 +96,10 @@ class TrainStep:
         # XLA wants every op in sight, and replicas trace in threads of their own.
         is_plain = not jit_compile and strategy.num_replicas_in_sync == 1
         self._layer_graphs = shared_layer_graphs if is_plain else contextlib.nullcontext
-        getattr(optimizer, "inner_optimizer", optimizer).shares_graphs = is_plain
+        compiles_parts = is_plain and _is_on_cpu(model)
+        self._fused_layers = fused_layers if compiles_parts else contextlib.nullcontext
+        inner_optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+        inner_optimizer.shares_graphs, inner_optimizer.compiles_decay = is_plain, compiles_parts
         # XLA cannot hold the sums over several replicas of a CPU or GPU machine; a TPU's strategy compiles by itself.
         if jit_compile and strategy.num_replicas_in_sync == 1:
             self._run = tf.function(self._step, jit_compile=True, autograph=False)
@@ -220,7 +224,7 @@ class TrainStep:
         """
         variables = [variable.value for variable in self.model.trainable_variables]
         with tf.GradientTape() as tape:
-            with self._layer_graphs(self.model):
+            with self._fused_layers(), self._layer_graphs(self.model):
                 outputs = self.model(features, training=True)
             sums = self.objective.sums(outputs, labels)
             losses = {name: sums[name] * scale for name, scale in scales.items()}
@@ -232,6 +236,10 @@ class TrainStep:
             for gradient, variable in zip(gradients, variables, strict=True)
         ]
         return dense, losses
+
+
+def _is_on_cpu(model: keras.Model) -> bool:
+    return all("CPU" in variable.value.device for variable in model.variables)
 
 
 def _sum(context: tf.distribute.ReplicaContext, tensors):

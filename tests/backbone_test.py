@@ -195,7 +195,7 @@ def test_presets_round_trip_and_overrides(tmp_path):
     backbone = BertBackbone(**TINY, activation="gelu", layout="unpadded")
     backbone.save_to_preset(str(tmp_path / "p"))
     again = BertBackbone.from_preset(str(tmp_path / "p"), dropout=0.0)
-    assert (again.activation, again.dropout, again.layout) == ("gelu", 0.0, "rectangular")
+    assert (again.activation, again.dropout, again.layout) == ("gelu", 0.0, "unpadded")
     batch = random_batch()
     np.testing.assert_array_equal(
         again(batch)["pooled_output"],

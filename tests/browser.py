@@ -78,7 +78,7 @@ class Page:
     def wait(self, condition: str) -> None:
         """Waits until a JavaScript condition holds."""
         script = f"""new Promise((resolve, reject) => {{
-            const end = Date.now() + 20000;
+            const end = Date.now() + 120000;
             (function look() {{
                 if ({condition}) resolve(true);
                 else if (Date.now() > end) reject(new Error("It never came: " + {json.dumps(condition)}));

@@ -15,8 +15,8 @@ from tensorflow_serving.apis import prediction_log_pb2
 from toy_saved import ALL_HEADS, save_graph
 
 from export import clients, extras, signatures
+from export.base_path import DESCRIPTION_FILE, WARMUP_FILE
 from export.heads.base import Head
-from export.server import warmup
 from export.server.assembly import running_server
 from export.server.batching_parameters import PER_MODEL_FILE, read_batching_parameters
 from export.server.model_config import ModelSettings
@@ -118,8 +118,7 @@ def test_the_readme_names_everything(exported, name):
 @pytest.mark.parametrize("name", list(ALL_HEADS))
 def test_warmup_requests_are_few_and_of_every_signature(exported, server, name):
     head, base = exported[name]
-    assert extras.WARMUP_FILE == warmup.REQUESTS_FILE
-    path = os.path.join(base, "1", extras.WARMUP_FILE)
+    path = os.path.join(base, "1", WARMUP_FILE)
     records = [prediction_log_pb2.PredictionLog.FromString(record) for record in
                tf.data.TFRecordDataset(path).as_numpy_iterator()]  # fmt: skip
     assert 1 <= len(records) <= 10
@@ -135,7 +134,7 @@ def test_warmup_requests_are_few_and_of_every_signature(exported, server, name):
 @pytest.mark.parametrize("name", list(ALL_HEADS))
 def test_the_description_is_written(exported, name):
     head, base = exported[name]
-    assert read_json(os.path.join(base, "1", extras.MODEL_FILE)) == json.loads(json.dumps(head.description()))
+    assert read_json(os.path.join(base, "1", DESCRIPTION_FILE)) == json.loads(json.dumps(head.description()))
 
 
 def test_batching_parameters_are_taken(exported):

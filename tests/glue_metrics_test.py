@@ -5,6 +5,7 @@ import pytest
 from scipy import stats
 from sklearn import metrics as oracle
 
+from tasks.bootstrap import interval
 from tasks.glue import metrics
 from tasks.glue.tasks import REGRESSION_METRICS, TASKS
 
@@ -97,19 +98,36 @@ def test_a_constant_answer_scores_nothing():
 
 
 def test_intervals_are_those_of_resampled_rows(yes_no, scores):
-    """The shortcut over pairs of classes gives what the rows themselves do."""
-    from tasks.bootstrap import interval
-
+    """What is computed for all samples at once is what scikit-learn says of each one's rows."""
     labels, outputs = yes_no
     predictions = outputs.argmax(-1)
-    ends = metrics.intervals(("accuracy", "f1"), labels, outputs, is_regression=False)
-    rows = interval(lambda rows: metrics.f1(labels[rows], predictions[rows]), len(labels))
-    assert ends["f1"] == pytest.approx(rows, abs=1e-9)
-    for name in ends:
-        low, high = ends[name]
-        assert low < metrics.METRICS[name](labels, predictions) < high < low + 0.15
+    names = ("f1", "matthews_correlation")
+    ends = metrics.intervals(names, labels, outputs, is_regression=False)
+    for name, (low, high) in ends.items():
+        of_rows = metrics.METRICS[name]
+        rows = interval(lambda rows, of_rows=of_rows: of_rows(labels[rows], predictions[rows]), len(labels))
+        assert (low, high) == pytest.approx(rows, abs=1e-9)
+        assert low < of_rows(labels, predictions) < high < low + 0.15
     low, high = metrics.intervals(("pearson",), *scores, is_regression=True)["pearson"]
     assert low < metrics.pearson(scores[0], scores[1][:, 0]) < high < low + 0.1
+
+
+@pytest.mark.parametrize("kind", ["four classes", "never right", "one answer", "one class", "one row"])
+def test_samples_of_awkward_answers(answers, kind):
+    labels, outputs = answers
+    if kind == "never right":
+        outputs = -np.eye(4)[labels]
+    if kind == "one answer":
+        outputs = np.tile(np.eye(4)[2], (500, 1))
+    if kind == "one class":
+        labels = np.full(500, 3)
+    if kind == "one row":
+        labels, outputs = labels[:1], outputs[:1]
+    predictions = outputs.argmax(-1)
+    counts = np.random.default_rng(1).integers(0, 3, (10, len(labels))) + (len(labels) == 1)
+    for name, of_samples in metrics._OF_SAMPLES.items():
+        rows = [metrics.METRICS[name](np.repeat(labels, times), np.repeat(predictions, times)) for times in counts]
+        np.testing.assert_allclose(of_samples(labels, predictions, counts), rows, rtol=1e-12, atol=1e-12, err_msg=name)
 
 
 def test_majority_is_the_most_frequent_training_class_not_the_dev_one():

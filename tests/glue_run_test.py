@@ -82,6 +82,25 @@ def test_the_report_has_its_parts(run):
     assert "learning_rate" in page and "0.003" in page
 
 
+def test_lengths_are_those_before_cutting_and_the_title_is_short(run, preset, tables, tmp_path):
+    assert f'<h1 dir="auto">table: {os.path.basename(preset)}</h1>' in (run[0] / "report.html").read_text()
+    shutil.copytree(run[0] / "model", tmp_path / "again" / "model")
+    task_file = tmp_path / "again" / "model" / "task.json"
+    task_file.write_text(json.dumps({**json.loads(task_file.read_text()), "sequence_length": 12}))
+    classify(output_dir=f"{tmp_path}/again/", data_dir=str(tables), **COLUMNS, do_eval=True)
+    lengths = [2 * len(text.split()) + 1 for text, _ in toy_rows(75, 1)]  # Words, commas between, [CLS] and [SEP].
+    over = sum(length > 12 for length in lengths)
+    page = (tmp_path / "again" / "report.html").read_text()
+    assert 0 < over < 75 and f"{over} of 75 rows of dev have more than 12 tokens and were cut" in page
+    assert f"Longer than 12 tokens, and cut: {over} of 75" in page and f"the longest has {max(lengths)}" in page
+    assert '<h1 dir="auto">table: again</h1>' in page
+
+
+def test_the_title_names_a_preset_by_its_last_part():
+    names = {"runs/base/": "base", "/data/bert/uncased": "uncased", "base": "base", "hf://owner/it": "hf://owner/it"}
+    assert {preset: stages._last_part(preset) for preset in names} == names
+
+
 def test_predictions_are_a_row_per_text_in_order(run):
     lines = (run[0] / "predictions.tsv").read_text().splitlines()
     rows = [line.split("\t") for line in lines]

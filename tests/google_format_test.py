@@ -26,6 +26,7 @@ from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.formats import google
 from keras_bert.formats.checkpoint import Checkpoint, StoredTensor
+from keras_bert.tokenizer import BertTokenizer
 from tasks.pretraining.model import build_pretrainer
 
 
@@ -77,7 +78,8 @@ def test_prefix_zip_and_directory_are_one(published, tmp_path):
         for one, two in zip(found[0].weights, other.weights, strict=True):
             np.testing.assert_array_equal(one.numpy(), two.numpy())
     for path in (str(directory), str(directory / "bert_model.ckpt")):
-        assert google.read_tokenizer(path) == {"vocabulary": str(directory / "vocab.txt"), "lowercase": True}
+        assert google.read_tokenizer(path) == {"vocabulary": str(directory / "vocab.txt"), "lowercase": None}
+        assert BertTokenizer.from_preset(path).lowercase  # By the directory's name.
 
 
 def test_the_newest_of_several_checkpoints(tmp_path):
@@ -277,3 +279,21 @@ def test_minilm_through_tensorflow_1_is_bit_identical(tmp_path):
     with weights.open_tokenizer(directory) as settings, open(settings["vocabulary"], encoding="utf-8") as file:
         assert [line.removesuffix("\n") for line in file] == tokenizer["vocabulary"]
         assert settings["lowercase"] == tokenizer["lowercase"]
+
+
+def test_the_case_of_a_checkpoint_is_said_by_what_said_it(tmp_path):
+    """No file of Google says it: its vocabulary does where it is long enough, else its directory, zipped or not."""
+    directory = tmp_path / "cased_L-1_H-8_A-1"
+    directory.mkdir()
+    write_config(directory)
+    (directory / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nA\n")
+    with zipfile.ZipFile(tmp_path / "model.zip", "w") as file:
+        for name in os.listdir(directory):
+            file.write(directory / name, f"{directory.name}/{name}")
+    for place in (directory, tmp_path / "model.zip"):
+        assert BertTokenizer.from_preset(str(place)).lowercase is False
+    pieces = [f"{first}{second}" for first in "abcdefghijklmnopqrstuvwxyz" for second in "abcdefghijklmnopqrstuvwxyz"]
+    (directory / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *pieces]))
+    with pytest.raises(InputError, match="expected a cased vocabulary, since lowercase=False by the argument"):
+        BertTokenizer.from_preset(str(directory), lowercase=False)
+    assert BertTokenizer.from_preset(str(directory)).lowercase  # By its vocabulary, which goes before its name.

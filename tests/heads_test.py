@@ -110,7 +110,7 @@ def test_a_packed_pretrainer_survives_files(tmp_path):
     model.save_to_preset(str(tmp_path / "p"))
     again = (
         keras.saving.load_model(tmp_path / "p.keras"),
-        BertPretrainer.from_preset(str(tmp_path / "p"), layout="packed"),
+        BertPretrainer.from_preset(str(tmp_path / "p")),
     )
     for other in again:
         assert [weight.path for weight in other.weights] == [weight.path for weight in model.weights]
@@ -129,7 +129,7 @@ def test_without_next_sentence_there_is_no_such_head(tmp_path):
     both.save_to_preset(str(tmp_path / "both"))
     again = (
         keras.saving.load_model(tmp_path / "p.keras"),
-        BertPretrainer.from_preset(str(tmp_path / "p"), use_next_sentence=False),
+        BertPretrainer.from_preset(str(tmp_path / "p")),
         BertPretrainer.from_preset(str(tmp_path / "both"), use_next_sentence=False),
         BertPretrainer.from_preset(str(tmp_path / "p"), load_weights=False, use_next_sentence=False),
     )

@@ -184,9 +184,9 @@ def test_tokenizer(tmp_path, encoder):
     assert model_garden.read_tokenizer(str(directory)) is None
     (directory / "vocab.txt").write_text("\n".join(official.VOCABULARY) + "\n")
     for path in (str(directory), prefix):
-        assert model_garden.read_tokenizer(path) == {"vocabulary": str(directory / "vocab.txt"), "lowercase": False}
+        assert model_garden.read_tokenizer(path) == {"vocabulary": str(directory / "vocab.txt"), "lowercase": None}
     with weights.open_tokenizer(str(directory)) as settings:
-        assert settings["lowercase"] is False
+        assert weights.decide_case(str(directory), settings) is False  # By the directory's name.
 
 
 def test_wrong_sizes(tmp_path, encoder):

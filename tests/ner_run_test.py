@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from toy_hugging_face import random_model
 
-from keras_bert import BertBackbone, BertTokenizer
+from keras_bert import BertBackbone, BertTokenizer, weights
 from keras_bert.errors import InputError
 from tasks.ner.model import load_tagger
 from tasks.ner.run import tag
@@ -252,7 +252,7 @@ def test_minilm_begins_to_find_wnut_17_s_entities(tmp_path):
 
 
 @pytest.mark.oracle
-def test_a_hugging_face_tagger_is_evaluated_without_training(files, tmp_path):
+def test_a_hugging_face_tagger_is_evaluated_without_training(files, tmp_path, monkeypatch):
     """Labels in an order of their own, and no B-city, as in checkpoints of IOB1."""
     import torch
     from seqeval.metrics import f1_score
@@ -268,7 +268,11 @@ def test_a_hugging_face_tagger_is_evaluated_without_training(files, tmp_path):
     (preset / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n")
     (preset / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": True}))
     settings = {"preset": str(preset), "dev_file": str(files / "dev.conll"), "do_eval": True}
+    warnings = []
+    monkeypatch.setattr(weights.logging, "warning", lambda *message: warnings.append(message))
     results = tag(output_dir=str(tmp_path / "run"), max_seq_length=80, **settings)
+    assert warnings == []  # A tagger has no pooler, and needs none.
+    assert not (tmp_path / "run" / "model").exists()  # It stays where it is.
     written = columns_of(tmp_path / "run" / "dev_predictions.conll")
     gold, predicted = [], []
     for (words, tags), (_, _, ours) in zip(columns_of(files / "dev.conll"), written, strict=True):

@@ -216,7 +216,7 @@ def test_attention_is_kept_in_presets_and_keras_files(tmp_path):
     backbone.save(tmp_path / "b.keras")
     inputs = batch(np.ones((2, 10), "int32"))
     preset = BertBackbone.from_preset(str(tmp_path / "p"))
-    assert (preset.attention, preset.layout) == ("left_to_right", "rectangular")
+    assert (preset.attention, preset.layout) == ("left_to_right", "packed")
     for again in (preset, keras.saving.load_model(tmp_path / "b.keras")):
         np.testing.assert_allclose(again(inputs)["sequence_output"], backbone(inputs)["sequence_output"], atol=1e-5)
 

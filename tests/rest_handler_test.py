@@ -50,7 +50,7 @@ def test_a_request_cut_short_leaves_the_server_alive(server):
 
 
 def test_expect_100_continue_is_answered_before_the_body(server):
-    with toy_server.connect(server, 20) as connection:
+    with toy_server.connect(server, 60) as connection:
         body = b'{"instances": ["ab"], "signature_name": "echo"}'
         head = b"POST /v1/models/toy:predict HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n"
         connection.sendall(head % len(body))
@@ -108,7 +108,7 @@ def test_an_unexpected_failure_is_a_500_without_a_traceback(server, monkeypatch,
 
 def test_a_connection_reset_by_the_client_is_no_news(server, capfd, caplog):
     for head in (b"", b"GET /v1/mod", toy_server.request({"instances": ["a"]})):
-        with toy_server.connect(server, 20) as connection:
+        with toy_server.connect(server, 60) as connection:
             connection.sendall(toy_server.request({"instances": ["a"], "signature_name": "echo"}))
             assert connection.recv(65536).startswith(b"HTTP/1.1 200")
             connection.sendall(head)
@@ -167,7 +167,7 @@ def test_a_body_that_comes_drop_by_drop_is_given_up(server, monkeypatch):
 
 def test_a_refused_body_is_not_awaited_for_ever(server, monkeypatch):
     monkeypatch.setattr(server.rest, "limits", rest_server.RestLimits(200_000, timeout_s=0.5))
-    with toy_server.connect(server, 20) as connection:
+    with toy_server.connect(server, 60) as connection:
         connection.sendall(b"POST /v1/models/toy:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 900000\r\n\r\n")
         assert connection.recv(1000).startswith(b"HTTP/1.1 413")
 

@@ -317,9 +317,9 @@ def test_ten_megabytes_of_text():
     for piece in ("w1 w2, ", "\u4e2d", "x", " ", "\u2603", ".", "\x00\u200b", "\u03a3'"):
         text = piece * (10_000_000 // len(piece.encode()))
         tagger.served([piece])
-        started = time.perf_counter()
+        started = time.process_time()
         assert_equal(tagger, [text])
-        assert time.perf_counter() - started < 10, piece
+        assert time.process_time() - started < 10, piece
 
 
 def test_no_text():

@@ -123,10 +123,10 @@ def answerer():
 def test_ten_megabytes_of_context(answerer, piece):
     context = piece * (MEGABYTES_10 // len(piece.encode()))
     answerer.graph(as_strings(["w1"]), as_strings([piece]))
-    started = time.perf_counter()
+    started = time.process_time()
     (expected,) = assert_equal(answerer, [("w1 w2", context)])
     assert expected["truncated"] and len(expected["text"].encode()) <= BYTES_PER_TOKEN * 500
-    assert time.perf_counter() - started < 10  # 0.1 s, mostly reading; the whole text would take minutes
+    assert time.process_time() - started < 10  # 0.1 s, mostly reading; the whole text would take minutes
 
 
 @pytest.mark.parametrize("piece", ["w1 w2 ", "x", " ", "\u03a3"])

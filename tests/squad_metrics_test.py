@@ -155,7 +155,7 @@ def windows_of(question_index):
     count = len(question_index)
     examples = Examples(np.zeros(count, np.int32), np.zeros(count, np.int32), np.arange(count + 1))
     none = np.empty(0)
-    return Windows(examples, np.array(question_index), none, none, none, none, [], True)
+    return Windows(examples, np.array(question_index), none, none, none, none, [], True, none)
 
 
 def test_tables_say_where_the_model_is_weak():

@@ -133,6 +133,7 @@ def test_the_report_shows_scores_tables_and_windows(run_2):
     for text in ("SQuAD 2.0", "exact match", "By question word", "By answer", "Lengths", "doc_stride",
                  "questions without an answer left unanswered", "This threshold gives the highest F1"):  # fmt: skip
         assert text in page, text
+    assert re.search("Longer than 48 tokens, and split into windows|None of .* is longer than 48 tokens", page)
 
 
 # === Other questions than those of the training ===

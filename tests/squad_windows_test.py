@@ -109,6 +109,7 @@ def test_a_context_without_tokens_has_no_window():
     questions = [question("a"), question("\u200b \u200b"), question("b c")]
     windows = make_windows(questions, TOKENIZER, with_answers=True)
     assert windows.question_index.tolist() == [0, 2] and windows.examples.num_examples == 2
+    assert windows.question_lengths.tolist() == [6, 5, 7]  # [CLS] x y [SEP] context [SEP]
     windows = make_windows(questions[1:2], TOKENIZER, with_answers=True)
     assert windows.examples.num_examples == 0 and len(windows.examples.labels["start_positions"]) == 0
 
@@ -252,6 +253,9 @@ def test_characters_and_words_of_tokens_agree():
     )[::40]
     tokenizer = PythonBertTokenizer(str(SHARED / "vocab" / "cased_en.txt"), lowercase=False)
     windows = make_windows(questions, tokenizer, max_seq_length=128, doc_stride=64, with_answers=False)
+    has_several = np.bincount(windows.question_index, minlength=len(questions)) > 1
+    np.testing.assert_array_equal(windows.question_lengths > 128, has_several)
+    assert 0 < has_several.sum() < len(questions)
     numbers = np.repeat(windows.question_index, windows.examples.lengths)
     inside = np.flatnonzero((windows.token_word >= 0) & (windows.examples.token_ids != tokenizer.unk_token_id))
     for token in inside.tolist():

@@ -4,6 +4,7 @@ import csv
 import json
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 
@@ -110,6 +111,40 @@ def test_evaluation_alone_takes_the_trained_model(run, rows, tmp_path):
     assert len(shown) >= NUM_MISTAKES
 
 
+def test_scores_and_predictions_are_of_the_files_that_they_name(run, rows, tmp_path):
+    """What a call does not compute stays, of the same model; the file that it is of is named."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "model").symlink_to(run[0] / "model")
+    some, others = (toy_choices.write_csv(tmp_path / f"{name}.csv", part)
+                    for name, part in (("some", rows[:20]), ("others", rows[20:])))  # fmt: skip
+    first = choose(output_dir=str(tmp_path / "run"), dev_file=some, do_eval=True)
+    report = (tmp_path / "run" / "report.html").read_text()
+    second = choose(output_dir=str(tmp_path / "run"), test_file=others, do_predict=True)
+    assert second.items() >= first.items() and first["dev_file"] == some and first["rows"] == 20
+    assert (second["test_file"], second["test_rows"]) == (others, 44)
+    assert (tmp_path / "run" / "report.html").read_text() == report  # It has scores; predictions alone have none.
+    toy_choices.write_csv(tmp_path / "others.csv", rows[10:20])
+    third = choose(output_dir=str(tmp_path / "run"), test_file=others, do_predict=True)
+    assert third["test_rows"] == 10 and third["test_rows_checksum"] != second["test_rows_checksum"]
+    fourth = choose(output_dir=str(tmp_path / "run"), dev_file=others, do_eval=True)
+    assert fourth["rows"] == 10 and fourth["dev_rows_checksum"] != first["dev_rows_checksum"]
+
+
+def test_lengths_are_those_before_cutting(run, rows, tmp_path):
+    shutil.copytree(run[0] / "model", tmp_path / "run" / "model")
+    task_file = tmp_path / "run" / "model" / "task.json"
+    task_file.write_text(json.dumps({**json.loads(task_file.read_text()), "sequence_length": 9}))
+    choose(output_dir=str(tmp_path / "run"), dev_file=toy_choices.write_csv(tmp_path / "dev.csv", rows), do_eval=True)
+    longest = [
+        max(len(f"{row['sent1']} {row['sent2']} {row[f'ending{number}']}".split()) + 3 for number in range(4))
+        for row in rows
+    ]
+    page = (tmp_path / "run" / "report.html").read_text()
+    over = sum(length > 9 for length in longest)
+    assert 0 < over < 64 and f"Longer than 9 tokens, and cut: {over} of 64" in page
+    assert f"the longest has {max(longest)}" in page
+
+
 def test_another_number_of_choices_is_refused(run, tmp_path):
     dev = toy_choices.write_csv(tmp_path / "three.csv", toy_choices.make_rows(4, num_choices=3))
     with pytest.raises(InputError, match=r"three.csv:2: 3 choices a row, but .*model has 4"):
@@ -160,7 +195,12 @@ def test_a_checkpoint_fine_tuned_elsewhere_is_evaluated_without_training(tmp_pat
                 output = theirs(input_ids=torch.tensor([[first + second]]), token_type_ids=torch.tensor([[segments]]))
             logits.append(float(output.logits))
         correct += np.argmax(logits) == row["label"]
-    assert results["accuracy"] == correct / 12
+    assert results["accuracy"] == correct / 12 and results["preset"] == str(preset)
+    assert not (tmp_path / "run" / "model").exists()  # The preset stays where it is.
+    shutil.copytree(preset, tmp_path / "other")
+    other = choose(output_dir=str(tmp_path / "run"), preset=str(tmp_path / "other"), test_file=dev, do_predict=True,
+                   max_seq_length=24)  # fmt: skip
+    assert "accuracy" not in other and other["preset"] == str(tmp_path / "other")  # Those were another model's.
     with pytest.raises(InputError, match="--max_seq_length=25: .* has positions for 24 tokens"):
         choose(output_dir=str(tmp_path / "run"), preset=str(preset), dev_file=dev, do_eval=True, max_seq_length=25)
 

@@ -8,6 +8,7 @@ import unicodedata
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 IDEOGRAPHS = "3400-4DBF 4E00-9FFF F900-FAFF 20000-2A6DF 2A700-2B73F 2B740-2B81F 2B820-2CEAF 2F800-2FA1F"
+BLOCKS = [tuple(int(end, 16) for end in block.split("-")) for block in IDEOGRAPHS.split()]
 LONGEST_WORD = 200
 
 ADVERSARIAL = [
@@ -50,8 +51,7 @@ ADVERSARIAL = [
 
 @functools.cache
 def is_ideograph(char):
-    blocks = (block.split("-") for block in IDEOGRAPHS.split())
-    return any(int(low, 16) <= ord(char) <= int(high, 16) for low, high in blocks)
+    return any(low <= ord(char) <= high for low, high in BLOCKS)
 
 
 @functools.cache
@@ -72,6 +72,16 @@ def cleaned(char):
     return f" {char} " if is_ideograph(char) else char
 
 
+@functools.cache
+def unmarked(char):
+    return "" if unicodedata.category(char) == "Mn" else char
+
+
+@functools.cache
+def spaced(char):
+    return f" {char} " if is_symbol(char) else char
+
+
 # === Ids ===
 
 
@@ -82,10 +92,8 @@ def reference_words(text, lowercase):
     words = []
     for chunk in "".join(map(cleaned, text)).split():
         if lowercase:
-            chunk = unicodedata.normalize("NFD", chunk.lower())
-            chunk = "".join(char for char in chunk if unicodedata.category(char) != "Mn")
-        spaced = "".join(f" {char} " if is_symbol(char) else char for char in chunk)
-        words.extend(spaced.split())
+            chunk = "".join(map(unmarked, unicodedata.normalize("NFD", chunk.lower())))
+        words.extend("".join(map(spaced, chunk)).split())
     return words
 
 
@@ -97,9 +105,10 @@ def reference_spans(word, ids, longest=LONGEST_WORD):
     while start < len(word):
         prefix = "##" if start else ""
         last = min(len(word), start + longest)
-        ends = (end for end in range(last, start, -1) if prefix + word[start:end] in ids)
-        end = next(ends, None)
-        if end is None:
+        for end in range(last, start, -1):
+            if prefix + word[start:end] in ids:
+                break
+        else:
             return [(ids["[UNK]"], 0, len(word))]
         spans.append((ids[prefix + word[start:end]], start, end))
         start = end

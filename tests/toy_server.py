@@ -180,7 +180,7 @@ def received(connection: socket.socket) -> bytes:
 
 def until(condition: Callable[[], bool]) -> None:
     """Waits for a condition that another thread brings about."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -1,5 +1,8 @@
 """From models to checkpoints and back: adapted and quantized models, heads of their own kind, names of presets."""
 
+import dataclasses
+
+import keras
 import keras_nlp
 import numpy as np
 import pytest
@@ -101,3 +104,66 @@ def test_keras_hubs_reader_finds_our_tokenizer(tmp_path):
     tokenizer.save_to_preset(str(tmp_path))
     found = keras_nlp.tokenizers.Tokenizer.from_preset(str(tmp_path))
     assert type(found) is BertTokenizer and found.get_vocabulary() == tokenizer.get_vocabulary()
+
+
+# === Our own presets ===
+
+
+def kinds(backbone):
+    return backbone.layout, backbone.dtype_policy.name, backbone.trainable
+
+
+def test_a_preset_comes_back_as_it_was_saved(tmp_path):
+    directory = str(tmp_path / "ours")
+    backbone = BertBackbone(**TINY, layout="unpadded", dtype="mixed_bfloat16", trainable=False)
+    BertPretrainer(backbone, use_next_sentence=False).save_to_preset(directory)
+    for load_weights in (True, False):
+        assert kinds(BertBackbone.from_preset(directory, load_weights)) == ("unpadded", "mixed_bfloat16", False)
+        model = BertPretrainer.from_preset(directory, load_weights)
+        assert (*kinds(model.backbone), model.use_next_sentence) == ("unpadded", "mixed_bfloat16", False, False)
+        other = BertPretrainer.from_preset(
+            directory, load_weights, layout="packed", dtype="float32", trainable=True, use_next_sentence=True
+        )
+        assert (*kinds(other.backbone), other.use_next_sentence) == ("packed", "float32", True, True)
+    with weights.open_checkpoint(directory) as checkpoint:  # For who brings settings of their own.
+        assert kinds(BertPretrainer.from_checkpoint(checkpoint).backbone) == ("rectangular", "float32", True)
+
+
+def test_a_policy_of_the_process_goes_before_that_of_a_preset(tmp_path):
+    BertBackbone(**TINY, dtype="mixed_bfloat16").save_to_preset(str(tmp_path))
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        assert BertBackbone.from_preset(str(tmp_path)).dtype_policy.name == "mixed_float16"
+    finally:
+        keras.config.set_dtype_policy("float32")
+
+
+def test_presets_of_other_formats_have_the_defaults(tmp_path):
+    backbone = BertBackbone(**TINY, layout="unpadded", dtype="mixed_bfloat16")
+    hugging_face.write(str(tmp_path / "theirs"), weights.checkpoint_of(backbone), None)
+    assert weights.read_settings(str(tmp_path / "theirs")) == weights.read_settings("base") == {}
+    assert kinds(BertBackbone.from_preset(str(tmp_path / "theirs"))) == ("rectangular", "float32", True)
+
+
+@pytest.mark.parametrize("load_weights", [True, False])
+def test_an_unknown_setting_is_refused_whatever_is_built(tmp_path, load_weights):
+    BertPretrainer(BertBackbone(**TINY)).save_to_preset(str(tmp_path))
+    for cls in (BertBackbone, BertPretrainer):
+        with pytest.raises(
+            InputError, match=r"unknown setting num_head. Expected some of: vocabulary_size, .*, layout"
+        ):
+            cls.from_preset(str(tmp_path), load_weights, num_head=2)
+        with pytest.raises(InputError, match=f"{tmp_path}: .*num_heads=3"):
+            cls.from_preset(str(tmp_path), load_weights, num_heads=3)
+
+
+def test_a_pooler_is_missed_where_it_is_used(tmp_path, monkeypatch):
+    checkpoint = weights.checkpoint_of(BertBackbone(**TINY))
+    tensors = {path: tensor for path, tensor in checkpoint.tensors.items() if not path.startswith("pooled_dense")}
+    checkpoint, warnings = dataclasses.replace(checkpoint, tensors=tensors), []
+    monkeypatch.setattr(weights.logging, "warning", lambda *message: warnings.append(message))
+    pooler = ["pooled_dense/kernel", "pooled_dense/bias"]
+    assert weights.load_weights_of(BertBackbone(**TINY), checkpoint, uses_pooler=False) == pooler
+    assert warnings == []
+    assert weights.load_weights_of(BertBackbone(**TINY), checkpoint) == pooler
+    assert warnings[0][-1] == ", ".join(pooler)

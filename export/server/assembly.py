@@ -139,6 +139,8 @@ def running_server(
         stack.enter_context(running(rest))
         if grpc:
             stack.callback(grpc.stop)  # begins to end, before REST ends, so that both take no more at the same time
+        if batching:
+            stack.callback(batching.scheduler.hurry)
         stack.enter_context(Poller(_polls(manager, models, settings)))
         yield RunningServer(manager, metrics, rest, grpc, admission)
 

@@ -98,6 +98,7 @@ class BatchScheduler:
         self._changed = threading.Condition()
         self._queues: OrderedDict[_Key, _Queue] = OrderedDict()  # none is empty; the first is next in turn
         self._is_closed = False
+        self._waits = True
         self._threads = [
             threading.Thread(target=self._work, name=f"batch-{number}", daemon=True) for number in range(num_threads)
         ]
@@ -126,12 +127,17 @@ class BatchScheduler:
                 self._changed.notify()
             self._queues[key] = queue
 
+    def hurry(self) -> None:
+        """From now on no batch waits for more: the server is about to end, and nobody else will come."""
+        with self._changed:
+            self._waits = False
+            self._changed.notify_all()
+
     def close(self, timeout: float = 5.0) -> None:
         """Ends the threads once everything that waits is answered; gives them up after `timeout` seconds."""
         end = time.monotonic() + timeout
-        with self._changed:
-            self._is_closed = True
-            self._changed.notify_all()
+        self._is_closed = True
+        self.hurry()
         for thread in self._threads:
             thread.join(max(0.0, end - time.monotonic()))
 
@@ -147,7 +153,7 @@ class BatchScheduler:
                 now = time.monotonic()
                 soonest = None
                 for key, queue in self._queues.items():
-                    due = 0.0 if self._is_closed else self._due(key, queue)
+                    due = self._due(key, queue) if self._waits else 0.0
                     if due <= now:
                         return key, self._take(key, queue)
                     soonest = due if soonest is None else min(soonest, due)

@@ -14,10 +14,10 @@ import tensorflow_text  # noqa: F401  (registers the tokenizer's ops)
 from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
+from export.base_path import DESCRIPTION_FILE
 from export.server.serving_error import CODE_NAMES, ServingError
 from keras_bert.errors import InputError
 
-_DESCRIPTION = os.path.join("assets.extra", "model.json")
 _MAX_DESCRIPTION_BYTES = 1 << 20
 
 
@@ -105,7 +105,7 @@ def _signature(signature: meta_graph_pb2.SignatureDef) -> Signature:
 
 def _read_description(directory: str) -> dict | None:
     """What the version says of itself; anything but a JSON object of sane size counts as nothing."""
-    path = os.path.join(directory, _DESCRIPTION)
+    path = os.path.join(directory, DESCRIPTION_FILE)
     if not os.path.isfile(path) or os.path.getsize(path) > _MAX_DESCRIPTION_BYTES:
         return None
     try:

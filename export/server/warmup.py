@@ -7,12 +7,12 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError
 from tensorflow_serving.apis import prediction_log_pb2
 
+from export.base_path import WARMUP_FILE
 from export.server import grpc_messages
 from export.server.servable import Servable
 from export.server.serving_error import ServingError
 from keras_bert.errors import InputError
 
-REQUESTS_FILE = os.path.join("assets.extra", "tf_serving_warmup_requests")
 _MAX_RECORDS = 1000  # TensorFlow Serving's bound
 
 _ANSWERS = {
@@ -32,7 +32,7 @@ def warm_up(servable: Servable) -> int:
     Raises:
         InputError: the file is damaged, or a request of it fails: the version is not to be served then.
     """
-    path = os.path.join(servable.model.directory, REQUESTS_FILE)
+    path = os.path.join(servable.model.directory, WARMUP_FILE)
     if not os.path.isfile(path):
         return 0
     start = time.perf_counter()

@@ -6,6 +6,7 @@ Each module has, for a `path` that is a directory or, where the format has such,
     read_config(path) -> BertConfig          its sizes
     open_checkpoint(path)                    a context manager that gives a `Checkpoint`; inside it tensors can be read
     read_tokenizer(path) -> dict | None      `vocabulary` (path or list) and `lowercase` (None: it does not say)
+    read_settings(path) -> dict              of our own presets alone: `Checkpoint.settings`
     write(path, contents)                    where we write the format: fills the directory `path`, which does not exist
 """
 

@@ -37,6 +37,8 @@ class Checkpoint:
         head_settings: arguments of heads that compute otherwise than the encoder does, by head: KerasHub's is
             `{"masked_lm": {"activation": "gelu", "layer_norm_epsilon": 1e-5}}`. A head that is not in it follows the
             encoder.
+        settings: how a preset of ours was saved, beside its sizes: `layout`, `dtype`, `trainable` of `BertBackbone`
+            and `use_next_sentence` of `BertPretrainer`, as far as it says them.
     """
 
     format: str
@@ -45,6 +47,7 @@ class Checkpoint:
     tensors: Mapping[str, StoredTensor]
     labels: list[str] | None = None
     head_settings: Mapping[str, dict] = dataclasses.field(default_factory=dict)
+    settings: Mapping[str, object] = dataclasses.field(default_factory=dict)
 
     @property
     def heads(self) -> tuple[str, ...]:

@@ -16,10 +16,9 @@ import numpy as np
 from absl import logging
 
 from keras_bert import convert
-from keras_bert.casing import case_of_name, case_of_vocabulary
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
-from keras_bert.files import read_json, read_lines, read_object, write_json
+from keras_bert.files import read_json, read_object, write_json
 from keras_bert.formats.checkpoint import Checkpoint, check_heads_follow_encoder, collect
 from keras_bert.formats.hugging_face_files import CONFIG_FILE as HUGGING_FACE_CONFIG_FILE
 from keras_bert.formats.hugging_face_files import find_weights
@@ -107,15 +106,7 @@ def read_tokenizer(path: str) -> dict | None:
         return None
     file = _config_file(path)
     lowercase = read_object(file).get(_LOWERCASE) if os.path.isfile(file) else None
-    if not isinstance(lowercase, bool):
-        lowercase = case_of(path, vocabulary)
-    return {"vocabulary": vocabulary, "lowercase": lowercase}
-
-
-def case_of(path: str, vocabulary: str) -> bool | None:
-    """Whether a checkpoint is lower-cased: by its directory's name, else by its vocabulary; None: neither says it."""
-    said = case_of_name(os.path.abspath(directory_of(path)))
-    return said if said is not None else case_of_vocabulary(piece for _, piece in read_lines(vocabulary))
+    return {"vocabulary": vocabulary, "lowercase": lowercase if isinstance(lowercase, bool) else None}
 
 
 def write(path: str, checkpoint: Checkpoint, tokenizer: dict | None) -> None:

@@ -36,6 +36,7 @@ TOKENIZER_FILE = "tokenizer.json"
 VOCABULARY_FILE = os.path.join("assets", "tokenizer", "vocabulary.txt")
 BACKBONE = "keras_bert>BertBackbone"
 _TOKENIZERS = ("keras_bert>BertTokenizer", "keras_hub>BertTokenizer", "keras_nlp>BertTokenizer")
+_DTYPES = ("float32", "mixed_float16", "mixed_bfloat16", "float16", "bfloat16", "float64")
 _FLOAT32 = {"module": "keras", "class_name": "DTypePolicy", "config": {"name": "float32"}, "registered_name": None}
 
 
@@ -60,6 +61,20 @@ def read_config(path: str) -> BertConfig:
     return found[0]
 
 
+def read_settings(path: str) -> dict:
+    """How the model was saved, beside its sizes; see `Checkpoint.settings`."""
+    model = read_json(os.path.join(path, CONFIG_FILE))
+    backbone = registered(model, (BACKBONE,))[0]["config"]
+    settings = {name: backbone[name] for name, kind in (("layout", str), ("trainable", bool))
+                if isinstance(backbone.get(name), kind)}  # fmt: skip
+    dtype = backbone.get("dtype")
+    if isinstance(dtype, dict) and dtype.get("class_name") == "DTypePolicy":  # Not of one that was quantized.
+        dtype = dtype.get("config", {}).get("name")
+    if dtype in _DTYPES:
+        settings["dtype"] = dtype
+    return settings | keras_task.pretrainer_settings(path, model)
+
+
 @contextlib.contextmanager
 def open_checkpoint(path: str) -> Iterator[Checkpoint]:
     config = read_config(path)
@@ -74,7 +89,9 @@ def open_checkpoint(path: str) -> Iterator[Checkpoint]:
         weights.check_depth(parents[0], config.num_layers)
         model = read_json(os.path.join(path, CONFIG_FILE))
         heads, settings = stack.enter_context(keras_task.open_heads(path, model, weights, parents[0]))
-        yield Checkpoint("keras_preset", path, config, {**tensors, **heads}, _labels(path), head_settings=settings)
+        yield Checkpoint(
+            "keras_preset", path, config, {**tensors, **heads}, _labels(path), settings, read_settings(path)
+        )
 
 
 def _sources(config: BertConfig) -> list[WeightSource]:

@@ -59,10 +59,25 @@ def open_heads(
     if not os.path.isfile(os.path.join(path, f"{STEM}.weights.h5")):
         yield tensors, settings
         return
-    task_file = os.path.join(path, TASK_FILE)
-    task = read_json(task_file) if os.path.isfile(task_file) else {}
     with open_weights(path, STEM, lambda place: _NAMES.get(place, place.lstrip("_"))) as task_weights:
-        yield _heads(task_weights, "", task)
+        yield _heads(task_weights, "", _read_task(path))
+
+
+def pretrainer_settings(path: str, config: dict) -> dict:
+    """`use_next_sentence` of a `BertPretrainer` in a preset or an unpacked `.keras` file, if there is one that says it.
+
+    Args:
+        path, config: as in `open_heads`.
+    """
+    found = [one["config"].get("use_next_sentence") for place in (config, _read_task(path))
+             for one in registered(place, (PRETRAINER,))]  # fmt: skip
+    said = [value for value in found if isinstance(value, bool)]
+    return {"use_next_sentence": said[-1]} if said else {}
+
+
+def _read_task(path: str) -> dict:
+    file = os.path.join(path, TASK_FILE)
+    return read_json(file) if os.path.isfile(file) else {}
 
 
 def _heads(weights: WeightsFile, parent: str, config: dict) -> tuple[dict[str, StoredTensor], dict[str, dict]]:

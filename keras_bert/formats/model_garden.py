@@ -65,9 +65,7 @@ def open_checkpoint(path: str) -> Iterator[Checkpoint]:
 
 def read_tokenizer(path: str) -> dict | None:
     vocabulary = find_vocabulary(path) if matches(path) else None
-    if vocabulary is None:
-        return None
-    return {"vocabulary": vocabulary, "lowercase": google.case_of(path, vocabulary)}
+    return None if vocabulary is None else {"vocabulary": vocabulary, "lowercase": None}
 
 
 def stored_tensors(stored: TensorFlowCheckpoint, found: Variables, config: BertConfig) -> dict[str, StoredTensor]:

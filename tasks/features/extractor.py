@@ -3,6 +3,7 @@
 Shapes: R sequences, T tokens of all of them, B batch, S sequence, D features of a vector.
 """
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -18,7 +19,7 @@ def load_encoder(preset: str, max_seq_length: int) -> tuple[BertBackbone, BertTo
     Raises:
         InputError: no such preset; it is too short for `max_seq_length`, or its vocabulary does not fit.
     """
-    backbone = BertBackbone.from_preset(preset, layout="unpadded")
+    backbone = BertBackbone.from_preset(preset, layout="unpadded", dtype=keras.config.dtype_policy())
     tokenizer = BertTokenizer.from_preset(preset)
     if max_seq_length > backbone.max_sequence_length:
         raise InputError(

@@ -10,7 +10,8 @@ learning rates or batch sizes, with commas between, or --num_restarts, train eve
 dev: the paper has --learning_rate=5e-5,4e-5,3e-5,2e-5 --train_batch_size=32. The output directory gets metrics.json,
 report.html, the trained model (model/, what bert-export takes), confusion_matrix.png, the training curve, TensorBoard
 events and checkpoints; --do_predict writes predictions.tsv, and for GLUE's tasks the file that GLUE takes. A run that
-was stopped continues from its last checkpoint.
+was stopped continues from its last checkpoint. Without --do_train the model/ of an earlier call is taken, or where
+there is none a --preset that has been fine-tuned elsewhere; that is evaluated where it lies, and no model/ is written.
 """
 
 import dataclasses

@@ -23,6 +23,7 @@ from tasks.glue.tables import Table
 from tasks.glue.tasks import Split
 from tasks.model_files import TASK_FILE
 from tasks.report import Score, write_report
+from tasks.report_lengths import lengths_before_cutting
 
 METRICS_FILE = "metrics.json"
 CONFUSION_FILE = "confusion_matrix.png"
@@ -47,6 +48,7 @@ class Stages:
         self.eval_batch_size = eval_batch_size
         self.classifier: Classifier | None = None
         self._examples: dict[str, Examples] = {}
+        self._lengths: dict[str, np.ndarray] = {}
         self._evaluations: list[Evaluation] = []
 
     # === The model ===
@@ -206,6 +208,9 @@ class Stages:
                 self.classifier.tokenizer, sequence_length=self.classifier.sequence_length, pad_to_longest=True
             )
             self._examples[name] = encode_table(table, preprocessor, self.classifier.labels, f"tokenize {name}")
+            self._lengths[name] = lengths_before_cutting(
+                self._examples[name].lengths, table.texts_of, self.classifier.tokenizer, self.classifier.sequence_length
+            )
         return self._examples[name]
 
     # === Reports ===
@@ -223,11 +228,11 @@ class Stages:
         of_classes = self._evaluations and not self.classifier.is_regression
         write_report(
             os.path.join(self.output_dir, REPORT_FILE),
-            title=f"{self.inputs.task.name}: {settings.get('preset') or os.path.basename(self.output_dir)}",
+            title=f"{self.inputs.task.name}: {_last_part(settings.get('preset') or self.output_dir)}",
             scores=[score for evaluation in self._evaluations for score in _scores(evaluation, results)],
             history=read_json(history) if os.path.exists(history) else None,
             confusion=(self.classifier.labels, self._evaluations[0].confusions()) if of_classes else None,
-            lengths={name: examples.lengths for name, examples in self._examples.items()},
+            lengths=self._lengths,
             max_length=self.classifier.sequence_length,
             mistakes=[mistake for evaluation in self._evaluations for mistake in evaluation.mistakes()],
             settings=settings,
@@ -243,12 +248,12 @@ class Stages:
                 f"{self.inputs.bad_rows.count} bad rows were left out (skipped_rows.tsv lists them). The first: "
                 f"{where}: {reason}"
             )
-        for name, examples in self._examples.items():
-            full = int((examples.lengths >= self.classifier.sequence_length).sum())
-            if full:
+        limit = self.classifier.sequence_length
+        for name, lengths in self._lengths.items():
+            if cut := int((lengths > limit).sum()):
                 notes.append(
-                    f"{full} of {examples.num_examples} rows of {name} fill all {self.classifier.sequence_length} "
-                    "tokens: they were cut, but for those that fit exactly. --max_seq_length sets the limit."
+                    f"{cut} of {len(lengths)} rows of {name} have more than {limit} tokens and were cut. "
+                    "--max_seq_length sets the limit."
                 )
         if self._evaluations and "majority_accuracy" in results:
             notes.append(f"Always answering the most frequent training class: {results['majority_accuracy']:.1%}.")
@@ -266,6 +271,11 @@ def read_metrics(output_dir: str) -> dict:
     """Reads `metrics.json`; an empty dict if no stage has written it."""
     path = os.path.join(output_dir, METRICS_FILE)
     return read_json(path) if os.path.exists(path) else {}
+
+
+def _last_part(preset: str) -> str:
+    """A directory's own name; the name or handle of another preset whole."""
+    return preset if "://" in preset else os.path.basename(os.path.abspath(preset))
 
 
 def _scores(evaluation: Evaluation, results: dict) -> list[Score]:

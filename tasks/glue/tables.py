@@ -52,6 +52,10 @@ class Table(NamedTuple):
         """A number that follows from the rows, wherever they stand."""
         return zlib.crc32(repr((self.texts, self.text_pairs, self.labels)).encode())
 
+    def texts_of(self, index: int) -> tuple[str, ...]:
+        """The one or two texts of row `index` of the N."""
+        return (self.texts[index],) if self.text_pairs is None else (self.texts[index], self.text_pairs[index])
+
     def take(self, indices: Sequence[int]) -> "Table":
         """The rows with these indices."""
         columns = {name: getattr(self, name) for name in ("lines", "numbers", "texts", "text_pairs", "labels")}

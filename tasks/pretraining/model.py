@@ -96,13 +96,13 @@ class BertPretrainer(keras_nlp.models.Task):
 
     @classmethod
     def from_preset(
-        cls, preset: str, load_weights: bool = True, dtype=None, use_next_sentence: bool = True, **overrides
+        cls, preset: str, load_weights: bool = True, dtype=None, use_next_sentence: bool | None = None, **overrides
     ) -> "BertPretrainer":
         """Builds the model of a preset, with the heads that its checkpoint has.
 
         Args:
             preset, load_weights, dtype, **overrides: as in `BertBackbone.from_preset`.
-            use_next_sentence: bool, as in the constructor.
+            use_next_sentence: bool, as in the constructor; None: as the preset was saved, if it was by this class.
 
         Returns:
             A BertPretrainer. A head that the checkpoint lacks is random; a warning names its variables.
@@ -111,23 +111,31 @@ class BertPretrainer(keras_nlp.models.Task):
             InputError: as `BertBackbone.from_preset`.
         """
         if not load_weights:
+            saved = weights.read_settings(preset)
             backbone = BertBackbone.from_preset(preset, load_weights=False, dtype=dtype, **overrides)
-            return cls(backbone, use_next_sentence=use_next_sentence)
+            return cls(backbone, use_next_sentence=_said(use_next_sentence, saved))
         with weights.open_checkpoint(preset) as checkpoint:
-            return cls.from_checkpoint(checkpoint, dtype=dtype, use_next_sentence=use_next_sentence, **overrides)
+            has_next_sentence = _said(use_next_sentence, checkpoint.settings)
+            overrides = weights.as_saved(checkpoint.settings, dtype=dtype, **overrides)
+            return cls.from_checkpoint(checkpoint, use_next_sentence=has_next_sentence, **overrides)
 
     @classmethod
     def from_checkpoint(
         cls, checkpoint: Checkpoint, dtype=None, use_next_sentence: bool = True, **overrides
     ) -> "BertPretrainer":
-        """Builds the model of an open checkpoint; see `from_preset`."""
+        """Builds the model of an open checkpoint; see `from_preset`, but for how a preset was saved."""
+        settings = weights.merge_settings(checkpoint.config, {**overrides, "dtype": dtype}, checkpoint.source)
         with weights_follow():
-            backbone = BertBackbone(**{**checkpoint.config.to_dict(), **overrides}, dtype=dtype)
+            backbone = BertBackbone(**settings)
         settings = checkpoint.head_settings.get("masked_lm", {})
         masked_lm = {f"masked_lm_{name}": value for name, value in settings.items()}
         model = cls(backbone, use_next_sentence=use_next_sentence, **masked_lm)
         weights.load_weights_of(model, checkpoint)
         return model
+
+
+def _said(use_next_sentence: bool | None, settings) -> bool:
+    return settings.get("use_next_sentence", True) if use_next_sentence is None else use_next_sentence
 
 
 def _positions(name: str) -> keras.KerasTensor:

@@ -5,6 +5,7 @@ import itertools
 import os
 import time
 
+import keras
 import tensorflow as tf
 from tqdm import tqdm
 
@@ -260,6 +261,8 @@ def _build_trainer(tokenizer: BertTokenizer, settings: Settings, strategy: tf.di
                 settings.init_checkpoint,
                 use_next_sentence=settings.use_next_sentence,
                 layout=layout,
+                dtype=keras.config.dtype_policy(),
+                trainable=True,
                 attention=config.attention,
             )
         return build_pretrainer(BertBackbone(**config.to_dict(), layout=layout), settings.use_next_sentence)

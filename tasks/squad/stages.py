@@ -157,7 +157,7 @@ def _write_report(output_dir: str, run: Run, evaluation: Evaluation | None, trai
         scores=findings.make_scores(run.results) if evaluation else [],
         history=read_json(history_path) if os.path.exists(history_path) else None,
         confusion=None,
-        lengths={split: windows.examples.lengths for split, windows in run.windows.items()},
+        lengths={split: windows.question_lengths for split, windows in run.windows.items()},
         max_length=run.answerer.sequence_length,
         mistakes=evaluation.mistakes if evaluation else [],
         settings={**training, **answering, "max_seq_length": run.answerer.sequence_length},

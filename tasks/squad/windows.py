@@ -30,6 +30,7 @@ class Windows(NamedTuple):
         is_max_context: bool, shape (T,): whether no other window shows more of the context around this token.
         vocabulary: list of str, the WordPieces.
         lowercase: bool, whether the tokenizer lower-cases.
+        question_lengths: int64, shape (Q,): tokens that each question and its whole context would have in one window.
     """
 
     examples: Examples
@@ -40,6 +41,7 @@ class Windows(NamedTuple):
     is_max_context: np.ndarray
     vocabulary: list[str]
     lowercase: bool
+    question_lengths: np.ndarray
 
 
 class _Context(NamedTuple):
@@ -229,6 +231,7 @@ def _fill(plans: list[_Plan], tokenizer: PythonBertTokenizer, with_answers: bool
         is_max_context,
         tokenizer.vocabulary,
         tokenizer.lowercase,
+        np.array([len(plan.query) + len(plan.context.ids) + 3 for plan in plans], np.int64),
     )
 
 

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import sys
+import zlib
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -65,6 +66,15 @@ class Table(NamedTuple):
     def num_choices(self) -> int:
         """K."""
         return len(self.choices[0])
+
+    def checksum(self) -> int:
+        """A number that other rows do not have."""
+        return zlib.crc32(repr(self[2:]).encode())
+
+    def texts_of(self, sequence: int) -> tuple[str, str]:
+        """The texts of a sequence, which are counted row by row, choice by choice."""
+        row, choice = divmod(sequence, self.num_choices)
+        return self.contexts[row], self.choices[row][choice]
 
 
 class _BadRowError(Exception):

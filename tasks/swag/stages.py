@@ -7,7 +7,6 @@ import csv
 import dataclasses
 import os
 import time
-import zlib
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from tasks.bootstrap import interval
 from tasks.examples import Examples, compute_outputs, count_steps, make_eval_dataset
 from tasks.fine_tuning import FineTuningSettings
 from tasks.report import NUM_MISTAKES, Mistake, Score, write_report
+from tasks.report_lengths import lengths_before_cutting
 from tasks.swag import data, metrics
 from tasks.swag.losses import MultipleChoiceObjective
 from tasks.swag.model import (
@@ -34,6 +34,10 @@ METRICS_FILE = "metrics.json"
 PREDICTIONS_FILE = "predictions.csv"
 REPORT_FILE = "report.html"
 HISTORY_FILE = "history.json"
+_SCORES = (
+    "accuracy", "accuracy_interval", "chance_accuracy", "majority_accuracy", "loss", "rows", "eval_seconds",
+    "dev_file", "dev_rows_checksum",
+)  # fmt: skip
 
 
 def run_stages(
@@ -66,18 +70,22 @@ def run_stages(
     if settings is None:
         chooser = load(output_dir, preset, max_seq_length, list(tables.values()))
         examples = _encode(chooser, tables)
-        results = read_metrics(output_dir)
+        results = _earlier(output_dir, None if _has_model(output_dir) else preset)
     else:
         chooser, examples, results = train(tables, settings, output_dir=output_dir)
     results |= {"num_choices": chooser.num_choices, "skipped_rows": skipped_rows}
     notes, confusion, mistakes = [_note(chooser.num_choices)], None, []
     if "dev" in tables:
         logits = _score(chooser, examples["dev"], results, eval_batch_size)
+        results |= _identify("dev", tables["dev"])
         confusion, mistakes = _confusion(examples["dev"], logits), find_mistakes(tables["dev"], logits)
-    write_json(os.path.join(output_dir, METRICS_FILE), results)
     if "test" in tables:
         answers = compute_outputs(chooser.model, examples["test"], eval_batch_size, "predict")
         write_predictions(os.path.join(output_dir, PREDICTIONS_FILE), answers)
+        results |= {"test_rows": len(answers), **_identify("test", tables["test"])}
+    write_json(os.path.join(output_dir, METRICS_FILE), results)
+    if settings is None and "dev" not in tables and os.path.exists(os.path.join(output_dir, REPORT_FILE)):
+        return results  # Predictions alone leave the report of an evaluation as it is.
     history_path = os.path.join(output_dir, HISTORY_FILE)
     write_report(
         os.path.join(output_dir, REPORT_FILE),
@@ -85,7 +93,7 @@ def run_stages(
         scores=_scores(results) if "dev" in tables else [],
         history=read_json(history_path) if os.path.exists(history_path) else None,
         confusion=confusion,
-        lengths={split: encoded.lengths for split, encoded in examples.items()},
+        lengths={split: _whole_lengths(chooser, tables[split], encoded) for split, encoded in examples.items()},
         max_length=chooser.sequence_length,
         mistakes=mistakes,
         settings={"preset": preset} if settings is None else dataclasses.asdict(settings),
@@ -98,6 +106,29 @@ def read_metrics(output_dir: str) -> dict:
     """Reads `metrics.json`; an empty dict if no stage has written it."""
     path = os.path.join(output_dir, METRICS_FILE)
     return read_json(path) if os.path.exists(path) else {}
+
+
+def _earlier(output_dir: str, preset: str | None) -> dict:
+    """What earlier calls measured of the same model: the run's own, or with `preset` that one."""
+    of_model = {} if preset is None else {"preset": preset}
+    results = read_metrics(output_dir)
+    return results if results.get("preset") == preset else of_model
+
+
+def _has_model(output_dir: str) -> bool:
+    return os.path.isdir(os.path.join(output_dir, MODEL_DIRECTORY))
+
+
+def _identify(split: str, table: data.Table) -> dict:
+    """Says of which file, as it was then, the scores or the predictions are."""
+    return {f"{split}_file": table.path, f"{split}_rows_checksum": table.checksum()}
+
+
+def _whole_lengths(chooser: MultipleChoice, table: data.Table, examples: Examples) -> np.ndarray:
+    """Tokens of each row's longest choice before it was cut, int64, shape (N,)."""
+    lengths = np.diff(examples.row_splits)  # [N * K]
+    whole = lengths_before_cutting(lengths, table.texts_of, chooser.tokenizer, chooser.sequence_length)
+    return whole.reshape(-1, chooser.num_choices).max(axis=1)
 
 
 def _encode(chooser: MultipleChoice, tables: dict[str, data.Table]) -> dict[str, Examples]:
@@ -145,7 +176,7 @@ def train(
         num_steps,
         settings,
         output_dir=output_dir,
-        identity={"num_choices": num_choices, "train_rows_checksum": zlib.crc32(repr(table[2:]).encode())},
+        identity={"num_choices": num_choices, "train_rows_checksum": table.checksum()},
         metric="accuracy",
         evaluate=None if held_out is None else lambda: tuner.trainer.evaluate(held_out),
     )
@@ -156,7 +187,7 @@ def train(
         "train_steps": num_steps,
     }
     # Of a finished training, what an earlier call measured is still true.
-    earlier = read_metrics(output_dir) if seconds is None else {"train_seconds": round(seconds, 2)}
+    earlier = _earlier(output_dir, None) if seconds is None else {"train_seconds": round(seconds, 2)}
     return chooser, examples, {**earlier, **results}
 
 
@@ -167,7 +198,7 @@ def load(output_dir: str, preset: str | None, max_seq_length: int, tables: list[
         InputError: there is neither; the tables have another number of choices; the preset is too short.
     """
     directory = os.path.join(output_dir, MODEL_DIRECTORY)
-    if os.path.isdir(directory) or not preset:
+    if _has_model(output_dir) or not preset:
         chooser = load_multiple_choice(directory)
         data.check_num_choices(tables, chooser.num_choices, directory)
         return chooser
@@ -189,6 +220,8 @@ def load(output_dir: str, preset: str | None, max_seq_length: int, tables: list[
 def _score(chooser: MultipleChoice, examples: Examples, results: dict, eval_batch_size: int) -> np.ndarray:
     """Adds the scores of a labelled table to `results`; returns its logits, float32, shape (N, K)."""
     started = time.perf_counter()
+    for name in _SCORES:  # Of another file, which an earlier call was given.
+        results.pop(name, None)
     labels = examples.labels["labels"]
     logits = compute_outputs(chooser.model, examples, eval_batch_size, "evaluate")
     is_correct = logits.argmax(axis=-1) == labels

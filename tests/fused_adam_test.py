@@ -1,0 +1,43 @@
+"""Weight decay compiled by XLA: the same as in TensorFlow's ops, and exact where 1 - decay would round."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tasks.fused_adam import fused_adam
+
+
+def update(compiles: bool, decay: float | None, steps: int = 3):
+    """Returns the weights after some steps, and whether XLA compiled a part of them."""
+    rng = np.random.default_rng(0)
+    weights, gradient = rng.normal(size=(2, 70, 50)).astype("float32")
+    variables = [tf.Variable(weights), tf.Variable(tf.zeros_like(weights)), tf.Variable(tf.zeros_like(weights))]
+    rate, epsilon = tf.constant(0.0), tf.constant(1e-6)
+
+    def step():
+        share = None if decay is None else tf.constant(decay)
+        handles = [variable.handle for variable in variables]
+        fused_adam(handles, tf.constant(gradient), rate, epsilon, share, 0.9, 0.999, compiles)
+
+    concrete = tf.function(step, autograph=False).get_concrete_function()
+    for _ in range(steps):
+        concrete()
+    functions = concrete.graph.as_graph_def().library.function
+    return weights, variables[0].numpy(), any(function.attr["_XlaMustCompile"].b for function in functions)
+
+
+@pytest.mark.parametrize("decay", [0.5, 1e-3, 5e-7])
+def test_compiled_decay_is_the_decay(decay):
+    start, expected, plain_is_compiled = update(False, decay)
+    _, found, is_compiled = update(True, decay)
+    assert is_compiled and not plain_is_compiled
+    np.testing.assert_allclose(found, expected, rtol=1.2e-7, atol=0.0)  # a rounding more or less
+    exact = start.astype("float64") * (1.0 - np.float64(np.float32(decay))) ** 3
+    np.testing.assert_allclose(found, exact, rtol=2e-7, atol=0.0)
+    assert np.abs(found - start).max() > 0.0
+
+
+def test_without_decay_nothing_is_compiled():
+    start, found, is_compiled = update(True, None)
+    assert not is_compiled
+    np.testing.assert_array_equal(found, start)
