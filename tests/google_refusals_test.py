@@ -56,19 +56,29 @@ def test_formats_are_told_by_content(tmp_path, written):
     assert not google.matches(str(tmp_path / "alone"))  # Hugging Face's.
 
 
+def case_of(directory):
+    with weights.open_tokenizer(str(directory)) as settings:
+        return weights.decide_case(str(directory), settings)
+
+
 def test_case_comes_from_the_configuration_the_name_or_the_vocabulary(tmp_path, published):
     directory, _ = published
-    assert google.read_tokenizer(str(directory))["lowercase"] is True
-    (tmp_path / "cased_L-2").mkdir()
-    shutil.copytree(directory, tmp_path / "cased_L-2", dirs_exist_ok=True)
-    assert google.read_tokenizer(str(tmp_path / "cased_L-2"))["lowercase"] is False
+    assert google.read_tokenizer(str(directory))["lowercase"] is None  # the format's own files do not say it
+    assert case_of(directory) is True
+    cased = tmp_path / "cased_L-2"
+    shutil.copytree(directory, cased)
+    assert case_of(cased) is False
     directory = directory.rename(tmp_path / "somewhere")
-    assert google.read_tokenizer(str(directory))["lowercase"] is None
-    words = [f"{'W' if index % 2 else 'w'}{index}" for index in range(600)]
-    (directory / "vocab.txt").write_text("\n".join(words) + "\n")
-    assert google.read_tokenizer(str(directory))["lowercase"] is False
+    assert case_of(directory) is None
     write_config(directory, do_lower_case=True)
     assert google.read_tokenizer(str(directory))["lowercase"] is True
+    assert case_of(directory) is True
+    words = [f"{'W' if index % 2 else 'w'}{index}" for index in range(600)]
+    (directory / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]) + "\n")
+    with pytest.raises(InputError, match="lowercase=True by its own settings"):
+        case_of(directory)
+    write_config(directory)
+    assert case_of(directory) is False
     (directory / "vocab.txt").unlink()
     assert google.read_tokenizer(str(directory)) is None
 
