@@ -11,6 +11,7 @@ from keras_bert import weights
 from keras_bert.backbone import BertBackbone
 from keras_bert.errors import InputError
 from keras_bert.formats import google, hugging_face, keras_preset
+from keras_bert.formats.checkpoint import StoredTensor, assign
 from keras_bert.tokenizer import BertTokenizer
 from tasks.pretraining.model import BertPretrainer
 
@@ -167,3 +168,32 @@ def test_a_pooler_is_missed_where_it_is_used(tmp_path, monkeypatch):
     assert warnings == []
     assert weights.load_weights_of(BertBackbone(**TINY), checkpoint) == pooler
     assert warnings[0][-1] == ", ".join(pooler)
+
+
+def test_tensors_are_read_one_ahead_and_in_order():
+    read = []
+
+    class Variable:
+        def __init__(self, path):
+            self.path, self.shape = path, (1,)
+
+        def assign(self, value):
+            assert value[0] == int(self.path) and len(read) <= int(self.path) + 2
+            self.value = value
+
+    def reader(number):
+        def read_it():
+            read.append(number)
+            if number == 7:
+                raise InputError("file: tensor 7 is cut.")
+            return np.array([number])
+
+        return read_it
+
+    tensors = {str(number): StoredTensor(f"file: {number}", reader(number)) for number in range(8)}
+    variables = [Variable(str(number)) for number in (0, 1, 2, 9, 3)]
+    assert assign(variables, tensors) == ["9"]
+    assert read == [0, 1, 2, 3] and variables[4].value[0] == 3
+    with pytest.raises(InputError, match="tensor 7"):
+        assign([Variable("7")], tensors)
+    assert assign([], tensors) == []

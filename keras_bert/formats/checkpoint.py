@@ -1,7 +1,8 @@
 """A checkpoint of any format, seen under our names and in our layouts; nothing is read before it is asked for."""
 
+import concurrent.futures
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -119,17 +120,27 @@ def assign(variables: Iterable, tensors: Mapping[str, StoredTensor], *, by: str 
     Raises:
         InputError: a shape differs; the message names file, tensor, expected and received.
     """
-    left = []
-    for variable in variables:
-        if variable.path not in tensors:
-            left.append(variable.path)
-            continue
+    variables = list(variables)
+    held = [variable for variable in variables if variable.path in tensors]
+    values = _read_ahead([tensors[variable.path] for variable in held])
+    for variable, value in zip(held, values, strict=True):
         stored = tensors[variable.path]
-        value = stored.read()
         if tuple(value.shape) != tuple(variable.shape):
             raise InputError(
                 f"{stored.source}: expected shape {tuple(variable.shape)} by {by}, found {tuple(value.shape)} "
                 f"(in the layout of {variable.path})."
             )
         variable.assign(value)
-    return left
+    return [variable.path for variable in variables if variable.path not in tensors]
+
+
+def _read_ahead(stored: list[StoredTensor]) -> Iterator[np.ndarray]:
+    """Gives the tensors one by one, while a thread reads the next one: reading and copying take about as long."""
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        following = None
+        for tensor in stored:
+            current, following = following, pool.submit(tensor.read)
+            if current is not None:
+                yield current.result()
+        if following is not None:
+            yield following.result()
