@@ -11,9 +11,11 @@ of SST-2's development set in their order:
 
 The peers: Hugging Face tokenizers with ONNX Runtime on a graph that torch has exported and ONNX Runtime's optimizer has
 fused, padded to the batch's longest; KerasHub's classifier at its default of 512 tokens, and at 128. Runs are
-interleaved, batch by batch, so that what slows the machine slows all; each figure is the median over batches of the
-time relative to ONNX Runtime's for the same batch, and below it are sentences per second. TensorFlow's runs come with
-TF_ENABLE_ONEDNN_OPTS=1 and =0; ONNX Runtime has no such flag.
+interleaved, batch by batch, in another order each round and with a pause before each, so that what slows the machine
+slows all: ONNX Runtime's threads spin for a while after an answer, on a core that the next would need (single
+requests asked right behind it took 2.6 times its time, in any order 2.2). Each figure is the median over batches of
+the time relative to ONNX Runtime's for the same batch; below are sentences per second, and single requests in
+milliseconds. TensorFlow's runs come with TF_ENABLE_ONEDNN_OPTS=1 and =0; ONNX Runtime has no such flag.
 """
 
 import collections
@@ -22,10 +24,12 @@ import csv
 import importlib.util
 import json
 import os
+import random
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -47,6 +51,8 @@ flags.DEFINE_integer("num_batches", 27, "Batches of 32 sentences of each kind.",
 flags.DEFINE_integer("num_singles", 100, "Sentences that are asked one at a time.", lower_bound=1)
 flags.DEFINE_boolean("keras_hub", True, "Ask KerasHub, too, which takes most of the time.")
 flags.DEFINE_integer("rounds", 5, "Passes over all batches that count; one before them does not.", lower_bound=1)
+
+flags.DEFINE_float("pause", 0.01, "Seconds of rest before each request.", lower_bound=0.0)
 
 _BATCH_SIZE = 32
 _FULL_BATCHES = 2
@@ -236,28 +242,29 @@ def processes(peers: Mapping[str, Peer], directories: Mapping[str, str]) -> Iter
 
 
 def measure(
-    peers: Mapping[str, Process], batches: Mapping[str, list[list[str]]], rounds: int
+    peers: Mapping[str, Process], batches: Mapping[str, list[list[str]]], rounds: int, pause: float
 ) -> tuple[dict[str, dict[str, list[float]]], float]:
-    """Asks every peer every batch in turn.
+    """Asks every peer every batch, in an order that changes from round to round.
 
     Returns:
         Seconds by kind of batch, peer and batch (a median over rounds); and the largest difference between the
         exported graph's probabilities and ONNX Runtime's.
     """
     seconds = {kind: collections.defaultdict(list) for kind in batches}
-    largest = 0.0
+    largest, shuffle = 0.0, random.Random(0).shuffle
     for kind, its_batches in batches.items():
         for batch in its_batches:
             times = {name: [] for name in peers}
             for round_number in range(rounds + 1):
-                answers = []
-                for name, peer in peers.items():
-                    spent, probabilities = peer.ask(batch)
-                    answers.append(probabilities)
+                compared, order = [], list(peers)
+                shuffle(order)
+                for name in order:
+                    time.sleep(pause)
+                    spent, probabilities = peers[name].ask(batch)
                     if round_number:
                         times[name].append(spent)
-                # KerasHub's gelu is another, and at 512 tokens it reads on where the others stop.
-                compared = [answer for answer, name in zip(answers, peers, strict=True) if "KerasHub" not in name]
+                    if "KerasHub" not in name:  # its gelu is another, and at 512 tokens it reads on
+                        compared.append(probabilities)
                 largest = max(largest, max(float(np.abs(answer - compared[0]).max()) for answer in compared))
             for name, values in times.items():
                 seconds[kind][name].append(statistics.median(values))
@@ -278,6 +285,9 @@ def table(seconds: Mapping[str, Mapping[str, list[float]]], batches: Mapping[str
     for name in names:
         rates = [sum(map(len, batches[kind])) / sum(column[name]) for kind, column in seconds.items()]
         lines.append(f"{name:42}" + "".join(f"{rate:10.0f}" for rate in rates))
+    if "single" in seconds:
+        lines.append(f"{'single requests, median in ms':42}")
+        lines += [f"{name:42}{1000 * statistics.median(seconds['single'][name]):40.2f}" for name in names]
     return lines
 
 
@@ -297,7 +307,7 @@ def main(argv: list[str]) -> None:
         lengths = [len(tokenizer.encode(text)) for batch in batches["arrival"] for text in batch]
         asked = {name: peer for name, peer in PEERS.items() if FLAGS.keras_hub or "KerasHub" not in name}
         with processes(asked, directories) as peers:
-            seconds, largest = measure(peers, batches, FLAGS.rounds)
+            seconds, largest = measure(peers, batches, FLAGS.rounds, FLAGS.pause)
     print(describe_machine())
     median = f"{statistics.median(lengths):.0f} tokens in the median"
     print(f"{len(lengths)} sentences of {min(lengths)} to {max(lengths)} tokens, {median}; {FLAGS.rounds} rounds")

@@ -10,6 +10,7 @@ from export import extras, serving, verify
 from export.base_path import MAX_VERSION, numbered_versions, partial_path, remove_abandoned
 from export.heads.base import Head
 from export.heads.loading import HEADS
+from export.served_backbone import ServedBackbone
 from keras_bert.backbone import BertBackbone
 from keras_bert.errors import InputError
 from keras_bert.files import read_json, remove_path, write_json
@@ -107,7 +108,7 @@ def _check_version_is_free(directory: str, version: int | None) -> None:
 
 def _write(head: Head, directory: str, with_cc: str) -> None:
     reference = head.model if _is_float32(head.model) else rebuild(head.model)
-    weight_bytes = write_graph(head, rebuild(head.model, layout="unpadded"), directory)
+    weight_bytes = write_graph(head, rebuild_for_serving(head.model), directory)
     extras.write_extras(directory, head)
     report = verify.verify(directory, head.probes(reference), weight_bytes, with_cc)
     write_json(os.path.join(directory, _REPORT_FILE), report._asdict())
@@ -167,7 +168,18 @@ def _is_float32(model: keras.Model) -> bool:
     return _rewritten(config, layout=None) == config
 
 
-def rebuild(model: keras.Model, layout: str | None = None) -> keras.Model:
+def rebuild_for_serving(model: keras.Model) -> keras.Model:
+    """A float32 copy of a functional model, its backbone a `ServedBackbone` of the layout "unpadded".
+
+    Raises:
+        ValueError: the model holds no BertBackbone.
+    """
+    return rebuild(model, layout="unpadded", backbone_class=ServedBackbone)
+
+
+def rebuild(
+    model: keras.Model, layout: str | None = None, backbone_class: type[BertBackbone] = BertBackbone
+) -> keras.Model:
     """A float32 copy of a functional model; its backbone in another token layout if one is given.
 
     A model trained in mixed precision would serve 2.4 (bfloat16) to 8 times (float16) slower on a CPU.
@@ -176,7 +188,7 @@ def rebuild(model: keras.Model, layout: str | None = None) -> keras.Model:
         ValueError: a layout is asked for, and the model holds no BertBackbone.
     """
     config = keras.saving.serialize_keras_object(model)
-    copy = keras.saving.deserialize_keras_object(_rewritten(config, layout))
+    copy = keras.saving.deserialize_keras_object(_rewritten(config, layout, backbone_class))
     if layout is not None and getattr(serving.find_backbone(copy), "layout", None) != layout:
         raise ValueError(
             f"`model` must hold a BertBackbone, to be given the layout {layout!r}. Received: model={model}"
@@ -185,17 +197,19 @@ def rebuild(model: keras.Model, layout: str | None = None) -> keras.Model:
     return copy
 
 
-def _rewritten(config, layout: str | None):
-    """A model's config with every float type replaced by float32, and the backbone's layout if one is given."""
+def _rewritten(config, layout: str | None, backbone_class: type[BertBackbone] = BertBackbone):
+    """A model's config with every float type replaced by float32, the backbone's class, and its layout if given."""
     if isinstance(config, list):
-        return [_rewritten(item, layout) for item in config]
+        return [_rewritten(item, layout, backbone_class) for item in config]
     if not isinstance(config, dict):
         return config
-    config = {key: _rewritten(value, layout) for key, value in config.items()}
+    config = {key: _rewritten(value, layout, backbone_class) for key, value in config.items()}
     if isinstance(config.get("dtype"), str) and config["dtype"] in _FLOAT_TYPES:
         config["dtype"] = "float32"
     if config.get("class_name") == "DTypePolicy" and config["config"]["name"] in _FLOAT_TYPES:
         config["config"]["name"] = "float32"
     if layout and config.get("registered_name") == keras.saving.get_registered_name(BertBackbone):
         config["config"]["layout"] = layout
+        names = {"module": backbone_class.__module__, "class_name": backbone_class.__name__}
+        config |= {**names, "registered_name": keras.saving.get_registered_name(backbone_class)}
     return config

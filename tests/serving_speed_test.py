@@ -42,6 +42,33 @@ def test_the_table():
     assert [row[-1] for row in rows] == ["arrival", "1.00", "0.50", "second", "14", "19"]
 
 
+def test_single_requests_in_milliseconds():
+    lines = _run(
+        "seconds = {'single': {s._REFERENCE: [0.004, 0.002, 0.003], 'x': [0.006] * 3}}\n"
+        "print(json.dumps(s.table(seconds, {'single': [['a']] * 3})))"
+    )
+    assert [line.split()[-1] for line in lines[-3:]] == ["ms", "3.00", "6.00"]
+
+
+def test_peers_are_asked_in_changing_order():
+    asked = _run(
+        "import numpy\n"
+        "order = []\n"
+        "class Peer:\n"
+        "    def __init__(self, name): self.name = name\n"
+        "    def ask(self, texts): order.append(self.name); return 1.0 + (self.name == 'b'), numpy.zeros([1, 2])\n"
+        "seconds, largest = s.measure({name: Peer(name) for name in 'abc'}, {'single': [['x']] * 4}, 3, 0.0)\n"
+        "print(json.dumps([order, {name: values for name, values in seconds['single'].items()}, largest]))"
+    )
+    order, seconds, largest = asked
+    rounds = [order[start : start + 3] for start in range(0, len(order), 3)]
+    assert len(rounds) == 4 * (3 + 1)
+    assert {tuple(sorted(names)) for names in rounds} == {("a", "b", "c")}
+    assert len({tuple(names) for names in rounds}) > 1
+    assert seconds == {"a": [1.0] * 4, "b": [2.0] * 4, "c": [1.0] * 4}
+    assert largest == 0.0
+
+
 def test_a_missing_file_is_named():
     told = _run(
         "try: s.read_sentences('/nowhere/dev.tsv')\nexcept s.InputError as error: print(json.dumps(str(error)))"
