@@ -7,10 +7,10 @@ import tensorflow as tf
 from tasks.fused_adam import fused_adam
 
 
-def update(compiles: bool, decay: float | None, steps: int = 3):
-    """Returns the weights after some steps, and whether XLA compiled a part of them."""
+def update(compiles: bool, decay: float | None, rows: int = 1024, steps: int = 3):
+    """Returns the weights, (rows, 1024), before and after some steps, and whether XLA compiled a part of them."""
     rng = np.random.default_rng(0)
-    weights, gradient = rng.normal(size=(2, 70, 50)).astype("float32")
+    weights, gradient = rng.normal(size=(2, rows, 1024)).astype("float32")
     variables = [tf.Variable(weights), tf.Variable(tf.zeros_like(weights)), tf.Variable(tf.zeros_like(weights))]
     rate, epsilon = tf.constant(0.0), tf.constant(1e-6)
 
@@ -35,6 +35,13 @@ def test_compiled_decay_is_the_decay(decay):
     exact = start.astype("float64") * (1.0 - np.float64(np.float32(decay))) ** 3
     np.testing.assert_allclose(found, exact, rtol=2e-7, atol=0.0)
     assert np.abs(found - start).max() > 0.0
+
+
+def test_the_decay_of_a_small_variable_is_not_compiled():
+    _, expected, _ = update(False, 1e-3, rows=1023)
+    _, found, is_compiled = update(True, 1e-3, rows=1023)
+    assert not is_compiled
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_without_decay_nothing_is_compiled():

@@ -60,12 +60,27 @@ def assert_same(function, *inputs, atol: float = 2e-6, upstream=None) -> None:
 # === The same values ===
 
 
+@pytest.fixture
+def compiles_small_ones(monkeypatch):
+    monkeypatch.setattr(fused_layers, "_FEWEST_COMPILED", 1)
+
+
+@pytest.mark.usefixtures("compiles_small_ones")
 @pytest.mark.parametrize("name", ["gelu", "gelu_tanh"])
 def test_gelu(name):
     x = tf.constant(np.linspace(-9.0, 9.0, 3001), tf.float32)
     assert_same(get_activation(name), x, upstream=normal(3001))
 
 
+@pytest.mark.parametrize("numbers, is_compiled", [(2**17 - 1, False), (2**17, True)])
+def test_a_small_gelu_is_not_compiled(numbers, is_compiled):
+    x = normal(numbers)
+    output, _, compiled = traced(get_activation("gelu"), x)
+    assert compiled == is_compiled
+    np.testing.assert_allclose(output, keras.ops.gelu(x, approximate=False), atol=2e-6)
+
+
+@pytest.mark.usefixtures("compiles_small_ones")
 def test_gelu_of_large_numbers_is_finite():
     for approximate in (False, True):
         output, (gradient,), _ = traced(
