@@ -64,13 +64,19 @@ class Task(NamedTuple):
 
 
 LABELS = {"sst2": ["0", "1"], "cola": ["0", "1"], "rte": ["entailment", "not_entailment"], "stsb": ["score"]}
-_SQUAD_METRICS = {"EM": "exact", "F1": "f1", "F1, answerable only": "answerable_f1"}
+_SQUAD_METRICS = {
+    "EM": "exact",
+    "F1": "f1",
+    "EM, threshold searched": "searched_exact",
+    "F1, threshold searched": "searched_f1",
+    "F1, answerable only": "answerable_f1",
+}
 TASKS = {
     "sst2": Task(("sst2/train.tsv", "sst2/dev.tsv"), {"accuracy": "accuracy"}, 1, 32, 1e-4, 128),
     "cola": Task(("cola/train.tsv", "cola/dev.tsv"), {"Matthews": "matthews"}, 2, 32, 1e-4, 128),
     "rte": Task(("rte/train.tsv", "rte/dev.tsv"), {"accuracy": "accuracy"}, 2, 16, 1e-4, 256),
     "stsb": Task(("stsb/train.csv", "stsb/dev.csv"), {"Pearson": "pearson", "Spearman": "spearman"}, 2, 16, 1e-4, 128),
-    "squad": Task(("squad2/train.json", "squad2/dev.json"), _SQUAD_METRICS, 1, 8, 1e-4, 384),
+    "squad": Task(("squad2/train.json", "squad2/dev.json"), _SQUAD_METRICS, 2, 8, 1e-4, 384),
     "wnut": Task(("wnut17/train.conll", "wnut17/dev.conll"), {"entity F1": "entity_f1"}, 2, 16, 2e-4, 128),
 }
 
@@ -221,7 +227,7 @@ def _table_figures(side: str, directory: str, metrics: dict, dev_file: str) -> d
 
 
 def _squad_figures(side: str, directory: str, metrics: dict, dev_file: str) -> dict[str, float]:
-    """The official script on predictions.json, and on the best answers that are not "no answer"."""
+    """The official script on predictions.json, and on the best answers that are not "no answer", with the null odds."""
     from official.nlp.tools import squad_evaluate_v2_0
 
     del metrics
@@ -234,8 +240,14 @@ def _squad_figures(side: str, directory: str, metrics: dict, dev_file: str) -> d
         best = read_json(os.path.join(directory, "nbest_predictions.json"))
         answers = {name: next((row["text"] for row in rows if row["text"]), "") for name, rows in best.items()}
     scores = squad_evaluate_v2_0.evaluate(articles, predictions)
-    answerable = squad_evaluate_v2_0.evaluate(articles, answers)["HasAns_f1"]
-    return {"exact": scores["exact"], "f1": scores["f1"], "answerable_f1": answerable}
+    searched = squad_evaluate_v2_0.evaluate(articles, answers, read_json(os.path.join(directory, "null_odds.json")))
+    return {
+        "exact": scores["exact"],
+        "f1": scores["f1"],
+        "searched_exact": searched["final_exact"],
+        "searched_f1": searched["final_f1"],
+        "answerable_f1": squad_evaluate_v2_0.evaluate(articles, answers)["HasAns_f1"],
+    }
 
 
 def _entity_figures(side: str, directory: str, metrics: dict, dev_file: str) -> dict[str, float]:

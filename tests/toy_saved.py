@@ -22,5 +22,5 @@ ALL_HEADS = {
 
 def save_graph(head: Head, directory: str) -> str:
     """Writes the graph alone, as `export_head` does before it verifies; returns the directory."""
-    saved_model.write_graph(head, saved_model.rebuild(head.model, layout="unpadded"), directory)
+    saved_model.write_graph(head, saved_model.rebuild_for_serving(head.model), directory)
     return directory
