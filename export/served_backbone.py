@@ -1,18 +1,17 @@
 """The encoder as it is served: what `BertBackbone` computes under the layout "unpadded", in fewer ops.
 
-A single request is 30 tokens or so, and much of its time goes by with threads that hand each other work and sleep:
-with the Keras model's graph they did so 230 times a request of MiniLM with oneDNN on, and 100 times with it off (2
-cores; ONNX Runtime's spin instead). Here it is 125 and 85 times, and a request takes 0.8 and 0.9 of the time:
+A single request is 10 to 30 tokens, and what it waits for is not arithmetic: the kernels must come from memory once (43
+MB of MiniLM: 3.4 of 4.8 ms for 3 tokens on one thread), and threads hand each other work and sleep. So few ops count:
 
 - one Gather lays Q, K and V out for attention, and one brings the context back, by indices that all layers share;
 - gelu has the form that TensorFlow's remapper fuses into a product; LayerNorm has one that it does not fuse:
-  `_MklLayerNorm` takes 0.2 ms for 14 tokens, many times as long as its parts, and moved probabilities by 8e-3;
-- a small request's products are `Einsum`, which stays on Eigen when oneDNN is on, and larger ones `MatMul`, which does
-  not. A product fits the threads of either; what is small was measured (`_SMALL_ROWS`).
+  `_MklLayerNorm` takes 0.2 ms for 14 tokens, many times as long as its parts, and moved probabilities by 8e-3.
 
-Weights stay variables. As constants, which oneDNN keeps packed, they took 0.94 of a single request's time with oneDNN
-on and no less with it off, 1.09 of that of a batch of 32, and 420 MB more memory for 43 MB of kernels, as every
-signature's graph has copies of its own.
+What was tried without gain for one request (2 cores, AMD Zen 4): products by `Einsum`, which stay on Eigen when oneDNN
+is on (7.4 ms for 3 tokens, oneDNN 5.4; from 24 tokens on the same); the executor of a single thread; each layer in two
+halves, of heads and of inner units, for a core each. Weights as constants, which oneDNN keeps packed, took 0.94 of a
+request's time, 1.09 of that of a batch of 32, and 420 MB more memory for 43 MB of kernels, as every signature's graph
+has copies of its own: they stay variables.
 
 Shapes: B batch, S sequence, S' longest of the batch, T rows (see keras_bert/packing.py), N heads, D size per head,
 H = N * D hidden.
@@ -26,10 +25,6 @@ import tensorflow as tf
 from keras_bert.backbone import BertBackbone
 from keras_bert.encoder import BertEncoderLayer
 from keras_bert.packing import MASKED_SCORE
-
-# Up to so many rows products by Eigen take less time than by oneDNN (2 cores of AMD Zen 4, kernels of 384 x 384 to
-# 1536: 5.6 and 5.9 ms for 24 rows, 8.8 and 7.8 for 40).
-_SMALL_ROWS = 32
 
 
 class _Places(NamedTuple):
@@ -74,12 +69,8 @@ class ServedBackbone(BertBackbone):
     def _encode(self, token_ids, segment_ids, padding_mask) -> dict[str, tf.Tensor]:
         places = _find_places(padding_mask, self.num_heads)
         rows = self._embed(token_ids, segment_ids, places)
-        rows = tf.cond(
-            tf.size(places.positions) <= _SMALL_ROWS,
-            lambda: self._encode_rows(rows, places, _small_product),
-            lambda: self._encode_rows(rows, places, tf.matmul),
-        )
-        rows = tf.ensure_shape(rows, [None, self.hidden_dim])
+        for index in range(self.num_layers):
+            rows = _encoder_layer(self.get_layer(f"transformer_layer_{index}"), rows, places)
         is_real = tf.cast(places.is_real, rows.dtype)[..., tf.newaxis]
         return {
             "sequence_output": tf.gather(rows, places.row_of_position) * is_real,
@@ -95,11 +86,6 @@ class ServedBackbone(BertBackbone):
         rows += tf.gather(layer.segment_embedding.embeddings.value, segment_ids)
         rows += tf.gather(layer.position_embedding.embeddings.value, places.positions)
         return _layer_norm(layer.layer_norm, rows)
-
-    def _encode_rows(self, rows, places: _Places, product) -> tf.Tensor:
-        for index in range(self.num_layers):
-            rows = _encoder_layer(self.get_layer(f"transformer_layer_{index}"), rows, places, product)
-        return rows
 
 
 def _find_places(padding_mask: tf.Tensor, num_heads: int) -> _Places:
@@ -124,27 +110,21 @@ def _find_places(padding_mask: tf.Tensor, num_heads: int) -> _Places:
     )
 
 
-def _encoder_layer(layer: BertEncoderLayer, rows: tf.Tensor, places: _Places, product) -> tf.Tensor:
+def _encoder_layer(layer: BertEncoderLayer, rows: tf.Tensor, places: _Places) -> tf.Tensor:
     """As `BertEncoderLayer.call`: float [T, H] to the same."""
-    context = _attend(layer.self_attention, rows, places, product)
-    attended = _dense(layer.self_attention.output_dense, context, product)
+    context = _attend(layer.self_attention, rows, places)
+    attended = _dense(layer.self_attention.output_dense, context)
     rows = _layer_norm(layer.self_attention_layer_norm, attended + rows)
-    inner = _activate(layer, _dense(layer.intermediate_dense, rows, product))
-    return _layer_norm(layer.output_layer_norm, _dense(layer.output_dense, inner, product) + rows)
+    inner = _activate(layer, _dense(layer.intermediate_dense, rows))
+    return _layer_norm(layer.output_layer_norm, _dense(layer.output_dense, inner) + rows)
 
 
-def _attend(layer, rows: tf.Tensor, places: _Places, product) -> tf.Tensor:
+def _attend(layer, rows: tf.Tensor, places: _Places) -> tf.Tensor:
     size = layer.hidden_dim // layer.num_heads
-    fused = tf.reshape(_dense(layer.query_key_value, rows, product), [-1, size])  # [T * 3 * N, D]
+    fused = tf.reshape(_dense(layer.query_key_value, rows), [-1, size])  # [T * 3 * N, D]
     query, key, value = tf.unstack(tf.gather(fused, places.heads), num=3)  # [B, N, S', D]
-    if product is _small_product:
-        scores = tf.raw_ops.Einsum(inputs=[query, key], equation="bnqd,bnkd->bnqk") * size**-0.5
-        # As softmax, which oneDNN would take over; log_softmax it leaves alone.
-        probabilities = tf.exp(tf.nn.log_softmax(scores + places.bias))
-        context = tf.raw_ops.Einsum(inputs=[probabilities, value], equation="bnqk,bnkd->bnqd")
-    else:
-        scores = tf.matmul(query, key, transpose_b=True) * size**-0.5
-        context = tf.matmul(tf.nn.softmax(scores + places.bias), value)
+    scores = tf.matmul(query, key, transpose_b=True) * size**-0.5
+    context = tf.matmul(tf.nn.softmax(scores + places.bias), value)
     return tf.reshape(tf.gather(tf.reshape(context, [-1, size]), places.back), [-1, layer.hidden_dim])
 
 
@@ -154,12 +134,8 @@ def _activate(layer: BertEncoderLayer, inner: tf.Tensor) -> tf.Tensor:
     return (tf.math.erf(inner * 0.5**0.5) + 1.0) * 0.5 * inner  # the form that the remapper knows
 
 
-def _dense(layer: keras.layers.Dense, rows: tf.Tensor, product) -> tf.Tensor:
-    return tf.nn.bias_add(product(rows, layer.kernel.value), layer.bias.value)
-
-
-def _small_product(rows: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
-    return tf.raw_ops.Einsum(inputs=[rows, kernel], equation="tk,kn->tn")
+def _dense(layer: keras.layers.Dense, rows: tf.Tensor) -> tf.Tensor:
+    return tf.nn.bias_add(tf.matmul(rows, layer.kernel.value), layer.bias.value)
 
 
 def _layer_norm(layer: keras.layers.LayerNormalization, rows: tf.Tensor) -> tf.Tensor:

@@ -32,6 +32,14 @@ def test_batches():
     assert {len(text.split()) for text in sum(batches["full"], [])} == {128}
 
 
+def test_sentences_of_squad(tmp_path):
+    paragraphs = [{"context": "One. Two of 3.5 km! No."}, {"context": "Is it? It is"}]
+    path = tmp_path / "dev.json"
+    path.write_text(json.dumps({"data": [{"paragraphs": paragraphs}, {"paragraphs": [{"context": "End."}]}]}))
+    sentences = ["One.", "Two of 3.5 km!", "No.", "Is it?", "It is", "End."]
+    assert _run(f"print(json.dumps(s.read_sentences({str(path)!r})))") == sentences
+
+
 def test_the_table():
     lines = _run(
         "name = 'exported graph, oneDNN on'\n"
@@ -73,4 +81,5 @@ def test_a_missing_file_is_named():
     told = _run(
         "try: s.read_sentences('/nowhere/dev.tsv')\nexcept s.InputError as error: print(json.dumps(str(error)))"
     )
-    assert told == "/nowhere/dev.tsv: cannot be read (No such file or directory). Give SST-2's dev.tsv as --input_file."
+    cure = "Give SST-2's dev.tsv or SQuAD's dev.json as --input_file."
+    assert told == f"/nowhere/dev.tsv: cannot be read (No such file or directory). {cure}"
