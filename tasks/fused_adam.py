@@ -32,8 +32,9 @@ def fused_adam(
 
     variable, first, second = handles
     if decay is not None:
-        pays = compiles and gradient.shape.num_elements() >= _FEWEST_COMPILED
-        (_compiled_decay() if pays else _decay)(variable, decay)
+        size = gradient.shape.num_elements()  # None: not known before it runs
+        pays = size is None or size >= _FEWEST_COMPILED
+        (_compiled_decay() if compiles and pays else _decay)(variable, decay)
     zero = tf.zeros((), gradient.dtype)
     tf.raw_ops.ResourceApplyAdam(
         var=variable,

@@ -44,6 +44,19 @@ def test_the_decay_of_a_small_variable_is_not_compiled():
     np.testing.assert_array_equal(found, expected)
 
 
+def test_a_gradient_whose_shape_is_not_known_beforehand():
+    """As of batches whose length changes."""
+    variables = [tf.Variable(tf.ones([3, 4])), tf.Variable(tf.zeros([3, 4])), tf.Variable(tf.zeros([3, 4]))]
+
+    @tf.function(input_signature=[tf.TensorSpec(None)], autograph=False)
+    def step(gradient):
+        handles = [variable.handle for variable in variables]
+        fused_adam(handles, gradient, tf.constant(0.0), tf.constant(1e-6), tf.constant(0.5), 0.9, 0.999, True)
+
+    step(tf.ones([3, 4]))
+    np.testing.assert_array_equal(variables[0], np.full([3, 4], 0.5))
+
+
 def test_without_decay_nothing_is_compiled():
     start, found, is_compiled = update(True, None)
     assert not is_compiled
