@@ -1,6 +1,7 @@
 """A trained model as a versioned SavedModel: texts in, answers out, checked before anyone can see it."""
 
 import os
+from collections.abc import Iterator
 
 import keras
 import numpy as np
@@ -18,6 +19,8 @@ from keras_bert.preprocessor import BertPreprocessor
 
 _REPORT_FILE = os.path.join("assets.extra", "verification.json")
 _FLOAT_TYPES = frozenset({"float16", "bfloat16", "float64", "mixed_float16", "mixed_bfloat16"})
+_CONTAINERS = (dict, list, tuple)
+_POOLED_OUTPUT = 0  # Keras counts a dictionary's outputs in the order of their names
 
 
 def export_model(
@@ -165,11 +168,13 @@ def next_version(directory: str) -> int:
 
 def _is_float32(model: keras.Model) -> bool:
     config = keras.saving.serialize_keras_object(model)
-    return _rewritten(config, layout=None) == config
+    return _rewritten(config, changes={}) == config
 
 
 def rebuild_for_serving(model: keras.Model) -> keras.Model:
     """A float32 copy of a functional model, its backbone a `ServedBackbone` of the layout "unpadded".
+
+    Where the model reads the backbone's pooled output alone, the copy computes no more than that takes.
 
     Raises:
         ValueError: the model holds no BertBackbone.
@@ -188,7 +193,10 @@ def rebuild(
         ValueError: a layout is asked for, and the model holds no BertBackbone.
     """
     config = keras.saving.serialize_keras_object(model)
-    copy = keras.saving.deserialize_keras_object(_rewritten(config, layout, backbone_class))
+    changes = {} if layout is None else {"layout": layout}
+    if backbone_class is ServedBackbone:
+        changes["first_token_only"] = _reads_pooled_output_only(config)
+    copy = keras.saving.deserialize_keras_object(_rewritten(config, changes, backbone_class))
     if layout is not None and getattr(serving.find_backbone(copy), "layout", None) != layout:
         raise ValueError(
             f"`model` must hold a BertBackbone, to be given the layout {layout!r}. Received: model={model}"
@@ -197,19 +205,41 @@ def rebuild(
     return copy
 
 
-def _rewritten(config, layout: str | None, backbone_class: type[BertBackbone] = BertBackbone):
-    """A model's config with every float type replaced by float32, the backbone's class, and its layout if given."""
+def _rewritten(config, changes: dict, backbone_class: type[BertBackbone] = BertBackbone):
+    """A model's config with every float type replaced by float32, the backbone's class, and its settings if given."""
     if isinstance(config, list):
-        return [_rewritten(item, layout, backbone_class) for item in config]
+        return [_rewritten(item, changes, backbone_class) for item in config]
     if not isinstance(config, dict):
         return config
-    config = {key: _rewritten(value, layout, backbone_class) for key, value in config.items()}
+    config = {key: _rewritten(value, changes, backbone_class) for key, value in config.items()}
     if isinstance(config.get("dtype"), str) and config["dtype"] in _FLOAT_TYPES:
         config["dtype"] = "float32"
     if config.get("class_name") == "DTypePolicy" and config["config"]["name"] in _FLOAT_TYPES:
         config["config"]["name"] = "float32"
-    if layout and config.get("registered_name") == keras.saving.get_registered_name(BertBackbone):
-        config["config"]["layout"] = layout
+    if changes and _is_backbone(config):
+        config["config"] |= changes
         names = {"module": backbone_class.__module__, "class_name": backbone_class.__name__}
         config |= {**names, "registered_name": keras.saving.get_registered_name(backbone_class)}
     return config
+
+
+def _is_backbone(config: dict) -> bool:
+    return config.get("registered_name") == keras.saving.get_registered_name(BertBackbone)
+
+
+def _reads_pooled_output_only(config: dict) -> bool:
+    """Whether a functional model has a backbone among its layers, and of its outputs reads the pooled one alone."""
+    layers = config["config"].get("layers", [])
+    names = {layer["config"]["name"] for layer in layers if _is_backbone(layer)}
+    read = _tensors_read([[layer["inbound_nodes"] for layer in layers], config["config"].get("output_layers")])
+    return {output for layer, _, output in read if layer in names} == {_POOLED_OUTPUT}
+
+
+def _tensors_read(config) -> Iterator[tuple[str, int, int]]:
+    """Each (layer, call, output) that a part of a functional model's config names."""
+    items = list(config.values() if isinstance(config, dict) else config) if isinstance(config, _CONTAINERS) else []
+    if [type(item) for item in items] == [str, int, int]:
+        yield tuple(items)
+    else:
+        for item in items:
+            yield from _tensors_read(item)

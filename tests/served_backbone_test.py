@@ -37,6 +37,8 @@ def assert_alike(model: BertBackbone, inputs: dict[str, tf.Tensor], tolerance: f
     right = model(inputs, training=False)
     answers = graph_answers(saved_model.rebuild_for_serving(model), inputs)
     assert set(answers) == set(right)
+    if model.bert_config.attention == "bidirectional":
+        _assert_first_tokens_alike(model, inputs, right, tolerance)
     is_real = inputs["padding_mask"].numpy().astype(bool)
     is_real[:, :1] = True
     for name, answer in answers.items():
@@ -45,6 +47,16 @@ def assert_alike(model: BertBackbone, inputs: dict[str, tf.Tensor], tolerance: f
             assert not answer[~is_real].any()
             answer, expected = answer[is_real], expected[is_real]
         np.testing.assert_allclose(answer, expected, rtol=tolerance, atol=tolerance)
+
+
+def _assert_first_tokens_alike(model, inputs, right, tolerance: float) -> None:
+    only_first = ServedBackbone.from_config(model.get_config() | {"layout": "unpadded", "first_token_only": True})
+    only_first.set_weights(model.get_weights())
+    first = graph_answers(only_first, inputs)
+    np.testing.assert_allclose(first["pooled_output"], right["pooled_output"], rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose(
+        first["sequence_output"], right["sequence_output"][:, :1], rtol=tolerance, atol=tolerance
+    )
 
 
 BATCHES = {
@@ -122,6 +134,29 @@ def test_only_what_is_served_has_the_class():
     assert type(serving.find_backbone(model)) is BertBackbone
     for mine, theirs in zip(served.get_weights(), model.get_weights(), strict=True):
         np.testing.assert_array_equal(mine, theirs)
+
+
+POOLED_HEADS = {"classification", "classification of pairs", "regression of pairs", "multiple_choice"}
+
+
+@pytest.mark.parametrize("name", ALL_HEADS)
+def test_heads_of_the_pooled_output_compute_no_more_than_it_takes(name):
+    served = serving.find_backbone(saved_model.rebuild_for_serving(ALL_HEADS[name]().model))
+    assert served.first_token_only == (name in POOLED_HEADS)
+
+
+def test_a_model_that_reads_tokens_beside_the_pooled_output_gets_them():
+    inner = backbone()
+    outputs = inner(inner.input)
+    mean = keras.ops.mean(outputs["sequence_output"], axis=1)
+    for model in (
+        keras.Model(inner.input, {"sum": outputs["pooled_output"] + mean}),
+        keras.Model(inner.input, dict(outputs)),
+        keras.Model(inner.input, keras.Model(inner.input, outputs)(inner.input)["pooled_output"]),
+    ):
+        assert not serving.find_backbone(saved_model.rebuild_for_serving(model)).first_token_only
+    pooled = keras.Model(inner.input, {"a": outputs["pooled_output"]})
+    assert serving.find_backbone(saved_model.rebuild_for_serving(pooled)).first_token_only
 
 
 @pytest.mark.parametrize("name", ALL_HEADS)
