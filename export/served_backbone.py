@@ -7,7 +7,8 @@ MB of MiniLM: 3.4 of 4.8 ms for 3 tokens on one thread), and threads hand each o
 - where only the pooled output is read (`first_token_only`), the last layer attends from one token of each sequence, and
   its other products see that row alone: 1/8 of the arithmetic of 6 layers falls away, 1/16 of that of 12;
 - gelu has the form that TensorFlow's remapper fuses into a product; LayerNorm has one that it does not fuse:
-  `_MklLayerNorm` takes 0.2 ms for 14 tokens, many times as long as its parts, and moved probabilities by 8e-3.
+  `_MklLayerNorm` takes 0.2 ms for 14 tokens, many times as long as its parts, and moved probabilities by 8e-3;
+- scale and mask of the scores are fused into their product, which takes that the mask's rank is known.
 
 What was tried without gain for one request (2 cores, AMD Zen 4): products by `Einsum`, which stay on Eigen when oneDNN
 is on (7.4 ms for 3 tokens, oneDNN 5.4; from 24 tokens on the same); the executor of a single thread; each layer in two
@@ -107,6 +108,7 @@ class ServedBackbone(BertBackbone):
 
 def _find_places(padding_mask: tf.Tensor, num_heads: int) -> _Places:
     batch, sequence = tf.unstack(tf.shape(padding_mask))
+    padding_mask = tf.reshape(padding_mask, [batch, sequence])  # so that the graph optimizer, too, knows the rank
     is_real = tf.cast(padding_mask, tf.bool) | (tf.range(sequence) == 0)
     flat = tf.reshape(is_real, [-1])
     position_of_row = tf.cast(tf.where(flat)[:, 0], tf.int32)  # [T]
