@@ -20,12 +20,14 @@ class Graph:
 
     def __init__(self):
         self.shapes: list[tuple[int, ...]] = []
+        self.threads: list[int] = []
         self.started = threading.Event()
         self.go_on = threading.Event()
         self.go_on.set()
 
     def __call__(self, signature_name, arrays):
         self.shapes.append(arrays["x"].shape)
+        self.threads.append(threading.get_ident())
         self.started.set()
         assert self.go_on.wait(30)
         if arrays["x"].dtype != object and (arrays["x"] < 0).any():
@@ -167,6 +169,47 @@ def test_a_thread_that_waits_for_one_queue_leaves_none_alone(graph, batcher):
             full = [pool.submit(made.run, "s", {"x": np.ones((1, 3))}, None) for _ in range(4)]
             for future in (slow, *full):
                 assert future.result(60)["y"].shape[0] == 1
+
+
+def test_a_request_that_finds_a_thread_free_runs_where_it_is(graph, batcher):
+    made = batcher()
+    for _ in range(3):
+        np.testing.assert_array_equal(made.run("s", {"x": np.ones(2)}, None)["y"], [2, 2])
+    with pytest.raises(ServingError, match="negative"):
+        made.run("s", {"x": -np.ones(2)}, None)
+    assert set(graph.threads) == {threading.get_ident()}
+    batcher(batch_timeout_micros=1).run("s", {"x": np.ones(2)}, None)  # others may come and join it
+    assert graph.threads[-1] != threading.get_ident()
+
+
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_no_more_batches_run_at_once_than_there_are_threads(graph, batcher, num_threads):
+    made = batcher(num_batch_threads=num_threads)
+    graph.go_on.clear()
+    with concurrent.futures.ThreadPoolExecutor(5) as pool:
+        futures = [pool.submit(made.run, "s", {"x": np.ones(1)}, None) for _ in range(num_threads)]
+        toy_server.until(lambda: len(graph.shapes) == num_threads)
+        futures += [pool.submit(made.run, "s", {"x": np.ones(1)}, None) for _ in range(3)]
+        toy_server.until(lambda: sum(len(queue.tasks) for queue in made._scheduler._queues.values()) == 3)
+        assert len(graph.shapes) == num_threads
+        graph.go_on.set()
+        assert [len(future.result(60)["y"]) for future in futures] == [1] * len(futures)
+    assert graph.shapes == [(1,)] * num_threads + [(3,)]
+
+
+def test_what_waits_for_a_turn_to_end_is_answered_although_the_server_closes(graph, batcher):
+    made = batcher()
+    graph.go_on.clear()
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        first = pool.submit(made.run, "s", {"x": np.ones(1)}, None)
+        assert graph.started.wait(30)
+        second = pool.submit(made.run, "s", {"x": np.ones(1)}, None)
+        toy_server.until(lambda: made._scheduler._queues)
+        closing = pool.submit(made._scheduler.close, 30.0)
+        toy_server.until(lambda: made._scheduler._is_closed)
+        graph.go_on.set()
+        assert [len(future.result(60)["y"]) for future in (first, second)] == [1, 1]
+        closing.result(60)
 
 
 def test_a_full_queue_refuses(graph, batcher):

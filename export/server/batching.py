@@ -5,14 +5,15 @@ padded, since nobody here knows what with. Each request gets exactly its rows ba
 alone.
 
 Threads of one `BatchScheduler` serve the `Batcher`s of all models. While all of them are busy requests gather, so that
-batches grow with the load; `batch_timeout_micros` has a free thread wait for more.
+batches grow with the load; `batch_timeout_micros` has a free thread wait for more. Where it is 0, a request that finds
+a thread free takes its turn: it runs where it is, as the batch of one that it would be.
 """
 
 import contextlib
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -99,6 +100,7 @@ class BatchScheduler:
         self._queues: OrderedDict[_Key, _Queue] = OrderedDict()  # none is empty; the first is next in turn
         self._is_closed = False
         self._waits = True
+        self._num_running = 0
         self._threads = [
             threading.Thread(target=self._work, name=f"batch-{number}", daemon=True) for number in range(num_threads)
         ]
@@ -127,6 +129,29 @@ class BatchScheduler:
                 self._changed.notify()
             self._queues[key] = queue
 
+    @contextlib.contextmanager
+    def turn_without_waiting(self, key: _Key) -> Iterator[bool]:
+        """Takes the turn of an idle thread, whose batch would be this one task: running it here saves waking two.
+
+        Yields:
+            bool, whether there was a turn to take: nothing waits, a thread is idle, and batches wait for no more tasks.
+        """
+        with self._changed:
+            is_free = not self._queues and not self._is_closed and self._num_running < len(self._threads)
+            takes_turn = is_free and not key.batcher.parameters.batch_timeout_micros
+            self._num_running += takes_turn
+        try:
+            yield takes_turn
+        finally:
+            if takes_turn:
+                self._end_turn()
+
+    def _end_turn(self) -> None:
+        with self._changed:
+            self._num_running -= 1
+            if self._queues:
+                self._changed.notify()
+
     def hurry(self) -> None:
         """From now on no batch waits for more: the server is about to end, and nobody else will come."""
         with self._changed:
@@ -145,6 +170,7 @@ class BatchScheduler:
         while (batch := self._next_batch()) is not None:
             key, tasks = batch
             key.batcher.execute(key.signature_name, tasks)
+            self._end_turn()
 
     def _next_batch(self) -> tuple[_Key, list[_Task]] | None:
         """Waits for a batch to be due; None after `close`."""
@@ -152,12 +178,16 @@ class BatchScheduler:
             while True:
                 now = time.monotonic()
                 soonest = None
-                for key, queue in self._queues.items():
+                is_full = self._num_running == len(
+                    self._threads
+                )  # of requests that took a turn; one that ends it tells
+                for key, queue in () if is_full else self._queues.items():
                     due = self._due(key, queue) if self._waits else 0.0
                     if due <= now:
+                        self._num_running += 1
                         return key, self._take(key, queue)
                     soonest = due if soonest is None else min(soonest, due)
-                if self._is_closed:
+                if self._is_closed and not self._queues:
                     return None
                 self._changed.wait(None if soonest is None else soonest - now)
 
@@ -227,7 +257,12 @@ class Batcher:
         self.metrics.input_batch_size.record(size, self._labels)
         shapes = tuple((name, array.shape[1:], array.dtype.str) for name, array in sorted(arrays.items()))
         task = _Task(arrays, size, deadline)
-        self._scheduler.submit(_Key(self, signature_name, shapes), task)
+        key = _Key(self, signature_name, shapes)
+        with self._scheduler.turn_without_waiting(key) as is_alone:
+            if is_alone:
+                self.execute(signature_name, [task])
+        if not is_alone:
+            self._scheduler.submit(key, task)
         return task.wait()
 
     def execute(self, signature_name: str, tasks: list[_Task]) -> None:
