@@ -49,10 +49,14 @@ def assert_alike(model: BertBackbone, inputs: dict[str, tf.Tensor], tolerance: f
         np.testing.assert_allclose(answer, expected, rtol=tolerance, atol=tolerance)
 
 
+def of_first_tokens(model: BertBackbone) -> ServedBackbone:
+    served = ServedBackbone.from_config(model.get_config() | {"layout": "unpadded", "first_token_only": True})
+    served.set_weights(model.get_weights())
+    return served
+
+
 def _assert_first_tokens_alike(model, inputs, right, tolerance: float) -> None:
-    only_first = ServedBackbone.from_config(model.get_config() | {"layout": "unpadded", "first_token_only": True})
-    only_first.set_weights(model.get_weights())
-    first = graph_answers(only_first, inputs)
+    first = graph_answers(of_first_tokens(model), inputs)
     np.testing.assert_allclose(first["pooled_output"], right["pooled_output"], rtol=tolerance, atol=tolerance)
     np.testing.assert_allclose(
         first["sequence_output"], right["sequence_output"][:, :1], rtol=tolerance, atol=tolerance
@@ -94,14 +98,20 @@ def test_a_mask_with_holes(width):
 def test_a_mask_of_nothing():
     """[CLS] is read whatever the mask says; no number is lost."""
     inputs = encoded([8, 8]) | {"padding_mask": tf.zeros([2, 8], tf.int32)}
-    for answer in graph_answers(saved_model.rebuild_for_serving(shaken(backbone())), inputs).values():
-        assert np.isfinite(answer).all()
+    model = shaken(backbone())
+    for served in (saved_model.rebuild_for_serving(model), of_first_tokens(model)):
+        assert all(np.isfinite(answer).all() for answer in graph_answers(served, inputs).values())
 
 
 def test_an_empty_batch():
     answers = graph_answers(saved_model.rebuild_for_serving(backbone()), encoded([], width=2))
     assert {name: value.shape for name, value in answers.items()} == {
         "sequence_output": (0, 2, 16),
+        "pooled_output": (0, 16),
+    }
+    of_first = graph_answers(of_first_tokens(backbone()), encoded([], width=2))
+    assert {name: value.shape for name, value in of_first.items()} == {
+        "sequence_output": (0, 1, 16),
         "pooled_output": (0, 16),
     }
 
