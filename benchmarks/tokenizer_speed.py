@@ -4,7 +4,9 @@
 
 Sentences of SST-2 and paragraphs of 500 to 1500 characters of WikiText-2, in batches of 32 and 256, uncased English.
 Both TensorFlow tokenizers run in a tf.data pipeline with one call per thread; Hugging Face's Rust library gets each
-batch in one call, without padding, and spreads it over as many threads. One process per number of threads. The runs
+batch in one call, without padding, and spreads it over as many threads. Our tokenizer in pure Python, which
+bert-create-pretraining-data works with, runs in one thread, text by text, and remembers the words it has seen, here
+all of them. One process per number of threads. The runs
 are interleaved; each figure is the median over rounds of the time relative to FastBertTokenizer in the same round.
 The pipelines run on from round to round, so that their start does not count. The texts lie beside the repository, in
 ../shared/data.
@@ -82,6 +84,17 @@ def hugging_face_runs(texts: list[str], batch_size: int) -> dict[str, Iterator]:
     }
 
 
+def python_runs(texts: list[str], batch_size: int) -> dict[str, Iterator]:
+    """As `tensorflow_runs`."""
+    from keras_bert.python_tokenizer import PythonBertTokenizer
+
+    tokenize = PythonBertTokenizer(_VOCABULARY).tokenize
+    batches = [texts[i : i + batch_size] for i in range(0, len(texts) - batch_size + 1, batch_size)]
+    for text in texts:
+        tokenize(text)
+    return {"ours in pure Python": ([tokenize(text) for text in batch] for batch in itertools.cycle(batches))}
+
+
 def seconds_of_a_batch(run: Iterator, count: int) -> float:
     """Times `count` batches, after those that the pipeline made while others ran."""
     for _ in range(_AHEAD):
@@ -116,6 +129,8 @@ def print_table(threads: int, rounds: int) -> None:
     for kind, texts in read_texts().items():
         for size in (32, 256):
             runs = {**tensorflow_runs(texts, size, threads), **hugging_face_runs(texts, size)}
+            if threads == 1:
+                runs |= python_runs(texts, size)
             columns[f"{kind}/{size}"] = measure(runs, rounds)
     print(f"{f'{threads} thread' + 's' * (threads > 1):46}" + "".join(f"{column:>16}" for column in columns))
     print(f"{_STOCK + ', ms a batch':46}" + "".join(f"{1000 * stock:16.2f}" for stock, _ in columns.values()))

@@ -11,6 +11,14 @@ IDEOGRAPHS = "3400-4DBF 4E00-9FFF F900-FAFF 20000-2A6DF 2A700-2B73F 2B740-2B81F 
 BLOCKS = [tuple(int(end, 16) for end in block.split("-")) for block in IDEOGRAPHS.split()]
 LONGEST_WORD = 200
 
+# Lines of a vocabulary that is refused, and how the message goes (a regular expression).
+BROKEN_VOCABULARIES = [
+    (SPECIALS[:4], r"vocab.txt: the vocabulary lacks \[MASK\]"),
+    ([*SPECIALS, "a", "b", "a"], r"vocab.txt:8: the piece 'a' is on line 6 already. Remove one"),
+    ([], "vocab.txt: the vocabulary is empty"),
+    ([*SPECIALS, "a" * 257], "vocab.txt:6: a piece of over 256 bytes"),
+]
+
 ADVERSARIAL = [
     "",
     "   \t\n\r ",

@@ -6,7 +6,7 @@ import os
 
 import pytest
 import tensorflow as tf
-from tokenizer_reference import SPECIALS
+from tokenizer_reference import BROKEN_VOCABULARIES, SPECIALS
 
 from keras_bert import tokenizer as tokenizer_module
 from keras_bert.errors import InputError
@@ -49,15 +49,7 @@ def test_vocabulary_lines_that_strip_to_nothing_keep_their_ids(tmp_path):
     assert tokenizer.vocabulary_size() == 11
 
 
-@pytest.mark.parametrize(
-    ("lines", "message"),
-    [
-        (SPECIALS[:4], r"vocab.txt: the vocabulary lacks \[MASK\]"),
-        ([*SPECIALS, "a", "b", "a"], r"vocab.txt:8: the piece 'a' is on line 6 already"),
-        ([], "vocab.txt: the vocabulary is empty"),
-        ([*SPECIALS, "a" * 257], "vocab.txt:6: a piece of over 256 bytes"),
-    ],
-)
+@pytest.mark.parametrize(("lines", "message"), BROKEN_VOCABULARIES)
 def test_broken_vocabularies(tmp_path, lines, message):
     path = tmp_path / "vocab.txt"
     path.write_text("".join(f"{line}\n" for line in lines))
