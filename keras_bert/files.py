@@ -42,6 +42,22 @@ def expand_files(patterns: str | list[str]) -> list[str]:
     return list(files)
 
 
+def expand_file(flag: str, pattern: str) -> str:
+    """Finds the one file that a flag such as `--dev_file` names.
+
+    Args:
+        flag: the flag's name, dashes included.
+        pattern: a path, or a glob pattern that one file matches.
+
+    Raises:
+        InputError: no file, several, or a directory.
+    """
+    paths = expand_files([pattern])
+    if len(paths) != 1:
+        raise InputError(f"{flag}={pattern}: expected one file, found {len(paths)}: {', '.join(paths)}.")
+    return paths[0]
+
+
 def read_lines(path: str) -> Iterator[tuple[int, str]]:
     """Yields `(line number from 1, text without its line end)` of a UTF-8 file.
 

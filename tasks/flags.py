@@ -25,6 +25,8 @@ from collections.abc import Callable
 from absl import app, flags
 
 from keras_bert.errors import InputError
+from keras_bert.files import write_json
+from keras_bert.presets import PRESETS
 
 # Flags defined by a function of this module belong to the command that calls it: its `--help` lists them.
 flags.disclaim_key_flags()
@@ -41,6 +43,7 @@ MIXED_PRECISION = ("float32", "bfloat16", "float16")
 ENVIRONMENT = {"TF_ENABLE_ONEDNN_OPTS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "tensorflow"}
 
 _HELP_FLAGS = frozenset({"--help", "-help", "--helpshort", "-helpshort", "-?", "--?"})
+FLAGS_FILE = "flags.json"
 _QUIET = -1  # absl's WARNING: absl itself starts programs at INFO.
 
 
@@ -84,6 +87,25 @@ def resolved_flags() -> dict[str, object]:
     if _running_module is None:
         raise ValueError("`resolved_flags()` must be called below `run(main)`. Received: no running command.")
     return {flag.name: flag.value for flag in flags.FLAGS.get_key_flags_for_module(_running_module)}
+
+
+def write_flags(settings: dict[str, object], output_dir: str) -> None:
+    """Writes what `resolved_flags` returned to `flags.json`.
+
+    To be called when nothing is left that may be refused: a call that was refused leaves the flags of the one before.
+    """
+    write_json(os.path.join(output_dir, FLAGS_FILE), settings)
+
+
+def require_preset(preset: str | None, needed_for: str = "--do_train") -> str:
+    """Returns `preset`.
+
+    Raises:
+        InputError: there is none; the message names what it is needed for.
+    """
+    if not preset:
+        raise InputError(f"{needed_for} needs --preset: a preset's directory or name, e.g. {', '.join(PRESETS)}.")
+    return preset
 
 
 _running_module: str | None = None

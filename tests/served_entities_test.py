@@ -13,8 +13,9 @@ import pytest
 import tensorflow as tf
 from tokenizer_reference import ADVERSARIAL
 from tokenizer_texts import alphabet_vocabulary, fuzzed_texts
+from toy_answering import NUMBERED_WORDS
+from toy_saved import ask, export_as_described
 
-from export import saved_model, verify
 from export.graph import raw_words
 from export.graph.entities import EntityFinder
 from export.graph.raw_words import WordFinder, find_words
@@ -30,18 +31,7 @@ from tasks.tags import find_entities
 
 SHARED = pathlib.Path(__file__).parents[2] / "shared" / "data"
 LABELS = ["O", "B-person", "I-person", "B-place", "I-place"]
-WORDS = [
-    "[PAD]",
-    "[UNK]",
-    "[CLS]",
-    "[SEP]",
-    "[MASK]",
-    *(f"w{number}" for number in range(30)),
-    "##s",
-    "\u4e2d",
-    "\u6587",
-]
-WORDS += [*".,()-'", "rollo", "e", "a"]
+WORDS = [*NUMBERED_WORDS, *".,()-'", "rollo", "e", "a"]
 
 needs_data = pytest.mark.skipif(not SHARED.exists(), reason="the real sentences of ../shared/data are not here")
 
@@ -348,17 +338,9 @@ def test_an_exported_model_is_loaded_and_verified(tmp_path):
     head = TokenClassification.load(str(tmp_path / "model"), max_tokens=100)
     assert (head.doc_stride, head.max_tokens, head.labels) == (10, 100, LABELS)
     assert TokenClassification.load(str(tmp_path / "model"), sequence_length=10).doc_stride == 4
-    directory = saved_model.export_head(head, str(tmp_path / "served"))
-    report = saved_model.read_report(directory)
-    assert report.signatures == ["serving_default", "token_ids"] and report.largest_difference < 1e-5
-    assert verify.graph_findings(verify.read_meta_graph(directory)) == []
-    loaded = tf.saved_model.load(directory)
-    for signature, request in head.warmup():
-        outputs = loaded.signatures[signature](**{name: tf.constant(value) for name, value in request.items()})
-        described = head.description()["signatures"][signature]
-        assert set(outputs) == set(described["outputs"]) and set(request) == set(described["inputs"])
+    loaded = export_as_described(head, str(tmp_path / "served"))
     ids = {"token_ids": [[2, 5, 3, 6, 3, 0]], "segment_ids": [[0] * 6], "lengths": [5]}
-    outputs = loaded.signatures["token_ids"](**{name: tf.constant(value) for name, value in ids.items()})
+    outputs = ask(loaded, "token_ids", ids)
     assert outputs["tags"].numpy()[0, 5] == b"" and outputs["scores"][0, 5] == 0.0
     assert all(tag.decode() in LABELS for tag in outputs["tags"].numpy()[0, :5])
 

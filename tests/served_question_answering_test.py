@@ -5,8 +5,8 @@ import pathlib
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 from toy_answering import SETTINGS, WORDS, TableAnswerer, assert_equal
+from toy_saved import ask, export_as_described
 
 from export import saved_model, verify
 from export.heads.question_answering import QuestionAnswering
@@ -119,17 +119,9 @@ def test_an_exported_model_is_loaded_and_verified(tmp_path):
     head = QuestionAnswering.load(str(tmp_path / "model"), n_best_size=5, max_tokens=100)
     assert (head.choice.n_best_size, head.doc_stride, head.max_tokens) == (5, 16, 100)
     assert head.choice.version_2_with_negative
-    directory = saved_model.export_head(head, str(tmp_path / "served"))
-    report = saved_model.read_report(directory)
-    assert report.signatures == ["serving_default", "token_ids"] and report.largest_difference < 1e-5
-    assert verify.graph_findings(verify.read_meta_graph(directory)) == []
-    loaded = tf.saved_model.load(directory)
-    for signature, request in head.warmup():
-        outputs = loaded.signatures[signature](**{name: tf.constant(value) for name, value in request.items()})
-        described = head.description()["signatures"][signature]
-        assert set(outputs) == set(described["outputs"]) and set(request) == set(described["inputs"])
+    loaded = export_as_described(head, str(tmp_path / "served"))
     ids = {"token_ids": [[2, 5, 3, 6, 3, 0]], "segment_ids": [[0, 0, 0, 1, 1, 0]], "lengths": [5]}
-    outputs = loaded.signatures["token_ids"](**{name: tf.constant(value) for name, value in ids.items()})
+    outputs = ask(loaded, "token_ids", ids)
     assert outputs["start_logits"][0, 5] == outputs["end_logits"][0, 5] == -10000.0
     assert abs(outputs["start_logits"][0, 4]) < 100
 

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import tensorflow as tf
+from tokenizer_reference import SPECIALS
 
 from export.graph.source_text import read_text
 from export.heads.question_answering import QuestionAnswering
@@ -14,18 +15,8 @@ from tasks.squad.answers import best_answers
 from tasks.squad.data import Question
 from tasks.squad.windows import make_windows
 
-WORDS = [
-    "[PAD]",
-    "[UNK]",
-    "[CLS]",
-    "[SEP]",
-    "[MASK]",
-    *(f"w{number}" for number in range(30)),
-    "##s",
-    "\u4e2d",
-    "\u6587",
-]
-WORDS += [*".,()-'", "cafe", "e", "a", "the", "##the", "aa", "##aa", "##a"]
+NUMBERED_WORDS = [*SPECIALS, *(f"w{number}" for number in range(30)), "##s", "\u4e2d", "\u6587"]
+WORDS = [*NUMBERED_WORDS, *".,()-'", "cafe", "e", "a", "the", "##the", "aa", "##aa", "##a"]
 SETTINGS = {"sequence_length": 24, "doc_stride": 6, "max_query_length": 5}
 
 

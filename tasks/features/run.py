@@ -28,8 +28,8 @@ import os
 from absl import flags
 
 from keras_bert.errors import InputError
-from keras_bert.files import expand_files, write_json
-from keras_bert.presets import PRESETS, resolve_preset
+from keras_bert.files import expand_file, expand_files
+from keras_bert.presets import resolve_preset
 from keras_bert.weights import read_bert_config
 from tasks import flags as task_flags
 from tasks.bad_rows import BadRows
@@ -168,7 +168,7 @@ def extract(
     output_file = output_file or os.path.join(output_dir, DEFAULT_OUTPUT)
     writing.check_path(output_file)
     default = ["-1"] if pooling != "none" else DEFAULT_LAYERS
-    chosen = _check_layers(_require_preset(preset), layers or default, max_seq_length)
+    chosen = _check_layers(task_flags.require_preset(preset, "Extracting features"), layers or default, max_seq_length)
     weights = check_layer_weights(layer_weights, combine, len(chosen))
     _check_pooling(pooling, normalize, combine, chosen, read_bert_config(preset).num_layers)
     rejected = BadRows(bad_rows)
@@ -226,12 +226,6 @@ def _require(value, what: str):
     return value
 
 
-def _require_preset(preset: str | None) -> str:
-    if not preset:
-        raise InputError(f"--preset is needed: a preset's directory or name, e.g. {', '.join(PRESETS)}.")
-    return preset
-
-
 # === Tagging ===
 
 
@@ -283,7 +277,7 @@ def tag(
     if not files:
         raise InputError("Nothing to do. Give --do_train, --do_eval or --do_predict, or several of them.")
     if do_train:
-        chosen = _check_layers(_require_preset(preset), layers or DEFAULT_LAYERS, max_seq_length)
+        chosen = _check_layers(task_flags.require_preset(preset), layers or DEFAULT_LAYERS, max_seq_length)
         if early_stopping_patience and not do_eval:
             raise InputError("--early_stopping_patience needs an evaluation. Give --do_eval and --dev_file.")
     rejected = BadRows(bad_rows)
@@ -314,10 +308,8 @@ def tag(
 
 
 def _read(split: str, file: str | None, reading: dict) -> Documents:
-    paths = expand_files([_require(file, f"--{split}_file: the file of the stage")])
-    if len(paths) != 1:
-        raise InputError(f"--{split}_file={file}: expected one file, found {len(paths)}: {', '.join(paths)}.")
-    return read_conll(paths[0], needs_tags=split != "test", **reading)
+    path = expand_file(f"--{split}_file", _require(file, f"--{split}_file: the file of the stage"))
+    return read_conll(path, needs_tags=split != "test", **reading)
 
 
 # === Command ===
@@ -339,8 +331,7 @@ def main(argv: list[str]) -> None:
     results = (extract if is_extraction else tag)(**own)
     output_dir = settings["output_dir"]
     if output_dir:
-        # Only now: a call that was refused leaves the flags of the one before.
-        write_json(os.path.join(output_dir, "flags.json"), settings)
+        task_flags.write_flags(settings, output_dir)
     _print(results, settings)
 
 

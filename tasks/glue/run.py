@@ -15,14 +15,12 @@ there is none a --preset that has been fine-tuned elsewhere; that is evaluated w
 """
 
 import dataclasses
-import os
 from collections.abc import Callable
 
 from absl import flags
 
 from keras_bert.errors import InputError
-from keras_bert.files import write_json
-from keras_bert.presets import PRESETS, resolve_preset
+from keras_bert.presets import resolve_preset
 from tasks import flags as task_flags
 from tasks.glue.inputs import KINDS, Inputs, Source, check_steps, read_inputs
 from tasks.glue.tasks import TASKS
@@ -177,9 +175,7 @@ def _check_training(
     check_steps(inputs.train, grid["train_batch_size"], num_train_epochs)
     if _is_search(grid, num_restarts) and not inputs.dev:
         raise InputError("Several learning rates, batch sizes or restarts need --do_eval, to choose the best.")
-    if not preset:
-        raise InputError(f"--do_train needs --preset: a preset's directory or name, e.g. {', '.join(PRESETS)}.")
-    resolve_preset(preset, "tokenizer")  # Before TensorFlow is imported.
+    resolve_preset(task_flags.require_preset(preset), "tokenizer")  # Before TensorFlow is imported.
 
 
 def main(argv: list[str]) -> None:
@@ -187,8 +183,7 @@ def main(argv: list[str]) -> None:
     del argv
     settings = task_flags.resolved_flags()
     results = classify(**settings)
-    # Only now: a call that was refused leaves the flags of the one before.
-    write_json(os.path.join(settings["output_dir"], "flags.json"), settings)
+    task_flags.write_flags(settings, settings["output_dir"])
     if settings["do_eval"]:
         for line in _score_lines(results):
             print(line)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from keras_bert.errors import InputError
-from keras_bert.files import expand_files
+from keras_bert.files import expand_file
 from tasks.bad_rows import BadRows
 from tasks.glue.rows import EXTENSIONS, Broken, Rows, extension_of, read_rows
 from tasks.glue.tasks import Split, Task
@@ -80,12 +80,10 @@ def find_split(task: Task, data_dir: str | None, kind: str, split: Split, file: 
         InputError: there is no such file, or several of them, or its format is unknown.
     """
     if file:
-        paths = expand_files([file])
-        if len(paths) != 1:
-            raise InputError(f"--{kind}_file={file}: expected one file, found {len(paths)}: {', '.join(paths)}.")
-        if task.headerless_columns is None and extension_of(paths[0]) not in EXTENSIONS:
-            raise InputError(f"{paths[0]}: expected a file name that ends in {_either(EXTENSIONS)}.")
-        return paths[0]
+        path = expand_file(f"--{kind}_file", file)
+        if task.headerless_columns is None and extension_of(path) not in EXTENSIONS:
+            raise InputError(f"{path}: expected a file name that ends in {_either(EXTENSIONS)}.")
+        return path
     if not data_dir:
         raise InputError(f"No {kind} file was named. Give --{kind}_file, or --data_dir with a {split.files[0]}.tsv.")
     candidates = [os.path.join(data_dir, name + extension) for name in split.files for extension in task.extensions]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from keras_bert.errors import InputError
-from keras_bert.files import expand_files
+from keras_bert.files import expand_file
 from tasks import tags as tag_schemes
 from tasks.bad_rows import BadRows
 from tasks.conll import Documents, leave_out, read_conll
@@ -36,10 +36,7 @@ def find_split(data_dir: str | None, split: str, file: str | None) -> str:
         InputError: there is no such file, or several of them.
     """
     if file:
-        paths = expand_files([file])
-        if len(paths) != 1:
-            raise InputError(f"--{split}_file={file}: expected one file, found {len(paths)}: {', '.join(paths)}.")
-        return paths[0]
+        return expand_file(f"--{split}_file", file)
     if not data_dir:
         raise InputError(f"No {split} file was named. Give --{split}_file, or --data_dir with a {split}.conll.")
     candidates = [os.path.join(data_dir, split + extension) for extension in EXTENSIONS]

@@ -12,13 +12,10 @@ continues from its last checkpoint. --do_eval or --do_predict alone take the tra
 --preset that was fine-tuned elsewhere (BertForTokenClassification).
 """
 
-import os
-
 from absl import flags
 
 from keras_bert.errors import InputError
-from keras_bert.files import write_json
-from keras_bert.presets import PRESETS, resolve_preset
+from keras_bert.presets import resolve_preset
 from tasks import flags as task_flags
 from tasks.bad_rows import BadRows
 from tasks.conll import DELIMITERS
@@ -112,7 +109,7 @@ def tag(
         labels = data.make_labels(splits["train"])
         if "dev" in splits:
             splits["dev"] = data.leave_out_unknown(splits["dev"], labels, rows)
-        resolve_preset(_require_preset(preset), "tokenizer")  # Before TensorFlow is imported.
+        resolve_preset(task_flags.require_preset(preset), "tokenizer")  # Before TensorFlow is imported.
 
     from tasks.fine_tuning import FineTuningSettings
     from tasks.ner import stages
@@ -136,19 +133,12 @@ def tag(
     return results
 
 
-def _require_preset(preset: str | None) -> str:
-    if not preset:
-        raise InputError(f"--do_train needs --preset: a preset's directory or name, e.g. {', '.join(PRESETS)}.")
-    return preset
-
-
 def main(argv: list[str]) -> None:
     """Runs the command; `argv` holds its name alone."""
     del argv
     settings = task_flags.resolved_flags()
     results = tag(**settings)
-    # Only now: a call that was refused leaves the flags of the one before.
-    write_json(os.path.join(settings["output_dir"], "flags.json"), settings)
+    task_flags.write_flags(settings, settings["output_dir"])
     if settings["do_eval"]:
         low, high = results["f1_interval"]
         print(f"f1: {results['f1']:.4f} (95% interval {low:.4f} to {high:.4f})")

@@ -52,7 +52,7 @@ def text_units(files: list[str], *, open_file: Callable = open, split_gzip: bool
 
 
 def _pieces(path: str, open_file: Callable, split_gzip: bool) -> Iterator[Piece]:
-    with _readable(path), open_file(path, "rb") as file:
+    with readable(path), open_file(path, "rb") as file:
         size = _size(file)
         is_gzip = (file.read(2) if size else file.peek(2)[:2]) == _GZIP
         if size:
@@ -80,8 +80,12 @@ def _size(file: BinaryIO) -> int:
 
 
 @contextlib.contextmanager
-def _readable(path: str) -> Iterator[None]:
-    """Says what is wrong with the file that is opened and read in this context."""
+def readable(path: str) -> Iterator[None]:
+    """Says what is wrong with the file `path`, plain or gzip-compressed, that is opened and read in this context.
+
+    Raises:
+        InputError: it is damaged, or cannot be read.
+    """
     try:
         yield
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
@@ -123,7 +127,7 @@ def piece_lines(piece: Piece, open_file: Callable = open) -> list[str]:
     Raises:
         InputError: the file cannot be read, or is not valid UTF-8; the message names the line.
     """
-    with _readable(piece.path):
+    with readable(piece.path):
         data = piece.data if piece.data is not None else _read_piece(piece, open_file)
     if not piece.start:
         data = data.removeprefix(_BYTE_ORDER_MARK)

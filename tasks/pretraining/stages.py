@@ -17,6 +17,7 @@ from keras_bert.tokenizer import BertTokenizer
 from keras_bert.weights import read_bert_config, read_tokenizer
 from tasks.build_trainer import build_trainer, prepare_devices
 from tasks.checkpoints import keep_settings
+from tasks.flags import write_flags
 from tasks.pretraining.data import make_eval_dataset, train_dataset_maker
 from tasks.pretraining.losses import PretrainingObjective
 from tasks.pretraining.masking import MaskingRules
@@ -30,7 +31,6 @@ from tasks.training import Trainer
 
 PRESET_DIRECTORY = "preset"
 METRICS_FILE = "metrics.json"
-FLAGS_FILE = "flags.json"
 _SIZES = ("num_layers", "hidden_dim", "num_heads", "intermediate_dim")
 
 
@@ -142,7 +142,7 @@ def run_stages(settings: Settings) -> dict:
     elif not trainer.restore():
         raise InputError(f"{settings.output_dir}: no checkpoint to evaluate. Train first, with --do_train.")
     if writes:
-        write_json(os.path.join(settings.output_dir, FLAGS_FILE), dict(sorted(dataclasses.asdict(settings).items())))
+        write_flags(dict(sorted(dataclasses.asdict(settings).items())), settings.output_dir)
     if settings.do_train:
         metrics.update(_train(trainer, train_files, train_records, masking, evaluation, settings))
     if evaluation is not None:

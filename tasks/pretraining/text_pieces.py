@@ -4,16 +4,15 @@ A blank is a tab, line feed, carriage return or space: no character of UTF-8 and
 plain file is cut depends on the file alone; gzip data and pipes can be read in order only and are cut on the way.
 """
 
-import contextlib
 import gzip
 import os
 import re
 import stat
-import zlib
 from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
 
 from keras_bert.errors import InputError
+from tasks.pretraining.reading import readable
 
 # Larger pieces hold fewer words twice, but take more memory: a process that counts pieces of 4 MiB peaks at 60 MB.
 BLOCK_BYTES = 1 << 22
@@ -40,7 +39,7 @@ class Piece(NamedTuple):
         """
         if self.data is not None:
             return self.data
-        with _readable(self.path), open(self.path, "rb") as file:
+        with readable(self.path), open(self.path, "rb") as file:
             file.seek(max(0, self.start - 1))
             data = file.read(self.end - file.tell())
             if self.start:
@@ -80,7 +79,7 @@ def batches(files: list[str]) -> Iterator[list[Piece]]:
 
 
 def _pieces(path: str) -> Iterator[Piece]:
-    with _readable(path), open(path, "rb") as file:
+    with readable(path), open(path, "rb") as file:
         is_gzip = file.peek(2)[:2] == b"\x1f\x8b"  # No UTF-8 text begins so.
         status = os.fstat(file.fileno())
         if is_gzip or not stat.S_ISREG(status.st_mode):
@@ -114,17 +113,6 @@ def _read_block(source: BinaryIO) -> bytes:
         parts.append(part)
         missing -= len(part)
     return b"".join(parts)
-
-
-@contextlib.contextmanager
-def _readable(path: str) -> Iterator[None]:
-    """Says what is wrong with the file `path` that is opened and read in this context."""
-    try:
-        yield
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise InputError(f"{path}: damaged gzip data ({error}). Get or compress the file again.") from error
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}). Check the path.") from error
 
 
 def _check_chunk(path: str, start: int, chunk: bytes) -> None:

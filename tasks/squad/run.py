@@ -15,8 +15,8 @@ import os
 from absl import flags
 
 from keras_bert.errors import InputError
-from keras_bert.files import expand_files, read_object, write_json
-from keras_bert.presets import PRESETS, resolve_preset
+from keras_bert.files import expand_file, read_object
+from keras_bert.presets import resolve_preset
 from tasks import flags as task_flags
 from tasks.bad_rows import BadRows
 from tasks.squad import data, metrics
@@ -117,7 +117,7 @@ def answer_questions(
         metrics.load_script(with_negative)
     questions = {split: _read(file, split, with_negative, rows) for split, file in files.items()}
     if do_train:
-        resolve_preset(_require_preset(preset), "tokenizer")  # Before TensorFlow is imported.
+        resolve_preset(task_flags.require_preset(preset), "tokenizer")  # Before TensorFlow is imported.
 
     from tasks.squad import stages
 
@@ -160,14 +160,7 @@ def _name_files(
     for stage, flag, file in wanted.values():
         if not file:
             raise InputError(f"{stage} needs {flag}: questions in SQuAD's JSON.")
-    return {split: _one_file(flag, file) for split, (_, flag, file) in wanted.items()}
-
-
-def _one_file(flag: str, file: str) -> str:
-    paths = expand_files([file])
-    if len(paths) != 1:
-        raise InputError(f"{flag}={file}: expected one file, found {len(paths)}: {', '.join(paths)}.")
-    return paths[0]
+    return {split: expand_file(flag, file) for split, (_, flag, file) in wanted.items()}
 
 
 def _read(path: str, split: str, with_negative: bool, bad_rows: BadRows) -> list[data.Question]:
@@ -196,19 +189,12 @@ def _is_version_2(output_dir: str) -> bool:
     return os.path.isfile(path) and bool(read_object(path).get("version_2_with_negative"))
 
 
-def _require_preset(preset: str | None) -> str:
-    if not preset:
-        raise InputError(f"--do_train needs --preset: a preset's directory or name, e.g. {', '.join(PRESETS)}.")
-    return preset
-
-
 def main(argv: list[str]) -> None:
     """Runs the command; `argv` holds its name alone."""
     del argv
     settings = task_flags.resolved_flags()
     results = answer_questions(**settings)
-    # Only now: a call that was refused leaves the flags of the one before.
-    write_json(os.path.join(settings["output_dir"], "flags.json"), settings)
+    task_flags.write_flags(settings, settings["output_dir"])
     if settings["do_eval"]:
         for name in ("exact", "f1"):
             low, high = results[f"{name}_interval"]

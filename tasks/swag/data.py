@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_bert.errors import InputError
-from keras_bert.files import expand_files, read_lines
+from keras_bert.files import expand_file, read_lines
 from tasks.bad_rows import BadRows
 
 EXTENSIONS = (".csv", ".jsonl")
@@ -96,12 +96,10 @@ def find_split(data_dir: str | None, split: str, file: str | None) -> str:
         InputError: there is no such file, or two of them, or its format is unknown.
     """
     if file:
-        paths = expand_files([file])
-        if len(paths) != 1:
-            raise InputError(f"--{split}_file={file}: expected one file, found {len(paths)}: {', '.join(paths)}.")
-        if _extension(paths[0]) not in EXTENSIONS:
-            raise InputError(f"{paths[0]}: expected a file name that ends in {' or '.join(EXTENSIONS)}.")
-        return paths[0]
+        path = expand_file(f"--{split}_file", file)
+        if _extension(path) not in EXTENSIONS:
+            raise InputError(f"{path}: expected a file name that ends in {' or '.join(EXTENSIONS)}.")
+        return path
     names = [name + extension for name in SPLIT_NAMES[split] for extension in EXTENSIONS]
     if not data_dir:
         raise InputError(f"No {split} file was named. Give --{split}_file, or --data_dir with a {names[0]}.")

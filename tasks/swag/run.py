@@ -11,13 +11,10 @@ predictions.csv. A run that was stopped continues from its last checkpoint. --do
 trained model or, where there is none, a --preset that was fine-tuned elsewhere (BertForMultipleChoice).
 """
 
-import os
-
 from absl import flags
 
 from keras_bert.errors import InputError
-from keras_bert.files import write_json
-from keras_bert.presets import PRESETS, resolve_preset
+from keras_bert.presets import resolve_preset
 from tasks import flags as task_flags
 from tasks.bad_rows import BadRows
 from tasks.swag import data
@@ -104,7 +101,7 @@ def choose(
     data.check_num_choices(list(tables.values()))
     if do_train:
         _check_steps(tables["train"], train_batch_size, num_train_epochs)
-        resolve_preset(_require_preset(preset), "tokenizer")  # Before TensorFlow is imported.
+        resolve_preset(task_flags.require_preset(preset), "tokenizer")  # Before TensorFlow is imported.
 
     from tasks.fine_tuning import FineTuningSettings
     from tasks.swag import stages
@@ -153,19 +150,12 @@ def _check_steps(table: data.Table, train_batch_size: int, num_train_epochs: flo
         )
 
 
-def _require_preset(preset: str | None) -> str:
-    if not preset:
-        raise InputError(f"--do_train needs --preset: a preset's directory or name, e.g. {', '.join(PRESETS)}.")
-    return preset
-
-
 def main(argv: list[str]) -> None:
     """Runs the command; `argv` holds its name alone."""
     del argv
     settings = task_flags.resolved_flags()
     results = choose(**settings)
-    # Only now: a call that was refused leaves the flags of the one before.
-    write_json(os.path.join(settings["output_dir"], "flags.json"), settings)
+    task_flags.write_flags(settings, settings["output_dir"])
     if settings["do_eval"]:
         low, high = results["accuracy_interval"]
         print(f"accuracy: {results['accuracy']:.4f} (95% interval {low:.4f} to {high:.4f})")
