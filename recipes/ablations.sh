@@ -58,14 +58,14 @@ fine_tune() {
     HARDWARE="$ablation_hardware"
 }
 
-size=base SQUAD_FLAGS=()
+ARCHITECTURE=(--preset=base) SQUAD_FLAGS=()
 if [[ "$SCALE" == laptop ]]; then
-    size=tiny
-    # The laptop's encoder has been trained at 128 tokens.
-    SQUAD_FLAGS=(--max_seq_length=128 --doc_stride=64)
+    with_sizes 2 128 2
+    # The laptop's encoder has been trained at 64 tokens.
+    SQUAD_FLAGS=(--max_seq_length=64 --doc_stride=32)
 fi
 for variant in ${VARIANTS:-base no_nsp ltr_no_nsp}; do
     flags_of "$variant"
-    pretrain "$OUTPUT_DIR/data" "$OUTPUT_DIR/$variant" --preset="$size" "${FLAGS[@]}" "$@"
+    pretrain "$OUTPUT_DIR/data" "$OUTPUT_DIR/$variant" "${ARCHITECTURE[@]}" "${FLAGS[@]}" "$@"
     fine_tune "$variant"
 done

@@ -33,8 +33,8 @@ for size in ${SIZES:-$sizes}; do
     IFS=: read -r layers width heads <<< "$size"
     output="$OUTPUT_DIR/$layers-$width-$heads"
     HARDWARE="$size_hardware"
-    pretrain "$OUTPUT_DIR/data" "$output" --preset=base --num_layers="$layers" --hidden_dim="$width" \
-        --num_heads="$heads" --intermediate_dim="$((4 * width))" "$@"
+    with_sizes "$layers" "$width" "$heads"
+    pretrain "$OUTPUT_DIR/data" "$output" "${ARCHITECTURE[@]}" "$@"
     if [[ "$HARDWARE" == tpu ]]; then HARDWARE=gpu; fi # Fine-tuning runs on GPUs.
     fine_tuning_device
     for task in ${TASKS:-$tasks}; do

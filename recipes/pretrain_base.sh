@@ -8,7 +8,8 @@
 #
 # What: 12 layers of 768; 1,000,000 steps of 256 sequences, 90% of them at 128 tokens and the rest at 512; learning rate
 #   1e-4, 10,000 steps of warm-up. The paper's text: English Wikipedia (2,500M words) and BooksCorpus (800M words).
-#   PRETRAIN_SIZE names another preset's sizes. See pretraining.sh for what else the environment may say.
+#   PRETRAIN_SIZE names another preset's sizes, LAPTOP_SIZE layers, width and heads of the laptop's. See pretraining.sh
+#   for what else the environment may say.
 # Cost: 4 days on 4 Cloud TPUs in a pod, 16 chips (paper, appendix A.2); about 2 weeks and 500 USD on one preemptible
 #   Cloud TPU v2 with a smaller batch (google-research/bert, README, October 2018). Estimate for eight A100 (6 operations
 #   a weight and token, 110M weights, 43 billion tokens, 40% of 312 TFLOPS each): 8 hours.
@@ -20,6 +21,9 @@ source "$(dirname "${BASH_SOURCE[0]}")/pretraining.sh"
 
 pretraining_settings
 make_data "$OUTPUT_DIR/data"
-size=base
-[[ "$SCALE" == laptop ]] && size=tiny
-pretrain "$OUTPUT_DIR/data" "$OUTPUT_DIR" --preset="${PRETRAIN_SIZE:-$size}" "$@"
+ARCHITECTURE=(--preset="${PRETRAIN_SIZE:-base}")
+if [[ "$SCALE" == laptop ]]; then
+    # shellcheck disable=SC2086
+    with_sizes ${LAPTOP_SIZE:-2 128 2}
+fi
+pretrain "$OUTPUT_DIR/data" "$OUTPUT_DIR" "${ARCHITECTURE[@]}" "$@"

@@ -33,13 +33,24 @@ _full_phases() {
 }
 
 _laptop_phases() {
-    VOCAB_SIZE=4000 BATCH=32 SHARDS=2 DUPE_FACTOR=2
-    PHASE1=(64 10 450 45 1e-3)
-    PHASE2=(128 20 50 5 1e-4)
+    VOCAB_SIZE=4000 BATCH=64 SHARDS=2 DUPE_FACTOR=4
+    # Short sequences: what they do for a model that has minutes to learn in, laptop/run.sh says.
+    PHASE1=(32 5 2000 200 1e-3)
+    PHASE2=(64 10 200 20 5e-4)
     if [[ "$OPTIMIZER" == lamb ]]; then
-        PHASE1=(64 10 450 45 5e-3)
-        PHASE2=(128 20 50 5 5e-4)
+        PHASE1=(32 5 2000 200 5e-3)
+        PHASE2=(64 10 200 20 2e-3)
     fi
+}
+
+# with_sizes LAYERS WIDTH HEADS: sets ARCHITECTURE, the flags of base with other sizes. On a laptop it is
+# laptop/bert_config.json, which has no dropout and wide initial weights.
+with_sizes() {
+    ARCHITECTURE=(--preset=base)
+    if [[ "$SCALE" == laptop ]]; then
+        ARCHITECTURE=(--bert_config_file="$(dirname "${BASH_SOURCE[0]}")/laptop/bert_config.json")
+    fi
+    ARCHITECTURE+=(--num_layers="$1" --hidden_dim="$2" --num_heads="$3" --intermediate_dim="$((4 * $2))")
 }
 
 _pretraining_device() {
@@ -91,7 +102,7 @@ pretrain() {
     shift 2
     for flag in "$@"; do # Sizes are told once: the second phase has them from the first.
         case "$flag" in
-            --preset=* | --num_layers=* | --num_heads=* | --hidden_dim=* | --intermediate_dim=* | --attention=*)
+            --preset=* | --bert_config_file=* | --num_layers=* | --num_heads=* | --hidden_dim=* | --intermediate_dim=* | --attention=*)
                 architecture+=("$flag")
                 ;;
             *) others+=("$flag") ;;

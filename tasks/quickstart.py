@@ -207,7 +207,8 @@ def _pretrain(run: StageRun, settings: dict) -> dict:
     metrics = read_json(run.path("pretrained", "metrics.json"))
     figure = (
         f"held-out masked-LM accuracy {metrics['masked_lm_accuracy']:.1%} (most frequent token: "
-        f"{metrics['unigram_accuracy']:.1%}), next sentence {metrics['next_sentence_accuracy']:.1%}"
+        f"{metrics['unigram_accuracy']:.1%}), next sentence {metrics['next_sentence_accuracy']:.1%} (majority answer: "
+        f"{metrics['majority_next_sentence_accuracy']:.1%})"
     )
     return {"figure": figure, **metrics}
 

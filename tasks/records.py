@@ -62,12 +62,14 @@ class RecordStatistics(NamedTuple):
         num_records: int.
         num_real_tokens: int, tokens that are not padding.
         answer_counts: int64, shape (V,), how often each WordPiece is the answer at a masked position.
+        next_sentence_counts: int64, shape (2,), how often the second segment is the next one, and is a random one.
         checksum: int, CRC-32 of all numbers in the files' order.
     """
 
     num_records: int
     num_real_tokens: int
     answer_counts: np.ndarray
+    next_sentence_counts: np.ndarray
     checksum: int
 
 
@@ -89,13 +91,14 @@ def scan_records(
     lengths = {"max_seq_length": max_seq_length, "max_predictions_per_seq": max_predictions_per_seq}
     limits = _limits(vocabulary_size, max_seq_length)
     num_records = num_real_tokens = checksum = 0
-    answer_counts = np.zeros(vocabulary_size, np.int64)
+    answer_counts, next_sentence_counts = np.zeros(vocabulary_size, np.int64), np.zeros(2, np.int64)
     for path in files:
         first_record = 1
         for batch in _parsed_batches(path, lengths):
             _check_values(path, first_record, batch, limits)
             answers = batch["mask_ids"][batch["mask_weights"] > 0]
             answer_counts += np.bincount(answers, minlength=vocabulary_size)
+            next_sentence_counts += np.bincount(batch["next_sentence_labels"], minlength=2)
             num_real_tokens += int(batch["padding_mask"].sum())
             for name in FEATURE_NAMES:
                 checksum = zlib.crc32(np.ascontiguousarray(batch[name]), checksum)
@@ -105,7 +108,7 @@ def scan_records(
         num_records += first_record - 1
     if not num_records:
         raise InputError(f"{', '.join(files)}: no record. Create the data again with bert-create-pretraining-data.")
-    return RecordStatistics(num_records, num_real_tokens, answer_counts, checksum)
+    return RecordStatistics(num_records, num_real_tokens, answer_counts, next_sentence_counts, checksum)
 
 
 def _limits(vocabulary_size: int, max_seq_length: int) -> dict[str, int]:

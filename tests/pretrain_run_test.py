@@ -48,6 +48,15 @@ def test_it_learns_and_says_so(trained):
     assert {"preset", "checkpoints", "events", "curve.png"} <= set(os.listdir(output_dir))
 
 
+def test_what_always_one_next_sentence_answer_would_score(trained, data):
+    train, held_out = (
+        json.loads((data / f"{name}.tfrecord.report.json").read_text()) for name in ("train", "held_out")
+    )
+    share = held_out["random_next_share"]
+    expected = share if train["random_next_share"] > 0.5 else 1 - share
+    assert trained[1]["majority_next_sentence_accuracy"] == pytest.approx(expected, abs=1e-4)
+
+
 def test_the_preset_holds_the_encoder_and_its_tokenizer(trained, data):
     preset = str(trained[0] / "preset")
     backbone = BertBackbone.from_preset(preset)
@@ -72,7 +81,7 @@ def test_a_finished_run_is_not_trained_again(trained, data):
 def test_evaluation_alone_restores_the_checkpoint(trained, data):
     output_dir, metrics = trained
     alone = pretrain(**settings(data, output_dir, do_train=False))
-    for name in ("masked_lm_accuracy", "masked_lm_loss", "next_sentence_accuracy", "unigram_accuracy"):
+    for name in ("masked_lm_accuracy", "masked_lm_loss", "next_sentence_accuracy", "majority_next_sentence_accuracy"):
         assert alone[name] == pytest.approx(metrics[name], rel=1e-6)
     assert alone["train_seconds"] == metrics["train_seconds"] and alone["train_steps"] == NUM_STEPS
     part = pretrain(**settings(data, output_dir, do_train=False, max_eval_steps=1))

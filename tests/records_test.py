@@ -85,6 +85,7 @@ def test_scan_counts_records_tokens_and_answers(tmp_path):
     expected = np.zeros(V, int)
     expected[[8, 5]] = 2800  # the padding answer 0 has weight 0
     assert np.array_equal(statistics.answer_counts, expected)
+    assert statistics.next_sentence_counts.tolist() == [0, 2800]
 
 
 def test_the_checksum_is_of_the_numbers_not_of_names(tmp_path):

@@ -5,18 +5,18 @@ import math
 import numpy as np
 
 
-def unigram_accuracy(train_answer_counts: np.ndarray, eval_answer_counts: np.ndarray) -> float:
-    """Masked-LM accuracy of always answering the WordPiece that is the most frequent answer in training.
+def most_frequent_accuracy(train_counts: np.ndarray, eval_counts: np.ndarray) -> float:
+    """Accuracy of always giving the answer that is the most frequent in training: what a model has to beat.
 
     Args:
-        train_answer_counts, eval_answer_counts: int, shape (V,), how often each WordPiece is the answer at a masked
-            position (`tasks.records.RecordStatistics.answer_counts`).
+        train_counts, eval_counts: int, shape (answers,), how often each is the right one: WordPieces at masked
+            positions, or the two labels of next-sentence prediction (`tasks.records.RecordStatistics`).
 
     Returns:
-        Share of the held-out masked positions with that answer; 0.0 if there are none.
+        Share of the held-out questions with that answer; 0.0 if there are none.
     """
-    total = int(eval_answer_counts.sum())
-    return float(eval_answer_counts[np.argmax(train_answer_counts)]) / total if total else 0.0
+    total = int(eval_counts.sum())
+    return float(eval_counts[np.argmax(train_counts)]) / total if total else 0.0
 
 
 def perplexity(masked_lm_loss: float) -> float:

@@ -55,7 +55,8 @@ def pretrain(**settings) -> dict:
     Returns:
         What `metrics.json` holds, that of earlier calls included if this one trains nothing: with `do_eval` the
         held-out `masked_lm_accuracy`, `masked_lm_loss`, `next_sentence_accuracy`, `next_sentence_loss`, `loss`,
-        `perplexity` and `unigram_accuracy`; with `do_train` `train_records`, `train_steps` and, if any step was left
+        `perplexity`, `unigram_accuracy` and `majority_next_sentence_accuracy` (of always giving the answer that is the
+        most frequent in training); with `do_train` `train_records`, `train_steps` and, if any step was left
         to do, `train_seconds` (evaluation not counted), `examples_per_second`, `real_tokens_per_second`,
         `share_of_peak`, `peak_tflops` (of all devices) and `peak_source`.
 

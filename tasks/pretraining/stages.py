@@ -21,7 +21,7 @@ from tasks.flags import write_flags
 from tasks.pretraining.data import make_eval_dataset, train_dataset_maker
 from tasks.pretraining.losses import PretrainingObjective
 from tasks.pretraining.masking import MaskingRules
-from tasks.pretraining.metrics import perplexity, unigram_accuracy
+from tasks.pretraining.metrics import most_frequent_accuracy, perplexity
 from tasks.pretraining.model import BertPretrainer, build_pretrainer
 from tasks.pretraining.packed_data import PackingPlan, plan_packing
 from tasks.records import RecordStatistics, scan_records
@@ -132,7 +132,10 @@ def run_stages(settings: Settings) -> dict:
     evaluation = None
     if settings.do_eval:
         eval_records = _scan(eval_files, tokenizer, settings)
-        metrics["unigram_accuracy"] = unigram_accuracy(train_records.answer_counts, eval_records.answer_counts)
+        metrics["unigram_accuracy"] = most_frequent_accuracy(train_records.answer_counts, eval_records.answer_counts)
+        if settings.use_next_sentence:
+            counts = (part.next_sentence_counts for part in (train_records, eval_records))
+            metrics["majority_next_sentence_accuracy"] = most_frequent_accuracy(*counts)
         evaluation = _Evaluation(trainer, eval_files, eval_records.num_records, settings)
     masking = _masking(tokenizer, settings) if settings.dynamic_masking else None
     writes = trainer.workers.is_chief
