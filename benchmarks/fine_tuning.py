@@ -78,7 +78,7 @@ TASKS = {
     "rte": Task(("rte/train.tsv", "rte/dev.tsv"), {"accuracy": "accuracy"}, 2, 16, 1e-4, 256),
     "stsb": Task(("stsb/train.csv", "stsb/dev.csv"), {"Pearson": "pearson", "Spearman": "spearman"}, 2, 16, 1e-4, 128),
     "squad": Task(("squad2/train.json", "squad2/dev.json"), _SQUAD_METRICS, 2, 8, 1e-4, 384),
-    "swag": Task(("swag/train.csv", "swag/val.csv"), {"accuracy": "accuracy"}, 2, 16, 1e-4, 128),
+    "swag": Task(("swag/train.csv", "swag/val.csv"), {"accuracy": "accuracy"}, 1, 16, 1e-4, 128),
     "wnut": Task(("wnut17/train.conll", "wnut17/dev.conll"), {"entity F1": "entity_f1"}, 2, 16, 2e-4, 128),
 }
 

@@ -11,5 +11,5 @@
 #   eight A100 (as in pretrain_base.sh, with 340M weights): 24 hours; ACCUMULATION=4 and more.
 # Expected: perplexity 3.23 on held-out text, MNLI 86.6, MRPC 87.8, SST-2 93.7 (paper, Table 6, 24/1024/16).
 # Laptop: the sizes of mini, a vocabulary of 4,000, 500 steps of 32 sequences; cost and scores in README.md.
-PRETRAIN_SIZE="${PRETRAIN_SIZE:-large}" LAPTOP_SIZE="${LAPTOP_SIZE:-4 256 4}"
+PRETRAIN_SIZE="${PRETRAIN_SIZE:-large}" LAPTOP_SIZE="${LAPTOP_SIZE:-4 128 2}"
 source "$(dirname "${BASH_SOURCE[0]}")/pretrain_base.sh"
