@@ -10,6 +10,6 @@
 #   TPU v3, against 81.4 hours on 16 of them at batch 512 (You et al. 2019, arXiv 1904.00962v1, Table 1). Estimate for
 #   eight A100 (as in pretrain_base.sh, with 340M weights): 24 hours; ACCUMULATION=4 and more.
 # Expected: perplexity 3.23 on held-out text, MNLI 86.6, MRPC 87.8, SST-2 93.7 (paper, Table 6, 24/1024/16).
-# Laptop: the sizes of mini, a vocabulary of 4,000, 500 steps of 32 sequences; cost and scores in README.md.
+# Laptop: 4 layers of 128, a vocabulary of 4,000, 2,200 steps of 64 short sequences; cost and scores in README.md.
 PRETRAIN_SIZE="${PRETRAIN_SIZE:-large}" LAPTOP_SIZE="${LAPTOP_SIZE:-4 128 2}"
 source "$(dirname "${BASH_SOURCE[0]}")/pretrain_base.sh"
