@@ -7,13 +7,8 @@ import importlib
 
 __version__ = "0.1.0.dev0"
 
-_HOME_OF = {
-    "BertBackbone": "keras_bert.backbone",
+_LIGHT = {
     "BertConfig": "keras_bert.config",
-    "BertMaskedLM": "keras_bert.backbone",
-    "BertPreprocessor": "keras_bert.preprocessor",
-    "BertTextClassifier": "keras_bert.backbone",
-    "BertTokenizer": "keras_bert.tokenizer",
     "InputError": "keras_bert.errors",
     "list_presets": "keras_bert.presets",
 }
@@ -21,8 +16,17 @@ __all__ = [
     "BertBackbone",
     "BertConfig",
     "BertMaskedLM",
+    "BertMaskedLMPreprocessor",
+    "BertMultipleChoice",
+    "BertMultipleChoicePreprocessor",
     "BertPreprocessor",
+    "BertPretrainer",
+    "BertPretrainerPreprocessor",
+    "BertSpanLabeler",
+    "BertSpanLabelerPreprocessor",
     "BertTextClassifier",
+    "BertTokenClassifier",
+    "BertTokenClassifierPreprocessor",
     "BertTokenizer",
     "InputError",
     "list_presets",
@@ -30,9 +34,10 @@ __all__ = [
 
 
 def __getattr__(name: str):
-    if name not in _HOME_OF:
+    if name not in __all__:
         raise AttributeError(f"module 'keras_bert' has no attribute {name!r}. It has: {', '.join(__all__)}")
-    value = getattr(importlib.import_module(_HOME_OF[name]), name)
+    # All Keras classes come from one package, so that whoever has one of them can load saved models of every class.
+    value = getattr(importlib.import_module(_LIGHT.get(name, "keras_bert.models")), name)
     globals()[name] = value
     return value
 

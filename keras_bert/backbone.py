@@ -24,12 +24,13 @@ class BertBackbone(keras_nlp.models.Backbone):
     Outputs, a dict: `sequence_output`, float of shape (B, S, H), and `pooled_output`, float of shape (B, H): of [CLS],
     or, where `attention` is from left to right, of the last real token.
 
-    A citizen of KerasHub: `save_to_preset` writes a directory that `keras_nlp.models.Backbone.from_preset` reads once
-    this module is imported, and of which `keras_nlp.models.TextClassifier.from_preset` and `MaskedLM.from_preset` make
-    the tasks below. KerasHub finds a task by the exact class of its backbone: one to be saved as a preset must be of
-    those below; otherwise KerasHub's own `BertTextClassifier(backbone, ...)` works as well. `enable_lora` adapts the
-    fused query, key and value; saving merges its factors. After `quantize("int8")` save a `.keras` file: KerasHub
-    0.32's preset reader drops the quantized types, of its own models too.
+    KerasHub's functions take it as one of their own. `save_to_preset` writes a directory that
+    `keras_nlp.models.Backbone.from_preset` reads once this module is imported. Once `keras_bert.models` is imported,
+    `keras_nlp.models.TextClassifier.from_preset` and `MaskedLM.from_preset` make that package's models from it.
+    KerasHub's own `BertTextClassifier(backbone, ...)` works too, but not its presets: KerasHub looks tasks up by the
+    exact class of their backbone. `enable_lora` adapts the fused query, key and value; saving merges its factors. After
+    `quantize("int8")` save a `.keras` file: KerasHub 0.32's preset reader drops the quantized types, of its own models
+    too.
 
     Args:
         vocabulary_size, num_layers, num_heads, hidden_dim, intermediate_dim, activation, dropout,
@@ -74,35 +75,26 @@ class BertBackbone(keras_nlp.models.Backbone):
         trainable: bool = True,
     ):
         config = BertConfig(
-            vocabulary_size, num_layers, num_heads, hidden_dim, intermediate_dim, activation, dropout,
-            attention_dropout, max_sequence_length, num_segments, layer_norm_epsilon, initializer_range,
+            vocabulary_size,
+            num_layers,
+            num_heads,
+            hidden_dim,
+            intermediate_dim,
+            activation,
+            dropout,
+            attention_dropout,
+            max_sequence_length,
+            num_segments,
+            layer_norm_epsilon,
+            initializer_range,
             attention,
-        )  # fmt: skip
+        )
         _say_if_onednn_is_off()
 
         # === Layers ===
-        common = {
-            "dropout": dropout,
-            "layer_norm_epsilon": layer_norm_epsilon,
-            "initializer_range": initializer_range,
-            "dtype": dtype,
-        }
         token_layout = TokenLayout(layout, attention, dtype=dtype, name="token_layout")
-        embeddings = BertEmbeddings(
-            vocabulary_size, hidden_dim, max_sequence_length, num_segments, name="embeddings", **common
-        )
-        encoder_layers = [
-            BertEncoderLayer(
-                hidden_dim,
-                num_heads,
-                intermediate_dim,
-                activation=activation,
-                attention_dropout=attention_dropout,
-                name=f"transformer_layer_{index}",
-                **common,
-            )
-            for index in range(num_layers)
-        ]
+        embeddings = _embeddings(config, dtype)
+        encoder_layers = [_encoder_layer(config, index, dtype) for index in range(num_layers)]
         pooled_dense = pooler(hidden_dim, initializer_range, dtype=dtype)
 
         # === Functional model ===
@@ -170,21 +162,32 @@ class BertBackbone(keras_nlp.models.Backbone):
         )
 
 
-@keras.saving.register_keras_serializable(package="keras_bert")
-class BertTextClassifier(keras_nlp.models.BertTextClassifier):
-    """KerasHub's classifier for our backbone: `keras_nlp.models.TextClassifier.from_preset` makes it of our preset."""
+def _embeddings(config: BertConfig, dtype) -> BertEmbeddings:
+    return BertEmbeddings(
+        config.vocabulary_size,
+        config.hidden_dim,
+        config.max_sequence_length,
+        config.num_segments,
+        name="embeddings",
+        **_common(config, dtype),
+    )
 
-    backbone_cls = BertBackbone
+
+def _encoder_layer(config: BertConfig, index: int, dtype) -> BertEncoderLayer:
+    return BertEncoderLayer(
+        config.hidden_dim,
+        config.num_heads,
+        config.intermediate_dim,
+        activation=config.activation,
+        attention_dropout=config.attention_dropout,
+        name=f"transformer_layer_{index}",
+        **_common(config, dtype),
+    )
 
 
-@keras.saving.register_keras_serializable(package="keras_bert")
-class BertMaskedLM(keras_nlp.models.BertMaskedLM):
-    """KerasHub's masked LM for our backbone: `keras_nlp.models.MaskedLM.from_preset` makes it of our preset.
-
-    Its head takes exact gelu and a LayerNorm epsilon of 1e-5; pre-trained heads belong into `BertPretrainer`.
-    """
-
-    backbone_cls = BertBackbone
+def _common(config: BertConfig, dtype) -> dict:
+    names = ("dropout", "layer_norm_epsilon", "initializer_range")
+    return {"dtype": dtype, **{name: getattr(config, name) for name in names}}
 
 
 @keras.saving.register_keras_serializable(package="keras_bert")

@@ -41,8 +41,11 @@ _ACTIVATION_AT_HUGGING_FACE = {
 _HUGGING_FACE_MARKS = ("model_type", "architectures", "transformers_version", "_name_or_path")
 # Values with which Hugging Face's code computes something else than BERT's encoder.
 _AT_BERT = {
-    "model_type": "bert", "position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False,
-}  # fmt: skip
+    "model_type": "bert",
+    "position_embedding_type": "absolute",
+    "is_decoder": False,
+    "add_cross_attention": False,
+}
 
 
 def is_foreign(values) -> bool:
@@ -94,8 +97,15 @@ class BertConfig:
     attention: str = "bidirectional"
 
     def __post_init__(self):
-        for name in ("vocabulary_size", "num_layers", "num_heads", "hidden_dim", "intermediate_dim",
-                     "max_sequence_length", "num_segments"):  # fmt: skip
+        for name in (
+            "vocabulary_size",
+            "num_layers",
+            "num_heads",
+            "hidden_dim",
+            "intermediate_dim",
+            "max_sequence_length",
+            "num_segments",
+        ):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise InputError(f"`{name}` must be a positive integer. Received: {name}={value!r}")

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
+from typing import BinaryIO
 
 from keras_bert.errors import InputError
 
@@ -72,15 +73,20 @@ def read_lines(path: str) -> Iterator[tuple[int, str]]:
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}). Check the path.") from error
     with file:
-        for number, raw in enumerate(file, start=1):
-            if number == 1:
-                raw = raw.removeprefix(b"\xef\xbb\xbf")
-            try:
-                text = raw.decode("utf-8")
-            except UnicodeDecodeError as error:
-                place = f"byte {error.start} of the line"
-                raise not_utf8(f"{path}:{number}", place, raw[error.start]) from error
-            yield number, text.removesuffix("\n").removesuffix("\r")
+        yield from decode_lines(path, file)
+
+
+def decode_lines(path: str, file: BinaryIO) -> Iterator[tuple[int, str]]:
+    """Yields what `read_lines` does of a file that is open already; `path` is for error messages."""
+    for number, raw in enumerate(file, start=1):
+        if number == 1:
+            raw = raw.removeprefix(b"\xef\xbb\xbf")
+        try:
+            text = raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            place = f"byte {error.start} of the line"
+            raise not_utf8(f"{path}:{number}", place, raw[error.start]) from error
+        yield number, text.removesuffix("\n").removesuffix("\r")
 
 
 def not_utf8(where: str, place: str, byte: int) -> InputError:
@@ -143,14 +149,15 @@ def _remove_leftovers(path: str) -> None:
     for found in sorted(os.listdir(parent)):
         match = re.fullmatch(rf"{re.escape(f'.{name}.partial-')}(\d+)(-old)?", found)
         # In a container the next process often has the same number as the one that was killed.
-        if match and (int(match[1]) == os.getpid() or not _is_alive(int(match[1]))):
+        if match and (int(match[1]) == os.getpid() or not is_alive(int(match[1]))):
             if match[2]:
                 _settle(os.path.join(parent, found), path)
             else:
                 remove_path(os.path.join(parent, found))
 
 
-def _is_alive(process: int) -> bool:
+def is_alive(process: int) -> bool:
+    """Returns whether a process of this machine runs."""
     try:
         os.kill(process, 0)  # Sends nothing.
     except (ProcessLookupError, OverflowError):

@@ -123,6 +123,7 @@ def pooler(hidden_dim: int, initializer_range: float, dtype=None) -> keras.layer
     )
 
 
-def output_head(units: int, initializer_range: float, name: str) -> keras.layers.Dense:
-    """A float32 linear head on the pooled output: next sentence (2 units) or classification."""
-    return keras.layers.Dense(units, kernel_initializer=truncated_normal(initializer_range), dtype="float32", name=name)
+def output_head(units: int, initializer_range: float, name: str, activation=None) -> keras.layers.Dense:
+    """Returns a head that is one linear layer, in float32 under every dtype policy."""
+    initializer = truncated_normal(initializer_range)
+    return keras.layers.Dense(units, activation, kernel_initializer=initializer, dtype="float32", name=name)

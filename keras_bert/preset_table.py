@@ -74,12 +74,26 @@ _PAPER = (
     (None, "cased_L-24_H-1024_A-16", CASED, False, "2018_10_18", "bert-large-cased", "bert_large_en"),
     (None, "wwm_uncased_L-24_H-1024_A-16", UNCASED, True, "2019_05_30", "bert-large-uncased-whole-word-masking", None),
     (None, "wwm_cased_L-24_H-1024_A-16", CASED, False, "2019_05_30", "bert-large-cased-whole-word-masking", None),
-    (None, "multilingual_L-12_H-768_A-12", MULTILINGUAL_UNCASED, True, "2018_11_03", "bert-base-multilingual-uncased",
-     None),
-    (None, "multi_cased_L-12_H-768_A-12", MULTILINGUAL_CASED, False, "2018_11_23", "bert-base-multilingual-cased",
-     "bert_base_multi"),
+    (
+        None,
+        "multilingual_L-12_H-768_A-12",
+        MULTILINGUAL_UNCASED,
+        True,
+        "2018_11_03",
+        "bert-base-multilingual-uncased",
+        None,
+    ),
+    (
+        None,
+        "multi_cased_L-12_H-768_A-12",
+        MULTILINGUAL_CASED,
+        False,
+        "2018_11_23",
+        "bert-base-multilingual-cased",
+        "bert_base_multi",
+    ),
     (None, "chinese_L-12_H-768_A-12", CHINESE, True, "2018_11_03", "bert-base-chinese", "bert_base_zh"),
-)  # fmt: skip
+)
 _NAMED_MINIATURES = {  # (layers, hidden): short name, KerasHub's name
     (2, 128): ("tiny", "bert_tiny_en_uncased"),
     (4, 256): ("mini", None),
@@ -161,15 +175,18 @@ _ENCODERS = {
         ("bge_llm_embedder", "llm-embedder", _BASE),
     ),
     ("multilingual-e5", "intfloat"): (
-        ("multilingual_e5_small", "multilingual-e5-small",
-         _sizes(SENTENCE_PIECES_OF_E5, 12, 384, 12, activation="gelu")),
+        (
+            "multilingual_e5_small",
+            "multilingual-e5-small",
+            _sizes(SENTENCE_PIECES_OF_E5, 12, 384, 12, activation="gelu"),
+        ),
     ),
     ("mxbai-embed", "mixedbread-ai"): (
         ("mxbai_embed_large_v1_en", "mxbai-embed-large-v1", _LARGE),
         ("mxbai_embed_2d_large_v1_en", "mxbai-embed-2d-large-v1", _LARGE),
         ("mxbai_embed_xsmall_v1_en", "mxbai-embed-xsmall-v1", _MINILM[6].replace(max_sequence_length=4096)),
     ),
-}  # fmt: skip
+}
 
 
 def _encoder(family: str, owner: str, keras_hub: str, repository: str, config: BertConfig) -> Preset:

@@ -11,12 +11,12 @@ from absl import logging
 from keras_bert import formats, presets
 from keras_bert.casing import case_of_name, case_of_vocabulary
 from keras_bert.config import BertConfig
-from keras_bert.convert import HEADS
 from keras_bert.errors import InputError
 from keras_bert.files import read_lines
 from keras_bert.formats.checkpoint import Checkpoint, StoredTensor, assign
+from keras_bert.formats.weight_names import HEADS
 from keras_bert.preset_table import Preset
-from keras_bert.vocabulary import read_vocabulary
+from keras_bert.tokenization.vocabulary import read_vocabulary
 
 _SHAPES = ("vocabulary_size", "num_heads", "hidden_dim", "intermediate_dim", "max_sequence_length", "num_segments")
 _SETTINGS = (*BertConfig.__dataclass_fields__, "layout", "name", "trainable", "dtype")  # of BertBackbone
@@ -90,6 +90,16 @@ def read_settings(preset: str | os.PathLike) -> dict:
         return module.read_settings(place) if hasattr(module, "read_settings") else {}
 
 
+def has_tokenizer(preset: str | os.PathLike) -> bool:
+    """Whether a preset's files hold a tokenizer.
+
+    Raises:
+        InputError: no place has the preset.
+    """
+    with formats.located(presets.resolve_preset(presets.name_of(preset), "tokenizer")) as place:
+        return formats.has_tokenizer(place)
+
+
 def as_saved(settings: Mapping[str, object], *, dtype=None, **overrides) -> dict:
     """Arguments of `BertBackbone` beside a preset's sizes: as it was saved, but for what the caller says.
 
@@ -107,13 +117,16 @@ def as_saved(settings: Mapping[str, object], *, dtype=None, **overrides) -> dict
     return {**saved, **overrides, "dtype": dtype}
 
 
-def load_weights_of(model, checkpoint: Checkpoint, uses_pooler: bool = True) -> list[str]:
+def load_weights_of(
+    model, checkpoint: Checkpoint, uses_pooler: bool = True, heads: tuple[str, ...] = tuple(HEADS)
+) -> list[str]:
     """Gives a model the checkpoint's weights: the encoder's, and those of the heads that both have.
 
     Args:
-        model: `BertBackbone`, or a model that holds one and heads named as in `keras_bert.convert.HEADS`.
+        model: `BertBackbone`, or a model that holds one and heads named as in `keras_bert.formats.weight_names.HEADS`.
         checkpoint: an open one.
         uses_pooler: whether anything follows the pooler; taggers, for one, have none to be missed.
+        heads: those that a warning names if the checkpoint lacks them.
 
     Returns:
         Paths of the variables that stay as they were initialised: heads, or a pooler, that the checkpoint lacks. A
@@ -130,7 +143,8 @@ def load_weights_of(model, checkpoint: Checkpoint, uses_pooler: bool = True) -> 
         raise InputError(
             f"{checkpoint.source}: lacks {', '.join(lacking[:4])}, expected by {by}. Expected the weights of a BERT."
         )
-    missed = [path for path in left if uses_pooler or path.partition("/")[0] != "pooled_dense"]
+    expected = (*heads, "pooled_dense") if uses_pooler else heads
+    missed = [path for path in left if path.partition("/")[0] in expected]
     if missed:
         logging.warning("%s: has no %s; it starts from random weights.", checkpoint.source, ", ".join(missed))
     return left

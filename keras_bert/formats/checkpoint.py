@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_bert.config import BertConfig
-from keras_bert.convert import HEADS, WeightSource, to_ours
 from keras_bert.errors import InputError
+from keras_bert.formats.weight_names import HEADS, WeightSource, to_ours
 
 
 class StoredTensor(NamedTuple):
@@ -33,13 +33,14 @@ class Checkpoint:
         source: str, the file or directory that the user named.
         config: BertConfig.
         tensors: StoredTensor by the Keras path of our variable: those of `BertBackbone`, and of the heads, which
-            begin with a name of `keras_bert.convert.HEADS` (`masked_lm/output_bias`, `classification/kernel`, ...).
+            begin with a name of `keras_bert.formats.weight_names.HEADS` (`masked_lm/output_bias`,
+            `classification/kernel`, ...).
         labels: list of str, the classes of a fine-tuned head, or None.
         head_settings: arguments of heads that compute otherwise than the encoder does, by head: KerasHub's is
             `{"masked_lm": {"activation": "gelu", "layer_norm_epsilon": 1e-5}}`. A head that is not in it follows the
             encoder.
-        settings: how a preset of ours was saved, beside its sizes: `layout`, `dtype`, `trainable` of `BertBackbone`
-            and `use_next_sentence` of `BertPretrainer`, as far as it says them.
+        settings: how a preset of ours was saved, beside its sizes, as far as it says so: `layout`, `dtype` and
+            `trainable` of `BertBackbone`, and `task`, the arguments of a task model with its `class_name`.
     """
 
     format: str
@@ -52,7 +53,7 @@ class Checkpoint:
 
     @property
     def heads(self) -> tuple[str, ...]:
-        """Names of the heads that it holds, in the order of `keras_bert.convert.HEADS`."""
+        """Names of the heads that it holds, in the order of `keras_bert.formats.weight_names.HEADS`."""
         present = {path.partition("/")[0] for path in self.tensors}
         return tuple(head for head in HEADS if head in present)
 
@@ -84,7 +85,7 @@ def collect(
     """Pairs our variables with the tensors of a foreign file.
 
     Args:
-        sources: rows of `keras_bert.convert`'s table.
+        sources: rows of `keras_bert.formats.weight_names`'s table.
         available: the file's own name of each tensor, by its name in the table.
         read: gives the tensor of one of the file's own names.
         file: for messages.

@@ -15,10 +15,10 @@ from collections.abc import Iterator
 import numpy as np
 from absl import logging
 
-from keras_bert import convert
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.files import read_json, read_object, write_json
+from keras_bert.formats import weight_names as convert
 from keras_bert.formats.checkpoint import Checkpoint, check_heads_follow_encoder, collect
 from keras_bert.formats.hugging_face_files import CONFIG_FILE as HUGGING_FACE_CONFIG_FILE
 from keras_bert.formats.hugging_face_files import find_weights
@@ -142,8 +142,10 @@ def _check_writable(checkpoint: Checkpoint) -> None:
     if checkpoint.config.layer_norm_epsilon != _EPSILON:
         logging.warning(
             "%s: layer_norm_epsilon %g is written, but google-research/bert's own code computes with %g.",
-            checkpoint.source, checkpoint.config.layer_norm_epsilon, _EPSILON,
-        )  # fmt: skip
+            checkpoint.source,
+            checkpoint.config.layer_norm_epsilon,
+            _EPSILON,
+        )
 
 
 def _write_config(path: str, config: BertConfig, tokenizer: dict | None) -> None:

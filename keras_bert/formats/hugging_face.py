@@ -11,15 +11,15 @@ from collections.abc import Iterator
 import numpy as np
 from absl import logging
 
-from keras_bert import convert
 from keras_bert.config import BertConfig, is_foreign
-from keras_bert.convert import WeightSource
 from keras_bert.errors import InputError
 from keras_bert.files import read_json, read_object
+from keras_bert.formats import weight_names as convert
 from keras_bert.formats.checkpoint import Checkpoint, StoredTensor, collect
 from keras_bert.formats.hugging_face_files import CONFIG_FILE, WeightFile, find_weights, open_weights
 from keras_bert.formats.hugging_face_out import write as write
 from keras_bert.formats.hugging_face_tokenizer import read_tokenizer as read_tokenizer
+from keras_bert.formats.weight_names import WeightSource
 
 _TABLE = "embeddings.word_embeddings.weight"
 _OUTPUT_BIAS = "cls.predictions.bias"
@@ -144,8 +144,11 @@ def _warn_of_others(parts: list[list[WeightSource]], weights: WeightFile, availa
     if others:
         logging.warning(
             "%s: %d tensors belong to no part of BERT known here, and are not read: %s%s.",
-            weights.path, len(others), ", ".join(others[:4]), ", ..." if len(others) > 4 else "",
-        )  # fmt: skip
+            weights.path,
+            len(others),
+            ", ".join(others[:4]),
+            ", ..." if len(others) > 4 else "",
+        )
 
 
 def _labels(path: str, settings: dict) -> list[str] | None:

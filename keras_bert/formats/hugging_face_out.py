@@ -7,10 +7,10 @@ import numpy as np
 from absl import logging
 from safetensors.numpy import save_file
 
-from keras_bert import convert
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.files import write_json
+from keras_bert.formats import weight_names as convert
 from keras_bert.formats.checkpoint import Checkpoint, check_heads_follow_encoder
 from keras_bert.formats.hugging_face_files import CONFIG_FILE, SAFETENSORS_FILE
 from keras_bert.formats.hugging_face_tokenizer import SETTINGS_FILE, VOCABULARY_FILE

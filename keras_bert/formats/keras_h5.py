@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import h5py
 import numpy as np
 
-from keras_bert.convert import WeightSource, to_ours
 from keras_bert.errors import InputError
 from keras_bert.files import read_object
 from keras_bert.formats.checkpoint import StoredTensor
+from keras_bert.formats.weight_names import WeightSource, to_ours
 
 # What a damaged file makes h5py raise, by the part of it that is damaged.
 _DAMAGE = (OSError, RuntimeError, KeyError, ValueError, AttributeError, TypeError)
@@ -183,7 +183,7 @@ def stored_tensors(weights: WeightsFile, sources: Iterable[WeightSource], parent
 
     Args:
         weights: an open file.
-        sources: rows of a table in `keras_bert.convert`'s manner, in Keras's own paths.
+        sources: rows of a table in `keras_bert.formats.weight_names`'s manner, in Keras's own paths.
         parent: str, what stands before the paths, with its slash.
     """
     tensors = {}

@@ -9,20 +9,26 @@ from collections.abc import Iterator
 
 from absl import logging
 
-from keras_bert import convert
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.files import read_json, read_object
 from keras_bert.formats import keras_preset, keras_task
+from keras_bert.formats import weight_names as convert
 from keras_bert.formats.checkpoint import Checkpoint
 from keras_bert.formats.keras_h5 import WeightsFile, check_whole, open_weights, registered, stored_tensors
 
 CONFIG_FILE = "config.json"
 BACKBONES = ("keras_hub>BertBackbone", "keras_nlp>BertBackbone")  # The second: presets written before 2024-09.
 _SIZES = (
-    "vocabulary_size", "num_layers", "num_heads", "hidden_dim", "intermediate_dim", "dropout", "max_sequence_length",
+    "vocabulary_size",
+    "num_layers",
+    "num_heads",
+    "hidden_dim",
+    "intermediate_dim",
+    "dropout",
+    "max_sequence_length",
     "num_segments",
-)  # fmt: skip
+)
 # What its class computes whatever its configuration says (keras_hub/src/models/bert/bert_backbone.py).
 _FIXED = {"activation": "gelu_tanh", "layer_norm_epsilon": 1e-12, "attention": "bidirectional"}
 

@@ -13,12 +13,11 @@ from collections.abc import Iterator
 
 from absl import logging
 
-from keras_bert import convert
 from keras_bert.config import BertConfig
-from keras_bert.convert import AS_HERE, WeightSource
 from keras_bert.errors import InputError
 from keras_bert.files import read_json, read_object, write_json
 from keras_bert.formats import keras_task
+from keras_bert.formats import weight_names as convert
 from keras_bert.formats.checkpoint import Checkpoint
 from keras_bert.formats.keras_h5 import (
     check_whole,
@@ -28,6 +27,7 @@ from keras_bert.formats.keras_h5 import (
     stored_tensors,
     write_weights,
 )
+from keras_bert.formats.weight_names import AS_HERE, WeightSource
 
 CONFIG_FILE = "config.json"
 METADATA_FILE = "metadata.json"
@@ -65,14 +65,18 @@ def read_settings(path: str) -> dict:
     """How the model was saved, beside its sizes; see `Checkpoint.settings`."""
     model = read_json(os.path.join(path, CONFIG_FILE))
     backbone = registered(model, (BACKBONE,))[0]["config"]
-    settings = {name: backbone[name] for name, kind in (("layout", str), ("trainable", bool))
-                if isinstance(backbone.get(name), kind)}  # fmt: skip
+    settings = {
+        name: backbone[name]
+        for name, kind in (("layout", str), ("trainable", bool))
+        if isinstance(backbone.get(name), kind)
+    }
     dtype = backbone.get("dtype")
     if isinstance(dtype, dict) and dtype.get("class_name") == "DTypePolicy":  # Not of one that was quantized.
         dtype = dtype.get("config", {}).get("name")
     if dtype in _DTYPES:
         settings["dtype"] = dtype
-    return settings | keras_task.pretrainer_settings(path, model)
+    task = keras_task.read_settings(path, model)
+    return settings | ({"task": task} if task else {})
 
 
 @contextlib.contextmanager
@@ -89,9 +93,9 @@ def open_checkpoint(path: str) -> Iterator[Checkpoint]:
         weights.check_depth(parents[0], config.num_layers)
         model = read_json(os.path.join(path, CONFIG_FILE))
         heads, settings = stack.enter_context(keras_task.open_heads(path, model, weights, parents[0]))
-        yield Checkpoint(
-            "keras_preset", path, config, {**tensors, **heads}, _labels(path), settings, read_settings(path)
-        )
+        saved = read_settings(path)
+        labels = _labels(path) or saved.get("task", {}).get("labels")
+        yield Checkpoint("keras_preset", path, config, {**tensors, **heads}, labels, settings, saved)
 
 
 def _sources(config: BertConfig) -> list[WeightSource]:
@@ -164,8 +168,8 @@ def write(path: str, checkpoint: Checkpoint, tokenizer: dict | None) -> None:
     write_json(os.path.join(path, METADATA_FILE), {**metadata, **labels})
     described = None if tokenizer is None else _write_tokenizer(path, tokenizer)
 
-    def preprocessor(name: str) -> dict | None:
-        return None if described is None else _preprocessor_object(name, described, checkpoint.config)
+    def preprocessor(task: str) -> dict | None:
+        return None if described is None else _preprocessor_object(task, described, checkpoint.config)
 
     keras_task.write_heads(path, checkpoint, backbone, preprocessor)
 
@@ -186,7 +190,7 @@ def _write_tokenizer(path: str, tokenizer: dict) -> dict:
     with open(vocabulary, "w", encoding="utf-8", newline="\n") as file:
         file.writelines(f"{piece}\n" for piece in tokenizer["vocabulary"])
     described = {
-        "module": "keras_bert.tokenizer",
+        "module": "keras_bert.tokenization.tokenizer",
         "class_name": "BertTokenizer",
         "config": {
             "name": "bert_tokenizer",
@@ -202,10 +206,11 @@ def _write_tokenizer(path: str, tokenizer: dict) -> dict:
     return described
 
 
-def _preprocessor_object(name: str, tokenizer: dict, config: BertConfig) -> dict:
+def _preprocessor_object(task: str, tokenizer: dict, config: BertConfig) -> dict:
+    name = "BertPreprocessor" if task == "BertTextClassifier" else f"{task}Preprocessor"
     return {
-        "module": "keras_hub.models",
+        "module": "keras_bert.models",
         "class_name": name,
         "config": {"tokenizer": tokenizer, "sequence_length": config.max_sequence_length},
-        "registered_name": f"keras_hub>{name}",
+        "registered_name": f"keras_bert>{name}",
     }

@@ -8,17 +8,23 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator
 
-from keras_bert import convert
-from keras_bert.convert import AS_HERE, HEADS, WeightSource
 from keras_bert.files import read_json, write_json
+from keras_bert.formats import weight_names as convert
 from keras_bert.formats.checkpoint import Checkpoint, StoredTensor
 from keras_bert.formats.keras_h5 import WeightsFile, open_weights, registered, stored_tensors, write_weights
+from keras_bert.formats.weight_names import AS_HERE, HEADS, WeightSource
 
 TASK_FILE = "task.json"
 STEM = "task"
-PRETRAINER = "keras_bert>BertPretrainer"
-CLASSIFIER = "keras_bert>BertTextClassifier"
-MASKED_LM = "keras_bert>BertMaskedLM"
+_TASK_OF_HEADS = {  # Class and module, of those that are known by their heads: a checkpoint has no `num_choices`.
+    ("masked_lm", "next_sentence"): ("BertPretrainer", "keras_bert.models.pretrainer"),
+    ("masked_lm",): ("BertMaskedLM", "keras_bert.models.masked_lm"),
+    ("classification",): ("BertTextClassifier", "keras_bert.models.text_classifier"),
+    ("token_classification",): ("BertTokenClassifier", "keras_bert.models.token_classifier"),
+    ("question_answering",): ("BertSpanLabeler", "keras_bert.models.span_labeler"),
+}
+_TASKS = (*(f"keras_bert>{name}" for name, _ in _TASK_OF_HEADS.values()), "keras_bert>BertMultipleChoice")
+_MASKED_LMS = _TASKS[:2]
 
 # keras_hub/src/layers/modeling/masked_lm_head.py and models/bert/bert_masked_lm.py.
 KERAS_HUB_MASKED_LM = {"activation": "gelu", "layer_norm_epsilon": 1e-5}
@@ -28,12 +34,7 @@ _KERAS_HUB_PARTS = {
     "masked_lm": "mlm_head",
     "classification": "logits",
 }
-_PLACES = {
-    "masked_lm": "masked_lm_head",
-    "mlm_head": "masked_lm_head",
-    "intermediate_dense": "_intermediate_dense",
-    "intermediate_layer_norm": "_intermediate_layer_norm",
-}
+_PLACES = {"masked_lm": "masked_lm_head"}
 _NAMES = {"masked_lm_head": "mlm_head", "dense": "logits"}  # Of files without names: KerasHub's tasks.
 
 
@@ -63,16 +64,23 @@ def open_heads(
         yield _heads(task_weights, "", _read_task(path))
 
 
-def pretrainer_settings(path: str, config: dict) -> dict:
-    """`use_next_sentence` of a `BertPretrainer` in a preset or an unpacked `.keras` file, if there is one that says it.
+def read_settings(path: str, config: dict) -> dict:
+    """Returns the constructor's arguments of the task in a preset or an unpacked `.keras` file, if there is one.
 
     Args:
         path, config: as in `open_heads`.
+
+    Returns:
+        Dict of `class_name`, the arguments that describe heads, and the preprocessor's `sequence_length`; or empty.
     """
-    found = [one["config"].get("use_next_sentence") for place in (config, _read_task(path))
-             for one in registered(place, (PRETRAINER,))]  # fmt: skip
-    said = [value for value in found if isinstance(value, bool)]
-    return {"use_next_sentence": said[-1]} if said else {}
+    found = [one for place in (config, _read_task(path)) for one in registered(place, _TASKS)]
+    if not found:
+        return {}
+    task = found[-1]["config"]
+    preprocessor = task.get("preprocessor")
+    length = preprocessor["config"].get("sequence_length") if isinstance(preprocessor, dict) else None
+    own = {name: value for name, value in task.items() if name not in ("backbone", "preprocessor", "name")}
+    return {**own, "class_name": found[-1]["registered_name"].partition(">")[2], "sequence_length": length}
 
 
 def _read_task(path: str) -> dict:
@@ -84,8 +92,8 @@ def _heads(weights: WeightsFile, parent: str, config: dict) -> tuple[dict[str, S
     ours = {head: [WeightSource(path, (path,), AS_HERE) for path in _paths(head)] for head in HEADS}
     tensors = stored_tensors(weights, [source for sources in ours.values() for source in sources], parent)
     settings = {}
-    for pretrainer in registered(config, (PRETRAINER,)):
-        own = {name: pretrainer["config"].get(f"masked_lm_{name}") for name in KERAS_HUB_MASKED_LM}
+    for task in registered(config, _MASKED_LMS):
+        own = {name: task["config"].get(f"masked_lm_{name}") for name in KERAS_HUB_MASKED_LM}
         settings = {"masked_lm": {name: value for name, value in own.items() if value is not None}}
     others = [
         WeightSource(path, (theirs,), AS_HERE)
@@ -119,30 +127,24 @@ def _at_keras_hub(path: str) -> str:
 def write_heads(path: str, checkpoint: Checkpoint, backbone: dict, preprocessor: Callable[[str], dict | None]) -> None:
     """Writes the heads of a checkpoint into our preset, if it has any.
 
-    `task.weights.h5` has every head, in layers of its name. `task.json` comes along where a class describes just these
-    heads: `BertPretrainer` (masked LM with next sentence), `BertTextClassifier`, or `BertMaskedLM` of KerasHub's kind.
+    `task.weights.h5` has every head, in layers of its name. `task.json` comes along where a class of
+    `keras_bert.models` has just these heads, and the checkpoint says all that its constructor must know.
 
     Args:
         path: the preset's directory.
         checkpoint: an open one.
         backbone: the serialized backbone.
-        preprocessor: gives the serialized preprocessor of a task of KerasHub, by the class's name, or None.
+        preprocessor: gives the serialized preprocessor by its class's name, or None.
     """
     heads = checkpoint.heads
     if not heads:
         return
-    own = checkpoint.head_settings.get("masked_lm", {})
-    task = _task(checkpoint, heads, own, preprocessor)
-    if task is not None:
-        task["config"]["backbone"] = backbone
+    if heads in _TASK_OF_HEADS:
+        name, module = _TASK_OF_HEADS[heads]
+        config = {"backbone": backbone, "preprocessor": preprocessor(name), **_arguments(checkpoint, heads[0])}
+        task = {"module": module, "class_name": name, "config": config, "registered_name": f"keras_bert>{name}"}
         write_json(os.path.join(path, TASK_FILE), task)
-    is_theirs = task is not None and task["registered_name"] == MASKED_LM
-    tensors = {}
-    for head in heads:
-        for name in _paths(head):
-            if name in checkpoint.tensors:
-                renamed = head == "classification" or (head == "masked_lm" and is_theirs)
-                tensors[_at_keras_hub(name) if renamed else name] = checkpoint.tensors[name]
+    tensors = {name: tensor for name, tensor in checkpoint.tensors.items() if name.partition("/")[0] in heads}
     dense = [name.partition("/")[0] for name in tensors if name.count("/") == 1 and name.endswith("/kernel")]
     places = {name: f"dense_{number}" if number else "dense" for number, name in enumerate(dense)}
     write_weights(
@@ -150,24 +152,15 @@ def write_heads(path: str, checkpoint: Checkpoint, backbone: dict, preprocessor:
     )
 
 
-def _task(checkpoint: Checkpoint, heads: tuple[str, ...], own: dict, preprocessor) -> dict | None:
-    if heads == ("masked_lm", "next_sentence"):
-        settings = {f"masked_lm_{name}": value for name, value in own.items()}
-        return _object("tasks.pretraining.model", PRETRAINER, {"preprocessor": None, **settings})
-    if heads == ("classification",):
-        config = {
-            "preprocessor": preprocessor("BertTextClassifierPreprocessor"),
-            "num_classes": int(checkpoint.tensors["classification/bias"].read().shape[0]),
-            "activation": "linear",
-            "dropout": 0.1,
-        }
-        return _object("keras_bert.backbone", CLASSIFIER, config)
-    if heads == ("masked_lm",) and own == KERAS_HUB_MASKED_LM:
-        config = {"preprocessor": preprocessor("BertMaskedLMPreprocessor")}
-        return _object("keras_bert.backbone", MASKED_LM, config)
-    return None
-
-
-def _object(module: str, registered_name: str, config: dict) -> dict:
-    name = registered_name.partition(">")[2]
-    return {"module": module, "class_name": name, "config": config, "registered_name": registered_name}
+def _arguments(checkpoint: Checkpoint, head: str) -> dict:
+    """Returns the constructor's arguments that describe a head."""
+    if head == "masked_lm":
+        own = checkpoint.head_settings.get(head, {})
+        return {f"masked_lm_{name}": own.get(name) for name in KERAS_HUB_MASKED_LM}
+    if head == "question_answering":
+        return {}
+    return {
+        "num_classes": int(checkpoint.tensors[f"{head}/bias"].read().shape[0]),
+        "labels": checkpoint.labels,
+        "dropout": None,
+    }

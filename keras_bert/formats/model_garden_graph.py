@@ -12,8 +12,8 @@ Three generations of `official.nlp` wrote the graph differently; a layer is know
 import re
 from typing import NamedTuple
 
-from keras_bert import convert
 from keras_bert.errors import InputError
+from keras_bert.formats import weight_names as convert
 from keras_bert.formats.object_graph import Node, follow, read_object_graph, walk
 from keras_bert.formats.tensorflow_files import TensorFlowCheckpoint
 
@@ -25,7 +25,7 @@ class Variables(NamedTuple):
     """What a graph holds of a BERT.
 
     Attributes:
-        keys: str, the checkpoint's key by the name in `keras_bert.convert`.
+        keys: str, the checkpoint's key by the name in `keras_bert.formats.weight_names`.
         shapes: tuple of int, by the same names.
         num_layers: int.
     """
@@ -107,7 +107,7 @@ def _with_output(block: Node) -> Node:
 
 
 def _find_heads(root: Node) -> dict[str, Node]:
-    """The layers of the heads by their names in `keras_bert.convert`, and a pooler of a head's own."""
+    """The layers of the heads by their names in `keras_bert.formats.weight_names`, and a pooler of a head's own."""
     found: dict[str, Node] = {}
     for _, node in walk(root):
         children = node.children

@@ -18,9 +18,9 @@ import tensorflow as tf
 import tensorflow_text as tf_text
 from tensorflow_text.core.pybinds import pywrap_fast_wordpiece_tokenizer_model_builder as wordpiece_builder
 
-from keras_bert import normalizer
-from keras_bert.exact_normalizer import MAX_WORD_LENGTH, NOWHERE, ExactNormalizer, bisect, row_ids, select
-from keras_bert.normalizer_model import MARKER, normalizer_model
+from keras_bert.tokenization import normalizer
+from keras_bert.tokenization.exact_normalizer import MAX_WORD_LENGTH, NOWHERE, ExactNormalizer, bisect, row_ids, select
+from keras_bert.tokenization.normalizer_model import MARKER, normalizer_model
 
 _UNKNOWN = "[UNK]"
 _NO_PIECE = f"[{NOWHERE}]"  # What the op makes of words that no pieces match.

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from keras_bert import normalizer
+from keras_bert.tokenization import normalizer
 
 MAX_WORD_LENGTH = 200  # In characters: google-research/bert, tokenization.py, `max_input_chars_per_word`.
 NOWHERE = "\x01"  # Becomes [UNK]: a control character, in no normalized text, and in no piece that the op gets.

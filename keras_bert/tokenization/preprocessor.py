@@ -6,18 +6,22 @@ Letters: B batch, S sequence, n ids of text that fit into S.
 import numbers
 import os
 
+import keras
+import keras_nlp
 import tensorflow as tf
 
 from keras_bert import formats, presets, weights
+from keras_bert.backbone import BertBackbone
 from keras_bert.errors import InputError
-from keras_bert.tokenizer import BertTokenizer
+from keras_bert.tokenization.tokenizer import BertTokenizer
 
 _MIN_SEQUENCE_LENGTH = 3  # [CLS] [SEP] [SEP], a pair of which nothing is left.
 _DEFAULT_LENGTH = 512  # Rows of the position table of every published BERT.
 _MIN_PADDED_LENGTH = 2  # [CLS] [SEP]; also what an empty batch is padded to, as a width of 0 breaks slicing in models.
 
 
-class BertPreprocessor:
+@keras.saving.register_keras_serializable(package="keras_bert")
+class BertPreprocessor(keras_nlp.models.Preprocessor):
     """Tokenizes, truncates, adds [CLS] and [SEP], and pads; works eagerly, in tf.data and in an exported graph.
 
     One text becomes `[CLS] a [SEP]`, a pair `[CLS] a [SEP] b [SEP]`. What does not fit is cut off at the end; of a pair
@@ -34,7 +38,17 @@ class BertPreprocessor:
     [[2, 5, 3, 6, 3, 0]]
     """
 
-    def __init__(self, tokenizer: BertTokenizer, sequence_length: int = _DEFAULT_LENGTH, pad_to_longest: bool = False):
+    backbone_cls = BertBackbone
+    tokenizer_cls = BertTokenizer
+
+    def __init__(
+        self,
+        tokenizer: BertTokenizer,
+        sequence_length: int = _DEFAULT_LENGTH,
+        pad_to_longest: bool = False,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
         _check_length(sequence_length)
         self.tokenizer = tokenizer
         self.sequence_length = sequence_length
@@ -42,14 +56,14 @@ class BertPreprocessor:
 
     @classmethod
     def from_preset(
-        cls, preset: str | os.PathLike, sequence_length: int | None = None, pad_to_longest: bool = False
+        cls, preset: str | os.PathLike, sequence_length: int | None = None, pad_to_longest: bool = False, **kwargs
     ) -> "BertPreprocessor":
         """Builds the preprocessor on a preset's tokenizer (`BertTokenizer.from_preset`).
 
         Args:
             preset: as in `BertTokenizer.from_preset`.
             sequence_length: int; None: as many tokens as the preset's encoder has positions for.
-            pad_to_longest: as in the constructor.
+            pad_to_longest, **kwargs: as in the constructor.
 
         Raises:
             InputError: no such preset; its encoder has fewer positions than `sequence_length`, or fewer rows in its
@@ -71,9 +85,39 @@ class BertPreprocessor:
                 f"{preset}: its vocabulary has {tokenizer.vocabulary_size()} pieces, its token table "
                 f"{config.vocabulary_size} rows. Expected a row for each piece: they are not of one model."
             )
-        return cls(tokenizer, positions if sequence_length is None else sequence_length, pad_to_longest)
+        return cls(tokenizer, positions if sequence_length is None else sequence_length, pad_to_longest, **kwargs)
 
-    def __call__(self, texts) -> dict[str, tf.Tensor]:
+    @classmethod
+    def _add_missing_kwargs(cls, loader, kwargs):
+        # KerasHub calls this for a preset that was saved without this preprocessor.
+        length = loader.config.get("config", {}).get("max_sequence_length", _DEFAULT_LENGTH)
+        return super()._add_missing_kwargs(loader, {"sequence_length": length, **kwargs})
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "sequence_length": self.sequence_length,
+            "pad_to_longest": self.pad_to_longest,
+        }
+
+    def __call__(self, x, y=None, sample_weight=None):
+        """Turns texts into features, beside which labels and weights pass through.
+
+        Args:
+            x: as `texts` of `encode`.
+            y: labels, or None.
+            sample_weight: weights of the examples, or None.
+
+        Returns:
+            The features; with `y`, a tuple of features, labels and, if given, weights, as `keras.Model.fit` takes it.
+        """
+        # Keras's own `__call__` would convert the texts, and take a pair for features with labels.
+        return self.call(x, y, sample_weight)
+
+    def call(self, x, y=None, sample_weight=None):
+        return keras.utils.pack_x_y_sample_weight(self.encode(x), y, sample_weight)
+
+    def encode(self, texts) -> dict[str, tf.Tensor]:
         """Turns texts into the encoder's inputs.
 
         Args:

@@ -10,7 +10,7 @@ import itertools
 import numpy as np
 import tensorflow as tf
 
-from keras_bert.python_tokenizer import PythonBertTokenizer
+from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
 
 
 class HostTokenizer:

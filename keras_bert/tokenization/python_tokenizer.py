@@ -11,8 +11,8 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable
 
-from keras_bert import normalizer
-from keras_bert.vocabulary import TOKEN_OF, read_vocabulary
+from keras_bert.tokenization import normalizer
+from keras_bert.tokenization.vocabulary import TOKEN_OF, read_vocabulary
 
 _MAX_WORD_LENGTH = 200  # In characters: google-research/bert, tokenization.py, `max_input_chars_per_word`.
 _REMEMBERED = 1 << 16  # Strings, in about 20 MB. 5 MB of English have 44,056 different chunks, 909,019 in all.
@@ -53,7 +53,7 @@ class PythonBertTokenizer:
         lowercase: bool, lower the case and strip accents, as an uncased vocabulary needs it.
 
     Raises:
-        InputError: as `keras_bert.vocabulary.read_vocabulary`.
+        InputError: as `keras_bert.tokenization.vocabulary.read_vocabulary`.
 
     >>> tokenizer = PythonBertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "hell", "##o", ","])
     >>> tokenizer.tokenize("Hello, h\u00e9llo")

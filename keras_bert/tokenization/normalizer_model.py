@@ -8,7 +8,7 @@ the map holds all of them.
 
 import functools
 
-from keras_bert import double_array, normalizer
+from keras_bert.tokenization import double_array, normalizer
 
 MARKER = "\x7f"  # A control character: in no normalized text.
 

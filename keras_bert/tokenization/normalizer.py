@@ -38,7 +38,8 @@ ASCII_PUNCTUATION_RANGES = ((33, 47), (58, 64), (91, 96), (123, 126))
 _CODE_POINTS = (*range(0xD800), *range(0xE000, 0x40000), *range(0xE0000, 0xF0000))
 
 # Punctuation of Unicode 15 and 16. tensorflow-text's ICU splits at it; the rules above do so only under a Python
-# that knows it. Found by running FastWordpieceTokenizer on all code points (tests/normalizer_test.py repeats it).
+# that knows it. Found by running FastWordpieceTokenizer on all code points
+# (tests/keras_bert/tokenization/normalizer_test.py repeats it).
 _RECENT_PUNCTUATION_RANGES = (
     (0x1B4E, 0x1B4F),
     (0x1B7F, 0x1B7F),

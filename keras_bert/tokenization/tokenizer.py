@@ -15,17 +15,17 @@ from keras_bert.backbone import BertBackbone
 from keras_bert.errors import InputError
 from keras_bert.files import atomic_path, write_json
 from keras_bert.presets import name_of
-from keras_bert.vocabulary import TOKEN_OF, read_vocabulary
+from keras_bert.tokenization.vocabulary import TOKEN_OF, read_vocabulary
 from keras_bert.weights import decide_case, open_tokenizer
 
 try:
     import tensorflow_text  # noqa: F401  (registers the ops)
 except (ImportError, tf.errors.NotFoundError) as error:  # No wheel here, or one of another TensorFlow's.
     _TEXT_ERROR = f"{type(error).__name__}: {error}".splitlines()[0]
-    from keras_bert.host_tokenizer import HostTokenizer as _Engine
+    from keras_bert.tokenization.host_tokenizer import HostTokenizer as _Engine
 else:
     _TEXT_ERROR = None
-    from keras_bert.graph_tokenizer import GraphTokenizer as _Engine
+    from keras_bert.tokenization.graph_tokenizer import GraphTokenizer as _Engine
 
 CONFIG_FILE = "tokenizer.json"
 VOCABULARY_FILE = "vocabulary.txt"

@@ -1,0 +1,151 @@
+"""`BertMaskedLM`: the tokens behind masks (paper, section 3.1, task 1).
+
+Shapes: B batch, S sequence, P masked positions, V vocabulary.
+"""
+
+import math
+
+import keras
+import keras_nlp
+import tensorflow as tf
+
+from keras_bert.backbone import BertBackbone
+from keras_bert.heads import MaskedLMHead
+from keras_bert.models.task import BertTask
+from keras_bert.tokenization.preprocessor import BertPreprocessor
+
+
+@keras.saving.register_keras_serializable(package="keras_bert")
+class BertMaskedLMPreprocessor(BertPreprocessor):
+    """Encodes texts and masks some of their tokens, others at every call.
+
+    Of the chosen tokens 80% become [MASK], 10% any token, and 10% stay (paper, section 3.1). Needs tensorflow-text.
+
+    Args:
+        tokenizer, sequence_length, pad_to_longest: as in `BertPreprocessor`.
+        mask_selection_rate: float, share of the tokens that are chosen.
+        mask_selection_length: int, P, tokens chosen at most; None: that share of `sequence_length`, rounded up.
+
+    Call arguments:
+        x: as in `BertPreprocessor`.
+        y: None; the labels come from the texts.
+        sample_weight: None.
+
+    Returns:
+        Tuple of features, with `mask_positions` int32 (B, P), labels int32 (B, P), and weights float32 (B, P), 0 where
+        fewer than P tokens were chosen.
+    """
+
+    def __init__(
+        self,
+        tokenizer,
+        sequence_length=512,
+        pad_to_longest=False,
+        mask_selection_rate=0.15,
+        mask_selection_length=None,
+        **kwargs,
+    ):
+        super().__init__(tokenizer, sequence_length, pad_to_longest, **kwargs)
+        self.mask_selection_rate = mask_selection_rate
+        self.mask_selection_length = mask_selection_length
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "mask_selection_rate": self.mask_selection_rate,
+            "mask_selection_length": self.mask_selection_length,
+        }
+
+    def call(self, x, y=None, sample_weight=None):
+        if y is not None or sample_weight is not None:
+            raise ValueError("The labels of a masked LM are its texts' own tokens. Received: `y` or `sample_weight`")
+        return self.mask(self.encode(x))
+
+    def mask(self, features: dict[str, tf.Tensor]) -> tuple[dict, tf.Tensor, tf.Tensor]:
+        """Masks encoded texts: returns features, labels and weights as a call does."""
+        tokenizer, token_ids = self.tokenizer, features["token_ids"]
+        mask = keras_nlp.layers.MaskedLMMaskGenerator(
+            tokenizer.vocabulary_size(),
+            self.mask_selection_rate,
+            tokenizer.mask_token_id,
+            self.mask_selection_length or math.ceil(self.sequence_length * self.mask_selection_rate),
+            unselectable_token_ids=[tokenizer.pad_token_id, tokenizer.cls_token_id, tokenizer.sep_token_id],
+            _allow_python_workflow=False,  # It masks tensors in Python otherwise, when it is called eagerly.
+        )
+        masked = mask(token_ids)
+        shown, positions = (tf.cast(masked[name], tf.int32) for name in ("token_ids", "mask_positions"))
+        features = {**features, "token_ids": tf.ensure_shape(shown, token_ids.shape), "mask_positions": positions}
+        return features, tf.cast(masked["mask_ids"], tf.int32), tf.cast(masked["mask_weights"], tf.float32)
+
+
+@keras.saving.register_keras_serializable(package="keras_bert")
+class BertMaskedLM(BertTask, keras_nlp.models.MaskedLM):
+    """Backbone with a masked-LM head, whose output kernel is the token table.
+
+    `fit` takes texts alone, and masks them anew in every epoch: see `BertMaskedLMPreprocessor`. The loss is the cross
+    entropy of the masked tokens, averaged over those of a batch.
+
+    Inputs: the backbone's, and `mask_positions`, int32 of shape (B, P). Output: float32 logits of shape (B, P, V).
+
+    Args:
+        backbone: BertBackbone.
+        preprocessor: BertMaskedLMPreprocessor, or None.
+        masked_lm_activation: str, as `BertConfig.activation`; None: the backbone's, as in google-research/bert.
+        masked_lm_layer_norm_epsilon: float; None: the backbone's. KerasHub's heads have `"gelu"` and 1e-5.
+        **kwargs: as in `BertTextClassifier`.
+    """
+
+    preprocessor_cls = BertMaskedLMPreprocessor
+    heads = ("masked_lm",)
+    heads_are_pretrained = True
+    uses_pooler = False
+
+    def __init__(
+        self,
+        backbone: BertBackbone,
+        preprocessor: BertMaskedLMPreprocessor | None = None,
+        masked_lm_activation: str | None = None,
+        masked_lm_layer_norm_epsilon: float | None = None,
+        **kwargs,
+    ):
+        # === Layers ===
+        self.backbone = backbone
+        self.preprocessor = preprocessor
+        head = masked_lm_head(backbone, masked_lm_activation, masked_lm_layer_norm_epsilon)
+
+        # === Functional model ===
+        inputs = {**backbone.input, "mask_positions": keras.Input((None,), dtype="int32", name="mask_positions")}
+        tokens = backbone(backbone.input)["sequence_output"]  # [B, S, H]
+        super().__init__(inputs=inputs, outputs=head(tokens, mask_positions=inputs["mask_positions"]), **kwargs)
+
+        # === Config ===
+        self.masked_lm_activation = masked_lm_activation
+        self.masked_lm_layer_norm_epsilon = masked_lm_layer_norm_epsilon
+
+    @classmethod
+    def from_config(cls, config):
+        if "masked_lm_activation" not in config:
+            # This name once meant KerasHub's class around our backbone, with other variables in its head.
+            return keras_nlp.models.BertMaskedLM.from_config(config)
+        return super().from_config(config)
+
+    @classmethod
+    def _settings_of(cls, checkpoint):
+        return masked_lm_settings(checkpoint)
+
+
+def masked_lm_head(backbone: BertBackbone, activation: str | None, layer_norm_epsilon: float | None) -> MaskedLMHead:
+    """Returns the head of a backbone, as the constructor of `BertMaskedLM` describes it."""
+    return MaskedLMHead(
+        backbone.token_embedding,
+        activation=activation or backbone.activation,
+        layer_norm_epsilon=layer_norm_epsilon or backbone.layer_norm_epsilon,
+        initializer_range=backbone.initializer_range,
+        dtype=backbone.dtype_policy,
+        name="masked_lm",
+    )
+
+
+def masked_lm_settings(checkpoint) -> dict:
+    """Returns the arguments that describe a checkpoint's masked-LM head, where it does not follow the encoder."""
+    return {f"masked_lm_{name}": value for name, value in checkpoint.head_settings.get("masked_lm", {}).items()}

@@ -1,0 +1,169 @@
+"""`BertSpanLabeler`: where the answer to a question stands in a context (paper, section 4.2).
+
+Shapes: B batch, S sequence.
+"""
+
+import keras
+import keras_nlp
+import tensorflow as tf
+
+from keras_bert.backbone import BertBackbone
+from keras_bert.heads import output_head
+from keras_bert.models.task import BertTask
+from keras_bert.tokenization.preprocessor import BertPreprocessor
+
+_MAX_QUERY_LENGTH = 64  # google-research/bert run_squad.py, --max_query_length
+
+
+@keras.saving.register_keras_serializable(package="keras_bert")
+class BertSpanLabelerPreprocessor(BertPreprocessor):
+    """Makes `[CLS] question [SEP] context [SEP]`, and finds the tokens of the answer.
+
+    A context that does not fit is cut off at its end, and an answer that is cut off counts as none. `bert-squad` slides
+    a window over long contexts instead.
+
+    Args:
+        tokenizer, sequence_length, pad_to_longest: as in `BertPreprocessor`.
+        max_query_length: int, tokens of the question at most.
+
+    Call arguments:
+        x: tuple of questions and contexts, string, shape (B,) each.
+        y: one of
+            - string, shape (B,): the answers, each at its first place in the context; "" where there is none.
+            - tuple of int and string, shape (B,) each: the character at which the answer starts, and its text, as in
+              SQuAD's files; -1 or "" where there is none.
+            - tuple of int and int: the character at which it starts, and that behind its last.
+        sample_weight: float, shape (B,), or None.
+
+    Returns:
+        The features; with `y`, a tuple of features, labels (and weights, if given). The labels, int32 of shape (B, 3),
+        are the positions of the answer's first and last token, 0 and 0 where there is none, and the number of tokens
+        of the sequence.
+    """
+
+    def __init__(
+        self, tokenizer, sequence_length=512, pad_to_longest=False, max_query_length=_MAX_QUERY_LENGTH, **kwargs
+    ):
+        super().__init__(tokenizer, sequence_length, pad_to_longest, **kwargs)
+        self.max_query_length = max_query_length
+
+    def get_config(self):
+        return {**super().get_config(), "max_query_length": self.max_query_length}
+
+    def call(self, x, y=None, sample_weight=None):
+        questions, contexts = x
+        query = self.tokenizer.tokenize(questions)
+        tokens, starts, ends = self.tokenizer.tokenize_with_offsets(contexts)
+        room = min(self.max_query_length, self.sequence_length - 4)  # [CLS] [SEP] [SEP], and a token of the context
+        num_query = tf.minimum(tf.cast(query.row_lengths(), tf.int32), room)
+        num_context = tf.minimum(tf.cast(tokens.row_lengths(), tf.int32), self.sequence_length - 3 - num_query)
+        features = self._pack([query, tokens], [num_query, num_context])
+        if y is None:
+            return features
+        start, end = _answer_characters(tf.convert_to_tensor(contexts), y)
+        first = _count(ends, lambda ends, start: ends <= start, start)
+        last = _count(starts, lambda starts, end: starts < end, end) - 1
+        is_there = (start >= 0) & (start < end) & (first <= last) & (last < num_context)
+        first, last = (tf.where(is_there, place + num_query + 2, 0) for place in (first, last))
+        labels = tf.stack([first, last, num_query + num_context + 3], axis=1)
+        return keras.utils.pack_x_y_sample_weight(features, labels, sample_weight)
+
+
+def _answer_characters(contexts: tf.Tensor, y) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns where each answer starts and ends in its context, in characters: int32, shape (B,) each."""
+    if not isinstance(y, tuple):
+        answers = tf.convert_to_tensor(y, tf.string)
+        starts = tf.map_fn(_find_text, (contexts, answers), fn_output_signature=tf.int32)
+        y = (starts, answers)
+    start, end = (tf.convert_to_tensor(part) for part in y)
+    start = tf.cast(start, tf.int32)
+    if end.dtype == tf.string:
+        end = start + tf.strings.length(end, unit="UTF8_CHAR")
+    return start, tf.cast(end, tf.int32)
+
+
+def _find_text(pair: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
+    context, answer = pair
+    parts = tf.strings.split(context, answer, maxsplit=1)  # "" would split at white space.
+    before = tf.strings.length(tf.concat([parts, [""]], axis=0)[0], unit="UTF8_CHAR")
+    return tf.where((tf.size(parts) > 1) & (answer != ""), before, -1)
+
+
+def _count(offsets: tf.RaggedTensor, is_counted, limits: tf.Tensor) -> tf.Tensor:
+    """Counts the tokens of each row whose offset passes a test: int32, shape (B,)."""
+    passes = is_counted(tf.cast(offsets.values, tf.int32), tf.gather(limits, offsets.value_rowids()))
+    return tf.reduce_sum(offsets.with_values(tf.cast(passes, tf.int32)), axis=1)
+
+
+@keras.saving.register_keras_serializable(package="keras_bert")
+class BertSpanLabeler(BertTask, keras_nlp.models.Task):
+    """Backbone and a linear layer that scores every token as the answer's first and as its last.
+
+    There is no dropout before the head (google-research/bert run_squad.py: create_model). `fit` takes questions and
+    contexts, with answers: see `BertSpanLabelerPreprocessor`. The loss is `SpanLoss`.
+
+    Inputs: the backbone's. Output: float32 logits of shape (B, S, 2): of the answer's first token and of its last.
+    Those of padding mean nothing.
+
+    Args:
+        backbone: BertBackbone.
+        preprocessor: BertSpanLabelerPreprocessor, or None.
+        **kwargs: as in `BertTextClassifier`.
+    """
+
+    preprocessor_cls = BertSpanLabelerPreprocessor
+    heads = ("question_answering",)
+    uses_pooler = False
+
+    def __init__(self, backbone: BertBackbone, preprocessor: BertSpanLabelerPreprocessor | None = None, **kwargs):
+        # === Layers ===
+        self.backbone = backbone
+        self.preprocessor = preprocessor
+        head = output_head(2, backbone.initializer_range, self.heads[0])
+
+        # === Functional model ===
+        tokens = backbone(backbone.input)["sequence_output"]  # [B, S, H]
+        super().__init__(inputs=backbone.input, outputs=head(tokens), **kwargs)
+
+    def default_loss(self):
+        return SpanLoss()
+
+    def default_metrics(self):
+        return [keras.metrics.MeanMetricWrapper(span_accuracy, name="span_accuracy")]
+
+
+@keras.saving.register_keras_serializable(package="keras_bert")
+class SpanLoss(keras.losses.Loss):
+    """Mean over a batch of (cross entropy of the first token + cross entropy of the last) / 2.
+
+    Each is a softmax over the sequence's tokens (paper, section 4.2; google-research/bert run_squad.py: compute_loss).
+    Padding has no part in it, so that the loss does not depend on how much there is.
+
+    Call arguments:
+        y_true: int32, shape (B, 3): first position, last position, number of tokens.
+        y_pred: float32 logits, shape (B, S, 2).
+    """
+
+    def __init__(self, reduction="mean_with_sample_weight", name="span_loss", dtype=None):
+        super().__init__(name=name, reduction=reduction, dtype=dtype)
+
+    def call(self, y_true, y_pred):
+        y_true = keras.ops.cast(y_true, "int32")
+        logits = _by_side(y_true, y_pred)  # [B, 2, S]
+        losses = keras.ops.sparse_categorical_crossentropy(y_true[:, :2], logits, from_logits=True)
+        return keras.ops.mean(losses, axis=1)
+
+
+@keras.saving.register_keras_serializable(package="keras_bert")
+def span_accuracy(y_true, y_pred):
+    """Returns 1.0 where both ends of the answer are right, else 0.0: float32, shape (B,); arguments of `SpanLoss`."""
+    y_true = keras.ops.cast(y_true, "int32")
+    best = keras.ops.cast(keras.ops.argmax(_by_side(y_true, y_pred), axis=-1), "int32")
+    return keras.ops.cast(keras.ops.all(best == y_true[:, :2], axis=1), "float32")
+
+
+def _by_side(y_true, y_pred):
+    """Returns the logits (B, 2, S), those of padding at the lowest number."""
+    places = keras.ops.arange(keras.ops.shape(y_pred)[1], dtype="int32")
+    is_real = places[None, None, :] < y_true[:, 2:, None]  # [B, 1, S]
+    return keras.ops.where(is_real, keras.ops.transpose(y_pred, (0, 2, 1)), -3.0e38)

@@ -1,0 +1,308 @@
+"""`BertTask`: what the task models have in common.
+
+Shapes: B batch, S sequence.
+"""
+
+import dataclasses
+import inspect
+import os
+
+import keras
+import tensorflow as tf
+from absl import logging
+
+from keras_bert import weights
+from keras_bert.backbone import BertBackbone
+from keras_bert.embeddings import weights_follow
+from keras_bert.errors import InputError
+from keras_bert.formats.checkpoint import Checkpoint
+from keras_bert.tokenization.preprocessor import BertPreprocessor
+
+_LEARNING_RATE = 5e-5  # KerasHub's default, and the largest of the paper's rates for fine-tuning (appendix A.3).
+
+
+class BertTask:
+    """What the models of this package add to KerasHub's `Task`: a backbone with heads, and a preprocessor for texts.
+
+    With a preprocessor, `fit`, `evaluate` and `predict` take texts; without one they take what it returns. Calling the
+    model always takes encoded features. `compile()` has defaults for optimizer, loss and metrics.
+
+    This is a mixin, since Keras cannot make a functional model of a class with two bases that are models. Subclasses
+    build the model in their constructor; its arguments, but for the backbone, are attributes of the same name.
+
+    Attributes:
+        heads: names of the head layers, by which checkpoints of every format know them.
+        heads_are_pretrained: whether the heads come from pre-training, so that a checkpoint should have them.
+        uses_pooler: whether any head reads `pooled_output`.
+        labels: names of the classes, or None. With them, `fit` and `evaluate` also take labels as strings.
+    """
+
+    backbone_cls = BertBackbone
+    preprocessor_cls = BertPreprocessor
+    heads: tuple[str, ...] = ()
+    heads_are_pretrained = False
+    uses_pooler = True
+    labels: list[str] | None = None
+
+    # === Training ===
+
+    def compile(self, optimizer="auto", loss="auto", *, metrics="auto", weighted_metrics="auto", **kwargs):
+        """Configures training as `keras.Model.compile` does, with the task's own defaults.
+
+        Args:
+            optimizer: `"auto"` is Adam with a learning rate of 5e-5.
+            loss: `"auto"` is the task's loss.
+            metrics: `"auto"` is none.
+            weighted_metrics: `"auto"` is the task's metric if `metrics` is `"auto"` too, else none.
+            **kwargs: as in `keras.Model.compile`.
+        """
+        if weighted_metrics == "auto":
+            weighted_metrics = self.default_metrics() if metrics == "auto" else None
+        super().compile(
+            optimizer=keras.optimizers.Adam(_LEARNING_RATE) if optimizer == "auto" else optimizer,
+            loss=self.default_loss() if loss == "auto" else loss,
+            metrics=None if metrics == "auto" else metrics,
+            weighted_metrics=weighted_metrics,
+            **kwargs,
+        )
+
+    def default_loss(self):
+        """Returns the loss that `compile` takes by default."""
+        return cross_entropy()
+
+    def default_metrics(self):
+        """Returns the weighted metrics that `compile` takes by default."""
+        return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
+
+    def preprocess_samples(self, x, y=None, sample_weight=None):
+        """Turns raw samples into what the model takes; runs in tf.data."""
+        if self.labels and y is not None and tf.as_dtype(getattr(y, "dtype", tf.string)) == tf.string:
+            y = tf.ragged.map_flat_values(lambda names: _find_labels(names, self.labels), y)
+        return super().preprocess_samples(x, y, sample_weight)
+
+    def quantize(self, mode=None, **kwargs) -> None:
+        """Quantizes the backbone, as `keras.Model.quantize` does; the heads stay floats."""
+        # A saved task describes its backbone alone, and rebuilds the heads from the constructor's arguments.
+        self.backbone.quantize(mode, **kwargs)
+        self.train_function = self.test_function = self.predict_function = None
+
+    # === Saving and loading ===
+
+    def get_config(self):
+        # The backbone is serialized whole: only so does its token table stay tied to a masked-LM head.
+        own = {name: getattr(self, name) for name in self._settings()}
+        return {**super().get_config(), **own, **({} if self.compiled else {"compile": False})}
+
+    def compile_from_config(self, config):
+        # Keras refuses to for a class with a `compile` of its own.
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        self.optimizer.build(self.trainable_variables)
+
+    def save_task_weights(self, filepath):
+        """Writes the heads' weights, and not the optimizer's, which are twice as many as the whole model's."""
+        keras.saving.save_weights(self, filepath, objects_to_skip=self._no_heads())
+
+    def load_task_weights(self, filepath):
+        """Reads what `save_task_weights` wrote."""
+        keras.saving.load_weights(self, filepath, objects_to_skip=self._no_heads())
+
+    def _no_heads(self) -> list:
+        return [*self.backbone._flatten_layers(), *([self.optimizer] if self.compiled else [])]
+
+    @classmethod
+    def _settings(cls) -> list[str]:
+        """Lists the constructor's arguments that describe the heads."""
+        return [name for name in inspect.signature(cls.__init__).parameters if name not in _COMMON]
+
+    @classmethod
+    def from_preset(
+        cls,
+        preset: str | os.PathLike,
+        load_weights: bool = True,
+        dtype=None,
+        sequence_length: int | None = None,
+        **settings,
+    ) -> "BertTask":
+        """Builds the model of a preset, with the heads that its checkpoint has, and a preprocessor.
+
+        Args:
+            preset: as in `BertBackbone.from_preset`: a name, a handle, or a path of any format.
+            load_weights: bool; False gives random weights.
+            dtype: as in `BertBackbone.from_preset`.
+            sequence_length: int, tokens of an example at most; None: as the preset was saved, else as many as the
+                backbone has positions for.
+            **settings: arguments of the constructor, such as `labels` or `preprocessor=None`; all others, `dropout`
+                among them, are settings of the backbone that differ from the preset's.
+
+        Returns:
+            The model. Its `preprocessor` is None where the preset has no tokenizer. A head that the checkpoint lacks,
+            or has in another shape, is random; a warning says so.
+
+        Raises:
+            InputError: as `BertBackbone.from_preset`; or nothing says how many outputs the head has.
+        """
+        own, overrides = cls._split(settings)
+        if "preprocessor" not in own and weights.has_tokenizer(preset):
+            length = sequence_length or _task_of(cls, weights.read_settings(preset)).get("sequence_length")
+            own["preprocessor"] = cls.preprocessor_cls.from_preset(preset, length)
+        if not load_weights:
+            stored = cls._as_saved(weights.read_settings(preset), overrides)
+            backbone = BertBackbone.from_preset(preset, load_weights=False, dtype=dtype, **overrides)
+            return cls(backbone, **cls._merge(stored, own, preset))
+        with weights.open_checkpoint(preset) as checkpoint:
+            stored = cls._settings_of(checkpoint) | cls._as_saved(checkpoint.settings, overrides)
+            overrides = weights.as_saved(checkpoint.settings, dtype=dtype, **overrides)
+            model = cls._build(checkpoint, cls._merge(stored, own, preset), overrides)
+            if not cls.heads_are_pretrained and cls.heads[0] not in checkpoint.heads:
+                logging.warning("%s: has no %s head; it starts from random weights.", preset, cls.heads[0])
+        return model
+
+    @classmethod
+    def from_checkpoint(cls, checkpoint: Checkpoint, dtype=None, **settings) -> "BertTask":
+        """Builds the model of an open checkpoint, without a preprocessor.
+
+        Args:
+            checkpoint: an open one. How a preset was saved, beside its sizes, does not count.
+            dtype, **settings: as in `from_preset`.
+
+        Returns:
+            The model. A head that the checkpoint lacks, or has in another shape, is random; a warning says so if the
+            shape differs, or if the head is one of pre-training.
+
+        Raises:
+            InputError: as in `from_preset`.
+        """
+        own, overrides = cls._split(settings)
+        own = cls._merge(cls._settings_of(checkpoint), own, checkpoint.source)
+        return cls._build(checkpoint, own, {**overrides, "dtype": dtype})
+
+    @classmethod
+    def _build(cls, checkpoint: Checkpoint, own: dict, overrides: dict) -> "BertTask":
+        arguments = weights.merge_settings(checkpoint.config, overrides, checkpoint.source)
+        with weights_follow():
+            backbone = BertBackbone(**arguments)
+        model = cls(backbone, **own)
+        load_weights(model, checkpoint)
+        return model
+
+    @classmethod
+    def _split(cls, settings: dict) -> tuple[dict, dict]:
+        """Tells the constructor's arguments from the backbone's; `dropout` is taken for the backbone's."""
+        names = {*cls._settings(), "preprocessor", "compile"} - {"dropout"}
+        own = {name: value for name, value in settings.items() if name in names}
+        return own, {name: value for name, value in settings.items() if name not in names}
+
+    @classmethod
+    def _as_saved(cls, saved: dict, overrides: dict) -> dict:
+        """Returns the constructor's arguments that a preset of this class was saved with, but for overridden ones."""
+        task = _task_of(cls, saved)
+        return {name: task[name] for name in cls._settings() if name in task and name not in overrides}
+
+    @classmethod
+    def _settings_of(cls, checkpoint: Checkpoint) -> dict:
+        """Returns the constructor's arguments that a checkpoint's heads decide."""
+        return {}
+
+    @classmethod
+    def _merge(cls, stored: dict, given: dict, source: str | os.PathLike) -> dict:
+        """Puts the arguments that a caller gives before those of a checkpoint."""
+        del source
+        return {**stored, **given}
+
+
+_COMMON = ("self", "backbone", "preprocessor", "kwargs")
+
+
+class LabeledTask(BertTask):
+    """A task whose one head has an output for each class, or one output for a score."""
+
+    def default_loss(self):
+        if self.output_shape[-1] == 1:
+            return keras.losses.MeanSquaredError(reduction="mean_with_sample_weight")
+        return super().default_loss()
+
+    def default_metrics(self):
+        if self.output_shape[-1] == 1:
+            return [keras.metrics.RootMeanSquaredError(name="root_mean_squared_error")]
+        return super().default_metrics()
+
+    @classmethod
+    def _settings_of(cls, checkpoint):
+        if cls.heads[0] not in checkpoint.heads:
+            return {}
+        num_classes = checkpoint.tensors[f"{cls.heads[0]}/kernel"].read().shape[-1]
+        return {"num_classes": num_classes, "labels": checkpoint.labels if num_classes > 1 else None}
+
+    @classmethod
+    def _merge(cls, stored, given, source):
+        if given.get("num_classes") or given.get("labels"):
+            stored = {name: value for name, value in stored.items() if name not in ("num_classes", "labels")}
+        elif not stored.get("num_classes"):
+            raise InputError(
+                f"{source}: expected a fine-tuned {cls.heads[0]} head, found none. Pass `num_classes` or `labels` for "
+                "a new one."
+            )
+        return {**stored, **given}
+
+
+def count_classes(num_classes: int | None, labels: list[str] | None, least: int) -> int:
+    """Returns the number of classes that a constructor's arguments name.
+
+    Raises:
+        ValueError: they name none, fewer than `least`, or contradict each other.
+    """
+    if num_classes is None and labels:
+        num_classes = len(labels)
+    if num_classes is None or num_classes < least:
+        raise ValueError(f"`num_classes` must be at least {least}. Received: num_classes={num_classes}")
+    if labels and len(labels) != num_classes:
+        raise ValueError(
+            f"`labels` must have a name for each class. Received: num_classes={num_classes}, labels={labels}"
+        )
+    return num_classes
+
+
+def cross_entropy() -> keras.losses.Loss:
+    """Returns the cross entropy of logits, averaged by the samples' weights, as transformers averages labelled tokens.
+
+    Keras's default divides by the number of all tokens, so that padding would make the loss smaller.
+    """
+    return keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="mean_with_sample_weight")
+
+
+def load_weights(model: BertTask, checkpoint: Checkpoint) -> None:
+    """Gives a task the checkpoint's encoder, and those heads that fit; a warning names those of other shapes."""
+    misfits = []
+    for layer in model.layers:
+        if layer.name in checkpoint.heads and layer.name in model.heads:
+            held = [variable for variable in layer.weights if variable.path in checkpoint.tensors]
+            stored = [tuple(checkpoint.tensors[variable.path].read().shape) for variable in held]
+            wanted = [tuple(variable.shape) for variable in held]
+            if stored != wanted and not model.heads_are_pretrained:
+                misfits.append(layer.name)
+                logging.warning(
+                    "%s: its %s head has shapes %s, this task's %s: that starts from random weights.",
+                    checkpoint.source,
+                    layer.name,
+                    stored,
+                    wanted,
+                )
+    tensors = {path: one for path, one in checkpoint.tensors.items() if path.partition("/")[0] not in misfits}
+    expected = model.heads if model.heads_are_pretrained else ()
+    weights.load_weights_of(model, dataclasses.replace(checkpoint, tensors=tensors), model.uses_pooler, expected)
+
+
+def _find_labels(names: tf.Tensor, labels: list[str]) -> tf.Tensor:
+    """Returns the number of each label: string (...) to int32 (...)."""
+    is_label = tf.equal(tf.expand_dims(names, -1), tf.constant(list(labels)))
+    known = tf.reduce_any(is_label, axis=-1)
+    message = f"Labels must be among {', '.join(labels)}. Received:"
+    check = tf.debugging.Assert(tf.reduce_all(known), [message, tf.boolean_mask(names, ~known)])
+    with tf.control_dependencies([check] if check is not None else []):
+        return tf.argmax(is_label, axis=-1, output_type=tf.int32)
+
+
+def _task_of(cls: type[BertTask], saved: dict) -> dict:
+    """Returns what a preset of ours says of the task model that it was saved from, if that was of this class."""
+    task = saved.get("task", {})
+    return task if task.get("class_name") == cls.__name__ else {}

@@ -1,0 +1,145 @@
+"""`BertTokenClassifier`: a class for each word (paper, sections 4.1 and 5.3; no CRF).
+
+Shapes: B batch, S sequence, W words of a sentence, C classes.
+"""
+
+import keras
+import keras_nlp
+import tensorflow as tf
+
+from keras_bert.backbone import BertBackbone
+from keras_bert.heads import output_head
+from keras_bert.models.task import LabeledTask, count_classes
+from keras_bert.tokenization.preprocessor import BertPreprocessor
+
+
+@keras.saving.register_keras_serializable(package="keras_bert")
+class BertTokenClassifierPreprocessor(BertPreprocessor):
+    """Tokenizes sentences word by word, and puts each word's label at its first sub-token.
+
+    Words beyond `sequence_length`, and words of which the tokenizer leaves nothing, are left out.
+
+    Args:
+        tokenizer, sequence_length, pad_to_longest: as in `BertPreprocessor`.
+
+    Call arguments:
+        x: string ragged tensor, shape (B, None), the words; or a dense one, shape (B, W), with "" behind the last word.
+        y: of the same shape, the words' classes, int, of which negative ones are ignored; or their scores, float, of
+            which NaN are ignored; or None.
+        sample_weight: float, shape (B,), the sentences' weights, or None.
+
+    Returns:
+        The features; with `y`, a tuple of features, labels, int32 of shape (B, S) or float32 of shape (B, S, 1), and
+        weights, float32 of shape (B, S). The weights are 0 but at each word's first sub-token.
+    """
+
+    def call(self, x, y=None, sample_weight=None):
+        words = ragged_words(x)
+        pieces = self.tokenizer.tokenize(words.values)
+        features, kept = self._encode_words(words, pieces)
+        if y is None:
+            return features
+        position = self._positions(words, pieces, kept).flat_values
+        labels = tf.convert_to_tensor(ragged_words(y, words).flat_values)
+        is_score = labels.dtype.is_floating
+        labels = tf.cast(labels, tf.float32 if is_score else tf.int32)
+        is_labelled = (position >= 0) & (tf.math.is_finite(labels) if is_score else labels >= 0)
+        cells = tf.boolean_mask(tf.stack([tf.cast(words.value_rowids(), tf.int32), position], axis=1), is_labelled)
+        shape = tf.shape(features["token_ids"])
+        labels = tf.scatter_nd(cells, tf.boolean_mask(labels, is_labelled), shape)
+        if is_score:
+            labels = labels[..., tf.newaxis]  # Else Keras averages the loss over a sentence before it weighs words.
+        weights = tf.scatter_nd(cells, tf.ones(tf.shape(cells)[:1]), shape)
+        if sample_weight is not None:
+            weights *= tf.cast(sample_weight, tf.float32)[:, tf.newaxis]
+        return features, labels, weights
+
+    def word_positions(self, x) -> tf.RaggedTensor:
+        """Returns where each word's first sub-token stands in the sequence: int32, shape (B, None).
+
+        Args:
+            x: as in a call. A word that is left out has the position -1.
+        """
+        words = ragged_words(x)
+        pieces = self.tokenizer.tokenize(words.values)
+        return self._positions(words, pieces, self._encode_words(words, pieces)[1])
+
+    def _encode_words(self, words: tf.RaggedTensor, pieces: tf.RaggedTensor):
+        """Returns the features, and how many tokens of each sentence stay: int32, shape (B,)."""
+        tokens = words.with_values(pieces).merge_dims(1, 2)
+        kept = tf.minimum(tf.cast(tokens.row_lengths(), tf.int32), self.sequence_length - 2)
+        return self._pack([tokens], [kept]), kept
+
+    def _positions(self, words: tf.RaggedTensor, pieces: tf.RaggedTensor, kept: tf.Tensor) -> tf.RaggedTensor:
+        before = tf.cast(pieces.row_starts(), tf.int32)  # of all sentences
+        of_row = tf.cast(words.with_values(pieces).merge_dims(1, 2).row_starts(), tf.int32)
+        position = before - tf.gather(of_row, words.value_rowids()) + 1  # behind [CLS]
+        is_there = (pieces.row_lengths() > 0) & (position <= tf.gather(kept, words.value_rowids()))
+        return words.with_values(tf.where(is_there, position, -1))
+
+
+@keras.saving.register_keras_serializable(package="keras_bert")
+class BertTokenClassifier(LabeledTask, keras_nlp.models.Task):
+    """Backbone, dropout, and a linear layer on every token; with one output, a number for each word.
+
+    `fit` takes sentences as words, with a label for each word: see `BertTokenClassifierPreprocessor`. The labels are
+    int, or str if `labels` are given, or float scores for one output. The loss is the cross entropy of the words' first
+    sub-tokens, for scores the mean squared error, averaged over the words of a batch.
+
+    Inputs: the backbone's. Output: float32 logits of shape (B, S, C).
+
+    Args:
+        backbone: BertBackbone.
+        num_classes: int; 1 gives a score for each word. None: the number of `labels`.
+        preprocessor: BertTokenClassifierPreprocessor, or None.
+        dropout: float, on every token's representation (as transformers' `BertForTokenClassification`); None: the
+            backbone's.
+        labels: list of str, the classes in the order of the outputs, or None.
+        **kwargs: as in `BertTextClassifier`.
+    """
+
+    preprocessor_cls = BertTokenClassifierPreprocessor
+    heads = ("token_classification",)
+    uses_pooler = False
+
+    def __init__(
+        self,
+        backbone: BertBackbone,
+        num_classes: int | None = None,
+        preprocessor: BertTokenClassifierPreprocessor | None = None,
+        dropout: float | None = None,
+        labels: list[str] | None = None,
+        **kwargs,
+    ):
+        num_classes = count_classes(num_classes, labels, least=1)
+
+        # === Layers ===
+        self.backbone = backbone
+        self.preprocessor = preprocessor
+        rate = backbone.dropout if dropout is None else dropout
+        output_dropout = keras.layers.Dropout(rate, dtype=backbone.dtype_policy, name="tagger_dropout")
+        head = output_head(num_classes, backbone.initializer_range, self.heads[0])
+
+        # === Functional model ===
+        tokens = backbone(backbone.input)["sequence_output"]  # [B, S, H]
+        super().__init__(inputs=backbone.input, outputs=head(output_dropout(tokens)), **kwargs)
+
+        # === Config ===
+        self.num_classes = num_classes
+        self.dropout = dropout
+        self.labels = labels
+
+    def preprocess_samples(self, x, y=None, sample_weight=None):
+        if self.preprocessor is not None:
+            x = ragged_words(x)
+            y = y if y is None else ragged_words(y, x)
+        return super().preprocess_samples(x, y, sample_weight)
+
+
+def ragged_words(values, words: tf.RaggedTensor | None = None) -> tf.RaggedTensor:
+    """Drops the padding of a dense batch: trailing "" of words, or what stands behind the `words` of labels."""
+    if isinstance(values, tf.RaggedTensor):
+        return values
+    if words is None:
+        return tf.RaggedTensor.from_tensor(values, padding="")
+    return tf.RaggedTensor.from_tensor(values, lengths=words.row_lengths())
