@@ -1,6 +1,6 @@
-"""A model's base path, as TensorFlow Serving watches it: versions are its numeric sub-directories.
+"""A model's base path, laid out as TensorFlow Serving expects: each numeric sub-directory is a version.
 
-No TensorFlow here: commands look at paths and names before they load anything.
+Imports no TensorFlow, since commands check paths and names before they load anything.
 """
 
 import os
@@ -9,11 +9,11 @@ import re
 import urllib.parse
 
 from keras_bert.errors import InputError
-from keras_bert.files import remove_path
+from keras_bert.files import is_alive, remove_path
 
 MAX_VERSION = 2**63 - 1  # TensorFlow Serving reads a version into an int64.
 
-# Files of a version's directory: requests that it is warmed up with, by TensorFlow Serving's name, and what it is.
+# Files in a version's directory: its warm-up requests, under TensorFlow Serving's name, and its description.
 WARMUP_FILE = os.path.join("assets.extra", "tf_serving_warmup_requests")
 DESCRIPTION_FILE = os.path.join("assets.extra", "model.json")
 
@@ -28,7 +28,7 @@ def check_model_name(name: str, cure: str) -> None:
 
     Args:
         name: the model's name.
-        cure: what the user is to do about a wrong one.
+        cure: the end of the message, which says what to do.
 
     Raises:
         InputError: `name` is empty or holds a slash, a colon or white space.
@@ -38,7 +38,7 @@ def check_model_name(name: str, cure: str) -> None:
 
 
 def model_url(host: str, port: int, name: str) -> str:
-    """The address of a model, its name quoted: requests append `:predict` and the like."""
+    """Returns the URL of a model, with its name quoted; requests append `:predict` and the like."""
     return f"http://{host}:{port}/v1/models/{urllib.parse.quote(name, safe='')}"
 
 
@@ -46,14 +46,14 @@ def model_url(host: str, port: int, name: str) -> str:
 
 
 def numbered_versions(directory: str) -> list[tuple[int, str]]:
-    """Number and path of each version under a base path, ascending; `0001` is version 1, as for TensorFlow Serving."""
+    """Lists number and path of each version under a base path, ascending; `0001` is version 1, as in the server."""
     names = [name for name in os.listdir(directory) if name.isascii() and name.isdigit()]
     versions = [(int(name), os.path.join(directory, name)) for name in names]
     return sorted(version for version in versions if version[0] <= MAX_VERSION)
 
 
 def complete_versions(directory: str) -> list[tuple[int, str]]:
-    """As `numbered_versions`, without directories that hold no `saved_model.pb`, such as half-copied ones."""
+    """Lists the versions that hold a `saved_model.pb`; a half-copied one does not."""
     return [
         version
         for version in numbered_versions(directory)
@@ -62,9 +62,7 @@ def complete_versions(directory: str) -> list[tuple[int, str]]:
 
 
 def newest_version(model_base_path: str) -> tuple[int, str]:
-    """Number and path of the version that TensorFlow Serving would choose: the highest.
-
-    A directory without `saved_model.pb`, such as a half-copied one, does not count.
+    """Returns number and path of the highest complete version, which TensorFlow Serving would choose.
 
     Raises:
         InputError: there is no such directory, or no version in it.
@@ -84,16 +82,16 @@ def newest_version(model_base_path: str) -> tuple[int, str]:
 
 
 def partial_path(directory: str) -> str:
-    """Where this process builds a version before it gets its number."""
+    """Returns the directory in which this process builds a version before the version gets its number."""
     return os.path.join(directory, f"{_partial_prefix()}{os.getpid()}")
 
 
 def remove_abandoned(directory: str) -> None:
-    """Removes what exports on this machine left there when they were killed; a running one's directory stays."""
+    """Removes what killed exports on this machine left there; the directory of a running one stays."""
     prefix = _partial_prefix()
     for name in os.listdir(directory):
         process = name.removeprefix(prefix)
-        if process != name and process.isdecimal() and not _is_running(int(process)):
+        if process != name and process.isdecimal() and not is_alive(int(process)):
             remove_path(os.path.join(directory, name))
 
 
@@ -102,13 +100,3 @@ def _partial_prefix() -> str:
     # shared file system nobody here can tell whether another machine's process still runs.
     machine = re.sub(r"[^\w-]", "-", platform.node())
     return f".partial-{machine}-"
-
-
-def _is_running(process: int) -> bool:
-    try:
-        os.kill(process, 0)  # signal 0 only asks
-    except PermissionError:  # it runs, under another user
-        return True
-    except (ProcessLookupError, OverflowError):
-        return False
-    return True

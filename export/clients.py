@@ -1,9 +1,11 @@
-"""Commands and programs that serve and ask one exported model, as text for people to copy. No TensorFlow here."""
+"""Commands and client programs for one exported model, as text to copy. Imports no TensorFlow."""
 
 import json
 import os
 import shlex
 from collections.abc import Mapping
+
+import jinja2
 
 from export import base_path
 
@@ -16,7 +18,7 @@ _LINE_LENGTH = 100
 
 
 def model_name(export_dir: str) -> str:
-    """The name under which the model is served: the last part of its base path."""
+    """Returns the name under which the model is served: the last part of its base path."""
     return os.path.basename(os.path.abspath(export_dir))
 
 
@@ -24,13 +26,13 @@ def model_name(export_dir: str) -> str:
 
 
 def serve_command(export_dir: str) -> str:
-    """Serves the model on this machine, without docker."""
+    """Returns the command that serves the model on this machine, without docker."""
     base = shlex.quote(os.path.abspath(export_dir))
     return f"bert-serve --model_name={shlex.quote(model_name(export_dir))} --model_base_path={base}"
 
 
 def docker_command(export_dir: str) -> str:
-    """Serves the model by TensorFlow Serving's image; batching by the version's own batching_params.pbtxt."""
+    """Returns the command that serves the model by TensorFlow Serving's image, batched by its own parameters."""
     name = model_name(export_dir)
     mount = shlex.quote(f"type=bind,source={os.path.abspath(export_dir)},target=/models/{name}")
     return (
@@ -45,65 +47,77 @@ def docker_command(export_dir: str) -> str:
 
 
 def curl_command(export_dir: str, description: Mapping) -> str:
-    """Asks the example of the model's description over REST."""
+    """Returns the command that asks the example of the model's description over REST."""
     body = json.dumps({"instances": description["example"]["instances"]}, ensure_ascii=False)
-    url = base_path.model_url(_HOST, REST_PORT, model_name(export_dir)) + ":predict"
-    return f"curl -d {shlex.quote(body)} \\\n    {shlex.quote(url)}"
+    return f"curl -d {shlex.quote(body)} \\\n    {shlex.quote(_predict_url(export_dir))}"
+
+
+def _predict_url(export_dir: str) -> str:
+    return base_path.model_url(_HOST, REST_PORT, model_name(export_dir)) + ":predict"
 
 
 def rest_client(export_dir: str, description: Mapping) -> str:
-    """A Python program that asks the example over REST, with the standard library alone."""
-    url = base_path.model_url(_HOST, REST_PORT, model_name(export_dir)) + ":predict"
-    return f"""import json
-import urllib.request
-
-URL = {url!r}
-
-
-def ask(instances):
-    body = json.dumps({{"instances": instances}}).encode()
-    request = urllib.request.Request(URL, body, {{"Content-Type": "application/json"}})
-    with urllib.request.urlopen(request, timeout=30) as response:
-        return json.load(response)["predictions"]
-
-
-for answer in ask({_literal(description["example"]["instances"], "    ")}):
-    print(answer)
-"""
+    """Returns a Python program that asks the example over REST, with the standard library alone."""
+    return _render("rest_client.py.j2", url=_predict_url(export_dir), instances=description["example"]["instances"])
 
 
 def grpc_client(export_dir: str, description: Mapping) -> str:
-    """A Python program that asks the example over gRPC, with `tensorflow-serving-api`."""
-    lines = [
-        f"request.inputs[{name!r}].CopyFrom(tf.make_tensor_proto({_literal(column, '')}))"
-        for name, column in _columns(description).items()
-    ]
-    return f"""import grpc
-import tensorflow as tf
-from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
-
-channel = grpc.insecure_channel("{_HOST}:{GRPC_PORT}")
-stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
-request = predict_pb2.PredictRequest()
-request.model_spec.name = {model_name(export_dir)!r}
-{chr(10).join(lines)}
-response = stub.Predict(request, timeout=30)
-for name, tensor in response.outputs.items():
-    print(name, tf.make_ndarray(tensor).tolist())
-"""
+    """Returns a Python program that asks the example over gRPC, with `tensorflow-serving-api`."""
+    name, address = model_name(export_dir), f"{_HOST}:{GRPC_PORT}"
+    return _render("grpc_client.py.j2", name=name, address=address, columns=_columns(description))
 
 
 def _columns(description: Mapping) -> dict[str, list]:
-    """The example's rows as columns: input name -> values."""
+    """Returns the example's rows as columns: input name -> values."""
     names = list(description["signatures"]["serving_default"]["inputs"])
     rows = description["example"]["instances"]
     rows = [row if isinstance(row, dict) else {names[0]: row} for row in rows]
     return {name: [row[name] for row in rows] for name in names}
 
 
-def _literal(value, indent: str) -> str:
-    """Python source of a list: on one line where it is short, else an item a line."""
-    if len(repr(value)) + len(indent) <= _LINE_LENGTH:
+# === Templates ===
+
+
+def readme(export_dir: str, description: Mapping, version: str, batching_file: str) -> str:
+    """Returns how to serve and ask this very model, in Markdown.
+
+    Args:
+        export_dir: base path of the model.
+        description: see `Head.description`.
+        version: the version that was written last.
+        batching_file: name of a version's batching parameters.
+    """
+    return _render(
+        "README.md.j2",
+        name=model_name(export_dir),
+        description=description,
+        version=version,
+        batching_file=batching_file,
+        rest_port=REST_PORT,
+        grpc_port=GRPC_PORT,
+        serve_command=serve_command(export_dir),
+        docker_command=docker_command(export_dir),
+        curl_command=curl_command(export_dir, description),
+        rest_client=rest_client(export_dir, description),
+        grpc_client=grpc_client(export_dir, description),
+    )
+
+
+def _render(template: str, **values) -> str:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("export"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["python"] = _literal
+    environment.filters["cell"] = lambda text: text.replace("|", "\\|").replace("\n", " ")
+    return environment.get_template(template).render(values)
+
+
+def _literal(value, indent: str = "") -> str:
+    """Returns Python source of a value; a long list gets a line for each item."""
+    if isinstance(value, str) or len(repr(value)) + len(indent) <= _LINE_LENGTH:
         return repr(value)
     items = "".join(f"{indent}    {item!r},\n" for item in value)
     return f"[\n{items}{indent}]"

@@ -1,11 +1,11 @@
-"""What an exported model has beside its graph: warm-up requests, batching parameters, a description, a README.
+"""Writes what an exported model has besides its graph: warm-up requests, batching parameters, description, README.
 
 A version's own files, written before it is published:
 
-- `assets.extra/tf_serving_warmup_requests`: TFRecord of `PredictionLog`; TensorFlow Serving runs them as it loads the
-  version, and refuses one of which a request fails. The first run of a graph costs some hundred milliseconds.
-- `batching_params.pbtxt`: taken with `--enable_batching --enable_per_model_batching_parameters`.
-- `assets.extra/model.json`: what the model is, in and out, for clients and pages.
+- `assets.extra/tf_serving_warmup_requests`: TFRecord of `PredictionLog`. TensorFlow Serving runs them as it loads the
+  version, and refuses the version if one fails. The first run of a graph takes some hundred milliseconds.
+- `batching_params.pbtxt`: used with `--enable_batching --enable_per_model_batching_parameters`.
+- `assets.extra/model.json`: the model's inputs, outputs and example, for clients and pages.
 
 Below the base path, for all versions: `README.md`.
 """
@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import tensorflow as tf
-from tensorflow_serving.apis import classification_pb2, input_pb2, predict_pb2, prediction_log_pb2, regression_pb2
+from tensorflow_serving.apis import prediction_log_pb2
 
 from export import clients, signatures
 from export.base_path import DESCRIPTION_FILE, WARMUP_FILE
@@ -28,7 +28,7 @@ README_FILE = "README.md"
 # TensorFlow Serving reads 1,000 at most; each is run before the version answers anybody.
 _MAX_WARMUP_REQUESTS = 10
 
-# The proto is TensorFlow Serving's BatchingParameters (session_bundle_config.proto), which is in no package.
+# A BatchingParameters message of TensorFlow Serving (session_bundle_config.proto), which no package ships.
 _BATCHING_PARAMETERS = """\
 # Read with --enable_batching --enable_per_model_batching_parameters.
 # The number of threads is the server's, not the model's: --batching_parameters_file with num_batch_threads.
@@ -36,8 +36,8 @@ _BATCHING_PARAMETERS = """\
 max_batch_size { value: 128 }
 batch_timeout_micros { value: 1000 }
 max_enqueued_batches { value: 100 }
-# No allowed_batch_sizes: the graph takes every size, and filling a batch up would cost time.
-# Texts of unequal length need no padding, and token ids must not get TensorFlow Serving's (it repeats the first id).
+# No allowed_batch_sizes: the graph takes every size, so padding a batch would only cost time.
+# Texts of unequal length need no padding, and TensorFlow Serving would pad token ids with the first one.
 pad_variable_length_inputs: false
 """
 
@@ -46,7 +46,7 @@ def write_extras(directory: str, head: Head) -> None:
     """Writes a version's own files.
 
     Args:
-        directory: of the version in the making; holds `saved_model.pb`.
+        directory: the unfinished version; holds `saved_model.pb`.
         head: what was exported.
     """
     os.makedirs(os.path.join(directory, "assets.extra"), exist_ok=True)
@@ -59,41 +59,29 @@ def write_extras(directory: str, head: Head) -> None:
 
 
 def warmup_record(signature: str, inputs: Mapping[str, np.ndarray]) -> prediction_log_pb2.PredictionLog:
-    """A request as TensorFlow Serving replays it: Classify and Regress by their verbs, everything else by Predict.
+    """Returns a request as TensorFlow Serving replays it: Classify and Regress by their verbs, all others by Predict.
 
     Args:
         signature: name of the signature.
         inputs: input name -> array of the batch.
     """
     log = prediction_log_pb2.PredictionLog()
-    if signature == signatures.CLASSIFY:
-        request = classification_pb2.ClassificationRequest(input=_examples(inputs))
-        log.classify_log.request.CopyFrom(request)
-        log.classify_log.request.model_spec.signature_name = signature
-    elif signature == signatures.REGRESS:
-        log.regress_log.request.CopyFrom(regression_pb2.RegressionRequest(input=_examples(inputs)))
-        log.regress_log.request.model_spec.signature_name = signature
+    verbs = {signatures.CLASSIFY: log.classify_log, signatures.REGRESS: log.regress_log}
+    request = verbs.get(signature, log.predict_log).request
+    request.model_spec.signature_name = signature
+    if signature in verbs:
+        for example in inputs["inputs"]:
+            request.input.example_list.examples.add().ParseFromString(example)
     else:
-        request = predict_pb2.PredictRequest()
         for name, array in inputs.items():
             request.inputs[name].CopyFrom(tf.make_tensor_proto(array))
-        log.predict_log.request.CopyFrom(request)
-        log.predict_log.request.model_spec.signature_name = signature
     return log
-
-
-def _examples(inputs: Mapping[str, np.ndarray]) -> input_pb2.Input:
-    examples = [tf.train.Example.FromString(example) for example in inputs["inputs"]]
-    return input_pb2.Input(example_list=input_pb2.ExampleList(examples=examples))
-
-
-# === The README of the base path ===
 
 
 def write_readme(export_dir: str, head: Head, version_directory: str) -> None:
     """Writes how to serve and ask this model to `README.md` below the base path.
 
-    TensorFlow Serving looks at numeric directories only, so that a file may stand beside the versions.
+    TensorFlow Serving looks at numeric directories only, so a file may lie beside the versions.
 
     Args:
         export_dir: base path of the model.
@@ -101,72 +89,6 @@ def write_readme(export_dir: str, head: Head, version_directory: str) -> None:
         version_directory: the version that was written last.
     """
     path = os.path.join(export_dir, README_FILE)
+    text = clients.readme(export_dir, head.description(), os.path.basename(version_directory), PER_MODEL_FILE)
     with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
-        file.write(_readme(export_dir, head.description(), os.path.basename(version_directory)))
-
-
-def _readme(export_dir: str, description: Mapping, version: str) -> str:
-    labels = ", ".join(f"`{label}`" for label in description["labels"])
-    return f"""# {clients.model_name(export_dir)}
-
-{description["title"]}. {description["summary"]}
-
-A SavedModel: texts in, answers out. Vocabulary and tokenizer are inside the graph, so that a client sends plain
-strings. The encoder takes {description["sequence_length"]} tokens at a time. The numbered directories are versions; the
-highest is served. This was written with version {version}. Each version was verified in a fresh process before it got
-its number: see `assets.extra/verification.json` in it. What it takes and gives stands in `assets.extra/model.json`.
-{f"{chr(10)}Labels, in the order of the model's outputs: {labels}{chr(10)}" if labels else ""}
-## Serve
-
-On this machine, TensorFlow Serving's gRPC (port {clients.GRPC_PORT}) and REST API (port {clients.REST_PORT}), with a
-page to try the model on:
-
-```bash
-{clients.serve_command(export_dir)}
-```
-
-With TensorFlow Serving itself by docker (not run when this was written):
-
-```
-{clients.docker_command(export_dir)}
-```
-
-The version's warm-up requests run as it is loaded. The last two flags, which `bert-serve` takes as well, join requests
-that wait at the same time into batches, as the version's `{PER_MODEL_FILE}` says. `TF_ENABLE_ONEDNN_OPTS=1` makes the
-matrix products faster on many CPUs.
-
-## Ask
-
-```bash
-{clients.curl_command(export_dir, description)}
-```
-
-In Python, over REST, with nothing to install:
-
-```python
-{clients.rest_client(export_dir, description)}```
-
-In Python, over gRPC (`pip install tensorflow-serving-api`):
-
-```python
-{clients.grpc_client(export_dir, description)}```
-
-## Signatures
-
-The batch is the first dimension of each input and output; what stands in brackets are the others.
-
-{_signature_tables(description["signatures"])}"""
-
-
-def _signature_tables(described: Mapping[str, Mapping]) -> str:
-    tables = []
-    for name, signature in described.items():
-        lines = [f"`{name}`", "", "| | name | what |", "| --- | --- | --- |"]
-        for kind, tensors in (("input", signature["inputs"]), ("output", signature["outputs"])):
-            lines += [f"| {kind} | `{tensor}` | {_cell(text)} |" for tensor, text in tensors.items()]
-        tables.append("\n".join(lines) + "\n")
-    return "\n".join(tables)
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
+        file.write(text)

@@ -1,49 +1,45 @@
-"""Answers from a SavedModel in a process that knows TensorFlow and tensorflow_text, and nothing of this project.
+"""Asks a SavedModel in a process that has TensorFlow and tensorflow_text, and nothing of this project.
 
-Run as a script: `python -I fresh_process.py DIRECTORY [FOLDER ...] < requests > answers`. `-I` cuts it off from the
-working directory, PYTHONPATH and the user's own packages; the folders are where libraries are imported from.
-Standard input is JSON, a list of `{"signature": name, "inputs": {name: base64 of the serialized TensorProto}}`;
-standard output is the list of the answers, `{name: base64}` each, between two marker lines of its own.
+Run as a script: `python -I fresh_process.py DIRECTORY REQUESTS ANSWERS [FOLDER ...]`. `export/other_process.py`
+describes the two files. `-I` cuts the process off from the working directory, PYTHONPATH and the user's own packages.
+It imports libraries from the folders.
 """
 
-import base64
-import json
 import sys
 
-MARKER = "----- answers -----"
 _PROJECT = ("keras_bert", "tasks", "export")
 
 
 def block_project() -> None:
-    """Makes every import of this project fail, also of a copy installed beside TensorFlow."""
+    """Makes every import of this project fail, even of a copy installed beside TensorFlow."""
     for name in _PROJECT:
         sys.modules[name] = None
 
 
 def main() -> None:
     """Reads requests, writes answers."""
-    sys.path[:0] = sys.argv[2:]
+    _, directory, request_file, answer_file, *folders = sys.argv
+    sys.path[:0] = folders
     block_project()
     import tensorflow as tf
     import tensorflow_text  # noqa: F401  (registers the tokenizer's ops)
+    from tensorflow.core.framework import graph_pb2
 
-    loaded = tf.saved_model.load(sys.argv[1])
-    answers = []
-    for request in json.load(sys.stdin):
-        function = loaded.signatures[request["signature"]]
+    loaded = tf.saved_model.load(directory)
+    answers = graph_pb2.GraphDef()
+    with open(request_file, "rb") as file:
+        requests = graph_pb2.GraphDef.FromString(file.read())
+    for request in requests.node:
+        function = loaded.signatures[request.op]
         specs = function.structured_input_signature[1]
         inputs = {
-            name: tf.io.parse_tensor(base64.b64decode(value), specs[name].dtype)
-            for name, value in request["inputs"].items()
+            name: tf.constant(tf.make_ndarray(value.tensor), specs[name].dtype) for name, value in request.attr.items()
         }
-        outputs = function(**inputs)
-        answers.append(
-            {
-                name: base64.b64encode(tf.io.serialize_tensor(value).numpy()).decode("ascii")
-                for name, value in outputs.items()
-            }
-        )
-    print(MARKER, json.dumps(answers), MARKER, sep="\n", flush=True)
+        answer = answers.node.add(op=request.op)
+        for name, value in function(**inputs).items():
+            answer.attr[name].tensor.CopyFrom(tf.make_tensor_proto(value.numpy()))
+    with open(answer_file, "wb") as file:
+        file.write(answers.SerializeToString())
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
-"""What the heads' probes are made of: ordinary and hostile texts, and answers by the eager path.
+"""What probes are made of: ordinary and hostile texts, and helpers for their right answers.
 
-Shapes: B batch, S sequence, N numbers to be ranked.
+Shapes: B batch, N numbers to be ranked.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -28,22 +29,16 @@ TEXTS = (
 
 
 def as_bytes(texts: Sequence[str | bytes]) -> np.ndarray:
-    """Texts as an array of bytes objects, shape (B,), as requests and answers hold them."""
+    """Returns texts as an array of bytes objects, shape (B,), as requests and answers hold them."""
     return np.array([text.encode() if isinstance(text, str) else text for text in texts], dtype=object)
 
 
-def batches(texts: Sequence[str | bytes] = TEXTS) -> Iterator[np.ndarray]:
-    """All texts in one batch, one text alone, and no text at all."""
-    everything = as_bytes(texts)
-    yield from (everything, everything[:1], everything[:0])
-
-
 def on_cpu(function, inputs):
-    """Applies a function to tensors made of `inputs` where the fresh process computes too: a GPU rounds otherwise.
+    """Applies a function of tensors on the CPU, where the fresh process computes too: a GPU rounds differently.
 
     Args:
         function: of one structure of tensors.
-        inputs: arrays, in whatever structure `function` takes; arrays of bytes become string tensors.
+        inputs: that structure, of arrays; arrays of bytes become string tensors.
 
     Returns:
         What it returns, as arrays.
@@ -57,26 +52,53 @@ def _string_if_object(array: np.ndarray):
     return tf.string if array.dtype == object else None
 
 
-def example(features: Mapping[str, Sequence[bytes]]) -> bytes:
-    """A serialized `tf.Example` of lists of strings."""
-    return tf.train.Example(
-        features=tf.train.Features(
-            feature={
-                name: tf.train.Feature(bytes_list=tf.train.BytesList(value=values)) for name, values in features.items()
-            }
-        )
-    ).SerializeToString()
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """Returns the softmax over the last axis, rounded as the CPU's kernel rounds."""
+    return on_cpu(tf.nn.softmax, logits)
+
+
+def examples(columns: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Returns columns of B strings, or of B lists of strings, as B serialized `tf.Example`s."""
+    rows = []
+    for values in zip(*columns.values(), strict=True):
+        features = {
+            name: tf.train.Feature(bytes_list=tf.train.BytesList(value=np.atleast_1d(np.array(value, object))))
+            for name, value in zip(columns, values, strict=True)
+        }
+        rows.append(tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString())
+    return np.array(rows, dtype=object)
+
+
+def padded(rows: Sequence[Sequence], fill, dtype=np.int32, at_least: int = 1) -> np.ndarray:
+    """Returns lists of different lengths as one array, as wide as the longest and at least `at_least`."""
+    array = np.full([len(rows), max([at_least, *map(len, rows)])], fill, dtype)
+    for row, values in zip(array, rows, strict=True):
+        row[: len(values)] = values
+    return array
 
 
 def undecided(numbers: np.ndarray, count: int = 1) -> np.ndarray:
-    """Rows in which rounding decides which are the `count` largest numbers, or their order.
+    """Finds the rows in which rounding decides which are the `count` largest numbers, or their order.
 
     Args:
         numbers: float, shape (B, N).
-        count: how many are named in the answer.
+        count: how many the answer names.
 
     Returns:
-        bool, shape (B,): whether two neighbours of the `count + 1` largest are equal to within the tolerance.
+        bool, shape (B,): whether two neighbours among the `count + 1` largest are equal to within the tolerance.
     """
     largest = np.sort(numbers, axis=-1)[:, ::-1][:, : count + 1]
     return (largest[:, :-1] - largest[:, 1:] <= 2 * TOLERANCE).any(axis=-1)
+
+
+def check_labels(model: keras.Model, labels: Sequence[str]) -> None:
+    """Refuses labels that are more or fewer than a model's outputs.
+
+    Raises:
+        ValueError: they are.
+    """
+    if model.output_shape[-1] != len(labels):
+        raise ValueError(
+            f"`labels` must name each of the model's outputs. Received: {len(labels)} labels, "
+            f"{model.output_shape[-1]} outputs"
+        )

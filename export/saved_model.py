@@ -1,7 +1,6 @@
-"""A trained model as a versioned SavedModel: texts in, answers out, checked before anyone can see it."""
+"""Writes a trained model as a versioned SavedModel, texts in and answers out, and verifies it before publishing."""
 
 import os
-from collections.abc import Iterator
 
 import keras
 import numpy as np
@@ -15,11 +14,10 @@ from export.served_backbone import ServedBackbone
 from keras_bert.backbone import BertBackbone
 from keras_bert.errors import InputError
 from keras_bert.files import read_json, remove_path, write_json
-from keras_bert.preprocessor import BertPreprocessor
+from keras_bert.tokenization.preprocessor import BertPreprocessor
 
 _REPORT_FILE = os.path.join("assets.extra", "verification.json")
 _FLOAT_TYPES = frozenset({"float16", "bfloat16", "float64", "mixed_float16", "mixed_bfloat16"})
-_CONTAINERS = (dict, list, tuple)
 _POOLED_OUTPUT = 0  # Keras counts a dictionary's outputs in the order of their names
 
 
@@ -37,10 +35,10 @@ def export_model(
 
     Args:
         model: of the task's `build_...`, such as encoder inputs to logits of shape (B, number of labels).
-        preprocessor: its tokenizer and `sequence_length`; the graph pads to the batch's longest whatever it does.
+        preprocessor: its tokenizer and `sequence_length`. The graph pads to the batch's longest in any case.
         directory, version, with_cc: as in `export_head`.
-        task: which head (`export.heads.loading.HEADS`).
-        **settings: what the head takes beside: for a classifier `labels`, names of the classes in the order of the
+        task: name of the head (`export.heads.loading.HEADS`).
+        **settings: further arguments of the head: for a classifier `labels`, names of the classes in the order of the
             logits, and `num_texts`, 2 for a model of text pairs.
 
     Returns:
@@ -60,14 +58,14 @@ def export_model(
 def export_head(head: Head, directory: str, version: int | None = None, with_cc: str = "auto") -> str:
     """Writes a head as a new version under a base path that TensorFlow Serving watches.
 
-    The version is built in a directory of another name beside it, verified there (`verify.verify`), and renamed when
-    everything is right: a server that polls the base path sees a complete version or none.
+    The version is built under another name beside its place, verified there (`verify.verify`), and renamed once it has
+    passed: a server that polls the base path sees a complete version or none.
 
     Args:
         head: the trained model of one task; exported in float32 whatever it was trained in.
         directory: base path; versions are its numeric sub-directories.
         version: number of the version. Default: one more than the highest there.
-        with_cc: one of `verify.WITH_CC`, whether a C++ program is asked, too.
+        with_cc: one of `verify.WITH_CC`, whether to ask the C++ program as well.
 
     Returns:
         The version's directory, such as `directory/1`.
@@ -75,7 +73,7 @@ def export_head(head: Head, directory: str, version: int | None = None, with_cc:
     Raises:
         InputError: the version exists or no number is left, the base path cannot be written, there is no
             tensorflow-text, or no compiler though `with_cc` is "on".
-        ValueError: `version` is no number of a version, or the model holds no BertBackbone.
+        ValueError: `version` is out of range, or the model holds no BertBackbone.
         VerificationError: the export does not answer as the model does; nothing was published.
     """
     if version is not None and not 0 <= version <= MAX_VERSION:
@@ -87,7 +85,7 @@ def export_head(head: Head, directory: str, version: int | None = None, with_cc:
         os.makedirs(directory, exist_ok=True)
         remove_abandoned(directory)
         _check_version_is_free(directory, version)
-        remove_path(temporary)  # of a process that was killed and had this one's number
+        remove_path(temporary)  # left by a killed process that had this one's number
         os.mkdir(temporary)
     except OSError as error:
         raise InputError(f"{temporary}: cannot be created ({error.strerror}). Choose another --export_dir.") from error
@@ -99,7 +97,7 @@ def export_head(head: Head, directory: str, version: int | None = None, with_cc:
 
 
 def read_report(version_directory: str) -> verify.Report:
-    """The verification figures that `export_model` left in a version's `assets.extra/verification.json`."""
+    """Reads the verification figures that `export_head` left in a version's `assets.extra/verification.json`."""
     return verify.Report(**read_json(os.path.join(version_directory, _REPORT_FILE)))
 
 
@@ -129,8 +127,8 @@ def write_graph(head: Head, model: keras.Model, directory: str) -> int:
         Bytes of the weights, each counted once.
     """
     functions = head.functions(model)
-    # Only weights are tracked, as plain variables: tracking the Keras model as well would store each weight twice
-    # (keras-team/keras issue 23553), and nothing else in the graph holds state.
+    # Track the weights alone, as plain variables: tracking the Keras model as well would store each weight twice
+    # (keras-team/keras issue 23553), and nothing else in the graph has state.
     used = {id(variable) for function in functions.values() for variable in function.graph.variables}
     module = tf.Module()
     module.weights = [weight.value for weight in model.weights if id(weight.value) in used]
@@ -139,7 +137,7 @@ def write_graph(head: Head, model: keras.Model, directory: str) -> int:
 
 
 def _publish(temporary: str, directory: str, version: int | None) -> str:
-    """Renames the finished directory to its version number; a number that another export took is not replaced."""
+    """Renames the finished directory to its version number, never over a number that another export has taken."""
     while True:
         target = os.path.join(directory, str(next_version(directory) if version is None else version))
         try:
@@ -152,10 +150,10 @@ def _publish(temporary: str, directory: str, version: int | None) -> str:
 
 
 def next_version(directory: str) -> int:
-    """One more than the highest version under a base path; 1 where there is none.
+    """Returns the number after the highest version under a base path, 1 where there is none.
 
     Raises:
-        InputError: the highest is the last that there can be.
+        InputError: the highest version has the last possible number.
     """
     newest = max((number for number, _ in numbered_versions(directory)), default=0)
     if newest == MAX_VERSION:
@@ -172,9 +170,9 @@ def _is_float32(model: keras.Model) -> bool:
 
 
 def rebuild_for_serving(model: keras.Model) -> keras.Model:
-    """A float32 copy of a functional model, its backbone a `ServedBackbone` of the layout "unpadded".
+    """Copies a functional model in float32, with a `ServedBackbone` of the layout "unpadded" as its backbone.
 
-    Where the model reads the backbone's pooled output alone, the copy computes no more than that takes.
+    If the model reads the backbone's pooled output alone, the copy computes only what that needs.
 
     Raises:
         ValueError: the model holds no BertBackbone.
@@ -185,9 +183,9 @@ def rebuild_for_serving(model: keras.Model) -> keras.Model:
 def rebuild(
     model: keras.Model, layout: str | None = None, backbone_class: type[BertBackbone] = BertBackbone
 ) -> keras.Model:
-    """A float32 copy of a functional model; its backbone in another token layout if one is given.
+    """Copies a functional model in float32, optionally with another token layout.
 
-    A model trained in mixed precision would serve 2.4 (bfloat16) to 8 times (float16) slower on a CPU.
+    In mixed precision a CPU would serve it 2.4 (bfloat16) to 8 times (float16) slower.
 
     Raises:
         ValueError: a layout is asked for, and the model holds no BertBackbone.
@@ -195,7 +193,7 @@ def rebuild(
     config = keras.saving.serialize_keras_object(model)
     changes = {} if layout is None else {"layout": layout}
     if backbone_class is ServedBackbone:
-        changes["first_token_only"] = _reads_pooled_output_only(config)
+        changes["first_token_only"] = _reads_pooled_output_only(model)
     copy = keras.saving.deserialize_keras_object(_rewritten(config, changes, backbone_class))
     if layout is not None and getattr(serving.find_backbone(copy), "layout", None) != layout:
         raise ValueError(
@@ -206,7 +204,7 @@ def rebuild(
 
 
 def _rewritten(config, changes: dict, backbone_class: type[BertBackbone] = BertBackbone):
-    """A model's config with every float type replaced by float32, the backbone's class, and its settings if given."""
+    """Rewrites a model's config: every float type to float32, and with `changes` the backbone's class and settings."""
     if isinstance(config, list):
         return [_rewritten(item, changes, backbone_class) for item in config]
     if not isinstance(config, dict):
@@ -216,30 +214,21 @@ def _rewritten(config, changes: dict, backbone_class: type[BertBackbone] = BertB
         config["dtype"] = "float32"
     if config.get("class_name") == "DTypePolicy" and config["config"]["name"] in _FLOAT_TYPES:
         config["config"]["name"] = "float32"
-    if changes and _is_backbone(config):
+    if changes and config.get("registered_name") == keras.saving.get_registered_name(BertBackbone):
         config["config"] |= changes
         names = {"module": backbone_class.__module__, "class_name": backbone_class.__name__}
         config |= {**names, "registered_name": keras.saving.get_registered_name(backbone_class)}
     return config
 
 
-def _is_backbone(config: dict) -> bool:
-    return config.get("registered_name") == keras.saving.get_registered_name(BertBackbone)
+def _reads_pooled_output_only(model: keras.Model) -> bool:
+    """Returns whether a functional model reads its backbone's pooled output, and no other.
 
-
-def _reads_pooled_output_only(config: dict) -> bool:
-    """Whether a functional model has a backbone among its layers, and of its outputs reads the pooled one alone."""
-    layers = config["config"].get("layers", [])
-    names = {layer["config"]["name"] for layer in layers if _is_backbone(layer)}
-    read = _tensors_read([[layer["inbound_nodes"] for layer in layers], config["config"].get("output_layers")])
-    return {output for layer, _, output in read if layer in names} == {_POOLED_OUTPUT}
-
-
-def _tensors_read(config) -> Iterator[tuple[str, int, int]]:
-    """Each (layer, call, output) that a part of a functional model's config names."""
-    items = list(config.values() if isinstance(config, dict) else config) if isinstance(config, _CONTAINERS) else []
-    if [type(item) for item in items] == [str, int, int]:
-        yield tuple(items)
-    else:
-        for item in items:
-            yield from _tensors_read(item)
+    Only private attributes of Keras tell which layer reads which tensor.
+    """
+    backbone = serving.find_backbone(model)
+    outputs = [node.output_tensors for node in getattr(backbone, "_inbound_nodes", ())]
+    numbers = {id(tensor): number for tensors in outputs for number, tensor in enumerate(tensors)}
+    nodes = [node for operation in model.operations for node in operation._inbound_nodes]
+    read = [*model.outputs, *(tensor for node in nodes for tensor in node.input_tensors)]
+    return {numbers[id(tensor)] for tensor in read if id(tensor) in numbers} == {_POOLED_OUTPUT}

@@ -1,20 +1,20 @@
-"""The encoder as it is served: what `BertBackbone` computes under the layout "unpadded", in fewer ops.
+"""The served encoder: computes what `BertBackbone` computes in the layout "unpadded", in fewer ops.
 
-A single request is 10 to 30 tokens, and what it waits for is not arithmetic: the kernels must come from memory once (43
-MB of MiniLM: 3.4 of 4.8 ms for 3 tokens on one thread), and threads hand each other work and sleep. So few ops count:
+A single request has 10 to 30 tokens and does not wait for arithmetic: the kernels must come from memory once (43 MB for
+MiniLM: 3.4 of 4.8 ms for 3 tokens on one thread), and threads hand work to each other and sleep. So fewer ops help:
 
-- one Gather lays Q, K and V out for attention, and one brings the context back, by indices that all layers share;
-- where only the pooled output is read (`first_token_only`), the last layer attends from one token of each sequence, and
-  its other products see that row alone: 1/8 of the arithmetic of 6 layers falls away, 1/16 of that of 12;
-- gelu has the form that TensorFlow's remapper fuses into a product; LayerNorm has one that it does not fuse:
-  `_MklLayerNorm` takes 0.2 ms for 14 tokens, many times as long as its parts, and moved probabilities by 8e-3;
-- scale and mask of the scores are fused into their product, which takes that the mask's rank is known.
+- One Gather lays out Q, K and V for attention and one brings the context back, by indices that all layers share.
+- If only the pooled output is read (`first_token_only`), the last layer attends from one token of each sequence, and
+  its other products see that row alone. This saves 1/8 of the arithmetic of 6 layers, 1/16 of that of 12.
+- gelu has the form that TensorFlow's remapper fuses into a product. LayerNorm has a form that it does not fuse:
+  `_MklLayerNorm` takes 0.2 ms for 14 tokens, many times as long as its parts, and moved probabilities by 8e-3.
+- Scale and mask of the scores are fused into their product, for which the mask's rank must be known.
 
-What was tried without gain for one request (2 cores, AMD Zen 4): products by `Einsum`, which stay on Eigen when oneDNN
-is on (7.4 ms for 3 tokens, oneDNN 5.4; from 24 tokens on the same); the executor of a single thread; each layer in two
-halves, of heads and of inner units, for a core each. Weights as constants, which oneDNN keeps packed, took 0.94 of a
-request's time, 1.09 of that of a batch of 32, and 420 MB more memory for 43 MB of kernels, as every signature's graph
-has copies of its own: they stay variables.
+Tried without gain for one request (2 cores, AMD Zen 4): products by `Einsum`, which stay on Eigen when oneDNN is on
+(7.4 ms for 3 tokens, oneDNN 5.4; the same from 24 tokens on); the single-threaded executor; each layer in two halves,
+of heads and of inner units, one per core. Weights as constants, which oneDNN keeps packed, took 0.94 of a request's
+time, but 1.09 of a batch of 32's, and 420 MB more memory for 43 MB of kernels, since every signature's graph has its
+own copies. So they stay variables.
 
 Shapes: B batch, S sequence, S' longest of the batch, T rows (see keras_bert/packing.py), N heads, D size per head,
 H = N * D hidden.
@@ -31,7 +31,7 @@ from keras_bert.packing import MASKED_SCORE
 
 
 class _Places(NamedTuple):
-    """Which rows belong together; all int32 but the bias.
+    """Indices that say which rows belong together; int32 but for the bias.
 
     Attributes:
         positions: shape (T,), of each row within its sequence.
@@ -54,14 +54,15 @@ class _Places(NamedTuple):
 
 @keras.saving.register_keras_serializable(package="keras_bert")
 class ServedBackbone(BertBackbone):
-    """A `BertBackbone` of float32 for inference in a graph on a CPU; the same weights and the same answers.
+    """A float32 `BertBackbone` for inference in a graph on a CPU, with the same weights and answers.
 
-    All calls in a graph share one traced function. From left to right, and when training, it is the Keras model.
+    All calls in a graph share one traced function. In training, and with left-to-right attention, it is the Keras
+    model.
 
     Args:
         *args, **kwargs: as `BertBackbone`.
-        first_token_only: bool; True: `sequence_output` is that of the first token alone, shape (B, 1, H), and what only
-            the other tokens would need is not computed. Where it is the Keras model, so is `sequence_output`.
+        first_token_only: bool; True computes `sequence_output` for the first token alone, shape (B, 1, H). It has no
+            effect where this is the Keras model.
     """
 
     def __init__(self, *args, first_token_only: bool = False, **kwargs):
@@ -130,7 +131,7 @@ def _find_places(padding_mask: tf.Tensor, num_heads: int) -> _Places:
 
 
 def _encoder_layer(layer: BertEncoderLayer, rows: tf.Tensor, places: _Places) -> tf.Tensor:
-    """As `BertEncoderLayer.call`: float [T, H] to the same."""
+    """Computes `BertEncoderLayer.call`: float [T, H] to the same."""
     pieces = _query_key_value(layer, rows)
     context = _attend(*tf.unstack(tf.gather(pieces, places.heads), num=3), places)
     back = tf.gather(tf.reshape(context, [-1, pieces.shape[-1]]), places.back)
@@ -138,7 +139,7 @@ def _encoder_layer(layer: BertEncoderLayer, rows: tf.Tensor, places: _Places) ->
 
 
 def _encoder_layer_of_first(layer: BertEncoderLayer, rows: tf.Tensor, places: _Places) -> tf.Tensor:
-    """What `_encoder_layer` gives for the first token of each sequence: float [T, H] to [B, H]."""
+    """Computes `_encoder_layer` for the first token of each sequence: float [T, H] to [B, H]."""
     pieces = _query_key_value(layer, rows)
     query = tf.gather(pieces, places.heads[0, :, :, :1])  # [B, N, 1, D]
     key, value = tf.unstack(tf.gather(pieces, places.heads[1:]), num=2)  # [B, N, S', D]
@@ -146,7 +147,7 @@ def _encoder_layer_of_first(layer: BertEncoderLayer, rows: tf.Tensor, places: _P
 
 
 def _query_key_value(layer: BertEncoderLayer, rows: tf.Tensor) -> tf.Tensor:
-    """The projections in pieces of a head: float [T, H] to [T * 3 * N, D]."""
+    """Projects to Q, K and V, one piece per head: float [T, H] to [T * 3 * N, D]."""
     return tf.reshape(_dense(layer.self_attention.query_key_value, rows), [-1, layer.hidden_dim // layer.num_heads])
 
 
@@ -156,7 +157,7 @@ def _attend(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, places: _Places)
 
 
 def _after_attention(layer: BertEncoderLayer, context: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-    """The rest of a layer, for the rows that are given: their context in any shape, rows [., H] to [., H]."""
+    """Computes the rest of a layer for the given rows [., H], their context in any shape: [., H]."""
     attended = _dense(layer.self_attention.output_dense, tf.reshape(context, [-1, layer.hidden_dim]))
     rows = _layer_norm(layer.self_attention_layer_norm, attended + rows)
     inner = _activate(layer, _dense(layer.intermediate_dense, rows))

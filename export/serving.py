@@ -1,7 +1,8 @@
-"""What every head's served graph begins with: texts made token ids at a bounded cost, token ids checked.
+"""The beginning of every head's served graph: texts become token ids at a bounded cost, and token ids are checked.
 
-Shapes: B batch, S sequence. Only ops that TensorFlow Serving links, and no padded length fixed in the graph: every
-batch is as long as its longest example.
+The graph uses only ops that TensorFlow Serving links and fixes no padded length: a batch is as long as its longest row.
+
+Shapes: B batch, S sequence.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,12 +11,11 @@ import keras
 import tensorflow as tf
 
 from keras_bert.backbone import BertBackbone
-from keras_bert.preprocessor import BertPreprocessor
 
 _BYTES_PER_TOKEN = 8
-# English takes 5 to 6 bytes a token, white space included, so that nearly every long text is settled in one look.
+# English takes 5 to 6 bytes a token, white space included, so one look suffices for nearly every long text.
 _GROWTH = 4
-# More of a text is never read: a text of blanks, or of one endless word, may need all of it.
+# The most that is read of a text: one of blanks, or of one endless word, may need all of it.
 MOST_BYTES, MOST_BYTES_PER_TOKEN = 65536, 256
 
 # White space, the ASCII punctuation that Unicode does not call case-ignorable, and the eight CJK blocks of
@@ -32,18 +32,18 @@ _HOLDS_SIGMA = "(?s).*\u03a3.*"
 
 
 def bound_texts(texts: tf.Tensor, tokenizer, num_tokens: int) -> tf.Tensor:
-    """Cuts long texts so that tokenizing costs about what `num_tokens` tokens cost, and changes none of those.
+    """Cuts long texts so that tokenizing them costs about as much as `num_tokens` tokens, and keeps these tokens.
 
-    What counts of a text are its first `most_bytes(num_tokens)` bytes, 64 KiB at least. Within these there is no number
-    of bytes after which a text may be cut: all of them may be one token (blanks, deleted control characters, one
-    endless word), and the next word may still count. But there are places where a text may be cut: behind white space,
-    behind a CJK character (the tokenizer isolates it first of all), and behind a punctuation character that ends every
-    context. Tokens before such a place do not depend on what follows: words never reach across it, and lower-casing a
-    capital sigma, the one rule that looks ahead, looks past case-ignorable characters only (Unicode, Final_Sigma):
-    apostrophe, full stop, colon, circumflex and grave accent are places if no such sigma stands before them.
-    So: take the longest prefix within some bytes that ends at such a place; if it gives `num_tokens` tokens, the rest
-    of the text is beyond truncation; if not, look at 4 times as many bytes. Ordinary text ends in the first round,
-    the worst text (no place to cut, or too few tokens) costs about 4/3 of tokenizing what counts.
+    Only the first `most_bytes(num_tokens)` bytes of a text count, 64 KiB at least. Within these no number of bytes is a
+    safe place to cut: all of them may be one token (blanks, deleted control characters, one endless word), and the next
+    word may still count. Safe places are behind white space, behind a CJK character (the tokenizer isolates it first of
+    all) and behind a punctuation character that ends every context. Tokens before such a place do not depend on what
+    follows. Words never reach across it; and the one rule that looks ahead, lower-casing a capital sigma, looks past
+    case-ignorable characters only (Unicode, Final_Sigma). So apostrophe, full stop, colon, circumflex and grave accent
+    are safe if no such sigma precedes them.
+    The algorithm takes the longest prefix within some bytes that ends at a safe place. If that gives `num_tokens`
+    tokens, the rest of the text would be truncated anyway; if not, it looks at 4 times as many bytes. Ordinary text
+    ends in the first round; the worst text (no place to cut, or too few tokens) costs about 4/3 of tokenizing it.
 
     Args:
         texts: string, shape (B,); need not be valid UTF-8.
@@ -60,7 +60,7 @@ def bound_texts(texts: tf.Tensor, tokenizer, num_tokens: int) -> tf.Tensor:
         rows = tf.where(open_rows)
         originals = tf.strings.substr(tf.gather_nd(texts, rows), 0, most)
         prefixes = tf.strings.substr(originals, 0, limit)
-        # Drops a character that the limit has cut in two, and what else the tokenizer would drop as invalid.
+        # Drops a character that the limit has cut in two, and other bytes that the tokenizer would drop as invalid.
         prefixes = tf.strings.unicode_transcode(prefixes, "UTF-8", "UTF-8", errors="ignore")
         prefixes = tf.where(
             tf.strings.regex_full_match(prefixes, _HOLDS_SIGMA),
@@ -80,29 +80,14 @@ def bound_texts(texts: tf.Tensor, tokenizer, num_tokens: int) -> tf.Tensor:
 
 
 def most_bytes(num_tokens):
-    """How many bytes of a text count, where `num_tokens` tokens (int, or scalar tensor) are used."""
+    """Returns how many bytes of a text count if `num_tokens` tokens (int, or scalar tensor) are used."""
     if tf.is_tensor(num_tokens):
         return tf.maximum(MOST_BYTES, MOST_BYTES_PER_TOKEN * num_tokens)
     return max(MOST_BYTES, MOST_BYTES_PER_TOKEN * num_tokens)
 
 
-def text_encoder(preprocessor: BertPreprocessor) -> Callable[..., dict[str, tf.Tensor]]:
-    """Returns `encode(text)` or `encode(text, text_pair)`: string [B] to the encoder's inputs, int32 [B, S].
-
-    S is the batch's longest, at most the preprocessor's `sequence_length`.
-    """
-    tokenizer, sequence_length = preprocessor.tokenizer, preprocessor.sequence_length
-    to_longest = BertPreprocessor(tokenizer, sequence_length, pad_to_longest=True)
-
-    def encode(*texts: tf.Tensor) -> dict[str, tf.Tensor]:
-        bounded = tuple(bound_texts(text, tokenizer, sequence_length) for text in texts)
-        return to_longest(bounded if len(bounded) > 1 else bounded[0])
-
-    return encode
-
-
 def find_backbone(model: keras.Model) -> BertBackbone | None:
-    """The encoder inside a functional model, at whatever depth; None where there is none."""
+    """Returns the encoder inside a functional model, at any depth, or None."""
     if isinstance(model, BertBackbone):
         return model
     inner = (find_backbone(layer) for layer in getattr(model, "layers", ()))
@@ -112,11 +97,11 @@ def find_backbone(model: keras.Model) -> BertBackbone | None:
 def check_token_ids(
     backbone: BertBackbone, token_ids: tf.Tensor, segment_ids: tf.Tensor, lengths: tf.Tensor
 ) -> list[tf.Operation]:
-    """Ops that fail, with a message for the client, on what the embeddings have no row for.
+    """Returns ops that fail, with a message for the client, on ids that the embeddings have no row for.
 
-    Without them the answer would be wrong and silent: a negative id counts from the table's end, and an id behind the
-    end is an error on a CPU and a row of zeros on a GPU. An empty batch passes: the least of no numbers is the largest
-    int32, the largest the least.
+    Without them the answer could be wrong silently: a negative id counts from the table's end, and an id behind the end
+    is an error on a CPU but a row of zeros on a GPU. An empty batch passes: the minimum of no numbers is the largest
+    int32, their maximum the least.
 
     Args:
         backbone: gives the sizes.
@@ -154,7 +139,7 @@ def check_token_ids(
 def encoder_inputs(
     backbone: BertBackbone, token_ids: tf.Tensor, segment_ids: tf.Tensor, lengths: tf.Tensor
 ) -> dict[str, tf.Tensor]:
-    """The model's inputs of a client's ids, checked (`check_token_ids`), and masked by `lengths` alone."""
+    """Turns a client's ids into the model's inputs: checked (`check_token_ids`), and masked by `lengths` alone."""
     with tf.control_dependencies(check_token_ids(backbone, token_ids, segment_ids, lengths)):
         token_ids, segment_ids, lengths = (tf.identity(ids) for ids in (token_ids, segment_ids, lengths))
     mask = tf.sequence_mask(lengths, tf.shape(token_ids)[-1], dtype=tf.int32)
@@ -162,6 +147,6 @@ def encoder_inputs(
 
 
 def trace(function: Callable, specs: Mapping[str, tf.TensorSpec]) -> tf.types.experimental.ConcreteFunction:
-    """Traces a signature: a function of named tensors that returns a dict of them."""
-    # No jit_compile: TensorFlow Serving runs without XLA, and refuses a function that insists on it.
+    """Traces a signature, a function of named tensors that returns a dict of them."""
+    # No jit_compile: TensorFlow Serving runs without XLA and refuses a function that requires it.
     return tf.function(function, autograph=False).get_concrete_function(**specs)

@@ -1,14 +1,18 @@
-"""Names, types and shapes of the served signatures, and the rules that TensorFlow Serving has for them.
+"""Names, types and shapes of the served signatures, and TensorFlow Serving's rules for them.
 
-Shapes: B batch, S sequence. Whoever sends a request writes these names: they are an interface. What each head's
-signatures take and give stands in its `description` (`export/heads`); common to them are
+Clients write these names, so they are an interface. Each head's `description` (`export/heads`) tells what its
+signatures take and give. All heads share
 
 - `serving_default`: texts, string [B], in answers out;
 - `token_ids`: `token_ids`, `segment_ids` int32 [B, S], `lengths` int32 [B];
 - `classify`, `regress`: `inputs`, string [B], serialized `tf.Example`s.
 
 Texts may be any bytes. `token_ids` refuses what the model has no weights for (`export.serving.check_token_ids`).
+
+Shapes: B batch, S sequence.
 """
+
+from collections.abc import Mapping
 
 import tensorflow as tf
 
@@ -19,43 +23,52 @@ REGRESS = "regress"
 
 TEXT_NAMES = ("text", "text_pair")
 TEXT_INPUTS = {"text": "string: the text, any bytes", "text_pair": "string: the second text of the pair"}
-TOKEN_INPUTS = {
-    "token_ids": "int32 (length): ids of the tokens, [CLS] and [SEP] included",
-    "segment_ids": "int32 (length): 0 for the first text, 1 for the second",
-    "lengths": "int32: how many of the ids are real; the others are padding",
+# Dimensions behind the batch of the inputs that every `token_ids` has.
+TOKEN_AXES = {"token_ids": ("sequence",), "segment_ids": ("sequence",), "lengths": ()}
+_TOKEN_INPUTS = {
+    "token_ids": "ids of the tokens, [CLS] and [SEP] included",
+    "segment_ids": "0 for the first text, 1 for the second",
+    "lengths": "how many of the ids are real; the others are padding",
 }
 
-# What TensorFlow Serving allows the two verbs that take examples: outputs by name.
+# Outputs that TensorFlow Serving allows the two verbs that take examples.
 _EXAMPLE_OUTPUTS = {CLASSIFY: {"classes", "scores"}, REGRESS: {"outputs"}}
 _NOT_IN_JSON = frozenset({tf.float16.as_datatype_enum, tf.bfloat16.as_datatype_enum})
 _INITIALIZER = "__saved_model_init_op"
 
 
-def text_specs(*names: str) -> dict[str, tf.TensorSpec]:
-    """Inputs that are one string per example each."""
-    return {name: tf.TensorSpec([None], tf.string, name=name) for name in names}
+def specs(axes: Mapping[str, tuple], dtype: tf.DType) -> dict[str, tf.TensorSpec]:
+    """Returns the inputs of a signature.
 
-
-def token_specs(*axes: int | None) -> dict[str, tf.TensorSpec]:
-    """The inputs of `token_ids`; the padding mask follows from `lengths`, never from the ids.
-
-    TensorFlow Serving's own padding (`pad_variable_length_inputs`) fills with the tensor's first element, which is
-    the id of [CLS]: a mask guessed from the ids would take that for text.
+    The padding mask of token ids follows from `lengths`, never from the ids: TensorFlow Serving's own padding
+    (`pad_variable_length_inputs`) fills with the tensor's first element, which is the id of [CLS], and a mask guessed
+    from the ids would take that for text.
 
     Args:
-        *axes: sizes of further dimensions between batch and sequence.
+        axes: name -> dimensions behind the batch: a size, or the name of a free one.
+        dtype: of all inputs.
     """
-    shapes = {"token_ids": [None, *axes, None], "segment_ids": [None, *axes, None], "lengths": [None, *axes]}
-    return {name: tf.TensorSpec(shape, tf.int32, name=name) for name, shape in shapes.items()}
+    shapes = {name: [None, *(axis if isinstance(axis, int) else None for axis in its)] for name, its in axes.items()}
+    return {name: tf.TensorSpec(shape, dtype, name=name) for name, shape in shapes.items()}
 
 
-def example_specs() -> dict[str, tf.TensorSpec]:
-    """The one input that TensorFlow Serving's Classify and Regress allow, by the one name that they allow."""
-    return {"inputs": tf.TensorSpec([None], tf.string, name="inputs")}
+def describe_tokens(axes: Mapping[str, tuple], more: Mapping[str, str]) -> dict[str, str]:
+    """Returns the text of each input of `token_ids`; `more` has the text of inputs that not every head has."""
+    sizes = {name: f" ({', '.join(map(str, its))})" if its else "" for name, its in axes.items()}
+    texts = {**_TOKEN_INPUTS, **more}
+    return {name: f"int32{size}: {texts[name]}" for name, size in sizes.items()}
+
+
+def describe_examples(axes: Mapping[str, tuple]) -> dict[str, str]:
+    """Returns the text of the one input of Classify and Regress; `axes` are those of the texts in the examples."""
+    names = " and ".join(
+        f"`{name}` ({its[0]} strings)" if its else f"`{name}` (a string)" for name, its in axes.items()
+    )
+    return {"inputs": f"string: a serialized `tf.Example` with {names}"}
 
 
 def rule_breaches(signature_defs) -> list[str]:
-    """What TensorFlow Serving would refuse about a model's signatures: one sentence each, none for a good model.
+    """Returns what TensorFlow Serving would refuse about a model's signatures, one sentence each.
 
     Args:
         signature_defs: mapping of name to `SignatureDef`, as in a `MetaGraphDef`.

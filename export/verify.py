@@ -1,16 +1,13 @@
-"""Proof that an exported directory answers as the model did, where this project is not at hand.
+"""Verifies that an exported directory answers as the model did, without this project.
 
-A version is published only after `verify` has passed it: the graph holds nothing that TensorFlow Serving is known to
-refuse, the weights are stored once, the signatures keep the rules, a fresh process gives the Keras model's answers, and
-so does, where it is asked for, a C++ program on the loader that `tensorflow_model_server` uses (`export.cc_check`).
-The server itself is not run here; the checks are what its loader and its API demand.
+A version is published only after it has passed `verify`: the graph holds nothing that TensorFlow Serving is known to
+refuse, the weights are stored once, the signatures keep the rules, and a fresh process gives the Keras model's answers.
+So does, on request, a C++ program on the loader that `tensorflow_model_server` uses (`export.cc_check`). The server
+itself is not run here; the checks cover what its loader and its API demand.
 """
 
-import base64
-import json
 import math
 import os
-import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -18,31 +15,30 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 import tensorflow_text
-from tensorflow.core.framework import tensor_pb2
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
-from export import cc_check, fresh_process, signatures
+from export import cc_check, fresh_process, other_process, signatures
+from export.other_process import ProcessError
 
-# Allowed between two answers, of numbers up to 1 absolutely, of larger ones (logits, embeddings) relatively.
+# Allowed difference of two answers: absolute for numbers up to 1, relative for larger ones (logits, embeddings).
 TOLERANCE = 1e-5
-# Whether the C++ program is asked, too: "auto" does where it can be compiled.
+# Whether to ask the C++ program as well: "auto" does if it can be compiled.
 WITH_CC = ("auto", "on", "off")
-_TIMEOUT_S = 600
-# Vocabulary and normalizer are integers and strings; epsilons, masks and the like are some hundred bytes.
+# Vocabulary and normalizer are integers and strings; epsilons, masks and the like take some hundred bytes.
 _MAX_CONSTANT_BYTES = 100_000
 
-# The tensorflow-text ops that may be used: all in tf.text 2.12.1, which TensorFlow Serving 2.18 and 2.19 link.
-# `TFText>RoundRobinTrim`, inside the trimmers and packers of tensorflow-text, came later and is not among them.
-# Neither asks the server's ICU what a character is: the code points' map comes with the graph.
+# The tensorflow-text ops that a graph may use. tf.text 2.12.1, which TensorFlow Serving 2.18 and 2.19 link, has them.
+# It lacks `TFText>RoundRobinTrim`, on which the trimmers and packers of tensorflow-text are built. Neither op asks the
+# server's ICU what a character is: the map of code points is in the graph.
 TEXT_OPS = frozenset({"FastBertNormalize", "FastWordpieceTokenizeWithOffsets"})
-# They call back into the Python process that wrote the graph.
+# These call back into the Python process that wrote the graph.
 _PYTHON_OPS = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
-# What the fresh process needs from this one's environment.
+# What the fresh process needs of this one's environment.
 _ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH", "SYSTEMROOT", "TF_ENABLE_ONEDNN_OPTS")
 
 
 class VerificationError(RuntimeError):
-    """An exported directory is not what was to be exported; the message lists every finding."""
+    """An exported directory differs from what should be there; the message lists every finding."""
 
 
 class Probe(NamedTuple):
@@ -52,8 +48,8 @@ class Probe(NamedTuple):
         signature: name of the signature.
         inputs: input name -> array of the batch.
         outputs: output name -> the right array.
-        undecided: bool, shape (B,): rows whose strings and whole numbers hang on rounding, and are not compared.
-            None: no row.
+        undecided: bool, shape (B,): rows whose strings and integers depend on rounding and are not compared. None: no
+            row.
     """
 
     signature: str
@@ -63,7 +59,7 @@ class Probe(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What `verify` found.
+    """The findings of `verify`.
 
     Attributes:
         signatures: names of the signatures.
@@ -86,7 +82,7 @@ class Report(NamedTuple):
     cc_not_run: str = "not asked for"
 
     def lines(self) -> list[str]:
-        """The report for people."""
+        """Returns the report as text."""
         return [
             f"signatures: {', '.join(self.signatures)}",
             f"answers in a fresh process: {self.num_probes} requests, largest difference from the Keras model's "
@@ -123,7 +119,7 @@ def verify(directory: str, probes: Sequence[Probe], weight_bytes: int, with_cc: 
         *signatures.rule_breaches(meta_graph.signature_def),
         *_size_findings(directory, meta_graph, weight_bytes),
     ]
-    if findings:  # before the answers: a graph that cannot be served need not be asked
+    if findings:  # A graph that cannot be served need not be asked.
         raise VerificationError(_message(directory, findings))
     difference = _compare(directory, "", probes, fresh_answers(directory, probes))
     cc_difference, cc_not_run = _verify_with_cc(directory, probes, with_cc)
@@ -133,7 +129,7 @@ def verify(directory: str, probes: Sequence[Probe], weight_bytes: int, with_cc: 
         largest_difference=difference,
         num_op_kinds=len({node.op for node in _all_nodes(meta_graph)}),
         weight_bytes=weight_bytes,
-        directory_bytes=_directory_bytes(directory),
+        directory_bytes=directory_bytes(directory),
         cc_difference=cc_difference,
         cc_not_run=cc_not_run,
     )
@@ -150,13 +146,13 @@ def _verify_with_cc(directory: str, probes: Sequence[Probe], with_cc: str) -> tu
         return None, "no g++ with which to compile it"
     try:
         program = cc_check.build_program(compiler)
-    except cc_check.CcCheckError as error:
+    except ProcessError as error:
         if with_cc == "on":
             raise VerificationError(_message(directory, [str(error)])) from error
         return None, f"it cannot be compiled: {error}"
     try:
         answers = cc_answers(program, directory, probes)
-    except cc_check.CcCheckError as error:
+    except ProcessError as error:
         raise VerificationError(_message(directory, [str(error)])) from error
     return _compare(directory, "C++ program, ", probes, answers), ""
 
@@ -169,7 +165,7 @@ def _message(directory: str, findings: list[str]) -> str:
 
 
 def read_meta_graph(directory: str) -> meta_graph_pb2.MetaGraphDef:
-    """The graph, its functions and signatures, as a server reads them."""
+    """Reads graph, functions and signatures as a server does."""
     with open(os.path.join(directory, "saved_model.pb"), "rb") as file:
         return saved_model_pb2.SavedModel.FromString(file.read()).meta_graphs[0]
 
@@ -181,10 +177,10 @@ def _all_nodes(meta_graph: meta_graph_pb2.MetaGraphDef) -> Iterable:
 
 
 def graph_findings(meta_graph: meta_graph_pb2.MetaGraphDef) -> list[str]:
-    """What in a graph TensorFlow Serving cannot run; one such op anywhere blocks every signature of the model.
+    """Lists what TensorFlow Serving cannot run in a graph; one such op blocks every signature of the model.
 
-    Allowed are the ops of the TensorFlow release at hand and `TEXT_OPS`: right for a server of that release or a later
-    one. An older server may lack one of TensorFlow's ops, which nothing here can know.
+    It allows the ops of the installed TensorFlow and `TEXT_OPS`, which is right for a server of that release or a later
+    one. An older server may lack one of TensorFlow's ops; nothing here can know.
     """
     functions = meta_graph.graph_def.library.function
     known = {function.signature.name for function in functions} | TEXT_OPS
@@ -222,7 +218,7 @@ def _size_findings(directory: str, meta_graph: meta_graph_pb2.MetaGraphDef, weig
 
 
 def stored_weight_bytes(directory: str) -> int:
-    """Bytes of all numbers in a SavedModel's checkpoint."""
+    """Returns the size of all numbers in a SavedModel's checkpoint, in bytes."""
     reader = tf.train.load_checkpoint(os.path.join(directory, "variables", "variables"))
     types = reader.get_variable_to_dtype_map()
     shapes = reader.get_variable_to_shape_map()
@@ -233,7 +229,8 @@ def stored_weight_bytes(directory: str) -> int:
     )
 
 
-def _directory_bytes(directory: str) -> int:
+def directory_bytes(directory: str) -> int:
+    """Returns the size of all files of a version, in bytes."""
     return sum(os.path.getsize(os.path.join(folder, name)) for folder, _, names in os.walk(directory) for name in names)
 
 
@@ -244,13 +241,10 @@ def cc_answers(program: str, directory: str, probes: Sequence[Probe]) -> list[di
     """Asks the exported directory through the C++ program of `cc_check`.
 
     Raises:
-        CcCheckError: the program failed.
+        ProcessError: the program failed.
     """
-    requests = [
-        (probe.signature, {name: _serialize(value) for name, value in probe.inputs.items()}) for probe in probes
-    ]
-    answers = cc_check.ask(program, directory, requests)
-    return [{name: _parse(value) for name, value in answer.items()} for answer in answers]
+    requests = [(probe.signature, probe.inputs) for probe in probes]
+    return other_process.ask([program], directory, requests, cc_check.op_libraries())
 
 
 def fresh_answers(directory: str, probes: Sequence[Probe]) -> list[dict[str, np.ndarray]]:
@@ -259,57 +253,24 @@ def fresh_answers(directory: str, probes: Sequence[Probe]) -> list[dict[str, np.
     Raises:
         VerificationError: the process ended with an error; the message quotes its last lines.
     """
-    requests = [
-        {"signature": probe.signature, "inputs": {name: _encode(value) for name, value in probe.inputs.items()}}
-        for probe in probes
-    ]
     environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
     environment |= {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    program = [sys.executable, "-I", fresh_process.__file__]
+    requests = [(probe.signature, probe.inputs) for probe in probes]
     try:
-        process = subprocess.run(
-            [sys.executable, "-I", fresh_process.__file__, os.path.abspath(directory), *library_folders()],
-            input=json.dumps(requests),
-            capture_output=True,
-            text=True,
-            env=environment,
-            cwd=os.path.sep,
-            timeout=_TIMEOUT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        finding = f"the fresh process did not answer within {_TIMEOUT_S} seconds"
-        raise VerificationError(_message(directory, [finding])) from None
-    if process.returncode != 0:
-        lines = [line for line in process.stderr.splitlines() if line.strip()]
-        raise VerificationError(_message(directory, ["the fresh process failed: " + " | ".join(lines[-3:])]))
-    text = process.stdout.split(fresh_process.MARKER)[1]
-    return [{name: _decode(value) for name, value in answer.items()} for answer in json.loads(text)]
+        return other_process.ask(program, directory, requests, library_folders(), environment)
+    except ProcessError as error:
+        raise VerificationError(_message(directory, [f"the fresh process failed: {error}"])) from error
 
 
 def library_folders() -> list[str]:
-    """This process's import path without the project's own folder, for a process that ignores PYTHONPATH and the like.
+    """Returns this process's import path without the project's folder, for a process that ignores PYTHONPATH.
 
-    The project's folder stays in only if TensorFlow is installed into the very same one.
+    The project's folder is included only if TensorFlow is installed into the very same one.
     """
     project = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     needed = {os.path.dirname(os.path.dirname(module.__file__)) for module in (tf, tensorflow_text)}
     return [folder for folder in sys.path if folder in needed or (os.path.isabs(folder) and folder != project)]
-
-
-def _encode(array: np.ndarray) -> str:
-    return base64.b64encode(_serialize(array)).decode("ascii")
-
-
-def _decode(value: str) -> np.ndarray:
-    return _parse(base64.b64decode(value))
-
-
-def _serialize(array: np.ndarray) -> bytes:
-    return tf.make_tensor_proto(array).SerializeToString()
-
-
-def _parse(value: bytes) -> np.ndarray:
-    return tf.make_ndarray(tensor_pb2.TensorProto.FromString(value))
 
 
 # === Comparing ===
@@ -319,7 +280,7 @@ def _compare(directory: str, who: str, probes: Sequence[Probe], answers: Sequenc
     """Returns the largest difference of all numbers.
 
     Raises:
-        VerificationError: an answer is not the right one; `who` gave it.
+        VerificationError: an answer is wrong; `who` gave it.
     """
     largest, findings = 0.0, []
     for number, (probe, answer) in enumerate(zip(probes, answers, strict=True)):
@@ -338,7 +299,7 @@ def _compare(directory: str, who: str, probes: Sequence[Probe], answers: Sequenc
 
 
 def _difference(expected: np.ndarray, answer: np.ndarray, undecided: np.ndarray | None) -> tuple[float, str]:
-    """Returns how far an array is from the right one, and what is wrong about it, or nothing."""
+    """Returns how far an array is from the right one, and what is wrong with it ("" for nothing)."""
     is_text = expected.dtype.kind in "OSU"
     if not is_text and expected.dtype != answer.dtype:
         return 0.0, f"is {answer.dtype}, expected {expected.dtype}"
@@ -346,7 +307,7 @@ def _difference(expected: np.ndarray, answer: np.ndarray, undecided: np.ndarray 
         return 0.0, f"has the shape {answer.shape}, expected {expected.shape}"
     if expected.dtype.kind == "f":
         difference = float(np.max(np.abs(expected - answer) / np.maximum(1.0, np.abs(expected)), initial=0.0))
-        # Said so that NaN is a finding.
+        # Written so that NaN is a finding.
         return difference, "" if difference <= TOLERANCE else f"differs by {difference:.2e}, allowed {TOLERANCE:.0e}"
     wrong = expected != answer
     if undecided is not None:

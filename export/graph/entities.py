@@ -1,4 +1,4 @@
-"""From the tag of each word to entities, in the graph: `tasks.tags.find_entities` for all texts of a batch.
+"""Finds entities in the tags of words, in the graph: `tasks.text.tags.find_entities` for all texts of a batch.
 
 Shapes: B texts, N words of all texts, C labels, X entities of all texts.
 """
@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from export.graph.raw_words import Words
-from tasks.tags import OUTSIDE, split_tag
+from tasks.text.tags import OUTSIDE, split_tag
 
 
 class Entities(NamedTuple):
@@ -31,7 +31,7 @@ class Entities(NamedTuple):
 
 
 class EntityFinder:
-    """Reads entities as conlleval does: one begins at every B-, and at an I- that continues none of its type.
+    """Reads entities as conlleval does: one begins at every B-, and at every I- that continues none of its type.
 
     Args:
         labels: C tags, "O" or B- or I- and a type, or "B" and "I" alone.
@@ -40,7 +40,7 @@ class EntityFinder:
         ValueError: a label is no such tag.
 
     Attributes:
-        types: names of the entity types; "" where labels have none.
+        types: names of the entity types; "" for labels without one.
     """
 
     def __init__(self, labels: Sequence[str]):

@@ -1,7 +1,7 @@
-"""Texts with `[MASK]` in them: to token ids with the mask token there, and where it stands, inside the graph.
+"""Encodes texts with `[MASK]` in them, in the graph: token ids, and the places of the masks.
 
-To the tokenizer `[MASK]` in a text is text. Here it is the mask token: a text is split at it, and what stands between
-is tokenized by itself.
+The tokenizer reads `[MASK]` in a text as text. To make it the mask token, a text is split there, and the parts between
+are tokenized by themselves.
 
 Shapes: B batch, S sequence, M masks.
 """
@@ -11,10 +11,10 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from export import serving
-from keras_bert.preprocessor import BertPreprocessor
+from export.graph.windows import Windows, lay_out
+from keras_bert.tokenization.preprocessor import BertPreprocessor
 
 MASK = "[MASK]"
-_MIN_PADDED_LENGTH = 2  # [CLS] [SEP]; a width of 0, of an empty batch, breaks slicing in models.
 
 
 class MaskedTexts(NamedTuple):
@@ -22,8 +22,8 @@ class MaskedTexts(NamedTuple):
 
     Attributes:
         encoded: the encoder's inputs, int32 [B, S].
-        mask_positions: int32 [B, M], where in the sequence each mask stands; -1 behind a text's last one.
-        characters: int32 [B, M], where in the text (of its valid UTF-8 part) each mask begins; -1 likewise.
+        mask_positions: int32 [B, M], place of each mask in the sequence; -1 behind a text's last one.
+        characters: int32 [B, M], character of the text (its valid UTF-8 part) where each mask begins; -1 likewise.
         num_masks: int32 [B].
     """
 
@@ -34,9 +34,9 @@ class MaskedTexts(NamedTuple):
 
 
 def encode(preprocessor: BertPreprocessor, texts: tf.Tensor) -> MaskedTexts:
-    """Encodes texts, string [B], cut at the preprocessor's length; M is the batch's most, at least 1."""
+    """Encodes texts, string [B], cut at the preprocessor's length; M is the largest count in the batch, at least 1."""
     tokenizer, longest = preprocessor.tokenizer, preprocessor.sequence_length - 2
-    # As text, a mask gives 3 to 6 tokens. One mask more, because the bound may cut one in two.
+    # As text, a mask has 3 to 6 tokens. There is room for one mask more, because the bound may cut one in two.
     texts = serving.bound_texts(texts, tokenizer, len(MASK) * (longest + 1))
     texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="ignore")
     pieces = tf.strings.split(texts, MASK)  # [B, (masks + 1)]
@@ -47,8 +47,10 @@ def encode(preprocessor: BertPreprocessor, texts: tf.Tensor) -> MaskedTexts:
     shape = [tf.size(num_masks), tf.maximum(tf.reduce_max(num_masks), 1)]
     characters = _characters(pieces).to_tensor(-1, shape=[None, None])
     characters = tf.pad(characters, [[0, 0], [0, shape[1]]], constant_values=-1)[:, : shape[1]]
+    lengths = ids.row_lengths()
+    windows = Windows(tf.range(tf.size(lengths, tf.int64)), tf.zeros_like(lengths), lengths)  # one for each text
     return MaskedTexts(
-        _pack(preprocessor, ids),
+        lay_out(windows, ids, tokenizer).inputs,
         _to_dense(tf.ragged.boolean_mask(places, is_mask), shape, -1),
         tf.where(tf.sequence_mask(num_masks, shape[1]), characters, -1),
         num_masks,
@@ -63,22 +65,11 @@ def _join(pieces_ids: tf.RaggedTensor, mask_id: int, pieces: tf.RaggedTensor) ->
 
 
 def _characters(pieces: tf.RaggedTensor) -> tf.RaggedTensor:
-    """Where in its text each mask begins, and at last the text's end: int32 [B, (masks + 1)]."""
+    """Returns the character where each mask begins, and the text's end: int32 [B, (masks + 1)]."""
     lengths = pieces.with_values(tf.strings.length(pieces.values, unit="UTF8_CHAR") + len(MASK))
     before = tf.cumsum(lengths.values)
     row_before = tf.gather(tf.concat([[0], before], axis=0), lengths.row_starts())  # of the texts before each
     return lengths.with_values(before - tf.gather(row_before, lengths.value_rowids()) - len(MASK))
-
-
-def _pack(preprocessor: BertPreprocessor, ids: tf.RaggedTensor) -> dict[str, tf.Tensor]:
-    """Adds [CLS] and [SEP], and pads to the longest: int32 [B, S]."""
-    tokenizer, batch = preprocessor.tokenizer, ids.nrows(out_type=tf.int32)
-    rows = tf.concat([tf.fill([batch, 1], tokenizer.cls_token_id), ids, tf.fill([batch, 1], tokenizer.sep_token_id)], 1)
-    lengths = tf.cast(rows.row_lengths(), tf.int32)
-    width = tf.maximum(tf.reduce_max(lengths), _MIN_PADDED_LENGTH)
-    token_ids = _to_dense(rows, [batch, width], tokenizer.pad_token_id)
-    mask = tf.sequence_mask(lengths, width, dtype=tf.int32)
-    return {"token_ids": token_ids, "segment_ids": tf.zeros_like(token_ids), "padding_mask": mask}
 
 
 def _to_dense(rows: tf.RaggedTensor, shape: list, default: int) -> tf.Tensor:

@@ -1,4 +1,4 @@
-"""From the logits of a batch's windows to answers, in the graph: `tasks.squad.answers.best_answers`.
+"""Chooses answers from the logits of a batch's windows, in the graph: `tasks.squad.answers.best_answers`.
 
 Shapes: B questions, W windows, S tokens of the longest window, K candidates of all questions, L answers listed.
 """
@@ -10,16 +10,16 @@ import tensorflow as tf
 
 from export.graph.projection import Projection
 from export.graph.windows import Layout, Windows, best_cells
-from keras_bert.exact_normalizer import bisect, select
+from keras_bert.tokenization.exact_normalizer import bisect, select
 from tasks.squad.answers import NO_SPAN_ODDS, NO_SPAN_TEXT
 
 _LENGTH_WEIGHT = 0.01  # google-research/bert run_squad.py:542
-# Texts are made of this many candidates of a question for each answer listed; of more only where too many are equal.
+# Candidates of a question whose text is made, for each answer listed; more only if too many texts are equal.
 _FIRST_LOOK, _GROWTH = 2, 8
 
 
 class Settings(NamedTuple):
-    """How answers are chosen; as in `tasks.squad.answers.best_answers`."""
+    """How to choose answers, as in `tasks.squad.answers.best_answers`."""
 
     n_best_size: int
     max_answer_length: int
@@ -28,7 +28,7 @@ class Settings(NamedTuple):
 
     @property
     def num_listed(self) -> int:
-        """L: "no answer" is listed even if it is not among the best."""
+        """L; "no answer" is listed even if it is not among the best."""
         return self.n_best_size + self.version_2_with_negative
 
 
@@ -48,12 +48,12 @@ class Candidates(NamedTuple):
     end_logits: tf.Tensor
 
     def select(self, places: tf.Tensor) -> "Candidates":
-        """Those at `places`, int."""
+        """Returns the candidates at `places`, int."""
         return Candidates(*(tf.gather(column, places) for column in self))
 
 
 class Listed(NamedTuple):
-    """The n-best lists: what is beyond a list's end is "", -1 and 0.0.
+    """The n-best lists, filled up with "", -1 and 0.0.
 
     Attributes:
         texts: string [B, L].
@@ -97,7 +97,7 @@ def find_candidates(
     nulls = _null_logits(windows, logits, num_rows)
     if settings.version_2_with_negative:
         null_rows, null_logits = tf.range(num_rows), nulls
-    else:  # Where no span is possible there is an answer all the same.
+    else:  # A question without any possible span still gets an answer.
         found = tf.math.unsorted_segment_sum(tf.ones_like(rows), rows, num_rows)
         null_rows = tf.squeeze(tf.where(found == 0), 1)
         null_logits = tf.zeros([tf.size(null_rows), 2], tf.float64)
@@ -105,7 +105,7 @@ def find_candidates(
     found = Candidates(rows, begins, ends, start_logits, end_logits)
     others = Candidates(null_rows, none, none, null_logits[:, 0], null_logits[:, 1])
     candidates = Candidates(*(tf.concat(pair, axis=0) for pair in zip(found, others, strict=True)))
-    # Stable: of equals the earlier window, start, end goes first, and "no answer" last.
+    # Stable: among equals the earlier window, start and end come first, "no answer" last.
     order = tf.argsort(candidates.start_logits + candidates.end_logits, direction="DESCENDING", stable=True)
     order = tf.gather(order, tf.argsort(tf.gather(candidates.rows, order), stable=True))
     return candidates.select(order), nulls
@@ -114,13 +114,13 @@ def find_candidates(
 def _spans(
     windows: Windows, layout: Layout, logits: tf.Tensor, projection: Projection, settings: Settings
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """The cells, of W * S, of starts and ends that may be an answer: int64 [K] each, in the windows' order."""
+    """Finds starts and ends that may be an answer: cells of the W * S, int64 [K] each, in the windows' order."""
     shape = tf.shape(layout.tokens, tf.int64)
-    # Query and special tokens take places among the best, padding does not.
+    # Query and special tokens may be among the best, padding may not.
     lowest = tf.constant(-np.inf, tf.float32)
     scores = tf.where(layout.inputs["padding_mask"][:, :, tf.newaxis] == 1, tf.cast(logits, tf.float32), lowest)
     count = tf.minimum(settings.n_best_size, tf.cast(shape[1], tf.int32))
-    # Of equals the first: `tf.math.top_k` promises it.
+    # `tf.math.top_k` promises the first of equals.
     places = tf.cast(tf.math.top_k(tf.transpose(scores, [0, 2, 1]), count).indices, tf.int64)  # [W, 2, count]
     cells = places + (tf.range(shape[0]) * shape[1])[:, tf.newaxis, tf.newaxis]
     tokens = tf.gather(tf.reshape(layout.tokens, [-1]), cells)
@@ -137,7 +137,7 @@ def _spans(
 
 
 def _null_logits(windows: Windows, logits: tf.Tensor, num_rows: tf.Tensor) -> tf.Tensor:
-    """The logits of [CLS] in the window where their sum is lowest: float64 [B, 2]; 0.0 without a window."""
+    """Returns the logits of [CLS] in the window where their sum is lowest: float64 [B, 2]; 0.0 without a window."""
     ours = tf.cast(logits[:, 0], tf.float64)  # [W, 2]
     sums = ours[:, 0] + ours[:, 1]
     lowest = tf.math.unsorted_segment_min(sums, windows.rows, num_rows)
@@ -153,12 +153,12 @@ def _null_logits(windows: Windows, logits: tf.Tensor, num_rows: tf.Tensor) -> tf
 def list_answers(candidates: Candidates, projection: Projection, num_rows: tf.Tensor, settings: Settings) -> Listed:
     """Chooses the answers with different texts.
 
-    There is no bound to the candidates that are looked at: of places in the context, each counts once; where the best
-    of these give too few texts, 8 times as many are looked at, until they do or there are no more.
+    It may look at any number of candidates. Each place in the context counts once; if the best places give too few
+    texts, it looks at 8 times as many, until there are enough texts or no more candidates.
 
     Args:
         candidates: of B questions, each with one at least.
-        projection: makes their texts.
+        projection: cuts their texts.
         num_rows: int64, B.
         settings: n-best size.
     """
@@ -197,7 +197,7 @@ def list_answers(candidates: Candidates, projection: Projection, num_rows: tf.Te
 
 
 def _firsts(keys: tf.Tensor) -> tf.Tensor:
-    """The places of each key's first occurrence, ascending: int32."""
+    """Returns the place of each key's first occurrence, ascending: int32."""
     distinct, which = tf.unique(keys)
     return tf.math.unsorted_segment_min(tf.range(tf.size(which)), which, tf.size(distinct))
 
@@ -231,11 +231,11 @@ def _as_table(candidates: Candidates, texts: tf.Tensor, num_rows: tf.Tensor, num
 
 
 class Answer(NamedTuple):
-    """The answers.
+    """The chosen answers.
 
     Attributes:
-        place: int32 [B], which of those listed is given.
-        null_odds: float64 [B], how much higher than the best answer "no answer" is scored.
+        place: int32 [B], index of the answer in the list.
+        null_odds: float64 [B], how much higher "no answer" is scored than the best answer.
     """
 
     place: tf.Tensor
@@ -248,7 +248,7 @@ def choose(listed: Listed, nulls: tf.Tensor, settings: Settings) -> Answer:
     Args:
         listed: of B questions.
         nulls: float64 [B, 2], null scores.
-        settings: whether a question may have no answer, and above which odds it has none.
+        settings: whether a question may have no answer, and the odds above which it has none.
     """
     is_span = listed.begins >= 0
     best = tf.argmax(is_span, axis=1, output_type=tf.int32)

@@ -1,4 +1,4 @@
-"""The words that a model's tokenizer makes of a text, in the graph: `keras_bert.normalizer.split_words`, on any text.
+"""Splits texts into words as the tokenizer does: `keras_bert.tokenization.normalizer.split_words` in the graph.
 
 Shapes: B texts; V words of all texts; N characters of all words.
 """
@@ -10,10 +10,10 @@ import tensorflow as tf
 import tensorflow_text as tf_text
 from tensorflow_text.core.pybinds import pywrap_fast_wordpiece_tokenizer_model_builder as wordpiece_builder
 
-from keras_bert.exact_normalizer import ExactNormalizer, bisect, row_ids
-from keras_bert.normalizer_model import MARKER, normalizer_model
+from keras_bert.tokenization.exact_normalizer import ExactNormalizer, bisect, row_ids
+from keras_bert.tokenization.normalizer_model import MARKER, normalizer_model
 
-_NO_PIECE = "[\x01]"  # In no normalized text.
+_NO_PIECE = "[\x01]"  # Never in a normalized text.
 _NO_LIMIT = 2**31 - 1
 _HOLDS_MARKER = f"(?s).*{MARKER}.*"
 
@@ -42,7 +42,7 @@ class WordSplitter:
     def __init__(self, lowercase: bool):
         self._normalizer = tf_text.FastBertNormalizer(model_buffer=_as_constant(normalizer_model(lowercase)))
         self._exact = ExactNormalizer(lowercase, self._normalizer.normalize, replaces_long_words=False)
-        # Of words that no piece matches the op makes one token each. (It wants one piece at least.)
+        # A word that no piece matches becomes one token. (The op requires at least one piece.)
         model = wordpiece_builder.build_fast_wordpiece_model(
             [MARKER, _NO_PIECE], _NO_LIMIT, "##", _NO_PIECE, False, False
         )

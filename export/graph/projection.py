@@ -1,9 +1,10 @@
-"""From tokens back to the context's own text, in the graph: `tasks.squad.text.project` for many spans at once.
+"""Projects spans of tokens onto the context's own text, in the graph: `tasks.squad.text.project` for many spans at
+once.
 
-A prediction is the normalized text from its first token to its last; the original is the words (between white space)
-that these belong to, and those between. Where both have equally many characters, white space aside, they are aligned
-one to one, from the first place in the original at which the normalized prediction stands. Otherwise, or where a token
-of the prediction is [UNK], the answer is the whole original.
+A prediction is the normalized text from its first token to its last. Its original is the words (between white space)
+from the first token's to the last one's. If both have equally many characters, white space aside, they are aligned one
+to one, from the first place in the original where the normalized prediction occurs. Otherwise, or if a token of the
+prediction is [UNK], the answer is the whole original.
 
 Shapes: C characters, T tokens, G characters other than white space, V normalized words, N their characters, P spans,
 U spans' different first tokens, M places that a search still looks at. All of the whole batch.
@@ -16,11 +17,11 @@ import tensorflow as tf
 
 from export.graph.normalized_words import NormalizedWords, WordSplitter
 from export.graph.source_text import SourceText, cut_texts
-from keras_bert.exact_normalizer import bisect, row_ids
+from keras_bert.tokenization.exact_normalizer import bisect, row_ids
 
-# Of `tasks.squad.text`: with the narrow no-break blank, without any other white space.
+# As in `tasks.squad.text`: the narrow no-break space counts, other Unicode white space does not.
 _BLANKS = tuple(map(ord, " \t\r\n\u202f"))
-_BLANK_BIT = 1 << 21  # Beyond every character.
+_BLANK_BIT = 1 << 21  # Above every code point.
 
 
 class Projector:
@@ -46,15 +47,15 @@ class Projector:
         return Projection.make(source, _marked(words), is_unknown, starts, ends)
 
     def _places(self, source: SourceText, words: NormalizedWords, is_unknown: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Where each token starts and ends (exclusive) among the normalized characters: int64 [T] each."""
+        """Finds where each token starts and ends (exclusive) among the normalized characters: int64 [T] each."""
         begins = tf.cast(tf.gather(self._begins, source.token_ids), tf.int64)
-        # Words are counted text by text: of one that was cut, some have no token.
+        # Words are counted text by text, since some words of a cut text have no token.
         number = tf.pad(tf.cumsum(begins), [[1, 0]])
         row_starts = tf.gather(source.token_splits, source.token_rows)
         word = tf.gather(words.row_splits, source.token_rows) + number[1:] - 1 - tf.gather(number, row_starts)
         word_lengths = tf.gather(words.starts, word + 1) - tf.gather(words.starts, word)
         lengths = tf.where(is_unknown, word_lengths, tf.gather(self._lengths, source.token_ids))
-        # Tokens follow each other without a gap.
+        # Tokens follow each other without gaps.
         sums = tf.pad(tf.cumsum(lengths), [[1, 0]])
         first = tf.gather(words.starts, tf.gather(words.row_splits, source.token_rows))
         starts = first + sums[:-1] - tf.gather(sums, row_starts)
@@ -62,24 +63,24 @@ class Projector:
 
 
 def _marked(words: NormalizedWords) -> tf.Tensor:
-    """The characters of words, int32 [N]; those that begin a word are marked."""
+    """Returns the characters of words, int32 [N], with those that begin a word marked."""
     count = tf.size(words.codes)
     firsts = tf.cast(words.starts[:-1], tf.int32)[:, tf.newaxis]
     return words.codes + tf.scatter_nd(firsts, tf.fill([tf.size(firsts)], _BLANK_BIT), [count])
 
 
 class Projection(NamedTuple):
-    """What projecting the spans of texts takes.
+    """Precomputed indices for projecting token spans onto source text.
 
     Attributes:
-        places: int64 [G], the character of each one that is no white space.
+        places: int64 [G], index of each character that is no white space.
         text: int32, the texts with one blank between words, and one before each text.
-        text_places: int64 [G], where in `text` each stands.
-        firsts, limits: int64 [T]: of the word of each token, which of the G is its first, and that after its last.
+        text_places: int64 [G], where in `text` each of the G stands.
+        firsts, limits: int64 [T], of each token's word: which of the G is its first character, and which follows it.
         codes: int32 [N], normalized characters; those that begin a word are marked.
-        starts, ends: int64 [T]: which of the N each token starts and ends with (exclusive).
-        word_starts, word_ends: int64 [T]: the same of the words of each token.
-        num_unknown: int64 [T + 1], tokens before each that are [UNK].
+        starts, ends: int64 [T], which of the N each token starts and ends with (exclusive).
+        word_starts, word_ends: int64 [T], the same for each token's word.
+        num_unknown: int64 [T + 1], number of [UNK] tokens before each.
     """
 
     places: tf.Tensor
@@ -96,7 +97,7 @@ class Projection(NamedTuple):
 
     @classmethod
     def make(cls, source: SourceText, codes, is_unknown, starts, ends) -> "Projection":
-        """Builds it of a text, its normalized characters, and where in those its tokens stand."""
+        """Builds the indices from a text, its normalized characters, and the tokens' places among those."""
         limits = tf.gather(source.limits, row_ids(source.row_splits))
         is_blank = tf.reduce_any(source.codes[:, tf.newaxis] == tf.constant(_BLANKS), axis=1)
         is_inside = ~is_blank & (tf.range(tf.size(source.codes, tf.int64)) < limits)
@@ -132,7 +133,7 @@ class Projection(NamedTuple):
         """Projects the spans from token `firsts` to token `lasts` (inclusive), int64 [P].
 
         Returns:
-            Which of the G characters the answers start and end with (exclusive): int64 [P] each.
+            Which of the G characters the answers start and end with (exclusive), int64 [P] each.
         """
         originals = tf.gather(self.firsts, firsts), tf.gather(self.limits, lasts)
         normalized = tf.gather(self.word_starts, firsts), tf.gather(self.word_ends, lasts)
@@ -146,7 +147,7 @@ class Projection(NamedTuple):
         return begin, tf.where(is_part, begin + lengths, originals[1])
 
     def _find(self, tokens: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
-        """The first place at which a prediction stands, from its first word's start on.
+        """Finds the first place where a prediction occurs, from its first word's start on.
 
         Args:
             tokens: int64 [P], first tokens.
@@ -163,7 +164,7 @@ class Projection(NamedTuple):
         def compare(size, owners, places, found):
             """Keeps the places [M] at which `size + 1` characters are equal; of those, the first is each owner's."""
             here, there = (tf.gather(self.codes, at + size) for at in (places, tf.gather(own, owners)))
-            # Whether the first character begins a word is no matter: the prediction does not start with a blank.
+            # Whether the first character begins a word does not matter: a prediction does not start with a blank.
             differ = tf.bitwise.bitwise_xor(here, there)
             is_equal = tf.where(size == 0, differ & (_BLANK_BIT - 1), differ) == 0
             owners, places = tf.boolean_mask(owners, is_equal), tf.boolean_mask(places, is_equal)
@@ -182,13 +183,14 @@ class Projection(NamedTuple):
         )[3]
 
     def cut(self, begins: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
-        """The answers from one of the G characters to another (exclusive), words joined by one blank: string [P]."""
+        """Cuts the answers from one of the G characters to another (exclusive), joined by single blanks: string [P]."""
         return cut_texts(self.text, tf.gather(self.text_places, begins), tf.gather(self.text_places, ends - 1) + 1)
 
     def characters(self, begins: tf.Tensor, ends: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Of answers as `cut` takes them, of any shape, the first character of the C and that after the last.
+        """Returns the first of the C characters of answers as `cut` takes them, in any shape, and the one after the
+        last.
 
-        What is given for a negative `begins` means nothing.
+        The values for a negative `begins` mean nothing.
         """
-        places = tf.concat([self.places, [0]], axis=0)  # So that there is one.
+        places = tf.concat([self.places, [0]], axis=0)  # So that there is at least one.
         return tf.gather(places, tf.maximum(begins, 0)), tf.gather(places, tf.maximum(ends - 1, 0)) + 1

@@ -1,8 +1,8 @@
-"""The words of raw text, as a tagger was trained on them: in Python, and in the graph by way of the tokens.
+"""Splits raw text into words like those a tagger was trained on, in Python and in the graph.
 
-A word is a run between white space, less the punctuation characters at its beginning and end, each of which is a word
-of its own. So is each CJK character, wherever it stands. Characters that leave no token are in no word, but those
-that follow a token directly belong to it (`keras_bert.BertTokenizer.tokenize_with_offsets`).
+A word is a run between white space, without the punctuation characters at its beginning and end, which are words of
+their own. So is each CJK character anywhere. Characters that leave no token are in no word, except that those directly
+behind a token belong to it (`keras_bert.BertTokenizer.tokenize_with_offsets`).
 
 Shapes: T tokens of all texts, N words of all texts.
 """
@@ -15,14 +15,14 @@ import numpy as np
 import tensorflow as tf
 
 from export.graph.source_text import SourceText
-from keras_bert import normalizer
-from keras_bert.exact_normalizer import bisect
+from keras_bert.tokenization import normalizer
+from keras_bert.tokenization.exact_normalizer import bisect
 
-_LETTER, _PUNCTUATION, _CJK, _BLANK = range(4)  # A letter: any other character, also one that vanishes.
+_LETTER, _PUNCTUATION, _CJK, _BLANK = range(4)  # A letter is any other character, even one that vanishes.
 
 
 class Word(NamedTuple):
-    """A word of a text: its characters `start` to `end` (exclusive)."""
+    """A word of a text, at the characters `start` to `end` (exclusive)."""
 
     text: str
     start: int
@@ -39,7 +39,7 @@ class Words(NamedTuple):
     """The words of a batch's texts.
 
     Attributes:
-        firsts: int64 [N], the first token of each word; the last is that before the next word's first.
+        firsts: int64 [N], the first token of each word, which extends to the next word's first.
         rows: int64 [N], texts.
         starts, ends: int64 [N], characters, as in `SourceText`; an end is exclusive.
     """
@@ -55,7 +55,7 @@ class Words(NamedTuple):
 
 @functools.lru_cache(maxsize=1 << 16)
 def _kind(char: str, lowercase: bool) -> int:
-    """What a character is to the tokenizer, once it is normalized."""
+    """Returns what a character, normalized, is to the tokenizer."""
     words = normalizer.split_words(f"a{char}a", lowercase)
     if len(words) == 3:
         return _CJK if normalizer.is_cjk(char) else _PUNCTUATION
@@ -63,10 +63,10 @@ def _kind(char: str, lowercase: bool) -> int:
 
 
 def _kinds(lowercase: bool) -> tuple[np.ndarray, np.ndarray]:
-    """The kinds of all characters, as ranges: (first code point of each, its kind), int32."""
+    """Returns the kinds of all characters as ranges: (first code point of each, its kind), int32."""
     kinds = np.full(0x110000, _LETTER)
     changed = normalizer.code_point_map(lowercase)
-    for code_point in (*changed, *range(0x80)):  # Beyond ASCII every punctuation character gets blanks around it.
+    for code_point in (*changed, *range(0x80)):  # Beyond ASCII, normalizing puts blanks around all punctuation.
         kinds[code_point] = _kind(chr(code_point), lowercase)
     for first, last in normalizer.CJK_RANGES:
         kinds[first : last + 1] = _CJK
@@ -90,7 +90,7 @@ def find_words(text: str, tokenizer) -> list[Word]:
     _, starts, ends = tokenizer.tokenize_with_offsets(text)
     kinds = [_kind(char, tokenizer.lowercase) for char in text]
     blanks = list(itertools.accumulate(kind == _BLANK for kind in kinds))
-    # Tokens of one run stand between the same blanks; each CJK character makes a run of its own.
+    # Tokens of one run stand between the same blanks; each CJK character is a run of its own.
     runs, before = [], None
     for start, end in zip(starts, ends, strict=True):
         token = _Token(start, end, kinds[start])
@@ -107,7 +107,7 @@ def _words_of_run(text: str, run: list[_Token]) -> list[Word]:
     if letters:
         first, last = letters[0], letters[-1] + 1
         parts = [*parts[:first], run[first:last], *parts[last:]]
-    # Marks may stand in another order than their tokens.
+    # Marks may have another order than their tokens.
     spans = [(min(token.start for token in part), max(token.end for token in part)) for part in parts]
     return [Word(text[start:end], start, end) for start, end in spans]
 
@@ -128,7 +128,7 @@ class WordFinder:
     def __call__(self, source: SourceText) -> Words:
         """Finds the words of `source`, T tokens."""
         kinds = tf.gather(self._kinds, bisect(self._starts, source.codes, "right") - 1)
-        # The blank behind each text parts its last word from the next text's first.
+        # The blank behind each text separates its last word from the next text's first.
         blanks = tf.gather(tf.cumsum(tf.cast(kinds == _BLANK, tf.int64)), source.token_starts)
         kinds = tf.gather(kinds, source.token_starts)
         is_cjk, is_letter = kinds == _CJK, tf.cast(kinds != _PUNCTUATION, tf.int64)
@@ -147,7 +147,7 @@ class WordFinder:
         return Words(
             firsts,
             tf.gather(source.token_rows, firsts),
-            # Marks may stand in another order than their tokens.
+            # Marks may have another order than their tokens.
             tf.math.segment_min(source.token_starts, number),
             tf.math.segment_max(source.token_ends, number),
         )

@@ -1,7 +1,7 @@
-"""Texts as characters in the graph: bounded, tokenized, cut where the last token ends, and parts of them as strings.
+"""Reads texts of any length in the graph: bounds and tokenizes them, and cuts strings out of their characters.
 
-Flat numbers run through the whole batch: of characters, tokens, words. Each text is followed by a blank of our own,
-which keeps the words of two texts apart.
+Indices of characters, tokens and words run through the whole batch. A blank is added behind each text, which keeps the
+words of two texts apart.
 
 Shapes: B texts, C characters of all texts and the B blanks, T tokens of all texts, P parts.
 """
@@ -11,11 +11,11 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from export.serving import bound_texts
-from keras_bert.exact_normalizer import row_ids
+from keras_bert.tokenization.exact_normalizer import row_ids
 
-# Bytes of a text that are read for each token that may be used. Text that needs more is made of endless words, which
-# are one token each, or of characters that leave none: of the texts of SQuAD, WNUT-17, WikiText-2 and Chinese reviews
-# with 20 tokens and more none has over 7 bytes a token; 3 to 5 is their mean.
+# Bytes of a text that are read for each token that may be used. Text that needs more consists of endless words, which
+# are one token each, or of characters that leave no token. Among the texts of SQuAD, WNUT-17, WikiText-2 and Chinese
+# reviews with at least 20 tokens, none has more than 7 bytes a token; their means are 3 to 5.
 BYTES_PER_TOKEN = 64
 
 
@@ -26,13 +26,13 @@ class SourceText(NamedTuple):
         texts: string [B], valid UTF-8: without invalid bytes, cut after the bytes that are read.
         codes: int32 [C], the characters.
         row_splits: int64 [B + 1]: text b is the characters `row_splits[b]` to `row_splits[b + 1] - 1`, less its blank.
-        limits: int64 [B], the character after the last that counts: where the text or its last token ends.
+        limits: int64 [B], the character after the last that counts, where the text or its last token ends.
         token_ids: int32 [T].
         token_splits: int64 [B + 1].
         token_rows: int64 [T], the text of each token.
         token_starts: int64 [T], characters.
         token_ends: int64 [T], exclusive.
-        truncated: bool [B], whether something of the text was not read.
+        truncated: bool [B], whether part of the text was not read.
     """
 
     texts: tf.Tensor
@@ -57,7 +57,8 @@ def read_texts(texts: tf.Tensor, tokenizer, max_tokens: int) -> SourceText:
     Args:
         texts: string [B], any bytes.
         tokenizer: BertTokenizer.
-        max_tokens: int, how many tokens of each text count. At most `BYTES_PER_TOKEN` times as many bytes are read.
+        max_tokens: int, number of tokens of each text that count. At most `BYTES_PER_TOKEN` times as many bytes are
+            read.
     """
     num_bytes = BYTES_PER_TOKEN * max_tokens
     is_long = tf.strings.length(texts) > num_bytes
@@ -67,12 +68,12 @@ def read_texts(texts: tf.Tensor, tokenizer, max_tokens: int) -> SourceText:
     ids, starts, ends = tokenizer.tokenize_with_offsets(texts)
     is_longer = ids.row_lengths() > max_tokens
     ids, starts, ends = (column[:, :max_tokens] for column in (ids, starts, ends))
-    # The valid part alone is left: nothing to be ignored, and U+FFFD is a character.
+    # Only valid UTF-8 is left, so nothing is ignored, and U+FFFD is a character.
     codes = tf.strings.unicode_decode(texts + " ", "UTF-8", errors="ignore")
     rows = row_ids(ids.row_splits)
     shifts = tf.gather(codes.row_splits, rows)
     starts, ends = (tf.cast(column.values, tf.int64) + shifts for column in (starts, ends))
-    lasts = tf.math.unsorted_segment_max(ends, rows, tf.size(texts))  # Marks may stand in another order than tokens.
+    lasts = tf.math.unsorted_segment_max(ends, rows, tf.size(texts))  # Marks may have another order than tokens.
     return SourceText(
         texts=texts,
         codes=codes.values,
@@ -88,7 +89,7 @@ def read_texts(texts: tf.Tensor, tokenizer, max_tokens: int) -> SourceText:
 
 
 def read_text(text: bytes, tokenizer, max_tokens: int) -> tuple[str, bool]:
-    """What `read_texts` reads of one text, in Python.
+    """Reads one text as `read_texts` does, in Python.
 
     Args:
         text: any bytes.

@@ -1,6 +1,7 @@
-"""Windows over token lists of any length, in the graph: cut, laid out as the encoder's inputs, and of most context.
+"""Windows over texts of any length, in the graph: cuts them, lays them out for the encoder, finds those of most
+context.
 
-All windows of a batch at once, as `tasks.squad.windows` and `tasks.ner.windows` make them one by one.
+Handles all windows of a batch at once, as `tasks.squad.windows` and `tasks.text.word_windows` handle them one by one.
 
 Shapes: B texts, T tokens of all texts, W windows of all texts, Q tokens of all queries, S tokens of the longest window.
 """
@@ -10,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from keras_bert.exact_normalizer import row_ids
+from keras_bert.tokenization.exact_normalizer import row_ids
 
-_MIN_LENGTH = 2  # As `keras_bert.preprocessor` has it: a width of 0 breaks slicing in models.
+_MIN_LENGTH = 2  # As in `keras_bert.tokenization.preprocessor`: a width of 0 breaks slicing in models.
 
 
 class Windows(NamedTuple):
@@ -20,8 +21,8 @@ class Windows(NamedTuple):
 
     Attributes:
         rows: int64 [W], the text of each window, ascending.
-        starts: int64 [W], its first token among the text's.
-        lengths: int64 [W], its tokens, less query and special tokens.
+        starts: int64 [W], index of its first token in the text.
+        lengths: int64 [W], number of its tokens, without query and special tokens.
     """
 
     rows: tf.Tensor
@@ -34,7 +35,7 @@ class Layout(NamedTuple):
 
     Attributes:
         inputs: the encoder's, `token_ids segment_ids padding_mask`, int32 [W, S].
-        tokens: int64 [W, S], which of the T tokens stands there; -1: a special one, of the query, or none.
+        tokens: int64 [W, S], which of the T tokens stands there; -1: a special or query token, or none.
         firsts: int64 [W], which of the T tokens is the window's first.
     """
 
@@ -47,9 +48,9 @@ def cut_windows(lengths: tf.Tensor, rooms: tf.Tensor, stride: int) -> Windows:
     """Cuts texts into windows that start `stride` tokens apart, until one reaches the end.
 
     Args:
-        lengths: int64 [B], tokens of each text; one without any has no window.
-        rooms: int64 [B], tokens that a window of it holds, at least 1.
-        stride: int; cut to the room, otherwise tokens between two windows would be in neither.
+        lengths: int64 [B], tokens of each text; a text without tokens has no window.
+        rooms: int64 [B], tokens that one of its windows holds, at least 1.
+        stride: int; at most the room counts, since otherwise tokens between two windows would be in neither.
     """
     strides = tf.minimum(tf.cast(stride, tf.int64), rooms)
     counts = 1 + (tf.maximum(lengths - rooms, 0) + strides - 1) // strides
@@ -60,12 +61,12 @@ def cut_windows(lengths: tf.Tensor, rooms: tf.Tensor, stride: int) -> Windows:
 
 
 def lay_out(windows: Windows, tokens: tf.RaggedTensor, tokenizer, queries: tf.RaggedTensor | None = None) -> Layout:
-    """Makes `[CLS] piece [SEP]` of each window, or `[CLS] query [SEP] piece [SEP]`.
+    """Lays out each window as `[CLS] piece [SEP]`, or as `[CLS] query [SEP] piece [SEP]`.
 
     Args:
         windows: of `tokens`.
         tokens: int32 ragged [B, None], T in all.
-        tokenizer: BertTokenizer, for the special tokens.
+        tokenizer: BertTokenizer; has the special tokens.
         queries: int32 ragged [B, None], Q in all, or None.
     """
     specials = tf.constant([tokenizer.pad_token_id, tokenizer.cls_token_id, tokenizer.sep_token_id], tf.int32)
@@ -100,38 +101,38 @@ def lay_out(windows: Windows, tokens: tf.RaggedTensor, tokenizer, queries: tf.Ra
 
 
 def best_cells(windows: Windows, layout: Layout, num_tokens: tf.Tensor, length_weight: float) -> tf.Tensor:
-    """The place of each token in the window of its maximum context (google-research/bert run_squad.py:542).
+    """Finds each token's place in its window of maximum context (google-research/bert run_squad.py:542).
 
         score(token, window) = min(tokens left of it, tokens right of it in the window) + length_weight * length
 
-    The first window of the highest score wins. Calculated in float64, as `tasks.squad.windows.best_windows` does.
+    The first window with the highest score wins. Scores are float64, as in `tasks.squad.windows.best_windows`.
 
     Args:
-        windows: every token is in one of them at least.
+        windows: every token is in at least one of them.
         layout: theirs.
         num_tokens: int64, T.
-        length_weight: 0.01, or 0.0 where the length does not matter.
+        length_weight: 0.01, or 0.0 if the length does not matter.
 
     Returns:
-        int64 [T]: number of the cell, of the W * S.
+        int64 [T], index of the cell among the W * S.
     """
     left = layout.tokens - layout.firsts[:, tf.newaxis]
     lengths = windows.lengths[:, tf.newaxis]
     context = tf.cast(tf.minimum(left, lengths - 1 - left), tf.float64)
     scores = tf.reshape(context + tf.constant(length_weight, tf.float64) * tf.cast(lengths, tf.float64), [-1])
     tokens, count = tf.reshape(layout.tokens, [-1]), tf.size(layout.tokens, tf.int64)
-    highest = tf.math.unsorted_segment_max(scores, tokens, num_tokens)  # Where there is no token, the segment is -1.
+    highest = tf.math.unsorted_segment_max(scores, tokens, num_tokens)  # Segment -1: no token.
     none = tf.constant([0.0], tf.float64)
     is_best = scores == tf.gather(tf.concat([highest, none], axis=0), tf.where(tokens >= 0, tokens, num_tokens))
     return tf.math.unsorted_segment_min(tf.where(is_best, tf.range(count), count), tokens, num_tokens)
 
 
 def pad_windows(row_splits: np.ndarray, **columns: np.ndarray) -> dict[str, np.ndarray]:
-    """Lays out windows that were made in Python.
+    """Pads windows that were made in Python.
 
     Args:
         row_splits: int64 [W + 1].
-        **columns: `token_ids` and the like, int32, one value for each token of all windows.
+        **columns: such as `token_ids`, int32, one value for each token of all windows.
 
     Returns:
         The columns, and `padding_mask`: int32 [W, S].

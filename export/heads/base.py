@@ -1,30 +1,89 @@
-"""What a head is: a trained model of one task with all that its served graph needs.
+"""The interface between a task and its served form.
 
-A head knows its task: `export.saved_model.export_head` rebuilds its model for serving, writes what `functions` traces,
-and asks what `probes` knows the answers of before anything is published.
+A head is a trained model of one task together with everything that exporting it takes: the inputs and outputs of its
+signatures, the graph behind them, requests with known answers, and a description. Whatever exports, verifies, documents
+or serves a model asks its head and knows no task by name.
+
+Shapes: B batch, S sequence.
 """
 
 import abc
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from export.serving import find_backbone
+from export import probes, serving, signatures
 from export.verify import Probe
 from keras_bert.errors import InputError
-from keras_bert.preprocessor import BertPreprocessor
+from keras_bert.tokenization.preprocessor import BertPreprocessor
+
+Axes = tuple[str | int, ...]  # Dimensions behind the batch: a fixed size, or the name of a free one.
+Answer = tuple[dict[str, np.ndarray], np.ndarray | None]  # Outputs by name, and `Probe.undecided`.
+
+
+class TokenOutput(NamedTuple):
+    """One float output that every target computes from token ids, told step by step; the steps run in this order.
+
+    Attributes:
+        axes: dimensions behind the batch.
+        source: which of the Keras model's outputs to start from; None: its only one.
+        pool: "mean" averages over the real tokens, "first" takes the first one; None leaves the sequence.
+        column: index along the last axis, which then goes away; None keeps all columns.
+        softmax: whether to apply softmax to the last axis.
+        padding: value at positions beyond a row's length; None leaves what the model computes there.
+    """
+
+    axes: Axes
+    source: str | None = None
+    pool: str | None = None
+    column: int | None = None
+    softmax: bool = False
+    padding: float | None = None
+
+
+class About(NamedTuple):
+    """The text of a head's description.
+
+    Attributes:
+        title: a few words.
+        summary: one or two sentences.
+        instances: example rows for `serving_default`, as REST's predict takes them.
+        inputs, outputs: text of each input and output of `serving_default`.
+        token_inputs: the same for inputs of `token_ids` that not every head has.
+        token_outputs: the same for the outputs of `token_ids`; None: they are those of `serving_default`.
+        example_outputs: the same for the outputs of `example_signature`.
+        more: further JSON values, such as `labels`.
+    """
+
+    title: str
+    summary: str
+    instances: list
+    inputs: Mapping[str, str]
+    outputs: Mapping[str, str]
+    token_inputs: Mapping[str, str] = {}
+    token_outputs: Mapping[str, str] | None = None
+    example_outputs: Mapping[str, str] = {}
+    more: Mapping[str, Any] = {}
 
 
 class Head(abc.ABC):
-    """A trained model of one task with all that its served graph needs.
+    """A trained model of one task with everything that its served graph needs.
 
     Attributes:
-        task: class attribute, the name by which `task.json` and the exported `model.json` know the task.
-        settings: class attribute, names of the keyword arguments that `load` takes beside `sequence_length`: each is a
-            flag of `bert-export` too.
-        model: as loaded, of any float type; the task's inputs to its outputs, with a BertBackbone inside.
-        preprocessor: tokenizer and `sequence_length`; the graph pads to the batch's longest whatever it does.
+        task: class attribute, the task's name in `task.json` and in the exported `model.json`.
+        settings: class attribute, keyword arguments that `load` accepts besides `sequence_length`; each is a flag of
+            `bert-export`.
+        trained_settings: class attribute, constructor arguments that a trained model's `task.json` holds.
+        example_signature: class attribute, the verb that takes `tf.Example`s: "classify", "regress" or None.
+        text_inputs: inputs of `serving_default`, all strings: name -> dimensions behind the batch.
+        token_inputs: inputs of `token_ids`, all int32: name -> dimensions behind the batch.
+        token_outputs: the network behind `token_ids` as other targets (ONNX, LiteRT) compute it.
+        model: as loaded, of any float type, with a BertBackbone inside.
+        preprocessor: tokenizer and `sequence_length`. The graph pads to the batch's longest whatever `pad_to_longest`.
 
     Raises:
         InputError: the model has fewer positions than `sequence_length`.
@@ -32,9 +91,14 @@ class Head(abc.ABC):
 
     task: str
     settings: tuple[str, ...] = ()
+    trained_settings: tuple[str, ...] = ()
+    example_signature: str | None = None
+    text_inputs: Mapping[str, Axes] = {"text": ()}
+    token_inputs: Mapping[str, Axes] = signatures.TOKEN_AXES
+    token_outputs: Mapping[str, TokenOutput]
 
     def __init__(self, model: keras.Model, preprocessor: BertPreprocessor):
-        backbone = find_backbone(model)
+        backbone = serving.find_backbone(model)
         longest = getattr(backbone, "max_sequence_length", preprocessor.sequence_length)
         if preprocessor.sequence_length > longest:
             raise InputError(
@@ -45,77 +109,165 @@ class Head(abc.ABC):
         self.preprocessor = preprocessor
 
     @classmethod
-    @abc.abstractmethod
-    def load(cls, directory: str, **settings) -> "Head":
-        """Reads a trained model.
+    def load(cls, trained, sequence_length: int | None = None, **settings) -> "Head":
+        """Builds the head of a trained model.
 
         Args:
-            directory: what the task's command wrote; where the task needs no training of its own, any preset.
-            **settings: some of `cls.settings` and `sequence_length`, to be taken instead of what the directory says.
-
-        Raises:
-            InputError: a file is missing or damaged, or the directory is of another task.
+            trained: `export.heads.loading.Trained`.
+            sequence_length: None: as in training.
+            **settings: some of `cls.settings`, in place of the values from training.
         """
+        own = {name: trained.task[name] for name in cls.trained_settings}
+        preprocessor = BertPreprocessor(trained.tokenizer, sequence_length or trained.task["sequence_length"])
+        return cls(trained.model, preprocessor, **{**own, **settings})
 
-    @abc.abstractmethod
+    # === The graph ===
+
     def functions(self, model: keras.Model) -> dict[str, tf.types.experimental.ConcreteFunction]:
-        """Traces the signatures, `serving_default` among them (`export.serving.trace`).
+        """Traces the signatures.
 
         Args:
             model: the float32 rebuild of `self.model`, its backbone of the layout "unpadded".
 
         Returns:
-            Signature name -> traced function of named tensors. Dimension 0 of each input and output is the batch; an
-            empty batch must work.
+            Signature name -> traced function of named tensors. Dimension 0 of every input and output is the batch,
+            which may be empty.
         """
+        backbone = serving.find_backbone(model)
+
+        def from_texts(**texts):
+            return self.answer_texts(model, {name: texts[name] for name in self.text_inputs})
+
+        def from_token_ids(token_ids, segment_ids, lengths, **more):
+            encoded = serving.encoder_inputs(backbone, token_ids, segment_ids, lengths)
+            return self.answer_token_ids(model, {**encoded, **more})
+
+        def from_examples(inputs):
+            features = {name: tf.io.FixedLenFeature(axes, tf.string) for name, axes in self.text_inputs.items()}
+            texts = tf.io.parse_example(inputs, features)
+            return self.answer_examples(texts, from_texts(**texts))
+
+        traced = {
+            signatures.SERVING_DEFAULT: serving.trace(from_texts, signatures.specs(self.text_inputs, tf.string)),
+            signatures.TOKEN_IDS: serving.trace(from_token_ids, signatures.specs(self.token_inputs, tf.int32)),
+        }
+        if self.example_signature:
+            traced[self.example_signature] = serving.trace(from_examples, signatures.specs({"inputs": ()}, tf.string))
+        return traced
 
     @abc.abstractmethod
+    def answer_texts(self, model: keras.Model, texts: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Builds the graph from the inputs of `serving_default` to its outputs."""
+
+    @abc.abstractmethod
+    def answer_token_ids(self, model: keras.Model, encoded: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Builds the graph from the encoder's inputs, checked, and further `token_inputs` to the outputs."""
+
+    def answer_examples(self, texts: Mapping, answer: Mapping) -> dict[str, tf.Tensor]:
+        """Turns an answer of `serving_default` into the outputs of `example_signature`."""
+        raise NotImplementedError(f"{type(self).__name__} has no signature of examples.")
+
+    # === Requests with known answers ===
+
     def probes(self, model: keras.Model) -> list[Probe]:
-        """Requests to every signature with the right answers, an empty batch and hostile texts among them.
+        """Makes requests to every signature, with the right answers: all of `probe_texts`, the first row, and no row.
 
         Args:
-            model: the float32 reference, in the layout it was trained in; the answers are its own, by the eager path
-                or by the task's Python, on the CPU (`export.probes.on_cpu`), never by `functions`.
+            model: the float32 reference, in the layout it was trained in. The answers are its own, by the eager path or
+                by the task's Python, on the CPU (`export.probes.on_cpu`), never by `functions`.
         """
-
-    @abc.abstractmethod
-    def description(self) -> dict:
-        """What a README, a page or a client shows, as JSON; see `describe`. Written into each version."""
+        found = []
+        for limit in (None, 1, 0):
+            texts = {name: column[:limit] for name, column in self.probe_texts().items()}
+            encoded = self.encode(texts)
+            right = self.expected(model, texts, encoded)
+            if self.example_signature:
+                answer, _ = right[signatures.SERVING_DEFAULT]  # It ranks nothing: every class is named.
+                by_example = probes.on_cpu(lambda both: self.answer_examples(*both), [texts, answer])
+                right[self.example_signature] = by_example, None
+            found += [Probe(name, inputs, *right[name]) for name, inputs in self.requests(texts, encoded).items()]
+        return found
 
     def warmup(self) -> list[tuple[str, dict[str, np.ndarray]]]:
-        """Small requests, (signature, inputs), that a server runs as it loads the model: one to each signature."""
-        smallest = {}
-        for probe in self.probes(self.model):
-            size = len(next(iter(probe.inputs.values())))
-            if size and (probe.signature not in smallest or size < smallest[probe.signature][0]):
-                smallest[probe.signature] = size, dict(probe.inputs)
-        return [(signature, inputs) for signature, (_, inputs) in smallest.items()]
+        """Returns small requests, (signature, inputs), that a server runs as it loads the model: one per signature."""
+        texts = {name: column[:1] for name, column in self.probe_texts().items()}
+        asked = self.requests(texts, self.encode(texts)).items()
+        return [(signature, {name: values[:1] for name, values in inputs.items()}) for signature, inputs in asked]
 
-    def describe(
-        self, title: str, summary: str, signatures: dict[str, tuple[dict, dict]], instances: list, **more
-    ) -> dict:
-        """Builds a `description`.
+    def requests(self, texts: Mapping[str, np.ndarray], encoded: Mapping[str, Any]) -> dict[str, dict[str, np.ndarray]]:
+        """Returns signature -> inputs: the same texts, asked in every way there is."""
+        asked = {signatures.SERVING_DEFAULT: dict(texts), signatures.TOKEN_IDS: self.token_request(encoded)}
+        if self.example_signature:
+            asked[self.example_signature] = {"inputs": probes.examples(texts)}
+        return asked
 
-        Args:
-            title: of the page, a few words.
-            summary: one or two sentences.
-            signatures: name -> (input name -> text, output name -> text).
-            instances: example rows for `serving_default`, as REST's predict takes them under `instances`.
-            **more: further JSON values, such as `labels`.
+    def token_request(self, encoded: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Returns the inputs of `token_ids` for what `encode` returned."""
+        values = {**encoded, "lengths": np.sum(encoded["padding_mask"], axis=-1, dtype=np.int32)}
+        return {name: values[name] for name in self.token_inputs}
+
+    @abc.abstractmethod
+    def probe_texts(self) -> dict[str, np.ndarray]:
+        """Returns `text_inputs` as arrays of bytes objects: an ordinary row first, hostile ones behind."""
+
+    @abc.abstractmethod
+    def encode(self, texts: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        """Encodes texts without the graph.
+
+        Returns:
+            The Keras model's inputs, int32 arrays, `padding_mask` in place of `lengths`; and whatever else `expected`
+            needs.
+        """
+
+    @abc.abstractmethod
+    def expected(self, model: keras.Model, texts: Mapping, encoded: Mapping[str, Any]) -> dict[str, Answer]:
+        """Returns the right answers of `serving_default` and `token_ids`; see `probes`."""
+
+    # === Other targets ===
+
+    def sample(self, sentences: Iterator[str], count: int) -> dict[str, np.ndarray]:
+        """Makes `count` rows of `text_inputs` out of ordinary sentences."""
+        columns = {}
+        for name, axes in self.text_inputs.items():
+            texts = [next(sentences) for _ in range(count * math.prod(axes))]
+            columns[name] = probes.as_bytes(texts).reshape(count, *axes)
+        return columns
+
+    def comparable(self, request: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Expresses `token_outputs` in terms of the float outputs of the signature `token_ids`."""
+        del request
+        return dict(outputs)
+
+    # === Description ===
+
+    @abc.abstractmethod
+    def about(self) -> About:
+        """Returns what a person should know of the model."""
+
+    def description(self) -> dict:
+        """Describes the model, as JSON, for READMEs, pages and clients; it is written into each version.
 
         Returns:
             Dict of `task`, `title`, `summary`, `sequence_length`, `labels` (empty where there are none), `signatures`
-            (name -> {"inputs": {...}, "outputs": {...}}), `example` ({"instances": [...]}), and `more`.
+            (name -> {"inputs": {...}, "outputs": {...}}), `example` ({"instances": [...]}) and `About.more`.
         """
+        about = self.about()
+        token_outputs = about.outputs if about.token_outputs is None else about.token_outputs
+        described = {
+            signatures.SERVING_DEFAULT: (about.inputs, about.outputs),
+            signatures.TOKEN_IDS: (signatures.describe_tokens(self.token_inputs, about.token_inputs), token_outputs),
+        }
+        if self.example_signature:
+            described[self.example_signature] = (signatures.describe_examples(self.text_inputs), about.example_outputs)
         return {
             "task": self.task,
-            "title": title,
-            "summary": summary,
+            "title": about.title,
+            "summary": about.summary,
             "sequence_length": self.preprocessor.sequence_length,
             "labels": [],
             "signatures": {
-                name: {"inputs": inputs, "outputs": outputs} for name, (inputs, outputs) in signatures.items()
+                name: {"inputs": dict(ins), "outputs": dict(outs)} for name, (ins, outs) in described.items()
             },
-            "example": {"instances": instances},
-            **more,
+            "example": {"instances": about.instances},
+            **about.more,
         }

@@ -1,4 +1,4 @@
-"""Classification of texts or pairs: label, score and probabilities; what `bert-classify` trains.
+"""Classification and regression on texts or pairs, as `bert-classify` trains them: a label, or a number.
 
 Shapes: B batch, C classes.
 """
@@ -8,9 +8,9 @@ import numpy as np
 import tensorflow as tf
 
 from export import probes, signatures
+from export.heads.base import About, TokenOutput
 from export.heads.sequence import SequenceHead
-from keras_bert.preprocessor import BertPreprocessor
-from tasks.glue.model import load_classifier
+from keras_bert.tokenization.preprocessor import BertPreprocessor
 
 
 class Classification(SequenceHead):
@@ -27,24 +27,16 @@ class Classification(SequenceHead):
     """
 
     task = "classification"
+    trained_settings = ("labels", "num_texts")
     example_signature = signatures.CLASSIFY
+    token_outputs = {"probabilities": TokenOutput(("classes",), softmax=True)}
 
     def __init__(self, model: keras.Model, preprocessor: BertPreprocessor, labels: list[str], num_texts: int = 1):
         super().__init__(model, preprocessor, num_texts)
         if len(set(labels)) != len(labels) or len(labels) < 2:
             raise ValueError(f"`labels` must be at least two different names. Received: labels={labels}")
-        if model.output_shape[-1] != len(labels):
-            raise ValueError(
-                f"`labels` must name each of the model's outputs. Received: {len(labels)} labels, "
-                f"{model.output_shape[-1]} outputs"
-            )
+        probes.check_labels(model, labels)
         self.labels = labels
-
-    @classmethod
-    def load(cls, directory: str, sequence_length: int | None = None) -> "Classification":
-        classifier = load_classifier(directory)
-        preprocessor = BertPreprocessor(classifier.tokenizer, sequence_length or classifier.sequence_length)
-        return cls(classifier.model, preprocessor, classifier.labels, classifier.num_texts)
 
     def answer(self, outputs, encoded):
         probabilities = tf.nn.softmax(tf.cast(outputs, tf.float32))  # [B, C]
@@ -54,38 +46,76 @@ class Classification(SequenceHead):
             "probabilities": probabilities,
         }
 
-    def example_answer(self, answer):
-        probabilities = answer["probabilities"]
-        if isinstance(probabilities, np.ndarray):
-            return {
-                "classes": np.broadcast_to(probes.as_bytes(self.labels), probabilities.shape),
-                "scores": probabilities,
-            }
-        classes = tf.tile(tf.constant([self.labels]), [tf.shape(probabilities)[0], 1])
-        return {"classes": classes, "scores": probabilities}
+    def answer_examples(self, texts, answer):
+        classes = tf.tile(tf.constant([self.labels]), [tf.shape(answer["probabilities"])[0], 1])
+        return {"classes": classes, "scores": answer["probabilities"]}
 
-    def expected(self, outputs, encoded):
-        probabilities = probes.on_cpu(tf.nn.softmax, outputs)
-        best = np.argmax(probabilities, axis=-1) if len(probabilities) else np.zeros([0], int)
+    def expected_answer(self, outputs, encoded):
+        probabilities = probes.softmax(outputs)
         answer = {
-            "label": probes.as_bytes(self.labels)[best],
+            "label": probes.as_bytes(self.labels)[np.argmax(probabilities, axis=-1)],
             "score": np.max(probabilities, axis=-1),
             "probabilities": probabilities,
         }
         return answer, probes.undecided(probabilities)
 
-    def description(self) -> dict:
-        outputs = {
-            "label": "string: the most probable class",
-            "score": "float: its probability",
-            "probabilities": "float (classes): of each class, in the order of `labels`",
-        }
-        example_outputs = {"classes": "string (classes): the labels", "scores": "float (classes): their probabilities"}
-        kind = "pairs of texts" if self.num_texts == 2 else "texts"
-        return self.describe(
-            f"Classifier of {kind}",
-            f"Tells {kind} apart: {', '.join(self.labels)}.",
-            self.signature_texts(outputs, example_outputs),
+    def about(self):
+        return About(
+            f"Classifier of {self.kind}",
+            f"Tells {self.kind} apart: {', '.join(self.labels)}.",
             self.instances("Returns the sorted list of names.", "It was a rainy day."),
-            labels=self.labels,
+            self.inputs,
+            {
+                "label": "string: the most probable class",
+                "score": "float: its probability",
+                "probabilities": "float (classes): of each class, in the order of `labels`",
+            },
+            example_outputs={
+                "classes": "string (classes): the labels",
+                "scores": "float (classes): their probabilities",
+            },
+            more={"labels": self.labels},
+        )
+
+
+class Regression(SequenceHead):
+    """A regressor, of a task of scores such as STS-B.
+
+    Args:
+        model: encoder inputs to scores [B, 1].
+        preprocessor: tokenizer and longest sequence.
+        num_texts: 1, or 2 for a model of text pairs.
+
+    Raises:
+        ValueError: the model has more than one output.
+    """
+
+    task = "regression"
+    trained_settings = ("num_texts",)
+    example_signature = signatures.REGRESS
+    token_outputs = {"score": TokenOutput((), column=0)}
+
+    def __init__(self, model: keras.Model, preprocessor: BertPreprocessor, num_texts: int = 1):
+        super().__init__(model, preprocessor, num_texts)
+        if model.output_shape[-1] != 1:
+            raise ValueError(f"`model` must have one output. Received: {model.output_shape[-1]} outputs")
+
+    def answer(self, outputs, encoded):
+        return {"score": tf.cast(outputs[:, 0], tf.float32)}
+
+    def answer_examples(self, texts, answer):
+        return {"outputs": answer["score"]}
+
+    def expected_answer(self, outputs, encoded):
+        return {"score": outputs[:, 0]}, None
+
+    def about(self):
+        number = "float: the number"
+        return About(
+            f"Scores of {self.kind}",
+            f"Gives each of the {self.kind} a number, on the scale that it was trained on.",
+            self.instances("A man is playing a guitar.", "Someone plays an instrument."),
+            self.inputs,
+            {"score": number},
+            example_outputs={"outputs": number},
         )

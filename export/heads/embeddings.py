@@ -1,27 +1,25 @@
-"""Embeddings of texts: the encoder's vectors of a chosen layer, pooled; of any preset or trained model.
+"""Embeddings of texts, from any preset or trained model: the encoder's vectors of a chosen layer, pooled.
 
 Shapes: B batch, S sequence, H hidden.
 """
 
-import os
-
 import numpy as np
 import tensorflow as tf
 
+from export.heads.base import About, TokenOutput
 from export.heads.sequence import SequenceHead
 from keras_bert import weights
 from keras_bert.backbone import BertBackbone
 from keras_bert.embeddings import weights_follow
 from keras_bert.errors import InputError
-from keras_bert.preprocessor import BertPreprocessor
-from tasks.model_files import MODEL_FILE
+from keras_bert.tokenization.preprocessor import BertPreprocessor
 
 
 class Embeddings(SequenceHead):
     """An encoder that ends at the chosen layer.
 
-    A BERT of fewer layers is what the lower layers of a BERT are (LayerNorm ends each), so that a layer is chosen by
-    building a backbone that has it on top: nothing above is stored or computed.
+    The lower layers of a BERT are a BERT of fewer layers, since each layer ends with its LayerNorm: a layer is chosen
+    by building a backbone that has it on top. Nothing above it is stored or computed.
 
     Args:
         model: BertBackbone.
@@ -35,18 +33,23 @@ class Embeddings(SequenceHead):
     def __init__(self, model: BertBackbone, preprocessor: BertPreprocessor, has_pooler: bool = True):
         super().__init__(model, preprocessor)
         self.has_pooler = has_pooler
+        self.token_outputs = {
+            "mean": TokenOutput(("hidden",), "sequence_output", pool="mean"),
+            "cls": TokenOutput(("hidden",), "sequence_output", pool="first"),
+        }
+        if has_pooler:
+            self.token_outputs["pooled"] = TokenOutput(("hidden",), "pooled_output")
 
     @classmethod
-    def load(cls, directory: str, sequence_length: int | None = None, layer: int = -1) -> "Embeddings":
-        """See `Head.load`.
+    def load_preset(cls, directory: str, source: str, sequence_length: int | None = None, layer: int = -1):
+        """Builds the head of a preset, or of the encoder in a trained model.
 
         Args:
-            directory: a preset, as in `BertBackbone.from_preset`, or the directory of any task's trained model.
+            directory: holds the tokenizer; a preset as in `BertBackbone.from_preset`, or a trained model.
+            source: holds the weights: the preset, or the trained model's file.
             sequence_length: None: as many tokens as the encoder has positions for.
             layer: 1 (the lowest) to the number of layers, or -1 (the last) downwards, counted as `bert-features` does.
         """
-        model_file = os.path.join(directory, MODEL_FILE)
-        source = model_file if os.path.isfile(model_file) else directory
         with weights.open_checkpoint(source) as checkpoint:
             config = checkpoint.config
             number = _resolve(layer, config.num_layers)
@@ -65,28 +68,28 @@ class Embeddings(SequenceHead):
         pooled = {"pooled": tf.cast(outputs["pooled_output"], tf.float32)} if self.has_pooler else {}
         return {**pooled, "mean": mean, "cls": states[:, 0]}
 
-    def expected(self, outputs, encoded):
+    def expected_answer(self, outputs, encoded):
         states, lengths = outputs["sequence_output"], encoded["padding_mask"].sum(axis=-1)
         means = [row[:length].mean(axis=0, dtype=np.float64) for row, length in zip(states, lengths, strict=True)]
         mean = np.array(means, np.float32).reshape(len(states), states.shape[-1])
         pooled = {"pooled": outputs["pooled_output"]} if self.has_pooler else {}
         return {**pooled, "mean": mean, "cls": states[:, 0]}, None
 
-    def description(self) -> dict:
-        width = self.model.hidden_dim
+    def about(self):
+        width, number = self.model.hidden_dim, self.model.num_layers
         outputs = {
             "mean": f"float ({width}): mean of the vectors of all its tokens, [CLS] and [SEP] included",
             "cls": f"float ({width}): vector of [CLS]",
+            "pooled": f"float ({width}): the pooler's output, tanh(W [CLS] + b)",
         }
-        if self.has_pooler:
-            outputs["pooled"] = f"float ({width}): the pooler's output, tanh(W [CLS] + b)"
-        return self.describe(
+        return About(
             "Embeddings",
-            f"Turns each text into vectors of {width} numbers, by encoder layer {self.model.num_layers}. "
+            f"Turns each text into vectors of {width} numbers, by encoder layer {number}. "
             "Not normalized: divide by the Euclidean norm for cosine similarity.",
-            self.signature_texts(outputs),
             self.instances("A man is playing a guitar.", "Someone plays an instrument."),
-            layer=self.model.num_layers,
+            self.inputs,
+            {name: outputs[name] for name in self.token_outputs},
+            more={"layer": number},
         )
 
 

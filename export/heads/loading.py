@@ -1,17 +1,24 @@
-"""From a directory or a preset to its head."""
+"""Finds the head of a trained model or a preset.
+
+A new head is one module and one line of `HEADS`.
+"""
 
 import os
+from typing import NamedTuple
+
+import keras
 
 from export.heads.base import Head
-from export.heads.classification import Classification
+from export.heads.classification import Classification, Regression
 from export.heads.embeddings import Embeddings
 from export.heads.fill_mask import FillMask
 from export.heads.multiple_choice import MultipleChoice
 from export.heads.question_answering import QuestionAnswering
-from export.heads.regression import Regression
 from export.heads.token_classification import TokenClassification
+from export.heads.token_regression import TokenRegression
 from keras_bert.errors import InputError
-from tasks.model_files import MODEL_FILE, TASK_FILE, read_task
+from keras_bert.tokenization.tokenizer import BertTokenizer
+from tasks.fine_tuning.model_files import MODEL_FILE, TASK_FILE, load_model, read_task
 
 HEADS: dict[str, type[Head]] = {
     head.task: head
@@ -20,22 +27,37 @@ HEADS: dict[str, type[Head]] = {
         Regression,
         MultipleChoice,
         TokenClassification,
+        TokenRegression,
         QuestionAnswering,
         FillMask,
         Embeddings,
     )
 }
-# Their heads, if any, come from pre-training: any preset will do.
-PRESET_TASKS = (FillMask.task, Embeddings.task)
+# They need no training of their own: any preset will do.
+PRESET_TASKS = tuple(name for name, head in HEADS.items() if hasattr(head, "load_preset"))
 _FLAGS = {"sequence_length": "max_seq_length"}  # Settings of every head whose flags have other names.
+
+
+class Trained(NamedTuple):
+    """A trained model's directory.
+
+    Attributes:
+        model: keras.Model of the task.
+        tokenizer: the one it was trained with.
+        task: content of `task.json`.
+    """
+
+    model: keras.Model
+    tokenizer: BertTokenizer
+    task: dict
 
 
 def load_head(directory: str, task: str | None = None, **settings) -> Head:
     """Loads the head of a trained model or a preset.
 
     Args:
-        directory: what one of the tasks' commands wrote (its `output_dir/model`); for one of `PRESET_TASKS` any preset,
-            as in `BertBackbone.from_preset`.
+        directory: what one of the tasks' commands wrote (its `output_dir/model`); for one of `PRESET_TASKS` also any
+            preset, as in `BertBackbone.from_preset`.
         task: one of `PRESET_TASKS`; None: the one that the directory was trained for.
         **settings: `sequence_length`, and what the head's class lists as its `settings`; None: the model's own, or the
             head's default.
@@ -45,24 +67,24 @@ def load_head(directory: str, task: str | None = None, **settings) -> Head:
 
     Example: `load_head("runs/mood/model")`, `load_head("base", task="embeddings", layer=-2)`
     """
-    if task is None:
-        task = _task_of(directory)
-    elif task not in PRESET_TASKS:
+    if task is not None and task not in PRESET_TASKS:
         raise InputError(f"--task={task}: expected {' or '.join(PRESET_TASKS)}; a trained model names its own task.")
+    head_class = HEADS[task or _task_of(directory)]
     given = {name: value for name, value in settings.items() if value is not None}
     for name in given:
-        if name not in (*_FLAGS, *HEADS[task].settings):
-            known = ", ".join(f"--{setting}" for setting in HEADS[task].settings) or "none"
-            raise InputError(f"--{name} is not for the task {task}. Its own flags: {known}. Leave it out.")
+        if name not in (*_FLAGS, *head_class.settings):
+            known = ", ".join(f"--{setting}" for setting in head_class.settings) or "none"
+            raise InputError(f"--{name} is not for the task {head_class.task}. Its own flags: {known}. Leave it out.")
     try:
-        return HEADS[task].load(directory, **given)
-    except InputError:
-        raise
-    except ValueError as error:  # A head does not take the settings.
-        if not given:
+        if task is not None:
+            model_file = os.path.join(directory, MODEL_FILE)
+            return head_class.load_preset(directory, model_file if os.path.isfile(model_file) else directory, **given)
+        return head_class.load(_read(directory, head_class), **given)
+    except ValueError as error:
+        if isinstance(error, InputError):
             raise
         flags = " ".join(f"--{_FLAGS.get(name, name)}={value}" for name, value in given.items())
-        raise InputError(f"{flags}: {str(error).splitlines()[0]}") from error
+        raise InputError(f"{flags or directory}: {str(error).splitlines()[0]}") from error
 
 
 def _task_of(directory: str) -> str:
@@ -74,10 +96,17 @@ def _task_of(directory: str) -> str:
             f"other commands write them (output_dir/model); a preset is served with {presets}."
         )
     content = read_task(directory)
-    task = content["task"]
-    if task == "classification" and content.get("is_regression"):
-        task = "regression"
+    task = "regression" if content.get("is_regression") else content["task"]
     if task not in HEADS:
         path = os.path.join(directory, TASK_FILE)
         raise InputError(f"{path}: the task {task!r} has no served form. Expected one of: {', '.join(HEADS)}.")
     return task
+
+
+def _read(directory: str, head_class: type[Head]) -> Trained:
+    trained = Trained(*load_model(directory, read_task(directory)["task"], "bert-classify"))
+    missing = [name for name in ("sequence_length", *head_class.trained_settings) if name not in trained.task]
+    if missing:
+        path = os.path.join(directory, TASK_FILE)
+        raise InputError(f"{path}: lacks {', '.join(missing)}. Train the model again.")
+    return trained

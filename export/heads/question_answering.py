@@ -1,125 +1,126 @@
-"""Question answering: a question and a context of any length in, the answer out; what `bert-squad` trains.
+"""Question answering, as `bert-squad` trains it: a question and a context of any length in, the answer out.
 
 Shapes: B questions, W windows, S sequence, L answers listed.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from export import serving, signatures
+from export import probes, serving, signatures
 from export.graph import nbest
 from export.graph.projection import Projector
-from export.graph.source_text import BYTES_PER_TOKEN, read_texts
-from export.graph.windows import cut_windows, lay_out
-from export.heads import question_probes
-from export.heads.base import Head
-from export.verify import Probe
-from keras_bert.preprocessor import BertPreprocessor
-from tasks.squad.model import SETTINGS, QuestionAnswerer, load_question_answerer
+from export.graph.source_text import BYTES_PER_TOKEN, read_text
+from export.graph.windows import pad_windows
+from export.heads.base import About, Answer, TokenOutput
+from export.heads.windowed import WindowedHead
+from export.verify import TOLERANCE
+from keras_bert.tokenization.preprocessor import BertPreprocessor
+from tasks.squad.answers import best_answers
+from tasks.squad.data import Question
+from tasks.squad.windows import make_windows
 
-TEXT_NAMES = ("question", "context")
-_DEFAULTS = QuestionAnswerer._field_defaults
 _SPECIAL_TOKENS = 3
-_DEFAULT_WINDOWS = 8
+_MASKED_LOGIT = -10000.0  # What `token_ids` answers beyond the lengths.
+QUESTION = "In what country is Normandy located?"
+CONTEXT = (
+    "The Normans (Norman: Nourmands; French: Normands) were the people who in the 10th and 11th centuries gave their "
+    "name to Normandy, a region in France. They were descended from Norse raiders and pirates from Denmark, Iceland "
+    "and Norway who, under their leader Rollo, agreed to swear fealty to King Charles III of West Francia."
+)
+_PAIRS = (
+    (QUESTION, CONTEXT),
+    ("", ""),
+    ("Who?", " \x00\u200b\t"),
+    ("What what what", "again and again and again, (again) and AGAIN."),
+    ("Où est né Ἀχιλλεύς?", "naïve CAFÉ: ΟΔΥΣΣΕΥΣ\u202fand cafe\u0301s  \u2603-led, isn't it?"),
+    ("天气怎么样?", "今天天气很好,我们去公园吧。今天天气很好。"),
+    (b"invalid \xff", b"invalid \xff\xfe UTF-8 \xe4\xb8 and U+FFFD: \xef\xbf\xbd."),
+    ("x " * 5000, "x" * 300 + " behind one endless word, in Rouen"),
+    (QUESTION, " ".join([CONTEXT] * 6)),
+)
+_NUM_SHAKES = 8
 
 
-class QuestionAnswering(Head):
-    """A question answerer. The answers are those of `tasks.squad`, whose Python they are tested against.
+class QuestionAnswering(WindowedHead):
+    """A question answerer. Its answers are those of `tasks.squad`, whose Python it is tested against.
 
-    The windows over a context are cut in the graph, the encoder runs once on those of the whole batch, and the answers
-    are chosen from all of them. There is no bound to the candidates that are looked at.
+    The graph cuts the windows over a context, runs the encoder once on those of the whole batch, and chooses the
+    answers from all of them. Every candidate is considered.
 
     Args:
         model: encoder inputs to logits [B, S, 2].
         preprocessor: tokenizer and longest sequence: question, piece of the context, special tokens.
-        doc_stride, max_query_length, n_best_size, max_answer_length, null_score_diff_threshold,
-            version_2_with_negative: as in `tasks.squad.model.QuestionAnswerer`.
-        max_tokens: int, how many tokens of a context are read (and at most `BYTES_PER_TOKEN` times as many bytes);
-            default: 8 times the longest sequence. The answers are those to the context up to there.
+        doc_stride, max_tokens: see `WindowedHead`.
+        max_query_length: int, tokens of a question at most.
+        n_best_size, max_answer_length, null_score_diff_threshold, version_2_with_negative: as in
+            `tasks.squad.answers.best_answers`.
+        The defaults are google-research/bert's (run_squad.py:85-148).
 
     Raises:
         ValueError: the settings do not fit together.
     """
 
     task = "question_answering"
-    masked_logit = -10000.0  # What `token_ids` gives beyond the lengths.
     settings = ("doc_stride", "n_best_size", "max_answer_length", "null_score_diff_threshold", "max_tokens")
+    trained_settings = (*settings[:-1], "max_query_length", "version_2_with_negative")
+    text_inputs = {"question": (), "context": ()}
+    token_outputs = {
+        "start_logits": TokenOutput(("sequence",), column=0, padding=_MASKED_LOGIT),
+        "end_logits": TokenOutput(("sequence",), column=1, padding=_MASKED_LOGIT),
+    }
 
     def __init__(
         self,
         model: keras.Model,
         preprocessor: BertPreprocessor,
         *,
-        doc_stride: int = _DEFAULTS["doc_stride"],
-        max_query_length: int = _DEFAULTS["max_query_length"],
-        n_best_size: int = _DEFAULTS["n_best_size"],
-        max_answer_length: int = _DEFAULTS["max_answer_length"],
-        null_score_diff_threshold: float = _DEFAULTS["null_score_diff_threshold"],
-        version_2_with_negative: bool = _DEFAULTS["version_2_with_negative"],
+        doc_stride: int = 128,
+        max_query_length: int = 64,
+        n_best_size: int = 20,
+        max_answer_length: int = 30,
+        null_score_diff_threshold: float = 0.0,
+        version_2_with_negative: bool = False,
         max_tokens: int | None = None,
     ):
-        super().__init__(model, preprocessor)
-        self.doc_stride = doc_stride
+        super().__init__(model, preprocessor, doc_stride, max_tokens)
         self.max_query_length = max_query_length
-        self.max_tokens = _DEFAULT_WINDOWS * preprocessor.sequence_length if max_tokens is None else max_tokens
         self.choice = nbest.Settings(
             n_best_size, max_answer_length, version_2_with_negative, float(null_score_diff_threshold)
         )
-        self._check()
-
-    def _check(self) -> None:
-        for name in ("doc_stride", "max_query_length", "max_tokens"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"`{name}` must be at least 1. Received: {name}={getattr(self, name)}")
-        for name in ("n_best_size", "max_answer_length"):
-            if getattr(self.choice, name) < 1:
-                raise ValueError(f"`{name}` must be at least 1. Received: {name}={getattr(self.choice, name)}")
-        least = self.max_query_length + _SPECIAL_TOKENS + 1
-        if self.preprocessor.sequence_length < least:
+        self.check_positive(
+            max_query_length=max_query_length, n_best_size=n_best_size, max_answer_length=max_answer_length
+        )
+        least = max_query_length + _SPECIAL_TOKENS + 1
+        if preprocessor.sequence_length < least:
             raise ValueError(
                 f"`preprocessor.sequence_length` must be at least {least}, to leave room for the context beside a "
-                f"question of max_query_length={self.max_query_length} tokens and {_SPECIAL_TOKENS} special ones. "
-                f"Received: sequence_length={self.preprocessor.sequence_length}"
+                f"question of max_query_length={max_query_length} tokens and {_SPECIAL_TOKENS} special ones. "
+                f"Received: sequence_length={preprocessor.sequence_length}"
             )
-        if self.model.output_shape[-1] != 2:
-            raise ValueError(
-                f"`model` must give 2 logits a token, start and end. Received: {self.model.output_shape[-1]}"
-            )
+        if model.output_shape[-1] != 2:
+            raise ValueError(f"`model` must give 2 logits a token, start and end. Received: {model.output_shape[-1]}")
 
-    @classmethod
-    def load(cls, directory: str, sequence_length: int | None = None, **settings) -> "QuestionAnswering":
-        answerer = load_question_answerer(directory)
-        own = {name: getattr(answerer, name) for name in SETTINGS if name != "sequence_length"}
-        preprocessor = BertPreprocessor(answerer.tokenizer, sequence_length or answerer.sequence_length)
-        return cls(answerer.model, preprocessor, **{**own, **settings})
-
-    # === The graph ===
+    # === Graph ===
 
     @property
     def question_bytes(self) -> int:
         """How many bytes of a question are read."""
         return BYTES_PER_TOKEN * self.preprocessor.sequence_length
 
-    def functions(self, model: keras.Model) -> dict[str, tf.types.experimental.ConcreteFunction]:
-        backbone = serving.find_backbone(model)
-        answer = self.answering(lambda encoded: model(encoded, training=False))
+    def answer_token_ids(self, model, encoded):
+        logits = tf.cast(model(encoded, training=False), tf.float32)
+        logits = tf.where(encoded["padding_mask"][:, :, tf.newaxis] == 1, logits, _MASKED_LOGIT)
+        return {"start_logits": logits[:, :, 0], "end_logits": logits[:, :, 1]}
 
-        def from_token_ids(**ids):
-            encoded = serving.encoder_inputs(backbone, **ids)
-            logits = tf.cast(model(encoded, training=False), tf.float32)
-            logits = tf.where(encoded["padding_mask"][:, :, tf.newaxis] == 1, logits, self.masked_logit)
-            return {"start_logits": logits[:, :, 0], "end_logits": logits[:, :, 1]}
-
-        return {
-            signatures.SERVING_DEFAULT: serving.trace(answer, signatures.text_specs(*TEXT_NAMES)),
-            signatures.TOKEN_IDS: serving.trace(from_token_ids, signatures.token_specs()),
-        }
+    def answer_texts(self, model, texts):
+        return self.answering(lambda encoded: model(encoded, training=False))(**texts)
 
     def answering(self, logits_of: Callable) -> Callable[..., dict[str, tf.Tensor]]:
-        """Returns what answers: `question`, `context`, string [B], to the outputs of `serving_default`.
+        """Returns the function from `question` and `context`, string [B], to the outputs of `serving_default`.
 
         Args:
             logits_of: the encoder's inputs, int32 [W, S], to logits, float32 [W, S, 2].
@@ -135,15 +136,12 @@ class QuestionAnswering(Head):
             )
             with tf.control_dependencies([check] if check is not None else []):
                 question = tf.identity(question)
-            # Read to a bound as a context is, since one endless word costs more than many short ones.
+            # Bounded like a context, since one endless word costs more than many short ones.
             question = tf.strings.substr(question, 0, self.question_bytes)
             question = serving.bound_texts(question, tokenizer, self.max_query_length)
             queries = tokenizer.tokenize(question)[:, : self.max_query_length]
-            source = read_texts(context, tokenizer, self.max_tokens)
-            tokens = tf.RaggedTensor.from_row_splits(source.token_ids, source.token_splits, validate=False)
             rooms = self.preprocessor.sequence_length - _SPECIAL_TOKENS - queries.row_lengths()
-            windows = cut_windows(tokens.row_lengths(), rooms, self.doc_stride)
-            layout = lay_out(windows, tokens, tokenizer, queries)
+            source, windows, layout = self.lay_out(context, rooms, queries)
             logits = logits_of(layout.inputs)
             projection = project(source)
             candidates, nulls = nbest.find_candidates(windows, layout, logits, projection, num_rows, self.choice)
@@ -174,51 +172,111 @@ class QuestionAnswering(Head):
             "nbest_ends": ends,
         }
 
-    # === Probes and descriptions ===
+    # === Probes ===
 
-    def probes(self, model: keras.Model) -> list[Probe]:
-        return question_probes.make_probes(self, model)
+    def probe_texts(self):
+        columns = zip(self.text_inputs, zip(*_PAIRS, strict=True), strict=True)
+        return {name: probes.as_bytes(column) for name, column in columns}
 
-    def warmup(self) -> list[tuple[str, dict[str, np.ndarray]]]:
-        return question_probes.small_requests(self)
+    def encode(self, texts):
+        """Reads questions as the task's Python does; `questions` and `windows` come along."""
+        tokenizer, questions = self.python_tokenizer, []
+        for number, (question, context) in enumerate(zip(texts["question"], texts["context"], strict=True)):
+            question = question[: self.question_bytes].decode("utf-8", "ignore")
+            context, _ = read_text(context, tokenizer, self.max_tokens)
+            questions.append(Question(str(number), question, context, [], False, ""))
+        windows = make_windows(
+            questions,
+            tokenizer,
+            max_seq_length=self.preprocessor.sequence_length,
+            doc_stride=self.doc_stride,
+            max_query_length=self.max_query_length,
+            with_answers=False,
+            description=None,
+        )
+        examples = windows.examples
+        rows = pad_windows(examples.row_splits, token_ids=examples.token_ids, segment_ids=examples.segment_ids)
+        return {**rows, "questions": questions, "windows": windows}
 
-    def description(self) -> dict:
-        choice, rows = self.choice, {"question": question_probes.QUESTION, "context": question_probes.CONTEXT}
+    def expected(self, model, texts, encoded):
+        """Finds the right answers: texts and scores by `tasks.squad`, places by the graph's eager path.
+
+        Undecided are the questions for which rounding decides about texts or places.
+        """
+        logits, is_token = self.logits(model, encoded), encoded["padding_mask"] == 1
+        places, undecided = self._eager_answers(texts, logits)
+        answers = places | self._task_answers(encoded, logits[is_token])
+        masked = np.where(is_token[:, :, np.newaxis], logits, np.float32(_MASKED_LOGIT))
+        by_token = {"start_logits": masked[:, :, 0], "end_logits": masked[:, :, 1]}
+        return {signatures.SERVING_DEFAULT: (answers, undecided), signatures.TOKEN_IDS: (by_token, None)}
+
+    def _eager_answers(self, texts: Mapping[str, np.ndarray], logits: np.ndarray) -> Answer:
+        """Answers by the eager path; undecided are those that change when the logits are shaken a little."""
+        generator, given = np.random.default_rng(0), {}
+        answer = self.answering(lambda encoded: given["logits"])
+
+        def answers(scale):
+            given["logits"] = tf.constant(logits + generator.uniform(-scale, scale, logits.shape).astype(np.float32))
+            return probes.on_cpu(lambda columns: answer(**columns), dict(texts))
+
+        found = answers(0.0)
+        undecided = np.zeros(len(texts["question"]), bool)
+        for _ in range(_NUM_SHAKES):
+            shaken = answers(TOLERANCE)
+            for name, values in found.items():
+                if values.dtype.kind != "f":
+                    undecided |= (values != shaken[name]).any(axis=tuple(range(1, values.ndim)))
+        return found, undecided
+
+    def _task_answers(self, encoded: Mapping[str, Any], logits: np.ndarray) -> dict[str, np.ndarray]:
+        """Finds texts and scores of the answers as `bert-squad` does, from the logits of all tokens, float32 [T, 2]."""
+        choice, count = self.choice, self.choice.num_listed
+        answers = best_answers(encoded["questions"], encoded["windows"], logits[:, 0], logits[:, 1], **choice._asdict())
+        lists = list(answers.nbest.values())
+        texts = probes.padded([[entry["text"].encode() for entry in its] for its in lists], b"", object, count)
+        scores = probes.padded([[entry["probability"] for entry in its] for its in lists], 0.0, np.float32, count)
+        given = probes.as_bytes(list(answers.predictions.values()))
+        found = {
+            "answer": given,
+            "score": np.where(texts == given[:, np.newaxis], scores, 0.0).max(axis=1, initial=0.0),
+            "nbest_answers": texts,
+            "nbest_probabilities": scores,
+        }
+        if answers.null_odds:
+            found["null_score"] = np.array(list(answers.null_odds.values()), np.float32)
+        return found
+
+    # === Description ===
+
+    def about(self):
+        choice = self.choice
         none = '; "" for none' if choice.version_2_with_negative else ""
+        threshold = f"; above {choice.null_score_diff_threshold} none is given" if none else ""
         listed = f"({choice.num_listed}): "
-        return self.describe(
+        query_part = f"at most {self.max_query_length} tokens of it, and {self.question_bytes} bytes, are read"
+        return About(
             "Question answering",
             "Finds the answer to a question in a text of any length.",
+            [{"question": QUESTION, "context": CONTEXT}],
             {
-                signatures.SERVING_DEFAULT: (
-                    {
-                        "question": f"string: at most {self.max_query_length} tokens of it, and "
-                        f"{self.question_bytes} bytes, are read",
-                        "context": f"string: the text that holds the answer, any bytes; at most {self.max_tokens} "
-                        f"tokens, and {BYTES_PER_TOKEN * self.max_tokens} bytes, are read",
-                    },
-                    {
-                        "answer": f"string: part of the context, with one blank between words{none}",
-                        "start": "int32: the character of the context at which it starts; -1 for no answer",
-                        "end": "int32: the character after its last; -1 for no answer",
-                        "score": "float: its probability among those listed",
-                        "null_score": 'float: how much higher than the best answer [CLS], "no answer", is scored'
-                        + (f"; above {choice.null_score_diff_threshold} none is given" if none else ""),
-                        "truncated": "bool: whether some of the context was not read",
-                        "nbest_answers": f'string {listed}the best answers, then ""',
-                        "nbest_probabilities": f"float {listed}theirs, then 0.0",
-                        "nbest_starts": f"int32 {listed}characters as `start`, then -1",
-                        "nbest_ends": f"int32 {listed}characters as `end`, then -1",
-                    },
-                ),
-                signatures.TOKEN_IDS: (
-                    signatures.TOKEN_INPUTS,
-                    {
-                        name: f"float (length): of each token, {self.masked_logit} beyond the lengths"
-                        for name in ("start_logits", "end_logits")
-                    },
-                ),
+                "question": f"string: {query_part}",
+                "context": f"string: the text that holds the answer, any bytes; {self.read_part}",
             },
-            [rows],
-            version_2_with_negative=choice.version_2_with_negative,
+            {
+                "answer": f"string: part of the context, with one blank between words{none}",
+                "start": "int32: the character of the context at which it starts; -1 for no answer",
+                "end": "int32: the character after its last; -1 for no answer",
+                "score": "float: its probability among those listed",
+                "null_score": f'float: how much higher [CLS], "no answer", is scored than the best answer{threshold}',
+                "truncated": "bool: whether some of the context was not read",
+                "nbest_answers": f'string {listed}the best answers, then ""',
+                "nbest_probabilities": f"float {listed}theirs, then 0.0",
+                "nbest_starts": f"int32 {listed}characters as `start`, then -1",
+                "nbest_ends": f"int32 {listed}characters as `end`, then -1",
+            },
+            token_outputs={
+                name: f"float (sequence): of each token, {_MASKED_LOGIT} beyond the lengths"
+                for name in self.token_outputs
+            },
+            more={"version_2_with_negative": choice.version_2_with_negative},
         )

@@ -1,52 +1,48 @@
-"""Entities: a text of any length in, its entities out, with their places; what `bert-ner` trains.
+"""Entities, as `bert-ner` trains them: a text of any length in, its entities out, with their places.
 
-Shapes: B texts, W windows, S sequence, T tokens, N words, C labels, E entities of the text that has most.
+Shapes: B texts, W windows, S sequence, N words, C labels, E entities of the text that has most.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from export import serving, signatures
+from export import probes
 from export.graph.entities import EntityFinder
-from export.graph.raw_words import WordFinder
-from export.graph.source_text import BYTES_PER_TOKEN, cut_texts, read_texts
-from export.graph.windows import best_cells, cut_windows, lay_out
-from export.heads import entity_probes
-from export.heads.base import Head
-from export.verify import Probe
-from keras_bert.exact_normalizer import bisect
-from keras_bert.preprocessor import BertPreprocessor
-from tasks.ner.model import load_tagger
-from tasks.ner.windows import SPECIAL_TOKENS, check_stride
+from export.graph.source_text import cut_texts
+from export.graph.tables import Table
+from export.heads.base import About, TokenOutput
+from export.heads.windowed import EXAMPLE, WordHead
+from keras_bert.tokenization.preprocessor import BertPreprocessor
+from tasks.text.tags import find_entities
 
-_DEFAULT_WINDOWS = 8
+# The outputs with a column for each entity: what fills them up, and their type.
+_COLUMNS = {
+    "entities": (b"", object),
+    "types": (b"", object),
+    "starts": (-1, np.int32),
+    "ends": (-1, np.int32),
+    "scores": (0.0, np.float32),
+}
 
 
-class TokenClassification(Head):
-    """A tagger of words, read as entities.
-
-    Words of a text are what stands between white space, less the punctuation characters at both ends, which are words
-    of their own, as each CJK character is (`export.graph.raw_words`). A text that does not fit into one sequence is
-    read in windows, each word tagged by its first sub-token in its window of most context, as `tasks.ner.windows`. A
-    tagger that was trained with its documents' context reads a served text without.
+class TokenClassification(WordHead):
+    """A tagger of words, read as entities; see `WordHead`.
 
     Args:
         model: encoder inputs to logits [B, S, C].
-        preprocessor: tokenizer and longest sequence, special tokens included.
+        preprocessor, doc_stride, max_tokens: see `WordHead`.
         labels: C tags, "O", B- or I- and a type, in the order of the logits.
-        doc_stride: int, tokens from the start of one window to the next; default: half of what a window holds.
-        max_tokens: int, how many tokens of a text are read (and at most `BYTES_PER_TOKEN` times as many bytes);
-            default: 8 times the longest sequence. The entities are those of the text up to there.
 
     Raises:
         ValueError: the arguments do not fit together.
     """
 
     task = "token_classification"
-    settings = ("doc_stride", "max_tokens")
+    trained_settings = ("labels", "doc_stride")
+    token_outputs = {"probabilities": TokenOutput(("sequence", "classes"), softmax=True)}
 
     def __init__(
         self,
@@ -56,133 +52,88 @@ class TokenClassification(Head):
         doc_stride: int | None = None,
         max_tokens: int | None = None,
     ):
-        super().__init__(model, preprocessor)
+        super().__init__(model, preprocessor, doc_stride, max_tokens)
         self.labels = list(labels)
-        self.doc_stride = check_stride(preprocessor.sequence_length, doc_stride)
-        self.max_tokens = _DEFAULT_WINDOWS * preprocessor.sequence_length if max_tokens is None else max_tokens
-        for name in ("doc_stride", "max_tokens"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"`{name}` must be at least 1. Received: {name}={getattr(self, name)}")
-        if model.output_shape[-1] != len(self.labels):
-            raise ValueError(
-                f"`labels` must name each of the model's outputs. Received: {len(self.labels)} labels, "
-                f"{model.output_shape[-1]} outputs"
-            )
+        probes.check_labels(model, self.labels)
         self._find_entities = EntityFinder(self.labels)
 
-    @classmethod
-    def load(cls, directory: str, sequence_length: int | None = None, **settings) -> "TokenClassification":
-        tagger = load_tagger(directory)
-        # A stride that fits the sequences of the training may be too long for shorter ones.
-        own = {"doc_stride": tagger.doc_stride} if sequence_length is None else {}
-        preprocessor = BertPreprocessor(tagger.tokenizer, sequence_length or tagger.sequence_length)
-        return cls(tagger.model, preprocessor, tagger.labels, **{**own, **settings})
+    # === Graph ===
 
-    # === The graph ===
-
-    def functions(self, model: keras.Model) -> dict[str, tf.types.experimental.ConcreteFunction]:
-        backbone = serving.find_backbone(model)
-
-        def logits_of(encoded):
-            return model(encoded, training=False)
-
-        def from_token_ids(**ids):
-            encoded = serving.encoder_inputs(backbone, **ids)
-            probabilities = _softmax(logits_of(encoded))  # [B, S, C]
-            is_token = encoded["padding_mask"] == 1
-            tags = tf.gather(tf.constant(self.labels), tf.argmax(probabilities, axis=-1))
-            scores = tf.reduce_max(probabilities, axis=-1)
-            return {"tags": tf.where(is_token, tags, ""), "scores": tf.where(is_token, scores, 0.0)}
-
-        return {
-            signatures.SERVING_DEFAULT: serving.trace(self.tagging(logits_of), signatures.text_specs("text")),
-            signatures.TOKEN_IDS: serving.trace(from_token_ids, signatures.token_specs()),
-        }
-
-    def tagging(self, logits_of: Callable) -> Callable[..., dict[str, tf.Tensor]]:
-        """Returns what finds entities: `text`, string [B], to the outputs of `serving_default`.
-
-        Args:
-            logits_of: the encoder's inputs, int32 [W, S], to logits, float [W, S, C].
-        """
-        tokenizer = self.preprocessor.tokenizer
-        find = WordFinder(tokenizer.lowercase)
-
-        def tag(text):
-            source = read_texts(text, tokenizer, self.max_tokens)
-            tokens = tf.RaggedTensor.from_row_splits(source.token_ids, source.token_splits, validate=False)
-            lengths = tokens.row_lengths()
-            room = self.preprocessor.sequence_length - SPECIAL_TOKENS
-            windows = cut_windows(lengths, tf.fill(tf.shape(lengths), tf.constant(room, tf.int64)), self.doc_stride)
-            layout = lay_out(windows, tokens, tokenizer)
-            words = find(source)
-            cells = tf.gather(best_cells(windows, layout, tf.size(source.token_ids, tf.int64), 0.0), words.firsts)
-            logits = tf.reshape(logits_of(layout.inputs), [-1, len(self.labels)])
-            return self._outputs(source, self._find_entities(words, _softmax(tf.gather(logits, cells))))
-
-        return tag
-
-    def _outputs(self, source, entities) -> dict[str, tf.Tensor]:
-        count = tf.size(source.texts, tf.int64)
-        numbers = tf.math.unsorted_segment_sum(tf.ones_like(entities.types), entities.rows, count)
-
-        width = tf.maximum(tf.reduce_max(numbers, keepdims=True), 1)
-        place = tf.range(tf.size(entities.rows, tf.int64)) - bisect(entities.rows, entities.rows)
-        places = tf.stack([entities.rows, place], axis=1)
-
-        def table(values, default):
-            empty = tf.fill(tf.concat([[tf.size(numbers)], width], axis=0), default)
-            return tf.tensor_scatter_nd_update(empty, places, values)
-
-        types = tf.constant(self._find_entities.types, tf.string)
+    def answer_words(self, source, words, logits):
+        entities = self._find_entities(words, tf.nn.softmax(logits))
+        table = Table(entities.rows, tf.size(source.texts, tf.int64))
         return {
             "entities": table(cut_texts(source.codes, entities.starts, entities.ends), ""),
-            "types": table(tf.gather(types, entities.types), ""),
+            "types": table(tf.gather(tf.constant(self._find_entities.types, tf.string), entities.types), ""),
             "starts": table(source.offsets(entities.starts, entities.rows), -1),
             "ends": table(source.offsets(entities.ends, entities.rows), -1),
             "scores": table(entities.scores, 0.0),
-            "num_entities": numbers,
-            "truncated": source.truncated,
+            "num_entities": table.counts,
         }
 
-    # === Probes and descriptions ===
+    def answer_token_ids(self, model, encoded):
+        probabilities = tf.nn.softmax(tf.cast(model(encoded, training=False), tf.float32))  # [B, S, C]
+        is_token = encoded["padding_mask"] == 1
+        tags = tf.gather(tf.constant(self.labels), tf.argmax(probabilities, axis=-1))
+        scores = tf.reduce_max(probabilities, axis=-1)
+        return {"tags": tf.where(is_token, tags, ""), "scores": tf.where(is_token, scores, 0.0)}
 
-    def probes(self, model: keras.Model) -> list[Probe]:
-        return entity_probes.make_probes(self, model)
+    # === Probes ===
 
-    def warmup(self) -> list[tuple[str, dict[str, np.ndarray]]]:
-        return entity_probes.small_requests(self)
-
-    def description(self) -> dict:
-        token_outputs = {
-            "tags": 'string (length): of each token; "" beyond the lengths',
-            "scores": "float (length): the tags' probabilities; 0.0 beyond the lengths",
+    def expected_words(self, texts, words, logits):
+        probabilities = [probes.softmax(rows) for rows in logits]
+        entities = [self._entities(*each) for each in zip(texts, words, probabilities, strict=True)]
+        outputs = {
+            name: probes.padded([[entity[column] for entity in found] for found in entities], *filling)
+            for column, (name, filling) in enumerate(_COLUMNS.items())
         }
-        return self.describe(
+        outputs["num_entities"] = np.array([len(found) for found in entities], np.int32)
+        return outputs, np.array([probes.undecided(rows).any() for rows in probabilities], bool)
+
+    def _entities(self, text: str, words: Sequence, probabilities: np.ndarray) -> list[tuple]:
+        """Finds (text, type, start, end, score) of each entity of a text."""
+        found = []
+        for name, first, limit in find_entities([self.labels[number] for number in probabilities.argmax(axis=-1)]):
+            start, end = words[first].start, max(word.end for word in words[first:limit])
+            score = probabilities[first:limit].max(axis=-1).mean()
+            found.append((text[start:end].encode(), name.encode(), start, end, score))
+        return found
+
+    def expected_tokens(self, logits, is_token):
+        probabilities = probes.softmax(logits)
+        best = probes.as_bytes(self.labels)[np.argmax(probabilities, axis=-1)]
+        outputs = {
+            "tags": np.where(is_token, best, b""),
+            "scores": np.where(is_token, probabilities.max(axis=-1), np.float32(0.0)),
+        }
+        return outputs, probes.undecided(probabilities).any(axis=-1)
+
+    # === Other targets ===
+
+    def comparable(self, request, outputs):
+        is_real = np.arange(request["token_ids"].shape[1]) < request["lengths"][:, None]
+        return {"scores": np.where(is_real, outputs["probabilities"].max(axis=-1), np.float32(0))}
+
+    # === Description ===
+
+    def about(self):
+        return About(
             "Entities",
             f"Finds entities in texts: {', '.join(filter(None, self._find_entities.types))}.",
+            [EXAMPLE],
+            {"text": f"string: any bytes; {self.read_part}"},
             {
-                signatures.SERVING_DEFAULT: (
-                    {
-                        "text": f"string: any bytes; at most {self.max_tokens} tokens, and "
-                        f"{BYTES_PER_TOKEN * self.max_tokens} bytes, are read"
-                    },
-                    {
-                        "entities": 'string (entities): parts of the text, then ""',
-                        "types": 'string (entities): theirs, then ""',
-                        "starts": "int32 (entities): the character of the text at which each starts, then -1",
-                        "ends": "int32 (entities): the character after its last, then -1",
-                        "scores": "float (entities): mean probability of the tags of its words, then 0.0",
-                        "num_entities": "int32: how many there are; the others fill up to the most of the batch",
-                        "truncated": "bool: whether some of the text was not read",
-                    },
-                ),
-                signatures.TOKEN_IDS: (signatures.TOKEN_INPUTS, token_outputs),
+                "entities": 'string (entities): parts of the text, then ""',
+                "types": 'string (entities): theirs, then ""',
+                "starts": "int32 (entities): the character of the text at which each starts, then -1",
+                "ends": "int32 (entities): the character after its last, then -1",
+                "scores": "float (entities): mean probability of the tags of its words, then 0.0",
+                "num_entities": "int32: how many there are; the others fill up to the most of the batch",
+                "truncated": "bool: whether some of the text was not read",
             },
-            [entity_probes.EXAMPLE],
-            labels=self.labels,
+            token_outputs={
+                "tags": 'string (sequence): of each token; "" beyond the lengths',
+                "scores": "float (sequence): the tags' probabilities; 0.0 beyond the lengths",
+            },
+            more={"labels": self.labels},
         )
-
-
-def _softmax(logits: tf.Tensor) -> tf.Tensor:
-    return tf.nn.softmax(tf.cast(logits, tf.float32))

@@ -1,4 +1,4 @@
-"""Bounds on what the server holds at once, over both protocols: requests, and bytes of request bodies."""
+"""Bounds what the server holds at once, over both protocols: requests, and bytes of request bodies."""
 
 import contextlib
 import threading
@@ -9,12 +9,12 @@ from export.server.serving_error import ServingError
 
 
 class Admission:
-    """Lets in what fits and refuses the rest at once: a queue that only grows helps nobody.
+    """Admits what fits and refuses the rest at once, since a queue that only grows helps nobody.
 
     Args:
-        max_requests: how many requests may be in progress.
-        max_bytes: how many bytes of their bodies may be held.
-        metrics: where refusals are counted.
+        max_requests: most requests in progress.
+        max_bytes: most bytes of their bodies held.
+        metrics: counts refusals.
     """
 
     def __init__(self, max_requests: int, max_bytes: int, metrics: Metrics):
@@ -24,12 +24,12 @@ class Admission:
         self._lock = threading.Lock()
         self._requests = 0
         self._bytes = 0
-        metrics.add_gauge("bert_serve_requests_in_progress", (), lambda: self._requests)
-        metrics.add_gauge("bert_serve_body_bytes", (), lambda: self._bytes)
+        metrics.add_gauge("bert_serve_requests_in_progress", "Requests in progress.", lambda: self._requests)
+        metrics.add_gauge("bert_serve_body_bytes", "Bytes of request bodies held.", lambda: self._bytes)
 
     @property
     def in_progress(self) -> int:
-        """How many requests are in progress."""
+        """Number of requests in progress."""
         return self._requests
 
     @contextlib.contextmanager
@@ -37,13 +37,13 @@ class Admission:
         """Counts the block as a request in progress.
 
         Raises:
-            ServingError: (RESOURCE_EXHAUSTED) there are as many as allowed.
+            ServingError: (RESOURCE_EXHAUSTED) as many as allowed are in progress.
         """
         with self._lock:
             is_full = self._requests >= self.max_requests
             self._requests += not is_full
         if is_full:
-            self._metrics.refused.add(("requests",))
+            self._metrics.refused.labels("requests").inc()
             raise ServingError(
                 "RESOURCE_EXHAUSTED", f"The server is full: {self.max_requests} requests are in progress. Try again."
             )
@@ -55,7 +55,7 @@ class Admission:
 
     @contextlib.contextmanager
     def body(self) -> Iterator["BodyBudget"]:
-        """Gives what a request's body is counted with while it is read and held."""
+        """Yields the budget that counts a request's body while it is read and held."""
         budget = BodyBudget(self)
         try:
             yield budget
@@ -81,9 +81,9 @@ class BodyBudget:
         """Counts `amount` bytes more.
 
         Raises:
-            ServingError: (RESOURCE_EXHAUSTED) all requests together would hold more than is allowed.
+            ServingError: (RESOURCE_EXHAUSTED) all requests together would hold more than allowed.
         """
         if not self._admission._hold(amount):
-            self._admission._metrics.refused.add(("bytes",))
+            self._admission._metrics.refused.labels("bytes").inc()
             raise ServingError("RESOURCE_EXHAUSTED", "The server is full: it holds too many large requests. Try again.")
         self.held += amount

@@ -1,12 +1,16 @@
-"""Requests joined along dimension 0 into batches, run together, and taken apart again.
+"""Joins requests along dimension 0 into batches, runs them together, and takes the answers apart again.
 
-Strings are joined as they are. Numbers are joined only where their shapes agree but for dimension 0: they are never
-padded, since nobody here knows what with. Each request gets exactly its rows back, and one that the graph refuses fails
-alone.
+Strings are joined as they are. Numbers are joined only if their shapes agree but for dimension 0: they are never
+padded, since nothing here knows the padding value. Each request gets exactly its own rows back.
 
-Threads of one `BatchScheduler` serve the `Batcher`s of all models. While all of them are busy requests gather, so that
-batches grow with the load; `batch_timeout_micros` has a free thread wait for more. Where it is 0, a request that finds
-a thread free takes its turn: it runs where it is, as the batch of one that it would be.
+The threads of one `BatchScheduler` serve the `Batcher`s of all models. Requests gather while all threads are busy, so
+batches grow with the load; with `batch_timeout_micros` a free thread waits for more. If that is 0, a request that finds
+a thread free runs in its own thread, as the batch of one that it would be.
+
+`tf.nondifferentiable_batch_function` would batch inside the graph, as TensorFlow Serving does in its session. It does
+not fit here for two reasons. It fails a whole batch when the graph refuses one request's values; here a failed batch is
+run again request by request, so that only the bad one fails. And it knows no deadline: it computes answers that nobody
+waits for any more, and does not tell a client in time that its request is late.
 """
 
 import contextlib
@@ -20,21 +24,21 @@ import numpy as np
 
 from export.server.batching_parameters import BatchingParameters
 from export.server.monitoring import Metrics
-from export.server.serving_error import ServingError
+from export.server.serving_error import InvalidArgumentError, ServingError
 
 Arrays = Mapping[str, np.ndarray]
 
 
 class _Key(NamedTuple):
-    """What two requests must share to be joined."""
+    """What two requests must have in common to be joined."""
 
     batcher: "Batcher"
     signature_name: str
-    inputs: tuple[tuple[str, tuple[int, ...], str], ...]  # name, shape but for dimension 0, type
+    inputs: tuple[tuple[str, tuple[int, ...], str], ...]  # name, shape without dimension 0, type
 
 
 class _Queue:
-    """Tasks that can be joined, in the order in which they came, and their rows together."""
+    """Tasks that can be joined, in order of arrival, and the sum of their rows."""
 
     def __init__(self):
         self.tasks: deque[_Task] = deque()
@@ -45,7 +49,7 @@ class _Queue:
         self.rows += task.size
 
     def take(self, max_rows: int) -> list["_Task"]:
-        """The first tasks, of `max_rows` together at most, but at least one."""
+        """Removes and returns the first tasks, of at most `max_rows` together but at least one."""
         taken, rows = [], 0
         while self.tasks and (not taken or rows + self.tasks[0].size <= max_rows):
             taken.append(self.tasks.popleft())
@@ -67,7 +71,7 @@ class _Task:
         self._done = threading.Event()
 
     def wait(self) -> dict[str, np.ndarray]:
-        """The answer, once it is there."""
+        """Waits for the answer and returns it."""
         left = None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
         if not self._done.wait(left):
             raise _too_late()
@@ -76,10 +80,10 @@ class _Task:
         return self.outputs
 
     def settle(self, attempt: Callable[[], dict[str, np.ndarray]]) -> None:
-        """Takes the answer, or the error, that `attempt` gives."""
+        """Stores the answer or the error of `attempt`."""
         try:
             self.outputs = attempt()
-        except Exception as error:  # it belongs to the request, and is raised where that waits
+        except Exception as error:  # It belongs to the request and is raised in its thread.
             self.error = error
         self._done.set()
 
@@ -89,15 +93,15 @@ def _too_late() -> ServingError:
 
 
 class BatchScheduler:
-    """Threads that form and run batches, for all models.
+    """Threads that form and run the batches of all models.
 
     Args:
-        num_threads: how many batches run at once.
+        num_threads: batches that run at once.
     """
 
     def __init__(self, num_threads: int):
         self._changed = threading.Condition()
-        self._queues: OrderedDict[_Key, _Queue] = OrderedDict()  # none is empty; the first is next in turn
+        self._queues: OrderedDict[_Key, _Queue] = OrderedDict()  # None is empty; the first is next.
         self._is_closed = False
         self._waits = True
         self._num_running = 0
@@ -108,7 +112,7 @@ class BatchScheduler:
             thread.start()
 
     def submit(self, key: _Key, task: _Task) -> None:
-        """Has a task wait for its batch.
+        """Queues a task for its batch.
 
         Raises:
             ServingError: (UNAVAILABLE) the queue is full.
@@ -117,24 +121,26 @@ class BatchScheduler:
         with self._changed:
             queue = self._queues.get(key) or _Queue()
             if queue.rows + task.size > parameters.max_batch_size * parameters.max_enqueued_batches:
-                key.batcher.metrics.refused.add(("batches",))
+                key.batcher.metrics.refused.labels("batches").inc()
                 raise ServingError(
                     "UNAVAILABLE",
                     "The batch scheduling queue to which this task was submitted is full; "
                     f"max_enqueued_batches is {parameters.max_enqueued_batches}. Try again.",
                 )
             queue.append(task)
-            # A queue that neither begins nor becomes full changes nothing for a thread that sleeps.
+            # Only a new or a full queue concerns a sleeping thread.
             if key not in self._queues or queue.rows >= parameters.max_batch_size:
                 self._changed.notify()
             self._queues[key] = queue
 
     @contextlib.contextmanager
     def turn_without_waiting(self, key: _Key) -> Iterator[bool]:
-        """Takes the turn of an idle thread, whose batch would be this one task: running it here saves waking two.
+        """Takes the turn of an idle thread whose batch would be this one task; running it here saves two thread
+        switches.
 
         Yields:
-            bool, whether there was a turn to take: nothing waits, a thread is idle, and batches wait for no more tasks.
+            bool, whether there was a turn to take: nothing is queued, a thread is idle, and batches wait for no more
+            tasks.
         """
         with self._changed:
             is_free = not self._queues and not self._is_closed and self._num_running < len(self._threads)
@@ -153,13 +159,13 @@ class BatchScheduler:
                 self._changed.notify()
 
     def hurry(self) -> None:
-        """From now on no batch waits for more: the server is about to end, and nobody else will come."""
+        """Lets no batch wait for more tasks from now on: the server is ending and nobody else will come."""
         with self._changed:
             self._waits = False
             self._changed.notify_all()
 
     def close(self, timeout: float = 5.0) -> None:
-        """Ends the threads once everything that waits is answered; gives them up after `timeout` seconds."""
+        """Ends the threads once everything queued is answered; abandons them after `timeout` seconds."""
         end = time.monotonic() + timeout
         self._is_closed = True
         self.hurry()
@@ -173,7 +179,7 @@ class BatchScheduler:
             self._end_turn()
 
     def _next_batch(self) -> tuple[_Key, list[_Task]] | None:
-        """Waits for a batch to be due; None after `close`."""
+        """Waits until a batch is due and returns it; None after `close`."""
         with self._changed:
             while True:
                 now = time.monotonic()
@@ -204,20 +210,20 @@ class BatchScheduler:
             self._queues.move_to_end(key)
         else:
             del self._queues[key]
-        if self._queues:  # another thread watches over them while this one is busy
+        if self._queues:  # Another thread watches them while this one is busy.
             self._changed.notify()
         return tasks
 
 
 class Batcher:
-    """Batches for one version of a model.
+    """Batches the requests to one version of a model.
 
     Args:
         run: runs a signature on arrays: `(signature name, arrays) -> arrays`.
-        parameters: how requests are joined.
-        scheduler: whose threads run the batches.
-        model_name: label of the figures.
-        metrics: where they are counted.
+        parameters: how to join requests.
+        scheduler: runs the batches in its threads.
+        model_name: label of the metrics.
+        metrics: counts requests and batches.
     """
 
     def __init__(
@@ -232,29 +238,28 @@ class Batcher:
         self.metrics = metrics
         self._run = run
         self._scheduler = scheduler
-        self._labels = (model_name,)
+        self._model_name = model_name
 
     def run(self, signature_name: str, arrays: Arrays, deadline: float | None) -> dict[str, np.ndarray]:
-        """Runs a request within a batch. Its signature must be batchable; see `Signature.is_batchable`.
+        """Runs a request within a batch; its signature must be batchable (`Signature.is_batchable`).
 
         Args:
             deadline: time of `time.monotonic` at which the answer is no longer wanted, or None.
 
         Raises:
-            ServingError: as `run` raises it; the queue is full; the deadline passed; the request is too large.
+            ServingError: `run` raised it, the queue is full, the deadline passed, or the request is too large.
         """
         sizes = {array.shape[0] for array in arrays.values()}
         if len(sizes) != 1 or sizes == {0}:
-            return self._run(signature_name, arrays)  # the graph knows what to say to that
+            return self._run(signature_name, arrays)  # The graph answers or refuses it.
         (size,) = sizes
         if size > self.parameters.max_batch_size:
             if self.parameters.enable_large_batch_splitting:
                 return self._run(signature_name, arrays)
-            raise ServingError(
-                "INVALID_ARGUMENT",
-                f"Task size {size} is larger than maximum input batch size {self.parameters.max_batch_size}",
+            raise InvalidArgumentError(
+                f"Task size {size} is larger than maximum input batch size {self.parameters.max_batch_size}"
             )
-        self.metrics.input_batch_size.record(size, self._labels)
+        self.metrics.input_batch_size.labels(self._model_name).observe(size)
         shapes = tuple((name, array.shape[1:], array.dtype.str) for name, array in sorted(arrays.items()))
         task = _Task(arrays, size, deadline)
         key = _Key(self, signature_name, shapes)
@@ -270,7 +275,7 @@ class Batcher:
         now = time.monotonic()
         wanted: list[_Task] = []
         for task in tasks:
-            self.metrics.queuing_latency.record((now - task.enqueued) * 1e6)
+            self.metrics.queuing_latency.observe((now - task.enqueued) * 1e6)
             if task.deadline is not None and task.deadline < now:
                 task.settle(_raise_too_late)
             else:
@@ -279,7 +284,7 @@ class Batcher:
             wanted[0].settle(lambda: self._run_joined(signature_name, wanted)[0])
             return
         answers = None
-        with contextlib.suppress(Exception):  # whose request was it? each alone will tell
+        with contextlib.suppress(Exception):  # Running each request alone will show whose fault it was.
             answers = self._run_joined(signature_name, wanted)
         for index, task in enumerate(wanted):
             if answers is not None:
@@ -288,18 +293,18 @@ class Batcher:
                 task.settle(lambda arrays=task.arrays: self._run(signature_name, arrays))
 
     def _run_joined(self, signature_name: str, tasks: list[_Task]) -> list[dict[str, np.ndarray]]:
-        """The answers to several tasks from one run; `ValueError` if its outputs cannot be taken apart."""
+        """Answers several tasks by one run; raises `ValueError` if its outputs cannot be taken apart."""
         rows = sum(task.size for task in tasks)
         padded = next((size for size in self.parameters.allowed_batch_sizes if size >= rows), rows)
         joined = {}
         for name, array in tasks[0].arrays.items():
-            # Rows that fill up to an allowed size repeat the first one: what the graph accepted once.
+            # Padding rows repeat the first one, whose values the graph is likely to accept.
             filling = [array[:1]] * (padded - rows)
             pieces = [task.arrays[name] for task in tasks] + filling
             joined[name] = np.concatenate(pieces) if len(pieces) > 1 else array
-        self.metrics.processed_batch_size.record(padded, self._labels)
-        self.metrics.padding_size.record(padded - rows, self._labels)
-        self.metrics.wrapped_runs.add()
+        self.metrics.processed_batch_size.labels(self._model_name).observe(padded)
+        self.metrics.padding_size.labels(self._model_name).observe(padded - rows)
+        self.metrics.wrapped_runs.inc()
         outputs = self._run(signature_name, joined)
         if any(not array.ndim or len(array) != padded for array in outputs.values()):
             raise ValueError("An output does not have the batch as its first dimension.")

@@ -1,15 +1,16 @@
-"""TensorFlow Serving's batching parameters, read from its text format. No TensorFlow here.
+"""Reads TensorFlow Serving's batching parameters. Imports no TensorFlow.
 
-The message `BatchingParameters` is not in the package tensorflow-serving-api, so that its fields are declared here;
-their meaning is that of TensorFlow's `SharedBatchScheduler`.
+The package tensorflow-serving-api lacks the message `BatchingParameters`, so its fields are declared here. They mean
+what they mean in TensorFlow's `SharedBatchScheduler`.
 """
 
 import functools
 import os
 from typing import NamedTuple
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format, wrappers_pb2
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, wrappers_pb2
 
+from export.server.text_message import read_text_message
 from keras_bert.errors import InputError
 
 PER_MODEL_FILE = "batching_params.pbtxt"
@@ -26,15 +27,15 @@ _WRAPPED = {
 
 
 class BatchingParameters(NamedTuple):
-    """How requests are joined. The defaults are TensorFlow Serving's.
+    """How to join requests. The defaults are TensorFlow Serving's.
 
     Attributes:
-        max_batch_size: rows of one batch at most; a request of more is refused, or runs alone where
-            `enable_large_batch_splitting` says so.
-        batch_timeout_micros: how long a batch that is not full waits for more.
-        max_enqueued_batches: how many batches may wait; requests beyond are refused.
-        num_batch_threads: how many batches run at once, of all models together.
-        allowed_batch_sizes: sizes that a batch is filled up to, ascending, the last one `max_batch_size`; or none.
+        max_batch_size: most rows of a batch; a larger request is refused, or runs alone with
+            `enable_large_batch_splitting`.
+        batch_timeout_micros: how long an incomplete batch waits for more requests.
+        max_enqueued_batches: most batches that wait; requests beyond are refused.
+        num_batch_threads: batches that run at once, of all models together.
+        allowed_batch_sizes: sizes to which batches are padded, ascending up to `max_batch_size`; empty: no padding.
         enable_large_batch_splitting: see `max_batch_size`.
     """
 
@@ -50,19 +51,10 @@ def read_batching_parameters(path: str) -> BatchingParameters:
     """Reads a file of TensorFlow Serving's `--batching_parameters_file` or a version's `batching_params.pbtxt`.
 
     Raises:
-        InputError: it cannot be read, is not that message, or its values contradict each other.
+        InputError: the file cannot be read, is not that message, or its values contradict each other.
     """
-    message = _message_class()()
-    try:
-        with open(path, encoding="utf-8") as file:
-            text_format.Parse(file.read(), message)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}). Check the path.") from error
-    except (text_format.ParseError, UnicodeDecodeError) as error:
-        raise InputError(
-            f"{path}: expected TensorFlow Serving's batching parameters, such as max_batch_size {{ value: 32 }}. "
-            f"Received: {' '.join(str(error).split())[:200]}"
-        ) from error
+    expected = "TensorFlow Serving's batching parameters, such as max_batch_size { value: 32 }"
+    message = read_text_message(path, _message_class()(), expected)
     given = {name: getattr(message, name).value for name in _WRAPPED if message.HasField(name)}
     parameters = BatchingParameters(
         **{name: value for name, value in given.items() if name in BatchingParameters._fields},

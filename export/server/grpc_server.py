@@ -1,13 +1,12 @@
 """TensorFlow Serving's gRPC API: PredictionService and ModelService.
 
 Requests arrive as bytes and are parsed here: a malformed one gets INVALID_ARGUMENT, where the generated code would log
-a traceback for each. Not offered: SessionService, PredictStreamed, TensorFlow Serving's request logging.
+a traceback. SessionService, PredictStreamed and TensorFlow Serving's request logging are not offered.
 """
 
 import concurrent.futures
 import time
 from collections.abc import Callable
-from typing import NamedTuple
 
 import grpc
 from google.protobuf.message import DecodeError, Message
@@ -29,23 +28,12 @@ from export.server.admission import Admission
 from export.server.model_config import settings_of
 from export.server.model_manager import ModelManager
 from export.server.monitoring import Metrics
-from export.server.serving_error import CODE_NUMBERS, ServingError, log_failure
+from export.server.server_settings import ServerSettings
+from export.server.serving_error import InvalidArgumentError, ServingError, log_failure
 from keras_bert.errors import InputError
 
-_MAX_MESSAGE = 1024  # characters, TensorFlow Serving's bound on an error's message
-_SPARE_THREADS = 16  # for requests that are only told that the server is full
-
-
-class GrpcLimits(NamedTuple):
-    """What a client may ask of the server.
-
-    Attributes:
-        max_request_bytes: a longer message is refused with RESOURCE_EXHAUSTED.
-        allows_reload: whether clients may change which directories are loaded (HandleReloadConfigRequest).
-    """
-
-    max_request_bytes: int = 16 * 2**20
-    allows_reload: bool = False
+_MAX_MESSAGE = 1024  # Characters of an error's message, TensorFlow Serving's bound.
+_SPARE_THREADS = 16  # For requests that are only told that the server is full.
 
 
 class _Services:
@@ -57,7 +45,7 @@ class _Services:
         self._allows_reload = allows_reload
 
     def infer(self, api: str, answer: Callable) -> Callable[[Message, float | None], Message]:
-        """A method that has a loaded version answer."""
+        """Returns a method that lets a loaded version answer."""
 
         def method(request: Message, deadline: float | None) -> Message:
             spec = _spec_of(request)
@@ -71,42 +59,36 @@ class _Services:
         """GetModelStatus."""
         del deadline
         if not request.HasField("model_spec"):
-            raise ServingError("INVALID_ARGUMENT", "Missing ModelSpec")
-        response = get_model_status_pb2.GetModelStatusResponse()
-        for version in self._manager.status(*_address(request.model_spec)):
-            entry = response.model_version_status.add(version=version.version)
-            entry.state = get_model_status_pb2.ModelVersionStatus.State.Value(version.state)
-            entry.status.error_code = CODE_NUMBERS["UNKNOWN" if version.error else "OK"]
-            entry.status.error_message = version.error or ""
-        return response
+            raise InvalidArgumentError("Missing ModelSpec")
+        return grpc_messages.status(self._manager.status(*_address(request.model_spec)))
 
     def reload(self, request: model_management_pb2.ReloadConfigRequest, deadline: float | None) -> Message:
         """HandleReloadConfigRequest: serves the models that it names, and no others."""
         del deadline
         if not self._allows_reload:
             raise ServingError("PERMISSION_DENIED", "This server was started without --allow_reload_config.")
-        # Through bytes: the two packages' message classes need not be the same.
+        # By way of bytes, since the two packages' message classes may differ.
         config = model_server_config_pb2.ModelServerConfig.FromString(request.config.SerializeToString())
         try:
             self._manager.apply(settings_of(config, "ReloadConfigRequest"))
         except InputError as error:
-            raise ServingError("INVALID_ARGUMENT", str(error)) from error
+            raise InvalidArgumentError(str(error)) from error
         return model_management_pb2.ReloadConfigResponse(status=status_pb2.StatusProto())
 
 
 def _spec_of(request: Message) -> model_pb2.ModelSpec:
     if isinstance(request, inference_pb2.MultiInferenceRequest):
         if not request.tasks:
-            raise ServingError("INVALID_ARGUMENT", "Inference request must have at least one task.")
+            raise InvalidArgumentError("Inference request must have at least one task.")
         return request.tasks[0].model_spec
     if not request.HasField("model_spec"):
-        raise ServingError("INVALID_ARGUMENT", "Missing ModelSpec")
+        raise InvalidArgumentError("Missing ModelSpec")
     return request.model_spec
 
 
 def _address(spec: model_pb2.ModelSpec) -> tuple[str, int | None, str | None]:
     if not spec.name:
-        raise ServingError("INVALID_ARGUMENT", "ModelSpec has no name specified.")
+        raise InvalidArgumentError("ModelSpec has no name specified.")
     choice = spec.WhichOneof("version_choice")
     version = spec.version.value if choice == "version" else None
     return spec.name, version, spec.version_label if choice == "version_label" else None
@@ -144,7 +126,7 @@ def _handlers(services: _Services, admission: Admission) -> list[grpc.GenericRpc
 
 
 def _guarded(request_class: type[Message], method: Callable, admission: Admission) -> Callable:
-    """A method from bytes to bytes that tells the client of every failure, and the log of those that are ours."""
+    """Wraps a method as one from bytes to bytes that reports failures to the client, and its own to the log."""
 
     def handle(body: bytes, context: grpc.ServicerContext) -> bytes:
         left = context.time_remaining()
@@ -168,40 +150,37 @@ def _parse(request_class: type[Message], body: bytes) -> Message:
     try:
         return request_class.FromString(body)
     except (DecodeError, RecursionError):
-        raise ServingError("INVALID_ARGUMENT", f"Expected a {request_class.__name__}.") from None
+        raise InvalidArgumentError(f"Expected a {request_class.__name__}.") from None
 
 
 class GrpcServer:
-    """Serves gRPC requests on `(host, port)`; port 0 takes a free one, told by `port`.
+    """Serves gRPC requests; the attribute `port` is the one in use, also where the settings say 0.
 
     Args:
         manager: holds the models.
-        metrics: where requests are counted.
+        metrics: counts requests.
         admission: bounds what is in progress.
-        host: address to bind.
-        port: TCP port, or 0.
-        limits: see `GrpcLimits`.
+        settings: address to bind and limits.
 
     Raises:
         InputError: the address cannot be bound.
     """
 
-    def __init__(
-        self, manager: ModelManager, metrics: Metrics, admission: Admission, host: str, port: int, limits: GrpcLimits
-    ):
+    def __init__(self, manager: ModelManager, metrics: Metrics, admission: Admission, settings: ServerSettings):
         num_threads = admission.max_requests + _SPARE_THREADS
         options = {
-            "grpc.max_receive_message_length": limits.max_request_bytes,
+            "grpc.max_receive_message_length": settings.max_request_bytes,
             "grpc.max_send_message_length": -1,
-            "grpc.so_reuseport": 0,  # else a second server would quietly take a share of the requests
+            "grpc.so_reuseport": 0,  # Otherwise a second server would quietly take a share of the requests.
         }
         self._server = grpc.server(
             concurrent.futures.ThreadPoolExecutor(num_threads, thread_name_prefix="grpc"),
-            handlers=_handlers(_Services(manager, metrics, limits.allows_reload), admission),
+            handlers=_handlers(_Services(manager, metrics, settings.allow_reload_config), admission),
             options=list(options.items()),
             maximum_concurrent_rpcs=num_threads,
         )
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        address = f"{host}:{settings.port}"
         try:
             self.port = self._server.add_insecure_port(address)
         except RuntimeError as error:
@@ -212,9 +191,9 @@ class GrpcServer:
         self._server.start()
 
     def stop(self, drain_timeout: float = 10.0) -> None:
-        """Takes no more requests; those in progress are given up after `drain_timeout` seconds. Does not wait."""
+        """Takes no more requests, and abandons those in progress after `drain_timeout` seconds; does not wait."""
         self._ended = self._server.stop(drain_timeout)
 
     def wait(self) -> None:
-        """Waits until the last requests are answered or given up; `stop` comes before."""
+        """Waits, after `stop`, until the last requests are answered or abandoned."""
         self._ended.wait()

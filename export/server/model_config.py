@@ -1,27 +1,27 @@
-"""Which models a server serves, which versions, under what labels: TensorFlow Serving's ModelServerConfig.
+"""Reads TensorFlow Serving's ModelServerConfig: which models to serve, which versions, under which labels.
 
-No TensorFlow here: a wrong configuration is refused before anything is loaded.
+Imports no TensorFlow: a wrong configuration is refused before anything is loaded.
 """
 
 import os
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from google.protobuf import text_format
 from tensorflow_serving.config import model_server_config_pb2
 
 from export import base_path
+from export.server.text_message import read_text_message
 from keras_bert.errors import InputError
 
 
 class VersionPolicy(NamedTuple):
-    """Which versions under a base path are served: the `latest` highest, or the `specific` ones, or all (both None)."""
+    """Which versions under a base path to serve: the `latest` highest, the `specific` ones, or all (both None)."""
 
     latest: int | None = 1
     specific: tuple[int, ...] | None = None
 
     def choose(self, versions: list[tuple[int, str]]) -> list[tuple[int, str]]:
-        """The ones to serve, out of number and path of each that is there (ascending)."""
+        """Returns those to serve, out of number and path of all versions (ascending)."""
         if self.specific is not None:
             return [version for version in versions if version[0] in self.specific]
         return versions if self.latest is None else versions[-self.latest :]
@@ -33,7 +33,7 @@ class ModelSettings(NamedTuple):
     Attributes:
         name: its name in requests.
         base_path: the directory of its versions.
-        policy: which of them are served.
+        policy: which of them to serve.
         labels: label -> version.
     """
 
@@ -46,38 +46,29 @@ class ModelSettings(NamedTuple):
 def read_model_config(path: str) -> list[ModelSettings]:
     """Reads a file of TensorFlow Serving's `--model_config_file`.
 
-    A relative base path counts from the file's own directory.
+    A relative base path starts at the file's own directory.
 
     Raises:
-        InputError: it cannot be read, is no such message, or says what is impossible.
+        InputError: the file cannot be read, is no such message, or contradicts itself.
     """
-    config = model_server_config_pb2.ModelServerConfig()
-    try:
-        with open(path, encoding="utf-8") as file:
-            text_format.Parse(file.read(), config)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}). Check the path.") from error
-    except (text_format.ParseError, UnicodeDecodeError) as error:
-        raise InputError(
-            f"{path}: expected TensorFlow Serving's model_config_list {{ config {{ name: ... base_path: ... }} }}. "
-            f"Received: {' '.join(str(error).split())[:200]}"
-        ) from error
+    expected = "TensorFlow Serving's model_config_list { config { name: ... base_path: ... } }"
+    config = read_text_message(path, model_server_config_pb2.ModelServerConfig(), expected)
     return settings_of(config, path, os.path.dirname(os.path.abspath(path)))
 
 
 def settings_of(
     config: model_server_config_pb2.ModelServerConfig, where: str, directory: str | None = None
 ) -> list[ModelSettings]:
-    """The models that a configuration names.
+    """Returns the models that a configuration names.
 
     Args:
         config: the message.
         where: what to call it in errors.
-        directory: where relative base paths count from; None: they are refused.
+        directory: where relative base paths start; None: they are refused.
 
     Raises:
-        InputError: it names no model or one twice, a name that no URL carries, a relative base path where there is
-            nothing to count from, or a policy that serves nothing.
+        InputError: it names no model, one twice or one that no URL can carry, has a relative base path without
+            `directory`, or a policy that serves nothing.
     """
     if config.WhichOneof("config") != "model_config_list" or not config.model_config_list.config:
         raise InputError(f"{where}: expected a model_config_list with at least one config.")
@@ -110,12 +101,12 @@ def _policy(model: model_server_config_pb2.ModelConfig, where: str) -> VersionPo
 
 
 def aspired_versions(settings: ModelSettings) -> list[tuple[int, str]]:
-    """Number and path of each version that is to be served now, ascending.
+    """Lists number and path of the versions to serve now, ascending.
 
     Raises:
         InputError: the base path does not exist, holds no version, or not one that the policy names.
     """
-    base_path.newest_version(settings.base_path)  # says what is wrong where there is none
+    base_path.newest_version(settings.base_path)  # Raises a clear error where there is none.
     chosen = settings.policy.choose(base_path.complete_versions(settings.base_path))
     if not chosen:
         raise InputError(

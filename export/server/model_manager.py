@@ -1,9 +1,9 @@
-"""The versions of all models: which are loaded, which answers a request, and how one follows another without a gap.
+"""Loads and unloads the versions of all models, so that a new version follows an old one without a gap.
 
-A new version is loaded and warmed up while the old one goes on answering; then the new one takes the requests, and the
-old one is let go when its last request is answered. A version that cannot be loaded changes nothing.
+A new version is loaded and warmed up while the old one keeps answering. Then the new one takes the requests, and the
+old one is unloaded once its last request is answered. A version that cannot be loaded changes nothing.
 
-Loading and letting go happen in `apply` and `poll` alone, one at a time; `use` never waits for them.
+Only `apply` and `poll` load and unload, one at a time; `use` never waits for them.
 """
 
 import contextlib
@@ -17,16 +17,16 @@ from typing import NamedTuple
 from export import base_path
 from export.server.model_config import ModelSettings, aspired_versions
 from export.server.servable import Servable
-from export.server.serving_error import ServingError
+from export.server.serving_error import InvalidArgumentError, ServingError
 from keras_bert.errors import InputError
 
 # States as in TensorFlow Serving's GetModelStatusResponse.
 LOADING, AVAILABLE, UNLOADING, END = "LOADING", "AVAILABLE", "UNLOADING", "END"
-_MAX_ENDED = 16  # versions that are gone, yet still told about
+_MAX_ENDED = 16  # Ended versions that status requests still report.
 
 
 class VersionStatus(NamedTuple):
-    """What a status request tells of one version; `error` is None where nothing went wrong."""
+    """What a status request reports of one version; `error` is None if nothing went wrong."""
 
     version: int
     state: str
@@ -34,7 +34,7 @@ class VersionStatus(NamedTuple):
 
 
 class _Version:
-    """A version that is or was loaded, and how many requests use it."""
+    """A version that is or was loaded, and the number of requests that use it."""
 
     def __init__(self, number: int, directory: str):
         self.number = number
@@ -43,7 +43,11 @@ class _Version:
         self.error: str | None = None
         self.servable: Servable | None = None
         self.users = 0
-        self.fingerprint: list = []  # of the files that could not be loaded
+        self.fingerprint: list = []  # Of the files that could not be loaded.
+
+    @property
+    def status(self) -> VersionStatus:
+        return VersionStatus(self.number, self.state, self.error)
 
     def end(self, error: str | None = None) -> None:
         self.state, self.error, self.servable = END, error, None
@@ -61,26 +65,28 @@ class _Model:
 
 
 class ModelManager:
-    """Holds the loaded versions of models and gives them out to requests.
+    """Holds the loaded versions of models and lends them to requests.
 
     Args:
         load: loads and warms up a version: `(directory, model name, version) -> Servable`; raises `InputError`.
-        announce: told in one line what is served anew; None: nobody is.
+
+    Attributes:
+        announce: called with one line whenever a version is loaded.
     """
 
-    def __init__(self, load: Callable[[str, str, int], Servable], announce: Callable[[str], None] | None = None):
+    def __init__(self, load: Callable[[str, str, int], Servable]):
+        self.announce: Callable[[str], None] = lambda line: None
         self._load = load
-        self._announce = announce or (lambda line: None)
         self._models: dict[str, _Model] = {}
-        self._lock = threading.Lock()  # of everything above; held for moments only
-        self._changing = threading.Lock()  # held while versions are loaded
+        self._lock = threading.Lock()  # Guards all of the above; held for moments only.
+        self._changing = threading.Lock()  # Held while versions are loaded.
         self._has_garbage = False
 
     # === Requests ===
 
     @contextlib.contextmanager
     def use(self, name: str, version: int | None = None, label: str | None = None) -> Iterator[Servable]:
-        """Gives a version that stays loaded for as long as the block runs.
+        """Yields a version that stays loaded while the block runs.
 
         Args:
             name: the model.
@@ -116,7 +122,7 @@ class ModelManager:
     @staticmethod
     def _version_of(model: _Model, label: str) -> int:
         if label not in model.settings.labels:
-            raise ServingError("INVALID_ARGUMENT", f"Unrecognized servable version label: {label[:200]}")
+            raise InvalidArgumentError(f"Unrecognized servable version label: {label[:200]}")
         return model.settings.labels[label]
 
     def _end_unused(self, record: _Version) -> None:
@@ -125,25 +131,25 @@ class ModelManager:
             self._has_garbage = True
 
     def names(self) -> list[str]:
-        """The models, sorted by name."""
+        """Lists the models by name."""
         return sorted(self._models)
 
     def labels(self, name: str) -> dict[str, int]:
-        """A model's labels; none if it is not served."""
+        """Returns a model's labels; none if it is not served."""
         model = self._models.get(name)
         return dict(model.settings.labels) if model else {}
 
     def states(self) -> list[tuple[str, VersionStatus]]:
-        """Model and status of each version of all models."""
+        """Lists model and status of each version of all models."""
         with self._lock:
             return [
-                (name, VersionStatus(record.number, record.state, record.error))
+                (name, record.status)
                 for name, model in sorted(self._models.items())
                 for _, record in sorted(model.versions.items())
             ]
 
     def status(self, name: str, version: int | None = None, label: str | None = None) -> list[VersionStatus]:
-        """The states of a model's versions, the highest first, or of one of them.
+        """Lists the states of a model's versions, highest first, or of one of them.
 
         Raises:
             ServingError: (NOT_FOUND) no such model or version; (INVALID_ARGUMENT) no such label.
@@ -159,16 +165,16 @@ class ModelManager:
                 records = [record for record in records if record.number == version]
             if not records:
                 raise ServingError("NOT_FOUND", f"Could not find version {version} of model {name[:200]}")
-            return [VersionStatus(record.number, record.state, record.error) for record in records]
+            return [record.status for record in records]
 
     # === Changes ===
 
     def apply(self, models: Sequence[ModelSettings]) -> None:
-        """Serves these models, and no others; returns when they are.
+        """Serves these models and no others; returns when they are loaded.
 
         Raises:
-            InputError: a model has no version that can be served, or a label names one that is not: then the models
-                that were served are served on as they were, but for versions that were loaded in vain.
+            InputError: a model has no version that can be served, or a label names one that is not served. The models
+                served before then stay as they were, but for versions loaded in vain.
         """
         with self._changing:
             added = {settings.name: _Model(settings) for settings in models}
@@ -188,13 +194,13 @@ class ModelManager:
             self._collect()
 
     def poll(self) -> None:
-        """Looks for new and removed versions; returns when they are loaded and the old ones take no more requests."""
+        """Looks for new and removed versions; returns when new ones are loaded and old ones take no more requests."""
         with self._changing:
             for model in list(self._models.values()):
                 if not os.path.isdir(model.settings.base_path):
-                    continue  # as TensorFlow Serving: a path that is gone, maybe for a moment, ends nothing
+                    continue  # As in TensorFlow Serving: a missing path, perhaps for a moment only, ends nothing.
                 aspired = model.settings.policy.choose(base_path.complete_versions(model.settings.base_path))
-                with contextlib.suppress(InputError):  # it is in the status and in the log
+                with contextlib.suppress(InputError):  # The status and the log tell of it.
                     self._load_aspired(model, aspired)
                 numbers = {number for number, _ in aspired}
                 if not numbers or numbers & {record.number for record in model.available()}:
@@ -202,21 +208,21 @@ class ModelManager:
             self._collect()
 
     def close(self) -> None:
-        """Serves nothing any more; versions in use go with their last request."""
+        """Stops serving; versions in use are unloaded after their last request."""
         with self._changing:
             for model in self._models.values():
                 self._unload(model, keep=set())
 
     def _load_aspired(self, model: _Model, aspired: list[tuple[int, str]]) -> None:
-        """Loads what is not loaded; raises the last failure if none of the versions is available afterwards."""
+        """Loads missing versions; raises the last failure if none of the versions is available afterwards."""
         failure = None
-        for number, directory in reversed(aspired):  # the one that most requests want first
+        for number, directory in reversed(aspired):  # The one that most requests want comes first.
             record = model.versions.get(number)
             if record and (record.state == AVAILABLE or record.fingerprint == _fingerprint(directory) != []):
                 failure = failure or (InputError(record.error) if record.error else None)
                 continue
             if record and record.state == UNLOADING:
-                continue  # it is wanted again while it ends: the next poll loads it
+                continue  # It is wanted again while it ends; the next poll loads it.
             try:
                 self._load_version(model, number, directory)
             except InputError as error:
@@ -242,7 +248,7 @@ class ModelManager:
             raise
         with self._lock:
             record.servable, record.state = servable, AVAILABLE
-        self._announce(f"Loaded {name} (version {number})")
+        self.announce(f"Loaded {name} (version {number})")
 
     def _unload(self, model: _Model, keep: set[int]) -> None:
         with self._lock:
@@ -255,7 +261,7 @@ class ModelManager:
                 del model.versions[number]
 
     def _collect(self) -> None:
-        """Frees the memory of ended versions, whose graphs refer to themselves."""
+        """Frees the memory of ended versions, whose graphs are reference cycles."""
         if self._has_garbage:
             self._has_garbage = False
             gc.collect()
@@ -272,42 +278,38 @@ def _check_labels(model: _Model) -> None:
 
 
 def _fingerprint(directory: str) -> list:
-    """Name, size and time of each file of a version: when they change, a version that failed is worth another try."""
+    """Returns name, size and time of a version's files: a failed version is tried again when they change."""
     files = []
     for folder, _, names in os.walk(directory):
         for name in names:
-            with contextlib.suppress(OSError):  # removed meanwhile
+            with contextlib.suppress(OSError):  # Removed meanwhile.
                 status = os.stat(os.path.join(folder, name))
                 files.append((os.path.join(folder, name), status.st_size, status.st_mtime_ns))
     return sorted(files)
 
 
-class Poller:
-    """Calls functions again and again from a thread of its own, while its `with` block runs.
+@contextlib.contextmanager
+def polling(functions: Sequence[tuple[Callable[[], None], float]]) -> Iterator[None]:
+    """Calls functions repeatedly while the block runs, each in its own thread.
 
     Args:
         functions: pairs of a function and the seconds between its calls; an exception is logged and ends nothing.
     """
+    stopped = threading.Event()
 
-    def __init__(self, functions: Sequence[tuple[Callable[[], None], float]]):
-        self._stopped = threading.Event()
-        self._threads = [
-            threading.Thread(target=self._repeat, args=pair, name="poll", daemon=True) for pair in functions
-        ]
-
-    def __enter__(self) -> "Poller":
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_) -> None:
-        self._stopped.set()
-        for thread in self._threads:
-            thread.join()
-
-    def _repeat(self, function: Callable[[], None], seconds: float) -> None:
-        while not self._stopped.wait(seconds):
+    def repeat(function: Callable[[], None], seconds: float) -> None:
+        while not stopped.wait(seconds):
             try:
                 function()
             except Exception:
                 logging.getLogger(__name__).exception("A look for new versions failed.")
+
+    threads = [threading.Thread(target=repeat, args=pair, name="poll", daemon=True) for pair in functions]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        for thread in threads:
+            thread.join()

@@ -1,7 +1,7 @@
-"""The page at `/`, on which a person tries the models: one HTML document without anything from elsewhere.
+"""The page at `/` for trying the models: one HTML document that loads nothing from elsewhere.
 
-Its parts lie in `page_files/` as files of their own kinds. Texts, labels and answers reach it as data only
-(`textContent`), and the Content-Security-Policy lets nothing run but this very script.
+Its parts are the files in `page_files/`. Texts, labels and answers reach it as data only (`textContent`), and the
+Content-Security-Policy lets nothing run but this very script.
 """
 
 import base64
@@ -29,14 +29,14 @@ def _style_and_script() -> tuple[str, str]:
 
 @functools.cache
 def html() -> bytes:
-    """The document."""
+    """Returns the document."""
     style, script = _style_and_script()
     return _read("page.html").replace("/* STYLE */", style).replace("/* SCRIPT */", script).encode()
 
 
 @functools.cache
 def headers() -> dict[str, str]:
-    """The HTTP headers that bound what the document may do."""
+    """Returns the HTTP headers that restrict what the document may do."""
     style, script = (
         "'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'"
         for text in _style_and_script()
@@ -49,10 +49,11 @@ def headers() -> dict[str, str]:
 
 
 def models(manager: ModelManager) -> dict:
-    """What the page knows of the models: `{"models": [{"name", "version", "versions", "description", "signatures"}]}`.
+    """Returns what the page knows of the models, as JSON.
 
-    `description` is what bert-export wrote into the version's `assets.extra/model.json`, null for other models;
-    `signatures` is name -> `inputs` and `outputs` -> name -> `[type, number of dimensions]`.
+    It is `{"models": [{"name", "version", "versions", "labels", "description", "signatures"}]}`. `description` is what
+    bert-export wrote into the version's `assets.extra/model.json`, null for other models. `signatures` maps a name to
+    `inputs` and `outputs`, and these map a name to `[type, number of dimensions]`.
     """
     entries = []
     for name in manager.names():
@@ -74,7 +75,7 @@ def models(manager: ModelManager) -> dict:
                     }
                 )
         except ServingError:
-            continue  # it was taken away meanwhile
+            continue  # It was unloaded meanwhile.
     return {"models": entries}
 
 

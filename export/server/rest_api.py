@@ -1,7 +1,7 @@
-"""TensorFlow Serving's REST formats: JSON to arrays and arrays to JSON.
+"""TensorFlow Serving's REST formats: turns JSON into arrays and arrays into JSON.
 
-Source: TensorFlow Serving's REST API page and the behaviour of its `json_tensor.cc`. Where the page and the server
-differ (the page calls the key of a classification `result`, the server writes `results`) the server is followed.
+Sources: TensorFlow Serving's REST API page and its `json_tensor.cc`. Where they differ (the page calls the key of a
+classification `result`, the server writes `results`), this follows the server.
 """
 
 import base64
@@ -10,28 +10,18 @@ import json
 import math
 import reprlib
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 from tensorflow.core.example import example_pb2, feature_pb2
 
-from export.server.serving_error import ServingError
+from export.server.serving_error import InvalidArgumentError, ServingError
 
 _QUOTE = reprlib.Repr()
-# An error message quotes a short piece of a request: reprlib looks at no more of it than it shows.
+# Error messages quote a short piece of the request; reprlib looks at no more of it than it shows.
 _QUOTE.maxstring = _QUOTE.maxother = 120
 _QUOTE.maxlevel = 3
-_DEEPEST_LIST = 32
-# TensorFlow's tensors have at most 254 dimensions; no signature of a model comes near this many.
-
-
-class PredictRequest(NamedTuple):
-    """What a client asks of `:predict`, before its values are known to fit a signature."""
-
-    signature_name: str
-    row_format: bool
-    values: object
+_DEEPEST_LIST = 32  # TensorFlow allows 254 dimensions; no signature comes near this many.
 
 
 def parse_json(body: bytes) -> dict:
@@ -41,91 +31,88 @@ def parse_json(body: bytes) -> dict:
         ServingError: (INVALID_ARGUMENT) not UTF-8, not JSON, nested too deeply, or not a JSON object.
     """
     if not body:
-        raise ServingError("INVALID_ARGUMENT", "JSON parse error: the request body is empty.")
+        raise InvalidArgumentError("JSON parse error: the request body is empty.")
     try:
         document = json.loads(body.decode("utf-8"), parse_float=_finite)
     except RecursionError:
-        raise ServingError("INVALID_ARGUMENT", "JSON parse error: the document is nested too deeply.") from None
+        raise InvalidArgumentError("JSON parse error: the document is nested too deeply.") from None
     except ValueError as error:
-        raise ServingError("INVALID_ARGUMENT", f"JSON parse error: {error}.") from None
+        raise InvalidArgumentError(f"JSON parse error: {error}.") from None
     if not isinstance(document, dict):
-        raise ServingError("INVALID_ARGUMENT", f"Expected a JSON object at the top. Received: {_shown(document)}")
+        raise InvalidArgumentError(f"Expected a JSON object at the top. Received: {_shown(document)}")
     return document
 
 
 def _finite(text: str) -> float:
-    # As TensorFlow Serving: the words NaN and Infinity are values, a number too large for a double is an error.
+    # As in TensorFlow Serving, the words NaN and Infinity are values, but a number too large for a double is an error.
     value = float(text)
     if math.isinf(value):
         raise ValueError(f"the number {_shown(text)} is too large")
     return value
 
 
-def parse_predict(document: dict) -> PredictRequest:
-    """Finds signature, format and values of a `:predict` request.
+def parse_predict(document: dict) -> tuple[str, object]:
+    """Returns what a `:predict` request asks.
+
+    Returns:
+        ("instances", a list of rows) or ("inputs", the columns), whose values need not fit a signature.
 
     Raises:
         ServingError: (INVALID_ARGUMENT) not exactly one of `instances` and `inputs`, or `instances` is no list or
             empty.
     """
-    signature_name = signature_name_of(document)
     if ("instances" in document) == ("inputs" in document):
-        raise ServingError(
-            "INVALID_ARGUMENT", "Expected exactly one of the keys 'instances' (rows) and 'inputs' (columns)."
-        )
+        raise InvalidArgumentError("Expected exactly one of the keys 'instances' (rows) and 'inputs' (columns).")
     if "inputs" in document:
-        return PredictRequest(signature_name, False, document["inputs"])
+        return "inputs", document["inputs"]
     instances = document["instances"]
     if not isinstance(instances, list):
-        raise ServingError("INVALID_ARGUMENT", f"Expected 'instances' to be a list. Received: {_shown(instances)}")
+        raise InvalidArgumentError(f"Expected 'instances' to be a list. Received: {_shown(instances)}")
     if not instances:
-        raise ServingError("INVALID_ARGUMENT", "No values in the 'instances' list: expected at least one.")
-    return PredictRequest(signature_name, True, instances)
+        raise InvalidArgumentError("No values in the 'instances' list: expected at least one.")
+    return "instances", instances
 
 
 def signature_name_of(document: dict) -> str:
-    """The signature that a request asks for; `serving_default` if it names none."""
+    """Returns the signature that a request asks for, `serving_default` if it names none."""
     name = document.get("signature_name", "")
     if not isinstance(name, str):
-        raise ServingError("INVALID_ARGUMENT", f"Expected 'signature_name' to be a string. Received: {_shown(name)}")
+        raise InvalidArgumentError(f"Expected 'signature_name' to be a string. Received: {_shown(name)}")
     return name or "serving_default"
 
 
-def predict_arrays(request: PredictRequest, specs: Mapping) -> dict[str, np.ndarray]:
-    """The arrays that a `:predict` request gives for a signature's inputs.
+def predict_arrays(key: str, values, specs: Mapping) -> dict[str, np.ndarray]:
+    """Returns the arrays that a `:predict` request has for a signature's inputs.
 
     Args:
-        request: as `parse_predict` returns it.
+        key, values: of `parse_predict`.
         specs: input name -> tensor specification (`dtype`, `shape`) of the signature.
 
     Raises:
         ServingError: (INVALID_ARGUMENT) a missing or unknown input, a wrong type or shape, ragged lists, broken base64.
     """
-    columns = _columns_of_rows(request.values, specs) if request.row_format else _columns(request.values, specs)
-    arrays = {}
-    for name, spec in specs.items():
-        locate = _row_locator(name, len(specs)) if request.row_format else _column_locator(name)
-        arrays[name] = _to_array(columns[name], spec, locate)
-    return arrays
+    if key == "inputs":
+        columns = _columns(values, specs)
+        return {name: _to_array(columns[name], spec, _column_locator(name)) for name, spec in specs.items()}
+    columns = _columns_of_rows(values, specs)
+    return {name: _to_array(columns[name], spec, _row_locator(name, len(specs))) for name, spec in specs.items()}
 
 
 def _columns_of_rows(rows: list, specs: Mapping) -> dict[str, list]:
     bare = not _is_named(rows[0])
     if bare and len(specs) != 1:
-        raise ServingError(
-            "INVALID_ARGUMENT",
-            f"Expected each instance to be an object with the keys {sorted(specs)}. Received: {_shown(rows[0])}",
+        raise InvalidArgumentError(
+            f"Expected each instance to be an object with the keys {sorted(specs)}. Received: {_shown(rows[0])}"
         )
     columns: dict[str, list] = {name: [] for name in specs}
     for number, row in enumerate(rows):
         if _is_named(row) == bare:
-            raise ServingError("INVALID_ARGUMENT", f"instances[{number}]: the list mixes objects and plain values.")
+            raise InvalidArgumentError(f"instances[{number}]: the list mixes objects and plain values.")
         if bare:
             row = {next(iter(specs)): row}
         if set(row) != set(specs):
-            raise ServingError(
-                "INVALID_ARGUMENT",
-                f"instances[{number}]: expected exactly the keys {sorted(specs)}. Received: {_shown(sorted(row))}",
+            raise InvalidArgumentError(
+                f"instances[{number}]: expected exactly the keys {sorted(specs)}. Received: {_shown(sorted(row))}"
             )
         for name, value in row.items():
             columns[name].append(value)
@@ -135,16 +122,14 @@ def _columns_of_rows(rows: list, specs: Mapping) -> dict[str, list]:
 def _columns(values, specs: Mapping) -> dict:
     if not _is_named(values):
         if len(specs) != 1:
-            raise ServingError(
-                "INVALID_ARGUMENT",
-                f"Expected 'inputs' to be an object with the keys {sorted(specs)}. Received: {_shown(values)}",
+            raise InvalidArgumentError(
+                f"Expected 'inputs' to be an object with the keys {sorted(specs)}. Received: {_shown(values)}"
             )
         return {next(iter(specs)): values}
     missing = sorted(set(specs) - set(values))
-    if missing:  # a name too many is ignored, as TensorFlow Serving ignores it here (not so in rows)
-        raise ServingError(
-            "INVALID_ARGUMENT",
-            f"Missing {missing} in 'inputs'. Expected the keys {sorted(specs)}. Received: {_shown(sorted(values))}",
+    if missing:  # Like TensorFlow Serving, ignores names too many in columns, though not in rows.
+        raise InvalidArgumentError(
+            f"Missing {missing} in 'inputs'. Expected the keys {sorted(specs)}. Received: {_shown(sorted(values))}"
         )
     return values
 
@@ -176,10 +161,10 @@ def _to_array(value, spec, locate: Callable[[tuple], str]) -> np.ndarray:
     while isinstance(first, list):
         shape.append(len(first))
         if len(shape) > _DEEPEST_LIST:
-            raise ServingError("INVALID_ARGUMENT", f"{locate(())}: lists are nested more than {_DEEPEST_LIST} deep.")
+            raise InvalidArgumentError(f"{locate(())}: lists are nested more than {_DEEPEST_LIST} deep.")
         first = first[0] if first else None
     if not spec.shape.is_compatible_with(shape):
-        raise ServingError("INVALID_ARGUMENT", f"{locate(())}: expected shape {spec.shape}. Received: {tuple(shape)}")
+        raise InvalidArgumentError(f"{locate(())}: expected shape {spec.shape}. Received: {tuple(shape)}")
     leaves: list = []
     _collect(value, shape, (), _leaf_reader(spec.dtype), leaves, locate)
     numpy_dtype = object if spec.dtype.name == "string" else spec.dtype.as_numpy_dtype
@@ -190,19 +175,18 @@ def _collect(value, shape: list[int], path: tuple, read: Callable, leaves: list,
     """Appends the leaves of nested lists in order; every list at one level must be equally long."""
     level = len(path)
     if isinstance(value, list) != (level < len(shape)):
-        raise ServingError(
-            "INVALID_ARGUMENT", f"{locate(path)}: lists of different depth. Expected {len(shape)} levels everywhere."
+        raise InvalidArgumentError(
+            f"{locate(path)}: lists of different depth. Expected {len(shape)} levels everywhere."
         )
     if not isinstance(value, list):
         try:
             leaves.append(read(value))
         except ValueError as error:
-            raise ServingError("INVALID_ARGUMENT", f"{locate(path)}: {error}. Received: {_shown(value)}") from None
+            raise InvalidArgumentError(f"{locate(path)}: {error}. Received: {_shown(value)}") from None
         return
     if len(value) != shape[level]:
-        raise ServingError(
-            "INVALID_ARGUMENT",
-            f"{locate(path)}: lists of different length. Expected {shape[level]}. Received: {len(value)}",
+        raise InvalidArgumentError(
+            f"{locate(path)}: lists of different length. Expected {shape[level]}. Received: {len(value)}"
         )
     for index, item in enumerate(value):
         _collect(item, shape, (*path, index), read, leaves, locate)
@@ -221,7 +205,7 @@ def _leaf_reader(dtype) -> Callable:
 
 
 def read_bytes(value) -> bytes:
-    """A JSON string or `{"b64": ...}` as bytes; `ValueError` for anything else."""
+    """Returns a JSON string or `{"b64": ...}` as bytes; raises `ValueError` for anything else."""
     if _is_base64(value):
         try:
             return base64.b64decode(value["b64"], validate=True)
@@ -250,7 +234,7 @@ def _read_integer(value, dtype) -> int:
 def _read_float(value, dtype) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError("expected a number")
-    # As TensorFlow Serving: a whole number that the type cannot hold exactly is refused, not rounded.
+    # As in TensorFlow Serving, an integer that the type cannot hold exactly is refused, not rounded.
     largest = 2 ** (np.finfo(dtype.as_numpy_dtype).nmant + 1) - 1 if isinstance(value, int) else float(dtype.max)
     if abs(value) > largest and not (isinstance(value, float) and math.isinf(value)):
         raise ValueError(f"the number does not fit {dtype.name} without loss")
@@ -258,23 +242,19 @@ def _read_float(value, dtype) -> float:
 
 
 def parse_examples(document: dict) -> list[bytes]:
-    """The serialized `tf.Example`s of a `:classify` request; `context` features are added to each.
+    """Returns the serialized `tf.Example`s of a `:classify` request, with the `context` features added to each.
 
     Raises:
         ServingError: (INVALID_ARGUMENT) no non-empty list `examples`, or a feature that mixes types or has none.
     """
     examples = document.get("examples")
     if not isinstance(examples, list) or not examples:
-        raise ServingError(
-            "INVALID_ARGUMENT", f"Expected a non-empty list under the key 'examples'. Received: {_shown(examples)}"
-        )
+        raise InvalidArgumentError(f"Expected a non-empty list under the key 'examples'. Received: {_shown(examples)}")
     context = document.get("context", {})
     serialized = []
     for place, features in [("context", context), *((f"examples[{i}]", value) for i, value in enumerate(examples))]:
         if not isinstance(features, dict):
-            raise ServingError(
-                "INVALID_ARGUMENT", f"{place}: expected an object of features. Received: {_shown(features)}"
-            )
+            raise InvalidArgumentError(f"{place}: expected an object of features. Received: {_shown(features)}")
         message = example_pb2.Example()
         for name, value in (context | features).items():
             message.features.feature[name].CopyFrom(_feature(value, f"{place}[{name!r}]"))
@@ -287,31 +267,31 @@ def _feature(value, place: str) -> feature_pb2.Feature:
     try:
         if all(isinstance(item, str) or _is_base64(item) for item in values):
             return feature_pb2.Feature(bytes_list=feature_pb2.BytesList(value=[read_bytes(item) for item in values]))
-        if all(isinstance(item, int) for item in values):  # true and false too: 1 and 0
+        if all(isinstance(item, int) for item in values):  # true and false count as 1 and 0
             return feature_pb2.Feature(int64_list=feature_pb2.Int64List(value=values))
         if all(isinstance(item, float) for item in values):
             values = [_read_float(item, tf.float32) for item in values]
             return feature_pb2.Feature(float_list=feature_pb2.FloatList(value=values))
     except ValueError as error:
-        raise ServingError("INVALID_ARGUMENT", f"{place}: {error}. Received: {_shown(value)}") from None
-    raise ServingError(
-        "INVALID_ARGUMENT", f"{place}: expected strings only, whole or decimal numbers only. Received: {_shown(value)}"
+        raise InvalidArgumentError(f"{place}: {error}. Received: {_shown(value)}") from None
+    raise InvalidArgumentError(
+        f"{place}: expected strings only, whole or decimal numbers only. Received: {_shown(value)}"
     )
 
 
-def predict_response(outputs: Mapping[str, np.ndarray], row_format: bool) -> dict:
-    """The answer to `:predict`: `predictions` for rows, `outputs` for columns; one output alone loses its name.
+def predict_response(outputs: Mapping[str, np.ndarray], by_rows: bool) -> dict:
+    """Returns the answer to `:predict`: `predictions` for rows, `outputs` for columns; a single output loses its name.
 
     Raises:
         ServingError: (INVALID_ARGUMENT) rows were asked for, but the outputs have no common first dimension.
     """
     values = {name: to_json(array, name) for name, array in sorted(outputs.items())}
-    if not row_format:
+    if not by_rows:
         return {"outputs": next(iter(values.values())) if len(values) == 1 else values}
     sizes = {array.shape[0] if array.ndim else None for array in outputs.values()}
     if len(sizes) != 1 or None in sizes:
-        raise ServingError(
-            "INVALID_ARGUMENT", "The outputs have no common batch dimension; ask with 'inputs' instead of 'instances'."
+        raise InvalidArgumentError(
+            "The outputs have no common batch dimension; ask with 'inputs' instead of 'instances'."
         )
     if len(values) == 1:
         return {"predictions": next(iter(values.values()))}
@@ -320,7 +300,7 @@ def predict_response(outputs: Mapping[str, np.ndarray], row_format: bool) -> dic
 
 
 def to_json(array: np.ndarray, name: str = ""):
-    """An array as nested lists; bytes as text, or as `{"b64": ...}` when the output's name ends in `_bytes`."""
+    """Returns an array as nested lists; bytes as text, or as `{"b64": ...}` if the output's name ends in `_bytes`."""
     if array.dtype.kind in "OS":
         leaves = np.empty(array.size, dtype=object)
         for index, value in enumerate(array.reshape(-1)):
@@ -338,29 +318,23 @@ def _bytes_to_json(value: bytes, binary: bool):
         try:
             return value.decode("utf-8")
         except UnicodeDecodeError:
-            pass  # text that is not UTF-8 has no other form in JSON than base64
+            pass  # JSON has no other form than base64 for text that is not UTF-8.
     return {"b64": base64.b64encode(value).decode("ascii")}
 
 
-def classify_response(classes: np.ndarray | None, scores: np.ndarray | None) -> dict:
-    """The answer to `:classify`: for each example a list of `[label, score]`.
-
-    Both arguments are of shape `[B, C]`; TensorFlow Serving writes "" for labels and 0 for scores that are missing.
-    """
-    shape = (scores if classes is None else classes).shape
-    labels = np.full(shape, "").tolist() if classes is None else to_json(classes)
-    values = np.zeros(shape).tolist() if scores is None else to_json(scores)
-    pairs = zip(labels, values, strict=True)
+def classify_response(labels: np.ndarray, scores: np.ndarray) -> dict:
+    """Returns the answer to `:classify`, a list of `[label, score]` per example; both arguments have shape `[B, C]`."""
+    pairs = zip(to_json(labels), to_json(scores), strict=True)
     return {"results": [[list(pair) for pair in zip(*row, strict=True)] for row in pairs]}
 
 
 def regress_response(values: np.ndarray) -> dict:
-    """The answer to `:regress`: a number for each example; `values` of shape `[B]`."""
+    """Returns the answer to `:regress`, a number per example; `values` has shape `[B]`."""
     return {"results": to_json(values)}
 
 
 def dump(payload) -> bytes:
-    """JSON as bytes; NaN and infinities as TensorFlow Serving writes them."""
+    """Returns JSON as bytes, with NaN and infinities as TensorFlow Serving writes them."""
     # A lone surrogate (from a client's own string in an error message) becomes its JSON escape.
     return json.dumps(payload, ensure_ascii=False).encode("utf-8", errors="backslashreplace")
 

@@ -1,7 +1,7 @@
-"""HTTP for the REST server: reads a request within limits of size and time, writes the answer; every error is JSON.
+"""HTTP of the REST server: reads a request within limits of size and time and writes the answer; all errors are JSON.
 
-A request's head and body must each arrive within the time-out as a whole, so that one that comes drop by drop ends; the
-head's size is bounded by http.server (64 KiB a line, 100 lines).
+A request's head and its body must each arrive completely within the time-out, which ends requests that come drop by
+drop. http.server bounds the head's size (64 KiB a line, 100 lines).
 """
 
 import contextlib
@@ -13,13 +13,13 @@ from collections.abc import Iterator
 
 from export.server.admission import BodyBudget
 from export.server.rest_routes import Answer, error_answer
-from export.server.serving_error import ServingError, log_failure
+from export.server.serving_error import InvalidArgumentError, ServingError, log_failure
 
 _PIECE_BYTES = 1 << 16
 
 
 class _Arrivals(io.RawIOBase):
-    """What comes over a connection, until a deadline that reading one more piece does not move."""
+    """The bytes of a connection until a deadline, which reading does not extend."""
 
     def __init__(self, connection: socket.socket):
         super().__init__()
@@ -38,14 +38,14 @@ class _Arrivals(io.RawIOBase):
 
 
 class RestHandler(http.server.BaseHTTPRequestHandler):
-    """Reads requests, has the routes answer them, writes the answers. Its server is a `RestServer`."""
+    """Reads requests, lets the routes answer them, and writes the answers. Its server is a `RestServer`."""
 
     protocol_version = "HTTP/1.1"
-    default_request_version = "HTTP/1.0"  # of a request line that names none: its answer has a head all the same
+    default_request_version = "HTTP/1.0"  # For a request line that names none, so that its answer has a head.
     server_version = "bert-serve"
     sys_version = ""
-    # Both settings together: with Nagle's algorithm on and unbuffered writes, header and body leave in two packets
-    # and the second waits for the first's acknowledgement, 44 ms a call.
+    # These two settings belong together. With Nagle's algorithm and unbuffered writes, header and body leave in two
+    # packets, and the second waits for the first's acknowledgement: 44 ms a call.
     disable_nagle_algorithm = True
     wbufsize = -1
 
@@ -60,7 +60,7 @@ class RestHandler(http.server.BaseHTTPRequestHandler):
         """Waits for a request and answers it."""
         self._arrivals.deadline = time.monotonic() + self._timeout
         try:
-            if self.rfile.peek(1):  # the head's time begins with its first byte, not with the wait for it
+            if self.rfile.peek(1):  # The head's time starts with its first byte, not with the wait for it.
                 self._arrivals.deadline = time.monotonic() + self._timeout
         except TimeoutError:
             self.close_connection = True
@@ -69,27 +69,16 @@ class RestHandler(http.server.BaseHTTPRequestHandler):
 
     @property
     def _timeout(self) -> float:
-        return self.server.limits.timeout_s
-
-    def do_GET(self) -> None:  # noqa: N802  (http.server's naming)
-        """Status, metadata, figures, the page."""
-        self._answer()
-
-    def do_HEAD(self) -> None:  # noqa: N802
-        """As GET, without the body."""
-        self._answer()
-
-    def do_POST(self) -> None:  # noqa: N802
-        """Predict, classify, regress."""
-        self._answer()
+        return self.server.settings.rest_api_timeout_in_ms / 1000
 
     def _answer(self) -> None:
+        """Answers a request of any method."""
         with self.server.request_in_progress(self.connection), self.server.admission.body() as budget:
             try:
                 answer = self._answer_of(self._read_body(budget))
             except ServingError as error:
                 answer = error_answer(error)
-            except OSError:  # the client went away, or was too slow
+            except OSError:  # The client went away or was too slow.
                 self.close_connection = True
                 return
             except Exception:
@@ -99,9 +88,11 @@ class RestHandler(http.server.BaseHTTPRequestHandler):
                 self.close_connection = True
             self._send(answer)
 
+    do_GET = do_HEAD = do_POST = _answer  # noqa: N815  (http.server's naming)
+
     def _answer_of(self, body: bytes) -> Answer:
         deadline = time.monotonic() + self._timeout
-        if self.command != "POST":  # status and figures shall be seen most of all when the server is full
+        if self.command != "POST":  # Status and metrics matter most when the server is full.
             return self.server.routes.respond(self.command, self.path, body, deadline)
         with self.server.admission.request():
             return self.server.routes.respond(self.command, self.path, body, deadline)
@@ -109,12 +100,10 @@ class RestHandler(http.server.BaseHTTPRequestHandler):
     def _read_body(self, budget: BodyBudget) -> bytes:
         length = self._content_length()
         if self.headers.get("Content-Encoding", "identity").lower() != "identity":
-            self.close_connection = True
-            raise ServingError("INVALID_ARGUMENT", "Compressed requests are not supported.", http_status=415)
-        if length > self.server.limits.max_request_bytes:
-            self.close_connection = True
+            raise self._refusal("Compressed requests are not supported.", 415)
+        if refusal := self._too_large(length):
             self._discard(length)
-            raise self._too_large(length)
+            raise refusal
         pieces = []
         received = 0
         for piece in self._pieces(length):
@@ -133,28 +122,29 @@ class RestHandler(http.server.BaseHTTPRequestHandler):
 
     def _content_length(self) -> int:
         if "Transfer-Encoding" in self.headers:
-            self.close_connection = True
-            raise ServingError(
-                "INVALID_ARGUMENT", "Expected a Content-Length; chunked requests are not supported.", http_status=411
-            )
+            raise self._refusal("Expected a Content-Length; chunked requests are not supported.", 411)
         values = set(self.headers.get_all("Content-Length", ["0"]))
         value = values.pop().strip()
         if values or not (value.isascii() and value.isdigit() and len(value) < 20):
-            self.close_connection = True
-            raise ServingError("INVALID_ARGUMENT", "The Content-Length is not one whole number.")
+            raise self._refusal("The Content-Length is not one whole number.")
         return int(value)
 
-    def _too_large(self, length: int) -> ServingError:
-        limit = self.server.limits.max_request_bytes
-        return ServingError(
-            "INVALID_ARGUMENT", f"The request is {length} bytes long; the limit is {limit}.", http_status=413
+    def _too_large(self, length: int) -> ServingError | None:
+        limit = self.server.settings.max_request_bytes
+        return (
+            self._refusal(f"The request is {length} bytes long; the limit is {limit}.", 413) if length > limit else None
         )
 
+    def _refusal(self, message: str, http_status: int | None = None) -> ServingError:
+        """Returns an error after which the connection is closed, since the next request's start may be unknown."""
+        self.close_connection = True
+        return InvalidArgumentError(message, http_status)
+
     def _pieces(self, length: int) -> Iterator[bytes]:
-        """The next `length` bytes as they come, fewer if the client ends before.
+        """Yields the next `length` bytes as they come, or fewer if the client ends before.
 
         Raises:
-            TimeoutError: they do not come within the time-out, all together.
+            TimeoutError: they do not all come within the time-out.
         """
         self._arrivals.deadline = time.monotonic() + self._timeout
         while length > 0:
@@ -165,18 +155,17 @@ class RestHandler(http.server.BaseHTTPRequestHandler):
             yield piece
 
     def _discard(self, length: int) -> None:
-        """Reads a refused body, within bounds: a connection closed before that is reset, and the answer lost."""
+        """Reads a refused body, within bounds: closing before that would reset the connection and lose the answer."""
         with contextlib.suppress(TimeoutError):
-            for _ in self._pieces(min(length, 4 * self.server.limits.max_request_bytes)):
+            for _ in self._pieces(min(length, 4 * self.server.settings.max_request_bytes)):
                 pass
 
     def handle_expect_100(self) -> bool:
-        """Says at once whether a large body is welcome (curl waits for that from 1 MB on)."""
+        """Tells at once whether a large body is welcome (curl asks from 1 MB on)."""
         try:
             length = self._content_length()
-            if length > self.server.limits.max_request_bytes:
-                self.close_connection = True
-                raise self._too_large(length)
+            if refusal := self._too_large(length):
+                raise refusal
         except ServingError as error:
             self._send(error_answer(error))
             return False
@@ -185,15 +174,15 @@ class RestHandler(http.server.BaseHTTPRequestHandler):
         return True
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Errors of the HTTP layer itself (an unreadable request line, an unknown method) in JSON."""
+        """Answers errors of the HTTP layer (an unreadable request line, an unknown method) in JSON."""
         self.close_connection = True
         # A request line too broken to name a version counts as HTTP/0.9, whose answers have no head.
         self.request_version = self.protocol_version
         text = message or self.responses.get(code, ("Bad request",))[0]
-        self._send(error_answer(ServingError("INVALID_ARGUMENT", text[:300], http_status=int(code))))
+        self._send(error_answer(InvalidArgumentError(text[:300], http_status=int(code))))
 
     def _send(self, answer: Answer) -> None:
-        with contextlib.suppress(OSError):  # nobody is left to tell
+        with contextlib.suppress(OSError):  # The client is gone.
             self.connection.settimeout(self._timeout)
             self.send_response(answer.status)
             self.send_header("Content-Type", answer.content_type)
@@ -208,4 +197,4 @@ class RestHandler(http.server.BaseHTTPRequestHandler):
             self.wfile.flush()
 
     def log_message(self, format: str, *args) -> None:
-        """Requests are not logged: nothing that a client sends reaches the log as it came."""
+        """Logs no request: what a client sends must not reach the log unchanged."""

@@ -1,4 +1,4 @@
-"""TensorFlow Serving's REST API: which path asks what, of which version of which model.
+"""TensorFlow Serving's REST API: maps paths to requests of a model's version.
 
 | path                                                        | answer                                        |
 | ----------------------------------------------------------- | --------------------------------------------- |
@@ -14,13 +14,11 @@ import urllib.parse
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from google.protobuf import json_format
-
 from export.server import grpc_messages, inference, page, rest_api
 from export.server.model_manager import ModelManager
 from export.server.monitoring import CONTENT_TYPE, Metrics
 from export.server.servable import Servable
-from export.server.serving_error import ServingError
+from export.server.serving_error import InvalidArgumentError, ServingError
 
 _VERSION = r"(?:/versions/(?P<version>\d+)|/labels/(?P<label>[^/:]+))?"
 _VERB_PATH = re.compile(rf"(?i)/v1/models/(?P<name>[^/:]+){_VERSION}:(?P<verb>predict|classify|regress)")
@@ -30,7 +28,7 @@ _HIGHEST_VERSION = 2**63 - 1
 
 
 class Answer(NamedTuple):
-    """A whole answer but for the HTTP version."""
+    """An HTTP answer without the protocol's version."""
 
     status: int
     content_type: str
@@ -43,7 +41,7 @@ class RestRoutes:
 
     Args:
         manager: holds the models.
-        metrics: where requests are counted, and what `/metrics` shows.
+        metrics: counts requests; `/metrics` shows them.
     """
 
     def __init__(self, manager: ModelManager, metrics: Metrics):
@@ -51,11 +49,11 @@ class RestRoutes:
         self.metrics = metrics
 
     def respond(self, method: str, target: str, body: bytes, deadline: float | None = None) -> Answer:
-        """The answer to one request, be it an error.
+        """Returns the answer to one request, also if it is an error.
 
         Args:
             method: of HTTP.
-            target: the path, and maybe a query, which counts for nothing.
+            target: the path, and maybe a query, which is ignored.
             body: of a POST request.
             deadline: see `Servable.run`.
         """
@@ -71,14 +69,14 @@ class RestRoutes:
             if asked := _MODEL_PATH.fullmatch(path):
                 return self._model(_Address(asked), bool(asked["metadata"]))
             if path in _METRICS_PATHS:
-                return Answer(200, CONTENT_TYPE, self.metrics.text().encode())
+                return Answer(200, CONTENT_TYPE, self.metrics.text())
             if path == "/":
                 return Answer(200, "text/html; charset=utf-8", page.html(), page.headers())
             if path == page.MODELS_PATH:
                 return json_answer(page.models(self.manager))
         if not path.lower().startswith("/v1/"):
             raise ServingError("NOT_FOUND", "Not found. This server answers under /v1/models/.")
-        raise ServingError("INVALID_ARGUMENT", f"Malformed request: {method} {path[:200]}")
+        raise InvalidArgumentError(f"Malformed request: {method} {path[:200]}")
 
     def _infer(self, address: "_Address", api: str, body: bytes, deadline: float | None) -> dict:
         answer = {"Predict": _predict, "Classify": _classify, "Regress": _regress}[api]
@@ -90,15 +88,7 @@ class RestRoutes:
         if wants_metadata:
             with self.manager.use(*address.checked()) as servable:
                 return json_answer(_metadata(servable))
-        statuses = [
-            {
-                "version": str(version.version),
-                "state": version.state,
-                "status": {"error_code": "UNKNOWN" if version.error else "OK", "error_message": version.error or ""},
-            }
-            for version in self.manager.status(*address.checked())
-        ]
-        return json_answer({"model_version_status": statuses})
+        return json_answer(grpc_messages.as_json(grpc_messages.status(self.manager.status(*address.checked()))))
 
 
 class _Address:
@@ -110,59 +100,50 @@ class _Address:
         self._label = match["label"] and urllib.parse.unquote(match["label"])
 
     def checked(self) -> tuple[str, int | None, str | None]:
-        """The three, ready for the manager.
+        """Returns name, version and label for the manager.
 
         Raises:
             ServingError: (INVALID_ARGUMENT) the name is missing, or the version is no int64.
         """
         if not self.name:
-            raise ServingError("INVALID_ARGUMENT", "Missing model name in request.")
+            raise InvalidArgumentError("Missing model name in request.")
         version = self._version
-        # int() itself refuses what thousands of digits a client may send.
+        # int() itself refuses numbers of thousands of digits.
         if version is not None and (len(version) > 4000 or int(version) > _HIGHEST_VERSION):
-            raise ServingError("INVALID_ARGUMENT", f"Failed to convert version: {version[:200]} to numeric.")
+            raise InvalidArgumentError(f"Failed to convert version: {version[:200]} to numeric.")
         return self.name, None if version is None else int(version), self._label
 
 
 def _predict(servable: Servable, document: dict, deadline: float | None) -> dict:
-    request = rest_api.parse_predict(document)
-    arrays = rest_api.predict_arrays(request, servable.signature(request.signature_name).inputs)
-    outputs = inference.predict(servable, request.signature_name, arrays, deadline)
-    return rest_api.predict_response(outputs, request.row_format)
+    name = rest_api.signature_name_of(document)
+    key, values = rest_api.parse_predict(document)
+    arrays = rest_api.predict_arrays(key, values, servable.signature(name).inputs)
+    return rest_api.predict_response(inference.predict(servable, name, arrays, deadline), by_rows=key == "instances")
 
 
 def _classify(servable: Servable, document: dict, deadline: float | None) -> dict:
-    examples = rest_api.parse_examples(document)
-    return rest_api.classify_response(
-        *inference.classify(servable, rest_api.signature_name_of(document), examples, deadline)
-    )
+    examples, name = rest_api.parse_examples(document), rest_api.signature_name_of(document)
+    return rest_api.classify_response(*inference.classify(servable, name, examples, deadline))
 
 
 def _regress(servable: Servable, document: dict, deadline: float | None) -> dict:
-    examples = rest_api.parse_examples(document)
-    return rest_api.regress_response(
-        inference.regress(servable, rest_api.signature_name_of(document), examples, deadline)
-    )
+    examples, name = rest_api.parse_examples(document), rest_api.signature_name_of(document)
+    return rest_api.regress_response(inference.regress(servable, name, examples, deadline))
 
 
 def _metadata(servable: Servable) -> dict:
-    signatures = json_format.MessageToDict(
-        grpc_messages.signature_map(servable),
-        preserving_proto_field_name=True,
-        always_print_fields_with_no_presence=True,
-    )
     return {
         "model_spec": {"name": servable.name, "signature_name": "", "version": str(servable.version)},
-        "metadata": {"signature_def": signatures},
+        "metadata": {"signature_def": grpc_messages.as_json(grpc_messages.signature_map(servable))},
     }
 
 
 def json_answer(document: dict, status: int = 200) -> Answer:
-    """A document as an answer."""
+    """Returns a document as an answer."""
     return Answer(status, "application/json", rest_api.dump(document))
 
 
 def error_answer(error: ServingError) -> Answer:
-    """An error as TensorFlow Serving writes it."""
+    """Returns an error as TensorFlow Serving writes it."""
     headers = {"Retry-After": "1"} if error.http_status == 503 else {}
     return json_answer({"error": error.message}, error.http_status)._replace(headers=headers)

@@ -1,6 +1,6 @@
-"""The REST server's connections: how many there are, which of them wait for an answer, and how they end.
+"""The REST server: counts its connections, knows which wait for an answer, and ends them in order.
 
-On the standard library's HTTP server, a thread for each connection.
+Built on the standard library's HTTP server, with a thread for each connection.
 """
 
 import contextlib
@@ -11,69 +11,62 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from export.server.admission import Admission
 from export.server.rest_handler import RestHandler
 from export.server.rest_routes import RestRoutes, error_answer
+from export.server.server_settings import ServerSettings
 from export.server.serving_error import ServingError, log_failure
 from keras_bert.errors import InputError
 
 
-class RestLimits(NamedTuple):
-    """What one client may ask of the server.
-
-    Attributes:
-        max_request_bytes: a longer body is refused with status 413.
-        max_connections: further ones get status 503 and are closed.
-        timeout_s: for a request to arrive, and from then for its answer to begin (status 504); and how long a
-            connection may be idle.
-    """
-
-    max_request_bytes: int = 16 * 2**20
-    max_connections: int = 1024
-    timeout_s: float = 30.0  # TensorFlow Serving's
-
-
 class RestServer(http.server.ThreadingHTTPServer):
-    """Serves REST requests on `(host, port)`; port 0 takes a free one, told by `server_port`.
+    """Serves REST requests; the attribute `server_port` is the port in use, also where the settings say 0.
 
     Args:
-        routes: gives the answers.
+        routes: answers requests.
         admission: bounds what is in progress.
-        host: address to bind.
-        port: TCP port, or 0.
-        limits: see `RestLimits`.
+        settings: address to bind and limits.
+
+    Raises:
+        InputError: the address cannot be bound.
     """
 
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, routes: RestRoutes, admission: Admission, host: str, port: int, limits: RestLimits):
+    def __init__(self, routes: RestRoutes, admission: Admission, settings: ServerSettings):
         self.routes = routes
         self.admission = admission
-        self.limits = limits
+        self.settings = settings
         self.is_draining = False
         self._busy_by_connection: dict[socket.socket, bool] = {}
         self._changed = threading.Condition()
-        if ":" in host:
+        if ":" in settings.host:
             self.address_family = socket.AF_INET6
-        super().__init__((host, port), RestHandler)
-        routes.metrics.add_gauge("bert_serve_connections", (), lambda: self.open_connections)
+        address = (settings.host, settings.rest_api_port)
+        try:
+            super().__init__(address, RestHandler)
+        except OSError as error:
+            raise InputError(
+                f"Cannot listen on {address[0]}:{address[1]} ({error.strerror}). Choose another --host or "
+                "--rest_api_port."
+            ) from error
+        routes.metrics.add_gauge("bert_serve_connections", "Open REST connections.", lambda: self.open_connections)
 
     def server_bind(self) -> None:
-        """Binds without the look-up of the host's full name that `http.server` makes (seconds where DNS is slow)."""
+        """Binds without looking up the host's full name, as `http.server` does (seconds if DNS is slow)."""
         super(http.server.HTTPServer, self).server_bind()
         self.server_name, self.server_port = self.server_address[:2]
 
     def handle_error(self, request, client_address) -> None:
-        """Says nothing of a client that went away, and logs anything else; the base class prints a traceback."""
+        """Logs errors, except that a client went away; the base class would print a traceback."""
         if not isinstance(sys.exc_info()[1], OSError):
             log_failure("A connection failed.")
 
     def process_request(self, request: socket.socket, client_address) -> None:
-        """Notes the connection, in the accepting thread, and answers its requests in one of its own."""
-        if self.open_connections >= self.limits.max_connections:
+        """Registers the connection in the accepting thread and answers its requests in a thread of its own."""
+        if self.open_connections >= self.settings.max_connections:
             self._turn_away(request)
             return
         with self._changed:
@@ -81,12 +74,12 @@ class RestServer(http.server.ThreadingHTTPServer):
         super().process_request(request, client_address)
 
     def _turn_away(self, connection: socket.socket) -> None:
-        self.routes.metrics.refused.add(("connections",))
+        self.routes.metrics.refused.labels("connections").inc()
         error = ServingError("RESOURCE_EXHAUSTED", "The server is full: it has too many connections. Try again.")
         body = error_answer(error).body
         head = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"
         with contextlib.suppress(OSError):
-            connection.setblocking(False)  # a fresh connection's buffer takes it; nobody waits here for a client
+            connection.setblocking(False)  # A fresh connection's buffer takes it; this thread must not wait.
             connection.send(f"{head}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body)
         self.shutdown_request(connection)
 
@@ -99,12 +92,12 @@ class RestServer(http.server.ThreadingHTTPServer):
 
     @property
     def open_connections(self) -> int:
-        """How many connections clients have to this server."""
+        """Number of open connections to this server."""
         return len(self._busy_by_connection)
 
     @contextlib.contextmanager
     def request_in_progress(self, connection: socket.socket) -> Iterator[None]:
-        """Marks a connection from which a request has come that is not yet answered."""
+        """Marks a connection whose request is not yet answered."""
         with self._changed:
             self._busy_by_connection[connection] = True
         try:
@@ -116,10 +109,10 @@ class RestServer(http.server.ThreadingHTTPServer):
                     _end_reading(connection)
 
     def drain(self, timeout: float) -> int:
-        """Waits for the answers to what has been asked; open connections without a request are closed at once.
+        """Waits until all requests are answered; closes open connections without a request at once.
 
         Returns:
-            How many connections still waited for an answer after `timeout` seconds.
+            Number of connections that still waited for an answer after `timeout` seconds.
         """
         with self._changed:
             self.is_draining = True
@@ -131,16 +124,16 @@ class RestServer(http.server.ThreadingHTTPServer):
 
 
 def _end_reading(connection: socket.socket) -> None:
-    """Whoever waits for the connection's next request finds it ended; what has come already can still be read."""
-    with contextlib.suppress(OSError):  # it is closed already
+    """Ends the wait for the connection's next request; what has already come can still be read."""
+    with contextlib.suppress(OSError):  # It is closed already.
         connection.shutdown(socket.SHUT_RD)
 
 
 @contextlib.contextmanager
 def running(server: RestServer, drain_timeout: float = 10.0) -> Iterator[RestServer]:
-    """Answers requests in a thread for as long as the block runs, then takes no more and lets the last ones finish.
+    """Answers requests in a thread while the block runs, then takes no more and lets the last ones finish.
 
-    Those that are not answered within `drain_timeout` seconds are given up, and a warning says how many.
+    Requests not answered within `drain_timeout` seconds are abandoned, and a warning says how many.
     """
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True)
     thread.start()
@@ -156,17 +149,3 @@ def running(server: RestServer, drain_timeout: float = 10.0) -> Iterator[RestSer
                 "Stopped without an answer to %d connection(s): not finished within %g seconds.", left, drain_timeout
             )
         thread.join()
-
-
-def open_server(routes: RestRoutes, admission: Admission, host: str, port: int, limits: RestLimits) -> RestServer:
-    """A server bound to its port.
-
-    Raises:
-        InputError: the address cannot be bound.
-    """
-    try:
-        return RestServer(routes, admission, host, port, limits)
-    except OSError as error:
-        raise InputError(
-            f"Cannot listen on {host}:{port} ({error.strerror}). Choose another --host or --rest_api_port."
-        ) from error

@@ -1,20 +1,135 @@
-"""A version that is ready to answer: the loaded model, its batches if there are any, and its replayed warm-up.
+"""A loaded version of a model: runs its signatures on arrays, in batches if wanted.
 
-Needs tensorflow; the project's model code is not loaded.
+Needs tensorflow and tensorflow_text; the project's model code is not loaded.
 """
 
+import contextlib
 import os
 import time
 from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
+import tensorflow as tf
+import tensorflow_text  # noqa: F401  (registers the tokenizer's ops)
+from google.protobuf.message import DecodeError
+from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
+from export.base_path import DESCRIPTION_FILE
 from export.server.batching import Batcher, BatchScheduler
 from export.server.batching_parameters import PER_MODEL_FILE, BatchingParameters, read_batching_parameters
 from export.server.monitoring import Metrics
-from export.server.served_model import ServedModel, Signature
-from export.server.serving_error import ServingError
+from export.server.serving_error import CODE_NAMES, ServingError
+from keras_bert.errors import InputError
+from keras_bert.files import read_object
+
+_MAX_DESCRIPTION_BYTES = 1 << 20
+
+
+class Signature(NamedTuple):
+    """Names, types and shapes of one signature."""
+
+    inputs: dict[str, tf.TensorSpec]
+    outputs: dict[str, tf.TensorSpec]
+    method_name: str
+
+    @property
+    def is_batchable(self) -> bool:
+        """Whether dimension 0 of all inputs and outputs is a batch of any size, along which requests can be joined."""
+        specs = [*self.inputs.values(), *self.outputs.values()]
+        return bool(self.inputs) and all(spec.shape.rank and spec.shape[0] is None for spec in specs)
+
+
+class ServedModel:
+    """One loaded version of a model.
+
+    Args:
+        directory: a version directory (holds `saved_model.pb`).
+        name: the model's name in URLs.
+        version: the version's number.
+
+    Attributes:
+        signature_defs: mapping of name to `SignatureDef`.
+        signatures: those that can be run, by name.
+        description: what bert-export wrote into `assets.extra/model.json`; None for other models.
+
+    Raises:
+        InputError: the directory cannot be loaded: a file is missing or damaged.
+    """
+
+    def __init__(self, directory: str, name: str, version: int):
+        self.directory = directory
+        self.name = name
+        self.version = version
+        try:
+            self.signature_defs = _read_signature_defs(directory)
+            self._loaded = tf.saved_model.load(directory)
+            self._functions = dict(self._loaded.signatures.items())
+        # The loader has no error of its own for a damaged directory; cut files and flipped bytes raise these.
+        except (OSError, ValueError, LookupError, RuntimeError, DecodeError, tf.errors.OpError) as error:
+            raise InputError(
+                f"{directory}: cannot be loaded as a SavedModel ({_first_line(error)}). Was it copied whole? Copy or "
+                "export it again."
+            ) from error
+        self.signatures = {
+            key: _signature(signature) for key, signature in self.signature_defs.items() if key in self._functions
+        }
+        self.description = _read_description(directory)
+
+    def run(self, signature_name: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Runs a signature on arrays that fit it.
+
+        Raises:
+            ServingError: the graph refuses the values, such as a token id outside the vocabulary, or it failed.
+        """
+        specs = self.signatures[signature_name].inputs
+        try:
+            tensors = {name: tf.constant(array, specs[name].dtype) for name, array in arrays.items()}
+            return {name: tensor.numpy() for name, tensor in self._functions[signature_name](**tensors).items()}
+        except tf.errors.OpError as error:
+            raise ServingError(CODE_NAMES.get(error.error_code, "UNKNOWN"), _reason(error)) from error
+
+
+def _read_signature_defs(directory: str) -> dict[str, meta_graph_pb2.SignatureDef]:
+    with open(os.path.join(directory, "saved_model.pb"), "rb") as file:
+        meta_graphs = saved_model_pb2.SavedModel.FromString(file.read()).meta_graphs
+    graph = next((graph for graph in meta_graphs if "serve" in graph.meta_info_def.tags), meta_graphs[0])
+    copies = {}
+    for name in sorted(graph.signature_def):  # Copies, since a part of a message keeps all of it in memory.
+        copies[name] = meta_graph_pb2.SignatureDef.FromString(graph.signature_def[name].SerializeToString())
+    return copies
+
+
+def _signature(signature: meta_graph_pb2.SignatureDef) -> Signature:
+    inputs, outputs = (
+        {name: tf.TensorSpec(tf.TensorShape(info.tensor_shape), tf.as_dtype(info.dtype), name) for name, info in infos}
+        for infos in (sorted(signature.inputs.items()), sorted(signature.outputs.items()))
+    )
+    return Signature(inputs, outputs, signature.method_name)
+
+
+def _read_description(directory: str) -> dict | None:
+    """Reads the version's description; returns None for anything but a JSON object of sane size."""
+    path = os.path.join(directory, DESCRIPTION_FILE)
+    if not os.path.isfile(path) or os.path.getsize(path) > _MAX_DESCRIPTION_BYTES:
+        return None
+    with contextlib.suppress(InputError):
+        return read_object(path)
+    return None
+
+
+def _first_line(error: Exception) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def _reason(error: tf.errors.OpError) -> str:
+    """Finds the line that says what was wrong in a message that also names graph nodes and the exporter's stack."""
+    lines = [line.strip() for line in str(error.message).splitlines() if line.strip()]
+    before_nodes = [line for line, following in zip(lines, lines[1:], strict=False) if following.startswith("[[{{node")]
+    return (before_nodes + lines + ["The graph failed."])[0]
+
+
+# === Batched and counted ===
 
 
 class Batching(NamedTuple):
@@ -22,8 +137,8 @@ class Batching(NamedTuple):
 
     Attributes:
         scheduler: the threads, shared by all models.
-        parameters: for models without parameters of their own; None: those are not batched.
-        is_per_model: whether a version's `batching_params.pbtxt` counts, and only that.
+        parameters: of all models.
+        is_per_model: whether to use each version's `batching_params.pbtxt` instead.
     """
 
     scheduler: BatchScheduler
@@ -31,7 +146,7 @@ class Batching(NamedTuple):
     is_per_model: bool = False
 
     def parameters_of(self, directory: str) -> BatchingParameters | None:
-        """The parameters for one version; None: its requests are not batched.
+        """Returns the parameters for one version, or None if its requests are not batched.
 
         Raises:
             InputError: its file is wrong.
@@ -43,12 +158,12 @@ class Batching(NamedTuple):
 
 
 class Servable:
-    """One version that answers requests, several at a time.
+    """A version that answers requests, several at a time.
 
     Args:
         model: the loaded version.
-        metrics: where run times are counted.
-        batching: how requests are batched; None: each runs by itself.
+        metrics: counts run times.
+        batching: how to batch requests; None: each runs by itself.
 
     Raises:
         InputError: the version's batching parameters are wrong.
@@ -65,7 +180,7 @@ class Servable:
             self._batcher = Batcher(model.run, parameters, batching.scheduler, model.name, metrics)
 
     def signature(self, name: str) -> Signature:
-        """One signature of the model.
+        """Returns a signature of the model.
 
         Raises:
             ServingError: (FAILED_PRECONDITION) the model has no such signature.
@@ -81,12 +196,12 @@ class Servable:
     def run(
         self, signature_name: str, arrays: Mapping[str, np.ndarray], deadline: float | None, api: str
     ) -> dict[str, np.ndarray]:
-        """Runs a signature on arrays that fit it, within a batch where that is possible.
+        """Runs a signature on arrays that fit it, in a batch if possible.
 
         Args:
-            deadline: time of `time.monotonic` at which the answer is no longer wanted; None: never. A run that has
-                begun is not broken off.
-            api: `Predict`, `Classify` or `Regress`, for the figures.
+            deadline: time of `time.monotonic` after which the answer is no longer wanted; None: never. A run that has
+                begun is not interrupted.
+            api: `Predict`, `Classify` or `Regress`, for the metrics.
 
         Raises:
             ServingError: the graph refuses the values or fails, the deadline passed, or too many requests wait.
@@ -98,5 +213,6 @@ class Servable:
             outputs = self._batcher.run(signature_name, arrays, deadline)
         else:
             outputs = self.model.run(signature_name, arrays)
-        self.metrics.runtime_latency.record((time.perf_counter() - start) * 1e6, (self.name, api, "TF2"))
+        microseconds = (time.perf_counter() - start) * 1e6
+        self.metrics.runtime_latency.labels(self.name, api, "TF2").observe(microseconds)
         return outputs

@@ -1,23 +1,45 @@
-"""What a server is started with. No TensorFlow and no flag here."""
+"""Settings of the server. Imports neither TensorFlow nor flags."""
 
-from typing import NamedTuple
+import dataclasses
+
+from tasks.settings import Settings, setting
 
 
-class Settings(NamedTuple):
-    """Everything that a server is started with; the meaning of each is that of the flag of its name."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ServerSettings(Settings):
+    """Settings of bert-serve, which are its flags; TensorFlow Serving's names and defaults where it has them."""
 
-    host: str = "127.0.0.1"
-    rest_api_port: int = 8501
-    port: int = 8500
-    rest_api_timeout_in_ms: int = 30_000
-    file_system_poll_wait_seconds: float = 1.0
-    model_config_file: str | None = None
-    model_config_file_poll_wait_seconds: float = 0.0
-    enable_model_warmup: bool = True
-    enable_batching: bool = False
-    batching_parameters_file: str | None = None
-    enable_per_model_batching_parameters: bool = False
-    allow_reload_config: bool = False
-    max_request_megabytes: int = 16
-    max_concurrent_requests: int = 256
-    max_connections: int = 1024
+    model_base_path: str | None = setting(None, "Directory with the numbered versions that bert-export wrote.")
+    model_name: str | None = setting(None, "The model's name in requests. Default: the base path's last component.")
+    model_config_file: str | None = setting(
+        None, "TensorFlow Serving's ModelServerConfig as text: several models, versions, labels."
+    )
+    model_config_file_poll_wait_seconds: float = setting(
+        0.0, "How often to look for changes in --model_config_file; 0: never.", at_least=0.0
+    )
+    file_system_poll_wait_seconds: float = setting(1.0, "How often to look for new versions; 0: never.", at_least=0.0)
+    host: str = setting("127.0.0.1", "Address to listen on. The default is reachable from this machine only.")
+    rest_api_port: int = setting(8501, "Port of REST and the page; 0 takes a free one.", at_least=0, at_most=65535)
+    port: int = setting(8500, "Port of gRPC; 0 takes a free one, -1 switches gRPC off.", at_least=-1, at_most=65535)
+    rest_api_timeout_in_ms: int = setting(
+        30_000,
+        "Time for a REST request to arrive, then for its answer to begin; and how long a connection may idle.",
+        at_least=1,
+    )
+    enable_model_warmup: bool = setting(True, "Replay the warm-up requests that a version brings along.")
+    enable_batching: bool = setting(False, "Join requests that wait at the same time into batches.")
+    batching_parameters_file: str | None = setting(
+        None, "TensorFlow Serving's batching parameters as text; needs --enable_batching."
+    )
+    enable_per_model_batching_parameters: bool = setting(
+        False, "Use each version's own batching_params.pbtxt instead; versions without one are not batched."
+    )
+    allow_reload_config: bool = setting(False, "Let gRPC clients change which directories are served.")
+    max_request_megabytes: int = setting(16, "Longest request body; longer ones are refused.", at_least=1)
+    max_concurrent_requests: int = setting(256, "Requests in progress; further ones are refused.", at_least=1)
+    max_connections: int = setting(1024, "Open REST connections; further ones are refused.", at_least=1)
+
+    @property
+    def max_request_bytes(self) -> int:
+        """`max_request_megabytes` in bytes."""
+        return self.max_request_megabytes * 2**20

@@ -1,4 +1,4 @@
-"""The requests that a version brings along to warm itself up, as TensorFlow Serving replays them before it serves."""
+"""Replays a version's warm-up requests before it serves, as TensorFlow Serving does."""
 
 import os
 import time
@@ -13,7 +13,7 @@ from export.server.servable import Servable
 from export.server.serving_error import ServingError
 from keras_bert.errors import InputError
 
-_MAX_RECORDS = 1000  # TensorFlow Serving's bound
+_MAX_RECORDS = 1000  # TensorFlow Serving's bound.
 
 _ANSWERS = {
     "predict_log": grpc_messages.predict,
@@ -24,13 +24,13 @@ _ANSWERS = {
 
 
 def warm_up(servable: Servable) -> int:
-    """Replays a version's warm-up requests; a version without any is fine.
+    """Replays a version's warm-up requests, if it has any.
 
     Returns:
-        How many there were.
+        Their number.
 
     Raises:
-        InputError: the file is damaged, or a request of it fails: the version is not to be served then.
+        InputError: the file is damaged or a request fails; the version must not be served then.
     """
     path = os.path.join(servable.model.directory, WARMUP_FILE)
     if not os.path.isfile(path):
@@ -49,8 +49,8 @@ def warm_up(servable: Servable) -> int:
         raise InputError(f"{path}: not a whole TFRecord file. Export the version again.") from error
     finally:
         labels = (servable.model.directory, status)
-        servable.metrics.warmup_latency.record((time.perf_counter() - start) * 1e6, labels)
-        servable.metrics.warmup_records.add(labels, count)
+        servable.metrics.warmup_latency.labels(*labels).observe((time.perf_counter() - start) * 1e6)
+        servable.metrics.warmup_records.labels(*labels).inc(count)
     return count
 
 

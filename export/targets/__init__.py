@@ -1,42 +1,48 @@
-"""What else a model can be exported to, beside the SavedModel: ONNX, LiteRT, and int8 weights.
+"""Writes a model to other targets besides the SavedModel: ONNX, LiteRT, and int8 weights.
 
-Each is written below the base path, where TensorFlow Serving does not look (a name that is no number), under the number
-of the version that it was checked against: `onnx/1/model.onnx`, `litert/1/model.tflite`, each with the tokenizer beside
-it, as it takes token ids; `int8/1`, a SavedModel, whose base path is `int8`.
+Each lies below the base path in a directory that TensorFlow Serving ignores (its name is no number), under the number
+of the version that it was checked against: `onnx/1/model.onnx` and `litert/1/model.tflite`, which take token ids and
+have the tokenizer beside them, and `int8/1`, a SavedModel with the base path `int8`.
 """
 
 import importlib.util
 import os
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from keras_bert.errors import InputError
 from keras_bert.files import atomic_path, write_json
 
-# Target -> the packages that it needs, and the extra of this distribution that brings them.
-_NEEDS = {
-    "onnx": (("onnx", "onnxruntime"), "onnx"),
-    "litert": (("ai_edge_litert",), "litert"),
-    "int8": ((), ""),
+
+class _Target(NamedTuple):
+    """Properties of a target. This distribution's extra of the target's name installs `packages`."""
+
+    title: str
+    packages: tuple[str, ...] = ()
+    file: str = ""
+
+
+_TARGETS = {
+    "onnx": _Target("ONNX", ("onnx", "onnxruntime"), "model.onnx"),
+    "litert": _Target("LiteRT", ("ai_edge_litert",), "model.tflite"),
+    "int8": _Target("int8"),
 }
-TARGETS = tuple(_NEEDS)
-_TITLES = {"onnx": "ONNX", "litert": "LiteRT"}
-_FILES = {"onnx": "model.onnx", "litert": "model.tflite"}
+TARGETS = tuple(_TARGETS)
 
 
 def require(names: Sequence[str]) -> None:
-    """Checks, before the work begins, that what the targets need is installed.
+    """Checks before the work begins that the targets' packages are installed.
 
     Raises:
         InputError: a package is missing.
         ValueError: there is no such target.
     """
     for name in names:
-        if name not in _NEEDS:
+        if name not in _TARGETS:
             raise ValueError(f"A target must be one of {', '.join(TARGETS)}. Received: {name!r}")
-        packages, extra = _NEEDS[name]
-        missing = [package for package in packages if importlib.util.find_spec(package) is None]
+        missing = [package for package in _TARGETS[name].packages if importlib.util.find_spec(package) is None]
         if missing:
-            raise InputError(f"--{name} needs {' and '.join(missing)}. Run: pip install 'keras-bert-zoo[{extra}]'")
+            raise InputError(f"--{name} needs {' and '.join(missing)}. Run: pip install 'keras-bert-zoo[{name}]'")
 
 
 def write(names: Sequence[str], head, export_dir: str, version_directory: str) -> list[str]:
@@ -52,9 +58,9 @@ def write(names: Sequence[str], head, export_dir: str, version_directory: str) -
         What to tell the user, a few lines for each target.
 
     Raises:
-        InputError: a package is missing, the model holds a layer that the target has no words for, or its answers
-            differ from the SavedModel's. Nothing of that target is left.
-        VerificationError: of int8, as of the export itself.
+        InputError: a package is missing, the target cannot express one of the model's layers, or its answers differ
+            from the SavedModel's. Nothing of that target is left then.
+        VerificationError: the int8 version does not pass the verification of an export.
     """
     require(names)
     lines = []
@@ -73,7 +79,7 @@ def _write_by_token_ids(name: str, head, directory: str, version_directory: str)
 
     target = {"onnx": onnx, "litert": litert}[name]
     model = saved_model.rebuild(head.model, layout="rectangular")
-    path = os.path.join(directory, _FILES[name])
+    path = os.path.join(directory, _TARGETS[name].file)
     os.makedirs(directory)
     with open(path, "wb") as file:
         file.write(target.convert(head, model))
@@ -84,7 +90,7 @@ def _write_by_token_ids(name: str, head, directory: str, version_directory: str)
         expected = real_text.saved_model_runner(version_directory)(requests)
         difference = real_text.compare(head, requests, expected, target.run(path, requests))
     except InputError as error:
-        raise InputError(f"--{name}: {error} Nothing was written for {_TITLES[name]}.") from error
+        raise InputError(f"--{name}: {error} Nothing was written for {_TARGETS[name].title}.") from error
     sizes = ", ".join(str(len(request["lengths"])) for request in requests)
     return [
         f"{os.path.getsize(path) / 1e6:.1f} MB; token ids in, batch and length free",
@@ -94,10 +100,11 @@ def _write_by_token_ids(name: str, head, directory: str, version_directory: str)
 
 
 def _write_int8(_, head, directory: str, version_directory: str) -> list[str]:
+    from export import verify
     from export.targets import int8
 
     report = int8.write(head, directory)
-    sizes = [int8.directory_megabytes(path) for path in (directory, version_directory)]
+    sizes = [verify.directory_bytes(path) / 1e6 for path in (directory, version_directory)]
     return [
         f"a SavedModel of {sizes[0]:.1f} MB (float32: {sizes[1]:.1f} MB); answers in a fresh process: largest "
         f"difference from the quantized Keras model's {report.largest_difference:.1e}",

@@ -1,11 +1,10 @@
-"""The exported graph with its matrices in int8: a quarter of the size, and what that costs.
+"""Exports the graph with int8 matrices, a quarter of the size, and measures what that costs.
 
-Weight-only, one scale for each output channel: a matrix is turned into floats as it is used, so that activations stay
-float32. Integer products (Keras's other int8 mode) are not for the CPU kernels of TensorFlow: MiniLM took 2.7 times as
-long on a processor with AVX512-VNNI. Weight-only took 1.1 to 1.2 times as long there.
+Only weights are quantized, with one scale for each output channel: a matrix becomes floats as it is used, and
+activations stay float32. Integer products (Keras's other int8 mode) are slow with TensorFlow's CPU kernels: MiniLM took
+2.7 times as long on a processor with AVX512-VNNI, and 1.1 to 1.2 times as long with quantized weights alone.
 """
 
-import os
 import statistics
 import time
 import warnings
@@ -24,13 +23,13 @@ _SPEED_BATCHES = (1, 32)
 
 
 class Cost(NamedTuple):
-    """What int8 costs beside float32, on real text.
+    """The cost of int8 compared with float32, on real text.
 
     Attributes:
-        num_texts: texts asked.
-        largest: difference of two numbers.
-        mean: of the differences.
-        num_named, num_alike: strings in the answers (labels, tokens, tags), and those that are equal.
+        num_texts: number of texts.
+        largest: largest difference of two numbers.
+        mean: mean of the differences.
+        num_named, num_alike: strings in the answers (labels, tokens, tags), and how many of them are equal.
         times: batch size -> time relative to float32.
     """
 
@@ -42,7 +41,7 @@ class Cost(NamedTuple):
     times: dict[int, float]
 
     def lines(self) -> list[str]:
-        """The figures for people."""
+        """Returns the figures as text."""
         named = f", {self.num_alike} of {self.num_named} names alike" if self.num_named else ""
         times = ", ".join(f"{time:.2f} for {size} text{'s' * (size > 1)}" for size, time in self.times.items())
         pays = max(self.times.values()) < 1.0
@@ -55,14 +54,14 @@ class Cost(NamedTuple):
 
 
 def quantize(model: keras.Model) -> None:
-    """Turns the matrices and tables of a float32 model into int8, in place."""
+    """Quantizes the matrices and tables of a float32 model to int8, in place."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Keras names each layer that has no matrix
+        warnings.simplefilter("ignore")  # Keras warns of each layer without a matrix.
         model.quantize(config=keras.quantizers.Int8QuantizationConfig(activation_quantizer=None))
 
 
 def write(head: Head, directory: str) -> verify.Report:
-    """Writes and verifies the version; the answers it must give are those of the quantized Keras model.
+    """Writes the version and verifies it against the quantized Keras model.
 
     Args:
         head: as exported in float32.
@@ -82,7 +81,7 @@ def write(head: Head, directory: str) -> verify.Report:
 
 
 def measure(head: Head, float_directory: str, int8_directory: str) -> Cost:
-    """Asks both versions the same, in turns."""
+    """Compares both versions on the same requests, in turns."""
     runners = [real_text.saved_model_runner(path) for path in (float_directory, int8_directory)]
     asked = real_text.requests(head)
     differences, num_named, num_alike = [], 0, 0
@@ -100,7 +99,7 @@ def measure(head: Head, float_directory: str, int8_directory: str) -> Cost:
 
 
 def _relative_time(runners: Sequence[real_text.Runner], requests: Sequence[Mapping[str, np.ndarray]]) -> float:
-    """Median over rounds of the second's time relative to the first's; a first round is not counted."""
+    """Returns the median over rounds of the second's time relative to the first's, without a first round."""
     ratios = []
     for _ in range(_ROUNDS + 1):
         seconds = []
@@ -110,9 +109,3 @@ def _relative_time(runners: Sequence[real_text.Runner], requests: Sequence[Mappi
             seconds.append(time.perf_counter() - start)
         ratios.append(seconds[1] / seconds[0])
     return statistics.median(ratios[1:])
-
-
-def directory_megabytes(directory: str) -> float:
-    """Size of all files of a version."""
-    sizes = [os.path.getsize(os.path.join(folder, name)) for folder, _, names in os.walk(directory) for name in names]
-    return sum(sizes) / 1e6

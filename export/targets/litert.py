@@ -1,16 +1,17 @@
-"""LiteRT (once TensorFlow Lite): token ids in, numbers out, batch and length free, of its built-in ops alone."""
+"""LiteRT (once TensorFlow Lite): token ids in, numbers out, with free batch and length, from its built-in ops alone."""
 
 import numpy as np
 import tensorflow as tf
 
+from export import signatures
 from export.heads.base import Head
 from export.targets import network
 
 
 class LiteRtOps(network.Ops):
-    """TensorFlow ops that the converter knows for unknown sizes; a value is a tensor.
+    """TensorFlow ops that the converter supports for unknown sizes; a value is a tensor.
 
-    Keras's own graph has some that it does not: a slice that adds axes to a tensor of unknown sizes, for one.
+    Keras's own graph has others, such as a slice that adds axes to a tensor of unknown sizes.
     """
 
     def constant(self, array):
@@ -89,36 +90,30 @@ class LiteRtOps(network.Ops):
 
 
 def convert(head: Head, model) -> bytes:
-    """A head as a LiteRT model with the one signature `serving_default`.
+    """Converts a head to a LiteRT model with the single signature `serving_default`.
 
     Args:
-        head: says which task it is.
+        head: declares inputs and outputs.
         model: as `network.outputs_of` takes it.
 
     Returns:
-        The flat buffer: inputs by `network.input_names`, int32; outputs as `network.outputs_of` names them.
+        The flat buffer: inputs `head.token_inputs`, int32; outputs `head.token_outputs`, float.
 
     Raises:
         InputError: as `network.outputs_of`.
     """
-    names = network.input_names(head)
 
     def answer(**values):
         return network.outputs_of(head, model, LiteRtOps(), values)
 
-    specs = {name: tf.TensorSpec(_shape(head, name), tf.int32, name=name) for name in names}
+    specs = signatures.specs(head.token_inputs, tf.int32)
     function = tf.function(answer, autograph=False).get_concrete_function(**specs)
-    # Keras's variables are constants here, so that there is nothing to track.
+    # Keras's variables are constants here, so there is nothing to track.
     return tf.lite.TFLiteConverter.from_concrete_functions([function], tf.Module()).convert()
 
 
-def _shape(head: Head, name: str) -> list[int | None]:
-    choices = [None] if head.task == "multiple_choice" else []
-    return [None, *choices, *{"lengths": []}.get(name, [None])]
-
-
 def run(path: str, requests: list[dict[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
-    """Answers of LiteRT's interpreter; each request has the shape that it has."""
+    """Answers requests of any shape by LiteRT's interpreter."""
     from ai_edge_litert.interpreter import Interpreter
 
     runner = Interpreter(model_path=path).get_signature_runner()

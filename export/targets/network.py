@@ -1,199 +1,167 @@
-"""What a head computes from token ids, told once for every target that is not TensorFlow Serving.
+"""The network from token ids to `Head.token_outputs`, described once for all targets but TensorFlow Serving.
 
-`outputs_of` walks the Keras model's graph and calls, layer by layer, the operations of an `Ops`: one that writes ONNX
-nodes, one of TensorFlow ops that LiteRT has.
+`outputs_of` walks the Keras model's graph and calls the operations of an `Ops` layer by layer. One `Ops` writes ONNX
+nodes, another calls TensorFlow ops that LiteRT has.
 
 Shapes: B batch, S sequence, N heads, D size per head, H hidden, K choices, P masked positions, C classes, V vocabulary.
 Rows stay the rectangle [B, S, H] here.
 """
 
-import abc
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from export import serving
-from export.heads.base import Head
+from export.heads.base import Head, TokenOutput
 from keras_bert.attention import BertSelfAttention
 from keras_bert.backbone import FirstRows, LastToken, RestoreRectangle
 from keras_bert.embeddings import BertEmbeddings
 from keras_bert.encoder import BertEncoderLayer
 from keras_bert.errors import InputError
 from keras_bert.heads import MaskedLMHead
+from keras_bert.models.multiple_choice import FlattenChoices
 from keras_bert.packing import MASKED_SCORE, TokenLayout
-from tasks.swag.model import FlattenChoices
 
-# A tensor of the target: the name of an ONNX value, or a TensorFlow tensor.
+# A target's tensor: the name of an ONNX value, or a TensorFlow tensor.
 Value = Any
 
 
-class Ops(abc.ABC):
-    """The operations of a target. Values are whatever the target calls a tensor; sizes may be unknown."""
+class Ops(Protocol):
+    """The operations of a target, on its tensors, whose sizes may be unknown."""
 
-    @abc.abstractmethod
     def constant(self, array: np.ndarray) -> Value:
-        """A weight or another fixed array."""
+        """Returns a weight or another fixed array as a value."""
 
-    @abc.abstractmethod
     def take(self, table: Value, index: Value) -> Value:
-        """Rows of `table` (n, H) at an integer index of any shape (...): (..., H)."""
+        """Takes the rows of `table` (n, H) at an integer index of any shape (...): (..., H)."""
 
-    @abc.abstractmethod
     def take_positions(self, states: Value, positions: Value) -> Value:
-        """`states` (B, S, H) at `positions` (B, P): (B, P, H)."""
+        """Takes `states` (B, S, H) at `positions` (B, P): (B, P, H)."""
 
-    @abc.abstractmethod
     def leading_rows(self, table: Value, token_ids: Value) -> Value:
-        """The first S rows of `table`, for `token_ids` of shape (B, S)."""
+        """Takes the first S rows of `table`, for `token_ids` of shape (B, S)."""
 
-    @abc.abstractmethod
     def length_mask(self, lengths: Value, token_ids: Value) -> Value:
-        """`lengths` (...) to float (..., S): 1 where a position is below its length, else 0."""
+        """Turns `lengths` (...) into float (..., S): 1 where a position is below its length, else 0."""
 
-    @abc.abstractmethod
     def later_positions(self, token_ids: Value) -> Value:
-        """Float (S, S), query by key: 1 where the key stands behind the query, else 0."""
+        """Returns float (S, S), query by key: 1 where the key is behind the query, else 0."""
 
-    @abc.abstractmethod
     def add(self, a: Value, b: Value) -> Value:
-        """a + b, broadcast."""
+        """Returns a + b, broadcast."""
 
-    @abc.abstractmethod
     def multiply(self, a: Value, b: Value) -> Value:
-        """a * b, broadcast."""
+        """Returns a * b, broadcast."""
 
-    @abc.abstractmethod
     def divide(self, a: Value, b: Value) -> Value:
-        """a / b, broadcast."""
+        """Returns a / b, broadcast."""
 
-    @abc.abstractmethod
     def minimum(self, a: Value, b: Value) -> Value:
-        """The smaller of both, broadcast."""
+        """Returns the smaller of a and b, broadcast."""
 
-    @abc.abstractmethod
     def matmul(self, a: Value, b: Value) -> Value:
-        """Matrix product over the last two axes."""
+        """Returns the matrix product over the last two axes."""
 
-    @abc.abstractmethod
     def sum(self, a: Value, axis: int) -> Value:
-        """Sum over an axis, which goes away."""
+        """Sums over an axis, which goes away."""
 
-    @abc.abstractmethod
     def softmax(self, a: Value) -> Value:
-        """Softmax over the last axis."""
+        """Returns the softmax over the last axis."""
 
-    @abc.abstractmethod
     def split(self, a: Value, count: int) -> list[Value]:
-        """Equal parts of the last axis."""
+        """Splits the last axis into equal parts."""
 
-    @abc.abstractmethod
     def transpose(self, a: Value, order: tuple[int, ...]) -> Value:
-        """Axes in another order."""
+        """Permutes the axes."""
 
-    @abc.abstractmethod
     def reshape(self, a: Value, sizes: tuple[int, ...]) -> Value:
-        """A size of 0 stands for that of the same axis before, -1 (once) for what is left."""
+        """Reshapes; a size of 0 keeps that of the same axis, -1 (once) stands for what is left."""
 
-    @abc.abstractmethod
     def join_leading(self, a: Value) -> Value:
-        """(B, K, S) to (B * K, S)."""
+        """Reshapes (B, K, S) to (B * K, S)."""
 
-    @abc.abstractmethod
     def first(self, a: Value) -> Value:
-        """(B, S, H) to (B, H): position 0."""
+        """Takes position 0: (B, S, H) to (B, H)."""
 
-    @abc.abstractmethod
     def layer_norm(self, a: Value, scale: Value, offset: Value, epsilon: float) -> Value:
-        """Over the last axis."""
+        """Normalizes over the last axis."""
 
-    @abc.abstractmethod
     def activation(self, a: Value, name: str) -> Value:
-        """`name`: as `BertConfig.activation`."""
+        """Applies an activation; `name` is as in `BertConfig.activation`."""
 
 
 # === The head ===
-
-
-def input_names(head: Head) -> list[str]:
-    """Names of a target's inputs, int32: `token_ids` and `segment_ids` (B, S), `lengths` (B).
-
-    For multiple_choice (B, K, S) and (B, K); fill_mask takes `mask_positions` (B, P), too.
-    """
-    masked = ["mask_positions"] if head.task == "fill_mask" else []
-    return ["token_ids", "segment_ids", "lengths", *masked]
 
 
 def outputs_of(head: Head, model: keras.Model, ops: Ops, values: Mapping[str, Value]) -> dict[str, Value]:
     """Builds the network.
 
     Args:
-        head: says which task it is.
+        head: declares its `token_inputs` and `token_outputs`.
         model: the float32 rebuild of the head's model, of the layout "rectangular".
         ops: of the target.
-        values: the inputs by `input_names`.
+        values: the inputs, `head.token_inputs`.
 
     Returns:
-        The answers as numbers, each float with dimension 0 = batch:
-
-        - classification, multiple_choice: `probabilities` (B, C) or (B, K); token_classification (B, S, C), those
-          behind a text's length meaning nothing; fill_mask (B, P, V).
-        - regression: `score` (B).
-        - question_answering: `start_logits`, `end_logits` (B, S), -10000 behind the length.
-        - embeddings: `mean`, `cls`, and `pooled` where the head has it (B, H).
+        `head.token_outputs`, each float with dimension 0 = batch.
 
     Raises:
-        InputError: the model holds a layer that is none of this project's.
+        InputError: the model has a layer that is not one of this project's.
     """
     mask = ops.length_mask(values["lengths"], values["token_ids"])
     arguments = {name: value for name, value in values.items() if name != "lengths"} | {"padding_mask": mask}
-    raw = _Walk(ops, model).outputs(model, arguments, "masked_lm" if head.task == "fill_mask" else None)
-    if head.task == "regression":
-        return {"score": ops.reshape(raw, (-1,))}
-    if head.task == "question_answering":
-        hidden = _masked_score(ops, mask)
-        starts, ends = (
-            ops.add(ops.multiply(ops.reshape(part, (0, 0)), mask), hidden) for part in ops.split(raw, 2)
-        )  # [B, S]
-        return {"start_logits": starts, "end_logits": ends}
-    if head.task == "embeddings":
-        return _embeddings(ops, raw, mask, head)
-    return {"probabilities": ops.softmax(raw)}
+    sources = {output.source for output in head.token_outputs.values()}
+    tensors = {source: model.output if source is None else model.output[source] for source in sources}
+    raw = _Walk(ops, model).values(tensors, model, arguments)
+    return {
+        name: _finish(ops, raw[output.source], tensors[output.source].shape[-1], mask, output)
+        for name, output in head.token_outputs.items()
+    }
 
 
-def _masked_score(ops: Ops, mask: Value) -> Value:
-    """0 where there is a token, -10000 where there is none."""
+def _finish(ops: Ops, value: Value, width: int, mask: Value, output: TokenOutput) -> Value:
+    """Takes the steps of a `TokenOutput`, from one of the Keras model's outputs, which has `width` columns."""
+    if output.pool == "mean":
+        total = ops.sum(ops.multiply(value, ops.reshape(mask, (0, -1, 1))), axis=1)
+        value = ops.divide(total, ops.reshape(ops.sum(mask, axis=1), (-1, 1)))
+    elif output.pool == "first":
+        value = ops.first(value)
+    if output.column is not None:
+        part = ops.split(value, width)[output.column] if width > 1 else value
+        value = ops.reshape(part, (0,) * (1 + len(output.axes)))
+    if output.softmax:
+        value = ops.softmax(value)
+    if output.padding is not None:
+        value = ops.add(ops.multiply(value, mask), _scaled_padding(ops, mask, output.padding))
+    return value
+
+
+def _scaled_padding(ops: Ops, mask: Value, scale: float) -> Value:
+    """Returns 0 where there is a token, `scale` where there is none."""
     inverse = ops.add(ops.constant(np.float32(1.0)), ops.multiply(mask, ops.constant(np.float32(-1.0))))
-    return ops.multiply(inverse, ops.constant(np.float32(MASKED_SCORE)))
-
-
-def _embeddings(ops: Ops, raw: Mapping[str, Value], mask: Value, head: Head) -> dict[str, Value]:
-    states = raw["sequence_output"]  # [B, S, H]
-    total = ops.sum(ops.multiply(states, ops.reshape(mask, (0, -1, 1))), axis=1)
-    outputs = {"mean": ops.divide(total, ops.reshape(ops.sum(mask, axis=1), (-1, 1))), "cls": ops.first(states)}
-    return outputs | ({"pooled": raw["pooled_output"]} if head.has_pooler else {})
+    return ops.multiply(inverse, ops.constant(np.float32(scale)))
 
 
 # === The Keras model ===
 
 
 class _Walk:
-    """From a functional model's outputs back to its inputs, each layer once.
+    """Walks from a functional model's outputs back to its inputs, through each layer once.
 
-    Keras tells which layer made a tensor, and of what, by names with an underscore alone.
+    Only private attributes of Keras tell which layer made a tensor, and of what.
     """
 
     def __init__(self, ops: Ops, model: keras.Model):
         self.ops = ops
         self.model = model
 
-    def outputs(self, model: keras.Model, arguments: Mapping[str, Value], only: str | None = None):
-        """Values of a functional model's outputs, in their structure; of one of them with `only`."""
+    def values(self, structure, model: keras.Model, arguments: Mapping[str, Value]):
+        """Returns the values of a functional model's tensors, in their structure, from the values of its inputs."""
         known = {id(tensor): arguments[name] for name, tensor in model.input.items() if name in arguments}
-        wanted = model.output if only is None else model.output[only]
-        return self._resolve(wanted, known)
+        return self._resolve(structure, known)
 
     def _resolve(self, structure, known: dict[int, Value]):
         """Replaces each KerasTensor in a structure by its value."""
@@ -213,7 +181,7 @@ class _Walk:
 
     def _call(self, operation, args: tuple, kwargs: dict):
         if isinstance(operation, keras.Model):
-            return self.outputs(operation, args[0])
+            return self.values(operation.output, operation, args[0])
         for kind, method in _LAYERS.items():
             if isinstance(operation, kind):
                 return method(self, operation, *args, **{k: v for k, v in kwargs.items() if k != "training"})
@@ -245,12 +213,12 @@ class _Walk:
         return self.ops.layer_norm(value, self._weight(layer.gamma), self._weight(layer.beta), layer.epsilon)
 
     def _weight(self, variable) -> Value:
-        with tf.init_scope():  # a target that traces a function takes numbers all the same
+        with tf.init_scope():  # Also while a target traces a function, weights are numbers.
             return self.ops.constant(keras.ops.convert_to_tensor(variable, "float32").numpy())
 
     def _token_layout(self, layer: TokenLayout, mask: Value) -> Value:
-        """The attention bias, [B, 1, 1, S] or [B, 1, S, S]; the rectangle's layout is nothing else."""
-        bias = self.ops.reshape(_masked_score(self.ops, mask), (0, 1, 1, -1))
+        """Returns the attention bias, [B, 1, 1, S] or [B, 1, S, S]: all there is to the rectangle's layout."""
+        bias = self.ops.reshape(_scaled_padding(self.ops, mask, MASKED_SCORE), (0, 1, 1, -1))
         if layer.attention == "bidirectional":
             return bias
         later = self.ops.multiply(self.ops.later_positions(mask), self.ops.constant(np.float32(MASKED_SCORE)))
@@ -285,7 +253,7 @@ class _Walk:
         return self.ops.first(rows)
 
     def _last_token(self, _: LastToken, states: Value, padding_mask: Value) -> Value:
-        """The sum of all tokens times 1 for that which has no real one behind it, 0 for others."""
+        """Sums all tokens, times 1 for the one that has no real token behind it and 0 for others."""
         ops, one = self.ops, self.ops.constant(np.float32(1.0))
         pairs = ops.multiply(ops.reshape(padding_mask, (0, 1, -1)), ops.later_positions(padding_mask))  # [B, S, S]
         behind = ops.sum(pairs, axis=2)  # [B, S], a count

@@ -1,7 +1,9 @@
-"""ONNX: token ids in, numbers out, batch and length free, of standard operators alone.
+"""ONNX: token ids in, numbers out, with free batch and length, from standard operators alone.
 
-Opset 17 is the first with LayerNormalization; ONNX Runtime runs it since 1.12 (2022).
+Opset 17 is the first with LayerNormalization; ONNX Runtime has supported it since 1.12 (2022).
 """
+
+from collections.abc import Mapping
 
 import numpy as np
 import onnx
@@ -11,7 +13,7 @@ from export.heads.base import Head
 from export.targets import network
 
 OPSET = 17
-_IR_VERSION = 8  # What came with opset 17: an older runtime refuses a higher number.
+_IR_VERSION = 8  # Released with opset 17; an older runtime refuses a higher number.
 _PRODUCER = "keras-bert-zoo"
 
 
@@ -24,7 +26,7 @@ class OnnxOps(network.Ops):
         self._constants: dict[tuple, str] = {}
 
     def node(self, kind: str, *inputs: str, outputs: int = 1, **attributes) -> str | list[str]:
-        """Adds a node; returns its output's name, or the list of them where there are several."""
+        """Adds a node; returns its output's name, or a list of several outputs' names."""
         number = len(self.nodes)
         names = [f"{kind}_{number}" if outputs == 1 else f"{kind}_{number}_{index}" for index in range(outputs)]
         self.nodes.append(helper.make_node(kind, list(inputs), names, name=f"{kind}_{number}", **attributes))
@@ -33,7 +35,7 @@ class OnnxOps(network.Ops):
     def constant(self, array) -> str:
         array = np.array(array, order="C")
         key = (array.shape, array.dtype.str, array.tobytes())
-        if key not in self._constants:  # The token table serves the masked-LM head, too: stored once.
+        if key not in self._constants:  # The masked-LM head uses the token table, too: store it once.
             name = f"constant_{len(self.initializers)}"
             self.initializers.append(numpy_helper.from_array(array, name))
             self._constants[key] = name
@@ -43,7 +45,7 @@ class OnnxOps(network.Ops):
         return self.constant(np.array(numbers, np.int64))
 
     def _size(self, value: str, axis: int) -> str:
-        """One size of a value, int64 (1,)."""
+        """Returns one size of a value, int64 (1,)."""
         return self.node("Gather", self.node("Shape", value), self._integers(axis), axis=0)
 
     def take(self, table, index):
@@ -57,7 +59,7 @@ class OnnxOps(network.Ops):
         return self.node("Slice", table, self._integers(0), self._size(token_ids, 1), self._integers(0))
 
     def _places(self, value: str) -> str:
-        """0, 1, ... along the last axis, int32 (S,)."""
+        """Returns 0, 1, ... along the last axis, int32 (S,)."""
         zero, one = (self.constant(np.int64(number)) for number in (0, 1))
         size = self.node("Squeeze", self._size(value, -1), self._integers(0))
         return self.node("Cast", self.node("Range", zero, size, one), to=TensorProto.INT32)
@@ -125,28 +127,28 @@ class OnnxOps(network.Ops):
 
 
 def convert(head: Head, model) -> bytes:
-    """A head as an ONNX model.
+    """Converts a head to an ONNX model.
 
     Args:
-        head: says which task it is.
+        head: declares inputs and outputs.
         model: as `network.outputs_of` takes it.
 
     Returns:
-        The serialized `ModelProto`: inputs by `network.input_names`, int32; outputs as `network.outputs_of` names them.
+        The serialized `ModelProto`: inputs `head.token_inputs`, int32; outputs `head.token_outputs`, float.
 
     Raises:
         InputError: as `network.outputs_of`.
     """
     ops = OnnxOps()
-    names = network.input_names(head)
-    found = network.outputs_of(head, model, ops, {name: name for name in names})
+    found = network.outputs_of(head, model, ops, {name: name for name in head.token_inputs})
     for name, value in found.items():
         ops.nodes.append(helper.make_node("Identity", [value], [name], name=name))
+    outputs = {name: output.axes for name, output in head.token_outputs.items()}
     graph = helper.make_graph(
         ops.nodes,
         head.task,
-        [helper.make_tensor_value_info(name, TensorProto.INT32, _axes(head, name)) for name in names],
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, _output_axes(head, name)) for name in found],
+        _infos(head.token_inputs, TensorProto.INT32),
+        _infos(outputs, TensorProto.FLOAT),
         initializer=ops.initializers,
     )
     proto = helper.make_model(
@@ -155,23 +157,12 @@ def convert(head: Head, model) -> bytes:
     return proto.SerializeToString()
 
 
-def _axes(head: Head, name: str) -> list[str]:
-    choices = ["choices"] if head.task == "multiple_choice" else []
-    return ["batch", *choices, *{"lengths": [], "mask_positions": ["masked"]}.get(name, ["sequence"])]
-
-
-def _output_axes(head: Head, name: str) -> list[str]:
-    """Names of an output's axes; every model of a task has the same."""
-    if name == "probabilities":
-        leading = {"token_classification": ["sequence"], "fill_mask": ["masked"]}.get(head.task, [])
-        return ["batch", *leading, "choices" if head.task == "multiple_choice" else "classes"]
-    return {"score": ["batch"], "start_logits": ["batch", "sequence"], "end_logits": ["batch", "sequence"]}.get(
-        name, ["batch", "hidden"]
-    )
+def _infos(axes: Mapping[str, tuple], kind: int) -> list[onnx.ValueInfoProto]:
+    return [helper.make_tensor_value_info(name, kind, ["batch", *its]) for name, its in axes.items()]
 
 
 def run(path: str, requests: list[dict[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
-    """Answers of ONNX Runtime, on the CPU."""
+    """Answers requests by ONNX Runtime, on the CPU."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])

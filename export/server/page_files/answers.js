@@ -3,7 +3,7 @@
 "use strict";
 
 const SHOW = {
-  classification(instance, prediction, description) {
+  labels(instance, prediction, description) {
     const values = prediction.probabilities;
     const labels = Array.isArray(description.labels) ? description.labels : [];
     const entries = values.map((value, index) => [String(labels[index] ?? `class ${index}`), value]);
@@ -13,16 +13,16 @@ const SHOW = {
     ];
   },
 
-  regression(instance, prediction) {
+  number(instance, prediction) {
     return [headline(decimal(typeof prediction === "number" ? prediction : prediction.score))];
   },
 
-  multiple_choice(instance, prediction) {
+  choices(instance, prediction) {
     const entries = instance.choices.map((choice, index) => [choice, prediction.probabilities[index]]);
     return [headline(textOf(prediction.choice_text), percent(prediction.score)), ...bars(entries, {best: prediction.choice})];
   },
 
-  token_classification(instance, prediction) {
+  entities(instance, prediction) {
     const count = prediction.num_entities;
     const types = [...new Set(prediction.types.slice(0, count).map(textOf))].sort();
     const found = Array.from({length: count}, (_, index) => ({
@@ -39,7 +39,15 @@ const SHOW = {
     return parts;
   },
 
-  question_answering(instance, prediction) {
+  words(instance, prediction) {
+    const count = prediction.num_words;
+    const rows = Array.from({length: count}, (_, index) => [textOf(prediction.words[index]), prediction.scores[index]]);
+    const parts = [headline(count === 1 ? "1 word" : `${count} words`), table(["Word", "Number"], rows)];
+    if (prediction.truncated) parts.push(paragraph("error", "The text is longer than the model reads: its end was cut off."));
+    return parts;
+  },
+
+  answer(instance, prediction) {
     const answer = textOf(prediction.answer);
     const none = answer === "";
     const span = {start: prediction.start, end: prediction.end};
@@ -57,7 +65,7 @@ const SHOW = {
     return parts;
   },
 
-  fill_mask(instance, prediction) {
+  masks(instance, prediction) {
     const count = prediction.num_masks ?? prediction.positions.length;
     const pieces = Array.from(instance.text);
     const size = "[MASK]".length;
@@ -78,7 +86,7 @@ const SHOW = {
     return [headline("Filled in"), box, ...parts];
   },
 
-  embeddings(instance, prediction) {
+  vectors(instance, prediction) {
     const vectors = Object.entries(prediction).filter(([, value]) => Array.isArray(value) && value.length);
     const named = Array.isArray(prediction) ? [["embedding", prediction]] : vectors;
     const rows = named.map(([name, values]) =>
@@ -103,13 +111,14 @@ function headline(text, note) {
 function kindOf(signature) {
   const inputs = Object.keys(signature.inputs), outputs = Object.keys(signature.outputs);
   const has = (...names) => names.every(name => inputs.includes(name) || outputs.includes(name));
-  if (has("question", "context", "answer")) return "question_answering";
-  if (has("text", "choices", "choice")) return "multiple_choice";
-  if (has("text", "entities", "starts", "num_entities")) return "token_classification";
-  if (has("text", "tokens", "positions")) return "fill_mask";
-  if (has("text", "label", "probabilities")) return "classification";
-  if (has("text", "mean") || has("text", "cls") || has("text", "pooled")) return "embeddings";
-  return has("text", "score") && outputs.length === 1 ? "regression" : null;
+  if (has("question", "context", "answer")) return "answer";
+  if (has("text", "choices", "choice")) return "choices";
+  if (has("text", "entities", "starts", "num_entities")) return "entities";
+  if (has("text", "words", "scores", "num_words")) return "words";
+  if (has("text", "tokens", "positions")) return "masks";
+  if (has("text", "label", "probabilities")) return "labels";
+  if (has("text", "mean") || has("text", "cls") || has("text", "pooled")) return "vectors";
+  return has("text", "score") && outputs.length === 1 ? "number" : null;
 }
 
 // The nodes that show an answer; one of an unknown or unexpected form is shown as it came.

@@ -63,7 +63,7 @@ function showModel() {
       const note = signature.inputs[name][1] === 2 ? "one a line" : undefined;
       addField(name, FIELDS[name] || {label: name, note, rows: 3});
     }
-    const mask = kindOf(signature) === "fill_mask" && byId("input-text");
+    const mask = kindOf(signature) === "masks" && byId("input-text");
     if (mask) mask.parentElement.querySelector("label").append(" ", make("span", {className: "soft"}, "with [MASK] in it"));
   } else {
     addField("", {label: "Instance", note: "as JSON: " + Object.keys(signature.inputs).join(", "), rows: 6}, true);

@@ -1,0 +1,30 @@
+"""Lays out the values of several texts as one rectangle, in the graph.
+
+Shapes: B texts, X values of all texts, M values of the text that has most, at least 1.
+"""
+
+import tensorflow as tf
+
+from keras_bert.tokenization.exact_normalizer import bisect
+
+
+class Table:
+    """Lays values out in rows, one for each text.
+
+    Args:
+        rows: int64 [X], the text of each value, ascending.
+        num_rows: int64, B.
+
+    Attributes:
+        counts: int32 [B], values of each text.
+    """
+
+    def __init__(self, rows: tf.Tensor, num_rows: tf.Tensor):
+        self.counts = tf.math.unsorted_segment_sum(tf.ones_like(rows, tf.int32), rows, num_rows)
+        self._shape = tf.stack([tf.size(self.counts), tf.maximum(tf.reduce_max(self.counts), 1)])
+        place = tf.range(tf.size(rows, tf.int64)) - bisect(rows, rows)
+        self._places = tf.stack([rows, place], axis=1)
+
+    def __call__(self, values: tf.Tensor, filling) -> tf.Tensor:
+        """Returns `values` [X] as [B, M], `filling` behind a text's last."""
+        return tf.tensor_scatter_nd_update(tf.fill(self._shape, filling), self._places, values)

@@ -1,0 +1,191 @@
+"""Heads that read texts of any length, in windows: what question answering and the heads of words share.
+
+Shapes: W windows, S sequence, N words of all texts, C columns of the logits.
+"""
+
+import abc
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from export import probes, signatures
+from export.graph.raw_words import Word, WordFinder, Words, find_words
+from export.graph.source_text import BYTES_PER_TOKEN, SourceText, read_text, read_texts
+from export.graph.windows import best_cells, cut_windows, lay_out, pad_windows
+from export.heads.base import Answer, Head
+from keras_bert.tokenization.preprocessor import BertPreprocessor
+from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
+from tasks.text.conll import Documents
+from tasks.text.word_windows import SPECIAL_TOKENS, check_stride, make_windows
+
+_DEFAULT_WINDOWS = 8
+EXAMPLE = "Rollo, a Norse leader, was born in Norway and died in Rouen."
+
+
+class WindowedHead(Head):
+    """A head that cuts a long text into windows, each a sequence for the model; see `Head`.
+
+    Attributes:
+        doc_stride: int, tokens from the start of one window to that of the next.
+        max_tokens: int, how many tokens of a text are read, and at most `BYTES_PER_TOKEN` times as many bytes; default:
+            8 times the longest sequence. The answer is that to the text up to there.
+
+    Raises:
+        ValueError: `doc_stride` or `max_tokens` is below 1.
+    """
+
+    settings = ("doc_stride", "max_tokens")
+
+    def __init__(self, model, preprocessor: BertPreprocessor, doc_stride: int, max_tokens: int | None):
+        super().__init__(model, preprocessor)
+        self.doc_stride = doc_stride
+        self.max_tokens = _DEFAULT_WINDOWS * preprocessor.sequence_length if max_tokens is None else max_tokens
+        self.check_positive(doc_stride=doc_stride, max_tokens=self.max_tokens)
+
+    @staticmethod
+    def check_positive(**settings: int) -> None:
+        """Refuses settings below 1 with a `ValueError`."""
+        for name, value in settings.items():
+            if value < 1:
+                raise ValueError(f"`{name}` must be at least 1. Received: {name}={value}")
+
+    @property
+    def python_tokenizer(self) -> PythonBertTokenizer:
+        """The head's tokenizer, in Python."""
+        tokenizer = self.preprocessor.tokenizer
+        return PythonBertTokenizer(tokenizer.get_vocabulary(), tokenizer.lowercase)
+
+    @property
+    def read_part(self) -> str:
+        """How much of a text is read, for people."""
+        return f"at most {self.max_tokens} tokens, and {BYTES_PER_TOKEN * self.max_tokens} bytes, are read"
+
+    def lay_out(self, texts: tf.Tensor, rooms, queries: tf.RaggedTensor | None = None):
+        """Reads texts, string [B], in windows, in the graph.
+
+        Args:
+            texts: string [B].
+            rooms: int64 [B] or scalar, tokens of a text that one of its windows holds.
+            queries: int32 ragged [B, None], what stands before the text in each window; None: nothing does.
+
+        Returns:
+            (`SourceText`, `Windows`, `Layout`).
+        """
+        tokenizer = self.preprocessor.tokenizer
+        source = read_texts(texts, tokenizer, self.max_tokens)
+        tokens = tf.RaggedTensor.from_row_splits(source.token_ids, source.token_splits, validate=False)
+        lengths = tokens.row_lengths()
+        windows = cut_windows(lengths, tf.broadcast_to(tf.cast(rooms, tf.int64), tf.shape(lengths)), self.doc_stride)
+        return source, windows, lay_out(windows, tokens, tokenizer, queries)
+
+    @staticmethod
+    def logits(model: keras.Model, encoded: Mapping[str, Any]) -> np.ndarray:
+        """Runs the model on the windows of `encode`: float32 [W, S, C]."""
+        inputs = {name: encoded[name] for name in ("token_ids", "segment_ids", "padding_mask")}
+        return probes.on_cpu(lambda tensors: model(tensors, training=False), inputs)
+
+
+class WordHead(WindowedHead):
+    """A head that says something of each word of a text.
+
+    Words are what stands between white space, less the punctuation characters at both ends, which are words of their
+    own, as each CJK character is (`export.graph.raw_words`). A word's logits are those of its first sub-token, in the
+    window where that has most context, as in `tasks.text.word_windows`. A model that was trained with its documents'
+    context reads a served text without.
+
+    Args:
+        model: encoder inputs to logits [B, S, C].
+        preprocessor: tokenizer and longest sequence, special tokens included.
+        doc_stride: None: half of what a window holds.
+        max_tokens: see `WindowedHead`.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        preprocessor: BertPreprocessor,
+        doc_stride: int | None = None,
+        max_tokens: int | None = None,
+    ):
+        stride = check_stride(preprocessor.sequence_length, doc_stride)
+        super().__init__(model, preprocessor, stride, max_tokens)
+
+    @classmethod
+    def load(cls, trained, sequence_length=None, **settings):
+        if sequence_length is not None:  # A stride that fits the training's sequences may be too long for shorter ones.
+            settings = {"doc_stride": None, **settings}
+        return super().load(trained, sequence_length, **settings)
+
+    # === What a task says ===
+
+    @abc.abstractmethod
+    def answer_words(self, source: SourceText, words: Words, logits: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Builds the graph from words and their logits, float32 [N, C], to the outputs of `serving_default`."""
+
+    @abc.abstractmethod
+    def expected_words(
+        self, texts: Sequence[str], words: Sequence[Sequence[Word]], logits: Sequence[np.ndarray]
+    ) -> Answer:
+        """Computes in Python what `answer_words` computes in the graph; words and logits are text by text."""
+
+    @abc.abstractmethod
+    def expected_tokens(self, logits: np.ndarray, is_token: np.ndarray) -> Answer:
+        """Computes in numpy what `answer_token_ids` computes in the graph, of [W, S, C] and bool [W, S]."""
+
+    # === Graph ===
+
+    def answer_texts(self, model, texts):
+        return self.answering(lambda encoded: model(encoded, training=False))(**texts)
+
+    def answering(self, logits_of: Callable) -> Callable[..., dict[str, tf.Tensor]]:
+        """Returns the function from `text`, string [B], to the outputs of `serving_default`.
+
+        Args:
+            logits_of: the encoder's inputs, int32 [W, S], to logits, float [W, S, C].
+        """
+        find = WordFinder(self.preprocessor.tokenizer.lowercase)
+
+        def answer(text):
+            source, windows, layout = self.lay_out(text, self.preprocessor.sequence_length - SPECIAL_TOKENS)
+            words = find(source)
+            cells = tf.gather(best_cells(windows, layout, tf.size(source.token_ids, tf.int64), 0.0), words.firsts)
+            logits = logits_of(layout.inputs)
+            logits = tf.gather(tf.reshape(logits, [-1, self.model.output_shape[-1]]), cells)  # [N, C]
+            found = self.answer_words(source, words, tf.cast(logits, tf.float32))
+            return {**found, "truncated": source.truncated}
+
+        return answer
+
+    # === Probes ===
+
+    def probe_texts(self):
+        return {"text": probes.as_bytes((EXAMPLE, *probes.TEXTS))}
+
+    def encode(self, texts):
+        """Reads texts as the task's Python does: their parts that are read, words and windows come along."""
+        tokenizer = self.python_tokenizer
+        parts = [read_text(text, tokenizer, self.max_tokens) for text in texts["text"]]
+        words = [find_words(text, tokenizer) for text, _ in parts]
+        splits = np.cumsum([0, *map(len, words)])
+        tokens = [word.text for found in words for word in found]
+        documents = Documents("", tokens, None, [], splits, np.arange(len(splits)), None, "tab", False)
+        windows = make_windows(documents, tokenizer, self.preprocessor.sequence_length, self.doc_stride)
+        ids = windows.token_ids
+        rows = pad_windows(windows.row_splits, token_ids=ids, segment_ids=np.zeros_like(ids))
+        return {**rows, "parts": parts, "words": words, "places": windows.places}
+
+    def expected(self, model, texts, encoded):
+        logits, is_token = self.logits(model, encoded), encoded["padding_mask"] == 1
+        limits = np.cumsum([0, *map(len, encoded["words"])])
+        of_words = logits[is_token][encoded["places"]]  # [N, C]
+        of_words = [of_words[start:limit] for start, limit in itertools.pairwise(limits)]
+        answer, undecided = self.expected_words([text for text, _ in encoded["parts"]], encoded["words"], of_words)
+        answer = {**answer, "truncated": np.array([is_cut for _, is_cut in encoded["parts"]], bool)}
+        return {
+            signatures.SERVING_DEFAULT: (answer, undecided),
+            signatures.TOKEN_IDS: self.expected_tokens(logits, is_token),
+        }

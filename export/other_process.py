@@ -1,0 +1,94 @@
+"""Asks an exported directory in another process.
+
+The process is called as `PROGRAM ... DIRECTORY REQUESTS ANSWERS [MORE ...]`. Both files are a serialized `GraphDef`,
+which TensorFlow reads and writes in Python and in C++. It has a node for each request: `op` is its signature, `attr`
+holds its tensors by name. Answers have the order of the requests.
+"""
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.framework import graph_pb2
+
+_TIMEOUT_S = 600
+
+# Signature and inputs by name.
+Request = tuple[str, Mapping[str, np.ndarray]]
+
+
+class ProcessError(RuntimeError):
+    """A program could not be run, or it failed; the message quotes what it said last."""
+
+
+def ask(
+    program: Sequence[str],
+    directory: str,
+    requests: Sequence[Request],
+    more: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+) -> list[dict[str, np.ndarray]]:
+    """Runs a program on requests.
+
+    Args:
+        program: the beginning of its command line.
+        directory: holds `saved_model.pb`.
+        requests: what to ask.
+        more: the end of its command line.
+        environment: all of its environment; None: an empty one.
+
+    Returns:
+        The answer to each request: output name -> array.
+
+    Raises:
+        ProcessError: the program failed.
+    """
+    with tempfile.TemporaryDirectory(prefix="keras-bert-zoo-") as folder:
+        files = [os.path.join(folder, name) for name in ("requests", "answers")]
+        with open(files[0], "wb") as file:
+            file.write(_encode(requests))
+        run([*program, os.path.abspath(directory), *files, *more], environment or {})
+        with open(files[1], "rb") as file:
+            answers = graph_pb2.GraphDef.FromString(file.read())
+    return [{name: tf.make_ndarray(value.tensor) for name, value in node.attr.items()} for node in answers.node]
+
+
+def _encode(requests: Sequence[Request]) -> bytes:
+    graph = graph_pb2.GraphDef()
+    for signature, inputs in requests:
+        node = graph.node.add(op=signature)
+        for name, array in inputs.items():
+            node.attr[name].tensor.CopyFrom(tf.make_tensor_proto(array))
+    return graph.SerializeToString()
+
+
+def run(command: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
+    """Runs a command and returns its standard output; `environment` None: this process's own.
+
+    Raises:
+        ProcessError: it cannot be run, failed, or did not end in time.
+    """
+    name = os.path.basename(command[0])
+    try:
+        process = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            env=environment,
+            cwd=os.path.sep,
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise ProcessError(f"{name} did not end within {_TIMEOUT_S} seconds") from None
+    except OSError as error:
+        raise ProcessError(f"{command[0]}: cannot be run ({error.strerror})") from error
+    if process.returncode != 0:
+        lines = [line.strip() for line in process.stderr.splitlines() if line.strip()]
+        told = [line for line in lines if line.startswith("ask_saved_model: ") or ": error: " in line]
+        raise ProcessError(f"{name} ended with status {process.returncode}: " + " | ".join(told[:3] or lines[-3:]))
+    return process.stdout
