@@ -1,6 +1,8 @@
 """The distribution: its packages, what it needs, and its commands."""
 
+import ast
 import pathlib
+import re
 
 from setuptools import find_packages, setup
 
@@ -21,8 +23,10 @@ INSTALL_REQUIRES = [
     "grpcio>=1.60",
     "h5py>=3.12",
     "huggingface-hub>=1.0",
+    "jinja2>=3.1",
     "kagglehub>=1.0",
     "ml-dtypes>=0.5",
+    "prometheus-client>=0.20",
     "protobuf>=5.28",
     "pyyaml>=6.0",
     "safetensors>=0.5",
@@ -61,27 +65,20 @@ TEST_REQUIRES = [
     "transformers>=5.0,<6",
 ]
 
-COMMANDS = {
-    "bert-quickstart": "tasks.quickstart",
-    "bert-train-vocab": "tasks.pretraining.train_vocab",
-    "bert-create-pretraining-data": "tasks.pretraining.create_data",
-    "bert-pretrain": "tasks.pretraining.run",
-    "bert-classify": "tasks.glue.run",
-    "bert-squad": "tasks.squad.run",
-    "bert-swag": "tasks.swag.run",
-    "bert-ner": "tasks.ner.run",
-    "bert-features": "tasks.features.run",
-    "bert-convert": "tasks.convert",
-    "bert-export": "export.run",
-    "bert-serve": "export.local_server",
-}
+# A Starlark dict literal is a Python one.
+COMMANDS = ast.literal_eval((ROOT / "commands.bzl").read_text(encoding="utf-8").partition("COMMANDS = ")[2])
+
+# A package index has neither the pictures nor the pages that the README names by relative paths.
+README = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Pages")[0]
+README = re.sub(r"^\| a model,.*?(?=^## )", "", README, flags=re.MULTILINE | re.DOTALL)
+README = re.sub(r"\[([^\]]*)\]\((?!https?:)[^)]*\)", r"\1", README)
 
 setup(
     name="keras-bert-zoo",
     version="0.1.0.dev0",
     description="The whole life of a BERT in Keras 3 and TensorFlow: raw text, vocabulary, pre-training, fine-tuning, "
     "official score, served model.",
-    long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
+    long_description=README,
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     license_files=["LICENSE"],
@@ -89,7 +86,11 @@ setup(
     python_requires=">=3.11,<3.14",
     # A bare find_packages() would install tests/ and benchmarks/ too.
     packages=find_packages(include=["keras_bert", "keras_bert.*", "tasks", "tasks.*", "export", "export.*"]),
-    package_data={"export": ["cc/*.cc"], "export.server": ["page_files/*"]},
+    package_data={
+        "export": ["cc/*.cc", "templates/*"],
+        "export.server": ["page_files/*"],
+        "tasks.report": ["*.j2", "*.css"],
+    },
     install_requires=INSTALL_REQUIRES,
     extras_require={"test": TEST_REQUIRES, **OPTIONAL_REQUIRES},
     entry_points={"console_scripts": [f"{name} = {module}:console_main" for name, module in COMMANDS.items()]},

@@ -1,85 +1,116 @@
-"""The settings that every training shares, and which of them may change when a stopped training continues."""
+"""Settings that are said once: a dataclass field with its default, its help text and its bounds.
+
+`tasks.flags` turns them into a command's flags, Python entries take the dataclass itself, and `flags.json` holds its
+values. No flag and no TensorFlow here.
+"""
 
 import dataclasses
-import zlib
+import math
+import types
+import typing
+from typing import Any, NamedTuple
 
-import numpy as np
+from keras_bert.errors import InputError
 
-# Where and how fast a training runs, not what it computes.
-CHANGEABLE = frozenset(
-    {
-        "eval_batch_size", "save_checkpoints_steps", "distribution_strategy", "num_gpus", "tpu", "jit_compile",
-        "deterministic_ops", "spike_factor",
-    }
-)  # fmt: skip
+
+class Rule(NamedTuple):
+    """A setting's help text and bounds; the arguments of `setting`."""
+
+    help: str
+    at_least: float | None = None
+    above: float | None = None
+    at_most: float | None = None
+    choices: tuple[str, ...] | None = None
+    ignores_case: bool = False
+    several: bool = False
+    identifies: bool = True
+    flag: str | None = None
+    repeats: bool = False
+
+    def fault(self, value: Any) -> str | None:
+        """Says what `value` must be, or None where it is allowed."""
+        if self.choices is not None and value not in self.choices:
+            return f"must be one of {', '.join(self.choices)}"
+        if isinstance(value, float) and not math.isfinite(value):
+            return "must be a finite number"
+        if self.at_least is not None and value < self.at_least:
+            return f"must be at least {self.at_least}"
+        if self.above is not None and value <= self.above:
+            return f"must be greater than {self.above}"
+        if self.at_most is not None and value > self.at_most:
+            return f"must be at most {self.at_most}"
+        return None
+
+
+def setting(default: Any, help: str, **bounds: Any) -> Any:
+    """Declares a field of a `Settings` dataclass.
+
+    Args:
+        default: `dataclasses.MISSING` for a setting that must be given.
+        help: one or two sentences for `--help` and for readers of the code.
+        at_least, above, at_most: bounds of a number.
+        choices: the strings that are allowed.
+        ignores_case: whether they may be written in any case; the value is then as in `choices`.
+        several: whether the flag also takes several values with commas between, of which the best is searched for.
+        flag: its flag's name, where that is no Python identifier, as `from`.
+        repeats: whether the flag of a list is given once for each value, which may hold commas.
+        identifies: False for what may change when a stopped training continues: paths, stages, devices, speed.
+
+    >>> @dataclasses.dataclass(frozen=True, kw_only=True)
+    ... class Example(Settings):
+    ...     rate: float = setting(5e-5, "Peak learning rate.", at_least=0.0)
+    >>> Example(rate=-1.0)
+    Traceback (most recent call last):
+    keras_bert.errors.InputError: --rate=-1.0: must be at least 0.0.
+    """
+    metadata = {"rule": Rule(help, **bounds)}
+    if isinstance(default, list):
+        return dataclasses.field(default_factory=lambda: list(default), metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def replaced(base: type, name: str, default: Any, **changes: Any) -> Any:
+    """Declares `base`'s setting `name` again with another default, or with another rule."""
+    rule = base.__dataclass_fields__[name].metadata["rule"]
+    return dataclasses.field(default=default, metadata={"rule": rule._replace(**changes)})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TrainingSettings:
-    """The flags of `tasks.flags.define_training` and `define_distribution`, by their names and with their defaults.
+class Settings:
+    """Base of all settings: checks every value against its rule.
 
-    Attributes:
-        train_batch_size, eval_batch_size: examples of a step, over all devices.
-        learning_rate: the peak.
-        optimizer: name of a profile of `tasks.optimization`.
-        layer_decay: factor of the learning rate from each encoder layer to the one below.
-        gradient_accumulation_steps: parts that a batch is computed in.
-        save_checkpoints_steps: steps between checkpoints.
-        random_seed: seed of new weights, the order of the data, and dropout.
-        spike_factor: multiple of its running median at which the loss stops the training; 0: none.
-        distribution_strategy, num_gpus, tpu: as in `tasks.strategy.build_strategy`.
-        mixed_precision: as in `tasks.strategy.set_mixed_precision`.
-        jit_compile: whether to compile the step with XLA.
-        deterministic_ops: whether TensorFlow may use deterministic operations only.
+    Raises:
+        InputError: a value is out of its bounds; the message names the flag.
     """
 
-    train_batch_size: int = 32
-    eval_batch_size: int = 8
-    learning_rate: float = 5e-5
-    optimizer: str = "bert-2018"
-    layer_decay: float = 1.0
-    gradient_accumulation_steps: int = 1
-    save_checkpoints_steps: int = 1000
-    random_seed: int = 12345
-    spike_factor: float = 0.0
-    distribution_strategy: str = "one_device"
-    num_gpus: int | None = None
-    tpu: str | None = None
-    mixed_precision: str = "float32"
-    jit_compile: bool = False
-    deterministic_ops: bool = False
+    def __post_init__(self):
+        for field in dataclasses.fields(self):
+            rule = field.metadata.get("rule")
+            value = getattr(self, field.name)
+            if rule is None or value is None:
+                continue
+            if rule.ignores_case:
+                value = {choice.lower(): choice for choice in rule.choices}.get(value.lower(), value)
+                object.__setattr__(self, field.name, value)
+            for one in value if rule.several and isinstance(value, list | tuple) else [value]:
+                fault = rule.fault(one)
+                if fault:
+                    raise InputError(f"--{rule.flag or field.name}={one}: {fault}.")
+
+    def identity(self) -> dict:
+        """Returns the settings that must stay the same when a stopped training continues, by name."""
+        names = [field.name for field in dataclasses.fields(self) if field.metadata.get("rule", Rule("")).identifies]
+        return {name: getattr(self, name) for name in names}
 
 
-def identify(
-    settings: TrainingSettings, backbone, tokenizer, *, weights_are_loaded: bool, changeable: frozenset = CHANGEABLE
-) -> dict:
-    """What must stay when a stopped training continues: what it computes, not where, nor how fast.
+def kind_of(cls: type, name: str) -> tuple[type, bool]:
+    """Returns the type of a setting's value, `str int float bool`, and whether it is a list of them.
 
-    The encoder is told by content, since a path may move, and what is there may change.
-
-    Args:
-        settings: the task's.
-        backbone: BertBackbone as the training starts from it, before a checkpoint is restored.
-        tokenizer: BertTokenizer.
-        weights_are_loaded: False for new weights, which follow from `random_seed` (but on another device not bit by
-            bit); they are left out.
-        changeable: names of the settings that may change, or that the encoder's content stands for.
-
-    Returns:
-        JSON values by name, for `tasks.checkpoints.keep_settings`.
+    `int | None` is an int, `list[str] | None` a list of str, `str | list[str]` a str: a flag gives a string.
     """
-    kept = {name: value for name, value in dataclasses.asdict(settings).items() if name not in changeable}
-    return {
-        **kept,
-        **backbone.bert_config.to_dict(),
-        "do_lower_case": tokenizer.lowercase,
-        "vocabulary_checksum": zlib.crc32("\n".join(tokenizer.get_vocabulary()).encode()),
-        "weights_checksum": _weights_checksum(backbone) if weights_are_loaded else None,
-    }
-
-
-def _weights_checksum(backbone) -> int:
-    total = 0
-    for weight in backbone.get_weights():
-        total = zlib.crc32(np.ascontiguousarray(weight), total)
-    return total
+    hint = typing.get_type_hints(cls)[name]
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        hint = next(one for one in typing.get_args(hint) if one is not type(None))
+    if typing.get_origin(hint) is list:
+        return typing.get_args(hint)[0], True
+    return hint, False

@@ -4,12 +4,10 @@ Shapes: B batch, S sequence in tokens, W sentence in words, K chosen layers, H h
 """
 
 import keras
-import tensorflow as tf
 from keras import ops
 
 from keras_bert.heads import TakePositions
 from tasks.features.model import COMBINED
-from tasks.train_step import Objective
 
 TAGGER = "bilstm_tagger"
 EXTRACTOR = "feature_extractor"
@@ -25,16 +23,16 @@ def build_tagger(
     lstm_layers: int = 2,
     lstm_dropout: float = 0.1,
 ) -> keras.Model:
-    """Builds the part that is trained.
+    """Builds the model that is trained.
 
     Args:
-        num_layers: K, the layers whose states stand side by side in the input.
+        num_layers: K, the layers whose states are concatenated in the input.
         hidden_dim: H, of each.
         num_tags: C.
-        combine: "none" or "concatenate": the BiLSTM gets all K * H numbers; "sum", "mean"; or "weighted_sum", whose
-            weights are learned: gamma * sum_k softmax(w)_k h_k (Peters et al. 2018, equation 1), equal at first.
+        combine: "none" or "concatenate": the BiLSTM reads all K * H numbers; "sum", "mean"; or "weighted_sum", with
+            learned weights: gamma * sum_k softmax(w)_k h_k (Peters et al. 2018, equation 1), equal at first.
         lstm_units: of each direction (the paper: 768).
-        lstm_layers: BiLSTMs, one on the other (the paper: 2).
+        lstm_layers: BiLSTMs, one on top of the other (the paper: 2).
         lstm_dropout: on the input and each BiLSTM's output; the paper does not say.
 
     Returns:
@@ -58,10 +56,10 @@ def build_tagger(
 
 
 def join_extractor(extractor: keras.Model, tagger: keras.Model) -> keras.Model:
-    """Puts the tagger on its encoder: what `--do_train` saves, and what can be exported.
+    """Puts the tagger on its encoder: the model that is saved.
 
     Args:
-        extractor: of `build_feature_extractor` with "concatenate".
+        extractor: `FeatureExtractor` with "concatenate".
         tagger: of `build_tagger`.
 
     Returns:
@@ -72,7 +70,7 @@ def join_extractor(extractor: keras.Model, tagger: keras.Model) -> keras.Model:
     inputs = {**extractor.input, "word_positions": positions}
     states = extractor(extractor.input)[COMBINED]
     words = TakePositions(dtype="float32", name="first_tokens")(states, positions)
-    # [CLS] stands at 0, no word does.
+    # Position 0 is [CLS], never a word.
     mask = ops.cast(ops.greater(positions, 0), "int32")
     return keras.Model(inputs, tagger({"features": words, "padding_mask": mask}), name="feature_based_tagger")
 
@@ -98,7 +96,7 @@ class CombineStates(keras.layers.Layer):
         self.built = True
 
     def layer_weights(self):
-        """The factor of each layer, shape (K,)."""
+        """Returns the factor of each layer, shape (K,)."""
         if self.combine == "weighted_sum":
             return self.scale * ops.softmax(self.scores)
         return ops.full((self.num_layers,), 1.0 if self.combine == "sum" else 1.0 / self.num_layers)
@@ -114,24 +112,3 @@ class CombineStates(keras.layers.Layer):
 
     def get_config(self):
         return {**super().get_config(), "num_layers": self.num_layers, "combine": self.combine}
-
-
-class TaggingObjective(Objective):
-    """Cross entropy of the words' tags, and their accuracy.
-
-    Features: the tagger's inputs. Labels: `{"tags": int32 [B, W], "tag_weights": float32 [B, W]}`, 0.0 for padding and
-    for tags that the training has not seen. Outputs: float32 logits [B, W, C].
-    """
-
-    def weights(self, features, labels):
-        del features
-        return {"tagging": tf.reduce_sum(labels["tag_weights"])}
-
-    def sums(self, outputs, labels):
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels["tags"], outputs)
-        return {"tagging": tf.reduce_sum(losses * labels["tag_weights"])}
-
-    def metric_sums(self, outputs, labels):
-        correct = tf.equal(tf.argmax(outputs, axis=-1, output_type=tf.int32), labels["tags"])
-        weights = labels["tag_weights"]
-        return {"token_accuracy": (tf.reduce_sum(tf.cast(correct, tf.float32) * weights), tf.reduce_sum(weights))}

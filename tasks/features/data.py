@@ -1,8 +1,9 @@
-"""Texts and tagged words as encoder sequences that lose nothing: tokens, where they stand, and windows over long ones.
+"""Texts and tagged words as encoder sequences that lose nothing: tokens, their places, and windows over long sentences.
 
 Shapes: N rows (texts, or sentences), R sequences, T tokens of all sequences, U tokens that are kept, W words.
 """
 
+import itertools
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,12 +13,12 @@ import numpy as np
 
 from keras_bert.errors import InputError
 from keras_bert.files import read_lines
-from tasks.bad_rows import BadRows
-from tasks.conll import Documents
-from tasks.examples import Examples, join_rows
+from tasks.fine_tuning.examples import Examples, join_rows
+from tasks.text.bad_rows import BadRows
+from tasks.text.conll import Documents
+from tasks.text.word_windows import SPECIAL_TOKENS
 
 PAIR = re.compile(r"^(.*) \|\|\| (.*)$")  # google-research/bert extract_features.py: read_examples
-NUM_SPECIALS = 2  # [CLS] and [SEP] around a window.
 
 
 class Row(NamedTuple):
@@ -27,7 +28,7 @@ class Row(NamedTuple):
         index: its number in the input, over all files, from 0; rows that are left out count.
         where: "path:line", for messages.
         texts: one text, or two.
-        words: the words of a sentence, in the place of texts; or None.
+        words: the words of a sentence, in place of texts; or None.
     """
 
     index: int
@@ -37,16 +38,16 @@ class Row(NamedTuple):
 
 
 class Encoded(NamedTuple):
-    """The sequences of N rows for the encoder, and which of their tokens make up the rows.
+    """The encoder sequences of N rows, and which of their tokens make up the rows.
 
-    A row that is too long for one sequence is a series of overlapping ones, of which each keeps its middle.
+    A row that is too long for one sequence becomes several that overlap; each keeps its middle.
 
     Attributes:
         examples: R sequences.
         kept: int64, shape (U,): places in `examples.token_ids`, row by row.
         row_splits: int64, shape (N + 1,): row i is `kept[row_splits[i] : row_splits[i + 1]]`.
         starts, ends: int32, shape (U,): the characters a token stems from, [start, end), in its own text of the row;
-            those of special tokens are 0, 0. A sentence's text is its words with one blank between.
+            0, 0 for special tokens. A sentence's text is its words with one blank between them.
         word_starts: int32, shape (W,): place of each word's first token within its row; empty for texts.
         word_splits: int64, shape (N + 1,).
         num_cut: rows that lost tokens at their end.
@@ -70,7 +71,7 @@ def read_texts(paths: Sequence[str], bad_rows: BadRows | None) -> Iterator[Row]:
 
     Args:
         paths: the files, UTF-8.
-        bad_rows: collects empty lines, which are left out, but count in `index`; None: they are known already.
+        bad_rows: collects empty lines, which are left out, but count in `index`; None: they were reported before.
 
     Raises:
         InputError: a file cannot be read twice, or is not UTF-8; at its end, if `bad_rows` refuses one of its lines.
@@ -92,7 +93,7 @@ def read_texts(paths: Sequence[str], bad_rows: BadRows | None) -> Iterator[Row]:
 
 
 def count_texts(paths: Sequence[str], bad_rows: BadRows) -> int:
-    """Reads all texts once and counts them, so that what is wrong with them is known before any work begins.
+    """Reads all texts once and counts them, so that bad rows are known before any work begins.
 
     Raises:
         InputError: as `read_texts`, or there is no text.
@@ -105,43 +106,27 @@ def count_texts(paths: Sequence[str], bad_rows: BadRows) -> int:
 
 def sentence_rows(documents: Documents, first_index: int = 0) -> list[Row]:
     """Makes a row of each sentence."""
-    firsts = documents.sentence_splits[:-1]
+    columns = zip(documents.split(documents.lines), documents.split(documents.tokens), strict=True)
     return [
-        Row(first_index + number, f"{documents.path}:{documents.lines[first]}", words=words)
-        for number, (first, words) in enumerate(zip(firsts, documents.split(documents.tokens), strict=True))
+        Row(first_index + number, f"{documents.path}:{lines[0]}", words=words)
+        for number, (lines, words) in enumerate(columns)
     ]
 
 
 def batches_of(rows: Iterable[Row], size: int) -> Iterator[list[Row]]:
     """Yields the rows in lists of `size`, the last one shorter."""
-    batch: list[Row] = []
-    for row in rows:
-        batch.append(row)
-        if len(batch) == size:
-            yield batch
-            batch = []
-    if batch:
+    rows = iter(rows)
+    while batch := list(itertools.islice(rows, size)):
         yield batch
 
 
-# === Tokens ===
-
-
-class _Tokens(NamedTuple):
-    """Ids of a text, and the characters they stem from: int32 arrays of one length."""
-
-    ids: np.ndarray
-    starts: np.ndarray
-    ends: np.ndarray
-
-    def cut(self, length: int) -> "_Tokens":
-        return _Tokens(*(array[:length] for array in self))
+# === Sequences ===
 
 
 def encode_rows(rows: Sequence[Row], tokenizer, max_seq_length: int) -> Encoded:
     """Turns rows into sequences of at most `max_seq_length` tokens.
 
-    Texts are cut at the end, of a pair the longer one first (google-research/bert); sentences of words never are:
+    Texts are cut at the end, of a pair the longer one first (google-research/bert). Sentences of words are never cut:
     they become several windows.
 
     Args:
@@ -150,68 +135,64 @@ def encode_rows(rows: Sequence[Row], tokenizer, max_seq_length: int) -> Encoded:
         max_seq_length: at least 4, special tokens included.
     """
     if rows[0].words is not None:
-        units, word_starts, word_splits = _tokenize_words([row.words for row in rows], tokenizer)
-        windows = [_windows(unit, tokenizer, max_seq_length) for unit in units]
-        return _join(windows, np.concatenate(word_starts), word_splits, 0)
+        sentences, word_starts = _tokenize_words([row.words for row in rows], tokenizer)
+        windows = [_lay_windows(sentence, tokenizer, max_seq_length) for sentence in sentences]
+        return _join(windows, word_starts, [len(row.words) for row in rows], num_cut=0)
     tokens = _tokenize([text for row in rows for text in row.texts], tokenizer)
     windows, num_cut = [], 0
     for row in rows:
         parts = [next(tokens) for _ in row.texts]
-        limits = _fit([len(part.ids) for part in parts], max_seq_length)
-        num_cut += any(len(part.ids) > limit for part, limit in zip(parts, limits, strict=True))
-        windows.append([_pack([part.cut(limit) for part, limit in zip(parts, limits, strict=True)], tokenizer)])
-    return _join(windows, np.empty(0, np.int32), np.zeros(len(rows) + 1, np.int64), num_cut)
+        lengths = [part.shape[1] for part in parts]
+        limits = _fit(lengths, max_seq_length)
+        num_cut += any(length > limit for length, limit in zip(lengths, limits, strict=True))
+        packed = _pack([part[:, :limit] for part, limit in zip(parts, limits, strict=True)], tokenizer)
+        windows.append([_Window(packed, 0, packed.shape[1])])
+    return _join(windows, [], [0] * len(rows), num_cut)
 
 
-def _tokenize(texts: Sequence[str], tokenizer) -> Iterator[_Tokens]:
-    ids, starts, ends = tokenizer.tokenize_with_offsets(list(texts))
-    splits = ids.row_splits.numpy()
-    values = [np.asarray(column.values, np.int32) for column in (ids, starts, ends)]
-    for start, stop in zip(splits, splits[1:], strict=False):
-        yield _Tokens(*(column[start:stop] for column in values))
+def _tokenize(texts: Sequence[str], tokenizer) -> Iterator[np.ndarray]:
+    """Yields the tokens of each text: int32, shape (3, tokens), rows `id start end`."""
+    columns = tokenizer.tokenize_with_offsets(list(texts))
+    values = np.stack([np.asarray(column.values, np.int32) for column in columns])
+    for start, stop in itertools.pairwise(columns[0].row_splits.numpy()):
+        yield values[:, start:stop]
 
 
-def _tokenize_words(
-    sentences: Sequence[Sequence[str]], tokenizer
-) -> tuple[list[_Tokens], list[np.ndarray], np.ndarray]:
-    """Tokenizes each word by itself; one that leaves nothing (a control character) is [UNK], so that none is lost.
+def _tokenize_words(sentences: Sequence[Sequence[str]], tokenizer) -> tuple[list[np.ndarray], list[int]]:
+    """Tokenizes word by word; a word that vanishes, such as a control character, is [UNK], so that none is lost.
 
     Returns:
-        The tokens of each sentence; the places of its words' first tokens, behind a [CLS]; the splits of the words.
+        (the tokens of each sentence as by `_tokenize`; the place of each word's first token in its sequence,
+        behind [CLS]).
     """
-    words = _tokenize([word for sentence in sentences for word in sentence], tokenizer)
-    units, word_starts = [], []
+    tokens = _tokenize([word for sentence in sentences for word in sentence], tokenizer)
+    joined, word_starts = [], []
     for sentence in sentences:
-        pieces, character = [], 0
+        pieces, place, character = [], 1, 0
         for word in sentence:
-            found = next(words)
-            if not len(found.ids):
-                found = _Tokens(*(np.array([n], np.int32) for n in (tokenizer.token_to_id("[UNK]"), 0, len(word))))
-            pieces.append(_Tokens(found.ids, found.starts + character, found.ends + character))
+            piece = next(tokens)
+            if not piece.size:
+                piece = np.array([[tokenizer.token_to_id("[UNK]")], [0], [len(word)]], np.int32)
+            pieces.append(piece + np.array([[0], [character], [character]], np.int32))
+            word_starts.append(place)
+            place += piece.shape[1]
             character += len(word) + 1
-        counts = [len(piece.ids) for piece in pieces]
-        word_starts.append(np.cumsum([1, *counts[:-1]]).astype(np.int32))
-        units.append(_Tokens(*(np.concatenate(column) for column in zip(*pieces, strict=True))))
-    splits = np.cumsum([0, *(len(sentence) for sentence in sentences)]).astype(np.int64)
-    return units, word_starts, splits
-
-
-# === Sequences ===
+        joined.append(np.concatenate(pieces, axis=1))
+    return joined, word_starts
 
 
 class _Window(NamedTuple):
-    """A sequence; `kept_start` to `kept_stop` are the tokens that it gives to its row."""
+    """A sequence, int32, shape (4, S), rows `id start end segment`, of which its row keeps [kept_start, kept_stop)."""
 
-    tokens: _Tokens
-    segment_ids: np.ndarray
+    tokens: np.ndarray
     kept_start: int
     kept_stop: int
 
 
 def _fit(lengths: Sequence[int], max_seq_length: int) -> list[int]:
-    """How many tokens of each text stay; of a pair the longer one loses first, and the second of equals.
+    """Returns how many tokens of each text stay; of a pair the longer one loses first, and the second of equals.
 
-    What `BertPreprocessor` does in the graph, which a test compares.
+    `BertPreprocessor` does the same in the graph; a test compares them.
     """
     limit = max_seq_length - 1 - len(lengths)
     if len(lengths) == 1:
@@ -220,16 +201,13 @@ def _fit(lengths: Sequence[int], max_seq_length: int) -> list[int]:
     return [first, min(lengths[1], limit - first)]
 
 
-def _pack(parts: Sequence[_Tokens], tokenizer) -> _Window:
-    """[CLS] a [SEP], or [CLS] a [SEP] b [SEP]."""
-    columns = [[[tokenizer.cls_token_id]], [[0]], [[0]]]
-    segment_ids = [[0]]
+def _pack(parts: Sequence[np.ndarray], tokenizer) -> np.ndarray:
+    """Joins texts to [CLS] a [SEP], or [CLS] a [SEP] b [SEP]: int32, shape (4, S), as in `_Window`."""
+    pieces = [[[tokenizer.cls_token_id], [0], [0], [0]]]
     for segment, part in enumerate(parts):
-        for column, array, special in zip(columns, part, (tokenizer.sep_token_id, 0, 0), strict=True):
-            column += [array, [special]]
-        segment_ids.append([segment] * (len(part.ids) + 1))
-    tokens = _Tokens(*(np.concatenate(column).astype(np.int32) for column in columns))
-    return _Window(tokens, np.concatenate(segment_ids).astype(np.int32), 0, len(tokens.ids))
+        pieces.append(np.vstack([part, np.full(part.shape[1], segment)]))
+        pieces.append([[tokenizer.sep_token_id], [0], [0], [segment]])
+    return np.concatenate(pieces, axis=1).astype(np.int32)
 
 
 def window_spans(num_tokens: int, size: int) -> list[tuple[int, int, int, int]]:
@@ -248,36 +226,35 @@ def window_spans(num_tokens: int, size: int) -> list[tuple[int, int, int, int]]:
     return list(zip(starts, stops, [0, *borders], [*borders, num_tokens], strict=True))
 
 
-def _windows(unit: _Tokens, tokenizer, max_seq_length: int) -> list[_Window]:
-    """The windows of one unit; [CLS] of the first and [SEP] of the last one are kept too."""
-    spans = window_spans(len(unit.ids), max_seq_length - NUM_SPECIALS)
-    windows = []
-    for number, (start, stop, kept_start, kept_stop) in enumerate(spans):
-        window = _pack([_Tokens(*(array[start:stop] for array in unit))], tokenizer)
-        first = 0 if number == 0 else kept_start - start + 1
-        last = len(window.tokens.ids) if number == len(spans) - 1 else kept_stop - start + 1
-        windows.append(window._replace(kept_start=first, kept_stop=last))
-    return windows
+def _lay_windows(tokens: np.ndarray, tokenizer, max_seq_length: int) -> list[_Window]:
+    """Lays windows over one sentence; [CLS] of the first and [SEP] of the last are kept too."""
+    count = tokens.shape[1]
+    return [
+        _Window(
+            _pack([tokens[:, start:stop]], tokenizer),
+            0 if kept_start == 0 else kept_start - start + 1,
+            kept_stop - start + (SPECIAL_TOKENS if kept_stop == count else 1),
+        )
+        for start, stop, kept_start, kept_stop in window_spans(count, max_seq_length - SPECIAL_TOKENS)
+    ]
 
 
 def _join(
-    windows_of_rows: Sequence[Sequence[_Window]], word_starts: np.ndarray, word_splits: np.ndarray, num_cut: int
+    windows_of_rows: Sequence[Sequence[_Window]], word_starts: Sequence[int], word_counts: Sequence[int], num_cut: int
 ) -> Encoded:
     windows = [window for row in windows_of_rows for window in row]
-    token_ids, splits = join_rows(window.tokens.ids for window in windows)
-    segment_ids, _ = join_rows(window.segment_ids for window in windows)
-    kept, _ = join_rows(
-        (
-            np.arange(window.kept_start, window.kept_stop) + start
-            for window, start in zip(windows, splits, strict=False)
-        ),
-        np.int64,
-    )
-    starts, ends = (np.concatenate([window.tokens[column] for window in windows])[kept] for column in (1, 2))
-    counts = [sum(window.kept_stop - window.kept_start for window in row) for row in windows_of_rows]
-    row_splits = np.cumsum([0, *counts]).astype(np.int64)
+    token_ids, starts, ends, segment_ids = np.concatenate([window.tokens for window in windows], axis=1)
+    splits = _splits([window.tokens.shape[1] for window in windows])
+    spans = (np.arange(*window[1:]) + split for window, split in zip(windows, splits, strict=False))
+    kept, _ = join_rows(spans, np.int64)
+    row_splits = _splits([sum(window.kept_stop - window.kept_start for window in row) for row in windows_of_rows])
     examples = Examples(token_ids, segment_ids, splits)
-    return Encoded(examples, kept, row_splits, starts, ends, word_starts, word_splits, num_cut)
+    word_starts = np.array(word_starts, np.int32)
+    return Encoded(examples, kept, row_splits, starts[kept], ends[kept], word_starts, _splits(word_counts), num_cut)
+
+
+def _splits(lengths: Sequence[int]) -> np.ndarray:
+    return np.cumsum([0, *lengths]).astype(np.int64)
 
 
 # === Words of whole documents ===
@@ -304,17 +281,17 @@ def encode_words(documents: Documents, tokenizer, max_seq_length: int, document_
         documents: the sentences.
         tokenizer: BertTokenizer.
         max_seq_length: at least 4, special tokens included.
-        document_context: whether a document's sentences run on, in overlapping windows, so that each word has the
-            context of the neighbouring sentences (paper, section 5.3). A file without -DOCSTART- lines is one.
+        document_context: whether windows run over whole documents, so that each word has the context of the
+            neighbouring sentences (paper, section 5.3). A file without -DOCSTART- lines is one document.
     """
-    sentences = documents.split(documents.tokens)
-    limits = documents.document_splits if document_context else np.arange(len(sentences) + 1)
-    pairs = zip(limits, limits[1:], strict=False)
-    units = [[word for sentence in sentences[start:stop] for word in sentence] for start, stop in pairs]
-    rows = [Row(number, documents.path, words=words) for number, words in enumerate(units)]
+    limits = documents.sentence_splits[documents.document_splits] if document_context else documents.sentence_splits
+    rows = [
+        Row(number, documents.path, words=documents.tokens[start:stop])
+        for number, (start, stop) in enumerate(itertools.pairwise(limits))
+    ]
     encoded = encode_rows(rows, tokenizer, max_seq_length)
     firsts = np.repeat(encoded.row_splits[:-1], np.diff(encoded.word_splits)) + encoded.word_starts
     ends = np.append(firsts[1:], 0)
-    ends[encoded.word_splits[1:] - 1] = encoded.row_splits[1:] - 1  # Behind a unit's last word stands [SEP].
-    lengths = np.add.reduceat(ends - firsts, documents.sentence_splits[:-1]) + NUM_SPECIALS
+    ends[encoded.word_splits[1:] - 1] = encoded.row_splits[1:] - 1  # [SEP] follows a row's last word.
+    lengths = np.add.reduceat(ends - firsts, documents.sentence_splits[:-1]) + SPECIAL_TOKENS
     return EncodedWords(encoded.examples, encoded.kept[firsts], lengths)

@@ -1,9 +1,10 @@
-"""Which layers of an encoder are taken, and how they become one: what the flags say, checked without TensorFlow.
+"""Names of encoder layers and ways to combine them, checked without TensorFlow.
 
 Numbers: L encoder layers; 0 is the embeddings' output, 1 to L are the encoder layers from the bottom.
 """
 
 import math
+import re
 from collections.abc import Sequence
 
 from keras_bert.errors import InputError
@@ -38,7 +39,7 @@ def resolve_layers(names: Sequence[str | int], num_layers: int) -> list[int]:
         if text == ALL:
             numbers.extend(range(1, num_layers + 1))
             continue
-        number = 0 if text == EMBEDDINGS else _integer(text)
+        number = 0 if text == EMBEDDINGS else int(text) if re.fullmatch(r"-?\d+", text) else None
         if number is None or not -num_layers <= number <= num_layers:
             raise InputError(f"{given}: there is no layer {text!r} in an encoder of {num_layers}. Expected {expected}.")
         numbers.append(number + num_layers + 1 if number < 0 else number)
@@ -48,13 +49,6 @@ def resolve_layers(names: Sequence[str | int], num_layers: int) -> list[int]:
     if twice:
         raise InputError(f"{given}: {layer_name(twice[0])} is named twice. Name each layer once.")
     return numbers
-
-
-def _integer(text: str) -> int | None:
-    try:
-        return int(text)
-    except ValueError:
-        return None
 
 
 def layer_name(number: int) -> str:

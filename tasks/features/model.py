@@ -8,53 +8,36 @@ from collections.abc import Sequence
 import keras
 from keras import ops
 
-from keras_bert.backbone import BertBackbone, FirstRows, LastToken, RestoreRectangle
+from keras_bert.backbone import BertBackbone, FirstRows, RestoreRectangle
 from tasks.features.layers import COMBINES, POOLINGS, layer_name
 
 COMBINED = "features"
 POOLED = "pooled_output"
 
 
-def build_feature_extractor(
-    backbone: BertBackbone,
-    layers: Sequence[int],
-    combine: str = "none",
-    *,
-    layer_weights: Sequence[float] | None = None,
-    pooling: str = "none",
-    normalize: bool = False,
-) -> keras.Model:
-    """Builds the model that gives the hidden states of chosen layers (paper, section 5.3).
+@keras.saving.register_keras_serializable(package="keras_bert")
+class FeatureExtractor(keras.Model):
+    """The functional model that outputs the hidden states of chosen layers (paper, section 5.3).
 
     It shares the backbone's layers and weights, and computes no layer above the highest chosen one. Under the layout
-    "unpadded" padding costs nothing, and its rows are zeros.
+    "unpadded" padding costs nothing, and its rows are zeros. Inputs are the backbone's; the output is a dict of float
+    tensors. A class, because Keras saves a plain functional model call by call, and would lose the layouts that the
+    encoder's layers pass on.
 
     Args:
         backbone: BertBackbone.
-        layers: numbers as `resolve_layers` gives them: 0 the embeddings' output, 1 to num_layers.
-        combine: "none": each layer is an output of its own, by its `layer_name`; else one output `features`:
+        layers: numbers as `resolve_layers` returns them: 0 the embeddings' output, 1 to num_layers.
+        combine: "none": each layer is an output of its own, named by `layer_name`; else one output `features`:
             "concatenate" (the layers side by side, in the order given, K * H wide), "sum", "mean", or "weighted_sum".
-        layer_weights: K factors, for "weighted_sum" alone; taken as they are.
+        layer_weights: K factors, for "weighted_sum" only; used as they are.
         pooling: "none": one vector a token, (B, S, ...). Else one a text, (B, ...): "cls", that of the first token;
-            "mean", the mean over all real tokens, [CLS] and [SEP] included, as sentence-transformers has it; "pooler",
-            the backbone's pooled output (`layers` must be the last one alone), as the output `pooled_output`.
+            "mean", the mean over all real tokens, [CLS] and [SEP] included, as in sentence-transformers; "pooler", the
+            backbone's pooled output (`layers` must be the last one alone), as the output `pooled_output`.
         normalize: whether to divide each pooled vector by its Euclidean norm.
-
-    Returns:
-        A functional model, the backbone's inputs to a dict of float tensors.
+        name: of the model.
 
     Raises:
         ValueError: a layer that does not exist, or arguments that do not fit together.
-    """
-    return FeatureExtractor(backbone, layers, combine, layer_weights, pooling, normalize)
-
-
-@keras.saving.register_keras_serializable(package="keras_bert")
-class FeatureExtractor(keras.Model):
-    """The functional model of `build_feature_extractor`, whose arguments it takes.
-
-    A class, because Keras saves a plain functional model call by call, and would lose the layouts that the encoder's
-    layers hand on.
     """
 
     def __init__(
@@ -71,17 +54,12 @@ class FeatureExtractor(keras.Model):
         _check(backbone, layers, combine, layer_weights, pooling, normalize)
 
         # === Functional model ===
-        inputs = {
-            name: keras.Input(shape=(None,), dtype="int32", name=name)
-            for name in ("token_ids", "segment_ids", "padding_mask")
-        }
-        tokens, states = _hidden_states(backbone, inputs, max(layers))
         if pooling == "pooler":
-            outputs = {POOLED: backbone.get_layer("pooled_dense")(_pooled(backbone, states[-1], tokens, inputs))}
+            outputs = {POOLED: backbone.output[POOLED]}
         else:
-            chosen = {layer_name(number): states[number] for number in layers}
+            chosen = {layer_name(number): _rows(backbone, number) for number in layers}
             outputs = {
-                name: _pool(backbone, name, rows, tokens, inputs["padding_mask"], pooling)
+                name: _pool(backbone, name, rows, pooling)
                 for name, rows in _combine(backbone, chosen, combine, layer_weights).items()
             }
         if normalize:
@@ -89,7 +67,7 @@ class FeatureExtractor(keras.Model):
                 name: keras.layers.UnitNormalization(axis=-1, dtype="float32", name=f"{name}_normalized")(vectors)
                 for name, vectors in outputs.items()
             }
-        super().__init__(inputs, outputs, name=name, **kwargs)
+        super().__init__(backbone.input, outputs, name=name, **kwargs)
 
         # === Config ===
         self._config = {
@@ -110,6 +88,9 @@ class FeatureExtractor(keras.Model):
         return cls(**{**config, "backbone": backbone})
 
 
+build_feature_extractor = FeatureExtractor
+
+
 def _check(backbone, layers, combine, layer_weights, pooling, normalize) -> None:
     if not layers or len(set(layers)) != len(layers) or not all(0 <= n <= backbone.num_layers for n in layers):
         raise ValueError(f"`layers` must be different numbers from 0 to {backbone.num_layers}. Received: {layers=}")
@@ -123,27 +104,13 @@ def _check(backbone, layers, combine, layer_weights, pooling, normalize) -> None
         raise ValueError("`normalize` is for pooled vectors. Received: pooling='none'")
 
 
-def _hidden_states(backbone: BertBackbone, inputs: dict, highest: int):
-    """Applies the backbone's layers up to a number; returns the layout and the rows [T, H] of 0, 1, ... `highest`."""
-    tokens = backbone.get_layer("token_layout")(inputs["padding_mask"])
-    embeddings = backbone.get_layer("embeddings")
-    states = [embeddings(inputs["token_ids"], segment_ids=inputs["segment_ids"], layout=tokens)]
-    for index in range(highest):
-        states.append(backbone.get_layer(f"transformer_layer_{index}")(states[-1], layout=tokens))
-    return tokens, states
-
-
-def _pooled(backbone: BertBackbone, rows, tokens, inputs: dict):
-    """What the pooler takes, [B, H]: as the backbone chooses it."""
-    dtype = backbone.compute_dtype
-    if backbone.attention != "left_to_right":
-        return FirstRows(dtype=dtype, name="first_rows")(rows, layout=tokens)
-    rectangle = RestoreRectangle(dtype=dtype, name="pooled_rectangle")(rows, layout=tokens)
-    return LastToken(dtype=dtype, name="last_token")(rectangle, padding_mask=inputs["padding_mask"])
+def _rows(backbone: BertBackbone, number: int):
+    """Returns a layer's symbolic output, rows [T, H]."""
+    return backbone.get_layer(f"transformer_layer_{number - 1}" if number else "embeddings").output
 
 
 def _combine(backbone: BertBackbone, chosen: dict, combine: str, layer_weights: Sequence[float] | None) -> dict:
-    """Makes of the layers' rows [T, H] what is put out: by their names, or combined."""
+    """Turns the layers' rows [T, H] into the outputs: one for each layer, or the combined one."""
     if combine == "none":
         return chosen
     states = list(chosen.values())
@@ -155,19 +122,20 @@ def _combine(backbone: BertBackbone, chosen: dict, combine: str, layer_weights: 
     return {COMBINED: MixLayers([float(factor) for factor in factors[combine]], **common)(states)}
 
 
-def _pool(backbone: BertBackbone, name: str, rows, tokens, padding_mask, pooling: str):
+def _pool(backbone: BertBackbone, name: str, rows, pooling: str):
+    tokens = backbone.get_layer("token_layout")(backbone.input["padding_mask"])  # Its `output` lacks the structure.
     common = {"dtype": backbone.compute_dtype, "name": f"{name}_output"}  # `embeddings` is a layer already.
     if pooling == "cls":
         return FirstRows(**common)(rows, layout=tokens)
     if pooling == "none":
         return RestoreRectangle(**common)(rows, layout=tokens)
     rectangle = RestoreRectangle(dtype=backbone.compute_dtype, name=f"{name}_rectangle")(rows, layout=tokens)
-    return MeanOfTokens(**common)(rectangle, padding_mask=padding_mask)
+    return MeanOfTokens(**common)(rectangle, padding_mask=backbone.input["padding_mask"])
 
 
 @keras.saving.register_keras_serializable(package="keras_bert")
 class MixLayers(keras.layers.Layer):
-    """Adds K tensors of one shape, each times its factor."""
+    """Weighted sum of K tensors of one shape."""
 
     def __init__(self, factors: list[float], **kwargs):
         super().__init__(**kwargs)
@@ -185,7 +153,7 @@ class MixLayers(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_bert")
 class MeanOfTokens(keras.layers.Layer):
-    """The mean of the real tokens' vectors: (B, S, H) and `padding_mask` (B, S) to float32 (B, H)."""
+    """Mean of the real tokens' vectors: (B, S, H) and `padding_mask` (B, S) to float32 (B, H)."""
 
     def call(self, states, padding_mask):
         mask = ops.cast(padding_mask, "float32")[..., None]  # [B, S, 1]

@@ -1,8 +1,8 @@
 """Files of embeddings: NumPy archives, TFRecord, Parquet, and google-research/bert's JSON lines.
 
-All are written block after block, in memory that does not grow with the file, and appear whole or not at all.
+All formats are written block by block, in memory that does not grow with the file. A file appears whole or not at all.
 
-Shapes: N rows of a block, U tokens of its rows, W words, D features of a vector.
+Shapes: N rows of a block, U tokens of its rows, W words, D numbers of a vector.
 """
 
 import contextlib
@@ -11,8 +11,8 @@ import os
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,80 +20,57 @@ from keras_bert.errors import InputError
 from keras_bert.files import atomic_path
 
 
-class Tokens(NamedTuple):
-    """The tokens of N rows, one row after the other; see `tasks.features.data.Encoded`.
+class Column(NamedTuple):
+    """The values of N rows, one row after the other.
 
     Attributes:
-        token_ids, segment_ids, starts, ends: int32, shape (U,).
-        row_splits: int64, shape (N + 1,).
-        word_starts: int32, shape (W,): place of each word's first token within its row; None for texts.
-        word_splits: int64, shape (N + 1,); None for texts.
+        values: array whose first axis runs over rows, tokens or words.
+        splits: int64, shape (N + 1,): row i holds `values[splits[i] : splits[i + 1]]`; None: it holds `values[i]`.
     """
 
-    token_ids: np.ndarray
-    segment_ids: np.ndarray
-    starts: np.ndarray
-    ends: np.ndarray
-    row_splits: np.ndarray
-    word_starts: np.ndarray | None = None
-    word_splits: np.ndarray | None = None
+    values: np.ndarray
+    splits: np.ndarray | None = None
 
 
-class Block(NamedTuple):
-    """What is written at once.
-
-    Attributes:
-        indices: int64, shape (N,): the number of each row in the input, from 0.
-        vectors: float32 by name, shape (U, D) with `tokens`, (N, D) without.
-        tokens: `Tokens`, or None for pooled vectors.
-    """
-
-    indices: np.ndarray
-    vectors: dict[str, np.ndarray]
-    tokens: Tokens | None
+# The columns that are written at once, by name:
+#   index         int64 (N,)         number of the row in the input, from 0
+#   <vectors>     float32 (U, D)     one column for each output of the extractor; (N, D) if pooled
+#   tokens        str (U,)           pieces of the vocabulary; this and all below only for vectors of tokens
+#   token_ids     int32 (U,)
+#   segment_ids   int32 (U,)
+#   starts, ends  int32 (U,)         characters of the text that the token stems from; 0, 0 for special tokens
+#   word_starts   int32 (W,)         only for sentences of words: place of each word's first token within its row
+Block = dict[str, Column]
 
 
-class RowOfBlock(NamedTuple):
-    """One row: `tokens` are slices of the block's, with `row_splits` left out; vectors (U, D) or (D,)."""
-
-    index: int
-    vectors: dict[str, np.ndarray]
-    tokens: dict[str, np.ndarray]
-
-
-def rows_of(block: Block) -> Iterator[RowOfBlock]:
-    """Yields the rows of a block; arrays are views."""
-    tokens = block.tokens
-    for place, index in enumerate(block.indices.tolist()):
-        if tokens is None:
-            yield RowOfBlock(index, {name: array[place] for name, array in block.vectors.items()}, {})
-            continue
-        span = slice(*tokens.row_splits[place : place + 2])
-        own = {name: getattr(tokens, name)[span] for name in ("token_ids", "segment_ids", "starts", "ends")}
-        if tokens.word_starts is not None:
-            own["word_starts"] = tokens.word_starts[slice(*tokens.word_splits[place : place + 2])]
-        yield RowOfBlock(index, {name: array[span] for name, array in block.vectors.items()}, own)
+def rows_of(block: Block) -> Iterator[dict[str, Any]]:
+    """Yields the values of each row by column; arrays are views."""
+    for row in range(len(block["index"].values)):
+        yield {
+            name: values[row] if splits is None else values[splits[row] : splits[row + 1]]
+            for name, (values, splits) in block.items()
+        }
 
 
 @contextlib.contextmanager
-def open_writer(path: str, vocabulary: Sequence[str], layer_indices: dict[str, int | str]) -> Iterator:
-    """Opens a file for embeddings, of the kind that its name's ending says; gives an object with `write(block)`.
+def open_writer(path: str, layer_indices: dict[str, int | str]) -> Iterator:
+    """Opens a file for embeddings and yields an object with `write(block)`; the extension chooses the format.
 
     Args:
-        path: the file; see `WRITERS` for the endings.
-        vocabulary: the pieces, by id.
-        layer_indices: for each name of vectors what JSON lines call it: google-research/bert's index of the layer.
+        path: the file; `WRITERS` lists the extensions.
+        layer_indices: what JSON lines call each column of vectors: google-research/bert's index of the layer.
 
     Raises:
-        InputError: as `check_path`; the directory cannot be written.
+        InputError: as `check_path`; or the directory cannot be written.
     """
     writer_class = WRITERS[check_path(path)]
-    with atomic_path(path) as temporary, writer_class(temporary, np.array(vocabulary), layer_indices) as writer:
+    with atomic_path(path) as temporary, contextlib.closing(writer_class(temporary, layer_indices)) as writer:
         yield writer
+        writer.finish()
 
 
 def check_path(path: str) -> str:
-    """Returns the ending of an output file's name.
+    """Returns the extension of an output file.
 
     Raises:
         InputError: it is unknown, or needs a package that is not installed, or the path is a directory.
@@ -108,179 +85,148 @@ def check_path(path: str) -> str:
     return extension
 
 
+class _Writer:
+    """Base of the formats that append to one file, `self.file`."""
+
+    file = None
+
+    def finish(self) -> None:
+        """Completes the file; not called after an error."""
+
+    def close(self) -> None:
+        if self.file is not None:
+            self.file.close()
+
+
 # === NumPy archive ===
 
 
-class NpzWriter:
-    """One `.npy` an array, uncompressed: `np.load(path)`.
+class NpzWriter(_Writer):
+    """One uncompressed `.npy` for each array: `np.load(path)`.
 
-    `indices` (N,); each vectors' name (U, D) or (N, D); of tokens `tokens` (strings), `token_ids segment_ids starts
-    ends` (U,), `row_splits` (N + 1,), and of sentences `word_starts` (W,), `word_splits` (N + 1,).
+    `indices` (N,); vectors under their names, (U, D) or (N, D); for tokens `tokens` (strings), `token_ids segment_ids
+    starts ends` (U,), `row_splits` (N + 1,); for sentences also `word_starts` (W,), `word_splits` (N + 1,).
 
-    Arrays grow in files without a name, which vanish with the process, and are copied into the archive at the end:
-    the disk must hold them twice.
+    Arrays grow in anonymous files, which vanish with the process, and are copied into the archive at the end: the disk
+    must hold them twice.
     """
 
-    def __init__(self, path: str, vocabulary: np.ndarray, layer_indices: dict):
+    _NAMES = {"index": "indices"}
+    _SPLITS = {"token_ids": "row_splits", "word_starts": "word_splits"}
+    _LAST = ("row_splits", "word_starts", "word_splits", "tokens")
+
+    def __init__(self, path: str, layer_indices: dict):
         del layer_indices
         self._path = path
-        self._vocabulary = vocabulary
-        self._columns: dict[str, _Column] = {}
-        self._ends = {"row_splits": 0, "word_splits": 0}
-
-    def __enter__(self) -> "NpzWriter":
-        return self
+        self._columns: dict[str, _GrowingArray] = {}
 
     def write(self, block: Block) -> None:
-        self._append("indices", block.indices)
-        for name, array in block.vectors.items():
-            self._append(name, array)
-        for name, array in ({} if block.tokens is None else block.tokens._asdict()).items():
-            if array is not None and name in self._ends:
-                self._append_splits(name, array)
-            elif array is not None:
-                self._append(name, array)
+        for name, (values, splits) in block.items():
+            column = self._column(self._NAMES.get(name, name), values)
+            if name in self._SPLITS and splits is not None:
+                limits = self._column(self._SPLITS[name], splits)
+                limits.append(splits[min(limits.rows, 1) :] + column.rows)  # Their leading 0 is written once.
+            column.append(values)
 
-    def _append(self, name: str, array: np.ndarray) -> None:
+    def _column(self, name: str, like: np.ndarray) -> "_GrowingArray":
         if name not in self._columns:
-            self._columns[name] = _Column(os.path.dirname(self._path), array)
-        self._columns[name].append(array)
+            self._columns[name] = _GrowingArray(os.path.dirname(self._path), like)
+        return self._columns[name]
 
-    def _append_splits(self, name: str, splits: np.ndarray) -> None:
-        begin = 0 if name not in self._columns else 1
-        self._append(name, splits[begin:] + self._ends[name])
-        self._ends[name] += int(splits[-1])
-
-    def __exit__(self, kind, *_) -> None:
-        with contextlib.ExitStack() as stack:
-            for column in self._columns.values():
-                stack.enter_context(column.file)
-            if kind is None:
-                self._write_archive()
-
-    def _write_archive(self) -> None:
+    def finish(self) -> None:
+        names = sorted(self._columns, key=lambda name: self._LAST.index(name) if name in self._LAST else -1)
         with zipfile.ZipFile(self._path, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
-            for name, column in self._columns.items():
+            for name in names:
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                    column.write_header(member)
-                    shutil.copyfileobj(column.rewound(), member, 1 << 20)
-            if "token_ids" in self._columns:
-                with archive.open("tokens.npy", "w", force_zip64=True) as member:
-                    self._write_tokens(member)
+                    self._columns[name].copy_to(member)
 
-    def _write_tokens(self, member) -> None:
-        column = self._columns["token_ids"]
-        column.write_header(member, self._vocabulary.dtype)
-        file = column.rewound()
-        while ids := file.read(1 << 20):
-            member.write(self._vocabulary[np.frombuffer(ids, column.dtype)].tobytes())
+    def close(self) -> None:
+        for column in self._columns.values():
+            column.file.close()
 
 
-class _Column:
-    """An array that grows along its first axis, in a file without a name."""
+class _GrowingArray:
+    """An array that grows along its first axis, in an anonymous file."""
 
-    def __init__(self, directory: str, first: np.ndarray):
+    def __init__(self, directory: str, like: np.ndarray):
         self.file = tempfile.TemporaryFile(dir=directory)
-        self.dtype, self.shape, self.rows = first.dtype, first.shape[1:], 0
+        self.dtype, self.shape, self.rows = like.dtype, like.shape[1:], 0
 
-    def append(self, array: np.ndarray) -> None:
-        self.file.write(np.ascontiguousarray(array, self.dtype).data.cast("B") if array.size else b"")
-        self.rows += len(array)
+    def append(self, values: np.ndarray) -> None:
+        self.file.write(np.ascontiguousarray(values, self.dtype).tobytes())
+        self.rows += len(values)
 
-    def rewound(self):
-        self.file.seek(0)
-        return self.file
-
-    def write_header(self, file, dtype: np.dtype | None = None) -> None:
-        description = np.lib.format.dtype_to_descr(dtype or self.dtype)
-        shape = (self.rows, *self.shape)
+    def copy_to(self, file) -> None:
+        """Writes the array as a `.npy` file."""
+        description, shape = np.lib.format.dtype_to_descr(self.dtype), (self.rows, *self.shape)
         header = {"descr": description, "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(file, header)
+        self.file.seek(0)
+        shutil.copyfileobj(self.file, file, 1 << 20)
 
 
 # === TFRecord ===
 
 
-class TFRecordWriter:
-    """A `tf.train.Example` a row.
+class TFRecordWriter(_Writer):
+    """A `tf.train.Example` for each row.
 
-    `index` int64; each vectors' name, float, U * D or D values; of tokens `tokens` bytes, `token_ids segment_ids
-    starts ends` and of sentences `word_starts`, int64.
+    `index` int64; vectors under their names, float, U * D or D values; for tokens `tokens` bytes, `token_ids
+    segment_ids starts ends` and for sentences `word_starts`, int64.
     """
 
-    def __init__(self, path: str, vocabulary: np.ndarray, layer_indices: dict):
+    def __init__(self, path: str, layer_indices: dict):
         import tensorflow as tf
 
         del layer_indices
-        self._tf = tf
-        self._pieces = [str(piece).encode() for piece in vocabulary]
-        self._file = tf.io.TFRecordWriter(path)
-
-    def __enter__(self) -> "TFRecordWriter":
-        return self
+        self._train = tf.train
+        self.file = tf.io.TFRecordWriter(path)
 
     def write(self, block: Block) -> None:
-        train = self._tf.train
         for row in rows_of(block):
-            features = {"index": train.Feature(int64_list=train.Int64List(value=[row.index]))}
-            for name, array in row.vectors.items():
-                features[name] = train.Feature(float_list=train.FloatList(value=array.ravel().tolist()))
-            for name, array in row.tokens.items():
-                features[name] = train.Feature(int64_list=train.Int64List(value=array.tolist()))
-            if row.tokens:
-                pieces = [self._pieces[number] for number in row.tokens["token_ids"]]
-                features["tokens"] = train.Feature(bytes_list=train.BytesList(value=pieces))
-            example = train.Example(features=train.Features(feature=features))
-            self._file.write(example.SerializeToString())
+            features = {name: self._feature(np.ravel(values)) for name, values in row.items()}
+            example = self._train.Example(features=self._train.Features(feature=features))
+            self.file.write(example.SerializeToString(deterministic=True))  # Else their order changes from run to run.
 
-    def __exit__(self, *_) -> None:
-        self._file.close()
+    def _feature(self, values: np.ndarray):
+        train, listed = self._train, values.tolist()
+        if values.dtype.kind == "f":
+            return train.Feature(float_list=train.FloatList(value=listed))
+        if values.dtype.kind == "i":
+            return train.Feature(int64_list=train.Int64List(value=listed))
+        return train.Feature(bytes_list=train.BytesList(value=[text.encode() for text in listed]))
 
 
 # === Parquet ===
 
 
-class ParquetWriter:
-    """A row a text: `index` int64; vectors as fixed-size lists of float, a list of them where there are tokens.
+class ParquetWriter(_Writer):
+    """A row for each row of the input: `index` int64; vectors as fixed-size lists of float, for tokens a list of them.
 
-    Of tokens `tokens` list of string, `token_ids segment_ids starts ends` and of sentences `word_starts`, lists of
-    int32. Written by pyarrow, a row group a block.
+    For tokens `tokens` list of string, `token_ids segment_ids starts ends` and for sentences `word_starts`, lists of
+    int32. Written by pyarrow, one row group a block.
     """
 
-    def __init__(self, path: str, vocabulary: np.ndarray, layer_indices: dict):
+    def __init__(self, path: str, layer_indices: dict):
         del layer_indices
         self._arrow, self._parquet = _import_parquet(path)
         self._path = path
-        self._vocabulary = vocabulary
-        self._file = None
-
-    def __enter__(self) -> "ParquetWriter":
-        return self
 
     def write(self, block: Block) -> None:
-        arrow, columns, tokens = self._arrow, {"index": block.indices}, block.tokens
-        for name, array in block.vectors.items():
-            flat = arrow.array(np.ascontiguousarray(array).ravel())
-            lists = arrow.FixedSizeListArray.from_arrays(flat, array.shape[-1])
-            columns[name] = lists if tokens is None else self._lists(tokens.row_splits, lists)
-        if tokens is not None:
-            strings = arrow.array(self._vocabulary[tokens.token_ids].tolist(), arrow.string())
-            columns["tokens"] = self._lists(tokens.row_splits, strings)
-            for name in ("token_ids", "segment_ids", "starts", "ends"):
-                columns[name] = self._lists(tokens.row_splits, arrow.array(getattr(tokens, name)))
-            if tokens.word_starts is not None:
-                columns["word_starts"] = self._lists(tokens.word_splits, arrow.array(tokens.word_starts))
-        table = arrow.table(columns)
-        if self._file is None:
-            self._file = self._parquet.ParquetWriter(self._path, table.schema)
-        self._file.write_table(table)
+        table = self._arrow.table({name: self._array(*column) for name, column in block.items()})
+        if self.file is None:
+            self.file = self._parquet.ParquetWriter(self._path, table.schema)
+        self.file.write_table(table)
 
-    def _lists(self, splits: np.ndarray, values):
-        return self._arrow.ListArray.from_arrays(self._arrow.array(splits.astype(np.int32)), values)
-
-    def __exit__(self, *_) -> None:
-        if self._file is not None:
-            self._file.close()
+    def _array(self, values: np.ndarray, splits: np.ndarray | None):
+        arrow = self._arrow
+        flat = values.tolist() if values.dtype.kind == "U" else np.ascontiguousarray(values).ravel()
+        array = arrow.array(flat)
+        if values.ndim == 2:
+            array = arrow.FixedSizeListArray.from_arrays(array, values.shape[1])
+        if splits is None:
+            return array
+        return arrow.ListArray.from_arrays(arrow.array(splits.astype(np.int32)), array)
 
 
 def _import_parquet(path: str):
@@ -290,7 +236,7 @@ def _import_parquet(path: str):
     except ImportError as error:
         raise InputError(
             f"--output_file={path}: Parquet needs the package pyarrow, which is not installed. Install it "
-            "(pip install pyarrow), or choose another ending."
+            "(pip install pyarrow), or choose another extension."
         ) from error
     return pyarrow, pyarrow.parquet
 
@@ -298,52 +244,47 @@ def _import_parquet(path: str):
 # === JSON lines ===
 
 
-class JsonLinesWriter:
-    """google-research/bert's form (extract_features.py: main), values rounded to six digits as there.
+class JsonLinesWriter(_Writer):
+    """google-research/bert's form (extract_features.py: main); values are rounded to six digits as there.
 
         {"linex_index": 0, "features": [{"token": "[CLS]", "layers": [{"index": -1, "values": [...]}, ...]}, ...]}
 
-    Beside it each token has `start` and `end`, and a sentence `word_starts`. Where layers are combined, `index` is
-    the combination's name. A pooled row has `layers` in the place of `features`.
+    In addition each token has `start` and `end`, and a sentence `word_starts`. For combined layers `index` is the
+    combination's name. A pooled row has `layers` in place of `features`.
     """
 
-    def __init__(self, path: str, vocabulary: np.ndarray, layer_indices: dict):
-        self._pieces = vocabulary.tolist()
+    def __init__(self, path: str, layer_indices: dict):
         self._layer_indices = layer_indices
-        self._file = open(path, "w", encoding="utf-8", newline="\n")
-
-    def __enter__(self) -> "JsonLinesWriter":
-        return self
+        self.file = open(path, "w", encoding="utf-8", newline="\n")
 
     def write(self, block: Block) -> None:
         for row in rows_of(block):
-            rounded = {
-                self._layer_indices[name]: np.round(array.astype(np.float64), 6).tolist()
-                for name, array in row.vectors.items()
+            vectors = {
+                index: np.round(row[name].astype(np.float64), 6).tolist()
+                for name, index in self._layer_indices.items()
+                if name in row
             }
-            line: dict = {"linex_index": row.index}
-            if row.tokens:
-                line["features"] = self._token_features(row, rounded)
+            line: dict = {"linex_index": int(row["index"])}
+            if "tokens" in row:
+                line["features"] = _token_features(row, vectors)
             else:
-                line["layers"] = [{"index": index, "values": values} for index, values in rounded.items()]
-            if "word_starts" in row.tokens:
-                line["word_starts"] = row.tokens["word_starts"].tolist()
-            self._file.write(json.dumps(line) + "\n")
+                line["layers"] = [{"index": index, "values": values} for index, values in vectors.items()]
+            if "word_starts" in row:
+                line["word_starts"] = row["word_starts"].tolist()
+            self.file.write(json.dumps(line) + "\n")
 
-    def _token_features(self, row: RowOfBlock, rounded: dict) -> list[dict]:
-        columns = (row.tokens[name].tolist() for name in ("token_ids", "starts", "ends"))
-        return [
-            {
-                "token": self._pieces[token_id],
-                "layers": [{"index": index, "values": values[place]} for index, values in rounded.items()],
-                "start": start,
-                "end": end,
-            }
-            for place, (token_id, start, end) in enumerate(zip(*columns, strict=True))
-        ]
 
-    def __exit__(self, *_) -> None:
-        self._file.close()
+def _token_features(row: dict[str, np.ndarray], vectors: dict) -> list[dict]:
+    columns = (row[name].tolist() for name in ("tokens", "starts", "ends"))
+    return [
+        {
+            "token": token,
+            "layers": [{"index": index, "values": values[place]} for index, values in vectors.items()],
+            "start": start,
+            "end": end,
+        }
+        for place, (token, start, end) in enumerate(zip(*columns, strict=True))
+    ]
 
 
 WRITERS = {".npz": NpzWriter, ".tfrecord": TFRecordWriter, ".parquet": ParquetWriter, ".jsonl": JsonLinesWriter}

@@ -1,6 +1,6 @@
 """From the logits of a question's windows to answers: n-best lists, null scores and final texts.
 
-As google-research/bert has it (run_squad.py: write_predictions), TensorFlow-free.
+As google-research/bert has it (run_squad.py:741-924). No TensorFlow here.
 
 Shapes: W windows, T tokens of all windows, K candidates of a question.
 """
@@ -14,19 +14,21 @@ from tasks.squad.data import Question
 from tasks.squad.text import join_pieces, project, split_context
 from tasks.squad.windows import Windows
 
-# What google-research/bert answers where a question must have an answer and no span is possible.
+# google-research/bert's answer where a question must have one and no span is possible (run_squad.py:877).
 NO_SPAN_TEXT = "empty"
-# The null odds where only "no answer" is possible: google-research/bert's highest null score. (It fails there.)
+# The null odds where no span is possible: google-research/bert fails there, with this as its highest null score
+# (run_squad.py:769).
 NO_SPAN_ODDS = 1e6
 
 
 class Answers(NamedTuple):
-    """What the three prediction files of SQuAD hold; the keys are the questions' ids.
+    """The content of SQuAD's three prediction files, by the questions' ids.
 
     Attributes:
         predictions: the answer's text; "" for no answer.
         nbest: list of {text, probability, start_logit, end_logit}, the most probable first.
-        null_odds: how much higher than the best answer "no answer" is scored; empty where every question has one.
+        null_odds: by how much the score of "no answer" leads that of the best answer; empty where every question has
+            an answer.
     """
 
     predictions: dict[str, str]
@@ -35,13 +37,12 @@ class Answers(NamedTuple):
 
 
 class _Candidates(NamedTuple):
-    """Arrays of shape (K,), the best first; a start of -1 stands for "no answer".
+    """Arrays of shape (K,), the best candidate first.
 
     Attributes:
-        starts: int64, the answer's first token among all T.
+        starts: int64, the answer's first token among all T; -1 stands for "no answer".
         ends: int64, its last token.
-        start_logits: float64.
-        end_logits: float64.
+        start_logits, end_logits: float64.
     """
 
     starts: np.ndarray
@@ -60,30 +61,25 @@ def best_answers(
     max_answer_length: int = 30,
     version_2_with_negative: bool,
     null_score_diff_threshold: float = 0.0,
-    do_lower_case: bool | None = None,
 ) -> Answers:
-    """Chooses the answers of all questions.
+    """Chooses the answers to all questions.
 
-    Of each window the `n_best_size` highest starts and ends are combined (those of padding, which google-research/bert
-    scores too, are not there). A start must have its maximum context in its window, an end need not; an answer has at
-    most `max_answer_length` tokens. Candidates of all windows are sorted by the sum of their logits; of candidates
-    with one final text the first counts.
+    In each window the `n_best_size` highest starts and ends are combined (google-research/bert counts those of padding,
+    too). A start must have its maximum context in its window, an end need not. The candidates of all windows are sorted
+    by the sum of their logits; of several with the same final text the first counts.
 
-    With `version_2_with_negative` [CLS] stands for "no answer", scored by its lowest sum over the windows. Where that
-    leads the best answer's by more than `null_score_diff_threshold`, the prediction is "".
+    With `version_2_with_negative` [CLS] stands for "no answer", scored by the lowest sum of its logits in any window.
+    Where this leads the best answer's score by more than `null_score_diff_threshold`, the prediction is "".
 
     Args:
         questions: N questions.
         windows: their windows.
-        start_logits: float, shape (T,).
-        end_logits: float, shape (T,).
-        n_best_size: starts and ends of each window, and answers to list of each question.
-        max_answer_length: tokens.
+        start_logits, end_logits: float, shape (T,).
+        n_best_size: starts and ends to combine in a window, and answers to list for a question.
+        max_answer_length: tokens of an answer at most.
         version_2_with_negative: bool, whether a question may have no answer.
         null_score_diff_threshold: float; infinity gives the best answer whatever the null score.
-        do_lower_case: bool, whether the model's tokenizer lower-cases; None: as the windows' does.
     """
-    lowercase = windows.lowercase if do_lower_case is None else do_lower_case
     logits = np.stack([start_logits, end_logits]).astype(np.float64)  # [2, T]
     limits = np.searchsorted(windows.question_index, np.arange(len(questions) + 1))
     answers = Answers({}, {}, {})
@@ -91,7 +87,7 @@ def best_answers(
         row_splits = windows.examples.row_splits[first : limit + 1]
         null = _null_logits(logits, row_splits[:-1]) if version_2_with_negative else None
         candidates = _find_candidates(windows, logits, row_splits, null, n_best_size, max_answer_length)
-        nbest = _choose(candidates, null, n_best_size, _final_texts(question, windows, lowercase))
+        nbest = _choose(candidates, null, n_best_size, _final_texts(question, windows))
         answers.nbest[question.id] = nbest
         if null is None:
             answers.predictions[question.id] = nbest[0]["text"]
@@ -103,6 +99,15 @@ def best_answers(
     return answers
 
 
+def apply_threshold(answers: Answers, threshold: float) -> Answers:
+    """Takes back the predictions whose null odds exceed the threshold."""
+    predictions = {
+        name: "" if answers.null_odds.get(name, threshold) > threshold else text
+        for name, text in answers.predictions.items()
+    }
+    return answers._replace(predictions=predictions)
+
+
 def search_threshold(
     null_odds: Mapping[str, float],
     questions: Sequence[Question],
@@ -112,10 +117,10 @@ def search_threshold(
     """Finds the threshold that gives the highest score (SQuAD 2.0's evaluation script: find_best_thresh).
 
     Args:
-        null_odds: of each question, as `best_answers` gives them.
-        questions: N questions with their answers; one without any has none.
-        predictions: the answer of each question where one must be given: `best_answers` with the threshold infinity.
-        scores: what these predictions score, 0 to 1: exact match or F1.
+        null_odds: of `best_answers`.
+        questions: N questions with their known answers.
+        predictions: of `best_answers` with the threshold infinity: an answer to every question.
+        scores: exact match or F1 of these predictions, 0 to 1.
 
     Returns:
         (threshold, mean score with it, 0 to 1). As in the script the threshold is 0.0 where answering no question at
@@ -138,7 +143,12 @@ def search_threshold(
 
 
 def _null_logits(logits: np.ndarray, places: np.ndarray) -> tuple[float, float]:
-    """The start and end logit of [CLS] in the window where their sum is lowest; `places` are the windows' starts."""
+    """Returns the start and end logit of [CLS] in the window where their sum is lowest.
+
+    Args:
+        logits: float64, shape (2, T).
+        places: the windows' first tokens, int64.
+    """
     if not len(places):
         return 0.0, 0.0
     lowest = places[logits[:, places].sum(axis=0).argmin()]
@@ -153,7 +163,7 @@ def _find_candidates(
     n_best_size: int,
     max_answer_length: int,
 ) -> _Candidates:
-    """The spans of one question over all of its windows, and "no answer" if it has logits."""
+    """Finds the possible spans in all windows of one question; `null`, if given, joins them."""
     found = [np.empty((2, 0), np.int64)]
     for first, limit in zip(row_splits[:-1].tolist(), row_splits[1:].tolist(), strict=True):
         # Stable: of equal logits the earlier token goes first, as in Python's own sort.
@@ -177,7 +187,7 @@ def _choose(
     n_best_size: int,
     text_of: Callable[[int, int], str],
 ) -> list[dict]:
-    """The n-best list: distinct texts in the candidates' order; "no answer" comes last if it is not among the best."""
+    """Lists distinct texts in the candidates' order; "no answer" comes last if it is not among the best."""
     chosen: dict[str, tuple[float, float]] = {}
     for start, end, *pair in zip(*(column.tolist() for column in candidates), strict=True):
         if len(chosen) >= n_best_size:
@@ -195,13 +205,13 @@ def _choose(
     ]
 
 
-def _final_texts(question: Question, windows: Windows, lowercase: bool) -> Callable[[int, int], str]:
-    """Returns what gives the text of the span from one token to another (inclusive), as numbers among all T."""
+def _final_texts(question: Question, windows: Windows) -> Callable[[int, int], str]:
+    """Returns a function from the first and last token (inclusive, among all T) of a span to its text."""
     words, ids = split_context(question.context), windows.examples.token_ids
 
     def text(start: int, end: int) -> str:
         pieces = [windows.vocabulary[number] for number in ids[start : end + 1].tolist()]
         original = words.join(windows.token_word[start], windows.token_word[end])
-        return project(join_pieces(pieces), original, lowercase)
+        return project(join_pieces(pieces), original, windows.lowercase)
 
     return text

@@ -1,13 +1,14 @@
-"""Reading questions, contexts and answers: the JSON of SQuAD 1.1 and 2.0."""
+"""Questions, contexts and answers in the JSON of SQuAD 1.1 and 2.0. No TensorFlow here."""
 
 import re
+import zlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from keras_bert.errors import InputError
 from keras_bert.files import read_object
-from tasks.bad_rows import BadRows
 from tasks.squad.text import find_answer, split_context
+from tasks.text.bad_rows import BadRows
 
 
 class Question(NamedTuple):
@@ -18,9 +19,9 @@ class Question(NamedTuple):
         question: str.
         context: str; the questions of a paragraph share it.
         answers: (text, character of the context at which it starts) of each known answer; (text, -1) where the file
-            does not say. Empty for a question without an answer, and where the file has none.
-        is_impossible: bool, marked as one that the context does not answer (SQuAD 2.0).
-        where: the question's place, for messages: "dev-v2.0.json: question '56be'".
+            does not say. Empty where there is no answer, or none is given.
+        is_impossible: bool, whether the file marks it as one that the context does not answer (SQuAD 2.0).
+        where: its place, for messages: "dev-v2.0.json: question '56be'".
     """
 
     id: str
@@ -31,11 +32,24 @@ class Question(NamedTuple):
     where: str
 
 
+class Questions(NamedTuple):
+    """The good questions of one file, in the file's order."""
+
+    path: str
+    questions: list[Question]
+
+    def checksum(self) -> int:
+        total = 0
+        for question in self.questions:
+            total = zlib.crc32(repr(question[:-1]).encode(), total)  # All but the place, which names the file.
+        return total
+
+
 _has_half_pair = re.compile("[\ud800-\udfff]").search
 
 
 class _BadRow(Exception):  # noqa: N818  (control flow of this file)
-    """Why a part of a file cannot be used."""
+    """Says why a part of a file cannot be used."""
 
 
 def read_squad(path: str, *, with_answers: bool, version_2_with_negative: bool, bad_rows: BadRows) -> list[Question]:
@@ -43,18 +57,19 @@ def read_squad(path: str, *, with_answers: bool, version_2_with_negative: bool, 
 
     Args:
         path: the file, JSON.
-        with_answers: for training: each question needs an answer, at its place in the context, unless it is marked as
-            impossible; one that has none there is a bad row (google-research/bert leaves such questions out).
-            False, for predicting: answers are taken where there are any, for the score, wherever they stand.
-        version_2_with_negative: bool, whether a question may have no answer. Without it `is_impossible` is not read.
-        bad_rows: takes what cannot be used.
+        with_answers: True for training: every question needs an answer that stands in the context where the file says,
+            or the mark that it is impossible. A question without is a bad row (google-research/bert leaves it out:
+            run_squad.py:280). False for prediction: answers may be missing, or stand anywhere; only the score needs
+            them.
+        version_2_with_negative: bool, whether a question may have no answer. False ignores `is_impossible`.
+        bad_rows: collects what cannot be used.
 
     Returns:
         The questions, in the file's order.
 
     Raises:
-        InputError: the file is missing, is not JSON or not SQuAD's, holds no question, or (`bad_rows` refuses) a bad
-            row: a missing or empty text, an id twice, or an answer that is not in the context.
+        InputError: the file is missing, is not JSON or not SQuAD's, or holds no good question; or a bad row that is to
+            be refused: a missing or empty text, an id that comes twice, or an answer that is not in the context.
     """
     data = read_object(path).get("data")
     if not isinstance(data, list):
@@ -79,8 +94,25 @@ def read_squad(path: str, *, with_answers: bool, version_2_with_negative: bool, 
     return questions
 
 
+def keep_scorable(questions: list[Question], version_2_with_negative: bool, bad_rows: BadRows) -> list[Question]:
+    """Returns the questions that an answer can be scored by; the others go to `bad_rows`.
+
+    Raises:
+        InputError: none is left, or bad rows are to be refused.
+    """
+    mark = '"is_impossible": true' if version_2_with_negative else "--version_2_with_negative"
+    known = [question for question in questions if question.answers or question.is_impossible]
+    for question in questions:
+        if not question.answers and not question.is_impossible:
+            bad_rows.add(question.where, f"the question has no known answer to be scored by. Expected one, or {mark}.")
+    bad_rows.finish()
+    if not known:
+        raise InputError(f"{questions[0].where}: no question in the file has a known answer. Leave out --do_eval.")
+    return known
+
+
 def first_answer(question: Question) -> tuple[str, int, int] | None:
-    """The first of a question's answers that stands where the file says: (text, first word, last word), or None."""
+    """Returns (text, first word, last word) of the first answer that stands where the file says, or None."""
     words = split_context(question.context)
     for text, start in question.answers:
         found = find_answer(words, len(question.context), text, start)
@@ -90,7 +122,7 @@ def first_answer(question: Question) -> tuple[str, int, int] | None:
 
 
 def _raw_questions(path: str, data: list, bad_rows: BadRows) -> Iterator[tuple[str, dict, str]]:
-    """Yields (place, question as it stands, context)."""
+    """Yields (place, JSON object of a question, context)."""
     for article_place, article in _items(path, "data", data, bad_rows):
         for place, paragraph in _items(path, f"{article_place}.paragraphs", article.get("paragraphs"), bad_rows):
             try:
@@ -102,7 +134,7 @@ def _raw_questions(path: str, data: list, bad_rows: BadRows) -> Iterator[tuple[s
 
 
 def _items(path: str, place: str, values, bad_rows: BadRows) -> Iterator[tuple[str, dict]]:
-    """Yields the objects of a list, and what they are called."""
+    """Yields (place, value) of the objects in a list."""
     if not isinstance(values, list):
         bad_rows.add(f"{path}: {place}", f"expected a list, found {_name(values)}.")
         return
@@ -137,10 +169,9 @@ def _check_answers(question: Question, version_2_with_negative: bool) -> None:
             raise _BadRow(f'"is_impossible" is true, but there is the answer {question.answers[0][0]!r}.')
         return
     if not question.answers:
-        cure = 'Expected one, or "is_impossible": true.' if version_2_with_negative else (
-            "Expected one; --version_2_with_negative trains questions without an answer."
-        )  # fmt: skip
-        raise _BadRow(f"the question has no answer. {cure}")
+        cure = "; --version_2_with_negative trains questions without an answer"
+        cure = ', or "is_impossible": true' if version_2_with_negative else cure
+        raise _BadRow(f"the question has no answer. Expected one{cure}.")
     if first_answer(question) is None:
         text, start = question.answers[0]
         found = question.context.find(text)

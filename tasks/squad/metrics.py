@@ -1,9 +1,10 @@
-"""Scores of answers, by the official scripts of tf-models-official: exact match and F1 of words.
+"""Scores of answers: exact match and F1 of words, by the official scripts of tf-models-official.
 
-Shapes: N questions.
+Shapes: N questions, W windows, T tokens of all windows.
 """
 
 import importlib
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -11,17 +12,19 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_bert.errors import InputError
-from tasks.bootstrap import interval
+from tasks.fine_tuning import metrics
+from tasks.fine_tuning.examples import Examples
 from tasks.squad.answers import search_threshold
 from tasks.squad.data import Question
+from tasks.squad.windows import POSITIONS
 
 
 class Scores(NamedTuple):
-    """What each question's answer scores, float64, shape (N,), 0 to 1.
+    """Scores of each question's answer, float64, shape (N,), 0 to 1.
 
     Attributes:
-        exact: 1 where the answer is one of the known ones, articles, punctuation and case aside.
-        f1: of the words that answer and known answer have in common; the best of the known ones.
+        exact: 1 where the answer is a known one, articles, punctuation and case aside.
+        f1: of the words that the answer has in common with a known one; the best of several counts.
     """
 
     exact: np.ndarray
@@ -45,11 +48,11 @@ def load_script(version_2_with_negative: bool):
 
 
 def score_all(questions: Sequence[Question], predictions: Mapping[str, str], version_2_with_negative: bool) -> dict:
-    """What the official script says of all answers, in percent.
+    """Scores all answers by the official script, in percent.
 
     Returns:
-        `exact`, `f1`, `total`; of SQuAD 2.0 the same of the questions with and without an answer: `HasAns_exact`, ...,
-        `NoAns_exact`, ... .
+        `exact`, `f1`, `total`; for SQuAD 2.0 also `HasAns_exact`, ... of the questions that have an answer, and
+        `NoAns_exact`, ... of the others.
     """
     results = load_script(version_2_with_negative).evaluate(_dataset(questions), dict(predictions))
     if not version_2_with_negative:
@@ -58,7 +61,7 @@ def score_all(questions: Sequence[Question], predictions: Mapping[str, str], ver
 
 
 def score_each(questions: Sequence[Question], predictions: Mapping[str, str], version_2_with_negative: bool) -> Scores:
-    """What the official script says of each answer by itself."""
+    """Scores each answer by itself, by the official script."""
     evaluate = load_script(version_2_with_negative).evaluate
     exact, f1 = ("exact", "f1") if version_2_with_negative else ("exact_match", "final_f1")
     unit = 100.0 if version_2_with_negative else 1.0
@@ -67,7 +70,7 @@ def score_each(questions: Sequence[Question], predictions: Mapping[str, str], ve
 
 
 def _dataset(questions: Sequence[Question]) -> list[dict]:
-    """The questions as the script reads them: what it looks at of SQuAD's JSON."""
+    """Returns the questions in SQuAD's JSON, as far as the script reads it."""
     known = [{"id": question.id, "answers": [{"text": text} for text, _ in question.answers]} for question in questions]
     return [{"paragraphs": [{"qas": known}]}]
 
@@ -75,16 +78,16 @@ def _dataset(questions: Sequence[Question]) -> list[dict]:
 def best_thresholds(
     questions: Sequence[Question], predictions: Mapping[str, str], null_odds: Mapping[str, float]
 ) -> dict[str, float]:
-    """Searches the thresholds of the highest exact match and F1, as the official script does.
+    """Searches for the thresholds of the highest exact match and F1, as the official script does.
 
     Args:
-        questions: with their answers.
-        predictions: the answers where one must be given, by question.
-        null_odds: of each question.
+        questions: with their known answers.
+        predictions: an answer to every question, by id.
+        null_odds: of each question, by id.
 
     Returns:
-        `best_exact`, `best_f1`, in percent, and the thresholds that give them: `best_exact_thresh`, `best_f1_thresh`.
-        As in the script 0.0 where the best is to answer no question; at 0.0 some may be answered.
+        `best_exact`, `best_f1`, in percent, and their thresholds `best_exact_thresh`, `best_f1_thresh`. The latter are
+        0.0 where it is best to answer no question, as in the script, although some may be answered at 0.0.
     """
     results = {}
     for name, values in score_each(questions, predictions, True)._asdict().items():
@@ -96,16 +99,16 @@ def best_thresholds(
 
 
 def choose_threshold(questions: Sequence[Question], null_odds: Mapping[str, float], best: Mapping[str, float]) -> float:
-    """A threshold that gives the highest F1, and stands apart from all null odds.
+    """Chooses a threshold of the highest F1 that no question's null odds come close to.
 
-    The script names the null odds of a question that is just still answered: the same question would be left unanswered
-    where its odds come out differently in the last digit, as in a batch of another size. The middle between these and
-    the next higher odds, at most 1 above, gives the same answers without that. Where answering nothing is best, it is
-    1 below all.
+    The script's threshold equals the null odds of the last question that is answered. In a batch of another size these
+    odds may differ in the last digit, and the question would stay unanswered. The middle between them and the next
+    higher odds, at most 1 above, gives the same answers without that risk. Where it is best to answer no question, the
+    threshold is 1 below all odds.
 
     Args:
-        questions: with their answers.
-        null_odds: of each question.
+        questions: with their known answers.
+        null_odds: of each question, by id.
         best: of `best_thresholds`.
     """
     nothing = sum(not question.answers for question in questions) / len(questions)
@@ -116,9 +119,27 @@ def choose_threshold(questions: Sequence[Question], null_odds: Mapping[str, floa
 
 
 def intervals(scores: Scores) -> dict[str, list[float]]:
-    """95% bootstrap intervals over the questions, in percent: `exact_interval`, `f1_interval`."""
+    """Returns the 95% bootstrap intervals of `exact` and `f1` over the questions, in percent."""
+    statistics = {
+        name: lambda rows, values=values: 100.0 * values[rows].mean() for name, values in scores._asdict().items()
+    }
+    return metrics.intervals(statistics, len(scores.f1))
 
-    def of(values: np.ndarray) -> list[float]:
-        return list(interval(lambda rows: float(100.0 * values[rows].mean()), len(values)))
 
-    return {f"{name}_interval": of(values) for name, values in scores._asdict().items()}
+def score_windows(logits: np.ndarray, examples: Examples) -> tuple[np.ndarray, np.ndarray]:
+    """Computes the loss of each window, as `tasks.squad.objective` does, and whether its span is the right one.
+
+    Args:
+        logits: float32, shape (T, 2), of starts and ends.
+        examples: with the labels `start_positions` and `end_positions`.
+
+    Returns:
+        (losses, float64, shape (W,); whether both ends are right, bool, shape (W,)).
+    """
+    positions = np.stack([examples.labels[name] for name in POSITIONS], axis=1)
+    losses, is_right = np.empty(len(positions)), np.empty(len(positions), bool)
+    for window, (first, limit) in enumerate(itertools.pairwise(examples.row_splits)):
+        log_probabilities = metrics.log_softmax(logits[first:limit].T)  # [2, S]
+        losses[window] = -log_probabilities[[0, 1], positions[window]].mean()
+        is_right[window] = (log_probabilities.argmax(axis=1) == positions[window]).all()
+    return losses, is_right

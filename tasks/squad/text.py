@@ -1,6 +1,6 @@
-"""Words of a context, where an answer stands in them, and the way back from WordPieces to the context's own text.
+"""Words of a context, the place of an answer in them, and the way back from WordPieces to the context's own text.
 
-As google-research/bert has it (run_squad.py). Pure Python: no TensorFlow.
+As google-research/bert has it (run_squad.py). No TensorFlow here.
 """
 
 import bisect
@@ -8,14 +8,14 @@ import functools
 import re
 from typing import NamedTuple
 
-from keras_bert.normalizer import split_words
+from keras_bert.tokenization.normalizer import split_words
 
-# run_squad.py, `is_whitespace`: with the narrow no-break blank U+202F, without U+00A0 and all others.
+# White space to run_squad.py:232 are these alone: the narrow no-break space U+202F is among them, U+00A0 is not.
 _find_words = re.compile("[^ \t\r\n\u202f]+").finditer
 
 
 class Words(NamedTuple):
-    """The words of a context: what stands between white space.
+    """The words of a context, which white space separates.
 
     Attributes:
         texts: list of str.
@@ -26,11 +26,11 @@ class Words(NamedTuple):
     starts: list[int]
 
     def join(self, first: int, last: int) -> str:
-        """The words `first` to `last` (inclusive) with one blank between, whatever stood there."""
+        """Joins the words `first` to `last` (inclusive) by a single space, whatever separated them."""
         return " ".join(self.texts[first : last + 1])
 
 
-@functools.lru_cache(maxsize=16)  # The questions of a context follow each other.
+@functools.lru_cache(maxsize=16)  # Questions about one context come one after the other.
 def split_context(context: str) -> Words:
     """Splits a context into words.
 
@@ -42,10 +42,10 @@ def split_context(context: str) -> Words:
 
 
 def find_answer(words: Words, context_length: int, text: str, start: int) -> tuple[int, int] | None:
-    """Finds the words that hold an answer (run_squad.py: read_squad_examples).
+    """Finds the words that hold an answer (run_squad.py:266-286).
 
-    The words from the answer's first character to its last must hold its text, white space aside: half a word will do,
-    and blanks of another kind will not.
+    They are the words from the answer's first character to its last, and must contain its text once white space is
+    reduced to single spaces. The answer may start or end within a word.
 
     Args:
         words: of the context.
@@ -54,18 +54,18 @@ def find_answer(words: Words, context_length: int, text: str, start: int) -> tup
         start: character of the context at which the answer should start.
 
     Returns:
-        The first and the last word (inclusive), or None if they do not hold the answer.
+        First and last word (inclusive), or None if they do not hold the answer.
     """
     if not (text.strip() and 0 <= start <= context_length - len(text)):
         return None
-    # A blank counts to the word before it.
+    # White space belongs to the word before it.
     first, last = (bisect.bisect_right(words.starts, place) - 1 for place in (start, start + len(text) - 1))
     first = max(first, 0)
     return (first, last) if " ".join(text.split()) in words.join(first, last) else None
 
 
 def join_pieces(pieces: list[str]) -> str:
-    """Joins WordPieces to words, and words by blanks.
+    """Joins WordPieces to words, with single spaces between.
 
     >>> join_pieces(["steve", "smith", "##son", "'", "s"])
     "steve smithson ' s"
@@ -75,15 +75,15 @@ def join_pieces(pieces: list[str]) -> str:
 
 
 def project(predicted: str, original: str, lowercase: bool) -> str:
-    """Finds the part of the original text that a normalized text stems from (run_squad.py: get_final_text).
+    """Finds the part of the original text that a normalized text stems from (run_squad.py:927-1020).
 
-    The original is normalized as a model's tokenizer does it, and the predicted text is looked for in that. If the
-    original and its normalized form have equally many characters, blanks aside, they are aligned one to one.
-    Otherwise, or if the text is not found, the whole original is the answer.
+    The predicted text is searched for in the original, normalized as the model's tokenizer does it. If the original and
+    its normalized form have equally many characters other than spaces, they are aligned one to one. If not, or if the
+    text is not found, the whole original is the answer.
 
     Args:
         predicted: the answer's pieces, joined.
-        original: the words that the answer's first and last token belong to, and those between.
+        original: the words from the answer's first token to its last.
         lowercase: bool, whether the model's tokenizer lower-cases.
 
     Returns:
@@ -99,7 +99,7 @@ def project(predicted: str, original: str, lowercase: bool) -> str:
     places = [place for place, char in enumerate(original) if char != " "]
     if len(places) != len(normalized) - normalized.count(" "):
         return original
-    # Characters other than blanks before the text, and in it: the predicted text neither starts nor ends with a blank.
+    # Characters other than spaces: those before the text, then those in it, which neither starts nor ends with one.
     before = start - normalized.count(" ", 0, start)
     count = len(predicted) - predicted.count(" ")
     return original[places[before] : places[before + count - 1] + 1] if count else original

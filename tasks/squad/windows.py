@@ -1,32 +1,32 @@
-"""Cutting questions and contexts into windows that a model can take, as google-research/bert does (run_squad.py).
+"""Windows of a question and a piece of its context, as google-research/bert cuts them (run_squad.py:309-474).
 
-Shapes: W windows, T tokens of all windows, C tokens of one context, M windows of one question.
-No TensorFlow is imported here.
+Shapes: W windows, T tokens of all windows, C tokens of one context, M windows of one question. No TensorFlow here.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from keras_bert.errors import InputError
-from keras_bert.python_tokenizer import PythonBertTokenizer
-from tasks.examples import Examples
+from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
+from tasks.fine_tuning.examples import Examples
 from tasks.squad.data import Question, first_answer
 from tasks.squad.text import split_context
+
+POSITIONS = ("start_positions", "end_positions")
 
 
 class Windows(NamedTuple):
     """Windows `[CLS] question [SEP] piece of the context [SEP]`, question after question, without padding.
 
     Attributes:
-        examples: Examples, one sequence a window; with the labels `start_positions` and `end_positions`, int32 (W,):
-            the answer's first and last token within the window, (0, 0) where it does not hold the answer.
-        question_index: int64, shape (W,), ascending: which question a window belongs to.
+        examples: Examples, one sequence a window. Labels, int32 (W,): `start_positions` and `end_positions`, the
+            answer's first and last token within the window, (0, 0) where the window does not hold it; and `lengths`,
+            the window's number of tokens.
+        question_index: int64, shape (W,), ascending: the question that a window belongs to.
         token_word: int32, shape (T,): the word of the context that a token belongs to (of
             `tasks.squad.text.split_context`), -1 outside the context.
-        token_start: int32, shape (T,): character of the context at which a token starts, -1 outside the context.
-        token_end: int32, shape (T,): character at which it ends (exclusive), -1 outside the context.
         is_max_context: bool, shape (T,): whether no other window shows more of the context around this token.
         vocabulary: list of str, the WordPieces.
         lowercase: bool, whether the tokenizer lower-cases.
@@ -36,8 +36,6 @@ class Windows(NamedTuple):
     examples: Examples
     question_index: np.ndarray
     token_word: np.ndarray
-    token_start: np.ndarray
-    token_end: np.ndarray
     is_max_context: np.ndarray
     vocabulary: list[str]
     lowercase: bool
@@ -49,12 +47,17 @@ class _Context(NamedTuple):
 
     ids: np.ndarray
     words: np.ndarray
-    starts: np.ndarray
-    ends: np.ndarray
 
 
 class _Plan(NamedTuple):
-    """The windows of one question: int64 arrays of shape (M,), and the answer's first and last token in the context."""
+    """The windows of one question.
+
+    Attributes:
+        query: token ids of the question, int32.
+        context: the tokenized context.
+        starts, lengths: of the windows, in tokens of the context: int64, shape (M,).
+        answer: the answer's first and last token in the context, or None.
+    """
 
     query: np.ndarray
     context: _Context
@@ -75,16 +78,16 @@ def make_windows(
 ) -> Windows:
     """Tokenizes questions and contexts, and cuts them into windows, showing a progress bar.
 
-    Every word of a context is tokenized by itself; windows start `doc_stride` tokens apart, until one reaches the
-    context's end. A context without any token (nothing but control characters) has no window.
+    Windows start `doc_stride` tokens apart, until one reaches the context's end. A context without any token (nothing
+    but control characters) has no window.
 
     Args:
-        questions: as `tasks.squad.data.read_squad` gives them.
+        questions: as `tasks.squad.data.read_squad` returns them.
         tokenizer: `keras_bert.BertTokenizer` or `PythonBertTokenizer`.
         max_seq_length: tokens of a window at most.
         doc_stride: tokens of the context between the starts of two windows.
-        max_query_length: tokens of a question at most; what is over is cut off.
-        with_answers: whether to make labels, for training; the first answer that stands where the file says counts.
+        max_query_length: tokens of a question at most; longer ones are cut.
+        with_answers: whether to make labels; of several answers the first that stands where the file says counts.
         description: the progress bar's title; None: no bar.
 
     Raises:
@@ -107,7 +110,7 @@ def make_windows(
 
 
 class _Planner:
-    """Decides on the windows of one question after the other, and remembers the tokens of their contexts."""
+    """Plans the windows of one question after the other, and tokenizes each context once."""
 
     def __init__(self, tokenizer, max_seq_length: int, doc_stride: int, max_query_length: int, with_answers: bool):
         self._tokenizer = tokenizer
@@ -130,14 +133,14 @@ class _Planner:
         return _Plan(np.array(query, np.int32), context, starts, lengths, answer)
 
     def _tokenize(self, text: str) -> _Context:
-        # The white space that separates words is white space to the tokenizer too: the whole text at once gives the
-        # tokens of its words one by one.
-        ids, starts, ends = (np.array(part, np.int32) for part in self._tokenizer.tokenize_with_offsets(text))
+        # google-research/bert tokenizes each word by itself. What separates words is white space to the tokenizer, too,
+        # so that the whole text at once gives the same tokens.
+        ids, starts, _ = (np.array(part, np.int32) for part in self._tokenizer.tokenize_with_offsets(text))
         words = np.searchsorted(split_context(text).starts, starts, side="right").astype(np.int32) - 1
-        return _Context(ids, words, starts, ends)
+        return _Context(ids, words)
 
     def _find_tokens(self, question: Question, context: _Context) -> tuple[int, int] | None:
-        """The answer's first and last token in the context, or None."""
+        """Returns the answer's first and last token in the context, or None."""
         answer = first_answer(question)
         if answer is None:
             return None
@@ -148,17 +151,20 @@ class _Planner:
 
 
 def _improve_span(tokens: list[int], first: int, answer: list[int]) -> tuple[int, int] | None:
-    """Shrinks the tokens of whole words to those of the answer, if they are there (run_squad.py: _improve_answer_span).
+    """Shrinks the tokens of whole words to those of the answer, if they are there (run_squad.py:476-510).
 
     The answer "1895" in the word "(1895-1943)" is a token of its own. The leftmost occurrence counts.
 
     Args:
         tokens: of the words.
-        first: where they start in the context.
+        first: number of the first one in the context.
         answer: the answer's tokens.
+
+    Returns:
+        First and last token in the context, or None where the words have no token.
     """
     if not tokens:
-        return None  # Words that leave no token: control characters alone.
+        return None  # Words of nothing but control characters.
     for start in range(len(tokens) - len(answer) + 1):
         if answer and tokens[start : start + len(answer)] == answer:
             return first + start, first + start + len(answer) - 1
@@ -166,9 +172,9 @@ def _improve_span(tokens: list[int], first: int, answer: list[int]) -> tuple[int
 
 
 def _cut(num_tokens: int, room: int, doc_stride: int) -> tuple[np.ndarray, np.ndarray]:
-    """Starts and lengths of a context's windows, int64, shape (M,).
+    """Returns the starts and lengths of a context's windows, int64, shape (M,).
 
-    The stride is cut to the room: otherwise tokens between two windows would be in neither.
+    A stride above the room for the context counts as the room: no token is left out between two windows.
     """
     if not num_tokens:
         return np.empty(0, np.int64), np.empty(0, np.int64)
@@ -179,7 +185,7 @@ def _cut(num_tokens: int, room: int, doc_stride: int) -> tuple[np.ndarray, np.nd
 
 
 def best_windows(starts: np.ndarray, lengths: np.ndarray, num_tokens: int) -> np.ndarray:
-    """The window of maximum context of each token (run_squad.py: _check_is_max_context).
+    """Finds the window of maximum context of each token (run_squad.py:513-547).
 
         score(token, window) = min(tokens left of it, tokens right of it in the window) + 0.01 * window's length
 
@@ -204,61 +210,34 @@ def _fill(plans: list[_Plan], tokenizer: PythonBertTokenizer, with_answers: bool
     counts = [len(plan.starts) for plan in plans]
     lengths = np.concatenate([np.empty(0, np.int64), *(plan.lengths + len(plan.query) + 3 for plan in plans)])
     row_splits = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-    num_tokens = int(row_splits[-1])
+    num_tokens, window = int(row_splits[-1]), 0
     token_ids = np.full(num_tokens, tokenizer.sep_token_id, np.int32)
     segment_ids = np.zeros(num_tokens, np.int32)
-    token_word, token_start, token_end = (np.full(num_tokens, -1, np.int32) for _ in range(3))
+    token_word = np.full(num_tokens, -1, np.int32)
     is_max_context = np.zeros(num_tokens, bool)
-    for plan, window, start, limit in _pieces(plans):
-        base = int(row_splits[window])
-        at = base + len(plan.query) + 2
-        token_ids[base] = tokenizer.cls_token_id
-        token_ids[base + 1 : at - 1] = plan.query
-        within, piece = slice(at, at + limit - start), slice(start, limit)
-        token_ids[within] = plan.context.ids[piece]
-        segment_ids[at : at + limit - start + 1] = 1
-        token_word[within] = plan.context.words[piece]
-        token_start[within] = plan.context.starts[piece]
-        token_end[within] = plan.context.ends[piece]
-    _mark_max_context(plans, row_splits, is_max_context)
-    labels = _labels(plans) if with_answers else {}
+    positions = np.zeros((2, len(lengths)), np.int32)
+    for plan in filter(lambda plan: len(plan.starts), plans):
+        best = best_windows(plan.starts, plan.lengths, len(plan.context.ids))
+        for number, (start, length) in enumerate(zip(plan.starts.tolist(), plan.lengths.tolist(), strict=True)):
+            first = int(row_splits[window])
+            place = first + len(plan.query) + 2
+            within, piece = slice(place, place + length), slice(start, start + length)
+            token_ids[first] = tokenizer.cls_token_id
+            token_ids[first + 1 : place - 1] = plan.query
+            token_ids[within] = plan.context.ids[piece]
+            segment_ids[place : place + length + 1] = 1
+            token_word[within] = plan.context.words[piece]
+            is_max_context[within] = best[piece] == number
+            if plan.answer is not None and start <= plan.answer[0] and plan.answer[1] < start + length:
+                positions[:, window] = np.array(plan.answer) - start + place - first
+            window += 1
+    labels = {**dict(zip(POSITIONS, positions, strict=True)), "lengths": lengths.astype(np.int32)}
     return Windows(
-        Examples(token_ids, segment_ids, row_splits, labels),
+        Examples(token_ids, segment_ids, row_splits, labels if with_answers else {}),
         np.repeat(np.arange(len(plans)), counts),
         token_word,
-        token_start,
-        token_end,
         is_max_context,
         tokenizer.vocabulary,
         tokenizer.lowercase,
         np.array([len(plan.query) + len(plan.context.ids) + 3 for plan in plans], np.int64),
     )
-
-
-def _pieces(plans: list[_Plan]) -> Iterator[tuple[_Plan, int, int, int]]:
-    """Yields (plan, number of the window among all, first token of the context, limit) of each window."""
-    window = 0
-    for plan in plans:
-        for start, length in zip(plan.starts.tolist(), plan.lengths.tolist(), strict=True):
-            yield plan, window, start, start + length
-            window += 1
-
-
-def _mark_max_context(plans: list[_Plan], row_splits: np.ndarray, is_max_context: np.ndarray) -> None:
-    first = 0
-    for plan in plans:
-        best = best_windows(plan.starts, plan.lengths, len(plan.context.ids)) if len(plan.starts) else None
-        for number, (start, length) in enumerate(zip(plan.starts, plan.lengths, strict=True)):
-            at = row_splits[first + number] + len(plan.query) + 2
-            is_max_context[at : at + length] = best[start : start + length] == number
-        first += len(plan.starts)
-
-
-def _labels(plans: list[_Plan]) -> dict[str, np.ndarray]:
-    positions = []  # [W, 2]
-    for plan, _, start, limit in _pieces(plans):
-        first, last = plan.answer or (-1, -1)
-        shift = len(plan.query) + 2 - start
-        positions.append((first + shift, last + shift) if start <= first and last < limit else (0, 0))
-    columns = np.array(positions, np.int32).reshape(-1, 2)
-    return {"start_positions": columns[:, 0].copy(), "end_positions": columns[:, 1].copy()}

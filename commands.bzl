@@ -1,0 +1,17 @@
+"""Every command and the module with its `console_main`; setup.py, BUILD and the tests read this table."""
+
+COMMANDS = {
+    "bert-quickstart": "tasks.quickstart.__main__",
+    "bert-train-vocab": "tasks.pretraining.train_vocab",
+    "bert-create-pretraining-data": "tasks.pretraining.create_data",
+    "bert-pretrain": "tasks.pretraining.run",
+    "bert-classify": "tasks.glue.run",
+    "bert-squad": "tasks.squad.run",
+    "bert-swag": "tasks.swag.run",
+    "bert-ner": "tasks.ner.run",
+    "bert-score-words": "tasks.word_scores.run",
+    "bert-features": "tasks.features.run",
+    "bert-convert": "tasks.convert",
+    "bert-export": "export.run",
+    "bert-serve": "export.local_server",
+}

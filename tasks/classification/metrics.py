@@ -1,0 +1,138 @@
+"""Scores of a classifier or a regressor, computed exactly on the host from the answers to all rows.
+
+Figures are those of GLUE: accuracy, F1 of class 1, Matthews', Pearson's and Spearman's correlations.
+Shapes: N rows, C classes, G pairs of true and predicted class, D bootstrap samples.
+"""
+
+import numpy as np
+
+from keras_bert.files import atomic_path
+from tasks.fine_tuning.metrics import cross_entropies, mean_squared_error, pearson, pearson_spearman_mean, spearman
+from tasks.fine_tuning.metrics import intervals as bootstrap_intervals
+from tasks.report import bootstrap
+
+CELLS_WITH_TEXT = 40  # With more classes, the cells of a confusion matrix are too small to write in.
+
+
+def row_losses(labels: np.ndarray, outputs: np.ndarray, is_regression: bool) -> np.ndarray:
+    """Returns each row's contribution to the loss: float64, shape (N,).
+
+    Args:
+        labels: class numbers, int, or scores, float, shape (N,).
+        outputs: logits, float, shape (N, C), or scores, shape (N, 1).
+        is_regression: whether to return squared errors; else the negative log probability of the true class.
+    """
+    if is_regression:
+        return np.square(outputs[:, 0].astype(np.float64) - labels)
+    return cross_entropies(labels, outputs)
+
+
+def predict(outputs: np.ndarray, is_regression: bool) -> np.ndarray:
+    """Returns the answers, shape (N,): class numbers, int64, of logits (N, C), or scores, float64, of (N, 1)."""
+    return outputs[:, 0].astype(np.float64) if is_regression else outputs.argmax(axis=-1)
+
+
+def score(names: tuple[str, ...], labels: np.ndarray, outputs: np.ndarray, is_regression: bool) -> dict[str, float]:
+    """Computes figures and the loss.
+
+    Args:
+        names: keys of `SCORE_METRICS` for regression, else of `CLASS_METRICS`.
+        labels, outputs, is_regression: as in `row_losses`.
+    """
+    predictions = predict(outputs, is_regression)
+    if is_regression:
+        figures = {name: SCORE_METRICS[name](labels, predictions) for name in names}
+    else:
+        once = np.ones((1, len(labels)), np.int64)
+        figures = {name: float(CLASS_METRICS[name](labels, predictions, once)[0]) for name in names}
+    return {**figures, "loss": float(row_losses(labels, outputs, is_regression).mean())}
+
+
+def intervals(
+    names: tuple[str, ...], labels: np.ndarray, outputs: np.ndarray, is_regression: bool
+) -> dict[str, list[float]]:
+    """Returns 95% bootstrap intervals of the figures `names`; the arguments are those of `score`."""
+    predictions = predict(outputs, is_regression)
+    if is_regression:
+        metrics = {name: lambda rows, name=name: SCORE_METRICS[name](labels[rows], predictions[rows]) for name in names}
+        return bootstrap_intervals(metrics, len(labels))
+    # These figures depend only on how often a sample holds each pair of true and predicted class.
+    pairs, codes = np.unique(np.stack([labels, predictions], axis=1), axis=0, return_inverse=True)
+    counts = bootstrap.drawn_counts(codes.reshape(-1), len(pairs))
+    return {name: list(bootstrap.middle(CLASS_METRICS[name](*pairs.T, counts))) for name in names}
+
+
+# === Figures of classes ===
+# Computed for many samples at once, since scikit-learn takes a millisecond for each. Arguments: true and predicted
+# classes, int, shape (G,), and how often each sample holds each pair, int, shape (D, G). Result: float64, shape (D,).
+
+
+def _accuracy(labels: np.ndarray, predictions: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    return (counts @ (labels == predictions)) / counts.sum(axis=1)
+
+
+def _f1(labels: np.ndarray, predictions: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Computes F1 of class 1, as GLUE scores MRPC and QQP; 0 if that class neither occurs nor is predicted."""
+    is_true, is_predicted = labels == 1, predictions == 1
+    hits, total = counts @ (is_true & is_predicted), counts @ (is_true.astype(int) + is_predicted)
+    return 2.0 * hits / np.maximum(total, 1)
+
+
+def _accuracy_f1_mean(labels: np.ndarray, predictions: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    return (_accuracy(labels, predictions, counts) + _f1(labels, predictions, counts)) / 2
+
+
+def _matthews_correlation(labels: np.ndarray, predictions: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Computes Gorodkin's generalization to any number of classes, as scikit-learn does; 0 for a constant answer."""
+    classes = np.union1d(labels, predictions)
+    counts = counts.astype(np.float64)
+    true, predicted = (counts @ (column[:, np.newaxis] == classes) for column in (labels, predictions))
+    total = counts.sum(axis=1)
+    covariance = total * (counts @ (labels == predictions)) - (true * predicted).sum(axis=1)
+    deviations = np.sqrt(total**2 - np.square(true).sum(axis=1)) * np.sqrt(total**2 - np.square(predicted).sum(axis=1))
+    return np.divide(covariance, deviations, out=np.zeros_like(total), where=deviations > 0)
+
+
+CLASS_METRICS = {
+    "accuracy": _accuracy,
+    "f1": _f1,
+    "accuracy_f1_mean": _accuracy_f1_mean,
+    "matthews_correlation": _matthews_correlation,
+}
+SCORE_METRICS = {one.__name__: one for one in (pearson, spearman, pearson_spearman_mean, mean_squared_error)}
+
+
+def plot_confusion_matrix(path: str, counts: np.ndarray, labels: list[str]) -> None:
+    """Draws a confusion matrix as a PNG: counts, and shares of the true class, which also set the colour.
+
+    Args:
+        path: file to write, atomically.
+        counts: int, true class by predicted class, shape (C, C).
+        labels: C names; long ones are shortened.
+    """
+    from matplotlib.figure import Figure
+
+    size = len(labels)
+    totals = counts.sum(axis=1, keepdims=True)
+    shares = counts / np.maximum(totals, 1)
+    names = [label if len(label) <= 18 else f"{label[:17]}…" for label in labels]
+    names = [name.replace("$", r"\$") for name in names]  # matplotlib reads "$...$" as a formula.
+    side = 3.2 + 0.62 * min(size, CELLS_WITH_TEXT)  # Inches: leaves room for the names, and for "1234\n100%" in a cell.
+    figure = Figure(figsize=(side, side), layout="constrained")
+    axes = figure.add_subplot()
+    axes.imshow(shares, cmap="Blues", vmin=0.0, vmax=1.0)
+    for true, predicted in np.argwhere(counts):
+        if size <= CELLS_WITH_TEXT:
+            _write_cell(axes, true, predicted, counts[true, predicted], shares[true, predicted])
+    axes.set_xticks(range(size), names, rotation=45, ha="right", rotation_mode="anchor")
+    axes.set_yticks(range(size), [f"{name} ({total})" for name, total in zip(names, totals[:, 0], strict=True)])
+    axes.set_xlabel("predicted")
+    axes.set_ylabel("true (rows)")
+    axes.set_title(f"accuracy {np.trace(counts) / max(counts.sum(), 1):.1%} of {counts.sum()} rows", fontsize="medium")
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=120)
+
+
+def _write_cell(axes, true: int, predicted: int, count: int, share: float) -> None:
+    color = "white" if share > 0.5 else "black"
+    axes.text(predicted, true, f"{count}\n{share:.0%}", ha="center", va="center", color=color, fontsize=8)

@@ -1,0 +1,360 @@
+"""Classification and regression of texts, or pairs of texts: GLUE's tasks and any table (paper, section 4.1).
+
+Shapes: N rows of a table, C classes.
+"""
+
+import dataclasses
+import os
+from collections import Counter
+
+import numpy as np
+
+import keras_bert
+from keras_bert.errors import InputError
+from tasks.classification import data, metrics
+from tasks.classification.data import Table
+from tasks.classification.glue import TASKS, Split, TableTask
+from tasks.fine_tuning import metrics as shared_metrics
+from tasks.fine_tuning import task
+from tasks.fine_tuning.encoding import encode_texts
+from tasks.fine_tuning.rows import EXTENSIONS
+from tasks.fine_tuning.settings import SplitSettings
+from tasks.fine_tuning.splits import find_split
+from tasks.fine_tuning.tables import write_table
+from tasks.report.lengths import lengths_before_cutting
+from tasks.report.page import NUM_MISTAKES, Mistake, Score
+from tasks.settings import replaced, setting
+
+CONFUSION_FILE = "confusion_matrix.png"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClassificationSettings(SplitSettings):
+    """Settings of `bert-classify`."""
+
+    task_name: str = setting(
+        "table",
+        "A GLUE task, or table: any TSV, CSV or JSON Lines with named columns.",
+        choices=tuple(sorted(TASKS)),
+        ignores_case=True,
+        identifies=False,
+    )
+    tfds_name: str | None = setting(
+        None,
+        "Data set of TensorFlow Datasets, e.g. glue/sst2, in the place of files: --data_dir is then where the prepared "
+        "ones lie, and the --*_file flags name splits, e.g. train[:90%].",
+        identifies=False,
+    )
+    text_column: str | None = setting(None, "Column with the text; default: the task's ('text').", identifies=False)
+    text_pair_column: str | None = setting(
+        None, "Column with the second text, for tasks on pairs of texts.", identifies=False
+    )
+    label_column: str | None = setting(
+        None, "Column with the label or score; default: the task's ('label').", identifies=False
+    )
+    column_names: list[str] | None = setting(
+        None, "Names of all columns, for files without a header.", identifies=False
+    )
+    labels: list[str] | None = setting(
+        None,
+        "Labels in the order of their class numbers; default: the GLUE task's, or the sorted set of the training "
+        "file's.",
+        identifies=False,
+    )
+    regression: bool = setting(
+        False, "The label column holds numbers to come near to, such as ratings.", identifies=False
+    )
+    data_dir: str | None = replaced(
+        SplitSettings,
+        "data_dir",
+        None,
+        help="Directory with GLUE's files, or with train, dev and test .tsv, .csv or .jsonl.",
+    )
+
+    def table_task(self) -> TableTask:
+        """Returns the task with the columns that were named.
+
+        Raises:
+            InputError: flags that contradict the task, or each other.
+        """
+        if self.tfds_name:
+            from tasks.classification.tfds_tables import choose_task
+
+            chosen = choose_task(self.task_name, self.tfds_name)
+        else:
+            chosen = TASKS[self.task_name]
+        if self.regression and not chosen.is_regression:
+            if chosen.labels is not None:
+                raise InputError(f"--regression: {chosen.name} has classes ({', '.join(chosen.labels)}), not scores.")
+            chosen = chosen.as_regression()
+        if chosen.is_regression and self.labels:
+            raise InputError(f"--labels={','.join(self.labels)}: a task with scores has no classes. Leave it out.")
+        columns = {
+            "text_column": self.text_column,
+            "text_pair_column": self.text_pair_column,
+            "label_column": self.label_column,
+            "headerless_columns": self.column_names and tuple(self.column_names),
+        }
+        chosen = dataclasses.replace(chosen, **{name: value for name, value in columns.items() if value})
+        return dataclasses.replace(chosen, test_has_header=chosen.test_has_header and not self.column_names)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClassificationSpec(task.Spec):
+    """A trained classifier, or regressor.
+
+    Attributes:
+        labels: class i is labels[i]; empty for a regressor.
+        num_texts: 1 or 2 texts a row.
+        is_regression: whether it gives a score instead of a class.
+    """
+
+    labels: list[str]
+    num_texts: int
+    is_regression: bool = False
+
+
+class Classification(task.Task):
+    """GLUE's tasks and any other table of texts with labels or scores."""
+
+    Settings = ClassificationSettings
+    Spec = ClassificationSpec
+    name = "classification"
+    command = "bert-classify"
+    printed = ("majority_accuracy", "loss", "mismatched_loss")
+
+    def __init__(self, settings: ClassificationSettings):
+        super().__init__(settings)
+        self.table_task = settings.table_task()
+        self.metric = self.stopping_metric = self.table_task.metric
+
+    @property
+    def title(self):
+        return self.table_task.name
+
+    # === Data ===
+
+    def read(self, split, bad_rows):
+        wanted, file = self.table_task.splits(split), getattr(self.settings, f"{split}_file")
+        if not wanted:
+            raise InputError(
+                f"--task_name={self.table_task.name}: GLUE has no {split} file of it. It can only be predicted: "
+                "--do_predict, with a model of mnli."
+            )
+        with_labels = split != "test"
+        if self.settings.tfds_name:
+            from tasks.classification.tfds_tables import TfdsTables
+
+            source = TfdsTables(self.settings.tfds_name, self.settings.data_dir)
+
+            def read_one(one: Split) -> Table:
+                return source.read_table(file or one.tfds_name, self.table_task, bad_rows, with_labels)
+
+        else:
+
+            def read_one(one: Split) -> Table:
+                return data.read_table(self._find(split, one), self.table_task, bad_rows, with_labels)
+
+        return [task.Part(split, read_one(one), one.name) for one in (wanted[:1] if file else wanted)]
+
+    def _find(self, split: str, one: Split) -> str:
+        named = getattr(self.settings, f"{split}_file")
+        has_names = self.table_task.headerless_columns is not None
+        extensions = EXTENSIONS if named else self.table_task.extensions
+        return find_split(self.settings, split, one.files, extensions, any_extension=has_names)
+
+    def make_spec(self, train):
+        labels = []
+        if not self.table_task.is_regression:
+            labels = data.choose_labels(train, self.settings.labels or self.table_task.labels)
+        return ClassificationSpec(
+            sequence_length=self.settings.max_seq_length,
+            labels=labels,
+            num_texts=train.num_texts,
+            is_regression=self.table_task.is_regression,
+        )
+
+    def foreign_spec(self, source, labels, num_outputs, parts):
+        is_regression = num_outputs == 1
+        names = [] if is_regression else self._name_classes(source, num_outputs, self.settings.labels or labels)
+        return ClassificationSpec(
+            sequence_length=self.settings.max_seq_length,
+            labels=names,
+            num_texts=parts[0].rows.num_texts,
+            is_regression=is_regression,
+        )
+
+    def _name_classes(self, source: str, num_outputs: int, labels: list[str] | None) -> list[str]:
+        """Names a checkpoint's classes: as given, or as the task does where the two differ by their case alone."""
+        own = self.table_task.labels
+        names = list(labels or own or [str(number) for number in range(num_outputs)])
+        if len(names) != num_outputs:
+            raise InputError(
+                f"{source}: has {num_outputs} classes, but there are {len(names)} labels ({', '.join(names)}). "
+                "Name its classes, in their order, with --labels."
+            )
+        by_case = {label.casefold(): label for label in own or names}
+        unknown = [name for name in names if name.casefold() not in by_case]
+        if unknown:
+            raise InputError(
+                f"{source}: its class {unknown[0]!r} is none of the task's ({', '.join(own)}). Name its classes in the "
+                f"task's words, in the order {', '.join(names)}, with --labels."
+            )
+        return [by_case[name.casefold()] for name in names] if own else names
+
+    def match(self, part, spec, bad_rows):
+        table = part.rows
+        if spec.is_regression != self.table_task.is_regression:
+            kinds = ("classes", "scores")
+            found, wanted = kinds[spec.is_regression], kinds[self.table_task.is_regression]
+            raise InputError(f"{table.path}: a model of {found}, but the task has {wanted}. See --regression.")
+        if table.num_texts != spec.num_texts:
+            raise InputError(
+                f"{table.path}: {table.num_texts} text column(s) named, but the model was trained on {spec.num_texts}. "
+                "Give --text_pair_column for a model of pairs, and only then."
+            )
+        if table.labels is not None and not spec.is_regression:
+            table = data.keep_known_labels(table, spec.labels, bad_rows)
+        return part._replace(rows=table)
+
+    def num_examples(self, rows):
+        return len(rows.texts)
+
+    def describe(self, rows, encoded, spec):
+        counts = Counter(rows.labels)
+        described = {"train_rows": len(rows.texts)}
+        if not spec.is_regression:
+            described["train_label_counts"] = {label: counts[label] for label in spec.labels}
+        return described
+
+    # === Model ===
+
+    def model_class(self):
+        return keras_bert.BertTextClassifier
+
+    def model_arguments(self, spec):
+        return {"num_classes": self.num_outputs(spec)}
+
+    def num_outputs(self, spec):
+        return 1 if spec.is_regression else len(spec.labels)
+
+    def objective(self):
+        from tasks.fine_tuning.objectives import CrossEntropy, SquaredError
+
+        return SquaredError() if self.table_task.is_regression else CrossEntropy()
+
+    def encode(self, part, trained):
+        table, spec = part.rows, trained.spec
+        examples = encode_texts(
+            table.texts, table.text_pairs, trained.tokenizer, spec.sequence_length, f"tokenize {part.title}"
+        )
+        if table.labels is not None:
+            examples = examples._replace(labels={"labels": _number(table.labels, spec)})
+        lengths = lengths_before_cutting(examples.lengths, table.texts_of, trained.tokenizer, spec.sequence_length)
+        return task.Encoded(examples, lengths)
+
+    # === Answers ===
+
+    def checkpoint_figures(self, answers):
+        labels = answers.encoded.examples.labels["labels"]
+        return metrics.score(self.table_task.metrics, labels, answers.outputs, self.table_task.is_regression)
+
+    def evaluate(self, answers, results):
+        names, is_regression = self.table_task.metrics, self.table_task.is_regression
+        outputs, labels = answers.outputs, answers.encoded.examples.labels["labels"]
+        figures = self.checkpoint_figures(answers)
+        intervals = metrics.intervals(names, labels, outputs, is_regression)
+        part, classes = answers.part, answers.trained.spec.labels
+        found = task.Evaluation(
+            figures,
+            intervals,
+            {"rows": len(labels)},
+            scores=[
+                Score(
+                    part.figure(name).replace("_", " "),
+                    figures[name],
+                    *intervals[name],
+                    percent=name != "mean_squared_error",
+                )
+                for name in names
+            ],
+            mistakes=self._find_mistakes(answers),
+        )
+        if is_regression:
+            found.predictions = (labels, outputs[:, 0])
+        elif not part.name:
+            predictions = outputs.argmax(axis=-1)
+            found.confusion = (classes, shared_metrics.confusion_matrix(labels, predictions, len(classes)))
+            found.details["per_class"] = shared_metrics.class_scores(labels, predictions, classes)
+            path = os.path.join(self.settings.output_dir, CONFUSION_FILE)
+            metrics.plot_confusion_matrix(path, found.confusion[1], classes)
+            train_counts = results.get("train_label_counts")
+            if train_counts and list(train_counts) == classes:
+                majority = shared_metrics.majority_accuracy(np.array(list(train_counts.values())), labels)
+                found.details["majority_accuracy"] = majority
+                found.notes = [f"Always answering the most frequent training class: {majority:.1%}."]
+        return found
+
+    def _find_mistakes(self, answers: task.Answers) -> list[Mistake]:
+        """Returns the rows of the largest loss among those answered wrongly; with scores, those furthest off."""
+        labels, outputs = answers.encoded.examples.labels["labels"], answers.outputs
+        losses = metrics.row_losses(labels, outputs, self.table_task.is_regression)
+        if not self.table_task.is_regression:
+            losses = np.where(outputs.argmax(axis=-1) != labels, losses, -1.0)
+        worst = np.argsort(-losses, kind="stable")[:NUM_MISTAKES]
+        return [Mistake(float(losses[row]), self._parts(answers, row)) for row in worst if losses[row] > 0]
+
+    def _parts(self, answers: task.Answers, row: int) -> list[tuple[str, str]]:
+        table, classes, outputs = answers.part.rows, answers.trained.spec.labels, answers.outputs[row]
+        label = answers.encoded.examples.labels["labels"][row]
+        parts = list(zip(self.table_task.columns(with_labels=False), table.texts_of(row), strict=True))
+        if self.table_task.is_regression:
+            expected, predicted = f"{label:g}", f"{outputs[0]:.2f}"
+        else:
+            share = np.exp(shared_metrics.log_softmax(outputs)).max()
+            expected, predicted = classes[label], f"{classes[outputs.argmax()]} {share:.0%}"
+        return [*parts, ("expected", expected), ("predicted", predicted), ("row", table.place(row))]
+
+    def write_predictions(self, answers, output_dir):
+        """Writes `predictions.tsv`: index (of the row, from 0), prediction, and a column of probabilities a class."""
+        table, classes = answers.part.rows, answers.trained.spec.labels
+        name = f"predictions_{answers.part.name}.tsv" if answers.part.name else "predictions.tsv"
+        paths = [os.path.join(output_dir, name)]
+        if classes:
+            shares = np.exp(shared_metrics.log_softmax(answers.outputs))
+            rows = ([classes[row.argmax()], *(f"{share:.6f}" for share in row)] for row in shares)
+        else:
+            rows = ([f"{value:.6f}"] for value in answers.outputs[:, 0])
+        header = ["index", "prediction", *(f"probability_{label}" for label in classes)]
+        write_table(paths[0], header, ([number, *row] for number, row in zip(table.numbers, rows, strict=True)))
+        split = next(one for one in self.table_task.test if one.name == answers.part.name)
+        if split.submission is not None:
+            paths.append(os.path.join(output_dir, split.submission))
+            self._write_submission(paths[-1], answers)
+        return task.Predictions(paths, {"test_rows": len(table.texts)})
+
+    def _write_submission(self, path: str, answers: task.Answers) -> None:
+        """Writes the file that GLUE takes: `index`, tab, `prediction`.
+
+        GLUE refuses a file that lacks a row. A row that `--bad_rows=skip` left out gets the most frequent answer, or
+        the mean score.
+        """
+        table, classes = answers.part.rows, answers.trained.spec.labels
+        predictions = metrics.predict(answers.outputs, self.table_task.is_regression)
+        if self.table_task.is_regression:
+            predictions = np.clip(predictions, *self.table_task.score_range)
+            texts, other = [f"{value:.4f}" for value in predictions], f"{predictions.mean():.4f}"
+        else:
+            texts = [classes[number] for number in predictions]
+            other = classes[np.bincount(predictions, minlength=len(classes)).argmax()]
+        by_number = dict(zip(table.numbers, texts, strict=True))
+        rows = ([number, by_number.get(number, other)] for number in range(table.num_rows))
+        write_table(path, ["index", "prediction"], rows)
+
+
+def _number(labels: list, spec: ClassificationSpec) -> np.ndarray:
+    """Returns class numbers, int32, or scores, float32, shape (N,)."""
+    if spec.is_regression:
+        return np.array(labels, np.float32)
+    numbers = {label: number for number, label in enumerate(spec.labels)}
+    return np.array([numbers[label] for label in labels], np.int32)

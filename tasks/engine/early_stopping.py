@@ -1,0 +1,42 @@
+"""Early stopping: decides when a training ends and which weights it keeps."""
+
+import math
+
+from tasks.engine.progress import History
+
+
+class EarlyStopping:
+    """Ends a training once its evaluations stop improving.
+
+    Decisions depend on the history alone, so a resumed training stops where an uninterrupted one does.
+
+    Args:
+        metric: name of a figure that the evaluations return.
+        patience: number of consecutive evaluations without improvement that ends the training.
+        higher_is_better: False for a loss.
+
+    Raises:
+        ValueError: `patience` is below 1.
+    """
+
+    def __init__(self, metric: str, patience: int, higher_is_better: bool = True):
+        if patience < 1:
+            raise ValueError(f"`patience` must be at least 1. Received: patience={patience}")
+        self.metric = metric
+        self.patience = patience
+        self.higher_is_better = higher_is_better
+
+    def best_step(self, history: History) -> int | None:
+        """Returns the step of the best evaluation (the earliest among equals), or None if all were NaN."""
+        best = None
+        for row in history.evaluations:
+            value = row[self.metric] if self.higher_is_better else -row[self.metric]
+            if not math.isnan(value) and (best is None or value > best[0]):
+                best = (value, row["step"])
+        return best and best[1]
+
+    def is_over(self, history: History) -> bool:
+        """Returns whether `patience` evaluations have followed the best one."""
+        best_step = self.best_step(history)
+        later = [row for row in history.evaluations if best_step is None or row["step"] > best_step]
+        return len(later) >= self.patience

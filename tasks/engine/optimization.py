@@ -1,0 +1,348 @@
+"""Optimizers by profile name.
+
+| profile     | update                                                         | source                               |
+| `bert-2018` | Adam, decoupled weight decay, no bias correction, epsilon 1e-6 | google-research/bert optimization.py |
+| `adamw`     | the same with Adam's bias correction                           | Loshchilov & Hutter 2019             |
+| `lamb`      | `adamw` with each step scaled to the norm of the weights       | You et al. 2020, algorithm 2         |
+
+Without bias correction, early updates are larger: 3.16 times at step 1, 6.5 times at step 10, 1.26 times at step 1000.
+All profiles decay kernels and embedding tables, but no LayerNorm variable and no bias. `update_rules` assigns decay and
+learning rate by variable path; `optimizer.rules` lists the result. Clipping the gradients' global norm to 1.0 is left
+to `tasks.engine.training.Trainer`, which does it after summing over replicas.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import keras
+from keras import ops
+
+from tasks.engine.fused_adam import fused_adam, update_alike
+from tasks.engine.schedules import WarmupLinearDecay
+
+# Matches "masked_lm/output_bias", but not "bias_table/embeddings".
+_NOT_DECAYED = re.compile(r"(?:^|/)(?:gamma|beta|[^/]*bias)$")
+_ENCODER_LAYER = re.compile(r"(?:^|/)transformer_layer_(\d+)/")
+_EMBEDDINGS = re.compile(r"(?:^|/)embeddings/.")
+# Query, key and value side by side in one kernel (keras_bert/attention.py).
+_THREE_IN_ONE = re.compile(r"(?:^|/)query_key_value/kernel$")
+
+
+class UpdateRule(NamedTuple):
+    """How an optimizer treats one variable.
+
+    Attributes:
+        path: path of the variable.
+        weight_decay: share of the weight subtracted at every step, times the learning rate; 0.0 for none.
+        rate_multiplier: factor of the learning rate.
+        trust_ratios: number of equal slices of the last axis that `lamb` gives a trust ratio each; 0 for none.
+    """
+
+    path: str
+    weight_decay: float
+    rate_multiplier: float
+    trust_ratios: int
+
+
+def update_rules(variables: Sequence, weight_decay: float = 0.01, layer_decay: float = 1.0) -> list[UpdateRule]:
+    """Derives from its path how each variable is updated.
+
+    - gamma, beta and everything that ends in "bias" have neither decay nor trust ratio.
+    - The rate multiplier is `layer_decay ** (L + 1 - l)` in encoder layer l of L, counted from 1,
+      `layer_decay ** (L + 1)` in the embeddings (and the output layer tied to them), and 1 in pooler and heads. This
+      follows BEiT (Bao et al. 2022, appendix); ELECTRA's exponents are larger by one.
+    - The fused query-key-value kernel has three trust ratios, as if it were three variables.
+
+    Args:
+        variables: Keras variables of one model, such as `model.trainable_variables`.
+        weight_decay: weight decay of the variables that are decayed.
+        layer_decay: in (0, 1]; 1 gives all layers the same rate.
+
+    Returns:
+        One rule per variable, in the order of `variables`.
+
+    Raises:
+        ValueError: `layer_decay` is out of range, or has no effect since no variable belongs to an encoder layer.
+    """
+    if not 0.0 < layer_decay <= 1.0:
+        raise ValueError(f"`layer_decay` must be above 0 and at most 1. Received: layer_decay={layer_decay}")
+    paths = [_path(variable) for variable in variables]
+    layers = [int(match[1]) + 1 for match in map(_ENCODER_LAYER.search, paths) if match]
+    if layer_decay != 1.0 and not layers:
+        raise ValueError(
+            f"`layer_decay` needs variables of layers transformer_layer_<number>. Received: {', '.join(paths)}"
+        )
+    return [_update_rule(path, weight_decay, layer_decay, max(layers, default=0)) for path in paths]
+
+
+def _update_rule(path: str, weight_decay: float, layer_decay: float, num_layers: int) -> UpdateRule:
+    is_matrix = not _NOT_DECAYED.search(path)
+    above = 0
+    if match := _ENCODER_LAYER.search(path):
+        above = num_layers - int(match[1])
+    elif _EMBEDDINGS.search(path):
+        above = num_layers + 1
+    return UpdateRule(
+        path=path,
+        weight_decay=weight_decay if is_matrix else 0.0,
+        rate_multiplier=layer_decay**above,
+        trust_ratios=(3 if _THREE_IN_ONE.search(path) else 1) if is_matrix else 0,
+    )
+
+
+def _path(variable) -> str:
+    """Returns a variable's path; the name of a bare `tf.Variable`, "path/replica_1:0", has a suffix to strip."""
+    return getattr(variable, "path", None) or re.sub(r"(/replica_\d+)?(:\d+)?$", "", variable.name)
+
+
+class _BertOptimizer(keras.optimizers.Optimizer):
+    """Base of the profiles: two moments per gradient, and update rules by path.
+
+    Attributes:
+        rules: one `UpdateRule` per variable, in their order; set by `build`.
+        shares_graphs: whether identical layers may share an update graph (TensorFlow, one replica, no XLA).
+        compiles_decay: whether XLA may compile single ops of the update (as above, with variables on a CPU).
+    """
+
+    bias_correction: bool
+    shares_graphs = False
+    compiles_decay = False
+
+    def __init__(
+        self,
+        learning_rate=5e-5,
+        weight_decay: float | None = 0.01,
+        layer_decay: float = 1.0,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-6,
+        **kwargs,
+    ):
+        super().__init__(learning_rate=learning_rate, weight_decay=weight_decay, **kwargs)
+        self.layer_decay = layer_decay
+        self.beta_1 = beta_1
+        self.beta_2 = beta_2
+        self.epsilon = epsilon
+        self._shared: dict = {}
+
+    def build(self, variables) -> None:
+        """Creates the rules and two zero-initialized moments per variable."""
+        if self.built:
+            return
+        super().build(variables)
+        self.rules = tuple(update_rules(variables, self.weight_decay or 0.0, self.layer_decay))
+        self._first_moments, self._second_moments = self.add_optimizer_variables(variables, ["m", "v"])
+
+    def _apply_weight_decay(self, variables) -> None:
+        """Does nothing: Keras decays all variables at one rate, so `update_step` decays them by rule instead."""
+
+    def apply(self, grads, trainable_variables=None) -> None:
+        """Updates the variables; scalars that many of them share are computed once.
+
+        This cuts the time to trace BERT base's 199 updates from 2.45 s to 0.75 s (under cProfile).
+        """
+        self._shared = {}
+        try:
+            super().apply(grads, trainable_variables)
+        finally:
+            self._shared = {}  # Tensors of one graph must not leak into the next.
+
+    def _once(self, key: tuple, compute):
+        if key not in self._shared:
+            self._shared[key] = compute()
+        return self._shared[key]
+
+    def _rate(self, learning_rate, factor: float, dtype: str):
+        return self._once(("rate", factor, dtype), lambda: ops.cast(learning_rate * factor, dtype))
+
+    def _correction(self, dtype: str) -> tuple:
+        """Returns the rate's factor and the epsilon that apply bias correction to uncorrected moments.
+
+        With c1 = 1 - beta_1^t and c2 = 1 - beta_2^t at step t,
+
+            (m / c1) / (sqrt(v / c2) + epsilon) = (sqrt(c2) / c1) m / (sqrt(v) + epsilon sqrt(c2))
+        """
+        if not self.bias_correction:
+            return self._once(("correction", dtype), lambda: (ops.ones((), dtype), ops.cast(self.epsilon, dtype)))
+
+        def compute() -> tuple:
+            step = ops.cast(self.iterations + 1, dtype)
+            root = ops.sqrt(1.0 - ops.power(ops.cast(self.beta_2, dtype), step))
+            return root / (1.0 - ops.power(ops.cast(self.beta_1, dtype), step)), self.epsilon * root
+
+        return self._once(("correction", dtype), compute)
+
+    def _update_moments(self, gradient, index: int) -> tuple:
+        """Computes m <- beta_1 m + (1 - beta_1) g and v <- beta_2 v + (1 - beta_2) g^2; returns both variables."""
+        first, second = self._first_moments[index], self._second_moments[index]
+        self.assign_add(first, (gradient - first) * (1.0 - self.beta_1))
+        self.assign_add(second, (ops.square(gradient) - second) * (1.0 - self.beta_2))
+        return first, second
+
+    def get_config(self) -> dict:
+        config = super().get_config()
+        config.update(layer_decay=self.layer_decay, beta_1=self.beta_1, beta_2=self.beta_2, epsilon=self.epsilon)
+        return config
+
+
+@keras.saving.register_keras_serializable(package="keras_bert")
+@keras.saving.register_keras_serializable(package="keras_bert_zoo")  # Its name in files of before.
+class BertAdam(_BertOptimizer):
+    """Adam with decoupled weight decay and without bias correction (google-research/bert optimization.py:87-174).
+
+        m <- beta_1 m + (1 - beta_1) g
+        v <- beta_2 v + (1 - beta_2) g^2
+        w <- w - rate (m / (sqrt(v) + epsilon) + weight_decay w)
+
+    with rate and weight_decay from the variable's `UpdateRule`.
+
+    On TensorFlow a fused kernel does everything but the decay in one pass over memory, which takes 0.4 of the time of
+    `keras.ops` (28.5 M weights, 2 cores).
+
+    Args:
+        learning_rate: float or `LearningRateSchedule`.
+        weight_decay: float; None for no decay.
+        layer_decay: as in `update_rules`.
+        beta_1: decay rate of the first moment.
+        beta_2: decay rate of the second moment.
+        epsilon: added to the square root of the second moment.
+        **kwargs: arguments of `keras.optimizers.Optimizer`.
+    """
+
+    bias_correction = False
+
+    def update_step(self, gradient, variable, learning_rate) -> None:
+        """Updates one variable and its moments; `gradient` has the variable's shape."""
+        index = self._get_variable_index(variable)
+        if keras.backend.backend() == "tensorflow":
+            arguments = self.fused_arguments(index, gradient, variable, learning_rate)
+            fused_adam(*arguments, self.beta_1, self.beta_2, self.compiles_decay)
+            return
+        rate, epsilon, decay = self._scalars(index, variable.dtype, learning_rate)
+        if decay is not None:
+            self.assign_sub(variable, variable * decay)
+        first, second = self._update_moments(_dense(gradient, variable.dtype), index)
+        self.assign_sub(variable, rate * first / (ops.sqrt(second) + epsilon))
+
+    def _backend_update_step(self, grads, trainable_variables, learning_rate) -> None:
+        """Updates all variables; with `shares_graphs`, identical layers share one graph."""
+        left = list(zip(grads, trainable_variables, strict=True))
+        if self.shares_graphs:
+            left = update_alike(self, left, learning_rate)
+        if left:
+            super()._backend_update_step(*zip(*left, strict=True), learning_rate)
+
+    def _scalars(self, index: int, dtype: str, learning_rate) -> tuple:
+        """Returns a variable's rate, epsilon and decay as scalars; the decay is None if there is none."""
+        rule = self.rules[index]
+
+        def compute() -> tuple:
+            factor, epsilon = self._correction(dtype)
+            return self._rate(learning_rate, rule.rate_multiplier, dtype) * factor, epsilon
+
+        rate, epsilon = self._once(("step", rule.rate_multiplier, dtype), compute)
+        if not rule.weight_decay:
+            return rate, epsilon, None
+        return rate, epsilon, self._rate(learning_rate, rule.rate_multiplier * rule.weight_decay, dtype)
+
+    def fused_arguments(self, index: int, gradient, variable, learning_rate) -> tuple:
+        """Returns the arguments of `fused_adam` for the variable with this index (of Keras or TensorFlow)."""
+        variable = variable.value if isinstance(variable, keras.Variable) else variable
+        moments = (self._first_moments[index], self._second_moments[index])
+        handles = [variable.handle, *(moment.value.handle for moment in moments)]
+        return handles, _dense(gradient, variable.dtype), *self._scalars(index, variable.dtype, learning_rate)
+
+
+@keras.saving.register_keras_serializable(package="keras_bert")
+@keras.saving.register_keras_serializable(package="keras_bert_zoo")  # Its name in files of before.
+class BertAdamW(BertAdam):
+    """`BertAdam` with bias correction, as in torch's AdamW; Keras's own adds epsilon before the correction."""
+
+    bias_correction = True
+
+
+@keras.saving.register_keras_serializable(package="keras_bert")
+@keras.saving.register_keras_serializable(package="keras_bert_zoo")  # Its name in files of before.
+class BertLamb(_BertOptimizer):
+    """LAMB (You et al. 2020, arXiv:1904.00962, algorithm 2), for batches of tens of thousands.
+
+        u <- (m / (1 - beta_1^t)) / (sqrt(v / (1 - beta_2^t)) + epsilon) + weight_decay w
+        w <- w - rate (|w| / |u|) u
+
+    with Adam's m and v, the paper's bias correction, and no bounds on |w| (its phi is the identity). The trust ratio is
+    1 if either norm is 0. Query, key and value have norms of their own although they share a variable. As in the
+    authors' code, LayerNorm variables and biases are not decayed and have trust ratio 1.
+
+    Args: as in `BertAdam`.
+    """
+
+    bias_correction = True
+
+    def update_step(self, gradient, variable, learning_rate) -> None:
+        """Updates one variable and its moments; `gradient` has the variable's shape."""
+        index = self._get_variable_index(variable)
+        rule = self.rules[index]
+        correction, epsilon = self._correction(variable.dtype)
+        first, second = self._update_moments(_dense(gradient, variable.dtype), index)
+        update = correction * first / (ops.sqrt(second) + epsilon)
+        if rule.weight_decay:
+            update = update + variable * rule.weight_decay
+        if rule.trust_ratios:
+            update = _scale_to_length_of(variable, update, rule.trust_ratios)
+        self.assign_sub(variable, update * self._rate(learning_rate, rule.rate_multiplier, variable.dtype))
+
+
+def _dense(gradient, dtype: str):
+    """Returns a gradient as a dense tensor; that of an embedding lookup is `tf.IndexedSlices` with repeated rows."""
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        gradient = tf.convert_to_tensor(gradient)  # `ops.convert_to_tensor` does not densify.
+    return ops.cast(gradient, dtype)
+
+
+def _scale_to_length_of(variable, update, slices: int):
+    """Scales each of `slices` equal parts of the update's last axis to the Euclidean norm of the variable's part."""
+    shape = (-1, slices, variable.shape[-1] // slices)
+    update = ops.reshape(update, shape)
+    weight_length, update_length = (
+        ops.sqrt(ops.sum(ops.square(tensor), axis=(0, 2), keepdims=True))
+        for tensor in (ops.reshape(variable, shape), update)
+    )
+    has_ratio = ops.logical_and(weight_length > 0.0, update_length > 0.0)
+    ratio = ops.where(has_ratio, weight_length / ops.where(has_ratio, update_length, 1.0), 1.0)  # [1, slices, 1]
+    return ops.reshape(update * ratio, variable.shape)
+
+
+PROFILES = {"bert-2018": BertAdam, "adamw": BertAdamW, "lamb": BertLamb}
+
+
+def build_optimizer(
+    name: str,
+    learning_rate: float,
+    num_train_steps: int,
+    num_warmup_steps: int = 0,
+    weight_decay: float = 0.01,
+    layer_decay: float = 1.0,
+) -> keras.optimizers.Optimizer:
+    """Builds the optimizer of a profile, with warm-up and linear decay of the learning rate.
+
+    Under a `tf.distribute` strategy, call this inside `strategy.scope()`, like the model's constructor.
+
+    Args:
+        name: a key of `PROFILES`.
+        learning_rate: peak of the schedule.
+        num_train_steps: step at which the rate reaches 0.
+        num_warmup_steps: steps over which the rate rises.
+        weight_decay: share of a weight subtracted at every step, times the learning rate.
+        layer_decay: factor of the learning rate from each encoder layer to the one below; see `update_rules`.
+
+    Raises:
+        InputError: the warm-up is longer than the training.
+        ValueError: an unknown name, or a schedule out of range.
+    """
+    if name not in PROFILES:
+        raise ValueError(f"`name` must be one of {sorted(PROFILES)}. Received: name={name!r}")
+    schedule = WarmupLinearDecay(learning_rate, num_train_steps, num_warmup_steps)
+    return PROFILES[name](learning_rate=schedule, weight_decay=weight_decay, layer_decay=layer_decay)

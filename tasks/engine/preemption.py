@@ -1,0 +1,58 @@
+"""Handles SIGTERM, which schedulers send before they reclaim a machine: save a checkpoint and exit with status 42."""
+
+import signal
+import sys
+import threading
+
+PREEMPTED_STATUS = 42  # "Saved, start me again"; TensorFlow's PreemptionCheckpointHandler exits with it too.
+
+
+class Preempted(SystemExit):
+    """Exits with `PREEMPTED_STATUS`: the training has saved a checkpoint and can continue."""
+
+    def __init__(self):
+        super().__init__(PREEMPTED_STATUS)
+
+
+class Preemption:
+    """Context manager that records a SIGTERM.
+
+    A second SIGTERM has its usual effect. Outside the main thread, Python delivers no signals and nothing is recorded.
+
+    Attributes:
+        requested: whether the signal has arrived; reset to False on exit.
+    """
+
+    def __init__(self):
+        self.requested = False
+        self._previous = None
+
+    def __enter__(self) -> "Preemption":
+        if threading.current_thread() is threading.main_thread():
+            self._previous = signal.signal(signal.SIGTERM, self._note)
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self.requested = False
+        self._restore()
+
+    def stop(self, step: int) -> None:
+        """Reports that the checkpoint of `step` is saved, and exits.
+
+        Raises:
+            Preempted: always.
+        """
+        print(
+            f"Stopped by SIGTERM after step {step}. The checkpoint is saved: the same command continues.",
+            file=sys.stderr,
+        )
+        raise Preempted
+
+    def _note(self, *_) -> None:
+        self.requested = True
+        self._restore()
+
+    def _restore(self) -> None:
+        if self._previous is not None:
+            signal.signal(signal.SIGTERM, self._previous)
+            self._previous = None

@@ -1,0 +1,215 @@
+"""Progress of a training: progress bar, history.json, TensorBoard events and curve.png."""
+
+import dataclasses
+import os
+import sys
+import time
+
+import numpy as np
+import tensorflow as tf
+from tqdm import tqdm
+
+from keras_bert import files
+from keras_bert.errors import InputError
+from tasks.engine.throughput import Speed
+
+_CURVE_SECONDS = 10.0  # Minimum time between two drawings of the curve, each of which takes half a second.
+_COUNTS = ("examples", "real_tokens")  # Summed to give the speed; all other figures are averaged.
+
+
+@dataclasses.dataclass
+class History:
+    """Figures of a training, by step.
+
+    Attributes:
+        training: one dict per interval of steps: its last `step`, and means over the interval of `loss`,
+            `learning_rate`, `gradient_norm` and, if there are several losses, each `<name>_loss`.
+        evaluations: one dict per evaluation: its `step` and the figures it returned.
+    """
+
+    training: list[dict[str, float]] = dataclasses.field(default_factory=list)
+    evaluations: list[dict[str, float]] = dataclasses.field(default_factory=list)
+
+    @classmethod
+    def read(cls, path: str, last_step: int) -> "History":
+        """Reads the rows up to `last_step`; returns an empty history if there is no file."""
+        if not os.path.exists(path):
+            return cls()
+        rows = files.read_json(path)
+        return cls(*([row for row in rows[name] if row["step"] <= last_step] for name in ("training", "evaluations")))
+
+    def write(self, path: str) -> None:
+        """Writes the history as JSON."""
+        files.write_json(path, dataclasses.asdict(self))
+
+
+class Reporter:
+    """Context manager that reports on a running training.
+
+    Args:
+        output_dir: directory for `history.json`, `curve.png` and `events/`.
+        start_step: step to resume from; later rows of an earlier run are dropped.
+        num_steps: last step of the training.
+        description: title of the progress bar and the curve.
+        speed: peak of the hardware, to report the share of it that is reached; None to leave this out.
+        is_active: whether to show and write anything; False on all workers but the chief.
+
+    Raises:
+        InputError: `output_dir` cannot be created.
+    """
+
+    def __init__(
+        self,
+        output_dir: str,
+        start_step: int,
+        num_steps: int,
+        description: str,
+        *,
+        speed: Speed | None = None,
+        is_active: bool = True,
+    ):
+        self.history = History()
+        self._output_dir = output_dir
+        self._description = description
+        self._speed = speed
+        self._is_active = is_active
+        if is_active:
+            try:
+                os.makedirs(output_dir, exist_ok=True)
+            except OSError as error:
+                raise InputError(f"{output_dir}: cannot be created ({error.strerror}). Choose another one.") from error
+            self.history = History.read(self._path("history.json"), start_step)
+        self._rows: list[np.ndarray] = []
+        self._seconds = 0.0  # Time spent on `_rows`.
+        self._since = time.monotonic()
+        self._bar = tqdm(
+            total=num_steps, initial=start_step, desc=description, unit="step", mininterval=0.5, disable=not is_active
+        )
+        self._drawn: tuple[int, int] | None = None  # Numbers of history rows in the latest drawing of the curve.
+        self._drawn_at = -_CURVE_SECONDS
+        make_writer = tf.summary.create_file_writer if is_active else lambda path: tf.summary.create_noop_writer()
+        self._events = make_writer(self._path("events"))
+
+    def __enter__(self) -> "Reporter":
+        return self
+
+    def __exit__(self, *exception) -> None:
+        if self._drawn is not None:
+            self._draw()  # Adds the latest rows.
+        self._bar.close()
+        self._events.close()
+
+    def steps(self, names: list[str], values: np.ndarray) -> None:
+        """Adds the figures of the latest steps; `values[i, j]` is the figure `names[j]` of the i-th step."""
+        self._rows.append(values)
+        seconds = time.monotonic() - self._since
+        self._seconds += seconds
+        self._since = time.monotonic()
+        loss = values[:, names.index("loss")].astype(np.float64).mean()
+        rates = self._rates(names, values, seconds)
+        shown = [f"loss {loss:.4f}", f"{rates['examples_per_second']:.0f} examples/s"]
+        if "real_tokens_per_second" in rates:
+            shown.append(f"{rates['real_tokens_per_second']:,.0f} tokens/s")
+        if "share_of_peak" in rates:
+            shown.append(f"{rates['share_of_peak']:.0%} of peak")
+        self._bar.set_postfix_str(", ".join(shown), refresh=False)
+        self._bar.update(len(values))
+
+    def _rates(self, names: list[str], values: np.ndarray, seconds: float) -> dict[str, float]:
+        """Returns `examples_per_second` and, where known, `real_tokens_per_second` and `share_of_peak`."""
+        sums = dict(zip(names, values.astype(np.float64).sum(axis=0) / max(seconds, 1e-9), strict=True))
+        rates = {f"{name}_per_second": sums[name] for name in _COUNTS if sums[name]}
+        if self._speed is not None and "real_tokens_per_second" in rates:
+            rates["share_of_peak"] = self._speed.share_of_peak(rates["real_tokens_per_second"])
+        return rates
+
+    def record(self, step: int, names: list[str]) -> None:
+        """Ends an interval at `step`: writes its means to the history and to TensorBoard.
+
+        Only TensorBoard gets the speed, so that a resumed run has the same history as an uninterrupted one.
+        """
+        values = np.concatenate(self._rows).astype(np.float64)
+        row = {name: float(mean) for name, mean in zip(names, values.mean(axis=0), strict=True) if name not in _COUNTS}
+        self.history.training.append({"step": step, **row})
+        self._write_events("train", step, {**row, **self._rates(names, values, self._seconds)})
+        self._rows, self._seconds = [], 0.0
+
+    def lacks_evaluation(self, step: int) -> bool:
+        """Returns whether the history has no evaluation at `step`."""
+        return all(row["step"] != step for row in self.history.evaluations)
+
+    def evaluation(self, step: int, figures: dict[str, float]) -> None:
+        """Adds an evaluation to the history and to TensorBoard and prints it above the progress bar."""
+        figures = {name: float(value) for name, value in figures.items()}
+        self.history.evaluations.append({"step": step, **figures})
+        self._write_events("eval", step, figures)
+        shown = ", ".join(f"{name} {value:.4f}" for name, value in figures.items())
+        if self._is_active:
+            self._bar.write(f"{self._description}: step {step}: {shown}", file=sys.stderr)
+        self._since = time.monotonic()
+
+    def save(self) -> None:
+        """Writes history.json, flushes the events, and draws curve.png unless it was drawn seconds ago."""
+        if not self._is_active:
+            return
+        self._events.flush()
+        self.history.write(self._path("history.json"))
+        if time.monotonic() - self._drawn_at >= _CURVE_SECONDS:
+            self._draw()
+
+    def _draw(self) -> None:
+        rows = (len(self.history.training), len(self.history.evaluations))
+        if rows != self._drawn:
+            write_curve(self.history, self._path("curve.png"), self._description)
+        self._drawn, self._drawn_at = rows, time.monotonic()
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self._output_dir, name)
+
+    def _write_events(self, prefix: str, step: int, figures: dict[str, float]) -> None:
+        with self._events.as_default():
+            for name, value in figures.items():
+                tf.summary.scalar(f"{prefix}/{name}", value, step=step)
+
+
+def write_curve(history: History, path: str, title: str) -> None:
+    """Plots losses, learning rate and, if there are any, evaluation metrics as a PNG."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    metrics = _metrics(history)
+    figure = Figure(figsize=(8, 7.5 if metrics else 5.5), dpi=120, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(3 if metrics else 2, 1, sharex=True, height_ratios=[3, 2, 1] if metrics else [3, 1])
+    steps = [row["step"] for row in history.training]
+    axes[0].plot(steps, [row["loss"] for row in history.training], label="training loss")
+    if any("loss" in row for row in history.evaluations):
+        _plot_evaluations(axes[0], history, "loss", "evaluation loss")
+    axes[0].set(title=title, ylabel="loss")
+    for name in metrics:
+        _plot_evaluations(axes[1], history, name, name)
+    if metrics:
+        axes[1].set(ylabel="evaluation")
+    axes[-1].plot(steps, [row["learning_rate"] for row in history.training], color="tab:green")
+    axes[-1].set(xlabel="step", ylabel="learning rate")
+    for axis in axes:
+        axis.grid(alpha=0.3)
+        if axis.get_legend_handles_labels()[0]:
+            axis.legend(fontsize="small")
+    with files.atomic_path(path) as temporary:
+        figure.savefig(temporary, format="png")
+
+
+def _metrics(history: History) -> list[str]:
+    """Lists the evaluation figures in [-1, 1], such as accuracies and correlations, without the losses."""
+    largest: dict[str, float] = {}
+    for row in history.evaluations:
+        for name, value in row.items():
+            largest[name] = max(abs(value), largest.get(name, 0.0))
+    names = [name for name, value in largest.items() if value <= 1.0]
+    return sorted(name for name in names if name not in ("step", "loss") and not name.endswith("_loss"))
+
+
+def _plot_evaluations(axis, history: History, name: str, label: str) -> None:
+    rows = [row for row in history.evaluations if name in row]
+    axis.plot([row["step"] for row in rows], [row[name] for row in rows], "o--", markersize=4, label=label)

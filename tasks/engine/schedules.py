@@ -1,0 +1,59 @@
+"""Learning rate schedules."""
+
+import keras
+from keras import ops
+
+from keras_bert.errors import InputError
+
+
+@keras.saving.register_keras_serializable(package="keras_bert")
+@keras.saving.register_keras_serializable(package="keras_bert_zoo")  # Its name in files of before.
+class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
+    """Linear warm-up followed by a linear decay that counts from step 0.
+
+        step < num_warmup_steps:   learning_rate * step / num_warmup_steps
+        else:                      learning_rate * (1 - min(step, num_train_steps) / num_train_steps)
+
+    As in google-research/bert (optimization.py:29-53), the warm-up replaces the decay instead of delaying it. With 10%
+    warm-up the rate therefore drops from 0.99 to 0.90 of the peak and never reaches it. The first step's rate is 0.
+
+    Args:
+        learning_rate: float >= 0, the peak.
+        num_train_steps: int >= 1, the step at which the rate reaches 0.
+        num_warmup_steps: int from 0 to `num_train_steps`.
+
+    Raises:
+        InputError: the warm-up is longer than the training.
+        ValueError: another argument is outside its range.
+    """
+
+    def __init__(self, learning_rate: float, num_train_steps: int, num_warmup_steps: int = 0):
+        super().__init__()
+        if not learning_rate >= 0.0:
+            raise ValueError(f"`learning_rate` must be 0 or more. Received: learning_rate={learning_rate}")
+        if num_train_steps < 1:
+            raise ValueError(f"`num_train_steps` must be 1 or more. Received: num_train_steps={num_train_steps}")
+        if not 0 <= num_warmup_steps <= num_train_steps:
+            raise InputError(
+                "`num_warmup_steps` must be from 0 to `num_train_steps`. Received: "
+                f"num_warmup_steps={num_warmup_steps}, num_train_steps={num_train_steps}"
+            )
+        self.learning_rate = learning_rate
+        self.num_train_steps = num_train_steps
+        self.num_warmup_steps = num_warmup_steps
+
+    def __call__(self, step):
+        """Returns the rate, a float32 scalar, of the update that follows `step` finished ones (int scalar)."""
+        step = ops.cast(step, "float32")
+        rate = self.learning_rate * (1.0 - ops.minimum(step / self.num_train_steps, 1.0))
+        if self.num_warmup_steps == 0:
+            return rate
+        warmup_rate = self.learning_rate * (step / self.num_warmup_steps)
+        return ops.where(step < self.num_warmup_steps, warmup_rate, rate)
+
+    def get_config(self) -> dict:
+        return {
+            "learning_rate": self.learning_rate,
+            "num_train_steps": self.num_train_steps,
+            "num_warmup_steps": self.num_warmup_steps,
+        }

@@ -1,0 +1,93 @@
+"""Settings that every training shares, and the identity by which a stopped training is recognized."""
+
+import dataclasses
+import zlib
+
+import numpy as np
+
+from tasks.settings import Settings, setting
+
+OPTIMIZERS = ("bert-2018", "adamw", "lamb")
+DISTRIBUTION_STRATEGIES = ("one_device", "mirrored", "multi_worker_mirrored", "tpu")
+MIXED_PRECISION = ("float32", "bfloat16", "float16")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainingSettings(Settings):
+    """Settings of every training, with google-research/bert's defaults where it has them."""
+
+    train_batch_size: int = setting(32, "Examples per training step, over all devices.", at_least=1)
+    eval_batch_size: int = setting(8, "Examples per evaluation step, over all devices.", at_least=1, identifies=False)
+    learning_rate: float = setting(5e-5, "Peak learning rate.", at_least=0.0)
+    optimizer: str = setting(
+        "bert-2018",
+        "bert-2018: Adam with decoupled weight decay and no bias correction; adamw: with bias correction; lamb: for "
+        "batches of thousands.",
+        choices=OPTIMIZERS,
+    )
+    layer_decay: float = setting(
+        1.0, "Factor of the learning rate from each encoder layer to the one below.", above=0.0, at_most=1.0
+    )
+    gradient_accumulation_steps: int = setting(
+        1, "Micro-batches that each batch is split into, to save memory.", at_least=1
+    )
+    save_checkpoints_steps: int = setting(1000, "Training steps between checkpoints.", at_least=1, identifies=False)
+    random_seed: int = setting(12345, "Seed of data order, initial weights and dropout.", at_least=0)
+    spike_factor: float = setting(
+        0.0, "Stop if the loss exceeds this multiple of its running median; 0: never.", at_least=0.0, identifies=False
+    )
+    distribution_strategy: str = setting(
+        "one_device",
+        "one_device: one GPU if there is one, else the CPU; mirrored: all GPUs of this machine; "
+        "multi_worker_mirrored: the machines in the environment variable TF_CONFIG; tpu: the TPU in --tpu.",
+        choices=DISTRIBUTION_STRATEGIES,
+        identifies=False,
+    )
+    num_gpus: int | None = setting(
+        None, "Number of GPUs to use; default: all visible ones. 0: the CPU.", at_least=0, identifies=False
+    )
+    tpu: str | None = setting(
+        None,
+        "Name or address (grpc://...) of the TPU, or local; needs --distribution_strategy=tpu.",
+        identifies=False,
+    )
+    mixed_precision: str = setting(
+        "float32",
+        "Type of the activations; weights stay float32. float16 uses a dynamic loss scale.",
+        choices=MIXED_PRECISION,
+    )
+    jit_compile: bool = setting(False, "Compile the training step with XLA; slower on a CPU.", identifies=False)
+    deterministic_ops: bool = setting(
+        False, "Make runs bit-identical on GPUs too, where this costs time.", identifies=False
+    )
+
+
+def identify(settings: TrainingSettings, backbone, tokenizer, *, weights_are_loaded: bool) -> dict:
+    """Returns what must stay the same when a stopped training continues: what it computes, not where or how fast.
+
+    The encoder is identified by its contents: its path may move, and the files there may change.
+
+    Args:
+        settings: settings of the task.
+        backbone: BertBackbone in its initial state, before any checkpoint is restored.
+        tokenizer: BertTokenizer.
+        weights_are_loaded: False for random weights. These are left out: they follow from `random_seed`, and differ in
+            the last bits between devices.
+
+    Returns:
+        JSON values by name, for `tasks.engine.checkpoints.keep_settings`.
+    """
+    return {
+        **settings.identity(),
+        **backbone.bert_config.to_dict(),
+        "do_lower_case": tokenizer.lowercase,
+        "vocabulary_checksum": zlib.crc32("\n".join(tokenizer.get_vocabulary()).encode()),
+        "weights_checksum": _weights_checksum(backbone) if weights_are_loaded else None,
+    }
+
+
+def _weights_checksum(backbone) -> int:
+    total = 0
+    for weight in backbone.get_weights():
+        total = zlib.crc32(np.ascontiguousarray(weight), total)
+    return total

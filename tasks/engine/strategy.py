@@ -1,0 +1,147 @@
+"""Distribution strategies: one device, several devices of one machine, several machines, or a TPU."""
+
+import json
+import os
+import socket
+
+import keras
+import tensorflow as tf
+
+from keras_bert.errors import InputError
+
+_POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
+_TF_CONFIG_EXAMPLE = (
+    """TF_CONFIG='{"cluster": {"worker": ["host0:2222", "host1:2222"]}, "task": {"type": "worker", "index": 0}}'"""
+)
+_TPU_TIMEOUT = 10.0  # Seconds to wait for a TPU's address; TensorFlow itself would wait forever.
+
+
+def build_strategy(
+    distribution_strategy: str = "one_device", num_gpus: int | None = None, tpu: str | None = None
+) -> tf.distribute.Strategy:
+    """Builds the strategy in whose `scope()` model and optimizer must be created.
+
+    Args:
+        distribution_strategy: `"one_device"`: the first GPU, or the CPU if there is none. `"mirrored"`: one replica on
+            each GPU, with every batch split among them; without GPUs, one on each logical CPU device (a single one
+            unless `tf.config.set_logical_device_configuration` made several). `"multi_worker_mirrored"`: the same on
+            every machine in the environment variable TF_CONFIG, each of which runs the same command; must be built
+            before the first TensorFlow op. `"tpu"`: all cores of a TPU.
+        num_gpus: number of GPUs to use; None for all visible ones (one for `"one_device"`), 0 for the CPU.
+        tpu: the TPU's address (`grpc://...`) or name, or `local` on the TPU's own machine.
+
+    Raises:
+        InputError: `num_gpus` exceeds the GPUs found, or is more than one for one device; TF_CONFIG is missing or
+            wrong; the TPU cannot be reached.
+        ValueError: an unknown name.
+    """
+    if (distribution_strategy == "tpu") != (tpu is not None):
+        raise InputError(
+            "--tpu and --distribution_strategy=tpu belong together. "
+            f"Received: --tpu={tpu}, --distribution_strategy={distribution_strategy}"
+        )
+    if distribution_strategy == "tpu":
+        return _tpu_strategy(tpu)
+    if distribution_strategy == "multi_worker_mirrored":
+        check_cluster(os.environ.get("TF_CONFIG"))
+    elif distribution_strategy not in ("one_device", "mirrored"):
+        raise ValueError(
+            "`distribution_strategy` must be 'one_device', 'mirrored', 'multi_worker_mirrored' or 'tpu'. "
+            f"Received: {distribution_strategy!r}"
+        )
+    if distribution_strategy == "one_device" and num_gpus is not None and num_gpus > 1:
+        raise InputError(f"--num_gpus={num_gpus} needs --distribution_strategy=mirrored, not one_device.")
+    _check_gpus(num_gpus)
+    if distribution_strategy == "multi_worker_mirrored":
+        if num_gpus is not None:  # This strategy uses every visible GPU.
+            tf.config.set_visible_devices(tf.config.list_physical_devices("GPU")[:num_gpus], "GPU")
+        return tf.distribute.MultiWorkerMirroredStrategy()
+    gpus = tf.config.list_logical_devices("GPU")
+    names = [device.name for device in gpus[:num_gpus] or tf.config.list_logical_devices("CPU")]
+    return (
+        tf.distribute.MirroredStrategy(names)
+        if distribution_strategy == "mirrored"
+        else tf.distribute.OneDeviceStrategy(names[0])
+    )
+
+
+def _check_gpus(num_gpus: int | None) -> None:
+    found = len(tf.config.list_physical_devices("GPU"))
+    if num_gpus is not None and num_gpus > found:
+        raise InputError(
+            f"--num_gpus={num_gpus}: TensorFlow finds {found} on this machine. Ask for fewer, or set "
+            "TF_CPP_MIN_LOG_LEVEL=0 to read why a GPU was not found."
+        )
+
+
+def check_cluster(tf_config: str | None) -> None:
+    """Checks the environment variable TF_CONFIG, since TensorFlow would wait forever for a misspelled worker.
+
+    Raises:
+        InputError: it is missing, is not JSON, or does not list the workers and this one's place among them.
+    """
+    if not tf_config:
+        raise InputError(
+            "--distribution_strategy=multi_worker_mirrored needs the environment variable TF_CONFIG on every worker, "
+            f"each with its own index. Expected e.g. {_TF_CONFIG_EXAMPLE}"
+        )
+    try:
+        config = json.loads(tf_config)
+        cluster, task = dict(config["cluster"]), (config["task"]["type"], config["task"]["index"])
+        addresses = {(kind, index): name for kind, names in cluster.items() for index, name in enumerate(names)}
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"TF_CONFIG: cannot be understood ({type(error).__name__}: {error}). Expected e.g. {_TF_CONFIG_EXAMPLE}"
+        ) from error
+    kinds = sorted(set(cluster) - {"chief", "worker"})
+    if kinds:
+        raise InputError(f"TF_CONFIG: its cluster may have `chief` and `worker` only. Received: {', '.join(kinds)}")
+    if task not in addresses:
+        known = ", ".join(f"{kind} {index}" for kind, index in addresses)
+        raise InputError(f"TF_CONFIG: its task must be one of its cluster's: {known}. Received: {task[0]} {task[1]}")
+    wrong = [name for name in addresses.values() if not str(name).rpartition(":")[2].isdigit() or ":" not in str(name)]
+    if wrong or len(set(addresses.values())) < len(addresses):
+        raise InputError(
+            "TF_CONFIG: every worker needs an address of its own, host:port. "
+            f"Received: {', '.join(map(str, wrong or addresses.values()))}"
+        )
+
+
+def _tpu_strategy(tpu: str) -> tf.distribute.TPUStrategy:
+    unreachable = "Give --tpu=local on the TPU's own machine (with the package tensorflow-tpu), or its name or address."
+    if tpu.startswith("grpc://"):
+        host, _, port = tpu.removeprefix("grpc://").rpartition(":")
+        try:
+            socket.create_connection((host, int(port)), timeout=_TPU_TIMEOUT).close()
+        except (OSError, ValueError) as error:
+            raise InputError(f"--tpu={tpu}: cannot be reached ({error}). {unreachable}") from error
+    try:
+        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu)
+        tf.config.experimental_connect_to_cluster(resolver)
+        tf.tpu.experimental.initialize_tpu_system(resolver)
+    except (ValueError, RuntimeError, ImportError, OSError, tf.errors.OpError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise InputError(f"--tpu={tpu}: no TPU found ({reason}). {unreachable}") from error
+    return tf.distribute.TPUStrategy(resolver)
+
+
+def set_mixed_precision(mixed_precision: str) -> None:
+    """Sets Keras's global dtype policy: layers built afterwards compute in this type, with float32 variables.
+
+    Args:
+        mixed_precision: `"float32"`, `"bfloat16"` or `"float16"`; the last needs `wrap_loss_scale`.
+
+    Raises:
+        ValueError: an unknown name.
+    """
+    if mixed_precision not in _POLICIES:
+        raise ValueError(f"`mixed_precision` must be one of {', '.join(_POLICIES)}. Received: {mixed_precision!r}")
+    keras.config.set_dtype_policy(_POLICIES[mixed_precision])
+
+
+def wrap_loss_scale(optimizer: keras.optimizers.Optimizer, mixed_precision: str) -> keras.optimizers.Optimizer:
+    """Adds a dynamic loss scale to an optimizer if the model computes in float16, where gradients underflow below 6e-8.
+
+    The scale starts at 2^15, doubles after 2000 finite steps and halves whenever a gradient is not finite.
+    """
+    return keras.optimizers.LossScaleOptimizer(optimizer) if mixed_precision == "float16" else optimizer

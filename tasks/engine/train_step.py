@@ -1,0 +1,275 @@
+"""A training step that is exact under every strategy.
+
+Each replica sums its losses and weights. The weights are all-reduced first and every replica divides by the global sum,
+so that each token counts once even if masked tokens fall unevenly. The gradients, accumulated over micro-batches if
+asked for, are all-reduced once, clipped by the norm of the sum, and then applied. Keras's `fit` averages the means of
+replicas and clips before the sum.
+
+Shapes are as static as those of the batch and no op handles strings, so on one device `jit_compile` turns the whole
+step into one XLA program, as TPUs require.
+"""
+
+import contextlib
+from collections.abc import Callable
+
+import keras
+import tensorflow as tf
+
+from keras_bert.errors import InputError
+from keras_bert.fused_layers import fused_layers
+from tasks.engine.layer_graphs import shared_layer_graphs
+
+
+class Objective:
+    """A loss to minimize, given as sums that can be added over replicas and micro-batches.
+
+        loss = sum over names of sums[name] / (weights[name] + epsilon)
+
+    with sums and weights over the global batch. The methods run in a TensorFlow graph without AutoGraph, must accept
+    batches of any size, even empty ones, and return float32 scalars.
+
+    Attributes:
+        epsilon: added to every weight.
+    """
+
+    epsilon: float = 0.0
+
+    def weights(self, features, labels) -> dict[str, tf.Tensor]:
+        """Returns the sum of weights of each named loss over a local batch."""
+        raise NotImplementedError
+
+    def sums(self, outputs, labels) -> dict[str, tf.Tensor]:
+        """Returns the sum of weight times loss, by the same names, over a local batch or micro-batch."""
+        raise NotImplementedError
+
+    def metric_sums(self, outputs, labels) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
+        """Returns `(sum of weight times value, sum of weights)` of each metric for evaluation."""
+        return {}
+
+    def real_tokens(self, features) -> tf.Tensor:
+        """Returns the number of real tokens in a local batch, for the reported speed; 0 if not counted."""
+        mask = features.get("padding_mask") if isinstance(features, dict) else None
+        return tf.constant(0.0) if mask is None else tf.reduce_sum(tf.cast(mask, tf.float32))
+
+
+class TrainStep:
+    """Updates model and optimizer by one batch; called in replica context with the replica's part of the batch.
+
+    Args:
+        model, optimizer, objective, gradient_accumulation_steps, clip_norm, jit_compile, random_seed: as in
+            `tasks.engine.training.Trainer`.
+        strategy: strategy whose replicas call the step.
+        step: int64 scalar variable, the number of finished steps; the caller increments it.
+
+    Attributes:
+        figure_names: names of the returned figures, in order; filled by tracing.
+
+    Raises:
+        ValueError: the optimizer was created outside the strategy's scope.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        optimizer: keras.optimizers.Optimizer,
+        objective: Objective,
+        *,
+        strategy: tf.distribute.Strategy,
+        step: tf.Variable,
+        gradient_accumulation_steps: int,
+        clip_norm: float | None,
+        jit_compile: bool,
+        random_seed: int,
+    ):
+        self.model = model
+        self.optimizer = optimizer
+        self.objective = objective
+        self.step = step
+        self.gradient_accumulation_steps = gradient_accumulation_steps
+        self.clip_norm = clip_norm
+        self.random_seed = random_seed
+        self.figure_names: list[str] = []
+        self._prepare_optimizer(strategy)
+        self._seeds = [variable for variable in model.variables if variable.path.endswith("seed_generator_state")]
+        self._has_gradient: list[bool] = []  # Filled by tracing.
+        self._differentiate, self._run = self._accumulate, self._step
+        # Shared functions would hide ops from XLA, and several replicas trace concurrently in their own threads.
+        is_plain = not jit_compile and strategy.num_replicas_in_sync == 1
+        self._layer_graphs = shared_layer_graphs if is_plain else contextlib.nullcontext
+        compiles_parts = is_plain and _is_on_cpu(model)
+        self._fused_layers = fused_layers if compiles_parts else contextlib.nullcontext
+        inner_optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+        inner_optimizer.shares_graphs, inner_optimizer.compiles_decay = is_plain, compiles_parts
+        # XLA cannot compile an all-reduce over several CPUs or GPUs; TPUStrategy compiles the step itself.
+        if jit_compile and strategy.num_replicas_in_sync == 1:
+            self._run = tf.function(self._step, jit_compile=True, autograph=False)
+        elif jit_compile and not isinstance(strategy, tf.distribute.TPUStrategy):
+            self._differentiate = tf.function(self._accumulate, jit_compile=True, autograph=False)
+
+    def __call__(self, features, labels) -> dict[str, tf.Tensor]:
+        """Runs the step and returns its figures by name: float32 scalars, the same on every replica."""
+        figures = self._run(features, labels)
+        self.figure_names = list(figures)
+        return figures
+
+    @property
+    def compiled(self) -> tf.types.experimental.PolymorphicFunction | None:
+        """The step as one XLA program, or None if it is not compiled as a whole."""
+        return None if self._run == self._step else self._run
+
+    def _prepare_optimizer(self, strategy: tf.distribute.Strategy) -> None:
+        """Creates the optimizer's variables and disables its own sum over the replicas."""
+        if self.optimizer._distribution_strategy is not strategy:
+            raise ValueError("`optimizer` must be created inside `strategy.scope()`. Received: one created outside.")
+        with strategy.scope():
+            self.optimizer.build(self.model.trainable_variables)
+        # `_step` has summed the gradients already; a second sum would multiply them by the number of replicas. Keras
+        # has no public switch for this.
+        getattr(self.optimizer, "inner_optimizer", self.optimizer)._all_reduce_sum_gradients = list
+
+    def _step(self, features, labels) -> dict[str, tf.Tensor]:
+        context = tf.distribute.get_replica_context()
+        self._seed_dropout(context)
+        counts = {
+            "examples": tf.cast(tf.shape(tf.nest.flatten(features)[0])[0], tf.float32),
+            "real_tokens": self.objective.real_tokens(features),
+        }
+        weights, counts = _sum(context, (self.objective.weights(features, labels), counts))
+        scales = {name: tf.math.divide_no_nan(1.0, weight + self.objective.epsilon) for name, weight in weights.items()}
+        gradients, losses = self._differentiate(features, labels, scales)
+        pairs = zip(gradients, self.model.trainable_variables, self._has_gradient, strict=True)
+        trained = [(gradient, variable) for gradient, variable, has_gradient in pairs if has_gradient]
+        gradients, losses = _sum(context, ([gradient for gradient, _ in trained], losses))
+        learning_rate = tf.cast(tf.convert_to_tensor(self.optimizer.learning_rate), tf.float32)
+        return {
+            "loss": tf.add_n(list(losses.values())),
+            **named_losses(losses),
+            "learning_rate": learning_rate,
+            **self._update(gradients, [variable for _, variable in trained]),
+            **counts,
+        }
+
+    def _update(self, gradients: list[tf.Tensor], variables: list) -> dict[str, tf.Tensor]:
+        """Clips and applies gradients that are summed over all replicas; returns their norm and any loss scale.
+
+        `LossScaleOptimizer` divides by its scale and skips the step if a gradient is not finite. All replicas pass it
+        the same sums, so they skip together.
+        """
+        scale = self._loss_scale()
+        norm = tf.linalg.global_norm(gradients) / scale
+        if self.clip_norm is not None:
+            factor = self.clip_norm / tf.maximum(norm, self.clip_norm)
+            gradients = [gradient * factor for gradient in gradients]
+        if not self._is_scaled:
+            self.optimizer.apply(gradients, variables)
+            return {"gradient_norm": norm}
+        is_finite = tf.math.is_finite(norm)
+        # The squares in the norm may overflow although no gradient does; such a step is skipped too.
+        gradients = [tf.where(is_finite, gradient, float("nan")) for gradient in gradients]
+        with tf.control_dependencies([scale]):
+            self.optimizer.apply(gradients, variables)
+        return {
+            "gradient_norm": tf.where(is_finite, norm, 0.0),
+            "loss_scale": scale,
+            "skipped": 1.0 - tf.cast(is_finite, tf.float32),
+        }
+
+    @property
+    def _is_scaled(self) -> bool:
+        return isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer)
+
+    def _loss_scale(self) -> tf.Tensor:
+        return tf.identity(tf.convert_to_tensor(self.optimizer.dynamic_scale)) if self._is_scaled else tf.constant(1.0)
+
+    def _seed_dropout(self, context) -> None:
+        """Sets the state of every layer's seed generator as a function of (seed, replica, step).
+
+        Keras mirrors these states, so all replicas would otherwise drop the same units; and checkpoints do not hold
+        them. Replicas are numbered across all workers.
+        """
+        if not self._seeds:
+            return
+        replica = tf.cast(context.replica_id_in_sync_group, tf.int64)
+        seed = tf.random.fold_in(tf.stack([tf.constant(self.random_seed, tf.int64), replica]), self.step.read_value())
+        states = tf.random.stateless_uniform([len(self._seeds), 2], seed, 0, 2**31 - 2, tf.int32)
+        for variable, state in zip(self._seeds, tf.unstack(states), strict=True):
+            variable.assign(tf.cast(state, variable.dtype))
+
+    # === Gradients ===
+
+    def _accumulate(self, features, labels, scales) -> tuple[list[tf.Tensor], dict[str, tf.Tensor]]:
+        """Returns the gradients and losses of a replica's batch, summed over its micro-batches."""
+        count = self.gradient_accumulation_steps
+        if count == 1:
+            return self._gradients(features, labels, scales)
+        get_part = _splitter((features, labels), count)
+
+        def one_part(index, gradients, losses):
+            more_gradients, more_losses = self._gradients(*get_part(index), scales)
+            gradients = [total + part for total, part in zip(gradients, more_gradients, strict=True)]
+            return index + 1, gradients, {name: losses[name] + more_losses[name] for name in losses}
+
+        zeros = [tf.zeros(variable.shape, variable.dtype) for variable in self.model.trainable_variables]
+        start = (0, zeros, {name: tf.constant(0.0) for name in scales})
+        # `maximum_iterations` gives XLA a static trip count.
+        _, gradients, losses = tf.while_loop(lambda index, *_: index < count, one_part, start, maximum_iterations=count)
+        return gradients, losses
+
+    def _gradients(self, features, labels, scales) -> tuple[list[tf.Tensor], dict[str, tf.Tensor]]:
+        """Returns a dense gradient for every trainable variable, and this batch's share of each named loss.
+
+        Embeddings tied to an output layer have a sparse and a dense gradient; `convert_to_tensor` adds them up.
+        Variables that the loss does not depend on get zeros and are recorded in `_has_gradient`, so that the optimizer
+        leaves them alone. In float16, gradients are multiplied by the loss scale.
+        """
+        variables = [variable.value for variable in self.model.trainable_variables]
+        with tf.GradientTape() as tape:
+            with self._fused_layers(), self._layer_graphs(self.model):
+                outputs = self.model(features, training=True)
+            sums = self.objective.sums(outputs, labels)
+            losses = {name: sums[name] * scale for name, scale in scales.items()}
+            loss = tf.add_n(list(losses.values())) * self._loss_scale()
+        gradients = tape.gradient(loss, variables)
+        self._has_gradient = [gradient is not None for gradient in gradients]
+        dense = [
+            tf.zeros(variable.shape, variable.dtype) if gradient is None else tf.convert_to_tensor(gradient)
+            for gradient, variable in zip(gradients, variables, strict=True)
+        ]
+        return dense, losses
+
+
+def _is_on_cpu(model: keras.Model) -> bool:
+    return all("CPU" in variable.value.device for variable in model.variables)
+
+
+def _sum(context: tf.distribute.ReplicaContext, tensors):
+    """Sums nested tensors over the replicas."""
+    return tensors if context.num_replicas_in_sync == 1 else context.all_reduce("SUM", tensors)
+
+
+def named_losses(losses: dict) -> dict:
+    """Names the parts of the loss `<name>_loss`; returns nothing for a loss of one part."""
+    return {f"{name}_loss": loss for name, loss in losses.items()} if len(losses) > 1 else {}
+
+
+def _splitter(batch, count: int) -> Callable:
+    """Returns `get_part(index)`, which slices a batch of nested tensors into `count` nearly equal parts.
+
+    A batch of static size must be divisible by `count`: XLA and TPUs need parts of static size.
+    """
+    tensors = tf.nest.flatten(batch)
+    static_size = tensors[0].shape[0]
+    if static_size is None:
+        size = tf.shape(tensors[0])[0]
+        return lambda index: tf.nest.map_structure(
+            lambda tensor: tensor[size * index // count : size * (index + 1) // count], batch
+        )
+    if static_size % count:
+        raise InputError(
+            f"A device's share of the batch, {static_size} examples, cannot be split into gradient_accumulation_steps="
+            f"{count} equal parts. Choose a train_batch_size that divides evenly."
+        )
+    stacked = tf.nest.map_structure(
+        lambda tensor: tf.reshape(tensor, [count, static_size // count, *tensor.shape[1:]]), batch
+    )
+    return lambda index: tf.nest.map_structure(lambda tensor: tensor[index], stacked)

@@ -1,0 +1,351 @@
+"""The training loop around `tasks.engine.train_step`, and evaluation.
+
+`orbit.Controller` could drive this loop, but would not shorten it, and needs tf-models-official, whose import loads 403
+modules of tf_keras.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+
+import keras
+import numpy as np
+import tensorflow as tf
+from tqdm import tqdm
+
+from keras_bert.errors import InputError
+from tasks.engine.checkpoints import Checkpoints
+from tasks.engine.divergence import Divergence, save_batch
+from tasks.engine.early_stopping import EarlyStopping
+from tasks.engine.preemption import Preemption
+from tasks.engine.progress import History, Reporter
+from tasks.engine.throughput import Speed
+from tasks.engine.train_step import Objective, TrainStep, named_losses
+from tasks.engine.workers import Workers
+
+SECONDS_PER_CALL = 0.5  # Duration of the training steps between two updates of the progress bar.
+RECORDS = 200  # Points on the training curve.
+
+
+class Trainer:
+    """Trains and evaluates a Keras model.
+
+    Args:
+        model: called as `model(features, training=...)`; created, like the optimizer, inside `strategy.scope()`.
+        optimizer: a Keras optimizer that nothing else uses, in a `LossScaleOptimizer` if the model computes in float16;
+            None for evaluation only.
+        objective: the loss to minimize.
+        output_dir: gets `checkpoints/`, `events/`, `history.json` and `curve.png`; only the chief of several workers
+            writes there.
+        strategy: `tf.distribute.Strategy`; None for the current one.
+        gradient_accumulation_steps: micro-batches that a replica's batch is split into, to save memory.
+        clip_norm: largest global norm of the gradients (google-research/bert: 1.0); None for no clipping.
+        jit_compile: whether to compile with XLA: the whole step on one device, everything but the all-reduce and the
+            update on several.
+        random_seed: seed of the dropout masks, which also depend on step, replica and layer.
+        spike_factor: stops the training if the loss exceeds this multiple of its running median; 0 for never.
+        keep_checkpoints: number of checkpoints to keep.
+        steps_per_call: maximum number of steps between two returns to Python; fewer if they take long.
+
+    Raises:
+        ValueError: the optimizer was created outside the strategy's scope.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        optimizer: keras.optimizers.Optimizer | None,
+        objective: Objective,
+        *,
+        output_dir: str,
+        strategy: tf.distribute.Strategy | None = None,
+        gradient_accumulation_steps: int = 1,
+        clip_norm: float | None = 1.0,
+        jit_compile: bool = False,
+        random_seed: int = 0,
+        spike_factor: float = 0.0,
+        keep_checkpoints: int = 3,
+        steps_per_call: int = 100,
+    ):
+        self.model = model
+        self.optimizer = optimizer
+        self.objective = objective
+        self.output_dir = output_dir
+        self.spike_factor = spike_factor
+        self.keep_checkpoints = keep_checkpoints
+        self.steps_per_call = steps_per_call
+        self.strategy = strategy or tf.distribute.get_strategy()
+        self.workers = Workers(self.strategy)
+        with self.strategy.scope():
+            # Keras's own `iterations` is int32.
+            self.step = tf.Variable(0, dtype=tf.int64, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
+        self.train_step = None
+        if optimizer is not None:
+            self.train_step = TrainStep(
+                model,
+                optimizer,
+                objective,
+                strategy=self.strategy,
+                step=self.step,
+                gradient_accumulation_steps=gradient_accumulation_steps,
+                clip_norm=clip_norm,
+                jit_compile=jit_compile,
+                random_seed=random_seed,
+            )
+        self._train = tf.function(self._train_steps, autograph=False)
+        self._evaluate = tf.function(self._evaluate_batch, autograph=False)
+        self._preemption = Preemption()  # Entered by `fit`.
+
+    # === Training ===
+
+    def fit(
+        self,
+        make_dataset: Callable[[int], tf.data.Dataset],
+        num_steps: int,
+        *,
+        save_checkpoints_steps: int = 1000,
+        evaluate: Callable[[], dict[str, float]] | None = None,
+        early_stopping: EarlyStopping | None = None,
+        speed: Speed | None = None,
+        description: str = "training",
+    ) -> History:
+        """Trains up to step `num_steps`, starting from the newest checkpoint in `output_dir` if there is one.
+
+        A killed and restarted run ends with the same weights as an uninterrupted one (bit for bit on one CPU), provided
+        that `make_dataset(n)` equals `make_dataset(0).skip(n)`. After SIGTERM, which only the main thread receives, any
+        worker makes all of them save at the next step and exit. One worker breaks off an evaluation, several finish it.
+
+        Args:
+            make_dataset: takes the number of finished steps and returns the batches that follow: `(features, labels)`
+                dicts of tensors. Every worker gets the global batch.
+            num_steps: total number of training steps, finished ones included.
+            save_checkpoints_steps: steps between checkpoints; the last step is always saved.
+            evaluate: called after every checkpoint, and right away if an earlier run stopped between the newest
+                checkpoint and its evaluation. Returns figures by name for history, events and curve.
+            early_stopping: ends the training once the evaluations stop improving; weights and `step` are then those of
+                the best evaluation, kept in `best/`.
+            speed: peak to compare the speed with; None reports the speed alone.
+            description: title of the progress bar.
+
+        Returns:
+            The `History`, including that of earlier runs. Workers other than the chief only know their own rows.
+
+        Raises:
+            InputError: the data ended early; the loss or gradient is not finite, or the loss spiked (the batch is
+                saved); a batch cannot be split into `gradient_accumulation_steps`; no checkpoint can be read;
+                `output_dir` cannot be written; another worker is gone.
+            Preempted: SIGTERM arrived; the checkpoint is saved.
+            ValueError: early stopping without `evaluate`, or with several workers.
+        """
+        if early_stopping is not None and (evaluate is None or self.workers.count > 1):
+            raise ValueError("`early_stopping` needs `evaluate` and a single worker.")
+        with self.workers.naming_lost_ones(), self._preemption:
+            start_step = step = self.restore()
+            with Reporter(
+                self.output_dir, step, num_steps, description, speed=speed, is_active=self.workers.is_chief
+            ) as report:
+                if step and (step % save_checkpoints_steps == 0 or step >= num_steps):
+                    self._complete(report, step, evaluate, early_stopping)
+                if step >= num_steps or (early_stopping and step and early_stopping.is_over(report.history)):
+                    if step and self.workers.is_chief:  # A run may have been killed while it removed the oldest.
+                        self._checkpoints().remove_leftovers(self.keep_checkpoints)
+                    report.save()
+                    return self._end(report, early_stopping)
+                intervals = (save_checkpoints_steps, max(1, num_steps // RECORDS))
+                for step, values in self._calls(make_dataset, start_step, num_steps, intervals):
+                    names = self.train_step.figure_names
+                    report.steps(names, values)
+                    is_preempted = self.workers.gather(self._preemption.requested).any()
+                    is_last = is_preempted or step == num_steps
+                    if is_last or step % intervals[1] == 0:
+                        report.record(step, names)
+                    if is_last or step % save_checkpoints_steps == 0:
+                        report.save()  # Before the checkpoint: surplus rows are dropped, missing ones would stay lost.
+                        self.save()
+                        if is_preempted:
+                            self._preemption.stop(step)
+                        self._complete(report, step, evaluate, early_stopping)
+                        if early_stopping is not None and early_stopping.is_over(report.history):
+                            break
+                if self._preemption.requested:
+                    self._preemption.stop(step)
+                return self._end(report, early_stopping)
+
+    def restore(self) -> int:
+        """Restores weights, optimizer and step from the newest checkpoint in `output_dir`; returns its step or 0.
+
+        The chief reads and sends the values to the other workers, which need no shared disk.
+
+        Raises:
+            InputError: no checkpoint can be read, or it belongs to another model or optimizer.
+        """
+        step = self._checkpoints().restore() if self.workers.is_chief else 0
+        step = int(self.workers.from_chief(step))
+        if step:
+            self.workers.share([self.step, *self._weights(), *self._optimizer_variables()])
+        return step
+
+    def save(self) -> None:
+        """Saves a checkpoint of the current step, on the chief only, and removes old ones."""
+        if self.workers.is_chief:
+            self._checkpoints().save(self.keep_checkpoints)
+
+    def _checkpoints(self) -> Checkpoints:
+        directory = os.path.join(self.output_dir, "checkpoints")
+        return Checkpoints(directory, self.step, self._weights(), self._optimizer_variables())
+
+    def _best(self) -> Checkpoints:
+        return Checkpoints(os.path.join(self.output_dir, "best"), self.step, self._weights(), [])
+
+    def _weights(self) -> list[tf.Variable]:
+        return [variable.value for variable in self.model.weights]
+
+    def _optimizer_variables(self) -> list[tf.Variable]:
+        if self.optimizer is None:
+            raise ValueError("`optimizer` must be given for training and checkpoints. Received: optimizer=None")
+        return [variable.value for variable in self.optimizer.variables]
+
+    def _complete(
+        self,
+        report: Reporter,
+        step: int,
+        evaluate: Callable[[], dict[str, float]] | None,
+        early_stopping: EarlyStopping | None,
+    ) -> None:
+        """Evaluates a checkpoint and saves the report, unless the history has its evaluation or none is wanted."""
+        if evaluate is not None and self.workers.from_chief(report.lacks_evaluation(step)):
+            report.evaluation(step, evaluate())
+            if early_stopping is not None and early_stopping.best_step(report.history) == step:
+                self._best().save(keep=1)  # Before the report, which relies on it.
+            report.save()
+
+    def _end(self, report: Reporter, early_stopping: EarlyStopping | None) -> History:
+        """Restores the best weights, if any were kept, and returns the history."""
+        if early_stopping is not None and early_stopping.best_step(report.history) is not None:
+            self._best().restore()
+        return report.history
+
+    def _calls(
+        self,
+        make_dataset: Callable[[int], tf.data.Dataset],
+        step: int,
+        num_steps: int,
+        intervals: tuple[int, ...],
+    ) -> Iterator[tuple[int, np.ndarray]]:
+        """Runs the steps after `step`, several per call; yields the last one's number and all figures of each call.
+
+        Calls take about `SECONDS_PER_CALL` if steps are short, and never cross a multiple of any of the intervals.
+        """
+        batches = iter(self._distribute(make_dataset(step)))
+        divergence = Divergence(self.spike_factor)
+        seconds_per_step = SECONDS_PER_CALL  # The first call does one step.
+        while step < num_steps:
+            count = min(num_steps - step, self.steps_per_call, *(interval - step % interval for interval in intervals))
+            count = max(1, min(count, int(SECONDS_PER_CALL / seconds_per_step)))
+            start = time.monotonic()
+            values = self._call_train(batches, count)
+            # Every worker takes the slowest one's time: all must do the same number of steps per call.
+            seconds_per_step = self.workers.gather(time.monotonic() - start).max() / count
+            found = divergence.find(self.train_step.figure_names, values)
+            if found is not None:
+                self._stop_diverged(make_dataset, step + found[0] + 1, found[1])
+            step += count
+            yield step, values
+
+    def _stop_diverged(self, make_dataset: Callable[[int], tf.data.Dataset], step: int, reason: str) -> None:
+        """Saves the batch of a step and raises an InputError that names the step, the reason and the file."""
+        path = os.path.join(self.output_dir, f"diverged_step_{step}.npz")
+        if self.workers.is_chief:
+            save_batch(path, make_dataset(step - 1))
+        raise InputError(
+            f"Training diverged at step {step}: {reason}. Its batch is in {path}. Lower the learning rate or warm up "
+            "longer, in a new --output_dir. The same command would continue from the last checkpoint before that step."
+        )
+
+    def _call_train(self, batches, count: int) -> np.ndarray:
+        """Runs `count` steps and returns their figures: float32, shape (count, figures)."""
+        try:
+            return self._train(batches, tf.constant(count)).numpy()
+        except tf.errors.OutOfRangeError as error:
+            done = int(self.step.numpy())
+            raise InputError(
+                f"The training data ended after step {done}, before the last one. Repeat the data or train for fewer "
+                "steps."
+            ) from error
+
+    def _train_steps(self, batches, count: tf.Tensor) -> tf.Tensor:
+        """Runs `count` (int32 scalar) steps in one graph; returns float32 [count, figures]."""
+
+        def one_step(index: tf.Tensor, rows: tf.TensorArray):
+            by_name = self._global(self.strategy.run(self.train_step, args=batches.get_next()))
+            figures = [by_name[name] for name in self.train_step.figure_names]
+            with tf.control_dependencies(figures):  # A step without data must not count.
+                self.step.assign_add(1)
+            return index + 1, rows.write(index, tf.stack(figures))
+
+        rows = tf.TensorArray(tf.float32, size=count)
+        return tf.while_loop(lambda index, _: index < count, one_step, (0, rows))[1].stack()
+
+    def _global(self, figures):
+        """Returns the first replica's values of figures that are equal on all replicas."""
+        return tf.nest.map_structure(lambda value: self.strategy.experimental_local_results(value)[0], figures)
+
+    def _distribute(self, dataset: tf.data.Dataset):
+        """Splits each batch among the replicas; each of several workers reads all batches and keeps its own part."""
+        options = tf.data.Options()
+        # The default would shard by files, which gives other batches than one device gets.
+        options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
+        return self.strategy.experimental_distribute_dataset(dataset.with_options(options))
+
+    # === Evaluation ===
+
+    def evaluate(self, dataset: tf.data.Dataset, max_steps: int | None = None) -> dict[str, float]:
+        """Returns exact losses and metrics over all examples of a dataset, whatever its batch sizes.
+
+        Args:
+            dataset: `(features, labels)` batches as in `fit`; the last one may be smaller.
+            max_steps: number of batches to use; None for all.
+
+        Returns:
+            `loss`, each `<name>_loss` if there are several, and the objective's metrics. Each is the sum divided by the
+            sum of weights, without the epsilon; 0.0 if the weights sum to 0.
+
+        Raises:
+            InputError: the dataset is empty.
+        """
+        if max_steps is not None:
+            dataset = dataset.take(max_steps)
+        cardinality = int(dataset.cardinality().numpy())
+        totals: dict[tuple[str, str], np.ndarray] = {}
+        iterator = iter(self._distribute(dataset))
+        total = cardinality if cardinality >= 0 else None  # Negative if unknown or infinite.
+        with tqdm(total=total, desc="evaluation", unit="step", mininterval=0.5, leave=False) as bar:
+            while True:
+                if self._preemption.requested and self.workers.count == 1:
+                    self._preemption.stop(int(self.step.numpy()))  # Several workers must finish together.
+                try:
+                    batch = self._evaluate(iterator)
+                except tf.errors.OutOfRangeError:
+                    break
+                for key, pair in batch.items():
+                    totals[key] = totals.get(key, 0.0) + pair.numpy().astype(np.float64)
+                bar.update()
+        if not totals:
+            raise InputError("The evaluation data is empty: expected at least one batch.")
+        means = {key: float(total / weight) if weight else 0.0 for key, (total, weight) in totals.items()}
+        losses = {name: mean for (kind, name), mean in means.items() if kind == "loss"}
+        metrics = {name: mean for (kind, name), mean in means.items() if kind == "metric"}
+        return {"loss": sum(losses.values()), **named_losses(losses), **metrics}
+
+    def _evaluate_batch(self, iterator) -> dict[tuple[str, str], tf.Tensor]:
+        """Evaluates the next batch; returns (sum, sum of weights), float32 [2], by `("loss" or "metric", name)`."""
+        return self._global(self.strategy.run(self._replica_evaluate, args=iterator.get_next()))
+
+    def _replica_evaluate(self, features, labels) -> dict[tuple[str, str], tf.Tensor]:
+        outputs = self.model(features, training=False)
+        sums = self.objective.sums(outputs, labels)
+        weights = self.objective.weights(features, labels)
+        pairs = {("loss", name): tf.stack([sums[name], weights[name]]) for name in weights}
+        for name, pair in self.objective.metric_sums(outputs, labels).items():
+            pairs["metric", name] = tf.stack(pair)
+        return tf.distribute.get_replica_context().all_reduce("SUM", pairs)

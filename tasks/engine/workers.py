@@ -1,0 +1,112 @@
+"""Communication between the processes of a multi-worker training, besides gradients.
+
+All workers must call the same methods in the same order; each call waits for all of them. With one process, calls are
+free.
+"""
+
+import contextlib
+from collections.abc import Iterator
+
+import numpy as np
+import tensorflow as tf
+
+from keras_bert.errors import InputError
+
+# Raised by TensorFlow, depending on timing, when another worker is lost.
+_LOST = (
+    tf.errors.UnavailableError,
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.InternalError,
+    tf.errors.DeadlineExceededError,
+)
+
+
+class Workers:
+    """The processes that a strategy spans.
+
+    Args:
+        strategy: `tf.distribute.Strategy`.
+
+    Attributes:
+        count: number of processes.
+        index: index of this process, from 0.
+        is_chief: whether this process is worker 0, which writes all files.
+    """
+
+    def __init__(self, strategy: tf.distribute.Strategy):
+        self._strategy = strategy
+        self.count, self.index = 1, 0
+        if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+            tasks = _tasks(strategy.cluster_resolver)
+            self.count = len(tasks)
+            self.index = tasks.index((strategy.cluster_resolver.task_type, strategy.cluster_resolver.task_id))
+        self.is_chief = self.index == 0
+
+    def gather(self, value: float) -> np.ndarray:
+        """Returns the values of all workers: float64, shape (count,)."""
+        if self.count == 1:
+            return np.array([value], np.float64)
+        mine = tf.one_hot(self.index, self.count, tf.cast(value, tf.float64), dtype=tf.float64)
+        return self._sum(tf.stack([mine])).numpy()[0]
+
+    def from_chief(self, value: float) -> float:
+        """Returns the chief's value."""
+        return float(self.gather(value)[0])
+
+    def wait(self) -> None:
+        """Waits for all workers; one that exits early may take the others down.
+
+        Raises:
+            InputError: another worker is gone.
+        """
+        with self.naming_lost_ones():
+            self.gather(0.0)
+
+    def share(self, variables: list[tf.Variable]) -> None:
+        """Copies the chief's values of these variables to all workers."""
+        if self.count == 1:
+            return
+        for variable in variables:
+            value = variable.read_value()
+            variable.assign(self._sum(value if self.is_chief else tf.zeros_like(value)))
+
+    @contextlib.contextmanager
+    def naming_lost_ones(self) -> Iterator[None]:
+        """Turns the errors that a lost worker causes into one message.
+
+        Raises:
+            InputError: another worker is gone.
+        """
+        try:
+            yield
+        except _LOST as error:
+            if self.count == 1:
+                raise
+            raise InputError(
+                f"Another worker of this training is gone ({type(error).__name__}). Start all {self.count} again with "
+                "the same command: they continue from the last checkpoint."
+            ) from error
+
+    def _sum(self, value: tf.Tensor) -> tf.Tensor:
+        """Sums one tensor per worker; each worker contributes through its first replica."""
+        return self._strategy.reduce(
+            "SUM",
+            self._strategy.experimental_distribute_values_from_function(
+                lambda context: (
+                    value if context.replica_id_in_sync_group % self._replicas == 0 else tf.zeros_like(value)
+                )
+            ),
+            axis=None,
+        )
+
+    @property
+    def _replicas(self) -> int:
+        return self._strategy.num_replicas_in_sync // self.count
+
+
+def _tasks(resolver: tf.distribute.cluster_resolver.ClusterResolver) -> list[tuple[str, int]]:
+    """Lists all tasks as `(type, index)` in the order in which TensorFlow numbers their replicas, the chief first."""
+    cluster = resolver.cluster_spec()
+    kinds = [kind for kind in ("chief", "worker") if kind in cluster.jobs]
+    return [(kind, index) for kind in kinds for index in cluster.task_indices(kind)]

@@ -1,0 +1,187 @@
+"""Extraction: rows in, a file of embeddings out, in memory that does not grow with the input."""
+
+import os
+import time
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from keras_bert.errors import InputError
+from keras_bert.files import expand_files, write_json
+from keras_bert.weights import open_checkpoint
+from tasks.features import data, writing
+from tasks.features.layers import check_layer_weights, layer_name
+from tasks.features.settings import DEFAULT_OUTPUT, FeatureSettings, choose_layers
+from tasks.features.writing import Block, Column, open_writer
+from tasks.text.bad_rows import BadRows
+from tasks.text.conll import read_conll
+
+BLOCK_BYTES = 256 << 20  # Vectors held at once: some hundred rows of four base layers at 128 tokens.
+MAX_BLOCK_ROWS = 4096
+
+
+def extract(settings: FeatureSettings) -> dict:
+    """Writes the embeddings of texts to a file, and `metrics.json` to the output directory, if one is given.
+
+    All files are read and checked before TensorFlow is imported, so that wrong input is reported at once.
+
+    Returns:
+        What `metrics.json` holds.
+
+    Raises:
+        InputError: a file, a row, a preset or a setting is wrong; there is then no new output file.
+    """
+    path = output_path(settings)
+    writing.check_path(path)
+    layers, config = choose_layers(settings, "Extracting features")
+    weights = check_layer_weights(settings.layer_weights, settings.combine, len(layers))
+    _check_pooling(settings, layers, config.num_layers)
+    bad_rows = BadRows(settings.bad_rows)
+    rows, count = _read(settings, bad_rows)
+    results = _Extraction(settings, layers, weights, bad_rows).write(rows, count, path)
+    if settings.output_dir:
+        os.makedirs(settings.output_dir, exist_ok=True)
+        write_json(os.path.join(settings.output_dir, "metrics.json"), results)
+        bad_rows.write(settings.output_dir)
+    return results
+
+
+def output_path(settings: FeatureSettings) -> str:
+    """Returns the path of the file of embeddings."""
+    if not (settings.output_file or settings.output_dir):
+        raise InputError("Nowhere to write to. Give --output_file, or --output_dir.")
+    return settings.output_file or os.path.join(settings.output_dir, DEFAULT_OUTPUT)
+
+
+def _read(settings: FeatureSettings, bad_rows: BadRows) -> tuple[Iterable[data.Row], int]:
+    if not settings.input_file:
+        raise InputError("--input_file: the texts to extract from. Give it.")
+    paths = expand_files(settings.input_file)
+    if settings.input_format == "text":
+        count = data.count_texts(paths, bad_rows)
+        return data.read_texts(paths, None), count
+    rows: list[data.Row] = []
+    for path in paths:
+        documents = read_conll(
+            path,
+            tag_column=settings.tag_column,
+            delimiter=settings.delimiter,
+            tag_scheme=settings.tag_scheme,
+            needs_tags=False,
+            bad_rows=bad_rows,
+        )
+        rows += data.sentence_rows(documents, len(rows))
+    return rows, len(rows)
+
+
+def _check_pooling(settings: FeatureSettings, layers: list[int], num_layers: int) -> None:
+    if settings.normalize and settings.pooling == "none":
+        raise InputError("--normalize is for pooled vectors. Give --pooling=mean, cls or pooler, or leave it out.")
+    if settings.pooling == "pooler" and (layers != [num_layers] or settings.combine != "none"):
+        raise InputError("--pooling=pooler takes the last layer alone. Leave out --layers and --combine.")
+
+
+class _Extraction:
+    """The loaded encoder, and what becomes of its outputs.
+
+    Args:
+        settings: of the run.
+        layers: numbers of layers.
+        weights: factors of the layers, for a weighted sum.
+        bad_rows: collects sentences that are too long to be pooled.
+    """
+
+    def __init__(self, settings: FeatureSettings, layers: list[int], weights: list[float], bad_rows: BadRows):
+        from tasks.features.extractor import Extractor, load_encoder
+        from tasks.features.model import COMBINED, POOLED, FeatureExtractor
+
+        if settings.pooling == "pooler":
+            _check_pooler(settings)
+        backbone, self._tokenizer = load_encoder(settings)
+        model = FeatureExtractor(backbone, layers, settings.combine, weights, settings.pooling, settings.normalize)
+        self._extractor = Extractor(model, settings.eval_batch_size)
+        self._vocabulary = np.array(self._tokenizer.get_vocabulary())
+        # What JSON lines call the vectors: google-research/bert's negative index of an encoder layer, or a name.
+        by_layer = {layer_name(n): n - backbone.num_layers - 1 if n else layer_name(n) for n in layers}
+        self._indices = {**by_layer, COMBINED: settings.combine, POOLED: POOLED}
+        self._settings = settings
+        self._bad_rows = bad_rows
+
+    def write(self, rows: Iterable[data.Row], num_rows: int, path: str) -> dict:
+        """Writes the embeddings of all rows, in their order; returns what `metrics.json` holds."""
+        from tqdm import tqdm
+
+        started, widths = time.perf_counter(), self._extractor.widths
+        results = {"rows": 0, "tokens": 0, "cut_rows": 0, "vectors": dict(widths)}
+        with (
+            open_writer(path, self._indices) as writer,
+            tqdm(total=num_rows, desc="extract", unit="row", mininterval=0.5) as progress,
+        ):
+            for batch in data.batches_of(rows, self._block_rows(widths)):
+                progress.update(len(batch))
+                batch, encoded = self._encode(batch)
+                if batch:
+                    writer.write(self._block(batch, encoded))
+                    results["rows"] += len(batch)
+                    results["tokens"] += len(encoded.kept)
+                    results["cut_rows"] += encoded.num_cut
+            if not results["rows"]:
+                where = self._bad_rows.rows[0][0]
+                raise InputError(f"{where}: this sentence, as all others, is too long. Raise --max_seq_length.")
+        seconds = time.perf_counter() - started
+        speed = {"seconds": round(seconds, 2), "tokens_per_second": round(results["tokens"] / seconds, 1)}
+        return {**results, **speed, "skipped_rows": self._bad_rows.count}
+
+    def _block_rows(self, widths: dict[str, int]) -> int:
+        """Returns how many rows a block takes so that its vectors stay below `BLOCK_BYTES`, but at least a batch."""
+        vectors = self._settings.max_seq_length if self._settings.pooling == "none" else 1
+        rows = BLOCK_BYTES // (4 * sum(widths.values()) * vectors)
+        return max(self._settings.eval_batch_size, min(rows, MAX_BLOCK_ROWS))
+
+    def _encode(self, batch: list[data.Row]) -> tuple[list[data.Row], data.Encoded]:
+        """Encodes rows; for pooling sentences of several windows are left out: one vector takes one sequence."""
+        limit, kept = self._settings.max_seq_length, []
+        encoded = data.encode_rows(batch, self._tokenizer, limit)
+        if self._settings.pooling == "none":
+            return batch, encoded
+        for row, length in zip(batch, np.diff(encoded.row_splits), strict=True):
+            if length <= limit:
+                kept.append(row)
+                continue
+            reason = f"the sentence has {length} tokens, and one vector takes at most {limit}. Raise --max_seq_length."
+            self._bad_rows.add(row.where, reason)
+        self._bad_rows.finish()
+        is_same = len(kept) in (0, len(batch))
+        return kept, encoded if is_same else data.encode_rows(kept, self._tokenizer, limit)
+
+    def _block(self, batch: Sequence[data.Row], encoded: data.Encoded) -> Block:
+        index = Column(np.array([row.index for row in batch], np.int64))
+        vectors = self._extractor(encoded.examples)
+        if self._settings.pooling != "none":
+            return {"index": index, **{name: Column(array) for name, array in vectors.items()}}
+        examples, kept = encoded.examples, encoded.kept
+        if len(kept) < len(examples.token_ids):  # Windows overlap.
+            vectors = {name: array[kept] for name, array in vectors.items()}
+        columns = {
+            **vectors,
+            "tokens": self._vocabulary[examples.token_ids[kept]],
+            "token_ids": examples.token_ids[kept],
+            "segment_ids": examples.segment_ids[kept],
+            "starts": encoded.starts,
+            "ends": encoded.ends,
+        }
+        block = {"index": index, **{name: Column(array, encoded.row_splits) for name, array in columns.items()}}
+        if batch[0].words is not None:
+            block["word_starts"] = Column(encoded.word_starts, encoded.word_splits)
+        return block
+
+
+def _check_pooler(settings: FeatureSettings) -> None:
+    from tasks.fine_tuning.start import find_start
+
+    origin = find_start(settings)
+    if not origin.load_weights:
+        return
+    with open_checkpoint(origin.preset) as checkpoint:
+        if "pooled_dense/kernel" not in checkpoint.tensors:
+            raise InputError(f"{origin.preset}: has no pooler. Choose --pooling=mean or --pooling=cls.")

@@ -1,0 +1,150 @@
+"""Settings of `bert-features`: one set of flags for extraction and for the feature-based tagger."""
+
+import dataclasses
+from typing import ClassVar
+
+from keras_bert.config import BertConfig
+from keras_bert.errors import InputError
+from keras_bert.weights import read_bert_config
+from tasks.features.layers import COMBINES, POOLINGS, resolve_layers
+from tasks.fine_tuning.entity_task import EntitySettings
+from tasks.fine_tuning.inputs import require_preset
+from tasks.settings import replaced, setting
+
+DEFAULT_LAYERS = ("-1", "-2", "-3", "-4")  # google-research/bert extract_features.py
+DEFAULT_OUTPUT = "features.npz"
+# Settings of one task only are refused in the other; those not listed are of the tagger.
+EXTRACTION = frozenset({"input_file", "input_format", "output_file", "layer_weights", "pooling", "normalize"})
+SHARED = frozenset(
+    {
+        *("task_name", "output_dir", "preset", "init_checkpoint", "bert_config_file", "vocab_file", "do_lower_case"),
+        *("load_weights", "random_seed", "layers", "combine", "max_seq_length", "eval_batch_size", "bad_rows"),
+        *("tag_column", "delimiter", "tag_scheme"),
+    }
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FeatureSettings(EntitySettings):
+    """Settings of `bert-features`."""
+
+    task_name: str = setting(
+        "extract",
+        "extract embeddings; or ner: train a tagger on frozen ones.",
+        choices=("extract", "ner"),
+        identifies=False,
+    )
+    output_dir: str | None = replaced(
+        EntitySettings,
+        "output_dir",
+        None,
+        help="Directory for everything else a run writes: results, and for ner model, features, curve.",
+    )
+    # === What is extracted ===
+    input_file: str | None = setting(
+        None, "Files to extract from: paths or glob patterns with commas between.", identifies=False
+    )
+    input_format: str = setting(
+        "text",
+        "text: a text a line; conll: a word a line, blank lines between sentences.",
+        choices=("text", "conll"),
+        identifies=False,
+    )
+    output_file: str | None = setting(
+        None, f"File of the embeddings; default: {DEFAULT_OUTPUT} in --output_dir.", identifies=False
+    )
+    layers: list[str] | None = setting(
+        None,
+        "Layers: -1 the last, 1 the first, 0 or embeddings, all (of the encoder); default: -1,-2,-3,-4, with --pooling "
+        "-1.",
+        identifies=False,  # The spec does, as with the next ones.
+    )
+    combine: str = setting(
+        "none",
+        "How several layers become one; for --task_name=ner none means concatenate.",
+        choices=COMBINES,
+        identifies=False,
+    )
+    layer_weights: list[str] | None = setting(
+        None, "One factor for each of --layers, for --combine=weighted_sum.", identifies=False
+    )
+    pooling: str = setting(
+        "none",
+        "none: a vector a token; else one a text: the first token's, the mean of all, or the pooler's.",
+        choices=POOLINGS,
+        identifies=False,
+    )
+    normalize: bool = setting(False, "Divide each pooled vector by its length.", identifies=False)
+    max_seq_length: int = replaced(
+        EntitySettings,
+        "max_seq_length",
+        128,
+        help="Longest sequence in tokens: longer texts are cut, sentences of words read in several windows.",
+        identifies=False,
+    )
+    # === The tagger ===
+    document_context: str = replaced(
+        EntitySettings,
+        "document_context",
+        "none",
+        help="ner: document: windows run over whole documents; a file without -DOCSTART- is one.",
+    )
+    lstm_units: int = setting(768, "ner: width of each direction (the paper: 768).", at_least=1)
+    lstm_layers: int = setting(2, "ner: BiLSTMs, one on top of the other (the paper: 2).", at_least=1)
+    lstm_dropout: float = setting(
+        0.1, "ner: dropout on the input and the output of each BiLSTM.", at_least=0.0, at_most=0.9
+    )
+    # A BiLSTM starts from new weights: the rates and the optimizer of fine-tuning are too low, or too rough, for it.
+    learning_rate: float | list[float] = replaced(EntitySettings, "learning_rate", 1e-3)
+    optimizer: str = replaced(EntitySettings, "optimizer", "adamw")
+    num_train_epochs: float = replaced(EntitySettings, "num_train_epochs", 10.0)
+    # Several workers would write the same features.
+    distribution_strategy: str = replaced(
+        EntitySettings,
+        "distribution_strategy",
+        "one_device",
+        help="one_device: one GPU if there is one, else the CPU; mirrored: all GPUs of this machine; tpu: --tpu.",
+        choices=("one_device", "mirrored", "tpu"),
+    )
+    # No settings here: the encoder is frozen, and its windows overlap by half.
+    doc_stride: ClassVar[None] = None
+    num_frozen_layers: ClassVar[int] = 0
+    lora_rank: ClassVar[int] = 0
+
+    def __post_init__(self):
+        super().__post_init__()
+        is_extraction = self.task_name == "extract"
+        for field in dataclasses.fields(self):
+            is_own = field.name in SHARED or (field.name in EXTRACTION) == is_extraction
+            if not is_own and getattr(self, field.name) != field.default:
+                other = "ner" if is_extraction else "extract"
+                raise InputError(f"--{field.name} is for --task_name={other}. Received: --task_name={self.task_name}")
+        if not is_extraction and not self.output_dir:
+            raise InputError("--output_dir: the directory of the run. Give it.")
+
+
+def choose_layers(settings: FeatureSettings, needed_for: str) -> tuple[list[int], BertConfig]:
+    """Returns the numbers of the chosen layers, and the sizes of the encoder.
+
+    Args:
+        settings: as given.
+        needed_for: what needs the encoder, for messages.
+
+    Raises:
+        InputError: no encoder is named, or there is none; it has no such layer, or too few positions.
+    """
+    require_preset(settings, needed_for)
+    source = settings.preset
+    if settings.init_checkpoint or settings.bert_config_file:
+        from tasks.fine_tuning.start import find_start  # imports TensorFlow
+
+        source = find_start(settings).preset
+    config = read_bert_config(source)
+    default = ["-1"] if settings.pooling != "none" else DEFAULT_LAYERS
+    layers = resolve_layers(settings.layers or default, config.num_layers)
+    if settings.max_seq_length > config.max_sequence_length:
+        raise InputError(
+            f"--max_seq_length={settings.max_seq_length}: {source} has positions for {config.max_sequence_length} "
+            "tokens. Give at most that many."
+        )
+    return layers, config

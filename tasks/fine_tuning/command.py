@@ -1,0 +1,71 @@
+"""What the fine-tuning commands do: settings in, stages done, scores printed."""
+
+import dataclasses
+
+from tasks.fine_tuning.inputs import check_training, read_inputs
+from tasks.fine_tuning.task import Task
+from tasks.flags import write_flags
+
+
+def run_task(task: Task) -> dict:
+    """Does the stages that the task's settings choose.
+
+    All files are read and checked before TensorFlow is imported, so that wrong input is reported at once. Without
+    `do_train` the trained model in `output_dir` is evaluated or applied; where there is none, the one that
+    `init_checkpoint` names, or a preset that was fine-tuned elsewhere.
+
+    Returns:
+        What `metrics.json` holds.
+
+    Raises:
+        InputError: a file, a row, a preset or a setting is wrong.
+    """
+    settings = task.settings
+    inputs = read_inputs(task)
+    if settings.do_train:
+        check_training(task, inputs.parts)
+
+    from tasks.fine_tuning.search import search
+    from tasks.fine_tuning.session import Session
+
+    tables = []
+    if settings.do_train and settings.is_search:
+        inputs, tables = search(task, inputs)
+    session = Session(task, inputs, settings.output_dir)
+    if settings.do_train and not settings.is_search:
+        grid = {name: values[0] for name, values in settings.grid.items()}
+        session.train(dataclasses.replace(settings, **grid))
+    else:
+        session.load()
+    if settings.do_eval:
+        session.evaluate()
+    if settings.do_predict:
+        for path in session.predict():
+            print(f"wrote {path}")
+    session.report(settings, tables)
+    return session.results
+
+
+def main(task: Task) -> None:
+    """Runs a command: the stages, `flags.json`, and a line for each score."""
+    settings = task.settings
+    results = run_task(task)
+    write_flags(dataclasses.asdict(settings), settings.output_dir)
+    for line in score_lines(task, results):
+        print(line)
+    print(f"Results are in {settings.output_dir}: report.html shows them.")
+
+
+def score_lines(task: Task, results: dict) -> list[str]:
+    """Returns a line for each figure of this call, the main ones with their 95% intervals."""
+    lines, digits = [], f".{task.decimals}f"
+    if task.settings.do_eval:
+        for name, (low, high) in results["intervals"].items():
+            lines.append(f"{name}: {results[name]:{digits}} (95% interval {low:{digits}} to {high:{digits}})")
+        shown = [name for name in results if name.removeprefix("mismatched_") in task.printed]
+        lines += [f"{name}: {results[name]:{digits}}" for name in shown if name not in results["intervals"]]
+    if task.settings.do_predict:
+        lines += [
+            f"{name}: {results[name]:{digits}}" for name in task.printed if name.startswith("test_") and name in results
+        ]
+    return lines

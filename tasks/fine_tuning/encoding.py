@@ -1,0 +1,56 @@
+"""From texts, or pairs of texts, to examples.
+
+Shapes: R sequences, S tokens of the longest of some of them.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tasks.fine_tuning.examples import Examples
+
+# Sequences tokenized by one call of the preprocessor: some megabytes of tensors, and a progress bar that moves.
+CHUNK = 1024
+
+
+def encode_texts(
+    texts: Sequence[str],
+    text_pairs: Sequence[str] | None,
+    tokenizer,
+    sequence_length: int,
+    description: str,
+    rows_per_example: int = 1,
+) -> Examples:
+    """Turns texts into token ids, showing a progress bar.
+
+    A pair that does not fit loses tokens at the end of its longer text first (google-research/bert
+    run_classifier.py:557).
+
+    Args:
+        texts: R texts.
+        text_pairs: R second texts, or None.
+        tokenizer: BertTokenizer.
+        sequence_length: tokens of a sequence at most, special tokens included.
+        description: the progress bar's title.
+        rows_per_example: as in `Examples`.
+
+    Returns:
+        Examples without labels.
+    """
+    from tqdm import tqdm
+
+    from keras_bert import BertPreprocessor
+
+    preprocessor = BertPreprocessor(tokenizer, sequence_length, pad_to_longest=True)
+    pieces = []
+    with tqdm(total=len(texts), desc=description, unit="text", mininterval=0.5) as progress:
+        for first in range(0, len(texts), CHUNK):
+            chunk = list(texts[first : first + CHUNK])
+            inputs = chunk if text_pairs is None else (chunk, list(text_pairs[first : first + CHUNK]))
+            outputs = {name: np.asarray(value) for name, value in preprocessor(inputs).items()}
+            mask = outputs["padding_mask"].astype(bool)  # [chunk, S]
+            pieces.append((outputs["token_ids"][mask], outputs["segment_ids"][mask], mask.sum(axis=1)))
+            progress.update(len(chunk))
+    token_ids, segment_ids, lengths = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
+    row_splits = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+    return Examples(token_ids, segment_ids, row_splits, rows_per_example=rows_per_example)

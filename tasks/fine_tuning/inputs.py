@@ -1,0 +1,143 @@
+"""Everything that a call reads before TensorFlow is imported: files, rows, and the spec of a trained model."""
+
+import dataclasses
+import os
+from typing import Any, NamedTuple
+
+from keras_bert.errors import InputError
+from keras_bert.presets import PRESETS, resolve_preset
+from tasks.fine_tuning import model_files
+from tasks.fine_tuning.examples import count_steps
+from tasks.fine_tuning.settings import FineTuningSettings
+from tasks.fine_tuning.task import Part, Task
+from tasks.text.bad_rows import BadRows
+
+MODEL_DIRECTORY = "model"
+_STAGES = {"train": "do_train", "dev": "do_eval", "test": "do_predict"}
+
+
+class Inputs(NamedTuple):
+    """The data of a call.
+
+    Attributes:
+        parts: the files, checked.
+        spec: of the model to train, or of the trained one; None where a checkpoint of other origin has yet to tell.
+        model_directory: of the trained model; None where there is none, or a new one is trained.
+        bad_rows: what was left out.
+    """
+
+    parts: list[Part]
+    spec: Any
+    model_directory: str | None
+    bad_rows: BadRows
+
+    def of(self, split: str) -> list[Part]:
+        return [part for part in self.parts if part.split == split]
+
+    @property
+    def distinct(self) -> list[Part]:
+        """The files, each once: one may be of two splits, to be scored and to be predicted."""
+        return list({id(part.rows): part for part in reversed(self.parts)}.values())[::-1]
+
+
+def read_inputs(task: Task) -> Inputs:
+    """Reads and checks the files of the chosen stages.
+
+    Raises:
+        InputError: no stage is chosen; a file, a row or a setting is wrong.
+    """
+    settings = task.settings
+    wanted = [split for split, stage in _STAGES.items() if getattr(settings, stage)]
+    if not wanted:
+        raise InputError("Nothing to do. Give --do_train, --do_eval or --do_predict, or several of them.")
+    bad_rows = BadRows(settings.bad_rows)
+    parts = [part for split in wanted for part in task.read(split, bad_rows)]
+    spec, directory = None, None
+    if settings.do_train:
+        spec = task.make_spec(parts[0].rows)
+    else:
+        directory = find_trained(settings)
+        if directory is not None:
+            spec = task.adjust_spec(read_spec(task, directory))
+    if spec is not None:
+        parts = [task.match(part, spec, bad_rows) for part in parts]
+    return Inputs(parts, spec, directory, bad_rows)
+
+
+def find_trained(settings: FineTuningSettings) -> str | None:
+    """Returns the directory of the trained model that a call without `do_train` uses.
+
+    That is `model/` of the output directory, else the one that `--init_checkpoint` names; None where a preset is to be
+    applied instead. Without any of them it is `model/`, and reading it says what is missing.
+    """
+    directory = os.path.join(settings.output_dir, MODEL_DIRECTORY)
+    if os.path.isdir(directory):
+        return directory
+    for candidate in (settings.init_checkpoint, os.path.join(settings.init_checkpoint or "", MODEL_DIRECTORY)):
+        if settings.init_checkpoint and os.path.isfile(os.path.join(candidate, model_files.TASK_FILE)):
+            return candidate
+    return None if settings.preset or settings.init_checkpoint else directory
+
+
+def read_spec(task: Task, directory: str) -> Any:
+    """Reads the spec from `task.json`.
+
+    Raises:
+        InputError: there is none, it is of another task, or it lacks a value.
+    """
+    values = model_files.read_task(directory, task.command)
+    path = os.path.join(directory, model_files.TASK_FILE)
+    if values["task"] != task.name:
+        raise InputError(
+            f"{path}: expected the task {task.name!r}, as {task.command} writes it, found {values['task']!r}."
+        )
+    fields = dataclasses.fields(task.Spec)
+    missing = [one.name for one in fields if one.name not in values and one.default is dataclasses.MISSING]
+    if missing:
+        raise InputError(f"{path}: lacks {', '.join(missing)}. Expected the model that {task.command} wrote.")
+    return task.Spec(**{one.name: values[one.name] for one in fields if one.name in values})
+
+
+def require_preset(settings: FineTuningSettings, needed_for: str = "--do_train") -> None:
+    """Checks that the encoder and vocabulary to start from are named and there.
+
+    Raises:
+        InputError: they are not.
+    """
+    if settings.init_checkpoint or settings.bert_config_file:
+        return  # Checked when the files are put together (`tasks.fine_tuning.google_files`).
+    if not settings.preset:
+        raise InputError(f"{needed_for} needs --preset: a preset's directory or name, e.g. {', '.join(PRESETS)}.")
+    resolve_preset(settings.preset, "tokenizer")
+
+
+def check_steps(settings: FineTuningSettings, path: str, num_examples: int, unit: str) -> None:
+    """Checks that every training of the call has at least one step.
+
+    Raises:
+        InputError: the examples do not fill a batch.
+    """
+    for batch_size in settings.grid["train_batch_size"]:
+        if count_steps(num_examples, batch_size, settings.num_train_epochs) < 1:
+            raise InputError(
+                f"{path}: {num_examples} {unit} in {settings.num_train_epochs:g} epochs do not fill one batch of "
+                f"{batch_size}. Lower --train_batch_size or raise --num_train_epochs."
+            )
+
+
+def check_training(task: Task, parts: list[Part]) -> None:
+    """Checks what a training needs, as far as it is known without TensorFlow.
+
+    Raises:
+        InputError: no dev file to choose or stop by, too few examples for one step, or no preset.
+    """
+    settings = task.settings
+    has_dev = any(part.split == "dev" for part in parts)
+    if settings.is_search and not has_dev:
+        raise InputError("Several learning rates, batch sizes or restarts need --do_eval, to choose the best.")
+    if settings.early_stopping_patience and not has_dev:
+        raise InputError("--early_stopping_patience needs an evaluation: give --do_eval with a dev file.")
+    count = task.num_examples(parts[0].rows)
+    if count is not None:
+        check_steps(settings, parts[0].rows.path, count, task.unit)
+    require_preset(settings)

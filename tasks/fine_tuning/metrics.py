@@ -1,0 +1,123 @@
+"""Scores that several tasks share, computed on the host from the outputs for all rows.
+
+Shapes: N rows, C classes.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from scipy import special
+
+from tasks.report import bootstrap
+
+# `sklearn.metrics` takes two seconds to import, so functions import it when they are called.
+
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    """Returns the logarithms of the class probabilities: float64, of the shape of `logits`, (..., C)."""
+    return special.log_softmax(logits.astype(np.float64), axis=-1)
+
+
+def cross_entropies(labels: np.ndarray, logits: np.ndarray) -> np.ndarray:
+    """Returns the negative log probability of each row's true class: float64, shape (N,).
+
+    Args:
+        labels: true classes, int, shape (N,).
+        logits: float, shape (N, C).
+    """
+    return -log_softmax(logits)[np.arange(len(labels)), labels]
+
+
+def accuracy(labels: np.ndarray, predictions: np.ndarray) -> float:
+    """Returns the share of rows whose class was predicted; both int, shape (N,)."""
+    return float(np.mean(labels == predictions))
+
+
+def majority_accuracy(train_counts: np.ndarray, labels: np.ndarray) -> float:
+    """Returns the accuracy of always predicting the most frequent training class; ties go to the first.
+
+    Args:
+        train_counts: training rows of each class, int, shape (C,).
+        labels: true classes of the evaluated rows, int, shape (N,).
+    """
+    return accuracy(labels, np.argmax(train_counts))
+
+
+def confusion_matrix(labels: np.ndarray, predictions: np.ndarray, num_classes: int) -> np.ndarray:
+    """Counts rows by true class (first axis) and predicted class (second axis): int64, shape (C, C)."""
+    from sklearn import metrics
+
+    if not len(labels):  # scikit-learn refuses empty arrays.
+        return np.zeros((num_classes, num_classes), np.int64)
+    return metrics.confusion_matrix(labels, predictions, labels=np.arange(num_classes))
+
+
+def class_scores(labels: np.ndarray, predictions: np.ndarray, names: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Scores each class by itself.
+
+    Args:
+        labels: true classes, int, shape (N,).
+        predictions: predicted classes, int, shape (N,).
+        names: C class names.
+
+    Returns:
+        For each name `rows` (of that class), `predicted` and `correct`, which are counts, and `precision`, `recall`
+        and `f1`, 0.0 where they are not defined.
+    """
+    from sklearn import metrics
+
+    counts = confusion_matrix(labels, predictions, len(names))
+    columns = metrics.precision_recall_fscore_support(
+        labels, predictions, labels=np.arange(len(names)), zero_division=0.0
+    )
+    precision, recall, f1, rows = (column.tolist() for column in columns)
+    predicted, correct = counts.sum(axis=0).tolist(), np.diagonal(counts).tolist()
+    keys = ("rows", "predicted", "correct", "precision", "recall", "f1")
+    values = zip(rows, predicted, correct, precision, recall, f1, strict=True)
+    return {name: dict(zip(keys, row, strict=True)) for name, row in zip(names, values, strict=True)}
+
+
+# === Scores: true and predicted numbers, float, shape (N,) ===
+
+
+def pearson(labels: np.ndarray, predictions: np.ndarray) -> float:
+    """Returns Pearson's correlation; 0 where it is not defined: one row, or a constant answer."""
+    return _correlation("pearsonr", labels, predictions)
+
+
+def spearman(labels: np.ndarray, predictions: np.ndarray) -> float:
+    """Returns Spearman's rank correlation; 0 where it is not defined: one row, or a constant answer."""
+    return _correlation("spearmanr", labels, predictions)
+
+
+def pearson_spearman_mean(labels: np.ndarray, predictions: np.ndarray) -> float:
+    """Returns the mean of both, GLUE's one figure for STS-B."""
+    return (pearson(labels, predictions) + spearman(labels, predictions)) / 2
+
+
+def mean_squared_error(labels: np.ndarray, predictions: np.ndarray) -> float:
+    """Returns the mean of (prediction - score)^2."""
+    from sklearn.metrics import mean_squared_error as scikit_learn
+
+    return float(scikit_learn(labels, predictions))
+
+
+def _correlation(name: str, labels: np.ndarray, predictions: np.ndarray) -> float:
+    from scipy import stats
+
+    if len(labels) < 2 or np.ptp(labels) == 0 or np.ptp(predictions) == 0:
+        return 0.0
+    return float(getattr(stats, name)(labels.astype(np.float64), predictions.astype(np.float64)).statistic)
+
+
+# === Intervals ===
+
+
+def intervals(statistics: Mapping[str, Callable[[np.ndarray], float]], num_rows: int) -> dict[str, list[float]]:
+    """Returns the 95% bootstrap interval of each statistic over the rows, [low, high], under its name.
+
+    Args:
+        statistics: functions of row numbers, as `tasks.report.bootstrap.interval` takes them.
+        num_rows: N.
+    """
+    return {name: list(bootstrap.interval(statistic, num_rows)) for name, statistic in statistics.items()}

@@ -1,0 +1,70 @@
+"""The paper's search for learning rate, batch size and seed: every combination is trained, the best on dev is kept.
+
+Section 4.1 of the paper chooses among learning rates on the dev set, and restarts BERT-large from several seeds.
+"""
+
+import dataclasses
+import os
+import shutil
+
+import keras
+
+from keras_bert.files import atomic_path, remove_path, write_json
+from tasks.fine_tuning import sweep
+from tasks.fine_tuning.inputs import MODEL_DIRECTORY, Inputs
+from tasks.fine_tuning.session import HISTORY_FILE, METRICS_FILE, Session
+from tasks.fine_tuning.settings import FineTuningSettings
+from tasks.fine_tuning.task import Task
+
+_KEPT = (MODEL_DIRECTORY, HISTORY_FILE, "curve.png")
+_REMOVED = ("checkpoints", "best")  # Of a finished run: a hundred runs' optimizer states would fill the disk.
+
+
+def search(task: Task, inputs: Inputs) -> tuple[Inputs, list[tuple[str, list[str], list[list]]]]:
+    """Trains and evaluates every combination; the best one's model, metrics and curve become the whole run's.
+
+    Args:
+        task: with settings of several learning rates, batch sizes or restarts; each run goes to `sweep/`.
+        inputs: with dev files.
+
+    Returns:
+        (inputs that name the best model, tables of all runs for the report).
+
+    Raises:
+        InputError: as `tasks.fine_tuning.sweep.run_sweep`.
+    """
+    settings = task.settings
+
+    def run_one(chosen: dict, directory: str) -> dict:
+        keras.backend.clear_session()  # Else the graphs of all runs stay in memory.
+        one = dataclasses.replace(settings, output_dir=directory, num_restarts=1, **chosen)
+        session = Session(task.for_run(one), inputs, directory)
+        session.train(one)
+        session.evaluate()
+        session.report(one)
+        for name in _REMOVED:
+            remove_path(os.path.join(directory, name))
+        return session.results
+
+    grid = {**settings.grid, "random_seed": [settings.random_seed]}
+    shared = {name: value for name, value in settings.identity().items() if name not in grid}
+    shared["spec"] = dataclasses.asdict(inputs.spec)
+    shared["rows_checksums"] = [part.rows.checksum() for part in inputs.parts if part.split != "test"]
+    higher_is_better = not task.metric.endswith("loss")
+    result = sweep.run_sweep(
+        settings.output_dir, grid, settings.num_restarts, run_one, task.metric, higher_is_better, shared=shared
+    )
+    _keep(result, settings)
+    directory = os.path.join(settings.output_dir, MODEL_DIRECTORY)
+    return inputs._replace(model_directory=directory), sweep.tables(result)
+
+
+def _keep(result: dict, settings: FineTuningSettings) -> None:
+    """Makes the best run's files those of the whole run."""
+    for name in _KEPT:
+        source = os.path.join(result["directory"], name)
+        copy = shutil.copytree if os.path.isdir(source) else shutil.copyfile
+        with atomic_path(os.path.join(settings.output_dir, name)) as temporary:
+            copy(source, temporary)
+    summary = {name: result[name] for name in ("metric", "best", "name", "combinations")}
+    write_json(os.path.join(settings.output_dir, METRICS_FILE), {**result["metrics"], "sweep": summary})

@@ -1,0 +1,324 @@
+"""One run of a fine-tuning task: train or load, evaluate, predict, report; each writes to the output directory."""
+
+import dataclasses
+import os
+import time
+from typing import Any
+
+import numpy as np
+
+from keras_bert.backbone import BertBackbone
+from keras_bert.errors import InputError
+from keras_bert.files import read_json, write_json
+from tasks.engine.build_trainer import build_trainer, prepare_devices
+from tasks.engine.checkpoints import keep_settings
+from tasks.engine.early_stopping import EarlyStopping
+from tasks.engine.settings import identify
+from tasks.fine_tuning import model_files, start
+from tasks.fine_tuning.examples import count_steps
+from tasks.fine_tuning.inputs import MODEL_DIRECTORY, Inputs, check_steps, read_spec, require_preset
+from tasks.fine_tuning.settings import FineTuningSettings
+from tasks.fine_tuning.task import Answers, Encoded, Evaluation, Part, Task, Trained
+from tasks.report.page import Report, write_report
+
+METRICS_FILE = "metrics.json"
+HISTORY_FILE = "history.json"
+REPORT_FILE = "report.html"
+EVALUATIONS = 20  # Epochs may be shorter than this part of a training; checkpoints and evaluations then are not.
+# Keys of metrics.json that describe the model and its training, and those of predictions; all others are of an
+# evaluation, and go when another one takes its place.
+_OF_TRAINING, _OF_PREDICTIONS = ("train_", "best_step", "sweep", "preset"), ("test_",)
+
+
+class Session:
+    """A model, the data that it learns from or answers, and what comes of it.
+
+    Args:
+        task: the task.
+        inputs: its data.
+        output_dir: where everything is written.
+
+    Attributes:
+        trained: the model, after `train` or `load`.
+        results: what `metrics.json` holds.
+    """
+
+    def __init__(self, task: Task, inputs: Inputs, output_dir: str):
+        self.task = task
+        self.inputs = inputs
+        self.output_dir = output_dir
+        self.trained: Trained | None = None
+        self.results: dict[str, Any] = {}
+        self._is_chief = True
+        self._encoded: dict[int, Encoded] = {}
+        self._answers: dict[int, Answers] = {}
+        self._evaluations: list[Evaluation] = []
+
+    # === The model ===
+
+    def train(self, settings: FineTuningSettings) -> None:
+        """Fine-tunes a preset and writes `model/`; continues from the last checkpoint in `output_dir`.
+
+        The first dev file, if there is one, is scored at every checkpoint.
+
+        Args:
+            settings: with one learning rate and one batch size.
+
+        Raises:
+            InputError: the preset does not fit, too little data, or `output_dir` holds a training with other settings.
+        """
+        task, spec = self.task, self.inputs.spec
+        train = self.inputs.of("train")[0]
+        strategy = prepare_devices(settings)
+        origin = start.find_start(settings)
+        tokenizer = origin.tokenizer()
+        start.check_encoder(origin, settings, spec.sequence_length, tokenizer.vocabulary_size())
+        self.trained = Trained(None, tokenizer, spec)
+        encoded = self._encode(train)
+        check_steps(settings, train.rows.path, encoded.num_examples, "sequences")
+        num_steps = count_steps(encoded.num_examples, settings.train_batch_size, settings.num_train_epochs)
+        backbones = []
+
+        def build():
+            model, backbone = task.build_training_model(origin, settings, spec)
+            backbones.append(backbone)
+            return model
+
+        trainer = build_trainer(
+            settings,
+            build,
+            task.objective(),
+            output_dir=self.output_dir,
+            num_train_steps=num_steps,
+            num_warmup_steps=int(num_steps * settings.warmup_proportion),
+            strategy=strategy,
+        )
+        self.trained = self.trained._replace(model=trainer.model)
+        self._is_chief = trainer.workers.is_chief
+        identity = {
+            **identify(settings, backbones[0], tokenizer, weights_are_loaded=origin.load_weights),
+            **task.identity(train, spec),
+        }
+        keep_settings(self.output_dir, identity, writes=self._is_chief)
+        seconds = self._fit(trainer, encoded, num_steps, settings)
+        directory = os.path.join(self.output_dir, MODEL_DIRECTORY)
+        # Of a training that was finished before, everything found and measured since is still true.
+        if seconds is None and os.path.isdir(directory):
+            self.trained = self.trained._replace(spec=task.adjust_spec(read_spec(task, directory)))
+        self._save_model()
+        self.results = read_metrics(self.output_dir) if seconds is None else {"train_seconds": round(seconds, 2)}
+        self.results |= {**task.describe(train.rows, encoded, spec), "train_steps": num_steps}
+        if settings.early_stopping_patience:
+            self.results["best_step"] = int(trainer.step.numpy())
+        self._write_metrics()
+
+    def _fit(self, trainer, encoded: Encoded, num_steps: int, settings: FineTuningSettings) -> float | None:
+        """Trains up to the last step; returns the seconds it took, or None if nothing was left to do."""
+        started, task = time.monotonic(), self.task
+        held_out = next(iter(self.inputs.of("dev")), None)
+        stopping = None
+        if settings.early_stopping_patience:
+            stopping = EarlyStopping(
+                task.stopping_metric, settings.early_stopping_patience, not task.stopping_metric.endswith("loss")
+            )
+        first_step = trainer.restore()
+        steps_of_epoch = max(1, encoded.num_examples // settings.train_batch_size)
+        length = self.trained.spec.sequence_length if settings.jit_compile else None  # XLA compiles every shape anew.
+        history = trainer.fit(
+            lambda step: encoded.make_train_dataset(
+                settings.train_batch_size, settings.random_seed, step, num_steps, length
+            ),
+            num_steps,
+            save_checkpoints_steps=min(settings.save_checkpoints_steps, max(steps_of_epoch, num_steps // EVALUATIONS)),
+            evaluate=held_out and (lambda: task.checkpoint_figures(self._answer(held_out, is_final=False))),
+            early_stopping=stopping,
+            description="fine-tuning",
+        )
+        was_over = first_step >= num_steps or not any(row["step"] > first_step for row in history.training)
+        return None if was_over else time.monotonic() - started
+
+    def load(self) -> None:
+        """Loads the trained model of `inputs`; where there is none, a preset that was fine-tuned elsewhere.
+
+        Raises:
+            InputError: there is neither, or it does not fit the data.
+        """
+        settings, directory = self.task.settings, self.inputs.model_directory
+        earlier = read_metrics(self.output_dir)
+        if directory is None:
+            self._load_preset(settings)
+            self.results = earlier if earlier.get("preset") == settings.preset else {"preset": settings.preset}
+            return
+        model, tokenizer = self.task.load(directory)
+        self.trained = Trained(model, tokenizer, self.inputs.spec)
+        found, expected = model.output_shape[-1], self.task.num_outputs(self.inputs.spec)
+        if found != expected:
+            raise InputError(
+                f"{directory}: by {model_files.TASK_FILE} the model has {expected} outputs, but it has {found}. They "
+                "are not of one training."
+            )
+        for layer in model.layers:
+            if isinstance(layer, BertBackbone):
+                start.check_positions(self.inputs.spec.sequence_length, layer.max_sequence_length, directory)
+        self.results = {} if "preset" in earlier else earlier
+
+    def _load_preset(self, settings: FineTuningSettings) -> None:
+        task, parts = self.task, self.inputs.parts
+        require_preset(settings, "Without a trained model, --do_eval and --do_predict")
+        origin = start.find_start(settings)
+        if task.model_class() is None:
+            raise InputError(f"{origin.preset}: expected a model that {task.command} trained. Train it: --do_train.")
+        specs = []
+
+        def make_arguments(labels: list[str] | None, num_outputs: int, positions: int) -> dict:
+            specs.append(task.foreign_spec(origin.preset, labels, num_outputs, parts))
+            start.check_positions(specs[0].sequence_length, positions, origin.preset)
+            return task.model_arguments(specs[0])
+
+        model = start.load_fine_tuned(origin.preset, task.model_class(), make_arguments)
+        self.trained = Trained(model, origin.tokenizer(), specs[0])
+        parts = [task.match(part, specs[0], self.inputs.bad_rows) for part in parts]
+        self.inputs = self.inputs._replace(parts=parts, spec=specs[0])
+
+    def _save_model(self) -> None:
+        if self._is_chief:
+            directory = os.path.join(self.output_dir, MODEL_DIRECTORY)
+            spec = {"task": self.task.name, **dataclasses.asdict(self.trained.spec)}
+            model_files.save_model(directory, self.task.model_to_save(self.trained), self.trained.tokenizer, spec)
+
+    # === Its answers ===
+
+    def evaluate(self) -> None:
+        """Scores the model on the dev files and adds to `metrics.json`."""
+        kept = {name: value for name, value in self.results.items() if name.startswith(_OF_TRAINING + _OF_PREDICTIONS)}
+        self.results, intervals = kept, {}
+        for part in self.inputs.of("dev"):
+            started = time.perf_counter()
+            evaluation = self.task.evaluate(self._answer(part), self.results)
+            seconds = {"eval_seconds": round(time.perf_counter() - started, 2)}
+            source = {"dev_file": part.rows.path, "dev_rows_checksum": part.rows.checksum()}
+            for name, value in {**evaluation.figures, **evaluation.details, **seconds, **source}.items():
+                self.results[part.figure(name)] = value
+            intervals |= {part.figure(name): list(ends) for name, ends in evaluation.intervals.items()}
+            self._evaluations.append(evaluation)
+            if evaluation.found:
+                self._keep(evaluation.found)
+        self.results["intervals"] = intervals
+        self._write_metrics()
+
+    def predict(self) -> list[str]:
+        """Writes the answers to the test files; returns the paths."""
+        self.results = {name: value for name, value in self.results.items() if not name.startswith(_OF_PREDICTIONS)}
+        paths = []
+        for part in self.inputs.of("test"):
+            answers = self._answer(part)._replace(trained=self.trained)
+            if not self._is_chief:
+                continue
+            written = self.task.write_predictions(answers, self.output_dir)
+            paths += written.paths
+            self.results |= {part.figure(name): value for name, value in written.details.items()}
+            self.results[part.figure("test_file")] = part.rows.path
+            self.results[part.figure("test_rows_checksum")] = part.rows.checksum()
+        self._write_metrics()
+        return paths
+
+    def _encode(self, part: Part) -> Encoded:
+        """Returns the token ids of a file, computed once."""
+        if id(part.rows) not in self._encoded:
+            self._encoded[id(part.rows)] = self.task.encode(part, self.trained)
+        return self._encoded[id(part.rows)]
+
+    def _answer(self, part: Part, is_final: bool = True) -> Answers:
+        """Returns the model's answers to a file; the final model's are computed once."""
+        key = id(part.rows)
+        if key in self._answers:
+            return self._answers[key]._replace(part=part)
+        encoded = self._encode(part)
+        description = f"answer {part.title}" if is_final else "evaluation"
+        outputs = encoded.compute_outputs(self.trained.model, self.task.settings.eval_batch_size, description)
+        answers = Answers(self.trained, part, encoded, outputs)
+        if is_final:
+            self._answers[key] = answers
+        return answers
+
+    def _keep(self, found: dict[str, Any]) -> None:
+        """Adds values to the spec, also in the run's `model/`, if there is one: a preset is not ours to change."""
+        self.trained = self.trained._replace(spec=dataclasses.replace(self.trained.spec, **found))
+        path = os.path.join(self.output_dir, MODEL_DIRECTORY, model_files.TASK_FILE)
+        if self._is_chief and os.path.exists(path):
+            write_json(path, {**read_json(path), **found})
+
+    # === What is written of it ===
+
+    def report(self, settings: FineTuningSettings, tables: list = ()) -> None:
+        """Writes `report.html`, and `skipped_rows.tsv` if rows were left out.
+
+        Predictions alone leave the report of an evaluation as it is.
+
+        Args:
+            settings: shown in the report.
+            tables: further tables: caption, header, rows.
+        """
+        if not self._is_chief:
+            return
+        self.inputs.bad_rows.write(self.output_dir)
+        path = os.path.join(self.output_dir, REPORT_FILE)
+        if not settings.do_train and not self._evaluations and os.path.exists(path):
+            return
+        history = os.path.join(self.output_dir, HISTORY_FILE)
+        first = self._evaluations[0] if self._evaluations else Evaluation({})
+        report = Report(
+            title=f"{self.task.title}: {_last_part(settings.preset or settings.init_checkpoint or self.output_dir)}",
+            scores=[score for one in self._evaluations for score in one.scores],
+            history=read_json(history) if os.path.exists(history) else None,
+            confusion=first.confusion,
+            predictions=first.predictions,
+            lengths={part.title: self._encode(part).lengths for part in self.inputs.distinct},
+            max_length=self.trained.spec.sequence_length,
+            mistakes=[mistake for one in self._evaluations for mistake in one.mistakes],
+            settings=self._settings_shown(settings),
+            notes=self._notes(),
+            tables=[*(table for one in self._evaluations for table in one.tables), *tables],
+            long_examples=self.task.long_examples,
+        )
+        write_report(path, report)
+
+    def _settings_shown(self, settings: FineTuningSettings) -> dict[str, Any]:
+        """Returns the settings, with the trained model's values where these settings leave them open."""
+        shown, spec = dataclasses.asdict(settings), dataclasses.asdict(self.trained.spec)
+        of_model = {"max_seq_length": self.trained.spec.sequence_length, **spec}
+        return shown | {name: value for name, value in of_model.items() if name in shown}
+
+    def _notes(self) -> list[str]:
+        notes, bad_rows = list(self.task.notes(self.trained.spec)), self.inputs.bad_rows
+        if bad_rows.count:
+            where, reason = bad_rows.rows[0]
+            notes.append(
+                f"{bad_rows.count} bad {self.task.unit} were left out (skipped_rows.tsv lists them). The first: "
+                f"{where}: {reason}"
+            )
+        limit = self.trained.spec.sequence_length
+        for part in self.inputs.distinct if self.task.long_examples == "cut" else ():
+            lengths = self._encode(part).lengths
+            if cut := int(np.count_nonzero(lengths > limit)):
+                notes.append(
+                    f"{cut} of {len(lengths)} {self.task.unit} of {part.title} have more than {limit} tokens and were "
+                    "cut. --max_seq_length sets the limit."
+                )
+        return [*notes, *(note for one in self._evaluations for note in one.notes)]
+
+    def _write_metrics(self) -> None:
+        self.results |= {**self.task.describe_model(self.trained), "skipped_rows": self.inputs.bad_rows.count}
+        if self._is_chief:
+            write_json(os.path.join(self.output_dir, METRICS_FILE), self.results)
+
+
+def read_metrics(output_dir: str) -> dict:
+    """Reads `metrics.json`; an empty dict if no stage has written it."""
+    path = os.path.join(output_dir, METRICS_FILE)
+    return read_json(path) if os.path.exists(path) else {}
+
+
+def _last_part(preset: str) -> str:
+    """Returns a directory's own name; the name or handle of another preset whole."""
+    return preset if "://" in preset else os.path.basename(os.path.abspath(preset))

@@ -1,0 +1,181 @@
+"""The starting point of a fine-tuning: encoder, weights and vocabulary, by preset or google-research/bert's flags."""
+
+import dataclasses
+import os
+import tempfile
+from collections.abc import Callable
+
+from keras_bert import weights
+from keras_bert.backbone import BertBackbone
+from keras_bert.errors import InputError
+from keras_bert.files import expand_file
+from keras_bert.formats.tensorflow_files import find_prefix
+from keras_bert.models.task import BertTask
+from keras_bert.tokenization.tokenizer import BertTokenizer
+from tasks.fine_tuning.settings import FineTuningSettings
+
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """Encoder and vocabulary to start from.
+
+    Attributes:
+        preset: name or path of any format.
+        load_weights: False starts from random weights.
+        tokenizer_options: arguments of `BertTokenizer.from_preset`.
+    """
+
+    preset: str
+    load_weights: bool
+    tokenizer_options: dict
+
+    def tokenizer(self) -> BertTokenizer:
+        return BertTokenizer.from_preset(self.preset, **self.tokenizer_options)
+
+
+def find_start(settings: FineTuningSettings) -> Start:
+    """Resolves `--preset`, or `--init_checkpoint --bert_config_file --vocab_file` in its place.
+
+    Raises:
+        InputError: both are given, neither is, or a file is missing.
+    """
+    if settings.preset and (settings.init_checkpoint or settings.bert_config_file):
+        raise InputError("--preset and --init_checkpoint (or --bert_config_file) both say where to start. Give one.")
+    options = {}
+    if settings.vocab_file:
+        options["vocabulary"] = expand_file("--vocab_file", settings.vocab_file)
+    if settings.do_lower_case is not None:
+        options["lowercase"] = settings.do_lower_case
+    preset, load_weights = settings.preset or settings.init_checkpoint, settings.load_weights
+    if settings.bert_config_file:
+        preset = _assemble(settings, options.get("vocabulary"))
+        load_weights = load_weights and settings.init_checkpoint is not None
+    return Start(preset, load_weights, options)
+
+
+_assembled: list[tempfile.TemporaryDirectory] = []  # Kept until the process ends: presets are read more than once.
+
+
+def _assemble(settings: FineTuningSettings, vocabulary: str | None) -> str:
+    """Links google-research/bert's three files into one directory, which is a preset in google's format."""
+    config = expand_file("--bert_config_file", settings.bert_config_file)
+    prefix = None
+    if settings.init_checkpoint:
+        prefix = find_prefix(settings.init_checkpoint)
+        if prefix is None:
+            raise InputError(
+                f"--init_checkpoint={settings.init_checkpoint}: no TensorFlow checkpoint. Expected the path before "
+                ".index, as in bert_model.ckpt."
+            )
+    _assembled.append(tempfile.TemporaryDirectory())
+    # The directory's name may say whether the checkpoint is cased.
+    directory = os.path.join(_assembled[-1].name, os.path.basename(os.path.dirname(os.path.abspath(config))))
+    os.mkdir(directory)
+    files = {"bert_config.json": config}
+    if vocabulary:
+        files["vocab.txt"] = vocabulary
+    if prefix is not None:
+        parent, base = os.path.split(os.path.abspath(prefix))
+        shards = [name for name in os.listdir(parent) if name == f"{base}.index" or name.startswith(f"{base}.data-")]
+        files |= {f"bert_model.ckpt{name.removeprefix(base)}": os.path.join(parent, name) for name in shards}
+    for name, source in files.items():
+        os.symlink(os.path.abspath(source), os.path.join(directory, name))
+    return directory
+
+
+# === The model ===
+
+
+def build_model(
+    start: Start, settings: FineTuningSettings, model_class: type[BertTask], arguments: dict
+) -> tuple[BertTask, BertBackbone]:
+    """Builds the model to train; called inside a strategy's scope.
+
+    Training starts from the checkpoint's head where it has one of the same kind and shape, else from random weights.
+
+    Args:
+        start: encoder and vocabulary.
+        settings: layers to freeze, or the rank of LoRA's factors.
+        model_class: of `keras_bert.models`.
+        arguments: of its constructor.
+
+    Returns:
+        (the model, its encoder).
+    """
+    if start.load_weights:
+        with weights.open_checkpoint(start.preset) as checkpoint:
+            model = model_class.from_checkpoint(checkpoint, compile=False, **arguments)
+    else:
+        backbone = BertBackbone(**weights.read_bert_config(start.preset).to_dict())
+        model = model_class(backbone, compile=False, **arguments)
+    _freeze(model.backbone, settings)
+    return model, model.backbone
+
+
+def check_encoder(start: Start, settings: FineTuningSettings, sequence_length: int, vocabulary_size: int) -> None:
+    """Checks the settings against the encoder's sizes, before any weight is read.
+
+    Raises:
+        InputError: the encoder has too few positions or layers, or its table has fewer rows than the vocabulary.
+    """
+    config = weights.read_bert_config(start.preset)
+    check_positions(sequence_length, config.max_sequence_length, start.preset)
+    if vocabulary_size > config.vocabulary_size:
+        raise InputError(
+            f"{start.preset}: the vocabulary has {vocabulary_size} tokens, but the encoder's table has "
+            f"{config.vocabulary_size} rows. They are not of one checkpoint."
+        )
+    if settings.num_frozen_layers > config.num_layers:
+        raise InputError(
+            f"--num_frozen_layers={settings.num_frozen_layers}: {start.preset} has {config.num_layers} layers."
+        )
+    if settings.num_frozen_layers and settings.lora_rank:
+        raise InputError("--lora_rank leaves the whole encoder as it is: give it without --num_frozen_layers.")
+
+
+def check_positions(sequence_length: int, positions: int, source: str) -> None:
+    """Checks that sequences of this length have positions in an encoder.
+
+    Raises:
+        InputError: they have not.
+    """
+    if sequence_length > positions:
+        raise InputError(
+            f"--max_seq_length={sequence_length}: {source} has positions for {positions} tokens. Give at most that "
+            "many."
+        )
+
+
+def _freeze(backbone: BertBackbone, settings: FineTuningSettings) -> None:
+    if settings.lora_rank:
+        backbone.enable_lora(settings.lora_rank)
+    elif settings.num_frozen_layers:
+        names = ["embeddings", *(f"transformer_layer_{index}" for index in range(settings.num_frozen_layers))]
+        for name in names:
+            backbone.get_layer(name).trainable = False
+
+
+def load_fine_tuned(
+    preset: str, model_class: type[BertTask], make_arguments: Callable[[list[str] | None, int, int], dict]
+) -> BertTask:
+    """Loads a checkpoint that was fine-tuned elsewhere, head and all.
+
+    Args:
+        preset: name or path of any format, e.g. a directory of transformers' `BertForSequenceClassification`.
+        model_class: of `keras_bert.models`.
+        make_arguments: gives the arguments of its constructor from the checkpoint's labels (or None), the number of
+            its head's outputs, and the encoder's positions.
+
+    Raises:
+        InputError: no such preset, or it has no such head.
+    """
+    head = model_class.heads[0]
+    with weights.open_checkpoint(preset) as checkpoint:
+        if head not in checkpoint.heads:
+            there = ", ".join(checkpoint.heads) or "none"
+            raise InputError(
+                f"{checkpoint.source}: expected a fine-tuned {head} head, found {there}. Train it first: --do_train."
+            )
+        num_outputs = checkpoint.tensors[f"{head}/kernel"].read().shape[-1]
+        arguments = make_arguments(checkpoint.labels, num_outputs, checkpoint.config.max_sequence_length)
+        return model_class.from_checkpoint(checkpoint, compile=False, **arguments)

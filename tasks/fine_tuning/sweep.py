@@ -1,0 +1,298 @@
+"""Trains with every combination of some settings, each from several seeds, and tells which did best.
+
+Each run has its own directory in `<output_dir>/sweep`, named by its settings: `lr5e-05_batch32_seed12345`. A run that
+is finished leaves `sweep_run.json` there, and is not done again when the command is given again; one that was stopped
+continues where its training can. `<output_dir>/sweep/sweep.json` has the figures of all runs.
+"""
+
+import itertools
+import json
+import math
+import os
+import re
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+from keras_bert.errors import InputError
+from keras_bert.files import read_object, write_json
+
+DIRECTORY = "sweep"
+SWEEP_FILE = "sweep.json"
+RUN_FILE = "sweep_run.json"
+_SHORT_NAMES = {
+    "learning_rate": "lr",
+    "train_batch_size": "batch",
+    "num_train_epochs": "epochs",
+    "random_seed": "seed",
+    "layer_decay": "decay",
+    "lora_rank": "lora",
+}
+
+
+def run_sweep(
+    output_dir: str,
+    grid: dict[str, list],
+    num_restarts: int,
+    run_one: Callable[[dict, str], dict],
+    metric: str,
+    higher_is_better: bool = True,
+    *,
+    shared: dict | None = None,
+) -> dict:
+    """Does every run of a grid, one after the other, and prints a table of them.
+
+    Args:
+        output_dir: gets `sweep/`.
+        grid: values of each setting that varies, by its flag's name. `random_seed`, if given, has one value: the seed
+            of the first restart (default 12345); the further restarts count up from it.
+        num_restarts: seeds of each combination.
+        run_one: trains and evaluates: `run_one(settings, directory)`, where `settings` has a value for each name of
+            `grid` and for `random_seed`; gives the run's figures, which JSON can hold. An `InputError` of it (a
+            training that diverged, say) is recorded, and the other runs go on.
+        metric: the figure to choose by. A run without a finite value of it is never the best.
+        higher_is_better: whether the best run is that of the largest figure; the first of equals wins.
+        shared: what all runs have in common; a finished run with something else is refused, instead of being taken
+            for one of this sweep.
+
+    Returns:
+        The best run's "best" (its settings), "name", "directory" and "metrics"; "metric", "higher_is_better"; "runs"
+        (of each: "name", "settings", "score", "error", "metrics"); "combinations" (of each: "settings" without the
+        seed, "runs", "failed", "mean", "standard_deviation", "lowest", "highest", "spread").
+
+    Raises:
+        InputError: the grid names a value twice, a directory holds another sweep's run, or no run has a finite score.
+    """
+    runs = [{"name": run_name(settings), "settings": settings} for settings in list_runs(grid, num_restarts)]
+    directory = os.path.join(output_dir, DIRECTORY)
+    for run in runs:
+        run.update(_read_finished(os.path.join(directory, run["name"]), run["settings"], metric, shared))
+    clock = _Clock(runs)
+    for run in runs:
+        if "metrics" not in run:
+            clock.start(run)
+            run.update(_do_run(run, os.path.join(directory, run["name"]), run_one, metric, shared))
+            clock.finish()
+            write_json(os.path.join(directory, SWEEP_FILE), _summarize(runs, metric, higher_is_better))
+    summary = _summarize(runs, metric, higher_is_better)
+    write_json(os.path.join(directory, SWEEP_FILE), summary)
+    if summary["best"] is None:
+        raise InputError(_explain_failure(directory, runs, metric))
+    result = {**summary, "directory": os.path.join(directory, summary["name"])}
+    for caption, header, rows in tables(result):
+        print(f"{caption}\n{format_table(header, rows)}\n")
+    return result
+
+
+def list_runs(grid: dict[str, list], num_restarts: int) -> list[dict]:
+    """Lists the settings of each run: the restarts of the first combination, then those of the next.
+
+    >>> list_runs({"learning_rate": [5e-5, 3e-5]}, 1)
+    [{'learning_rate': 5e-05, 'random_seed': 12345}, {'learning_rate': 3e-05, 'random_seed': 12345}]
+
+    Raises:
+        InputError: a value stands there twice.
+    """
+    first_seed, *others = grid.get("random_seed", [12345])
+    if others or num_restarts < 1:
+        raise ValueError(
+            "`grid['random_seed']` must have one value, and `num_restarts` must be at least 1. Received: "
+            f"random_seed={grid.get('random_seed')}, num_restarts={num_restarts}"
+        )
+    varied = {name: values for name, values in grid.items() if name != "random_seed"}
+    for name, values in varied.items():
+        if not values:
+            raise ValueError(f"`grid['{name}']` must have at least one value. Received: {values}")
+        twice = next((value for index, value in enumerate(values) if value in values[:index]), None)
+        if twice is not None:
+            raise InputError(f"--{name}: {twice} is given twice. Give each value once, and --num_restarts for more.")
+    combinations = [dict(zip(varied, values, strict=True)) for values in itertools.product(*varied.values())]
+    seeds = range(first_seed, first_seed + num_restarts)
+    return [{**combination, "random_seed": seed} for combination in combinations for seed in seeds]
+
+
+def run_name(settings: dict) -> str:
+    """Names a run's directory.
+
+    >>> run_name({"learning_rate": 5e-05, "train_batch_size": 32, "random_seed": 12345})
+    'lr5e-05_batch32_seed12345'
+    """
+    parts = (f"{_SHORT_NAMES.get(name, name)}{value}" for name, value in settings.items())
+    return "_".join(re.sub(r"[^\w.+-]", "-", part) for part in parts)
+
+
+def _read_finished(directory: str, settings: dict, metric: str, shared: dict | None) -> dict:
+    """What an earlier call found of this run: "metrics", "score" and "error", or nothing."""
+    path = os.path.join(directory, RUN_FILE)
+    if not os.path.exists(path):
+        return {}
+    record = read_object(path)
+    found, metrics = record.get("settings"), record.get("metrics")
+    if not isinstance(found, dict) or not isinstance(metrics, dict):
+        raise InputError(f"{path}: expected an object with 'settings' and 'metrics'. Remove it, to do that run again.")
+    wanted = _as_json({**(shared or {}), **settings})
+    changed = sorted(name for name in {*wanted, *found} if wanted.get(name) != found.get(name))
+    if changed:
+        name = changed[0]
+        raise InputError(
+            f"{directory}: holds a run with other settings ({name}: {found.get(name)} there, {wanted.get(name)} now). "
+            "Choose another --output_dir, or remove that run."
+        )
+    return {"metrics": metrics, "score": _score(metrics, metric), "error": None}
+
+
+def _do_run(run: dict, directory: str, run_one: Callable, metric: str, shared: dict | None) -> dict:
+    try:
+        metrics = run_one(dict(run["settings"]), directory)
+    except InputError as error:
+        print(f"sweep: {run['name']} failed: {error}", file=sys.stderr)
+        return {"metrics": None, "score": None, "error": str(error)}
+    score = _score(metrics, metric)
+    settings = _as_json({**(shared or {}), **run["settings"]})
+    write_json(os.path.join(directory, RUN_FILE), {"settings": settings, "metrics": metrics})
+    print(f"sweep: {run['name']}: {metric} {_show(score)}", file=sys.stderr)
+    return {"metrics": metrics, "score": score, "error": None}
+
+
+def _score(metrics: dict, metric: str) -> float | None:
+    """A run's figure; None where it is no finite number."""
+    if metric not in metrics:
+        raise ValueError(f"`metric` must be one of the run's figures, {sorted(metrics)}. Received: metric={metric!r}")
+    value = metrics[metric]
+    return float(value) if value is not None and math.isfinite(value) else None
+
+
+def _as_json(value: dict) -> dict:
+    return json.loads(json.dumps(value))
+
+
+class _Clock:
+    """Says which run comes next, and how long the rest will take, judged by the runs done so far."""
+
+    def __init__(self, runs: list[dict]):
+        self._runs = runs
+        self._waiting = sum("metrics" not in run for run in runs)
+        self._seconds: list[float] = []
+        kept = len(runs) - self._waiting
+        if kept:
+            print(f"sweep: {kept} of {len(runs)} runs are finished already.", file=sys.stderr)
+
+    def start(self, run: dict) -> None:
+        left = ""
+        if self._seconds:
+            left = f", about {_show_seconds(statistics.mean(self._seconds) * self._waiting)} left"
+        place = self._runs.index(run) + 1
+        print(f"sweep: run {place} of {len(self._runs)}{left}: {run['name']}", file=sys.stderr)
+        self._since = time.monotonic()
+
+    def finish(self) -> None:
+        self._seconds.append(time.monotonic() - self._since)
+        self._waiting -= 1
+
+
+def _show_seconds(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+def _summarize(runs: Sequence[dict], metric: str, higher_is_better: bool) -> dict:
+    """What sweep.json holds; "best" is None as long as no run has a score."""
+    sign = 1.0 if higher_is_better else -1.0
+    scored = [run for run in runs if run.get("score") is not None]
+    best = max(scored, key=lambda run: sign * run["score"], default={})  # The first of equals.
+    return {
+        "metric": metric,
+        "higher_is_better": higher_is_better,
+        "best": best.get("settings"),
+        "name": best.get("name"),
+        "metrics": best.get("metrics"),
+        "runs": [run for run in runs if "metrics" in run],
+        "combinations": _combine(runs),
+    }
+
+
+def _combine(runs: Sequence[dict]) -> list[dict]:
+    """Figures of each combination over its restarts."""
+    groups: dict[str, list[dict]] = {}
+    for run in runs:
+        if "metrics" in run:
+            groups.setdefault(run_name(_without_seed(run["settings"])), []).append(run)
+    combinations = []
+    for group in groups.values():
+        scores = [run["score"] for run in group if run["score"] is not None]
+        combinations.append(
+            {
+                "settings": _without_seed(group[0]["settings"]),
+                "runs": len(group),
+                "failed": len(group) - len(scores),
+                "mean": statistics.fmean(scores) if scores else None,
+                "standard_deviation": statistics.stdev(scores) if len(scores) > 1 else None,
+                "lowest": min(scores, default=None),
+                "highest": max(scores, default=None),
+                "spread": max(scores) - min(scores) if scores else None,
+            }
+        )
+    return combinations
+
+
+def _without_seed(settings: dict) -> dict:
+    return {name: value for name, value in settings.items() if name != "random_seed"}
+
+
+def _explain_failure(directory: str, runs: Sequence[dict], metric: str) -> str:
+    failed = [run for run in runs if run["error"]]
+    if len(failed) == len(runs):
+        return f"{directory}: all {len(runs)} runs failed. The first, {runs[0]['name']}: {runs[0]['error']}"
+    return (
+        f"{directory}: none of {len(runs)} runs has a finite {metric} ({len(failed)} failed). "
+        "Lower --learning_rate, or look at the runs' metrics.json."
+    )
+
+
+def tables(result: dict) -> list[tuple[str, list[str], list[list]]]:
+    """The tables of a sweep as `tasks.report.page.write_report` takes them: caption, header, rows.
+
+    Args:
+        result: what `run_sweep` returned, or what `sweep.json` holds.
+    """
+    metric = result["metric"]
+    names = list(result["combinations"][0]["settings"])
+    over_seeds = [
+        [*(str(row["settings"][name]) for name in names), f"{row['runs'] - row['failed']} of {row['runs']}"]
+        + [_show(row[figure]) for figure in ("mean", "standard_deviation", "lowest", "highest", "spread")]
+        for row in result["combinations"]
+    ]
+    header = [*names, "runs", "mean", "standard deviation", "lowest", "highest", "spread"]
+    each = [
+        [*(str(value) for value in run["settings"].values()), _show(run["score"]), _remark(run, result["name"])]
+        for run in result["runs"]
+    ]
+    return [
+        (f"{metric} of each combination over its seeds", header, over_seeds),
+        (f"{metric} of each run", [*names, "random_seed", metric, ""], each),
+    ]
+
+
+def _remark(run: dict, best: str) -> str:
+    if run["name"] == best:
+        return "best"
+    return "failed" if run["error"] else ""
+
+
+def _show(score: float | None) -> str:
+    return "-" if score is None else f"{score:.4f}"
+
+
+def format_table(header: Sequence[str], rows: Sequence[Sequence]) -> str:
+    """Lines up a table in columns, the cells at the right.
+
+    >>> print(format_table(["rate", "mean"], [["5e-05", "0.87"]]))
+     rate  mean
+    5e-05  0.87
+    """
+    cells = [[str(cell) for cell in row] for row in [header, *rows]]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = ("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in cells)
+    return "\n".join(line.rstrip() for line in lines)

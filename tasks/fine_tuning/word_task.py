@@ -1,0 +1,170 @@
+"""Tasks that answer for each word of files in CoNLL's columns; a word is answered for by its first sub-token.
+
+Paper, section 5.3. Shapes: N words of a file, T tokens of all windows, C outputs.
+"""
+
+import dataclasses
+import os
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tasks.fine_tuning import task
+from tasks.fine_tuning.examples import Examples
+from tasks.fine_tuning.settings import SplitSettings
+from tasks.fine_tuning.splits import find_split
+from tasks.settings import replaced, setting
+from tasks.text.bad_rows import BadRows
+from tasks.text.conll import DELIMITERS, Documents, read_conll
+from tasks.text.word_windows import DOCUMENT_CONTEXT, Windows, check_stride, make_windows
+
+EXTENSIONS = (".conll", ".txt", ".tsv")
+_CONTEXT_NOTES = {
+    "none": "Each sentence was read alone, without its document.",
+    "document": "Each sentence was read with as much of its document around it as a sequence holds.",
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WordSettings(SplitSettings):
+    """Settings of a task on words."""
+
+    data_dir: str | None = replaced(
+        SplitSettings, "data_dir", None, help="Directory with train.conll, dev.conll, test.conll (or .txt, .tsv)."
+    )
+    tag_column: int = setting(-1, "Column of the tag, from 0 (the token's); negative: from the end.", identifies=False)
+    delimiter: str | None = setting(
+        None,
+        "What separates the columns; default: tab if the first row has one, else white space.",
+        choices=DELIMITERS,
+        identifies=False,
+    )
+    document_context: str = setting(
+        "none",
+        "document: fill each sequence with the document around its sentence; a file without -DOCSTART- is one "
+        "document.",
+        choices=DOCUMENT_CONTEXT,
+        identifies=False,  # The spec does.
+    )
+    doc_stride: int | None = setting(
+        None,
+        "Sub-tokens between the windows over a sentence longer than --max_seq_length; default: half of it.",
+        at_least=1,
+        identifies=False,
+    )
+
+    @property
+    def spec_values(self) -> dict[str, Any]:
+        """The fields of a `WordSpec`."""
+        return {
+            "sequence_length": self.max_seq_length,
+            "document_context": self.document_context,
+            "doc_stride": check_stride(self.max_seq_length, self.doc_stride),
+        }
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WordSpec(task.Spec):
+    """A trained model of words.
+
+    Attributes:
+        document_context, doc_stride: as in `tasks.text.word_windows.make_windows`.
+    """
+
+    document_context: str
+    doc_stride: int
+
+
+class WordSource(NamedTuple):
+    """Words, the windows that they are read in, and their labels (or None), shape (N,)."""
+
+    documents: Documents
+    windows: Windows
+    labels: np.ndarray | None
+
+
+class WordEncoded(task.Encoded):
+    """Windows over the sentences of a file; `source` is a `WordSource`."""
+
+    def compute_outputs(self, model, batch_size, description):
+        """Applies a model to every word: float32, shape (N, C)."""
+        return super().compute_outputs(model, batch_size, description)[self.source.windows.places]
+
+
+class WordTask(task.Task):
+    """Base of the tasks on words."""
+
+    unit = "sentences"
+    long_examples = "read in several windows"
+
+    def read_file(self, path: str, bad_rows: BadRows, needs_tags: bool) -> Documents:
+        """Reads one file; see `tasks.text.conll.read_conll`."""
+        settings = self.settings
+        return read_conll(
+            path,
+            tag_column=settings.tag_column,
+            delimiter=settings.delimiter,
+            tag_scheme=getattr(settings, "tag_scheme", None),
+            needs_tags=needs_tags,
+            bad_rows=bad_rows,
+        )
+
+    def number(self, tags: list[str], spec: WordSpec) -> np.ndarray:
+        """Returns the labels of words that the objective takes, shape (N,); -1 for one that weighs nothing."""
+        raise NotImplementedError
+
+    def read(self, split, bad_rows):
+        path = find_split(self.settings, split, (split,), EXTENSIONS, any_extension=True)
+        return [task.Part(split, self.read_file(path, bad_rows, needs_tags=split != "test"))]
+
+    def describe(self, rows, encoded, spec):
+        return {
+            "train_sentences": rows.num_sentences,
+            "train_words": len(rows.tokens),
+            "train_windows": encoded.num_examples,
+        }
+
+    def encode(self, part, trained):
+        from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
+
+        documents, spec = part.rows, trained.spec
+        tokenizer = PythonBertTokenizer(trained.tokenizer.get_vocabulary(), trained.tokenizer.lowercase)
+        windows = make_windows(documents, tokenizer, spec.sequence_length, spec.doc_stride, spec.document_context)
+        labels = None if documents.tags is None else self.number(documents.tags, spec)
+        source = WordSource(documents, windows, labels)
+        return WordEncoded(make_examples(windows, labels), windows.sentence_lengths, True, source)
+
+    def window_details(self, answers: task.Answers) -> dict[str, int]:
+        """Returns what `metrics.json` tells of an evaluated file's windows."""
+        windows, limit = answers.encoded.source.windows, answers.trained.spec.sequence_length
+        long = int(np.count_nonzero(windows.sentence_lengths > limit))
+        return {"windows": windows.num_windows, "long_sentences": long}
+
+    def path_of(self, split: str, output_dir: str) -> str:
+        """Returns the path of the file with the answers to "dev" or "test"."""
+        return os.path.join(output_dir, {"dev": "dev_predictions.conll", "test": "predictions.conll"}[split])
+
+    def notes(self, spec):
+        return [_CONTEXT_NOTES[spec.document_context]]
+
+
+def make_examples(windows: Windows, labels: np.ndarray | None = None) -> Examples:
+    """Makes the examples of windows.
+
+    Args:
+        windows: of N words.
+        labels: labels of the words, shape (N,), of which negative class numbers (int) weigh nothing; or None.
+
+    Returns:
+        `Examples` with the token labels `labels`, of the dtype of `labels`, and `weights`, float32: 1 at the first
+        sub-token of each word in the window where it is scored, 0 elsewhere.
+    """
+    token_labels = {}
+    if labels is not None:
+        is_known = labels >= 0 if labels.dtype.kind == "i" else np.isfinite(labels)
+        values, weights = np.zeros(len(windows.token_ids), labels.dtype), np.zeros(len(windows.token_ids), np.float32)
+        values[windows.places] = np.where(is_known, labels, 0)
+        weights[windows.places] = is_known
+        token_labels = {"labels": values, "weights": weights}
+    segment_ids = np.zeros_like(windows.token_ids)
+    return Examples(windows.token_ids, segment_ids, windows.row_splits, token_labels=token_labels)

@@ -1,0 +1,112 @@
+"""The report of pre-training data: counts of what was written, printed and drawn."""
+
+import io
+import json
+from collections.abc import Iterable
+
+import numpy as np
+
+from tasks.pretraining.data.masking import MaskedBatch
+from tasks.pretraining.figures import figure_lines
+
+_BARS = 32
+
+
+class Counts:
+    """Running totals over the instances written.
+
+    Attributes:
+        lengths: int64, shape (max_seq_length + 1,), instances by their number of tokens.
+        masked, shown_mask, shown_kept, random_next: int.
+    """
+
+    def __init__(self, max_seq_length: int, mask_token_id: int = -1):
+        self.lengths = np.zeros(max_seq_length + 1, np.int64)
+        self.masked = self.shown_mask = self.shown_kept = self.random_next = 0
+        self._mask_token_id = mask_token_id
+
+    def add(self, batch: MaskedBatch, lengths: np.ndarray, is_random_next: np.ndarray) -> None:
+        """Counts a batch that `mask_batch` has returned."""
+        is_used = np.arange(batch.mask_ids.shape[1]) < batch.num_masked[:, np.newaxis]
+        shown = np.take_along_axis(batch.token_ids, batch.mask_positions, axis=1)[is_used]
+        is_mask = shown == self._mask_token_id
+        self.lengths += np.bincount(lengths, minlength=len(self.lengths))
+        self.masked += len(shown)
+        self.shown_mask += int(is_mask.sum())
+        self.shown_kept += int(((shown == batch.mask_ids[is_used]) & ~is_mask).sum())
+        self.random_next += int(is_random_next.sum())
+
+    def merge(self, others: Iterable["Counts"]) -> "Counts":
+        """Adds the totals of others, and returns itself."""
+        for other in others:
+            for name in ("lengths", "masked", "shown_mask", "shown_kept", "random_next"):
+                setattr(self, name, getattr(self, name) + getattr(other, name))
+        return self
+
+    def report(self) -> dict:
+        """Returns counts and shares of at least one instance.
+
+        `mask_share`, `kept_share` and `random_share` are of the masked positions. `length_histogram` has the
+        instances of `from` to `to` tokens.
+        """
+        instances = int(self.lengths.sum())
+        real_tokens = int((self.lengths * np.arange(len(self.lengths))).sum())
+        masked = max(self.masked, 1)
+        return {
+            "instances": instances,
+            "real_tokens": real_tokens,
+            "padding_share": 1 - real_tokens / (instances * (len(self.lengths) - 1)),
+            "masked_share": self.masked / real_tokens,
+            "mask_share": self.shown_mask / masked,
+            "kept_share": self.shown_kept / masked,
+            "random_share": (self.masked - self.shown_mask - self.shown_kept) / masked,
+            "random_next_share": self.random_next / instances,
+            "length_histogram": self._histogram(),
+        }
+
+    def _histogram(self) -> list[dict[str, int]]:
+        longest = len(self.lengths) - 1
+        width = -(-longest // _BARS)
+        starts = range(1, longest + 1, width)
+        ends = [min(start + width - 1, longest) for start in starts]
+        return [
+            {"from": start, "to": end, "instances": int(self.lengths[start : end + 1].sum())}
+            for start, end in zip(starts, ends, strict=True)
+        ]
+
+
+def format_report(report: dict) -> str:
+    """Renders a report as lines of name and figure, then the first and last of the files."""
+    figures = {name: value for name, value in report.items() if isinstance(value, int | float)}
+    files = report["output_files"]
+    shown = files if len(files) <= 4 else [*files[:2], f"... {len(files)} files", files[-1]]
+    return "\n".join([*figure_lines(figures), *shown])
+
+
+def report_files(prefix: str) -> tuple[str, str]:
+    """Returns the paths of the report and of the histogram of lengths."""
+    return f"{prefix}.report.json", f"{prefix}.lengths.png"
+
+
+def render_json(report: dict) -> bytes:
+    """Renders a report as indented JSON."""
+    return (json.dumps(report, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def draw_lengths(report: dict) -> bytes:
+    """Draws the histogram of lengths: a PNG."""
+    from matplotlib.figure import Figure
+
+    bars = report["length_histogram"]
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    widths = [bar["to"] - bar["from"] + 1 for bar in bars]
+    axes.bar([bar["from"] - 0.5 for bar in bars], [bar["instances"] for bar in bars], widths, align="edge", ec="white")
+    axes.set(
+        xlabel="tokens of an instance",
+        ylabel="instances",
+        title=f"{report['instances']:,} instances, {report['padding_share']:.1%} padding",
+    )
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=120)
+    return content.getvalue()

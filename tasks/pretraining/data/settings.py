@@ -1,0 +1,78 @@
+"""The settings of bert-create-pretraining-data."""
+
+import dataclasses
+
+from keras_bert.errors import InputError
+from tasks.settings import Settings, setting
+
+REQUIRED = dataclasses.MISSING
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class InstanceSettings(Settings):
+    """Settings that the instances depend on, besides text and vocabulary."""
+
+    do_lower_case: bool = setting(True, "Lower the case and strip accents; True for an uncased vocabulary.")
+    input_format: str = setting(
+        "sentences",
+        "sentences: one a line, a blank line between documents; wikitext: a line ' = Title = ' begins a document; "
+        "document_per_file: each file is one. Any of them gzip-compressed or not.",
+        choices=("sentences", "wikitext", "document_per_file"),
+    )
+    sentence_splitter: str = setting(
+        "none",
+        "none: each line is a sentence; sentencex: a line is prose, which the package of this name splits.",
+        choices=("none", "sentencex"),
+    )
+    sentence_language: str = setting("en", "Language code for --sentence_splitter.")
+    max_seq_length: int = setting(128, "Tokens of an instance, [CLS] and two [SEP] included.", at_least=5)
+    max_predictions_per_seq: int = setting(20, "Maximum number of masked positions of an instance.", at_least=1)
+    masked_lm_prob: float = setting(0.15, "Share of the tokens that are masked.", above=0.0, at_most=1.0)
+    short_seq_prob: float = setting(
+        0.1, "Probability that the instances of a document are cut shorter.", at_least=0.0, at_most=1.0
+    )
+    dupe_factor: int = setting(10, "Passes over the text, each with other pairs and masks.", at_least=1)
+    random_seed: int = setting(12345, "Seed of all random draws.", at_least=0)
+    do_whole_word_mask: bool = setting(False, "Mask all WordPieces of a word together.")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DataSettings(InstanceSettings):
+    """Settings of bert-create-pretraining-data, which are its flags.
+
+    Raises:
+        InputError: a value is out of its bounds, or values contradict each other.
+    """
+
+    input_file: str | list[str] = setting(REQUIRED, "Text: paths or patterns, separated by commas.", identifies=False)
+    output_file: str | list[str] = setting(
+        REQUIRED, "TFRecord files to write, separated by commas; no path may hold one.", identifies=False
+    )
+    vocab_file: str = setting(REQUIRED, "WordPiece vocabulary, one token a line.", identifies=False)
+    num_shards: int | None = setting(
+        None,
+        "Number of files to write; each appends its number to --output_file: train.tfrecord-00000-of-00010.",
+        at_least=1,
+        at_most=99999,
+        identifies=False,
+    )
+    num_workers: int | None = setting(
+        None, "Processes; default: one for each core, as far as there is work for them.", at_least=1, identifies=False
+    )
+    runner: str | None = setting(
+        None,
+        "Apache Beam runner to use in place of local processes, such as DirectRunner, DataflowRunner, FlinkRunner or "
+        "SparkRunner; needs apache-beam: pip install 'keras-bert-zoo[beam]'.",
+        identifies=False,
+    )
+    beam_options: list[str] = setting(
+        [],
+        "Option of Beam's own; repeat it for several: --beam_options=--project=p --beam_options=--region=r.",
+        repeats=True,
+        identifies=False,
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.beam_options and not self.runner:
+            raise InputError("--beam_options needs --runner, such as --runner=DirectRunner.")

@@ -1,0 +1,72 @@
+"""The directory in which instances are created: what its steps, and their processes, share."""
+
+import contextlib
+import dataclasses
+import functools
+import os
+import shutil
+from collections.abc import Iterator
+
+from keras_bert.files import read_json, write_json
+from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
+from tasks.pretraining.data.instances import Pair
+from tasks.pretraining.data.masking import MaskingRules
+from tasks.pretraining.data.settings import InstanceSettings
+from tasks.pretraining.data.token_store import Corpus, open_store
+
+PAIR_BYTES = 8 * len(Pair._fields)
+_VOCABULARY, _SETTINGS = "vocab.txt", "settings.json"
+
+
+class Workspace:
+    """A directory with the vocabulary and the settings, then the tokenized text, then the pairs.
+
+    Each part is opened when it is used first, and once.
+    """
+
+    def __init__(self, directory: str):
+        self.directory = directory
+        self.pairs_file = os.path.join(directory, "pairs.bin")  # int64, shape (instances, fields of `Pair`).
+
+    @functools.cached_property
+    def settings(self) -> InstanceSettings:
+        return InstanceSettings(**read_json(os.path.join(self.directory, _SETTINGS)))
+
+    @functools.cached_property
+    def tokenizer(self) -> PythonBertTokenizer:
+        return PythonBertTokenizer(os.path.join(self.directory, _VOCABULARY), self.settings.do_lower_case)
+
+    @functools.cached_property
+    def corpus(self) -> Corpus:
+        return open_store(self.directory, self.tokenizer.vocabulary_size())
+
+    @functools.cached_property
+    def masking(self) -> MaskingRules:
+        return MaskingRules.of(self.tokenizer, self.settings)
+
+    @property
+    def num_instances(self) -> int:
+        return os.path.getsize(self.pairs_file) // PAIR_BYTES
+
+
+@functools.lru_cache(maxsize=1)
+def open_workspace(directory: str) -> Workspace:
+    """Opens a workspace; a process keeps the latest one open. No two may have the same path."""
+    return Workspace(directory)
+
+
+@contextlib.contextmanager
+def new_workspace(directory: str, vocab_file: str, settings: InstanceSettings) -> Iterator[Workspace]:
+    """Makes a workspace of an empty directory; this process closes it with the context.
+
+    Raises:
+        InputError: the vocabulary cannot be used.
+    """
+    PythonBertTokenizer(vocab_file, settings.do_lower_case)  # Its error names the user's file, not the copy.
+    shutil.copyfile(vocab_file, os.path.join(directory, _VOCABULARY))
+    names = [field.name for field in dataclasses.fields(InstanceSettings)]
+    write_json(os.path.join(directory, _SETTINGS), {name: getattr(settings, name) for name in names})
+    try:
+        yield open_workspace(directory)
+    finally:
+        open_workspace.cache_clear()  # Lets go of the files.

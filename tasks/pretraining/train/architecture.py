@@ -1,0 +1,86 @@
+"""The model to pre-train: its architecture, and the weights it starts from."""
+
+import itertools
+
+import keras
+
+from keras_bert.backbone import BertBackbone
+from keras_bert.config import BertConfig
+from keras_bert.errors import InputError
+from keras_bert.models import BertPretrainer
+from keras_bert.tokenization.tokenizer import BertTokenizer
+from keras_bert.weights import read_bert_config, read_tokenizer
+from tasks.pretraining.model import build_pretrainer
+from tasks.pretraining.train.settings import PretrainingSettings
+
+
+def read_architecture(settings: PretrainingSettings, vocabulary_size: int) -> BertConfig:
+    """Returns the architecture that the settings name, with their overrides and the size of the vocabulary file.
+
+    Raises:
+        InputError: it does not fit the data's length, the vocabulary or, with `init_checkpoint`, the weights.
+    """
+    source = settings.preset or settings.bert_config_file or settings.init_checkpoint
+    config = BertConfig.from_json_file(source) if settings.bert_config_file else read_bert_config(source)
+    overrides = settings.architecture
+    sizes = [name for name in overrides if name != "attention"]
+    if settings.init_checkpoint and sizes:
+        raise InputError(f"--{sizes[0]} cannot change the sizes of --init_checkpoint={source}.")
+    if settings.init_checkpoint and config.vocabulary_size != vocabulary_size:
+        raise InputError(
+            f"{settings.vocab_file}: {vocabulary_size} WordPieces, but --init_checkpoint={source} has "
+            f"{config.vocabulary_size}. Give the vocabulary that belongs to the weights."
+        )
+    if "hidden_dim" in overrides:
+        overrides.setdefault("intermediate_dim", 4 * overrides["hidden_dim"])  # The paper's ratio (section 3).
+    config = config.replace(vocabulary_size=vocabulary_size, **overrides)
+    if settings.max_seq_length > config.max_sequence_length:
+        raise InputError(
+            f"--max_seq_length={settings.max_seq_length}: {source} has {config.max_sequence_length} positions. Give "
+            "a --bert_config_file with more max_position_embeddings."
+        )
+    return config
+
+
+def check_vocabulary(settings: PretrainingSettings, pieces: list[str]) -> None:
+    """Checks that `vocab_file` and `do_lower_case` are what the weights of `init_checkpoint` were trained with.
+
+    Args:
+        settings: with `init_checkpoint`.
+        pieces: of `vocab_file`.
+
+    Raises:
+        InputError: the checkpoint says otherwise; one without a vocabulary says nothing.
+    """
+    held = read_tokenizer(settings.init_checkpoint, settings.do_lower_case)
+    if held is None or held["vocabulary"] == pieces:
+        return
+    pairs = enumerate(itertools.zip_longest(pieces, held["vocabulary"], fillvalue=""), start=1)
+    number, (ours, theirs) = next((number, pair) for number, pair in pairs if pair[0] != pair[1])
+    raise InputError(
+        f"{settings.vocab_file}:{number}: {ours!r}, but the vocabulary of --init_checkpoint={settings.init_checkpoint} "
+        f"has {theirs!r} there. Create the data with the vocabulary that belongs to the weights."
+    )
+
+
+def model_builder(settings: PretrainingSettings, tokenizer: BertTokenizer):
+    """Returns a function that builds the model, of random weights or of those of `init_checkpoint`.
+
+    Raises:
+        InputError: as `read_architecture` and `check_vocabulary`.
+    """
+    config = read_architecture(settings, tokenizer.vocabulary_size())
+    layout = "packed" if settings.packing else "rectangular"
+    if not settings.init_checkpoint:
+        return lambda: build_pretrainer(BertBackbone(**config.to_dict(), layout=layout), settings.use_next_sentence)
+    check_vocabulary(settings, tokenizer.get_vocabulary())
+    return lambda: BertPretrainer.from_preset(
+        settings.init_checkpoint,
+        use_next_sentence=settings.use_next_sentence,
+        layout=layout,
+        dtype=keras.config.dtype_policy(),
+        trainable=True,
+        attention=config.attention,
+        preprocessor=None,
+        compile=False,
+    )

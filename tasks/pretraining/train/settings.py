@@ -1,0 +1,112 @@
+"""The settings of bert-pretrain."""
+
+import dataclasses
+
+from keras_bert.config import ATTENTIONS, BertConfig
+from keras_bert.errors import InputError
+from tasks.engine.settings import TrainingSettings
+from tasks.settings import setting
+
+
+def _size(what: str) -> int | None:
+    return setting(None, f"{what}; default: the architecture's own.", at_least=1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PretrainingSettings(TrainingSettings):
+    """Settings of bert-pretrain, which are its flags.
+
+    Raises:
+        InputError: a value is out of its bounds, or values contradict each other.
+    """
+
+    input_file: str | list[str] = setting(
+        dataclasses.MISSING, "Training TFRecord files: paths or patterns, separated by commas.", identifies=False
+    )
+    eval_input_file: str | list[str] | None = setting(None, "Held-out TFRecord files, for --do_eval.", identifies=False)
+    output_dir: str = setting(
+        dataclasses.MISSING,
+        "Directory for everything the run writes: results, checkpoints, events, curve.",
+        identifies=False,
+    )
+    vocab_file: str = setting(
+        dataclasses.MISSING, "WordPiece vocabulary with which the data was created.", identifies=False
+    )
+    do_lower_case: bool = setting(True, "Lower the case and strip accents; True for an uncased vocabulary.")
+    preset: str | None = setting(
+        None,
+        "Architecture: a short name (tiny mini small medium base large), a full name, or a directory. Its weights are "
+        "not loaded.",
+        identifies=False,
+    )
+    bert_config_file: str | None = setting(
+        None, "JSON file with the architecture, in place of --preset.", identifies=False
+    )
+    init_checkpoint: str | None = setting(
+        None,
+        "Preset, name or directory of any format whose encoder and heads are trained further, in place of --preset.",
+        identifies=False,
+    )
+    num_layers: int | None = _size("Number of encoder layers")
+    hidden_dim: int | None = _size("Width of the encoder")
+    num_heads: int | None = _size("Number of attention heads")
+    intermediate_dim: int | None = _size("Width of the feed-forward layer")
+    attention: str | None = setting(
+        None,
+        "Which tokens a token attends to; left_to_right is the paper's ablation (table 5). Default: the architecture's "
+        "own.",
+        choices=ATTENTIONS,
+    )
+    use_next_sentence: bool = setting(True, "Train the next-sentence head too; false: masked LM alone.")
+    max_seq_length: int = setting(128, "Tokens of an instance, as in the data.", at_least=3)
+    max_predictions_per_seq: int = setting(20, "Masked positions of an instance, as in the data.", at_least=1)
+    packing: bool = setting(
+        False, "Put several instances into one row of max_seq_length tokens; batch sizes count rows then."
+    )
+    dynamic_masking: bool = setting(False, "Draw new masks each epoch; held-out records keep theirs.")
+    masked_lm_prob: float = setting(0.15, "Share of the tokens that --dynamic_masking masks.", above=0.0, at_most=1.0)
+    do_whole_word_mask: bool = setting(False, "--dynamic_masking masks all WordPieces of a word together.")
+    do_train: bool = setting(False, "Train the model.", identifies=False)
+    do_eval: bool = setting(False, "Evaluate the model.", identifies=False)
+    max_eval_steps: int | None = setting(
+        None, "Number of batches of an evaluation; default: all.", at_least=1, identifies=False
+    )
+    num_train_steps: int = setting(100000, "Number of training steps.", at_least=1)
+    num_warmup_steps: int = setting(10000, "Steps over which the learning rate rises.", at_least=0)
+    peak_tflops: float | None = setting(
+        None,
+        "10^12 operations a second of one device, from its data sheet, for the share of peak; default: measured, "
+        "except on a TPU.",
+        at_least=1e-3,
+        identifies=False,
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not (self.do_train or self.do_eval):
+            raise InputError("Nothing to do. Give --do_train, --do_eval or both.")
+        if self.do_eval and not self.eval_input_file:
+            raise InputError("--do_eval needs --eval_input_file: records that are not among the training ones.")
+        if self.num_warmup_steps > self.num_train_steps:
+            raise InputError(
+                "--num_warmup_steps must be at most --num_train_steps. "
+                f"Received: {self.num_warmup_steps} and {self.num_train_steps}"
+            )
+        sources = {name: getattr(self, name) for name in ("preset", "bert_config_file", "init_checkpoint")}
+        given = [f"--{name}" for name, value in sources.items() if value]
+        if len(given) != 1:
+            raise InputError(
+                "The architecture must be given once, by --preset, --bert_config_file or --init_checkpoint. "
+                f"Received: {' and '.join(given) or 'none of them'}"
+            )
+
+    @property
+    def lengths(self) -> dict[str, int]:
+        """The lengths with which the data was created, by name."""
+        return {"max_seq_length": self.max_seq_length, "max_predictions_per_seq": self.max_predictions_per_seq}
+
+    @property
+    def architecture(self) -> dict:
+        """The fields of `BertConfig` that are given, and replace the architecture's own."""
+        names = [field.name for field in dataclasses.fields(BertConfig) if hasattr(self, field.name)]
+        return {name: value for name in names if (value := getattr(self, name)) is not None}

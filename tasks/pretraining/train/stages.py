@@ -1,0 +1,223 @@
+"""The stages of `bert-pretrain`: check the records, train, evaluate, save the preset."""
+
+import dataclasses
+import os
+import time
+
+import tensorflow as tf
+
+from keras_bert.backbone import BertBackbone
+from keras_bert.errors import InputError
+from keras_bert.files import atomic_path, expand_files, read_json, write_json
+from keras_bert.tokenization.tokenizer import BertTokenizer
+from tasks.engine.build_trainer import build_trainer, prepare_devices
+from tasks.engine.checkpoints import keep_settings
+from tasks.engine.settings import identify
+from tasks.engine.throughput import Speed, find_peak, pretraining_flops_per_token
+from tasks.engine.training import Trainer
+from tasks.flags import write_flags
+from tasks.pretraining.data.masking import MaskingRules
+from tasks.pretraining.data.records import RecordStatistics, scan_records
+from tasks.pretraining.train.architecture import model_builder
+from tasks.pretraining.train.batches import make_eval_dataset, train_dataset_maker
+from tasks.pretraining.train.losses import PretrainingObjective
+from tasks.pretraining.train.metrics import most_frequent_accuracy, perplexity
+from tasks.pretraining.train.packed_data import PackingPlan, plan_packing
+from tasks.pretraining.train.settings import PretrainingSettings
+from tasks.text.parallel import progress_bar
+
+PRESET_DIRECTORY = "preset"
+METRICS_FILE = "metrics.json"
+
+
+def run_stages(settings: PretrainingSettings) -> dict:
+    """Trains and evaluates, or one of them; see `tasks.pretraining.run.pretrain`."""
+    strategy = prepare_devices(settings)
+    tokenizer = BertTokenizer(settings.vocab_file, lowercase=settings.do_lower_case)
+    train_files = expand_files(settings.input_file)
+    eval_files = expand_files(settings.eval_input_file) if settings.do_eval else []
+    trainer = _build_trainer(tokenizer, settings, strategy)
+    train_records = _scan(train_files, tokenizer, settings)
+    metrics, evaluation = {}, None
+    if settings.do_eval:
+        eval_records = _scan(eval_files, tokenizer, settings)
+        metrics |= _guesses(train_records, eval_records, settings)
+        evaluation = _Evaluation(trainer, eval_files, eval_records, settings)
+    writes = trainer.workers.is_chief
+    if settings.do_train:
+        identity = _identity(trainer.model.backbone, tokenizer, train_records, settings)
+        keep_settings(settings.output_dir, identity, writes=writes)
+    elif not trainer.restore():
+        raise InputError(f"{settings.output_dir}: no checkpoint to evaluate. Train first, with --do_train.")
+    if writes:
+        write_flags(dict(sorted(dataclasses.asdict(settings).items())), settings.output_dir)
+    if settings.do_train:
+        masking = MaskingRules.of(tokenizer, settings) if settings.dynamic_masking else None
+        metrics |= _train(trainer, train_files, train_records, masking, evaluation, settings)
+    if evaluation is not None:
+        metrics |= evaluation.figures or evaluation()
+    if writes:
+        if settings.do_train:
+            with atomic_path(os.path.join(settings.output_dir, PRESET_DIRECTORY)) as temporary:
+                trainer.model.save_to_preset(temporary)
+                tokenizer.save_to_preset(temporary)
+        metrics = _write_metrics(metrics, settings.output_dir)
+    trainer.workers.wait()
+    return metrics
+
+
+def _build_trainer(
+    tokenizer: BertTokenizer, settings: PretrainingSettings, strategy: tf.distribute.Strategy
+) -> Trainer:
+    return build_trainer(
+        settings,
+        model_builder(settings, tokenizer),
+        PretrainingObjective(settings.use_next_sentence),
+        output_dir=settings.output_dir,
+        num_train_steps=settings.num_train_steps,
+        num_warmup_steps=settings.num_warmup_steps,
+        strategy=strategy,
+    )
+
+
+def _scan(files: list[str], tokenizer: BertTokenizer, settings: PretrainingSettings) -> RecordStatistics:
+    with progress_bar("check records", "record") as progress:
+        return scan_records(
+            files,
+            vocabulary_size=tokenizer.vocabulary_size(),
+            for_packing=settings.packing,
+            progress=progress,
+            **settings.lengths,
+        )
+
+
+def _guesses(
+    train_records: RecordStatistics, eval_records: RecordStatistics, settings: PretrainingSettings
+) -> dict[str, float]:
+    """Returns what always giving the most frequent answer would score."""
+    found = {"unigram_accuracy": most_frequent_accuracy(train_records.answer_counts, eval_records.answer_counts)}
+    if settings.use_next_sentence:
+        counts = (records.next_sentence_counts for records in (train_records, eval_records))
+        found["majority_next_sentence_accuracy"] = most_frequent_accuracy(*counts)
+    return found
+
+
+def _identity(
+    backbone: BertBackbone, tokenizer: BertTokenizer, records: RecordStatistics, settings: PretrainingSettings
+) -> dict:
+    return {
+        **identify(settings, backbone, tokenizer, weights_are_loaded=bool(settings.init_checkpoint)),
+        "train_records": records.num_records,
+        "train_records_checksum": records.checksum,
+    }
+
+
+def _write_metrics(metrics: dict, output_dir: str) -> dict:
+    """Writes metrics.json; a call that trained nothing adds to what is there."""
+    path = os.path.join(output_dir, METRICS_FILE)
+    if "train_seconds" not in metrics and os.path.exists(path):
+        metrics = {**read_json(path), **metrics}
+    write_json(path, metrics)
+    return metrics
+
+
+# === Training ===
+
+
+def _plan(records: RecordStatistics, masking: MaskingRules | None, settings: PretrainingSettings) -> PackingPlan | None:
+    if not settings.packing:
+        return None
+    with progress_bar("plan rows", "record", records.num_records) as progress:
+        return plan_packing(records.sizes, max_seq_length=settings.max_seq_length, masking=masking, progress=progress)
+
+
+def _train(
+    trainer: Trainer,
+    files: list[str],
+    records: RecordStatistics,
+    masking: MaskingRules | None,
+    evaluation: "_Evaluation | None",
+    settings: PretrainingSettings,
+) -> dict:
+    """Trains to the last step; returns the training's figures, those of speed only if a step was left to do."""
+    plan = _plan(records, masking, settings)
+    make_dataset = train_dataset_maker(
+        files,
+        num_records=records.num_records,
+        batch_size=settings.train_batch_size,
+        random_seed=settings.random_seed,
+        masking=masking,
+        packing=plan,
+        **settings.lengths,
+    )
+    steps = settings.num_train_steps - trainer.restore()
+    speed = _speed(trainer, records, settings) if steps > 0 else None
+    start = time.monotonic()
+    trainer.fit(
+        make_dataset,
+        settings.num_train_steps,
+        save_checkpoints_steps=settings.save_checkpoints_steps,
+        evaluate=evaluation,
+        speed=speed,
+        description="pre-training",
+    )
+    figures = {"train_records": records.num_records, "train_steps": settings.num_train_steps}
+    if plan is not None:
+        figures["real_token_share"] = plan.real_token_share_before
+        figures["packed_real_token_share"] = plan.real_token_share_after
+    if steps > 0:
+        seconds = time.monotonic() - start - (evaluation.seconds if evaluation else 0.0)
+        examples_per_row = plan.num_records / plan.num_rows if plan else 1
+        num_examples = steps * settings.train_batch_size * examples_per_row
+        figures |= _speed_figures(seconds, num_examples, records, speed)
+    return figures
+
+
+def _speed(trainer: Trainer, records: RecordStatistics, settings: PretrainingSettings) -> Speed | None:
+    peak = find_peak(trainer.strategy, settings.peak_tflops, settings.mixed_precision)
+    if peak is None:
+        return None
+    per_example = (records.num_real_tokens / records.num_records, records.answer_counts.sum() / records.num_records)
+    return Speed(pretraining_flops_per_token(trainer.model.backbone.bert_config, *per_example), *peak)
+
+
+def _speed_figures(seconds: float, num_examples: float, records: RecordStatistics, speed: Speed | None) -> dict:
+    tokens_per_second = num_examples / seconds * records.num_real_tokens / records.num_records
+    figures = {
+        "train_seconds": round(seconds, 1),
+        "examples_per_second": round(num_examples / seconds, 1),
+        "real_tokens_per_second": round(tokens_per_second),
+    }
+    if speed is not None:
+        figures["share_of_peak"] = speed.share_of_peak(tokens_per_second)
+        figures["peak_tflops"] = round(speed.peak_flops / 1e12, 3)
+        figures["peak_source"] = speed.peak_source
+    return figures
+
+
+# === Evaluation ===
+
+
+class _Evaluation:
+    """Evaluates the trainer's model on the held-out records; keeps the latest figures and the time spent."""
+
+    def __init__(self, trainer: Trainer, files: list[str], records: RecordStatistics, settings: PretrainingSettings):
+        self.figures: dict[str, float] = {}
+        self.seconds = 0.0
+        self._trainer = trainer
+        self._max_steps = settings.max_eval_steps
+        self._dataset = make_eval_dataset(
+            files,
+            num_records=records.num_records,
+            batch_size=settings.eval_batch_size,
+            packing=_plan(records, None, settings),
+            **settings.lengths,
+        )
+
+    def __call__(self) -> dict[str, float]:
+        start = time.monotonic()
+        figures = self._trainer.evaluate(self._dataset, self._max_steps)
+        figures.setdefault("masked_lm_loss", figures["loss"])  # A loss of one part has no other name.
+        self.figures = {**figures, "perplexity": perplexity(figures["masked_lm_loss"])}
+        self.seconds += time.monotonic() - start
+        return self.figures

@@ -1,0 +1,215 @@
+"""English prose without a download: the docstrings of the standard library and of the installed packages.
+
+A module is a document; the paragraphs of its docstrings, split into sentences (tasks/quickstart/prose.py), are its
+text. Source files are read with `ast`, so nothing is imported or executed. The result is the same on every machine
+with the same packages: whatever looks random here is a hash of a name.
+"""
+
+import ast
+import importlib.metadata
+import os
+import re
+import sysconfig
+import warnings
+from collections.abc import Iterable, Iterator
+
+from packaging.requirements import Requirement
+
+from keras_bert.errors import InputError
+from tasks.quickstart import prose
+from tasks.quickstart.corpus import Corpus, Document, hash_of
+from tasks.text.parallel import LocalPool, available_cores, progress_bar
+
+STANDARD_LIBRARY = "python"
+DISTRIBUTION = "keras-bert-zoo"
+
+# Not documents of their own: tests, re-exports, copies of other packages, and parts kept for old callers.
+_SKIPPED_DIRECTORIES = frozenset(
+    "test tests testing _api _vendor vendor _vendored_packages vendored externals third_party site-packages "
+    "dist-packages idlelib lib2to3 ensurepip turtledemo pydoc_data distutils __pycache__".split()
+)
+# tf_keras is Keras 2, whose sentences are nearly those of keras; setuptools and pip carry copies of others. jinja2 and
+# prometheus_client became requirements later: without them the quickstart has the text, and the figures, of before.
+_SKIPPED_PACKAGES = frozenset(
+    "tf_keras setuptools pkg_resources pip keras_bert tasks export jinja2 prometheus_client".split()
+)
+_MODULE_FILE = re.compile(r"(?!test_|conftest)\w+(?<!_test)\.py")
+# Longer ones are generated; the longest here that people wrote (pandas/core/frame.py) has 725 kB.
+_MAX_FILE_BYTES = 1_000_000
+_FILES_PER_BATCH = 16
+
+
+# === Modules ===
+
+
+def read_module(path: str) -> list[str]:
+    """Returns the sentences of one source file's docstrings; none if it can't be read or parsed."""
+    try:
+        with open(path, "rb") as file:
+            source = file.read()
+        if b'"""' not in source and b"'''" not in source or len(source) > _MAX_FILE_BYTES:
+            return []
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Other people's invalid escape sequences.
+            tree = ast.parse(source)
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return []
+    return list(dict.fromkeys(text for docstring in _docstrings(tree) for text in prose.sentences(docstring)))
+
+
+def _docstrings(node: ast.AST) -> Iterator[str]:
+    """Yields the docstrings of a module, its classes and their functions, from the top down."""
+    if docstring := ast.get_docstring(node, clean=False):
+        yield docstring
+    for child in node.body:
+        if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from _docstrings(child)
+
+
+def list_modules(package: str, directory: str | None = None) -> list[tuple[str, str]]:
+    """Lists `(module, path)` of a package's source files.
+
+    Args:
+        package: import name of an installed package, or "python" for the standard library.
+        directory: where the package lies; the installed one by default.
+
+    Returns:
+        The modules in the order of a hash of their names, so that a capped package is sampled evenly.
+    """
+    directory = directory or _directory_of(package)
+    modules = []
+    for path in _source_files(directory) if os.path.isdir(directory) else [f"{directory}.py"]:
+        stem = os.path.relpath(path, directory).removesuffix(".py").removesuffix("__init__")
+        name = "" if path == f"{directory}.py" else stem.replace(os.sep, ".").strip(".")
+        modules.append((f"{package}.{name}".rstrip("."), path))
+    return sorted(modules, key=lambda module: hash_of(module[0]))
+
+
+def _directory_of(package: str) -> str:
+    paths = sysconfig.get_paths()
+    if package == STANDARD_LIBRARY:
+        return paths["stdlib"]
+    candidates = [os.path.join(paths[key], package) for key in ("purelib", "platlib")]
+    return next(filter(os.path.exists, candidates), candidates[0])
+
+
+def _source_files(directory: str) -> Iterator[str]:
+    for parent, directories, names in os.walk(directory):
+        directories[:] = sorted(set(directories) - _SKIPPED_DIRECTORIES)
+        yield from (os.path.join(parent, name) for name in sorted(names) if _MODULE_FILE.fullmatch(name))
+
+
+# === Packages ===
+
+
+def installed_packages() -> list[str]:
+    """Lists the packages to read: the standard library, and what this project's own installation brought along.
+
+    Other packages on the machine don't count, so that the corpus is the same wherever the locked versions are. Where
+    the project is not installed (a bare checkout on the path), every installed package counts.
+
+    Returns:
+        "python" first, then import names in alphabetical order.
+    """
+    required = _required_distributions(DISTRIBUTION)
+    names = {
+        name
+        for name, distributions in importlib.metadata.packages_distributions().items()
+        if name.isidentifier() and not name.startswith("_") and name not in _SKIPPED_PACKAGES
+        if required is None or not required.isdisjoint(map(_normalize, distributions))
+    }
+    return [STANDARD_LIBRARY, *sorted(names)]
+
+
+def _normalize(distribution: str) -> str:
+    return distribution.lower().replace("_", "-").replace(".", "-")
+
+
+def _required_distributions(root: str) -> set[str] | None:
+    """Returns the names of a distribution's requirements, theirs, and so on; None if it is not installed."""
+    pending, seen = [(root, frozenset())], set()
+    while pending:
+        name, extras = pending.pop()
+        if (name, extras) in seen:
+            continue
+        seen.add((name, extras))
+        try:
+            requires = importlib.metadata.requires(name) or []
+        except importlib.metadata.PackageNotFoundError:
+            if name == root:
+                return None
+            continue
+        for requirement in map(Requirement, requires):
+            marker = requirement.marker
+            if marker is None or any(marker.evaluate({"extra": extra}) for extra in extras or [""]):
+                pending.append((_normalize(requirement.name), frozenset(requirement.extras)))
+    return {name for name, _ in seen}
+
+
+# === The corpus ===
+
+
+def collect(
+    packages: Iterable[str] | None = None,
+    max_sentences_per_package: int = 20_000,
+    num_workers: int | None = None,
+    directories: dict[str, str] | None = None,
+) -> Corpus:
+    """Reads the docstrings of packages, on all cores, with a progress bar.
+
+    A sentence counts once, where it occurs first: of licences and of copied docstrings one is left.
+
+    Args:
+        packages: import names, "python" for the standard library; `installed_packages()` by default.
+        max_sentences_per_package: where to stop with a package; its modules are taken in the order of a hash.
+        num_workers: processes; one for each core by default, and with 1 this process does the work.
+        directories: where packages lie that are not installed, by import name.
+
+    Raises:
+        InputError: there was not one sentence of prose.
+    """
+    packages = installed_packages() if packages is None else list(packages)
+    queues = {package: list_modules(package, (directories or {}).get(package)) for package in packages}
+    left = dict.fromkeys(packages, max_sentences_per_package)
+    documents: dict[str, list[Document]] = {package: [] for package in packages}
+    seen: set[str] = set()
+    total = sum(map(len, queues.values()))
+    bar = progress_bar("Reading docstrings", " modules", total)
+    with LocalPool(num_workers or available_cores()) as pool, bar:
+        for package, texts in pool.map(_read_batch, _batches(queues, left)):
+            bar.update(len(texts))
+            for module, found in texts:
+                found = [text for text in found if text not in seen][: left[package]]
+                if found:
+                    seen.update(found)
+                    left[package] -= len(found)
+                    documents[package].append(Document(package, module, found))
+        bar.update(total - bar.n)  # The modules of full packages.
+    corpus = Corpus([document for package in packages for document in sorted(documents[package])])
+    if not corpus.documents:
+        raise InputError(f"No English prose in the docstrings of: {', '.join(packages)}. Name other packages.")
+    return corpus
+
+
+def _batches(queues: dict[str, list], left: dict[str, int]) -> Iterator[tuple[str, list]]:
+    """Yields `(package, modules)`, package by package, a few files at a time, while sentences are left to take."""
+    for package, modules in queues.items():
+        for start in range(0, len(modules), _FILES_PER_BATCH):
+            if left[package] <= 0:
+                break
+            yield package, modules[start : start + _FILES_PER_BATCH]
+
+
+def _read_batch(batch: tuple[str, list]) -> tuple[str, list[tuple[str, list[str]]]]:
+    package, modules = batch
+    return package, [(module, read_module(path)) for module, path in modules]
+
+
+def split(corpus: Corpus, held_out_share: float = 0.1) -> tuple[Corpus, Corpus]:
+    """Splits a corpus into training and held-out documents, by a hash of the module's name.
+
+    This hash differs from the one that orders modules; otherwise a capped package would keep all that is held out.
+    """
+    bound = int(held_out_share * 2**64)
+    modules = (document.module for document in corpus.documents)
+    return corpus.split({module for module in modules if hash_of(f"held out? {module}") < bound})

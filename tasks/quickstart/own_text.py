@@ -1,0 +1,74 @@
+"""The user's own text as the quickstart's corpus: files are labels, blank lines end documents."""
+
+import hashlib
+import os
+
+from keras_bert.errors import InputError
+from keras_bert.files import read_lines
+from tasks.quickstart.corpus import Corpus, Document, hash_of
+
+
+def read_corpus(paths: list[str]) -> Corpus:
+    """Reads text files, one sentence a line and a blank line between documents.
+
+    A file stands for a package: its name, without the ending, is the label of its sentences; files of one name are
+    told apart by their folders.
+
+    Raises:
+        InputError: there is no sentence in any of them, or a line is not UTF-8.
+    """
+    documents = []
+    for label, path in zip(_labels(paths), paths, strict=True):
+        sentences: list[str] = []
+        index = 0
+        for _, line in [*read_lines(path), (0, "")]:
+            text = " ".join(line.split())
+            if text:
+                sentences.append(text)
+            elif sentences:
+                documents.append(Document(label, f"{label}:{index}", sentences))
+                sentences = []
+                index += 1
+    if not documents:
+        raise InputError(f"{', '.join(paths)}: no text. Expected one sentence a line.")
+    return Corpus(documents)
+
+
+def _labels(paths: list[str]) -> list[str]:
+    """Returns the shortest ends of the paths, without the files' endings, that tell all of them apart."""
+    parts = [os.path.splitext(os.path.abspath(path))[0].split(os.sep) for path in paths]
+    for depth in range(1, max(map(len, parts)) + 1):
+        labels = ["/".join(names[-depth:]) for names in parts]
+        if len(set(labels)) == len(paths):
+            return labels
+    return list(paths)  # a.txt beside a.md
+
+
+def split(corpus: Corpus, held_out_share: float = 0.1) -> tuple[Corpus, Corpus]:
+    """Splits a corpus into training and held-out documents: of every label its share, at least one of two or more.
+
+    A hash of label and number decides which ones, whatever the folder and the other files.
+
+    Raises:
+        InputError: fewer than two documents would remain on either side (a random next sentence needs another one).
+    """
+    held_out = set()
+    for label in corpus.sentences_by_package():
+        own = sorted((document.module for document in corpus.documents if document.package == label), key=hash_of)
+        if len(own) > 1:
+            held_out.update(own[: max(1, round(held_out_share * len(own)))])
+    parts = corpus.split(held_out)
+    if min(part.num_documents for part in parts) < 2:
+        raise InputError(
+            f"--input_file: {corpus.num_documents} documents are too few to hold a tenth of them out. Give some "
+            "dozens, with a blank line between documents."
+        )
+    return parts
+
+
+def checksum(corpus: Corpus) -> str:
+    """Returns a fingerprint of the text, which changes where a file is edited, added or removed."""
+    digest = hashlib.sha256()
+    for document in corpus.documents:
+        digest.update("\n".join([document.module, *document.sentences, ""]).encode())
+    return digest.hexdigest()[:16]

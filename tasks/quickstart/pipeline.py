@@ -1,0 +1,150 @@
+"""A run of several stages in one directory: finished ones are kept, commands are shown, and a table ends it."""
+
+import contextlib
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+from keras_bert.errors import InputError
+from keras_bert.files import read_json, remove_path, write_json
+
+SETTINGS_FILE = "flags.json"
+_RECORDS = "stages"
+# Commands are run as modules, which works without their scripts on the path.
+_MODULES = {
+    "bert-train-vocab": "tasks.pretraining.train_vocab",
+    "bert-create-pretraining-data": "tasks.pretraining.create_data",
+    "bert-pretrain": "tasks.pretraining.run",
+    "bert-classify": "tasks.glue.run",
+    "bert-export": "export.run",
+    "bert-serve": "export.local_server",
+}
+
+
+class StageRun:
+    """Runs stages one after the other and remembers which are done.
+
+    A stage is done when its record is in `<directory>/stages/<name>.json`; the record is written last, so that an
+    interrupted stage runs again.
+
+    Args:
+        directory: str, the run's directory.
+        settings: dict, what the results depend on. A directory with other settings is refused.
+        overwrite: bool, start anew.
+
+    Raises:
+        InputError: the directory holds a run with other settings, or files that are not a run's.
+    """
+
+    def __init__(self, directory: str, settings: dict, overwrite: bool = False):
+        self.directory = directory
+        self.records: dict[str, dict] = {}
+        self._check(settings, overwrite)
+        write_json(os.path.join(directory, SETTINGS_FILE), settings)
+        os.makedirs(self.path(_RECORDS), exist_ok=True)
+
+    def _check(self, settings: dict, overwrite: bool) -> None:
+        path = os.path.join(self.directory, SETTINGS_FILE)
+        if not os.path.isdir(self.directory) or not os.listdir(self.directory):
+            return
+        if not os.path.isfile(path) or not os.path.isdir(self.path(_RECORDS)):
+            raise InputError(
+                f"{self.directory}: holds files, but no run of stages ({SETTINGS_FILE} and {_RECORDS}/). "
+                "Choose another directory."
+            )
+        if overwrite:
+            remove_path(self.directory)
+            return
+        before = read_json(path)
+        changed = sorted(name for name in {*before, *settings} if before.get(name) != settings.get(name))
+        if changed and os.listdir(self.path(_RECORDS)):  # a run whose first stage failed has nothing to lose
+            differences = ", ".join(f"{name} was {before.get(name)!r}, is {settings.get(name)!r}" for name in changed)
+            raise InputError(
+                f"{self.directory}: holds a run with other settings ({differences}). Pass --overwrite to start anew, "
+                "or choose another directory."
+            )
+
+    def path(self, *names: str) -> str:
+        """Returns a path within the run's directory."""
+        return os.path.join(self.directory, *names)
+
+    def stage(self, name: str, work: Callable[[], dict], keep: bool = True) -> dict:
+        """Does a stage, unless it is done, and returns its record.
+
+        Args:
+            name: str, shown and used as the record's file name.
+            work: does the stage; returns its record, with a `figure` (str) for the table.
+            keep: bool, whether a finished stage is kept; False for one that is run for its own sake.
+        """
+        record_path = self.path(_RECORDS, f"{name.replace(' ', '_').replace(',', '')}.json")
+        number = len(self.records) + 1
+        if keep and os.path.isfile(record_path):
+            record = read_json(record_path)
+            print(f"\n[{number}] {name}: done before, kept.", flush=True)
+        else:
+            print(f"\n[{number}] {name}", flush=True)
+            start = time.monotonic()
+            record = work()
+            record["seconds"] = round(time.monotonic() - start, 1)
+            write_json(record_path, record)
+        self.records[name] = record
+        return record
+
+    def table(self) -> str:
+        """Returns the records as a table: stage, time, figure."""
+        rows = [("stage", "time", "figure")]
+        for name, record in self.records.items():
+            rows.append((name, clock(record["seconds"]), record["figure"]))
+        rows.append(("total", clock(sum(record["seconds"] for record in self.records.values())), ""))
+        widths = [max(len(row[column]) for row in rows) for column in range(2)]
+        lines = [f"{name.ljust(widths[0])}  {took.rjust(widths[1])}  {figure}".rstrip() for name, took, figure in rows]
+        rule = "-" * max(map(len, lines))
+        return "\n".join([rule, lines[0], rule, *lines[1:-1], rule, lines[-1], rule])
+
+
+def clock(seconds: float) -> str:
+    """Renders seconds as minutes and seconds: 75 is `1:15`."""
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
+
+
+def run_command(command: str, **settings) -> None:
+    """Shows and runs one of this project's commands; its progress goes to the terminal.
+
+    Args:
+        command: str, the console script's name.
+        **settings: flags and their values.
+
+    Raises:
+        SystemExit: the command failed, with its status; it has said why itself.
+    """
+    with start_command(command, **settings) as process:
+        status = process.wait()
+    if status:
+        raise SystemExit(status if status > 0 else 128 - status)
+
+
+@contextlib.contextmanager
+def start_command(command: str, stdout=None, **settings) -> Iterator[subprocess.Popen]:
+    """Shows and starts a command; on leaving, ends it (SIGTERM) if it still runs, and waits for it.
+
+    Args:
+        command, settings: as in `run_command`.
+        stdout: as `subprocess.Popen`'s.
+    """
+    options = [f"--{name}={value}" for name, value in settings.items() if value is not None]
+    print(f"$ {command} {shlex.join(options)}", flush=True)
+    process = subprocess.Popen([sys.executable, "-m", _MODULES[command], *options], stdout=stdout, text=True)
+    try:
+        yield process
+    except KeyboardInterrupt:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=10)  # Ctrl-C in a terminal reached it too: let it clean up and speak.
+        raise
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            process.wait()

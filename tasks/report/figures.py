@@ -1,0 +1,120 @@
+"""What the report draws, in the coordinates of an SVG panel; the template writes the SVG.
+
+The template draws, rather than matplotlib: its drawings take their colours from the style sheet, light or dark, keep
+the size of their text on a phone, and name each point under the mouse.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+WIDTH, HEIGHT = 360, 220  # About as wide as a panel is shown on a phone and on a desktop.
+LEFT, RIGHT, TOP, BOTTOM = 46, WIDTH - 8, 12, HEIGHT - 34  # The edges of the plot within its panel.
+MAX_SERIES = 5  # As many as the style sheet has colours and dashes.
+_MAX_POINTS = 400  # Of a curve: more than a panel has pixels. Longer ones are averaged.
+_MAX_BARS = 40
+_MAX_SCATTERED = 2000
+
+
+class Axes:
+    """The two scales of a plot, with round numbers as ticks.
+
+    Args:
+        x: lowest and highest value of the horizontal axis, which spans just these.
+        y: lowest and highest value of the vertical axis, which spans its ticks.
+        x_label: what the horizontal axis shows.
+    """
+
+    left, right, top, bottom, width, height = LEFT, RIGHT, TOP, BOTTOM, WIDTH, HEIGHT
+
+    def __init__(self, x: tuple[float, float], y: tuple[float, float], x_label: str):
+        self.x_label = x_label
+        self.x_ticks = [tick for tick in find_ticks(*x) if x[0] <= tick <= x[1]]
+        self.y_ticks = find_ticks(*y)
+        self._x, self._y = (x[0], max(x[1], x[0] + 1e-9)), (self.y_ticks[0], self.y_ticks[-1])
+
+    def x(self, value: float) -> float:
+        return round(LEFT + (value - self._x[0]) / (self._x[1] - self._x[0]) * (RIGHT - LEFT), 2)
+
+    def y(self, value: float) -> float:
+        return round(BOTTOM + (value - self._y[0]) / (self._y[1] - self._y[0]) * (TOP - BOTTOM), 2)
+
+
+class Series(NamedTuple):
+    """A curve.
+
+    Attributes:
+        label: its name in the legend.
+        points: steps and finite values: float64, shape (P, 2).
+    """
+
+    label: str
+    points: np.ndarray
+
+    def drawn(self) -> list[list[float]]:
+        """The points to draw: averages of neighbours if there are too many."""
+        parts = np.array_split(self.points, min(len(self.points), _MAX_POINTS))
+        return [part.mean(axis=0).tolist() for part in parts]
+
+
+class Bar(NamedTuple):
+    """A bar of a histogram: `count` lengths above `low`, up to and with `high`; the last one holds all above."""
+
+    low: int
+    high: int
+    longest: int
+    count: int
+
+
+def find_ticks(low: float, high: float) -> list[float]:
+    """Returns up to seven round numbers, evenly spaced, from at or below `low` to at or above `high`.
+
+    >>> find_ticks(0.0, 187.0)
+    [0.0, 50.0, 100.0, 150.0, 200.0]
+    """
+    from matplotlib.ticker import MaxNLocator  # Drawing is rare: whoever only imports this module need not wait.
+
+    if high - low < 1e-12 * max(1.0, abs(high)):
+        low, high = (low - abs(low) * 0.5, high + abs(high) * 0.5) if low else (0.0, 1.0)
+    # Adding 0.0 turns -0.0 into 0.0.
+    return [float(f"{tick:.12g}") + 0.0 for tick in MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(low, high)]
+
+
+def curve_axes(series: list[Series]) -> Axes:
+    """Returns axes for curves over steps; the steps count from 0."""
+    points = np.concatenate([one.points for one in series])
+    (first, low), (last, high) = points.min(axis=0), points.max(axis=0)
+    return Axes((min(first, 0.0), last), (low, high), "step")
+
+
+def histogram(lengths: np.ndarray, limit: int) -> tuple[Axes, list[Bar]]:
+    """Counts examples by length, in bars that end at `limit` or at multiples of a power of two.
+
+    Far beyond the limit the bars end, so that a few very long examples do not squeeze the rest.
+
+    Args:
+        lengths: tokens, int, shape (N,), N at least 1.
+        limit: tokens that an example may have.
+    """
+    longest = int(lengths.max())
+    shown = max(1, limit, min(longest, max(2 * limit, math.ceil(np.quantile(lengths, 0.99)))))
+    width = 2 ** max(0, math.ceil(math.log2(shown / _MAX_BARS)))
+    num_bars = math.ceil(shown / width)
+    places = np.minimum((np.maximum(lengths, 1) - 1) // width, num_bars - 1)
+    counts = np.bincount(places, minlength=num_bars).tolist()
+    bars = [Bar(width * place, width * (place + 1), width * (place + 1), count) for place, count in enumerate(counts)]
+    bars[-1] = bars[-1]._replace(longest=max(longest, bars[-1].high))
+    return Axes((0, num_bars * width), (0, max(counts)), "tokens"), bars
+
+
+def scatter(true: np.ndarray, predicted: np.ndarray) -> tuple[Axes, list[tuple[float, float]]]:
+    """Returns axes with equal scales, and points of true and predicted values; a random part of very many.
+
+    Args:
+        true, predicted: float, shape (N,), N at least 1.
+    """
+    ticks = find_ticks(min(true.min(), predicted.min()), max(true.max(), predicted.max()))
+    span = (ticks[0], ticks[-1])
+    rows = np.random.default_rng(0).permutation(len(true))[:_MAX_SCATTERED]
+    return Axes(span, span, "true value"), list(zip(true[rows].tolist(), predicted[rows].tolist(), strict=True))

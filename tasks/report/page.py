@@ -1,0 +1,269 @@
+"""report.html: the scores of a run and the examples its model gets wrong, in one self-contained file.
+
+`write_report` computes what is shown; `report.html.j2` says how.
+"""
+
+import dataclasses
+import math
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jinja2
+import numpy as np
+
+from keras_bert.files import atomic_path
+from tasks.report import figures, formatting
+from tasks.report.figures import Series
+
+NUM_MISTAKES = 20
+MAX_CLASSES = 200  # Above it only the classes with the most mistakes are shown: 40,000 cells still open in a browser.
+_MANY_CLASSES = 4  # Above it the most frequent confusions are listed too.
+_MOST_CONFUSED = 10
+_WIDE_NAMES = 8  # Classes up to which the names of the columns lie flat, if they have few enough characters.
+_WIDE_CHARACTERS = 60
+
+
+class Score(NamedTuple):
+    """A headline figure.
+
+    Attributes:
+        name: what it is, e.g. "accuracy".
+        value: the figure; NaN if it is not defined for these rows.
+        low, high: ends of its 95% interval (`tasks.report.bootstrap.interval`), or None.
+        percent: whether `value` (and `low`, `high`) is a share or a correlation, from -1 to 1, to be shown times 100.
+    """
+
+    name: str
+    value: float
+    low: float | None = None
+    high: float | None = None
+    percent: bool = True
+
+
+class Mistake(NamedTuple):
+    """An example that the model gets wrong.
+
+    Attributes:
+        loss: how wrong; the mistakes of the largest loss are shown.
+        parts: what to show of it, in this order: (caption, text). Texts captioned "expected" and "predicted" stand
+            out.
+    """
+
+    loss: float
+    parts: list[tuple[str, str]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """The content of a report.
+
+    Attributes:
+        title: the page's heading, such as the task and the checkpoint it started from.
+        scores: the headline figures, the main one first.
+        history: the content of `history.json` (`tasks.engine.progress.History`); None if nothing was trained.
+        confusion: class names, and counts by true class (first axis) and predicted class: int, shape (C, C); or None.
+        predictions: of a regression, the true and the predicted values: float, shape (N,) each; or None.
+        lengths: tokens of each example by split: int, shape (N,); before truncation, where that is known.
+        max_length: tokens that an example may have.
+        mistakes: examples that the model gets wrong, in any order; the `NUM_MISTAKES` of the largest loss are shown.
+        settings: the run's settings by name.
+        notes: sentences that stand above everything else, e.g. the number of bad rows that were left out.
+        tables: further tables: caption, header, rows; cells are numbers, strings or None.
+        long_examples: what happens to an example above `max_length`: "cut", "split into windows", ...
+    """
+
+    title: str
+    scores: Sequence[Score] = ()
+    history: dict | None = None
+    confusion: tuple[list[str], np.ndarray] | None = None
+    predictions: tuple[np.ndarray, np.ndarray] | None = None
+    lengths: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    max_length: int = 0
+    mistakes: Sequence[Mistake] = ()
+    settings: dict = dataclasses.field(default_factory=dict)
+    notes: Sequence[str] = ()
+    tables: Sequence[tuple[str, list[str], list[list]]] = ()
+    long_examples: str = "cut"
+
+
+def write_report(path: str, report: Report) -> None:
+    """Writes a report as one HTML file with its style and its drawings inside, without scripts.
+
+    All texts are shown as text, whatever they contain. Equal reports give equal bytes. The file is replaced
+    atomically: a failure leaves the earlier one.
+    """
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(os.path.dirname(os.path.abspath(__file__))),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters |= {
+        "number": formatting.format_cell,
+        "setting": formatting.format_setting,
+        "tick": formatting.format_tick,
+        "g": "{:g}".format,
+    }
+    environment.globals |= {
+        "part": formatting.format_part,
+        "share": formatting.format_share,
+        "MAX_SERIES": figures.MAX_SERIES,
+    }
+    worst = sorted(report.mistakes, key=lambda one: (math.isnan(one.loss), -one.loss))[:NUM_MISTAKES]
+    sections = {
+        "scores": [_score(score) for score in report.scores],
+        "curves": _panels(report.history or {}),
+        "confusion": _confusion(*report.confusion) if report.confusion else None,
+        "predictions": _scatter(*report.predictions) if report.predictions else None,
+        "mistakes": {"worst": worst} if worst or report.scores else None,
+        "lengths": [
+            _lengths(name, tokens, report.max_length) for name, tokens in report.lengths.items() if len(tokens)
+        ],
+        "tables": [formatting.format_table(*table) for table in report.tables],
+        "settings": report.settings,
+    }
+    page = environment.get_template("report.html.j2").render(report=report, sections=sections)
+    with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8", newline="\n") as file:
+        file.write(formatting.escape_unprintable(page))
+
+
+# === Scores ===
+
+
+def _score(score: Score) -> dict:
+    """Returns a figure, its interval and its scale as text, and their places on the scale, from 0 to 1.
+
+    The scale goes from 0 to 1, or to a round number above the figure; from -1 where one of the numbers is below 0.
+    """
+    numbers = [number for number in (score.value, score.low, score.high) if number is not None]
+    if score.percent and any(abs(number) > 1.0 + 1e-6 for number in numbers):
+        raise ValueError(f"A score with `percent=True` must be from -1 to 1. Received: {score}")
+    numbers = [number for number in numbers if math.isfinite(number)]
+    if not math.isfinite(score.value):
+        return {"name": score.name, "shown": None, "interval": ""}
+    largest = max(map(abs, numbers))
+    last = 1.0 if largest <= 1.0 + 1e-6 else figures.find_ticks(0.0, largest)[-1]
+    first = -last if min(numbers) < 0 else 0.0
+
+    def show(number: float) -> str:
+        return (f"{100 * number:.1f}" if score.percent else f"{number:,.4g}").replace("-", "−")
+
+    has_interval = len(numbers) == 3
+    return {
+        "name": score.name,
+        "shown": show(score.value),
+        "unit": "%" if score.percent else "",
+        "interval": f"95% interval {show(score.low)} to {show(score.high)}" if has_interval else "",
+        "scale": f"on a scale from {show(first)} to {show(last)}",
+        "places": [(number - first) / (last - first) for number in numbers] if score.percent or has_interval else [],
+    }
+
+
+# === Training ===
+
+
+def _panels(history: dict) -> list[tuple[str, list[Series], figures.Axes]]:
+    """Returns the headings and curves of the drawings: losses, figures on one scale, other figures, learning rate."""
+    training, evaluations = history.get("training", []), history.get("evaluations", [])
+    losses = [
+        _series(rows, name, f"{kind} loss" if name == "loss" else f"{kind}: {name.removesuffix('_loss')}")
+        for rows, kind in ((training, "training"), (evaluations, "evaluation"))
+        for name in _names(rows)
+        if _is_loss(name)
+    ]
+    others = [_series(evaluations, name, name) for name in _names(evaluations) if name != "step" and not _is_loss(name)]
+    largest = [np.abs(one.points[:, 1]).max(initial=0.0) for one in others]
+    panels = [
+        ("Loss", losses),
+        ("Evaluation", [one for one, size in zip(others, largest, strict=True) if size <= 1.0]),
+        *((one.label, [one]) for one, size in zip(others, largest, strict=True) if size > 1.0),
+        ("Learning rate", [_series(training, "learning_rate", "learning rate")]),
+    ]
+    panels = [(heading, [one for one in series if len(one.points)]) for heading, series in panels]
+    return [(heading, series, figures.curve_axes(series[: figures.MAX_SERIES])) for heading, series in panels if series]
+
+
+def _names(rows: Sequence[dict]) -> list[str]:
+    return list(dict.fromkeys(name for row in rows for name in row))
+
+
+def _is_loss(name: str) -> bool:
+    return name == "loss" or name.endswith("_loss")
+
+
+def _series(rows: Sequence[dict], name: str, label: str) -> Series:
+    """Returns the finite values of a figure over the steps."""
+    points = [(row["step"], row[name]) for row in rows if isinstance(row.get(name), int | float)]
+    points = np.array(points, np.float64).reshape(-1, 2)
+    return Series(label.replace("_", " "), points[np.isfinite(points[:, 1])])
+
+
+# === Predictions ===
+
+
+def _confusion(labels: Sequence[str], counts: np.ndarray) -> dict:
+    """Returns the cells of the confusion matrix, and the most frequent confusions of many classes."""
+    counts = np.asarray(counts)
+    if counts.shape != (len(labels), len(labels)):
+        raise ValueError(f"`confusion` must have counts of shape {(len(labels),) * 2}. Received: {counts.shape}")
+    totals, correct = counts.sum(axis=1), np.diagonal(counts)
+    wrong = totals + counts.sum(axis=0) - 2 * correct
+    chosen = sorted(np.argsort(-wrong, kind="stable")[:MAX_CLASSES].tolist())
+    shares = counts / np.maximum(totals, 1)[:, np.newaxis]
+    names = [labels[index] for index in chosen]
+    width = sum(min(len(name), 20) for name in names)
+    return {
+        "num_classes": len(labels),
+        "names": names,
+        "are_wide": len(names) <= _WIDE_NAMES and width <= _WIDE_CHARACTERS,
+        "num_correct": int(correct.sum()),
+        "num_rows": int(totals.sum()),
+        "rows": [
+            (labels[row], counts[row, chosen].tolist(), shares[row, chosen].tolist(), totals[row], correct[row])
+            for row in chosen
+        ],
+        "most_confused": most_confused(labels, counts) if len(labels) > _MANY_CLASSES else None,
+    }
+
+
+def most_confused(labels: Sequence[str], counts: np.ndarray) -> formatting.Table | None:
+    """Returns the largest counts off the diagonal as a table; None without any."""
+    wrong = np.array(counts)
+    np.fill_diagonal(wrong, 0)
+    order = np.argsort(-wrong, axis=None, kind="stable")[:_MOST_CONFUSED]
+    pairs = [divmod(index, len(wrong)) for index in order.tolist()]
+    rows = [
+        [labels[true], labels[predicted], wrong[true, predicted]]
+        + [formatting.format_share(wrong[true, predicted], counts[true].sum())]
+        for true, predicted in pairs
+        if wrong[true, predicted]
+    ]
+    header = ["true", "predicted", "times", "of the true class"]
+    return formatting.format_table("Classes confused most often", header, rows) if rows else None
+
+
+def _scatter(true: np.ndarray, predicted: np.ndarray) -> dict:
+    true, predicted = np.asarray(true, np.float64), np.asarray(predicted, np.float64)
+    axes, points = figures.scatter(true, predicted)
+    return {"axes": axes, "points": points, "num_rows": len(true), "error": np.abs(true - predicted).mean()}
+
+
+# === Lengths ===
+
+
+def _lengths(split: str, tokens: np.ndarray, limit: int) -> dict:
+    """Returns the histogram of the lengths of a split, and what is said of them."""
+    tokens = np.asarray(tokens)
+    axes, bars = figures.histogram(tokens, limit)
+    return {
+        "split": split,
+        "axes": axes,
+        "bars": bars,
+        "num_rows": len(tokens),
+        "num_longer": int((tokens > limit).sum()),
+        "num_full": int((tokens == limit).sum()),
+        "median": int(np.median(tokens)),
+        "longest": int(tokens.max()),
+    }

@@ -1,0 +1,278 @@
+"""Question answering: the answer is a span of a given context (paper, sections 4.2 and 4.3; SQuAD 1.1 and 2.0).
+
+Shapes: W windows, T tokens of all windows.
+"""
+
+import dataclasses
+import functools
+import os
+from typing import Any
+
+import numpy as np
+
+import keras_bert
+from keras_bert.errors import InputError
+from keras_bert.files import expand_file, remove_path, write_json
+from tasks.fine_tuning import task
+from tasks.fine_tuning.inputs import find_trained, read_spec
+from tasks.fine_tuning.settings import FineTuningSettings
+from tasks.settings import replaced, setting
+from tasks.squad import data, metrics, report
+from tasks.squad.answers import Answers, apply_threshold, best_answers
+from tasks.squad.windows import make_windows
+
+THRESHOLD = "null_score_diff_threshold"
+_ANSWERING = ("n_best_size", "max_answer_length", THRESHOLD)  # Fields of the spec that training does not depend on.
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SquadSpec(task.Spec):
+    """How a trained model reads and answers questions.
+
+    Attributes:
+        sequence_length: tokens of a window at most: question, piece of the context, special tokens.
+        doc_stride: tokens of the context between the starts of two windows.
+        max_query_length: tokens of a question at most.
+        n_best_size: starts and ends that are combined in a window, and answers listed for a question.
+        max_answer_length: tokens of an answer at most.
+        null_score_diff_threshold: no answer is given where its score leads the best answer's by more.
+        version_2_with_negative: whether a question may have no answer.
+    """
+
+    doc_stride: int
+    max_query_length: int
+    n_best_size: int
+    max_answer_length: int
+    null_score_diff_threshold: float
+    version_2_with_negative: bool
+
+
+# google-research/bert run_squad.py:66-154
+DEFAULTS = SquadSpec(
+    sequence_length=384,
+    doc_stride=128,
+    max_query_length=64,
+    n_best_size=20,
+    max_answer_length=30,
+    null_score_diff_threshold=0.0,
+    version_2_with_negative=False,
+)
+
+
+def _of_model(help: str, default: Any, **bounds: Any) -> Any:
+    """Declares a setting that a trained model remembers, and that a later call may override for itself."""
+    return setting(None, f"{help} Default: the trained model's, else {default}.", identifies=False, **bounds)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SquadSettings(FineTuningSettings):
+    """Settings of `bert-squad`."""
+
+    train_file: str | None = setting(
+        None, "Questions with answers to train on: SQuAD's JSON, 1.1 or 2.0.", identifies=False
+    )
+    predict_file: str | None = setting(
+        None, "Questions to answer: SQuAD's JSON. --do_eval needs their known answers in it.", identifies=False
+    )
+    max_seq_length: int | None = replaced(
+        FineTuningSettings,
+        "max_seq_length",
+        None,
+        help="Longest window in tokens: question, piece of the context, special tokens. Default: the trained model's, "
+        f"else {DEFAULTS.sequence_length}.",
+        identifies=False,
+    )
+    doc_stride: int | None = _of_model(
+        "Tokens from the start of a window to that of the next.", DEFAULTS.doc_stride, at_least=1
+    )
+    max_query_length: int | None = _of_model(
+        "Longest question in tokens; longer ones are cut.", DEFAULTS.max_query_length, at_least=1
+    )
+    n_best_size: int | None = _of_model(
+        "Starts and ends to combine in a window, and answers to list in nbest_predictions.json.",
+        DEFAULTS.n_best_size,
+        at_least=1,
+    )
+    max_answer_length: int | None = _of_model("Longest answer in tokens.", DEFAULTS.max_answer_length, at_least=1)
+    version_2_with_negative: bool | None = _of_model("Some questions have no answer (SQuAD 2.0).", "no")
+    null_score_diff_threshold: float | None = setting(
+        None,
+        "No answer is given where its score leads the best answer's by more. Default: the one of the highest F1, which "
+        "--do_eval searches for; else the trained model's, else 0.",
+        identifies=False,
+    )
+
+    def override(self, spec: SquadSpec) -> SquadSpec:
+        """Returns a spec with what these settings say in the place of its own values."""
+        flags = {field.name: field.name for field in dataclasses.fields(spec)} | {"sequence_length": "max_seq_length"}
+        values = {name: getattr(self, flag) for name, flag in flags.items()}
+        return dataclasses.replace(spec, **{name: value for name, value in values.items() if value is not None})
+
+
+class Squad(task.Task):
+    """SQuAD 1.1 and 2.0, and any other file of their format."""
+
+    Settings = SquadSettings
+    Spec = SquadSpec
+    name = "question_answering"
+    command = "bert-squad"
+    metric = "f1"
+    stopping_metric = "loss"
+    unit = "questions"
+    long_examples = "split into windows"
+    decimals = 2
+    printed = ("HasAns_exact", "HasAns_f1", "NoAns_exact", THRESHOLD)
+
+    def __init__(self, settings: SquadSettings):
+        super().__init__(settings)
+        self._scored: data.Questions | None = None  # Of --predict_file, with --do_eval.
+        self._best: tuple[np.ndarray, Answers] | None = None  # Logits, and the answers chosen by them.
+
+    @property
+    def title(self):
+        return f"SQuAD {'2.0' if self._with_negative else '1.1'}"
+
+    @functools.cached_property
+    def _with_negative(self) -> bool:
+        """Whether a question may have no answer: what the settings say, else what the trained model was made for."""
+        given = self.settings.version_2_with_negative
+        if given is not None or self.settings.do_train:
+            return bool(given)
+        directory = find_trained(self.settings)
+        return directory is not None and read_spec(self, directory).version_2_with_negative
+
+    # === Data ===
+
+    def read(self, split, bad_rows):
+        if split == "test" and self._scored is not None:
+            return [task.Part(split, self._scored)]  # One reading and one pass of the model serve both stages.
+        flag, stage = ("train_file", "do_train") if split == "train" else ("predict_file", "do_predict")
+        stage = "do_eval" if split == "dev" else stage
+        if not getattr(self.settings, flag):
+            raise InputError(f"--{stage} needs --{flag}: questions in SQuAD's JSON.")
+        if split == "dev":
+            metrics.load_script(self._with_negative)  # What cannot be scored is not worth reading.
+        path = expand_file(f"--{flag}", getattr(self.settings, flag))
+        questions = data.read_squad(
+            path, with_answers=split == "train", version_2_with_negative=self._with_negative, bad_rows=bad_rows
+        )
+        if split == "dev":
+            questions = data.keep_scorable(questions, self._with_negative, bad_rows)
+            self._scored = data.Questions(path, questions)
+        return [task.Part(split, self._scored or data.Questions(path, questions))]
+
+    def make_spec(self, train):
+        return self.settings.override(DEFAULTS)
+
+    def adjust_spec(self, spec):
+        return self.settings.override(spec)
+
+    def foreign_spec(self, source, labels, num_outputs, parts):
+        return self.settings.override(DEFAULTS)
+
+    def describe(self, rows, encoded, spec):
+        return {"train_questions": len(rows.questions), "train_windows": encoded.num_examples}
+
+    def identity(self, part, spec):
+        kept = super().identity(part, spec)
+        return {name: value for name, value in kept.items() if name not in _ANSWERING}
+
+    # === Model ===
+
+    def model_class(self):
+        return keras_bert.BertSpanLabeler
+
+    def num_outputs(self, spec):
+        return 2
+
+    def objective(self):
+        from tasks.squad.objective import SpanObjective
+
+        return SpanObjective()
+
+    def encode(self, part, trained):
+        """Cuts the windows; their labels are (0, 0) where there is no answer to be found."""
+        questions, spec = part.rows.questions, trained.spec
+        windows = make_windows(
+            questions,
+            trained.tokenizer,
+            max_seq_length=spec.sequence_length,
+            doc_stride=spec.doc_stride,
+            max_query_length=spec.max_query_length,
+            with_answers=True,
+            description=f"windows of {part.title}",
+        )
+        if not windows.examples.num_examples:
+            raise InputError(f"{part.rows.path}: no context here holds any text. Expected some.")
+        return task.Encoded(windows.examples, windows.question_lengths, per_token=True, source=windows)
+
+    # === Answers ===
+
+    def checkpoint_figures(self, answers):
+        losses, is_right = metrics.score_windows(answers.outputs, answers.encoded.examples)
+        return {"span_accuracy": float(is_right.mean()), "loss": float(losses.mean())}
+
+    def evaluate(self, answers, results):
+        """Scores the answers by the official script; in SQuAD 2.0 at the threshold that is given, or the best one."""
+        questions, windows, spec = answers.part.rows.questions, answers.encoded.source, answers.trained.spec
+        best, found, thresholds = self._best_answers(answers), {}, {}
+        with_negative, searches = spec.version_2_with_negative, getattr(self.settings, THRESHOLD) is None
+        if with_negative:
+            thresholds = metrics.best_thresholds(questions, best.predictions, best.null_odds)
+            found[THRESHOLD] = getattr(spec, THRESHOLD)
+            if searches:
+                found[THRESHOLD] = metrics.choose_threshold(questions, best.null_odds, thresholds)
+        final = apply_threshold(best, found.get(THRESHOLD, 0.0))
+        scores = metrics.score_each(questions, final.predictions, with_negative)
+        losses, _ = metrics.score_windows(answers.outputs, answers.encoded.examples)
+        figures = {
+            **metrics.score_all(questions, final.predictions, with_negative),
+            **thresholds,
+            **found,
+            "loss": float(losses.mean()),
+        }
+        intervals = metrics.intervals(scores)
+        return task.Evaluation(
+            figures,
+            intervals,
+            {"eval_windows": len(losses)},
+            scores=report.make_scores(figures, intervals),
+            mistakes=report.find_mistakes(questions, windows, losses, final, scores),
+            tables=report.make_tables(questions, windows, scores, with_negative),
+            notes=report.make_notes(figures, searches),
+            found=found,
+        )
+
+    def write_predictions(self, answers, output_dir):
+        """Writes google-research/bert's files; `null_odds.json` only where a question may have no answer."""
+        final = apply_threshold(self._best_answers(answers), getattr(answers.trained.spec, THRESHOLD))
+        files = {
+            "predictions.json": final.predictions,
+            "nbest_predictions.json": final.nbest,
+            "null_odds.json": final.null_odds,
+        }
+        paths = {os.path.join(output_dir, name): content for name, content in files.items()}
+        for path, content in paths.items():
+            if content:
+                write_json(path, content)
+            else:
+                remove_path(path)  # Of an earlier call, with other answers.
+        written = [path for path, content in paths.items() if content]
+        return task.Predictions(written, {"test_questions": len(final.predictions)})
+
+    def _best_answers(self, answers: task.Answers) -> Answers:
+        """Returns the best answer to each question, whatever its null odds; evaluation and prediction share them."""
+        logits, spec = answers.outputs, answers.trained.spec
+        if self._best is None or self._best[0] is not logits:
+            chosen = best_answers(
+                answers.part.rows.questions,
+                answers.encoded.source,
+                logits[:, 0],
+                logits[:, 1],
+                n_best_size=spec.n_best_size,
+                max_answer_length=spec.max_answer_length,
+                version_2_with_negative=spec.version_2_with_negative,
+                null_score_diff_threshold=float("inf"),
+            )
+            self._best = logits, chosen
+        return self._best[1]

@@ -1,0 +1,76 @@
+"""Rows of a data file that cannot be used: refused with the file, or left out and counted."""
+
+import csv
+import os
+import sys
+
+from keras_bert.errors import InputError
+from keras_bert.files import atomic_path
+
+BAD_ROWS = ("refuse", "skip")
+SKIPPED_FILE = "skipped_rows.tsv"
+_SHOWN = 20
+
+
+class BadRows:
+    """Collects what is wrong with the rows of data files, so that nothing is dropped in silence.
+
+    A reader calls `add` for each bad row and leaves it out, and `finish` at the end of a file.
+
+    Args:
+        policy: "refuse": a file with a bad row is refused; "skip": such rows are left out, shown and counted.
+
+    >>> bad_rows = BadRows("skip")
+    >>> bad_rows.add("train.tsv:7", "the label is empty")
+    >>> bad_rows.count
+    1
+    """
+
+    def __init__(self, policy: str = "refuse"):
+        if policy not in BAD_ROWS:
+            raise ValueError(f"`policy` must be one of {BAD_ROWS}. Received: policy={policy!r}")
+        self.policy = policy
+        self.rows: list[tuple[str, str]] = []
+        self._finished = 0
+
+    @property
+    def count(self) -> int:
+        return len(self.rows)
+
+    def add(self, where: str, reason: str) -> None:
+        """Notes a bad row.
+
+        Args:
+            where: "path:line" or another name of the place, such as "path: question '56be'".
+            reason: what was expected, what came, and the cure, as one or more sentences.
+        """
+        self.rows.append((where, reason))
+
+    def finish(self) -> None:
+        """Ends a file: refuses it, or shows what is left out of it, on standard error.
+
+        Raises:
+            InputError: the policy is "refuse" and there are bad rows: the first, and how many in all.
+        """
+        new, self._finished = self.rows[self._finished :], len(self.rows)
+        if not new:
+            return
+        if self.policy == "refuse":
+            more = f" ({len(new)} bad rows in all; --bad_rows=skip leaves them out.)" if len(new) > 1 else ""
+            raise InputError(f"{new[0][0]}: {new[0][1]}{more}")
+        for where, reason in new[:_SHOWN]:
+            print(f"skipped: {where}: {reason}", file=sys.stderr)
+        if len(new) > _SHOWN:
+            print(f"skipped: {len(new) - _SHOWN} more, {len(new)} in all; see {SKIPPED_FILE}.", file=sys.stderr)
+
+    def write(self, output_dir: str) -> None:
+        """Writes `skipped_rows.tsv`, columns `where` and `reason`; without bad rows none, and an old one goes."""
+        path = os.path.join(output_dir, SKIPPED_FILE)
+        if not self.rows:
+            if os.path.exists(path):
+                os.remove(path)
+            return
+        with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, delimiter="\t", lineterminator="\n")
+            writer.writerow(["where", "reason"])
+            writer.writerows(self.rows)

@@ -1,0 +1,165 @@
+"""A number for each word, such as readability, stress or reading time: regression on a word's first sub-token.
+
+Shapes: N words of a file.
+"""
+
+import dataclasses
+import math
+
+import numpy as np
+
+import keras_bert
+from keras_bert.errors import InputError
+from tasks.fine_tuning import metrics, task
+from tasks.fine_tuning.word_task import WordSettings, WordSpec, WordTask
+from tasks.report.page import NUM_MISTAKES, Mistake, Score
+from tasks.settings import replaced
+from tasks.text.conll import Documents, leave_out, write_conll
+
+NO_SCORE = "_"  # CoNLL-U's sign for an empty field: a word that is neither learned nor scored, such as punctuation.
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WordScoreSettings(WordSettings):
+    """Settings of `bert-score-words`."""
+
+    tag_column: int = replaced(
+        WordSettings,
+        "tag_column",
+        -1,
+        help="Column of the number, from 0 (the token's); negative: from the end.",
+    )
+
+
+class WordScores(WordTask):
+    """Token-level regression on files in CoNLL's columns."""
+
+    Settings = WordScoreSettings
+    Spec = WordSpec
+    name = "token_regression"
+    command = "bert-score-words"
+    metric = stopping_metric = "pearson"
+    title = "Word scores"
+
+    def read_file(self, path, bad_rows, needs_tags):
+        return check_numbers(super().read_file(path, bad_rows, needs_tags), bad_rows)
+
+    def make_spec(self, train):
+        if np.isnan(numbers_of(train.tags)).all():
+            raise InputError(f"{train.path}: no word has a number. Expected some to learn from.")
+        return WordSpec(**self.settings.spec_values)
+
+    def model_class(self):
+        return keras_bert.BertTokenClassifier
+
+    def model_arguments(self, spec):
+        return {"num_classes": 1}
+
+    def foreign_spec(self, source, labels, num_outputs, parts):
+        if num_outputs != 1:
+            raise InputError(f"{source}: has {num_outputs} outputs a word. Expected one number.")
+        return WordSpec(**self.settings.spec_values)
+
+    def num_outputs(self, spec):
+        return 1
+
+    def objective(self):
+        from tasks.fine_tuning.objectives import SquaredError
+
+        return SquaredError()
+
+    def number(self, tags, spec):
+        return numbers_of(tags)
+
+    def evaluate(self, answers, results):
+        documents, _, scores = answers.encoded.source
+        known = np.isfinite(scores)
+        true, predicted = scores[known].astype(np.float64), answers.outputs[known, 0].astype(np.float64)
+        if not len(true):
+            raise InputError(f"{documents.path}: no word has a number to be scored by. Leave out --do_eval.")
+        statistics = {"pearson": metrics.pearson, "spearman": metrics.spearman}
+        statistics["mean_squared_error"] = metrics.mean_squared_error
+        figures = {name: statistic(true, predicted) for name, statistic in statistics.items()}
+        ends = metrics.intervals(
+            {name: lambda rows, s=statistic: s(true[rows], predicted[rows]) for name, statistic in statistics.items()},
+            len(true),
+        )
+        captions = {name: name.replace("_", " ") for name in figures}
+        return task.Evaluation(
+            {**figures, "loss": figures["mean_squared_error"]},
+            ends,
+            {"words": len(true), "sentences": documents.num_sentences, **self.window_details(answers)},
+            scores=[
+                Score(captions[name], value, *ends[name], percent=name != "mean_squared_error")
+                for name, value in figures.items()
+            ],
+            predictions=(true, predicted),
+            mistakes=find_mistakes(documents, scores, answers.outputs[:, 0]),
+        )
+
+    def checkpoint_figures(self, answers):
+        scores = answers.encoded.source.labels
+        known = np.isfinite(scores)
+        true, predicted = scores[known], answers.outputs[known, 0]
+        return {"pearson": metrics.pearson(true, predicted), "loss": metrics.mean_squared_error(true, predicted)}
+
+    def write_predictions(self, answers, output_dir):
+        """Writes columns: token, the file's own number if it has one, predicted number."""
+        documents, path = answers.part.rows, self.path_of("test", output_dir)
+        own = [] if documents.tags is None else [documents.tags]
+        write_conll(path, documents, *own, [f"{score:.4f}" for score in answers.outputs[:, 0]])
+        return task.Predictions([path], {"test_words": len(documents.tokens)})
+
+
+def numbers_of(tags: list[str]) -> np.ndarray:
+    """Returns the numbers of words, float32, shape (N,); NaN for `NO_SCORE`."""
+    return np.array([math.nan if tag == NO_SCORE else float(tag) for tag in tags], np.float32)
+
+
+def check_numbers(documents: Documents, bad_rows) -> Documents:
+    """Reports and leaves out the sentences with a word whose column holds no number.
+
+    Raises:
+        InputError: there are some, and `bad_rows` refuses them.
+    """
+    if documents.tags is None:
+        return documents
+    faults = []
+    for tags, lines in zip(documents.split(documents.tags), documents.split(documents.lines), strict=True):
+        wrong = next(((line, tag) for line, tag in zip(lines, tags, strict=True) if not _is_number(tag)), None)
+        faults.append(
+            wrong and (wrong[0], f"expected a number, or {NO_SCORE} for a word without one, found {wrong[1]!r}.")
+        )
+    return leave_out(documents, faults, bad_rows)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return text == NO_SCORE or math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def find_mistakes(documents: Documents, scores: np.ndarray, predicted: np.ndarray) -> list[Mistake]:
+    """Returns the words whose prediction is furthest off, each with its sentence.
+
+    Args:
+        documents: N words.
+        scores, predicted: float, shape (N,); NaN where a word has no score.
+    """
+    losses = np.nan_to_num(np.square(scores.astype(np.float64) - predicted), nan=-1.0)
+    sentence_of = np.repeat(np.arange(documents.num_sentences), np.diff(documents.sentence_splits))
+    sentences = documents.split(documents.tokens)
+    mistakes = []
+    for word in np.argsort(-losses, kind="stable")[:NUM_MISTAKES].tolist():
+        if losses[word] <= 0:
+            break
+        parts = [
+            ("word", documents.tokens[word]),
+            ("sentence", " ".join(sentences[sentence_of[word]])),
+            ("expected", f"{scores[word]:g}"),
+            ("predicted", f"{predicted[word]:.3f}"),
+            ("where", f"{documents.path}:{documents.lines[word]}"),
+        ]
+        mistakes.append(Mistake(float(losses[word]), parts))
+    return mistakes
