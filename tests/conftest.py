@@ -1,7 +1,16 @@
-"""Settings that every test process needs before TensorFlow is imported."""
+"""What every test process needs before TensorFlow is imported, and what is said at the end of a run."""
 
+import collections
+import contextlib
+import gc
 import os
+import re
 import signal
+import sys
+
+import processes
+import pytest
+from repository import ROOT
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # What the commands run with (tasks/flags.py).
@@ -9,6 +18,62 @@ os.environ["KERAS_BACKEND"] = "tensorflow"
 os.environ["HF_HUB_OFFLINE"] = "1"  # No test needs a network; a download is a mistake, and fails at once.
 os.environ["MPLBACKEND"] = "Agg"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+# As `pythonpath` in pyproject.toml, for the processes that tests start.
+os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "support")])
 
 # A job in the background of a shell ignores Ctrl-C, and so would every process that a test starts and interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+_at_end = contextlib.ExitStack()
+
+
+def pytest_configure(config) -> None:
+    """Starts one fork server for all of xdist's workers; without them the first command that is tested starts it."""
+    if config.getoption("numprocesses", None):
+        processes.start_server(_at_end)
+
+
+def pytest_collection_finish() -> None:
+    """Takes what imports left, half a million objects, out of the garbage collector's sight: a tenth of all time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(2000, 10, 10)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _curves_are_drawn_once():
+    """Drawing a curve takes as long as many steps of a toy: trainings with the same figures get copies of one curve."""
+    progress = sys.modules.get("tasks.engine.progress")  # not imported here, for it imports TensorFlow
+    if progress is None:
+        yield
+        return
+    draw, drawn = progress.write_curve, {}
+
+    def write_curve(history, path, title):
+        figures = frozenset(name for row in history.evaluations for name in row)
+        if figures in drawn:
+            with progress.files.atomic_path(path) as temporary, open(temporary, "wb") as file:
+                file.write(drawn[figures])
+        else:
+            draw(history, path, title)
+            with open(path, "rb") as file:
+                drawn[figures] = file.read()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(progress, "write_curve", write_curve)
+        yield
+
+
+def pytest_unconfigure() -> None:
+    """Ends the fork server."""
+    _at_end.close()
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+    """Says in one line what was skipped and why."""
+    reasons = collections.Counter(
+        re.sub("^Skipped: ", "", report.longrepr[2]) for report in terminalreporter.getreports("skipped")
+    )
+    if reasons:
+        said = "; ".join(f"{count} {reason}" for reason, count in reasons.most_common())
+        terminalreporter.write_line(f"Skipped {sum(reasons.values())}: {said}.")

@@ -1,0 +1,171 @@
+"""The C++ program on LoadSavedModel: it gives TensorFlow's answers in an empty environment, and fails in one line."""
+
+import os
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.core.framework import graph_pb2
+from toy_classifier import LABELS, assets, classifier
+
+from export import cc_check, other_process, saved_model, verify
+from export.other_process import ProcessError
+from export.verify import Probe
+from keras_bert.errors import InputError
+
+pytestmark = pytest.mark.skipif(cc_check.find_compiler() is None, reason="needs Linux and g++")
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory) -> str:
+    base = str(tmp_path_factory.mktemp("cc") / "mood")
+    return saved_model.export_model(classifier(), assets(), base, labels=LABELS)
+
+
+@pytest.fixture(scope="module")
+def program() -> str:
+    return cc_check.build_program(cc_check.require_compiler())
+
+
+def _answers(directory: str, *columns: np.ndarray) -> list[Probe]:
+    """Probes of `serving_default`, with what TensorFlow in this process answers."""
+    signature = tf.saved_model.load(directory).signatures["serving_default"]
+    probes = []
+    for column in columns:
+        outputs = {name: value.numpy() for name, value in signature(text=tf.constant(column, tf.string)).items()}
+        probes.append(Probe("serving_default", {"text": column}, outputs))
+    return probes
+
+
+def test_its_answers_are_tensorflows(directory, program):
+    texts = ["the cat sat", "", "a long text " * 500, "\u4e2d\u6587 \u00c9\u03a3", "the cat\x00 on"]
+    columns = [np.array([text.encode() for text in texts] + [b"\xff\xfe mat"], object), np.array([], object)]
+    probes = _answers(directory, *columns)
+    for answer, probe in zip(verify.cc_answers(program, directory, probes), probes, strict=True):
+        assert set(answer) == {"label", "score", "probabilities"}
+        np.testing.assert_array_equal(answer["label"], probe.outputs["label"])
+        np.testing.assert_allclose(answer["probabilities"], probe.outputs["probabilities"], atol=1e-6)
+        assert answer["probabilities"].dtype == np.float32
+
+
+def test_verify_reports_it(directory):
+    weight_bytes = verify.stored_weight_bytes(directory)
+    probes = _answers(directory, np.array([b"the cat"], object))
+    report = verify.verify(directory, probes, weight_bytes, with_cc="on")
+    assert report.cc_difference <= 1e-6
+    assert any("C++ program on LoadSavedModel, without Python" in line for line in report.lines())
+    assert not any("not run" in line for line in report.lines())
+    wrong = probes[0]._replace(outputs=probes[0].outputs | {"score": np.float32([0.5])})
+    with pytest.raises(verify.VerificationError, match="C.. program, probe 0 .serving_default., score: differs by"):
+        verify._compare(directory, "C++ program, ", [wrong], verify.cc_answers(_program(), directory, [wrong]))
+
+
+def _program() -> str:
+    return cc_check.build_program(cc_check.find_compiler())
+
+
+def test_where_there_is_no_compiler(directory, monkeypatch):
+    probes = _answers(directory, np.array([b"the cat"], object))
+    weight_bytes = verify.stored_weight_bytes(directory)
+    monkeypatch.setattr(verify, "fresh_answers", lambda _, probes: [probe.outputs for probe in probes])
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    report = verify.verify(directory, probes, weight_bytes, with_cc="auto")
+    assert report.cc_difference is None
+    assert any("without Python" in line and "not run (no g++" in line for line in report.lines())
+    with pytest.raises(InputError, match="needs Linux and g"):
+        verify.verify(directory, probes, weight_bytes, with_cc="on")
+    with pytest.raises(ValueError, match="`with_cc` must be one of auto, on, off. Received: with_cc='yes'"):
+        verify.verify(directory, probes, weight_bytes, with_cc="yes")
+
+
+def test_what_does_not_compile(directory, monkeypatch, tmp_path):
+    source = tmp_path / "broken.cc"
+    source.write_text("int main() { return nothing; }\n")
+    monkeypatch.setattr(cc_check, "SOURCE", str(source))
+    monkeypatch.setattr(verify, "fresh_answers", lambda _, probes: [probe.outputs for probe in probes])
+    probes = _answers(directory, np.array([b"the cat"], object))
+    weight_bytes = verify.stored_weight_bytes(directory)
+    report = verify.verify(directory, probes, weight_bytes, with_cc="auto")
+    assert "it cannot be compiled: g++ ended with status 1" in report.cc_not_run
+    assert "nothing" in report.cc_not_run
+    with pytest.raises(verify.VerificationError, match="g.. ended with status 1: .*nothing"):
+        verify.verify(directory, probes, weight_bytes, with_cc="on")
+
+
+# === The program ===
+
+
+def test_it_is_compiled_once(program, monkeypatch):
+    commands = []
+    run = other_process.run
+    monkeypatch.setattr(other_process, "run", lambda command: commands.append(command) or run(command))
+    assert _program() == program
+    assert [command[1:] for command in commands] == [["--version"]]
+    assert os.path.dirname(program) == cc_check.cache_directory()
+
+
+def test_another_source_is_another_program(program, monkeypatch, tmp_path):
+    source = tmp_path / "other.cc"
+    source.write_text("int main() {}\n")
+    monkeypatch.setattr(cc_check, "SOURCE", str(source))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    other = _program()
+    assert os.path.dirname(other) == str(tmp_path / "cache" / "keras-bert-zoo")
+    assert os.path.basename(other) != os.path.basename(program)
+    assert os.listdir(os.path.dirname(other)) == [os.path.basename(other)]  # nothing half-made beside it
+
+
+def test_a_cache_that_cannot_be_written(monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(ProcessError, match="cannot be created.*XDG_CACHE_HOME names it"):
+        _program()
+
+
+def test_the_environment_is_empty(tmp_path, monkeypatch):
+    """What runs instead of the program writes down its environment: the shell itself adds PWD, SHLVL and _."""
+    script = tmp_path / "script"
+    script.write_text('#!/bin/sh\n: > "$3"\nenv | cut -d= -f1 > ' + str(tmp_path / "names") + "\n")
+    script.chmod(0o755)
+    monkeypatch.setenv("PYTHONPATH", "somewhere")
+    assert verify.cc_answers(str(script), "directory", []) == []
+    assert set((tmp_path / "names").read_text().split()) <= {"PWD", "SHLVL", "_", "OLDPWD"}
+
+
+@pytest.mark.parametrize(
+    ("signature", "inputs", "message"),
+    [
+        ("other", {}, "there is no signature other"),
+        ("serving_default", {"texts": np.array([b""])}, "serving_default: there is no input texts"),
+        ("serving_default", {}, "serving_default: .*placeholder"),
+        ("serving_default", {"text": np.array([1.0], np.float32)}, "serving_default: .*float"),
+    ],
+)
+def test_a_wrong_request_fails_in_one_line(directory, program, signature, inputs, message):
+    with pytest.raises(ProcessError, match=f"(?s)ended with status 1: .*{message}"):
+        verify.cc_answers(program, directory, [Probe(signature, inputs, {})])
+
+
+def test_a_directory_that_is_no_model(program, tmp_path):
+    with pytest.raises(ProcessError, match="Could not find SavedModel"):
+        verify.cc_answers(program, str(tmp_path), [])
+
+
+def test_a_damaged_file_of_requests(directory, program, monkeypatch):
+    request = graph_pb2.GraphDef()
+    request.node.add(op="serving_default").attr["text"].tensor.SetInParent()  # a tensor without a type
+    for content, message in (
+        (b"\x0a\x05", "requests: (Can't parse|Read less bytes)"),
+        (request.SerializeToString(), "text: not a tensor"),
+    ):
+        monkeypatch.setattr(other_process, "_encode", lambda _, content=content: content)
+        with pytest.raises(ProcessError, match=message):
+            verify.cc_answers(program, directory, [])
+
+
+def test_an_op_that_the_process_does_not_have_is_found(directory, program, monkeypatch):
+    monkeypatch.setattr(cc_check, "op_libraries", lambda: [])
+    probe = Probe("serving_default", {"text": np.array([b"the cat"], object)}, {})
+    with pytest.raises(ProcessError, match="FastBertNormalize"):
+        verify.cc_answers(program, directory, [probe])

@@ -1,0 +1,73 @@
+"""Exports in tests are verified in forks: the fresh process alone takes five seconds to import TensorFlow."""
+
+import functools
+import os
+import shutil
+import subprocess
+import sys
+import types
+from typing import NamedTuple
+
+import processes
+import pytest
+from toy_saved import ALL_HEADS, save_graph
+
+from export import other_process
+from export.heads.base import Head
+from export.verify import Probe
+
+
+def _run(command, **settings):
+    run = processes.run if command[0] == sys.executable else subprocess.run
+    return run(command, **settings)
+
+
+_FORKING = types.SimpleNamespace(run=_run, TimeoutExpired=subprocess.TimeoutExpired)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _forked_verification():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(other_process, "subprocess", _FORKING)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _true_verification(request, monkeypatch):
+    if request.node.get_closest_marker("fresh_process"):
+        monkeypatch.setattr(other_process, "subprocess", subprocess)
+
+
+class Saved(NamedTuple):
+    """A head's graph on disk, moved there from where it was written."""
+
+    head: Head
+    base: str
+
+    @property
+    def directory(self) -> str:
+        return os.path.join(self.base, "1")
+
+    @property
+    def probes(self) -> list[Probe]:
+        return _probes(self.head)
+
+
+@functools.cache
+def _probes(head: Head) -> list[Probe]:
+    return head.probes(head.model)
+
+
+@pytest.fixture(scope="session")
+def saved(tmp_path_factory):
+    """Gives `Saved` by the name of a head; each is written once for all tests."""
+    root = tmp_path_factory.mktemp("saved")
+
+    @functools.cache
+    def save(name: str) -> Saved:
+        head, base = ALL_HEADS[name](), str(root / name.replace(" ", "_"))
+        written = save_graph(head, str(root / "written"))
+        shutil.move(written, os.path.join(base, "1"))
+        return Saved(head, base)
+
+    return save

@@ -1,0 +1,197 @@
+"""bert-export: what it takes, what it says, which head a directory gets, and which flags are whose."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import toy_choices
+import toy_heads
+from repository import ROOT
+from toy_classifier import LABELS, SEQUENCE_LENGTH, VOCABULARY, classifier
+
+from export import run as export_run
+from export import targets as export_targets
+from export import verify
+from export.heads import loading
+from export.heads.loading import load_head
+from export.run import ExportSettings
+from keras_bert import BertTokenizer
+from keras_bert.errors import InputError
+from tasks.fine_tuning.model_files import save_model
+from tasks.swag.model import build_multiple_choice
+
+
+@pytest.fixture(scope="module", name="models")
+def _models(tmp_path_factory):
+    """Directory by task."""
+    root, tokenizer = tmp_path_factory.mktemp("models"), BertTokenizer(VOCABULARY)
+    paths = {name: str(root / name) for name in ("classification", "regression", "multiple_choice")}
+    task = {"task": "classification", "labels": LABELS, "sequence_length": SEQUENCE_LENGTH, "num_texts": 1}
+    save_model(paths["classification"], classifier(), tokenizer, task)
+    regressor = toy_heads.HEADS["regression of pairs"]().model
+    task |= {"labels": [], "num_texts": 2, "is_regression": True}
+    save_model(paths["regression"], regressor, tokenizer, task)
+    choices = build_multiple_choice(toy_heads.backbone(), 4)
+    task = {"task": "multiple_choice", "sequence_length": SEQUENCE_LENGTH, "num_choices": 4}
+    save_model(paths["multiple_choice"], choices, tokenizer, task)
+    paths["fill_mask"] = toy_heads.save_preset(root / "fill_mask", toy_heads.pretrainer())
+    return paths
+
+
+@pytest.fixture(name="quick")
+def _quick(monkeypatch):
+    """No fresh process: what it does is tested elsewhere."""
+    monkeypatch.setattr(verify, "fresh_answers", lambda _, probes: [probe.outputs for probe in probes])
+
+
+# === From a directory to its head ===
+
+
+@pytest.mark.parametrize("task", ["classification", "regression", "multiple_choice"])
+def test_a_trained_model_names_its_task(models, task):
+    head = load_head(models[task])
+    assert type(head) is loading.HEADS[task]
+    assert head.preprocessor.sequence_length == SEQUENCE_LENGTH
+    assert load_head(models[task], sequence_length=20, top_k=None).preprocessor.sequence_length == 20
+
+
+def test_a_heads_task_is_the_name_in_task_json():
+    assert {name: head.task for name, head in loading.HEADS.items()} == {name: name for name in loading.HEADS}
+    assert set(loading.HEADS) == {
+        *("classification", "regression", "multiple_choice", "token_classification", "token_regression"),
+        *("question_answering", "fill_mask", "embeddings"),
+    }
+
+
+def test_pairs_and_labels_come_along(models):
+    assert load_head(models["regression"]).num_texts == 2
+    assert load_head(models["classification"]).labels == LABELS
+    assert load_head(models["multiple_choice"]).num_choices == 4
+
+
+def test_a_preset_does_what_it_is_told(models):
+    assert load_head(models["fill_mask"], "fill_mask", top_k=7).top_k == 7
+    assert load_head(models["fill_mask"], "embeddings", layer=1).model.num_layers == 1
+    assert load_head(models["classification"], "embeddings").task == "embeddings"
+
+
+@pytest.mark.parametrize(
+    ("task", "settings", "message"),
+    [
+        ("classification", {"top_k": 3}, "--top_k is not for the task classification. Its own flags: none. Leave it"),
+        ("multiple_choice", {"layer": 1}, "--layer is not for the task multiple_choice"),
+        ("classification", {"task": "regression"}, "--task=regression: expected fill_mask or embeddings; a trained"),
+        ("classification", {"task": "fill_mask"}, "classification"),
+        ("fill_mask", {}, "holds no trained model. .*a preset is served with --task=fill_mask or --task=embeddings"),
+        ("fill_mask", {"task": "embeddings", "top_k": 2}, "--top_k is not .* embeddings. Its own flags: --layer. "),
+        (
+            "classification",
+            {"sequence_length": 49},
+            "sequence length of 49: the model has positions for 48 .*--max_seq",
+        ),
+        ("classification", {"sequence_length": 2}, "--max_seq_length=2: `sequence_length` must be at least 3"),
+    ],
+)
+def test_what_a_head_has_not(models, task, settings, message):
+    with pytest.raises(InputError, match=message):
+        load_head(models[task], **settings)
+
+
+def test_a_task_without_a_served_form(tmp_path):
+    (tmp_path / "task.json").write_text(json.dumps({"task": "feature_tagging"}))
+    (tmp_path / "model.keras").touch()
+    with pytest.raises(InputError, match="'feature_tagging' has no served form. Expected one of: classification"):
+        load_head(str(tmp_path))
+
+
+def test_a_preset_of_swag_is_served_as_any(tmp_path):
+    preset = toy_choices.save_preset(tmp_path / "preset")
+    assert load_head(preset, "embeddings").preprocessor.sequence_length == 32
+
+
+# === The command ===
+
+
+def _export(model_dir, export_dir: str, **settings) -> str:
+    return export_run.export(ExportSettings(model_dir=model_dir, export_dir=export_dir, with_cc="off", **settings))
+
+
+def test_bert_export_tells_what_it_did_and_how_to_go_on(models, tmp_path, quick):
+    base = str(tmp_path / "mood")
+    text = _export(models["classification"], base)
+    for part in (f"exported: {base}/1", "serving_default", "docker run", "bert-serve --model_name=mood", "curl -d"):
+        assert part in text
+    readme = (tmp_path / "mood" / "README.md").read_text(encoding="utf-8")
+    for part in (*LABELS, "/v1/models/mood:predict", f"source={base},target=/models/mood", "not run when"):
+        assert part in readme
+    assert sorted(os.listdir(base)) == ["1", "README.md"]
+    extras = {"verification.json", "model.json", "tf_serving_warmup_requests"}
+    assert extras <= set(os.listdir(os.path.join(base, "1", "assets.extra")))
+    assert "batching_params.pbtxt" in os.listdir(os.path.join(base, "1"))
+    with pytest.raises(InputError, match="this version exists"):
+        _export(models["classification"], base, version=1)
+
+
+def test_bert_export_of_a_preset(models, tmp_path, quick):
+    text = _export(None, str(tmp_path / "model"), preset=models["fill_mask"], task="fill_mask", top_k=2)
+    assert "[MASK]" in text
+
+
+@pytest.mark.parametrize(("task", "part"), [("multiple_choice", '"choices"'), ("regression", '"text_pair"')])
+def test_bert_export_of_other_tasks(models, tmp_path, quick, task, part):
+    assert part in _export(models[task], str(tmp_path / "model"), max_seq_length=20)
+
+
+def test_a_name_that_needs_quoting_is_quoted_in_the_commands(models, tmp_path, quick):
+    text = _export(models["classification"], str(tmp_path / "größe#1"))
+    assert "http://127.0.0.1:8501/v1/models/gr%C3%B6%C3%9Fe%231:predict" in text
+
+
+@pytest.mark.parametrize("name", ["a b", "a:b"])
+def test_a_path_that_is_no_name_for_a_model(tmp_path, name):
+    with pytest.raises(InputError, match="cannot be a model's name.*--export_dir"):
+        _export(str(tmp_path / "nowhere"), str(tmp_path / name))
+    assert not os.path.exists(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"model_dir": "{}/nowhere"}, "nowhere"),
+        ({"model_dir": None}, "Name one model: --model_dir, .* or --preset. Received neither."),
+        ({"model_dir": "a", "preset": "b"}, "Received both."),
+        ({"model_dir": None, "preset": "b"}, "--preset=b: say what it is to do, --task=fill_mask or --task=embeddings"),
+    ],
+)
+def test_models_that_are_not_named_rightly(tmp_path, settings, message):
+    settings = {name: value and value.format(tmp_path) for name, value in settings.items()}
+    with pytest.raises(InputError, match=message):
+        _export(export_dir=str(tmp_path / "base"), **settings)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_failed_verification_is_one_line(models, tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        verify, "fresh_answers", lambda _, probes: [{**probe.outputs, "more": probe.undecided} for probe in probes]
+    )
+    with pytest.raises(InputError, match="verification failed, nothing was published"):
+        _export(models["classification"], str(tmp_path / "base"))
+    assert os.listdir(tmp_path / "base") == []
+
+
+def test_flags_and_code_name_the_same():
+    rules = {field.name: field.metadata["rule"] for field in dataclasses.fields(ExportSettings)}
+    assert rules["task"].choices == loading.PRESET_TASKS
+    assert rules["with_cc"].choices == verify.WITH_CC
+    assert export_run._TARGETS == export_targets.TARGETS
+    assert {setting for head in loading.HEADS.values() for setting in head.settings} <= set(rules)
+
+
+def test_the_flags_bring_no_tensorflow():
+    code = "import sys, export.run; print([name for name in ('tensorflow', 'keras') if name in sys.modules])"
+    root = ROOT
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stderr

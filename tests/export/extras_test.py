@@ -1,0 +1,179 @@
+"""What a version brings along: warm-up requests that run, batching parameters, a description; and the README's clients,
+executed as they are printed against a server of this very model."""
+
+import contextlib
+import io
+import json
+import os
+import re
+import subprocess
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import toy_server
+from tensorflow_serving.apis import prediction_log_pb2
+from toy_saved import ALL_HEADS
+
+from export import clients, extras, signatures
+from export.base_path import DESCRIPTION_FILE, WARMUP_FILE
+from export.heads.base import Head
+from export.server.assembly import running_server
+from export.server.batching_parameters import PER_MODEL_FILE, read_batching_parameters
+from export.server.model_config import ModelSettings
+from export.server.server_settings import ServerSettings
+from keras_bert.files import read_json
+
+
+@pytest.fixture(scope="module")
+def exported(saved) -> dict[str, tuple[Head, str]]:
+    """Head and base path of each model, all of version 1 with its extras and a README."""
+    result = {}
+    for name in ALL_HEADS:
+        head, base = saved(name)
+        extras.write_extras(saved(name).directory, head)
+        extras.write_readme(base, head, saved(name).directory)
+        result[name] = head, base
+    return result
+
+
+@pytest.fixture(scope="module")
+def server(exported):
+    """All of them served, batched by their own parameters, warmed up."""
+    settings = ServerSettings(rest_api_port=0, port=0, enable_batching=True, enable_per_model_batching_parameters=True)
+    models = [ModelSettings(clients.model_name(base), base) for _, base in exported.values()]
+    parameters = read_batching_parameters(os.path.join(models[0].base_path, "1", PER_MODEL_FILE))
+    with running_server(models, settings, parameters) as running:
+        yield running
+
+
+def _readme(base: str) -> str:
+    with open(os.path.join(base, "README.md"), encoding="utf-8") as file:
+        return file.read()
+
+
+def _programs(base: str, language: str, server) -> list[str]:
+    """The README's programs, for the ports of this test's server."""
+    text = _readme(base).replace(f":{clients.REST_PORT}", f":{server.rest.server_port}")
+    text = text.replace(f":{clients.GRPC_PORT}", f":{server.grpc.port}")
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+
+
+def _output_of(program: str) -> str:
+    with contextlib.redirect_stdout(io.StringIO()) as output:
+        exec(compile(program, "README.md", "exec"), {})
+    return output.getvalue()
+
+
+# === The README's clients ===
+
+
+@pytest.mark.parametrize("name", list(ALL_HEADS))
+def test_the_readmes_clients_get_the_models_answer(exported, server, name):
+    head, base = exported[name]
+    instances = head.description()["example"]["instances"]
+    _, curl = _programs(base, "bash", server)
+    completed = subprocess.run(["bash", "-c", curl], capture_output=True, text=True, check=True)
+    predictions = json.loads(completed.stdout)["predictions"]
+    assert len(predictions) == len(instances)
+    rest, grpc = _programs(base, "python", server)
+    assert _output_of(rest) == "".join(f"{answer}\n" for answer in predictions)
+    columns = dict(line.split(" ", 1) for line in _output_of(grpc).splitlines())
+    rows = predictions if isinstance(predictions[0], dict) else [{next(iter(columns)): row} for row in predictions]
+    assert set(columns) == set(rows[0]) == set(head.description()["signatures"]["serving_default"]["outputs"])
+    for output, column in columns.items():
+        by_grpc, by_rest = _texts(eval(column)), [row[output] for row in rows]
+        if np.array(by_rest).dtype.kind == "f":
+            np.testing.assert_allclose(by_grpc, by_rest, atol=1e-6)
+        else:
+            assert by_grpc == by_rest
+
+
+def _texts(value):
+    """What gRPC gives, with its bytes as REST writes them."""
+    if isinstance(value, list):
+        return [_texts(item) for item in value]
+    return value.decode() if isinstance(value, bytes) else value
+
+
+@pytest.mark.parametrize("name", list(ALL_HEADS))
+def test_the_readme_names_everything(exported, name):
+    head, base = exported[name]
+    text = _readme(base)
+    description = head.description()
+    assert text.startswith(f"# {clients.model_name(base)}\n\n{description['title']}.")
+    for described in description["signatures"].values():
+        for tensor in (*described["inputs"], *described["outputs"]):
+            assert f" | `{tensor}` | " in text
+    assert all(f"`{label}`" in text for label in description["labels"])
+    assert f"source={base},target=/models/{clients.model_name(base)}" in text
+    assert "not run when this was written" in text
+    assert "{" not in re.sub(r"```.*?```", "", text, flags=re.DOTALL)  # every place of the template was filled
+
+
+# === The version's own files ===
+
+
+@pytest.mark.parametrize("name", list(ALL_HEADS))
+def test_warmup_requests_are_few_and_of_every_signature(exported, server, name):
+    head, base = exported[name]
+    path = os.path.join(base, "1", WARMUP_FILE)
+    records = [
+        prediction_log_pb2.PredictionLog.FromString(record)
+        for record in tf.data.TFRecordDataset(path).as_numpy_iterator()
+    ]
+    assert 1 <= len(records) <= 10
+    kinds = {
+        getattr(record, record.WhichOneof("log_type")).request.model_spec.signature_name: record.WhichOneof("log_type")
+        for record in records
+    }
+    verbs = {signatures.CLASSIFY: "classify_log", signatures.REGRESS: "regress_log"}
+    expected = {signature: verbs.get(signature, "predict_log") for signature in head.description()["signatures"]}
+    assert kinds == expected
+    # The server has replayed them: it refuses a version of which one fails.
+    assert toy_server.figure(
+        server, "model_warmup_records_read", model_path=os.path.join(base, "1"), status="OK"
+    ) == len(records)
+
+
+@pytest.mark.parametrize("name", list(ALL_HEADS))
+def test_the_description_is_written(exported, name):
+    head, base = exported[name]
+    assert read_json(os.path.join(base, "1", DESCRIPTION_FILE)) == json.loads(json.dumps(head.description()))
+
+
+def test_batching_parameters_are_taken(exported):
+    _, base = exported["classification"]
+    parameters = read_batching_parameters(os.path.join(base, "1", PER_MODEL_FILE))
+    assert parameters.max_batch_size == 128
+    assert parameters.batch_timeout_micros == 1000
+    assert parameters.allowed_batch_sizes == ()
+
+
+# === Commands and programs as text ===
+
+DESCRIPTION = {
+    "signatures": {"serving_default": {"inputs": {"text": "", "text_pair": ""}, "outputs": {}}},
+    "example": {"instances": [{"text": "it's", "text_pair": "größe"}, {"text": "x" * 200, "text_pair": ""}]},
+}
+
+
+def test_names_and_texts_are_quoted(tmp_path):
+    base = str(tmp_path / "größe #1")
+    assert "http://127.0.0.1:8501/v1/models/gr%C3%B6%C3%9Fe%20%231:predict" in clients.curl_command(base, DESCRIPTION)
+    assert f"--model_base_path='{base}'" in clients.serve_command(base)
+    assert "MODEL_NAME='größe #1'" in clients.docker_command(base)
+    echo = (
+        clients.curl_command(base, DESCRIPTION).replace("curl -d", "printf %s", 1).replace("\\\n", "").rsplit(" ", 1)[0]
+    )
+    sent = subprocess.run(["bash", "-c", echo], capture_output=True, text=True, check=True).stdout
+    assert json.loads(sent)["instances"] == DESCRIPTION["example"]["instances"]
+
+
+def test_rows_become_columns():
+    program = clients.grpc_client("served/pairs", DESCRIPTION)
+    assert "request.inputs['text_pair'].CopyFrom(tf.make_tensor_proto(['größe', '']))" in program
+    assert "request.model_spec.name = 'pairs'" in program
+    compile(program, "client", "exec")
+    compile(clients.rest_client("served/pairs", DESCRIPTION), "client", "exec")
+    assert max(map(len, program.splitlines())) < 260  # a long text has a line of its own

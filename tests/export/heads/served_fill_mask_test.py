@@ -1,0 +1,181 @@
+"""Fill-mask: texts with [MASK] become ids as in transformers, and get the tokens of its model."""
+
+import random
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import toy_heads
+from toy_classifier import VOCABULARY, assets
+
+from export.graph import masked_texts
+from export.heads import fill_mask
+from export.heads.fill_mask import FillMask
+from export.heads.loading import load_head
+from keras_bert import BertPreprocessor, BertTokenizer
+from keras_bert.errors import InputError
+
+PIECES = [
+    *("[MASK]", "[MASK]", "[mask]", "[ MASK ]", "[MA", "SK]", "[", "]", "MASK", " ", "\t", "the", "cat", "mat", "##s"),
+    *("Σ", "ΑΣ", "é", "e\u0301", "中", "文", "\U0001f600", "\x00", "\ufffd", "\u200b", "x" * 90, ".", ",", "İ"),
+]
+
+
+@pytest.fixture(name="encode", scope="module")
+def _encode():
+    preprocessor = assets()
+    return preprocessor, tf.function(
+        lambda texts: masked_texts.encode(preprocessor, texts), input_signature=[tf.TensorSpec([None], tf.string)]
+    )
+
+
+def _as_said(preprocessor, text: bytes):
+    """Ids, positions of masks among them, and characters where they begin, by the definition."""
+    tokenizer, decoded = preprocessor.tokenizer, text.decode("utf-8", "ignore")
+    ids, places, characters, character = [tokenizer.cls_token_id], [], [], 0
+    for piece in decoded.split("[MASK]"):
+        ids += tokenizer.tokenize(piece).numpy().tolist()
+        character += len(piece)
+        places.append(len(ids))
+        characters.append(character)
+        ids.append(tokenizer.mask_token_id)
+        character += len("[MASK]")
+    ids = ids[:-1][: preprocessor.sequence_length - 1]
+    kept = [place for place in places[:-1] if place < len(ids)]
+    return [*ids, tokenizer.sep_token_id], kept, characters[: len(kept)]
+
+
+def test_masks_are_found_wherever_they_stand(encode):
+    preprocessor, in_graph = encode
+    generator = random.Random(5)
+    texts = []
+    for _ in range(400):
+        parts = [generator.choice(PIECES).encode() for _ in range(generator.randint(0, 40))]
+        if generator.random() < 0.3:
+            parts.insert(
+                generator.randint(0, len(parts)), generator.choice([b"\xff", b"\xe4", b"\xf0\x9f", b"[MA\xffSK]"])
+            )
+        texts.append(b"".join(parts))
+    encoded, places, characters, num_masks = in_graph(tf.constant(texts))
+    some_beyond = False
+    for row, text in enumerate(texts):
+        ids, right_places, right_characters = _as_said(preprocessor, text)
+        length = len(ids)
+        assert encoded["token_ids"][row, :length].numpy().tolist() == ids, text
+        assert encoded["padding_mask"][row].numpy().sum() == length
+        count = num_masks[row].numpy()
+        assert places[row].numpy().tolist() == right_places + [-1] * (places.shape[1] - count)
+        assert characters[row].numpy().tolist() == right_characters + [-1] * (places.shape[1] - count)
+        some_beyond |= text.decode("utf-8", "ignore").count("[MASK]") > count
+    assert some_beyond
+
+
+@pytest.mark.parametrize("text", ["[MASK]" * 1000, "[MASK] " * 1000, "the cat " * 5000 + "[MASK]", "[" * 10_000])
+def test_a_long_text_is_cut_where_the_whole_would_be(encode, text):
+    preprocessor, in_graph = encode
+    encoded, places, characters, num_masks = in_graph(tf.constant([text]))
+    ids, right_places, right_characters = _as_said(preprocessor, text.encode())
+    assert encoded["token_ids"].numpy().tolist() == [ids]
+    assert num_masks.numpy().tolist() == [len(right_places)]
+    assert places.numpy().tolist() == [right_places or [-1]]
+    assert characters.numpy().tolist() == [right_characters or [-1]]
+
+
+@pytest.mark.parametrize("at_a_time", [1, 3])
+def test_masks_are_filled_some_at_a_time_to_the_same(monkeypatch, at_a_time):
+    head = toy_heads.HEADS["fill_mask"]()
+    texts = tf.constant(["[MASK] the [MASK]", "cat", "[MASK][MASK][MASK] mat"])
+    whole = head.functions(head.model)["serving_default"](text=texts)
+    assert whole["tokens"].shape == (3, 3, 3)
+    monkeypatch.setattr(fill_mask, "_MASKS_AT_A_TIME", at_a_time)
+    parts = head.functions(head.model)["serving_default"](text=texts)
+    for name, value in whole.items():
+        if value.dtype == tf.string:
+            np.testing.assert_array_equal(parts[name], value)
+        else:
+            np.testing.assert_allclose(parts[name], value, atol=1e-6)
+
+
+def test_a_row_beyond_the_vocabulary_is_never_named():
+    """It takes part in the softmax all the same."""
+    head = toy_heads.HEADS["fill_mask"]()
+    bias = head.model.get_layer("masked_lm").output_bias
+    bias.assign(np.r_[np.zeros(len(VOCABULARY)), 9.0])
+    answer = head.functions(head.model)["serving_default"](text=tf.constant(["the [MASK]"]))
+    everything = FillMask(head.model, head.preprocessor, top_k=len(VOCABULARY))
+    all_of_them = everything.functions(head.model)["serving_default"](text=tf.constant(["the [MASK]"]))
+    assert set(all_of_them["tokens"].numpy().ravel()) == {piece.encode() for piece in VOCABULARY}
+    assert np.sum(all_of_them["probabilities"]) < 0.99
+    np.testing.assert_allclose(all_of_them["probabilities"][..., :3], answer["probabilities"], atol=1e-6)
+
+
+# === Loading ===
+
+
+def test_a_preset_of_pretraining_comes_with_its_head(tmp_path):
+    model = toy_heads.pretrainer()
+    head = load_head(toy_heads.save_preset(tmp_path / "preset", model), "fill_mask")
+    assert (head.preprocessor.sequence_length, head.top_k) == (48, 5)
+    features = {**head.preprocessor(tf.constant(["the cat"])), "mask_positions": tf.constant([[1]])}
+    np.testing.assert_allclose(head.model(features)["masked_lm"], model(features)["masked_lm"], atol=1e-6)
+
+
+def test_a_preset_without_the_head_is_refused(tmp_path):
+    preset = toy_heads.save_preset(tmp_path / "preset")
+    with pytest.raises(InputError, match="preset.*: holds no masked-LM head. Expected what bert-pretrain wrote"):
+        load_head(preset, "fill_mask")
+
+
+@pytest.mark.parametrize("top_k", [0, len(VOCABULARY) + 1])
+def test_more_tokens_than_there_are(top_k):
+    with pytest.raises(InputError, match=f"--top_k={top_k}: expected 1 to {len(VOCABULARY)}"):
+        FillMask(toy_heads.pretrainer(), assets(), top_k)
+
+
+# === transformers ===
+
+
+@pytest.mark.oracle
+def test_tokens_and_probabilities_are_those_of_transformers(tmp_path):
+    import torch
+    import toy_hugging_face
+    import transformers
+
+    theirs = toy_hugging_face.random_model(vocab_size=len(VOCABULARY), max_position_embeddings=48)
+    theirs.save_pretrained(tmp_path)
+    (tmp_path / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n", encoding="utf-8")
+    tokenizer = transformers.BertTokenizer(str(tmp_path / "vocab.txt"), do_lower_case=True)
+    tokenizer.save_pretrained(tmp_path)
+
+    head = load_head(str(tmp_path), "fill_mask", top_k=4)
+    answer_of = head.functions(head.model)["serving_default"]
+    texts = ["the [MASK] sat on the [MASK].", "[MASK]", "a long text[MASK]s, naïve CAFÉ", "[MASK]" * 3 + " 中 mat"]
+    answers = answer_of(text=tf.constant(texts))
+    batch = tokenizer(texts, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        probabilities = theirs(**batch).prediction_logits.softmax(-1)
+    for row, text in enumerate(texts):
+        places = (batch["input_ids"][row] == tokenizer.mask_token_id).nonzero()[:, 0]
+        assert answers["num_masks"][row] == len(places) == text.count("[MASK]")
+        for number, place in enumerate(places):
+            best = probabilities[row, place].topk(4)
+            named = [token.decode() for token in answers["tokens"][row, number].numpy()]
+            assert named == tokenizer.convert_ids_to_tokens(best.indices.tolist())
+            np.testing.assert_allclose(answers["probabilities"][row, number], best.values, atol=1e-5)
+            begin = answers["positions"][row, number].numpy()
+            assert text[begin : begin + 6] == "[MASK]"
+
+
+@pytest.mark.oracle
+def test_real_texts_get_the_ids_of_transformers():
+    """The definition above, held against transformers' own treatment of special tokens in a text."""
+    import transformers
+
+    preprocessor = BertPreprocessor(BertTokenizer(VOCABULARY), 48)
+    tokenizer = transformers.BertTokenizer(vocab={piece: place for place, piece in enumerate(VOCABULARY)})
+    texts = ["the[MASK]cat", " [MASK] ", "x [MASK]. [MASK]!", "the cat [mask]", "[[MASK]]", "[MA[MASK]SK]"]
+    encoded = masked_texts.encode(preprocessor, tf.constant(texts)).encoded
+    for row, text in enumerate(texts):
+        ids = tokenizer(text)["input_ids"]
+        length = int(np.sum(encoded["padding_mask"][row]))
+        assert encoded["token_ids"][row, :length].numpy().tolist() == ids

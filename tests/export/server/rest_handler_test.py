@@ -1,0 +1,230 @@
+"""The server's connections: broken requests, limits of size and time, what is logged, and the end."""
+
+import concurrent.futures
+import dataclasses
+import json
+import queue
+import socket
+import struct
+import threading
+
+import pytest
+import toy_server
+
+from export.server.servable import ServedModel
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with toy_server.running(toy_server.saved(tmp_path_factory.mktemp("models"))) as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        (b"Content-Length: abc\r\n", b"400"),
+        (b"Content-Length: -1\r\n", b"400"),
+        (b"Content-Length: 1\r\nContent-Length: 2\r\n", b"400"),
+        (b"Transfer-Encoding: chunked\r\n", b"411"),
+        (b"Content-Length: 99999999999\r\nExpect: 100-continue\r\n", b"413"),
+    ],
+)
+def test_unreadable_bodies_are_refused_in_json(server, headers, status):
+    answer = toy_server.exchange(server, b"POST /v1/models/toy:predict HTTP/1.1\r\nHost: x\r\n" + headers + b"\r\n")
+    assert answer.split()[1] == status
+    assert list(json.loads(answer.partition(b"\r\n\r\n")[2])) == ["error"]
+
+
+def test_nonsense_instead_of_http_gets_a_json_error(server):
+    answer = toy_server.exchange(server, b"nonsense and more of it\r\n\r\n")
+    assert list(json.loads(answer.partition(b"\r\n\r\n")[2])) == ["error"]
+
+
+def test_a_request_cut_short_leaves_the_server_alive(server):
+    assert (
+        toy_server.exchange(server, b"POST /v1/models/toy:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{")
+        == b""
+    )
+    assert toy_server.ask(server, "GET", "/v1/models/toy")[0] == 200
+
+
+def test_expect_100_continue_is_answered_before_the_body(server):
+    with toy_server.connect(server, 60) as connection:
+        body = b'{"instances": ["ab"], "signature_name": "echo"}'
+        head = b"POST /v1/models/toy:predict HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n"
+        connection.sendall(head % len(body))
+        assert connection.recv(1000).startswith(b"HTTP/1.1 100 Continue")
+        connection.sendall(body)
+        answer = connection.makefile("rb")
+        assert answer.readline() == b"HTTP/1.1 200 OK\r\n"
+        while answer.readline().strip():
+            pass
+        assert answer.read(len(b'{"predictions": ["ab"]}')) == b'{"predictions": ["ab"]}'
+
+
+def test_a_request_over_the_limit_is_refused(server):
+    status, answer = toy_server.predict(server, {"instances": ["a" * 1_100_000]})
+    assert status == 413
+    assert "the limit is 1048576" in answer["error"]
+
+
+def test_one_connection_serves_many_requests_and_each_answer_leaves_in_one_packet(server):
+    """In two packets, the second would wait for the first's acknowledgement (Nagle): 40 ms on every call."""
+    with toy_server.connect(server, 30) as connection:
+        for number in range(20):
+            connection.sendall(toy_server.request({"instances": [str(number)], "signature_name": "echo"}))
+            head, _, body = connection.recv(65536).partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 200 OK")
+            assert json.loads(body) == {"predictions": [str(number)]}
+
+
+def test_concurrent_requests_get_their_own_answers(server):
+    def client(name: str) -> list:
+        texts = [f"{name}-{number}" for number in range(10)]
+        return [toy_server.predict(server, {"instances": [text], "signature_name": "echo"}) for text in texts]
+
+    names = [f"client{index}" for index in range(8)]
+    with concurrent.futures.ThreadPoolExecutor(len(names)) as pool:
+        answers = list(pool.map(client, names, timeout=120))
+    assert answers == [[(200, {"predictions": [f"{name}-{number}"]}) for number in range(10)] for name in names]
+
+
+def test_an_unexpected_failure_is_a_500_without_a_traceback(server, monkeypatch, caplog):
+    def fail(*_):
+        raise ZeroDivisionError("a secret\r\nFORGED detail")
+
+    monkeypatch.setattr(ServedModel, "run", fail)
+    status, answer = toy_server.predict(server, {"instances": ["a"]})
+    assert (status, answer) == (500, {"error": "Internal error; the server's log has the details."})
+    # The log has the stack, and the message, which may quote the client, on one line.
+    assert "A request failed. ZeroDivisionError: 'a secret\\r\\nFORGED detail'" in caplog.text
+    assert "in _predict" in caplog.text
+    assert not any(line.startswith("FORGED") for line in caplog.text.splitlines())
+
+
+# === What reaches the log ===
+
+
+def test_a_connection_reset_by_the_client_is_no_news(server, capfd, caplog):
+    for head in (b"", b"GET /v1/mod", toy_server.request({"instances": ["a"]})):
+        with toy_server.connect(server, 60) as connection:
+            connection.sendall(toy_server.request({"instances": ["a"], "signature_name": "echo"}))
+            assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+            connection.sendall(head)
+            # Closing sends a reset now instead of an orderly end.
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    toy_server.until(lambda: not server.rest.open_connections)
+    assert capfd.readouterr().err == ""
+    assert caplog.text == ""
+
+
+def test_any_other_failure_of_a_connection_is_logged(server, caplog):
+    try:
+        raise LookupError("one\nFORGED")
+    except LookupError:
+        server.rest.handle_error(None, None)
+    assert "A connection failed. LookupError: 'one\\nFORGED'" in caplog.text
+
+
+def test_what_a_client_sends_reaches_neither_stderr_nor_log(server, capfd, caplog):
+    paths = ["/v1/models/a%0d%0aFORGED:predict", "/v1/models/toy%0aFORGED", "/%0aFORGED", "/v1/FORGED\r\nFORGED: 1"]
+    requests = [f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n".encode() for path in paths]
+    requests += [toy_server.request({"instances": ["FORGED"], "signature_name": "a\r\nFORGED"})]
+    requests += [toy_server.request({"inputs": {"\nFORGED": 1}}), b"FORGED\x1b[31m\r\nFORGED\r\n\r\n"]
+    example = {"examples": [{"weight": 1.0, "\nFORGED": "\nFORGED"}], "signature_name": "classify"}
+    requests += [toy_server.request(example).replace(b":predict", b":classify")]
+    for request in requests:
+        head, _, body = toy_server.exchange(server, request).partition(b"\r\n\r\n")
+        assert head.split()[1].startswith(b"4")
+        assert b"FORGED" not in head
+        assert b"\n" not in body
+    output = capfd.readouterr()
+    assert "FORGED" not in output.out + output.err + caplog.text
+
+
+# === Time ===
+
+
+def _allow(monkeypatch, server, milliseconds: int) -> None:
+    settings = dataclasses.replace(server.rest.settings, rest_api_timeout_in_ms=milliseconds)
+    monkeypatch.setattr(server.rest, "settings", settings)
+
+
+def test_a_body_that_comes_drop_by_drop_is_given_up(server, monkeypatch):
+    """Every drop comes well within the time-out; all of them together do not."""
+    head = b"POST /v1/models/toy:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n"
+    _allow(monkeypatch, server, milliseconds=1000)
+    with toy_server.connect(server, 0.05) as connection:
+        connection.sendall(head)
+        for count in range(1000):  # noqa: B007
+            try:
+                connection.sendall(b" ")
+                if connection.recv(1000) == b"":
+                    break
+            except TimeoutError:
+                continue  # still open
+            except OSError:
+                break
+    assert count < 500
+    assert toy_server.ask(server, "GET", "/v1/models/toy")[0] == 200
+
+
+def test_a_refused_body_is_not_awaited_for_ever(server, monkeypatch):
+    _allow(monkeypatch, server, milliseconds=500)
+    with toy_server.connect(server, 60) as connection:
+        connection.sendall(b"POST /v1/models/toy:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 1900000\r\n\r\n")
+        assert connection.recv(1000).startswith(b"HTTP/1.1 413")
+
+
+@pytest.fixture
+def slow(tmp_path):
+    """A slow version, its server, `stop` to begin the shutdown, and the future of the shutdown's end."""
+    model, stop, started = toy_server.SlowServable(), threading.Event(), queue.Queue()
+    base_path = toy_server.empty_version(tmp_path)
+
+    def serve(drain_timeout: float) -> None:
+        with toy_server.serving(model, base_path, drain_timeout=drain_timeout) as server:
+            started.put(server)
+            stop.wait(120)
+
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+
+        def start(drain_timeout: float):
+            ended = pool.submit(serve, drain_timeout)
+            return model, started.get(timeout=30), stop, ended
+
+        yield start
+        stop.set()
+        model.allowed.set()
+
+
+def test_requests_in_progress_are_answered_after_shutdown_began(slow):
+    model, server, stop, ended = slow(drain_timeout=60)
+    with toy_server.connect(server) as idle, toy_server.connect(server) as busy:
+        idle.sendall(b"GET /v1/models/toy HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert idle.recv(1000).startswith(b"HTTP/1.1 200")
+        busy.sendall(toy_server.request({"instances": ["late"]}))
+        assert model.asked.wait(30)
+        stop.set()
+        toy_server.until(lambda: server.is_draining)
+        assert idle.recv(1000) == b""  # an open connection without a request is closed at once
+        with pytest.raises(OSError):
+            toy_server.connect(server)
+        assert not ended.done()
+        model.allowed.set()
+        head, _, body = toy_server.received(busy).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 OK")
+    assert b"Connection: close" in head
+    assert json.loads(body) == {"predictions": ["late"]}
+    ended.result(30)
+
+
+def test_a_request_that_outlasts_the_shutdown_is_given_up_and_told(slow, caplog):
+    model, server, stop, ended = slow(drain_timeout=0.1)
+    with toy_server.connect(server) as busy:
+        busy.sendall(toy_server.request({"instances": ["late"]}))
+        assert model.asked.wait(30)
+        stop.set()
+        ended.result(30)
+    assert "without an answer to 1 connection(s): not finished within 0.1 seconds" in caplog.text

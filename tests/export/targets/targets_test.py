@@ -1,0 +1,156 @@
+"""ONNX and LiteRT: each head's numbers are the SavedModel's, whatever batch and length."""
+
+import os
+
+import keras
+import numpy as np
+import onnx
+import pytest
+import tensorflow as tf
+from toy_classifier import LABELS, VOCABULARY, assets, classifier
+from toy_heads import HEADS, backbone, shaken
+from toy_saved import ALL_HEADS, save_graph
+
+from export import saved_model, serving, targets
+from export.heads.base import Head
+from export.heads.classification import Classification
+from export.targets import litert, real_text
+from export.targets import onnx as onnx_target
+from keras_bert import BertTokenizer
+from keras_bert.errors import InputError
+from tasks.glue.model import build_classifier
+
+
+@pytest.fixture(scope="module", params=list(ALL_HEADS))
+def exported(request, saved) -> tuple[Head, str]:
+    of_head = saved(request.param)
+    return of_head.head, of_head.directory
+
+
+def test_every_head_is_written_and_equals_the_saved_model(exported):
+    head, version_directory = exported
+    base = os.path.dirname(version_directory)
+    lines = targets.write(["onnx", "litert"], head, base, version_directory)
+    differences = [float(line.split("SavedModel ")[1]) for line in lines if "largest difference" in line]
+    assert len(differences) == 2
+    assert max(differences) <= 1e-5
+    assert lines[0] == f"onnx: {base}/onnx/1"
+    assert {"model.json", "model.onnx"} <= set(os.listdir(os.path.join(base, "onnx", "1")))
+    assert os.path.exists(os.path.join(base, "litert", "1", "model.tflite"))
+    # Beside ids in stands what makes ids of texts.
+    tokenizer = BertTokenizer.from_preset(os.path.join(base, "litert", "1"))
+    assert tokenizer.get_vocabulary() == VOCABULARY
+    model = onnx.load(os.path.join(base, "onnx", "1", "model.onnx"))
+    onnx.checker.check_model(model, full_check=True)
+    assert {node.domain for node in model.graph.node} == {""}
+    assert [(opset.domain, opset.version) for opset in model.opset_import] == [("", 17)]
+    assert [value.name for value in model.graph.input] == list(head.token_inputs)
+
+
+def test_the_comparison_tells_models_apart(tmp_path):
+    head = ALL_HEADS["classification"]()
+    version_directory = save_graph(head, str(tmp_path / "1"))
+    asked = real_text.requests(head, [3])
+    expected = real_text.saved_model_runner(version_directory)(asked)
+    model = saved_model.rebuild(head.model)
+    shaken(model, seed=9)
+    path = os.path.join(os.path.dirname(version_directory), "other.onnx")
+    with open(path, "wb") as file:
+        file.write(onnx_target.convert(head, model))
+    with pytest.raises(InputError, match=r"differs from the SavedModel's by .*, allowed 1e-03"):
+        real_text.compare(head, asked, expected, onnx_target.run(path, asked))
+
+
+# === Details of the network ===
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"activation": "gelu"},
+        {"activation": "relu"},
+        {"activation": "linear"},
+        {"attention": "left_to_right"},
+        {"layer_norm_epsilon": 0.1},
+    ],
+)
+def test_settings_of_the_encoder(tmp_path, settings):
+    head = Classification(shaken(build_classifier(backbone(**settings), len(LABELS))), assets(), LABELS)
+    asked = real_text.requests(head, [2, 5])
+    expected = []
+    for request in asked:
+        places = np.arange(request["token_ids"].shape[1])
+        mask = (places < request["lengths"][:, None]).astype(np.int32)
+        encoded = {name: request[name] for name in ("token_ids", "segment_ids")} | {"padding_mask": mask}
+        expected.append({"probabilities": tf.nn.softmax(head.model(encoded)).numpy()})
+    for target in (onnx_target, litert):
+        path = str(tmp_path / target.__name__)
+        with open(path, "wb") as file:
+            file.write(target.convert(head, head.model))
+        assert real_text.compare(head, asked, expected, target.run(path, asked)).largest <= 1e-5
+
+
+def test_the_token_table_is_stored_once():
+    head = HEADS["fill_mask"]()
+    table = serving.find_backbone(head.model).token_embedding.embeddings
+    proto = onnx.load_from_string(onnx_target.convert(head, head.model))
+    shapes = [tuple(tensor.dims) for tensor in proto.graph.initializer]
+    # Once for looking up; ONNX Runtime folds the transposition for the output as it loads the model.
+    assert shapes.count(tuple(table.shape)) == 1
+    assert tuple(table.shape)[::-1] not in shapes
+
+
+def test_a_foreign_layer_is_named(tmp_path):
+    base = str(tmp_path)
+    model = classifier()
+    foreign = keras.Model(model.input, keras.layers.LeakyReLU(name="leak")(model.output))
+    head = Classification(foreign, assets(), LABELS)
+    for name in ("onnx", "litert"):
+        with pytest.raises(InputError, match="The layer 'leak' .LeakyReLU. cannot be written for this target"):
+            targets.write([name], head, base, os.path.join(base, "1"))
+    assert os.listdir(base) == ["onnx", "litert"] or all(
+        not os.listdir(os.path.join(base, n)) for n in os.listdir(base)
+    )
+    activated = keras.Model(model.input, keras.layers.Dense(3, "softplus", name="last")(model.output))
+    with pytest.raises(InputError, match="The layer 'last' cannot be written .*Received: floats, softplus"):
+        onnx_target.convert(Classification(activated, assets(), LABELS), activated)
+
+
+# === Requests ===
+
+
+def test_requests_are_real_sentences(exported):
+    head, _ = exported
+    single, few = real_text.requests(head, [1, 4])
+    assert set(single) == set(head.token_inputs)
+    assert [len(request["lengths"]) for request in (single, few)] == [1, 4]
+    assert few["token_ids"].dtype == few["lengths"].dtype == np.int32
+    assert np.unique(few["lengths"]).size > 1 or few["lengths"].max() == head.preprocessor.sequence_length
+    if "mask_positions" in few:
+        at_masks = np.take_along_axis(few["token_ids"], few["mask_positions"], axis=1)
+        assert (at_masks == head.preprocessor.tokenizer.mask_token_id).all()
+
+
+# === What the user is told ===
+
+
+def test_a_missing_package(monkeypatch):
+    monkeypatch.setattr(targets.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"--onnx needs onnx and onnxruntime. Run: pip install .*\[onnx\]"):
+        targets.require(["int8", "onnx"])
+    with pytest.raises(ValueError, match="A target must be one of onnx, litert, int8. Received: 'tflite'"):
+        targets.require(["tflite"])
+
+
+def test_another_answer_leaves_nothing(tmp_path, monkeypatch):
+    head = Classification(classifier(), assets(), LABELS)
+    version_directory = save_graph(head, str(tmp_path / "1"))
+    run = onnx_target.run
+    monkeypatch.setattr(
+        onnx_target,
+        "run",
+        lambda *args: [{name: value + 0.01 for name, value in answer.items()} for answer in run(*args)],
+    )
+    with pytest.raises(InputError, match="--onnx: probabilities: differs .* Nothing was written for ONNX"):
+        targets.write(["onnx"], head, str(tmp_path), version_directory)
+    assert os.listdir(tmp_path / "onnx") == []

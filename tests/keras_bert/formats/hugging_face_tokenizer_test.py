@@ -1,0 +1,112 @@
+"""Tokenizers of Hugging Face directories: what the files say is what transformers does."""
+
+import json
+
+import pytest
+
+from keras_bert.errors import InputError
+from keras_bert.formats.hugging_face import read_tokenizer
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "##b", "A", "é", "e"]
+SETTINGS = "tokenizer_config.json"
+
+
+def fast_file(vocabulary=None, **normalizer):
+    rules = {"type": "BertNormalizer", "lowercase": True, "strip_accents": None, "handle_chinese_chars": True}
+    ids = {piece: index for index, piece in enumerate(PIECES)} if vocabulary is None else vocabulary
+    return {"model": {"type": "WordPiece", "vocab": ids}, "normalizer": {**rules, **normalizer}}
+
+
+def write(directory, settings=None, fast=None, vocabulary=True):
+    if vocabulary:
+        (directory / "vocab.txt").write_text("".join(f"{piece}\n" for piece in PIECES), encoding="utf-8")
+    for name, content in ((SETTINGS, settings), ("tokenizer.json", fast)):
+        if content is not None:
+            (directory / name).write_text(json.dumps(content))
+    return str(directory)
+
+
+@pytest.mark.parametrize(
+    ("settings", "fast", "lowercase"),
+    [
+        (None, None, None),
+        ({}, None, None),
+        ({"do_lower_case": True}, None, True),
+        ({"do_lower_case": False, "strip_accents": False}, None, False),
+        (None, fast_file(lowercase=False), False),
+        ({"do_lower_case": False}, fast_file(lowercase=True), False),
+        ({}, {"version": "1.0", "model": {}}, None),
+        ({}, {"module": "keras_bert.tokenization.tokenizer", "config": {"lowercase": True}}, None),
+    ],
+)
+def test_what_is_said_of_the_case(tmp_path, settings, fast, lowercase):
+    path = write(tmp_path, settings, fast)
+    assert read_tokenizer(path) == {"vocabulary": str(tmp_path / "vocab.txt"), "lowercase": lowercase}
+
+
+def test_the_vocabulary_of_tokenizers_own_file(tmp_path):
+    ids = {piece: index for index, piece in reversed(list(enumerate(PIECES)))}
+    path = write(tmp_path, {}, fast_file(ids, lowercase=False), vocabulary=False)
+    assert read_tokenizer(path) == {"vocabulary": PIECES, "lowercase": False}
+
+
+def test_no_tokenizer(tmp_path):
+    assert read_tokenizer(str(tmp_path)) is None
+    assert read_tokenizer(write(tmp_path, {}, {"class_name": "BertTokenizer"}, vocabulary=False)) is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "fast", "message"),
+    [
+        ({"do_lower_case": True, "strip_accents": False}, None, "found strip_accents=False"),
+        ({"do_lower_case": False, "strip_accents": True}, None, "found strip_accents=True"),
+        ({"do_lower_case": True, "tokenize_chinese_chars": False}, None, "tokenize_chinese_chars=False"),
+        ({"do_lower_case": "yes"}, None, "expected do_lower_case to be true or false, found 'yes'"),
+        ([], None, "expected a JSON object, found list"),
+        ({}, fast_file(strip_accents=False), "found strip_accents=False"),
+        ({}, fast_file(handle_chinese_chars=False), "tokenize_chinese_chars=False"),
+    ],
+)
+def test_other_rules_than_berts_are_refused(tmp_path, settings, fast, message):
+    with pytest.raises(InputError, match=message) as caught:
+        read_tokenizer(write(tmp_path, settings, fast))
+    assert SETTINGS in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("fast", "message"),
+    [
+        ({"model": {"type": "BPE", "vocab": {}}}, r"expected a BERT tokenizer .*found BPE, None"),
+        (
+            {"model": {"type": "WordPiece", "vocab": {"a": 0}}, "normalizer": {"type": "Lowercase"}},
+            "found WordPiece, L",
+        ),
+        (fast_file({"a": 0, "b": 2}), "ids to be 0, 1, ... without gaps"),
+        (fast_file(["a", "b"]), "ids to be 0, 1, ... without gaps"),
+    ],
+)
+def test_other_tokenizers_are_refused_where_nothing_else_is_there(tmp_path, fast, message):
+    with pytest.raises(InputError, match=message) as caught:
+        read_tokenizer(write(tmp_path, None, fast, vocabulary=False))
+    assert "tokenizer.json" in str(caught.value)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_what_transformers_saves(tmp_path, lowercase):
+    transformers = pytest.importorskip("transformers")
+    ids = {piece: index for index, piece in enumerate(PIECES)}
+    transformers.BertTokenizer(vocab=ids, do_lower_case=lowercase).save_pretrained(tmp_path)
+    assert not (tmp_path / "vocab.txt").exists()
+    assert read_tokenizer(str(tmp_path)) == {"vocabulary": PIECES, "lowercase": lowercase}
+
+
+@pytest.mark.oracle
+def test_of_two_files_that_contradict_each_other_transformers_follows_the_same(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    ids = {piece: index for index, piece in enumerate(PIECES)}
+    transformers.BertTokenizer(vocab=ids, do_lower_case=True).save_pretrained(tmp_path)
+    settings = json.loads((tmp_path / SETTINGS).read_text())
+    (tmp_path / SETTINGS).write_text(json.dumps({**settings, "do_lower_case": False}))
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path).tokenize("A é")
+    assert theirs == ["A", "é"] and read_tokenizer(str(tmp_path))["lowercase"] is False

@@ -1,0 +1,100 @@
+"""`BertMaskedLM`: masks drawn anew, its loss, and the files of the class that had its name before."""
+
+import keras
+import keras_nlp
+import numpy as np
+import pytest
+import tensorflow as tf
+import toy_tasks
+from toy_hugging_face import random_model
+
+from keras_bert import BertMaskedLM, BertMaskedLMPreprocessor, BertPretrainerPreprocessor
+
+TEXTS = ["the old cat sat here", "a big dog ran there", "who ran there?", "the red hen sat"]
+MASKED = {
+    "token_ids": np.array([[2, 4, 9, 3], [2, 4, 3, 0]], "int32"),
+    "segment_ids": np.zeros((2, 4), "int32"),
+    "padding_mask": np.array([[1, 1, 1, 1], [1, 1, 1, 0]], "int32"),
+    "mask_positions": np.array([[1, 2], [1, 0]], "int32"),
+}
+
+
+def test_masks_fall_on_real_tokens_and_anew_each_time():
+    preprocessor = BertMaskedLMPreprocessor(toy_tasks.tokenizer(), 16, mask_selection_rate=0.3)
+    samples = tf.data.Dataset.from_tensor_slices(TEXTS * 50).batch(200).map(preprocessor)
+    (features, labels, weights), (others, _, _) = next(iter(samples)), next(iter(samples))
+    assert features["mask_positions"].shape == labels.shape == weights.shape == (200, 5)  # 0.3 * 16, rounded up
+    assert np.any(features["mask_positions"] != others["mask_positions"])
+    original = preprocessor.encode(TEXTS * 50)["token_ids"].numpy()
+    shown, positions, is_used = features["token_ids"].numpy(), features["mask_positions"].numpy(), weights.numpy() > 0
+    rows = np.broadcast_to(np.arange(200)[:, None], positions.shape)
+    np.testing.assert_array_equal(labels.numpy()[is_used], original[rows[is_used], positions[is_used]])
+    assert not np.isin(labels.numpy()[is_used], [0, 2, 3]).any()
+    chosen = np.zeros(original.shape, bool)
+    chosen[rows[is_used], positions[is_used]] = True
+    np.testing.assert_array_equal(shown[~chosen], original[~chosen])
+    share = (shown[chosen] == 4).mean(), (shown[chosen] == original[chosen]).mean()
+    assert 0.7 < share[0] < 0.9 and 0.04 < share[1] < 0.2
+    assert BertMaskedLMPreprocessor(toy_tasks.tokenizer(), 16, mask_selection_length=2)(TEXTS)[1].shape == (4, 2)
+
+
+def test_labels_of_the_caller_are_refused():
+    preprocessor = BertMaskedLMPreprocessor(toy_tasks.tokenizer(), 16)
+    with pytest.raises(ValueError, match="The labels of a masked LM are its texts' own tokens"):
+        preprocessor(TEXTS, y=[1, 2, 3, 4])
+    with pytest.raises(ValueError, match="The weights of masked tokens are drawn with them"):
+        BertPretrainerPreprocessor(toy_tasks.tokenizer(), 16)(TEXTS, sample_weight=[1.0] * 4)
+
+
+def test_it_learns_texts():
+    preprocessor = BertMaskedLMPreprocessor(toy_tasks.tokenizer(), 10)
+    model = BertMaskedLM(toy_tasks.backbone(), preprocessor)
+    toy_tasks.learns(model, TEXTS * 32, epochs=5)
+    assert model.predict(TEXTS, verbose=0).shape == (4, 2, len(toy_tasks.VOCABULARY))
+
+
+def test_the_loss_is_the_mean_over_the_masks_of_a_batch():
+    model = toy_tasks.shaken(BertMaskedLM(toy_tasks.backbone()))
+    labels, weights = np.array([[5, 6], [7, 0]]), np.array([[1.0, 1.0], [1.0, 0.0]], "float32")
+    toy_tasks.compile_for_test(model)
+    loss, accuracy = model.evaluate(MASKED, labels, sample_weight=weights, verbose=0)
+    logits = model(MASKED).numpy()
+    probabilities = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    right = [probabilities[0, 0, 5], probabilities[0, 1, 6], probabilities[1, 0, 7]]
+    np.testing.assert_allclose(loss, -np.log(right).mean(), rtol=1e-5)
+    best = logits.argmax(-1)
+    np.testing.assert_allclose(accuracy, np.mean([best[0, 0] == 5, best[0, 1] == 6, best[1, 0] == 7]))
+
+
+@pytest.mark.oracle
+def test_logits_are_those_of_transformers(tmp_path):
+    import torch
+
+    theirs = random_model("BertForMaskedLM")
+    theirs.save_pretrained(tmp_path)
+    model = BertMaskedLM.from_preset(str(tmp_path))
+    with torch.no_grad():
+        logits = theirs(
+            torch.tensor(MASKED["token_ids"]).long(), attention_mask=torch.tensor(MASKED["padding_mask"])
+        ).logits.numpy()
+    expected = np.take_along_axis(logits, MASKED["mask_positions"][..., None], axis=1)
+    np.testing.assert_allclose(model(MASKED), expected, atol=5e-5)
+
+
+@pytest.mark.parametrize("kind", ["keras", "preset"])
+def test_what_the_class_of_before_saved_is_loaded(tmp_path, kind):
+    """It was KerasHub's class under our name: an exact gelu, an epsilon of 1e-5, and other variables."""
+    preprocessor = keras_nlp.models.BertMaskedLMPreprocessor(toy_tasks.tokenizer(), sequence_length=8)
+    before = toy_tasks.shaken(keras_nlp.models.BertMaskedLM(toy_tasks.backbone(), preprocessor))
+    path = tmp_path / ("old.keras" if kind == "keras" else "old")
+    (before.save if kind == "keras" else before.save_to_preset)(path)
+    path = toy_tasks.rename(
+        path, path.with_name(f"new{path.suffix}"), "keras_hub>BertMaskedLM", "keras_bert>BertMaskedLM"
+    )
+    load = keras.saving.load_model if kind == "keras" else keras_nlp.models.MaskedLM.from_preset
+    again = load(str(path))
+    np.testing.assert_allclose(again(MASKED), before(MASKED), atol=1e-6)
+    assert again.preprocessor.sequence_length == 8
+    ours = BertMaskedLM.from_preset(str(path))
+    assert (ours.masked_lm_activation, ours.masked_lm_layer_norm_epsilon) == ("gelu", 1e-5)
+    np.testing.assert_allclose(ours(MASKED), before(MASKED), atol=1e-5)

@@ -1,0 +1,33 @@
+"""The examples of docs/models.md, run one after another on a small random encoder that is called "tiny"."""
+
+import re
+import string
+
+import keras
+import pytest
+from repository import ROOT
+
+from keras_bert import BertBackbone, BertTokenizer
+
+PAGE = ROOT / "docs" / "models.md"
+
+
+@pytest.mark.filterwarnings("ignore:Gradients do not exist")
+def test_the_page_s_examples_run(tmp_path, monkeypatch):
+    preset = tmp_path / "home" / "tiny"
+    pieces = [*string.ascii_lowercase, *string.digits, ".", "?"]
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    tokenizer = BertTokenizer([*special, *pieces, *(f"##{piece}" for piece in pieces)])
+    tokenizer.save_to_preset(str(preset))
+    BertBackbone(tokenizer.vocabulary_size(), 1, 2, 8, 16).save_to_preset(str(preset))
+    monkeypatch.setenv("KERAS_BERT_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    # XLA would compile each of the seven models for half a minute.
+    monkeypatch.setattr(keras.Model, "_resolve_auto_jit_compile", lambda model: False)
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
+    assert len(blocks) == 9
+    names = {}
+    for block in blocks:
+        exec(compile(block, str(PAGE), "exec"), names)  # noqa: S102
+    assert names["logits"].shape == (1, 2) and names["again"].num_classes == 2
+    assert names["predicted"].shape[0] == 2 and names["spans"].shape == (2, 2) and names["best"].shape == (2,)

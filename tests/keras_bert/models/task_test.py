@@ -1,0 +1,183 @@
+"""`from_preset`, `save_to_preset` and `.keras` files of the task models, in every format that can be written."""
+
+import logging
+
+import keras
+import keras_nlp
+import numpy as np
+import pytest
+import toy_tasks
+
+import keras_bert
+from keras_bert import formats, weights
+from keras_bert.errors import InputError
+
+INPUTS = {
+    "token_ids": np.array([[2, 7, 9, 3], [2, 8, 3, 0]], "int32"),
+    "segment_ids": np.array([[0, 0, 1, 1], [0, 0, 0, 0]], "int32"),
+    "padding_mask": np.array([[1, 1, 1, 1], [1, 1, 1, 0]], "int32"),
+}
+CHOICES = {name: np.stack([value] * 3, axis=1) for name, value in INPUTS.items()}
+MASKED = {**INPUTS, "mask_positions": np.array([[1, 2], [1, 0]], "int32")}
+LABELS = ["no", "maybe", "yes"]
+# Class, arguments, inputs.
+TASKS = {
+    "classifier": (keras_bert.BertTextClassifier, {"labels": LABELS, "dropout": 0.4}, INPUTS),
+    "regressor": (keras_bert.BertTextClassifier, {"num_classes": 1}, INPUTS),
+    "tagger": (keras_bert.BertTokenClassifier, {"labels": LABELS}, INPUTS),
+    "answerer": (keras_bert.BertSpanLabeler, {}, INPUTS),
+    "chooser": (keras_bert.BertMultipleChoice, {"num_choices": 3}, CHOICES),
+    "masked_lm": (keras_bert.BertMaskedLM, {"masked_lm_activation": "relu"}, MASKED),
+    "pretrainer": (keras_bert.BertPretrainer, {"use_next_sentence": False}, MASKED),
+}
+
+
+def make(kind):
+    cls, arguments, inputs = TASKS[kind]
+    preprocessor = cls.preprocessor_cls(toy_tasks.tokenizer(), sequence_length=9)
+    model = cls(toy_tasks.backbone(), **arguments, preprocessor=preprocessor, compile=False)
+    return toy_tasks.shaken(model), inputs
+
+
+def check_same(one, other, inputs):
+    for ours, theirs in zip(keras.tree.flatten(one(inputs)), keras.tree.flatten(other(inputs)), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_every_model_comes_back_from_its_files(tmp_path, kind, caplog):
+    model, inputs = make(kind)
+    cls, arguments, _ = TASKS[kind]
+    model.save(tmp_path / "m.keras")
+    model.save_to_preset(str(tmp_path / "p"))
+    with caplog.at_level(logging.WARNING, logger="absl"):
+        again = (
+            keras.saving.load_model(tmp_path / "m.keras"),
+            cls.from_preset(tmp_path / "m.keras"),
+            cls.from_preset(tmp_path / "p"),
+            keras_nlp.models.Task.from_preset.__func__(cls, str(tmp_path / "p")),
+        )
+    assert caplog.text == ""
+    for other in again:
+        assert type(other) is cls
+        check_same(other, model, inputs)
+        assert {name: getattr(other, name) for name in arguments} == arguments
+        assert type(other.preprocessor) is cls.preprocessor_cls and other.preprocessor.sequence_length == 9
+        assert other.preprocessor.tokenizer.get_vocabulary() == toy_tasks.VOCABULARY
+    assert [one.compiled for one in again] == [False, True, True, False]
+
+
+KINDS = ("classifier", "regressor", "answerer", "masked_lm", "tagger", "chooser")
+
+
+@pytest.mark.parametrize(
+    "name, kind",
+    [
+        *(("keras_preset", kind) for kind in KINDS),
+        *(("hugging_face", kind) for kind in KINDS),
+        *(("google", kind) for kind in KINDS[:4]),  # It has no place for the others.
+        ("keras_hub", "classifier"),
+    ],
+)
+def test_heads_of_every_format_are_found(tmp_path, name, kind):
+    model, inputs = make(kind)
+    cls, arguments, _ = TASKS[kind]
+    if kind == "masked_lm":
+        model = toy_tasks.shaken(cls(toy_tasks.backbone(), compile=False))
+    vocabulary = {"vocabulary": toy_tasks.VOCABULARY, "lowercase": True}
+    labels = LABELS if kind in ("classifier", "tagger") else None
+    formats.modules()[name].write(str(tmp_path / "p"), weights.checkpoint_of(model, labels=labels), vocabulary)
+    again = cls.from_preset(str(tmp_path / "p"), **({"num_choices": 3} if kind == "chooser" else {}))
+    check_same(again, model, inputs)
+    assert again.preprocessor.sequence_length == again.backbone.max_sequence_length == 24
+    assert again.labels == (labels if name in ("keras_preset", "hugging_face") else None)
+
+
+# === Arguments of from_preset ===
+
+
+@pytest.fixture(scope="module", name="preset")
+def _preset(tmp_path_factory):
+    """A fine-tuned classifier."""
+    directory = str(tmp_path_factory.mktemp("preset"))
+    make("classifier")[0].save_to_preset(directory)
+    return directory
+
+
+def test_settings_of_the_backbone_and_of_the_preprocessor_are_taken(preset):
+    model = keras_bert.BertTextClassifier.from_preset(
+        preset, dtype="mixed_bfloat16", sequence_length=5, layout="unpadded", dropout=0.2, compile=False
+    )
+    assert (model.backbone.layout, model.backbone.dropout, model.preprocessor.sequence_length) == ("unpadded", 0.2, 5)
+    assert model.get_layer("classifier_dropout").rate == 0.2 and not model.compiled
+    assert model.backbone.dtype_policy.name == "mixed_bfloat16" and model.output.dtype == "float32"
+    assert keras_bert.BertTextClassifier.from_preset(preset, preprocessor=None).preprocessor is None
+    with pytest.raises(InputError, match="has positions for 24 tokens. Received: sequence_length=25"):
+        keras_bert.BertTextClassifier.from_preset(preset, sequence_length=25)
+    with pytest.raises(InputError, match="unknown setting num_classe. Expected some of"):
+        keras_bert.BertTextClassifier.from_preset(preset, num_classe=2)
+
+
+def test_the_architecture_alone(preset):
+    model = keras_bert.BertTextClassifier.from_preset(preset, load_weights=False)
+    assert (model.labels, model.dropout) == (LABELS, 0.4)
+    trained = keras_bert.BertTextClassifier.from_preset(preset)
+    kernels = [one.get_layer("classification").kernel.numpy() for one in (model, trained)]
+    assert np.abs(kernels[0]).max() < 1.0 and np.abs(kernels[0] - kernels[1]).max() > 0.1
+
+
+def test_other_classes_start_a_new_head(preset, caplog):
+    with caplog.at_level(logging.WARNING, logger="absl"):
+        model = keras_bert.BertTextClassifier.from_preset(preset, labels=["one", "other"])
+    assert model.num_classes == 2 and model.output_shape == (None, 2)
+    assert "its classification head has shapes [(16, 3), (3,)], this task's [(16, 2), (2,)]" in caplog.text
+    check_same(model.backbone, keras_bert.BertBackbone.from_preset(preset), INPUTS)
+
+
+def test_a_head_that_is_not_there_is_new_or_refused(preset, caplog):
+    with pytest.raises(InputError, match="expected a fine-tuned token_classification head, found none. Pass `num_cl"):
+        keras_bert.BertTokenClassifier.from_preset(preset)
+    with caplog.at_level(logging.WARNING, logger="absl"):
+        model = keras_bert.BertSpanLabeler.from_preset(preset)
+    assert "has no question_answering head; it starts from random weights" in caplog.text
+    check_same(model.backbone, keras_bert.BertBackbone.from_preset(preset), INPUTS)
+
+
+def test_a_trainer_s_way_in_says_nothing_of_new_heads(preset, caplog):
+    with caplog.at_level(logging.WARNING, logger="absl"), weights.open_checkpoint(preset) as checkpoint:
+        model = keras_bert.BertMultipleChoice.from_checkpoint(checkpoint, num_choices=4, compile=False)
+    assert caplog.text == "" and model.preprocessor is None and not model.compiled
+
+
+# === Files of before ===
+
+
+def test_what_the_class_of_before_saved_is_loaded(tmp_path):
+    """`keras_bert>BertTextClassifier` was KerasHub's class around our backbone."""
+    preprocessor = keras_nlp.models.BertTextClassifierPreprocessor(toy_tasks.tokenizer(), sequence_length=8)
+    before = keras_nlp.models.BertTextClassifier(toy_tasks.backbone(), 3, preprocessor, activation="softmax")
+    toy_tasks.shaken(before)
+    before.save(tmp_path / "old.keras")
+    before.save_to_preset(str(tmp_path / "old"))
+    names = ("keras_hub>BertTextClassifier", "keras_bert>BertTextClassifier")
+    file = toy_tasks.rename(tmp_path / "old.keras", tmp_path / "new.keras", *names)
+    directory = toy_tasks.rename(tmp_path / "old", tmp_path / "new", *names)
+    for again in (
+        keras.saving.load_model(file),
+        keras_nlp.models.TextClassifier.from_preset(str(directory)),
+        keras_bert.BertTextClassifier.from_preset(directory),
+        keras_bert.BertTextClassifier.from_preset(file),
+    ):
+        assert type(again) is keras_bert.BertTextClassifier and again.dropout == 0.1
+        check_same(again, before, INPUTS)
+        np.testing.assert_allclose(again.predict(["a cat"], verbose=0), before.predict(["a cat"], verbose=0), atol=1e-6)
+
+
+def test_functional_models_of_before_are_loaded(tmp_path):
+    """The commands saved plain functional models of registered layers."""
+    model, inputs = make("chooser")
+    functional = keras.Model(model.input, model.output)
+    functional.save(tmp_path / "model.keras")
+    config = keras.saving.load_model(tmp_path / "model.keras")
+    assert type(config).__name__ == "Functional"
+    check_same(config, model, inputs)

@@ -1,0 +1,113 @@
+"""`BertTextClassifier` on texts: labels, scores, losses, files; what all task models share is tested on it."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import toy_tasks
+from toy_tasks import ANIMALS, LENGTH
+
+from keras_bert import BertPreprocessor, BertTextClassifier
+
+PAIRS = (["the cat", "a dog sat"], ["big", "red hen"])
+
+
+@pytest.fixture(scope="module", name="preprocessor")
+def _preprocessor():
+    return BertPreprocessor(toy_tasks.tokenizer(), LENGTH)
+
+
+@pytest.fixture(scope="module", name="trained")
+def _trained(preprocessor):
+    model = BertTextClassifier(toy_tasks.backbone(), labels=ANIMALS, preprocessor=preprocessor)
+    texts, numbers = toy_tasks.texts()
+    history = toy_tasks.learns(model, (texts, numbers))
+    assert history["accuracy"][-1] == 1.0
+    return model
+
+
+def test_it_learns_texts_and_predicts_them(trained):
+    logits = trained.predict(["the old hen", "cats ran"], verbose=0)
+    assert logits.dtype == "float32" and logits.argmax(-1).tolist() == [2, 0]
+
+
+def test_labels_may_be_names(trained):
+    texts, numbers = toy_tasks.texts(8)
+    by_name = tf.data.Dataset.from_tensor_slices((texts, [ANIMALS[number] for number in numbers])).batch(4)
+    by_number = tf.data.Dataset.from_tensor_slices((texts, numbers)).batch(4)
+    assert trained.evaluate(by_name, verbose=0) == trained.evaluate(by_number, verbose=0)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="(?s)Labels must be among cat, dog, hen, cow.*cats"):
+        trained.preprocess_samples(tf.constant(["a"]), tf.constant(["cats"]))
+
+
+def test_a_compiled_model_comes_back_from_a_keras_file_with_its_optimizer(trained, tmp_path):
+    trained.save(tmp_path / "m.keras")
+    again = keras.saving.load_model(tmp_path / "m.keras")
+    assert (again.labels, again.optimizer.learning_rate) == (ANIMALS, trained.optimizer.learning_rate)
+    for one, other in zip(again.optimizer.variables, trained.optimizer.variables, strict=True):
+        np.testing.assert_array_equal(one.numpy(), other.numpy())
+    texts, numbers = toy_tasks.texts(8)
+    assert again.evaluate(np.array(texts), np.array(numbers), verbose=0) == trained.evaluate(
+        np.array(texts), np.array(numbers), verbose=0
+    )
+
+
+def test_it_takes_pairs(preprocessor):
+    model = BertTextClassifier(toy_tasks.backbone(), 2, preprocessor)
+    features = preprocessor(PAIRS)
+    np.testing.assert_array_equal(features["segment_ids"].numpy().max(axis=1), [1, 1])
+    batches = tf.data.Dataset.from_tensor_slices((PAIRS, [0, 1])).batch(2)
+    loss = toy_tasks.compile_for_test(model).evaluate(batches, verbose=0, return_dict=True)["loss"]
+    logits = model.predict(PAIRS, verbose=0)
+    np.testing.assert_allclose(logits, model(features), atol=1e-6)
+    expected = -np.log(np.exp(logits)[[0, 1], [0, 1]] / np.exp(logits).sum(-1)).mean()
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
+
+
+def test_one_output_is_a_score(preprocessor):
+    model = BertTextClassifier(toy_tasks.backbone(), 1, preprocessor)
+    texts, numbers = toy_tasks.texts()
+    scores = np.array([0.25 * number for number in numbers], "float32")
+    history = toy_tasks.learns(model, (texts, scores), epochs=10)
+    assert set(history) == {"loss", "root_mean_squared_error"}
+    predicted = model.predict(texts, verbose=0)
+    assert predicted.shape == (64, 1)
+    loss, root = model.evaluate(tf.data.Dataset.from_tensor_slices((texts, scores)).batch(64), verbose=0)
+    np.testing.assert_allclose([loss, root**2], np.square(predicted[:, 0] - scores).mean(), rtol=1e-4)
+
+
+def test_probabilities_have_the_loss_of_their_logits(trained, preprocessor):
+    model = BertTextClassifier(trained.backbone, 4, preprocessor, activation="softmax")
+    model.set_weights(trained.get_weights())
+    texts, numbers = toy_tasks.texts(8)
+    probabilities = model.predict(texts, verbose=0)
+    np.testing.assert_allclose(probabilities, keras.ops.softmax(trained.predict(texts, verbose=0)), atol=1e-6)
+    samples = tf.data.Dataset.from_tensor_slices((texts, numbers)).batch(8)
+    np.testing.assert_allclose(model.evaluate(samples, verbose=0), trained.evaluate(samples, verbose=0), atol=1e-5)
+
+
+def test_it_is_compiled_from_the_start_unless_told_otherwise(trained):
+    model = BertTextClassifier(trained.backbone, 2)
+    assert type(model.optimizer) is keras.optimizers.Adam and np.isclose(model.optimizer.learning_rate, 5e-5)
+    own = keras.metrics.SparseTopKCategoricalAccuracy()
+    model.compile(metrics=[own])
+    assert "weighted_metrics" not in model.get_compile_config() or not model.get_compile_config()["weighted_metrics"]
+    assert not BertTextClassifier(trained.backbone, 2, compile=False).compiled
+
+
+def test_dropout_falls_on_the_pooled_output_while_training_only():
+    model = BertTextClassifier(toy_tasks.backbone(), 3, dropout=0.5)
+    inputs = {name: np.ones((3, 7), "int32") for name in model.input}
+    np.testing.assert_array_equal(model(inputs), model(inputs))
+    assert tuple(model(inputs).shape) == (3, 3)
+    assert np.abs(model(inputs, training=True) - model(inputs)).max() > 0
+    assert BertTextClassifier(toy_tasks.backbone(dropout=0.3), 3).get_layer("classifier_dropout").rate == 0.3
+
+
+def test_what_does_not_fit_is_refused(trained):
+    with pytest.raises(ValueError, match="`num_classes` must be at least 1. Received: num_classes=None"):
+        BertTextClassifier(trained.backbone)
+    with pytest.raises(ValueError, match=r"a name for each class. Received: num_classes=3, labels=\['a', 'b'\]"):
+        BertTextClassifier(trained.backbone, 3, labels=["a", "b"])
+    with pytest.raises(ValueError, match="does not apply preprocessing"):
+        trained(["a text"])

@@ -1,0 +1,74 @@
+"""BertTokenizer where tensorflow-text cannot be imported: the same ids, by Python."""
+
+import json
+import sys
+
+import processes
+import pytest
+from repository import ROOT
+from tokenizer_reference import ADVERSARIAL
+from tokenizer_texts import alphabet_vocabulary, fuzzed_texts
+
+from keras_bert.tokenization.tokenizer import BertTokenizer
+
+CASES = pytest.mark.parametrize("lowercase", [True, False], ids=["uncased", "cased"])
+
+PROGRAM = """
+import json, sys
+sys.modules["tensorflow_text"] = None
+import tensorflow as tf
+from keras_bert.errors import InputError
+from keras_bert.tokenization.tokenizer import BertTokenizer
+
+vocabulary, texts, lowercase = json.load(open(sys.argv[1]))
+tokenizer = BertTokenizer(vocabulary, lowercase=lowercase)
+BertTokenizer(vocabulary, lowercase=lowercase)
+dataset = tf.data.Dataset.from_tensors(texts)
+rows = lambda columns: [column.to_list() for column in columns]
+found = {
+    "in_graph": tokenizer.in_graph,
+    "eager": tokenizer.tokenize(texts).to_list(),
+    "dataset": next(iter(dataset.map(tokenizer.tokenize))).to_list(),
+    "function": tf.function(tokenizer.tokenize)(tf.constant(texts)).to_list(),
+    "layer": [list(map(int, row)) for row in tokenizer(texts)],
+    "one": tokenizer.tokenize(texts[3]).numpy().tolist(),
+    "empty": tokenizer.tokenize([]).to_list(),
+    "byte": rows(tokenizer.tokenize_with_offsets(texts, unit="byte")),
+    "character": rows(next(iter(dataset.map(tokenizer.tokenize_with_offsets)))),
+    "text": tokenizer.detokenize([[2, 3], []]).numpy()[0].decode(),
+}
+from keras_bert.tokenization.preprocessor import BertPreprocessor
+found["packed"] = BertPreprocessor(tokenizer, sequence_length=8)(texts)["token_ids"].numpy().tolist()
+try:
+    tokenizer.require_graph()
+except InputError as error:
+    found["error"] = str(error)
+json.dump(found, open(sys.argv[2], "w"))
+"""
+
+
+@CASES
+def test_ids_and_offsets_are_the_graphs(tmp_path, lowercase):
+    vocabulary = alphabet_vocabulary()
+    texts = [text for text in ADVERSARIAL if isinstance(text, str)] + fuzzed_texts(200, seed=21)
+    (tmp_path / "input.json").write_text(json.dumps([vocabulary, texts, lowercase]))
+    paths = [str(tmp_path / name) for name in ("input.json", "found.json")]
+    run = processes.run([sys.executable, "-c", PROGRAM, *paths], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0, run.stderr
+    assert run.stderr.count("tensorflow-text cannot be imported") == 1  # Of two tokenizers.
+    found = json.loads((tmp_path / "found.json").read_text())
+    tokenizer = BertTokenizer(vocabulary, lowercase=lowercase)
+    expected = tokenizer.tokenize(texts).to_list()
+    assert found["eager"] == found["dataset"] == found["function"] == found["layer"] == expected
+    assert found["one"] == expected[3] and found["empty"] == []
+    for unit in ("byte", "character"):
+        assert found[unit] == [column.to_list() for column in tokenizer.tokenize_with_offsets(texts, unit)]
+    assert found["text"] == "[CLS] [SEP]" and not found["in_graph"]
+    assert [row[:2] for row in found["packed"]][3] == [2, expected[3][0]]
+    assert "Exporting a tokenizer needs tensorflow-text" in found["error"]
+
+
+def test_with_tensorflow_text_all_is_in_the_graph():
+    tokenizer = BertTokenizer(alphabet_vocabulary())
+    tokenizer.require_graph()
+    assert tokenizer.in_graph

@@ -1,0 +1,194 @@
+"""The pages keep their promises: links lead somewhere, paths and flags exist, examples run."""
+
+import contextlib
+import doctest
+import io
+import os
+import re
+import shlex
+import sys
+
+import pytest
+from repository import ROOT, listed_commands
+from room_rules import FLOORS
+
+PAGES = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "recipes/README.md"]
+PAGES += sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))
+
+_FENCE = re.compile(r"^```(.*?)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_PATH = re.compile(r"(?<![\w./-])((?:keras_bert|tasks|export|benchmarks|tests|recipes|docs)/[\w./-]*[\w/])")
+
+
+def read(page):
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+def prose(page):
+    """The page without its code blocks."""
+    return _FENCE.sub("", read(page))
+
+
+def anchors(page):
+    """The anchors that GitHub gives a page's headings."""
+    seen, found = {}, set()
+    for heading in re.findall(r"^#+ +(.+?) *$", prose(page), re.MULTILINE):
+        slug = re.sub(r"[^\w\- ]", "", _LINK.sub("", heading).lower()).replace(" ", "-")
+        found.add(f"{slug}-{seen[slug]}" if slug in seen else slug)
+        seen[slug] = seen.get(slug, 0) + 1
+    return found
+
+
+def broken_links(page):
+    """The page's relative links that lead to no file or heading."""
+    broken = []
+    for target in _LINK.findall(prose(page)):
+        path, _, anchor = target.partition("#")
+        if re.match(r"[a-z]+:", target):
+            continue
+        place = os.path.normpath(os.path.join(os.path.dirname(page), path)) if path else page
+        if not (ROOT / place).exists() or (anchor and anchor not in anchors(place)):
+            broken.append(target)
+    return broken
+
+
+# === Links and paths ===
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page):
+    assert broken_links(page) == []
+
+
+def test_a_broken_link_is_found(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
+    (tmp_path / "a.md").write_text("# A page: it's `b`\n[x](b.md) [y](#a-page-its-b) [z](#c) [w](a.md#a-page-its-b)\n")
+    assert broken_links("a.md") == ["b.md", "#c"]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_paths_exist(page):
+    assert [path for path in _PATH.findall(prose(page)) if not (ROOT / path).exists()] == []
+
+
+def test_every_page_is_linked_from_the_readme():
+    linked = {target.partition("#")[0] for target in _LINK.findall(read("README.md"))}
+    assert {page for page in PAGES if page != "README.md"} <= linked
+
+
+def test_where_is_names_a_place_in_each_row():
+    section = read("docs/architecture.md").split("## Where is...?")[1].split("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("|") and not re.match(r"\| (---|question)", line)]
+    assert len(rows) > 60
+    assert [row for row in rows if not re.search(r"`[\w./-]+`", row.split("|")[2])] == []
+
+
+def test_the_drawing_has_the_floors_of_the_rooms():
+    drawing = _FENCE.search(read("docs/architecture.md"))[2]
+    cells = [line.split("|")[1] for line in drawing.splitlines() if "|" in line]
+    column = cells[0].index("a folder")  # Left of it stand the rooms, right of it what they hold.
+    floors = [tuple(cell[:column].split()) for cell in cells if cell[:column].strip()]
+    assert floors == list(reversed(FLOORS))
+
+
+def test_settings_are_named_in_the_files_from_flag_to_layer():
+    section = read("docs/architecture.md").split("## From a setting")[1].split("\n## ")[0]
+    rows = [re.findall(r"`([^`]+)`", line) for line in section.splitlines() if line.startswith("| `")]
+    assert [len(row) for row in rows] == [5, 5]
+    assert [path for name, *paths in rows for path in paths if not re.search(rf"\b{name}\b", read(path))] == []
+
+
+def test_the_readme_is_short():
+    assert len(read("README.md").splitlines()) <= 150
+    assert not re.search(r"^[A-Z][A-Z_]{5,}$", read("README.md"), re.MULTILINE), "a placeholder"
+
+
+# === Commands ===
+
+
+def command_lines(page):
+    """Each call of one of our commands in the page's code blocks, as a list of words."""
+    for info, block in _FENCE.findall(read(page)):
+        if info:
+            continue
+        for line in block.replace("\\\n", " ").splitlines():
+            if line.startswith("bert-"):
+                yield shlex.split(line, comments=True)
+
+
+def flags_of_commands():
+    """Names and choices of each command's flags; `no` before a name counts as one too."""
+    return {
+        command: {name: choices for flag, choices in flags.items() for name in (flag, f"no{flag}")}
+        for (command, _), flags in listed_commands().items()
+    }
+
+
+def flags_of_benchmarks():
+    scripts = [path.read_text(encoding="utf-8") for path in (ROOT / "benchmarks").glob("*.py")]
+    return {name for script in scripts for name in re.findall(r'DEFINE_\w+\(\s*"(\w+)"', script)}
+
+
+def test_command_lines_have_the_flags_that_they_name():
+    flags = flags_of_commands()
+    lines = [line for page in PAGES for line in command_lines(page)]
+    assert {line[0] for line in lines} == flags.keys(), "the pages show every command, and no other"
+    for command, *words in lines:
+        for word in words:
+            flag = re.fullmatch(r"--(\w+)(?:=(.*))?", word)
+            assert flag and flag[1] in flags[command], f"{command} {word}"
+            choices = flags[command][flag[1]]
+            assert not choices or {flag[2], flag[2].lower()} & set(choices), f"{command} {word}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_flags_in_the_prose_exist(page):
+    known = {"help", "durations"}.union(*flags_of_commands().values(), flags_of_benchmarks())
+    known |= {f"no{name}" for name in known}
+    named = {name for code in re.findall(r"`(?!pip )([^`]+)`", prose(page)) for name in re.findall(r"--(\w+)", code)}
+    assert named - known == set()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_make_has_the_targets(page):
+    targets = re.findall(r"^([\w-]+):", read("Makefile"), re.MULTILINE)
+    assert set(re.findall(r"(?:`|^)make ([\w-]+)", read(page), re.MULTILINE)) <= set(targets)
+
+
+# === Examples ===
+
+
+EXAMPLES = [
+    pytest.param(block, id=f"{page}-{number}")
+    for page in PAGES
+    for number, (info, block) in enumerate(_FENCE.findall(read(page)))
+    if info == "python runnable"
+]
+
+
+@pytest.fixture(name="workplace")
+def _workplace(tmp_path, monkeypatch):
+    """A directory with a small preset at `path/to/preset`, and under the name `base`."""
+    from keras_bert import BertBackbone, BertTokenizer
+
+    words = "strings in a batch at time the film was good bad dull great".split()
+    tokenizer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words])
+    backbone = BertBackbone(tokenizer.vocabulary_size(), 2, 2, 16, 64, max_sequence_length=128)
+    for preset in (tmp_path / "path/to/preset", tmp_path / "home/base"):
+        backbone.save_to_preset(str(preset))
+        tokenizer.save_to_preset(str(preset))
+    monkeypatch.setenv("KERAS_BERT_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("block", EXAMPLES)
+def test_examples_run(block, workplace):
+    if ">>>" in block:
+        test = doctest.DocTestParser().get_doctest(block, {}, "example", "page", 0)
+        report = io.StringIO()
+        assert doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test, out=report.write).failed == 0, (
+            report.getvalue()
+        )
+    else:
+        with contextlib.redirect_stdout(io.StringIO()):
+            exec(compile(block, "example", "exec"), {})

@@ -1,0 +1,85 @@
+"""Command lines that import nothing heavy: all in forks of one process that has imported what commands share."""
+
+import contextlib
+import importlib
+import io
+import json
+import multiprocessing
+import runpy
+import subprocess
+import sys
+import time
+from typing import NamedTuple
+
+from absl import flags
+from repository import ROOT
+
+_HEAVY = {"tensorflow", "keras", "matplotlib", "sklearn"}
+
+
+class Call(NamedTuple):
+    """Command lines of one command, which run one after the other in a fork.
+
+    Args:
+        module: the command's, such as "tasks.squad.run".
+        lines: lists of words; the first is the program's name.
+        is_module: whether they run as `python -m module`, and not as the console script does.
+        only_parses: whether `main` is replaced by a function that does nothing; for console scripts.
+    """
+
+    module: str
+    lines: list[list[str]]
+    is_module: bool = False
+    only_parses: bool = False
+
+
+def run_calls(calls: list[Call]) -> list[dict]:
+    """Runs calls, two at a time.
+
+    Returns:
+        For each: `lines`, of each line `(exit status, what it printed)`; `seconds` of processor time from the start of
+        a process; `imported`, which heavy packages it imported.
+    """
+    command = [sys.executable, __file__]
+    done = subprocess.run(command, cwd=ROOT, input=json.dumps(calls), capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def _run(call: Call) -> dict:
+    lines = [_run_line(call, line) for line in call.lines]
+    imported = sorted(_HEAVY & set(sys.modules))
+    return {"lines": lines, "seconds": _shared_seconds + time.process_time(), "imported": imported}
+
+
+def _run_line(call: Call, line: list[str]) -> tuple:
+    for name in flags.FLAGS:
+        flags.FLAGS[name].unparse()  # What the line before gave.
+    sys.argv, printed, status = list(line), io.StringIO(), None
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+        try:
+            if call.is_module:
+                runpy.run_module(call.module, run_name="__main__", alter_sys=True)
+            else:
+                console_main = importlib.import_module(call.module).console_main
+                if call.only_parses:
+                    _disarm(sys.modules[console_main.__module__])
+                console_main()
+        except SystemExit as end:
+            status = end.code or 0
+    return status, printed.getvalue()
+
+
+def _disarm(module) -> None:
+    def main(*_):
+        """Does nothing."""
+
+    main.__module__ = module.__name__
+    module.main = main
+
+
+if __name__ == "__main__":
+    importlib.import_module("tasks.flags")
+    _shared_seconds = time.process_time()
+    with multiprocessing.get_context("fork").Pool(2, maxtasksperchild=1) as pool:
+        json.dump(pool.map(_run, [Call(*call) for call in json.load(sys.stdin)], chunksize=1), sys.stdout)

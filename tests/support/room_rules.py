@@ -1,0 +1,132 @@
+"""Checks the order of the rooms: who may import whom, how large a folder may be, and where flags are defined."""
+
+import ast
+import collections
+from collections.abc import Iterator
+
+from source_imports import PACKAGES, imports
+
+# From the ground up. A room may import itself and the floors below it, but not another room of its own floor. A folder
+# of `tasks` that is not named here is a task: "tasks/*".
+FLOORS = (
+    ("keras_bert",),
+    ("tasks/settings.py",),
+    ("tasks/engine", "tasks/report", "tasks/text"),
+    ("tasks/flags.py",),
+    ("tasks/fine_tuning",),
+    ("tasks/*",),
+    ("tasks/quickstart", "tasks/conversion"),
+    ("tasks/convert.py", "tasks/glue", "tasks/ner"),  # Commands whose code lies in another room.
+    ("export",),
+    ("benchmarks",),
+    ("tests",),
+)
+
+# Imports that break the order. This list may only shrink.
+EXCEPTIONS: set[tuple[str, str]] = set()
+
+# What `export` takes from `tasks`: the decoding that the served graph must reproduce. The last two groups may only
+# shrink.
+EXPORT_MAY_IMPORT = {
+    "tasks/flags.py",
+    "tasks/settings.py",
+    "tasks/squad/answers.py",
+    "tasks/squad/windows.py",
+    "tasks/text/word_windows.py",
+    "tasks/text/tags.py",
+    # Models and their files.
+    "tasks/fine_tuning/model_files.py",
+    # Texts that an export is tried on.
+    "tasks/squad/data.py",
+    "tasks/text/conll.py",
+}
+
+MAX_MODULES = 20  # In a folder of the packages, not counting `__init__.py`.
+
+
+def room_problems(sources: dict[str, str], entries: set[str]) -> list[str]:
+    """Checks all files against the rules of this module.
+
+    Args:
+        sources: text of every file, by path.
+        entries: the files of the commands, which may define flags.
+
+    Returns:
+        A line for each problem, with its cure; none if all rules hold.
+    """
+    found, used = [], set()
+    for path in filter(lambda path: path.endswith(".py"), sources):
+        for imported in sorted(imports(path, sources)[0]):
+            if is_upward(path, imported):
+                used |= {(path, imported), imported if path.startswith("export/") else None}
+                if not _is_excepted(path, imported):
+                    found.append(
+                        f"{path} imports {imported}: against the order of the rooms (FLOORS in "
+                        "tests/support/room_rules.py). Move what it needs to a room below both."
+                    )
+    for name, exceptions in {"EXCEPTIONS": EXCEPTIONS, "EXPORT_MAY_IMPORT": EXPORT_MAY_IMPORT}.items():
+        for unused in sorted(exceptions - used):
+            cure = f"Delete it from {name} in tests/support/room_rules.py."
+            found.append(f"Nothing needs the exception {unused} any longer. {cure}")
+    found += _cycle_problems(sources)
+    return [*found, *_folder_problems(sources), *_flag_problems(sources, entries)]
+
+
+def is_upward(importer: str, imported: str) -> bool:
+    """Returns whether an import goes to a higher floor, or to another room of the same one; exceptions do not count."""
+    (own_floor, own_room), (other_floor, other_room) = _place(importer), _place(imported)
+    if importer.startswith("export/") and imported.startswith("tasks/"):
+        return True  # Allowed only by `EXPORT_MAY_IMPORT`.
+    return own_room != other_room and own_floor <= other_floor
+
+
+def _is_excepted(importer: str, imported: str) -> bool:
+    return (importer, imported) in EXCEPTIONS or (importer.startswith("export/") and imported in EXPORT_MAY_IMPORT)
+
+
+def _place(path: str) -> tuple[int, str]:
+    """Returns the number of a file's floor, and the name of its room."""
+    rooms = {room: floor for floor, names in enumerate(FLOORS) for room in names}
+    parts = path.split("/")
+    for room in (path, "/".join(parts[:2]), parts[0]):
+        if room in rooms:
+            return rooms[room], room
+    return rooms["tasks/*"], "/".join(parts[:2])
+
+
+def _cycle_problems(sources: dict[str, str]) -> Iterator[str]:
+    """Yields circular imports, not counting imports inside functions."""
+    paths = [path for path in sources if path.split("/")[0] in PACKAGES and path.endswith(".py")]
+    edges = {path: sorted(imports(path, sources, at_import_only=True)[0]) for path in paths}
+    done: set[str] = set()
+
+    def visit(path: str, above: list[str]) -> Iterator[str]:
+        if path in above:
+            circle = [*above[above.index(path) :], path]
+            yield f"Circular import: {' -> '.join(circle)}. Move what they share to a third module."
+        elif path not in done:
+            for imported in edges.get(path, ()):
+                yield from visit(imported, [*above, path])
+            done.add(path)
+
+    for path in edges:
+        yield from visit(path, [])
+
+
+def _folder_problems(sources: dict[str, str]) -> Iterator[str]:
+    modules = [path for path in sources if path.split("/")[0] in PACKAGES and path.endswith(".py")]
+    counts = collections.Counter(path.rpartition("/")[0] for path in modules if not path.endswith("/__init__.py"))
+    for folder, count in counts.items():
+        if count > MAX_MODULES:
+            yield f"{folder}/ holds {count} modules; at most {MAX_MODULES} are allowed. Split it."
+
+
+def _flag_problems(sources: dict[str, str], entries: set[str]) -> Iterator[str]:
+    for path in sources:
+        if path.split("/")[0] in PACKAGES and path not in {"tasks/flags.py", *entries} and "DEFINE" in sources[path]:
+            for node in ast.walk(ast.parse(sources[path], path)):
+                if isinstance(node, ast.Attribute) and node.attr.startswith("DEFINE"):
+                    yield (
+                        f"{path}:{node.lineno} defines a flag. Define flags in tasks/flags.py or in the module of a "
+                        "command, and pass their values on as arguments."
+                    )

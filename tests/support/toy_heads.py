@@ -1,0 +1,55 @@
+"""A small model of each task that is served, with random weights far from even answers."""
+
+import keras
+import numpy as np
+from toy_classifier import LABELS, VOCABULARY, assets, classifier
+
+from export.heads.classification import Classification, Regression
+from export.heads.embeddings import Embeddings
+from export.heads.fill_mask import FillMask
+from export.heads.multiple_choice import MultipleChoice
+from keras_bert import BertBackbone, BertTokenizer
+from keras_bert.models import BertPretrainer
+from tasks.glue.model import build_regressor
+from tasks.pretraining.model import build_pretrainer
+from tasks.swag.model import build_multiple_choice
+
+NUM_CHOICES = 3
+NUM_LAYERS, HIDDEN_DIM = 2, 16
+
+
+def backbone(seed: int = 1, **changes) -> BertBackbone:
+    """An encoder with a row in its token table beyond the vocabulary."""
+    keras.utils.set_random_seed(seed)
+    sizes = {"num_heads": 2, "intermediate_dim": 32, "max_sequence_length": 48, "hidden_dim": HIDDEN_DIM}
+    return BertBackbone(len(VOCABULARY) + 1, NUM_LAYERS, **{**sizes, **changes})
+
+
+def shaken(model: keras.Model, seed: int = 1) -> keras.Model:
+    """Gives a model other weights: fresh ones give nearly equal answers, which hide mistakes."""
+    generator = np.random.default_rng(seed)
+    for weight in model.weights:
+        weight.assign(generator.normal(1.0 if "gamma" in weight.path else 0.0, 0.4, size=weight.shape))
+    return model
+
+
+def pretrainer() -> BertPretrainer:
+    return shaken(build_pretrainer(backbone()))
+
+
+def save_preset(directory, model=None) -> str:
+    """Writes an encoder, or the model given, and its tokenizer as a preset; returns the path."""
+    (model or shaken(backbone())).save_to_preset(str(directory))
+    BertTokenizer(VOCABULARY).save_to_preset(str(directory))
+    return str(directory)
+
+
+HEADS = {
+    "classification": lambda: Classification(classifier(), assets(), LABELS),
+    "classification of pairs": lambda: Classification(classifier(), assets(), LABELS, 2),
+    "regression of pairs": lambda: Regression(shaken(build_regressor(backbone())), assets(), 2),
+    "multiple_choice": lambda: MultipleChoice(shaken(build_multiple_choice(backbone(), NUM_CHOICES)), assets()),
+    "fill_mask": lambda: FillMask(pretrainer(), assets(), top_k=3),
+    "embeddings": lambda: Embeddings(shaken(backbone()), assets()),
+    "embeddings without pooler": lambda: Embeddings(shaken(backbone()), assets(), has_pooler=False),
+}

@@ -1,0 +1,63 @@
+"""A toy BERT with its pre-training heads, and batches whose masks are uneven, for the tests of the training engine."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_bert.backbone import BertBackbone
+from tasks.engine.optimization import build_optimizer
+from tasks.engine.training import Trainer
+from tasks.pretraining.model import build_pretrainer
+from tasks.pretraining.train.losses import PretrainingObjective
+
+VOCABULARY, LENGTH, PREDICTIONS, BATCH = 37, 12, 4, 16
+
+
+def build_model(dropout: float = 0.0, num_layers: int = 2) -> keras.Model:
+    keras.utils.set_random_seed(11)
+    return build_pretrainer(
+        BertBackbone(
+            vocabulary_size=VOCABULARY,
+            num_layers=num_layers,
+            num_heads=2,
+            hidden_dim=16,
+            intermediate_dim=32,
+            max_sequence_length=LENGTH,
+            dropout=dropout,
+            attention_dropout=dropout,
+        )
+    )
+
+
+def draw(count: int) -> tuple[dict, dict]:
+    """Of every batch the first half has one masked token an example or none, the second all it may have."""
+    rng = np.random.default_rng(5)
+    lengths = rng.integers(PREDICTIONS + 2, LENGTH + 1, count)
+    masked = np.where(np.arange(count) % BATCH < BATCH // 2, np.arange(count) % 2, PREDICTIONS)
+    features = {
+        "token_ids": rng.integers(5, VOCABULARY, (count, LENGTH)),
+        "segment_ids": (np.arange(LENGTH) >= lengths[:, None] // 2).astype(int),
+        "padding_mask": (np.arange(LENGTH) < lengths[:, None]).astype(int),
+        "mask_positions": np.tile(np.arange(1, PREDICTIONS + 1), (count, 1)),
+    }
+    labels = {
+        "mask_ids": rng.integers(5, VOCABULARY, (count, PREDICTIONS)).astype("int32"),
+        "mask_weights": (np.arange(PREDICTIONS) < masked[:, None]).astype("float32"),
+        "next_sentence_labels": rng.integers(0, 2, count).astype("int32"),
+    }
+    return {name: value.astype("int32") for name, value in features.items()}, labels
+
+
+def batches(start_step: int) -> tf.data.Dataset:
+    data = tf.data.Dataset.from_tensor_slices(draw(3 * BATCH)).batch(BATCH, drop_remainder=True)
+    return data.repeat().skip(start_step)
+
+
+def build_trainer(
+    directory, strategy=None, *, dropout=0.0, num_layers=2, num_steps=20, optimizer="bert-2018", **options
+) -> Trainer:
+    strategy = strategy or tf.distribute.get_strategy()
+    with strategy.scope():
+        model = build_model(dropout, num_layers)
+        optimizer = build_optimizer(optimizer, 0.01, num_steps, 2)
+    return Trainer(model, optimizer, PretrainingObjective(), output_dir=str(directory), strategy=strategy, **options)

@@ -1,0 +1,79 @@
+"""The paper's search: every combination is trained once, the best on dev is kept, and its table is shown."""
+
+import json
+from pathlib import Path
+
+import pytest
+from run_tasks import classify
+from toy_classifier import COLUMNS, TRAINING, write_preset, write_tables
+
+from keras_bert.errors import InputError
+from tasks.fine_tuning import search
+
+GRID = {"learning_rate": [1e-6, 3e-3], "train_batch_size": [16], "num_restarts": 2}
+
+
+@pytest.fixture(scope="module", name="settings")
+def _settings(tmp_path_factory):
+    """Settings of a search of two rates, of which one cannot learn, with two seeds each."""
+    directory = tmp_path_factory.mktemp("search")
+    write_tables(directory, train=128, dev=40, test=6)
+    preset = write_preset(directory / "preset")
+    return {
+        "output_dir": str(directory / "run"),
+        "preset": preset,
+        "data_dir": str(directory),
+        **COLUMNS,
+        **{**TRAINING, "num_train_epochs": 4},
+        **GRID,
+        "do_train": True,
+        "do_eval": True,
+        "do_predict": True,
+    }
+
+
+@pytest.fixture(scope="module", name="found")
+def _found(settings):
+    return Path(settings["output_dir"]), classify(**settings)
+
+
+def test_the_best_on_dev_is_kept(found):
+    directory, results = found
+    runs = json.loads((directory / "sweep" / "sweep.json").read_text())["runs"]
+    seeds = [(run["settings"]["learning_rate"], run["settings"]["random_seed"]) for run in runs]
+    assert seeds == [(1e-6, 3), (1e-6, 4), (3e-3, 3), (3e-3, 4)]
+    scores = [run["score"] for run in runs]
+    assert max(scores[:2]) < max(scores[2:]) == results["accuracy"]
+    assert results["sweep"]["best"]["learning_rate"] == 3e-3 and results["sweep"]["metric"] == "accuracy"
+    best = directory / "sweep" / results["sweep"]["name"]
+    assert (directory / "history.json").read_text() == (best / "history.json").read_text()
+    assert results["loss"] == pytest.approx(json.loads((best / "metrics.json").read_text())["loss"], rel=1e-5)
+    assert len((directory / "predictions.tsv").read_text().splitlines()) == 7
+
+
+def test_what_the_runs_leave(found):
+    directory, _ = found
+    for run in (directory / "sweep").iterdir():
+        if run.is_dir():
+            assert {"metrics.json", "report.html", "model"} <= {path.name for path in run.iterdir()}
+            assert not (run / "checkpoints").exists()
+    page = (directory / "report.html").read_text()
+    assert "accuracy of each combination over its seeds" in page and "accuracy of each run" in page
+
+
+def test_finished_runs_are_kept_and_a_changed_one_is_refused(found, settings, monkeypatch):
+    def refuse(*_):
+        raise AssertionError("trained again")
+
+    monkeypatch.setattr(search.Session, "train", refuse)
+    again = classify(**settings)
+    assert again["accuracy"] == found[1]["accuracy"] and again["sweep"] == found[1]["sweep"]
+    with pytest.raises(InputError, match="holds a run with other settings .num_train_epochs: 4 there, 5 now"):
+        classify(**{**settings, "num_train_epochs": 5})
+
+
+def test_a_search_needs_something_to_choose_by(settings):
+    with pytest.raises(InputError, match="need --do_eval, to choose the best"):
+        classify(**{**settings, "do_eval": False})
+    with pytest.raises(InputError, match="train.csv: 128 rows in 4 epochs do not fill one batch of 1000"):
+        classify(**{**settings, "train_batch_size": [16, 1000]})

@@ -1,0 +1,85 @@
+"""Training ends once its evaluations have ceased to improve, with the best weights, and resumes to the same end."""
+
+import os
+
+import numpy as np
+import pytest
+from toy_training import build_trainer, repeated, state
+
+from tasks.engine.early_stopping import EarlyStopping
+from tasks.engine.progress import History
+
+SCORES = {2: 0.1, 4: 0.5, 6: 0.4, 8: 0.5, 10: 0.3, 12: 0.9}  # Best at 4; patience 3 ends it at 10.
+
+
+def history(*scores: float) -> History:
+    return History(evaluations=[{"step": 2 * (number + 1), "score": score} for number, score in enumerate(scores)])
+
+
+def test_the_best_step_is_the_first_of_equals():
+    rule = EarlyStopping("score", 2)
+    assert rule.best_step(History()) is None and not rule.is_over(History())
+    assert rule.best_step(history(0.1, 0.5, 0.5)) == 4
+    assert EarlyStopping("score", 2, higher_is_better=False).best_step(history(0.3, 0.1, 0.2)) == 4
+    assert rule.best_step(history(float("nan"), -1.0)) == 4 and rule.best_step(history(float("nan"))) is None
+
+
+def test_patience():
+    rule = EarlyStopping("score", 2)
+    assert not rule.is_over(history(0.5, 0.4)) and rule.is_over(history(0.5, 0.4, 0.5))
+    assert not rule.is_over(history(0.5, 0.4, 0.6, 0.1)) and rule.is_over(history(float("nan"), float("nan")))
+    with pytest.raises(ValueError, match="at least 1. Received: patience=0"):
+        EarlyStopping("score", 0)
+
+
+def train(directory, stop_after: int | None = None):
+    """Trains with `SCORES`; `stop_after`: interrupted in the evaluation of that step, after the best was kept."""
+    trainer = build_trainer(directory, dropout=0.1)
+
+    def evaluate():
+        step = int(trainer.step.numpy())
+        if stop_after == step:
+            raise KeyboardInterrupt
+        return {"score": SCORES[step]}
+
+    history = trainer.fit(
+        repeated, 20, save_checkpoints_steps=2, evaluate=evaluate, early_stopping=EarlyStopping("score", 3)
+    )
+    return trainer, history
+
+
+def test_it_ends_early_with_the_best_weights(tmp_path):
+    plain = build_trainer(tmp_path / "plain", dropout=0.1)
+    plain.fit(repeated, 4)
+    trainer, ended = train(tmp_path / "early")
+    assert [row["step"] for row in ended.evaluations] == [2, 4, 6, 8, 10]
+    assert int(trainer.step.numpy()) == 4
+    for ours, expected in zip(trainer.model.get_weights(), plain.model.get_weights(), strict=True):
+        np.testing.assert_array_equal(ours, expected)
+    assert sorted(os.listdir(tmp_path / "early" / "best")) == [
+        "checkpoint",
+        "ckpt-4.data-00000-of-00001",
+        "ckpt-4.index",
+    ]
+    again, history_again = train(tmp_path / "early", stop_after=12)  # Over: nothing is trained or evaluated.
+    assert history_again == ended and int(again.step.numpy()) == 4
+    for ours, expected in zip(again.model.get_weights(), plain.model.get_weights(), strict=True):
+        np.testing.assert_array_equal(ours, expected)
+
+
+@pytest.mark.parametrize("stop_after", [4, 8])
+def test_a_stopped_run_ends_the_same(tmp_path, stop_after):
+    undisturbed, expected = train(tmp_path / "undisturbed")
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "stopped", stop_after)
+    resumed, ended = train(tmp_path / "stopped")
+    assert ended.evaluations == expected.evaluations
+    for ours, theirs in zip(
+        state(resumed)[: len(resumed.model.weights)], undisturbed.model.get_weights(), strict=False
+    ):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_it_needs_an_evaluation(tmp_path):
+    with pytest.raises(ValueError, match="needs `evaluate`"):
+        build_trainer(tmp_path).fit(repeated, 2, early_stopping=EarlyStopping("score", 1))

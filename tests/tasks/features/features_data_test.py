@@ -1,0 +1,161 @@
+"""Texts and words as sequences: packing, offsets, alignment, windows; nothing is lost that is not counted."""
+
+import numpy as np
+import pytest
+from toy_features import VOCABULARY
+
+from keras_bert import BertPreprocessor, BertTokenizer
+from keras_bert.errors import InputError
+from tasks.features import data
+from tasks.text.bad_rows import BadRows
+from tasks.text.conll import read_conll
+
+
+@pytest.fixture(scope="module", name="tokenizer")
+def _tokenizer():
+    return BertTokenizer(VOCABULARY)
+
+
+def write(path, text):
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def pieces(encoded, row):
+    ids = encoded.examples.token_ids[encoded.kept][slice(*encoded.row_splits[row : row + 2])]
+    return [VOCABULARY[number] for number in ids]
+
+
+# === Files ===
+
+
+def test_lines_become_texts_and_pairs_as_google_reads_them(tmp_path):
+    path = write(tmp_path / "a.txt", "  anna left \nanna ||| ben\na ||| b ||| c\nanna|||ben\n")
+    rows = list(data.read_texts([path, path], BadRows()))
+    assert [row.texts for row in rows[:4]] == [("anna left",), ("anna", "ben"), ("a ||| b", "c"), ("anna|||ben",)]
+    assert [row.index for row in rows] == list(range(8))
+    assert rows[5].where == f"{path}:2"
+
+
+def test_an_empty_line_is_refused_or_left_out_but_counts(tmp_path):
+    path = write(tmp_path / "a.txt", "anna\n\nben\n \n")
+    with pytest.raises(InputError, match=r"a\.txt:2: the line is empty.*2 bad rows in all"):
+        list(data.read_texts([path], BadRows()))
+    skipped = BadRows("skip")
+    assert [row.index for row in data.read_texts([path], skipped)] == [0, 2]
+    assert skipped.count == 2
+    assert [row.index for row in data.read_texts([path], None)] == [0, 2]
+
+
+def test_no_texts_at_all_are_refused(tmp_path):
+    with pytest.raises(InputError, match=r"a\.txt: no texts"):
+        data.count_texts([write(tmp_path / "a.txt", "")], BadRows("skip"))
+
+
+def test_a_line_that_is_not_utf8_is_named(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"anna\nna\xefve\n")
+    with pytest.raises(InputError, match=r"a\.txt:2: not valid UTF-8"):
+        data.count_texts([str(tmp_path / "a.txt")], BadRows())
+
+
+def test_batches_of_rows():
+    assert [len(batch) for batch in data.batches_of(range(7), 3)] == [3, 3, 1]
+    assert list(data.batches_of([], 3)) == []
+
+
+# === Texts ===
+
+TEXTS = [("anna saw rome.",), ("the man left , left",), ("unseen", "met ben , the man met anna"), ("saw saw", "left")]
+
+
+@pytest.mark.parametrize("length", [4, 5, 6, 7, 8, 20])
+def test_sequences_are_those_of_the_preprocessor(tokenizer, length):
+    rows = [data.Row(i, "", texts) for i, texts in enumerate(TEXTS)]
+    encoded = data.encode_rows(rows, tokenizer, length)
+    for row, texts in enumerate(TEXTS):
+        expected = BertPreprocessor(tokenizer, length, pad_to_longest=True)(tuple([text] for text in texts))
+        span = slice(*encoded.examples.row_splits[row : row + 2])
+        assert encoded.examples.token_ids[span].tolist() == expected["token_ids"][0].numpy().tolist()
+        assert encoded.examples.segment_ids[span].tolist() == expected["segment_ids"][0].numpy().tolist()
+    full = [sum(len(tokenizer.tokenize(text)) for text in texts) + 1 + len(texts) for texts in TEXTS]
+    assert encoded.num_cut == sum(count > length for count in full)
+    assert encoded.kept.tolist() == list(range(len(encoded.examples.token_ids)))
+
+
+def test_offsets_point_into_each_text(tokenizer):
+    encoded = data.encode_rows([data.Row(0, "", ("Anna, unseen.", "Mét x"))], tokenizer, 20)
+    assert pieces(encoded, 0) == ["[CLS]", "anna", ",", "un", "##seen", ".", "[SEP]", "met", "[UNK]", "[SEP]"]
+    spans = list(zip(encoded.starts.tolist(), encoded.ends.tolist(), strict=True))
+    assert spans == [(0, 0), (0, 4), (4, 5), (6, 8), (8, 12), (12, 13), (0, 0), (0, 3), (4, 5), (0, 0)]
+    assert encoded.word_starts.tolist() == [] and encoded.word_splits.tolist() == [0, 0]
+
+
+# === Words ===
+
+SENTENCES = [["anna", "unseen", ",", "left"], ["\u200b", "ben"], ["unseen", "unseen", "unseen", "rome", "."]]
+
+
+def test_words_are_aligned_to_their_first_tokens(tokenizer):
+    rows = [data.Row(i, "", words=words) for i, words in enumerate(SENTENCES)]
+    encoded = data.encode_rows(rows, tokenizer, 20)
+    assert pieces(encoded, 0) == ["[CLS]", "anna", "un", "##seen", ",", "left", "[SEP]"]
+    assert pieces(encoded, 1) == ["[CLS]", "[UNK]", "ben", "[SEP]"]  # What leaves no token keeps its place.
+    assert encoded.word_splits.tolist() == [0, 4, 6, 11]
+    assert encoded.word_starts.tolist() == [1, 2, 4, 5, 1, 2, 1, 3, 5, 7, 8]
+    text = " ".join(SENTENCES[0])
+    found = [text[start:end] for start, end in zip(encoded.starts[:7], encoded.ends[:7], strict=True)]
+    assert found == ["", "anna", "un", "seen", ",", "left", ""]
+
+
+@pytest.mark.parametrize("length", range(4, 14))
+def test_windows_lose_no_token_of_a_long_sentence(tokenizer, length):
+    rows = [data.Row(i, "", words=words) for i, words in enumerate(SENTENCES)]
+    whole, cut = data.encode_rows(rows, tokenizer, 20), data.encode_rows(rows, tokenizer, length)
+    assert np.diff(cut.examples.row_splits).max() <= length
+    np.testing.assert_array_equal(cut.examples.token_ids[cut.kept], whole.examples.token_ids)
+    for name in ("row_splits", "starts", "ends", "word_starts", "word_splits"):
+        np.testing.assert_array_equal(getattr(cut, name), getattr(whole, name))
+    assert (np.diff(cut.kept) > 0).all() and cut.num_cut == 0
+
+
+@pytest.mark.parametrize("num_tokens, size", [(1, 4), (4, 4), (5, 4), (9, 4), (100, 7), (3, 2), (126, 126), (500, 126)])
+def test_window_spans_cover_a_text_with_context_on_both_sides(num_tokens, size):
+    spans = data.window_spans(num_tokens, size)
+    kept = [place for _, _, start, stop in spans for place in range(start, stop)]
+    assert kept == list(range(num_tokens))
+    for start, stop, kept_start, kept_stop in spans:
+        assert stop - start == min(size, num_tokens)
+        for place in range(kept_start, kept_stop):  # No other window has more context around it.
+            others = [min(place - s, e - 1 - place) for s, e, _, _ in spans if s <= place < e]
+            assert min(place - start, stop - 1 - place) >= max(others) - 1
+
+
+# === Documents ===
+
+COLUMNS = "-DOCSTART- O\n\nanna O\nunseen O\n\nrome O\n\n-DOCSTART- O\n\nben O\n, O\n"
+
+
+@pytest.mark.parametrize(
+    "context, sequences",
+    [
+        (False, [["anna", "un", "##seen"], ["rome"], ["ben", ","]]),
+        (True, [["anna", "un", "##seen", "rome"], ["ben", ","]]),
+    ],
+)
+def test_the_sentences_of_a_document_run_on_if_asked_to(tmp_path, tokenizer, context, sequences):
+    documents = read_conll(write(tmp_path / "a.conll", COLUMNS), bad_rows=BadRows())
+    encoded = data.encode_words(documents, tokenizer, 20, context)
+    ids, splits = encoded.examples.token_ids, encoded.examples.row_splits
+    found = [[VOCABULARY[n] for n in ids[a + 1 : b - 1]] for a, b in zip(splits, splits[1:], strict=False)]
+    assert found == sequences
+    assert [VOCABULARY[number] for number in ids[encoded.places]] == ["anna", "un", "rome", "ben", ","]
+    assert encoded.sentence_lengths.tolist() == [5, 3, 4]
+
+
+@pytest.mark.parametrize("length", [4, 5, 6])
+def test_words_of_a_windowed_document_keep_their_order(tmp_path, tokenizer, length):
+    documents = read_conll(write(tmp_path / "a.conll", COLUMNS), bad_rows=BadRows())
+    encoded = data.encode_words(documents, tokenizer, length, True)
+    assert [VOCABULARY[n] for n in encoded.examples.token_ids[encoded.places]] == ["anna", "un", "rome", "ben", ","]
+    assert (np.diff(encoded.places) > 0).all()
+    assert encoded.sentence_lengths.tolist() == [5, 3, 4]

@@ -1,0 +1,234 @@
+"""`bert-features` from texts to files of embeddings, and what it refuses, in words that name the cure."""
+
+import json
+import os
+import sys
+
+import keras
+import numpy as np
+import processes
+import pytest
+import toy_features
+from run_tasks import extract_features
+
+from keras_bert import BertBackbone, BertPreprocessor
+from keras_bert.errors import InputError
+from tasks.features import extraction
+
+TEXTS = "anna saw rome\nthe man left ||| unseen\n" + "ben met anna , the man left rome\nmets\n" * 10
+COLUMNS = "anna O\nunseen O\n\nrome O\nleft O\nunseen O\nrome O\nrome O\nunseen O\n\nben O\n"
+
+
+@pytest.fixture(scope="module", name="preset")
+def _preset(tmp_path_factory):
+    return toy_features.save_preset(tmp_path_factory.mktemp("preset"))
+
+
+@pytest.fixture(scope="module", name="files")
+def _files(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("files")
+    (directory / "texts.txt").write_text(TEXTS)
+    (directory / "words.conll").write_text(COLUMNS)
+    (directory / "gap.txt").write_text("anna\n\nben\n")
+    return directory
+
+
+def extracted(path, **settings):
+    results = extract_features(output_file=str(path), max_seq_length=16, **settings)
+    with np.load(path) as archive:
+        return results, dict(archive)
+
+
+def own_states(preset, texts):
+    """The last layer for one text, or a pair, by the backbone alone."""
+    inputs = BertPreprocessor.from_preset(preset, 16, pad_to_longest=True)(tuple([text] for text in texts))
+    outputs = BertBackbone.from_preset(preset)(inputs, training=False)["sequence_output"]
+    return keras.ops.convert_to_numpy(outputs)[0]
+
+
+def test_tokens_of_texts_in_their_order_whatever_the_batches(preset, files, tmp_path, monkeypatch):
+    settings = {"preset": preset, "input_file": str(files / "texts.txt"), "layers": ["-1", "embeddings"]}
+    results, arrays = extracted(tmp_path / "a.npz", **settings)
+    assert results["rows"] == 22 and results["tokens"] == len(arrays["token_ids"]) and results["cut_rows"] == 0
+    assert results["vectors"] == {"layer_2": 16, "embeddings": 16}
+    splits = arrays["row_splits"]
+    for row, texts in ((0, ["anna saw rome"]), (1, ["the man left", "unseen"]), (21, ["mets"])):
+        expected = own_states(preset, texts)
+        np.testing.assert_allclose(arrays["layer_2"][splits[row] : splits[row + 1]], expected, atol=1e-5)
+    assert arrays["tokens"][splits[21] :].tolist() == ["[CLS]", "met", "##s", "[SEP]"]
+    monkeypatch.setattr(extraction, "BLOCK_BYTES", 1)  # A batch a block.
+    _, again = extracted(tmp_path / "b.npz", eval_batch_size=3, **settings)
+    assert again.keys() == arrays.keys()
+    for name, array in arrays.items():
+        if array.dtype.kind == "f":
+            np.testing.assert_allclose(again[name], array, atol=1e-5)
+        else:
+            np.testing.assert_array_equal(again[name], array)
+
+
+def test_texts_that_are_cut_are_counted(preset, files, tmp_path):
+    results = extract_features(
+        preset=preset,
+        input_file=str(files / "texts.txt"),
+        output_file=str(tmp_path / "a.npz"),
+        layers=["all"],
+        max_seq_length=6,
+    )
+    assert results["cut_rows"] == 11  # The pair, and ten of eight words.
+    assert results["vectors"] == {"layer_1": 16, "layer_2": 16}
+
+
+def test_pooled_vectors_are_means_of_the_tokens(preset, files, tmp_path):
+    settings = {"preset": preset, "input_file": str(files / "texts.txt")}
+    _, tokens = extracted(tmp_path / "a.npz", layers=["-1"], **settings)
+    results, pooled = extracted(tmp_path / "b.npz", pooling="mean", normalize=True, **settings)
+    assert sorted(pooled) == ["indices", "layer_2"] and results["vectors"] == {"layer_2": 16}
+    means = np.add.reduceat(tokens["layer_2"], tokens["row_splits"][:-1])
+    np.testing.assert_allclose(pooled["layer_2"], means / np.linalg.norm(means, axis=1, keepdims=True), atol=1e-5)
+
+
+def test_words_keep_their_alignment_in_windows(preset, files, tmp_path):
+    settings = {"preset": preset, "input_file": str(files / "words.conll"), "input_format": "conll"}
+    _, whole = extracted(tmp_path / "a.npz", layers=["0"], **settings)
+    extract_features(output_file=str(tmp_path / "b.npz"), layers=["0"], max_seq_length=7, **settings)
+    with np.load(tmp_path / "b.npz") as cut:
+        for name in ("tokens", "row_splits", "word_starts", "word_splits", "starts", "ends"):
+            assert (cut[name] == whole[name]).all(), name
+        assert cut["embeddings"].shape == whole["embeddings"].shape
+    firsts = np.repeat(whole["row_splits"][:-1], np.diff(whole["word_splits"])) + whole["word_starts"]
+    words = [line.split()[0] for line in COLUMNS.splitlines() if line]
+    assert whole["tokens"][firsts].tolist() == [{"unseen": "un"}.get(word, word) for word in words]
+
+
+def test_a_sentence_too_long_for_one_vector_is_refused_or_skipped(preset, files, tmp_path):
+    settings = {
+        "preset": preset,
+        "input_file": str(files / "words.conll"),
+        "input_format": "conll",
+        "pooling": "mean",
+        "max_seq_length": 7,
+        "output_dir": str(tmp_path / "out"),
+    }
+    with pytest.raises(InputError, match=r"words\.conll:4: the sentence has 10 tokens.*at most 7.*--max_seq_length"):
+        extract_features(**settings)
+    assert not os.path.exists(tmp_path / "out" / "features.npz")
+    results = extract_features(bad_rows="skip", **settings)
+    assert (results["rows"], results["skipped_rows"]) == (2, 1)
+    with np.load(tmp_path / "out" / "features.npz") as archive:
+        assert archive["indices"].tolist() == [0, 2]
+    assert (tmp_path / "out" / "skipped_rows.tsv").exists()
+    assert json.loads((tmp_path / "out" / "metrics.json").read_text()) == results
+
+
+def test_a_checkpoint_without_pooler_has_no_pooled_output(preset, files, tmp_path, monkeypatch):
+    import contextlib
+    import types
+
+    @contextlib.contextmanager
+    def without_pooler(_):
+        yield types.SimpleNamespace(tensors={})
+
+    monkeypatch.setattr(extraction, "open_checkpoint", without_pooler)
+    with pytest.raises(InputError, match="has no pooler"):
+        extract_features(
+            preset=preset,
+            input_file=str(files / "texts.txt"),
+            output_file=str(tmp_path / "a.npz"),
+            pooling="pooler",
+            max_seq_length=16,
+        )
+
+
+@pytest.mark.parametrize(
+    "changes, words",
+    [
+        ({"layers": ["3"]}, ["--layers=3", "1 to 2"]),
+        ({"output_file": "a.csv"}, ["a.csv", ".npz", ".parquet"]),
+        ({"output_file": None}, ["--output_file", "--output_dir"]),
+        ({"preset": None}, ["--preset"]),
+        ({"preset": "no/such/preset"}, ["no/such/preset"]),
+        ({"input_file": None}, ["--input_file"]),
+        ({"input_file": "no_such.txt"}, ["no_such.txt"]),
+        ({"input_file": "gap.txt"}, ["gap.txt:2", "empty"]),
+        ({"max_seq_length": 25}, ["--max_seq_length=25", "24"]),
+        ({"normalize": True}, ["--normalize", "--pooling"]),
+        ({"pooling": "pooler", "layers": ["1"]}, ["--pooling=pooler", "last layer"]),
+        ({"combine": "weighted_sum", "layers": ["all"]}, ["--layer_weights", "2 layers"]),
+        ({"layers": ["-1"], "layer_weights": ["1"]}, ["--layer_weights", "weighted_sum"]),
+    ],
+)
+def test_wrong_settings_are_refused(preset, files, tmp_path, monkeypatch, changes, words):
+    monkeypatch.chdir(files)
+    settings = {
+        "preset": preset,
+        "input_file": "texts.txt",
+        "output_file": str(tmp_path / "a.npz"),
+        "layers": ["-1"],
+        "max_seq_length": 16,
+        **changes,
+    }
+    with pytest.raises(InputError) as refused:
+        extract_features(**settings)
+    assert all(word in str(refused.value) for word in words), refused.value
+    assert not os.listdir(tmp_path)
+
+
+# === The command ===
+
+
+def command(*flags):
+    done = processes.run([sys.executable, "-m", "tasks.features.run", *flags], capture_output=True, text=True)
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.slow
+def test_the_command_writes_google_lines_and_its_flags(preset, files, tmp_path):
+    output = str(tmp_path / "a.jsonl")
+    status, out, error = command(
+        f"--preset={preset}",
+        f"--input_file={files}/texts.txt",
+        f"--output_file={output}",
+        "--layers=-1,-2",
+        f"--output_dir={tmp_path}/out",
+        "--max_seq_length=8",
+    )
+    assert status == 0, error
+    assert "22 rows" in out and "10 of 22 texts were cut" in out
+    with open(output, encoding="utf-8") as file:
+        lines = [json.loads(line) for line in file]
+    assert [line["linex_index"] for line in lines] == list(range(22))
+    assert [layer["index"] for layer in lines[0]["features"][0]["layers"]] == [-1, -2]
+    flags = json.loads((tmp_path / "out" / "flags.json").read_text())
+    assert flags["layers"] == ["-1", "-2"] and flags["preset"] == preset
+
+
+def test_google_flags_name_the_encoder(preset, files, tmp_path):
+    """google-research/bert's extract_features.py takes --init_checkpoint and --vocab_file in place of a preset."""
+    settings = {"input_file": str(files / "texts.txt"), "layers": ["-1"]}
+    _, expected = extracted(tmp_path / "a.npz", preset=preset, **settings)
+    vocabulary = tmp_path / "vocab.txt"
+    vocabulary.write_text("\n".join(toy_features.VOCABULARY) + "\n")
+    _, found = extracted(tmp_path / "b.npz", init_checkpoint=preset, vocab_file=str(vocabulary), **settings)
+    np.testing.assert_array_equal(found["layer_2"], expected["layer_2"])
+
+
+@pytest.mark.parametrize(
+    "flags, words",
+    [
+        (["--do_train"], ["--do_train", "--task_name=ner"]),
+        (["--task_name=ner", "--pooling=mean"], ["--pooling", "--task_name=extract"]),
+        (["--task_name=ner", "--do_train"], ["--output_dir"]),
+        (["--pooling=max"], ["pooling", "max"]),
+    ],
+)
+def test_flags_of_the_other_task_are_refused_in_one_line(flags, words):
+    status, _, error = command(*flags)
+    assert status in (1, 2) and len(error.splitlines()) == 1
+    assert all(word in error for word in words), error
+
+
+def test_help_lists_the_rows_of_table_7():
+    status, out, _ = command("--help")
+    assert status == 0
+    for part in ("weighted sum all twelve", "--lstm_units", "--layer_weights", "--document_context", "conll"):
+        assert part in out

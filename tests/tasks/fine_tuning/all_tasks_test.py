@@ -1,0 +1,141 @@
+"""One behaviour for all tasks: bad rows, metrics.json, predictions alone, and the report."""
+
+import json
+
+import pytest
+import run_tasks
+import toy_words
+
+from keras_bert.errors import InputError
+
+TRAINING = {"train_batch_size": 4, "num_train_epochs": 2, "max_seq_length": 16, "learning_rate": 1e-3}
+
+
+def csv(*rows) -> str:
+    return "\n".join(",".join(map(str, row)) for row in rows) + "\n"
+
+
+def questions(*, bad: bool = False) -> str:
+    """SQuAD's JSON of eight questions; the answer of a bad one is not in the context."""
+    asked = [
+        {
+            "id": str(number),
+            "question": f"w{number}",
+            "answers": [{"text": "w19" if bad and number == 2 else f"w{number + 1}", "answer_start": 3}],
+        }
+        for number in range(8)
+    ]
+    paragraphs = [{"context": f"w0 w{number + 1} w2", "qas": [one]} for number, one in enumerate(asked)]
+    return json.dumps({"version": "1.1", "data": [{"title": "t", "paragraphs": paragraphs}]})
+
+
+def choices(*last) -> str:
+    rows = [(f"w{number}", "w1", "w2", "w3", "w4", "w5", number % 4) for number in range(8)]
+    return csv(("sent1", "sent2", "ending0", "ending1", "ending2", "ending3", "label"), *rows, *last)
+
+
+def classes(*last) -> str:
+    return csv(("text", "label"), *((f"w{number}", number % 2) for number in range(8)), *last)
+
+
+def words(column: str, last: str = "") -> str:
+    return "\n\n".join(f"w{number} {column.format(number)}\nw1 {column.format(1)}" for number in range(8)) + f"\n{last}"
+
+
+def answer_questions(data_dir: str, **settings) -> dict:
+    """Takes the files from a folder, as the other tasks do."""
+    files = {"train_file": f"{data_dir}/train.json"}
+    files["predict_file"] = f"{data_dir}/{'dev' if settings.get('do_eval') else 'test'}.json"
+    return run_tasks.answer_questions(max_query_length=4, **files, **settings)
+
+
+# Task: entry, file name, good content, content with one bad row, where it is named, settings.
+TASKS = {
+    "classification": (run_tasks.classify, "{}.csv", classes(), classes(("w1",)), "train.csv:10: expected 2 fields"),
+    "question_answering": (
+        answer_questions,
+        "{}.json",
+        questions(),
+        questions(bad=True),
+        "train.json: question '2': the answer 'w19' is not in the context",
+    ),
+    "multiple_choice": (run_tasks.choose, "{}.csv", choices(), choices(("w1",)), "train.csv:10: expected 7 fields"),
+    "tagging": (
+        run_tasks.tag,
+        "{}.conll",
+        words("B-x"),
+        words("B-x", "\nw1 I-y\n"),
+        "train.conll:25: I-y follows O",
+    ),
+    "word_scores": (
+        run_tasks.score_words,
+        "{}.conll",
+        words("0.{}"),
+        words("0.{}", "\nw1 high\n"),
+        "train.conll:25: expected a number",
+    ),
+}
+
+
+@pytest.fixture(scope="module", name="preset")
+def _preset(tmp_path_factory):
+    return toy_words.write_preset(tmp_path_factory.mktemp("preset"))
+
+
+@pytest.fixture(scope="module", name="trained", params=TASKS)
+def _trained(request, preset, tmp_path_factory):
+    """A run of every task that skips one bad training row: (entry, directory, what it returned)."""
+    entry, name, good, bad, where = TASKS[request.param]
+    directory = tmp_path_factory.mktemp(request.param)
+    for split in ("train", "dev", "test"):
+        (directory / name.format(split)).write_text(bad if split == "train" else good)
+    settings = {"output_dir": str(directory / "run"), "preset": preset, "data_dir": str(directory), **TRAINING}
+    with pytest.raises(InputError) as error:
+        entry(do_train=True, do_eval=True, **settings)
+    assert where in str(error.value) and not (directory / "run").exists()
+    results = entry(do_train=True, do_eval=True, bad_rows="skip", **settings)
+    return entry, directory, results
+
+
+def test_bad_rows_are_left_out_counted_listed_and_reported(trained):
+    _, directory, results = trained
+    assert results["skipped_rows"] == 1
+    listed = (directory / "run" / "skipped_rows.tsv").read_text().splitlines()
+    assert listed[0] == "where\treason" and len(listed) == 2
+    assert "(skipped_rows.tsv lists them)" in (directory / "run" / "report.html").read_text()
+
+
+def test_metrics_have_one_shape(trained):
+    _, directory, results = trained
+    assert results == json.loads((directory / "run" / "metrics.json").read_text())
+    assert results["intervals"] and not [name for name in results if name.endswith("_interval")]
+    for name, (low, high) in results["intervals"].items():
+        assert low <= results[name] <= high or results[name] != results[name], name
+    assert {"loss", "train_steps", "train_seconds", "eval_seconds", "dev_file", "dev_rows_checksum"} <= results.keys()
+
+
+def test_predictions_alone_keep_scores_and_report(trained):
+    entry, directory, results = trained
+    before = (directory / "run" / "report.html").read_bytes()
+    after = entry(output_dir=str(directory / "run"), data_dir=str(directory), do_predict=True)
+    assert (directory / "run" / "report.html").read_bytes() == before
+    assert {**results, "skipped_rows": 0}.items() <= after.items()
+    assert after["test_file"].endswith(("test.csv", "test.conll", "test.json")) and "test_rows_checksum" in after
+    assert list((directory / "run").glob("predictions.*"))
+    assert not (directory / "run" / "skipped_rows.tsv").exists()  # This call has left out nothing.
+
+
+def test_an_evaluation_anew_replaces_its_scores_only(trained):
+    entry, directory, results = trained
+    again = entry(output_dir=str(directory / "run"), data_dir=str(directory), do_eval=True)
+    same = {name for name in results if name not in ("eval_seconds", "skipped_rows", "loss")}
+    assert {name: again[name] for name in same} == {name: results[name] for name in same}
+    assert again["loss"] == pytest.approx(results["loss"], rel=1e-4)
+
+
+def test_without_a_model_or_a_preset_the_command_is_named(trained, tmp_path):
+    entry, directory, _ = trained
+    with pytest.raises(InputError, match="model/task.json: no such file. Expected the model directory that bert-"):
+        entry(output_dir=str(tmp_path), data_dir=str(directory), do_eval=True)
+    with pytest.raises(InputError, match="Nothing to do. Give --do_train, --do_eval or --do_predict"):
+        entry(output_dir=str(tmp_path), data_dir=str(directory))

@@ -1,0 +1,292 @@
+"""From a preset to a trainer: weights and heads of any checkpoint, frozen layers, LoRA, and what is refused."""
+
+import dataclasses
+import json
+from typing import NamedTuple
+
+import keras
+import numpy as np
+import pytest
+from toy_hugging_face import random_model
+
+from keras_bert import BertBackbone, BertTextClassifier, BertTokenizer
+from keras_bert.errors import InputError
+from tasks.engine.train_step import Objective
+from tasks.fine_tuning.examples import Examples, compute_outputs
+from tasks.fine_tuning.inputs import Inputs, check_training, read_spec
+from tasks.fine_tuning.model_files import load_model, save_model
+from tasks.fine_tuning.session import Session
+from tasks.fine_tuning.settings import FineTuningSettings
+from tasks.fine_tuning.start import load_fine_tuned
+from tasks.fine_tuning.task import Encoded, Evaluation, Part, Predictions, Spec, Task
+from tasks.text.bad_rows import BadRows
+
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(15))]
+
+
+class Mean(Objective):
+    """Mean squared distance from labels of the same shape."""
+
+    def weights(self, features, labels):
+        return {"square": keras.ops.cast(keras.ops.shape(labels["target"])[0], "float32")}
+
+    def sums(self, outputs, labels):
+        return {"square": keras.ops.sum((outputs - labels["target"]) ** 2)}
+
+
+class Rows(NamedTuple):
+    path: str = "rows"
+
+    def checksum(self) -> int:
+        return 1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ToySpec(Spec):
+    outputs: int = 2
+
+
+class Toy(Task):
+    """Moves a linear head towards random targets; `before` holds the weights that it starts from."""
+
+    Settings, Spec = FineTuningSettings, ToySpec
+    name, command = "toy", "bert-toy"
+    metric = stopping_metric = "loss"
+    losses = iter(())
+
+    def read(self, split, bad_rows):
+        return [Part(split, Rows())]
+
+    def make_spec(self, train):
+        return ToySpec(sequence_length=self.settings.max_seq_length)
+
+    def model_class(self):
+        return BertTextClassifier
+
+    def model_arguments(self, spec):
+        return {"num_classes": spec.outputs}
+
+    def build_training_model(self, origin, settings, spec):
+        model, self.backbone = super().build_training_model(origin, settings, spec)
+        self.before = {variable.path: variable.numpy() for variable in model.weights}
+        return model, self.backbone
+
+    def num_outputs(self, spec):
+        return spec.outputs
+
+    def objective(self):
+        return Mean()
+
+    def encode(self, part, trained):
+        found = examples(width=trained.spec.outputs)
+        return Encoded(found, found.lengths)
+
+    def evaluate(self, answers, results):
+        return Evaluation({"loss": next(self.losses)})
+
+    def write_predictions(self, answers, output_dir):
+        return Predictions([])
+
+
+@pytest.fixture(scope="module", name="preset")
+def _preset(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("preset")
+    keras.utils.set_random_seed(7)
+    backbone = BertBackbone(
+        20, num_layers=3, num_heads=2, hidden_dim=16, intermediate_dim=32, max_sequence_length=24, dropout=0.0
+    )
+    backbone.save_to_preset(str(directory))
+    BertTokenizer(VOCABULARY).save_to_preset(str(directory))
+    return str(directory)
+
+
+@pytest.fixture(scope="module", name="hugging_face")
+def _hugging_face(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("hugging_face")
+    names = {"id2label": {0: "x", 1: "y", 2: "z"}, "label2id": {"x": 0, "y": 1, "z": 2}}
+    model = random_model("BertForSequenceClassification", num_labels=3, vocab_size=20, type_vocab_size=2, **names)
+    model.save_pretrained(directory)
+    (directory / "vocab.txt").write_text("\n".join(VOCABULARY))
+    return str(directory), model
+
+
+def examples(count: int = 12, width: int = 2) -> Examples:
+    rng = np.random.default_rng(1)
+    ids = rng.integers(5, 20, count * 6).astype(np.int32)
+    return Examples(
+        ids,
+        np.zeros_like(ids),
+        np.arange(count + 1, dtype=np.int64) * 6,
+        labels={"target": rng.normal(size=(count, width)).astype(np.float32)},
+    )
+
+
+def train(preset: str, directory, outputs: int = 2, losses=(), **changes):
+    """Trains 6 steps; returns the task, the session, and the paths of the weights that it has changed."""
+    settings = FineTuningSettings(
+        output_dir=str(directory),
+        **{"preset": preset, "train_batch_size": 4, "num_train_epochs": 2, "max_seq_length": 24, **changes},
+        learning_rate=1e-3,
+    )
+    task = Toy(settings)
+    task.losses = iter(losses)
+    parts = [Part(split, Rows()) for split in (["train", "dev"] if losses else ["train"])]
+    spec = ToySpec(sequence_length=settings.max_seq_length, outputs=outputs)
+    session = Session(task, Inputs(parts, spec, None, BadRows()), str(directory))
+    session.train(settings)
+    after = {variable.path: variable.numpy() for variable in session.trained.model.weights}
+    return task, session, {path for path in after if (task.before[path] != after[path]).any()}
+
+
+def test_all_is_trained_from_the_presets_weights(preset, tmp_path):
+    original = BertBackbone.from_preset(preset)
+    task, session, changed = train(preset, tmp_path)
+    for variable, expected in zip(task.backbone.weights, original.get_weights(), strict=True):
+        np.testing.assert_array_equal(task.before[variable.path], expected)
+    assert changed >= {variable.path for variable in session.trained.model.trainable_variables} - {
+        "embeddings/position_embedding/embeddings"
+    }
+    seconds = session.results["train_seconds"]
+    assert seconds > 0 and session.results["train_steps"] == 6
+    _, again, _ = train(preset, tmp_path)  # Nothing is left to do.
+    assert again.results["train_seconds"] == seconds
+    weights = [one.trained.model.get_weights() for one in (session, again)]
+    for one, other in zip(*weights, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_random_weights(preset, tmp_path):
+    original = BertBackbone.from_preset(preset)
+    task, _, _ = train(preset, tmp_path, load_weights=False)
+    table = original.token_embedding.embeddings
+    assert np.abs(task.before[table.path] - table.numpy()).max() > 0.01
+    assert json.loads((tmp_path / "training.json").read_text())["weights_checksum"] is None
+
+
+def test_frozen_layers_stay(preset, tmp_path):
+    _, _, changed = train(preset, tmp_path, num_frozen_layers=2)
+    assert changed and all(
+        path.startswith(("transformer_layer_2/", "pooled_dense/", "classification/")) for path in changed
+    )
+    assert any(path.startswith("transformer_layer_2/") for path in changed)
+
+
+def test_lora_trains_its_factors_and_the_head(preset, tmp_path):
+    _, session, changed = train(preset, tmp_path, lora_rank=2)
+    others = {path for path in changed if "lora" not in path}  # Keras trains an adapted layer's bias too.
+    biases = {f"transformer_layer_{index}/self_attention/query_key_value/bias" for index in range(3)}
+    assert others == {"classification/kernel", "classification/bias", *biases}
+    assert sum("lora" in path for path in changed) == 2 * 3
+    expected = compute_outputs(session.trained.model, examples(), 4, "before")
+    again, tokenizer, task = load_model(str(tmp_path / "model"), "toy", "bert-toy")
+    np.testing.assert_allclose(compute_outputs(again, examples(), 4, "after"), expected, atol=1e-5)
+    assert tokenizer.get_vocabulary() == VOCABULARY
+    assert task == {"task": "toy", "sequence_length": 24, "outputs": 2}
+
+
+def test_early_stopping_keeps_the_best(preset, tmp_path):
+    _, session, _ = train(preset, tmp_path, losses=[0.5, 0.9], early_stopping_patience=1)
+    assert session.results["best_step"] == 3  # An epoch has three steps; the second was no better.
+
+
+def test_early_stopping_needs_an_evaluation():
+    settings = FineTuningSettings(output_dir="", preset="x", early_stopping_patience=1)
+    with pytest.raises(InputError, match="--early_stopping_patience needs an evaluation"):
+        check_training(Toy(settings), [Part("train", Rows())])
+
+
+def test_other_settings_cannot_continue(preset, tmp_path):
+    train(preset, tmp_path)
+    with pytest.raises(InputError, match="lora_rank=0. It cannot continue with 1"):
+        train(preset, tmp_path, lora_rank=1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"max_seq_length": 25}, "--max_seq_length=25: .* has positions for 24 tokens"),
+        ({"num_frozen_layers": 4}, "--num_frozen_layers=4: .* has 3 layers"),
+        ({"num_frozen_layers": 1, "lora_rank": 1}, "give it without --num_frozen_layers"),
+    ],
+)
+def test_settings_that_do_not_fit(preset, tmp_path, settings, message):
+    with pytest.raises(InputError, match=message):
+        train(preset, tmp_path, **settings)
+
+
+# === Heads of other checkpoints ===
+
+
+@pytest.mark.oracle
+def test_a_head_of_the_same_shape_comes_along(hugging_face, tmp_path):
+    directory, theirs = hugging_face
+    task, _, _ = train(directory, tmp_path / "same", outputs=3)
+    kernel = theirs.classifier.weight.detach().numpy().T
+    np.testing.assert_array_equal(task.before["classification/kernel"], kernel)
+    task, _, _ = train(directory, tmp_path / "other", outputs=2)
+    assert task.before["classification/kernel"].shape == (16, 2)
+
+
+@pytest.mark.oracle
+def test_a_model_fine_tuned_elsewhere_answers_the_same(hugging_face, preset):
+    import torch
+
+    directory, theirs = hugging_face
+    told = []
+
+    def make_arguments(labels, num_outputs, positions):
+        told.append((labels, num_outputs, positions))
+        return {"num_classes": num_outputs}
+
+    model = load_fine_tuned(directory, BertTextClassifier, make_arguments)
+    assert told == [(["x", "y", "z"], 3, theirs.config.max_position_embeddings)]
+    batch = examples()
+    with torch.no_grad():
+        expected = theirs(input_ids=torch.tensor(batch.token_ids.reshape(12, 6)).long()).logits.numpy()
+    np.testing.assert_allclose(compute_outputs(model, batch, 5, "apply"), expected, atol=2e-5)
+    with pytest.raises(InputError, match="expected a fine-tuned classification head, found none. Train it first"):
+        load_fine_tuned(preset, BertTextClassifier, make_arguments)
+
+
+# === Files ===
+
+
+def test_directories_of_models_that_are_none(preset, tmp_path):
+    with pytest.raises(InputError, match="task.json: no such file. Expected the model directory that bert-toy wrote"):
+        load_model(preset, "toy", "bert-toy")
+    directory = tmp_path / "model"
+    backbone = BertBackbone.from_preset(preset)
+    save_model(str(directory), backbone, BertTokenizer.from_preset(preset), {"task": "other"})
+    with pytest.raises(InputError, match="expected the task 'toy', as bert-toy writes it, found 'other'"):
+        load_model(str(directory), "toy", "bert-toy")
+    (directory / "task.json").write_text('{"task": 3}')
+    with pytest.raises(InputError, match="expected an object with the task's name"):
+        load_model(str(directory), "toy", "bert-toy")
+    (directory / "task.json").write_text('{"task": "toy"}')
+    (directory / "model.keras").write_bytes(b"no zip")
+    with pytest.raises(InputError, match="model.keras: cannot be loaded .* Train it again"):
+        load_model(str(directory), "toy", "bert-toy")
+
+
+def test_specs_that_are_none_are_named(preset, tmp_path):
+    toy, backbone = Toy(FineTuningSettings(output_dir="")), BertBackbone.from_preset(preset)
+    tokenizer = BertTokenizer.from_preset(preset)
+    directory = str(tmp_path / "model")
+    save_model(directory, backbone, tokenizer, {"task": "toy", "sequence_length": 9})
+    assert read_spec(toy, directory) == ToySpec(sequence_length=9)
+    (tmp_path / "model" / "task.json").write_text('{"task": "toy"}')
+    with pytest.raises(InputError, match="task.json: lacks sequence_length. Expected the model that bert-toy wrote"):
+        read_spec(toy, directory)
+    (tmp_path / "model" / "task.json").write_text('{"task": "classification", "sequence_length": 9}')
+    with pytest.raises(InputError, match="expected the task 'toy', as bert-toy writes it, found 'classification'"):
+        read_spec(toy, directory)
+
+
+def test_a_model_of_another_size_than_its_spec_is_refused(preset, tmp_path):
+    model = BertTextClassifier(BertBackbone.from_preset(preset), 3, compile=False)
+    directory = str(tmp_path / "model")
+    save_model(directory, model, BertTokenizer.from_preset(preset), {"task": "toy", "sequence_length": 9, "outputs": 2})
+    task = Toy(FineTuningSettings(output_dir=str(tmp_path)))
+    session = Session(task, Inputs([], read_spec(task, directory), directory, BadRows()), str(tmp_path))
+    with pytest.raises(InputError, match="by task.json the model has 2 outputs, but it has 3. They are not of one"):
+        session.load()

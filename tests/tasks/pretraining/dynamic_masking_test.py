@@ -1,0 +1,190 @@
+"""Masks drawn at reading: number by number those of the NumPy rules, their statistics, and resuming."""
+
+import itertools
+
+import numpy as np
+import pytest
+import scipy.stats
+import tensorflow as tf
+from toy_instances import CLS, MASK, SEP, draw_tokens, mask, masking_rules, write_records
+
+from tasks.pretraining.data.counter_random import random_bits
+from tasks.pretraining.data.masking import mask_batch, num_to_mask
+from tasks.pretraining.train import dynamic_masking
+from tasks.pretraining.train.batches import train_dataset_maker
+from tasks.pretraining.train.dynamic_masking import mask_again, record_seeds, restore_tokens
+
+N, S, P, V = 4000, 64, 8, 200
+
+
+@pytest.fixture(scope="module")
+def source():
+    return draw_tokens(N, S, V)
+
+
+def stored(source, rules, seed=0):
+    """Instances as they lie in files, masked with a seed."""
+    token_ids, lengths, first_lengths = source
+    batch = mask(token_ids, lengths, rules, seed)
+    places = np.arange(S)
+    features = {
+        "token_ids": batch.token_ids,
+        "padding_mask": (places < lengths[:, None]).astype("int32"),
+        "segment_ids": ((places >= first_lengths[:, None]) & (places < lengths[:, None])).astype("int32"),
+        "mask_positions": batch.mask_positions,
+    }
+    labels = {
+        "mask_ids": batch.mask_ids,
+        "mask_weights": (np.arange(P) < batch.num_masked[:, None]).astype("float32"),
+        "next_sentence_labels": np.arange(N, dtype="int32") % 2,
+    }
+    return tuple({name: tf.constant(value) for name, value in part.items()} for part in (features, labels))
+
+
+@pytest.mark.parametrize("whole_words", [False, True])
+@pytest.mark.parametrize("in_graph", [False, True])
+def test_equals_the_rules_in_numpy_number_by_number(source, whole_words, in_graph):
+    rules = masking_rules(V, P, whole_words)
+    numbers = np.arange(N, dtype=np.int64) * 7 + 10**12
+    expected = mask_batch(*source[:2], rules, random_bits(np.array(77, np.uint64), numbers))
+
+    def again(features, labels, numbers):
+        return mask_again(features, labels, rules, record_seeds(77, numbers))
+
+    features, labels = (tf.function(again) if in_graph else again)(*stored(source, rules), tf.constant(numbers))
+    np.testing.assert_array_equal(features["token_ids"], expected.token_ids)
+    np.testing.assert_array_equal(features["mask_positions"], expected.mask_positions)
+    np.testing.assert_array_equal(labels["mask_ids"], expected.mask_ids)
+    np.testing.assert_array_equal(labels["mask_weights"].numpy().sum(axis=1), expected.num_masked)
+    assert (features["token_ids"].numpy() != stored(source, rules)[0]["token_ids"].numpy()).any(axis=1).mean() > 0.9
+
+
+def redrawn(source, rules, seed):
+    return mask_again(*stored(source, rules), rules, record_seeds(seed, tf.range(N, dtype=tf.int64)))
+
+
+@pytest.mark.parametrize("whole_words", [False, True])
+def test_every_masked_position_restores_to_its_source_and_the_rest_is_untouched(source, whole_words):
+    rules = masking_rules(V, P, whole_words)
+    before = stored(source, rules)
+    np.testing.assert_array_equal(restore_tokens(*before), source[0])
+    features, labels = redrawn(source, rules, 5)
+    np.testing.assert_array_equal(restore_tokens(features, labels), source[0])
+    used = labels["mask_weights"].numpy() > 0
+    at_masks = np.take_along_axis(source[0], features["mask_positions"].numpy(), axis=1)
+    np.testing.assert_array_equal(at_masks[used], labels["mask_ids"].numpy()[used])
+    assert not np.isin(at_masks[used], (CLS, SEP)).any()
+    for name, part in (("segment_ids", features), ("padding_mask", features), ("next_sentence_labels", labels)):
+        np.testing.assert_array_equal(part[name], {**before[0], **before[1]}[name])
+
+
+def test_statistics_of_many_epochs(source):
+    """Share of masked, kept and random tokens, the random ones among all WordPieces, and places, by chi-square."""
+    rules = masking_rules(V, P)
+    shown, places = [], np.zeros(S)
+    lengths = source[1]
+    for epoch in range(3):
+        features, labels = redrawn(source, rules, 100 + epoch)
+        used = labels["mask_weights"].numpy() > 0
+        np.testing.assert_array_equal(used.sum(axis=1), num_to_mask(lengths, rules))
+        positions = features["mask_positions"].numpy()
+        now = np.take_along_axis(features["token_ids"].numpy(), positions, axis=1)[used]
+        shown.append(np.stack([now, labels["mask_ids"].numpy()[used]]))
+        places += np.bincount(positions[used], minlength=S)
+    now, answers = np.concatenate(shown, axis=1)
+    kept, is_mask = now == answers, now == MASK
+    counts = [is_mask.sum(), kept.sum(), (~kept & ~is_mask).sum()]
+    # A tenth is drawn from the whole vocabulary, hence 1 in V of it is [MASK], and 1 in V the token itself.
+    expected = np.array([0.8 + 0.1 / V, 0.1 + 0.1 / V, 0.1 - 0.2 / V]) * len(now)
+    assert scipy.stats.chisquare(counts, expected).pvalue > 0.01
+    random_ids = np.bincount(now[~kept & ~is_mask], minlength=V)[np.arange(V) != MASK]
+    assert scipy.stats.chisquare(random_ids).pvalue > 0.01
+    assert random_ids[0] > 0  # special WordPieces too
+    # Every candidate of an instance is as likely as the others.
+    candidates = (source[0] != CLS) & (source[0] != SEP) & (np.arange(S) < lengths[:, None])
+    weights = num_to_mask(lengths, rules) / candidates.sum(axis=1)
+    expected_places = 3 * (candidates * weights[:, None]).sum(axis=0)
+    is_common = expected_places > 20
+    scaled = expected_places[is_common] * places[is_common].sum() / expected_places[is_common].sum()
+    assert scipy.stats.chisquare(places[is_common], scaled).pvalue > 0.01
+
+
+def test_whole_words_are_masked_whole(source):
+    rules = masking_rules(V, P, whole_words=True)
+    features, labels = redrawn(source, rules, 5)
+    token_ids, lengths, _ = source
+    is_masked = np.zeros((N, S), bool)
+    rows, columns = np.nonzero(labels["mask_weights"].numpy())
+    is_masked[rows, features["mask_positions"].numpy()[rows, columns]] = True
+    continues = rules.continues_word[token_ids] & (np.arange(S) < lengths[:, None])
+    is_word = ~np.isin(token_ids, (CLS, SEP))
+    # Inside a segment a piece shares the fate of the piece before it.
+    inside = continues[:, 1:] & is_word[:, :-1]
+    np.testing.assert_array_equal(is_masked[:, 1:][inside], is_masked[:, :-1][inside])
+    assert inside.sum() > 1000
+
+
+@pytest.mark.parametrize("lengths, budget", [([2, 1, 3, 1, 1], 4), ([3, 3, 2, 1], 4), ([1, 1, 1], 2), ([5, 5], 4)])
+def test_words_are_taken_greedily(lengths, budget):
+    left, expected = budget, []
+    for length in lengths:
+        expected.append(length <= left)
+        left -= length * expected[-1]
+    taken = dynamic_masking._fill(tf.constant([lengths + [0, 0]]), tf.constant([budget]))
+    assert taken.numpy().tolist() == [expected + [False, False]]
+
+
+def test_number_of_masked_tokens_counts_special_ones():
+    rules = masking_rules(V, P)
+    # 0.15 * 10 = 1.5 and 0.15 * 30 = 4.5 round to even, as Python's round does.
+    assert num_to_mask(np.array([5, 10, 17, 30, 64]), rules).tolist() == [1, 2, 3, 4, 8]
+    assert [round(length * 0.15) for length in (10, 17, 30)] == [2, 3, 4]
+
+
+# === In the stream of batches ===
+
+
+@pytest.fixture(scope="module")
+def make(source, tmp_path_factory):
+    token_ids, lengths, first_lengths = (part[:19] for part in source)
+    rules = masking_rules(V, P)
+    batch = mask(token_ids, lengths, rules)
+    files = write_records(tmp_path_factory.mktemp("records"), batch, lengths, first_lengths, num_files=3)
+
+    def make_stream(seed=4, batch_size=4):
+        settings = {"num_records": 19, "batch_size": batch_size, "max_seq_length": S, "max_predictions_per_seq": P}
+        return train_dataset_maker(files, random_seed=seed, masking=rules, **settings)
+
+    return make_stream
+
+
+def take(dataset, count):
+    """Restored tokens, as tuples, with the masked positions of each, record by record."""
+    found = []
+    for features, labels in itertools.islice(dataset, count):
+        tokens = restore_tokens(features, labels).numpy()
+        found += [(tuple(row), tuple(p)) for row, p in zip(tokens, features["mask_positions"].numpy(), strict=True)]
+    return found
+
+
+def test_every_epoch_has_other_masks_of_the_same_records(make, source):
+    stream = take(make()(0), 19)
+    epochs = [dict(stream[start : start + 19]) for start in range(0, 76, 19)]
+    expected = {tuple(row) for row in source[0][:19]}
+    assert all(set(epoch) == expected for epoch in epochs)
+    for first, second in itertools.combinations(epochs, 2):
+        assert sum(first[tokens] != second[tokens] for tokens in expected) > 12
+
+
+@pytest.mark.parametrize("start", [1, 5, 11])
+def test_a_start_step_continues_exactly(make, start):
+    whole = take(make()(0), 14)
+    tf.random.set_seed(start)
+    assert take(make()(start), 14 - start) == whole[start * 4 :]
+
+
+def test_masks_depend_on_the_seed_and_not_on_the_batch(make):
+    assert take(make(batch_size=8)(1), 3) == take(make(batch_size=4)(2), 6)
+    first, second = dict(take(make(seed=4)(0), 4)), dict(take(make(seed=5)(0), 4))
+    common = set(first) & set(second)
+    assert common and sum(first[tokens] != second[tokens] for tokens in common) > len(common) / 2

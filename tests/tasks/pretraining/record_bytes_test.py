@@ -1,0 +1,84 @@
+"""Records written without TensorFlow, as TensorFlow reads them."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow_examples import serialize_instance
+
+from tasks.pretraining.data.masking import MaskedBatch
+from tasks.pretraining.data.record_bytes import serialize_batch
+from tasks.pretraining.data.records import parse_records, scan_records
+
+
+def batch_of(num_rows, max_seq_length, width, vocabulary_size, seed=0):
+    """Random arrays of the right shapes: (batch, lengths, first lengths, labels)."""
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(5, max_seq_length + 1, num_rows)
+    first_lengths = rng.integers(3, lengths - 1)
+    num_masked = rng.integers(0, width + 1, num_rows)
+    token_ids = rng.integers(0, vocabulary_size, (num_rows, max_seq_length), dtype=np.int32)
+    token_ids[np.arange(max_seq_length) >= lengths[:, np.newaxis]] = 0
+    is_masked = np.arange(width) < num_masked[:, np.newaxis]
+    positions = np.where(is_masked, rng.integers(0, max_seq_length, (num_rows, width)), 0).astype(np.int32)
+    mask_ids = np.where(is_masked, rng.integers(0, vocabulary_size, (num_rows, width)), 0).astype(np.int32)
+    labels = rng.integers(0, 2, num_rows)
+    return MaskedBatch(token_ids, positions, mask_ids, num_masked), lengths, first_lengths, labels
+
+
+def written(path, content):
+    path.write_bytes(content)
+    return list(tf.data.TFRecordDataset(str(path)).as_numpy_iterator())  # checks both checksums of each record
+
+
+@pytest.mark.parametrize("vocabulary_size", [100, 30522, 3_000_000])
+@pytest.mark.parametrize(("max_seq_length", "width"), [(5, 1), (128, 20), (512, 76)])
+def test_records_are_the_examples_that_tensorflow_writes(tmp_path, max_seq_length, width, vocabulary_size):
+    batch, lengths, first_lengths, labels = batch_of(33, max_seq_length, width, vocabulary_size)
+    (content,) = serialize_batch(batch, lengths, first_lengths, labels)
+    records = written(tmp_path / "records", content)
+    assert len(records) == 33
+    for row, record in enumerate(records):
+        count = int(batch.num_masked[row])
+        expected = serialize_instance(
+            batch.token_ids[row, : lengths[row]],
+            int(first_lengths[row]),
+            batch.mask_positions[row, :count],
+            batch.mask_ids[row, :count],
+            bool(labels[row]),
+            max_seq_length=max_seq_length,
+            max_predictions_per_seq=width,
+        )
+        assert tf.train.Example.FromString(record) == tf.train.Example.FromString(expected)
+        assert len(record) == len(expected)  # no byte is wasted
+
+
+def test_our_readers_accept_them(tmp_path):
+    batch, lengths, first_lengths, labels = batch_of(50, 32, 5, 1000)
+    (content,) = serialize_batch(batch, lengths, first_lengths, labels)
+    records = written(tmp_path / "records", content)
+    sizes = {"max_seq_length": 32, "max_predictions_per_seq": 5}
+    features, found = parse_records(records, **sizes)
+    assert np.array_equal(features["token_ids"], batch.token_ids)
+    assert np.array_equal(features["mask_positions"], batch.mask_positions)
+    assert np.array_equal(features["padding_mask"].numpy().sum(axis=1), lengths)
+    assert np.array_equal(features["segment_ids"].numpy().sum(axis=1), lengths - first_lengths)
+    assert np.array_equal(found["next_sentence_labels"], labels)
+    statistics = scan_records([str(tmp_path / "records")], vocabulary_size=1000, **sizes)
+    assert statistics.num_real_tokens == lengths.sum()
+
+
+def test_records_go_round_robin_to_shards(tmp_path):
+    arguments = batch_of(23, 16, 3, 1000)
+    whole = written(tmp_path / "whole", serialize_batch(*arguments)[0])
+    shards = serialize_batch(*arguments, num_shards=4)
+    for index, content in enumerate(shards):
+        assert written(tmp_path / f"shard{index}", content) == whole[index::4]
+
+
+def test_a_changed_byte_is_noticed(tmp_path):
+    (content,) = serialize_batch(*batch_of(3, 16, 3, 1000))
+    for place in (3, 9, 40, len(content) - 1):  # length, its checksum, content, its checksum
+        changed = bytearray(content)
+        changed[place] ^= 1
+        with pytest.raises(tf.errors.DataLossError):
+            written(tmp_path / "changed", bytes(changed))

@@ -1,0 +1,284 @@
+"""bert-train-vocab: what it writes, that it writes the same twice, and what it refuses."""
+
+import glob
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from repository import ROOT
+
+from keras_bert.errors import InputError
+from keras_bert.tokenization.normalizer import split_words
+from keras_bert.tokenization.vocabulary import SPECIAL_TOKENS
+from tasks.pretraining.train_vocab import VocabularySettings, train_vocab
+from tasks.pretraining.vocabulary.report import format_report
+
+CORPUS = os.path.join(ROOT, "..", "shared", "data", "corpus")
+TEXT = "The low lower lowest, the new newer newest.\nWide wider widest!\n\nThe newest low widest thing: the lowest.\n"
+TEXT *= 30
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text(TEXT, encoding="utf-8")
+    return str(path)
+
+
+def train(corpus, tmp_path, **settings):
+    vocab_file = str(tmp_path / "out" / "vocab.txt")
+    report = train_vocab(VocabularySettings(input_file=corpus, vocab_file=vocab_file, **settings))
+    with open(vocab_file, encoding="utf-8") as file:
+        return report, file.read().splitlines()
+
+
+def test_vocabulary_and_report(corpus, tmp_path, capfd):
+    report, pieces = train(corpus, tmp_path, vocab_size=50)
+    shown = capfd.readouterr()
+    assert "count words: 100%" in shown.err and "join pieces: 11 distinct words, up to 50 pieces\n" in shown.err
+    assert shown.out == ""
+    assert pieces[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"] == list(SPECIAL_TOKENS)
+    assert len(set(pieces)) == len(pieces) == report["vocabulary_size"] == 50
+    assert {",", ".", "!", ":", "t", "##e", "the"} < set(pieces) and "##," not in pieces
+    # Documents begin after blank lines: the first two sentences, then three at a time, then the last one.
+    assert (report["documents"], report["sentences"], report["words"]) == (31, 90, 30 * (10 + 4 + 9))
+    assert report["unknown_share"] == 0.0
+    assert os.listdir(tmp_path / "out") == ["vocab.txt"]
+
+
+def test_joins_the_most_frequent_pair_first(tmp_path):
+    """By hand: `ab` 9 times, `cd` 5 times: first the characters, then ab, then cd; with room for one, only ab."""
+    path = tmp_path / "text.txt"
+    path.write_text("ab cd ab\n" * 4 + "ab cd e e\n")
+    pieces = train(str(path), tmp_path, vocab_size=14)[1]
+    assert pieces == [*SPECIAL_TOKENS, "##b", "##d", "a", "b", "c", "d", "e", "ab", "cd"]
+    assert train(str(path), tmp_path, vocab_size=13)[1] == pieces[:-1]
+    assert train(str(path), tmp_path, vocab_size=14, min_frequency=6)[1] == [*SPECIAL_TOKENS, "##b", "a", "b", "ab"]
+
+
+def test_report_by_hand(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("ab ab ab z\n" + "x" * 201 + "\n")
+    report_file = str(tmp_path / "report.json")
+    report, pieces = train(str(path), tmp_path, vocab_size=8, report_file=report_file)
+    assert pieces == [*SPECIAL_TOKENS, "##b", "a", "b"]
+    with open(report_file, encoding="utf-8") as file:
+        assert json.load(file) == report
+    assert report.pop("seconds") < 60
+    assert report == {
+        "documents": 1,
+        "sentences": 2,
+        "words": 5,
+        "dropped_words": 0,
+        "dropped_occurrences": 0,
+        "largest_count_error": 0,
+        "distinct_words": 3,
+        "vocabulary_size": 8,
+        "single_characters": 2,
+        "known_character_share": 6 / 7,  # Those of the long word do not count.
+        "tokens_per_word": 2.0,
+        "unknown_share": 2 / 5,
+        "longest_piece": "b",
+        "vocab_file": str(tmp_path / "out" / "vocab.txt"),
+        "report_file": report_file,
+    }
+    shown = format_report(report).splitlines()
+    assert shown[0] == "documents                            1" and shown[-1] == report_file
+    assert "tokens per word                   2.00" in shown and "unknown share                   40.00%" in shown
+    assert "longest piece                        b" in shown
+
+
+def test_dropped_words_are_reported(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("abc abc abc rare once\n")
+    report, pieces = train(str(path), tmp_path, max_distinct_words=2)
+    assert (report["words"], report["distinct_words"], report["dropped_words"]) == (5, 1, 2)
+    assert (report["dropped_occurrences"], report["largest_count_error"]) == (2, 1)
+    assert report["longest_piece"] == "abc" == pieces[-1]
+
+
+def test_cased_keeps_case_and_accents(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("\u00c9a \u00c9a Ea ea\n" * 3, encoding="utf-8")
+    assert {"\u00c9", "E", "e"} < set(train(str(path), tmp_path, do_lower_case=False)[1])
+    assert train(str(path), tmp_path, do_lower_case=True)[1] == [*SPECIAL_TOKENS, "##a", "a", "e", "ea"]
+
+
+def test_fresh_processes_write_the_same_file(tmp_path):
+    """Many ties; other hash seeds, threads and processes, and blocks so small that the processes do take part."""
+    words = [f"{a}{b}{c}{d}" for a in "abcde" for b in "fghij" for c in "klmno" for d in "pqr"]
+    (tmp_path / "text.txt").write_text("\n".join(words * 3) + "\n")
+    written = set()
+    for workers in (1, 2, 4, 2):
+        vocab_file = tmp_path / f"{len(written)}.txt"
+        script = (
+            "from tasks.pretraining import train_vocab; from tasks.pretraining.vocabulary import word_counts; "
+            "word_counts.WORDS = word_counts.WORDS._replace(piece_bytes=500, unit_bytes=250); "
+            "train_vocab.train_vocab(train_vocab.VocabularySettings("
+            f"input_file={str(tmp_path / 'text.txt')!r}, vocab_file={str(vocab_file)!r}, vocab_size=200, "
+            f"num_workers={workers}))"
+        )
+        environment = {**os.environ, "PYTHONHASHSEED": str(workers), "RAYON_NUM_THREADS": str(workers)}
+        environment.pop("TOKENIZERS_PARALLELISM", None)
+        subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT, env=environment, timeout=120)
+        written.add(vocab_file.read_bytes())
+    assert len(written) == 1
+    assert hashlib.sha256(written.pop()).hexdigest().startswith("f597270431989109")  # Since the first release.
+
+
+def real_text():
+    files = sorted(glob.glob(os.path.join(CORPUS, "*.txt")))
+    if not files:
+        pytest.skip(f"{CORPUS} is not there")
+    return files
+
+
+@pytest.mark.oracle
+def test_as_good_as_the_trainer_on_its_own(tmp_path):
+    """The tokenizers library's own way, from text to vocabulary; it numbers ties otherwise in each run."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+
+    files = real_text()
+    _, ours = train(files, tmp_path, vocab_size=5000)
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    trainer = trainers.WordPieceTrainer(vocab_size=5000, special_tokens=list(SPECIAL_TOKENS), show_progress=False)
+    tokenizer.train(files, trainer)
+    theirs = tokenizer.get_vocab()
+    assert len(set(ours) & set(theirs)) > 0.97 * 5000
+
+    text = "".join(open(path, encoding="utf-8").read() for path in files)
+    words = split_words(text, lowercase=True)
+    lengths = []
+    for vocabulary in ({piece: index for index, piece in enumerate(ours)}, theirs):
+        model = models.WordPiece(vocabulary, unk_token="[UNK]")
+        of_word = {word: len(model.tokenize(word)) for word in set(words)}
+        lengths.append(sum(of_word[word] for word in words) / len(words))
+    assert lengths[0] == pytest.approx(lengths[1], rel=0.03)
+
+
+def test_real_text(tmp_path):
+    report, pieces = train(real_text(), tmp_path, vocab_size=5000)
+    assert pieces[:5] == list(SPECIAL_TOKENS) and len(set(pieces)) == len(pieces) == 5000
+    assert {*"abcdefghijklmnopqrstuvwxyz", *(f"##{letter}" for letter in "abcdefghijklmnopqrstuvwxyz")} < set(pieces)
+    assert 1.0 < report["tokens_per_word"] < 1.4 and report["unknown_share"] < 0.001
+    assert report["known_character_share"] > 0.9999
+
+
+def test_the_trainer_takes_repeated_words_as_a_stream(tmp_path):
+    """Four million occurrences take no memory: as text they would be 32 MB, in the trainer's form a multiple."""
+    script = (
+        "import resource; from tasks.pretraining.train_vocab import _train; "
+        "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; "
+        "run = lambda times: _train({'letters': times, 'letter': 7}, ['##e', 'l'], set(), 50, 2); "
+        "run(10_000); before = peak(); run(4_000_000); print(peak() - before)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT, capture_output=True, timeout=120)
+    assert int(done.stdout) < 20_000  # KB
+
+
+def test_tokenizer_takes_the_vocabulary(corpus, tmp_path):
+    from keras_bert.tokenization.tokenizer import BertTokenizer
+
+    report, pieces = train(corpus, tmp_path, vocab_size=50)
+    tokenizer = BertTokenizer(str(tmp_path / "out" / "vocab.txt"))
+    ids = tokenizer.tokenize(TEXT.splitlines())
+    assert (tokenizer.pad_token_id, tokenizer.mask_token_id) == (0, 4)
+    assert tokenizer.unk_token_id not in ids.values.numpy()
+    assert ids.values.shape[0] / report["words"] == pytest.approx(report["tokens_per_word"])
+
+
+@pytest.mark.parametrize(
+    ("content", "settings", "message"),
+    [
+        (b"", {}, "text.txt: no text. Expected one sentence a line"),
+        (b" \n\x00\n", {}, "text.txt: no text"),
+        (b"fine\ncaf\xe9\n", {}, r"text.txt:2: not valid UTF-8"),
+        (b"\x1f\x8b\x08\x00", {}, r"text.txt: damaged gzip data"),
+        (b"a b c d\n", {"max_distinct_words": 3}, r"--max_distinct_words=3 is too small"),
+        (b"abc abc\n", {"vocab_size": 9}, r"--vocab_size=9 is too small.*need at least 10"),
+    ],
+)
+def test_refusals(tmp_path, content, settings, message):
+    (tmp_path / "text.txt").write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        train(str(tmp_path / "text.txt"), tmp_path, **settings)
+    assert os.listdir(tmp_path) == ["text.txt"]
+
+
+def test_the_stated_minimum_is_enough(tmp_path):
+    (tmp_path / "text.txt").write_bytes(b"abc abc\n")
+    assert train(str(tmp_path / "text.txt"), tmp_path, vocab_size=10)[0]["vocabulary_size"] == 10
+
+
+def test_outputs_that_cannot_be_written(corpus, tmp_path):
+    """Told at once, not after hours."""
+    vocab_file = str(tmp_path / "vocab.txt")
+    for settings, message in (
+        ({"vocab_file": str(tmp_path)}, "--vocab_file is a directory. Name a file in it, e.g. vocab.txt"),
+        ({"report_file": str(tmp_path)}, "--report_file is a directory. Name a file in it, e.g. report.json"),
+        ({"vocab_file": corpus}, "--vocab_file is one of the files of --input_file"),
+        ({"report_file": vocab_file}, "--report_file is --vocab_file too"),
+        ({"vocab_file": f"{corpus}/new/vocab.txt"}, "text.txt: no directory that can be written"),
+    ):
+        with pytest.raises(InputError, match=message):
+            train_vocab(VocabularySettings(**{"input_file": corpus, "vocab_file": vocab_file, **settings}))
+    assert os.listdir(tmp_path) == ["text.txt"]
+
+
+def test_an_existing_vocabulary_is_replaced_only_by_a_whole_one(corpus, tmp_path):
+    vocab_file = tmp_path / "out" / "vocab.txt"
+    vocab_file.parent.mkdir()
+    vocab_file.write_text("old\n")
+    with pytest.raises(InputError):
+        train(corpus, tmp_path, vocab_size=9)
+    assert vocab_file.read_text() == "old\n"
+    assert train(corpus, tmp_path, vocab_size=50)[1][:5] == list(SPECIAL_TOKENS)
+    assert os.listdir(vocab_file.parent) == ["vocab.txt"]
+
+
+def running(group):
+    """Numbers of the processes of a process group that have not ended."""
+    found = []
+    for path in glob.glob("/proc/[0-9]*/stat"):
+        try:
+            with open(path) as file:
+                state, _, process_group = file.read().rpartition(")")[2].split()[:3]
+        except OSError:
+            continue
+        if int(process_group) == group and state != "Z":
+            found.append(int(path.split("/")[2]))
+    return found
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_stopped_run_leaves_nothing(tmp_path, sent):
+    """The text comes from a pipe that stays open: its processes wait. Ctrl-C reaches all, kill the first alone."""
+    os.mkfifo(tmp_path / "pipe")
+    command = [sys.executable, "-m", "tasks.pretraining.train_vocab", f"--input_file={tmp_path}/pipe"]
+    command += [f"--vocab_file={tmp_path}/vocab.txt", "--num_workers=2"]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        with open(tmp_path / "pipe", "wb") as pipe:
+            pipe.write(b"Some words of text.\n" * 500_000)
+            deadline = time.monotonic() + 60
+            while len(running(process.pid)) < 3 and time.monotonic() < deadline:
+                time.sleep(0.05)
+            num_processes = len(running(process.pid))
+            (os.killpg if sent == signal.SIGINT else os.kill)(process.pid, sent)
+            try:
+                error = process.communicate(timeout=60)[1]
+            finally:
+                while (left := running(process.pid)) and time.monotonic() < deadline:
+                    time.sleep(0.05)
+                if left:
+                    os.killpg(process.pid, signal.SIGKILL)
+    assert num_processes >= 3 and not left
+    assert process.returncode == {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -9}[sent]
+    assert "Traceback" not in error and ("interrupted." in error) == (sent == signal.SIGINT)
+    assert os.listdir(tmp_path) == ["pipe"]

@@ -1,0 +1,288 @@
+"""Counting words in pieces and processes: equal to line after line, whatever the cuts."""
+
+import glob
+import gzip
+import hashlib
+import os
+import random
+import threading
+from collections import Counter
+
+import pytest
+from repository import SHARED
+
+from keras_bert.errors import InputError
+from keras_bert.files import read_lines
+from keras_bert.tokenization.normalizer import split_words
+from tasks.pretraining.vocabulary import word_counts
+from tasks.pretraining.vocabulary.word_counts import count_words
+from tasks.text import reading
+from tasks.text.parallel import available_cores, workers_for
+from tasks.text.reading import WORDS, text_units
+
+DATA = SHARED
+REAL = ["corpus/*.txt", "corpus/inaugural/*", "waimai/dev.csv", "squad2/dev.json", "wnut17/dev.conll"]
+# What the rules treat differently, and what Python takes for white space: letters, final sigmas, marks, controls,
+# blanks of every kind, line separators, zero-width characters, ideographs, punctuation, characters over U+FFFF.
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+ALPHABET = "aB1.,'\u03a3\u03a3\u00c9e\u0301\u0345\u05bc\u00ad\u200b\ufeff\0\ufffd\x0b\x0c\x1c\x1f\x7f\x85\u00a0\u3000"
+ALPHABET += "\u2028\u2029\u1680\u4e2d\u3002\uac00\u1100\u1161\U0001f600\U00020000\u0130\u01c5\u302a \t\r\n" + "  \n\n"
+
+
+def one_by_one(files, do_lower_case):
+    """Documents, sentences and words as google-research/bert reads them: line after line, file after file."""
+    counts, documents, sentences, in_document = Counter(), 0, 0, False
+    for path in files:
+        for _, line in read_lines(path):
+            words = split_words(line, do_lower_case)
+            counts.update(words)
+            sentences += bool(words)
+            documents += bool(words) and not in_document
+            in_document = bool(line.strip()) and (in_document or bool(words))
+    return counts, documents, sentences
+
+
+def count(files, do_lower_case=True, max_distinct_words=10**9, **settings):
+    return count_words([str(file) for file in files], do_lower_case, max_distinct_words=max_distinct_words, **settings)
+
+
+def check(files, do_lower_case=True, **settings):
+    words = count(files, do_lower_case, **settings)
+    assert (words.counts, words.documents, words.sentences) == one_by_one(files, do_lower_case)
+    assert (words.words, words.dropped_words) == (sum(words.counts.values()), 0)
+
+
+@pytest.fixture
+def blocks(monkeypatch):
+    """Sets the size of the pieces that files are cut into; half of it fills a unit."""
+    return lambda size: monkeypatch.setattr(
+        word_counts, "WORDS", WORDS._replace(piece_bytes=size, unit_bytes=max(1, size // 2))
+    )
+
+
+@pytest.fixture
+def text_file(tmp_path):
+    def write(content, name="text.txt"):
+        (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+        return str(tmp_path / name)
+
+    return write
+
+
+# === The same as line after line ===
+
+
+@pytest.mark.parametrize(("do_lower_case", "size"), [(True, 1 << 22), (True, 9973), (False, 65536)])
+def test_real_text(blocks, do_lower_case, size):
+    files = [path for pattern in REAL for path in sorted(glob.glob(os.path.join(DATA, pattern)))]
+    if not files:
+        pytest.skip(f"{DATA} is not there")
+    blocks(size)
+    check(files, do_lower_case)
+
+
+def test_fuzzed_text(blocks, tmp_path, text_file):
+    rng = random.Random(7)
+    for attempt in range(300):
+        files = []
+        for number in range(rng.randrange(1, 4)):
+            text = "".join(rng.choices(ALPHABET, k=rng.choice((0, 1, 3, 30, 300))))
+            raw = rng.choice((b"", b"", BYTE_ORDER_MARK)) + text.encode()
+            raw = b"" if raw == BYTE_ORDER_MARK else raw  # `read_lines` finds a line in it.
+            files.append(str(tmp_path / f"{attempt}-{number}"))
+            with open(files[-1], "wb") as file:
+                file.write(raw)
+        blocks(rng.choice((1, 2, 3, 7, 50, 1 << 20)))
+        files.append(text_file("end", "end.txt"))  # A text without any word is refused.
+        check(files, rng.random() < 0.5)
+
+
+@pytest.mark.parametrize("do_lower_case", [True, False])
+def test_every_character(text_file, do_lower_case):
+    """Each within a word, between blanks, and alone in its line; planes 4 to 13 hold none."""
+    code_points = [*range(0xD800), *range(0xE000, 0x33480), *range(0xE0000, 0xE0200)]
+    check([text_file("".join(f"a{chr(cp)}B {chr(cp)} \u03a3\n{chr(cp)}\n" for cp in code_points))], do_lower_case)
+
+
+@pytest.mark.parametrize(
+    ("content", "documents", "sentences"),
+    [
+        ("one\ntwo\n\nthree", 2, 3),
+        ("\n\none\n \t\n\n\u2028\ntwo\r\n\r\nthree\r\n", 3, 3),
+        ("one\n\u200b\ntwo", 1, 2),  # Not blank, but no word: the document goes on.
+        ("one\n\x0c\ntwo", 2, 2),  # Blank to `str.strip`.
+        ("\ufeff\none", 1, 1),
+        ("word " * 50 + "\n\n" + "\u0301 " * 50 + "a", 2, 2),  # Lines much longer than a block.
+    ],
+)
+@pytest.mark.parametrize("size", [1, 4, 1 << 20])
+def test_documents_and_sentences_by_hand(blocks, text_file, content, documents, sentences, size):
+    blocks(size)
+    words = count([text_file(content)])
+    assert (words.documents, words.sentences) == (documents, sentences)
+
+
+def test_documents_run_on_across_files(text_file):
+    files = [text_file("one\ntwo", "a"), text_file("", "b"), text_file("three\n\n \nfour\n", "c"), text_file("x", "d")]
+    words = count(files)
+    assert (words.documents, words.sentences, words.words) == (2, 5, 5)
+
+
+def test_long_words_are_cut_and_counted(text_file):
+    words = count([text_file("a" * 200 + " " + "b" * 201 + " " + "b" * 999 + " c\n")])
+    assert words.counts == {"a" * 200: 1, "b" * 201: 2, "c": 1}
+
+
+def test_a_chunk_of_many_blocks(blocks, text_file):
+    blocks(1000)
+    words = count([text_file("a,b" * 100_000 + " c\nd")])
+    assert words.counts == {"a": 1, ",": 100_000, "ba": 99_999, "b": 1, "c": 1, "d": 1}
+
+
+# === Processes, memory ===
+
+
+def test_processes_change_nothing(blocks, text_file, tmp_path):
+    """Even where the table overflows: the same words in the same order, and the same were dropped."""
+    rng = random.Random(3)
+    lines = (" ".join(f"w{int(rng.paretovariate(0.6)) % 5000}" for _ in range(9)) for _ in range(4000))
+    files = [text_file("\n".join(lines)), text_file("the end.\n", "end.txt")]
+    blocks(10_000)
+    # Checksums since the first release.
+    for cap, checksum in ((10**9, "c5b2627c288f80b1"), (300, "8701a0a0653772ef")):
+        one, two, four = (count(files, max_distinct_words=cap, num_workers=workers) for workers in (1, 2, 4))
+        assert one == two == four
+        assert list(one.counts.items()) == list(two.counts.items()) == list(four.counts.items())
+        assert bool(one.dropped_words) == (cap == 300)
+        assert hashlib.sha256(repr(one).encode()).hexdigest().startswith(checksum)
+
+
+def test_what_is_dropped_is_bounded(blocks, text_file):
+    rng = random.Random(5)
+    text = " ".join(f"w{int(rng.paretovariate(0.5)) % 3000}" for _ in range(20_000))
+    path = text_file(text)
+    blocks(1000)
+    for cap in (50, 200, 1000):
+        words = count([path], max_distinct_words=cap)
+        assert 0 < len(words.counts) <= cap
+        assert words.words == 20_000 == sum(words.counts.values()) + words.dropped_occurrences
+        lost = {word: exact - words.counts.get(word, 0) for word, exact in Counter(text.split()).items()}
+        assert min(lost.values()) == 0 and 0 < max(lost.values()) <= words.largest_count_error
+        assert sum(lost.values()) == words.dropped_occurrences
+
+
+def test_dropping_by_hand(blocks, text_file):
+    """Room for 4: a block `a a a b b c d e` has 5, so the words of count 1 go; then `c c c f` fits."""
+    blocks(16)
+    words = count([text_file("a a a b b c d e\nc c c f\n")], max_distinct_words=4)
+    assert words.counts == {"a": 3, "b": 2, "c": 3, "f": 1}
+    assert (words.dropped_words, words.dropped_occurrences, words.largest_count_error) == (3, 3, 1)
+    assert (words.words, words.sentences) == (12, 2)
+
+
+def test_no_room_for_any_word(text_file):
+    with pytest.raises(InputError, match="--max_distinct_words=2 is too small: all words"):
+        count([text_file("a b c\n")], max_distinct_words=2)
+
+
+def test_small_texts_start_no_process(text_file, monkeypatch):
+    """Unless the user names a number; the size of a pipe is not known."""
+    path = text_file("a b\n")
+    assert (workers_for([path], None), workers_for([path], 16)) == (1, 16)
+    assert workers_for([path, "/dev/null"], None) == available_cores()
+    monkeypatch.setattr(os.path, "getsize", lambda _: 1 << 23)
+    assert workers_for([path], None, passes=10**6) == available_cores()
+    monkeypatch.delattr(os, "sched_getaffinity")  # macOS has none.
+    assert available_cores() == os.cpu_count()
+
+
+# === Other files than plain ones ===
+
+TEXT = "".join(f"Sentence {n} of the café.\n" + "\n" * (n % 7 == 0) for n in range(2000)).encode()
+
+
+@pytest.mark.parametrize("size", [100, 9999, 1 << 20])
+def test_gzip(blocks, text_file, size):
+    """Recognized by its content; members may follow one another, as `cat a.gz b.gz` makes them."""
+    plain = count([text_file(TEXT)])
+    half = TEXT.index(b"\n", len(TEXT) // 2) - 3
+    path = text_file(gzip.compress(TEXT[:half]) + gzip.compress(TEXT[half:]), "text.bin")
+    blocks(size)
+    assert count([path]) == plain == count([path, text_file("")], num_workers=2)
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda raw: raw[:-9], lambda raw: raw[:2000] + b"xx" + raw[2002:], lambda raw: raw[:5]]
+)
+def test_damaged_gzip(text_file, damage):
+    with pytest.raises(InputError, match=r"text.gz: damaged gzip data \(.+\). Get or compress the file again"):
+        count([text_file(damage(gzip.compress(TEXT)), "text.gz")])
+
+
+def test_a_pipe(blocks, tmp_path, text_file):
+    path = str(tmp_path / "pipe")
+    os.mkfifo(path)
+    blocks(5000)
+    for raw in (TEXT, gzip.compress(TEXT)):
+
+        def write(raw=raw):
+            with open(path, "wb") as file:
+                file.write(raw)
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        words = count([path])
+        writer.join()
+        assert words == count([text_file(TEXT)])
+
+
+def test_many_small_files_are_read_together(text_file):
+    files = [text_file(f"file {n}\n", f"{n}.txt") for n in range(50)]
+    assert [len(unit) for unit in text_units(files, WORDS)] == [50]
+    check(files)
+
+
+# === Refusals ===
+
+
+@pytest.mark.parametrize("size", [1, 7, 100, 1 << 20])
+def test_not_utf8_says_where(blocks, text_file, size):
+    """Line and byte as `read_lines` gives them, wherever the blocks were cut."""
+    rng = random.Random(size)
+    blocks(size)
+    for _ in range(40):
+        raw = bytearray("".join(rng.choices("ab é中 \n", k=300)).encode())
+        raw[rng.randrange(len(raw))] = 0xFF
+        path = text_file(bytes(raw))
+        with pytest.raises(InputError) as expected:
+            list(read_lines(path))
+        for name in (path, text_file(gzip.compress(raw), "text.gz")):
+            with pytest.raises(InputError) as error:
+                count([name])
+            assert str(error.value) == str(expected.value).replace("text.txt", os.path.basename(name))
+
+
+def test_the_first_error_is_told(blocks, text_file):
+    blocks(50)
+    path = text_file(b"fine line\n" * 500 + b"caf\xe9\n" + b"fine line\n" * 500 + b"caf\xe9\n")
+    with pytest.raises(InputError, match=r"text.txt:501: not valid UTF-8 at byte 3 of the line \(0xe9\)"):
+        count([text_file("a\n" * 70, "a.txt"), path], num_workers=3)
+
+
+def test_no_text(text_file):
+    for content in ("", " \n\0\n\u0301\n"):
+        with pytest.raises(InputError, match="text.txt: no text. Expected one sentence a line"):
+            count([text_file(content)])
+
+
+def test_no_blank(blocks, text_file, monkeypatch):
+    monkeypatch.setattr(reading, "_LONGEST_CHUNK", 200_000)
+    blocks(1000)
+    for name, content in (("a.txt", b"x" * 300_000), ("a.gz", gzip.compress(b"x" * 300_000))):
+        with pytest.raises(InputError, match=rf"{name}: no blank in 2\d\d,\d\d\d bytes, from about byte 0 on"):
+            count([text_file(content, name)])
+
+
+def test_unreadable(tmp_path):
+    with pytest.raises(InputError, match=r"cannot be read \(Is a directory\). Check the path"):
+        count([tmp_path])

@@ -1,0 +1,84 @@
+"""A setting said once: its default, help and bounds reach the flag and the Python entry alike."""
+
+import dataclasses
+
+import pytest
+from absl import flags as absl_flags
+
+from keras_bert.errors import InputError
+from tasks import flags
+from tasks.engine.settings import TrainingSettings
+from tasks.settings import Settings, replaced, setting
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Example(TrainingSettings):
+    source: str = setting(dataclasses.MISSING, "Where from.", flag="from", identifies=False)
+    learning_rate: float = replaced(TrainingSettings, "learning_rate", 1e-3, several=True)
+    labels: list[str] | None = setting(None, "Class names.")
+    stride: int | None = setting(None, "Tokens between windows.", at_least=1)
+
+
+def test_flags_carry_name_type_and_default():
+    found = flags.parse(Example, ["--from=a", "--labels=x,y", "--stride=4", "--nojit_compile"])
+    assert found == Example(source="a", labels=["x", "y"], stride=4)
+    assert (found.learning_rate, found.train_batch_size, found.jit_compile) == (1e-3, 32, False)
+
+
+def test_one_value_or_several():
+    assert flags.parse(Example, ["--from=a", "--learning_rate=5e-5,3e-5"]).learning_rate == [5e-5, 3e-5]
+    assert flags.parse(Example, ["--from=a", "--learning_rate=5e-5"]).learning_rate == 5e-5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "--from must have a value"),
+        (["--from=a", "--nope=1"], "Unknown command line flag 'nope'"),
+        (["--from=a", "--layer_decay=0"], "must be greater than 0"),
+        (["--from=a", "--layer_decay=1.5"], "--layer_decay=1.5"),
+        (["--from=a", "--spike_factor=nan"], "must be a finite number"),
+        (["--from=a", "--optimizer=sgd"], "bert-2018|adamw|lamb"),
+        (["--from=a", "--learning_rate=0,1"], "greater than 0, or several"),
+        (["--from=a", "--stride=0"], "0 is not a positive integer"),
+    ],
+)
+def test_a_wrong_flag_is_refused(arguments, message):
+    with pytest.raises(absl_flags.Error) as error:
+        flags.parse(Example, arguments)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"layer_decay": 0.0}, "--layer_decay=0.0: must be greater than 0"),
+        ({"train_batch_size": 0}, "--train_batch_size=0: must be at least 1"),
+        ({"optimizer": "sgd"}, "--optimizer=sgd: must be one of bert-2018, adamw, lamb"),
+        ({"learning_rate": [1e-3, float("nan")]}, "--learning_rate=nan: must be a finite number"),
+    ],
+)
+def test_python_callers_meet_the_same_bounds(given, message):
+    with pytest.raises(InputError) as error:
+        Example(source="a", **given)
+    assert message in str(error.value)
+
+
+def test_two_commands_in_one_process_keep_their_own_defaults():
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Other(Settings):
+        learning_rate: float = setting(2.0, "Another command's.")
+
+    assert flags.parse(Other, []).learning_rate == 2.0
+    assert flags.parse(Example, ["--from=a"]).learning_rate == 1e-3
+
+
+def test_identity_leaves_out_paths_devices_and_speed():
+    kept = Example(source="a").identity()
+    assert {"learning_rate", "random_seed", "labels"} <= kept.keys()
+    assert not {"source", "eval_batch_size", "num_gpus", "tpu", "jit_compile", "spike_factor"} & kept.keys()
+
+
+def test_every_setting_of_a_training_has_a_help_text():
+    for field in dataclasses.fields(TrainingSettings):
+        assert field.metadata["rule"].help.endswith("."), field.name

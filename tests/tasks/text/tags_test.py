@@ -1,0 +1,212 @@
+"""Tag schemes, the entities that tags mark, and entity-level scores: by hand, and against seqeval."""
+
+import itertools
+import warnings
+
+import numpy as np
+import pytest
+
+from tasks.text import tags
+from tasks.text.tags import Entity
+
+# One sentence in each scheme: entities of one, two, three tokens, one of the same type and one of another close behind.
+SCHEMES = {
+    "iob1": "I-a O I-a I-a B-a I-b I-b I-b O I-a-c",
+    "iob2": "B-a O B-a I-a B-a B-b I-b I-b O B-a-c",
+    "bilou": "U-a O B-a L-a U-a B-b I-b L-b O U-a-c",
+}
+ENTITIES = [("a", 0, 1), ("a", 2, 4), ("a", 4, 5), ("b", 5, 8), ("a-c", 9, 10)]
+
+
+def random_tags(generator, prefixes="BI", types=("a", "b"), length=None):
+    """Tags in any order: most sequences break every scheme."""
+    pool = ["O", *(f"{prefix}-{name}" for prefix in prefixes for name in types)]
+    return list(generator.choice(pool, generator.integers(1, 9) if length is None else length))
+
+
+def random_entities(generator, length):
+    limits = np.sort(generator.choice(length + 1, generator.integers(0, length + 1), replace=False)).tolist()
+    pairs = list(itertools.pairwise(limits))
+    return [Entity(str(generator.choice(["a", "b"])), *pair) for pair in pairs if generator.random() < 0.6]
+
+
+# === Schemes ===
+
+
+@pytest.mark.parametrize("source", SCHEMES)
+@pytest.mark.parametrize("target", SCHEMES)
+def test_each_scheme_converts_to_each(source, target):
+    assert tags.convert_tags(SCHEMES[source].split(), source, target) == SCHEMES[target].split()
+
+
+def test_iobes_is_read_as_bilou():
+    iobes = SCHEMES["bilou"].replace("L-", "E-").replace("U-", "S-")
+    assert tags.guess_scheme([iobes.split()]) == "bilou"
+    assert tags.convert_tags(iobes.split(), "bilou", "iob2") == SCHEMES["iob2"].split()
+
+
+def test_a_single_type_needs_no_name():
+    assert tags.convert_tags(["B", "L", "O", "U"], "bilou") == ["B", "I", "O", "B"]
+    assert tags.find_entities(["B", "I", "O", "B"]) == [("", 0, 2), ("", 3, 4)]
+
+
+def test_conversion_there_and_back_keeps_any_entities():
+    generator = np.random.default_rng(0)
+    for _ in range(300):
+        length = int(generator.integers(1, 12))
+        entities = random_entities(generator, length)
+        for scheme in SCHEMES:
+            written = tags.entities_to_tags(entities, length, scheme)
+            assert tags.find_fault(written, scheme) is None
+            assert tags.find_entities(tags.convert_tags(written, scheme)) == entities
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_the_scheme_is_told_by_the_content(scheme):
+    assert tags.guess_scheme([["O", "O"], SCHEMES[scheme].split()]) == scheme
+
+
+def test_a_few_broken_tags_do_not_change_the_scheme():
+    assert tags.guess_scheme([["O"], []]) == "iob2"
+    assert tags.guess_scheme([["B-a", "I-a"]] * 3 + [["I-a", "x", "B-a"]]) == "iob2"
+    assert tags.guess_scheme([["I-a", "O", "I-a"]] * 3 + [["B-a"]]) == "iob1"
+
+
+@pytest.mark.parametrize(
+    ("scheme", "sentence", "index", "reason"),
+    [
+        ("iob2", "O I-a", 1, "I-a follows O; expected B-a at an entity's first token"),
+        ("iob2", "I-a", 0, "I-a follows O; expected B-a at an entity's first token"),
+        ("iob2", "B-a I-b", 1, "I-b follows B-a; expected B-b at an entity's first token"),
+        ("iob2", "B-a U-a", 1, "'U-a' is no tag of iob2; expected O, or one of B-, I- and a type"),
+        ("iob2", "O X-a", 1, "'X-a' is no tag of iob2; expected O, or one of B-, I- and a type"),
+        ("iob2", "B-", 0, "'B-' is no tag of iob2; expected O, or one of B-, I- and a type"),
+        ("iob2", "O o", 1, "'o' is no tag of iob2; expected O, or one of B-, I- and a type"),
+        ("iob2", "O-a", 0, "'O-a' is no tag of iob2; expected O, or one of B-, I- and a type"),
+        ("iob1", "O B-a", 1, "B-a follows O; expected I-a: in iob1 B- only parts two entities of one type"),
+        ("iob1", "I-b B-a", 1, "B-a follows I-b; expected I-a: in iob1 B- only parts two entities of one type"),
+        ("bilou", "O I-a L-a", 1, "I-a follows O; expected B-a or U-a at an entity's first token"),
+        ("bilou", "U-a L-a", 1, "L-a follows U-a; expected B-a or U-a at an entity's first token"),
+        ("bilou", "B-a O", 1, "O follows B-a; expected I-a or L-a, since an entity is open"),
+        ("bilou", "B-a L-b", 1, "L-b follows B-a; expected I-a or L-a, since an entity is open"),
+        (
+            "bilou",
+            "O B-a I-a",
+            2,
+            "I-a stands at the end of the sentence; expected I-a or L-a, since an entity is open",
+        ),
+        ("bilou", "O Z-a", 1, "'Z-a' is no tag of bilou; expected O, or one of B-, I-, L-, U- and a type"),
+    ],
+)
+def test_broken_tags_are_found(scheme, sentence, index, reason):
+    assert tags.find_fault(sentence.split(), scheme) == (index, reason)
+    with pytest.raises(ValueError, match="`tags` must follow the scheme"):
+        tags.convert_tags(sentence.split(), scheme)
+
+
+def test_sound_tags_have_no_fault():
+    for scheme, sentence in SCHEMES.items():
+        assert tags.find_fault(sentence.split(), scheme) is None
+    assert tags.find_fault(["I-a", "B-a"], "iob1") is None and tags.find_fault([], "bilou") is None
+
+
+def test_split_and_join_are_inverse():
+    for tag in ("O", "B-creative-work", "I-a", "U", "B"):
+        assert tags.join_tag(*tags.split_tag(tag)) == tag
+    assert tags.split_tag("B-creative-work") == ("B", "creative-work")
+    for tag in ("", "b-a", "-a", "B-", "Ofoo", "BA-x"):
+        with pytest.raises(ValueError, match="`tag` must be"):
+            tags.split_tag(tag)
+
+
+# === Entities and scores ===
+
+
+def test_entities_by_hand():
+    assert tags.find_entities(SCHEMES["iob2"].split()) == ENTITIES
+    assert tags.find_entities(SCHEMES["iob1"].split()) == ENTITIES
+    assert tags.find_entities(["I-a", "I-b", "O", "I-b"]) == [("a", 0, 1), ("b", 1, 2), ("b", 3, 4)]
+    assert tags.find_entities(["I-a", "B-a", "I-b", "I-a"], is_strict=True) == [("a", 1, 2)]
+    with pytest.raises(ValueError, match="`tag` must be of the scheme"):
+        tags.find_entities(["U-a"])
+
+
+def test_scores_by_hand():
+    gold = [["B-a", "I-a", "O", "B-b"], ["B-a", "O"], ["O"]]
+    predicted = [["B-a", "I-a", "O", "B-a"], ["B-a", "I-a"], ["B-b"]]
+    overall, types = tags.score_entities(gold, predicted)
+    assert overall == (1 / 4, 1 / 3, 2 / 7, 1, 4, 3)
+    assert types == {"a": (1 / 3, 1 / 2, 2 / 5, 1, 3, 2), "b": (0.0, 0.0, 0.0, 0, 1, 1)}
+    assert list(types) == ["a", "b"]
+    counts = tags.count_entities(gold, predicted)
+    np.testing.assert_array_equal(counts["a"], [[1, 2, 1], [0, 1, 1], [0, 0, 0]])
+    assert tags.score_counts(counts["a"][[0, 0, 1]]) == tags.Score(2 / 5, 2 / 3, 1 / 2, 2, 5, 3)
+    assert tags.token_accuracy(gold, predicted) == 4 / 7
+
+
+def test_without_entities_the_scores_are_zero():
+    assert tags.score_entities([["O"]], [["O"]]) == ((0.0, 0.0, 0.0, 0, 0, 0), {})
+    assert tags.token_accuracy([], []) == 0.0
+
+
+def test_other_lengths_are_refused():
+    for predicted in ([["O"]], [["O", "O"], ["O"]], [["O", "O", "O"]]):
+        with pytest.raises(ValueError, match="`predicted` must have the sentences and lengths"):
+            tags.count_entities([["O", "O"]], predicted)
+
+
+@pytest.mark.oracle
+def test_entities_are_seqeval_s():
+    from seqeval.metrics.sequence_labeling import get_entities
+    from seqeval.scheme import IOB2, Tokens
+
+    generator = np.random.default_rng(1)
+    for _ in range(2000):
+        sentence = random_tags(generator, types=("a", "b-c"))
+        ours = tags.find_entities(sentence)
+        assert [(name, start, end - 1) for name, start, end in ours] == get_entities(sentence)
+        strict = [(entity.tag, entity.start, entity.end) for entity in Tokens(sentence, IOB2).entities]
+        assert tags.find_entities(sentence, is_strict=True) == strict
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("mode", [None, "strict"])
+def test_scores_are_seqeval_s(mode):
+    from seqeval import metrics
+    from seqeval.scheme import IOB2
+
+    generator = np.random.default_rng(2)
+    arguments = {"mode": mode, "scheme": IOB2 if mode else None}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Of 0 / 0.
+        for _ in range(60):
+            lengths = generator.integers(1, 9, generator.integers(1, 6))
+            gold, predicted = ([random_tags(generator, length=length) for length in lengths] for _ in range(2))
+            if not any(tags.find_entities(tag, is_strict=bool(mode)) for tag in [*gold, *predicted]):
+                continue  # seqeval fails.
+            overall, types = tags.score_entities(gold, predicted, is_strict=bool(mode))
+            theirs = [
+                getattr(metrics, f"{name}_score")(gold, predicted, **arguments)
+                for name in ("precision", "recall", "f1")
+            ]
+            np.testing.assert_allclose(overall[:3], theirs, rtol=1e-12)
+            assert tags.token_accuracy(gold, predicted) == pytest.approx(metrics.accuracy_score(gold, predicted))
+            report = metrics.classification_report(gold, predicted, output_dict=True, **arguments)
+            assert report.keys() - {"micro avg", "macro avg", "weighted avg"} == types.keys()
+            for name, score in types.items():
+                values = [report[name][key] for key in ("precision", "recall", "f1-score", "support")]
+                np.testing.assert_allclose([*score[:3], score.gold], values, rtol=1e-12)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize(("scheme", "name"), [("iob1", "IOB1"), ("bilou", "BILOU")])
+def test_conversion_keeps_the_entities_that_seqeval_sees(scheme, name):
+    import seqeval.scheme
+
+    generator = np.random.default_rng(3)
+    for _ in range(300):
+        length = int(generator.integers(1, 12))
+        written = tags.entities_to_tags(random_entities(generator, length), length, scheme)
+        theirs = seqeval.scheme.Tokens(written, getattr(seqeval.scheme, name)).entities
+        ours = tags.find_entities(tags.convert_tags(written, scheme))
+        assert ours == [(entity.tag, entity.start, entity.end) for entity in theirs]
