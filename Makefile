@@ -1,7 +1,8 @@
-# make test         installs everything into .venv, then lints and tests
-# make test-fast    the same without the tests marked slow
+# make test         installs everything into .venv, then lints and tests, in ten minutes on two cores
+# make test-all     the same with all of the fuzzing and of the kills (docs/testing.md)
+# make install-browser   installs Chromium (Debian, as root), without which the tests of pages are skipped
 # make quickstart   installs the runtime packages into .venv, then runs bert-quickstart: raw text to a served model
-# make lint         ruff alone
+# make lint         ruff alone: check and format
 # make clean        removes .venv and what tools left behind
 #
 # On a machine without any of it, GNU make, bash and Python 3.11 with its venv module are all that is needed; 3.12 and
@@ -32,19 +33,29 @@ RUNTIME_STAMP := $(VENV)/.stamp-runtime
 TEST_STAMP := $(VENV)/.stamp-test
 PACKAGE_STAMP := $(VENV)/.stamp-package
 
-.PHONY: test test-fast quickstart lint install install-test clean
+.PHONY: test test-all install-browser quickstart lint install install-test clean
 
 test: install-test lint
 	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile $(PYTEST_FLAGS)
 
-test-fast: install-test lint
-	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile -m "not slow" $(PYTEST_FLAGS)
+test-all: export FUZZ := full
+test-all: test
+
+install-browser:
+	@if command -v chromium chromium-browser google-chrome >/dev/null; then exit 0; fi; \
+	  if command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
+	    apt-get -q update && apt-get -q install -y --no-install-recommends chromium; \
+	  else \
+	    echo "make: no Chromium, and only root of a Debian can install it here. Install it as your system does; until" \
+	      "then the tests of the served page and of the report in a browser are skipped." >&2; exit 1; \
+	  fi
 
 quickstart: install
 	$(BIN)/bert-quickstart $(QUICKSTART_FLAGS)
 
 lint: install-test
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 
 install: $(RUNTIME_STAMP) $(PACKAGE_STAMP)
 
