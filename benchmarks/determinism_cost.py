@@ -36,10 +36,10 @@ def build_round():
     import tensorflow as tf
 
     from keras_bert.backbone import BertBackbone
-    from tasks.build_trainer import build_trainer
-    from tasks.pretraining.losses import PretrainingObjective
+    from tasks.engine.build_trainer import build_trainer
+    from tasks.engine.settings import TrainingSettings
     from tasks.pretraining.model import build_pretrainer
-    from tasks.settings import TrainingSettings
+    from tasks.pretraining.train.losses import PretrainingObjective
 
     settings = TrainingSettings(deterministic_ops=FLAGS.worker == "deterministic")
     sizes = {

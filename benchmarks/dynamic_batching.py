@@ -47,8 +47,8 @@ class Times(NamedTuple):
 
 def read_examples(path: str, preset: str, rows: int | None = None):
     """The first rows of an SST-2 file as `Examples`."""
-    from keras_bert.preprocessor import BertPreprocessor
-    from tasks.examples import Examples, join_rows
+    from keras_bert.tokenization.preprocessor import BertPreprocessor
+    from tasks.fine_tuning.examples import Examples, join_rows
 
     with open(path, encoding="utf-8") as file:
         lines = [line.rstrip("\n").split("\t") for line in file][1:][:rows]
@@ -74,16 +74,17 @@ class Side:
         import keras
 
         from keras_bert.backbone import BertBackbone
-        from tasks.glue.losses import ClassificationObjective
+        from tasks.engine.optimization import build_optimizer
+        from tasks.engine.training import Trainer
+        from tasks.fine_tuning.objectives import CrossEntropy
         from tasks.glue.model import build_classifier
-        from tasks.optimization import build_optimizer
-        from tasks.training import Trainer
 
         keras.utils.set_random_seed(SEED)
         model = build_classifier(BertBackbone.from_preset(preset), 2)
         optimizer = build_optimizer("adamw", RATE, FLAGS.num_steps, FLAGS.num_steps // 10)
         # No strategy: under any of them batches are fetched ahead, and a step's end cannot be told.
-        self.trainer = Trainer(model, optimizer, ClassificationObjective(), output_dir=output_dir, random_seed=SEED)
+        options = {"random_seed": SEED, "steps_per_call": 1}
+        self.trainer = Trainer(model, optimizer, CrossEntropy(), output_dir=output_dir, **options)
         self.history = None
         self._examples, self._length = examples, length
         self._wanted, self._given = queue.Queue(), queue.Queue()
@@ -106,7 +107,7 @@ class Side:
     def _fit(self) -> None:
         steps = FLAGS.num_steps
         try:
-            self.history = self.trainer.fit(self._make_dataset, steps, steps_per_call=1, save_checkpoints_steps=steps)
+            self.history = self.trainer.fit(self._make_dataset, steps, save_checkpoints_steps=steps)
         except BaseException as error:
             self._error = error
         self._wanted.put(None)
@@ -115,7 +116,7 @@ class Side:
         """The training's batches, each handed over when the next step is wanted, and none read ahead of that."""
         import tensorflow as tf
 
-        from tasks.examples import make_train_dataset
+        from tasks.fine_tuning.examples import make_train_dataset
 
         dataset = make_train_dataset(self._examples, BATCH, SEED, start_step, FLAGS.num_steps, length=self._length)
 
@@ -141,7 +142,7 @@ def measure(sides: list[Side], num_steps: int) -> list[Times]:
 
 def print_table(titles: list[str], sides: list[Side], times: list[Times], dev) -> None:
     """Prints a row for each side, relative to the last one's times."""
-    from tasks.examples import make_eval_dataset
+    from tasks.fine_tuning.examples import make_eval_dataset
 
     print("| batches | seconds a step | CPU seconds | relative | relative CPU | training loss | dev loss |")
     print("| --- " * 7 + "|")

@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator
 from absl import flags
 from machine import describe_machine
 
-from tasks import docstrings
 from tasks import flags as task_flags
+from tasks.quickstart import docstrings
 
 FLAGS = flags.FLAGS
 
@@ -33,7 +33,7 @@ _SIZES = ("vocabulary_size", "num_layers", "num_heads", "hidden_dim", "intermedi
 
 def batches(directory: str, batch_size: int, count: int) -> Iterator[dict]:
     """Yields the encoder's inputs, int32 of shape (batch, longest), of real sentences in their order."""
-    from keras_bert.preprocessor import BertPreprocessor
+    from keras_bert.tokenization.preprocessor import BertPreprocessor
 
     preprocess = BertPreprocessor.from_preset(directory, sequence_length=128, pad_to_longest=True)
     texts = (text for _, path in docstrings.list_modules("python") for text in docstrings.read_module(path))

@@ -54,7 +54,7 @@ def train(problem: Problem, num_steps: int, pad_token_id: int) -> None:
     """The training loop."""
     import torch
 
-    from tasks.examples import train_batches
+    from tasks.fine_tuning.examples import train_batches
 
     model = problem.model.train()
     decayed = [p for name, p in model.named_parameters() if not (name.endswith("bias") or "LayerNorm" in name)]

@@ -63,9 +63,14 @@ def create_records(directory: str) -> tuple[list[str], dict[str, int]]:
         "max_predictions_per_seq": round(FLAGS.max_seq_length * _MASKED_SHARE),
     }
     settings = {
-        "input_file": text, "output_file": records, "vocab_file": FLAGS.vocab_file, "masked_lm_prob": _MASKED_SHARE,
-        "dupe_factor": 1, "random_seed": 0, **sizes,
-    }  # fmt: skip
+        "input_file": text,
+        "output_file": records,
+        "vocab_file": FLAGS.vocab_file,
+        "masked_lm_prob": _MASKED_SHARE,
+        "dupe_factor": 1,
+        "random_seed": 0,
+        **sizes,
+    }
     command = [sys.executable, "-m", "tasks.pretraining.create_data"]
     subprocess.run(
         [*command, *(f"--{name}={value}" for name, value in settings.items())], check=True, stdout=subprocess.DEVNULL
@@ -78,10 +83,10 @@ def build_step(layout: str, vocabulary_size: int, directory: str):
     import tensorflow as tf
 
     from keras_bert.backbone import BertBackbone
-    from tasks.optimization import build_optimizer
-    from tasks.pretraining.losses import PretrainingObjective
+    from tasks.engine.optimization import build_optimizer
+    from tasks.engine.training import Trainer
     from tasks.pretraining.model import build_pretrainer
-    from tasks.training import Trainer
+    from tasks.pretraining.train.losses import PretrainingObjective
 
     hidden = FLAGS.hidden_dim
     backbone = BertBackbone(
@@ -118,18 +123,23 @@ def main(argv: list[str]) -> None:
         if not os.path.exists(path):
             print(f"{path}: not there. Skipped; give --squad_files and --vocab_file.")
             return
-    from keras_bert.tokenizer import BertTokenizer
-    from tasks.pretraining.data import train_dataset_maker
-    from tasks.pretraining.packed_data import plan_packing
+    from keras_bert.tokenization.tokenizer import BertTokenizer
+    from tasks.pretraining.data.records import scan_records
+    from tasks.pretraining.train.batches import train_dataset_maker
+    from tasks.pretraining.train.packed_data import plan_packing
 
     print(describe_machine())
     with tempfile.TemporaryDirectory() as directory:
         files, sizes = create_records(directory)
         start = time.perf_counter()
-        plan = plan_packing(files, **sizes)
+        vocabulary_size = BertTokenizer(FLAGS.vocab_file).vocabulary_size()
+        records = scan_records(files, vocabulary_size=vocabulary_size, for_packing=True, **sizes)
+        plan = plan_packing(records.sizes, max_seq_length=sizes["max_seq_length"])
         seconds = time.perf_counter() - start
-        print(f"{plan.num_records} instances of {len(list(paragraphs()))} paragraphs, {plan.num_rows} rows packed, "
-              f"planned in {seconds:.1f} s")  # fmt: skip
+        print(
+            f"{plan.num_records} instances of {len(list(paragraphs()))} paragraphs, {plan.num_rows} rows packed, "
+            f"checked and planned in {seconds:.1f} s"
+        )
         make = functools.partial(
             train_dataset_maker,
             files,
@@ -142,7 +152,6 @@ def main(argv: list[str]) -> None:
         batches = {
             name: iter(make(packing=plan if layout == "packed" else None)(0)) for name, layout in layouts.items()
         }
-        vocabulary_size = BertTokenizer(FLAGS.vocab_file).vocabulary_size()
         steps = {
             name: build_step(layout, vocabulary_size, os.path.join(directory, name)) for name, layout in layouts.items()
         }
@@ -152,8 +161,10 @@ def main(argv: list[str]) -> None:
 def print_table(found: dict[str, list[tuple[float, float]]], plan) -> None:
     """Prints a row for each side."""
     rates = {name: [tokens / seconds for seconds, tokens in steps] for name, steps in found.items()}
-    print(f"L{FLAGS.num_layers} H{FLAGS.hidden_dim}, {FLAGS.batch_size} x {FLAGS.max_seq_length}, "
-          f"median of {FLAGS.rounds} rounds")  # fmt: skip
+    print(
+        f"L{FLAGS.num_layers} H{FLAGS.hidden_dim}, {FLAGS.batch_size} x {FLAGS.max_seq_length}, "
+        f"median of {FLAGS.rounds} rounds"
+    )
     print("| rows | real tokens | seconds a step | real tokens a second | packed / this |")
     print("| --- | --- | --- | --- | --- |")
     for name, steps in found.items():

@@ -53,14 +53,15 @@ def batch(size: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
 
 
 def ours(size: str, directory: str | None) -> Callable:
-    """The step of `tasks.training.Trainer.fit`, one a call of the graph."""
+    """The step of `tasks.engine.training.Trainer.fit`, one a call of the graph."""
     import tensorflow as tf
 
     from keras_bert.backbone import BertBackbone
-    from tasks.optimization import build_optimizer
-    from tasks.pretraining.losses import PretrainingObjective
-    from tasks.pretraining.model import BertPretrainer, build_pretrainer
-    from tasks.training import Trainer
+    from keras_bert.models import BertPretrainer
+    from tasks.engine.optimization import build_optimizer
+    from tasks.engine.training import Trainer
+    from tasks.pretraining.model import build_pretrainer
+    from tasks.pretraining.train.losses import PretrainingObjective
 
     def build() -> Callable:
         if directory:
@@ -68,7 +69,7 @@ def ours(size: str, directory: str | None) -> Callable:
         else:
             model = build_pretrainer(BertBackbone(vocabulary_size=VOCABULARY, activation="gelu", **SIZES[size][0]))
         optimizer = build_optimizer("adamw", RATE, NUM_STEPS)
-        trainer = Trainer(model, optimizer, PretrainingObjective(), output_dir=tempfile.mkdtemp())
+        trainer = Trainer(model, optimizer, PretrainingObjective(), output_dir=tempfile.mkdtemp(), steps_per_call=1)
         return _steps_of_fit(trainer, tf, batch(size))
 
     return build
@@ -93,7 +94,7 @@ def _steps_of_fit(trainer, tf, features_and_labels) -> Callable:
         return tf.data.Dataset.from_generator(batches, output_signature=signature).with_options(options)
 
     def train() -> None:
-        trainer.fit(make_dataset, NUM_STEPS, steps_per_call=1, save_checkpoints_steps=NUM_STEPS)
+        trainer.fit(make_dataset, NUM_STEPS, save_checkpoints_steps=NUM_STEPS)
 
     threading.Thread(target=train, daemon=True).start()
     wanted.get()

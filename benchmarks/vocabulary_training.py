@@ -48,9 +48,10 @@ def write_text(files: list[str], num_bytes: int, path: str) -> None:
 
 def ours(path: str, vocab_size: int, workers: int) -> None:
     """What bert-train-vocab does."""
-    from tasks.pretraining.train_vocab import train_vocab
+    from tasks.pretraining.train_vocab import VocabularySettings, train_vocab
 
-    train_vocab(input_file=path, vocab_file=f"{path}.vocab", vocab_size=vocab_size, num_workers=workers)
+    settings = {"vocab_size": vocab_size, "num_workers": workers}
+    train_vocab(VocabularySettings(input_file=path, vocab_file=f"{path}.vocab", **settings))
 
 
 def tokenizers_alone(path: str, vocab_size: int, workers: int) -> None:
