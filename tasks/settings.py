@@ -69,6 +69,11 @@ def setting(default: Any, help: str, **bounds: Any) -> Any:
     return dataclasses.field(default=default, metadata=metadata)
 
 
+def changeable(default: Any, help: str, **bounds: Any) -> Any:
+    """Declares a `setting` that does not identify a run, such as a path, a stage or a device."""
+    return setting(default, help, **bounds, identifies=False)
+
+
 def replaced(base: type, name: str, default: Any, **changes: Any) -> Any:
     """Declares `base`'s setting `name` again with another default, or with another rule."""
     rule = base.__dataclass_fields__[name].metadata["rule"]

@@ -5,7 +5,7 @@ import zlib
 
 import numpy as np
 
-from tasks.settings import Settings, setting
+from tasks.settings import Settings, changeable, setting
 
 OPTIMIZERS = ("bert-2018", "adamw", "lamb")
 DISTRIBUTION_STRATEGIES = ("one_device", "mirrored", "multi_worker_mirrored", "tpu")
@@ -17,7 +17,7 @@ class TrainingSettings(Settings):
     """Settings of every training, with google-research/bert's defaults where it has them."""
 
     train_batch_size: int = setting(32, "Examples per training step, over all devices.", at_least=1)
-    eval_batch_size: int = setting(8, "Examples per evaluation step, over all devices.", at_least=1, identifies=False)
+    eval_batch_size: int = changeable(8, "Examples per evaluation step, over all devices.", at_least=1)
     learning_rate: float = setting(5e-5, "Peak learning rate.", at_least=0.0)
     optimizer: str = setting(
         "bert-2018",
@@ -28,38 +28,41 @@ class TrainingSettings(Settings):
     layer_decay: float = setting(
         1.0, "Factor of the learning rate from each encoder layer to the one below.", above=0.0, at_most=1.0
     )
-    gradient_accumulation_steps: int = setting(
-        1, "Micro-batches that each batch is split into, to save memory.", at_least=1
-    )
-    save_checkpoints_steps: int = setting(1000, "Training steps between checkpoints.", at_least=1, identifies=False)
+    gradient_accumulation_steps: int = setting(1, "Micro-batches per batch, to save memory.", at_least=1)
+    save_checkpoints_steps: int = changeable(1000, "Training steps between checkpoints.", at_least=1)
     random_seed: int = setting(12345, "Seed of data order, initial weights and dropout.", at_least=0)
-    spike_factor: float = setting(
-        0.0, "Stop if the loss exceeds this multiple of its running median; 0: never.", at_least=0.0, identifies=False
+    spike_factor: float = changeable(
+        0.0, "Stop if the loss exceeds this multiple of its median; 0: never.", at_least=0.0
     )
-    distribution_strategy: str = setting(
+    distribution_strategy: str = changeable(
         "one_device",
         "one_device: one GPU if there is one, else the CPU; mirrored: all GPUs of this machine; "
         "multi_worker_mirrored: the machines in the environment variable TF_CONFIG; tpu: the TPU in --tpu.",
         choices=DISTRIBUTION_STRATEGIES,
-        identifies=False,
     )
-    num_gpus: int | None = setting(
-        None, "Number of GPUs to use; default: all visible ones. 0: the CPU.", at_least=0, identifies=False
-    )
-    tpu: str | None = setting(
-        None,
-        "Name or address (grpc://...) of the TPU, or local; needs --distribution_strategy=tpu.",
-        identifies=False,
-    )
+    num_gpus: int | None = changeable(None, "Number of GPUs to use; default: all. 0: the CPU.", at_least=0)
+    tpu: str | None = changeable(None, "Name or address (grpc://...) of the TPU, or local.")
     mixed_precision: str = setting(
         "float32",
         "Type of the activations; weights stay float32. float16 uses a dynamic loss scale.",
         choices=MIXED_PRECISION,
     )
-    jit_compile: bool = setting(False, "Compile the training step with XLA; slower on a CPU.", identifies=False)
-    deterministic_ops: bool = setting(
-        False, "Make runs bit-identical on GPUs too, where this costs time.", identifies=False
-    )
+    jit_compile: bool = changeable(False, "Compile the training step with XLA; slower on a CPU.")
+    deterministic_ops: bool = changeable(False, "Make runs bit-identical on GPUs too, at some cost of time.")
+
+
+def tokenizer_identity(tokenizer) -> dict:
+    """Returns what the token ids of a text depend on, as JSON values: the vocabulary by its checksum."""
+    checksum = zlib.crc32("\n".join(tokenizer.get_vocabulary()).encode())
+    return {"do_lower_case": tokenizer.lowercase, "vocabulary_checksum": checksum}
+
+
+def weights_checksum(model) -> int:
+    """Returns a CRC-32 of all weights of a Keras model or layer, in their order."""
+    total = 0
+    for weight in model.get_weights():
+        total = zlib.crc32(np.ascontiguousarray(weight), total)
+    return total
 
 
 def identify(settings: TrainingSettings, backbone, tokenizer, *, weights_are_loaded: bool) -> dict:
@@ -80,14 +83,6 @@ def identify(settings: TrainingSettings, backbone, tokenizer, *, weights_are_loa
     return {
         **settings.identity(),
         **backbone.bert_config.to_dict(),
-        "do_lower_case": tokenizer.lowercase,
-        "vocabulary_checksum": zlib.crc32("\n".join(tokenizer.get_vocabulary()).encode()),
-        "weights_checksum": _weights_checksum(backbone) if weights_are_loaded else None,
+        **tokenizer_identity(tokenizer),
+        "weights_checksum": weights_checksum(backbone) if weights_are_loaded else None,
     }
-
-
-def _weights_checksum(backbone) -> int:
-    total = 0
-    for weight in backbone.get_weights():
-        total = zlib.crc32(np.ascontiguousarray(weight), total)
-    return total

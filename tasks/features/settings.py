@@ -9,7 +9,7 @@ from keras_bert.weights import read_bert_config
 from tasks.features.layers import COMBINES, POOLINGS, resolve_layers
 from tasks.fine_tuning.entity_task import EntitySettings
 from tasks.fine_tuning.inputs import require_preset
-from tasks.settings import replaced, setting
+from tasks.settings import changeable, replaced, setting
 
 DEFAULT_LAYERS = ("-1", "-2", "-3", "-4")  # google-research/bert extract_features.py
 DEFAULT_OUTPUT = "features.npz"
@@ -26,60 +26,47 @@ SHARED = frozenset(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FeatureSettings(EntitySettings):
-    """Settings of `bert-features`."""
+    """Settings of `bert-features`, which are its flags.
 
-    task_name: str = setting(
-        "extract",
-        "extract embeddings; or ner: train a tagger on frozen ones.",
-        choices=("extract", "ner"),
-        identifies=False,
+    Raises:
+        InputError: a value is out of its bounds, or belongs to the other task.
+    """
+
+    task_name: str = changeable(
+        "extract", "extract: write embeddings; ner: train a tagger on frozen ones.", choices=("extract", "ner")
     )
     output_dir: str | None = replaced(
         EntitySettings,
         "output_dir",
         None,
-        help="Directory for everything else a run writes: results, and for ner model, features, curve.",
+        help="Directory for everything else that a run writes: results; for ner also model, features and curve.",
     )
     # === What is extracted ===
-    input_file: str | None = setting(
-        None, "Files to extract from: paths or glob patterns with commas between.", identifies=False
+    input_file: str | None = changeable(None, "Files to read: paths or patterns, separated by commas.")
+    input_format: str = changeable(
+        "text", "text: one text per line; conll: one word per line, blank lines between.", choices=("text", "conll")
     )
-    input_format: str = setting(
-        "text",
-        "text: a text a line; conll: a word a line, blank lines between sentences.",
-        choices=("text", "conll"),
-        identifies=False,
-    )
-    output_file: str | None = setting(
-        None, f"File of the embeddings; default: {DEFAULT_OUTPUT} in --output_dir.", identifies=False
-    )
-    layers: list[str] | None = setting(
+    output_file: str | None = changeable(None, f"File for the embeddings; default: {DEFAULT_OUTPUT} in --output_dir.")
+    # For ner the spec identifies a run by its layers and their combination.
+    layers: list[str] | None = changeable(
         None,
-        "Layers: -1 the last, 1 the first, 0 or embeddings, all (of the encoder); default: -1,-2,-3,-4, with --pooling "
-        "-1.",
-        identifies=False,  # The spec does, as with the next ones.
+        "1 to the number of layers, -1 the last, 0 or embeddings, or all. Default: -1,-2,-3,-4; with --pooling: -1.",
     )
-    combine: str = setting(
+    combine: str = changeable(
+        "none", "Way to combine the layers; for --task_name=ner none means concatenate.", choices=COMBINES
+    )
+    layer_weights: list[str] | None = changeable(None, "Factor of each layer, for --combine=weighted_sum.")
+    pooling: str = changeable(
         "none",
-        "How several layers become one; for --task_name=ner none means concatenate.",
-        choices=COMBINES,
-        identifies=False,
-    )
-    layer_weights: list[str] | None = setting(
-        None, "One factor for each of --layers, for --combine=weighted_sum.", identifies=False
-    )
-    pooling: str = setting(
-        "none",
-        "none: a vector a token; else one a text: the first token's, the mean of all, or the pooler's.",
+        "none: a vector per token; else one per text: the first token's, the mean over all, or the pooler's.",
         choices=POOLINGS,
-        identifies=False,
     )
-    normalize: bool = setting(False, "Divide each pooled vector by its length.", identifies=False)
+    normalize: bool = changeable(False, "Divide each pooled vector by its Euclidean norm.")
     max_seq_length: int = replaced(
         EntitySettings,
         "max_seq_length",
         128,
-        help="Longest sequence in tokens: longer texts are cut, sentences of words read in several windows.",
+        help="Longest sequence in tokens; longer texts are cut, longer sentences of words split into windows.",
         identifies=False,
     )
     # === The tagger ===
@@ -87,18 +74,16 @@ class FeatureSettings(EntitySettings):
         EntitySettings,
         "document_context",
         "none",
-        help="ner: document: windows run over whole documents; a file without -DOCSTART- is one.",
+        help="ner: document lets windows span whole documents; a file without -DOCSTART- is one document.",
     )
-    lstm_units: int = setting(768, "ner: width of each direction (the paper: 768).", at_least=1)
-    lstm_layers: int = setting(2, "ner: BiLSTMs, one on top of the other (the paper: 2).", at_least=1)
-    lstm_dropout: float = setting(
-        0.1, "ner: dropout on the input and the output of each BiLSTM.", at_least=0.0, at_most=0.9
-    )
-    # A BiLSTM starts from new weights: the rates and the optimizer of fine-tuning are too low, or too rough, for it.
+    lstm_units: int = setting(768, "ner: width of each LSTM direction (the paper: 768).", at_least=1)
+    lstm_layers: int = setting(2, "ner: number of stacked BiLSTMs (the paper: 2).", at_least=1)
+    lstm_dropout: float = setting(0.1, "ner: dropout around each BiLSTM.", at_least=0.0, at_most=0.9)
+    # A BiLSTM starts from random weights, which need higher rates than fine-tuning and Adam's bias correction.
     learning_rate: float | list[float] = replaced(EntitySettings, "learning_rate", 1e-3)
     optimizer: str = replaced(EntitySettings, "optimizer", "adamw")
     num_train_epochs: float = replaced(EntitySettings, "num_train_epochs", 10.0)
-    # Several workers would write the same features.
+    # Without multi_worker_mirrored: several workers would write the same features.
     distribution_strategy: str = replaced(
         EntitySettings,
         "distribution_strategy",
@@ -106,7 +91,7 @@ class FeatureSettings(EntitySettings):
         help="one_device: one GPU if there is one, else the CPU; mirrored: all GPUs of this machine; tpu: --tpu.",
         choices=("one_device", "mirrored", "tpu"),
     )
-    # No settings here: the encoder is frozen, and its windows overlap by half.
+    # Settings of other tagging tasks that do not apply: the encoder is frozen, and its windows overlap by half.
     doc_stride: ClassVar[None] = None
     num_frozen_layers: ClassVar[int] = 0
     lora_rank: ClassVar[int] = 0
@@ -128,10 +113,10 @@ def choose_layers(settings: FeatureSettings, needed_for: str) -> tuple[list[int]
 
     Args:
         settings: as given.
-        needed_for: what needs the encoder, for messages.
+        needed_for: the purpose of the encoder, for messages.
 
     Raises:
-        InputError: no encoder is named, or there is none; it has no such layer, or too few positions.
+        InputError: the encoder is not named, does not exist, or has no such layer or too few positions.
     """
     require_preset(settings, needed_for)
     source = settings.preset

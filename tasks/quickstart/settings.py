@@ -4,7 +4,7 @@ import dataclasses
 
 from keras_bert.errors import InputError
 from keras_bert.presets import PRESETS
-from tasks.settings import Settings, setting
+from tasks.settings import Settings, changeable, setting
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -17,11 +17,11 @@ class QuickstartSettings(Settings):
 
     input_file: str | None = setting(
         None,
-        "Your own text, one sentence a line, a blank line between documents; several files separated by commas, or a "
-        "pattern. Default: the docstrings of the installed Python packages.",
+        "Your own text: one sentence per line, a blank line between documents; paths or patterns, separated by commas. "
+        "Default: the docstrings of the installed Python packages.",
     )
-    output_dir: str = setting("runs/quickstart", "Directory for everything the run writes.", identifies=False)
-    overwrite: bool = setting(False, "Start anew where the directory holds a run.", identifies=False)
+    output_dir: str = changeable("runs/quickstart", "Directory for everything the run writes.")
+    overwrite: bool = changeable(False, "Start anew where the directory holds a run.")
     preset: str = setting("tiny", "Sizes of the model to pre-train.", choices=tuple(PRESETS))
     vocab_size: int = setting(8000, "Maximum number of WordPieces.", at_least=200)
     max_seq_length: int = setting(
@@ -32,8 +32,8 @@ class QuickstartSettings(Settings):
     learning_rate: float = setting(2e-3, "Peak learning rate of pre-training.", at_least=0.0)
     num_train_epochs: int = setting(5, "Fine-tuning epochs.", at_least=1)
     num_labels: int = setting(8, "Packages (or input files) to tell apart.", at_least=2)
-    rows_per_label: int = setting(250, "Labelled sentences for fine-tuning: maximum number of each label.", at_least=1)
-    max_sentences_per_package: int = setting(20000, "Maximum number of sentences of one package.", at_least=100)
+    rows_per_label: int = setting(250, "Maximum number of sentences per label for fine-tuning.", at_least=1)
+    max_sentences_per_package: int = setting(20000, "Maximum number of sentences per package.", at_least=100)
     random_seed: int = setting(12345, "Seed of all random draws.", at_least=0)
 
     def __post_init__(self):

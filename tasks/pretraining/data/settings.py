@@ -3,7 +3,7 @@
 import dataclasses
 
 from keras_bert.errors import InputError
-from tasks.settings import Settings, setting
+from tasks.settings import Settings, changeable, setting
 
 REQUIRED = dataclasses.MISSING
 
@@ -44,32 +44,25 @@ class DataSettings(InstanceSettings):
         InputError: a value is out of its bounds, or values contradict each other.
     """
 
-    input_file: str | list[str] = setting(REQUIRED, "Text: paths or patterns, separated by commas.", identifies=False)
-    output_file: str | list[str] = setting(
-        REQUIRED, "TFRecord files to write, separated by commas; no path may hold one.", identifies=False
-    )
-    vocab_file: str = setting(REQUIRED, "WordPiece vocabulary, one token a line.", identifies=False)
-    num_shards: int | None = setting(
+    input_file: str | list[str] = changeable(REQUIRED, "Text: paths or patterns, separated by commas.")
+    output_file: str | list[str] = changeable(REQUIRED, "TFRecord files to write, separated by commas.")
+    vocab_file: str = changeable(REQUIRED, "WordPiece vocabulary, one token a line.")
+    num_shards: int | None = changeable(
         None,
         "Number of files to write; each appends its number to --output_file: train.tfrecord-00000-of-00010.",
         at_least=1,
         at_most=99999,
-        identifies=False,
     )
-    num_workers: int | None = setting(
-        None, "Processes; default: one for each core, as far as there is work for them.", at_least=1, identifies=False
-    )
-    runner: str | None = setting(
+    num_workers: int | None = changeable(None, "Processes; default: one for each core.", at_least=1)
+    runner: str | None = changeable(
         None,
         "Apache Beam runner to use in place of local processes, such as DirectRunner, DataflowRunner, FlinkRunner or "
         "SparkRunner; needs apache-beam: pip install 'keras-bert-zoo[beam]'.",
-        identifies=False,
     )
-    beam_options: list[str] = setting(
+    beam_options: list[str] = changeable(
         [],
-        "Option of Beam's own; repeat it for several: --beam_options=--project=p --beam_options=--region=r.",
+        "One of Beam's own options; repeat the flag for several: --beam_options=--project=p --beam_options=--region=r.",
         repeats=True,
-        identifies=False,
     )
 
     def __post_init__(self):

@@ -1,11 +1,12 @@
 """The settings of bert-pretrain."""
 
 import dataclasses
+from dataclasses import MISSING
 
 from keras_bert.config import ATTENTIONS, BertConfig
 from keras_bert.errors import InputError
 from tasks.engine.settings import TrainingSettings
-from tasks.settings import setting
+from tasks.settings import changeable, setting
 
 
 def _size(what: str) -> int | None:
@@ -20,32 +21,22 @@ class PretrainingSettings(TrainingSettings):
         InputError: a value is out of its bounds, or values contradict each other.
     """
 
-    input_file: str | list[str] = setting(
-        dataclasses.MISSING, "Training TFRecord files: paths or patterns, separated by commas.", identifies=False
+    input_file: str | list[str] = changeable(
+        MISSING, "Training TFRecord files: paths or patterns, separated by commas."
     )
-    eval_input_file: str | list[str] | None = setting(None, "Held-out TFRecord files, for --do_eval.", identifies=False)
-    output_dir: str = setting(
-        dataclasses.MISSING,
-        "Directory for everything the run writes: results, checkpoints, events, curve.",
-        identifies=False,
-    )
-    vocab_file: str = setting(
-        dataclasses.MISSING, "WordPiece vocabulary with which the data was created.", identifies=False
-    )
+    eval_input_file: str | list[str] | None = changeable(None, "Held-out TFRecord files, for --do_eval.")
+    output_dir: str = changeable(MISSING, "Directory for all that the run writes: results, checkpoints, events, curve.")
+    vocab_file: str = changeable(MISSING, "WordPiece vocabulary with which the data was created.")
     do_lower_case: bool = setting(True, "Lower the case and strip accents; True for an uncased vocabulary.")
-    preset: str | None = setting(
+    preset: str | None = changeable(
         None,
         "Architecture: a short name (tiny mini small medium base large), a full name, or a directory. Its weights are "
         "not loaded.",
-        identifies=False,
     )
-    bert_config_file: str | None = setting(
-        None, "JSON file with the architecture, in place of --preset.", identifies=False
-    )
-    init_checkpoint: str | None = setting(
+    bert_config_file: str | None = changeable(None, "JSON file with the architecture, in place of --preset.")
+    init_checkpoint: str | None = changeable(
         None,
         "Preset, name or directory of any format whose encoder and heads are trained further, in place of --preset.",
-        identifies=False,
     )
     num_layers: int | None = _size("Number of encoder layers")
     hidden_dim: int | None = _size("Width of the encoder")
@@ -53,32 +44,25 @@ class PretrainingSettings(TrainingSettings):
     intermediate_dim: int | None = _size("Width of the feed-forward layer")
     attention: str | None = setting(
         None,
-        "Which tokens a token attends to; left_to_right is the paper's ablation (table 5). Default: the architecture's "
-        "own.",
+        "Tokens that a token attends to; left_to_right is the paper's ablation (table 5). Default: the architecture's.",
         choices=ATTENTIONS,
     )
     use_next_sentence: bool = setting(True, "Train the next-sentence head too; false: masked LM alone.")
     max_seq_length: int = setting(128, "Tokens of an instance, as in the data.", at_least=3)
     max_predictions_per_seq: int = setting(20, "Masked positions of an instance, as in the data.", at_least=1)
-    packing: bool = setting(
-        False, "Put several instances into one row of max_seq_length tokens; batch sizes count rows then."
-    )
+    packing: bool = setting(False, "Put several instances into a row of max_seq_length tokens; batch sizes count rows.")
     dynamic_masking: bool = setting(False, "Draw new masks each epoch; held-out records keep theirs.")
     masked_lm_prob: float = setting(0.15, "Share of the tokens that --dynamic_masking masks.", above=0.0, at_most=1.0)
     do_whole_word_mask: bool = setting(False, "--dynamic_masking masks all WordPieces of a word together.")
-    do_train: bool = setting(False, "Train the model.", identifies=False)
-    do_eval: bool = setting(False, "Evaluate the model.", identifies=False)
-    max_eval_steps: int | None = setting(
-        None, "Number of batches of an evaluation; default: all.", at_least=1, identifies=False
-    )
+    do_train: bool = changeable(False, "Train the model.")
+    do_eval: bool = changeable(False, "Evaluate the model.")
+    max_eval_steps: int | None = changeable(None, "Number of batches of an evaluation; default: all.", at_least=1)
     num_train_steps: int = setting(100000, "Number of training steps.", at_least=1)
     num_warmup_steps: int = setting(10000, "Steps over which the learning rate rises.", at_least=0)
-    peak_tflops: float | None = setting(
+    peak_tflops: float | None = changeable(
         None,
-        "10^12 operations a second of one device, from its data sheet, for the share of peak; default: measured, "
-        "except on a TPU.",
+        "Peak of one device in 10^12 operations a second, from its data sheet; default: measured, except on a TPU.",
         at_least=1e-3,
-        identifies=False,
     )
 
     def __post_init__(self):
