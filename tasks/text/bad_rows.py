@@ -1,11 +1,11 @@
-"""Rows of a data file that cannot be used: refused with the file, or left out and counted."""
+"""Handles unusable rows of data files: refuses the file, or skips the rows and counts them."""
 
 import csv
 import os
 import sys
 
 from keras_bert.errors import InputError
-from keras_bert.files import atomic_path
+from keras_bert.files import atomic_path, remove_path
 
 BAD_ROWS = ("refuse", "skip")
 SKIPPED_FILE = "skipped_rows.tsv"
@@ -13,12 +13,12 @@ _SHOWN = 20
 
 
 class BadRows:
-    """Collects what is wrong with the rows of data files, so that nothing is dropped in silence.
+    """Collects the bad rows of data files, so that no row is dropped silently.
 
-    A reader calls `add` for each bad row and leaves it out, and `finish` at the end of a file.
+    A reader skips each bad row after calling `add`, and calls `finish` at the end of each file.
 
     Args:
-        policy: "refuse": a file with a bad row is refused; "skip": such rows are left out, shown and counted.
+        policy: "refuse" to refuse a file with bad rows; "skip" to show and count them.
 
     >>> bad_rows = BadRows("skip")
     >>> bad_rows.add("train.tsv:7", "the label is empty")
@@ -38,19 +38,19 @@ class BadRows:
         return len(self.rows)
 
     def add(self, where: str, reason: str) -> None:
-        """Notes a bad row.
+        """Records a bad row.
 
         Args:
-            where: "path:line" or another name of the place, such as "path: question '56be'".
-            reason: what was expected, what came, and the cure, as one or more sentences.
+            where: "path:line", or another place, such as "path: question '56be'".
+            reason: expectation, finding and cure, in one or more sentences.
         """
         self.rows.append((where, reason))
 
     def finish(self) -> None:
-        """Ends a file: refuses it, or shows what is left out of it, on standard error.
+        """Ends a file: refuses it, or lists its skipped rows on standard error.
 
         Raises:
-            InputError: the policy is "refuse" and there are bad rows: the first, and how many in all.
+            InputError: the policy is "refuse" and the file has bad rows; names the first one and their number.
         """
         new, self._finished = self.rows[self._finished :], len(self.rows)
         if not new:
@@ -64,11 +64,10 @@ class BadRows:
             print(f"skipped: {len(new) - _SHOWN} more, {len(new)} in all; see {SKIPPED_FILE}.", file=sys.stderr)
 
     def write(self, output_dir: str) -> None:
-        """Writes `skipped_rows.tsv`, columns `where` and `reason`; without bad rows none, and an old one goes."""
+        """Writes `skipped_rows.tsv` with the columns `where` and `reason`; without bad rows removes an old one."""
         path = os.path.join(output_dir, SKIPPED_FILE)
         if not self.rows:
-            if os.path.exists(path):
-                os.remove(path)
+            remove_path(path)
             return
         with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file, delimiter="\t", lineterminator="\n")

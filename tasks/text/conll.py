@@ -1,15 +1,16 @@
-"""Files of tagged tokens in CoNLL's columns: one token a line, a blank line between sentences.
+"""Reads and writes CoNLL files of tagged tokens: one token per line, a blank line between sentences.
 
-The first column is the token, `tag_column` the tag; a line whose first column begins with -DOCSTART- begins a
-document, as in CoNLL-2003.
+The first column holds the token, `tag_column` the tag. As in CoNLL-2003, a line that starts with -DOCSTART- starts a
+document.
 
 Shapes: N tokens, S sentences, D documents of a file.
 """
 
+import itertools
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -30,13 +31,14 @@ class Documents(NamedTuple):
     Attributes:
         path: the file.
         tokens: N words.
-        tags: N tags, in IOB2 whatever the file's scheme; None for a file without tags.
-        lines: N line numbers, counted from 1.
-        sentence_splits: int64, shape (S + 1,): sentence i is tokens `[sentence_splits[i], sentence_splits[i + 1])`.
-        document_splits: int64, shape (D + 1,), counts sentences; a file without -DOCSTART- lines is one document.
-        scheme: the file's own, one of `tasks.text.tags.SCHEMES`; None without tags.
+        tags: N tags, converted to IOB2; None for a file without tags.
+        lines: N line numbers, from 1.
+        sentence_splits: int64, shape (S + 1,); sentence i is tokens `[sentence_splits[i], sentence_splits[i + 1])`.
+        document_splits: int64, shape (D + 1,), offsets into the sentences; without -DOCSTART- lines the file is one
+            document.
+        scheme: the file's tag scheme, one of `tasks.text.tags.SCHEMES`; None without tags.
         delimiter: one of `DELIMITERS`.
-        has_document_lines: whether there are -DOCSTART- lines.
+        has_document_lines: whether the file has -DOCSTART- lines.
     """
 
     path: str
@@ -54,17 +56,16 @@ class Documents(NamedTuple):
         return len(self.sentence_splits) - 1
 
     def checksum(self) -> int:
-        """Returns a number that depends on words, tags, sentences and documents, not on the file."""
+        """Returns a CRC-32 of tokens, tags, sentence and document boundaries; the file's path does not matter."""
         splits = (self.sentence_splits.tolist(), self.document_splits.tolist())
         return zlib.crc32(repr((self.tokens, self.tags, splits)).encode())
 
     def split(self, values: Sequence) -> list[list]:
-        """Cuts N values, such as `tokens` or `tags`, into sentences: S lists."""
-        limits = self.sentence_splits.tolist()
-        return [list(values[start:stop]) for start, stop in zip(limits, limits[1:], strict=False)]
+        """Splits N values, such as `tokens` or `tags`, into S lists, one per sentence."""
+        return [list(values[start:stop]) for start, stop in itertools.pairwise(self.sentence_splits.tolist())]
 
     def take(self, kept: np.ndarray) -> "Documents":
-        """Leaves sentences out: `kept` is bool, shape (S,). A document that loses all of them goes too."""
+        """Keeps the sentences where `kept`, bool of shape (S,), is true; documents left empty are dropped."""
         lengths = np.diff(self.sentence_splits)
         places = np.flatnonzero(np.repeat(kept, lengths))
         numbers = np.repeat(np.arange(len(self.document_splits) - 1), np.diff(self.document_splits))[kept]
@@ -72,14 +73,17 @@ class Documents(NamedTuple):
             tokens=[self.tokens[place] for place in places],
             tags=None if self.tags is None else [self.tags[place] for place in places],
             lines=[self.lines[place] for place in places],
-            sentence_splits=_splits(lengths[kept]),
-            document_splits=_splits(np.unique(numbers, return_counts=True)[1]),
+            sentence_splits=splits_of(lengths[kept]),
+            document_splits=splits_of(np.unique(numbers, return_counts=True)[1]),
         )
 
 
-class _Row(NamedTuple):
-    line: int
-    fields: list[str]
+def splits_of(lengths: Sequence[int]) -> np.ndarray:
+    """Returns the offsets of n parts of given lengths, and their end: int64, shape (n + 1,)."""
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+
+
+_Row = tuple[int, list[str]]  # Line number and fields.
 
 
 # === Reading ===
@@ -94,54 +98,60 @@ def read_conll(
     needs_tags: bool = True,
     bad_rows: BadRows,
 ) -> Documents:
-    """Reads a file of tagged tokens; a sentence with a bad row is left out as a whole, and counted once.
+    """Reads a file of tagged tokens.
 
-    A row is bad if it has another number of columns than most, an empty token or tag, or a tag that breaks the rules
-    of the scheme.
+    A row is bad if its number of columns is not that of most rows, if its token or tag is empty, or if its tag breaks
+    the rules of the scheme. A sentence with bad rows is left out as a whole and counted once.
 
     Args:
         path: the file, UTF-8.
-        tag_column: number of the column with the tag, from 0; negative ones count from the end.
+        tag_column: index of the column with the tag; negative ones count from the end.
         delimiter: "whitespace": blanks and tabs, as in CoNLL-2003; "tab": one tab, as in WNUT-17, so that tokens may
-            hold blanks; None: "tab" if the first row has one.
-        tag_scheme: one of `tasks.text.tags.SCHEMES`; "auto" tells it by the content (`tasks.text.tags.guess_scheme`);
-            None: the column holds no tags of spans, and stays as it is.
-        needs_tags: False takes a file of one column too, which then has no tags.
-        bad_rows: collects what is wrong.
+            contain blanks; None: "tab" if the first row has one.
+        tag_scheme: one of `tasks.text.tags.SCHEMES`; "auto" for `tasks.text.tags.guess_scheme`; None if the column
+            holds no entity tags, and is kept as it is.
+        needs_tags: False also accepts a file of a single column, which has no tags.
+        bad_rows: collects the bad rows.
 
     Raises:
-        InputError: a bad row, where `bad_rows` refuses them; no tag column; no sentence, or no sound one.
+        InputError: a bad row that `bad_rows` refuses; no tag column; no sentence, or none without a bad row.
     """
-    if delimiter is None:
-        delimiter = _guess_delimiter(path)
-    sentences, starts = _read_sentences(path, delimiter)
-    width = Counter(len(row.fields) for rows in sentences for row in rows).most_common(1)[0][0]
+    sentences, starts, delimiter = _read_sentences(path, delimiter)
+    width = Counter(len(fields) for rows in sentences for _, fields in rows).most_common(1)[0][0]
     column = _find_tag_column(path, sentences[0][0], width, tag_column, needs_tags)
-    documents = _join(path, sentences, starts, delimiter, column)
     faults = [_find_fault(rows, width, column) for rows in sentences]
-    if column is not None and tag_scheme is not None:
-        by_sentence = documents.split(documents.tags)
-        sound = [tags for tags, fault in zip(by_sentence, faults, strict=True) if fault is None]
+    tags = scheme = None
+    if column is not None:
+        tags = [[_tag(fields, column) for _, fields in rows] for rows in sentences]
+    if tags is not None and tag_scheme is not None:
+        sound = [found for found, fault in zip(tags, faults, strict=True) if fault is None]
         scheme = tag_schemes.guess_scheme(sound) if tag_scheme == "auto" else tag_scheme
-        faults = [
-            fault or _find_tag_fault(rows, tags, scheme)
-            for rows, tags, fault in zip(sentences, by_sentence, faults, strict=True)
-        ]
-        tags = [
-            tags if fault else tag_schemes.convert_tags(tags, scheme)
-            for tags, fault in zip(by_sentence, faults, strict=True)
-        ]
-        documents = documents._replace(tags=[tag for sentence in tags for tag in sentence], scheme=scheme)
+        for number, rows in enumerate(sentences):
+            faults[number] = faults[number] or _find_tag_fault(rows, tags[number], scheme)
+            if faults[number] is None:
+                tags[number] = tag_schemes.convert_tags(tags[number], scheme)
+    rows = list(itertools.chain.from_iterable(sentences))
+    documents = Documents(
+        path=path,
+        tokens=[fields[0] for _, fields in rows],
+        tags=None if tags is None else list(itertools.chain.from_iterable(tags)),
+        lines=[line for line, _ in rows],
+        sentence_splits=splits_of([len(rows) for rows in sentences]),
+        document_splits=np.array(sorted({0, *starts, len(sentences)}), np.int64),
+        scheme=scheme,
+        delimiter=delimiter,
+        has_document_lines=bool(starts),
+    )
     return leave_out(documents, faults, bad_rows)
 
 
 def leave_out(documents: Documents, faults: Sequence[tuple[int, str] | None], bad_rows: BadRows) -> Documents:
-    """Reports faulty sentences and leaves them out.
+    """Reports the sentences with bad rows and leaves them out.
 
     Args:
         documents: S sentences.
-        faults: of each sentence (line, what is wrong with its first bad row), or None.
-        bad_rows: where they are reported.
+        faults: for each sentence `(line, reason)` of its first bad row, or None.
+        bad_rows: collects the bad rows.
 
     Raises:
         InputError: `bad_rows` refuses them, or no sentence is left.
@@ -156,21 +166,15 @@ def leave_out(documents: Documents, faults: Sequence[tuple[int, str] | None], ba
     return documents if kept.all() else documents.take(kept)
 
 
-def _guess_delimiter(path: str) -> str:
-    for _, text in read_lines(path):
-        if text.strip(_BLANKS) and not text.startswith(DOCUMENT_START):
-            return "tab" if "\t" in text else "whitespace"
-    return "whitespace"
-
-
-def _read_sentences(path: str, delimiter: str) -> tuple[list[list[_Row]], list[int]]:
-    """Returns the rows of each sentence, and the numbers of the sentences at -DOCSTART- lines."""
+def _read_sentences(path: str, delimiter: str | None) -> tuple[list[list[_Row]], list[int], str]:
+    """Returns the rows of each sentence, the indices of the sentences at -DOCSTART- lines, and the delimiter."""
     sentences, starts, rows = [], [], []
-    for line, text in _with_end(path):
+    for line, text in itertools.chain(read_lines(path), [(0, "")]):  # The file's end ends a sentence too.
         is_blank, is_start = not text.strip(_BLANKS), text.startswith(DOCUMENT_START)
         if not is_blank and not is_start:
+            delimiter = delimiter or ("tab" if "\t" in text else "whitespace")
             fields = text.split("\t") if delimiter == "tab" else re.split(f"[{_BLANKS}]+", text.strip(_BLANKS))
-            rows.append(_Row(line, fields))
+            rows.append((line, fields))
             continue
         if rows:
             sentences.append(rows)
@@ -179,23 +183,18 @@ def _read_sentences(path: str, delimiter: str) -> tuple[list[list[_Row]], list[i
             starts.append(len(sentences))
     if not sentences:
         raise InputError(f"{path}: the file holds no sentences. Expected a token and its tag a line.")
-    return sentences, starts
-
-
-def _with_end(path: str) -> Iterator[tuple[int, str]]:
-    yield from read_lines(path)
-    yield 0, ""
+    return sentences, starts, delimiter
 
 
 def _find_tag_column(path: str, row: _Row, width: int, tag_column: int, needs_tags: bool) -> int | None:
     if width == 1 and not needs_tags:
         return None
     if width == 1:
-        raise InputError(f"{path}:{row.line}: expected a token and its tag, found one column. Check --delimiter.")
+        raise InputError(f"{path}:{row[0]}: expected a token and its tag, found one column. Check --delimiter.")
     column = tag_column + width if tag_column < 0 else tag_column
     if not 0 < column < width:
         raise InputError(
-            f"{path}:{row.line}: no tag column {tag_column} beside the token: there are {width} columns, counted from "
+            f"{path}:{row[0]}: no tag column {tag_column} beside the token: there are {width} columns, counted from "
             "0. Check --tag_column and --delimiter."
         )
     return column
@@ -214,43 +213,23 @@ def _find_fault(rows: list[_Row], width: int, column: int | None) -> tuple[int, 
 
 def _find_tag_fault(rows: list[_Row], tags: list[str], scheme: str) -> tuple[int, str] | None:
     fault = tag_schemes.find_fault(tags, scheme)
-    return fault and (rows[fault[0]].line, f"{fault[1]}. Correct the tag, or name the right --tag_scheme.")
+    return fault and (rows[fault[0]][0], f"{fault[1]}. Correct the tag, or name the right --tag_scheme.")
 
 
-def _join(path: str, sentences: list[list[_Row]], starts: list[int], delimiter: str, column: int | None) -> Documents:
-    """Makes `Documents` of raw rows: the tags as they stand, "" where a row lacks them."""
-    rows = [row for sentence in sentences for row in sentence]
-    limits = sorted({0, *starts, len(sentences)})
-    return Documents(
-        path=path,
-        tokens=[row.fields[0] for row in rows],
-        tags=None if column is None else [_tag(row, column) for row in rows],
-        lines=[row.line for row in rows],
-        sentence_splits=_splits([len(sentence) for sentence in sentences]),
-        document_splits=np.array(limits, np.int64),
-        scheme=None,
-        delimiter=delimiter,
-        has_document_lines=bool(starts),
-    )
-
-
-def _tag(row: _Row, column: int) -> str:
-    return row.fields[column].strip(_BLANKS) if column < len(row.fields) else ""
-
-
-def _splits(lengths: Sequence[int]) -> np.ndarray:
-    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+def _tag(fields: list[str], column: int) -> str:
+    """Returns the tag of a row, "" if the row is too short to have one."""
+    return fields[column].strip(_BLANKS) if column < len(fields) else ""
 
 
 # === Writing ===
 
 
 def write_conll(path: str, documents: Documents, *columns: Sequence[str]) -> None:
-    """Writes the tokens and further columns, whole or not at all, as `read_conll` reads them.
+    """Writes the tokens and further columns atomically, in the format that `read_conll` reads.
 
     Args:
         path: the file to write.
-        documents: gives tokens, sentences, -DOCSTART- lines if it has any, and the delimiter: a tab, or a blank.
+        documents: the tokens, sentences and -DOCSTART- lines to write; its delimiter becomes a tab or a blank.
         columns: N values each, such as the gold tags and the predicted ones.
     """
     delimiter = "\t" if documents.delimiter == "tab" else " "

@@ -1,4 +1,4 @@
-"""Maps a function over many arguments, in this process or in several, with the results in order."""
+"""Maps a function over many arguments in one or several processes, and yields the results in order."""
 
 import collections
 import concurrent.futures
@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from keras_bert.errors import InputError
 
-_BYTES_PER_WORKER = 1 << 23  # Of text: about a second's work, twice what a process takes to start.
+_BYTES_PER_WORKER = 1 << 23  # Text for about a second of work, twice the time that a process takes to start.
 
 
 def available_cores() -> int:
@@ -24,28 +24,29 @@ def available_cores() -> int:
 
 
 def workers_for(files: list[str], num_workers: int | None, passes: int = 1) -> int:
-    """Returns `num_workers`; if it is None, one for each core, as far as the files hold work for them.
+    """Returns `num_workers` or, if None, one worker per core, but no more than the files can keep busy.
 
     Args:
         files: paths of the text.
-        passes: how often each byte is worked on.
+        num_workers: number of processes, if it was given.
+        passes: number of times that each byte is processed.
     """
     if num_workers is not None:
         return num_workers
     cores = available_cores()
     if not all(map(os.path.isfile, files)):
-        return cores  # The size of a pipe is not known.
+        return cores  # The size of a pipe is unknown.
     return max(1, min(cores, sum(map(os.path.getsize, files)) * passes // _BYTES_PER_WORKER))
 
 
 class LocalPool:
-    """Processes on this machine, which start with the first work and end with the context.
+    """A pool of processes on this machine, started by the first `map` and ended with the context.
 
     Args:
-        num_workers: int, at least 1; with 1 the calling process does all work.
+        num_workers: at least 1; with 1 the calling process does all work itself.
     """
 
-    reads_text = True  # The caller reads what has to be read in order, such as gzip data.
+    reads_text = True  # The caller reads data that must be read in order, such as gzip files.
 
     def __init__(self, num_workers: int):
         self.num_workers = num_workers
@@ -59,20 +60,21 @@ class LocalPool:
             self._executor.shutdown(cancel_futures=True)
 
     def map(self, function: Callable, arguments: Iterable, *shared: Any) -> Iterator:
-        """Yields `function(*shared, argument)` in the order of `arguments`, which are drawn only a few ahead.
+        """Yields `function(*shared, argument)` for each argument, in order; draws only a few arguments ahead.
 
         Args:
-            function: defined in a module, so that another process can import it; or a `functools.partial` of one.
-            shared: first arguments of every call, such as the directory that all of them read.
+            function: a function of a module, which other processes can import, or a `functools.partial` of one.
+            arguments: last argument of each call.
+            shared: first arguments of all calls, such as the directory that they read.
 
         Raises:
-            InputError: a process was killed; or raised by `function`.
+            InputError: a process was killed, or `function` raised it.
         """
         if self.num_workers == 1:
             yield from map(functools.partial(function, *shared), arguments)
             return
         if self._executor is None:
-            context = multiprocessing.get_context("spawn")  # A fork of a process with threads (TensorFlow's) can hang.
+            context = multiprocessing.get_context("spawn")  # Forking a process with TensorFlow's threads can hang.
             self._executor = concurrent.futures.ProcessPoolExecutor(self.num_workers, context, _start_worker)
         pending = collections.deque()
         try:
@@ -91,11 +93,12 @@ class LocalPool:
 
 
 def progress_bar(description: str, unit: str, total: int | None = None) -> tqdm:
-    """Makes a progress bar whose thread leaves all signals to the main thread.
+    """Returns a progress bar whose thread leaves all signals to the main thread.
 
     Args:
-        unit: what is counted; "B" is scaled to kB and MB.
-        total: None or 0 if it is not known.
+        description: title of the bar.
+        unit: unit of the count; "B" is scaled to kB and MB.
+        total: final count; None or 0 if unknown.
     """
     with _signals_held_back():
         return tqdm(total=total or None, desc=description, unit=unit, unit_scale=unit == "B", mininterval=0.5)
@@ -103,10 +106,10 @@ def progress_bar(description: str, unit: str, total: int | None = None) -> tqdm:
 
 @contextlib.contextmanager
 def _signals_held_back() -> Iterator[None]:
-    """Holds Ctrl-C and SIGTERM back, which would leave a process half started.
+    """Blocks Ctrl-C and SIGTERM, which could leave a process half started.
 
-    Threads and processes that start in this context never get them. So no thread takes a signal in place of the main
-    one, which alone can act on it; and Ctrl-C in a terminal ends the parent, which ends its processes.
+    Threads and processes that start within this context inherit the blocked signals. So signals reach the main thread,
+    the only one that can act on them, and Ctrl-C in a terminal ends the parent, which then ends its processes.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
@@ -116,7 +119,7 @@ def _signals_held_back() -> Iterator[None]:
 
 
 def _start_worker() -> None:
-    """Lets this process be terminated, and ends it when its parent was killed and sends neither work nor an end."""
+    """Unblocks SIGTERM in a new process, and ends it if its parent is killed and can no longer do so."""
 
     def wait():
         multiprocessing.parent_process().join()

@@ -1,7 +1,8 @@
-"""Reads text files in pieces, which processes can take side by side, and splits lines into documents."""
+"""Reads text files in pieces that processes can handle in parallel, and splits lines into documents."""
 
 import contextlib
 import gzip
+import io
 import os
 import re
 import zlib
@@ -11,20 +12,20 @@ from typing import BinaryIO, NamedTuple
 from keras_bert.errors import InputError
 from keras_bert.files import decode_lines, not_utf8
 
-_LONGEST_CHUNK = 1 << 26  # A file that cannot be cut for so many bytes is not text.
-_STEP = 1 << 16  # Bytes that are read at once from a pipe, and beyond the end of a piece.
+_LONGEST_CHUNK = 1 << 26  # A file without a cut in so many bytes is not text.
+_STEP = 1 << 16  # Bytes per read from a pipe, and beyond the end of a piece.
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_GZIP = b"\x1f\x8b"  # No UTF-8 text begins like this.
+_GZIP = b"\x1f\x8b"  # No UTF-8 text starts with these bytes.
 
 
 class Cuts(NamedTuple):
-    """Where text may be cut, and how large pieces are.
+    """The rule by which text is cut into pieces.
 
     Attributes:
         after: ASCII bytes, one of which ends each piece. Cutting there never splits a UTF-8 character.
-        name: what error messages call such a byte.
+        name: name of such a byte, for error messages.
         piece_bytes: size of a piece of a plain file, before its end moves on to the next cut.
-        unit_bytes: size at which a unit of several small pieces is full.
+        unit_bytes: size from which on a unit of small pieces is full.
     """
 
     after: bytes
@@ -33,27 +34,30 @@ class Cuts(NamedTuple):
     unit_bytes: int
 
     def first(self, data: bytes) -> int:
-        """Returns where `data` can be cut first: the offset behind the cut, or 0 if there is none."""
+        """Returns the offset after the first byte in `after`, or 0 if there is none."""
         match = re.search(b"[" + self.after + b"]", data)
         return match.end() if match else 0
 
     def last(self, data: bytes) -> int:
-        """Returns where `data` can be cut last: the offset behind the cut, or 0 if there is none."""
+        """Returns the offset after the last byte in `after`, or 0 if there is none."""
         return max(data.rfind(byte) for byte in self.after) + 1
 
 
-LINES = Cuts(b"\n", "line feed", 1 << 21, 1 << 21)  # Tokenizing two MiB takes some 30 MB of memory.
+LINES = Cuts(b"\n", "line feed", 1 << 21, 1 << 21)  # Tokenizing 2 MiB takes some 30 MB of memory.
 # No word crosses a blank. Larger pieces repeat fewer words but take more memory: counting 4 MiB peaks at 60 MB.
 WORDS = Cuts(b" \t\r\n", "blank", 1 << 22, 1 << 21)
 
 
 class Piece(NamedTuple):
-    """Bytes `start` to `end` of a file, both moved on to the next cut.
+    """The bytes `[start, end)` of a file, with both ends moved on to the next cut.
 
     Attributes:
-        num_bytes: size on disk, compressed for gzip: for progress bars.
-        data: the bytes themselves, where they had to be read in order.
-        is_gzip: whether the file is gzip-compressed; without `data` the piece is the whole file.
+        path: the file.
+        start, end: offsets in the file, decompressed for gzip.
+        num_bytes: size on disk, compressed for gzip; for progress bars.
+        cuts: the rule by which the file is cut.
+        data: the bytes themselves if they had to be read in order; else None.
+        is_gzip: whether the file is gzip-compressed. Without `data` the piece is then the whole file.
     """
 
     path: str
@@ -73,17 +77,17 @@ def text_units(
 ) -> Iterator[list[Piece]]:
     """Cuts files into pieces and groups small ones into units of about `cuts.unit_bytes`, in the order of the text.
 
-    Where a file is cut depends on its content alone. Gzip data and pipes are read here, since they cannot be read from
-    the middle.
+    The cuts depend on a file's content alone. Gzip data and pipes cannot be read from the middle, so they are read
+    here.
 
     Args:
         files: paths of plain or gzip-compressed text, or of pipes.
         cuts: `LINES` or `WORDS`.
         open_file: `open`, or another function of path and mode.
-        split_gzip: False makes each gzip file one piece, which whoever takes the piece reads.
+        split_gzip: False makes each gzip file a single piece without `data`.
 
     Raises:
-        InputError: a file cannot be read, is damaged, or holds a line or word of over 64 MiB.
+        InputError: a file cannot be read, is damaged, or has a line or word of over 64 MiB.
     """
     unit, size = [], 0
     for path in files:
@@ -115,7 +119,7 @@ def _pieces(path: str, cuts: Cuts, open_file: Callable, split_gzip: bool) -> Ite
 
 
 def _size(file: BinaryIO) -> int:
-    """Returns the size of a file, 0 for a pipe."""
+    """Returns the size of a file; 0 for a pipe."""
     try:
         return os.fstat(file.fileno()).st_size
     except (AttributeError, OSError):  # A file of a remote store has no descriptor.
@@ -127,10 +131,10 @@ def _size(file: BinaryIO) -> int:
 
 @contextlib.contextmanager
 def readable(path: str) -> Iterator[None]:
-    """Turns errors of opening and reading a plain or gzip-compressed file into messages that name it.
+    """Turns errors in opening and reading a plain or gzip-compressed file into an InputError that names it.
 
     Raises:
-        InputError: `path` is damaged, or cannot be read.
+        InputError: `path` is damaged or cannot be read.
     """
     try:
         yield
@@ -157,7 +161,7 @@ def _read_stream(path: str, cuts: Cuts, file: BinaryIO, is_gzip: bool) -> Iterat
 
 
 def _read_block(source: BinaryIO, size: int) -> bytes:
-    """Reads in short steps: Python handles Ctrl-C only between reads of a pipe that keeps giving data."""
+    """Reads up to `size` bytes in short steps, since Python handles Ctrl-C only between two reads of a busy pipe."""
     parts = []
     while size and (part := source.read1(min(size, _STEP))):
         parts.append(part)
@@ -180,10 +184,10 @@ def read_piece(piece: Piece, open_file: Callable = open) -> tuple[bytes, str]:
     """Reads a piece.
 
     Returns:
-        Its bytes, without a byte order mark, and the text that they encode.
+        `(bytes, text)`, both without a byte order mark.
 
     Raises:
-        InputError: the file cannot be read, or is not valid UTF-8; the message names the line.
+        InputError: the file cannot be read or is not valid UTF-8; the message names the line.
     """
     with readable(piece.path):
         data = piece.data if piece.data is not None else _read_bytes(piece, open_file)
@@ -203,26 +207,18 @@ def _read_bytes(piece: Piece, open_file: Callable) -> bytes:
         file.seek(begin)
         data = file.read(piece.end - begin)
         if piece.start:
-            data = data[piece.cuts.first(data) or len(data) :]  # An earlier piece reads on to its next cut.
-        if not data or piece.cuts.last(data[-1:]):
-            return data
-        return data + _read_to_cut(piece, file)
-
-
-def _read_to_cut(piece: Piece, file: BinaryIO) -> bytes:
-    parts, size = [], 0
-    while more := file.read(_STEP):
-        cut = piece.cuts.first(more)
-        parts.append(more[: cut or len(more)])
-        size += len(more)
-        if cut:
-            break
-        _check_length(piece.path, piece.cuts, piece.start, size)
-    return b"".join(parts)
+            data = data[piece.cuts.first(data) or len(data) :]  # The piece before reads on to this cut.
+        parts, size = [data], 0
+        while parts[-1] and not piece.cuts.last(parts[-1][-1:]):  # Until a cut, or the end of the file.
+            _check_length(piece.path, piece.cuts, piece.start, size)
+            more = file.read(_STEP)
+            parts.append(more[: piece.cuts.first(more) or len(more)])
+            size += len(more)
+        return b"".join(parts)
 
 
 def _not_utf8(piece: Piece, error: UnicodeDecodeError, open_file: Callable) -> InputError:
-    """Reads the file again from its beginning, to name the line; a pipe cannot be read again."""
+    """Returns the error for invalid UTF-8; reads the file again to name the line, unless it is a pipe."""
     if piece.data is None or os.path.isfile(piece.path):
         with readable(piece.path), open_file(piece.path, "rb") as file:
             try:
@@ -233,28 +229,21 @@ def _not_utf8(piece: Piece, error: UnicodeDecodeError, open_file: Callable) -> I
     return not_utf8(piece.path, f"byte {piece.start + error.start} of its text", error.object[error.start])
 
 
-def piece_lines(piece: Piece, open_file: Callable = open) -> list[str]:
-    """Reads the lines of a piece that was cut after line feeds, without them.
-
-    Raises:
-        InputError: as `read_piece`.
-    """
-    lines = read_piece(piece, open_file)[1].split("\n")
-    if not lines[-1]:
-        lines.pop()  # No line follows the last line feed.
-    return lines
-
-
 def split_piece(piece: Piece, input_format: str, open_file: Callable = open) -> Iterator[str | None]:
-    """Yields the texts of a piece, and None where a document ends.
+    """Yields the lines of a piece, stripped, and None where a document ends.
 
     Args:
-        input_format: "sentences": a blank line ends a document; "wikitext": a title, as in ` = Title = `, does, and
+        piece: cut by `LINES`.
+        input_format: "sentences": a blank line ends a document; "wikitext": a title such as ` = Title = ` does, and
             headings are left out; "document_per_file": the end of the file does.
+        open_file: as in `text_units`.
+
+    Raises:
+        InputError: as in `read_piece`.
     """
     if input_format == "document_per_file" and not piece.start:
         yield None
-    for line in piece_lines(piece, open_file):
+    for line in io.StringIO(read_piece(piece, open_file)[1]):  # Unlike `splitlines`, ends lines at line feeds only.
         text = line.strip()
         if input_format == "sentences":
             yield text or None

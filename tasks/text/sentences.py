@@ -1,4 +1,4 @@
-"""Splits lines that hold paragraphs into sentences, by a library."""
+"""Splits paragraphs into sentences with the package sentencex."""
 
 import functools
 from collections.abc import Callable
@@ -8,15 +8,15 @@ from keras_bert.errors import InputError
 
 @functools.lru_cache(maxsize=1)
 def sentence_splitter(name: str, language: str) -> Callable[[str], list[str]]:
-    """Returns a function from the text of a line to its sentences.
+    """Returns a function that splits a line into sentences.
 
     Args:
-        name: "none": a line is a sentence; "sentencex": Wikimedia's rules, for some 240 languages, with no model to
-            download (https://github.com/wikimedia/sentencex).
-        language: code of the text's language, such as "en"; for "none" it does not matter.
+        name: "none" keeps each line as one sentence; "sentencex" applies Wikimedia's rules for some 240 languages, with
+            no model to download (https://github.com/wikimedia/sentencex).
+        language: language code of the text, such as "en"; ignored for "none".
 
     Raises:
-        InputError: the library is not installed.
+        InputError: sentencex is not installed.
     """
     if name == "none":
         return lambda text: [text]

@@ -1,12 +1,12 @@
-"""Tags of entities: the schemes IOB1, IOB2 and BILOU, the entities that tags mark, and entity-level F1.
+"""Entity tags: the schemes IOB1, IOB2 and BILOU, the entities that tags mark, and entity-level F1.
 
-A tag is "O", or a prefix, "-" and an entity's type ("B-location"); where there is only one type the prefix alone will
-do ("B"). A tag list is one sentence's.
+A tag is "O", or a prefix, "-" and an entity type ("B-location"). With a single type the prefix alone is enough ("B").
+A tag list belongs to one sentence.
 
-    scheme  entity of one, two, three tokens    says
-    iob1    I     I I     I I I                 B- only where an entity follows one of its type directly
-    iob2    B     B I     B I I                 B- begins every entity
-    bilou   U     B L     B I L                 L- ends it, U- is one alone (read as well: E- and S-, as IOBES has them)
+    scheme  entity of one, two, three tokens    rule
+    iob1    I     I I     I I I                 B- only where an entity directly follows another of its type
+    iob2    B     B I     B I I                 B- starts every entity
+    bilou   U     B L     B I L                 L- ends an entity, U- is a whole one (also read: IOBES's E- and S-)
 
 Shapes: S sentences.
 """
@@ -24,7 +24,7 @@ _SYNONYMS = {"E": "L", "S": "U"}  # IOBES to BILOU.
 
 
 class Entity(NamedTuple):
-    """An entity of a sentence: tokens `start` to `end`, the latter excluded."""
+    """An entity: tokens `[start, end)` of a sentence."""
 
     type: str
     start: int
@@ -35,7 +35,7 @@ def split_tag(tag: str) -> tuple[str, str]:
     """Splits a tag into prefix and type: "B-creative-work" is ("B", "creative-work"), "O" is ("O", "").
 
     Raises:
-        ValueError: it is no tag of any scheme.
+        ValueError: the string is not a tag of any scheme.
     """
     prefix, dash, entity_type = tag.partition("-")
     is_outside = tag == OUTSIDE
@@ -45,7 +45,7 @@ def split_tag(tag: str) -> tuple[str, str]:
 
 
 def join_tag(prefix: str, entity_type: str) -> str:
-    """Makes a tag of a prefix and a type; the inverse of `split_tag`."""
+    """Joins a prefix and a type to a tag; the inverse of `split_tag`."""
     return f"{prefix}-{entity_type}" if entity_type else prefix
 
 
@@ -53,14 +53,14 @@ def join_tag(prefix: str, entity_type: str) -> str:
 
 
 def find_fault(tags: Sequence[str], scheme: str) -> tuple[int, str] | None:
-    """Looks for the first tag that breaks the rules of its scheme.
+    """Finds the first tag that breaks the rules of its scheme.
 
     Args:
-        tags: of one sentence.
+        tags: tags of one sentence.
         scheme: one of `SCHEMES`.
 
     Returns:
-        (index of the token, what is wrong with its tag); None for a sound sentence.
+        `(index of the token, reason)`, or None if all tags are valid.
 
     >>> find_fault(["O", "I-location"], "iob2")
     (1, "I-location follows O; expected B-location at an entity's first token")
@@ -72,7 +72,7 @@ def find_fault(tags: Sequence[str], scheme: str) -> tuple[int, str] | None:
         except ValueError:
             allowed = ", ".join(f"{prefix}-" for prefix in _PREFIXES[scheme])
             return index, f"{tag!r} is no tag of {scheme}; expected O, or one of {allowed} and a type"
-        fault = _FAULTS[scheme](*_read(before, scheme), prefix, entity_type)
+        fault = _fault(scheme, *_read(before, scheme), prefix, entity_type)
         if fault and index == len(tags):
             return index - 1, f"{before} stands at the end of the sentence; {fault}"
         if fault:
@@ -90,35 +90,26 @@ def _read(tag: str, scheme: str) -> tuple[str, str]:
     return prefix, entity_type
 
 
-def _fault_of_iob1(before: str, type_before: str, prefix: str, entity_type: str) -> str | None:
-    if prefix == "B" and (before == OUTSIDE or type_before != entity_type):
+def _fault(scheme: str, before: str, type_before: str, prefix: str, entity_type: str) -> str | None:
+    """Returns the expected tag if the scheme does not allow this one after the tag before."""
+    follows = before != OUTSIDE and type_before == entity_type
+    if scheme == "iob1" and prefix == "B" and not follows:
         return f"expected {join_tag('I', entity_type)}: in iob1 B- only parts two entities of one type"
-    return None
-
-
-def _fault_of_iob2(before: str, type_before: str, prefix: str, entity_type: str) -> str | None:
-    if prefix == "I" and (before == OUTSIDE or type_before != entity_type):
+    if scheme == "iob2" and prefix == "I" and not follows:
         return f"expected {join_tag('B', entity_type)} at an entity's first token"
-    return None
-
-
-def _fault_of_bilou(before: str, type_before: str, prefix: str, entity_type: str) -> str | None:
     is_open, goes_on = before in ("B", "I"), prefix in ("I", "L")
-    if is_open and not (goes_on and type_before == entity_type):
+    if scheme == "bilou" and is_open and not (goes_on and follows):
         return f"expected {join_tag('I', type_before)} or {join_tag('L', type_before)}, since an entity is open"
-    if goes_on and not is_open:
+    if scheme == "bilou" and goes_on and not is_open:
         return f"expected {join_tag('B', entity_type)} or {join_tag('U', entity_type)} at an entity's first token"
     return None
 
 
-_FAULTS = {"iob1": _fault_of_iob1, "iob2": _fault_of_iob2, "bilou": _fault_of_bilou}
-
-
 def guess_scheme(sentences: Iterable[Sequence[str]]) -> str:
-    """Tells the scheme of tag lists by their content; without any entity it is "iob2".
+    """Guesses the scheme of tag lists; without any entity it is "iob2".
 
-    A prefix of BILOU's own decides. Else what is wrong in fewer places: I- at an entity's first token (wrong in iob2),
-    or B- where iob1 has I-. What is no tag at all is passed over.
+    A prefix that only BILOU has decides. Otherwise the scheme with fewer violations wins: I- at an entity's first token
+    violates iob2, B- where I- would do violates iob1. Strings that are not tags are ignored.
     """
     wrong = Counter()
     for tags in sentences:
@@ -131,13 +122,13 @@ def guess_scheme(sentences: Iterable[Sequence[str]]) -> str:
             if current[0] in "LUES":
                 return "bilou"
             for scheme in ("iob1", "iob2"):
-                wrong[scheme] += _FAULTS[scheme](*before, *current) is not None
+                wrong[scheme] += _fault(scheme, *before, *current) is not None
             before = current
     return "iob1" if wrong["iob1"] < wrong["iob2"] else "iob2"
 
 
 def convert_tags(tags: Sequence[str], source: str, target: str = "iob2") -> list[str]:
-    """Writes the tags of a sentence in another scheme.
+    """Converts the tags of a sentence to another scheme.
 
     Raises:
         ValueError: the tags break the rules of the scheme `source`.
@@ -154,16 +145,16 @@ def convert_tags(tags: Sequence[str], source: str, target: str = "iob2") -> list
 
 
 def find_entities(tags: Sequence[str], is_strict: bool = False) -> list[Entity]:
-    """Finds the entities that tags with the prefixes B- and I- mark.
+    """Finds the entities that IOB1 or IOB2 tags mark.
 
     Args:
-        tags: of one sentence.
-        is_strict: False reads any sequence, as conlleval and seqeval's default do: an entity begins at every B-, and
-            at an I- that continues no entity of its type; that is right for iob1 and iob2. True is seqeval's strict
-            IOB2: only B- begins an entity.
+        tags: tags of one sentence.
+        is_strict: False accepts any sequence, as conlleval and seqeval do by default: an entity starts at every B-, and
+            at an I- that does not continue an entity of its type. True is seqeval's strict IOB2: only B- starts an
+            entity.
 
     Raises:
-        ValueError: a tag has another prefix, or is none.
+        ValueError: a string is not a tag, or has a prefix other than B- and I-.
 
     >>> find_entities(["B-person", "I-person", "O", "I-location"])
     [Entity(type='person', start=0, end=2), Entity(type='location', start=3, end=4)]
@@ -181,7 +172,7 @@ def find_entities(tags: Sequence[str], is_strict: bool = False) -> list[Entity]:
 
 
 def entities_to_tags(entities: Iterable[Entity], num_tokens: int, scheme: str = "iob2") -> list[str]:
-    """Writes the tags of a sentence of `num_tokens` tokens; the entities are sorted and do not overlap."""
+    """Returns the tags of a sentence of `num_tokens` tokens; the entities must be sorted and must not overlap."""
     tags, before = [OUTSIDE] * num_tokens, None
     for entity in entities:
         prefixes = ["I"] * (entity.end - entity.start)
@@ -199,7 +190,7 @@ def entities_to_tags(entities: Iterable[Entity], num_tokens: int, scheme: str = 
 
 
 class Score(NamedTuple):
-    """Precision, recall and F1 of entities, and what they are made of; 0.0 where a quotient is 0 / 0 (as seqeval)."""
+    """Precision, recall and F1 of entities with the counts behind them; 0 / 0 is 0.0, as in seqeval."""
 
     precision: float
     recall: float
@@ -212,7 +203,7 @@ class Score(NamedTuple):
 def count_entities(
     gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], is_strict: bool = False
 ) -> dict[str, np.ndarray]:
-    """Counts entities, sentence by sentence; correct is one of the same type, first and last token.
+    """Counts entities by sentence; a correct one has the type, first and last token of a gold one.
 
     Args:
         gold: S tag lists.
@@ -220,10 +211,10 @@ def count_entities(
         is_strict: as in `find_entities`.
 
     Returns:
-        For each type, sorted: int64, shape (S, 3): correct, predicted and gold entities.
+        By type, sorted, int64 of shape (S, 3): correct, predicted and gold entities.
 
     Raises:
-        ValueError: the lengths differ, or a tag is none.
+        ValueError: the lengths differ, or a string is not a tag.
     """
     if [len(tags) for tags in gold] != [len(tags) for tags in predicted]:
         raise ValueError("`predicted` must have the sentences and lengths of `gold`. Received: other lengths.")
@@ -237,7 +228,7 @@ def count_entities(
 
 
 def score_counts(counts: np.ndarray) -> Score:
-    """Scores counts of correct, predicted and gold entities: int, shape (3,), or (S, 3), which is summed."""
+    """Scores correct, predicted and gold counts: int of shape (3,), or (S, 3), which is summed over sentences."""
     correct, predicted, gold = (int(count) for count in np.reshape(counts, (-1, 3)).sum(axis=0))
     precision, recall = _quotient(correct, predicted), _quotient(correct, gold)
     return Score(precision, recall, _quotient(2 * correct, predicted + gold), correct, predicted, gold)
@@ -250,7 +241,7 @@ def _quotient(part: int, whole: int) -> float:
 def score_entities(
     gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], is_strict: bool = False
 ) -> tuple[Score, dict[str, Score]]:
-    """Scores predicted tags: over all entities (micro average), and for each type.
+    """Scores predicted tags over all entities (micro average) and by type.
 
     Args:
         gold, predicted, is_strict: as in `count_entities`.
@@ -266,6 +257,6 @@ def score_entities(
 
 
 def token_accuracy(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> float:
-    """Share of tokens with the right tag; 0.0 without tokens."""
+    """Returns the share of tokens with the right tag; 0.0 without tokens."""
     pairs = [true == found for tags in zip(gold, predicted, strict=True) for true, found in zip(*tags, strict=True)]
     return _quotient(sum(pairs), len(pairs))

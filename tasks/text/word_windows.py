@@ -1,30 +1,31 @@
-"""From words to the encoder's sequences: sub-tokens, document context, and windows over long sentences.
+"""Converts words to encoder sequences: WordPieces, document context, and windows over long sentences.
 
-A window is a sequence [CLS] pieces [SEP]. Each sentence has one, or, if it is longer than a sequence, several that
-overlap; each of its words is scored in one of them, where its first piece has most context.
+A window is a sequence [CLS] pieces [SEP]. A sentence has one window or, if it is too long, several that overlap. Each
+word is scored once, in the window where its first piece has the most context.
 
-Shapes: N words, P pieces (sub-tokens) of all words, W windows, T tokens of all windows.
+Shapes: N words, P WordPieces of all words, W windows, T tokens of all windows, S sentences, D documents.
 """
 
+import itertools
 from typing import NamedTuple
 
 import numpy as np
 
 from keras_bert.errors import InputError
-from tasks.text.conll import Documents
+from tasks.text.conll import Documents, splits_of
 
 DOCUMENT_CONTEXT = ("none", "document")
 SPECIAL_TOKENS = 2  # [CLS] and [SEP].
 
 
 class Windows(NamedTuple):
-    """The sequences of a file.
+    """The windows of a file.
 
     Attributes:
-        token_ids: int32, shape (T,).
-        row_splits: int64, shape (W + 1,).
-        places: int64, shape (N,): where in `token_ids` each word is labelled and scored.
-        sentence_lengths: int64, shape (S,): tokens of each sentence, [CLS] and [SEP] included, however long.
+        token_ids: int32, shape (T,), all windows one after another.
+        row_splits: int64, shape (W + 1,), offsets of the windows in `token_ids`.
+        places: int64, shape (N,), index in `token_ids` of the token at which each word is labelled and scored.
+        sentence_lengths: int64, shape (S,), tokens of each whole sentence, [CLS] and [SEP] included.
     """
 
     token_ids: np.ndarray
@@ -38,10 +39,10 @@ class Windows(NamedTuple):
 
 
 def check_stride(max_seq_length: int, doc_stride: int | None) -> int:
-    """Returns the pieces between two windows of a long sentence: `doc_stride`, or half of what a window holds.
+    """Returns the stride between the windows of a long sentence: `doc_stride`, by default half of a window's pieces.
 
     Raises:
-        InputError: pieces between two windows would be in none.
+        InputError: the stride exceeds a window, so that pieces between two windows would be lost.
     """
     room = max_seq_length - SPECIAL_TOKENS
     if doc_stride is None:
@@ -55,18 +56,18 @@ def check_stride(max_seq_length: int, doc_stride: int | None) -> int:
 
 
 def split_words(words: list[str], tokenizer) -> tuple[np.ndarray, np.ndarray]:
-    """Tokenizes words one by one; a word that vanishes, such as a control character, is [UNK].
+    """Tokenizes words one by one; a word without any piece, such as a control character, becomes [UNK].
 
     Args:
         words: N words.
         tokenizer: `PythonBertTokenizer`.
 
     Returns:
-        (ids of the pieces, int32, shape (P,); int64 splits, shape (N + 1,), one word's pieces from one to the next).
+        `(piece ids, splits)`, int32 of shape (P,) and int64 of shape (N + 1,), the offsets of the words.
     """
     pieces = [tokenizer.tokenize(word) or [tokenizer.unk_token_id] for word in words]
-    splits = np.concatenate([[0], np.cumsum([len(ids) for ids in pieces])]).astype(np.int64)
-    return np.array([number for ids in pieces for number in ids], np.int32), splits
+    ids = np.array(list(itertools.chain.from_iterable(pieces)), np.int32)
+    return ids, splits_of([len(word) for word in pieces])
 
 
 def make_windows(
@@ -77,12 +78,12 @@ def make_windows(
     Args:
         documents: N words.
         tokenizer: `PythonBertTokenizer`.
-        max_seq_length: tokens of a window at most, special ones included.
-        doc_stride: pieces from the start of one window over a long sentence to the next.
-        document_context: "none": a sentence alone. "document": what room is left is filled with the pieces before and
-            after the sentence in its document, as many on one side as on the other as far as there are ("we include
-            the maximal document context provided by the data", paper, section 5.3, which does not say how). These are
-            read, but neither labelled nor scored: each word is, once, in a window of its own sentence.
+        max_seq_length: maximum number of tokens of a window, special ones included.
+        doc_stride: pieces from the start of one window of a long sentence to the start of the next.
+        document_context: "none" for the sentence alone; "document" fills the room left with the surrounding pieces of
+            the document, equally many on both sides where available. Context is not labelled: each word is scored in a
+            window of its own sentence. The paper (section 5.3) includes "the maximal document context provided by the
+            data", and does not say how.
     """
     room = max_seq_length - SPECIAL_TOKENS
     pieces, word_splits = split_words(documents.tokens, tokenizer)
@@ -90,7 +91,7 @@ def make_windows(
     document_of = np.repeat(np.arange(len(documents.document_splits) - 1), np.diff(documents.document_splits))
     bounds = sentences[documents.document_splits]  # [D + 1], in pieces.
     spans, places, taken = [], np.empty(len(documents.tokens), np.int64), 0
-    for number, (start, stop) in enumerate(zip(sentences[:-1], sentences[1:], strict=True)):
+    for number, (start, stop) in enumerate(itertools.pairwise(sentences)):
         own = slice_sentence(start, stop, room, doc_stride)
         if document_context == "document":
             limits = bounds[document_of[number] : document_of[number] + 2]
@@ -104,7 +105,7 @@ def make_windows(
 
 
 def slice_sentence(start: int, stop: int, room: int, doc_stride: int) -> list[tuple[int, int]]:
-    """Covers the pieces `[start, stop)` with windows of `room` pieces, every `doc_stride`; the last may be shorter."""
+    """Covers the pieces `[start, stop)` with windows of at most `room` pieces, `doc_stride` apart."""
     spans = [(start, min(start + room, stop))]
     while spans[-1][1] < stop:
         first = spans[-1][0] + doc_stride
@@ -113,26 +114,30 @@ def slice_sentence(start: int, stop: int, room: int, doc_stride: int) -> list[tu
 
 
 def extend(span: tuple[int, int], room: int, limits: np.ndarray, word_splits: np.ndarray) -> tuple[int, int]:
-    """Widens a span to `room` pieces, evenly on both sides as far as its document goes, by whole words."""
+    """Widens a span by whole words to at most `room` pieces, evenly on both sides within the document's `limits`."""
     (start, stop), (first, last) = span, limits
     free = room - (stop - start)
     before = min(start - first, max(free // 2, free - (last - stop)))
     after = min(last - stop, free - before)
     wider_start = word_splits[np.searchsorted(word_splits, start - before)]
     wider_stop = word_splits[np.searchsorted(word_splits, stop + after, side="right") - 1]
-    # A window over a long sentence may itself begin and end within a word.
+    # A window of a long sentence may itself start and end within a word.
     return int(min(start, wider_start)), int(max(stop, wider_stop))
 
 
 def _places(pieces: np.ndarray, spans: list[tuple[int, int]]) -> np.ndarray:
-    """Where each word of a sentence is scored, counted from the [CLS] of the sentence's first window.
+    """Returns the place at which each word of a sentence is scored, from the [CLS] of the sentence's first window.
 
-    That is the window in which its first piece, of `pieces`, int64 of shape (words,), has most context: the smaller of
-    the pieces before and behind it in the window, the first of equals (google-research/bert run_squad.py:542, less its
-    preference for longer windows).
+    A word is scored in the window where its first piece has the most context, measured as the smaller number of pieces
+    before and after it; the first window wins a tie (google-research/bert, run_squad.py:542, without its preference
+    for longer windows).
+
+    Args:
+        pieces: int64, shape (words,), the first piece of each word.
+        spans: windows of the sentence, `[start, stop)` in pieces.
     """
     starts, stops = np.array(spans).T[:, :, np.newaxis]  # [spans, 1] each
-    context = np.minimum(pieces - starts, stops - 1 - pieces)  # [spans, words]; negative outside of the window.
+    context = np.minimum(pieces - starts, stops - 1 - pieces)  # [spans, words]; negative outside the window.
     best = context.argmax(axis=0)
     lengths = (stops - starts)[:, 0] + SPECIAL_TOKENS
     offsets = np.cumsum(lengths) - lengths
@@ -140,7 +145,7 @@ def _places(pieces: np.ndarray, spans: list[tuple[int, int]]) -> np.ndarray:
 
 
 def _assemble(pieces: np.ndarray, spans: list[tuple[int, int]], tokenizer) -> tuple[np.ndarray, np.ndarray]:
-    row_splits = np.cumsum([0, *(stop - start + SPECIAL_TOKENS for start, stop in spans)]).astype(np.int64)
+    row_splits = splits_of([stop - start + SPECIAL_TOKENS for start, stop in spans])
     token_ids = np.empty(row_splits[-1], np.int32)
     token_ids[row_splits[:-1]] = tokenizer.cls_token_id
     token_ids[row_splits[1:] - 1] = tokenizer.sep_token_id

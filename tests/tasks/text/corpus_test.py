@@ -19,7 +19,7 @@ from tasks.pretraining.data.token_store import StoreWriter, open_store, token_dt
 from tasks.pretraining.data.workspace import new_workspace
 from tasks.text import reading, sentences
 from tasks.text.parallel import LocalPool
-from tasks.text.reading import LINES, piece_lines, text_units
+from tasks.text.reading import LINES, split_piece, text_units
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh", "."]
 DATA = SHARED
@@ -95,7 +95,7 @@ def test_pieces_hold_every_line_once(tmp_path, monkeypatch, unit_bytes):
     for end in ("", "\n"):
         (tmp_path / "text").write_text("\n".join(lines) + end)
         pieces = [piece for unit in text_units([str(tmp_path / "text")], cuts(unit_bytes)) for piece in unit]
-        assert [line for piece in pieces for line in piece_lines(piece)] == lines
+        assert [line or "" for piece in pieces for line in split_piece(piece, "sentences")] == lines
         assert sum(piece.num_bytes for piece in pieces) == os.path.getsize(tmp_path / "text")
 
 
