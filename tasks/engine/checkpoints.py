@@ -1,6 +1,5 @@
 """Checkpoints of a training run: written atomically, restored from the newest readable one."""
 
-import glob
 import os
 import re
 import sys
@@ -80,12 +79,9 @@ class Checkpoints:
 
         Lists the files themselves: a crash may leave TensorFlow's state file out of date.
         """
-        steps = {}
-        for path in glob.glob(os.path.join(glob.escape(self.directory), "ckpt-*.index")):
-            match = re.fullmatch(r"ckpt-(\d+)\.index", os.path.basename(path))
-            if match:
-                steps[int(match[1])] = path.removesuffix(".index")
-        return [steps[step] for step in sorted(steps, reverse=True)]
+        names = os.listdir(self.directory) if os.path.isdir(self.directory) else []
+        steps = [int(match[1]) for match in (re.fullmatch(r"ckpt-(\d+)\.index", name) for name in names) if match]
+        return [os.path.join(self.directory, f"ckpt-{step}") for step in sorted(steps, reverse=True)]
 
 
 def keep_settings(output_dir: str, settings: dict, writes: bool = True) -> None:

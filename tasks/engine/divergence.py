@@ -28,10 +28,9 @@ class Divergence:
         Returns:
             (index of the first bad step, reason), or None if all steps are fine.
         """
-        for index, row in enumerate(values):
-            figures = dict(zip(names, row.tolist(), strict=True))
-            reason = self._reason(figures)
-            if reason:
+        for index, row in enumerate(values.tolist()):
+            figures = dict(zip(names, row, strict=True))
+            if reason := self._reason(figures):
                 return index, reason
             self._losses.append(figures["loss"])
         return None
@@ -55,9 +54,7 @@ class Divergence:
 def save_batch(path: str, dataset: tf.data.Dataset) -> None:
     """Writes the first `(features, labels)` batch of a dataset as .npz, one array per named tensor."""
     features, labels = next(iter(dataset.take(1)))
-    arrays = {}
-    for kind, part in (("features", features), ("labels", labels)):
-        for name, tensor in part.items() if isinstance(part, dict) else [(kind, part)]:
-            arrays[name] = tensor.numpy()
+    tensors = features if isinstance(features, dict) else {"features": features}
+    tensors |= labels if isinstance(labels, dict) else {"labels": labels}
     with atomic_path(path) as temporary, open(temporary, "wb") as file:
-        np.savez_compressed(file, **arrays)
+        np.savez_compressed(file, **tensors)

@@ -28,12 +28,10 @@ class EarlyStopping:
 
     def best_step(self, history: History) -> int | None:
         """Returns the step of the best evaluation (the earliest among equals), or None if all were NaN."""
-        best = None
-        for row in history.evaluations:
-            value = row[self.metric] if self.higher_is_better else -row[self.metric]
-            if not math.isnan(value) and (best is None or value > best[0]):
-                best = (value, row["step"])
-        return best and best[1]
+        sign = 1.0 if self.higher_is_better else -1.0
+        rows = [row for row in history.evaluations if not math.isnan(row[self.metric])]
+        best = max(rows, key=lambda row: sign * row[self.metric], default=None)
+        return best and best["step"]
 
     def is_over(self, history: History) -> bool:
         """Returns whether `patience` evaluations have followed the best one."""

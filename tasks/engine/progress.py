@@ -174,12 +174,10 @@ class Reporter:
 
 def write_curve(history: History, path: str, title: str) -> None:
     """Plots losses, learning rate and, if there are any, evaluation metrics as a PNG."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     metrics = _metrics(history)
     figure = Figure(figsize=(8, 7.5 if metrics else 5.5), dpi=120, layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.subplots(3 if metrics else 2, 1, sharex=True, height_ratios=[3, 2, 1] if metrics else [3, 1])
     steps = [row["step"] for row in history.training]
     axes[0].plot(steps, [row["loss"] for row in history.training], label="training loss")
@@ -202,12 +200,9 @@ def write_curve(history: History, path: str, title: str) -> None:
 
 def _metrics(history: History) -> list[str]:
     """Lists the evaluation figures in [-1, 1], such as accuracies and correlations, without the losses."""
-    largest: dict[str, float] = {}
-    for row in history.evaluations:
-        for name, value in row.items():
-            largest[name] = max(abs(value), largest.get(name, 0.0))
-    names = [name for name, value in largest.items() if value <= 1.0]
-    return sorted(name for name in names if name not in ("step", "loss") and not name.endswith("_loss"))
+    too_large = {name for row in history.evaluations for name, value in row.items() if abs(value) > 1.0}
+    names = {name for row in history.evaluations for name in row} - too_large - {"step", "loss"}
+    return sorted(name for name in names if not name.endswith("_loss"))
 
 
 def _plot_evaluations(axis, history: History, name: str, label: str) -> None:

@@ -51,27 +51,21 @@ def build_strategy(
         )
     if distribution_strategy == "one_device" and num_gpus is not None and num_gpus > 1:
         raise InputError(f"--num_gpus={num_gpus} needs --distribution_strategy=mirrored, not one_device.")
-    _check_gpus(num_gpus)
-    if distribution_strategy == "multi_worker_mirrored":
-        if num_gpus is not None:  # This strategy uses every visible GPU.
-            tf.config.set_visible_devices(tf.config.list_physical_devices("GPU")[:num_gpus], "GPU")
-        return tf.distribute.MultiWorkerMirroredStrategy()
-    gpus = tf.config.list_logical_devices("GPU")
-    names = [device.name for device in gpus[:num_gpus] or tf.config.list_logical_devices("CPU")]
-    return (
-        tf.distribute.MirroredStrategy(names)
-        if distribution_strategy == "mirrored"
-        else tf.distribute.OneDeviceStrategy(names[0])
-    )
-
-
-def _check_gpus(num_gpus: int | None) -> None:
     found = len(tf.config.list_physical_devices("GPU"))
     if num_gpus is not None and num_gpus > found:
         raise InputError(
             f"--num_gpus={num_gpus}: TensorFlow finds {found} on this machine. Ask for fewer, or set "
             "TF_CPP_MIN_LOG_LEVEL=0 to read why a GPU was not found."
         )
+    if distribution_strategy == "multi_worker_mirrored":
+        if num_gpus is not None:  # This strategy uses every visible GPU.
+            tf.config.set_visible_devices(tf.config.list_physical_devices("GPU")[:num_gpus], "GPU")
+        return tf.distribute.MultiWorkerMirroredStrategy()
+    gpus = tf.config.list_logical_devices("GPU")
+    names = [device.name for device in gpus[:num_gpus] or tf.config.list_logical_devices("CPU")]
+    if distribution_strategy == "mirrored":
+        return tf.distribute.MirroredStrategy(names)
+    return tf.distribute.OneDeviceStrategy(names[0])
 
 
 def check_cluster(tf_config: str | None) -> None:

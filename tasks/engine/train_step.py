@@ -56,10 +56,14 @@ class TrainStep:
     """Updates model and optimizer by one batch; called in replica context with the replica's part of the batch.
 
     Args:
-        model, optimizer, objective, gradient_accumulation_steps, clip_norm, jit_compile, random_seed: as in
-            `tasks.engine.training.Trainer`.
+        model, optimizer, objective: as in `tasks.engine.training.Trainer`.
         strategy: strategy whose replicas call the step.
         step: int64 scalar variable, the number of finished steps; the caller increments it.
+        gradient_accumulation_steps: micro-batches that a replica's batch is split into, to save memory.
+        clip_norm: largest global norm of the gradients (google-research/bert: 1.0); None for no clipping.
+        jit_compile: whether to compile with XLA: the whole step on one device, everything but the all-reduce and the
+            update on several.
+        random_seed: seed of the dropout masks, which also depend on step, replica and layer.
 
     Attributes:
         figure_names: names of the returned figures, in order; filled by tracing.
@@ -76,10 +80,10 @@ class TrainStep:
         *,
         strategy: tf.distribute.Strategy,
         step: tf.Variable,
-        gradient_accumulation_steps: int,
-        clip_norm: float | None,
-        jit_compile: bool,
-        random_seed: int,
+        gradient_accumulation_steps: int = 1,
+        clip_norm: float | None = 1.0,
+        jit_compile: bool = False,
+        random_seed: int = 0,
     ):
         self.model = model
         self.optimizer = optimizer
@@ -89,16 +93,22 @@ class TrainStep:
         self.clip_norm = clip_norm
         self.random_seed = random_seed
         self.figure_names: list[str] = []
-        self._prepare_optimizer(strategy)
+        if optimizer._distribution_strategy is not strategy:
+            raise ValueError("`optimizer` must be created inside `strategy.scope()`. Received: one created outside.")
+        with strategy.scope():
+            optimizer.build(model.trainable_variables)
+        inner_optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+        # `_step` has summed the gradients over the replicas already; the optimizer would sum them once more. Keras has
+        # no public switch for this.
+        inner_optimizer._all_reduce_sum_gradients = list
         self._seeds = [variable for variable in model.variables if variable.path.endswith("seed_generator_state")]
         self._has_gradient: list[bool] = []  # Filled by tracing.
         self._differentiate, self._run = self._accumulate, self._step
         # Shared functions would hide ops from XLA, and several replicas trace concurrently in their own threads.
         is_plain = not jit_compile and strategy.num_replicas_in_sync == 1
         self._layer_graphs = shared_layer_graphs if is_plain else contextlib.nullcontext
-        compiles_parts = is_plain and _is_on_cpu(model)
+        compiles_parts = is_plain and all("CPU" in variable.value.device for variable in model.variables)
         self._fused_layers = fused_layers if compiles_parts else contextlib.nullcontext
-        inner_optimizer = getattr(optimizer, "inner_optimizer", optimizer)
         inner_optimizer.shares_graphs, inner_optimizer.compiles_decay = is_plain, compiles_parts
         # XLA cannot compile an all-reduce over several CPUs or GPUs; TPUStrategy compiles the step itself.
         if jit_compile and strategy.num_replicas_in_sync == 1:
@@ -117,16 +127,6 @@ class TrainStep:
         """The step as one XLA program, or None if it is not compiled as a whole."""
         return None if self._run == self._step else self._run
 
-    def _prepare_optimizer(self, strategy: tf.distribute.Strategy) -> None:
-        """Creates the optimizer's variables and disables its own sum over the replicas."""
-        if self.optimizer._distribution_strategy is not strategy:
-            raise ValueError("`optimizer` must be created inside `strategy.scope()`. Received: one created outside.")
-        with strategy.scope():
-            self.optimizer.build(self.model.trainable_variables)
-        # `_step` has summed the gradients already; a second sum would multiply them by the number of replicas. Keras
-        # has no public switch for this.
-        getattr(self.optimizer, "inner_optimizer", self.optimizer)._all_reduce_sum_gradients = list
-
     def _step(self, features, labels) -> dict[str, tf.Tensor]:
         context = tf.distribute.get_replica_context()
         self._seed_dropout(context)
@@ -140,11 +140,10 @@ class TrainStep:
         pairs = zip(gradients, self.model.trainable_variables, self._has_gradient, strict=True)
         trained = [(gradient, variable) for gradient, variable, has_gradient in pairs if has_gradient]
         gradients, losses = _sum(context, ([gradient for gradient, _ in trained], losses))
-        learning_rate = tf.cast(tf.convert_to_tensor(self.optimizer.learning_rate), tf.float32)
         return {
             "loss": tf.add_n(list(losses.values())),
             **named_losses(losses),
-            "learning_rate": learning_rate,
+            "learning_rate": tf.cast(tf.convert_to_tensor(self.optimizer.learning_rate), tf.float32),
             **self._update(gradients, [variable for _, variable in trained]),
             **counts,
         }
@@ -236,10 +235,6 @@ class TrainStep:
             for gradient, variable in zip(gradients, variables, strict=True)
         ]
         return dense, losses
-
-
-def _is_on_cpu(model: keras.Model) -> bool:
-    return all("CPU" in variable.value.device for variable in model.variables)
 
 
 def _sum(context: tf.distribute.ReplicaContext, tensors):

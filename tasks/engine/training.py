@@ -27,6 +27,9 @@ SECONDS_PER_CALL = 0.5  # Duration of the training steps between two updates of 
 RECORDS = 200  # Points on the training curve.
 
 
+MakeDataset = Callable[[int], tf.data.Dataset]  # From the number of finished steps to the batches that follow.
+
+
 class Trainer:
     """Trains and evaluates a Keras model.
 
@@ -38,14 +41,10 @@ class Trainer:
         output_dir: gets `checkpoints/`, `events/`, `history.json` and `curve.png`; only the chief of several workers
             writes there.
         strategy: `tf.distribute.Strategy`; None for the current one.
-        gradient_accumulation_steps: micro-batches that a replica's batch is split into, to save memory.
-        clip_norm: largest global norm of the gradients (google-research/bert: 1.0); None for no clipping.
-        jit_compile: whether to compile with XLA: the whole step on one device, everything but the all-reduce and the
-            update on several.
-        random_seed: seed of the dropout masks, which also depend on step, replica and layer.
         spike_factor: stops the training if the loss exceeds this multiple of its running median; 0 for never.
         keep_checkpoints: number of checkpoints to keep.
         steps_per_call: maximum number of steps between two returns to Python; fewer if they take long.
+        **step_options: `gradient_accumulation_steps`, `clip_norm`, `jit_compile` and `random_seed` of `TrainStep`.
 
     Raises:
         ValueError: the optimizer was created outside the strategy's scope.
@@ -59,13 +58,10 @@ class Trainer:
         *,
         output_dir: str,
         strategy: tf.distribute.Strategy | None = None,
-        gradient_accumulation_steps: int = 1,
-        clip_norm: float | None = 1.0,
-        jit_compile: bool = False,
-        random_seed: int = 0,
         spike_factor: float = 0.0,
         keep_checkpoints: int = 3,
         steps_per_call: int = 100,
+        **step_options,
     ):
         self.model = model
         self.optimizer = optimizer
@@ -81,17 +77,8 @@ class Trainer:
             self.step = tf.Variable(0, dtype=tf.int64, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
         self.train_step = None
         if optimizer is not None:
-            self.train_step = TrainStep(
-                model,
-                optimizer,
-                objective,
-                strategy=self.strategy,
-                step=self.step,
-                gradient_accumulation_steps=gradient_accumulation_steps,
-                clip_norm=clip_norm,
-                jit_compile=jit_compile,
-                random_seed=random_seed,
-            )
+            devices = {"strategy": self.strategy, "step": self.step}
+            self.train_step = TrainStep(model, optimizer, objective, **devices, **step_options)
         self._train = tf.function(self._train_steps, autograph=False)
         self._evaluate = tf.function(self._evaluate_batch, autograph=False)
         self._preemption = Preemption()  # Entered by `fit`.
@@ -100,7 +87,7 @@ class Trainer:
 
     def fit(
         self,
-        make_dataset: Callable[[int], tf.data.Dataset],
+        make_dataset: MakeDataset,
         num_steps: int,
         *,
         save_checkpoints_steps: int = 1000,
@@ -139,13 +126,22 @@ class Trainer:
         """
         if early_stopping is not None and (evaluate is None or self.workers.count > 1):
             raise ValueError("`early_stopping` needs `evaluate` and a single worker.")
+
+        def complete(step: int) -> None:
+            """Evaluates a checkpoint and saves the report, unless its evaluation is there or not wanted."""
+            if evaluate is not None and self.workers.from_chief(report.lacks_evaluation(step)):
+                report.evaluation(step, evaluate())
+                if early_stopping is not None and early_stopping.best_step(report.history) == step:
+                    self._best().save(keep=1)  # Before the report, which relies on it.
+                report.save()
+
         with self.workers.naming_lost_ones(), self._preemption:
             start_step = step = self.restore()
             with Reporter(
                 self.output_dir, step, num_steps, description, speed=speed, is_active=self.workers.is_chief
             ) as report:
                 if step and (step % save_checkpoints_steps == 0 or step >= num_steps):
-                    self._complete(report, step, evaluate, early_stopping)
+                    complete(step)
                 if step >= num_steps or (early_stopping and step and early_stopping.is_over(report.history)):
                     if step and self.workers.is_chief:  # A run may have been killed while it removed the oldest.
                         self._checkpoints().remove_leftovers(self.keep_checkpoints)
@@ -164,7 +160,7 @@ class Trainer:
                         self.save()
                         if is_preempted:
                             self._preemption.stop(step)
-                        self._complete(report, step, evaluate, early_stopping)
+                        complete(step)
                         if early_stopping is not None and early_stopping.is_over(report.history):
                             break
                 if self._preemption.requested:
@@ -205,20 +201,6 @@ class Trainer:
             raise ValueError("`optimizer` must be given for training and checkpoints. Received: optimizer=None")
         return [variable.value for variable in self.optimizer.variables]
 
-    def _complete(
-        self,
-        report: Reporter,
-        step: int,
-        evaluate: Callable[[], dict[str, float]] | None,
-        early_stopping: EarlyStopping | None,
-    ) -> None:
-        """Evaluates a checkpoint and saves the report, unless the history has its evaluation or none is wanted."""
-        if evaluate is not None and self.workers.from_chief(report.lacks_evaluation(step)):
-            report.evaluation(step, evaluate())
-            if early_stopping is not None and early_stopping.best_step(report.history) == step:
-                self._best().save(keep=1)  # Before the report, which relies on it.
-            report.save()
-
     def _end(self, report: Reporter, early_stopping: EarlyStopping | None) -> History:
         """Restores the best weights, if any were kept, and returns the history."""
         if early_stopping is not None and early_stopping.best_step(report.history) is not None:
@@ -226,11 +208,7 @@ class Trainer:
         return report.history
 
     def _calls(
-        self,
-        make_dataset: Callable[[int], tf.data.Dataset],
-        step: int,
-        num_steps: int,
-        intervals: tuple[int, ...],
+        self, make_dataset: MakeDataset, step: int, num_steps: int, intervals: tuple[int, ...]
     ) -> Iterator[tuple[int, np.ndarray]]:
         """Runs the steps after `step`, several per call; yields the last one's number and all figures of each call.
 
@@ -252,7 +230,7 @@ class Trainer:
             step += count
             yield step, values
 
-    def _stop_diverged(self, make_dataset: Callable[[int], tf.data.Dataset], step: int, reason: str) -> None:
+    def _stop_diverged(self, make_dataset: MakeDataset, step: int, reason: str) -> None:
         """Saves the batch of a step and raises an InputError that names the step, the reason and the file."""
         path = os.path.join(self.output_dir, f"diverged_step_{step}.npz")
         if self.workers.is_chief:
@@ -332,10 +310,10 @@ class Trainer:
                 bar.update()
         if not totals:
             raise InputError("The evaluation data is empty: expected at least one batch.")
-        means = {key: float(total / weight) if weight else 0.0 for key, (total, weight) in totals.items()}
-        losses = {name: mean for (kind, name), mean in means.items() if kind == "loss"}
-        metrics = {name: mean for (kind, name), mean in means.items() if kind == "metric"}
-        return {"loss": sum(losses.values()), **named_losses(losses), **metrics}
+        means: dict[str, dict[str, float]] = {"loss": {}, "metric": {}}
+        for (kind, name), (total, weight) in totals.items():
+            means[kind][name] = float(total / weight) if weight else 0.0
+        return {"loss": sum(means["loss"].values()), **named_losses(means["loss"]), **means["metric"]}
 
     def _evaluate_batch(self, iterator) -> dict[tuple[str, str], tf.Tensor]:
         """Evaluates the next batch; returns (sum, sum of weights), float32 [2], by `("loss" or "metric", name)`."""

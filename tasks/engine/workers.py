@@ -90,19 +90,13 @@ class Workers:
 
     def _sum(self, value: tf.Tensor) -> tf.Tensor:
         """Sums one tensor per worker; each worker contributes through its first replica."""
-        return self._strategy.reduce(
-            "SUM",
-            self._strategy.experimental_distribute_values_from_function(
-                lambda context: (
-                    value if context.replica_id_in_sync_group % self._replicas == 0 else tf.zeros_like(value)
-                )
-            ),
-            axis=None,
-        )
+        num_replicas = self._strategy.num_replicas_in_sync // self.count
 
-    @property
-    def _replicas(self) -> int:
-        return self._strategy.num_replicas_in_sync // self.count
+        def part(context: tf.distribute.ReplicaContext) -> tf.Tensor:
+            return value if context.replica_id_in_sync_group % num_replicas == 0 else tf.zeros_like(value)
+
+        parts = self._strategy.experimental_distribute_values_from_function(part)
+        return self._strategy.reduce("SUM", parts, axis=None)
 
 
 def _tasks(resolver: tf.distribute.cluster_resolver.ClusterResolver) -> list[tuple[str, int]]:
