@@ -78,12 +78,7 @@ def train_vocab(settings: VocabularySettings) -> dict:
     files = expand_files(settings.input_file)
     outputs = {name: path for name in _OUTPUTS if (path := getattr(settings, name))}
     _check_outputs(outputs, files)
-    words = count_words(
-        files,
-        settings.do_lower_case,
-        max_distinct_words=settings.max_distinct_words,
-        num_workers=settings.num_workers,
-    )
+    words = count_words(files, settings.do_lower_case, settings.max_distinct_words, settings.num_workers)
     characters, inner = _count_characters(words.counts)
     rare = {character for character, count in characters.items() if count < settings.min_frequency}
     alphabet = sorted({*characters, *(f"##{character}" for character in inner - rare)} - rare)

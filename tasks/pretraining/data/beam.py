@@ -24,7 +24,7 @@ from tasks.pretraining.data.driver import draw_all_pairs
 from tasks.pretraining.data.report import Counts, report_files
 from tasks.pretraining.data.scratch import scratch_directory
 from tasks.pretraining.data.settings import DataSettings
-from tasks.pretraining.data.workspace import Workspace, new_workspace, open_workspace
+from tasks.pretraining.data.workspace import new_workspace
 from tasks.pretraining.data.writing import INSTANCES_PER_UNIT, build_unit
 
 try:
@@ -54,20 +54,24 @@ def create(settings: DataSettings, prefix: str, output_files: list[str]) -> dict
         pool = BeamPool(settings.runner, settings.beam_options, scratch)
         workspace = stack.enter_context(new_workspace(directory, settings.vocab_file, settings))
         documents, sentences = draw_all_pairs(workspace, files, pool, open_file)
-        counts = _write_shards(workspace, pool, scratch, prefix, output_files)
+        num_instances, num_shards = workspace.num_instances, len(output_files)
+        temporary_files = [FileSystems.join(scratch, f"shard-{shard:05d}") for shard in range(num_shards)]
+        shards = ((path, range(shard, num_instances, num_shards)) for shard, path in enumerate(temporary_files))
+        counts = sum(pool.map(_write_shard, shards, workspace.directory), Counts())
+        _delete([*report_files(prefix), *output_files])
+        FileSystems.rename(temporary_files, output_files)
     return {"documents": documents, "sentences": sentences, **counts.report()}
 
 
 @contextlib.contextmanager
 def _scratch(prefix: str) -> Iterator[str]:
     """Gives the directory beside the output for unfinished work, cleared of what a killed run left there."""
+    parent, name = FileSystems.split(os.path.abspath(prefix) if _is_local(prefix) else prefix)
+    path = FileSystems.join(parent, f".{name}.scratch")
     if _is_local(prefix):
-        parent, name = os.path.split(os.path.abspath(prefix))
-        with scratch_directory(os.path.join(parent, f".{name}.scratch")) as path:
+        with scratch_directory(path):
             yield path
         return
-    parent, name = FileSystems.split(prefix)
-    path = FileSystems.join(parent, f".{name}.scratch")
     try:
         _delete([path])
         yield path
@@ -75,25 +79,14 @@ def _scratch(prefix: str) -> Iterator[str]:
         _delete([path])
 
 
-def _write_shards(workspace: Workspace, pool: "BeamPool", scratch: str, prefix: str, output_files: list[str]) -> Counts:
-    num_instances, num_shards = workspace.num_instances, len(output_files)
-    temporary_files = [FileSystems.join(scratch, f"shard-{shard:05d}") for shard in range(num_shards)]
-    shards = ((path, range(shard, num_instances, num_shards)) for shard, path in enumerate(temporary_files))
-    total = Counts(workspace.settings.max_seq_length)
-    total.merge(pool.map(_write_shard, shards, workspace.directory))
-    _delete([*report_files(prefix), *output_files])
-    FileSystems.rename(temporary_files, output_files)
-    return total
-
-
 def _write_shard(directory: str, shard: tuple[str, range]) -> Counts:
     path, positions = shard
-    total = Counts(open_workspace(directory).settings.max_seq_length)
+    total = Counts()
     with _create_whole(path) as file:
         for start in range(0, len(positions), INSTANCES_PER_UNIT):
-            unit = build_unit(directory, positions[start : start + INSTANCES_PER_UNIT], num_shards=1)
-            file.write(unit.records[0])
-            total.merge([unit.counts])
+            (content,), counts = build_unit(directory, positions[start : start + INSTANCES_PER_UNIT], num_shards=1)
+            file.write(content)
+            total += counts
     return total
 
 
@@ -156,8 +149,7 @@ class BeamPool:
         for name in os.listdir(directory):
             path = os.path.join(directory, name)
             if self._copied.get(name) != os.path.getsize(path):
-                with open(path, "rb") as source, _create_whole(FileSystems.join(store, name)) as target:
-                    shutil.copyfileobj(source, target)
+                _copy_file(path, FileSystems.join(store, name))
                 self._copied[name] = os.path.getsize(path)
         return store
 
@@ -187,11 +179,7 @@ def _local_copy(store: str, copied: tuple[tuple[str, int], ...]) -> str:
 def _copy(store: str, copied: tuple[tuple[str, int], ...]) -> tempfile.TemporaryDirectory:
     directory = tempfile.TemporaryDirectory()
     for name, _ in copied:
-        with (
-            open_file(FileSystems.join(store, name)) as source,
-            open(os.path.join(directory.name, name), "wb") as target,
-        ):
-            shutil.copyfileobj(source, target)
+        _copy_file(FileSystems.join(store, name), os.path.join(directory.name, name))
     return directory
 
 
@@ -202,6 +190,11 @@ def open_file(path: str, mode: str = "rb") -> BinaryIO:
     """Opens a file for reading bytes, as they are."""
     del mode
     return FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED)
+
+
+def _copy_file(source: str, target: str) -> None:
+    with open_file(source) as file, _create_whole(target) as copy:
+        shutil.copyfileobj(file, copy)
 
 
 def save(path: str, content: bytes) -> None:

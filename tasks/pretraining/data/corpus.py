@@ -1,6 +1,7 @@
 """Tokenizes text files into a store on disk; the number of processes does not change the result."""
 
 import functools
+import os
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -9,6 +10,7 @@ import numpy as np
 from keras_bert.errors import InputError
 from tasks.pretraining.data.token_store import StoreWriter, token_dtype
 from tasks.pretraining.data.workspace import Workspace, open_workspace
+from tasks.text.parallel import progress_bar
 from tasks.text.reading import LINES, Piece, split_piece, text_units
 from tasks.text.sentences import sentence_splitter
 
@@ -67,9 +69,7 @@ def tokenize_unit(directory: str, unit: list[Piece], *, open_file: Callable = op
     )
 
 
-def create_store(
-    workspace: Workspace, files: list[str], pool, *, open_file: Callable = open, progress=None
-) -> StoreWriter:
+def create_store(workspace: Workspace, files: list[str], pool, *, open_file: Callable = open) -> StoreWriter:
     """Tokenizes files into the workspace's store; the writer returned says how much it holds.
 
     A document runs on into the next file unless something ends it (google-research/bert,
@@ -78,14 +78,17 @@ def create_store(
     Args:
         pool: `tasks.text.parallel.LocalPool`, or what maps like it.
         open_file: `open`, or another function of path and mode.
-        progress: progress bar, or None; counts bytes.
 
     Raises:
         InputError: text that cannot be read, or fewer than two documents.
     """
     tokenize = functools.partial(tokenize_unit, open_file=open_file)
     has_ended = True
-    with StoreWriter(workspace.directory, workspace.tokenizer.vocabulary_size()) as writer:
+    num_bytes = sum(os.path.getsize(path) for path in files if os.path.exists(path))  # A remote file's is not known.
+    with (
+        StoreWriter(workspace.directory, workspace.tokenizer.vocabulary_size()) as writer,
+        progress_bar("tokenize", "B", num_bytes) as progress,
+    ):
         units = text_units(files, LINES, open_file=open_file, split_gzip=pool.reads_text)
         for unit in pool.map(tokenize, units, workspace.directory):
             if len(unit.lengths):
@@ -93,8 +96,7 @@ def create_store(
                 has_ended = False
                 writer.append(unit.token_ids, unit.lengths, unit.starts_document)
             has_ended |= unit.ends_document
-            if progress is not None:
-                progress.update(unit.num_bytes)
+            progress.update(unit.num_bytes)
     _check_documents(files, writer.num_documents, workspace.settings.input_format)
     return writer
 

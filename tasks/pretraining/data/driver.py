@@ -30,8 +30,8 @@ def create(settings: DataSettings, prefix: str, output_files: list[str]) -> dict
         temporary_files = _temporary_files(stack, prefix, output_files)
         directory = os.path.join(os.path.dirname(temporary_files[0]), secrets.token_hex(8))
         os.mkdir(directory)
-        pool = LocalPool(workers_for(files, settings.num_workers, passes=settings.dupe_factor))
-        stack.enter_context(pool)
+        num_workers = workers_for(files, settings.num_workers, passes=settings.dupe_factor)
+        pool = stack.enter_context(LocalPool(num_workers))
         workspace = stack.enter_context(new_workspace(directory, settings.vocab_file, settings))
         documents, sentences = draw_all_pairs(workspace, files, pool)
         counts = _write_records(workspace, pool, temporary_files)
@@ -68,17 +68,15 @@ def draw_all_pairs(workspace: Workspace, files: list[str], pool, open_file: Call
     Returns:
         The numbers of documents and sentences.
     """
-    num_bytes = sum(os.path.getsize(path) for path in files if os.path.exists(path))  # A remote file's is not known.
-    with progress_bar("tokenize", "B", num_bytes) as progress:
-        store = create_store(workspace, files, pool, open_file=open_file, progress=progress)
+    store = create_store(workspace, files, pool, open_file=open_file)
     dupe_factor = workspace.settings.dupe_factor
     with (
         open(workspace.pairs_file, "wb") as file,
         progress_bar("draw pairs", "document", store.num_documents * dupe_factor) as progress,
     ):
-        for drawn in pool.map(draw_unit, pair_units(workspace.corpus, dupe_factor), workspace.directory):
-            file.write(drawn.pairs)
-            progress.update(drawn.num_documents)
+        for pairs, num_documents in pool.map(draw_unit, pair_units(workspace.corpus, dupe_factor), workspace.directory):
+            file.write(pairs)
+            progress.update(num_documents)
     return store.num_documents, store.num_sentences
 
 
@@ -88,14 +86,14 @@ def _write_records(workspace: Workspace, pool: LocalPool, paths: list[str]) -> C
     step = max(num_shards, INSTANCES_PER_UNIT // num_shards * num_shards)
     units = (range(start, min(start + step, num_instances)) for start in range(0, num_instances, step))
     build = functools.partial(build_unit, num_shards=num_shards)
-    total = Counts(workspace.settings.max_seq_length)
+    total = Counts()
     for path in paths:
         open(path, "wb").close()
     with progress_bar("write instances", "instance", num_instances) as progress:
-        for unit in pool.map(build, units, workspace.directory):
-            for path, records in zip(paths, unit.records, strict=True):
+        for contents, counts in pool.map(build, units, workspace.directory):
+            for path, content in zip(paths, contents, strict=True):
                 with open(path, "ab") as file:
-                    file.write(records)
-            total.merge([unit.counts])
-            progress.update(int(unit.counts.lengths.sum()))
+                    file.write(content)
+            total += counts
+            progress.update(int(counts.lengths.sum()))
     return total

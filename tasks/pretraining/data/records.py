@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError
 
 from keras_bert.errors import InputError
 from tasks.pretraining.data.record_names import FEATURE_NAMES
+from tasks.text.parallel import progress_bar
 
 _LABELS = ("mask_ids", "mask_weights", "next_sentence_labels")
 _NUM_SEGMENTS = 2
@@ -23,9 +24,9 @@ _SCAN_BATCH_SIZE = 1024
 
 
 def _feature_lengths(max_seq_length: int, max_predictions_per_seq: int) -> dict[str, int]:
-    sequence = dict.fromkeys(("token_ids", "padding_mask", "segment_ids"), max_seq_length)
+    lengths = dict.fromkeys(FEATURE_NAMES, max_seq_length)
     masked = dict.fromkeys(("mask_positions", "mask_ids", "mask_weights"), max_predictions_per_seq)
-    return {**sequence, **masked, "next_sentence_labels": 1}
+    return {**lengths, **masked, "next_sentence_labels": 1}
 
 
 def parse_records(serialized, *, max_seq_length: int, max_predictions_per_seq: int) -> tuple[dict, dict]:
@@ -89,13 +90,7 @@ class RecordStatistics(NamedTuple):
 
 
 def scan_records(
-    files: list[str],
-    *,
-    vocabulary_size: int,
-    max_seq_length: int,
-    max_predictions_per_seq: int,
-    for_packing: bool = False,
-    progress=None,
+    files: list[str], *, vocabulary_size: int, for_packing: bool = False, **lengths: int
 ) -> RecordStatistics:
     """Reads every record once, on the host, and refuses what training could not use.
 
@@ -104,51 +99,40 @@ def scan_records(
     Args:
         files: TFRecord paths.
         for_packing: return the sizes of all records too, and refuse those whose real tokens are not their first ones.
-        progress: progress bar, or None; counts records.
+        **lengths: `max_seq_length` and `max_predictions_per_seq` of the records.
 
     Raises:
         InputError: a record is corrupt, lacks a feature, has other lengths than the flags say, or holds a number out
             of its range; a file cannot be opened; no record at all. The message names file and record, from 1.
     """
-    lengths = {"max_seq_length": max_seq_length, "max_predictions_per_seq": max_predictions_per_seq}
-    limits = _limits(vocabulary_size, max_seq_length)
+    # The number that each feature must be less than.
+    limits = {"token_ids": vocabulary_size, "padding_mask": 2, "segment_ids": _NUM_SEGMENTS}
+    limits |= {"mask_positions": lengths["max_seq_length"], "mask_ids": vocabulary_size, "mask_weights": math.inf}
+    limits["next_sentence_labels"] = 2
     num_records = num_real_tokens = checksum = 0
     answer_counts, next_sentence_counts = np.zeros(vocabulary_size, np.int64), np.zeros(2, np.int64)
     sizes = []
-    for path in files:
-        first_record, parts = 1, [RecordSizes(*np.zeros((2, 0), np.int32))]
-        for batch in _parsed_batches(path, lengths):
-            _check_values(path, first_record, batch, limits)
-            answers = batch["mask_ids"][batch["mask_weights"] > 0]
-            answer_counts += np.bincount(answers, minlength=vocabulary_size)
-            next_sentence_counts += np.bincount(batch["next_sentence_labels"], minlength=2)
-            num_real_tokens += int(batch["padding_mask"].sum())
-            for name in FEATURE_NAMES:
-                checksum = zlib.crc32(np.ascontiguousarray(batch[name]), checksum)
-            if for_packing:
-                parts.append(_sizes(path, first_record, batch))
-            first_record += len(batch["token_ids"])
-            if progress is not None:
+    with progress_bar("check records", "record") as progress:
+        for path in files:
+            first_record, parts = 1, [RecordSizes(*np.zeros((2, 0), np.int32))]
+            for batch in _parsed_batches(path, lengths):
+                _check_values(path, first_record, batch, limits)
+                answers = batch["mask_ids"][batch["mask_weights"] > 0]
+                answer_counts += np.bincount(answers, minlength=vocabulary_size)
+                next_sentence_counts += np.bincount(batch["next_sentence_labels"], minlength=2)
+                num_real_tokens += int(batch["padding_mask"].sum())
+                for name in FEATURE_NAMES:
+                    checksum = zlib.crc32(np.ascontiguousarray(batch[name]), checksum)
+                if for_packing:
+                    parts.append(_sizes(path, first_record, batch))
+                first_record += len(batch["token_ids"])
                 progress.update(len(batch["token_ids"]))
-        num_records += first_record - 1
-        if for_packing:
-            sizes.append(RecordSizes(*map(np.concatenate, zip(*parts, strict=True))))
+            num_records += first_record - 1
+            if for_packing:
+                sizes.append(RecordSizes(*map(np.concatenate, zip(*parts, strict=True))))
     if not num_records:
         raise InputError(f"{', '.join(files)}: no record. Create the data again with bert-create-pretraining-data.")
     return RecordStatistics(num_records, num_real_tokens, answer_counts, next_sentence_counts, checksum, sizes)
-
-
-def _limits(vocabulary_size: int, max_seq_length: int) -> dict[str, float]:
-    """Returns the number that each feature must be less than."""
-    return {
-        "token_ids": vocabulary_size,
-        "padding_mask": 2,
-        "segment_ids": _NUM_SEGMENTS,
-        "mask_positions": max_seq_length,
-        "mask_ids": vocabulary_size,
-        "mask_weights": math.inf,
-        "next_sentence_labels": 2,
-    }
 
 
 def _parsed_batches(path: str, lengths: dict[str, int]) -> Iterator[dict[str, np.ndarray]]:

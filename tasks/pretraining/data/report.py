@@ -2,7 +2,8 @@
 
 import io
 import json
-from collections.abc import Iterable
+import operator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,36 +13,34 @@ from tasks.pretraining.figures import figure_lines
 _BARS = 32
 
 
-class Counts:
-    """Running totals over the instances written.
+class Counts(NamedTuple):
+    """Totals over the instances written; `+` adds them up.
 
     Attributes:
         lengths: int64, shape (max_seq_length + 1,), instances by their number of tokens.
-        masked, shown_mask, shown_kept, random_next: int.
+        masked: masked positions.
+        shown_mask, shown_kept: those that show [MASK], and those that show the original token.
+        random_next: instances with a random second segment.
     """
 
-    def __init__(self, max_seq_length: int, mask_token_id: int = -1):
-        self.lengths = np.zeros(max_seq_length + 1, np.int64)
-        self.masked = self.shown_mask = self.shown_kept = self.random_next = 0
-        self._mask_token_id = mask_token_id
+    lengths: np.ndarray = np.zeros(1, np.int64)
+    masked: int = 0
+    shown_mask: int = 0
+    shown_kept: int = 0
+    random_next: int = 0
 
-    def add(self, batch: MaskedBatch, lengths: np.ndarray, is_random_next: np.ndarray) -> None:
+    @classmethod
+    def of(cls, batch: MaskedBatch, lengths: np.ndarray, is_random_next: np.ndarray, mask_token_id: int) -> "Counts":
         """Counts a batch that `mask_batch` has returned."""
         is_used = np.arange(batch.mask_ids.shape[1]) < batch.num_masked[:, np.newaxis]
         shown = np.take_along_axis(batch.token_ids, batch.mask_positions, axis=1)[is_used]
-        is_mask = shown == self._mask_token_id
-        self.lengths += np.bincount(lengths, minlength=len(self.lengths))
-        self.masked += len(shown)
-        self.shown_mask += int(is_mask.sum())
-        self.shown_kept += int(((shown == batch.mask_ids[is_used]) & ~is_mask).sum())
-        self.random_next += int(is_random_next.sum())
+        is_mask = shown == mask_token_id
+        is_kept = (shown == batch.mask_ids[is_used]) & ~is_mask
+        by_length = np.bincount(lengths, minlength=batch.token_ids.shape[1] + 1)
+        return cls(by_length, len(shown), int(is_mask.sum()), int(is_kept.sum()), int(is_random_next.sum()))
 
-    def merge(self, others: Iterable["Counts"]) -> "Counts":
-        """Adds the totals of others, and returns itself."""
-        for other in others:
-            for name in ("lengths", "masked", "shown_mask", "shown_kept", "random_next"):
-                setattr(self, name, getattr(self, name) + getattr(other, name))
-        return self
+    def __add__(self, other: "Counts") -> "Counts":
+        return Counts(*map(operator.add, self, other))
 
     def report(self) -> dict:
         """Returns counts and shares of at least one instance.
@@ -49,30 +48,24 @@ class Counts:
         `mask_share`, `kept_share` and `random_share` are of the masked positions. `length_histogram` has the
         instances of `from` to `to` tokens.
         """
-        instances = int(self.lengths.sum())
+        instances, longest = int(self.lengths.sum()), len(self.lengths) - 1
+        width = -(-longest // _BARS)
         real_tokens = int((self.lengths * np.arange(len(self.lengths))).sum())
         masked = max(self.masked, 1)
         return {
             "instances": instances,
             "real_tokens": real_tokens,
-            "padding_share": 1 - real_tokens / (instances * (len(self.lengths) - 1)),
+            "padding_share": 1 - real_tokens / (instances * longest),
             "masked_share": self.masked / real_tokens,
             "mask_share": self.shown_mask / masked,
             "kept_share": self.shown_kept / masked,
             "random_share": (self.masked - self.shown_mask - self.shown_kept) / masked,
             "random_next_share": self.random_next / instances,
-            "length_histogram": self._histogram(),
+            "length_histogram": [
+                {"from": start, "to": min(end, longest), "instances": int(self.lengths[start : end + 1].sum())}
+                for start, end in ((start, start + width - 1) for start in range(1, longest + 1, width))
+            ],
         }
-
-    def _histogram(self) -> list[dict[str, int]]:
-        longest = len(self.lengths) - 1
-        width = -(-longest // _BARS)
-        starts = range(1, longest + 1, width)
-        ends = [min(start + width - 1, longest) for start in starts]
-        return [
-            {"from": start, "to": end, "instances": int(self.lengths[start : end + 1].sum())}
-            for start, end in zip(starts, ends, strict=True)
-        ]
 
 
 def format_report(report: dict) -> str:

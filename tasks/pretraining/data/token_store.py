@@ -52,18 +52,12 @@ def token_dtype(vocabulary_size: int) -> np.dtype:
     return np.dtype(np.uint16 if vocabulary_size <= 1 << 16 else np.uint32)
 
 
-def map_file(path: str, dtype) -> tuple[np.ndarray, mmap.mmap]:
-    """Maps a non-empty file as an array whose pages are read on first access."""
-    with open(path, "rb") as file:
-        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    return np.frombuffer(mapped, dtype), mapped
-
-
 def open_store(directory: str, vocabulary_size: int) -> Corpus:
     """Opens a store of at least one document that a `StoreWriter` has written."""
     dtypes = {TOKENS: token_dtype(vocabulary_size), SENTENCES: np.int64, DOCUMENTS: np.int64}
-    arrays, maps = zip(*(map_file(os.path.join(directory, name), dtype) for name, dtype in dtypes.items()), strict=True)
-    return Corpus(*arrays, maps=maps)
+    maps = [np.memmap(os.path.join(directory, name), dtype, "r") for name, dtype in dtypes.items()]
+    # Plain arrays: slices of `np.memmap` are made in Python, and slower.
+    return Corpus(*map(np.asarray, maps), maps=tuple(array.base for array in maps))
 
 
 class StoreWriter:

@@ -64,7 +64,7 @@ def new_workspace(directory: str, vocab_file: str, settings: InstanceSettings) -
     """
     PythonBertTokenizer(vocab_file, settings.do_lower_case)  # Its error names the user's file, not the copy.
     shutil.copyfile(vocab_file, os.path.join(directory, _VOCABULARY))
-    names = [field.name for field in dataclasses.fields(InstanceSettings)]
+    names = (field.name for field in dataclasses.fields(InstanceSettings))
     write_json(os.path.join(directory, _SETTINGS), {name: getattr(settings, name) for name in names})
     try:
         yield open_workspace(directory)

@@ -3,7 +3,6 @@
 import array
 import os
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 
@@ -38,66 +37,53 @@ def pair_units(corpus: Corpus, dupe_factor: int) -> Iterator[tuple[int, int, int
             corpus.release()
 
 
-class DrawnUnit(NamedTuple):
-    """Pairs of some documents, as the bytes of int64 of shape (pairs, fields of `Pair`)."""
+def draw_unit(directory: str, unit: tuple[int, int, int]) -> tuple[bytes, int]:
+    """Draws the pairs of a unit, as `pair_units` yields it, in the workspace at `directory`.
 
-    pairs: bytes
-    num_documents: int
-
-
-def draw_unit(directory: str, unit: tuple[int, int, int]) -> DrawnUnit:
-    """Draws the pairs of a unit, as `pair_units` yields it, in the workspace at `directory`."""
+    Returns:
+        The pairs, as the bytes of int64 of shape (pairs, fields of `Pair`), and the number of documents.
+    """
     workspace = open_workspace(directory)
     settings, corpus = workspace.settings, workspace.corpus
     duplicate, first, last = unit
     drawn = array.array("q")
     for document in range(first, last):
         rng = document_generator(settings.random_seed, duplicate, document)
-        pairs = draw_pairs(
-            corpus,
-            document,
-            rng,
-            max_seq_length=settings.max_seq_length,
-            short_seq_prob=settings.short_seq_prob,
-        )
-        for pair in pairs:
+        lengths = {"max_seq_length": settings.max_seq_length, "short_seq_prob": settings.short_seq_prob}
+        for pair in draw_pairs(corpus, document, rng, **lengths):
             drawn.extend(pair)
             if len(drawn) // len(pair) % _LOOK_UPS_AT_ONCE == 0:
                 corpus.release()
     corpus.release()
-    return DrawnUnit(drawn.tobytes(), last - first)
+    return drawn.tobytes(), last - first
 
 
 # === Records ===
 
 
-class WrittenUnit(NamedTuple):
-    """Framed records for each output file, and their counts."""
-
-    records: list[bytes]
-    counts: Counts
-
-
-def build_unit(directory: str, positions: range, *, num_shards: int) -> WrittenUnit:
+def build_unit(directory: str, positions: range, *, num_shards: int) -> tuple[list[bytes], Counts]:
     """Builds, masks and writes the instances at some positions of the shuffled order, round-robin over the shards.
 
     Args:
         directory: the workspace's, with all pairs.
         positions: the first one goes to the first shard.
+
+    Returns:
+        The framed records for each output file, and their counts.
     """
     workspace = open_workspace(directory)
     order = Permutation(workspace.num_instances, workspace.settings.random_seed)
-    counts = Counts(workspace.settings.max_seq_length, workspace.masking.mask_token_id)
-    records: list[list[bytes]] = [[] for _ in range(num_shards)]
+    counts, records = Counts(), [b""] * num_shards
     at_once = max(num_shards, _INSTANCES_AT_ONCE // num_shards * num_shards)
     for start in range(0, len(positions), at_once):
         numbers = order(np.array(positions[start : start + at_once]))
-        for shard, content in zip(records, _build(workspace, numbers, counts, num_shards), strict=True):
-            shard.append(content)
-    return WrittenUnit([b"".join(shard) for shard in records], counts)
+        contents, more = _build(workspace, numbers, num_shards)
+        records = [shard + content for shard, content in zip(records, contents, strict=True)]
+        counts += more
+    return records, counts
 
 
-def _build(workspace: Workspace, numbers: np.ndarray, counts: Counts, num_shards: int) -> list[bytes]:
+def _build(workspace: Workspace, numbers: np.ndarray, num_shards: int) -> tuple[list[bytes], Counts]:
     pairs = _read_pairs(workspace.pairs_file, numbers)
     rules, size = workspace.masking, workspace.settings.max_seq_length
     parts = []
@@ -108,8 +94,8 @@ def _build(workspace: Workspace, numbers: np.ndarray, counts: Counts, num_shards
     token_ids, lengths, first_lengths = map(np.concatenate, zip(*parts, strict=True))
     is_random_next, mask_seeds = pairs[:, 4], pairs[:, 5].astype(np.uint64)
     batch = mask_batch(token_ids, lengths, rules, mask_seeds)
-    counts.add(batch, lengths, is_random_next)
-    return serialize_batch(batch, lengths, first_lengths, is_random_next, num_shards)
+    records = serialize_batch(batch, lengths, first_lengths, is_random_next, num_shards)
+    return records, Counts.of(batch, lengths, is_random_next, rules.mask_token_id)
 
 
 def _read_pairs(path: str, numbers: np.ndarray) -> np.ndarray:

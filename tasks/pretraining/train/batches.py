@@ -3,7 +3,6 @@
 B: batch, S: `max_seq_length`, P: `max_predictions_per_seq`, K: instances of a packed row at most.
 """
 
-import dataclasses
 from collections.abc import Callable
 
 import tensorflow as tf
@@ -22,11 +21,10 @@ def train_dataset_maker(
     *,
     num_records: int,
     batch_size: int,
-    max_seq_length: int,
-    max_predictions_per_seq: int,
     random_seed: int,
     masking: MaskingRules | None = None,
     packing: PackingPlan | None = None,
+    **lengths: int,
 ) -> Callable[[int], tf.data.Dataset]:
     """Returns `make_dataset(start_step)`, the endless stream of training batches from a step on.
 
@@ -41,6 +39,7 @@ def train_dataset_maker(
         masking: the rules of dynamic masking; None: the masks that the records hold. A record's masks are a function
             of (`random_seed`, epoch, its place in the epoch's order).
         packing: the plan of these files; None: one instance a row.
+        **lengths: `max_seq_length` and `max_predictions_per_seq` of the records.
 
     Returns:
         A function from a step (int) to a `tf.data.Dataset` of what `parse_records`, or `pack_instances`, returns.
@@ -50,7 +49,7 @@ def train_dataset_maker(
     """
     if packing and not packing.has_room_for(masking):
         raise ValueError(f"`packing` must be planned for `masking`. Received: {packing.masking} and {masking}")
-    reader = _Reader(max_seq_length, max_predictions_per_seq, random_seed, masking, packing)
+    read = _reader(packing, masking, random_seed, **lengths)
     make_units = _unit_maker(files, packing)
     stateless_shuffle = tf.random.experimental.stateless_shuffle
     units_per_epoch = packing.num_rows if packing else num_records
@@ -69,28 +68,21 @@ def train_dataset_maker(
         first = start_step * batch_size
         first_epoch, skipped = divmod(first, units_per_epoch)
         units = tf.data.Dataset.range(first_epoch, tf.int64.max).flat_map(epoch_units).skip(skipped)
-        return _read(units.enumerate(first).batch(batch_size, drop_remainder=True), reader)
+        return _map(read, units.enumerate(first).batch(batch_size, drop_remainder=True))
 
     return make_dataset
 
 
 def make_eval_dataset(
-    files: list[str],
-    *,
-    num_records: int,
-    batch_size: int,
-    max_seq_length: int,
-    max_predictions_per_seq: int,
-    packing: PackingPlan | None = None,
+    files: list[str], *, num_records: int, batch_size: int, packing: PackingPlan | None = None, **lengths: int
 ) -> tf.data.Dataset:
     """Returns every record once, in the files' order, with its stored masks; the last batch may be smaller.
 
     Args: as in `train_dataset_maker`; `num_records` makes the dataset's cardinality known.
     """
-    reader = _Reader(max_seq_length, max_predictions_per_seq, 0, None, packing)
     units = _unit_maker(files, packing)(tf.range(len(files)))
     units = units.apply(tf.data.experimental.assert_cardinality(packing.num_rows if packing else num_records))
-    return _read(units.enumerate().batch(batch_size), reader)
+    return _map(_reader(packing, **lengths), units.enumerate().batch(batch_size))
 
 
 def _unit_maker(files: list[str], packing: PackingPlan | None) -> Callable[[tf.Tensor], tf.data.Dataset]:
@@ -101,36 +93,28 @@ def _unit_maker(files: list[str], packing: PackingPlan | None) -> Callable[[tf.T
     return lambda order: tf.data.TFRecordDataset(tf.gather(paths, order))
 
 
-@dataclasses.dataclass(frozen=True)
-class _Reader:
-    """Turns a batch of serialized units and their numbers in the stream into features and labels, in the graph."""
+def _reader(
+    packing: PackingPlan | None, masking: MaskingRules | None = None, random_seed: int = 0, **lengths: int
+) -> Callable[[tf.Tensor, tf.Tensor], tuple[dict, dict]]:
+    """Returns a graph function from serialized units and their numbers in the stream to features and labels."""
 
-    max_seq_length: int
-    max_predictions_per_seq: int
-    random_seed: int
-    masking: MaskingRules | None
-    packing: PackingPlan | None
-
-    def __call__(self, numbers: tf.Tensor, serialized: tf.Tensor) -> tuple[dict, dict]:
-        if self.packing is None:
-            return self._instances(numbers, serialized)
-        slots = tf.where(serialized != "")  # [n, 2], row and place in it; an empty record ends a row
-        numbers = tf.gather(numbers, slots[:, 0]) * self.packing.examples_per_row + slots[:, 1]
-        features, labels = self._instances(numbers, tf.gather_nd(serialized, slots))
-        num_rows = serialized.shape[0] or tf.shape(serialized)[0]
-        return pack_instances(features, labels, slots[:, 0], num_rows, self.packing)
-
-    def _instances(self, numbers: tf.Tensor, serialized: tf.Tensor) -> tuple[dict, dict]:
-        lengths = {"max_seq_length": self.max_seq_length, "max_predictions_per_seq": self.max_predictions_per_seq}
+    def instances(numbers, serialized):
         features, labels = parse_records(serialized, **lengths)
-        if self.masking is None:
+        if masking is None:
             return features, labels
-        return mask_again(features, labels, self.masking, record_seeds(self.random_seed, numbers))
+        return mask_again(features, labels, masking, record_seeds(random_seed, numbers))
+
+    def rows(numbers, serialized):
+        slots = tf.where(serialized != "")  # [n, 2], row and place in it; an empty record ends a row
+        numbers = tf.gather(numbers, slots[:, 0]) * packing.examples_per_row + slots[:, 1]
+        features, labels = instances(numbers, tf.gather_nd(serialized, slots))
+        return pack_instances(features, labels, slots[:, 0], serialized.shape[0] or tf.shape(serialized)[0], packing)
+
+    return instances if packing is None else rows
 
 
-def _read(batches: tf.data.Dataset, reader: _Reader) -> tf.data.Dataset:
+def _map(read: Callable, batches: tf.data.Dataset) -> tf.data.Dataset:
     options = tf.data.Options()
     # Several workers share the stream record by record: sharing by file would change the order.
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
-    read = batches.map(reader, num_parallel_calls=tf.data.AUTOTUNE)
-    return read.prefetch(tf.data.AUTOTUNE).with_options(options)
+    return batches.map(read, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE).with_options(options)

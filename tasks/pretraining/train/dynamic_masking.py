@@ -11,15 +11,15 @@ import tensorflow as tf
 from tasks.pretraining.data.counter_random import GAMMA, LAST_SHIFT, STEPS
 from tasks.pretraining.data.masking import SHARE_KEPT, SHARE_MASK, MaskingRules
 
+_Tensors = dict[str, tf.Tensor]
+
 
 def record_seeds(random_seed: int, numbers: tf.Tensor) -> tf.Tensor:
     """Returns the seeds of instances by their int64 numbers in the stream of all epochs: uint64, of the same shape."""
     return _random_bits(tf.constant(random_seed % (1 << 64), tf.uint64), tf.cast(numbers, tf.uint64))
 
 
-def mask_again(
-    features: dict[str, tf.Tensor], labels: dict[str, tf.Tensor], rules: MaskingRules, seeds: tf.Tensor
-) -> tuple[dict, dict]:
+def mask_again(features: _Tensors, labels: _Tensors, rules: MaskingRules, seeds: tf.Tensor) -> tuple[dict, dict]:
     """Restores the tokens that instances had before they were masked, and masks them anew.
 
     Args:
@@ -41,7 +41,7 @@ def mask_again(
     return features, {**labels, "mask_ids": answers, "mask_weights": tf.cast(used, tf.float32)}
 
 
-def restore_tokens(features: dict[str, tf.Tensor], labels: dict[str, tf.Tensor]) -> tf.Tensor:
+def restore_tokens(features: _Tensors, labels: _Tensors) -> tf.Tensor:
     """Returns `token_ids` int32 (n, S) with the original tokens at the masked positions."""
     return _put(features["token_ids"], features["mask_positions"], labels["mask_ids"], labels["mask_weights"] > 0)
 
@@ -89,7 +89,7 @@ def _drawn_order(num_words: tf.Tensor, rules: MaskingRules, seeds: tf.Tensor, si
 
 
 def _budgets(lengths: tf.Tensor, rules: MaskingRules) -> tf.Tensor:
-    wanted = tf.maximum(tf.round(tf.cast(lengths, tf.float64) * rules.masked_lm_prob), 1)  # halves to even, as rint
+    wanted = tf.maximum(tf.round(tf.cast(lengths, tf.float64) * rules.masked_lm_prob), 1)  # Half to even, as rint.
     return tf.minimum(tf.cast(wanted, tf.int32), rules.max_predictions_per_seq)
 
 

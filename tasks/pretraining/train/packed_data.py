@@ -11,6 +11,7 @@ positions of a row at most, n: instances of a batch of rows.
 
 import dataclasses
 import math
+import operator
 from collections.abc import Callable
 
 import numpy as np
@@ -18,6 +19,7 @@ import tensorflow as tf
 
 from tasks.pretraining.data.masking import MaskingRules, num_to_mask
 from tasks.pretraining.data.records import RecordSizes
+from tasks.text.parallel import progress_bar
 
 # Records that are packed together: from a few hundred on, rows are 99% full; the number fits int16.
 WINDOW = 4096
@@ -56,10 +58,8 @@ class PackingPlan:
 
     def has_room_for(self, masking: MaskingRules | None) -> bool:
         """Returns whether rows have room for masks drawn by these rules, or without rules for the stored ones."""
-        if masking is None or self.masking is None:
-            return masking is None
-        names = ("masked_lm_prob", "max_predictions_per_seq")
-        return all(getattr(masking, name) == getattr(self.masking, name) for name in names)
+        amount = operator.attrgetter("masked_lm_prob", "max_predictions_per_seq")
+        return masking is None or (self.masking is not None and amount(masking) == amount(self.masking))
 
     @property
     def real_token_share_before(self) -> float:
@@ -75,15 +75,12 @@ class PackingPlan:
 # === Planning ===
 
 
-def plan_packing(
-    sizes: list[RecordSizes], *, max_seq_length: int, masking: MaskingRules | None = None, progress=None
-) -> PackingPlan:
+def plan_packing(sizes: list[RecordSizes], *, max_seq_length: int, masking: MaskingRules | None = None) -> PackingPlan:
     """Decides which records share a row: a function of their sizes alone.
 
     Args:
         sizes: of the records of each file, in the files' order; at least one record.
         masking: the rules of dynamic masking, if any: rows get room for whichever masks more, these or the stored ones.
-        progress: progress bar, or None; counts records.
     """
     if masking is not None:
         sizes = [RecordSizes(one.lengths, np.maximum(one.masked, num_to_mask(one.lengths, masking))) for one in sizes]
@@ -91,19 +88,20 @@ def plan_packing(
     most_masked = max(int(one.masked.max(initial=0)) for one in sizes)
     bound = max(most_masked, math.ceil(max_seq_length * num_masked / num_real_tokens * _MASKED_SLACK))
     parts, num_rows, examples, predictions = [], 0, 1, 1
-    for lengths, masked in sizes:
-        for start in range(0, len(lengths), WINDOW):
-            window = slice(start, start + WINDOW)
-            rows = pack_window(lengths[window], masked[window], max_seq_length, bound)
-            parts.append(rows)
-            num_rows += int(rows.max()) + 1
-            examples = max(examples, int(np.bincount(rows).max()))
-            predictions = max(predictions, int(np.bincount(rows, masked[window]).max()))
-            if progress is not None:
+    records_per_file = tuple(len(one.lengths) for one in sizes)
+    with progress_bar("plan rows", "record", sum(records_per_file)) as progress:
+        for lengths, masked in sizes:
+            for start in range(0, len(lengths), WINDOW):
+                window = slice(start, start + WINDOW)
+                rows = pack_window(lengths[window], masked[window], max_seq_length, bound)
+                parts.append(rows)
+                num_rows += int(rows.max()) + 1
+                examples = max(examples, int(np.bincount(rows).max()))
+                predictions = max(predictions, int(np.bincount(rows, masked[window]).max()))
                 progress.update(len(rows))
     return PackingPlan(
         row_of_record=np.concatenate(parts),
-        records_per_file=tuple(len(one.lengths) for one in sizes),
+        records_per_file=records_per_file,
         num_rows=num_rows,
         num_real_tokens=num_real_tokens,
         max_seq_length=max_seq_length,
@@ -201,6 +199,7 @@ def pack_instances(
     row_starts = tf.gather(tf.cumsum(tf.math.segment_sum(lengths, rows), exclusive=True), rows)
     firsts = tf.cast(ends - lengths - row_starts, tf.int32)  # [n], where each begins in its row
     is_masked = labels["mask_weights"] > 0
+    masked_counts = tf.reduce_sum(tf.cast(is_masked, tf.int64), axis=1)  # [n]
 
     def lay(values, width, counts=None):
         """Values `[n]`, or `counts` `[n]` of them for each instance in one flat tensor, to `[R, width]`."""
@@ -211,8 +210,7 @@ def pack_instances(
         return lay(tf.boolean_mask(values, is_real), plan.max_seq_length, lengths)
 
     def lay_masked(values):
-        counts = tf.reduce_sum(tf.cast(is_masked, tf.int64), axis=1)
-        return lay(tf.boolean_mask(values, is_masked), plan.predictions_per_row, counts)
+        return lay(tf.boolean_mask(values, is_masked), plan.predictions_per_row, masked_counts)
 
     packed_features = {
         "token_ids": lay_tokens(features["token_ids"]),

@@ -1,12 +1,10 @@
 """The stages of `bert-pretrain`: check the records, train, evaluate, save the preset."""
 
 import dataclasses
+import functools
 import os
 import time
 
-import tensorflow as tf
-
-from keras_bert.backbone import BertBackbone
 from keras_bert.errors import InputError
 from keras_bert.files import atomic_path, expand_files, read_json, write_json
 from keras_bert.tokenization.tokenizer import BertTokenizer
@@ -24,7 +22,6 @@ from tasks.pretraining.train.losses import PretrainingObjective
 from tasks.pretraining.train.metrics import most_frequent_accuracy, perplexity
 from tasks.pretraining.train.packed_data import PackingPlan, plan_packing
 from tasks.pretraining.train.settings import PretrainingSettings
-from tasks.text.parallel import progress_bar
 
 PRESET_DIRECTORY = "preset"
 METRICS_FILE = "metrics.json"
@@ -36,16 +33,28 @@ def run_stages(settings: PretrainingSettings) -> dict:
     tokenizer = BertTokenizer(settings.vocab_file, lowercase=settings.do_lower_case)
     train_files = expand_files(settings.input_file)
     eval_files = expand_files(settings.eval_input_file) if settings.do_eval else []
-    trainer = _build_trainer(tokenizer, settings, strategy)
-    train_records = _scan(train_files, tokenizer, settings)
+    trainer = build_trainer(
+        settings,
+        model_builder(settings, tokenizer),
+        PretrainingObjective(settings.use_next_sentence),
+        output_dir=settings.output_dir,
+        num_train_steps=settings.num_train_steps,
+        num_warmup_steps=settings.num_warmup_steps,
+        strategy=strategy,
+    )
+    sizes = {"vocabulary_size": tokenizer.vocabulary_size(), **settings.lengths}
+    scan = functools.partial(scan_records, for_packing=settings.packing, **sizes)
+    train_records = scan(train_files)
     metrics, evaluation = {}, None
     if settings.do_eval:
-        eval_records = _scan(eval_files, tokenizer, settings)
+        eval_records = scan(eval_files)
         metrics |= _guesses(train_records, eval_records, settings)
         evaluation = _Evaluation(trainer, eval_files, eval_records, settings)
     writes = trainer.workers.is_chief
     if settings.do_train:
-        identity = _identity(trainer.model.backbone, tokenizer, train_records, settings)
+        loads = bool(settings.init_checkpoint)
+        identity = identify(settings, trainer.model.backbone, tokenizer, weights_are_loaded=loads)
+        identity |= {"train_records": train_records.num_records, "train_records_checksum": train_records.checksum}
         keep_settings(settings.output_dir, identity, writes=writes)
     elif not trainer.restore():
         raise InputError(f"{settings.output_dir}: no checkpoint to evaluate. Train first, with --do_train.")
@@ -61,34 +70,13 @@ def run_stages(settings: PretrainingSettings) -> dict:
             with atomic_path(os.path.join(settings.output_dir, PRESET_DIRECTORY)) as temporary:
                 trainer.model.save_to_preset(temporary)
                 tokenizer.save_to_preset(temporary)
-        metrics = _write_metrics(metrics, settings.output_dir)
+        path = os.path.join(settings.output_dir, METRICS_FILE)
+        # A call that trained nothing adds to the metrics of an earlier one.
+        if "train_seconds" not in metrics and os.path.exists(path):
+            metrics = {**read_json(path), **metrics}
+        write_json(path, metrics)
     trainer.workers.wait()
     return metrics
-
-
-def _build_trainer(
-    tokenizer: BertTokenizer, settings: PretrainingSettings, strategy: tf.distribute.Strategy
-) -> Trainer:
-    return build_trainer(
-        settings,
-        model_builder(settings, tokenizer),
-        PretrainingObjective(settings.use_next_sentence),
-        output_dir=settings.output_dir,
-        num_train_steps=settings.num_train_steps,
-        num_warmup_steps=settings.num_warmup_steps,
-        strategy=strategy,
-    )
-
-
-def _scan(files: list[str], tokenizer: BertTokenizer, settings: PretrainingSettings) -> RecordStatistics:
-    with progress_bar("check records", "record") as progress:
-        return scan_records(
-            files,
-            vocabulary_size=tokenizer.vocabulary_size(),
-            for_packing=settings.packing,
-            progress=progress,
-            **settings.lengths,
-        )
 
 
 def _guesses(
@@ -102,33 +90,13 @@ def _guesses(
     return found
 
 
-def _identity(
-    backbone: BertBackbone, tokenizer: BertTokenizer, records: RecordStatistics, settings: PretrainingSettings
-) -> dict:
-    return {
-        **identify(settings, backbone, tokenizer, weights_are_loaded=bool(settings.init_checkpoint)),
-        "train_records": records.num_records,
-        "train_records_checksum": records.checksum,
-    }
-
-
-def _write_metrics(metrics: dict, output_dir: str) -> dict:
-    """Writes metrics.json; a call that trained nothing adds to what is there."""
-    path = os.path.join(output_dir, METRICS_FILE)
-    if "train_seconds" not in metrics and os.path.exists(path):
-        metrics = {**read_json(path), **metrics}
-    write_json(path, metrics)
-    return metrics
-
-
 # === Training ===
 
 
 def _plan(records: RecordStatistics, masking: MaskingRules | None, settings: PretrainingSettings) -> PackingPlan | None:
     if not settings.packing:
         return None
-    with progress_bar("plan rows", "record", records.num_records) as progress:
-        return plan_packing(records.sizes, max_seq_length=settings.max_seq_length, masking=masking, progress=progress)
+    return plan_packing(records.sizes, max_seq_length=settings.max_seq_length, masking=masking)
 
 
 def _train(
@@ -167,8 +135,7 @@ def _train(
         figures["packed_real_token_share"] = plan.real_token_share_after
     if steps > 0:
         seconds = time.monotonic() - start - (evaluation.seconds if evaluation else 0.0)
-        examples_per_row = plan.num_records / plan.num_rows if plan else 1
-        num_examples = steps * settings.train_batch_size * examples_per_row
+        num_examples = steps * settings.train_batch_size * (plan.num_records / plan.num_rows if plan else 1)
         figures |= _speed_figures(seconds, num_examples, records, speed)
     return figures
 

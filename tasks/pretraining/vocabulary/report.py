@@ -22,9 +22,8 @@ def describe(pieces: list[str], words: WordCounts, characters: Counter[str]) -> 
     """
     known = {piece for piece in pieces if len(piece) == 1}
     num_known = sum(count for character, count in characters.items() if character in known)
-    figures = {name: value for name, value in words._asdict().items() if name != "counts"}
     return {
-        **figures,
+        **{name: value for name, value in vars(words).items() if name != "counts"},
         "distinct_words": len(words.counts),
         "vocabulary_size": len(pieces),
         "single_characters": len(known),

@@ -5,6 +5,7 @@ distinct chunk into words once: no rule of `keras_bert.tokenization.normalizer` 
 the pieces in the order of the text, so that neither the words nor those dropped depend on the number of processes.
 """
 
+import dataclasses
 import os
 import re
 from collections import Counter, defaultdict
@@ -27,8 +28,9 @@ _IN_A_WORD = re.compile(r"[!-~]|[^\W_]")
 _MISSING, _BLANK, _NEITHER, _SENTENCE = "-bns"
 
 
-class WordCounts(NamedTuple):
-    """The words of a text.
+@dataclasses.dataclass
+class WordCounts:
+    """The words of a text, in a table with an upper bound on its size.
 
     Attributes:
         counts: word -> occurrences. Words over `MAX_WORD_LENGTH` characters are cut behind the next character.
@@ -40,17 +42,43 @@ class WordCounts(NamedTuple):
         largest_count_error: what a count may lack at most; a word that is not in `counts` occurs no more often.
     """
 
-    counts: dict[str, int]
-    documents: int
-    sentences: int
-    words: int
-    dropped_words: int
-    dropped_occurrences: int
-    largest_count_error: int
+    counts: dict[str, int] = dataclasses.field(default_factory=dict)
+    documents: int = 0
+    sentences: int = 0
+    words: int = 0
+    dropped_words: int = 0
+    dropped_occurrences: int = 0
+    largest_count_error: int = 0
+
+    def add(self, counts: dict[str, int], max_distinct_words: int) -> None:
+        known = self.counts
+        for word, count in counts.items():
+            known[word] = known.get(word, 0) + count
+        self.words += sum(counts.values())
+        if len(known) > max_distinct_words:
+            self._drop_rarest(max_distinct_words * 3 // 4)
+
+    def _drop_rarest(self, max_kept: int) -> None:
+        """Keeps at most `max_kept` words, and of the words of one count all or none.
+
+        A word loses at most `limit` occurrences each time; their sum is the largest error. This is lossy counting
+        (Manku and Motwani, 2002) with the limit set by memory instead of by the error.
+        """
+        sizes = Counter(self.counts.values())
+        kept, limit = len(self.counts), 0
+        for count in sorted(sizes):
+            if kept <= max_kept:
+                break
+            limit = count
+            kept -= sizes[count]
+            self.dropped_occurrences += count * sizes[count]
+        self.dropped_words += len(self.counts) - kept
+        self.largest_count_error += limit
+        self.counts = {word: count for word, count in self.counts.items() if count > limit}
 
 
 def count_words(
-    files: list[str], do_lower_case: bool, *, max_distinct_words: int, num_workers: int | None = 1
+    files: list[str], do_lower_case: bool, max_distinct_words: int, num_workers: int | None = 1
 ) -> WordCounts:
     """Counts the words of UTF-8 files, gzip-compressed or not, one sentence a line, a blank line between documents.
 
@@ -66,54 +94,48 @@ def count_words(
     Raises:
         InputError: a file that cannot be read, damaged gzip data, a line that is not UTF-8, or no words.
     """
-    table, lines = _Table(max_distinct_words), _Lines()
+    words, lines = WordCounts(), _Lines()
     total = sum(os.path.getsize(path) for path in files)
     with LocalPool(workers_for(files, num_workers)) as pool, progress_bar("count words", "B", total) as progress:
         for unit in pool.map(_count_unit, text_units(files, WORDS), do_lower_case):
-            for piece in unit.pieces:
-                lines.add(piece)
-            table.add(unit.counts)
+            for path, kinds in unit.line_kinds:
+                lines.add(path, kinds)
+            words.add(unit.counts, max_distinct_words)
             progress.update(unit.num_bytes)
     lines.end_file()
-    table.check_not_empty(files)
-    return WordCounts(
-        counts=table.counts,
-        documents=lines.documents,
-        sentences=lines.sentences,
-        words=sum(table.counts.values()) + table.dropped_occurrences,
-        dropped_words=table.dropped_words,
-        dropped_occurrences=table.dropped_occurrences,
-        largest_count_error=table.largest_count_error,
-    )
+    words.documents, words.sentences = lines.documents, lines.sentences
+    if words.dropped_words and not words.counts:
+        raise InputError(
+            f"--max_distinct_words={max_distinct_words} is too small: all words of this text were equally rare when "
+            "the table was full, and dropped. Raise it."
+        )
+    if not words.counts:
+        raise InputError(f"{', '.join(files)}: no text. Expected one sentence a line, a blank line between documents.")
+    return words
 
 
 # === Counting a unit of pieces ===
 
 
-class _PieceLines(NamedTuple):
-    """The kinds of a piece's lines, one character each; the first and the last may be parts of longer lines."""
-
-    path: str
-    kinds: str
-
-
 class _UnitCounts(NamedTuple):
+    """Word counts of some pieces, and `(path, kinds)` of each: a character per line, or part of one at its ends."""
+
     counts: dict[str, int]
-    pieces: list[_PieceLines]
+    line_kinds: list[tuple[str, str]]
     num_bytes: int
 
 
 def _count_unit(do_lower_case: bool, unit: list[Piece]) -> _UnitCounts:
     chunks: Counter[bytes] = Counter()
-    pieces = []
+    line_kinds = []
     for piece in unit:
         data, text = read_piece(piece)
         *lines, rest = text.split("\n")
         kinds = [_line_kind(line, do_lower_case) for line in lines]
         kinds.append(_line_kind(rest, do_lower_case) if rest else _MISSING)
-        pieces.append(_PieceLines(piece.path, "".join(kinds)))
+        line_kinds.append((piece.path, "".join(kinds)))
         _count_chunks(data, chunks)
-    return _UnitCounts(_count_chunk_words(chunks, do_lower_case), pieces, sum(piece.num_bytes for piece in unit))
+    return _UnitCounts(_count_chunk_words(chunks, do_lower_case), line_kinds, sum(piece.num_bytes for piece in unit))
 
 
 def _line_kind(line: str, do_lower_case: bool) -> str:
@@ -150,51 +172,6 @@ def _count_chunk_words(chunks: Counter[bytes], do_lower_case: bool) -> dict[str,
 # === Merging, in the order of the text ===
 
 
-class _Table:
-    """Word -> occurrences, with an upper bound on the number of words."""
-
-    def __init__(self, max_distinct_words: int):
-        self.counts: dict[str, int] = {}
-        self.dropped_words = self.dropped_occurrences = self.largest_count_error = 0
-        self._max_distinct_words = max_distinct_words
-
-    def add(self, counts: dict[str, int]) -> None:
-        known = self.counts
-        for word, count in counts.items():
-            known[word] = known.get(word, 0) + count
-        if len(known) > self._max_distinct_words:
-            self._drop_rarest()
-
-    def _drop_rarest(self) -> None:
-        """Keeps at most three quarters of the bound, and of the words of one count all or none.
-
-        A word loses at most `limit` occurrences each time; their sum is the largest error. This is lossy counting
-        (Manku and Motwani, 2002) with the limit set by memory instead of by the error.
-        """
-        sizes = Counter(self.counts.values())
-        kept, limit = len(self.counts), 0
-        for count in sorted(sizes):
-            if kept <= self._max_distinct_words * 3 // 4:
-                break
-            limit = count
-            kept -= sizes[count]
-            self.dropped_occurrences += count * sizes[count]
-        self.dropped_words += len(self.counts) - kept
-        self.largest_count_error += limit
-        self.counts = {word: count for word, count in self.counts.items() if count > limit}
-
-    def check_not_empty(self, files: list[str]) -> None:
-        if self.dropped_words and not self.counts:
-            raise InputError(
-                f"--max_distinct_words={self._max_distinct_words} is too small: all words of this text were equally "
-                "rare when the table was full, and dropped. Raise it."
-            )
-        if not self.counts:
-            raise InputError(
-                f"{', '.join(files)}: no text. Expected one sentence a line, a blank line between documents."
-            )
-
-
 class _Lines:
     """Counts documents and sentences over pieces and files."""
 
@@ -204,12 +181,12 @@ class _Lines:
         self._open_line = _MISSING
         self._last_kind = _BLANK  # Of the lines so far that are blank or sentences.
 
-    def add(self, piece: _PieceLines) -> None:
+    def add(self, path: str, kinds: str) -> None:
         """Goes on with the next piece of the text."""
-        if piece.path != self._path:
+        if path != self._path:
             self.end_file()
-            self._path = piece.path
-        *kinds, self._open_line = max(self._open_line, piece.kinds[0]) + piece.kinds[1:]
+            self._path = path
+        *kinds, self._open_line = max(self._open_line, kinds[0]) + kinds[1:]
         self._close("".join(kinds))
 
     def end_file(self) -> None:
