@@ -1,4 +1,4 @@
-"""The quickstart's corpus: sentences of documents that carry a label, their held-out part, and files made of them."""
+"""The quickstart's corpus: labelled documents of sentences, their split, and the files made from them."""
 
 import collections
 import dataclasses
@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 from keras_bert.files import atomic_path
 
-# The name of tf-models-official says nothing, and its sentences read like TensorFlow's and Keras's.
+# The name of this package (tf-models-official) says little, and its sentences read like TensorFlow's and Keras's.
 _SKIPPED_LABELS = frozenset(["official"])
 
 
 class Document(NamedTuple):
-    """The sentences of one module of a package, in their order; a text file is a package too."""
+    """The sentences of a module of a package, in order; a text file also counts as a package."""
 
     package: str
     module: str
@@ -37,24 +37,24 @@ class Corpus:
 
     @property
     def num_bytes(self) -> int:
-        """The size of the file that `write_lines` makes of `lines()`."""
+        """Size of the file that `write_lines` makes of `lines()`."""
         return sum(len(line.encode()) + 1 for line in self.lines())
 
     def lines(self) -> Iterator[str]:
-        """Yields one sentence a line, and an empty line after each document."""
+        """Yields the sentences, and an empty line after each document."""
         for document in self.documents:
             yield from document.sentences
             yield ""
 
     def sentences_by_package(self) -> dict[str, int]:
-        """Returns the number of sentences of each package, the largest first; equal ones by name."""
+        """Returns the number of sentences by package, the largest first, and equal ones by name."""
         counts = collections.Counter()
         for document in self.documents:
             counts[document.package] += len(document.sentences)
         return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
     def summary(self) -> str:
-        """Returns one line with the numbers of documents, sentences and bytes."""
+        """Renders the numbers of documents, sentences and bytes as one line."""
         return f"{self.num_documents:,} documents, {self.num_sentences:,} sentences, {self.num_bytes:,} bytes"
 
     def split(self, held_out: set[str]) -> tuple["Corpus", "Corpus"]:
@@ -66,12 +66,12 @@ class Corpus:
 
 
 def hash_of(text: str) -> int:
-    """Returns 64 bits that look random and are the same on every machine."""
+    """Returns 64 random-looking bits, the same on every machine."""
     return int.from_bytes(hashlib.sha256(text.encode("utf-8")).digest()[:8], "big")
 
 
 def write_lines(path: str, lines: Iterable[str]) -> None:
-    """Writes a text file, whole or not at all."""
+    """Writes a text file atomically."""
     with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8", newline="\n") as file:
         file.writelines(f"{line}\n" for line in lines)
 
@@ -85,18 +85,18 @@ def label_sentences(
     min_words: int = 8,
     hide_names: bool = True,
 ) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """Makes a classification task of a split corpus: which package does this sentence document?
+    """Makes a classification task from a split corpus: which package does this sentence come from?
 
-    The labels are the packages with most sentences, of those with held-out documents, each equally often. No dev row
-    is also a training row.
+    The labels are the packages with the most sentences among those with held-out documents, with equally many rows
+    each. No dev row is also a training row.
 
     Args:
-        training: documents to draw the training rows from.
-        held_out: documents to draw the dev rows from.
-        num_packages: how many labels.
-        max_training_rows, max_dev_rows: per label; fewer if a label has fewer sentences.
-        min_words: shorter sentences are left out: they could stand anywhere.
-        hide_names: leave out sentences that name one of the labels, since that gives the answer away.
+        training: documents for the training rows.
+        held_out: documents for the dev rows.
+        num_packages: maximum number of labels.
+        max_training_rows, max_dev_rows: maximum number of rows per label.
+        min_words: minimum length; shorter sentences could come from anywhere.
+        hide_names: whether to leave out sentences that name a label, which would give the answer away.
 
     Returns:
         Training rows and dev rows, each a list of `(sentence, package)` in the order of a hash.

@@ -1,8 +1,8 @@
-"""English prose without a download: the docstrings of the standard library and of the installed packages.
+"""Collects English prose without a download: the docstrings of the standard library and of installed packages.
 
-A module is a document; the paragraphs of its docstrings, split into sentences (tasks/quickstart/prose.py), are its
-text. Source files are read with `ast`, so nothing is imported or executed. The result is the same on every machine
-with the same packages: whatever looks random here is a hash of a name.
+A module is a document. Its text is the sentences of its docstrings (tasks/quickstart/prose.py). Source files are parsed
+with `ast`, so nothing is imported or executed. Everything that looks random is a hash of a name, so machines with the
+same packages have the same corpus.
 """
 
 import ast
@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from keras_bert.errors import InputError
 from tasks.quickstart import prose
@@ -23,18 +24,18 @@ from tasks.text.parallel import LocalPool, available_cores, progress_bar
 STANDARD_LIBRARY = "python"
 DISTRIBUTION = "keras-bert-zoo"
 
-# Not documents of their own: tests, re-exports, copies of other packages, and parts kept for old callers.
+# Directories to skip: tests, re-exports, copies of other packages, and code kept for old callers.
 _SKIPPED_DIRECTORIES = frozenset(
     "test tests testing _api _vendor vendor _vendored_packages vendored externals third_party site-packages "
     "dist-packages idlelib lib2to3 ensurepip turtledemo pydoc_data distutils __pycache__".split()
 )
-# tf_keras is Keras 2, whose sentences are nearly those of keras; setuptools and pip carry copies of others. jinja2 and
-# prometheus_client became requirements later: without them the quickstart has the text, and the figures, of before.
+# tf_keras is Keras 2, and nearly repeats keras; setuptools and pip carry copies of other packages. jinja2 and
+# prometheus_client became requirements later, and are skipped so that the corpus and its figures stay the same.
 _SKIPPED_PACKAGES = frozenset(
     "tf_keras setuptools pkg_resources pip keras_bert tasks export jinja2 prometheus_client".split()
 )
 _MODULE_FILE = re.compile(r"(?!test_|conftest)\w+(?<!_test)\.py")
-# Longer ones are generated; the longest here that people wrote (pandas/core/frame.py) has 725 kB.
+# Longer files are generated; the longest one written by people (pandas/core/frame.py) has 725 kB.
 _MAX_FILE_BYTES = 1_000_000
 _FILES_PER_BATCH = 16
 
@@ -43,14 +44,14 @@ _FILES_PER_BATCH = 16
 
 
 def read_module(path: str) -> list[str]:
-    """Returns the sentences of one source file's docstrings; none if it can't be read or parsed."""
+    """Returns the sentences of a source file's docstrings; none if the file cannot be read or parsed."""
     try:
         with open(path, "rb") as file:
             source = file.read()
         if b'"""' not in source and b"'''" not in source or len(source) > _MAX_FILE_BYTES:
             return []
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Other people's invalid escape sequences.
+            warnings.simplefilter("ignore")  # About invalid escape sequences in other people's code.
             tree = ast.parse(source)
     except (OSError, SyntaxError, ValueError, RecursionError):
         return []
@@ -58,7 +59,7 @@ def read_module(path: str) -> list[str]:
 
 
 def _docstrings(node: ast.AST) -> Iterator[str]:
-    """Yields the docstrings of a module, its classes and their functions, from the top down."""
+    """Yields the docstrings of a module and of its classes and functions, from top to bottom."""
     if docstring := ast.get_docstring(node, clean=False):
         yield docstring
     for child in node.body:
@@ -71,10 +72,10 @@ def list_modules(package: str, directory: str | None = None) -> list[tuple[str, 
 
     Args:
         package: import name of an installed package, or "python" for the standard library.
-        directory: where the package lies; the installed one by default.
+        directory: directory of the package; by default that of the installed one.
 
     Returns:
-        The modules in the order of a hash of their names, so that a capped package is sampled evenly.
+        The modules, ordered by a hash of their names, so that a capped package is sampled evenly.
     """
     directory = directory or _directory_of(package)
     modules = []
@@ -86,6 +87,7 @@ def list_modules(package: str, directory: str | None = None) -> list[tuple[str, 
 
 
 def _directory_of(package: str) -> str:
+    """Returns the path of a package, or of a module without its ending."""
     paths = sysconfig.get_paths()
     if package == STANDARD_LIBRARY:
         return paths["stdlib"]
@@ -103,10 +105,10 @@ def _source_files(directory: str) -> Iterator[str]:
 
 
 def installed_packages() -> list[str]:
-    """Lists the packages to read: the standard library, and what this project's own installation brought along.
+    """Lists the packages to read: the standard library, and the direct and indirect requirements of this project.
 
-    Other packages on the machine don't count, so that the corpus is the same wherever the locked versions are. Where
-    the project is not installed (a bare checkout on the path), every installed package counts.
+    Other installed packages are ignored, so that the corpus is the same wherever the locked versions are installed. If
+    the project itself is not installed (a bare checkout on the path), all installed packages count.
 
     Returns:
         "python" first, then import names in alphabetical order.
@@ -116,17 +118,13 @@ def installed_packages() -> list[str]:
         name
         for name, distributions in importlib.metadata.packages_distributions().items()
         if name.isidentifier() and not name.startswith("_") and name not in _SKIPPED_PACKAGES
-        if required is None or not required.isdisjoint(map(_normalize, distributions))
+        if required is None or not required.isdisjoint(map(canonicalize_name, distributions))
     }
     return [STANDARD_LIBRARY, *sorted(names)]
 
 
-def _normalize(distribution: str) -> str:
-    return distribution.lower().replace("_", "-").replace(".", "-")
-
-
 def _required_distributions(root: str) -> set[str] | None:
-    """Returns the names of a distribution's requirements, theirs, and so on; None if it is not installed."""
+    """Returns the direct and indirect requirements of a distribution; None if it is not installed."""
     pending, seen = [(root, frozenset())], set()
     while pending:
         name, extras = pending.pop()
@@ -142,7 +140,7 @@ def _required_distributions(root: str) -> set[str] | None:
         for requirement in map(Requirement, requires):
             marker = requirement.marker
             if marker is None or any(marker.evaluate({"extra": extra}) for extra in extras or [""]):
-                pending.append((_normalize(requirement.name), frozenset(requirement.extras)))
+                pending.append((canonicalize_name(requirement.name), frozenset(requirement.extras)))
     return {name for name, _ in seen}
 
 
@@ -155,18 +153,18 @@ def collect(
     num_workers: int | None = None,
     directories: dict[str, str] | None = None,
 ) -> Corpus:
-    """Reads the docstrings of packages, on all cores, with a progress bar.
+    """Reads the docstrings of packages on all cores, with a progress bar.
 
-    A sentence counts once, where it occurs first: of licences and of copied docstrings one is left.
+    A sentence is kept only where it occurs first, so that licences and copied docstrings do not repeat.
 
     Args:
-        packages: import names, "python" for the standard library; `installed_packages()` by default.
-        max_sentences_per_package: where to stop with a package; its modules are taken in the order of a hash.
-        num_workers: processes; one for each core by default, and with 1 this process does the work.
-        directories: where packages lie that are not installed, by import name.
+        packages: import names, with "python" for the standard library; by default `installed_packages()`.
+        max_sentences_per_package: maximum number of sentences; modules are taken in the order of `list_modules`.
+        num_workers: number of processes; by default one per core. With 1 this process does the work.
+        directories: directories of packages that are not installed, by import name.
 
     Raises:
-        InputError: there was not one sentence of prose.
+        InputError: there is not a single sentence of prose.
     """
     packages = installed_packages() if packages is None else list(packages)
     queues = {package: list_modules(package, (directories or {}).get(package)) for package in packages}
@@ -184,7 +182,7 @@ def collect(
                     seen.update(found)
                     left[package] -= len(found)
                     documents[package].append(Document(package, module, found))
-        bar.update(total - bar.n)  # The modules of full packages.
+        bar.update(total - bar.n)  # Modules of full packages are not read.
     corpus = Corpus([document for package in packages for document in sorted(documents[package])])
     if not corpus.documents:
         raise InputError(f"No English prose in the docstrings of: {', '.join(packages)}. Name other packages.")
@@ -192,7 +190,7 @@ def collect(
 
 
 def _batches(queues: dict[str, list], left: dict[str, int]) -> Iterator[tuple[str, list]]:
-    """Yields `(package, modules)`, package by package, a few files at a time, while sentences are left to take."""
+    """Yields `(package, modules)`, a few modules at a time, until the package has enough sentences."""
     for package, modules in queues.items():
         for start in range(0, len(modules), _FILES_PER_BATCH):
             if left[package] <= 0:
@@ -206,9 +204,9 @@ def _read_batch(batch: tuple[str, list]) -> tuple[str, list[tuple[str, list[str]
 
 
 def split(corpus: Corpus, held_out_share: float = 0.1) -> tuple[Corpus, Corpus]:
-    """Splits a corpus into training and held-out documents, by a hash of the module's name.
+    """Splits a corpus into training and held-out documents by a hash of the module's name.
 
-    This hash differs from the one that orders modules; otherwise a capped package would keep all that is held out.
+    This is not the hash that orders modules: a capped package would otherwise consist of held-out modules first.
     """
     bound = int(held_out_share * 2**64)
     modules = (document.module for document in corpus.documents)

@@ -1,4 +1,4 @@
-"""The user's own text as the quickstart's corpus: files are labels, blank lines end documents."""
+"""Makes the quickstart's corpus from the user's own text: files are labels, and blank lines end documents."""
 
 import hashlib
 import os
@@ -9,13 +9,13 @@ from tasks.quickstart.corpus import Corpus, Document, hash_of
 
 
 def read_corpus(paths: list[str]) -> Corpus:
-    """Reads text files, one sentence a line and a blank line between documents.
+    """Reads text files with one sentence per line and a blank line between documents.
 
-    A file stands for a package: its name, without the ending, is the label of its sentences; files of one name are
-    told apart by their folders.
+    A file takes the place of a package: its name, without the extension, labels its sentences. Files of the same name
+    are told apart by their folders.
 
     Raises:
-        InputError: there is no sentence in any of them, or a line is not UTF-8.
+        InputError: none of the files has a sentence, or a line is not UTF-8.
     """
     documents = []
     for label, path in zip(_labels(paths), paths, strict=True):
@@ -35,7 +35,7 @@ def read_corpus(paths: list[str]) -> Corpus:
 
 
 def _labels(paths: list[str]) -> list[str]:
-    """Returns the shortest ends of the paths, without the files' endings, that tell all of them apart."""
+    """Returns the shortest path suffixes, without file extensions, that tell all paths apart."""
     parts = [os.path.splitext(os.path.abspath(path))[0].split(os.sep) for path in paths]
     for depth in range(1, max(map(len, parts)) + 1):
         labels = ["/".join(names[-depth:]) for names in parts]
@@ -45,12 +45,13 @@ def _labels(paths: list[str]) -> list[str]:
 
 
 def split(corpus: Corpus, held_out_share: float = 0.1) -> tuple[Corpus, Corpus]:
-    """Splits a corpus into training and held-out documents: of every label its share, at least one of two or more.
+    """Splits a corpus into training and held-out documents.
 
-    A hash of label and number decides which ones, whatever the folder and the other files.
+    Every label with two or more documents holds out its share, at least one. A hash of label and number chooses the
+    documents, independently of the folder and of other files.
 
     Raises:
-        InputError: fewer than two documents would remain on either side (a random next sentence needs another one).
+        InputError: one side would have fewer than two documents; a random next sentence needs a second one.
     """
     held_out = set()
     for label in corpus.sentences_by_package():
@@ -67,7 +68,7 @@ def split(corpus: Corpus, held_out_share: float = 0.1) -> tuple[Corpus, Corpus]:
 
 
 def checksum(corpus: Corpus) -> str:
-    """Returns a fingerprint of the text, which changes where a file is edited, added or removed."""
+    """Returns a checksum of the text, which changes when a file is edited, added or removed."""
     digest = hashlib.sha256()
     for document in corpus.documents:
         digest.update("\n".join([document.module, *document.sentences, ""]).encode())

@@ -1,4 +1,4 @@
-"""A run of several stages in one directory: finished ones are kept, commands are shown, and a table ends it."""
+"""Runs several stages in one directory: keeps finished ones, shows commands, and sums up in a table."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ from keras_bert.files import read_json, remove_path, write_json
 
 SETTINGS_FILE = "flags.json"
 _RECORDS = "stages"
-# Commands are run as modules, which works without their scripts on the path.
+# Commands run as modules, which works without their scripts on the path.
 _MODULES = {
     "bert-train-vocab": "tasks.pretraining.train_vocab",
     "bert-create-pretraining-data": "tasks.pretraining.create_data",
@@ -26,18 +26,21 @@ _MODULES = {
 
 
 class StageRun:
-    """Runs stages one after the other and remembers which are done.
+    """Runs stages one after another and remembers the finished ones.
 
-    A stage is done when its record is in `<directory>/stages/<name>.json`; the record is written last, so that an
+    A stage is finished once its record exists in `<directory>/stages/<name>.json`. The record is written last, so an
     interrupted stage runs again.
 
     Args:
-        directory: str, the run's directory.
-        settings: dict, what the results depend on. A directory with other settings is refused.
-        overwrite: bool, start anew.
+        directory: directory of the run.
+        settings: settings that the results depend on; a directory with other settings is refused.
+        overwrite: whether to remove an earlier run.
+
+    Attributes:
+        records: record of each stage run so far, by name.
 
     Raises:
-        InputError: the directory holds a run with other settings, or files that are not a run's.
+        InputError: the directory has a run with other settings, or files that do not belong to a run.
     """
 
     def __init__(self, directory: str, settings: dict, overwrite: bool = False):
@@ -61,7 +64,7 @@ class StageRun:
             return
         before = read_json(path)
         changed = sorted(name for name in {*before, *settings} if before.get(name) != settings.get(name))
-        if changed and os.listdir(self.path(_RECORDS)):  # a run whose first stage failed has nothing to lose
+        if changed and os.listdir(self.path(_RECORDS)):  # A run whose first stage failed has nothing to lose.
             differences = ", ".join(f"{name} was {before.get(name)!r}, is {settings.get(name)!r}" for name in changed)
             raise InputError(
                 f"{self.directory}: holds a run with other settings ({differences}). Pass --overwrite to start anew, "
@@ -69,16 +72,16 @@ class StageRun:
             )
 
     def path(self, *names: str) -> str:
-        """Returns a path within the run's directory."""
+        """Returns a path in the run's directory."""
         return os.path.join(self.directory, *names)
 
     def stage(self, name: str, work: Callable[[], dict], keep: bool = True) -> dict:
-        """Does a stage, unless it is done, and returns its record.
+        """Runs a stage, unless it is finished, and returns its record.
 
         Args:
-            name: str, shown and used as the record's file name.
-            work: does the stage; returns its record, with a `figure` (str) for the table.
-            keep: bool, whether a finished stage is kept; False for one that is run for its own sake.
+            name: title of the stage, and file name of its record.
+            work: runs the stage; returns its record, with a `figure` (str) for the table.
+            keep: False to run even a finished stage again.
         """
         record_path = self.path(_RECORDS, f"{name.replace(' ', '_').replace(',', '')}.json")
         number = len(self.records) + 1
@@ -95,12 +98,11 @@ class StageRun:
         return record
 
     def table(self) -> str:
-        """Returns the records as a table: stage, time, figure."""
-        rows = [("stage", "time", "figure")]
-        for name, record in self.records.items():
-            rows.append((name, clock(record["seconds"]), record["figure"]))
-        rows.append(("total", clock(sum(record["seconds"] for record in self.records.values())), ""))
-        widths = [max(len(row[column]) for row in rows) for column in range(2)]
+        """Renders the records as a table with stage, time and figure."""
+        rows = [(name, clock(record["seconds"]), record["figure"]) for name, record in self.records.items()]
+        total = clock(sum(record["seconds"] for record in self.records.values()))
+        rows = [("stage", "time", "figure"), *rows, ("total", total, "")]
+        widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:2]]
         lines = [f"{name.ljust(widths[0])}  {took.rjust(widths[1])}  {figure}".rstrip() for name, took, figure in rows]
         rule = "-" * max(map(len, lines))
         return "\n".join([rule, lines[0], rule, *lines[1:-1], rule, lines[-1], rule])
@@ -112,14 +114,14 @@ def clock(seconds: float) -> str:
 
 
 def run_command(command: str, **settings) -> None:
-    """Shows and runs one of this project's commands; its progress goes to the terminal.
+    """Shows and runs one of this project's commands, with its output on the terminal.
 
     Args:
-        command: str, the console script's name.
-        **settings: flags and their values.
+        command: name of the console script.
+        **settings: flags and their values; None leaves a flag out.
 
     Raises:
-        SystemExit: the command failed, with its status; it has said why itself.
+        SystemExit: the command failed, with its exit status; it has printed the reason.
     """
     with start_command(command, **settings) as process:
         status = process.wait()
@@ -129,11 +131,11 @@ def run_command(command: str, **settings) -> None:
 
 @contextlib.contextmanager
 def start_command(command: str, stdout=None, **settings) -> Iterator[subprocess.Popen]:
-    """Shows and starts a command; on leaving, ends it (SIGTERM) if it still runs, and waits for it.
+    """Shows and starts a command; on leaving, sends SIGTERM if it still runs, and waits for its end.
 
     Args:
         command, settings: as in `run_command`.
-        stdout: as `subprocess.Popen`'s.
+        stdout: as in `subprocess.Popen`.
     """
     options = [f"--{name}={value}" for name, value in settings.items() if value is not None]
     print(f"$ {command} {shlex.join(options)}", flush=True)
@@ -142,7 +144,7 @@ def start_command(command: str, stdout=None, **settings) -> Iterator[subprocess.
         yield process
     except KeyboardInterrupt:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=10)  # Ctrl-C in a terminal reached it too: let it clean up and speak.
+            process.wait(timeout=10)  # Ctrl-C in a terminal reached it too: let it clean up.
         raise
     finally:
         if process.poll() is None:

@@ -1,7 +1,7 @@
-"""The English sentences of a docstring: paragraphs first, then sentences; what is not prose goes.
+"""Extracts the English sentences of a docstring: splits it into paragraphs, then sentences, and keeps only prose.
 
-Dropped are doctests, code blocks, tables of arguments, directives and fields; markup (reStructuredText, Markdown,
-HTML) is taken off, the words inside stay.
+Doctests, code blocks, tables of arguments, directives and fields are dropped. Markup (reStructuredText, Markdown, HTML)
+is removed, but its words are kept.
 """
 
 import inspect
@@ -10,14 +10,14 @@ import re
 from collections.abc import Iterator
 
 # --- Paragraphs of a docstring ---------------------------------------------------------------------------------
-# Sections that hold code, names and citations; their bodies are dropped.
+# Sections of code, names and citations, whose bodies are dropped.
 _TABLES = (
     "methods|see also|references?|examples?|example usage|usage|usage examples?|doctests?|inputs?|outputs?|input shape|"
     "output shape|shape|routine listings|todo|authors?|fields|call signatures?"
 )
 _TABLE_HEADER = re.compile(rf"(?:{_TABLES})\s*::?$", re.IGNORECASE)
 _TABLE_TITLE = re.compile(rf"#*\s*(?:{_TABLES}):?$", re.IGNORECASE)
-# Sections whose entries are `name: description`; the name goes, the description stays.
+# Sections of `name: description` entries, of which the descriptions are kept.
 _ENTRIES_HEADER = re.compile(
     r"(?:(?:keyword |other |call )?(?:args|arguments|parameters|params)|attributes|attrs|properties|returns?|yields?|"
     r"raises|warns):$",
@@ -41,8 +41,8 @@ class _Paragraphs:
         self._lines: list[str] = []
         self._indent = 0
         self._is_hanging = False  # The next line may be indented deeper and still belong to the paragraph.
-        self._dropped_below: int | None = None  # Lines deeper than this belong to a dropped block,
-        self._entries_below: int | None = None  # and to a block of `name: description`.
+        self._dropped_below: int | None = None  # Lines indented deeper than this belong to a dropped block,
+        self._entries_below: int | None = None  # or to a block of `name: description` entries.
         self._in_doctest = self._in_fence = self._in_table = False
 
     def flush(self) -> None:
@@ -53,13 +53,13 @@ class _Paragraphs:
         self._is_hanging = False
 
     def title(self, text: str) -> None:
-        """Takes a heading: what follows is dropped if it announces a table."""
+        """Reads a heading; the section is dropped if the heading announces a table."""
         self.flush()
         self._in_table = bool(_TABLE_TITLE.match(text))
         self._dropped_below = self._entries_below = None
 
     def line(self, line: str) -> None:
-        """Takes one line that is neither a heading nor a heading's underline."""
+        """Reads a line that is neither a heading nor its underline."""
         text = line.strip()
         indent = len(line) - len(line.lstrip())
         if text.startswith("```"):
@@ -80,7 +80,7 @@ class _Paragraphs:
             self._block(text, indent)
 
     def _block(self, text: str, indent: int) -> None:
-        """Begins or ends blocks, or passes the line on as prose."""
+        """Starts or ends a block, or passes the line on as prose."""
         if text.startswith((">>>", "$ ", "In [")):
             self.flush()
             self._in_doctest = True
@@ -122,7 +122,7 @@ class _Paragraphs:
 
 
 def paragraphs(docstring: str) -> list[str]:
-    """Returns the paragraphs of prose in a docstring, each as one line, markup still inside."""
+    """Returns the paragraphs of prose in a docstring, each as one line, with markup."""
     lines = inspect.cleandoc(docstring).splitlines()
     collector = _Paragraphs()
     for line, following in itertools.pairwise([*lines, ""]):
@@ -149,7 +149,7 @@ _MARKS = [
     (re.compile(r"\s+([.,;:!?)])(?!\w)"), r"\1"),
     (re.compile(r"\s+"), " "),
 ]
-# A sentence ends at one of .!? before white space and a capital, unless an abbreviation or an initial stands there.
+# A sentence ends at one of .!? followed by white space and a capital, unless the last word is an abbreviation.
 _END = re.compile(r"(?:(?<=[.!?])|(?<=[.!?][\"')\]]))\s+(?=[\"'(\[]?[A-Z])")
 _ABBREVIATION = re.compile(
     r"(?:\b(?:e\.g|i\.e|etc|vs|cf|al|approx|resp|fig|figs|eq|eqs|sec|no|vol|pp|dr|mr|ms|st|inc)|\b[A-Z])\.$", re.I
@@ -174,7 +174,7 @@ def _role_text(match: re.Match) -> str:
 
 
 def strip_markup(text: str) -> str:
-    """Removes the inline markup of reStructuredText, Markdown and HTML, keeping the words inside."""
+    """Removes inline markup of reStructuredText, Markdown and HTML, but keeps its words."""
     text = _LINK.sub(lambda match: match[1] or match[2], _ROLE.sub(_role_text, text))
     for pattern, replacement in _MARKS:
         text = pattern.sub(replacement, text)
@@ -182,7 +182,7 @@ def strip_markup(text: str) -> str:
 
 
 def is_prose(sentence: str, min_words: int = 5, max_words: int = 60) -> bool:
-    """Tells whether a text reads as an English sentence: a capital, a full stop, words, some of them function words."""
+    """Returns whether a text looks like an English sentence: a capital, a final stop, words, and a function word."""
     words = sentence.split()
     if not (min_words <= len(words) <= max_words and sentence[0].isupper() and sentence.rstrip("\"')")[-1] in ".!?"):
         return False

@@ -1,8 +1,8 @@
-"""Raw text to a served, queried model in minutes, on a laptop, with no download.
+"""bert-quickstart: from raw text to a served and queried model in minutes, on a laptop, with no download.
 
 Text -> WordPiece vocabulary -> pre-training data -> masked-LM and next-sentence pre-training -> a fine-tuned
-classifier (beside the same one from random weights) -> a SavedModel that takes strings -> an HTTP server -> answers.
-Each stage runs one of the other commands and shows its command line. Running again continues after the last
+classifier (and one from random weights to compare) -> a SavedModel that takes strings -> an HTTP server -> answers.
+Each stage runs one of the other commands and shows its command line. The same command continues after the last
 finished stage.
 """
 
@@ -22,22 +22,22 @@ from tasks.quickstart.settings import QuickstartSettings
 
 _HELD_OUT_SHARE = 0.1
 _MODEL_NAME = "quickstart"
-_MIN_WORDS = 8  # Shorter docstrings, such as "Returns the result.", could stand in any package.
+_MIN_WORDS = 8  # Shorter docstrings, such as "Returns the result.", could come from any package.
 _NUM_QUESTIONS = 4
-_LONG_QUESTION = 100  # Characters: a line of the terminal.
-_FINE_TUNING_RATE = 1e-3  # The paper's rates, 2e-5 to 5e-5, are for models a hundred times as large.
+_LONG_QUESTION = 100  # Characters; about a line of the terminal.
+_FINE_TUNING_RATE = 1e-3  # The paper's rates, 2e-5 to 5e-5, are for models a hundred times larger.
 
 
 def quickstart(settings: QuickstartSettings) -> dict:
-    """Runs every stage, prints the table, and writes `metrics.json`.
+    """Runs all stages, prints the table, and writes `metrics.json`.
 
     Returns:
-        dict, the stages' records by name, as in `metrics.json`.
+        The records of the stages by name, as in `metrics.json`.
 
     Raises:
-        InputError: the text, or the directory, cannot be used.
+        InputError: the text or the directory cannot be used.
     """
-    own = None  # Read before the directory is touched: a wrong path loses nothing.
+    own = None  # Read before the directory is touched, so that a wrong path loses nothing.
     if settings.input_file:
         own = own_text.read_corpus(expand_files(settings.input_file))
         own_text.split(own, _HELD_OUT_SHARE)
@@ -52,7 +52,7 @@ def quickstart(settings: QuickstartSettings) -> dict:
     run.stage("export", lambda: _export(run))
     run.stage("serving", lambda: _serve(run), keep=False)
     write_json(run.path("metrics.json"), run.records)
-    print(f"\n{run.table()}\n\n{_verdict(run.records)}\n\n{_where(run)}", flush=True)
+    print(f"\n{run.table()}\n\n{_summary(run)}", flush=True)
     return run.records
 
 
@@ -74,7 +74,7 @@ def _make_corpus(run: StageRun, settings: QuickstartSettings, own: Corpus | None
         *parts,
         num_packages=settings.num_labels,
         max_training_rows=settings.rows_per_label,
-        min_words=1 if are_files else _MIN_WORDS,  # Not every language puts blanks between words.
+        min_words=1 if are_files else _MIN_WORDS,  # Not every language separates words by blanks.
         hide_names=not are_files,
     )
     labels = sorted({label for _, label in tables[0]})
@@ -135,8 +135,15 @@ def _max_predictions(settings: QuickstartSettings) -> int:
 
 
 def _pretrain(run: StageRun, settings: QuickstartSettings) -> dict:
+    # For minutes of training instead of days. A few passes over the text do not overfit a small model, so dropout is
+    # off. Kernels start at a deviation of 1 / sqrt(H), which keeps a layer's output as large as its input. The paper's
+    # 0.02 is about that at H = 1024, but a fifth of it at H = 128, where the loss then stays on the unigram plateau for
+    # some 700 of 2,500 steps longer.
+    config = PRESETS[settings.preset].config
+    deviation = round(config.hidden_dim**-0.5, 3)
+    config = config.replace(vocabulary_size=_vocabulary_size(run), dropout=0.0, initializer_range=deviation)
+    config.to_json_file(run.path("bert_config.json"))
     steps = settings.num_train_steps
-    _write_architecture(run, settings.preset)
     run_command(
         "bert-pretrain",
         input_file=run.path("data", "train.tfrecord"),
@@ -164,19 +171,6 @@ def _pretrain(run: StageRun, settings: QuickstartSettings) -> dict:
         f"{metrics['majority_next_sentence_accuracy']:.1%})"
     )
     return {"figure": figure, **metrics}
-
-
-def _write_architecture(run: StageRun, preset: str) -> None:
-    """Writes the preset's sizes, set up for minutes of training instead of days.
-
-    Dropout is off: a few passes over the text do not overfit a small model. Kernels start at a deviation of
-    1 / sqrt(H), which keeps a small layer's output as large as its input; the paper's 0.02 is about that at H = 1024
-    and a fifth of it at H = 128, where the loss then rests on the unigram plateau for some 700 of 2,500 steps more.
-    """
-    config = PRESETS[preset].config
-    deviation = round(config.hidden_dim**-0.5, 3)
-    config = config.replace(vocabulary_size=_vocabulary_size(run), dropout=0.0, initializer_range=deviation)
-    config.to_json_file(run.path("bert_config.json"))
 
 
 def _fine_tune(run: StageRun, settings: QuickstartSettings, name: str, load_weights: bool) -> dict:
@@ -222,7 +216,7 @@ def _serve(run: StageRun) -> dict:
             raise SystemExit(server.wait() or 1)
         print(line.strip(), flush=True)
         url = f"{line.split(' at ')[1].strip()}:predict"
-        _ask(url, [text for text, _ in questions])  # The first answer warms the server up.
+        _ask(url, [text for text, _ in questions])  # Warms the server up.
         start = time.monotonic()
         answers = [_ask(url, [text])[0] for text, _ in questions]
         milliseconds = (time.monotonic() - start) * 1000 / len(questions)
@@ -233,7 +227,7 @@ def _serve(run: StageRun) -> dict:
 
 
 def _questions(run: StageRun) -> list[tuple[str, str]]:
-    """Picks held-out sentences with different labels, short ones if there are any."""
+    """Picks held-out sentences with different labels, preferably short ones."""
     rows = [line.split("\t") for number, line in read_lines(run.path("corpus", "dev.tsv")) if number > 1]
     chosen: dict[str, str] = {}
     for text, label in sorted(rows, key=lambda row: len(row[0]) >= _LONG_QUESTION):
@@ -246,29 +240,25 @@ def _ask(url: str, texts: list[str]) -> list[dict]:
     body = json.dumps({"instances": [{"text": text} for text in texts]}).encode("utf-8")
     request = urllib.request.Request(url, data=body, headers={"Content-Type": "application/json"})
     try:
-        # No proxy: the server is on this machine.
+        # The server is on this machine, so no proxy.
         with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=60) as response:
             return json.load(response)["predictions"]
     except OSError as error:
         raise InputError(f"{url}: the server did not answer ({error}).") from error
 
 
-# === What it came to ===
+# === Summary ===
 
 
-def _verdict(records: dict) -> str:
+def _summary(run: StageRun) -> str:
+    records = run.records
     pretrained, random = records["fine-tuning"]["accuracy"], records["fine-tuning, random start"]["accuracy"]
     bought = 100 * (pretrained - random)
     return (
         f"Telling {len(records['corpus']['labels'])} {records['corpus']['labels_are']} apart: pre-trained "
         f"{pretrained:.1%}, random start {random:.1%}, majority class "
         f"{records['fine-tuning']['majority_accuracy']:.1%}. "
-        f"Pre-training {'bought' if bought > 0 else 'cost'} {abs(bought):.1f} points."
-    )
-
-
-def _where(run: StageRun) -> str:
-    return (
+        f"Pre-training {'bought' if bought > 0 else 'cost'} {abs(bought):.1f} points.\n\n"
         f"Curve: {run.path('pretrained', 'curve.png')}   Confusion matrix: "
         f"{run.path('classifier', 'confusion_matrix.png')}   Figures: {run.path('metrics.json')}\n"
         f"Serve it again: bert-serve --model_name={_MODEL_NAME} --model_base_path={run.path('served')} "
