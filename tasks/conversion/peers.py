@@ -1,7 +1,9 @@
-"""Forward passes of the libraries that own a checkpoint format, to compare ours with.
+"""Forward passes of the libraries that own a checkpoint format, to compare with ours.
 
-Each returns those outputs of `tasks.conversion.proof.compute_outputs` that it has. They run only where they are
-installed: transformers and torch are not dependencies of this project.
+Each returns the outputs of `tasks.conversion.proof.compute_outputs` that it has. They run only if they are installed:
+transformers and torch are not dependencies of this project.
+
+Shapes: B batch, H hidden size.
 """
 
 import importlib.metadata
@@ -37,77 +39,73 @@ def find_peer(checkpoint: Checkpoint) -> Peer | None:
     return None
 
 
+# The class of transformers that has a head, by the head.
+_ARCHITECTURES = {
+    "masked_lm": "BertForPreTraining",
+    "next_sentence": "BertForPreTraining",
+    "classification": "BertForSequenceClassification",
+    "token_classification": "BertForTokenClassification",
+    "question_answering": "BertForQuestionAnswering",
+}
+
+
 def _transformers_outputs(checkpoint: Checkpoint, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     import torch
     import transformers
 
-    architecture = _architecture(checkpoint)
+    heads = checkpoint.heads
+    architecture = next((_ARCHITECTURES[head] for head in heads if head in _ARCHITECTURES), "BertModel")
+    if "masked_lm" in heads and "next_sentence" not in heads and not checkpoint.has_pooler:
+        architecture, heads = "BertForMaskedLM", ["masked_lm"]
     model = getattr(transformers, architecture).from_pretrained(checkpoint.source, attn_implementation="eager")
     model = model.to(torch.float32).eval()
-    inputs = {
-        theirs: torch.tensor(batch[ours]).long()
-        for theirs, ours in (
-            ("input_ids", "token_ids"),
-            ("token_type_ids", "segment_ids"),
-            ("attention_mask", "padding_mask"),
-        )
-    }
+    names = {"input_ids": "token_ids", "token_type_ids": "segment_ids", "attention_mask": "padding_mask"}
+    inputs = {theirs: torch.tensor(batch[ours]).long() for theirs, ours in names.items()}
+    real, rows = batch["padding_mask"].astype(bool), np.arange(len(batch["padding_mask"]))[:, None]
     with torch.no_grad():
         found = model(**inputs, output_hidden_states=True)
-    real = batch["padding_mask"].astype(bool)
-    outputs = {
-        "embeddings" if index == 0 else f"layer {index}": state.numpy()[real]
-        for index, state in enumerate(found.hidden_states)
-    }
-    rows = np.arange(len(real))[:, None]
+        states = found.hidden_states
+        outputs = {
+            f"layer {index}" if index else "embeddings": state.numpy()[real] for index, state in enumerate(states)
+        }
+        if checkpoint.has_pooler:
+            outputs["pooled_output"] = getattr(model, "bert", model).pooler(states[-1]).numpy()
+    logits = found.logits if architecture == "BertForMaskedLM" else found.get("prediction_logits")
     wanted = {
-        "masked_lm": lambda: found.prediction_logits.numpy()[rows, batch["mask_positions"]],
+        "masked_lm": lambda: logits.numpy()[rows, batch["mask_positions"]],
         "next_sentence": lambda: found.seq_relationship_logits.numpy(),
         "classification": lambda: found.logits.numpy(),
         "token_classification": lambda: found.logits.numpy()[real],
         "question_answering": lambda: np.stack([found.start_logits, found.end_logits], axis=-1)[real],
     }
-    if architecture == "BertForMaskedLM":
-        wanted = {"masked_lm": lambda: found.logits.numpy()[rows, batch["mask_positions"]]}
-    outputs |= {head: read() for head, read in wanted.items() if head in checkpoint.heads}
-    if checkpoint.has_pooler:
-        outputs["pooled_output"] = _transformers_pooled(model, found.hidden_states[-1])
-    return outputs
-
-
-def _architecture(checkpoint: Checkpoint) -> str:
-    """Returns the class of transformers that has all of the checkpoint's heads."""
-    heads = checkpoint.heads
-    if "masked_lm" in heads and "next_sentence" not in heads and not checkpoint.has_pooler:
-        return "BertForMaskedLM"
-    of_heads = {
-        "masked_lm": "BertForPreTraining",
-        "next_sentence": "BertForPreTraining",
-        "classification": "BertForSequenceClassification",
-        "token_classification": "BertForTokenClassification",
-        "question_answering": "BertForQuestionAnswering",
-    }
-    return next((of_heads[head] for head in heads if head in of_heads), "BertModel")
-
-
-def _transformers_pooled(model, last_state) -> np.ndarray:
-    import torch
-
-    encoder = getattr(model, "bert", model)
-    with torch.no_grad():
-        return encoder.pooler(last_state).numpy()
+    return outputs | {head: read() for head, read in wanted.items() if head in heads}
 
 
 def _keras_hub_outputs(checkpoint: Checkpoint, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    import keras
     import keras_nlp
 
     backbone = keras_nlp.models.BertBackbone.from_preset(checkpoint.source)
-    layers = {"embeddings": "embeddings_layer_norm"}
-    layers |= {f"layer {index + 1}": f"transformer_layer_{index}" for index in range(backbone.num_layers)}
-    symbols = {ours: backbone.get_layer(theirs).output for ours, theirs in layers.items()}
+    return encoder_outputs(backbone, "embeddings_layer_norm", batch)
+
+
+def encoder_outputs(backbone, embeddings: str, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Runs a Keras encoder eagerly: for one batch, tracing a graph would take longer.
+
+    Args:
+        backbone: BertBackbone, ours or KerasHub's.
+        embeddings: name of the layer that outputs the embeddings.
+        batch: as `tasks.conversion.proof.fixed_batch` returns it.
+
+    Returns:
+        float32 by output: `embeddings`, `layer 1`, ... of shape (real tokens, H), and `pooled_output` (B, H).
+    """
+    import keras
+
+    layers = {f"layer {index + 1}": f"transformer_layer_{index}" for index in range(backbone.num_layers)}
+    symbols = {ours: backbone.get_layer(theirs).output for ours, theirs in {"embeddings": embeddings, **layers}.items()}
     model = keras.Model(backbone.input, {**symbols, "pooled_output": backbone.output["pooled_output"]})
-    found = model.predict_on_batch({name: batch[name] for name in ("token_ids", "segment_ids", "padding_mask")})
-    real = batch["padding_mask"].astype(bool)
-    outputs = {name: np.asarray(found[name])[real] for name in layers}
-    return outputs | {"pooled_output": np.asarray(found["pooled_output"])}
+    found = model({name: batch[name] for name in ("token_ids", "segment_ids", "padding_mask")}, training=False)
+    arrays = {name: np.asarray(value) for name, value in found.items()}
+    is_real = batch["padding_mask"].astype(bool)
+    states = {name: arrays[name].reshape(*is_real.shape, -1)[is_real] for name in symbols}
+    return {**states, "pooled_output": arrays["pooled_output"]}

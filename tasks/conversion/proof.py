@@ -5,7 +5,6 @@ Shapes: B batch, S sequence, P masked positions, H hidden, V vocabulary.
 
 from typing import NamedTuple
 
-import keras
 import numpy as np
 
 from keras_bert.backbone import BertBackbone
@@ -61,14 +60,11 @@ def fixed_batch(config) -> dict[str, np.ndarray]:
     rng = np.random.Generator(np.random.PCG64(12345))
     position = np.arange(length)[None]
     mask = position < lengths
-    token_ids = rng.integers(0, config.vocabulary_size, mask.shape) * mask
-    segment_ids = (position >= lengths // 2) * mask * min(1, config.num_segments - 1)
-    mask_positions = rng.integers(0, lengths, (len(lengths), _POSITIONS))
     values = {
-        "token_ids": token_ids,
-        "segment_ids": segment_ids,
+        "token_ids": rng.integers(0, config.vocabulary_size, mask.shape) * mask,
+        "segment_ids": (position >= lengths // 2) * mask * min(1, config.num_segments - 1),
         "padding_mask": mask,
-        "mask_positions": mask_positions,
+        "mask_positions": rng.integers(0, lengths, (len(lengths), _POSITIONS)),
     }
     return {name: value.astype("int32") for name, value in values.items()}
 
@@ -84,36 +80,21 @@ def compute_outputs(checkpoint: Checkpoint, batch: dict[str, np.ndarray]) -> dic
         float32 by output: `embeddings`, `layer 1`, ... of shape (real tokens, H); `pooled_output` (B, H), `masked_lm`
         (B, P, V), `next_sentence` (B, 2) and the logits of the other heads, each if the checkpoint has it.
     """
-    model, heads = _build(checkpoint)
-    backbone = model.backbone if heads else model
-    layers = {f"layer {index + 1}": f"transformer_layer_{index}" for index in range(backbone.num_layers)}
-    rows = {name: backbone.get_layer(layer).output for name, layer in {"embeddings": "embeddings", **layers}.items()}
-    encoder = keras.Model(backbone.input, {**rows, "pooled_output": backbone.output["pooled_output"]})
-    found = _call(encoder, {name: batch[name] for name in ("token_ids", "segment_ids", "padding_mask")})
-    is_real = batch["padding_mask"].astype(bool)
-    rectangles = {name: found[name].reshape(*is_real.shape, -1) for name in rows}
-    outputs = {name: rectangle[is_real] for name, rectangle in rectangles.items()}
-    if checkpoint.has_pooler:
-        outputs["pooled_output"] = found["pooled_output"]
-    if heads:
-        predicted = _call(model, batch)
-        outputs |= {name: predicted[name] for name in heads}
-    return outputs | _linear_heads(checkpoint, found["pooled_output"], outputs[list(rows)[-1]])
-
-
-def _call(model: keras.Model, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Calls a model eagerly: for one batch, tracing a graph would take longer."""
-    return {name: np.asarray(value) for name, value in model(batch, training=False).items()}
-
-
-def _build(checkpoint: Checkpoint) -> tuple[keras.Model, list[str]]:
-    """Returns the encoder, or the pre-training model if the checkpoint has a head of it, and the names of these."""
     heads = [head for head in ("masked_lm", "next_sentence") if head in checkpoint.heads]
     if heads:
-        return BertPretrainer.from_checkpoint(checkpoint), heads
-    backbone = BertBackbone(**checkpoint.config.to_dict())
-    load_weights_of(backbone, checkpoint)
-    return backbone, []
+        model = BertPretrainer.from_checkpoint(checkpoint)
+        backbone = model.backbone
+    else:
+        backbone = BertBackbone(**checkpoint.config.to_dict())
+        load_weights_of(backbone, checkpoint)
+    outputs = peers.encoder_outputs(backbone, "embeddings", batch)
+    logits = _linear_heads(checkpoint, outputs["pooled_output"], outputs[f"layer {backbone.num_layers}"])
+    if not checkpoint.has_pooler:
+        del outputs["pooled_output"]
+    if heads:
+        predicted = model(batch, training=False)
+        outputs |= {name: np.asarray(predicted[name]) for name in heads}
+    return outputs | logits
 
 
 def _linear_heads(checkpoint: Checkpoint, pooled: np.ndarray, tokens: np.ndarray) -> dict[str, np.ndarray]:
@@ -152,12 +133,10 @@ def compare(source: Checkpoint, target: Checkpoint, compare_with_peers: bool = T
         if path not in target.tensors or not _identical(value, np.asarray(target.tensors[path].read())):
             changed.append(path)
     differences = {}
-    if compare_with_peers:
-        for checkpoint, side in ((source, "source"), (target, "target")):
-            peer = peers.find_peer(checkpoint)
-            if peer is not None:
-                theirs = peer.outputs(checkpoint, batch)
-                differences[f"{peer.name} on the {side}"] = largest_differences(expected, theirs)
+    for checkpoint, side in ((source, "source"), (target, "target")):
+        peer = peers.find_peer(checkpoint) if compare_with_peers else None
+        if peer is not None:
+            differences[f"{peer.name} on the {side}"] = largest_differences(expected, peer.outputs(checkpoint, batch))
     return Proof(
         f"{source.format}: {source.source}",
         f"{target.format}: {target.source}",
