@@ -1,6 +1,6 @@
-"""The feature-based tagger of the paper's section 5.3: frozen hidden states, a BiLSTM of two layers, a linear layer.
+"""The feature-based tagger of the paper's section 5.3: a two-layer BiLSTM and a linear layer on frozen hidden states.
 
-Shapes: B batch, S sequence in tokens, W sentence in words, K chosen layers, H hidden, C tags.
+Shapes: B batch, S sequence in tokens, W sentence in words, K chosen layers, H hidden size, C tags.
 """
 
 import keras
@@ -23,20 +23,20 @@ def build_tagger(
     lstm_layers: int = 2,
     lstm_dropout: float = 0.1,
 ) -> keras.Model:
-    """Builds the model that is trained.
+    """Builds the model to train.
 
     Args:
-        num_layers: K, the layers whose states are concatenated in the input.
-        hidden_dim: H, of each.
+        num_layers: K, the number of layers whose states are concatenated in the input.
+        hidden_dim: H, the width of each layer's states.
         num_tags: C.
-        combine: "none" or "concatenate": the BiLSTM reads all K * H numbers; "sum", "mean"; or "weighted_sum", with
-            learned weights: gamma * sum_k softmax(w)_k h_k (Peters et al. 2018, equation 1), equal at first.
-        lstm_units: of each direction (the paper: 768).
-        lstm_layers: BiLSTMs, one on top of the other (the paper: 2).
-        lstm_dropout: on the input and each BiLSTM's output; the paper does not say.
+        combine: "none" or "concatenate" to read all K * H numbers; "sum"; "mean"; or "weighted_sum", with learned
+            weights gamma * sum_k softmax(w)_k h_k (Peters et al. 2018, equation 1), which start equal.
+        lstm_units: width of each direction (the paper: 768).
+        lstm_layers: number of stacked BiLSTMs (the paper: 2).
+        lstm_dropout: dropout on the input and on each BiLSTM's output; the paper gives none.
 
     Returns:
-        A functional model, `features` float32 (B, W, K * H) and `padding_mask` int32 (B, W) to logits (B, W, C).
+        A functional model from `features` float32 (B, W, K * H) and `padding_mask` int32 (B, W) to logits (B, W, C).
     """
     # === Functional model ===
     features = keras.Input((None, num_layers * hidden_dim), dtype="float32", name="features")
@@ -50,34 +50,34 @@ def build_tagger(
         lstm = keras.layers.LSTM(lstm_units, return_sequences=True, name=f"lstm_{index}")
         states = keras.layers.Bidirectional(lstm, name=f"bilstm_{index}")(states, mask=mask)
         states = keras.layers.Dropout(lstm_dropout, name=f"lstm_dropout_{index}")(states)
-    # Glorot's initializer: with BERT's 0.02 the first epochs teach nothing, since a BiLSTM's outputs are small.
+    # Keras's Glorot initializer: with BERT's 0.02 the first epochs learn nothing, since BiLSTM outputs are small.
     logits = keras.layers.Dense(num_tags, dtype="float32", name="token_classification")(states)
     return keras.Model({"features": features, "padding_mask": padding_mask}, logits, name=TAGGER)
 
 
 def join_extractor(extractor: keras.Model, tagger: keras.Model) -> keras.Model:
-    """Puts the tagger on its encoder: the model that is saved.
+    """Joins the tagger with its encoder into the model to save.
 
     Args:
         extractor: `FeatureExtractor` with "concatenate".
-        tagger: of `build_tagger`.
+        tagger: the model that `build_tagger` returned.
 
     Returns:
-        A functional model of the encoder's inputs and `word_positions`, int32 (B, W): the place of each word's first
-        token in its sequence, 0 for padding; to logits (B, W, C).
+        A functional model from the encoder's inputs and `word_positions` to logits (B, W, C). `word_positions`, int32
+        (B, W), is the index of each word's first token in its sequence, 0 for padding.
     """
     positions = keras.Input((None,), dtype="int32", name="word_positions")
     inputs = {**extractor.input, "word_positions": positions}
     states = extractor(extractor.input)[COMBINED]
     words = TakePositions(dtype="float32", name="first_tokens")(states, positions)
-    # Position 0 is [CLS], never a word.
+    # Position 0 is [CLS], and never a word.
     mask = ops.cast(ops.greater(positions, 0), "int32")
     return keras.Model(inputs, tagger({"features": words, "padding_mask": mask}), name="feature_based_tagger")
 
 
 @keras.saving.register_keras_serializable(package="keras_bert")
 class CombineStates(keras.layers.Layer):
-    """(B, W, K * H) to (B, W, H): the sum, the mean, or a learned weighted sum of the K layers' states.
+    """Combines the states of K layers, (B, W, K * H), to (B, W, H): by sum, mean, or learned weighted sum.
 
     Args:
         num_layers: K.

@@ -1,11 +1,10 @@
-"""Texts and tagged words as encoder sequences that lose nothing: tokens, their places, and windows over long sentences.
+"""Encodes texts and tagged words as encoder sequences: tokens, character offsets, and windows over long sentences.
 
-Shapes: N rows (texts, or sentences), R sequences, T tokens of all sequences, U tokens that are kept, W words.
+Shapes: N rows (texts or sentences), R sequences, T tokens of all sequences, U kept tokens, W words.
 """
 
 import itertools
 import os
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -15,20 +14,18 @@ from keras_bert.errors import InputError
 from keras_bert.files import read_lines
 from tasks.fine_tuning.examples import Examples, join_rows
 from tasks.text.bad_rows import BadRows
-from tasks.text.conll import Documents
+from tasks.text.conll import Documents, splits_of
 from tasks.text.word_windows import SPECIAL_TOKENS
-
-PAIR = re.compile(r"^(.*) \|\|\| (.*)$")  # google-research/bert extract_features.py: read_examples
 
 
 class Row(NamedTuple):
-    """A text or a sentence.
+    """A text, a pair of texts, or a sentence of words.
 
     Attributes:
-        index: its number in the input, over all files, from 0; rows that are left out count.
+        index: index of the row in the input, over all files; skipped rows count.
         where: "path:line", for messages.
-        texts: one text, or two.
-        words: the words of a sentence, in place of texts; or None.
+        texts: one text or two.
+        words: the words of a sentence, instead of texts; else None.
     """
 
     index: int
@@ -38,19 +35,19 @@ class Row(NamedTuple):
 
 
 class Encoded(NamedTuple):
-    """The encoder sequences of N rows, and which of their tokens make up the rows.
+    """The encoder sequences of N rows, and the tokens that make up each row.
 
-    A row that is too long for one sequence becomes several that overlap; each keeps its middle.
+    A row that is too long for one sequence has several, which overlap; its tokens are taken from their middles.
 
     Attributes:
         examples: R sequences.
-        kept: int64, shape (U,): places in `examples.token_ids`, row by row.
-        row_splits: int64, shape (N + 1,): row i is `kept[row_splits[i] : row_splits[i + 1]]`.
-        starts, ends: int32, shape (U,): the characters a token stems from, [start, end), in its own text of the row;
-            0, 0 for special tokens. A sentence's text is its words with one blank between them.
-        word_starts: int32, shape (W,): place of each word's first token within its row; empty for texts.
-        word_splits: int64, shape (N + 1,).
-        num_cut: rows that lost tokens at their end.
+        kept: int64, shape (U,), indices into `examples.token_ids`, row by row.
+        row_splits: int64, shape (N + 1,); row i is `kept[row_splits[i] : row_splits[i + 1]]`.
+        starts, ends: int32, shape (U,), the characters `[start, end)` of a token in its text; 0, 0 for special tokens.
+            The text of a sentence is its words joined by single blanks.
+        word_starts: int32, shape (W,), index of each word's first token within its row; empty for texts.
+        word_splits: int64, shape (N + 1,), offsets of the rows in `word_starts`.
+        num_cut: number of rows that were truncated.
     """
 
     examples: Examples
@@ -67,24 +64,24 @@ class Encoded(NamedTuple):
 
 
 def read_texts(paths: Sequence[str], bad_rows: BadRows | None) -> Iterator[Row]:
-    """Yields the texts of files, one a line; `a ||| b` is a pair, as in google-research/bert's extract_features.py.
+    """Yields the texts of files, one per line; `a ||| b` is a pair, as in google-research/bert's extract_features.py.
 
     Args:
         paths: the files, UTF-8.
-        bad_rows: collects empty lines, which are left out, but count in `index`; None: they were reported before.
+        bad_rows: collects empty lines, which are skipped but count in `index`; None if they were reported before.
 
     Raises:
-        InputError: a file cannot be read twice, or is not UTF-8; at its end, if `bad_rows` refuses one of its lines.
+        InputError: a file cannot be read twice or is not UTF-8; or, at its end, `bad_rows` refuses its empty lines.
     """
     index = 0
     for path in paths:
-        if not os.path.isfile(path):  # A pipe would be empty when it is read for the second time.
+        if not os.path.isfile(path):  # A pipe would be empty at the second reading.
             raise InputError(f"{path}: expected a regular file, since it is read twice. Save it to one first.")
         for line, text in read_lines(path):
             text = text.strip()
             if text:
-                pair = PAIR.match(text)
-                yield Row(index, f"{path}:{line}", pair.groups() if pair else (text,))
+                first, separator, second = text.rpartition(" ||| ")
+                yield Row(index, f"{path}:{line}", (first, second) if separator else (text,))
             elif bad_rows is not None:
                 bad_rows.add(f"{path}:{line}", "the line is empty. Expected a text; remove the line or fill it.")
             index += 1
@@ -93,10 +90,10 @@ def read_texts(paths: Sequence[str], bad_rows: BadRows | None) -> Iterator[Row]:
 
 
 def count_texts(paths: Sequence[str], bad_rows: BadRows) -> int:
-    """Reads all texts once and counts them, so that bad rows are known before any work begins.
+    """Reads and counts all texts, so that bad rows are reported before any work starts.
 
     Raises:
-        InputError: as `read_texts`, or there is no text.
+        InputError: as in `read_texts`, or there is no text.
     """
     count = sum(1 for _ in read_texts(paths, bad_rows))
     if not count:
@@ -105,16 +102,15 @@ def count_texts(paths: Sequence[str], bad_rows: BadRows) -> int:
 
 
 def sentence_rows(documents: Documents, first_index: int = 0) -> list[Row]:
-    """Makes a row of each sentence."""
-    columns = zip(documents.split(documents.lines), documents.split(documents.tokens), strict=True)
+    """Returns a row for each sentence, at the line of its first word."""
     return [
-        Row(first_index + number, f"{documents.path}:{lines[0]}", words=words)
-        for number, (lines, words) in enumerate(columns)
+        Row(first_index + number, f"{documents.path}:{documents.lines[start]}", words=documents.tokens[start:stop])
+        for number, (start, stop) in enumerate(itertools.pairwise(documents.sentence_splits))
     ]
 
 
 def batches_of(rows: Iterable[Row], size: int) -> Iterator[list[Row]]:
-    """Yields the rows in lists of `size`, the last one shorter."""
+    """Yields the rows in lists of `size`; the last list may be shorter."""
     rows = iter(rows)
     while batch := list(itertools.islice(rows, size)):
         yield batch
@@ -124,13 +120,13 @@ def batches_of(rows: Iterable[Row], size: int) -> Iterator[list[Row]]:
 
 
 def encode_rows(rows: Sequence[Row], tokenizer, max_seq_length: int) -> Encoded:
-    """Turns rows into sequences of at most `max_seq_length` tokens.
+    """Encodes rows as sequences of at most `max_seq_length` tokens.
 
-    Texts are cut at the end, of a pair the longer one first (google-research/bert). Sentences of words are never cut:
-    they become several windows.
+    Texts are truncated at the end, pairs token by token from the longer text (google-research/bert). Sentences of words
+    are never truncated; long ones are split into windows.
 
     Args:
-        rows: all with texts, or all with words.
+        rows: at least one; all with texts or all with words.
         tokenizer: BertTokenizer.
         max_seq_length: at least 4, special tokens included.
     """
@@ -159,20 +155,18 @@ def _tokenize(texts: Sequence[str], tokenizer) -> Iterator[np.ndarray]:
 
 
 def _tokenize_words(sentences: Sequence[Sequence[str]], tokenizer) -> tuple[list[np.ndarray], list[int]]:
-    """Tokenizes word by word; a word that vanishes, such as a control character, is [UNK], so that none is lost.
+    """Tokenizes word by word; a word without any piece, such as a control character, becomes [UNK].
 
     Returns:
-        (the tokens of each sentence as by `_tokenize`; the place of each word's first token in its sequence,
-        behind [CLS]).
+        `(tokens, word_starts)`: the tokens of each sentence as `_tokenize` yields them, and the index of each word's
+        first token in its sequence, after [CLS].
     """
     tokens = _tokenize([word for sentence in sentences for word in sentence], tokenizer)
-    joined, word_starts = [], []
+    unknown, joined, word_starts = tokenizer.token_to_id("[UNK]"), [], []
     for sentence in sentences:
         pieces, place, character = [], 1, 0
-        for word in sentence:
-            piece = next(tokens)
-            if not piece.size:
-                piece = np.array([[tokenizer.token_to_id("[UNK]")], [0], [len(word)]], np.int32)
+        for word, piece in zip(sentence, tokens, strict=False):  # The next words, as many as the sentence has.
+            piece = piece if piece.size else np.array([[unknown], [0], [len(word)]], np.int32)
             pieces.append(piece + np.array([[0], [character], [character]], np.int32))
             word_starts.append(place)
             place += piece.shape[1]
@@ -182,7 +176,7 @@ def _tokenize_words(sentences: Sequence[Sequence[str]], tokenizer) -> tuple[list
 
 
 class _Window(NamedTuple):
-    """A sequence, int32, shape (4, S), rows `id start end segment`, of which its row keeps [kept_start, kept_stop)."""
+    """A sequence, int32, shape (4, S), rows `id start end segment`, and the part `[kept_start, kept_stop)` to keep."""
 
     tokens: np.ndarray
     kept_start: int
@@ -190,7 +184,7 @@ class _Window(NamedTuple):
 
 
 def _fit(lengths: Sequence[int], max_seq_length: int) -> list[int]:
-    """Returns how many tokens of each text stay; of a pair the longer one loses first, and the second of equals.
+    """Returns the number of tokens to keep of each text; the longer text of a pair loses first, a tie the second.
 
     `BertPreprocessor` does the same in the graph; a test compares them.
     """
@@ -202,7 +196,7 @@ def _fit(lengths: Sequence[int], max_seq_length: int) -> list[int]:
 
 
 def _pack(parts: Sequence[np.ndarray], tokenizer) -> np.ndarray:
-    """Joins texts to [CLS] a [SEP], or [CLS] a [SEP] b [SEP]: int32, shape (4, S), as in `_Window`."""
+    """Joins texts to [CLS] a [SEP] or [CLS] a [SEP] b [SEP]: int32, shape (4, S), as in `_Window`."""
     pieces = [[[tokenizer.cls_token_id], [0], [0], [0]]]
     for segment, part in enumerate(parts):
         pieces.append(np.vstack([part, np.full(part.shape[1], segment)]))
@@ -211,10 +205,10 @@ def _pack(parts: Sequence[np.ndarray], tokenizer) -> np.ndarray:
 
 
 def window_spans(num_tokens: int, size: int) -> list[tuple[int, int, int, int]]:
-    """Lays windows over a text, half overlapping, so that every token is kept where it has most context.
+    """Covers a text with windows that overlap by half; each token is kept in the window where it has most context.
 
     Returns:
-        (start, stop, kept_start, kept_stop) of each: the kept spans follow one another and cover the text.
+        `(start, stop, kept_start, kept_stop)` of each window; the kept spans follow one another and cover the text.
 
     >>> window_spans(10, 8)
     [(0, 8, 0, 5), (2, 10, 5, 10)]
@@ -227,7 +221,7 @@ def window_spans(num_tokens: int, size: int) -> list[tuple[int, int, int, int]]:
 
 
 def _lay_windows(tokens: np.ndarray, tokenizer, max_seq_length: int) -> list[_Window]:
-    """Lays windows over one sentence; [CLS] of the first and [SEP] of the last are kept too."""
+    """Splits one sentence into windows; the [CLS] of the first and the [SEP] of the last are kept too."""
     count = tokens.shape[1]
     return [
         _Window(
@@ -244,29 +238,25 @@ def _join(
 ) -> Encoded:
     windows = [window for row in windows_of_rows for window in row]
     token_ids, starts, ends, segment_ids = np.concatenate([window.tokens for window in windows], axis=1)
-    splits = _splits([window.tokens.shape[1] for window in windows])
+    splits = splits_of([window.tokens.shape[1] for window in windows])
     spans = (np.arange(*window[1:]) + split for window, split in zip(windows, splits, strict=False))
     kept, _ = join_rows(spans, np.int64)
-    row_splits = _splits([sum(window.kept_stop - window.kept_start for window in row) for row in windows_of_rows])
+    row_splits = splits_of([sum(window.kept_stop - window.kept_start for window in row) for row in windows_of_rows])
     examples = Examples(token_ids, segment_ids, splits)
     word_starts = np.array(word_starts, np.int32)
-    return Encoded(examples, kept, row_splits, starts[kept], ends[kept], word_starts, _splits(word_counts), num_cut)
-
-
-def _splits(lengths: Sequence[int]) -> np.ndarray:
-    return np.cumsum([0, *lengths]).astype(np.int64)
+    return Encoded(examples, kept, row_splits, starts[kept], ends[kept], word_starts, splits_of(word_counts), num_cut)
 
 
 # === Words of whole documents ===
 
 
 class EncodedWords(NamedTuple):
-    """Sequences whose tokens hold the words of a file.
+    """The encoder sequences of a file's words.
 
     Attributes:
         examples: R sequences.
-        places: int64, shape (W,), rising: the place in `examples.token_ids` of each word's first token.
-        sentence_lengths: int64, shape (N,): tokens of each sentence, with [CLS] and [SEP].
+        places: int64, shape (W,), increasing, index in `examples.token_ids` of each word's first token.
+        sentence_lengths: int64, shape (N,), tokens of each sentence, [CLS] and [SEP] included.
     """
 
     examples: Examples
@@ -275,14 +265,14 @@ class EncodedWords(NamedTuple):
 
 
 def encode_words(documents: Documents, tokenizer, max_seq_length: int, document_context: bool) -> EncodedWords:
-    """Turns tagged sentences into sequences for word features.
+    """Encodes tagged sentences for word features.
 
     Args:
         documents: the sentences.
         tokenizer: BertTokenizer.
         max_seq_length: at least 4, special tokens included.
-        document_context: whether windows run over whole documents, so that each word has the context of the
-            neighbouring sentences (paper, section 5.3). A file without -DOCSTART- lines is one document.
+        document_context: whether windows span whole documents, so that words see the neighbouring sentences (paper,
+            section 5.3). A file without -DOCSTART- lines is one document.
     """
     limits = documents.sentence_splits[documents.document_splits] if document_context else documents.sentence_splits
     rows = [
@@ -292,6 +282,6 @@ def encode_words(documents: Documents, tokenizer, max_seq_length: int, document_
     encoded = encode_rows(rows, tokenizer, max_seq_length)
     firsts = np.repeat(encoded.row_splits[:-1], np.diff(encoded.word_splits)) + encoded.word_starts
     ends = np.append(firsts[1:], 0)
-    ends[encoded.word_splits[1:] - 1] = encoded.row_splits[1:] - 1  # [SEP] follows a row's last word.
+    ends[encoded.word_splits[1:] - 1] = encoded.row_splits[1:] - 1  # [SEP] follows the last word of a row.
     lengths = np.add.reduceat(ends - firsts, documents.sentence_splits[:-1]) + SPECIAL_TOKENS
     return EncodedWords(encoded.examples, encoded.kept[firsts], lengths)

@@ -1,4 +1,4 @@
-"""Extraction: rows in, a file of embeddings out, in memory that does not grow with the input."""
+"""Extracts embeddings from rows into a file; memory does not grow with the input."""
 
 import os
 import time
@@ -16,20 +16,20 @@ from tasks.features.writing import Block, Column, open_writer
 from tasks.text.bad_rows import BadRows
 from tasks.text.conll import read_conll
 
-BLOCK_BYTES = 256 << 20  # Vectors held at once: some hundred rows of four base layers at 128 tokens.
+BLOCK_BYTES = 256 << 20  # Vectors in memory at once: some hundred rows of four base layers at 128 tokens.
 MAX_BLOCK_ROWS = 4096
 
 
 def extract(settings: FeatureSettings) -> dict:
-    """Writes the embeddings of texts to a file, and `metrics.json` to the output directory, if one is given.
+    """Writes the embeddings of texts to a file, and `metrics.json` to the output directory if there is one.
 
     All files are read and checked before TensorFlow is imported, so that wrong input is reported at once.
 
     Returns:
-        What `metrics.json` holds.
+        The content of `metrics.json`.
 
     Raises:
-        InputError: a file, a row, a preset or a setting is wrong; there is then no new output file.
+        InputError: a file, a row, a preset or a setting is wrong; no output file is then written.
     """
     path = output_path(settings)
     writing.check_path(path)
@@ -47,7 +47,11 @@ def extract(settings: FeatureSettings) -> dict:
 
 
 def output_path(settings: FeatureSettings) -> str:
-    """Returns the path of the file of embeddings."""
+    """Returns the path of the output file.
+
+    Raises:
+        InputError: neither `output_file` nor `output_dir` is set.
+    """
     if not (settings.output_file or settings.output_dir):
         raise InputError("Nowhere to write to. Give --output_file, or --output_dir.")
     return settings.output_file or os.path.join(settings.output_dir, DEFAULT_OUTPUT)
@@ -82,33 +86,39 @@ def _check_pooling(settings: FeatureSettings, layers: list[int], num_layers: int
 
 
 class _Extraction:
-    """The loaded encoder, and what becomes of its outputs.
+    """Runs the loaded encoder on rows and writes its outputs.
 
     Args:
-        settings: of the run.
-        layers: numbers of layers.
+        settings: settings of the run.
+        layers: numbers of the layers to extract.
         weights: factors of the layers, for a weighted sum.
         bad_rows: collects sentences that are too long to be pooled.
+
+    Raises:
+        InputError: the encoder has no pooler, or is not suitable.
     """
 
     def __init__(self, settings: FeatureSettings, layers: list[int], weights: list[float], bad_rows: BadRows):
         from tasks.features.extractor import Extractor, load_encoder
         from tasks.features.model import COMBINED, POOLED, FeatureExtractor
+        from tasks.fine_tuning.start import find_start
 
-        if settings.pooling == "pooler":
-            _check_pooler(settings)
+        if settings.pooling == "pooler" and (origin := find_start(settings)).load_weights:
+            with open_checkpoint(origin.preset) as checkpoint:
+                if "pooled_dense/kernel" not in checkpoint.tensors:
+                    raise InputError(f"{origin.preset}: has no pooler. Choose --pooling=mean or --pooling=cls.")
         backbone, self._tokenizer = load_encoder(settings)
         model = FeatureExtractor(backbone, layers, settings.combine, weights, settings.pooling, settings.normalize)
         self._extractor = Extractor(model, settings.eval_batch_size)
         self._vocabulary = np.array(self._tokenizer.get_vocabulary())
-        # What JSON lines call the vectors: google-research/bert's negative index of an encoder layer, or a name.
+        # Names of the vectors in JSON lines: google-research/bert's negative index of an encoder layer, or a name.
         by_layer = {layer_name(n): n - backbone.num_layers - 1 if n else layer_name(n) for n in layers}
         self._indices = {**by_layer, COMBINED: settings.combine, POOLED: POOLED}
         self._settings = settings
         self._bad_rows = bad_rows
 
     def write(self, rows: Iterable[data.Row], num_rows: int, path: str) -> dict:
-        """Writes the embeddings of all rows, in their order; returns what `metrics.json` holds."""
+        """Writes the embeddings of all rows in order; returns the content of `metrics.json`."""
         from tqdm import tqdm
 
         started, widths = time.perf_counter(), self._extractor.widths
@@ -133,26 +143,27 @@ class _Extraction:
         return {**results, **speed, "skipped_rows": self._bad_rows.count}
 
     def _block_rows(self, widths: dict[str, int]) -> int:
-        """Returns how many rows a block takes so that its vectors stay below `BLOCK_BYTES`, but at least a batch."""
+        """Returns the number of rows of a block, at least a batch, so that its vectors stay below `BLOCK_BYTES`."""
         vectors = self._settings.max_seq_length if self._settings.pooling == "none" else 1
         rows = BLOCK_BYTES // (4 * sum(widths.values()) * vectors)
         return max(self._settings.eval_batch_size, min(rows, MAX_BLOCK_ROWS))
 
     def _encode(self, batch: list[data.Row]) -> tuple[list[data.Row], data.Encoded]:
-        """Encodes rows; for pooling sentences of several windows are left out: one vector takes one sequence."""
-        limit, kept = self._settings.max_seq_length, []
+        """Encodes rows; with pooling skips sentences of several windows, since one vector takes one sequence."""
+        limit = self._settings.max_seq_length
         encoded = data.encode_rows(batch, self._tokenizer, limit)
-        if self._settings.pooling == "none":
+        lengths = np.diff(encoded.row_splits)
+        if self._settings.pooling == "none" or lengths.max() <= limit:
             return batch, encoded
-        for row, length in zip(batch, np.diff(encoded.row_splits), strict=True):
-            if length <= limit:
-                kept.append(row)
-                continue
-            reason = f"the sentence has {length} tokens, and one vector takes at most {limit}. Raise --max_seq_length."
-            self._bad_rows.add(row.where, reason)
+        for row, length in zip(batch, lengths, strict=True):
+            if length > limit:
+                reason = (
+                    f"the sentence has {length} tokens, and one vector takes at most {limit}. Raise --max_seq_length."
+                )
+                self._bad_rows.add(row.where, reason)
         self._bad_rows.finish()
-        is_same = len(kept) in (0, len(batch))
-        return kept, encoded if is_same else data.encode_rows(kept, self._tokenizer, limit)
+        kept = [row for row, length in zip(batch, lengths, strict=True) if length <= limit]
+        return kept, data.encode_rows(kept, self._tokenizer, limit) if kept else encoded
 
     def _block(self, batch: Sequence[data.Row], encoded: data.Encoded) -> Block:
         index = Column(np.array([row.index for row in batch], np.int64))
@@ -174,14 +185,3 @@ class _Extraction:
         if batch[0].words is not None:
             block["word_starts"] = Column(encoded.word_starts, encoded.word_splits)
         return block
-
-
-def _check_pooler(settings: FeatureSettings) -> None:
-    from tasks.fine_tuning.start import find_start
-
-    origin = find_start(settings)
-    if not origin.load_weights:
-        return
-    with open_checkpoint(origin.preset) as checkpoint:
-        if "pooled_dense/kernel" not in checkpoint.tensors:
-            raise InputError(f"{origin.preset}: has no pooler. Choose --pooling=mean or --pooling=cls.")

@@ -1,6 +1,6 @@
-"""The frozen encoder of `bert-features`, and its application to sequences, in batches of similar length.
+"""Loads the frozen encoder of `bert-features` and runs it on sequences, in batches of similar length.
 
-Shapes: R sequences, T tokens of all of them, B batch, S sequence, D numbers of a vector.
+Shapes: R sequences, T tokens of all sequences, B batch, S sequence, D width of a vector.
 """
 
 import keras
@@ -14,10 +14,10 @@ from tasks.fine_tuning.examples import Examples, compute_outputs, compute_token_
 
 
 def load_encoder(settings: FeatureSettings) -> tuple[BertBackbone, BertTokenizer]:
-    """Loads the encoder, in the layout that computes real tokens only, and its tokenizer.
+    """Loads the encoder, in the layout that skips padding, and its tokenizer.
 
     Raises:
-        InputError: no such preset; it is too short for `max_seq_length`, or its vocabulary does not fit.
+        InputError: the preset does not exist, is too short for `max_seq_length`, or does not fit its vocabulary.
     """
     origin = start.find_start(settings)
     tokenizer = origin.tokenizer()
@@ -29,11 +29,14 @@ def load_encoder(settings: FeatureSettings) -> tuple[BertBackbone, BertTokenizer
 
 
 class Extractor:
-    """Applies a feature extractor to any number of sequences.
+    """Runs a feature extractor on any number of sequences.
 
     Args:
         model: `FeatureExtractor`.
-        batch_size: B.
+        batch_size: B, sequences per batch.
+
+    Attributes:
+        widths: D of each output, by name.
     """
 
     def __init__(self, model, batch_size: int):
@@ -45,7 +48,7 @@ class Extractor:
         self._model = keras.Model(model.input, joined)
 
     def __call__(self, examples: Examples) -> dict[str, np.ndarray]:
-        """Returns float32 arrays by name, in the order of the sequences: (T, D) of tokens, or pooled (R, D)."""
+        """Returns float32 arrays by output name, in the order of the sequences: (T, D), or (R, D) if pooled."""
         compute = compute_token_outputs if self._by_token else compute_outputs
         joined = compute(self._model, examples, self._batch_size)
         ends = np.cumsum(list(self.widths.values()))[:-1]

@@ -1,6 +1,6 @@
-"""Names of encoder layers and ways to combine them, checked without TensorFlow.
+"""Checks names of encoder layers and ways to combine them, without TensorFlow.
 
-Numbers: L encoder layers; 0 is the embeddings' output, 1 to L are the encoder layers from the bottom.
+With L encoder layers, number 0 is the embeddings' output, and 1 to L are the encoder layers from the bottom.
 """
 
 import math
@@ -16,22 +16,22 @@ POOLINGS = ("none", "cls", "mean", "pooler")
 
 
 def resolve_layers(names: Sequence[str | int], num_layers: int) -> list[int]:
-    """Turns the names of layers into their numbers, in the order given.
+    """Returns the numbers of the named layers, in the order given.
 
-    Departure from google-research/bert's extract_features.py, which counts encoder layers from 0 and cannot name the
-    embeddings: here 0 is the embeddings' output, as in transformers' `hidden_states`. From the top both count alike.
+    Unlike google-research/bert's extract_features.py, which counts encoder layers from 0 and has no name for the
+    embeddings, 0 is the embeddings' output, as in transformers' `hidden_states`. Negative numbers agree.
 
     Args:
-        names: each `1` to `L`, `-1` (the last) to `-L`, `0` or `embeddings`; or `all`: 1 to L.
+        names: each `1` to `L`, `-1` (the last) to `-L`, `0` or `embeddings`, or `all` for 1 to L.
         num_layers: L.
 
     Raises:
-        InputError: a name is none of these, or a layer is named twice, or none at all.
+        InputError: a name is none of these, a layer is named twice, or no layer is named.
 
     >>> resolve_layers(["-1", "embeddings"], 12)
     [12, 0]
     """
-    given = f"--layers={','.join(str(name) for name in names)}"
+    given = f"--layers={','.join(map(str, names))}"
     expected = f"1 to {num_layers}, -1 (the last) to -{num_layers}, 0 or {EMBEDDINGS}, or {ALL} for every encoder layer"
     numbers = []
     for name in names:
@@ -52,31 +52,29 @@ def resolve_layers(names: Sequence[str | int], num_layers: int) -> list[int]:
 
 
 def layer_name(number: int) -> str:
-    """Names a layer's output: `embeddings`, `layer_1`, ..."""
+    """Returns the name of a layer's output: `embeddings`, `layer_1`, ..."""
     return EMBEDDINGS if number == 0 else f"layer_{number}"
 
 
 def check_layer_weights(layer_weights: Sequence[str | float] | None, combine: str, num_chosen: int) -> list[float]:
-    """Checks `--layer_weights` against the choice of layers.
+    """Checks `--layer_weights` against the chosen layers.
 
     Args:
-        layer_weights: one number for each chosen layer, or None.
+        layer_weights: one number per chosen layer, or None.
         combine: one of `COMBINES`.
-        num_chosen: how many layers were chosen.
+        num_chosen: number of chosen layers.
 
     Returns:
-        The numbers; an empty list for another `combine` than weighted_sum.
+        The weights; an empty list unless `combine` is weighted_sum.
 
     Raises:
-        InputError: they are missing, superfluous, too many or few, or none of numbers.
+        InputError: the weights are missing or not wanted, are not finite numbers, or do not match the layers in number.
     """
+    if combine != "weighted_sum" and layer_weights:
+        raise InputError(f"--layer_weights is for --combine=weighted_sum, not for --combine={combine}. Leave it out.")
     if combine != "weighted_sum":
-        if layer_weights:
-            raise InputError(
-                f"--layer_weights is for --combine=weighted_sum, not for --combine={combine}. Leave it out."
-            )
         return []
-    given = ",".join(str(weight) for weight in layer_weights or [])
+    given = ",".join(map(str, layer_weights or []))
     try:
         weights = [float(weight) for weight in layer_weights or []]
     except ValueError as error:

@@ -1,6 +1,6 @@
-"""Contextual embeddings of an encoder: hidden states of chosen layers, combined, and pooled to one vector a text.
+"""Contextual embeddings: hidden states of chosen encoder layers, combined, and pooled to one vector per text.
 
-Shapes: B batch, S sequence, T rows (see keras_bert/packing.py), H hidden, K chosen layers.
+Shapes: B batch, S sequence, T rows (see keras_bert/packing.py), H hidden size, K chosen layers.
 """
 
 from collections.abc import Sequence
@@ -17,27 +17,28 @@ POOLED = "pooled_output"
 
 @keras.saving.register_keras_serializable(package="keras_bert")
 class FeatureExtractor(keras.Model):
-    """The functional model that outputs the hidden states of chosen layers (paper, section 5.3).
+    """Functional model that outputs the hidden states of chosen layers (paper, section 5.3).
 
-    It shares the backbone's layers and weights, and computes no layer above the highest chosen one. Under the layout
-    "unpadded" padding costs nothing, and its rows are zeros. Inputs are the backbone's; the output is a dict of float
-    tensors. A class, because Keras saves a plain functional model call by call, and would lose the layouts that the
+    It shares the backbone's layers, weights and inputs, and computes no layer above the highest chosen one. The output
+    is a dict of float tensors. In the layout "unpadded" padding costs nothing, and its rows are zeros.
+
+    This is a class because Keras saves a plain functional model call by call, and would lose the layouts that the
     encoder's layers pass on.
 
     Args:
         backbone: BertBackbone.
-        layers: numbers as `resolve_layers` returns them: 0 the embeddings' output, 1 to num_layers.
-        combine: "none": each layer is an output of its own, named by `layer_name`; else one output `features`:
-            "concatenate" (the layers side by side, in the order given, K * H wide), "sum", "mean", or "weighted_sum".
-        layer_weights: K factors, for "weighted_sum" only; used as they are.
-        pooling: "none": one vector a token, (B, S, ...). Else one a text, (B, ...): "cls", that of the first token;
-            "mean", the mean over all real tokens, [CLS] and [SEP] included, as in sentence-transformers; "pooler", the
-            backbone's pooled output (`layers` must be the last one alone), as the output `pooled_output`.
+        layers: numbers of the layers, as `resolve_layers` returns them: 0 for the embeddings' output, 1 to num_layers.
+        combine: "none" for an output per layer, named by `layer_name`; else a single output `features`: "concatenate"
+            (the layers in the order given, K * H wide), "sum", "mean", or "weighted_sum".
+        layer_weights: K factors for "weighted_sum", which are not normalized.
+        pooling: "none" for a vector per token, (B, S, ...); else a vector per text, (B, ...): "cls", that of the first
+            token; "mean", the mean over all real tokens, [CLS] and [SEP] included, as in sentence-transformers;
+            "pooler", the backbone's pooled output, named `pooled_output`, with the last layer alone in `layers`.
         normalize: whether to divide each pooled vector by its Euclidean norm.
-        name: of the model.
+        name: name of the model.
 
     Raises:
-        ValueError: a layer that does not exist, or arguments that do not fit together.
+        ValueError: a layer does not exist, or the arguments do not fit together.
     """
 
     def __init__(
@@ -105,12 +106,12 @@ def _check(backbone, layers, combine, layer_weights, pooling, normalize) -> None
 
 
 def _rows(backbone: BertBackbone, number: int):
-    """Returns a layer's symbolic output, rows [T, H]."""
+    """Returns a layer's symbolic output, [T, H]."""
     return backbone.get_layer(f"transformer_layer_{number - 1}" if number else "embeddings").output
 
 
 def _combine(backbone: BertBackbone, chosen: dict, combine: str, layer_weights: Sequence[float] | None) -> dict:
-    """Turns the layers' rows [T, H] into the outputs: one for each layer, or the combined one."""
+    """Combines the layers' rows, [T, H] each; returns the outputs by name."""
     if combine == "none":
         return chosen
     states = list(chosen.values())

@@ -1,4 +1,4 @@
-"""Contextual embeddings of any texts from chosen layers, and the paper's feature-based named-entity recognition.
+"""bert-features: contextual embeddings from chosen layers, and the paper's feature-based named-entity recognition.
 
     bert-features --preset=base --input_file=texts.txt --layers=-1,-2,-3,-4 --output_file=features.npz
     bert-features --preset=hf://sentence-transformers/all-MiniLM-L6-v2 --input_file=texts.txt --pooling=mean \\
@@ -6,21 +6,22 @@
     bert-features --task_name=ner --preset=base --train_file=train.conll --dev_file=dev.conll --do_train --do_eval \\
         --layers=-1,-2,-3,-4 --combine=concatenate --output_dir=runs/features
 
-extract (the default): --input_file holds a text a line, `a ||| b` for a pair; or, with --input_format=conll, a word a
-line and a blank line between sentences. The ending of --output_file says the format: .npz, .tfrecord, .parquet (needs
-pyarrow) or .jsonl (google-research/bert's). A token has its string, its id and the characters it stems from; a
-sentence of words the place of each word's first token too. --pooling=mean is over all real tokens, [CLS] and [SEP]
-included, as sentence-transformers has it. --output_dir, where given, gets metrics.json and flags.json.
+extract (the default): --input_file holds one text per line, with `a ||| b` for a pair; or, with --input_format=conll,
+one word per line and a blank line between sentences. The extension of --output_file chooses the format: .npz,
+.tfrecord, .parquet (needs pyarrow) or .jsonl (google-research/bert's). The file has the string, id and character span
+of each token, and for sentences of words the index of each word's first token. --pooling=mean averages over all real
+tokens, [CLS] and [SEP] included, as in sentence-transformers. --output_dir, if given, receives metrics.json and
+flags.json.
 
-ner (the paper's section 5.3): the features of each word's first token are computed once, kept in
---output_dir/features, and a BiLSTM is trained on them. The rows of the paper's Table 7 are
+ner (the paper's section 5.3): computes the features of each word's first token once, keeps them in
+--output_dir/features, and trains a BiLSTM on them. The rows of the paper's Table 7 are
     embeddings                 --layers=embeddings
     second-to-last hidden      --layers=-2
     last hidden                --layers=-1
     weighted sum last four     --layers=-1,-2,-3,-4 --combine=weighted_sum
     concat last four           --layers=-1,-2,-3,-4 --combine=concatenate
     weighted sum all twelve    --layers=all --combine=weighted_sum
-each with --lstm_units=768 (the default) and --document_context=document. The weights of a sum are learned here.
+each with --lstm_units=768 (the default) and --document_context=document. The weights of a sum are learned.
 """
 
 import dataclasses
@@ -46,7 +47,6 @@ def main(settings: FeatureSettings) -> None:
 
 
 def console_main() -> None:
-    """The console script `bert-features`."""
     flags.run(main, FeatureSettings)
 
 

@@ -1,6 +1,6 @@
-"""Table 7 of the paper: frozen features into a BiLSTM that finds named entities (section 5.3).
+"""Table 7 of the paper: named-entity recognition by a BiLSTM on frozen features (section 5.3).
 
-Shapes: W words of a file, K chosen layers, H hidden.
+Shapes: W words of a file, K chosen layers, H hidden size.
 """
 
 import dataclasses
@@ -15,14 +15,14 @@ from tasks.fine_tuning.entity_task import EntityTask
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FeatureSpec:
-    """A trained feature-based tagger.
+    """Description of a trained feature-based tagger.
 
     Attributes:
-        tags: class i is tags[i].
-        layers: numbers of layers, as `tasks.features.layers.resolve_layers` returns them.
+        tags: name of each class.
+        layers: numbers of the layers, as `tasks.features.layers.resolve_layers` returns them.
         combine: as in `tasks.features.bilstm.build_tagger`.
-        max_seq_length: tokens of a window at most, special tokens included.
-        document_context: whether windows run over whole documents, not over single sentences.
+        max_seq_length: maximum number of tokens of a window, special tokens included.
+        document_context: whether windows span whole documents rather than single sentences.
     """
 
     tags: list[str]
@@ -41,7 +41,7 @@ class FeatureSpec:
 
 
 class FeatureTagging(EntityTask):
-    """Tagging by a BiLSTM on features that the frozen encoder computes once."""
+    """Tags words by a BiLSTM on features that the frozen encoder computes once."""
 
     Settings = FeatureSettings
     Spec = FeatureSpec
@@ -55,7 +55,7 @@ class FeatureTagging(EntityTask):
         self._backbone = self._extractor = None
 
     def for_run(self, settings):
-        """All runs of a search share the features of the whole one."""
+        """Lets all runs of a search share the features of the first."""
         task = super().for_run(settings)
         task._features_directory = self._features_directory
         return task
@@ -75,11 +75,11 @@ class FeatureTagging(EntityTask):
 
     def describe(self, rows, encoded, spec):
         described = super().describe(rows, encoded, spec)
-        del described["train_windows"]  # Features that were found on disk do not tell.
+        del described["train_windows"]  # Unknown if the features were found on disk.
         return described
 
     def describe_model(self, trained):
-        """Besides tags and width: what the training has made of the layers' weighted sum."""
+        """Returns tags, width, and the learned weights of the layers if there are any."""
         spec, model = trained.spec, trained.model
         described = {"tags": spec.tags, "feature_dim": model.input["features"].shape[-1]}
         if spec.combine == "weighted_sum" and len(spec.layers) > 1:
@@ -119,25 +119,21 @@ class FeatureTagging(EntityTask):
         return model.get_layer(TAGGER), tokenizer
 
     def encode(self, part, trained):
+        from tasks.features.extractor import load_encoder
+        from tasks.features.model import FeatureExtractor
         from tasks.features.word_features import EncodedFeatures, WordFeatures, load_features
 
         documents, spec = part.rows, trained.spec
         if self._extractor is None:
-            self._load_encoder(spec)
+            self._backbone, _ = load_encoder(self.settings)
+            self._extractor = FeatureExtractor(self._backbone, spec.layers, "concatenate")
+            self._extractor.trainable = False
         directory = os.path.join(self._features_directory, part.split)
         vectors, lengths = load_features(
             directory, documents, self._extractor, trained.tokenizer, spec, self.settings.eval_batch_size
         )
         labels = None if documents.tags is None else self.number(documents.tags, spec)
         return EncodedFeatures(None, lengths, source=WordFeatures(vectors, documents.sentence_splits, labels))
-
-    def _load_encoder(self, spec: FeatureSpec) -> None:
-        from tasks.features.extractor import load_encoder
-        from tasks.features.model import FeatureExtractor
-
-        self._backbone, _ = load_encoder(self.settings)
-        self._extractor = FeatureExtractor(self._backbone, spec.layers, "concatenate")
-        self._extractor.trainable = False
 
     # === Answers ===
 

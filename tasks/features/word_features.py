@@ -1,6 +1,7 @@
-"""Frozen features of words, computed once and kept on disk.
+"""Computes the frozen features of words once, keeps them on disk, and makes batches of them.
 
-Shapes: N sentences, W words, T tokens of a file, K chosen layers, H hidden, B batch, S words of a batch's longest.
+Shapes: N sentences, W words of a file, K chosen layers, H hidden size, C tags, B batch, S words of a batch's longest
+sentence.
 """
 
 import os
@@ -14,6 +15,7 @@ from tqdm import tqdm
 
 from keras_bert.encoder import BertEncoderLayer
 from keras_bert.files import atomic_path, read_json, write_json
+from tasks.engine.settings import tokenizer_identity, weights_checksum
 from tasks.features import data
 from tasks.features.extractor import Extractor
 from tasks.features.model import COMBINED
@@ -22,42 +24,38 @@ from tasks.fine_tuning.task import Encoded
 from tasks.text.conll import Documents
 
 FEATURES_FILE, LENGTHS_FILE, IDENTITY_FILE = "features.npy", "lengths.npy", "identity.json"
-BLOCK_SEQUENCES = 256  # A base model's last four layers at 128 tokens: 400 MB.
+BLOCK_SEQUENCES = 256  # Four layers of a base model at 128 tokens: 400 MB.
 
 
 # === Computing ===
 
 
 def identify_encoder(extractor: keras.Model, tokenizer) -> dict:
-    """Returns what features depend on, as JSON values: the encoder by its content, since a path may move."""
-    weights = 0
-    for weight in extractor.get_weights():
-        weights = zlib.crc32(np.ascontiguousarray(weight), weights)
+    """Returns what features depend on, as JSON values; the encoder is identified by its contents, not its path."""
     layers = [layer for layer in extractor.layers if isinstance(layer, BertEncoderLayer)]
     settings = [(layer.num_heads, layer.activation, layer.layer_norm_epsilon, layer.compute_dtype) for layer in layers]
     return {
-        "encoder_checksum": weights,
+        "encoder_checksum": weights_checksum(extractor),
         "encoder_settings": repr(sorted(set(settings))),
-        "vocabulary_checksum": zlib.crc32("\n".join(tokenizer.get_vocabulary()).encode()),
-        "do_lower_case": tokenizer.lowercase,
+        **tokenizer_identity(tokenizer),
     }
 
 
 def load_features(
     directory: str, documents: Documents, extractor: keras.Model, tokenizer, spec, batch_size: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Maps the features of a file's words from disk; computes them first where they are missing or outdated.
+    """Maps the features of a file's words from disk; computes them first if they are missing or outdated.
 
     Args:
-        directory: gets `features.npy`, `lengths.npy` and `identity.json`, all or none.
+        directory: directory for `features.npy`, `lengths.npy` and `identity.json`, written atomically.
         documents: the words.
         extractor: `FeatureExtractor` with "concatenate".
         tokenizer: BertTokenizer.
         spec: `tasks.features.task.FeatureSpec`.
-        batch_size: sequences of a batch.
+        batch_size: sequences per batch.
 
     Returns:
-        (features, float32, shape (W, K * H), mapped from disk; tokens of each sentence, int64, shape (N,)).
+        `(features, lengths)`: float32, shape (W, K * H), mapped from disk; int64, shape (N,), tokens of each sentence.
     """
     splits = (documents.sentence_splits.tolist(), documents.document_splits.tolist(), documents.has_document_lines)
     identity = {
@@ -81,7 +79,7 @@ def load_features(
 
 
 def _compute(path: str, encoded: data.EncodedWords, extractor: Extractor, description: str) -> None:
-    """Writes the features of the words' first tokens, block by block."""
+    """Writes the features of each word's first token, block by block."""
     examples, places = encoded.examples, encoded.places
     vectors = np.lib.format.open_memmap(path, "w+", np.float32, (len(places), extractor.widths[COMBINED]))
     with tqdm(total=len(places), desc=description, unit="word", mininterval=0.5) as progress:
@@ -102,9 +100,9 @@ class WordFeatures(NamedTuple):
     """The words of a file.
 
     Attributes:
-        vectors: float32, shape (W, K * H).
-        splits: int64, shape (N + 1,), of the sentences.
-        labels: int32, shape (W,), -1 for a tag that the model lacks; None for a file without tags.
+        vectors: float32, shape (W, K * H), features of the words.
+        splits: int64, shape (N + 1,), offsets of the sentences.
+        labels: int32, shape (W,), class of each word, -1 for an unknown tag; None for a file without tags.
     """
 
     vectors: np.ndarray
@@ -113,7 +111,7 @@ class WordFeatures(NamedTuple):
 
 
 class EncodedFeatures(Encoded):
-    """Sentences of words as features; `source` is a `WordFeatures`, and there are no token ids."""
+    """Sentences of word features, without token ids; `source` is a `WordFeatures`."""
 
     @property
     def num_examples(self):
@@ -122,7 +120,7 @@ class EncodedFeatures(Encoded):
     def make_train_dataset(self, batch_size, seed, start_step, num_steps, length):
         """Makes the training batches, `({features, padding_mask}, {labels, weights})`.
 
-        See `tasks.fine_tuning.examples.make_train_dataset`; `length` is not None for static shapes, which are those of
+        See `tasks.fine_tuning.examples.make_train_dataset`. Unless `length` is None, shapes are static, with room for
         the longest sentence.
         """
         vectors, splits, _ = self.source
@@ -142,7 +140,7 @@ class EncodedFeatures(Encoded):
         return dataset.apply(tf.data.experimental.assert_cardinality(len(batches))).prefetch(2)
 
     def compute_outputs(self, model, batch_size, description):
-        """Applies a BiLSTM to every sentence: float32, shape (W, C), in the file's order."""
+        """Runs the BiLSTM on every sentence; returns logits, float32, shape (W, C), in the file's order."""
         vectors, splits, _ = self.source
         order = np.argsort(np.diff(splits), kind="stable")
         forward = model_graph(model, (_input_spec((None, None), vectors.shape[1]),))
@@ -156,7 +154,7 @@ class EncodedFeatures(Encoded):
         return logits
 
     def _batch(self, numbers: np.ndarray, length: int | None = None) -> tuple[dict, np.ndarray, np.ndarray]:
-        """Returns the model's inputs, the places of the words in the file, and where they are in the batch."""
+        """Returns the model's inputs, the indices of the words in the file, and their mask in the batch, [B, S]."""
         vectors, splits, _ = self.source
         counts = splits[numbers + 1] - splits[numbers]
         within = np.arange(length or counts.max())

@@ -1,8 +1,8 @@
-"""Files of embeddings: NumPy archives, TFRecord, Parquet, and google-research/bert's JSON lines.
+"""Writes embeddings as NumPy archives, TFRecord, Parquet, or google-research/bert's JSON lines.
 
-All formats are written block by block, in memory that does not grow with the file. A file appears whole or not at all.
+All formats are written block by block, so that memory does not grow with the file, and atomically.
 
-Shapes: N rows of a block, U tokens of its rows, W words, D numbers of a vector.
+Shapes: N rows of a block, U tokens of its rows, W words, D width of a vector.
 """
 
 import contextlib
@@ -21,25 +21,25 @@ from keras_bert.files import atomic_path
 
 
 class Column(NamedTuple):
-    """The values of N rows, one row after the other.
+    """The values of N rows, one row after another.
 
     Attributes:
-        values: array whose first axis runs over rows, tokens or words.
-        splits: int64, shape (N + 1,): row i holds `values[splits[i] : splits[i + 1]]`; None: it holds `values[i]`.
+        values: array whose first axis is rows, tokens or words.
+        splits: int64, shape (N + 1,); row i is `values[splits[i] : splits[i + 1]]`. None: row i is `values[i]`.
     """
 
     values: np.ndarray
     splits: np.ndarray | None = None
 
 
-# The columns that are written at once, by name:
-#   index         int64 (N,)         number of the row in the input, from 0
-#   <vectors>     float32 (U, D)     one column for each output of the extractor; (N, D) if pooled
-#   tokens        str (U,)           pieces of the vocabulary; this and all below only for vectors of tokens
+# The columns of a block, by name:
+#   index         int64 (N,)         index of the row in the input
+#   <vectors>     float32 (U, D)     one column per output of the extractor; (N, D) if pooled
+#   tokens        str (U,)           WordPieces; this and all columns below only for vectors of tokens
 #   token_ids     int32 (U,)
 #   segment_ids   int32 (U,)
-#   starts, ends  int32 (U,)         characters of the text that the token stems from; 0, 0 for special tokens
-#   word_starts   int32 (W,)         only for sentences of words: place of each word's first token within its row
+#   starts, ends  int32 (U,)         character span of the token in its text; 0, 0 for special tokens
+#   word_starts   int32 (W,)         index of each word's first token within its row; only for sentences of words
 Block = dict[str, Column]
 
 
@@ -54,14 +54,15 @@ def rows_of(block: Block) -> Iterator[dict[str, Any]]:
 
 @contextlib.contextmanager
 def open_writer(path: str, layer_indices: dict[str, int | str]) -> Iterator:
-    """Opens a file for embeddings and yields an object with `write(block)`; the extension chooses the format.
+    """Opens a file for embeddings in the format of its extension, and yields a writer with `write(block)`.
 
     Args:
         path: the file; `WRITERS` lists the extensions.
-        layer_indices: what JSON lines call each column of vectors: google-research/bert's index of the layer.
+        layer_indices: google-research/bert's index of the layer, or another name, of each column of vectors, for JSON
+            lines.
 
     Raises:
-        InputError: as `check_path`; or the directory cannot be written.
+        InputError: as in `check_path`, or the directory cannot be written.
     """
     writer_class = WRITERS[check_path(path)]
     with atomic_path(path) as temporary, contextlib.closing(writer_class(temporary, layer_indices)) as writer:
@@ -73,7 +74,7 @@ def check_path(path: str) -> str:
     """Returns the extension of an output file.
 
     Raises:
-        InputError: it is unknown, or needs a package that is not installed, or the path is a directory.
+        InputError: the extension is unknown or needs a package that is not installed, or the path is a directory.
     """
     extension = os.path.splitext(path)[1].lower()
     if extension not in WRITERS:
@@ -86,9 +87,21 @@ def check_path(path: str) -> str:
 
 
 class _Writer:
-    """Base of the formats that append to one file, `self.file`."""
+    """Base of the writers, most of which append to one file, `self.file`.
+
+    Args:
+        path: the file to write.
+        layer_indices: as in `open_writer`.
+    """
 
     file = None
+
+    def __init__(self, path: str, layer_indices: dict[str, int | str]):
+        self.path, self.layer_indices = path, layer_indices
+        self.open()
+
+    def open(self) -> None:
+        """Prepares for the first block."""
 
     def finish(self) -> None:
         """Completes the file; not called after an error."""
@@ -102,12 +115,13 @@ class _Writer:
 
 
 class NpzWriter(_Writer):
-    """One uncompressed `.npy` for each array: `np.load(path)`.
+    """Writes an uncompressed `.npy` per array, for `np.load(path)`.
 
-    `indices` (N,); vectors under their names, (U, D) or (N, D); for tokens `tokens` (strings), `token_ids segment_ids
-    starts ends` (U,), `row_splits` (N + 1,); for sentences also `word_starts` (W,), `word_splits` (N + 1,).
+    The arrays are `indices` (N,) and the vectors by name, (U, D) or (N, D); for tokens also `tokens` (strings),
+    `token_ids segment_ids starts ends` (U,) and `row_splits` (N + 1,); for sentences also `word_starts` (W,) and
+    `word_splits` (N + 1,).
 
-    Arrays grow in anonymous files, which vanish with the process, and are copied into the archive at the end: the disk
+    Arrays grow in anonymous files, which vanish with the process, and are copied into the archive at the end. The disk
     must hold them twice.
     """
 
@@ -115,9 +129,7 @@ class NpzWriter(_Writer):
     _SPLITS = {"token_ids": "row_splits", "word_starts": "word_splits"}
     _LAST = ("row_splits", "word_starts", "word_splits", "tokens")
 
-    def __init__(self, path: str, layer_indices: dict):
-        del layer_indices
-        self._path = path
+    def open(self) -> None:
         self._columns: dict[str, _GrowingArray] = {}
 
     def write(self, block: Block) -> None:
@@ -125,17 +137,17 @@ class NpzWriter(_Writer):
             column = self._column(self._NAMES.get(name, name), values)
             if name in self._SPLITS and splits is not None:
                 limits = self._column(self._SPLITS[name], splits)
-                limits.append(splits[min(limits.rows, 1) :] + column.rows)  # Their leading 0 is written once.
+                limits.append(splits[min(limits.rows, 1) :] + column.rows)  # Only the first block's leading 0.
             column.append(values)
 
     def _column(self, name: str, like: np.ndarray) -> "_GrowingArray":
         if name not in self._columns:
-            self._columns[name] = _GrowingArray(os.path.dirname(self._path), like)
+            self._columns[name] = _GrowingArray(os.path.dirname(self.path), like)
         return self._columns[name]
 
     def finish(self) -> None:
         names = sorted(self._columns, key=lambda name: self._LAST.index(name) if name in self._LAST else -1)
-        with zipfile.ZipFile(self._path, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+        with zipfile.ZipFile(self.path, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
             for name in names:
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                     self._columns[name].copy_to(member)
@@ -146,7 +158,7 @@ class NpzWriter(_Writer):
 
 
 class _GrowingArray:
-    """An array that grows along its first axis, in an anonymous file."""
+    """An array in an anonymous file that grows along its first axis."""
 
     def __init__(self, directory: str, like: np.ndarray):
         self.file = tempfile.TemporaryFile(dir=directory)
@@ -157,9 +169,9 @@ class _GrowingArray:
         self.rows += len(values)
 
     def copy_to(self, file) -> None:
-        """Writes the array as a `.npy` file."""
-        description, shape = np.lib.format.dtype_to_descr(self.dtype), (self.rows, *self.shape)
-        header = {"descr": description, "fortran_order": False, "shape": shape}
+        """Writes the array in the `.npy` format."""
+        description = np.lib.format.dtype_to_descr(self.dtype)
+        header = {"descr": description, "fortran_order": False, "shape": (self.rows, *self.shape)}
         np.lib.format.write_array_header_1_0(file, header)
         self.file.seek(0)
         shutil.copyfileobj(self.file, file, 1 << 20)
@@ -169,24 +181,23 @@ class _GrowingArray:
 
 
 class TFRecordWriter(_Writer):
-    """A `tf.train.Example` for each row.
+    """Writes a `tf.train.Example` per row.
 
-    `index` int64; vectors under their names, float, U * D or D values; for tokens `tokens` bytes, `token_ids
-    segment_ids starts ends` and for sentences `word_starts`, int64.
+    The features are `index` (int64) and the vectors by name (float, U * D or D values); for tokens also `tokens`
+    (bytes) and `token_ids segment_ids starts ends` (int64); for sentences also `word_starts` (int64).
     """
 
-    def __init__(self, path: str, layer_indices: dict):
+    def open(self) -> None:
         import tensorflow as tf
 
-        del layer_indices
         self._train = tf.train
-        self.file = tf.io.TFRecordWriter(path)
+        self.file = tf.io.TFRecordWriter(self.path)
 
     def write(self, block: Block) -> None:
         for row in rows_of(block):
             features = {name: self._feature(np.ravel(values)) for name, values in row.items()}
             example = self._train.Example(features=self._train.Features(feature=features))
-            self.file.write(example.SerializeToString(deterministic=True))  # Else their order changes from run to run.
+            self.file.write(example.SerializeToString(deterministic=True))  # Else the order of features varies.
 
     def _feature(self, values: np.ndarray):
         train, listed = self._train, values.tolist()
@@ -201,21 +212,20 @@ class TFRecordWriter(_Writer):
 
 
 class ParquetWriter(_Writer):
-    """A row for each row of the input: `index` int64; vectors as fixed-size lists of float, for tokens a list of them.
+    """Writes a row per input row with pyarrow, and a row group per block.
 
-    For tokens `tokens` list of string, `token_ids segment_ids starts ends` and for sentences `word_starts`, lists of
-    int32. Written by pyarrow, one row group a block.
+    The columns are `index` (int64) and the vectors by name (fixed-size list of float; for tokens a list of these). For
+    tokens there are also `tokens` (list of string) and `token_ids segment_ids starts ends` (lists of int32), for
+    sentences also `word_starts` (list of int32).
     """
 
-    def __init__(self, path: str, layer_indices: dict):
-        del layer_indices
-        self._arrow, self._parquet = _import_parquet(path)
-        self._path = path
+    def open(self) -> None:
+        self._arrow, self._parquet = _import_parquet(self.path)
 
     def write(self, block: Block) -> None:
         table = self._arrow.table({name: self._array(*column) for name, column in block.items()})
         if self.file is None:
-            self.file = self._parquet.ParquetWriter(self._path, table.schema)
+            self.file = self._parquet.ParquetWriter(self.path, table.schema)
         self.file.write_table(table)
 
     def _array(self, values: np.ndarray, splits: np.ndarray | None):
@@ -245,46 +255,38 @@ def _import_parquet(path: str):
 
 
 class JsonLinesWriter(_Writer):
-    """google-research/bert's form (extract_features.py: main); values are rounded to six digits as there.
+    """Writes google-research/bert's format (extract_features.py: main), with values rounded to six digits as there.
 
         {"linex_index": 0, "features": [{"token": "[CLS]", "layers": [{"index": -1, "values": [...]}, ...]}, ...]}
 
-    In addition each token has `start` and `end`, and a sentence `word_starts`. For combined layers `index` is the
-    combination's name. A pooled row has `layers` in place of `features`.
+    In addition, each token has `start` and `end`, and a sentence has `word_starts`. For combined layers `index` is the
+    name of the combination. A pooled row has `layers` instead of `features`.
     """
 
-    def __init__(self, path: str, layer_indices: dict):
-        self._layer_indices = layer_indices
-        self.file = open(path, "w", encoding="utf-8", newline="\n")
+    def open(self) -> None:
+        self.file = open(self.path, "w", encoding="utf-8", newline="\n")
 
     def write(self, block: Block) -> None:
         for row in rows_of(block):
-            vectors = {
-                index: np.round(row[name].astype(np.float64), 6).tolist()
-                for name, index in self._layer_indices.items()
-                if name in row
-            }
+            names = [name for name in self.layer_indices if name in row]
+            vectors = [np.round(row[name].astype(np.float64), 6).tolist() for name in names]
+            layers = [self.layer_indices[name] for name in names]
             line: dict = {"linex_index": int(row["index"])}
             if "tokens" in row:
-                line["features"] = _token_features(row, vectors)
+                columns = (row[name].tolist() for name in ("tokens", "starts", "ends"))
+                line["features"] = [
+                    {"token": token, "layers": _layers(layers, values), "start": start, "end": end}
+                    for token, start, end, *values in zip(*columns, *vectors, strict=True)
+                ]
             else:
-                line["layers"] = [{"index": index, "values": values} for index, values in vectors.items()]
+                line["layers"] = _layers(layers, vectors)
             if "word_starts" in row:
                 line["word_starts"] = row["word_starts"].tolist()
             self.file.write(json.dumps(line) + "\n")
 
 
-def _token_features(row: dict[str, np.ndarray], vectors: dict) -> list[dict]:
-    columns = (row[name].tolist() for name in ("tokens", "starts", "ends"))
-    return [
-        {
-            "token": token,
-            "layers": [{"index": index, "values": values[place]} for index, values in vectors.items()],
-            "start": start,
-            "end": end,
-        }
-        for place, (token, start, end) in enumerate(zip(*columns, strict=True))
-    ]
+def _layers(indices: list[int | str], vectors: list[list[float]]) -> list[dict]:
+    return [{"index": index, "values": values} for index, values in zip(indices, vectors, strict=True)]
 
 
 WRITERS = {".npz": NpzWriter, ".tfrecord": TFRecordWriter, ".parquet": ParquetWriter, ".jsonl": JsonLinesWriter}
