@@ -38,9 +38,12 @@ class Workers:
         self._strategy = strategy
         self.count, self.index = 1, 0
         if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
-            tasks = _tasks(strategy.cluster_resolver)
-            self.count = len(tasks)
-            self.index = tasks.index((strategy.cluster_resolver.task_type, strategy.cluster_resolver.task_id))
+            resolver = strategy.cluster_resolver
+            cluster = resolver.cluster_spec()
+            # In the order in which TensorFlow numbers their replicas.
+            kinds = [kind for kind in ("chief", "worker") if kind in cluster.jobs]
+            tasks = [(kind, index) for kind in kinds for index in cluster.task_indices(kind)]
+            self.count, self.index = len(tasks), tasks.index((resolver.task_type, resolver.task_id))
         self.is_chief = self.index == 0
 
     def gather(self, value: float) -> np.ndarray:
@@ -97,10 +100,3 @@ class Workers:
 
         parts = self._strategy.experimental_distribute_values_from_function(part)
         return self._strategy.reduce("SUM", parts, axis=None)
-
-
-def _tasks(resolver: tf.distribute.cluster_resolver.ClusterResolver) -> list[tuple[str, int]]:
-    """Lists all tasks as `(type, index)` in the order in which TensorFlow numbers their replicas, the chief first."""
-    cluster = resolver.cluster_spec()
-    kinds = [kind for kind in ("chief", "worker") if kind in cluster.jobs]
-    return [(kind, index) for kind in kinds for index in cluster.task_indices(kind)]

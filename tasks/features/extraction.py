@@ -35,7 +35,10 @@ def extract(settings: FeatureSettings) -> dict:
     writing.check_path(path)
     layers, config = choose_layers(settings, "Extracting features")
     weights = check_layer_weights(settings.layer_weights, settings.combine, len(layers))
-    _check_pooling(settings, layers, config.num_layers)
+    if settings.normalize and settings.pooling == "none":
+        raise InputError("--normalize is for pooled vectors. Give --pooling=mean, cls or pooler, or leave it out.")
+    if settings.pooling == "pooler" and (layers != [config.num_layers] or settings.combine != "none"):
+        raise InputError("--pooling=pooler takes the last layer alone. Leave out --layers and --combine.")
     bad_rows = BadRows(settings.bad_rows)
     rows, count = _read(settings, bad_rows)
     results = _Extraction(settings, layers, weights, bad_rows).write(rows, count, path)
@@ -76,13 +79,6 @@ def _read(settings: FeatureSettings, bad_rows: BadRows) -> tuple[Iterable[data.R
         )
         rows += data.sentence_rows(documents, len(rows))
     return rows, len(rows)
-
-
-def _check_pooling(settings: FeatureSettings, layers: list[int], num_layers: int) -> None:
-    if settings.normalize and settings.pooling == "none":
-        raise InputError("--normalize is for pooled vectors. Give --pooling=mean, cls or pooler, or leave it out.")
-    if settings.pooling == "pooler" and (layers != [num_layers] or settings.combine != "none"):
-        raise InputError("--pooling=pooler takes the last layer alone. Leave out --layers and --combine.")
 
 
 class _Extraction:
