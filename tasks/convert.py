@@ -1,14 +1,14 @@
-"""bert-convert: a checkpoint of any format to any other, with a numeric proof.
+"""Converts a checkpoint from any format to any other, with a numeric proof.
 
     bert-convert --from=uncased_L-12_H-768_A-12.zip --to=bert-base-hf --to_format=hugging_face
 
-`--from` takes what `from_preset` takes: a preset's name, hf:// and kaggle:// handles, a directory, a zip, a .keras
-file, the prefix of a TensorFlow checkpoint; its content tells the format. The encoder, its heads (pooler, masked LM,
-next sentence, or a fine-tuned one) and the vocabulary come along.
+--from takes what `from_preset` takes: a preset's name, an hf:// or kaggle:// handle, a directory, a zip, a .keras
+file, or the prefix of a TensorFlow checkpoint. The content tells its format. The encoder, its heads (pooler, masked
+LM, next sentence, or a fine-tuned one) and the vocabulary are all converted.
 
-What was written is read back before it gets its name: every weight is compared bit by bit, and every output on a fixed
-batch; where the library that owns the format is installed, its own forward pass is compared too. Differences above
---tolerance leave --to untouched. Cost: two forward passes of eight short sequences, and the reading.
+The new files are read back before they appear under --to: every weight is compared bit by bit, and every output on a
+fixed batch. If the library that owns the format is installed, its own forward pass is compared too. A difference above
+--tolerance leaves --to untouched. This costs two forward passes of eight short sequences, and reading the files.
 """
 
 import dataclasses
@@ -24,18 +24,18 @@ TO_FORMATS = {"keras": "keras_preset", "keras_hub": "keras_hub", "hugging_face":
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ConversionSettings(Settings):
-    """Settings of bert-convert, which are its flags."""
+    """Settings of `bert-convert`."""
 
     source: str = setting(dataclasses.MISSING, "Preset, directory, zip, .keras file or checkpoint prefix.", flag="from")
-    target: str = setting(dataclasses.MISSING, "Directory to write; it must not exist, or be empty.", flag="to")
+    target: str = setting(dataclasses.MISSING, "Directory to write, which must be new or empty.", flag="to")
     to_format: str = setting(
         "keras",
         "keras: this project's preset; keras_hub: KerasHub's own classes; google: a TensorFlow 1 checkpoint.",
         choices=tuple(TO_FORMATS),
     )
-    do_lower_case: bool | None = setting(None, "Whether the vocabulary is lower-cased, where --from does not say.")
+    do_lower_case: bool | None = setting(None, "Whether the vocabulary is lowercase, if --from does not say.")
     tolerance: float = setting(2e-5, "Largest absolute difference of an output.", at_least=0.0)
-    compare_with_peers: bool = setting(True, "Run the formats' own libraries too, where they are installed.")
+    compare_with_peers: bool = setting(True, "Also run the formats' own libraries, if they are installed.")
 
 
 def main(settings: ConversionSettings) -> None:
@@ -49,13 +49,13 @@ def console_main() -> None:
 
 
 def convert(settings: ConversionSettings):
-    """Converts a checkpoint; the target appears whole and proved, or not at all.
+    """Converts a checkpoint. The target appears complete and verified, or not at all.
 
     Returns:
         `tasks.conversion.proof.Proof`.
 
     Raises:
-        InputError: the source cannot be read, the format cannot hold it, the target exists, or the proof fails.
+        InputError: the source cannot be read, the format cannot hold it, the target exists, or verification fails.
     """
     source, target = settings.source, settings.target
     if os.path.exists(target) and not (os.path.isdir(target) and not os.listdir(target)):
@@ -63,7 +63,7 @@ def convert(settings: ConversionSettings):
     from keras_bert import formats, presets, weights
     from tasks.conversion import proof as conversion_proof
 
-    presets.resolve_preset(source, "weights")  # Where nothing is found, its message is the one that helps.
+    presets.resolve_preset(source, "weights")  # Its error lists every place that was searched.
     tokenizer = weights.read_tokenizer(source, settings.do_lower_case)
     module = formats.modules()[TO_FORMATS[settings.to_format]]
     with weights.open_checkpoint(source) as checkpoint:

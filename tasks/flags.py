@@ -1,6 +1,6 @@
-"""Runs a command: parses its flags, which come from a `tasks.settings.Settings` dataclass, and reports its errors.
+"""Runs a command: parses its flags, made from a `tasks.settings.Settings` dataclass, and reports its errors.
 
-No TensorFlow here: `--help` and a wrong flag answer at once. A command module reads
+This module does not import TensorFlow, so that `--help` and a wrong flag answer at once. A command's module reads
 
     def main(settings: Settings) -> None: ...
 
@@ -23,10 +23,10 @@ from keras_bert.errors import InputError
 from keras_bert.files import write_json
 from tasks.settings import Rule, Settings, kind_of
 
-# What a command's environment gets unless the user set it, before TensorFlow is imported.
-# oneDNN is off by default on CPUs without AVX-512, and makes matrix products faster there.
-# Level 3 silences TensorFlow's C++ start-up lines (on a machine without GPU one of them has level ERROR); what
-# matters is raised as an exception too. To see them: TF_CPP_MIN_LOG_LEVEL=0.
+# Environment variables to set before TensorFlow is imported, unless the user has set them.
+# oneDNN is off by default on CPUs without AVX-512, although it speeds up matrix products there.
+# Level 3 silences TensorFlow's C++ start-up messages, one of which has level ERROR on a machine without a GPU. Real
+# errors are raised as exceptions too. TF_CPP_MIN_LOG_LEVEL=0 shows all messages.
 ENVIRONMENT = {"TF_ENABLE_ONEDNN_OPTS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "tensorflow"}
 
 _HELP_FLAGS = frozenset({"--help", "-help", "--helpshort", "-helpshort", "-?", "--?"})
@@ -42,19 +42,19 @@ def run(main: Callable[..., int | None], settings_class: type[Settings] | None =
 
     Args:
         main: takes the parsed settings.
-        settings_class: whose fields are the command's flags; None: a script with absl flags of its own, whose `main`
-            takes the rest of the command line.
+        settings_class: its fields become the command's flags. None means a script that defines absl flags itself, and
+            whose `main` takes the remaining arguments.
 
-    Exit status: `main`'s own (None is 0), 0 after `--help`, 1 for an `InputError` or an error of the operating system
-    (disk full, no permission), 2 for a wrong flag or a stray argument, 130 after Ctrl-C: standard error then gets one
-    line, and no traceback. After SIGTERM 42 if it reached a training, which has saved a checkpoint and continues with
-    the same command; else 143, and temporary files are removed first.
+    The exit status is `main`'s own (None is 0), 0 after `--help`, 1 for an `InputError` or an error of the operating
+    system (disk full, no permission), 2 for a wrong flag or a stray argument, and 130 after Ctrl-C. Errors print one
+    line to standard error, without a traceback. SIGTERM gives 42 if it reached a training, which has then saved a
+    checkpoint and continues with the same command; otherwise 143, after temporary files are removed.
     """
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     command = _command_name()
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # Else no `finally` runs.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # Otherwise no `finally` runs.
     try:
         if settings_class is None:
             app.run(main)
@@ -64,11 +64,11 @@ def run(main: Callable[..., int | None], settings_class: type[Settings] | None =
         _exit(command, f"error: {error}", 1)
     except KeyboardInterrupt:
         _exit(command, "interrupted.", 130)
-    except BrokenPipeError:  # `--help | head`: nobody reads on, which is no error of ours.
+    except BrokenPipeError:  # `--help | head` stopped reading, which is not an error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except OSError as error:
-        # Of a rename the second name: the first is a temporary file's.
+        # The first name of a failed rename is that of a temporary file.
         where = error.filename2 or error.filename
         _exit(command, f"error: {where}: {error.strerror}" if where else f"error: {error}", 1)
 
@@ -76,26 +76,19 @@ def run(main: Callable[..., int | None], settings_class: type[Settings] | None =
 def write_flags(settings: dict[str, object], output_dir: str) -> None:
     """Writes a command's settings to `flags.json`.
 
-    To be called when nothing is left that may be refused: a call that was refused leaves the flags of the one before.
+    Call it once nothing can be refused any more, so that a refused call leaves the flags of the one before it.
     """
     write_json(os.path.join(output_dir, FLAGS_FILE), settings)
 
 
-command_flags: flags.FlagValues = flags.FLAGS  # Those of the running command.
-
-
-def _print_help(command: str, docstring: str | None, values: flags.FlagValues) -> None:
-    listing = values.module_help(_COMMAND_FLAGS).strip().partition("\n")[2]  # Its first line is the module's name.
-    print(f"{(docstring or '').strip()}\n\nUsage: {command} [flags]\n\n{listing}", flush=True)
-
-
 def _parse(argv: list[str], command: str, main: Callable, settings_class: type[Settings]) -> Settings:
-    """Parses the flags of `settings_class`; prints help or one line about what is wrong, and exits."""
+    """Parses the flags of `settings_class`. After `--help` or a wrong flag, prints and exits."""
     options = argv[1 : argv.index("--")] if "--" in argv else argv[1:]
-    global command_flags
-    command_flags = values = make_flags(settings_class)
+    values = make_flags(settings_class)
     if _HELP_FLAGS.intersection(options):
-        _print_help(command, sys.modules[main.__module__].__doc__, values)
+        docstring = (sys.modules[main.__module__].__doc__ or "").strip()
+        listing = values.module_help(_COMMAND_FLAGS).strip().partition("\n")[2]  # The first line is the module's name.
+        print(f"{docstring}\n\nUsage: {command} [flags]\n\n{listing}", flush=True)
         sys.exit(0)
     values.append_flag_values(flags.FLAGS)  # absl's own, such as --verbosity.
     try:
@@ -107,7 +100,7 @@ def _parse(argv: list[str], command: str, main: Callable, settings_class: type[S
     flags.FLAGS.mark_as_parsed()
     if flags.FLAGS["verbosity"].using_default_value:
         flags.FLAGS.verbosity = _QUIET
-    return settings_class(**_values_of(values, settings_class))
+    return _settings_of(values, settings_class)
 
 
 def _command_name() -> str:
@@ -124,41 +117,40 @@ def _exit(command: str, message: str, status: int) -> None:
 
 # === Flags from settings ===
 
-_COMMAND_FLAGS = "command"  # absl lists flags by the module that defines them: all of a command's are under this name.
+_COMMAND_FLAGS = "command"  # absl lists flags by module. This name groups all flags of a command.
 
 
 def parse(settings_class: type[Settings], arguments: list[str]) -> Settings:
-    """Parses a command line without the command's name.
+    """Parses the arguments of a command line, without the command's name.
 
     Raises:
-        flags.Error: an unknown flag, a value out of its bounds, or a required one that is missing.
+        flags.Error: an unknown flag, a value out of its bounds, or a missing required flag.
         InputError: values that contradict each other.
     """
     values = make_flags(settings_class)
     values(["command", *arguments])
-    return settings_class(**_values_of(values, settings_class))
+    return _settings_of(values, settings_class)
 
 
 def make_flags(settings_class: type[Settings]) -> flags.FlagValues:
-    """Makes a flag of each setting, apart from absl's global flags: commands in one process do not mix."""
+    """Makes a flag of each setting, outside absl's global flags, so that commands in one process do not mix."""
     values = flags.FlagValues()
     for field in dataclasses.fields(settings_class):
         rule, (kind, is_list) = field.metadata["rule"], kind_of(settings_class, field.name)
-        is_required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-        default = None if is_required else field.default
-        if field.default_factory is not dataclasses.MISSING:
-            default = field.default_factory()
-        flag = _make_flag(rule.flag or field.name, default, rule, kind, is_list)
+        default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        is_required = default is dataclasses.MISSING
+        flag = _make_flag(rule.flag or field.name, None if is_required else default, rule, kind, is_list)
         flags.DEFINE_flag(flag, flag_values=values, module_name=_COMMAND_FLAGS, required=is_required)
-        if rule.above is not None or kind is float:
+        if rule.above is not None or kind is float:  # absl's own parsers check the other bounds.
             check = lambda value, rule=rule: all(rule.fault(one) is None for one in _listed(value))  # noqa: E731
-            flags.register_validator(flag.name, check, message=_bound(rule), flag_values=values)
+            message = "must be a finite number" if rule.above is None else f"must be greater than {rule.above:g}"
+            flags.register_validator(flag.name, check, message=message, flag_values=values)
     return values
 
 
-def _values_of(values: flags.FlagValues, settings_class: type[Settings]) -> dict:
+def _settings_of(values: flags.FlagValues, settings_class: type[Settings]) -> Settings:
     fields = dataclasses.fields(settings_class)
-    return {field.name: values[field.metadata["rule"].flag or field.name].value for field in fields}
+    return settings_class(**{field.name: values[field.metadata["rule"].flag or field.name].value for field in fields})
 
 
 def _make_flag(name: str, default, rule: Rule, kind: type, is_list: bool) -> flags.Flag:
@@ -178,7 +170,7 @@ def _make_flag(name: str, default, rule: Rule, kind: type, is_list: bool) -> fla
 
 
 class _OneOrSeveral(flags.ArgumentParser):
-    """One number, or a list of numbers with commas between."""
+    """Parses one number, or several separated by commas."""
 
     def __init__(self, kind: type):
         super().__init__()
@@ -194,15 +186,7 @@ class _OneOrSeveral(flags.ArgumentParser):
             raise ValueError("expected a number greater than 0, or several with commas between")
         return numbers[0] if len(numbers) == 1 else numbers
 
-    def flag_type(self) -> str:
-        return f"{self.kind.__name__}, or several with commas between"
-
 
 def _listed(value) -> list:
-    """A flag's values: none, one or several."""
+    """Returns the values of a flag: none, one or several."""
     return [] if value is None else list(value) if isinstance(value, list | tuple) else [value]
-
-
-def _bound(rule: Rule) -> str:
-    """A validator's message; bounds that absl knows itself it reports before."""
-    return "must be a finite number" if rule.above is None else f"must be greater than {rule.above:g}"

@@ -1,7 +1,7 @@
-"""Settings that are said once: a dataclass field with its default, its help text and its bounds.
+"""Settings as dataclass fields: each states its default, help text and bounds once.
 
-`tasks.flags` turns them into a command's flags, Python entries take the dataclass itself, and `flags.json` holds its
-values. No flag and no TensorFlow here.
+`tasks.flags` turns the fields into a command's flags. Python entries take the dataclass itself, and `flags.json` holds
+its values. This module defines no flag and imports no TensorFlow.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from keras_bert.errors import InputError
 
 
 class Rule(NamedTuple):
-    """A setting's help text and bounds; the arguments of `setting`."""
+    """The help text and bounds of a setting; see `setting` for each field."""
 
     help: str
     at_least: float | None = None
@@ -28,7 +28,7 @@ class Rule(NamedTuple):
     repeats: bool = False
 
     def fault(self, value: Any) -> str | None:
-        """Says what `value` must be, or None where it is allowed."""
+        """Returns the rule that `value` breaks, as "must be ...", or None if it breaks none."""
         if self.choices is not None and value not in self.choices:
             return f"must be one of {', '.join(self.choices)}"
         if isinstance(value, float) and not math.isfinite(value):
@@ -46,15 +46,15 @@ def setting(default: Any, help: str, **bounds: Any) -> Any:
     """Declares a field of a `Settings` dataclass.
 
     Args:
-        default: `dataclasses.MISSING` for a setting that must be given.
+        default: default value; `dataclasses.MISSING` makes the setting required.
         help: one or two sentences for `--help` and for readers of the code.
         at_least, above, at_most: bounds of a number.
-        choices: the strings that are allowed.
-        ignores_case: whether they may be written in any case; the value is then as in `choices`.
-        several: whether the flag also takes several values with commas between, of which the best is searched for.
-        flag: its flag's name, where that is no Python identifier, as `from`.
-        repeats: whether the flag of a list is given once for each value, which may hold commas.
-        identifies: False for what may change when a stopped training continues: paths, stages, devices, speed.
+        choices: allowed strings.
+        ignores_case: whether to accept the choices in any case. The value is then spelled as in `choices`.
+        several: whether the flag also takes a comma-separated list of values to search over.
+        flag: name of the flag, if it differs from the field's, as the keyword `from` must.
+        repeats: whether a list's flag is given once per value, so that values may contain commas.
+        identifies: False if the value may change when a stopped training continues: paths, stages, devices, speed.
 
     >>> @dataclasses.dataclass(frozen=True, kw_only=True)
     ... class Example(Settings):
@@ -75,17 +75,17 @@ def changeable(default: Any, help: str, **bounds: Any) -> Any:
 
 
 def replaced(base: type, name: str, default: Any, **changes: Any) -> Any:
-    """Declares `base`'s setting `name` again with another default, or with another rule."""
+    """Redeclares the setting `name` of `base` with another default and, by `changes`, other parts of its rule."""
     rule = base.__dataclass_fields__[name].metadata["rule"]
     return dataclasses.field(default=default, metadata={"rule": rule._replace(**changes)})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Base of all settings: checks every value against its rule.
+    """Base class of all settings. Checks every value against its rule.
 
     Raises:
-        InputError: a value is out of its bounds; the message names the flag.
+        InputError: a value breaks its rule; the message names the flag.
     """
 
     def __post_init__(self):
@@ -103,15 +103,15 @@ class Settings:
                     raise InputError(f"--{rule.flag or field.name}={one}: {fault}.")
 
     def identity(self) -> dict:
-        """Returns the settings that must stay the same when a stopped training continues, by name."""
+        """Returns, by name, the settings that must stay the same when a stopped training continues."""
         names = [field.name for field in dataclasses.fields(self) if field.metadata.get("rule", Rule("")).identifies]
         return {name: getattr(self, name) for name in names}
 
 
 def kind_of(cls: type, name: str) -> tuple[type, bool]:
-    """Returns the type of a setting's value, `str int float bool`, and whether it is a list of them.
+    """Returns the type of a setting's value (`str`, `int`, `float` or `bool`), and whether the value is a list of them.
 
-    `int | None` is an int, `list[str] | None` a list of str, `str | list[str]` a str: a flag gives a string.
+    Of a union the first type other than None counts: `int | None` is an int, `int | list[int]` an int.
     """
     hint = typing.get_type_hints(cls)[name]
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:

@@ -23,7 +23,7 @@ from tasks.fine_tuning.splits import find_split
 from tasks.fine_tuning.tables import write_table
 from tasks.report.lengths import lengths_before_cutting
 from tasks.report.page import NUM_MISTAKES, Mistake, Score
-from tasks.settings import replaced, setting
+from tasks.settings import changeable
 
 CONFUSION_FILE = "confusion_matrix.png"
 
@@ -32,43 +32,27 @@ CONFUSION_FILE = "confusion_matrix.png"
 class ClassificationSettings(SplitSettings):
     """Settings of `bert-classify`."""
 
-    task_name: str = setting(
+    task_name: str = changeable(
         "table",
-        "A GLUE task, or table: any TSV, CSV or JSON Lines with named columns.",
+        "A GLUE task, or table: any TSV, CSV or JSON Lines file with named columns.",
         choices=tuple(sorted(TASKS)),
         ignores_case=True,
-        identifies=False,
     )
-    tfds_name: str | None = setting(
+    tfds_name: str | None = changeable(
         None,
-        "Data set of TensorFlow Datasets, e.g. glue/sst2, in the place of files: --data_dir is then where the prepared "
-        "ones lie, and the --*_file flags name splits, e.g. train[:90%].",
-        identifies=False,
+        "Data set of TensorFlow Datasets to read instead of files, e.g. glue/sst2. --data_dir is then the directory of "
+        "prepared data sets, and the --*_file flags name splits, e.g. train[:90%].",
     )
-    text_column: str | None = setting(None, "Column with the text; default: the task's ('text').", identifies=False)
-    text_pair_column: str | None = setting(
-        None, "Column with the second text, for tasks on pairs of texts.", identifies=False
+    text_column: str | None = changeable(None, "Column with the text; default: the task's ('text').")
+    text_pair_column: str | None = changeable(None, "Column with the second text, for tasks on pairs of texts.")
+    label_column: str | None = changeable(None, "Column with the label or score; default: the task's ('label').")
+    column_names: list[str] | None = changeable(None, "Names of all columns, for files without a header.")
+    labels: list[str] | None = changeable(
+        None, "Labels in the order of their class numbers; default: the GLUE task's, or the training file's, sorted."
     )
-    label_column: str | None = setting(
-        None, "Column with the label or score; default: the task's ('label').", identifies=False
-    )
-    column_names: list[str] | None = setting(
-        None, "Names of all columns, for files without a header.", identifies=False
-    )
-    labels: list[str] | None = setting(
-        None,
-        "Labels in the order of their class numbers; default: the GLUE task's, or the sorted set of the training "
-        "file's.",
-        identifies=False,
-    )
-    regression: bool = setting(
-        False, "The label column holds numbers to come near to, such as ratings.", identifies=False
-    )
-    data_dir: str | None = replaced(
-        SplitSettings,
-        "data_dir",
-        None,
-        help="Directory with GLUE's files, or with train, dev and test .tsv, .csv or .jsonl.",
+    regression: bool = changeable(False, "The label column holds numbers to predict, such as ratings.")
+    data_dir: str | None = changeable(
+        None, "Directory with GLUE's files, or with train, dev and test .tsv, .csv or .jsonl."
     )
 
     def table_task(self) -> TableTask:

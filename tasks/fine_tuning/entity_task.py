@@ -10,7 +10,7 @@ import numpy as np
 
 from tasks.fine_tuning import entity_metrics, task
 from tasks.fine_tuning.word_task import WordSettings, WordTask
-from tasks.settings import setting
+from tasks.settings import changeable
 from tasks.text.tags import SCHEMES
 
 
@@ -18,8 +18,8 @@ from tasks.text.tags import SCHEMES
 class EntitySettings(WordSettings):
     """Settings of a task that tags words."""
 
-    tag_scheme: str = setting(
-        "auto", "Scheme of the tags; auto: each file's by its content.", choices=("auto", *SCHEMES), identifies=False
+    tag_scheme: str = changeable(
+        "auto", "Scheme of the tags; auto: detected in each file.", choices=("auto", *SCHEMES)
     )
 
 

@@ -13,7 +13,7 @@ from tasks.fine_tuning import task
 from tasks.fine_tuning.examples import Examples
 from tasks.fine_tuning.settings import SplitSettings
 from tasks.fine_tuning.splits import find_split
-from tasks.settings import replaced, setting
+from tasks.settings import changeable
 from tasks.text.bad_rows import BadRows
 from tasks.text.conll import DELIMITERS, Documents, read_conll
 from tasks.text.word_windows import DOCUMENT_CONTEXT, Windows, check_stride, make_windows
@@ -29,28 +29,21 @@ _CONTEXT_NOTES = {
 class WordSettings(SplitSettings):
     """Settings of a task on words."""
 
-    data_dir: str | None = replaced(
-        SplitSettings, "data_dir", None, help="Directory with train.conll, dev.conll, test.conll (or .txt, .tsv)."
+    data_dir: str | None = changeable(None, "Directory with train.conll, dev.conll, test.conll (or .txt, .tsv).")
+    tag_column: int = changeable(-1, "Column of the tag, from 0 (the token's); negative: from the end.")
+    delimiter: str | None = changeable(
+        None, "Separator of the columns; default: tab if the first row has one, else white space.", choices=DELIMITERS
     )
-    tag_column: int = setting(-1, "Column of the tag, from 0 (the token's); negative: from the end.", identifies=False)
-    delimiter: str | None = setting(
-        None,
-        "What separates the columns; default: tab if the first row has one, else white space.",
-        choices=DELIMITERS,
-        identifies=False,
-    )
-    document_context: str = setting(
+    # Context and stride are part of the spec, which identifies a training by them.
+    document_context: str = changeable(
         "none",
-        "document: fill each sequence with the document around its sentence; a file without -DOCSTART- is one "
-        "document.",
+        "document: fill each sequence with the text around its sentence; a file without -DOCSTART- is one document.",
         choices=DOCUMENT_CONTEXT,
-        identifies=False,  # The spec does.
     )
-    doc_stride: int | None = setting(
+    doc_stride: int | None = changeable(
         None,
         "Sub-tokens between the windows over a sentence longer than --max_seq_length; default: half of it.",
         at_least=1,
-        identifies=False,
     )
 
     @property

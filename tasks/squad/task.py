@@ -16,7 +16,7 @@ from keras_bert.files import expand_file, remove_path, write_json
 from tasks.fine_tuning import task
 from tasks.fine_tuning.inputs import find_trained, read_spec
 from tasks.fine_tuning.settings import FineTuningSettings
-from tasks.settings import replaced, setting
+from tasks.settings import changeable
 from tasks.squad import data, metrics, report
 from tasks.squad.answers import Answers, apply_threshold, best_answers
 from tasks.squad.windows import make_windows
@@ -60,46 +60,36 @@ DEFAULTS = SquadSpec(
 
 
 def _of_model(help: str, default: Any, **bounds: Any) -> Any:
-    """Declares a setting that a trained model remembers, and that a later call may override for itself."""
-    return setting(None, f"{help} Default: the trained model's, else {default}.", identifies=False, **bounds)
+    """Declares a setting that a trained model remembers, and that a later call may override."""
+    return changeable(None, f"{help} Default: the trained model's, else {default}.", **bounds)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SquadSettings(FineTuningSettings):
     """Settings of `bert-squad`."""
 
-    train_file: str | None = setting(
-        None, "Questions with answers to train on: SQuAD's JSON, 1.1 or 2.0.", identifies=False
+    train_file: str | None = changeable(None, "Questions with answers to train on: SQuAD's JSON, 1.1 or 2.0.")
+    predict_file: str | None = changeable(
+        None, "Questions to answer: SQuAD's JSON. --do_eval needs their known answers in it."
     )
-    predict_file: str | None = setting(
-        None, "Questions to answer: SQuAD's JSON. --do_eval needs their known answers in it.", identifies=False
-    )
-    max_seq_length: int | None = replaced(
-        FineTuningSettings,
-        "max_seq_length",
-        None,
-        help="Longest window in tokens: question, piece of the context, special tokens. Default: the trained model's, "
-        f"else {DEFAULTS.sequence_length}.",
-        identifies=False,
+    max_seq_length: int | None = _of_model(
+        "Longest window in tokens: question, part of the context, special tokens.", DEFAULTS.sequence_length, at_least=4
     )
     doc_stride: int | None = _of_model(
-        "Tokens from the start of a window to that of the next.", DEFAULTS.doc_stride, at_least=1
+        "Tokens from the start of one window to the start of the next.", DEFAULTS.doc_stride, at_least=1
     )
     max_query_length: int | None = _of_model(
         "Longest question in tokens; longer ones are cut.", DEFAULTS.max_query_length, at_least=1
     )
     n_best_size: int | None = _of_model(
-        "Starts and ends to combine in a window, and answers to list in nbest_predictions.json.",
-        DEFAULTS.n_best_size,
-        at_least=1,
+        "Starts and ends to combine per window, and answers listed per question.", DEFAULTS.n_best_size, at_least=1
     )
     max_answer_length: int | None = _of_model("Longest answer in tokens.", DEFAULTS.max_answer_length, at_least=1)
     version_2_with_negative: bool | None = _of_model("Some questions have no answer (SQuAD 2.0).", "no")
-    null_score_diff_threshold: float | None = setting(
+    null_score_diff_threshold: float | None = changeable(
         None,
-        "No answer is given where its score leads the best answer's by more. Default: the one of the highest F1, which "
-        "--do_eval searches for; else the trained model's, else 0.",
-        identifies=False,
+        "Give no answer if the score of 'no answer' exceeds the best answer's by more. Default: the value with the "
+        "highest F1, which --do_eval searches for; else the trained model's, else 0.",
     )
 
     def override(self, spec: SquadSpec) -> SquadSpec:

@@ -17,7 +17,7 @@ from tasks.fine_tuning.splits import find_split
 from tasks.fine_tuning.tables import write_table
 from tasks.report.lengths import lengths_before_cutting
 from tasks.report.page import NUM_MISTAKES, Mistake, Score
-from tasks.settings import replaced, setting
+from tasks.settings import changeable, replaced
 from tasks.swag import data
 
 
@@ -25,25 +25,20 @@ from tasks.swag import data
 class SwagSettings(SplitSettings):
     """Settings of `bert-swag`; rate, batch size and epochs are the paper's (section 4.4)."""
 
-    data_dir: str | None = replaced(
-        SplitSettings, "data_dir", None, help="Directory with train.csv, val.csv (or dev.csv), test.csv; or .jsonl."
+    data_dir: str | None = changeable(
+        None, "Directory with train.csv, val.csv (or dev.csv) and test.csv; or with .jsonl files."
     )
-    context_column: str | None = setting(
-        None, "Column with the text that comes first; default: SWAG's ('sent1').", identifies=False
+    context_column: str | None = changeable(None, "Column with the first text; default: SWAG's ('sent1').")
+    start_column: str | None = changeable(
+        None, "Column with the start that all choices share; default: SWAG's ('sent2'), but none with --context_column."
     )
-    start_column: str | None = setting(
+    choice_columns: list[str] | None = changeable(
         None,
-        "Column with the beginning that all choices share; default: SWAG's ('sent2'), but none with --context_column.",
-        identifies=False,
+        "Columns with the choices, comma-separated, or in JSON Lines the key of a list; default: ending0, ending1, ... "
+        "as in SWAG, or endings.",
     )
-    choice_columns: list[str] | None = setting(
-        None,
-        "Columns with the choices, commas between, or in JSON Lines the key of a list; default: ending0, ending1, ... "
-        "as SWAG, or endings.",
-        identifies=False,
-    )
-    label_column: str | None = setting(
-        None, "Column with the number of the right choice, from 0; default: 'label'.", identifies=False
+    label_column: str | None = changeable(
+        None, "Column with the number of the right choice, from 0; default: 'label'."
     )
     learning_rate: float | list[float] = replaced(SplitSettings, "learning_rate", 2e-5)
     train_batch_size: int | list[int] = replaced(SplitSettings, "train_batch_size", 16)

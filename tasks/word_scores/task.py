@@ -13,7 +13,7 @@ from keras_bert.errors import InputError
 from tasks.fine_tuning import metrics, task
 from tasks.fine_tuning.word_task import WordSettings, WordSpec, WordTask
 from tasks.report.page import NUM_MISTAKES, Mistake, Score
-from tasks.settings import replaced
+from tasks.settings import changeable
 from tasks.text.conll import Documents, leave_out, write_conll
 
 NO_SCORE = "_"  # CoNLL-U's sign for an empty field: a word that is neither learned nor scored, such as punctuation.
@@ -23,12 +23,7 @@ NO_SCORE = "_"  # CoNLL-U's sign for an empty field: a word that is neither lear
 class WordScoreSettings(WordSettings):
     """Settings of `bert-score-words`."""
 
-    tag_column: int = replaced(
-        WordSettings,
-        "tag_column",
-        -1,
-        help="Column of the number, from 0 (the token's); negative: from the end.",
-    )
+    tag_column: int = changeable(-1, "Column of the number, from 0 (the token's); negative: from the end.")
 
 
 class WordScores(WordTask):
