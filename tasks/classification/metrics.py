@@ -1,6 +1,6 @@
 """Scores of a classifier or a regressor, computed exactly on the host from the answers to all rows.
 
-Figures are those of GLUE: accuracy, F1 of class 1, Matthews', Pearson's and Spearman's correlations.
+These are GLUE's figures: accuracy, F1 of class 1, and the correlations of Matthews, Pearson and Spearman.
 Shapes: N rows, C classes, G pairs of true and predicted class, D bootstrap samples.
 """
 
@@ -11,7 +11,7 @@ from tasks.fine_tuning.metrics import cross_entropies, mean_squared_error, pears
 from tasks.fine_tuning.metrics import intervals as bootstrap_intervals
 from tasks.report import bootstrap
 
-CELLS_WITH_TEXT = 40  # With more classes, the cells of a confusion matrix are too small to write in.
+CELLS_WITH_TEXT = 40  # With more classes, the cells of a confusion matrix are too small for text.
 
 
 def row_losses(labels: np.ndarray, outputs: np.ndarray, is_regression: bool) -> np.ndarray:
@@ -20,7 +20,7 @@ def row_losses(labels: np.ndarray, outputs: np.ndarray, is_regression: bool) -> 
     Args:
         labels: class numbers, int, or scores, float, shape (N,).
         outputs: logits, float, shape (N, C), or scores, shape (N, 1).
-        is_regression: whether to return squared errors; else the negative log probability of the true class.
+        is_regression: True for squared errors, False for the negative log probability of the true class.
     """
     if is_regression:
         return np.square(outputs[:, 0].astype(np.float64) - labels)
@@ -28,7 +28,7 @@ def row_losses(labels: np.ndarray, outputs: np.ndarray, is_regression: bool) -> 
 
 
 def predict(outputs: np.ndarray, is_regression: bool) -> np.ndarray:
-    """Returns the answers, shape (N,): class numbers, int64, of logits (N, C), or scores, float64, of (N, 1)."""
+    """Returns the answers, shape (N,): class numbers, int64, from logits (N, C), or scores, float64, from (N, 1)."""
     return outputs[:, 0].astype(np.float64) if is_regression else outputs.argmax(axis=-1)
 
 
@@ -54,17 +54,17 @@ def intervals(
     """Returns 95% bootstrap intervals of the figures `names`; the arguments are those of `score`."""
     predictions = predict(outputs, is_regression)
     if is_regression:
-        metrics = {name: lambda rows, name=name: SCORE_METRICS[name](labels[rows], predictions[rows]) for name in names}
-        return bootstrap_intervals(metrics, len(labels))
-    # These figures depend only on how often a sample holds each pair of true and predicted class.
+        return bootstrap_intervals({name: SCORE_METRICS[name] for name in names}, labels, predictions)
+    # These figures depend only on how often a sample has each pair of true and predicted class.
     pairs, codes = np.unique(np.stack([labels, predictions], axis=1), axis=0, return_inverse=True)
     counts = bootstrap.drawn_counts(codes.reshape(-1), len(pairs))
     return {name: list(bootstrap.middle(CLASS_METRICS[name](*pairs.T, counts))) for name in names}
 
 
 # === Figures of classes ===
-# Computed for many samples at once, since scikit-learn takes a millisecond for each. Arguments: true and predicted
-# classes, int, shape (G,), and how often each sample holds each pair, int, shape (D, G). Result: float64, shape (D,).
+# They cover many samples at once, since scikit-learn takes a millisecond for each. Arguments: true and predicted
+# classes, int, shape (G,), and the number of times each sample has each pair, int, shape (D, G). They return float64,
+# shape (D,).
 
 
 def _accuracy(labels: np.ndarray, predictions: np.ndarray, counts: np.ndarray) -> np.ndarray:
@@ -72,7 +72,7 @@ def _accuracy(labels: np.ndarray, predictions: np.ndarray, counts: np.ndarray) -
 
 
 def _f1(labels: np.ndarray, predictions: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Computes F1 of class 1, as GLUE scores MRPC and QQP; 0 if that class neither occurs nor is predicted."""
+    """Computes F1 of class 1, as GLUE scores MRPC and QQP, or 0 if that class neither occurs nor is predicted."""
     is_true, is_predicted = labels == 1, predictions == 1
     hits, total = counts @ (is_true & is_predicted), counts @ (is_true.astype(int) + is_predicted)
     return 2.0 * hits / np.maximum(total, 1)
@@ -83,7 +83,7 @@ def _accuracy_f1_mean(labels: np.ndarray, predictions: np.ndarray, counts: np.nd
 
 
 def _matthews_correlation(labels: np.ndarray, predictions: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Computes Gorodkin's generalization to any number of classes, as scikit-learn does; 0 for a constant answer."""
+    """Computes Gorodkin's generalization to any number of classes, as scikit-learn does, or 0 for a constant answer."""
     classes = np.union1d(labels, predictions)
     counts = counts.astype(np.float64)
     true, predicted = (counts @ (column[:, np.newaxis] == classes) for column in (labels, predictions))
@@ -103,12 +103,12 @@ SCORE_METRICS = {one.__name__: one for one in (pearson, spearman, pearson_spearm
 
 
 def plot_confusion_matrix(path: str, counts: np.ndarray, labels: list[str]) -> None:
-    """Draws a confusion matrix as a PNG: counts, and shares of the true class, which also set the colour.
+    """Draws a confusion matrix as a PNG: counts and shares of the true class. Colours show the shares.
 
     Args:
         path: file to write, atomically.
-        counts: int, true class by predicted class, shape (C, C).
-        labels: C names; long ones are shortened.
+        counts: int, shape (C, C): true class by predicted class.
+        labels: C names. Long ones are shortened.
     """
     from matplotlib.figure import Figure
 
@@ -121,18 +121,13 @@ def plot_confusion_matrix(path: str, counts: np.ndarray, labels: list[str]) -> N
     figure = Figure(figsize=(side, side), layout="constrained")
     axes = figure.add_subplot()
     axes.imshow(shares, cmap="Blues", vmin=0.0, vmax=1.0)
-    for true, predicted in np.argwhere(counts):
-        if size <= CELLS_WITH_TEXT:
-            _write_cell(axes, true, predicted, counts[true, predicted], shares[true, predicted])
+    for true, predicted in np.argwhere(counts) if size <= CELLS_WITH_TEXT else ():
+        count, share = counts[true, predicted], shares[true, predicted]
+        style = {"ha": "center", "va": "center", "color": "white" if share > 0.5 else "black", "fontsize": 8}
+        axes.text(predicted, true, f"{count}\n{share:.0%}", **style)
     axes.set_xticks(range(size), names, rotation=45, ha="right", rotation_mode="anchor")
     axes.set_yticks(range(size), [f"{name} ({total})" for name, total in zip(names, totals[:, 0], strict=True)])
-    axes.set_xlabel("predicted")
-    axes.set_ylabel("true (rows)")
+    axes.set(xlabel="predicted", ylabel="true (rows)")
     axes.set_title(f"accuracy {np.trace(counts) / max(counts.sum(), 1):.1%} of {counts.sum()} rows", fontsize="medium")
     with atomic_path(path) as temporary:
         figure.savefig(temporary, format="png", dpi=120)
-
-
-def _write_cell(axes, true: int, predicted: int, count: int, share: float) -> None:
-    color = "white" if share > 0.5 else "black"
-    axes.text(predicted, true, f"{count}\n{share:.0%}", ha="center", va="center", color=color, fontsize=8)

@@ -12,17 +12,16 @@ import numpy as np
 import keras_bert
 from keras_bert.errors import InputError
 from tasks.classification import data, metrics
-from tasks.classification.data import Table
 from tasks.classification.glue import TASKS, Split, TableTask
 from tasks.fine_tuning import metrics as shared_metrics
 from tasks.fine_tuning import task
-from tasks.fine_tuning.encoding import encode_texts
+from tasks.fine_tuning.encoding import encode_texts, label_ids
 from tasks.fine_tuning.rows import EXTENSIONS
 from tasks.fine_tuning.settings import SplitSettings
 from tasks.fine_tuning.splits import find_split
-from tasks.fine_tuning.tables import write_table
+from tasks.fine_tuning.tables import write_probabilities, write_table
 from tasks.report.lengths import lengths_before_cutting
-from tasks.report.page import NUM_MISTAKES, Mistake, Score
+from tasks.report.page import Mistake
 from tasks.settings import changeable
 
 CONFUSION_FILE = "confusion_matrix.png"
@@ -56,10 +55,10 @@ class ClassificationSettings(SplitSettings):
     )
 
     def table_task(self) -> TableTask:
-        """Returns the task with the columns that were named.
+        """Returns the task, with the columns named by the settings.
 
         Raises:
-            InputError: flags that contradict the task, or each other.
+            InputError: settings contradict the task or each other.
         """
         if self.tfds_name:
             from tasks.classification.tfds_tables import choose_task
@@ -85,12 +84,12 @@ class ClassificationSettings(SplitSettings):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClassificationSpec(task.Spec):
-    """A trained classifier, or regressor.
+    """Spec of a trained classifier, or regressor.
 
     Attributes:
         labels: class i is labels[i]; empty for a regressor.
-        num_texts: 1 or 2 texts a row.
-        is_regression: whether it gives a score instead of a class.
+        num_texts: number of texts per row, 1 or 2.
+        is_regression: whether the model gives a score instead of a class.
     """
 
     labels: list[str]
@@ -125,21 +124,16 @@ class Classification(task.Task):
                 f"--task_name={self.table_task.name}: GLUE has no {split} file of it. It can only be predicted: "
                 "--do_predict, with a model of mnli."
             )
-        with_labels = split != "test"
+        read_table, parts = data.read_table, []
         if self.settings.tfds_name:
             from tasks.classification.tfds_tables import TfdsTables
 
-            source = TfdsTables(self.settings.tfds_name, self.settings.data_dir)
-
-            def read_one(one: Split) -> Table:
-                return source.read_table(file or one.tfds_name, self.table_task, bad_rows, with_labels)
-
-        else:
-
-            def read_one(one: Split) -> Table:
-                return data.read_table(self._find(split, one), self.table_task, bad_rows, with_labels)
-
-        return [task.Part(split, read_one(one), one.name) for one in (wanted[:1] if file else wanted)]
+            read_table = TfdsTables(self.settings.tfds_name, self.settings.data_dir).read_table
+        for one in wanted[:1] if file else wanted:
+            source = (file or one.tfds_name) if self.settings.tfds_name else self._find(split, one)
+            table = read_table(source, self.table_task, bad_rows, with_labels=split != "test")
+            parts.append(task.Part(split, table, one.name))
+        return parts
 
     def _find(self, split: str, one: Split) -> str:
         named = getattr(self.settings, f"{split}_file")
@@ -151,25 +145,21 @@ class Classification(task.Task):
         labels = []
         if not self.table_task.is_regression:
             labels = data.choose_labels(train, self.settings.labels or self.table_task.labels)
-        return ClassificationSpec(
-            sequence_length=self.settings.max_seq_length,
-            labels=labels,
-            num_texts=train.num_texts,
-            is_regression=self.table_task.is_regression,
-        )
+        return self._spec(labels, train)
 
     def foreign_spec(self, source, labels, num_outputs, parts):
-        is_regression = num_outputs == 1
-        names = [] if is_regression else self._name_classes(source, num_outputs, self.settings.labels or labels)
+        labels = [] if num_outputs == 1 else self._name_classes(source, num_outputs, self.settings.labels or labels)
+        return self._spec(labels, parts[0].rows)
+
+    def _spec(self, labels: list[str], table: data.Table) -> ClassificationSpec:
+        """Returns a spec for tables like this one; without labels that of a regressor."""
+        length = self.settings.max_seq_length
         return ClassificationSpec(
-            sequence_length=self.settings.max_seq_length,
-            labels=names,
-            num_texts=parts[0].rows.num_texts,
-            is_regression=is_regression,
+            sequence_length=length, labels=labels, num_texts=table.num_texts, is_regression=not labels
         )
 
     def _name_classes(self, source: str, num_outputs: int, labels: list[str] | None) -> list[str]:
-        """Names a checkpoint's classes: as given, or as the task does where the two differ by their case alone."""
+        """Returns a checkpoint's class names, spelled as in the task if they differ from its labels by case only."""
         own = self.table_task.labels
         names = list(labels or own or [str(number) for number in range(num_outputs)])
         if len(names) != num_outputs:
@@ -205,8 +195,7 @@ class Classification(task.Task):
         return len(rows.texts)
 
     def describe(self, rows, encoded, spec):
-        counts = Counter(rows.labels)
-        described = {"train_rows": len(rows.texts)}
+        described, counts = super().describe(rows, encoded, spec), Counter(rows.labels)
         if not spec.is_regression:
             described["train_label_counts"] = {label: counts[label] for label in spec.labels}
         return described
@@ -217,10 +206,7 @@ class Classification(task.Task):
         return keras_bert.BertTextClassifier
 
     def model_arguments(self, spec):
-        return {"num_classes": self.num_outputs(spec)}
-
-    def num_outputs(self, spec):
-        return 1 if spec.is_regression else len(spec.labels)
+        return {"num_classes": 1 if spec.is_regression else len(spec.labels)}
 
     def objective(self):
         from tasks.fine_tuning.objectives import CrossEntropy, SquaredError
@@ -233,64 +219,51 @@ class Classification(task.Task):
             table.texts, table.text_pairs, trained.tokenizer, spec.sequence_length, f"tokenize {part.title}"
         )
         if table.labels is not None:
-            examples = examples._replace(labels={"labels": _number(table.labels, spec)})
+            is_scored = spec.is_regression
+            labels = np.array(table.labels, np.float32) if is_scored else label_ids(table.labels, spec.labels)
+            examples = examples._replace(labels={"labels": labels})
         lengths = lengths_before_cutting(examples.lengths, table.texts_of, trained.tokenizer, spec.sequence_length)
         return task.Encoded(examples, lengths)
 
     # === Answers ===
 
     def checkpoint_figures(self, answers):
-        labels = answers.encoded.examples.labels["labels"]
-        return metrics.score(self.table_task.metrics, labels, answers.outputs, self.table_task.is_regression)
+        is_regression = self.table_task.is_regression
+        return metrics.score(self.table_task.metrics, answers.labels, answers.outputs, is_regression)
 
     def evaluate(self, answers, results):
         names, is_regression = self.table_task.metrics, self.table_task.is_regression
-        outputs, labels = answers.outputs, answers.encoded.examples.labels["labels"]
+        part, classes, labels = answers.part, answers.trained.spec.labels, answers.labels
         figures = self.checkpoint_figures(answers)
-        intervals = metrics.intervals(names, labels, outputs, is_regression)
-        part, classes = answers.part, answers.trained.spec.labels
+        intervals = metrics.intervals(names, labels, answers.outputs, is_regression)
+        predictions = metrics.predict(answers.outputs, is_regression)
+        losses = metrics.row_losses(labels, answers.outputs, is_regression)
+        worst = shared_metrics.worst_rows(losses, losses > 0 if is_regression else predictions != labels)
         found = task.Evaluation(
             figures,
             intervals,
             {"rows": len(labels)},
-            scores=[
-                Score(
-                    part.figure(name).replace("_", " "),
-                    figures[name],
-                    *intervals[name],
-                    percent=name != "mean_squared_error",
-                )
-                for name in names
-            ],
-            mistakes=self._find_mistakes(answers),
+            scores=shared_metrics.headline_scores(figures, intervals, part.name),
+            mistakes=[Mistake(float(losses[row]), self._parts(answers, row)) for row in worst],
         )
         if is_regression:
-            found.predictions = (labels, outputs[:, 0])
+            found.predictions = (labels, predictions)
         elif not part.name:
-            predictions = outputs.argmax(axis=-1)
             found.confusion = (classes, shared_metrics.confusion_matrix(labels, predictions, len(classes)))
             found.details["per_class"] = shared_metrics.class_scores(labels, predictions, classes)
             path = os.path.join(self.settings.output_dir, CONFUSION_FILE)
             metrics.plot_confusion_matrix(path, found.confusion[1], classes)
             train_counts = results.get("train_label_counts")
             if train_counts and list(train_counts) == classes:
-                majority = shared_metrics.majority_accuracy(np.array(list(train_counts.values())), labels)
+                majority = shared_metrics.majority_accuracy(list(train_counts.values()), labels)
                 found.details["majority_accuracy"] = majority
                 found.notes = [f"Always answering the most frequent training class: {majority:.1%}."]
         return found
 
-    def _find_mistakes(self, answers: task.Answers) -> list[Mistake]:
-        """Returns the rows of the largest loss among those answered wrongly; with scores, those furthest off."""
-        labels, outputs = answers.encoded.examples.labels["labels"], answers.outputs
-        losses = metrics.row_losses(labels, outputs, self.table_task.is_regression)
-        if not self.table_task.is_regression:
-            losses = np.where(outputs.argmax(axis=-1) != labels, losses, -1.0)
-        worst = np.argsort(-losses, kind="stable")[:NUM_MISTAKES]
-        return [Mistake(float(losses[row]), self._parts(answers, row)) for row in worst if losses[row] > 0]
-
     def _parts(self, answers: task.Answers, row: int) -> list[tuple[str, str]]:
+        """Returns the captioned texts that the report shows of a mistake."""
         table, classes, outputs = answers.part.rows, answers.trained.spec.labels, answers.outputs[row]
-        label = answers.encoded.examples.labels["labels"][row]
+        label = answers.labels[row]
         parts = list(zip(self.table_task.columns(with_labels=False), table.texts_of(row), strict=True))
         if self.table_task.is_regression:
             expected, predicted = f"{label:g}", f"{outputs[0]:.2f}"
@@ -300,17 +273,15 @@ class Classification(task.Task):
         return [*parts, ("expected", expected), ("predicted", predicted), ("row", table.place(row))]
 
     def write_predictions(self, answers, output_dir):
-        """Writes `predictions.tsv`: index (of the row, from 0), prediction, and a column of probabilities a class."""
+        """Writes `predictions.tsv`: index (of the row, from 0), prediction, and a probability for each class."""
         table, classes = answers.part.rows, answers.trained.spec.labels
         name = f"predictions_{answers.part.name}.tsv" if answers.part.name else "predictions.tsv"
         paths = [os.path.join(output_dir, name)]
         if classes:
-            shares = np.exp(shared_metrics.log_softmax(answers.outputs))
-            rows = ([classes[row.argmax()], *(f"{share:.6f}" for share in row)] for row in shares)
+            write_probabilities(paths[0], answers.outputs, classes, table.numbers)
         else:
-            rows = ([f"{value:.6f}"] for value in answers.outputs[:, 0])
-        header = ["index", "prediction", *(f"probability_{label}" for label in classes)]
-        write_table(paths[0], header, ([number, *row] for number, row in zip(table.numbers, rows, strict=True)))
+            scores = (f"{value:.6f}" for value in answers.outputs[:, 0])
+            write_table(paths[0], ["index", "prediction"], zip(table.numbers, scores, strict=True))
         split = next(one for one in self.table_task.test if one.name == answers.part.name)
         if split.submission is not None:
             paths.append(os.path.join(output_dir, split.submission))
@@ -318,10 +289,10 @@ class Classification(task.Task):
         return task.Predictions(paths, {"test_rows": len(table.texts)})
 
     def _write_submission(self, path: str, answers: task.Answers) -> None:
-        """Writes the file that GLUE takes: `index`, tab, `prediction`.
+        """Writes the file that GLUE takes, with the columns `index` and `prediction`.
 
-        GLUE refuses a file that lacks a row. A row that `--bad_rows=skip` left out gets the most frequent answer, or
-        the mean score.
+        GLUE refuses a file that lacks a row. Rows left out by `--bad_rows=skip` get the most frequent answer, or the
+        mean score.
         """
         table, classes = answers.part.rows, answers.trained.spec.labels
         predictions = metrics.predict(answers.outputs, self.table_task.is_regression)
@@ -334,11 +305,3 @@ class Classification(task.Task):
         by_number = dict(zip(table.numbers, texts, strict=True))
         rows = ([number, by_number.get(number, other)] for number in range(table.num_rows))
         write_table(path, ["index", "prediction"], rows)
-
-
-def _number(labels: list, spec: ClassificationSpec) -> np.ndarray:
-    """Returns class numbers, int32, or scores, float32, shape (N,)."""
-    if spec.is_regression:
-        return np.array(labels, np.float32)
-    numbers = {label: number for number, label in enumerate(spec.labels)}
-    return np.array([numbers[label] for label in labels], np.int32)

@@ -1,6 +1,6 @@
-"""From texts, or pairs of texts, to examples.
+"""Texts, or pairs of texts, as token ids, and labels as class numbers.
 
-Shapes: R sequences, S tokens of the longest of some of them.
+Shapes: N labels, R sequences, S tokens of the longest sequence of a chunk.
 """
 
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ import numpy as np
 
 from tasks.fine_tuning.examples import Examples
 
-# Sequences tokenized by one call of the preprocessor: some megabytes of tensors, and a progress bar that moves.
+# Sequences tokenized by one call of the preprocessor: a few megabytes of tensors, and a progress bar that moves.
 CHUNK = 1024
 
 
@@ -23,15 +23,15 @@ def encode_texts(
 ) -> Examples:
     """Turns texts into token ids, showing a progress bar.
 
-    A pair that does not fit loses tokens at the end of its longer text first (google-research/bert
+    A pair that is too long loses tokens from the end of its longer text first (google-research/bert
     run_classifier.py:557).
 
     Args:
         texts: R texts.
         text_pairs: R second texts, or None.
         tokenizer: BertTokenizer.
-        sequence_length: tokens of a sequence at most, special tokens included.
-        description: the progress bar's title.
+        sequence_length: maximum tokens of a sequence, including special tokens.
+        description: title of the progress bar.
         rows_per_example: as in `Examples`.
 
     Returns:
@@ -54,3 +54,12 @@ def encode_texts(
     token_ids, segment_ids, lengths = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
     row_splits = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
     return Examples(token_ids, segment_ids, row_splits, rows_per_example=rows_per_example)
+
+
+def label_ids(labels: Sequence[str], names: Sequence[str]) -> np.ndarray:
+    """Returns the class number of each label, int32, shape (N,), or -1 for a label that is none of the class `names`.
+
+    A tagger that was trained elsewhere may lack, say, the B- tag of an entity type.
+    """
+    numbers = {name: number for number, name in enumerate(names)}
+    return np.array([numbers.get(label, -1) for label in labels], np.int32)

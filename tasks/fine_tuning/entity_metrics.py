@@ -1,4 +1,4 @@
-"""Scores of entity tags, computed on the host from the logits of all words, and what the report shows of them.
+"""Scores of entity tags, computed on the host from the logits of all words, and their contents for the report.
 
 Shapes: N words, S sentences, C labels, E entity types.
 """
@@ -14,27 +14,25 @@ from tasks.text import tags as tag_schemes
 from tasks.text.conll import Documents, write_conll
 
 NO_ENTITY = "(none)"
-NO_TYPE = "entity"  # How the type of tags without one ("B", "I") is shown.
+NO_TYPE = "entity"  # Shown for tags without a type ("B", "I").
 _MAIN = ("f1", "precision", "recall")
 _COLUMNS = (*_MAIN, "gold", "predicted", "correct")
 
 Tags = list[list[str]]
 
 
-def evaluate_tags(documents: Documents, logits: np.ndarray, ids: np.ndarray, labels: Sequence[str]) -> Evaluation:
-    """Scores the tags of a file.
+def evaluate_tags(documents: Documents, predicted: Tags, figures: dict[str, float], losses: np.ndarray) -> Evaluation:
+    """Evaluates the predicted tags of a file.
 
     Args:
         documents: N words, with their true tags.
-        logits: float, shape (N, C).
-        ids: class numbers of the true tags, int, shape (N,); -1 for one that is none of `labels`.
-        labels: C tags.
+        predicted: the predicted tags of each sentence.
+        figures: figures of `score`, and the loss.
+        losses: loss of each word, float, shape (N,).
     """
-    gold, predicted = documents.split(documents.tags), predict_tags(logits, labels, documents)
-    losses = word_losses(logits, ids)
-    figures = {**score(gold, predicted), "loss": mean_loss(losses, ids)}
+    gold = documents.split(documents.tags)
     ends, types = score_intervals(gold, predicted), score_types(gold, predicted)
-    captions = {"f1": "entity F1"}
+    captions = {"f1": "entity F1", "token_accuracy": "token accuracy"}
     rows = [[name, *(row[column] for column in _COLUMNS)] for name, row in types.items()]
     return Evaluation(
         figures,
@@ -45,8 +43,9 @@ def evaluate_tags(documents: Documents, logits: np.ndarray, ids: np.ndarray, lab
             "words": len(documents.tokens),
             "entities": count_all(gold),
         },
-        scores=[Score(captions.get(name, name), figures[name], *ends[name]) for name in _MAIN]
-        + [Score("token accuracy", figures["token_accuracy"])],
+        scores=[
+            Score(captions.get(name, name), figures[name], *ends.get(name, ())) for name in (*_MAIN, "token_accuracy")
+        ],
         confusion=confusion(gold, predicted),
         mistakes=find_mistakes(documents, predicted, losses),
         tables=[("Entity types", ["type", *_COLUMNS], rows)],
@@ -59,15 +58,15 @@ def count_all(tags: Tags) -> int:
 
 
 def write_tags(path: str, documents: Documents, predicted: Tags) -> None:
-    """Writes columns: token, the file's own tag in IOB2 if it has one, predicted tag."""
+    """Writes the columns token, the file's own tag in IOB2 (if it has tags), and predicted tag."""
     gold = [] if documents.tags is None else [documents.tags]
     write_conll(path, documents, *gold, [tag for tags in predicted for tag in tags])
 
 
 def predict_tags(logits: np.ndarray, labels: Sequence[str], documents: Documents) -> Tags:
-    """Returns the most probable tags as valid IOB2: entities are read as conlleval reads them, and written again.
+    """Returns the most probable tags as valid IOB2, with the entities that conlleval reads.
 
-    An I- that continues no entity becomes a B-, so that the written tags have the same entities for every reader.
+    An I- that continues no entity becomes a B-, so that every reader of the tags finds the same entities.
 
     Args:
         logits: float, shape (N, C).
@@ -79,17 +78,17 @@ def predict_tags(logits: np.ndarray, labels: Sequence[str], documents: Documents
 
 
 def word_losses(logits: np.ndarray, ids: np.ndarray) -> np.ndarray:
-    """Returns the negative log probability of each word's true label, float64, shape (N,); 0 where `ids` is -1."""
+    """Returns the negative log probability of each word's true label: float64, shape (N,), 0 where `ids` is -1."""
     return np.where(ids >= 0, cross_entropies(np.maximum(ids, 0), logits), 0.0)
 
 
 def mean_loss(losses: np.ndarray, ids: np.ndarray) -> float:
-    """Returns the mean of `word_losses` over the words that have a label; 0.0 without any."""
+    """Returns the mean of `word_losses` over the words with a label, or 0.0 if there are none."""
     return float(losses.sum() / max(np.count_nonzero(ids >= 0), 1))
 
 
 def score(gold: Tags, predicted: Tags) -> dict[str, float]:
-    """Returns F1, precision and recall of all entities (micro average, as seqeval), and token accuracy."""
+    """Returns F1, precision and recall over all entities (micro average, as in seqeval), and token accuracy."""
     overall, _ = tag_schemes.score_entities(gold, predicted)
     figures = {name: getattr(overall, name) for name in _MAIN}
     return {**figures, "token_accuracy": tag_schemes.token_accuracy(gold, predicted)}
@@ -99,15 +98,12 @@ def score_intervals(gold: Tags, predicted: Tags) -> dict[str, list[float]]:
     """Returns 95% bootstrap intervals over the sentences, [low, high], of F1, precision and recall."""
     by_type = tag_schemes.count_entities(gold, predicted).values()
     counts = sum(by_type, np.zeros((len(gold), 3), np.int64))
-
-    def statistic(name: str):
-        return lambda rows: getattr(tag_schemes.score_counts(counts[rows]), name)
-
-    return intervals({name: statistic(name) for name in _MAIN}, len(gold))
+    statistics = {name: lambda drawn, name=name: getattr(tag_schemes.score_counts(drawn), name) for name in _MAIN}
+    return intervals(statistics, counts)
 
 
 def score_types(gold: Tags, predicted: Tags) -> dict[str, dict]:
-    """Returns for each entity type: precision, recall, f1, correct, predicted, gold."""
+    """Returns precision, recall, f1, correct, predicted and gold for each entity type."""
     _, types = tag_schemes.score_entities(gold, predicted)
     return {name or NO_TYPE: values._asdict() for name, values in types.items()}
 
@@ -115,11 +111,11 @@ def score_types(gold: Tags, predicted: Tags) -> dict[str, dict]:
 def confusion(gold: Tags, predicted: Tags) -> tuple[list[str], np.ndarray]:
     """Counts entities by true type (first axis) and predicted type (second axis).
 
-    The predicted entity with the same first and last token counts; where there is none, and for a predicted one where
-    no such true entity is, the other type is `NO_ENTITY`.
+    Entities correspond if they have the same first and last token. An entity without a counterpart is counted against
+    `NO_ENTITY`.
 
     Returns:
-        (names, the types sorted and `NO_ENTITY` last; int64 counts, shape (E + 1, E + 1)).
+        (names: the sorted types, then `NO_ENTITY`; counts: int64, shape (E + 1, E + 1)).
     """
     pairs = []
     for tags in zip(gold, predicted, strict=True):
@@ -132,7 +128,7 @@ def confusion(gold: Tags, predicted: Tags) -> tuple[list[str], np.ndarray]:
 
 
 def mark_entities(tokens: Sequence[str], tags: Sequence[str]) -> str:
-    """Writes a sentence with its entities marked.
+    """Returns a sentence with its entities marked.
 
     >>> mark_entities(["in", "Redondo", "Beach", "."], ["O", "B-location", "I-location", "O"])
     'in [Redondo Beach](location) .'
@@ -145,7 +141,7 @@ def mark_entities(tokens: Sequence[str], tags: Sequence[str]) -> str:
 
 
 def find_mistakes(documents: Documents, predicted: Tags, losses: np.ndarray) -> list[Mistake]:
-    """The sentences with a wrong entity; of each the sum of its words' losses.
+    """Returns the sentences with a wrong entity, each with the sum of its words' losses.
 
     Args:
         documents: with gold tags.

@@ -1,14 +1,14 @@
-"""Tasks that tag words with entities: their scores, predictions and the loss, whatever model answers.
+"""Tasks that tag words with entities: scores, predictions and loss, for any model.
 
 Shapes: N words.
 """
 
 import dataclasses
-from collections.abc import Sequence
 
 import numpy as np
 
 from tasks.fine_tuning import entity_metrics, task
+from tasks.fine_tuning.encoding import label_ids
 from tasks.fine_tuning.word_task import WordSettings, WordTask
 from tasks.settings import changeable
 from tasks.text.tags import SCHEMES
@@ -24,7 +24,7 @@ class EntitySettings(WordSettings):
 
 
 class EntityTask(WordTask):
-    """Base of the tasks that tag words; the spec has `labels`: class i is labels[i]."""
+    """Base of the tasks that tag words. The spec has `labels`: class i is labels[i]."""
 
     metric = stopping_metric = "f1"
     printed = ("token_accuracy", "loss", "test_f1")
@@ -33,8 +33,8 @@ class EntityTask(WordTask):
         entities = entity_metrics.count_all(rows.split(rows.tags))
         return {**super().describe(rows, encoded, spec), "train_entities": entities}
 
-    def num_outputs(self, spec):
-        return len(spec.labels)
+    def model_arguments(self, spec):
+        return {"num_classes": len(spec.labels)}
 
     def objective(self):
         from tasks.fine_tuning.objectives import CrossEntropy
@@ -45,19 +45,22 @@ class EntityTask(WordTask):
         return label_ids(tags, spec.labels)
 
     def checkpoint_figures(self, answers):
-        documents, ids = answers.part.rows, answers.encoded.source.labels
-        predicted = entity_metrics.predict_tags(answers.outputs, answers.trained.spec.labels, documents)
-        loss = entity_metrics.mean_loss(entity_metrics.word_losses(answers.outputs, ids), ids)
-        return {**entity_metrics.score(documents.split(documents.tags), predicted), "loss": loss}
+        return self._score(answers)[0]
 
     def evaluate(self, answers, results):
-        documents, ids = answers.part.rows, answers.encoded.source.labels
-        labels = answers.trained.spec.labels
-        found = entity_metrics.evaluate_tags(documents, answers.outputs, ids, labels)
-        found.details |= self.window_details(answers)
-        predicted = entity_metrics.predict_tags(answers.outputs, labels, documents)
+        documents, (figures, predicted, losses) = answers.part.rows, self._score(answers)
         entity_metrics.write_tags(self.path_of("dev", self.settings.output_dir), documents, predicted)
+        found = entity_metrics.evaluate_tags(documents, predicted, figures, losses)
+        found.details |= self.window_details(answers)
         return found
+
+    def _score(self, answers: task.Answers) -> tuple[dict[str, float], entity_metrics.Tags, np.ndarray]:
+        """Returns the figures, the predicted tags, and the loss of each word, float64, shape (N,)."""
+        documents, ids = answers.part.rows, answers.encoded.source.labels
+        predicted = entity_metrics.predict_tags(answers.outputs, answers.trained.spec.labels, documents)
+        losses = entity_metrics.word_losses(answers.outputs, ids)
+        figures = entity_metrics.score(documents.split(documents.tags), predicted)
+        return {**figures, "loss": entity_metrics.mean_loss(losses, ids)}, predicted, losses
 
     def write_predictions(self, answers, output_dir):
         documents, path = answers.part.rows, self.path_of("test", output_dir)
@@ -71,12 +74,3 @@ class EntityTask(WordTask):
             scores = entity_metrics.score(documents.split(documents.tags), predicted)
             details |= {f"test_{name}": value for name, value in scores.items()}
         return task.Predictions([path], details)
-
-
-def label_ids(tags: Sequence[str], labels: Sequence[str]) -> np.ndarray:
-    """Returns class numbers, int32, shape (N,); -1 for a tag that the labels lack.
-
-    A checkpoint of other origin may have no B- of a type.
-    """
-    numbers = {label: number for number, label in enumerate(labels)}
-    return np.array([numbers.get(tag, -1) for tag in tags], np.int32)

@@ -9,12 +9,13 @@ import numpy as np
 from scipy import special
 
 from tasks.report import bootstrap
+from tasks.report.page import NUM_MISTAKES, Score
 
-# `sklearn.metrics` takes two seconds to import, so functions import it when they are called.
+# `sklearn.metrics` takes two seconds to import, so each function imports it when called.
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
-    """Returns the logarithms of the class probabilities: float64, of the shape of `logits`, (..., C)."""
+    """Returns the log probabilities of the classes: float64, of the shape of `logits`, (..., C)."""
     return special.log_softmax(logits.astype(np.float64), axis=-1)
 
 
@@ -33,11 +34,11 @@ def accuracy(labels: np.ndarray, predictions: np.ndarray) -> float:
     return float(np.mean(labels == predictions))
 
 
-def majority_accuracy(train_counts: np.ndarray, labels: np.ndarray) -> float:
+def majority_accuracy(train_counts: Sequence[int], labels: np.ndarray) -> float:
     """Returns the accuracy of always predicting the most frequent training class; ties go to the first.
 
     Args:
-        train_counts: training rows of each class, int, shape (C,).
+        train_counts: number of training rows of each class, int, shape (C,).
         labels: true classes of the evaluated rows, int, shape (N,).
     """
     return accuracy(labels, np.argmax(train_counts))
@@ -53,7 +54,7 @@ def confusion_matrix(labels: np.ndarray, predictions: np.ndarray, num_classes: i
 
 
 def class_scores(labels: np.ndarray, predictions: np.ndarray, names: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Scores each class by itself.
+    """Scores each class separately.
 
     Args:
         labels: true classes, int, shape (N,).
@@ -61,19 +62,18 @@ def class_scores(labels: np.ndarray, predictions: np.ndarray, names: Sequence[st
         names: C class names.
 
     Returns:
-        For each name `rows` (of that class), `predicted` and `correct`, which are counts, and `precision`, `recall`
-        and `f1`, 0.0 where they are not defined.
+        For each name the counts `rows` (of that class), `predicted` and `correct`, and `precision`, `recall` and `f1`,
+        which are 0.0 where undefined.
     """
     from sklearn import metrics
 
     counts = confusion_matrix(labels, predictions, len(names))
-    columns = metrics.precision_recall_fscore_support(
+    precision, recall, f1, rows = metrics.precision_recall_fscore_support(
         labels, predictions, labels=np.arange(len(names)), zero_division=0.0
     )
-    precision, recall, f1, rows = (column.tolist() for column in columns)
-    predicted, correct = counts.sum(axis=0).tolist(), np.diagonal(counts).tolist()
+    columns = (rows, counts.sum(axis=0), np.diagonal(counts), precision, recall, f1)
     keys = ("rows", "predicted", "correct", "precision", "recall", "f1")
-    values = zip(rows, predicted, correct, precision, recall, f1, strict=True)
+    values = zip(*(column.tolist() for column in columns), strict=True)
     return {name: dict(zip(keys, row, strict=True)) for name, row in zip(names, values, strict=True)}
 
 
@@ -81,17 +81,17 @@ def class_scores(labels: np.ndarray, predictions: np.ndarray, names: Sequence[st
 
 
 def pearson(labels: np.ndarray, predictions: np.ndarray) -> float:
-    """Returns Pearson's correlation; 0 where it is not defined: one row, or a constant answer."""
+    """Returns Pearson's correlation, or 0 where it is undefined: for one row, or constant values."""
     return _correlation("pearsonr", labels, predictions)
 
 
 def spearman(labels: np.ndarray, predictions: np.ndarray) -> float:
-    """Returns Spearman's rank correlation; 0 where it is not defined: one row, or a constant answer."""
+    """Returns Spearman's rank correlation, or 0 where it is undefined: for one row, or constant values."""
     return _correlation("spearmanr", labels, predictions)
 
 
 def pearson_spearman_mean(labels: np.ndarray, predictions: np.ndarray) -> float:
-    """Returns the mean of both, GLUE's one figure for STS-B."""
+    """Returns the mean of both correlations, GLUE's main figure for STS-B."""
     return (pearson(labels, predictions) + spearman(labels, predictions)) / 2
 
 
@@ -110,14 +110,36 @@ def _correlation(name: str, labels: np.ndarray, predictions: np.ndarray) -> floa
     return float(getattr(stats, name)(labels.astype(np.float64), predictions.astype(np.float64)).statistic)
 
 
-# === Intervals ===
+# === For metrics.json and the report ===
 
 
-def intervals(statistics: Mapping[str, Callable[[np.ndarray], float]], num_rows: int) -> dict[str, list[float]]:
-    """Returns the 95% bootstrap interval of each statistic over the rows, [low, high], under its name.
+def intervals(statistics: Mapping[str, Callable[..., float]], *columns: np.ndarray) -> dict[str, list[float]]:
+    """Returns the 95% bootstrap interval of each statistic over the rows, [low, high], by name.
 
     Args:
-        statistics: functions of row numbers, as `tasks.report.bootstrap.interval` takes them.
-        num_rows: N.
+        statistics: functions of the columns, each cut to the rows of one sample.
+        *columns: arrays of shape (N, ...).
     """
-    return {name: list(bootstrap.interval(statistic, num_rows)) for name, statistic in statistics.items()}
+    return {
+        name: list(bootstrap.interval(lambda rows, of=of: of(*(column[rows] for column in columns)), len(columns[0])))
+        for name, of in statistics.items()
+    }
+
+
+def headline_scores(figures: Mapping[str, float], ends: Mapping[str, list[float]], prefix: str = "") -> list[Score]:
+    """Returns the report's headline figures: those with an interval in `ends`, captioned by prefix and name."""
+    return [
+        Score(f"{prefix} {name}".strip().replace("_", " "), figures[name], *ends[name], name != "mean_squared_error")
+        for name in ends
+    ]
+
+
+def worst_rows(losses: np.ndarray, is_wrong: np.ndarray) -> list[int]:
+    """Returns the wrong rows of the largest losses, worst first, as many as a report shows.
+
+    Args:
+        losses: float, shape (N,).
+        is_wrong: bool, shape (N,).
+    """
+    wrong = np.flatnonzero(is_wrong)
+    return wrong[np.argsort(-losses[wrong], kind="stable")][:NUM_MISTAKES].tolist()

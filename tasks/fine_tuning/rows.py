@@ -1,23 +1,24 @@
 """The rows of TSV, CSV and JSON Lines files, by column name.
 
-A row that cannot be taken apart comes as `Broken`, which says why: the caller refuses the file, or leaves the row out.
+A row that cannot be parsed is returned as `Broken`, so that the caller can refuse the file or skip the row.
 """
 
 import csv
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 from keras_bert.errors import InputError
 from keras_bert.files import read_lines
+from tasks.text.bad_rows import BadRows
 
 EXTENSIONS = (".tsv", ".csv", ".jsonl")
 
 
-class Broken(str):
-    """Why a row cannot be used, and the cure."""
+class Broken(Exception):  # noqa: N818  (says of a row what it is)
+    """The reason why a row cannot be used, and the cure."""
 
 
 Rows = Iterator[tuple[int, dict | Broken]]
@@ -28,10 +29,10 @@ class RowFile(NamedTuple):
 
     Attributes:
         path: the file.
-        header_line: line of the header, from 1; None where the columns were given.
-        columns: names of all columns; None for JSON Lines, where each row has its own.
-        rows: `(line from 1 where the row starts, values by column)`, strings, or whatever a JSON object holds; or
-            `(line, Broken)`.
+        header_line: line of the header, counted from 1, or None if the columns were given.
+        columns: names of all columns, or None for JSON Lines, where each row has its own.
+        rows: `(line from 1 where the row starts, values by column)` of each row, or `(line, Broken)`. The values are
+            strings, or any JSON values.
     """
 
     path: str
@@ -40,14 +41,14 @@ class RowFile(NamedTuple):
     rows: Rows
 
     def require(self, names: Sequence[str], cure: str) -> None:
-        """Checks that each column is there, once; JSON Lines are checked row by row instead.
+        """Checks that each column occurs exactly once. JSON Lines are checked row by row instead.
 
         Args:
-            names: of the columns.
+            names: names of the columns.
             cure: a sentence on the flags that name columns.
 
         Raises:
-            InputError: a column is missing, or there are several of its name.
+            InputError: a column is missing, or occurs several times.
         """
         for name in names if self.columns is not None else ():
             count = self.columns.count(name)
@@ -57,21 +58,18 @@ class RowFile(NamedTuple):
                 raise InputError(f"{where}: {state} {name!r} in the header. Columns there: {there}. {cure}")
 
 
-def extension_of(path: str) -> str:
-    return os.path.splitext(path)[1].lower()
-
-
 def open_rows(path: str, columns: Sequence[str] | None = None) -> RowFile:
-    """Opens a table; the format follows from the name's extension, TSV if it has no known one.
+    """Opens a table. The file name's extension decides the format; without a known one it is TSV.
 
     Args:
         path: the file, UTF-8.
-        columns: names of all columns of a file without a header; None: its first row names them. JSON Lines has none.
+        columns: names of all columns of a file without a header. None takes them from the first row. JSON Lines has no
+            columns.
 
     Raises:
         InputError: the file cannot be read, or is empty.
     """
-    extension = extension_of(path)
+    extension = os.path.splitext(path)[1].lower()
     if extension == ".jsonl":
         return RowFile(path, None, None, _skip_blank_end(_json_rows(path)))
     is_csv = extension == ".csv"
@@ -86,27 +84,80 @@ def open_rows(path: str, columns: Sequence[str] | None = None) -> RowFile:
     return RowFile(path, line, columns, _named(rows, columns, is_csv))
 
 
-def take(row: dict, name: str):
-    """Returns a row's value, or `Broken` where a JSON object lacks the key."""
-    if name in row:
-        return row[name]
-    return Broken(f"no key {name!r} in the object. Keys there: {', '.join(map(repr, row)) or 'none'}.")
+def read_usable(
+    path: str, rows: Rows, read_row: Callable[[int, dict], Any], bad_rows: BadRows
+) -> tuple[list[tuple[int, int, Any]], int]:
+    """Reads all rows of a file; those that cannot be used go to `bad_rows`.
+
+    Args:
+        path: the file, for messages.
+        rows: as in `RowFile`.
+        read_row: returns the task's own values from the row's line and its values by column, or raises `Broken`.
+        bad_rows: collects the other rows.
+
+    Returns:
+        (number from 0, line, values) of each usable row, and the number of all rows.
+
+    Raises:
+        InputError: `bad_rows` refuses the file.
+    """
+    usable, count = [], 0
+    for count, (line, row) in enumerate(rows, 1):  # noqa: B007  (also the count of rows)
+        try:
+            if isinstance(row, Broken):
+                raise row
+            usable.append((count - 1, line, read_row(line, row)))
+        except Broken as error:
+            bad_rows.add(f"{path}:{line}", str(error))
+    bad_rows.finish()
+    return usable, count
+
+
+def take(row: dict, name: str) -> Any:
+    """Returns a value of a row.
+
+    Raises:
+        Broken: a JSON object lacks the key.
+    """
+    if name not in row:
+        raise Broken(f"no key {name!r} in the object. Keys there: {', '.join(map(repr, row)) or 'none'}.")
+    return row[name]
+
+
+def check_text(name: str, value: Any, expected: str = "a text", may_be_empty: bool = False) -> str:
+    """Returns the value of the column `name` unchanged.
+
+    Raises:
+        Broken: it is not a string, or holds nothing but white space although it may not be empty.
+    """
+    if not isinstance(value, str):
+        found = "nothing (null)" if value is None else f"{type(value).__name__} {value!r}"
+        raise Broken(f"column {name!r}: expected {expected}, found {found}.")
+    if not may_be_empty and not value.strip():
+        raise Broken(f"column {name!r} is empty. Fill it or remove the row.")
+    return value
+
+
+# === Formats ===
 
 
 def _named(rows: Iterator[tuple[int, list | Broken]], columns: list[str], is_csv: bool) -> Rows:
+    cure = "A comma inside a text needs quotes around the text." if is_csv else "A text must not contain a tab."
+    expected = f"expected {len(columns)} fields ({', '.join(columns)})"
     for line, row in rows:
-        if not isinstance(row, Broken):
-            row = (
-                dict(zip(columns, row, strict=True)) if len(row) == len(columns) else _field_count(row, columns, is_csv)
-            )
-        yield line, row
+        if isinstance(row, Broken):
+            yield line, row
+        elif len(row) != len(columns):
+            yield line, Broken(f"{expected}, found {len(row)}. {cure}")
+        else:
+            yield line, dict(zip(columns, row, strict=True))
 
 
 def _csv_rows(path: str) -> Iterator[tuple[int, list | Broken]]:
     csv.field_size_limit(sys.maxsize)  # A text may be longer than Python's default of 131,072 characters.
     reader = csv.reader((text + "\n" for _, text in read_lines(path)), strict=True)
     while True:
-        line = reader.line_num + 1  # Where the row starts: a quoted field may span lines.
+        line = reader.line_num + 1  # Where the row starts, since a quoted field may span lines.
         try:
             row = next(reader, None)
         except csv.Error as error:
@@ -114,7 +165,7 @@ def _csv_rows(path: str) -> Iterator[tuple[int, list | Broken]]:
                 f"not valid CSV in the row that starts here ({error}). Close every quote, and double a quote inside a "
                 'quoted field ("").'
             )
-            if "end of data" in str(error):  # All that follows is inside this row: to leave it out is to lose that.
+            if "end of data" in str(error):  # The row has swallowed the rest of the file: skipping it would lose that.
                 raise InputError(f"{path}:{line}: {reason}") from error
             row = Broken(reason)
         if row is None:
@@ -125,24 +176,6 @@ def _csv_rows(path: str) -> Iterator[tuple[int, list | Broken]]:
 def _tsv_rows(path: str) -> Iterator[tuple[int, list]]:
     for line, text in read_lines(path):
         yield line, text.split("\t") if text else []
-
-
-def _skip_blank_end(rows: Iterator[tuple[int, list | dict | Broken]]) -> Iterator:
-    """Passes over blank lines (rows without values) at the end of a file; one between rows may be a lost row."""
-    blank = []
-    for line, row in rows:
-        if not row and not isinstance(row, dict):
-            blank.append(line)
-            continue
-        for blank_line in blank:
-            yield blank_line, Broken("a blank line between rows. Remove it or fill it.")
-        blank.clear()
-        yield line, row
-
-
-def _field_count(row: list[str], columns: Sequence[str], is_csv: bool) -> Broken:
-    cure = "A comma inside a text needs quotes around the text." if is_csv else "A text must not contain a tab."
-    return Broken(f"expected {len(columns)} fields ({', '.join(columns)}), found {len(row)}. {cure}")
 
 
 def _json_rows(path: str) -> Iterator[tuple[int, dict | list | Broken]]:
@@ -157,6 +190,19 @@ def _json_rows(path: str) -> Iterator[tuple[int, dict | list | Broken]]:
 def _json_row(text: str) -> dict | Broken:
     try:
         row = json.loads(text)
-    except (ValueError, RecursionError) as error:  # ValueError: a number of thousands of digits, too.
+    except (ValueError, RecursionError) as error:  # ValueError also for a number of thousands of digits.
         return Broken(f"not valid JSON ({error}). Expected an object, on one line.")
     return row if isinstance(row, dict) else Broken(f"expected a JSON object, found {type(row).__name__}.")
+
+
+def _skip_blank_end(rows: Iterator[tuple[int, list | dict | Broken]]) -> Iterator:
+    """Skips blank lines (empty lists) at the end of a file. One between rows is broken: it may be a lost row."""
+    blank = []
+    for line, row in rows:
+        if row == []:
+            blank.append(line)
+            continue
+        for blank_line in blank:
+            yield blank_line, Broken("a blank line between rows. Remove it or fill it.")
+        blank.clear()
+        yield line, row

@@ -1,8 +1,8 @@
-"""Trains with every combination of some settings, each from several seeds, and tells which did best.
+"""Trains every combination of some settings, each from several seeds, and compares the results.
 
-Each run has its own directory in `<output_dir>/sweep`, named by its settings: `lr5e-05_batch32_seed12345`. A run that
-is finished leaves `sweep_run.json` there, and is not done again when the command is given again; one that was stopped
-continues where its training can. `<output_dir>/sweep/sweep.json` has the figures of all runs.
+Each run has its own directory in `<output_dir>/sweep`, named after its settings: `lr5e-05_batch32_seed12345`. A
+finished run leaves `sweep_run.json` there and is skipped when the command is repeated; an interrupted one resumes if
+its training can. `<output_dir>/sweep/sweep.json` holds the figures of all runs.
 """
 
 import itertools
@@ -41,58 +41,60 @@ def run_sweep(
     *,
     shared: dict | None = None,
 ) -> dict:
-    """Does every run of a grid, one after the other, and prints a table of them.
+    """Does every run of a grid, one after the other, and prints tables of the results.
 
     Args:
-        output_dir: gets `sweep/`.
-        grid: values of each setting that varies, by its flag's name. `random_seed`, if given, has one value: the seed
-            of the first restart (default 12345); the further restarts count up from it.
-        num_restarts: seeds of each combination.
+        output_dir: directory that gets `sweep/`.
+        grid: values of each varied setting, by its flag's name. `random_seed`, if given, has one value, the seed of the
+            first restart (default 12345); each further restart adds 1.
+        num_restarts: number of seeds for each combination.
         run_one: trains and evaluates: `run_one(settings, directory)`, where `settings` has a value for each name of
-            `grid` and for `random_seed`; gives the run's figures, which JSON can hold. An `InputError` of it (a
-            training that diverged, say) is recorded, and the other runs go on.
-        metric: the figure to choose by. A run without a finite value of it is never the best.
-        higher_is_better: whether the best run is that of the largest figure; the first of equals wins.
-        shared: what all runs have in common; a finished run with something else is refused, instead of being taken
-            for one of this sweep.
+            `grid` and for `random_seed`. Returns the run's figures as JSON values. If it raises `InputError`, as for a
+            diverged training, the error is recorded and the other runs go on.
+        metric: figure to choose by. A run without a finite value of it is never the best.
+        higher_is_better: whether the largest figure is the best. The first of equals wins.
+        shared: values that all runs have in common. A finished run with other values is refused, since it belongs to
+            another sweep.
 
     Returns:
-        The best run's "best" (its settings), "name", "directory" and "metrics"; "metric", "higher_is_better"; "runs"
-        (of each: "name", "settings", "score", "error", "metrics"); "combinations" (of each: "settings" without the
-        seed, "runs", "failed", "mean", "standard_deviation", "lowest", "highest", "spread").
+        The best run's "best" (its settings), "name", "directory" and "metrics"; "metric", "higher_is_better"; "runs",
+        each with "name", "settings", "score", "error", "metrics"; "combinations", each with "settings" without the
+        seed, "runs", "failed", "mean", "standard_deviation", "lowest", "highest", "spread".
 
     Raises:
-        InputError: the grid names a value twice, a directory holds another sweep's run, or no run has a finite score.
+        InputError: the grid repeats a value, a directory holds another sweep's run, or no run has a finite score.
     """
     runs = [{"name": run_name(settings), "settings": settings} for settings in list_runs(grid, num_restarts)]
     directory = os.path.join(output_dir, DIRECTORY)
     for run in runs:
         run.update(_read_finished(os.path.join(directory, run["name"]), run["settings"], metric, shared))
-    clock = _Clock(runs)
-    for run in runs:
-        if "metrics" not in run:
-            clock.start(run)
-            run.update(_do_run(run, os.path.join(directory, run["name"]), run_one, metric, shared))
-            clock.finish()
-            write_json(os.path.join(directory, SWEEP_FILE), _summarize(runs, metric, higher_is_better))
+    waiting, seconds = [run for run in runs if "metrics" not in run], []
+    if len(waiting) < len(runs):
+        print(f"sweep: {len(runs) - len(waiting)} of {len(runs)} runs are finished already.", file=sys.stderr)
+    for done, run in enumerate(waiting):
+        left = f", about {_show_seconds(statistics.mean(seconds) * (len(waiting) - done))} left" if seconds else ""
+        print(f"sweep: run {runs.index(run) + 1} of {len(runs)}{left}: {run['name']}", file=sys.stderr)
+        started = time.monotonic()
+        run.update(_do_run(run, os.path.join(directory, run["name"]), run_one, metric, shared))
+        seconds.append(time.monotonic() - started)
+        write_json(os.path.join(directory, SWEEP_FILE), _summarize(runs, metric, higher_is_better))
     summary = _summarize(runs, metric, higher_is_better)
     write_json(os.path.join(directory, SWEEP_FILE), summary)
     if summary["best"] is None:
         raise InputError(_explain_failure(directory, runs, metric))
-    result = {**summary, "directory": os.path.join(directory, summary["name"])}
-    for caption, header, rows in tables(result):
+    for caption, header, rows in tables(summary):
         print(f"{caption}\n{format_table(header, rows)}\n")
-    return result
+    return {**summary, "directory": os.path.join(directory, summary["name"])}
 
 
 def list_runs(grid: dict[str, list], num_restarts: int) -> list[dict]:
-    """Lists the settings of each run: the restarts of the first combination, then those of the next.
+    """Lists the settings of each run: all restarts of the first combination, then those of the next.
 
     >>> list_runs({"learning_rate": [5e-5, 3e-5]}, 1)
     [{'learning_rate': 5e-05, 'random_seed': 12345}, {'learning_rate': 3e-05, 'random_seed': 12345}]
 
     Raises:
-        InputError: a value stands there twice.
+        InputError: a setting has the same value twice.
     """
     first_seed, *others = grid.get("random_seed", [12345])
     if others or num_restarts < 1:
@@ -107,13 +109,12 @@ def list_runs(grid: dict[str, list], num_restarts: int) -> list[dict]:
         twice = next((value for index, value in enumerate(values) if value in values[:index]), None)
         if twice is not None:
             raise InputError(f"--{name}: {twice} is given twice. Give each value once, and --num_restarts for more.")
-    combinations = [dict(zip(varied, values, strict=True)) for values in itertools.product(*varied.values())]
-    seeds = range(first_seed, first_seed + num_restarts)
-    return [{**combination, "random_seed": seed} for combination in combinations for seed in seeds]
+    varied["random_seed"] = range(first_seed, first_seed + num_restarts)
+    return [dict(zip(varied, values, strict=True)) for values in itertools.product(*varied.values())]
 
 
 def run_name(settings: dict) -> str:
-    """Names a run's directory.
+    """Returns the name of a run's directory.
 
     >>> run_name({"learning_rate": 5e-05, "train_batch_size": 32, "random_seed": 12345})
     'lr5e-05_batch32_seed12345'
@@ -123,7 +124,7 @@ def run_name(settings: dict) -> str:
 
 
 def _read_finished(directory: str, settings: dict, metric: str, shared: dict | None) -> dict:
-    """What an earlier call found of this run: "metrics", "score" and "error", or nothing."""
+    """Returns the "metrics", "score" and "error" of a run that an earlier call finished, or an empty dict."""
     path = os.path.join(directory, RUN_FILE)
     if not os.path.exists(path):
         return {}
@@ -131,7 +132,7 @@ def _read_finished(directory: str, settings: dict, metric: str, shared: dict | N
     found, metrics = record.get("settings"), record.get("metrics")
     if not isinstance(found, dict) or not isinstance(metrics, dict):
         raise InputError(f"{path}: expected an object with 'settings' and 'metrics'. Remove it, to do that run again.")
-    wanted = _as_json({**(shared or {}), **settings})
+    wanted = json.loads(json.dumps({**(shared or {}), **settings}))  # As the file has them: lists instead of tuples.
     changed = sorted(name for name in {*wanted, *found} if wanted.get(name) != found.get(name))
     if changed:
         name = changed[0]
@@ -149,46 +150,19 @@ def _do_run(run: dict, directory: str, run_one: Callable, metric: str, shared: d
         print(f"sweep: {run['name']} failed: {error}", file=sys.stderr)
         return {"metrics": None, "score": None, "error": str(error)}
     score = _score(metrics, metric)
-    settings = _as_json({**(shared or {}), **run["settings"]})
-    write_json(os.path.join(directory, RUN_FILE), {"settings": settings, "metrics": metrics})
+    write_json(
+        os.path.join(directory, RUN_FILE), {"settings": {**(shared or {}), **run["settings"]}, "metrics": metrics}
+    )
     print(f"sweep: {run['name']}: {metric} {_show(score)}", file=sys.stderr)
     return {"metrics": metrics, "score": score, "error": None}
 
 
 def _score(metrics: dict, metric: str) -> float | None:
-    """A run's figure; None where it is no finite number."""
+    """Returns a run's figure, or None if it is not a finite number."""
     if metric not in metrics:
         raise ValueError(f"`metric` must be one of the run's figures, {sorted(metrics)}. Received: metric={metric!r}")
     value = metrics[metric]
     return float(value) if value is not None and math.isfinite(value) else None
-
-
-def _as_json(value: dict) -> dict:
-    return json.loads(json.dumps(value))
-
-
-class _Clock:
-    """Says which run comes next, and how long the rest will take, judged by the runs done so far."""
-
-    def __init__(self, runs: list[dict]):
-        self._runs = runs
-        self._waiting = sum("metrics" not in run for run in runs)
-        self._seconds: list[float] = []
-        kept = len(runs) - self._waiting
-        if kept:
-            print(f"sweep: {kept} of {len(runs)} runs are finished already.", file=sys.stderr)
-
-    def start(self, run: dict) -> None:
-        left = ""
-        if self._seconds:
-            left = f", about {_show_seconds(statistics.mean(self._seconds) * self._waiting)} left"
-        place = self._runs.index(run) + 1
-        print(f"sweep: run {place} of {len(self._runs)}{left}: {run['name']}", file=sys.stderr)
-        self._since = time.monotonic()
-
-    def finish(self) -> None:
-        self._seconds.append(time.monotonic() - self._since)
-        self._waiting -= 1
 
 
 def _show_seconds(seconds: float) -> str:
@@ -198,47 +172,39 @@ def _show_seconds(seconds: float) -> str:
 
 
 def _summarize(runs: Sequence[dict], metric: str, higher_is_better: bool) -> dict:
-    """What sweep.json holds; "best" is None as long as no run has a score."""
-    sign = 1.0 if higher_is_better else -1.0
-    scored = [run for run in runs if run.get("score") is not None]
-    best = max(scored, key=lambda run: sign * run["score"], default={})  # The first of equals.
+    """Returns the content of sweep.json. "best" is None as long as no run has a score."""
+    runs = [run for run in runs if "metrics" in run]
+    scored = [run for run in runs if run["score"] is not None]
+    best = max(scored, key=lambda run: run["score"] if higher_is_better else -run["score"], default={})
     return {
         "metric": metric,
         "higher_is_better": higher_is_better,
         "best": best.get("settings"),
         "name": best.get("name"),
         "metrics": best.get("metrics"),
-        "runs": [run for run in runs if "metrics" in run],
-        "combinations": _combine(runs),
+        "runs": runs,
+        "combinations": [_combine(settings, list(group)) for settings, group in itertools.groupby(runs, _combination)],
     }
 
 
-def _combine(runs: Sequence[dict]) -> list[dict]:
-    """Figures of each combination over its restarts."""
-    groups: dict[str, list[dict]] = {}
-    for run in runs:
-        if "metrics" in run:
-            groups.setdefault(run_name(_without_seed(run["settings"])), []).append(run)
-    combinations = []
-    for group in groups.values():
-        scores = [run["score"] for run in group if run["score"] is not None]
-        combinations.append(
-            {
-                "settings": _without_seed(group[0]["settings"]),
-                "runs": len(group),
-                "failed": len(group) - len(scores),
-                "mean": statistics.fmean(scores) if scores else None,
-                "standard_deviation": statistics.stdev(scores) if len(scores) > 1 else None,
-                "lowest": min(scores, default=None),
-                "highest": max(scores, default=None),
-                "spread": max(scores) - min(scores) if scores else None,
-            }
-        )
-    return combinations
+def _combination(run: dict) -> dict:
+    """Returns a run's settings without the seed."""
+    return {name: value for name, value in run["settings"].items() if name != "random_seed"}
 
 
-def _without_seed(settings: dict) -> dict:
-    return {name: value for name, value in settings.items() if name != "random_seed"}
+def _combine(settings: dict, runs: list[dict]) -> dict:
+    """Returns the figures of one combination over its restarts."""
+    scores = [run["score"] for run in runs if run["score"] is not None]
+    return {
+        "settings": settings,
+        "runs": len(runs),
+        "failed": len(runs) - len(scores),
+        "mean": statistics.fmean(scores) if scores else None,
+        "standard_deviation": statistics.stdev(scores) if len(scores) > 1 else None,
+        "lowest": min(scores, default=None),
+        "highest": max(scores, default=None),
+        "spread": max(scores) - min(scores) if scores else None,
+    }
 
 
 def _explain_failure(directory: str, runs: Sequence[dict], metric: str) -> str:
@@ -252,33 +218,26 @@ def _explain_failure(directory: str, runs: Sequence[dict], metric: str) -> str:
 
 
 def tables(result: dict) -> list[tuple[str, list[str], list[list]]]:
-    """The tables of a sweep as `tasks.report.page.write_report` takes them: caption, header, rows.
+    """Returns the tables of a sweep as `tasks.report.page.Report` takes them: caption, header, rows.
 
     Args:
-        result: what `run_sweep` returned, or what `sweep.json` holds.
+        result: return value of `run_sweep`, or the content of `sweep.json`.
     """
-    metric = result["metric"]
-    names = list(result["combinations"][0]["settings"])
+    metric, names = result["metric"], list(result["combinations"][0]["settings"])
     over_seeds = [
-        [*(str(row["settings"][name]) for name in names), f"{row['runs'] - row['failed']} of {row['runs']}"]
+        [*map(str, row["settings"].values()), f"{row['runs'] - row['failed']} of {row['runs']}"]
         + [_show(row[figure]) for figure in ("mean", "standard_deviation", "lowest", "highest", "spread")]
         for row in result["combinations"]
     ]
     header = [*names, "runs", "mean", "standard deviation", "lowest", "highest", "spread"]
-    each = [
-        [*(str(value) for value in run["settings"].values()), _show(run["score"]), _remark(run, result["name"])]
-        for run in result["runs"]
-    ]
+    each = []
+    for run in result["runs"]:
+        remark = "best" if run["name"] == result["name"] else "failed" if run["error"] else ""
+        each.append([*map(str, run["settings"].values()), _show(run["score"]), remark])
     return [
         (f"{metric} of each combination over its seeds", header, over_seeds),
         (f"{metric} of each run", [*names, "random_seed", metric, ""], each),
     ]
-
-
-def _remark(run: dict, best: str) -> str:
-    if run["name"] == best:
-        return "best"
-    return "failed" if run["error"] else ""
 
 
 def _show(score: float | None) -> str:
@@ -286,7 +245,7 @@ def _show(score: float | None) -> str:
 
 
 def format_table(header: Sequence[str], rows: Sequence[Sequence]) -> str:
-    """Lines up a table in columns, the cells at the right.
+    """Formats a table with right-aligned columns.
 
     >>> print(format_table(["rate", "mean"], [["5e-05", "0.87"]]))
      rate  mean

@@ -1,7 +1,8 @@
 """The interface between a task and the session that trains, evaluates and applies it.
 
-A task says where its data lie, how they become token ids, which model answers, and how answers are scored and written.
-`tasks.fine_tuning.session` does the rest. No TensorFlow here: a wrong file is reported within a second.
+A task defines its data files, their encoding as token ids, its model, and how answers are scored and written.
+`tasks.fine_tuning.session` does the rest. This module does not import TensorFlow, so that a wrong file is reported
+within a second.
 """
 
 import abc
@@ -19,10 +20,10 @@ from tasks.text.bad_rows import BadRows
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Spec:
-    """What a trained model needs beside weights and vocabulary; `task.json` holds its fields.
+    """The values that a trained model needs besides weights and vocabulary. `task.json` holds its fields.
 
     Attributes:
-        sequence_length: tokens of a sequence at most, special tokens included.
+        sequence_length: maximum tokens of a sequence, including special tokens.
     """
 
     sequence_length: int
@@ -33,9 +34,9 @@ class Part(NamedTuple):
 
     Attributes:
         split: "train", "dev" or "test".
-        rows: of a type of the task's own, with the attribute `path`, and `checksum()`, a number that depends on the
-            rows and not on where they lie.
-        name: "" for the first file of a split; a prefix for the figures of a further one, such as "mismatched".
+        rows: of the task's own type, with the attribute `path` and a method `checksum()`, whose number depends on the
+            rows but not on their path.
+        name: "" for the first file of a split. For any other, a prefix of its figures, such as "mismatched".
     """
 
     split: str
@@ -53,13 +54,13 @@ class Part(NamedTuple):
 
 @dataclasses.dataclass
 class Encoded:
-    """Token ids of a file, and the task's own record of where they come from.
+    """Token ids of a file, and the task's own record of their origin.
 
     Attributes:
         examples: the sequences.
         lengths: tokens of each row before truncation, int, shape (N,), for the report.
-        per_token: whether the model answers for every token, not for every example.
-        source: the task's own alignment between rows and tokens.
+        per_token: whether the model answers for every token rather than for every example.
+        source: the task's own alignment of rows and tokens.
     """
 
     examples: Examples
@@ -69,7 +70,7 @@ class Encoded:
 
     @property
     def num_examples(self) -> int:
-        """Number of examples that an epoch counts."""
+        """Number of examples in an epoch."""
         return self.examples.num_examples
 
     def make_train_dataset(self, batch_size: int, seed: int, start_step: int, num_steps: int, length: int | None):
@@ -77,13 +78,13 @@ class Encoded:
         return make_train_dataset(self.examples, batch_size, seed, start_step, num_steps, length=length)
 
     def compute_outputs(self, model, batch_size: int, description: str) -> np.ndarray:
-        """Applies a model: float32, shape (N, ...), or (T, C) where it answers for every token."""
+        """Applies a model: float32, shape (N, ...), or (T, C) if it answers for every token."""
         compute = compute_token_outputs if self.per_token else compute_outputs
         return compute(model, self.examples, batch_size, description)
 
 
 class Trained(NamedTuple):
-    """A model with all that its answers need.
+    """A model, with its tokenizer and spec.
 
     Attributes:
         model: keras.Model; None while it is being built.
@@ -103,7 +104,7 @@ class Answers(NamedTuple):
         trained: the model that gave them.
         part: the file.
         encoded: its token ids.
-        outputs: of `Encoded.compute_outputs`.
+        outputs: return value of `Encoded.compute_outputs`.
     """
 
     trained: Trained
@@ -111,18 +112,23 @@ class Answers(NamedTuple):
     encoded: Encoded
     outputs: np.ndarray
 
+    @property
+    def labels(self) -> np.ndarray:
+        """True class numbers or scores, shape (N,), of a task with one label per example."""
+        return self.encoded.examples.labels["labels"]
+
 
 @dataclasses.dataclass
 class Evaluation:
-    """Scores of a model's answers, and what the report shows of them.
+    """Scores of a model's answers, and their contents for the report.
 
     Attributes:
-        figures: figures by name; those of `Task.metrics` first, `loss` last.
-        intervals: 95% bootstrap intervals [low, high] by the figures' names.
-        details: further JSON values for `metrics.json`: counts, figures per class.
+        figures: figures by name, the main one first and `loss` last.
+        intervals: 95% bootstrap intervals [low, high], by the names of their figures.
+        details: further JSON values for `metrics.json`, such as counts and figures per class.
         scores: headline figures of the report.
         confusion, predictions, mistakes, tables, notes: as in `tasks.report.page.Report`.
-        found: values of the spec that were found here, such as a threshold; the trained model keeps them.
+        found: values of the spec that the evaluation determined, such as a threshold. The trained model keeps them.
     """
 
     figures: dict[str, float]
@@ -138,7 +144,7 @@ class Evaluation:
 
 
 class Predictions(NamedTuple):
-    """Files that were written, and what `metrics.json` tells of them (names begin with `test_`)."""
+    """Paths of the written files, and details for `metrics.json`, whose names begin with `test_`."""
 
     paths: list[str]
     details: dict[str, Any] = {}
@@ -152,12 +158,12 @@ class Task(abc.ABC):
         Spec: dataclass of what `task.json` holds.
         name: the task's name in `task.json`.
         command: the command's name, for messages.
-        metric: figure by which the best of several models is chosen.
-        stopping_metric: figure of `checkpoint_figures` by which early stopping decides; a loss is better lower.
-        unit: what a row is called in messages and notes.
-        long_examples: what happens to an example that is too long, for the report.
-        decimals: digits of printed figures behind the point.
-        printed: figures to print after an evaluation, beside those with intervals.
+        metric: figure that chooses the best of several models.
+        stopping_metric: figure of `checkpoint_figures` that early stopping watches. Lower is better for a loss.
+        unit: name of the rows in messages and notes.
+        long_examples: treatment of examples that are too long, for the report.
+        decimals: decimals of printed figures.
+        printed: figures to print after an evaluation, besides those with intervals.
     """
 
     Settings: ClassVar[type[FineTuningSettings]]
@@ -187,10 +193,10 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def read(self, split: str, bad_rows: BadRows) -> list[Part]:
-        """Reads and checks the files of "train", "dev" or "test"; rows that cannot be used go to `bad_rows`.
+        """Reads and checks the files of "train", "dev" or "test". Unusable rows go to `bad_rows`.
 
         Raises:
-            InputError: a file is missing or cannot be used; the message names file and line.
+            InputError: a file is missing or unusable; the message names file and line.
         """
 
     @abc.abstractmethod
@@ -198,57 +204,57 @@ class Task(abc.ABC):
         """Derives the spec of a new model from the settings and the training rows.
 
         Raises:
-            InputError: the rows cannot be learned from, such as a single class.
+            InputError: the rows cannot be learned from, as with a single class.
         """
 
     def adjust_spec(self, spec: Any) -> Any:
-        """Returns a loaded model's spec with what the settings of this call override."""
+        """Returns a loaded model's spec, overridden by the settings of this call."""
         return spec
 
     def match(self, part: Part, spec: Any, bad_rows: BadRows) -> Part:
-        """Checks a file against the spec; rows that do not fit, such as unknown labels, go to `bad_rows`."""
+        """Checks a file against the spec. Rows that do not fit, such as those with unknown labels, go to `bad_rows`."""
         return part
 
     def num_examples(self, rows: Any) -> int | None:
-        """Returns the number of examples in `rows`, or None where only the tokenizer tells."""
+        """Returns the number of examples in `rows`, or None if it depends on the tokenizer."""
         return None
 
     def describe(self, rows: Any, encoded: Encoded, spec: Any) -> dict[str, Any]:
-        """Returns what `metrics.json` tells of the training data, JSON values whose names begin with `train_`."""
+        """Describes the training data for `metrics.json`: JSON values whose names begin with `train_`."""
         return {"train_rows": encoded.num_examples}
 
     def describe_model(self, trained: "Trained") -> dict[str, Any]:
-        """Returns what `metrics.json` tells of the model, JSON values by name, such as its labels."""
+        """Describes the model for `metrics.json`: JSON values by name, such as its labels."""
         return {}
 
     # === Model ===
 
     @abc.abstractmethod
     def model_class(self) -> type | None:
-        """Returns the class of the model, one of `keras_bert.models`; None for a model of the task's own."""
+        """Returns the class of the model, one of `keras_bert.models`, or None if the task builds its own."""
 
     def model_arguments(self, spec: Any) -> dict[str, Any]:
-        """Returns the arguments of its constructor, beside the backbone."""
+        """Returns the arguments of the model's constructor besides the backbone."""
         return {}
 
     def build_training_model(self, origin, settings: FineTuningSettings, spec: Any) -> tuple[Any, Any]:
-        """Builds the model to train and returns it with its encoder; see `tasks.fine_tuning.start.build_model`."""
+        """Builds the model to train. Returns it and its encoder, as `tasks.fine_tuning.start.build_model` does."""
         from tasks.fine_tuning.start import build_model
 
         return build_model(origin, settings, self.model_class(), self.model_arguments(spec))
 
     def model_to_save(self, trained: Trained):
-        """Returns the model that `model/` holds."""
+        """Returns the model to save in `model/`."""
         return trained.model
 
     def load(self, directory: str) -> tuple[Any, Any]:
-        """Returns the model that answers and the tokenizer, of a directory with what `model_to_save` returned."""
+        """Loads the model that answers, and the tokenizer, from a directory with the model of `model_to_save`."""
         model, tokenizer, _ = load_model(directory, self.name, self.command)
         return model, tokenizer
 
-    @abc.abstractmethod
     def num_outputs(self, spec: Any) -> int:
-        """Returns the size of the model's last axis, by which a loaded model is checked against `task.json`."""
+        """Returns the size of the model's last axis, to check a loaded model against `task.json`."""
+        return self.model_arguments(spec)["num_classes"]
 
     @abc.abstractmethod
     def objective(self):
@@ -258,20 +264,20 @@ class Task(abc.ABC):
         """Makes the spec of a checkpoint that was fine-tuned elsewhere.
 
         Args:
-            source: where it comes from, for messages.
-            labels: the checkpoint's class names, or None.
+            source: name of the checkpoint, for messages.
+            labels: its class names, or None.
             num_outputs: units of its head.
-            parts: the files of this call.
+            parts: files of this call.
         """
         raise NotImplementedError
 
     def identity(self, part: Part, spec: Any) -> dict[str, Any]:
-        """Returns what, beside settings and encoder, must stay when a stopped training continues."""
+        """Returns the values, besides settings and encoder, that must not change when a stopped training continues."""
         return {**dataclasses.asdict(spec), "train_rows_checksum": part.rows.checksum()}
 
     @abc.abstractmethod
     def encode(self, part: Part, trained: Trained) -> Encoded:
-        """Turns a file into token ids, and labels where it has them, showing a progress bar."""
+        """Turns a file into token ids, and labels if it has them, showing a progress bar."""
 
     # === Answers ===
 
@@ -280,12 +286,12 @@ class Task(abc.ABC):
         """Scores the answers to a labelled file.
 
         Args:
-            answers: of one file.
-            results: what `metrics.json` holds so far, the description of the training data among it.
+            answers: answers to one file.
+            results: content of `metrics.json` so far, including the description of the training data.
         """
 
     def checkpoint_figures(self, answers: Answers) -> dict[str, float]:
-        """Scores the answers during training: `stopping_metric` among others."""
+        """Scores the answers during training. The figures include `stopping_metric`."""
         return self.evaluate(answers, {}).figures
 
     @abc.abstractmethod

@@ -1,6 +1,6 @@
-"""Tasks that answer for each word of files in CoNLL's columns; a word is answered for by its first sub-token.
+"""Tasks that answer for each word of a CoNLL file, at the word's first sub-token (paper, section 5.3).
 
-Paper, section 5.3. Shapes: N words of a file, T tokens of all windows, C outputs.
+Shapes: N words of a file, T tokens of all windows, C outputs.
 """
 
 import dataclasses
@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+import keras_bert
 from tasks.fine_tuning import task
 from tasks.fine_tuning.examples import Examples
 from tasks.fine_tuning.settings import SplitSettings
@@ -58,7 +59,7 @@ class WordSettings(SplitSettings):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WordSpec(task.Spec):
-    """A trained model of words.
+    """Spec of a model that answers for words.
 
     Attributes:
         document_context, doc_stride: as in `tasks.text.word_windows.make_windows`.
@@ -69,7 +70,7 @@ class WordSpec(task.Spec):
 
 
 class WordSource(NamedTuple):
-    """Words, the windows that they are read in, and their labels (or None), shape (N,)."""
+    """Words, the windows that contain them, and their labels, shape (N,), or None."""
 
     documents: Documents
     windows: Windows
@@ -77,7 +78,7 @@ class WordSource(NamedTuple):
 
 
 class WordEncoded(task.Encoded):
-    """Windows over the sentences of a file; `source` is a `WordSource`."""
+    """Windows over the sentences of a file. `source` is a `WordSource`."""
 
     def compute_outputs(self, model, batch_size, description):
         """Applies a model to every word: float32, shape (N, C)."""
@@ -103,12 +104,15 @@ class WordTask(task.Task):
         )
 
     def number(self, tags: list[str], spec: WordSpec) -> np.ndarray:
-        """Returns the labels of words that the objective takes, shape (N,); -1 for one that weighs nothing."""
+        """Returns the labels that the objective takes, shape (N,). Negative integers and NaN weigh nothing."""
         raise NotImplementedError
 
     def read(self, split, bad_rows):
         path = find_split(self.settings, split, (split,), EXTENSIONS, any_extension=True)
         return [task.Part(split, self.read_file(path, bad_rows, needs_tags=split != "test"))]
+
+    def model_class(self):
+        return keras_bert.BertTokenClassifier
 
     def describe(self, rows, encoded, spec):
         return {
@@ -128,13 +132,13 @@ class WordTask(task.Task):
         return WordEncoded(make_examples(windows, labels), windows.sentence_lengths, True, source)
 
     def window_details(self, answers: task.Answers) -> dict[str, int]:
-        """Returns what `metrics.json` tells of an evaluated file's windows."""
+        """Describes the windows of an evaluated file for `metrics.json`."""
         windows, limit = answers.encoded.source.windows, answers.trained.spec.sequence_length
         long = int(np.count_nonzero(windows.sentence_lengths > limit))
         return {"windows": windows.num_windows, "long_sentences": long}
 
     def path_of(self, split: str, output_dir: str) -> str:
-        """Returns the path of the file with the answers to "dev" or "test"."""
+        """Returns the path of the predictions for "dev" or "test"."""
         return os.path.join(output_dir, {"dev": "dev_predictions.conll", "test": "predictions.conll"}[split])
 
     def notes(self, spec):
@@ -142,15 +146,15 @@ class WordTask(task.Task):
 
 
 def make_examples(windows: Windows, labels: np.ndarray | None = None) -> Examples:
-    """Makes the examples of windows.
+    """Turns windows into examples.
 
     Args:
-        windows: of N words.
-        labels: labels of the words, shape (N,), of which negative class numbers (int) weigh nothing; or None.
+        windows: windows over N words.
+        labels: labels of the words, shape (N,), or None. Negative integers and NaN weigh nothing.
 
     Returns:
         `Examples` with the token labels `labels`, of the dtype of `labels`, and `weights`, float32: 1 at the first
-        sub-token of each word in the window where it is scored, 0 elsewhere.
+        sub-token of each word, in the window that scores it, and 0 elsewhere.
     """
     token_labels = {}
     if labels is not None:

@@ -120,10 +120,8 @@ def choose_threshold(questions: Sequence[Question], null_odds: Mapping[str, floa
 
 def intervals(scores: Scores) -> dict[str, list[float]]:
     """Returns the 95% bootstrap intervals of `exact` and `f1` over the questions, in percent."""
-    statistics = {
-        name: lambda rows, values=values: 100.0 * values[rows].mean() for name, values in scores._asdict().items()
-    }
-    return metrics.intervals(statistics, len(scores.f1))
+    means = {"exact": lambda exact, _: 100.0 * exact.mean(), "f1": lambda _, f1: 100.0 * f1.mean()}
+    return metrics.intervals(means, scores.exact, scores.f1)
 
 
 def score_windows(logits: np.ndarray, examples: Examples) -> tuple[np.ndarray, np.ndarray]:

@@ -1,6 +1,7 @@
 """Tables of questions with several choices.
 
-Shapes: N rows of a table, K choices a row. No TensorFlow here: a wrong file is reported within a second.
+This module does not import TensorFlow, so that a wrong file is reported within a second. Shapes: N rows of a table, K
+choices per row.
 """
 
 import dataclasses
@@ -10,11 +11,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from keras_bert.errors import InputError
-from tasks.fine_tuning.rows import Broken, RowFile, open_rows, take
+from tasks.fine_tuning.rows import Broken, RowFile, check_text, open_rows, read_usable, take
 from tasks.text.bad_rows import BadRows
 
 EXTENSIONS = (".csv", ".jsonl")
-# SWAG's own files are train.csv, val.csv and test.csv; the other tasks' held-out files are named dev.
+# SWAG calls its held-out file val.csv; the other tasks call theirs dev.
 SPLIT_NAMES = {"train": ("train",), "dev": ("val", "dev"), "test": ("test",)}
 _CURE = "Name the right ones with --context_column, --start_column, --choice_columns and --label_column."
 
@@ -24,10 +25,10 @@ class Columns:
     """Columns (in JSON Lines: keys) of a table; the defaults are SWAG's.
 
     Attributes:
-        context: the text that comes first.
-        start: the beginning that all choices of a row share, put before each; None: choices stand alone.
-        choices: K names; or, in JSON Lines, the one key with a list of K texts; None: `ending0`, `ending1`, ... as far
-            as they go, or the list `endings`.
+        context: the first text.
+        start: the start that all choices of a row share, or None if there is none.
+        choices: K columns; or, in JSON Lines, the one key of a list of K texts; or None for `ending0`, `ending1`, ...,
+            as many as there are, or the list `endings`.
         label: number of the right choice, counted from 0.
     """
 
@@ -38,13 +39,13 @@ class Columns:
 
 
 class Table(NamedTuple):
-    """The good rows of one file, in the file's order.
+    """The usable rows of one file, in the file's order.
 
     Attributes:
         path: the file.
-        lines: N line numbers, counted from 1: where each row starts.
+        lines: N line numbers, counted from 1, of each row's first line.
         contexts: N texts.
-        choices: N lists of K texts, the shared start included.
+        choices: N lists of K texts, including the shared start.
         labels: N numbers of the right choice, or None for a file without labels.
     """
 
@@ -63,7 +64,7 @@ class Table(NamedTuple):
         return zlib.crc32(repr(self[2:]).encode())
 
     def texts_of(self, sequence: int) -> tuple[str, str]:
-        """Returns the texts of a sequence, counted row by row, choice by choice."""
+        """Returns context and choice of a sequence, counted row by row and choice by choice."""
         row, choice = divmod(sequence, self.num_choices)
         return self.contexts[row], self.choices[row][choice]
 
@@ -71,39 +72,35 @@ class Table(NamedTuple):
 def read_table(path: str, columns: Columns, bad_rows: BadRows, with_labels: bool = True) -> Table:
     """Reads a CSV or JSON Lines table.
 
-    A row is bad that is no row of the format, lacks a column, has another number of choices than the first good one, an
-    empty context or choice, or a label that is not the number of a choice.
+    A row is bad if it is malformed, lacks a column, has an empty context or choice, a label that is not the number of a
+    choice, or another number of choices than the first good row.
 
     Args:
         path: the file, UTF-8; CSV with a header and RFC 4180 quoting.
-        columns: which columns hold what.
+        columns: names of the columns.
         bad_rows: collects the bad rows.
-        with_labels: whether the label is needed; without it the label column is not read.
+        with_labels: whether to read the label column.
 
     Raises:
-        InputError: a missing column of a CSV file; no good row; invalid UTF-8; bad rows that are to be refused.
+        InputError: a CSV file lacks a column, no row is usable, the file is not UTF-8, or `bad_rows` refuses it.
     """
-    file = open_rows(path)
+    file, first = open_rows(path), None
     _check_header(file, columns, with_labels)
-    table = Table(path, [], [], [], [] if with_labels else None)
-    for line, row in file.rows:
-        values = row if isinstance(row, Broken) else _read_row(row, columns, with_labels)
-        if not isinstance(values, Broken) and table.lines and len(values[1]) != table.num_choices:
-            expected = f"{table.num_choices} choices as in line {table.lines[0]}"
-            values = Broken(f"expected {expected}, found {len(values[1])}.")
-        if isinstance(values, Broken):
-            bad_rows.add(f"{path}:{line}", values)
-            continue
-        context, choices, label = values
-        table.lines.append(line)
-        table.contexts.append(context)
-        table.choices.append(choices)
-        if with_labels:
-            table.labels.append(label)
-    bad_rows.finish()
-    if not table.lines:
+
+    def read_row(line: int, row: dict) -> tuple[str, list[str], int | None]:
+        nonlocal first
+        values = _read_row(row, columns, with_labels)
+        first = first or (line, len(values[1]))
+        if len(values[1]) != first[1]:
+            raise Broken(f"expected {first[1]} choices as in line {first[0]}, found {len(values[1])}.")
+        return values
+
+    usable, _ = read_usable(path, file.rows, read_row, bad_rows)
+    if not usable:
         raise InputError(f"{path}: the file holds no rows that can be used. Expected one question a row.")
-    return table
+    _, lines, values = zip(*usable, strict=True)
+    contexts, choices, labels = map(list, zip(*values, strict=True))
+    return Table(path, list(lines), contexts, choices, labels if with_labels else None)
 
 
 def _check_header(file: RowFile, columns: Columns, with_labels: bool) -> None:
@@ -123,49 +120,33 @@ def _check_header(file: RowFile, columns: Columns, with_labels: bool) -> None:
 
 
 def _default_choices(names: Sequence[str]) -> list[str]:
-    """Returns SWAG's `ending0`, `ending1`, ... as far as they go."""
+    """Returns SWAG's columns `ending0`, `ending1`, ... up to the first number that is missing."""
     found = sorted(int(name[6:]) for name in set(names) if re.fullmatch("ending(0|[1-9][0-9]*)", name))
     return [f"ending{number}" for number, there in enumerate(found) if number == there]
 
 
-def _read_row(row: dict, columns: Columns, with_labels: bool) -> tuple[str, list[str], int | None] | Broken:
+def _read_row(row: dict, columns: Columns, with_labels: bool) -> tuple[str, list[str], int | None]:
     """Returns context, choices and label of a row."""
-    context = _text(row, columns.context)
-    start = _text(row, columns.start, may_be_empty=True) if columns.start else ""
-    choices = _choices(row, columns)
-    label = _label(row, columns.label, len(choices)) if with_labels and not isinstance(choices, Broken) else None
-    broken = [value for value in (context, start, choices, label) if isinstance(value, Broken)]
-    return broken[0] if broken else (context, [f"{start} {choice}".strip() for choice in choices], label)
+    context = check_text(columns.context, take(row, columns.context)).strip()
+    start = check_text(columns.start, take(row, columns.start), may_be_empty=True).strip() if columns.start else ""
+    choices = [f"{start} {choice}".strip() for choice in _choices(row, columns)]
+    return context, choices, _label(row, columns.label, len(choices)) if with_labels else None
 
 
-def _choices(row: dict, columns: Columns) -> list[str] | Broken:
+def _choices(row: dict, columns: Columns) -> list[str]:
     names = columns.choices or (["endings"] if "endings" in row else _default_choices(list(row)))
     if len(names) == 1 and isinstance(row.get(names[0]), list):
         row = {f"{names[0]}[{number}]": text for number, text in enumerate(row[names[0]])}
         names = list(row)
     if len(names) < 2:
         named = ", ".join(columns.choices) if columns.choices else "'ending0', 'ending1', ... or a list 'endings'"
-        return Broken(f"expected at least two choices in {named}. Name them with --choice_columns.")
-    texts = [_text(row, name) for name in names]
-    return next((text for text in texts if isinstance(text, Broken)), texts)
+        raise Broken(f"expected at least two choices in {named}. Name them with --choice_columns.")
+    return [check_text(name, take(row, name)).strip() for name in names]
 
 
-def _text(row: dict, name: str, may_be_empty: bool = False) -> str:
+def _label(row: dict, name: str, num_choices: int) -> int:
     value = take(row, name)
-    if isinstance(value, Broken):
-        return value
-    if not isinstance(value, str):
-        return Broken(f"column {name!r}: expected a text, found {value!r}.")
-    if not may_be_empty and not value.strip():
-        return Broken(f"column {name!r} is empty. Fill it or remove the row.")
-    return value.strip()
-
-
-def _label(row: dict, name: str, num_choices: int) -> int | Broken:
-    value = take(row, name)
-    if isinstance(value, Broken):
-        return value
     text = str(value).strip()
     if isinstance(value, bool) or text not in map(str, range(num_choices)):
-        return Broken(f"label {value!r}: expected the number of the right choice, 0 to {num_choices - 1}.")
+        raise Broken(f"label {value!r}: expected the number of the right choice, 0 to {num_choices - 1}.")
     return int(text)

@@ -1,4 +1,4 @@
-"""Multiple choice: which of K texts goes with a text (paper, section 4.4).
+"""Multiple choice: the one of K texts that goes with a given text (paper, section 4.4).
 
 Shapes: N rows of a table, K choices.
 """
@@ -14,9 +14,9 @@ from tasks.fine_tuning import metrics, task
 from tasks.fine_tuning.encoding import encode_texts
 from tasks.fine_tuning.settings import SplitSettings
 from tasks.fine_tuning.splits import find_split
-from tasks.fine_tuning.tables import write_table
+from tasks.fine_tuning.tables import write_probabilities
 from tasks.report.lengths import lengths_before_cutting
-from tasks.report.page import NUM_MISTAKES, Mistake, Score
+from tasks.report.page import Mistake, Score
 from tasks.settings import changeable, replaced
 from tasks.swag import data
 
@@ -48,7 +48,7 @@ class SwagSettings(SplitSettings):
         swag = data.Columns()
         return data.Columns(
             self.context_column or swag.context,
-            # Another table's context goes with no start of SWAG's.
+            # SWAG's start belongs to SWAG's context only.
             self.start_column or (None if self.context_column else swag.start),
             tuple(self.choice_columns) if self.choice_columns else None,
             self.label_column or swag.label,
@@ -57,7 +57,7 @@ class SwagSettings(SplitSettings):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SwagSpec(task.Spec):
-    """A trained multiple-choice model; `num_choices` is K."""
+    """Spec of a trained multiple-choice model; `num_choices` is K."""
 
     num_choices: int
 
@@ -80,7 +80,7 @@ class Swag(task.Task):
         return SwagSpec(sequence_length=self.settings.max_seq_length, num_choices=train.num_choices)
 
     def foreign_spec(self, source, labels, num_outputs, parts):
-        # One vector scores every choice: a checkpoint does not say how many there are.
+        # One vector scores every choice, so a checkpoint does not tell their number.
         return self.make_spec(parts[0].rows)
 
     def match(self, part, spec, bad_rows):
@@ -97,10 +97,10 @@ class Swag(task.Task):
 
     def describe(self, rows, encoded, spec):
         counts = np.bincount(rows.labels, minlength=spec.num_choices).tolist()
-        return {"train_rows": len(rows.lines), "train_label_counts": counts}
+        return {**super().describe(rows, encoded, spec), "train_label_counts": counts}
 
     def describe_model(self, trained):
-        return {"num_choices": trained.spec.num_choices}
+        return self.model_arguments(trained.spec)
 
     def model_class(self):
         return keras_bert.BertMultipleChoice
@@ -130,29 +130,29 @@ class Swag(task.Task):
         return task.Encoded(examples, lengths.reshape(-1, table.num_choices).max(axis=1))
 
     def evaluate(self, answers, results):
-        logits, labels = answers.outputs, answers.encoded.examples.labels["labels"]
+        logits, labels = answers.outputs, answers.labels
         num_choices, predictions = logits.shape[1], logits.argmax(axis=-1)
-        is_correct = predictions == labels
         details = {"chance_accuracy": 1.0 / num_choices, "rows": len(labels)}
         if "train_label_counts" in results:
-            counts = np.array(results["train_label_counts"])
-            details["majority_accuracy"] = metrics.majority_accuracy(counts, labels)
+            details["majority_accuracy"] = metrics.majority_accuracy(results["train_label_counts"], labels)
         figures = {
             "accuracy": metrics.accuracy(labels, predictions),
             "loss": float(metrics.cross_entropies(labels, logits).mean()),
         }
-        intervals = metrics.intervals({"accuracy": lambda rows: float(is_correct[rows].mean())}, len(labels))
-        scores = [
-            Score("accuracy", figures["accuracy"], *intervals["accuracy"]),
-            Score("accuracy of chance", details["chance_accuracy"]),
-        ]
-        if "majority_accuracy" in details:
-            scores.append(Score("accuracy of the place most often right", details["majority_accuracy"]))
+        intervals = metrics.intervals({"accuracy": metrics.accuracy}, labels, predictions)
+        captions = {
+            "chance_accuracy": "accuracy of chance",
+            "majority_accuracy": "accuracy of the place most often right",
+        }
         return task.Evaluation(
             figures,
             intervals,
             details,
-            scores=[*scores, Score("loss", figures["loss"], percent=False)],
+            scores=[
+                *metrics.headline_scores(figures, intervals),
+                *(Score(caption, details[name]) for name, caption in captions.items() if name in details),
+                Score("loss", figures["loss"], percent=False),
+            ],
             confusion=(
                 [f"choice {number}" for number in range(num_choices)],
                 metrics.confusion_matrix(labels, predictions, num_choices),
@@ -162,38 +162,32 @@ class Swag(task.Task):
 
     def write_predictions(self, answers, output_dir):
         """Writes a CSV: index (of the row, from 0), prediction, and `probability_<number>` of each choice."""
-        path = os.path.join(output_dir, "predictions.csv")
-        probabilities = np.exp(metrics.log_softmax(answers.outputs))
-        header = ["index", "prediction", *(f"probability_{number}" for number in range(probabilities.shape[1]))]
-        rows = ([index, row.argmax(), *(f"{value:.6f}" for value in row)] for index, row in enumerate(probabilities))
-        write_table(path, header, rows, delimiter=",")
-        return task.Predictions([path], {"test_rows": len(probabilities)})
+        path, (num_rows, num_choices) = os.path.join(output_dir, "predictions.csv"), answers.outputs.shape
+        write_probabilities(path, answers.outputs, range(num_choices), range(num_rows), delimiter=",")
+        return task.Predictions([path], {"test_rows": num_rows})
 
     def notes(self, spec):
         return [
-            f"Each of the {spec.num_choices} choices is scored by itself; the highest score is the answer. The number "
-            "of a choice is its place, counted from 0."
+            f"Each of the {spec.num_choices} choices is scored separately, and the highest score is the answer. "
+            "Choices are numbered from 0, in the order of the row."
         ]
 
 
 def find_mistakes(table: data.Table, logits: np.ndarray) -> list[Mistake]:
-    """Returns the rows answered wrongly, those with the least probable right choice first, as many as are shown.
+    """Returns the rows answered wrongly whose right choice is least probable, worst first.
 
     Args:
-        table: the rows, with labels.
+        table: N rows, with labels.
         logits: float, shape (N, K).
     """
-    labels = np.array(table.labels)
-    losses = metrics.cross_entropies(labels, logits)
-    probabilities, predictions = np.exp(metrics.log_softmax(logits)), logits.argmax(axis=-1)
-    wrong = np.flatnonzero(predictions != labels)
-    worst = wrong[np.argsort(-losses[wrong], kind="stable")][:NUM_MISTAKES]
+    labels, predictions = np.array(table.labels), logits.argmax(axis=-1)
+    losses, probabilities = metrics.cross_entropies(labels, logits), np.exp(metrics.log_softmax(logits))
     mistakes = []
-    for row in worst:
-        right, answer, choices = labels[row], predictions[row], table.choices[row]
+    for row in metrics.worst_rows(losses, predictions != labels):
+        choices = table.choices[row]
         parts = [("line", str(table.lines[row])), ("context", table.contexts[row])]
         parts += [(f"choice {number}", text) for number, text in enumerate(choices)]
-        parts.append(("expected", f"{right}: {choices[right]} ({probabilities[row, right]:.0%})"))
-        parts.append(("predicted", f"{answer}: {choices[answer]} ({probabilities[row, answer]:.0%})"))
+        for caption, choice in (("expected", labels[row]), ("predicted", predictions[row])):
+            parts.append((caption, f"{choice}: {choices[choice]} ({probabilities[row, choice]:.0%})"))
         mistakes.append(Mistake(float(losses[row]), parts))
     return mistakes

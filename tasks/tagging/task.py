@@ -1,8 +1,7 @@
-"""Named entities, and any other spans of words: a linear layer on each word's first sub-token (paper, section 5.3)."""
+"""Tagging of named entities or other spans: a linear layer on each word's first sub-token (paper, section 5.3)."""
 
 import dataclasses
 
-import keras_bert
 from tasks.fine_tuning.entity_task import EntitySettings, EntityTask
 from tasks.fine_tuning.word_task import WordSpec
 from tasks.tagging import data
@@ -12,11 +11,11 @@ SCHEME = "iob2"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaggingSpec(WordSpec):
-    """A trained tagger.
+    """Spec of a trained tagger.
 
     Attributes:
         labels: class i is labels[i]: "O", or B- or I- and a type.
-        scheme: the labels' scheme.
+        scheme: tag scheme of the labels.
     """
 
     labels: list[str]
@@ -24,16 +23,13 @@ class TaggingSpec(WordSpec):
 
 
 class Tagging(EntityTask):
-    """Tagging of words in CoNLL's columns."""
+    """Tagging of words in CoNLL files."""
 
     Settings = EntitySettings
     Spec = TaggingSpec
     name = "token_classification"
     command = "bert-ner"
-
-    @property
-    def title(self):
-        return "Named entities"
+    title = "Named entities"
 
     def make_spec(self, train):
         return TaggingSpec(labels=data.make_labels(train), **self.settings.spec_values)
@@ -48,9 +44,3 @@ class Tagging(EntityTask):
 
     def describe_model(self, trained):
         return {"labels": trained.spec.labels}
-
-    def model_class(self):
-        return keras_bert.BertTokenClassifier
-
-    def model_arguments(self, spec):
-        return {"num_classes": len(spec.labels)}

@@ -1,4 +1,4 @@
-"""A number for each word, such as readability, stress or reading time: regression on a word's first sub-token.
+"""Regression on each word's first sub-token: a number for each word, such as readability, stress or reading time.
 
 Shapes: N words of a file.
 """
@@ -8,15 +8,14 @@ import math
 
 import numpy as np
 
-import keras_bert
 from keras_bert.errors import InputError
 from tasks.fine_tuning import metrics, task
 from tasks.fine_tuning.word_task import WordSettings, WordSpec, WordTask
-from tasks.report.page import NUM_MISTAKES, Mistake, Score
+from tasks.report.page import Mistake
 from tasks.settings import changeable
 from tasks.text.conll import Documents, leave_out, write_conll
 
-NO_SCORE = "_"  # CoNLL-U's sign for an empty field: a word that is neither learned nor scored, such as punctuation.
+NO_SCORE = "_"  # CoNLL-U's empty field. Such a word, say punctuation, is neither learned nor scored.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -27,7 +26,7 @@ class WordScoreSettings(WordSettings):
 
 
 class WordScores(WordTask):
-    """Token-level regression on files in CoNLL's columns."""
+    """Token-level regression on CoNLL files."""
 
     Settings = WordScoreSettings
     Spec = WordSpec
@@ -44,9 +43,6 @@ class WordScores(WordTask):
             raise InputError(f"{train.path}: no word has a number. Expected some to learn from.")
         return WordSpec(**self.settings.spec_values)
 
-    def model_class(self):
-        return keras_bert.BertTokenClassifier
-
     def model_arguments(self, spec):
         return {"num_classes": 1}
 
@@ -54,9 +50,6 @@ class WordScores(WordTask):
         if num_outputs != 1:
             raise InputError(f"{source}: has {num_outputs} outputs a word. Expected one number.")
         return WordSpec(**self.settings.spec_values)
-
-    def num_outputs(self, spec):
-        return 1
 
     def objective(self):
         from tasks.fine_tuning.objectives import SquaredError
@@ -72,22 +65,14 @@ class WordScores(WordTask):
         true, predicted = scores[known].astype(np.float64), answers.outputs[known, 0].astype(np.float64)
         if not len(true):
             raise InputError(f"{documents.path}: no word has a number to be scored by. Leave out --do_eval.")
-        statistics = {"pearson": metrics.pearson, "spearman": metrics.spearman}
-        statistics["mean_squared_error"] = metrics.mean_squared_error
+        statistics = {one.__name__: one for one in (metrics.pearson, metrics.spearman, metrics.mean_squared_error)}
         figures = {name: statistic(true, predicted) for name, statistic in statistics.items()}
-        ends = metrics.intervals(
-            {name: lambda rows, s=statistic: s(true[rows], predicted[rows]) for name, statistic in statistics.items()},
-            len(true),
-        )
-        captions = {name: name.replace("_", " ") for name in figures}
+        ends = metrics.intervals(statistics, true, predicted)
         return task.Evaluation(
             {**figures, "loss": figures["mean_squared_error"]},
             ends,
             {"words": len(true), "sentences": documents.num_sentences, **self.window_details(answers)},
-            scores=[
-                Score(captions[name], value, *ends[name], percent=name != "mean_squared_error")
-                for name, value in figures.items()
-            ],
+            scores=metrics.headline_scores(figures, ends),
             predictions=(true, predicted),
             mistakes=find_mistakes(documents, scores, answers.outputs[:, 0]),
         )
@@ -99,7 +84,7 @@ class WordScores(WordTask):
         return {"pearson": metrics.pearson(true, predicted), "loss": metrics.mean_squared_error(true, predicted)}
 
     def write_predictions(self, answers, output_dir):
-        """Writes columns: token, the file's own number if it has one, predicted number."""
+        """Writes the columns token, the file's own number (if it has numbers), and predicted number."""
         documents, path = answers.part.rows, self.path_of("test", output_dir)
         own = [] if documents.tags is None else [documents.tags]
         write_conll(path, documents, *own, [f"{score:.4f}" for score in answers.outputs[:, 0]])
@@ -136,19 +121,18 @@ def _is_number(text: str) -> bool:
 
 
 def find_mistakes(documents: Documents, scores: np.ndarray, predicted: np.ndarray) -> list[Mistake]:
-    """Returns the words whose prediction is furthest off, each with its sentence.
+    """Returns the words with the largest errors, each with its sentence.
 
     Args:
         documents: N words.
-        scores, predicted: float, shape (N,); NaN where a word has no score.
+        scores: true numbers, float, shape (N,), NaN for a word without one.
+        predicted: float, shape (N,).
     """
-    losses = np.nan_to_num(np.square(scores.astype(np.float64) - predicted), nan=-1.0)
+    losses = np.square(scores.astype(np.float64) - predicted)
     sentence_of = np.repeat(np.arange(documents.num_sentences), np.diff(documents.sentence_splits))
     sentences = documents.split(documents.tokens)
     mistakes = []
-    for word in np.argsort(-losses, kind="stable")[:NUM_MISTAKES].tolist():
-        if losses[word] <= 0:
-            break
+    for word in metrics.worst_rows(losses, losses > 0):
         parts = [
             ("word", documents.tokens[word]),
             ("sentence", " ".join(sentences[sentence_of[word]])),

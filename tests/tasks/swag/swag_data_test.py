@@ -126,7 +126,7 @@ JSON_ROWS = [
     ('{"q": "x", "c": ["y", "z"], "label": null}', "label None: expected"),
     ('{"q": "x", "c": ["y", "z"]}', "no key 'label' in the object. Keys there: 'q', 'c'."),
     ('{"c": ["y", "z"], "label": 0}', "no key 'q' in the object. Keys there: 'c', 'label'."),
-    ('{"q": 7, "c": ["y", "z"], "label": 0}', "column 'q': expected a text, found 7."),
+    ('{"q": 7, "c": ["y", "z"], "label": 0}', "column 'q': expected a text, found int 7."),
     ('{"q": "x", "c": ["y", ""], "label": 0}', "column 'c[1]' is empty."),
     ('{"q": "x", "c": ["y", "z", "z"], "label": 0}', "expected 2 choices as in line 1, found 3."),
     ('{"q": "x", "c": ["y"], "label": 0}', "expected at least two choices in c."),

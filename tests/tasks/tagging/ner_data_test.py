@@ -6,7 +6,7 @@ import pytest
 from keras_bert.errors import InputError
 from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
 from tasks.fine_tuning import word_task
-from tasks.fine_tuning.entity_task import label_ids
+from tasks.fine_tuning.encoding import label_ids
 from tasks.fine_tuning.splits import find_split
 from tasks.fine_tuning.word_task import make_examples
 from tasks.tagging import data
