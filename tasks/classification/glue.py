@@ -1,7 +1,7 @@
-"""The tasks that `bert-classify` knows by name: where each file keeps its texts and labels, and how it is scored.
+"""The tasks that `bert-classify` knows by name: the columns of their files, and their scores.
 
-GLUE's files are tab-separated without any quoting, and have a header; CoLA's train and dev files alone have none. Its
-test files have no labels. A table of one's own may be TSV, CSV or JSON Lines.
+GLUE's files are tab-separated without any quoting. All but CoLA's train and dev files have a header, and no test file
+has labels. A user's own table may be TSV, CSV or JSON Lines.
 """
 
 import dataclasses
@@ -17,10 +17,10 @@ class Split:
     """One file of a task.
 
     Attributes:
-        files: base names that it may have in `--data_dir`, without the extension; TensorFlow Datasets calls the first
-            one's "dev" "validation".
-        name: "", or what tells it from the task's first file of the kind, in names of figures and files.
-        submission: name of the file that GLUE takes the answers in; None where there is none.
+        files: base names that it may have in `--data_dir`, without the extension. TensorFlow Datasets has the first
+            one, with "validation" for "dev".
+        name: "" for the first file of a kind. For any other, a prefix of its figures and output files.
+        submission: name of the file with the answers for GLUE's server, or None.
     """
 
     files: tuple[str, ...]
@@ -35,26 +35,26 @@ class Split:
 
 @dataclasses.dataclass(frozen=True)
 class TableTask:
-    """Where the files of a task keep their columns, and how the task is scored.
+    """The columns of a task's files, and its scores.
 
     Attributes:
         name: the value of `--task_name`.
-        text_column: name of the column with the (first) text.
-        text_pair_column: name of the column with the second text, or None for single texts.
-        label_column: name of the column with the label or the score.
-        headerless_columns: names of the columns of a file that has no header, or None where its first row is the
-            header.
-        test_has_header: whether files to predict have a header even so (CoLA's).
-        extensions: the formats that its files may have in `--data_dir`: `.tsv` (tab-separated, no quoting), `.csv`
-            (RFC 4180 quoting), `.jsonl` (a JSON object a line).
-        labels: the labels in the order of their class numbers, or None: the sorted set of the training file.
-        is_regression: whether the label is a number to come near to.
-        metrics: the task's figures in `metrics.json`, keys of `metrics.CLASS_METRICS` or `SCORE_METRICS`; the first is
-            the main one, by which the best of several models is chosen.
-        score_range: least and largest score that a submission may hold, for regression.
-        train: the training file; None for a task that is only predicted.
+        text_column: column of the (first) text.
+        text_pair_column: column of the second text, or None for single texts.
+        label_column: column of the label or the score.
+        headerless_columns: names of all columns of files without a header, or None if their first row is the header.
+        test_has_header: whether files to predict have a header all the same, as CoLA's do.
+        extensions: formats that its files may have in `--data_dir`: `.tsv` (tab-separated, no quoting), `.csv` (RFC
+            4180 quoting), `.jsonl` (a JSON object per line).
+        labels: labels in the order of their class numbers, or None for the sorted set of the training file.
+        is_regression: whether the label is a number to predict.
+        metrics: figures in `metrics.json`, keys of `metrics.CLASS_METRICS` or `SCORE_METRICS`. The first is the main
+            one, which chooses the best of several models.
+        score_range: least and largest score of a submission, for regression.
+        train: the training file; empty for a task that is only predicted.
         dev, test: the labelled files to evaluate on, and those to predict.
-        tfds_columns: names of first text, second text and label in TensorFlow Datasets; None: as in the files.
+        tfds_texts: columns of the texts in TensorFlow Datasets, or None if they are those of the files. The label is
+            always in `label` there.
     """
 
     name: str
@@ -68,10 +68,10 @@ class TableTask:
     is_regression: bool = False
     metrics: tuple[str, ...] = CLASSIFICATION_METRICS
     score_range: tuple[float, float] | None = None
-    train: Split | None = Split(("train",))
+    train: tuple[Split, ...] = (Split(("train",)),)
     dev: tuple[Split, ...] = (Split(("dev",)),)
     test: tuple[Split, ...] = (Split(("test",)),)
-    tfds_columns: tuple[str, str | None, str] | None = None
+    tfds_texts: tuple[str, str] | None = None
 
     @property
     def metric(self) -> str:
@@ -79,100 +79,77 @@ class TableTask:
         return self.metrics[0]
 
     def splits(self, kind: str) -> tuple[Split, ...]:
-        """The files of a kind: "train", "dev" or "test"."""
-        if kind == "train":
-            return () if self.train is None else (self.train,)
-        return {"dev": self.dev, "test": self.test}[kind]
+        """Returns the files of a kind: "train", "dev" or "test"."""
+        return {"train": self.train, "dev": self.dev, "test": self.test}[kind]
 
     def columns(self, with_labels: bool = True) -> list[str]:
-        """Returns the columns that a row is made of: first text, second text if there is one, label if wanted."""
+        """Returns the columns of a row: first text, second text if there is one, label if wanted."""
         pair = [] if self.text_pair_column is None else [self.text_pair_column]
         return [self.text_column, *pair, *[self.label_column] * with_labels]
 
     def as_regression(self) -> "TableTask":
-        """This task with numbers in the place of labels."""
+        """Returns this task with numbers instead of labels."""
         return dataclasses.replace(self, is_regression=True, labels=None, metrics=REGRESSION_METRICS)
 
 
-def _test(submission: str) -> tuple[Split, ...]:
-    return (Split(("test",), submission=submission),)
+def _test(submission: str, file: str = "test") -> tuple[Split, ...]:
+    return (Split((file,), submission=submission),)
 
 
 _YES_NO = ("0", "1")
 _ENTAILMENT = ("entailment", "not_entailment")
 _INFERENCE = ("contradiction", "entailment", "neutral")  # google-research/bert run_classifier.py: MnliProcessor
-_SENTENCES = {"text_column": "sentence1", "text_pair_column": "sentence2"}
-_ACCURACY_AND_F1 = ("accuracy_f1_mean", "accuracy", "f1")
+_SENTENCES = ("sentence1", "sentence2")
+_PREMISES = ("premise", "hypothesis")
+_PARAPHRASES = {"labels": _YES_NO, "metrics": ("accuracy_f1_mean", "accuracy", "f1")}
 
 TASKS = {
     task.name: task
     for task in (
-        TableTask("table", text_column="text", extensions=EXTENSIONS),
+        TableTask("table", "text", extensions=EXTENSIONS),
         TableTask(
             "cola",
-            text_column="sentence",
+            "sentence",
             headerless_columns=("source", "label", "mark", "sentence"),
             test_has_header=True,
             labels=_YES_NO,
             metrics=("matthews_correlation", "accuracy"),
             test=_test("CoLA.tsv"),
         ),
-        TableTask("sst2", text_column="sentence", labels=_YES_NO, test=_test("SST-2.tsv")),
+        TableTask("sst2", "sentence", labels=_YES_NO, test=_test("SST-2.tsv")),
         TableTask(
-            "mrpc",
-            text_column="#1 String",
-            text_pair_column="#2 String",
-            label_column="Quality",
-            labels=_YES_NO,
-            metrics=_ACCURACY_AND_F1,
-            test=_test("MRPC.tsv"),
-            tfds_columns=("sentence1", "sentence2", "label"),
+            "mrpc", "#1 String", "#2 String", "Quality", **_PARAPHRASES, test=_test("MRPC.tsv"), tfds_texts=_SENTENCES
         ),
-        TableTask(
-            "qqp",
-            text_column="question1",
-            text_pair_column="question2",
-            label_column="is_duplicate",
-            labels=_YES_NO,
-            metrics=_ACCURACY_AND_F1,
-            test=_test("QQP.tsv"),
-            tfds_columns=("question1", "question2", "label"),
-        ),
+        TableTask("qqp", "question1", "question2", "is_duplicate", **_PARAPHRASES, test=_test("QQP.tsv")),
         TableTask(
             "stsb",
-            **_SENTENCES,
-            label_column="score",
+            *_SENTENCES,
+            "score",
             is_regression=True,
             metrics=REGRESSION_METRICS,
             score_range=(0.0, 5.0),
             test=_test("STS-B.tsv"),
-            tfds_columns=("sentence1", "sentence2", "label"),
         ),
         TableTask(
             "mnli",
-            **_SENTENCES,
-            label_column="gold_label",
+            *_SENTENCES,
+            "gold_label",
             labels=_INFERENCE,
             dev=(Split(("dev_matched",)), Split(("dev_mismatched",), "mismatched")),
-            test=(
-                Split(("test_matched",), submission="MNLI-m.tsv"),
-                Split(("test_mismatched",), "mismatched", "MNLI-mm.tsv"),
-            ),
-            tfds_columns=("premise", "hypothesis", "label"),
+            test=(*_test("MNLI-m.tsv", "test_matched"), Split(("test_mismatched",), "mismatched", "MNLI-mm.tsv")),
+            tfds_texts=_PREMISES,
         ),
-        TableTask(
-            "qnli", text_column="question", text_pair_column="sentence", labels=_ENTAILMENT, test=_test("QNLI.tsv")
-        ),
-        TableTask("rte", **_SENTENCES, labels=_ENTAILMENT, test=_test("RTE.tsv")),
-        TableTask("wnli", **_SENTENCES, labels=_YES_NO, test=_test("WNLI.tsv")),
+        TableTask("qnli", "question", "sentence", labels=_ENTAILMENT, test=_test("QNLI.tsv")),
+        TableTask("rte", *_SENTENCES, labels=_ENTAILMENT, test=_test("RTE.tsv")),
+        TableTask("wnli", *_SENTENCES, labels=_YES_NO, test=_test("WNLI.tsv")),
         TableTask(  # GLUE's diagnostic set, for a model of MNLI.
             "ax",
-            **_SENTENCES,
+            *_SENTENCES,
             labels=_INFERENCE,
-            train=None,
+            train=(),
             dev=(),
             test=(Split(("test", "AX", "diagnostic"), "ax", "AX.tsv"),),
-            tfds_columns=("premise", "hypothesis", "label"),
+            tfds_texts=_PREMISES,
         ),
     )
 }

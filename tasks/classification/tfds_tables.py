@@ -1,6 +1,6 @@
 """Tables from TensorFlow Datasets, by name: `glue/sst2`, `imdb_reviews`, `ag_news_subset`.
 
-The package is not among our requirements: it is imported here, when a name is given.
+The package is not a requirement. It is imported when a data set is named.
 """
 
 import dataclasses
@@ -13,7 +13,9 @@ from tasks.text.bad_rows import BadRows
 
 
 def choose_task(task_name: str, tfds_name: str) -> TableTask:
-    """The task with the columns that TensorFlow Datasets gives it; `glue/<task>` names it where `--task_name` is table.
+    """Returns the task with its columns in TensorFlow Datasets.
+
+    With the task name "table", a data set `glue/<task>` names the task.
 
     >>> choose_task("table", "glue/mnli").text_column
     'premise'
@@ -21,46 +23,53 @@ def choose_task(task_name: str, tfds_name: str) -> TableTask:
     collection, _, name = tfds_name.partition(":")[0].partition("/")
     if task_name == "table" and collection == "glue" and name in TASKS:
         task_name = name
-    task = dataclasses.replace(TASKS[task_name], headerless_columns=None)
-    if task.tfds_columns is None:
-        return task
-    text, text_pair, label = task.tfds_columns
-    return dataclasses.replace(task, text_column=text, text_pair_column=text_pair, label_column=label)
+    task = TASKS[task_name]
+    text, text_pair = task.tfds_texts or (task.text_column, task.text_pair_column)
+    return dataclasses.replace(
+        task, text_column=text, text_pair_column=text_pair, label_column="label", headerless_columns=None
+    )
 
 
 class TfdsTables:
-    """The splits of one data set of TensorFlow Datasets, downloaded and prepared if they are not there.
+    """The splits of a data set of TensorFlow Datasets, downloaded and prepared if necessary.
 
     Args:
         name: as for `tfds.builder`: `collection/config:version`.
-        data_dir: where prepared data sets lie; None: the package's own place (`TFDS_DATA_DIR`, or
+        data_dir: directory of prepared data sets; None for the package's own (`TFDS_DATA_DIR`, or
             `~/tensorflow_datasets`).
 
     Raises:
-        InputError: the package is not installed; there is no such data set, or it cannot be prepared.
+        InputError: the package is not installed, or there is no such data set, or it cannot be prepared.
     """
 
     def __init__(self, name: str, data_dir: str | None = None):
         self.name = name
-        self._tfds = _import_package()
+        try:
+            import tensorflow_datasets
+        except ImportError as error:
+            raise InputError(
+                f"--tfds_name needs the package tensorflow-datasets ({error}). Install it: pip install "
+                "tensorflow-datasets"
+            ) from error
+        self._tfds = tensorflow_datasets
         try:
             self._builder = self._tfds.builder(name, data_dir=data_dir)
         except (ValueError, OSError) as error:
             raise InputError(f"--tfds_name={name}: {_first_line(error)} See tfds.list_builders().") from error
         try:
             self._builder.download_and_prepare()
-        except Exception as error:  # What a data set's own code raises: network, disk, a package it needs.
+        except Exception as error:  # The data set's own code may raise anything: network, disk, a missing package.
             reason = f"{type(error).__name__}: {_first_line(error)}"
             raise InputError(f"--tfds_name={name}: cannot be downloaded and prepared ({reason}).") from error
 
     def read_table(self, split: str, task: TableTask, bad_rows: BadRows, with_labels: bool = True) -> Table:
-        """Reads a split, e.g. `train`, `validation`, `train[:10%]`; else as `tables.read_table`.
+        """Reads a split, e.g. `train`, `validation` or `train[:10%]`, as `tasks.classification.data.read_table` does.
 
-        A class label becomes the task's label of its number, or the data set's own name for it; -1 is no label. Rows
-        with an `idx` come in its order: the package stores them shuffled.
+        A class number becomes the task's label, or the data set's own name for it; -1 means no label. Rows with an
+        `idx` are sorted by it, since the package stores them shuffled.
 
         Raises:
-            InputError: no such split or column; as `tables.read_table`.
+            InputError: there is no such split or column, or a row is bad.
         """
         base = split.partition("[")[0]
         splits = list(self._builder.info.splits)
@@ -81,11 +90,11 @@ class TfdsTables:
         return collect(f"{self.name}[{split}]", rows, task, bad_rows, with_labels)
 
     def _label_names(self, task: TableTask) -> list[str] | None:
-        """Names of the class numbers; None where the label is no class number."""
+        """Returns the names of the class numbers, or None if the label is not a class number."""
         names = getattr(self._builder.info.features[task.label_column], "names", None)
         if names is None or task.is_regression:
             return None
-        # GLUE's files say 0 and 1 where the package has names such as "negative", in the same order.
+        # Where the package has names such as "negative", GLUE's files have 0 and 1, in the same order.
         replaces = task.labels is not None and len(task.labels) == len(names) and set(task.labels) != set(names)
         return list(task.labels) if replaces else list(names)
 
@@ -104,18 +113,8 @@ class TfdsTables:
             yield index, dict(zip(wanted, values, strict=True))
 
 
-def _import_package():
-    try:
-        import tensorflow_datasets
-    except ImportError as error:
-        raise InputError(
-            f"--tfds_name needs the package tensorflow-datasets ({error}). Install it: pip install tensorflow-datasets"
-        ) from error
-    return tensorflow_datasets
-
-
 def _plain(value):
-    """A NumPy scalar or bytes as a Python value."""
+    """Returns a NumPy scalar or bytes as a Python value."""
     value = value.item() if hasattr(value, "item") else value
     return value.decode("utf-8", errors="replace") if isinstance(value, bytes) else value
 
