@@ -1,4 +1,4 @@
-"""What the fine-tuning commands do: settings in, stages done, scores printed."""
+"""Runs a fine-tuning command: does its stages and prints the scores."""
 
 import dataclasses
 
@@ -8,14 +8,14 @@ from tasks.flags import write_flags
 
 
 def run_task(task: Task) -> dict:
-    """Does the stages that the task's settings choose.
+    """Does the stages chosen by the task's settings.
 
     All files are read and checked before TensorFlow is imported, so that wrong input is reported at once. Without
-    `do_train` the trained model in `output_dir` is evaluated or applied; where there is none, the one that
-    `init_checkpoint` names, or a preset that was fine-tuned elsewhere.
+    `do_train`, the trained model in `output_dir` is evaluated or applied; if there is none, the one named by
+    `init_checkpoint`, or a preset that was fine-tuned elsewhere.
 
     Returns:
-        What `metrics.json` holds.
+        The content of `metrics.json`.
 
     Raises:
         InputError: a file, a row, a preset or a setting is wrong.
@@ -47,7 +47,7 @@ def run_task(task: Task) -> dict:
 
 
 def main(task: Task) -> None:
-    """Runs a command: the stages, `flags.json`, and a line for each score."""
+    """Does the stages, writes `flags.json`, and prints a line for each score."""
     settings = task.settings
     results = run_task(task)
     write_flags(dataclasses.asdict(settings), settings.output_dir)
@@ -57,7 +57,7 @@ def main(task: Task) -> None:
 
 
 def score_lines(task: Task, results: dict) -> list[str]:
-    """Returns a line for each figure of this call, the main ones with their 95% intervals."""
+    """Returns a line for each printed figure, with its 95% interval if it has one."""
     lines, digits = [], f".{task.decimals}f"
     if task.settings.do_eval:
         for name, (low, high) in results["intervals"].items():

@@ -1,8 +1,8 @@
-"""Tokenized examples without padding, and the batches that training and evaluation make of them.
+"""Tokenized examples without padding, and their batches for training and evaluation.
 
 Shapes: N examples, K sequences of an example (1, or the choices of a multiple-choice question), R = N * K sequences,
 T tokens of all sequences, B examples of a batch, S tokens of its longest sequence.
-TensorFlow is imported where it is first needed, so that a wrong file is reported within a second.
+Functions import TensorFlow when they are called, so that a wrong file is reported within a second.
 """
 
 import weakref
@@ -11,21 +11,21 @@ from typing import NamedTuple
 
 import numpy as np
 
-# Examples are sorted by length within pools of this many batches. Measured share of padding at batch size 32, padded
-# to the batch's longest, SST-2 | RTE: unsorted 67% | 48%, 10 batches 18% | 8%, 50 batches 5% | 2%, whole epoch 0% | 1%.
+# Examples are sorted by length within pools of this many batches. Share of padding, measured at batch size 32 on SST-2
+# and RTE: unsorted 67% and 48%, pools of 10 batches 18% and 8%, of 50 batches 5% and 2%, a whole epoch 0% and 1%.
 POOL_BATCHES = 50
 
 
 class Examples(NamedTuple):
-    """Token ids sequence after sequence, and labels.
+    """Concatenated token ids of all sequences, and labels.
 
     Attributes:
         token_ids: int32, shape (T,).
         segment_ids: int32, shape (T,).
-        row_splits: int64, shape (R + 1,): sequence i is `[row_splits[i], row_splits[i + 1])`.
-        labels: arrays of shape (N, ...) by name; empty where there are none.
-        token_labels: arrays of shape (T,) by name, padded with 0 in a batch.
-        rows_per_example: K; with more than 1 a batch has shape (B, K, S), else (B, S).
+        row_splits: int64, shape (R + 1,): sequence i spans `[row_splits[i], row_splits[i + 1])`.
+        labels: arrays of shape (N, ...) by name; empty if there are none.
+        token_labels: arrays of shape (T,) by name; batches pad them with 0.
+        rows_per_example: K. Batches have shape (B, S) for K = 1, else (B, K, S).
     """
 
     token_ids: np.ndarray
@@ -41,12 +41,12 @@ class Examples(NamedTuple):
 
     @property
     def lengths(self) -> np.ndarray:
-        """Tokens of each example's longest sequence, int64, shape (N,)."""
+        """Number of tokens of each example's longest sequence, int64, shape (N,)."""
         return np.diff(self.row_splits).reshape(-1, self.rows_per_example).max(axis=1)
 
 
 def join_rows(rows: Iterable[np.ndarray], dtype=np.int32) -> tuple[np.ndarray, np.ndarray]:
-    """Joins the arrays of all sequences: `(values of shape (T,), row_splits int64 of shape (R + 1,))`."""
+    """Concatenates the arrays of all sequences into (values, shape (T,); row_splits, int64, shape (R + 1,))."""
     rows = [np.asarray(row, dtype) for row in rows]
     lengths = np.array([len(row) for row in rows], np.int64)
     return np.concatenate([np.empty(0, dtype), *rows]), np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
@@ -56,20 +56,20 @@ def join_rows(rows: Iterable[np.ndarray], dtype=np.int32) -> tuple[np.ndarray, n
 
 
 def count_steps(num_examples: int, batch_size: int, num_epochs: float) -> int:
-    """Full batches in `num_epochs` passes over the examples (google-research/bert run_classifier.py: main)."""
+    """Returns the number of full batches in `num_epochs` passes (google-research/bert run_classifier.py: main)."""
     return int(num_examples * num_epochs / batch_size)
 
 
 def epoch_batches(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -> np.ndarray:
-    """Shuffles and batches the examples of one epoch: a pure function of (lengths, batch_size, seed, epoch).
+    """Shuffles and batches the examples of one epoch, as a pure function of its arguments.
 
-    As in google-research/bert every batch is full: examples that fill no batch at the end of an epoch open the next
-    one, so that E epochs give `count_steps(N, batch_size, E)` batches, and only the last epoch may leave some over.
-    Examples of similar length come together: the shuffled ones are sorted by length within pools of `POOL_BATCHES`
-    batches, and the batches are shuffled again.
+    As in google-research/bert every batch is full. Examples left over at the end of an epoch start the next one, so
+    that E epochs give `count_steps(N, batch_size, E)` batches, and only the last epoch may leave examples out. To group
+    similar lengths, the shuffled examples are sorted by length within pools of `POOL_BATCHES` batches, and then the
+    batches are shuffled.
 
     Returns:
-        Numbers of examples, int64, shape (batches, batch_size).
+        Example numbers, int64, shape (batches, batch_size).
     """
     count = len(lengths)
     start, stop = (number * count // batch_size * batch_size for number in (epoch, epoch + 1))
@@ -82,7 +82,7 @@ def epoch_batches(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -
 
 
 def train_batches(lengths: np.ndarray, batch_size: int, seed: int, start_step: int, num_steps: int) -> np.ndarray:
-    """Numbers of the examples of the batches `[start_step, num_steps)`, int64, shape (batches, batch_size)."""
+    """Returns the example numbers of the batches `[start_step, num_steps)`: int64, shape (batches, batch_size)."""
     epoch = start_step * batch_size // len(lengths)
     first = epoch * len(lengths) // batch_size
     batches, count = [np.empty((0, batch_size), np.int64)], first
@@ -99,15 +99,15 @@ def train_batches(lengths: np.ndarray, batch_size: int, seed: int, start_step: i
 def make_train_dataset(
     examples: Examples, batch_size: int, seed: int, start_step: int, num_steps: int, length: int | None = None
 ):
-    """Makes the training batches from `start_step` (batches already trained on) up to `num_steps`.
+    """Makes the training batches `[start_step, num_steps)`.
 
     Args:
-        examples: with labels, or token labels, or both.
-        batch_size: examples of a batch, over all devices.
-        seed: with the epoch it determines the order completely.
-        start_step: batches to leave out, at no cost.
-        num_steps: batches of the whole training.
-        length: tokens to pad every sequence to (static shapes, for XLA); None pads to the batch's longest.
+        examples: examples with labels, token labels, or both.
+        batch_size: examples per batch, over all devices.
+        seed: seed of the order, which depends on nothing but the seed and the epoch.
+        start_step: number of batches that were already trained on, which are skipped at no cost.
+        num_steps: number of batches of the whole training.
+        length: tokens to pad every sequence to (static shapes, for XLA), or None for the longest of the batch.
 
     Returns:
         `tf.data.Dataset` of (features, labels), dicts: `token_ids segment_ids padding_mask` int32 (B, S), or (B, K, S);
@@ -119,11 +119,11 @@ def make_train_dataset(
 
 
 def make_eval_dataset(examples: Examples, batch_size: int):
-    """Makes the batches of one pass over all examples, sorted by length, the last one as large as there are some left.
+    """Makes the batches of one pass over all examples, sorted by length. The last batch may be smaller.
 
     Returns:
-        (`tf.data.Dataset` as by `make_train_dataset`, of (features,) where there are no labels, and the number of each
-        example in the order of the batches: int64, shape (N,)).
+        (`tf.data.Dataset` as from `make_train_dataset`, or of (features,) without labels; example numbers in the order
+        of the batches, int64, shape (N,)).
     """
     order = np.argsort(examples.lengths, kind="stable")
     limits = np.append(np.arange(0, len(order), batch_size), len(order))
@@ -131,32 +131,25 @@ def make_eval_dataset(examples: Examples, batch_size: int):
 
 
 def _make_dataset(examples: Examples, order: np.ndarray, limits: np.ndarray, length: int | None, batch_size: int):
-    """Batch i holds the examples `order[limits[i] : limits[i + 1]]`; shapes are static if `length` is given."""
+    """Makes the dataset whose batch i holds the examples `order[limits[i] : limits[i + 1]]`, of static shape if `length` is given."""
     import tensorflow as tf
 
     choices = examples.rows_per_example
+    groups = [] if choices == 1 else [choices]
     token_ids = tf.RaggedTensor.from_row_splits(examples.token_ids, examples.row_splits)
     segment_ids = token_ids.with_values(tf.constant(examples.segment_ids))
     token_labels = {name: token_ids.with_values(tf.constant(array)) for name, array in examples.token_labels.items()}
     labels = {name: tf.constant(array) for name, array in examples.labels.items()}
     order = tf.constant(order)
-    rows_shape = [None if length is None else batch_size * choices, length]
     static_size = None if length is None else batch_size
 
     def dense(rows):
-        rows = rows.to_tensor(shape=rows_shape)  # Padding is 0 throughout: the mask hides it.
-        if choices == 1:
-            return rows
-        grouped = tf.reshape(rows, [-1, choices, tf.shape(rows)[1]])
-        return tf.ensure_shape(grouped, [static_size, choices, length])
+        rows = rows.to_tensor(shape=[None, length])  # All padding is 0; the mask hides it.
+        return tf.ensure_shape(tf.reshape(rows, [-1, *groups, tf.shape(rows)[1]]), [static_size, *groups, length])
 
     def gather(start, limit):
         numbers = order[start:limit]
-        rows = (
-            numbers
-            if choices == 1
-            else tf.reshape(numbers[:, tf.newaxis] * choices + tf.range(choices, dtype=tf.int64), [-1])
-        )
+        rows = tf.reshape(numbers[:, tf.newaxis] * choices + tf.range(choices, dtype=tf.int64), [-1])
         ids = tf.gather(token_ids, rows)
         features = {
             "token_ids": dense(ids),
@@ -179,10 +172,10 @@ def compute_outputs(model, examples: Examples, batch_size: int, description: str
     """Applies a model to every example.
 
     Args:
-        model: Keras model of the features to one tensor (B, ...).
-        examples: labels are not looked at.
-        batch_size: examples of a batch.
-        description: the progress bar's title; None shows none.
+        model: Keras model that maps the features to one tensor, shape (B, ...).
+        examples: N examples; labels are ignored.
+        batch_size: examples per batch.
+        description: title of the progress bar, or None for no bar.
 
     Returns:
         float32, shape (N, ...), in the order of the examples.
@@ -196,7 +189,7 @@ def compute_outputs(model, examples: Examples, batch_size: int, description: str
 
 
 def compute_token_outputs(model, examples: Examples, batch_size: int, description: str | None = None) -> np.ndarray:
-    """Applies a model that answers for each token; as `compute_outputs`, for a tensor (B, S, C).
+    """Applies a model that answers for each token, with outputs of shape (B, S, C). See `compute_outputs`.
 
     Returns:
         float32, shape (T, C), aligned with `examples.token_ids`.
@@ -213,23 +206,23 @@ def compute_token_outputs(model, examples: Examples, batch_size: int, descriptio
     return outputs
 
 
-_graphs = weakref.WeakKeyDictionary()  # Of each model, its graph for batches of each kind.
+_graphs = weakref.WeakKeyDictionary()  # Graphs of each model, by the element spec of the batches.
 
 
 def model_graph(model, element_spec):
-    """The model as a graph for such batches, traced once however often it is evaluated."""
+    """Returns the model as a graph for such batches. Repeated evaluations trace it only once."""
     import tensorflow as tf
 
     graphs = _graphs.setdefault(model, {})
     key = str(element_spec)
     if key not in graphs:
-        reference = weakref.ref(model)  # A graph that held its model would keep it alive.
+        reference = weakref.ref(model)  # A graph that referred to its model would keep it alive.
         graphs[key] = tf.function(lambda features: reference()(features, training=False), input_signature=element_spec)
     return graphs[key]
 
 
 def _forward(model, examples: Examples, batch_size: int, description: str | None):
-    """Yields (numbers of the examples, output, padding mask) of each batch, as arrays."""
+    """Yields (example numbers, output, padding mask) of each batch, as arrays."""
     from tqdm import tqdm
 
     if not examples.num_examples:

@@ -1,4 +1,4 @@
-"""Everything that a call reads before TensorFlow is imported: files, rows, and the spec of a trained model."""
+"""The input of a call, read and checked before TensorFlow is imported: files, rows, and the spec of a trained model."""
 
 import dataclasses
 import os
@@ -21,9 +21,9 @@ class Inputs(NamedTuple):
 
     Attributes:
         parts: the files, checked.
-        spec: of the model to train, or of the trained one; None where a checkpoint of other origin has yet to tell.
-        model_directory: of the trained model; None where there is none, or a new one is trained.
-        bad_rows: what was left out.
+        spec: spec of the model to train or of the trained one; None until a checkpoint from elsewhere is loaded.
+        model_directory: directory of the trained model; None if there is none, or a new one is trained.
+        bad_rows: the rows that were left out.
     """
 
     parts: list[Part]
@@ -36,7 +36,7 @@ class Inputs(NamedTuple):
 
     @property
     def distinct(self) -> list[Part]:
-        """The files, each once: one may be of two splits, to be scored and to be predicted."""
+        """The files, each once. A file may be in two splits, to be both scored and predicted."""
         return list({id(part.rows): part for part in reversed(self.parts)}.values())[::-1]
 
 
@@ -44,7 +44,7 @@ def read_inputs(task: Task) -> Inputs:
     """Reads and checks the files of the chosen stages.
 
     Raises:
-        InputError: no stage is chosen; a file, a row or a setting is wrong.
+        InputError: no stage is chosen, or a file, a row or a setting is wrong.
     """
     settings = task.settings
     wanted = [split for split, stage in _STAGES.items() if getattr(settings, stage)]
@@ -67,8 +67,8 @@ def read_inputs(task: Task) -> Inputs:
 def find_trained(settings: FineTuningSettings) -> str | None:
     """Returns the directory of the trained model that a call without `do_train` uses.
 
-    That is `model/` of the output directory, else the one that `--init_checkpoint` names; None where a preset is to be
-    applied instead. Without any of them it is `model/`, and reading it says what is missing.
+    That is `model/` in the output directory, else the directory that `--init_checkpoint` names. Returns None if a
+    preset is to be applied instead. Without any of these it is `model/` all the same, and reading it reports the error.
     """
     directory = os.path.join(settings.output_dir, MODEL_DIRECTORY)
     if os.path.isdir(directory):
@@ -83,29 +83,25 @@ def read_spec(task: Task, directory: str) -> Any:
     """Reads the spec from `task.json`.
 
     Raises:
-        InputError: there is none, it is of another task, or it lacks a value.
+        InputError: the file is missing, belongs to another task, or lacks a value.
     """
-    values = model_files.read_task(directory, task.command)
-    path = os.path.join(directory, model_files.TASK_FILE)
-    if values["task"] != task.name:
-        raise InputError(
-            f"{path}: expected the task {task.name!r}, as {task.command} writes it, found {values['task']!r}."
-        )
+    values = model_files.read_task(directory, task.command, task.name)
     fields = dataclasses.fields(task.Spec)
     missing = [one.name for one in fields if one.name not in values and one.default is dataclasses.MISSING]
     if missing:
+        path = os.path.join(directory, model_files.TASK_FILE)
         raise InputError(f"{path}: lacks {', '.join(missing)}. Expected the model that {task.command} wrote.")
     return task.Spec(**{one.name: values[one.name] for one in fields if one.name in values})
 
 
 def require_preset(settings: FineTuningSettings, needed_for: str = "--do_train") -> None:
-    """Checks that the encoder and vocabulary to start from are named and there.
+    """Checks that the encoder and vocabulary to start from are named and exist.
 
     Raises:
-        InputError: they are not.
+        InputError: they are not named, or do not exist.
     """
     if settings.init_checkpoint or settings.bert_config_file:
-        return  # Checked when the files are put together (`tasks.fine_tuning.google_files`).
+        return  # Checked when the files are linked (`tasks.fine_tuning.start`).
     if not settings.preset:
         raise InputError(f"{needed_for} needs --preset: a preset's directory or name, e.g. {', '.join(PRESETS)}.")
     resolve_preset(settings.preset, "tokenizer")
@@ -115,7 +111,7 @@ def check_steps(settings: FineTuningSettings, path: str, num_examples: int, unit
     """Checks that every training of the call has at least one step.
 
     Raises:
-        InputError: the examples do not fill a batch.
+        InputError: there are too few examples to fill a batch.
     """
     for batch_size in settings.grid["train_batch_size"]:
         if count_steps(num_examples, batch_size, settings.num_train_epochs) < 1:
@@ -126,10 +122,10 @@ def check_steps(settings: FineTuningSettings, path: str, num_examples: int, unit
 
 
 def check_training(task: Task, parts: list[Part]) -> None:
-    """Checks what a training needs, as far as it is known without TensorFlow.
+    """Checks the requirements of a training, as far as possible without TensorFlow.
 
     Raises:
-        InputError: no dev file to choose or stop by, too few examples for one step, or no preset.
+        InputError: a search or early stopping lacks a dev file, no batch can be filled, or there is no preset.
     """
     settings = task.settings
     has_dev = any(part.split == "dev" for part in parts)

@@ -1,4 +1,4 @@
-"""The directory of a fine-tuned model: `model.keras`, its tokenizer, and `task.json` with what else answers need."""
+"""The directory of a fine-tuned model: `model.keras`, the tokenizer, and `task.json` with the task's spec."""
 
 import os
 
@@ -10,13 +10,13 @@ TASK_FILE = "task.json"
 
 
 def save_model(directory: str, model, tokenizer, task: dict) -> None:
-    """Writes a model's directory, whole or not at all.
+    """Writes the directory of a model, complete or not at all.
 
     Args:
-        directory: what is there before is replaced.
-        model: keras.Model of Keras classes, or registered ones.
-        tokenizer: the BertTokenizer it was trained with.
-        task: JSON values: `task`, its name, and what the task's `model.py` reads back.
+        directory: path to write; anything there is replaced.
+        model: keras.Model of classes that belong to Keras or are registered with it.
+        tokenizer: BertTokenizer of the training.
+        task: JSON values: the task's name as `task`, and the fields of its spec.
     """
     with atomic_path(directory) as temporary:
         os.makedirs(temporary)
@@ -26,12 +26,12 @@ def save_model(directory: str, model, tokenizer, task: dict) -> None:
 
 
 def load_model(directory: str, task_name: str, command: str) -> tuple:
-    """Reads what `save_model` wrote.
+    """Loads a model that `save_model` wrote.
 
     Args:
-        directory: of the model.
-        task_name: what `task.json` must name.
-        command: that writes such directories, for messages.
+        directory: directory of the model.
+        task_name: name that `task.json` must have.
+        command: command that writes such directories, for messages.
 
     Returns:
         (keras.Model, BertTokenizer, content of `task.json`).
@@ -39,14 +39,11 @@ def load_model(directory: str, task_name: str, command: str) -> tuple:
     Raises:
         InputError: a file is missing or damaged, or the directory is of another task.
     """
-    import keras  # Not above: `read_task` needs no TensorFlow.
+    import keras  # Imported here, since `read_task` must answer without TensorFlow.
 
     from keras_bert import BertTokenizer
 
-    task = read_task(directory, command)
-    if task["task"] != task_name:
-        path = os.path.join(directory, TASK_FILE)
-        raise InputError(f"{path}: expected the task {task_name!r}, as {command} writes it, found {task['task']!r}.")
+    task = read_task(directory, command, task_name)
     path = os.path.join(directory, MODEL_FILE)
     try:
         model = keras.saving.load_model(path, compile=False)
@@ -55,11 +52,11 @@ def load_model(directory: str, task_name: str, command: str) -> tuple:
     return model, BertTokenizer.from_preset(directory), task
 
 
-def read_task(directory: str, command: str = "bert-classify") -> dict:
-    """Reads `task.json` of a model's directory.
+def read_task(directory: str, command: str = "bert-classify", task_name: str | None = None) -> dict:
+    """Reads `task.json` of a model's directory; the arguments are those of `load_model`.
 
     Raises:
-        InputError: there is none, or it names no task.
+        InputError: there is no such file, or it names no task, or another one than `task_name`.
     """
     path = os.path.join(directory, TASK_FILE)
     if not os.path.isfile(path):
@@ -70,4 +67,6 @@ def read_task(directory: str, command: str = "bert-classify") -> dict:
     task = read_json(path)
     if not isinstance(task, dict) or not isinstance(task.get("task"), str):
         raise InputError(f"{path}: expected an object with the task's name, found {task!r}.")
+    if task_name not in (None, task["task"]):
+        raise InputError(f"{path}: expected the task {task_name!r}, as {command} writes it, found {task['task']!r}.")
     return task

@@ -1,6 +1,6 @@
-"""Losses that several tasks minimize, as sums over a batch.
+"""Losses of several tasks, as sums over a batch.
 
-Shapes: B examples of a batch, S tokens of the longest, C classes.
+Shapes: B examples of a batch, S tokens of the longest one, C classes.
 """
 
 import tensorflow as tf
@@ -9,7 +9,7 @@ from tasks.engine.train_step import Objective
 
 
 class _WeightedObjective(Objective):
-    """Mean over the rows, or over the tokens that `labels["weights"]` weighs."""
+    """Mean loss over the rows, or over the tokens, weighted by `labels["weights"]`."""
 
     name = "loss"
 
@@ -28,8 +28,8 @@ class _WeightedObjective(Objective):
 class CrossEntropy(_WeightedObjective):
     """Softmax cross entropy and accuracy of classes, of choices, or of tokens.
 
-    Labels: `{"labels": int32 [B] or [B, S]}`, and for tokens `"weights"`, float32 of the same shape. Outputs: float32
-    logits [B, C] or [B, S, C]. As google-research/bert (run_classifier.py: create_model).
+    As in google-research/bert (run_classifier.py: create_model). Labels: `{"labels": int32 [B] or [B, S]}`, and for
+    tokens `"weights"`, float32 of the same shape. Outputs: float32 logits [B, C] or [B, S, C].
 
     Args:
         metric: name of the accuracy.
@@ -48,10 +48,10 @@ class CrossEntropy(_WeightedObjective):
 
 
 class SquaredError(_WeightedObjective):
-    """Squared difference of one output and a score, for rows or for tokens.
+    """Squared difference between the single output and a score, of rows or of tokens.
 
     Labels: `{"labels": float32 [B] or [B, S]}`, and for tokens `"weights"`. Outputs: float32 [B, 1] or [B, S, 1].
-    google-research/bert has no regression; this is the loss of transformers' `BertForSequenceClassification` with one
+    google-research/bert has no regression. This is the loss of transformers' `BertForSequenceClassification` with one
     label.
     """
 

@@ -1,6 +1,6 @@
-"""The paper's search for learning rate, batch size and seed: every combination is trained, the best on dev is kept.
+"""The paper's search over learning rates, batch sizes and seeds, which keeps the best combination on dev.
 
-Section 4.1 of the paper chooses among learning rates on the dev set, and restarts BERT-large from several seeds.
+The paper (section 4.1) chooses the learning rate on the dev set, and restarts BERT-large from several seeds.
 """
 
 import dataclasses
@@ -13,30 +13,29 @@ from keras_bert.files import atomic_path, remove_path, write_json
 from tasks.fine_tuning import sweep
 from tasks.fine_tuning.inputs import MODEL_DIRECTORY, Inputs
 from tasks.fine_tuning.session import HISTORY_FILE, METRICS_FILE, Session
-from tasks.fine_tuning.settings import FineTuningSettings
 from tasks.fine_tuning.task import Task
 
 _KEPT = (MODEL_DIRECTORY, HISTORY_FILE, "curve.png")
-_REMOVED = ("checkpoints", "best")  # Of a finished run: a hundred runs' optimizer states would fill the disk.
+_REMOVED = ("checkpoints", "best")  # The optimizer states of a hundred finished runs would fill the disk.
 
 
 def search(task: Task, inputs: Inputs) -> tuple[Inputs, list[tuple[str, list[str], list[list]]]]:
-    """Trains and evaluates every combination; the best one's model, metrics and curve become the whole run's.
+    """Trains and evaluates every combination. The best one's model, metrics and curve become those of the whole run.
 
     Args:
-        task: with settings of several learning rates, batch sizes or restarts; each run goes to `sweep/`.
-        inputs: with dev files.
+        task: task with several learning rates, batch sizes or restarts. Each run is kept in `sweep/`.
+        inputs: data, including dev files.
 
     Returns:
         (inputs that name the best model, tables of all runs for the report).
 
     Raises:
-        InputError: as `tasks.fine_tuning.sweep.run_sweep`.
+        InputError: see `tasks.fine_tuning.sweep.run_sweep`.
     """
     settings = task.settings
 
     def run_one(chosen: dict, directory: str) -> dict:
-        keras.backend.clear_session()  # Else the graphs of all runs stay in memory.
+        keras.backend.clear_session()  # Otherwise the graphs of all runs stay in memory.
         one = dataclasses.replace(settings, output_dir=directory, num_restarts=1, **chosen)
         session = Session(task.for_run(one), inputs, directory)
         session.train(one)
@@ -54,13 +53,6 @@ def search(task: Task, inputs: Inputs) -> tuple[Inputs, list[tuple[str, list[str
     result = sweep.run_sweep(
         settings.output_dir, grid, settings.num_restarts, run_one, task.metric, higher_is_better, shared=shared
     )
-    _keep(result, settings)
-    directory = os.path.join(settings.output_dir, MODEL_DIRECTORY)
-    return inputs._replace(model_directory=directory), sweep.tables(result)
-
-
-def _keep(result: dict, settings: FineTuningSettings) -> None:
-    """Makes the best run's files those of the whole run."""
     for name in _KEPT:
         source = os.path.join(result["directory"], name)
         copy = shutil.copytree if os.path.isdir(source) else shutil.copyfile
@@ -68,3 +60,5 @@ def _keep(result: dict, settings: FineTuningSettings) -> None:
             copy(source, temporary)
     summary = {name: result[name] for name in ("metric", "best", "name", "combinations")}
     write_json(os.path.join(settings.output_dir, METRICS_FILE), {**result["metrics"], "sweep": summary})
+    directory = os.path.join(settings.output_dir, MODEL_DIRECTORY)
+    return inputs._replace(model_directory=directory), sweep.tables(result)

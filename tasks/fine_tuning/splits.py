@@ -1,4 +1,4 @@
-"""The files of a task's splits: named by a flag, or found in `--data_dir`."""
+"""Finds the files of a task's splits, by a flag or in `--data_dir`."""
 
 import os
 from collections.abc import Sequence
@@ -14,14 +14,14 @@ def find_split(
     """Finds the file of a split.
 
     Args:
-        settings: with `--<split>_file`, which goes before `--data_dir`.
+        settings: settings with `--<split>_file`, which takes precedence, and `--data_dir`.
         split: "train", "dev" or "test".
-        names: base names that the file may have in `--data_dir`, without extension.
-        extensions: those it may have there.
-        any_extension: whether a file that a flag names may have another one.
+        names: possible base names in `--data_dir`, without extension.
+        extensions: possible extensions there.
+        any_extension: whether a file named by a flag may have another extension.
 
     Raises:
-        InputError: there is no such file, or several of them, or its format is unknown.
+        InputError: no file or several files match, or the format is unknown.
     """
     file = getattr(settings, f"{split}_file")
     if file:

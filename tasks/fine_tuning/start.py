@@ -21,8 +21,8 @@ class Start:
 
     Attributes:
         preset: name or path of any format.
-        load_weights: False starts from random weights.
-        tokenizer_options: arguments of `BertTokenizer.from_preset`.
+        load_weights: False for random weights.
+        tokenizer_options: further arguments of `BertTokenizer.from_preset`.
     """
 
     preset: str
@@ -34,10 +34,10 @@ class Start:
 
 
 def find_start(settings: FineTuningSettings) -> Start:
-    """Resolves `--preset`, or `--init_checkpoint --bert_config_file --vocab_file` in its place.
+    """Resolves `--preset`, or `--init_checkpoint`, `--bert_config_file` and `--vocab_file` instead.
 
     Raises:
-        InputError: both are given, neither is, or a file is missing.
+        InputError: both are given, or a file is missing.
     """
     if settings.preset and (settings.init_checkpoint or settings.bert_config_file):
         raise InputError("--preset and --init_checkpoint (or --bert_config_file) both say where to start. Give one.")
@@ -57,7 +57,7 @@ _assembled: list[tempfile.TemporaryDirectory] = []  # Kept until the process end
 
 
 def _assemble(settings: FineTuningSettings, vocabulary: str | None) -> str:
-    """Links google-research/bert's three files into one directory, which is a preset in google's format."""
+    """Links google-research/bert's three files into one directory, which is a preset in Google's format."""
     config = expand_file("--bert_config_file", settings.bert_config_file)
     prefix = None
     if settings.init_checkpoint:
@@ -68,7 +68,7 @@ def _assemble(settings: FineTuningSettings, vocabulary: str | None) -> str:
                 ".index, as in bert_model.ckpt."
             )
     _assembled.append(tempfile.TemporaryDirectory())
-    # The directory's name may say whether the checkpoint is cased.
+    # Keep the directory's name, which may tell whether the checkpoint is cased.
     directory = os.path.join(_assembled[-1].name, os.path.basename(os.path.dirname(os.path.abspath(config))))
     os.mkdir(directory)
     files = {"bert_config.json": config}
@@ -89,15 +89,15 @@ def _assemble(settings: FineTuningSettings, vocabulary: str | None) -> str:
 def build_model(
     start: Start, settings: FineTuningSettings, model_class: type[BertTask], arguments: dict
 ) -> tuple[BertTask, BertBackbone]:
-    """Builds the model to train; called inside a strategy's scope.
+    """Builds the model to train. Call it inside the strategy's scope.
 
-    Training starts from the checkpoint's head where it has one of the same kind and shape, else from random weights.
+    The head starts from the checkpoint's own if that has the same kind and shape, else from random weights.
 
     Args:
         start: encoder and vocabulary.
         settings: layers to freeze, or the rank of LoRA's factors.
-        model_class: of `keras_bert.models`.
-        arguments: of its constructor.
+        model_class: class in `keras_bert.models`.
+        arguments: arguments of its constructor, besides the backbone.
 
     Returns:
         (the model, its encoder).
@@ -108,15 +108,20 @@ def build_model(
     else:
         backbone = BertBackbone(**weights.read_bert_config(start.preset).to_dict())
         model = model_class(backbone, compile=False, **arguments)
-    _freeze(model.backbone, settings)
-    return model, model.backbone
+    backbone = model.backbone
+    if settings.lora_rank:
+        backbone.enable_lora(settings.lora_rank)
+    elif settings.num_frozen_layers:
+        for name in ("embeddings", *(f"transformer_layer_{index}" for index in range(settings.num_frozen_layers))):
+            backbone.get_layer(name).trainable = False
+    return model, backbone
 
 
 def check_encoder(start: Start, settings: FineTuningSettings, sequence_length: int, vocabulary_size: int) -> None:
     """Checks the settings against the encoder's sizes, before any weight is read.
 
     Raises:
-        InputError: the encoder has too few positions or layers, or its table has fewer rows than the vocabulary.
+        InputError: the encoder has too few positions or layers, or fewer token embeddings than the vocabulary.
     """
     config = weights.read_bert_config(start.preset)
     check_positions(sequence_length, config.max_sequence_length, start.preset)
@@ -134,25 +139,16 @@ def check_encoder(start: Start, settings: FineTuningSettings, sequence_length: i
 
 
 def check_positions(sequence_length: int, positions: int, source: str) -> None:
-    """Checks that sequences of this length have positions in an encoder.
+    """Checks that an encoder has enough positions for sequences of this length.
 
     Raises:
-        InputError: they have not.
+        InputError: it has too few.
     """
     if sequence_length > positions:
         raise InputError(
             f"--max_seq_length={sequence_length}: {source} has positions for {positions} tokens. Give at most that "
             "many."
         )
-
-
-def _freeze(backbone: BertBackbone, settings: FineTuningSettings) -> None:
-    if settings.lora_rank:
-        backbone.enable_lora(settings.lora_rank)
-    elif settings.num_frozen_layers:
-        names = ["embeddings", *(f"transformer_layer_{index}" for index in range(settings.num_frozen_layers))]
-        for name in names:
-            backbone.get_layer(name).trainable = False
 
 
 def load_fine_tuned(
@@ -162,12 +158,12 @@ def load_fine_tuned(
 
     Args:
         preset: name or path of any format, e.g. a directory of transformers' `BertForSequenceClassification`.
-        model_class: of `keras_bert.models`.
-        make_arguments: gives the arguments of its constructor from the checkpoint's labels (or None), the number of
-            its head's outputs, and the encoder's positions.
+        model_class: class in `keras_bert.models`.
+        make_arguments: returns the arguments of its constructor from the checkpoint's labels (or None), the number of
+            its head's outputs, and the encoder's number of positions.
 
     Raises:
-        InputError: no such preset, or it has no such head.
+        InputError: there is no such preset, or it has no such head.
     """
     head = model_class.heads[0]
     with weights.open_checkpoint(preset) as checkpoint:
