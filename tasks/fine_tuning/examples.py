@@ -131,7 +131,10 @@ def make_eval_dataset(examples: Examples, batch_size: int):
 
 
 def _make_dataset(examples: Examples, order: np.ndarray, limits: np.ndarray, length: int | None, batch_size: int):
-    """Makes the dataset whose batch i holds the examples `order[limits[i] : limits[i + 1]]`, of static shape if `length` is given."""
+    """Makes a dataset whose batch i holds the examples `order[limits[i] : limits[i + 1]]`.
+
+    Shapes are static if `length` is given.
+    """
     import tensorflow as tf
 
     choices = examples.rows_per_example

@@ -1,4 +1,4 @@
-"""One run of a fine-tuning task: train or load, evaluate, predict, report; each writes to the output directory."""
+"""One run of a fine-tuning task: train or load, evaluate, predict and report, each writing to the output directory."""
 
 import dataclasses
 import os
@@ -24,23 +24,23 @@ from tasks.report.page import Report, write_report
 METRICS_FILE = "metrics.json"
 HISTORY_FILE = "history.json"
 REPORT_FILE = "report.html"
-EVALUATIONS = 20  # Epochs may be shorter than this part of a training; checkpoints and evaluations then are not.
-# Keys of metrics.json that describe the model and its training, and those of predictions; all others are of an
-# evaluation, and go when another one takes its place.
+EVALUATIONS = 20  # Maximum evaluations of a training with many short epochs.
+# Prefixes of the keys of metrics.json that describe the model and its training, and of those that describe predictions.
+# All others describe an evaluation and are removed by the next one.
 _OF_TRAINING, _OF_PREDICTIONS = ("train_", "best_step", "sweep", "preset"), ("test_",)
 
 
 class Session:
-    """A model, the data that it learns from or answers, and what comes of it.
+    """A model, its data and its results.
 
     Args:
         task: the task.
         inputs: its data.
-        output_dir: where everything is written.
+        output_dir: directory for all files.
 
     Attributes:
         trained: the model, after `train` or `load`.
-        results: what `metrics.json` holds.
+        results: content of `metrics.json`.
     """
 
     def __init__(self, task: Task, inputs: Inputs, output_dir: str):
@@ -57,15 +57,16 @@ class Session:
     # === The model ===
 
     def train(self, settings: FineTuningSettings) -> None:
-        """Fine-tunes a preset and writes `model/`; continues from the last checkpoint in `output_dir`.
+        """Fine-tunes a preset and writes `model/`, resuming from the last checkpoint in `output_dir` if there is one.
 
-        The first dev file, if there is one, is scored at every checkpoint.
+        The first dev file, if any, is scored at every checkpoint.
 
         Args:
-            settings: with one learning rate and one batch size.
+            settings: settings with a single learning rate and batch size.
 
         Raises:
-            InputError: the preset does not fit, too little data, or `output_dir` holds a training with other settings.
+            InputError: the preset does not fit, there is too little data, or `output_dir` holds a training with other
+                settings.
         """
         task, spec = self.task, self.inputs.spec
         train = self.inputs.of("train")[0]
@@ -102,28 +103,25 @@ class Session:
         keep_settings(self.output_dir, identity, writes=self._is_chief)
         seconds = self._fit(trainer, encoded, num_steps, settings)
         directory = os.path.join(self.output_dir, MODEL_DIRECTORY)
-        # Of a training that was finished before, everything found and measured since is still true.
+        # If the training was finished before, keep what was found and measured since.
         if seconds is None and os.path.isdir(directory):
             self.trained = self.trained._replace(spec=task.adjust_spec(read_spec(task, directory)))
         self._save_model()
-        self.results = read_metrics(self.output_dir) if seconds is None else {"train_seconds": round(seconds, 2)}
+        self.results = self._earlier_results() if seconds is None else {"train_seconds": round(seconds, 2)}
         self.results |= {**task.describe(train.rows, encoded, spec), "train_steps": num_steps}
         if settings.early_stopping_patience:
             self.results["best_step"] = int(trainer.step.numpy())
         self._write_metrics()
 
     def _fit(self, trainer, encoded: Encoded, num_steps: int, settings: FineTuningSettings) -> float | None:
-        """Trains up to the last step; returns the seconds it took, or None if nothing was left to do."""
+        """Trains up to the last step. Returns the seconds it took, or None if nothing was left to do."""
         started, task = time.monotonic(), self.task
         held_out = next(iter(self.inputs.of("dev")), None)
-        stopping = None
-        if settings.early_stopping_patience:
-            stopping = EarlyStopping(
-                task.stopping_metric, settings.early_stopping_patience, not task.stopping_metric.endswith("loss")
-            )
+        metric, patience = task.stopping_metric, settings.early_stopping_patience
         first_step = trainer.restore()
         steps_of_epoch = max(1, encoded.num_examples // settings.train_batch_size)
-        length = self.trained.spec.sequence_length if settings.jit_compile else None  # XLA compiles every shape anew.
+        # XLA compiles each shape anew, so that all batches should have the same.
+        length = self.trained.spec.sequence_length if settings.jit_compile else None
         history = trainer.fit(
             lambda step: encoded.make_train_dataset(
                 settings.train_batch_size, settings.random_seed, step, num_steps, length
@@ -131,20 +129,20 @@ class Session:
             num_steps,
             save_checkpoints_steps=min(settings.save_checkpoints_steps, max(steps_of_epoch, num_steps // EVALUATIONS)),
             evaluate=held_out and (lambda: task.checkpoint_figures(self._answer(held_out, is_final=False))),
-            early_stopping=stopping,
+            early_stopping=EarlyStopping(metric, patience, not metric.endswith("loss")) if patience else None,
             description="fine-tuning",
         )
         was_over = first_step >= num_steps or not any(row["step"] > first_step for row in history.training)
         return None if was_over else time.monotonic() - started
 
     def load(self) -> None:
-        """Loads the trained model of `inputs`; where there is none, a preset that was fine-tuned elsewhere.
+        """Loads the trained model named by `inputs`, or else a preset that was fine-tuned elsewhere.
 
         Raises:
             InputError: there is neither, or it does not fit the data.
         """
         settings, directory = self.task.settings, self.inputs.model_directory
-        earlier = read_metrics(self.output_dir)
+        earlier = self._earlier_results()
         if directory is None:
             self._load_preset(settings)
             self.results = earlier if earlier.get("preset") == settings.preset else {"preset": settings.preset}
@@ -189,7 +187,7 @@ class Session:
     # === Its answers ===
 
     def evaluate(self) -> None:
-        """Scores the model on the dev files and adds to `metrics.json`."""
+        """Scores the model on the dev files and adds the figures to `metrics.json`."""
         kept = {name: value for name, value in self.results.items() if name.startswith(_OF_TRAINING + _OF_PREDICTIONS)}
         self.results, intervals = kept, {}
         for part in self.inputs.of("dev"):
@@ -207,7 +205,7 @@ class Session:
         self._write_metrics()
 
     def predict(self) -> list[str]:
-        """Writes the answers to the test files; returns the paths."""
+        """Writes the answers to the test files and returns the paths."""
         self.results = {name: value for name, value in self.results.items() if not name.startswith(_OF_PREDICTIONS)}
         paths = []
         for part in self.inputs.of("test"):
@@ -223,13 +221,13 @@ class Session:
         return paths
 
     def _encode(self, part: Part) -> Encoded:
-        """Returns the token ids of a file, computed once."""
+        """Returns the token ids of a file, which are computed once."""
         if id(part.rows) not in self._encoded:
             self._encoded[id(part.rows)] = self.task.encode(part, self.trained)
         return self._encoded[id(part.rows)]
 
     def _answer(self, part: Part, is_final: bool = True) -> Answers:
-        """Returns the model's answers to a file; the final model's are computed once."""
+        """Returns the model's answers to a file. Those of the final model are computed once."""
         key = id(part.rows)
         if key in self._answers:
             return self._answers[key]._replace(part=part)
@@ -242,21 +240,21 @@ class Session:
         return answers
 
     def _keep(self, found: dict[str, Any]) -> None:
-        """Adds values to the spec, also in the run's `model/`, if there is one: a preset is not ours to change."""
+        """Adds values to the spec, and to the run's own `model/` if there is one; a preset is never changed."""
         self.trained = self.trained._replace(spec=dataclasses.replace(self.trained.spec, **found))
         path = os.path.join(self.output_dir, MODEL_DIRECTORY, model_files.TASK_FILE)
         if self._is_chief and os.path.exists(path):
             write_json(path, {**read_json(path), **found})
 
-    # === What is written of it ===
+    # === Report and metrics ===
 
     def report(self, settings: FineTuningSettings, tables: list = ()) -> None:
-        """Writes `report.html`, and `skipped_rows.tsv` if rows were left out.
+        """Writes `report.html`, and `skipped_rows.tsv` if rows were skipped.
 
-        Predictions alone leave the report of an evaluation as it is.
+        A call that only predicts keeps the report of an earlier evaluation.
 
         Args:
-            settings: shown in the report.
+            settings: settings to show in the report.
             tables: further tables: caption, header, rows.
         """
         if not self._is_chief:
@@ -265,29 +263,26 @@ class Session:
         path = os.path.join(self.output_dir, REPORT_FILE)
         if not settings.do_train and not self._evaluations and os.path.exists(path):
             return
-        history = os.path.join(self.output_dir, HISTORY_FILE)
         first = self._evaluations[0] if self._evaluations else Evaluation({})
+        spec = dataclasses.asdict(self.trained.spec)
+        of_model = {"max_seq_length": self.trained.spec.sequence_length, **spec}
+        # The trained model's own values replace settings that may have been left open.
+        shown = {name: of_model.get(name, value) for name, value in dataclasses.asdict(settings).items()}
         report = Report(
             title=f"{self.task.title}: {_last_part(settings.preset or settings.init_checkpoint or self.output_dir)}",
             scores=[score for one in self._evaluations for score in one.scores],
-            history=read_json(history) if os.path.exists(history) else None,
+            history=_read_if_there(os.path.join(self.output_dir, HISTORY_FILE)),
             confusion=first.confusion,
             predictions=first.predictions,
             lengths={part.title: self._encode(part).lengths for part in self.inputs.distinct},
             max_length=self.trained.spec.sequence_length,
             mistakes=[mistake for one in self._evaluations for mistake in one.mistakes],
-            settings=self._settings_shown(settings),
+            settings=shown,
             notes=self._notes(),
             tables=[*(table for one in self._evaluations for table in one.tables), *tables],
             long_examples=self.task.long_examples,
         )
         write_report(path, report)
-
-    def _settings_shown(self, settings: FineTuningSettings) -> dict[str, Any]:
-        """Returns the settings, with the trained model's values where these settings leave them open."""
-        shown, spec = dataclasses.asdict(settings), dataclasses.asdict(self.trained.spec)
-        of_model = {"max_seq_length": self.trained.spec.sequence_length, **spec}
-        return shown | {name: value for name, value in of_model.items() if name in shown}
 
     def _notes(self) -> list[str]:
         notes, bad_rows = list(self.task.notes(self.trained.spec)), self.inputs.bad_rows
@@ -307,18 +302,19 @@ class Session:
                 )
         return [*notes, *(note for one in self._evaluations for note in one.notes)]
 
+    def _earlier_results(self) -> dict[str, Any]:
+        return _read_if_there(os.path.join(self.output_dir, METRICS_FILE))
+
     def _write_metrics(self) -> None:
         self.results |= {**self.task.describe_model(self.trained), "skipped_rows": self.inputs.bad_rows.count}
         if self._is_chief:
             write_json(os.path.join(self.output_dir, METRICS_FILE), self.results)
 
 
-def read_metrics(output_dir: str) -> dict:
-    """Reads `metrics.json`; an empty dict if no stage has written it."""
-    path = os.path.join(output_dir, METRICS_FILE)
+def _read_if_there(path: str) -> dict:
     return read_json(path) if os.path.exists(path) else {}
 
 
 def _last_part(preset: str) -> str:
-    """Returns a directory's own name; the name or handle of another preset whole."""
+    """Returns the last part of a path, and other presets' names and handles unchanged."""
     return preset if "://" in preset else os.path.basename(os.path.abspath(preset))
