@@ -1,11 +1,11 @@
-"""From the logits of a question's windows to answers: n-best lists, null scores and final texts.
+"""Answers from the logits of a question's windows: n-best lists, null scores and final texts.
 
-As google-research/bert has it (run_squad.py:741-924). No TensorFlow here.
+As in google-research/bert (run_squad.py:741-924). This module does not import TensorFlow.
 
-Shapes: W windows, T tokens of all windows, K candidates of a question.
+Shapes: T tokens of all windows.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -14,41 +14,25 @@ from tasks.squad.data import Question
 from tasks.squad.text import join_pieces, project, split_context
 from tasks.squad.windows import Windows
 
-# google-research/bert's answer where a question must have one and no span is possible (run_squad.py:877).
+# google-research/bert's answer to a question that must have one, if no span is possible (run_squad.py:877).
 NO_SPAN_TEXT = "empty"
-# The null odds where no span is possible: google-research/bert fails there, with this as its highest null score
+# The null odds if no span is possible. google-research/bert, which fails in that case, starts from this null score
 # (run_squad.py:769).
 NO_SPAN_ODDS = 1e6
 
 
 class Answers(NamedTuple):
-    """The content of SQuAD's three prediction files, by the questions' ids.
+    """The content of SQuAD's three prediction files, by question id.
 
     Attributes:
         predictions: the answer's text; "" for no answer.
-        nbest: list of {text, probability, start_logit, end_logit}, the most probable first.
-        null_odds: by how much the score of "no answer" leads that of the best answer; empty where every question has
-            an answer.
+        nbest: list of {text, probability, start_logit, end_logit}, most probable first.
+        null_odds: score of "no answer" minus that of the best answer; empty if every question has an answer.
     """
 
     predictions: dict[str, str]
     nbest: dict[str, list[dict]]
     null_odds: dict[str, float]
-
-
-class _Candidates(NamedTuple):
-    """Arrays of shape (K,), the best candidate first.
-
-    Attributes:
-        starts: int64, the answer's first token among all T; -1 stands for "no answer".
-        ends: int64, its last token.
-        start_logits, end_logits: float64.
-    """
-
-    starts: np.ndarray
-    ends: np.ndarray
-    start_logits: np.ndarray
-    end_logits: np.ndarray
 
 
 def best_answers(
@@ -64,21 +48,21 @@ def best_answers(
 ) -> Answers:
     """Chooses the answers to all questions.
 
-    In each window the `n_best_size` highest starts and ends are combined (google-research/bert counts those of padding,
-    too). A start must have its maximum context in its window, an end need not. The candidates of all windows are sorted
-    by the sum of their logits; of several with the same final text the first counts.
+    In each window the `n_best_size` highest starts and ends are combined (google-research/bert includes those of
+    padding). A start must have its maximum context in its window, but an end need not. The candidates of all windows
+    are sorted by the sum of their logits, and the first with each final text counts.
 
-    With `version_2_with_negative` [CLS] stands for "no answer", scored by the lowest sum of its logits in any window.
-    Where this leads the best answer's score by more than `null_score_diff_threshold`, the prediction is "".
+    With `version_2_with_negative`, [CLS] stands for "no answer". Its score is the lowest sum of its logits in any
+    window. If it exceeds the best answer's score by more than `null_score_diff_threshold`, the prediction is "".
 
     Args:
         questions: N questions.
         windows: their windows.
         start_logits, end_logits: float, shape (T,).
-        n_best_size: starts and ends to combine in a window, and answers to list for a question.
-        max_answer_length: tokens of an answer at most.
-        version_2_with_negative: bool, whether a question may have no answer.
-        null_score_diff_threshold: float; infinity gives the best answer whatever the null score.
+        n_best_size: starts and ends to combine per window, and answers to list per question.
+        max_answer_length: maximum tokens of an answer.
+        version_2_with_negative: whether a question may have no answer.
+        null_score_diff_threshold: threshold of the null odds. Infinity always gives the best answer.
     """
     logits = np.stack([start_logits, end_logits]).astype(np.float64)  # [2, T]
     limits = np.searchsorted(windows.question_index, np.arange(len(questions) + 1))
@@ -100,7 +84,7 @@ def best_answers(
 
 
 def apply_threshold(answers: Answers, threshold: float) -> Answers:
-    """Takes back the predictions whose null odds exceed the threshold."""
+    """Replaces the predictions whose null odds exceed the threshold by ""."""
     predictions = {
         name: "" if answers.null_odds.get(name, threshold) > threshold else text
         for name, text in answers.predictions.items()
@@ -108,46 +92,15 @@ def apply_threshold(answers: Answers, threshold: float) -> Answers:
     return answers._replace(predictions=predictions)
 
 
-def search_threshold(
-    null_odds: Mapping[str, float],
-    questions: Sequence[Question],
-    predictions: Mapping[str, str],
-    scores: Mapping[str, float],
-) -> tuple[float, float]:
-    """Finds the threshold that gives the highest score (SQuAD 2.0's evaluation script: find_best_thresh).
-
-    Args:
-        null_odds: of `best_answers`.
-        questions: N questions with their known answers.
-        predictions: of `best_answers` with the threshold infinity: an answer to every question.
-        scores: exact match or F1 of these predictions, 0 to 1.
-
-    Returns:
-        (threshold, mean score with it, 0 to 1). As in the script the threshold is 0.0 where answering no question at
-        all is best.
-    """
-    answerable = {question.id: bool(question.answers) for question in questions}
-    score = best_score = sum(not value for value in answerable.values())
-    threshold = 0.0
-    for identifier in sorted(null_odds, key=null_odds.__getitem__):
-        if answerable[identifier]:
-            score += scores[identifier]
-        elif predictions[identifier]:
-            score -= 1
-        if score > best_score:
-            best_score, threshold = score, null_odds[identifier]
-    return threshold, best_score / len(scores)
-
-
 # === Candidates ===
 
 
 def _null_logits(logits: np.ndarray, places: np.ndarray) -> tuple[float, float]:
-    """Returns the start and end logit of [CLS] in the window where their sum is lowest.
+    """Returns the start and end logits of [CLS] in the window with their lowest sum.
 
     Args:
         logits: float64, shape (2, T).
-        places: the windows' first tokens, int64.
+        places: first token of each window, int64.
     """
     if not len(places):
         return 0.0, 0.0
@@ -162,11 +115,16 @@ def _find_candidates(
     null: tuple[float, float] | None,
     n_best_size: int,
     max_answer_length: int,
-) -> _Candidates:
-    """Finds the possible spans in all windows of one question; `null`, if given, joins them."""
+) -> list[tuple[int, int, float, float]]:
+    """Finds the possible spans in all windows of a question, and adds `null` if given.
+
+    Returns:
+        (first token, last token, start logit, end logit) of each, best first. Tokens are numbered among all T; both are
+        -1 for "no answer".
+    """
     found = [np.empty((2, 0), np.int64)]
     for first, limit in zip(row_splits[:-1].tolist(), row_splits[1:].tolist(), strict=True):
-        # Stable: of equal logits the earlier token goes first, as in Python's own sort.
+        # A stable sort puts the earlier of two equal logits first, as google-research/bert's does.
         starts, ends = first + np.argsort(-logits[:, first:limit], axis=1, kind="stable")[:, :n_best_size]
         starts = starts[windows.is_max_context[starts]]
         ends = ends[windows.token_word[ends] >= 0]
@@ -178,18 +136,18 @@ def _find_candidates(
     if null is not None:
         columns = [np.append(column, value) for column, value in zip(columns, (-1, -1, *null), strict=True)]
     order = np.argsort(-(columns[2] + columns[3]), kind="stable")
-    return _Candidates(*(column[order] for column in columns))
+    return list(zip(*(column[order].tolist() for column in columns), strict=True))
 
 
 def _choose(
-    candidates: _Candidates,
+    candidates: list[tuple[int, int, float, float]],
     null: tuple[float, float] | None,
     n_best_size: int,
     text_of: Callable[[int, int], str],
 ) -> list[dict]:
-    """Lists distinct texts in the candidates' order; "no answer" comes last if it is not among the best."""
+    """Lists the distinct texts in the order of the candidates. "No answer" comes last if it is not among the best."""
     chosen: dict[str, tuple[float, float]] = {}
-    for start, end, *pair in zip(*(column.tolist() for column in candidates), strict=True):
+    for start, end, *pair in candidates:
         if len(chosen) >= n_best_size:
             break
         chosen.setdefault(text_of(start, end) if start >= 0 else "", tuple(pair))
@@ -206,7 +164,7 @@ def _choose(
 
 
 def _final_texts(question: Question, windows: Windows) -> Callable[[int, int], str]:
-    """Returns a function from the first and last token (inclusive, among all T) of a span to its text."""
+    """Returns a function that maps the first and last token (inclusive, among all T) of a span to its text."""
     words, ids = split_context(question.context), windows.examples.token_ids
 
     def text(start: int, end: int) -> str:

@@ -14,7 +14,6 @@ import numpy as np
 from keras_bert.errors import InputError
 from tasks.fine_tuning import metrics
 from tasks.fine_tuning.examples import Examples
-from tasks.squad.answers import search_threshold
 from tasks.squad.data import Question
 from tasks.squad.windows import POSITIONS
 
@@ -23,8 +22,8 @@ class Scores(NamedTuple):
     """Scores of each question's answer, float64, shape (N,), 0 to 1.
 
     Attributes:
-        exact: 1 where the answer is a known one, articles, punctuation and case aside.
-        f1: of the words that the answer has in common with a known one; the best of several counts.
+        exact: 1 if the answer equals a known one, apart from articles, punctuation and case.
+        f1: F1 of the words that the answer shares with a known one, the best of several.
     """
 
     exact: np.ndarray
@@ -35,7 +34,7 @@ def load_script(version_2_with_negative: bool):
     """Imports the official script of SQuAD 2.0 or 1.1.
 
     Raises:
-        InputError: it is not installed.
+        InputError: the script is not installed.
     """
     name = f"official.nlp.tools.squad_evaluate_{'v2_0' if version_2_with_negative else 'v1_1'}"
     try:
@@ -48,11 +47,11 @@ def load_script(version_2_with_negative: bool):
 
 
 def score_all(questions: Sequence[Question], predictions: Mapping[str, str], version_2_with_negative: bool) -> dict:
-    """Scores all answers by the official script, in percent.
+    """Scores all answers with the official script, in percent.
 
     Returns:
-        `exact`, `f1`, `total`; for SQuAD 2.0 also `HasAns_exact`, ... of the questions that have an answer, and
-        `NoAns_exact`, ... of the others.
+        `exact`, `f1` and `total`; for SQuAD 2.0 also `HasAns_exact`, ... for the questions with an answer, and
+        `NoAns_exact`, ... for the others.
     """
     results = load_script(version_2_with_negative).evaluate(_dataset(questions), dict(predictions))
     if not version_2_with_negative:
@@ -61,7 +60,7 @@ def score_all(questions: Sequence[Question], predictions: Mapping[str, str], ver
 
 
 def score_each(questions: Sequence[Question], predictions: Mapping[str, str], version_2_with_negative: bool) -> Scores:
-    """Scores each answer by itself, by the official script."""
+    """Scores each answer separately with the official script."""
     evaluate = load_script(version_2_with_negative).evaluate
     exact, f1 = ("exact", "f1") if version_2_with_negative else ("exact_match", "final_f1")
     unit = 100.0 if version_2_with_negative else 1.0
@@ -70,7 +69,7 @@ def score_each(questions: Sequence[Question], predictions: Mapping[str, str], ve
 
 
 def _dataset(questions: Sequence[Question]) -> list[dict]:
-    """Returns the questions in SQuAD's JSON, as far as the script reads it."""
+    """Returns those parts of SQuAD's JSON that the script reads."""
     known = [{"id": question.id, "answers": [{"text": text} for text, _ in question.answers]} for question in questions]
     return [{"paragraphs": [{"qas": known}]}]
 
@@ -78,41 +77,36 @@ def _dataset(questions: Sequence[Question]) -> list[dict]:
 def best_thresholds(
     questions: Sequence[Question], predictions: Mapping[str, str], null_odds: Mapping[str, float]
 ) -> dict[str, float]:
-    """Searches for the thresholds of the highest exact match and F1, as the official script does.
+    """Returns the thresholds with the highest exact match and F1, as the official script finds them.
 
     Args:
-        questions: with their known answers.
+        questions: questions with their known answers.
         predictions: an answer to every question, by id.
-        null_odds: of each question, by id.
+        null_odds: null odds of each question, by id.
 
     Returns:
-        `best_exact`, `best_f1`, in percent, and their thresholds `best_exact_thresh`, `best_f1_thresh`. The latter are
-        0.0 where it is best to answer no question, as in the script, although some may be answered at 0.0.
+        `best_exact` and `best_f1` in percent, and their thresholds `best_exact_thresh` and `best_f1_thresh`. The script
+        gives the threshold 0.0 if it is best to answer no question, although some may be answered at 0.0.
     """
-    results = {}
-    for name, values in score_each(questions, predictions, True)._asdict().items():
-        scores = {question.id: value for question, value in zip(questions, values.tolist(), strict=True)}
-        threshold, best = search_threshold(null_odds, questions, predictions, scores)
-        results[f"best_{name}"] = 100.0 * best
-        results[f"best_{name}_thresh"] = threshold
-    return results
+    results = load_script(True).evaluate(_dataset(questions), dict(predictions), dict(null_odds))
+    return {f"best_{name}": results[f"final_{name}"] for name in ("exact", "exact_thresh", "f1", "f1_thresh")}
 
 
 def choose_threshold(questions: Sequence[Question], null_odds: Mapping[str, float], best: Mapping[str, float]) -> float:
-    """Chooses a threshold of the highest F1 that no question's null odds come close to.
+    """Chooses a threshold with the highest F1 that is not close to the null odds of any question.
 
-    The script's threshold equals the null odds of the last question that is answered. In a batch of another size these
-    odds may differ in the last digit, and the question would stay unanswered. The middle between them and the next
-    higher odds, at most 1 above, gives the same answers without that risk. Where it is best to answer no question, the
-    threshold is 1 below all odds.
+    The script's threshold equals the null odds of the last answered question. In a batch of another size these odds may
+    differ in the last digit, which would leave the question unanswered. The middle between them and the next higher
+    odds, at most 1 above, gives the same answers without that risk. If it is best to answer no question, the threshold
+    is 1 below all odds.
 
     Args:
-        questions: with their known answers.
-        null_odds: of each question, by id.
-        best: of `best_thresholds`.
+        questions: questions with their known answers.
+        null_odds: null odds of each question, by id.
+        best: return value of `best_thresholds`.
     """
-    nothing = sum(not question.answers for question in questions) / len(questions)
-    if best["best_f1"] <= 100.0 * nothing:
+    nothing = 100.0 * sum(not question.answers for question in questions) / len(questions)
+    if best["best_f1"] <= nothing:
         return min(null_odds.values()) - 1.0
     threshold = best["best_f1_thresh"]
     return threshold + min([2.0, *(odds - threshold for odds in null_odds.values() if odds > threshold)]) / 2.0
@@ -125,11 +119,11 @@ def intervals(scores: Scores) -> dict[str, list[float]]:
 
 
 def score_windows(logits: np.ndarray, examples: Examples) -> tuple[np.ndarray, np.ndarray]:
-    """Computes the loss of each window, as `tasks.squad.objective` does, and whether its span is the right one.
+    """Computes the loss of each window, as `tasks.squad.objective` does, and compares its best span with the labels.
 
     Args:
         logits: float32, shape (T, 2), of starts and ends.
-        examples: with the labels `start_positions` and `end_positions`.
+        examples: windows with the labels `start_positions` and `end_positions`.
 
     Returns:
         (losses, float64, shape (W,); whether both ends are right, bool, shape (W,)).

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
-from tasks.squad.answers import best_answers, search_threshold
+from tasks.squad.answers import best_answers
 from tasks.squad.data import Question
 from tasks.squad.windows import make_windows
 
@@ -259,30 +259,3 @@ def test_a_context_without_tokens_gives_no_answer():
     assert answers.null_odds == {"q1": 0.0, "q2": 1e6, "q3": 0.0}
     answers = best_answers(questions, windows, *logits, version_2_with_negative=False)
     assert answers.predictions == {"q1": "w0", "q2": "empty", "q3": "w1"}
-
-
-# === The threshold ===
-
-# Sorted by their odds: b answered rightly, d has no answer, a half right, c has none.
-ODDS = {"a": 1.5, "b": -2.0, "c": 3.0, "d": -1.0}
-QUESTIONS = [
-    question("w0", name, answers) for name, answers in (("a", [("w0", 0)]), ("b", [("w0", 0)]), ("c", []), ("d", []))
-]
-ANSWERED = dict.fromkeys("abcd", "w0")
-
-
-def test_the_best_threshold_is_found():
-    # None answered: 2 of 4. Up to b: 3, d: 2, a: 2.5, c: 1.5.
-    scores = {"a": 0.5, "b": 1.0, "c": 0.0, "d": 0.0}
-    assert search_threshold(ODDS, QUESTIONS, ANSWERED, scores) == (-2.0, 0.75)
-    # With a predicted "" for d, which is right: 2, 3, 3, 3.5, 2.5.
-    assert search_threshold(ODDS, QUESTIONS, {**ANSWERED, "d": ""}, {**scores, "d": 1.0}) == (1.5, 0.875)
-
-
-def test_the_first_of_equally_good_thresholds_counts():
-    scores = {"a": 1.0, "b": 1.0, "c": 0.0, "d": 0.0}  # 2, 3, 2, 3, 2
-    assert search_threshold(ODDS, QUESTIONS, ANSWERED, scores) == (-2.0, 0.75)
-
-
-def test_the_threshold_is_0_where_no_answer_helps():
-    assert search_threshold(ODDS, QUESTIONS, ANSWERED, dict.fromkeys("abcd", 0.0)) == (0.0, 0.5)

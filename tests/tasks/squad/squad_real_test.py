@@ -11,7 +11,7 @@ from squad_reference import answers_of, windows_of
 from tokenizer_reference import read_ids
 
 from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
-from tasks.squad.answers import best_answers, search_threshold
+from tasks.squad.answers import best_answers
 from tasks.squad.data import first_answer, read_squad
 from tasks.squad.windows import make_windows
 from tasks.text.bad_rows import BadRows
@@ -146,24 +146,6 @@ def test_windows_and_answers_equal_model_garden_s(tmp_path, lowercase):
 
 
 LOGITS = ("start_logits", "end_logits")
-
-
-@pytest.mark.oracle
-def test_the_threshold_equals_the_official_script_s():
-    script = pytest.importorskip("official.nlp.tools.squad_evaluate_v2_0")
-    questions = real_questions("dev", 3)
-    generator = np.random.default_rng(3)
-    predictions = {question.id: "w0" for question in questions}
-    for scale in (0.2, 1.0, 3.0):
-        answerable = {question.id: bool(question.answers) for question in questions}
-        odds = {key: float(generator.normal() - scale * value) for key, value in answerable.items()}
-        scores = {key: float(value and generator.random()) for key, value in answerable.items()}
-        threshold, score = search_threshold(odds, questions, predictions, scores)
-        expected_score, expected = script._find_best_thresh(predictions, scores, odds, answerable)
-        assert threshold == expected and 100.0 * score == pytest.approx(expected_score, rel=1e-12)
-        # What the threshold promises, it gives.
-        given = [scores[key] if odds[key] <= threshold else float(not value) for key, value in answerable.items()]
-        assert threshold == 0.0 or np.mean(given) == pytest.approx(score)
 
 
 # === There and back again ===
