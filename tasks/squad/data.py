@@ -1,4 +1,4 @@
-"""Questions, contexts and answers in the JSON of SQuAD 1.1 and 2.0. No TensorFlow here."""
+"""Questions, contexts and answers in the JSON of SQuAD 1.1 and 2.0. This module does not import TensorFlow."""
 
 import re
 import zlib
@@ -17,11 +17,11 @@ class Question(NamedTuple):
     Attributes:
         id: str, unique in the file.
         question: str.
-        context: str; the questions of a paragraph share it.
-        answers: (text, character of the context at which it starts) of each known answer; (text, -1) where the file
-            does not say. Empty where there is no answer, or none is given.
-        is_impossible: bool, whether the file marks it as one that the context does not answer (SQuAD 2.0).
-        where: its place, for messages: "dev-v2.0.json: question '56be'".
+        context: str, shared by the questions of a paragraph.
+        answers: (text, offset in the context in characters) of each known answer, with -1 for an unknown offset. Empty
+            if there is no answer, or none is given.
+        is_impossible: whether the file marks the question as not answered by the context (SQuAD 2.0).
+        where: location for messages: "dev-v2.0.json: question '56be'".
     """
 
     id: str
@@ -33,7 +33,7 @@ class Question(NamedTuple):
 
 
 class Questions(NamedTuple):
-    """The good questions of one file, in the file's order."""
+    """The usable questions of one file, in the file's order."""
 
     path: str
     questions: list[Question]
@@ -49,7 +49,7 @@ _has_half_pair = re.compile("[\ud800-\udfff]").search
 
 
 class _BadRow(Exception):  # noqa: N818  (control flow of this file)
-    """Says why a part of a file cannot be used."""
+    """The reason why a part of a file cannot be used."""
 
 
 def read_squad(path: str, *, with_answers: bool, version_2_with_negative: bool, bad_rows: BadRows) -> list[Question]:
@@ -57,19 +57,18 @@ def read_squad(path: str, *, with_answers: bool, version_2_with_negative: bool, 
 
     Args:
         path: the file, JSON.
-        with_answers: True for training: every question needs an answer that stands in the context where the file says,
-            or the mark that it is impossible. A question without is a bad row (google-research/bert leaves it out:
-            run_squad.py:280). False for prediction: answers may be missing, or stand anywhere; only the score needs
-            them.
-        version_2_with_negative: bool, whether a question may have no answer. False ignores `is_impossible`.
-        bad_rows: collects what cannot be used.
+        with_answers: True for training: each question needs an answer that occurs at its place in the context, or the
+            mark that it is impossible, and is a bad row otherwise (google-research/bert skips it: run_squad.py:280).
+            False for prediction: answers may be missing or wrong, since only the score needs them.
+        version_2_with_negative: whether a question may have no answer. False ignores `is_impossible`.
+        bad_rows: collects the parts that cannot be used.
 
     Returns:
         The questions, in the file's order.
 
     Raises:
-        InputError: the file is missing, is not JSON or not SQuAD's, or holds no good question; or a bad row that is to
-            be refused: a missing or empty text, an id that comes twice, or an answer that is not in the context.
+        InputError: the file is missing, is not SQuAD's JSON, or has no usable question; or `bad_rows` refuses a missing
+            or empty text, a repeated id, or an answer that is not in the context.
     """
     data = read_object(path).get("data")
     if not isinstance(data, list):
@@ -95,15 +94,17 @@ def read_squad(path: str, *, with_answers: bool, version_2_with_negative: bool, 
 
 
 def keep_scorable(questions: list[Question], version_2_with_negative: bool, bad_rows: BadRows) -> list[Question]:
-    """Returns the questions that an answer can be scored by; the others go to `bad_rows`.
+    """Returns the questions whose answers can be scored. The others go to `bad_rows`.
 
     Raises:
-        InputError: none is left, or bad rows are to be refused.
+        InputError: no question is left, or `bad_rows` refuses the file.
     """
     mark = '"is_impossible": true' if version_2_with_negative else "--version_2_with_negative"
-    known = [question for question in questions if question.answers or question.is_impossible]
+    known = []
     for question in questions:
-        if not question.answers and not question.is_impossible:
+        if question.answers or question.is_impossible:
+            known.append(question)
+        else:
             bad_rows.add(question.where, f"the question has no known answer to be scored by. Expected one, or {mark}.")
     bad_rows.finish()
     if not known:
@@ -112,7 +113,7 @@ def keep_scorable(questions: list[Question], version_2_with_negative: bool, bad_
 
 
 def first_answer(question: Question) -> tuple[str, int, int] | None:
-    """Returns (text, first word, last word) of the first answer that stands where the file says, or None."""
+    """Returns (text, first word, last word) of the first answer that occurs at its place in the context, or None."""
     words = split_context(question.context)
     for text, start in question.answers:
         found = find_answer(words, len(question.context), text, start)
@@ -134,7 +135,7 @@ def _raw_questions(path: str, data: list, bad_rows: BadRows) -> Iterator[tuple[s
 
 
 def _items(path: str, place: str, values, bad_rows: BadRows) -> Iterator[tuple[str, dict]]:
-    """Yields (place, value) of the objects in a list."""
+    """Yields (place, value) of each object in a list."""
     if not isinstance(values, list):
         bad_rows.add(f"{path}: {place}", f"expected a list, found {_name(values)}.")
         return

@@ -1,4 +1,4 @@
-"""What fine-tuning on questions minimizes: the cross entropy of the answer's first and last token among all tokens.
+"""The loss of question answering: the cross entropy of the answer's first and last token among all tokens.
 
 Shapes: B windows of a batch, S tokens of its longest window.
 """
@@ -14,12 +14,12 @@ class SpanObjective(Objective):
 
         loss = -(log softmax(start_logits)[start] + log softmax(end_logits)[end]) / 2
 
-    (google-research/bert run_squad.py:646-659; paper, section 4.2). There every window is padded to max_seq_length, and
-    padding takes part in the softmax. Here a batch is padded to its longest window only, and padding is masked:
-    otherwise the loss of a window would depend on its neighbours. Without padding both are equal.
+    See google-research/bert run_squad.py:646-659, and the paper, section 4.2. There every window is padded to
+    max_seq_length, and the softmax includes padding. Here a batch is padded to its longest window, and padding is
+    masked, since otherwise the loss of a window would depend on the rest of its batch. Without padding both are equal.
 
-    Labels: `start_positions`, `end_positions`, `lengths`: int32 [B]; positions within the window ((0, 0), which is
-    [CLS], where it holds no answer), and its number of tokens. Outputs: float32 logits [B, S, 2].
+    Labels, int32 [B]: `start_positions` and `end_positions` within the window (0, the position of [CLS], if it does not
+    contain the answer), and its number of tokens as `lengths`. Outputs: float32 logits [B, S, 2].
     """
 
     name = "question_answering"
@@ -44,7 +44,7 @@ class SpanObjective(Objective):
 
 
 def _masked(outputs, labels) -> tf.Tensor:
-    """Returns the logits [B, S, 2], those of padding replaced by the lowest number."""
+    """Returns the logits [B, S, 2], with those of padding replaced by the lowest float."""
     is_real = tf.sequence_mask(labels["lengths"], tf.shape(outputs)[1])[..., tf.newaxis]  # [B, S, 1]
     return tf.where(is_real, outputs, outputs.dtype.min)
 

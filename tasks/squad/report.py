@@ -1,4 +1,4 @@
-"""The contents of the report of `bert-squad`: scores, where the model is strong and weak, and its worst mistakes.
+"""The report of `bert-squad`: scores, overall and by kind of question, and the worst mistakes.
 
 Shapes: N questions, W windows.
 """
@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tasks.report.page import NUM_MISTAKES, Mistake, Score
+from tasks.fine_tuning.metrics import worst_rows
+from tasks.report.page import Mistake, Score
 from tasks.squad.answers import Answers
 from tasks.squad.data import Question
 from tasks.squad.metrics import Scores
@@ -16,7 +17,7 @@ from tasks.squad.windows import Windows
 
 _find_kind = re.compile(r"\b(?:how (?:many|much)|what|who|whom|whose|when|where|which|why|how)\b").search
 _SAME_KIND = {"whom": "who", "whose": "who", "how many": "how many, how much", "how much": "how many, how much"}
-_LENGTHS = (7, 9, 11, 14)  # Words of a question: about the quintiles of SQuAD 2.0's questions.
+_LENGTHS = (7, 9, 11, 14)  # About the quintiles of the lengths of SQuAD 2.0's questions, in words.
 _EXCERPT = 150  # Characters of the context on each side of an answer.
 _PARTS = {
     "HasAns_f1": "F1 of questions with an answer",
@@ -30,7 +31,7 @@ _NO_ANSWER = "(no answer)"
 
 
 def make_scores(figures: dict[str, float], intervals: dict[str, list[float]]) -> list[Score]:
-    """Returns the headline figures, in which a percentage is a share."""
+    """Returns the headline figures, with percentages converted to shares."""
     scores = [
         Score(caption, figures[name] / 100.0, *(end / 100.0 for end in intervals[name]))
         for name, caption in (("f1", "F1"), ("exact", "exact match"))
@@ -40,7 +41,7 @@ def make_scores(figures: dict[str, float], intervals: dict[str, list[float]]) ->
 
 
 def make_notes(figures: dict[str, float], searches_threshold: bool) -> list[str]:
-    """Returns what a reader of the scores has to know."""
+    """Returns notes on the scores."""
     notes = []
     if figures.get("NoAns_total"):
         share = 100.0 * figures["NoAns_total"] / figures["total"]
@@ -60,7 +61,7 @@ def make_notes(figures: dict[str, float], searches_threshold: bool) -> list[str]
 def make_tables(
     questions: Sequence[Question], windows: Windows, scores: Scores, version_2_with_negative: bool
 ) -> list[tuple[str, list[str], list[list]]]:
-    """Returns scores by properties of the questions: (caption, header, rows) of each table of the report."""
+    """Returns tables of scores by properties of the questions: (caption, header, rows) of each."""
     counts = np.bincount(windows.question_index, minlength=len(questions))
     names = {
         "By question word": list(map(_kind_of, questions)),
@@ -81,7 +82,7 @@ def _table(caption: str, names: np.ndarray, scores: Scores) -> tuple[str, list[s
 
 
 def _kind_of(question: Question) -> str:
-    """Returns the question word that comes first, or "other"; "how many" is one."""
+    """Returns the first question word, such as "how many", or "other"."""
     match = _find_kind(question.question.lower())
     return _SAME_KIND.get(match[0], match[0]) if match else "other"
 
@@ -102,21 +103,20 @@ def _length_of(question: Question) -> str:
 def find_mistakes(
     questions: Sequence[Question], windows: Windows, losses: np.ndarray, answers: Answers, scores: Scores
 ) -> list[Mistake]:
-    """Returns the wrong answers whose windows have the highest mean loss, the worst first.
+    """Returns the wrong answers whose windows have the highest mean loss, worst first.
 
     Args:
         questions: N questions.
-        windows: their windows.
-        losses: of the windows, float, shape (W,).
-        answers: to the questions.
-        scores: of the answers.
+        windows: windows of the questions.
+        losses: losses of the windows, float, shape (W,).
+        answers: answers to the questions.
+        scores: scores of the answers.
     """
     counts = np.bincount(windows.question_index, minlength=len(questions))
     sums = np.bincount(windows.question_index, losses, minlength=len(questions))
     means = sums / np.maximum(counts, 1)
-    wrong = np.flatnonzero(scores.exact == 0.0)
-    worst = wrong[np.argsort(-means[wrong], kind="stable")][:NUM_MISTAKES]
-    return [Mistake(float(means[row]), _parts(questions[row], answers, scores.f1[row])) for row in worst.tolist()]
+    worst = worst_rows(means, scores.exact == 0.0)
+    return [Mistake(float(means[row]), _parts(questions[row], answers, scores.f1[row])) for row in worst]
 
 
 def _parts(question: Question, answers: Answers, f1: float) -> list[tuple[str, str]]:
@@ -133,7 +133,7 @@ def _parts(question: Question, answers: Answers, f1: float) -> list[tuple[str, s
 
 
 def _excerpt(question: Question, predicted: str) -> str:
-    """Returns the context around the first known answer, or around the prediction where none is known."""
+    """Returns the context around the first known answer, or around the prediction if none is known."""
     context = question.context
     text, start = question.answers[0] if question.answers else (predicted, context.find(predicted))
     if start < 0:

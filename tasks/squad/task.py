@@ -1,4 +1,4 @@
-"""Question answering: the answer is a span of a given context (paper, sections 4.2 and 4.3; SQuAD 1.1 and 2.0).
+"""Question answering by a span of a given context: SQuAD 1.1 and 2.0 (paper, sections 4.2 and 4.3).
 
 Shapes: W windows, T tokens of all windows.
 """
@@ -27,15 +27,15 @@ _ANSWERING = ("n_best_size", "max_answer_length", THRESHOLD)  # Fields of the sp
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SquadSpec(task.Spec):
-    """How a trained model reads and answers questions.
+    """Spec of a trained question answerer.
 
     Attributes:
-        sequence_length: tokens of a window at most: question, piece of the context, special tokens.
-        doc_stride: tokens of the context between the starts of two windows.
-        max_query_length: tokens of a question at most.
-        n_best_size: starts and ends that are combined in a window, and answers listed for a question.
-        max_answer_length: tokens of an answer at most.
-        null_score_diff_threshold: no answer is given where its score leads the best answer's by more.
+        sequence_length: maximum tokens of a window: question, part of the context, special tokens.
+        doc_stride: tokens of the context from the start of one window to the start of the next.
+        max_query_length: maximum tokens of a question.
+        n_best_size: starts and ends to combine per window, and answers to list per question.
+        max_answer_length: maximum tokens of an answer.
+        null_score_diff_threshold: no answer is given if the score of "no answer" exceeds the best answer's by more.
         version_2_with_negative: whether a question may have no answer.
     """
 
@@ -93,14 +93,14 @@ class SquadSettings(FineTuningSettings):
     )
 
     def override(self, spec: SquadSpec) -> SquadSpec:
-        """Returns a spec with what these settings say in the place of its own values."""
+        """Returns a spec with the values that these settings give, and its own otherwise."""
         flags = {field.name: field.name for field in dataclasses.fields(spec)} | {"sequence_length": "max_seq_length"}
         values = {name: getattr(self, flag) for name, flag in flags.items()}
         return dataclasses.replace(spec, **{name: value for name, value in values.items() if value is not None})
 
 
 class Squad(task.Task):
-    """SQuAD 1.1 and 2.0, and any other file of their format."""
+    """SQuAD 1.1 and 2.0, and any other file in their format."""
 
     Settings = SquadSettings
     Spec = SquadSpec
@@ -115,7 +115,7 @@ class Squad(task.Task):
 
     def __init__(self, settings: SquadSettings):
         super().__init__(settings)
-        self._scored: data.Questions | None = None  # Of --predict_file, with --do_eval.
+        self._scored: data.Questions | None = None  # The questions of --predict_file, with --do_eval.
         self._best: tuple[np.ndarray, Answers] | None = None  # Logits, and the answers chosen by them.
 
     @property
@@ -124,7 +124,7 @@ class Squad(task.Task):
 
     @functools.cached_property
     def _with_negative(self) -> bool:
-        """Whether a question may have no answer: what the settings say, else what the trained model was made for."""
+        """Whether a question may have no answer, by the settings or else by the trained model."""
         given = self.settings.version_2_with_negative
         if given is not None or self.settings.do_train:
             return bool(given)
@@ -135,13 +135,13 @@ class Squad(task.Task):
 
     def read(self, split, bad_rows):
         if split == "test" and self._scored is not None:
-            return [task.Part(split, self._scored)]  # One reading and one pass of the model serve both stages.
+            return [task.Part(split, self._scored)]  # Both stages share one reading and one pass of the model.
         flag, stage = ("train_file", "do_train") if split == "train" else ("predict_file", "do_predict")
         stage = "do_eval" if split == "dev" else stage
         if not getattr(self.settings, flag):
             raise InputError(f"--{stage} needs --{flag}: questions in SQuAD's JSON.")
         if split == "dev":
-            metrics.load_script(self._with_negative)  # What cannot be scored is not worth reading.
+            metrics.load_script(self._with_negative)  # Fails before a long reading if nothing can be scored.
         path = expand_file(f"--{flag}", getattr(self.settings, flag))
         questions = data.read_squad(
             path, with_answers=split == "train", version_2_with_negative=self._with_negative, bad_rows=bad_rows
@@ -181,7 +181,7 @@ class Squad(task.Task):
         return SpanObjective()
 
     def encode(self, part, trained):
-        """Cuts the windows; their labels are (0, 0) where there is no answer to be found."""
+        """Cuts the windows. Their labels are (0, 0) if no answer is found."""
         questions, spec = part.rows.questions, trained.spec
         windows = make_windows(
             questions,
@@ -203,7 +203,7 @@ class Squad(task.Task):
         return {"span_accuracy": float(is_right.mean()), "loss": float(losses.mean())}
 
     def evaluate(self, answers, results):
-        """Scores the answers by the official script; in SQuAD 2.0 at the threshold that is given, or the best one."""
+        """Scores the answers with the official script, for SQuAD 2.0 at the given threshold or else the best one."""
         questions, windows, spec = answers.part.rows.questions, answers.encoded.source, answers.trained.spec
         best, found, thresholds = self._best_answers(answers), {}, {}
         with_negative, searches = spec.version_2_with_negative, getattr(self.settings, THRESHOLD) is None
@@ -234,24 +234,25 @@ class Squad(task.Task):
         )
 
     def write_predictions(self, answers, output_dir):
-        """Writes google-research/bert's files; `null_odds.json` only where a question may have no answer."""
+        """Writes google-research/bert's files, of which `null_odds.json` only if a question may have no answer."""
         final = apply_threshold(self._best_answers(answers), getattr(answers.trained.spec, THRESHOLD))
         files = {
             "predictions.json": final.predictions,
             "nbest_predictions.json": final.nbest,
             "null_odds.json": final.null_odds,
         }
-        paths = {os.path.join(output_dir, name): content for name, content in files.items()}
-        for path, content in paths.items():
+        written = []
+        for name, content in files.items():
+            path = os.path.join(output_dir, name)
             if content:
                 write_json(path, content)
+                written.append(path)
             else:
-                remove_path(path)  # Of an earlier call, with other answers.
-        written = [path for path, content in paths.items() if content]
+                remove_path(path)  # It belongs to the answers of an earlier call.
         return task.Predictions(written, {"test_questions": len(final.predictions)})
 
     def _best_answers(self, answers: task.Answers) -> Answers:
-        """Returns the best answer to each question, whatever its null odds; evaluation and prediction share them."""
+        """Returns the best answer to each question, whatever its null odds, for both evaluation and prediction."""
         logits, spec = answers.outputs, answers.trained.spec
         if self._best is None or self._best[0] is not logits:
             chosen = best_answers(

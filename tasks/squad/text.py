@@ -1,6 +1,6 @@
-"""Words of a context, the place of an answer in them, and the way back from WordPieces to the context's own text.
+"""Words of a context, the words of an answer, and the original text of WordPieces.
 
-As google-research/bert has it (run_squad.py). No TensorFlow here.
+As in google-research/bert (run_squad.py). This module does not import TensorFlow.
 """
 
 import bisect
@@ -10,27 +10,27 @@ from typing import NamedTuple
 
 from keras_bert.tokenization.normalizer import split_words
 
-# White space to run_squad.py:232 are these alone: the narrow no-break space U+202F is among them, U+00A0 is not.
+# The white space of run_squad.py:232, which includes the narrow no-break space U+202F but not U+00A0.
 _find_words = re.compile("[^ \t\r\n\u202f]+").finditer
 
 
 class Words(NamedTuple):
-    """The words of a context, which white space separates.
+    """The words of a context, separated by white space.
 
     Attributes:
         texts: list of str.
-        starts: list of int, character of the context at which each word starts.
+        starts: list of int, offset of each word in the context, in characters.
     """
 
     texts: list[str]
     starts: list[int]
 
     def join(self, first: int, last: int) -> str:
-        """Joins the words `first` to `last` (inclusive) by a single space, whatever separated them."""
+        """Joins the words `first` to `last` (inclusive) with single spaces."""
         return " ".join(self.texts[first : last + 1])
 
 
-@functools.lru_cache(maxsize=16)  # Questions about one context come one after the other.
+@functools.lru_cache(maxsize=16)  # Questions about the same context are consecutive.
 def split_context(context: str) -> Words:
     """Splits a context into words.
 
@@ -42,19 +42,19 @@ def split_context(context: str) -> Words:
 
 
 def find_answer(words: Words, context_length: int, text: str, start: int) -> tuple[int, int] | None:
-    """Finds the words that hold an answer (run_squad.py:266-286).
+    """Finds the words that contain an answer (run_squad.py:266-286).
 
-    They are the words from the answer's first character to its last, and must contain its text once white space is
+    These are the words from the answer's first character to its last. They must contain its text after white space is
     reduced to single spaces. The answer may start or end within a word.
 
     Args:
-        words: of the context.
-        context_length: characters of the context.
+        words: words of the context.
+        context_length: number of characters of the context.
         text: the answer.
-        start: character of the context at which the answer should start.
+        start: offset of the answer in the context, in characters.
 
     Returns:
-        First and last word (inclusive), or None if they do not hold the answer.
+        First and last word (inclusive), or None if they do not contain the answer.
     """
     if not (text.strip() and 0 <= start <= context_length - len(text)):
         return None
@@ -65,7 +65,7 @@ def find_answer(words: Words, context_length: int, text: str, start: int) -> tup
 
 
 def join_pieces(pieces: list[str]) -> str:
-    """Joins WordPieces to words, with single spaces between.
+    """Joins WordPieces into words separated by single spaces.
 
     >>> join_pieces(["steve", "smith", "##son", "'", "s"])
     "steve smithson ' s"
@@ -75,16 +75,16 @@ def join_pieces(pieces: list[str]) -> str:
 
 
 def project(predicted: str, original: str, lowercase: bool) -> str:
-    """Finds the part of the original text that a normalized text stems from (run_squad.py:927-1020).
+    """Finds the part of the original text that corresponds to a normalized text (run_squad.py:927-1020).
 
-    The predicted text is searched for in the original, normalized as the model's tokenizer does it. If the original and
-    its normalized form have equally many characters other than spaces, they are aligned one to one. If not, or if the
+    Normalizes the original as the model's tokenizer does, and looks for the predicted text in it. If the original and
+    its normalized form have equally many characters other than spaces, these are aligned one to one. If not, or if the
     text is not found, the whole original is the answer.
 
     Args:
-        predicted: the answer's pieces, joined.
+        predicted: joined pieces of the answer.
         original: the words from the answer's first token to its last.
-        lowercase: bool, whether the model's tokenizer lower-cases.
+        lowercase: whether the model's tokenizer lowercases.
 
     Returns:
         A part of `original`.
@@ -99,7 +99,7 @@ def project(predicted: str, original: str, lowercase: bool) -> str:
     places = [place for place, char in enumerate(original) if char != " "]
     if len(places) != len(normalized) - normalized.count(" "):
         return original
-    # Characters other than spaces: those before the text, then those in it, which neither starts nor ends with one.
+    # Count the characters other than spaces before the text and in it. The text neither starts nor ends with a space.
     before = start - normalized.count(" ", 0, start)
     count = len(predicted) - predicted.count(" ")
     return original[places[before] : places[before + count - 1] + 1] if count else original

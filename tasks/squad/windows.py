@@ -1,8 +1,10 @@
-"""Windows of a question and a piece of its context, as google-research/bert cuts them (run_squad.py:309-474).
+"""Windows of a question and a part of its context, as in google-research/bert (run_squad.py:309-474).
 
-Shapes: W windows, T tokens of all windows, C tokens of one context, M windows of one question. No TensorFlow here.
+This module does not import TensorFlow. Shapes: Q questions, W windows, T tokens of all windows, C tokens of one
+context, M windows of one question.
 """
 
+import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -18,19 +20,19 @@ POSITIONS = ("start_positions", "end_positions")
 
 
 class Windows(NamedTuple):
-    """Windows `[CLS] question [SEP] piece of the context [SEP]`, question after question, without padding.
+    """Windows `[CLS] question [SEP] part of the context [SEP]` of all questions in their order, without padding.
 
     Attributes:
-        examples: Examples, one sequence a window. Labels, int32 (W,): `start_positions` and `end_positions`, the
-            answer's first and last token within the window, (0, 0) where the window does not hold it; and `lengths`,
-            the window's number of tokens.
-        question_index: int64, shape (W,), ascending: the question that a window belongs to.
-        token_word: int32, shape (T,): the word of the context that a token belongs to (of
-            `tasks.squad.text.split_context`), -1 outside the context.
-        is_max_context: bool, shape (T,): whether no other window shows more of the context around this token.
+        examples: one sequence per window. Labels, int32, shape (W,): `start_positions` and `end_positions`, the first
+            and last token of the answer within the window, or (0, 0) if the window does not contain it; and `lengths`,
+            the number of tokens of the window.
+        question_index: int64, shape (W,), ascending: the question of each window.
+        token_word: int32, shape (T,): the word of each token (see `tasks.squad.text.split_context`), -1 outside the
+            context.
+        is_max_context: bool, shape (T,): whether this window is the token's window of maximum context.
         vocabulary: list of str, the WordPieces.
-        lowercase: bool, whether the tokenizer lower-cases.
-        question_lengths: int64, shape (Q,): tokens that each question and its whole context would have in one window.
+        lowercase: whether the tokenizer lowercases.
+        question_lengths: int64, shape (Q,): number of tokens of each question and its whole context in one window.
     """
 
     examples: Examples
@@ -55,7 +57,7 @@ class _Plan(NamedTuple):
     Attributes:
         query: token ids of the question, int32.
         context: the tokenized context.
-        starts, lengths: of the windows, in tokens of the context: int64, shape (M,).
+        starts, lengths: starts and lengths of the windows, in tokens of the context: int64, shape (M,).
         answer: the answer's first and last token in the context, or None.
     """
 
@@ -78,17 +80,17 @@ def make_windows(
 ) -> Windows:
     """Tokenizes questions and contexts, and cuts them into windows, showing a progress bar.
 
-    Windows start `doc_stride` tokens apart, until one reaches the context's end. A context without any token (nothing
-    but control characters) has no window.
+    Windows start `doc_stride` tokens apart, until one reaches the end of the context. A context without any token, such
+    as one of control characters only, has no window.
 
     Args:
         questions: as `tasks.squad.data.read_squad` returns them.
         tokenizer: `keras_bert.BertTokenizer` or `PythonBertTokenizer`.
-        max_seq_length: tokens of a window at most.
-        doc_stride: tokens of the context between the starts of two windows.
-        max_query_length: tokens of a question at most; longer ones are cut.
-        with_answers: whether to make labels; of several answers the first that stands where the file says counts.
-        description: the progress bar's title; None: no bar.
+        max_seq_length: maximum tokens of a window.
+        doc_stride: tokens of the context from the start of one window to the start of the next.
+        max_query_length: maximum tokens of a question; longer ones are cut.
+        with_answers: whether to make labels, from the first answer found at the place given by the file.
+        description: title of the progress bar, or None for no bar.
 
     Raises:
         InputError: `max_seq_length` leaves no room for the context beside the longest question.
@@ -104,64 +106,49 @@ def make_windows(
     if doc_stride < 1:
         raise ValueError(f"`doc_stride` must be at least 1. Received: doc_stride={doc_stride}")
     tokenizer = PythonBertTokenizer(list(tokenizer.vocabulary), tokenizer.lowercase)
-    planner = _Planner(tokenizer, max_seq_length, doc_stride, max_query_length, with_answers)
-    progress = tqdm(questions, desc=description, unit="question", mininterval=0.5, disable=description is None)
-    return _fill(list(map(planner.plan, progress)), tokenizer, with_answers)
+    tokenize = functools.cache(functools.partial(_tokenize, tokenizer))  # Questions share their contexts.
 
-
-class _Planner:
-    """Plans the windows of one question after the other, and tokenizes each context once."""
-
-    def __init__(self, tokenizer, max_seq_length: int, doc_stride: int, max_query_length: int, with_answers: bool):
-        self._tokenizer = tokenizer
-        self._max_seq_length = max_seq_length
-        self._doc_stride = doc_stride
-        self._max_query_length = max_query_length
-        self._with_answers = with_answers
-        self._contexts: dict[str, _Context] = {}
-
-    def plan(self, question: Question) -> _Plan:
-        if question.context not in self._contexts:
-            self._contexts[question.context] = self._tokenize(question.context)
-        context = self._contexts[question.context]
-        query = self._tokenizer.tokenize(question.question)[: self._max_query_length]
-        room = self._max_seq_length - len(query) - 3
-        starts, lengths = _cut(len(context.ids), room, self._doc_stride)
-        answer = None
-        if self._with_answers and not question.is_impossible:
-            answer = self._find_tokens(question, context)
+    def plan(question: Question) -> _Plan:
+        context = tokenize(question.context)
+        query = tokenizer.tokenize(question.question)[:max_query_length]
+        starts, lengths = _cut(len(context.ids), max_seq_length - len(query) - 3, doc_stride)
+        found = first_answer(question) if with_answers and not question.is_impossible else None
+        answer = found and _find_tokens(context, *found, tokenizer)
         return _Plan(np.array(query, np.int32), context, starts, lengths, answer)
 
-    def _tokenize(self, text: str) -> _Context:
-        # google-research/bert tokenizes each word by itself. What separates words is white space to the tokenizer, too,
-        # so that the whole text at once gives the same tokens.
-        ids, starts, _ = (np.array(part, np.int32) for part in self._tokenizer.tokenize_with_offsets(text))
-        words = np.searchsorted(split_context(text).starts, starts, side="right").astype(np.int32) - 1
-        return _Context(ids, words)
+    progress = tqdm(questions, desc=description, unit="question", mininterval=0.5, disable=description is None)
+    return _fill(list(map(plan, progress)), tokenizer, with_answers)
 
-    def _find_tokens(self, question: Question, context: _Context) -> tuple[int, int] | None:
-        """Returns the answer's first and last token in the context, or None."""
-        answer = first_answer(question)
-        if answer is None:
-            return None
-        text, first_word, last_word = answer
-        first = int(np.searchsorted(context.words, first_word))
-        last = int(np.searchsorted(context.words, last_word, side="right")) - 1
-        return _improve_span(context.ids[first : last + 1].tolist(), first, self._tokenizer.tokenize(text))
+
+def _tokenize(tokenizer: PythonBertTokenizer, text: str) -> _Context:
+    # google-research/bert tokenizes each word separately. The tokenizer splits at all white space that separates these
+    # words, so that tokenizing the whole text gives the same tokens.
+    ids, starts, _ = (np.array(part, np.int32) for part in tokenizer.tokenize_with_offsets(text))
+    words = np.searchsorted(split_context(text).starts, starts, side="right").astype(np.int32) - 1
+    return _Context(ids, words)
+
+
+def _find_tokens(
+    context: _Context, text: str, first_word: int, last_word: int, tokenizer: PythonBertTokenizer
+) -> tuple[int, int] | None:
+    """Returns the first and last token of an answer in the context, or None if its words have no token."""
+    first = int(np.searchsorted(context.words, first_word))
+    last = int(np.searchsorted(context.words, last_word, side="right")) - 1
+    return _improve_span(context.ids[first : last + 1].tolist(), first, tokenizer.tokenize(text))
 
 
 def _improve_span(tokens: list[int], first: int, answer: list[int]) -> tuple[int, int] | None:
-    """Shrinks the tokens of whole words to those of the answer, if they are there (run_squad.py:476-510).
+    """Shrinks the tokens of whole words to those of the answer, if these occur in them (run_squad.py:476-510).
 
-    The answer "1895" in the word "(1895-1943)" is a token of its own. The leftmost occurrence counts.
+    The answer "1895" is a token of its own in the word "(1895-1943)". The leftmost occurrence counts.
 
     Args:
-        tokens: of the words.
+        tokens: tokens of the words.
         first: number of the first one in the context.
-        answer: the answer's tokens.
+        answer: tokens of the answer.
 
     Returns:
-        First and last token in the context, or None where the words have no token.
+        First and last token in the context, or None if the words have no token.
     """
     if not tokens:
         return None  # Words of nothing but control characters.
@@ -174,7 +161,7 @@ def _improve_span(tokens: list[int], first: int, answer: list[int]) -> tuple[int
 def _cut(num_tokens: int, room: int, doc_stride: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns the starts and lengths of a context's windows, int64, shape (M,).
 
-    A stride above the room for the context counts as the room: no token is left out between two windows.
+    The stride is limited to the room for the context, so that no token is lost between two windows.
     """
     if not num_tokens:
         return np.empty(0, np.int64), np.empty(0, np.int64)
