@@ -50,9 +50,7 @@ class ClassificationSettings(SplitSettings):
         None, "Labels in the order of their class numbers; default: the GLUE task's, or the training file's, sorted."
     )
     regression: bool = changeable(False, "The label column holds numbers to predict, such as ratings.")
-    data_dir: str | None = changeable(
-        None, "Directory with GLUE's files, or with train, dev and test .tsv, .csv or .jsonl."
-    )
+    data_dir: str | None = changeable(None, "Directory with GLUE's files, or train, dev, test .tsv, .csv or .jsonl.")
 
     def table_task(self) -> TableTask:
         """Returns the task, with the columns named by the settings.
@@ -219,8 +217,7 @@ class Classification(task.Task):
             table.texts, table.text_pairs, trained.tokenizer, spec.sequence_length, f"tokenize {part.title}"
         )
         if table.labels is not None:
-            is_scored = spec.is_regression
-            labels = np.array(table.labels, np.float32) if is_scored else label_ids(table.labels, spec.labels)
+            labels = label_ids(table.labels, spec.labels) if spec.labels else np.array(table.labels, np.float32)
             examples = examples._replace(labels={"labels": labels})
         lengths = lengths_before_cutting(examples.lengths, table.texts_of, trained.tokenizer, spec.sequence_length)
         return task.Encoded(examples, lengths)

@@ -18,9 +18,7 @@ from tasks.text.tags import SCHEMES
 class EntitySettings(WordSettings):
     """Settings of a task that tags words."""
 
-    tag_scheme: str = changeable(
-        "auto", "Scheme of the tags; auto: detected in each file.", choices=("auto", *SCHEMES)
-    )
+    tag_scheme: str = changeable("auto", "Scheme of the tags; auto: by each file.", choices=("auto", *SCHEMES))
 
 
 class EntityTask(WordTask):

@@ -14,15 +14,11 @@ class FineTuningSettings(TrainingSettings):
     With several learning rates or batch sizes, every combination is trained and the best on dev is kept.
     """
 
-    output_dir: str = changeable(
-        dataclasses.MISSING, "Directory for all results: metrics, report, model, checkpoints, events, curve."
-    )
+    output_dir: str = changeable(dataclasses.MISSING, "Directory for metrics, report, model, checkpoints and curve.")
     do_train: bool = changeable(False, "Train the model.")
     do_eval: bool = changeable(False, "Evaluate the model.")
     do_predict: bool = changeable(False, "Write predictions.")
-    bad_rows: str = changeable(
-        "refuse", "Refuse a file with rows that cannot be used, or skip and count them.", choices=BAD_ROWS
-    )
+    bad_rows: str = changeable("refuse", "Refuse a file with bad rows, or skip and count them.", choices=BAD_ROWS)
     preset: str | None = changeable(
         None,
         "Encoder and vocabulary: a short name (tiny ... large), a full name, a handle (hf://...), or a directory, zip "
@@ -40,9 +36,7 @@ class FineTuningSettings(TrainingSettings):
     max_seq_length: int | None = setting(128, "Longest sequence in tokens.", at_least=4)
     train_batch_size: int | list[int] = replaced(TrainingSettings, "train_batch_size", 32, several=True)
     learning_rate: float | list[float] = replaced(TrainingSettings, "learning_rate", 5e-5, several=True)
-    num_restarts: int = changeable(
-        1, "Seeds to train each combination of settings from; the best is kept.", at_least=1
-    )
+    num_restarts: int = changeable(1, "Seeds to train each combination from; the best is kept.", at_least=1)
     num_train_epochs: float = setting(3.0, "Passes over the training data.", above=0.0)
     warmup_proportion: float = setting(0.1, "Share of warm-up steps.", at_least=0.0, at_most=1.0)
     early_stopping_patience: int = setting(
@@ -51,9 +45,7 @@ class FineTuningSettings(TrainingSettings):
         "keep the last weights.",
         at_least=0,
     )
-    num_frozen_layers: int = setting(
-        0, "Number of lowest encoder layers to freeze, together with the embeddings.", at_least=0
-    )
+    num_frozen_layers: int = setting(0, "Lowest encoder layers to freeze, and with them the embeddings.", at_least=0)
     lora_rank: int = setting(
         0,
         "Rank of the LoRA factors that adapt the attention kernels of a frozen encoder (Hu et al. 2021); 0: train the "
@@ -88,6 +80,4 @@ class SplitSettings(FineTuningSettings):
     data_dir: str | None = changeable(None, "Directory with the train, dev and test files.")
     train_file: str | None = changeable(None, "Training file; default: the one in --data_dir.")
     dev_file: str | None = changeable(None, "Labelled file to evaluate on; default: the one in --data_dir.")
-    test_file: str | None = changeable(
-        None, "File to predict, with or without labels; default: the one in --data_dir."
-    )
+    test_file: str | None = changeable(None, "File to predict, labelled or not; default: the one in --data_dir.")

@@ -1,6 +1,7 @@
 """The starting point of a fine-tuning: encoder, weights and vocabulary, by preset or google-research/bert's flags."""
 
 import dataclasses
+import glob
 import os
 import tempfile
 from collections.abc import Callable
@@ -58,8 +59,9 @@ _assembled: list[tempfile.TemporaryDirectory] = []  # Kept until the process end
 
 def _assemble(settings: FineTuningSettings, vocabulary: str | None) -> str:
     """Links google-research/bert's three files into one directory, which is a preset in Google's format."""
-    config = expand_file("--bert_config_file", settings.bert_config_file)
-    prefix = None
+    files = {"bert_config.json": expand_file("--bert_config_file", settings.bert_config_file)}
+    if vocabulary:
+        files["vocab.txt"] = vocabulary
     if settings.init_checkpoint:
         prefix = find_prefix(settings.init_checkpoint)
         if prefix is None:
@@ -67,17 +69,13 @@ def _assemble(settings: FineTuningSettings, vocabulary: str | None) -> str:
                 f"--init_checkpoint={settings.init_checkpoint}: no TensorFlow checkpoint. Expected the path before "
                 ".index, as in bert_model.ckpt."
             )
+        for path in (f"{prefix}.index", *glob.glob(f"{glob.escape(prefix)}.data-*")):
+            files[f"bert_model.ckpt{path.removeprefix(prefix)}"] = path
     _assembled.append(tempfile.TemporaryDirectory())
     # Keep the directory's name, which may tell whether the checkpoint is cased.
-    directory = os.path.join(_assembled[-1].name, os.path.basename(os.path.dirname(os.path.abspath(config))))
+    source_directory = os.path.dirname(os.path.abspath(files["bert_config.json"]))
+    directory = os.path.join(_assembled[-1].name, os.path.basename(source_directory))
     os.mkdir(directory)
-    files = {"bert_config.json": config}
-    if vocabulary:
-        files["vocab.txt"] = vocabulary
-    if prefix is not None:
-        parent, base = os.path.split(os.path.abspath(prefix))
-        shards = [name for name in os.listdir(parent) if name == f"{base}.index" or name.startswith(f"{base}.data-")]
-        files |= {f"bert_model.ckpt{name.removeprefix(base)}": os.path.join(parent, name) for name in shards}
     for name, source in files.items():
         os.symlink(os.path.abspath(source), os.path.join(directory, name))
     return directory

@@ -1,7 +1,7 @@
-"""Bootstrap intervals: how far a score would move with other rows of the same kind.
+"""Bootstrap intervals: the range of a score over other rows of the same kind.
 
-`scipy.stats.bootstrap` draws the same samples (a test compares), but refuses a single row, has no interval where the
-statistic is undefined for some sample, and cannot say how often a sample has each kind of row.
+`scipy.stats.bootstrap` draws the same samples, as a test checks. But it refuses a single row, gives no interval if the
+statistic is undefined for any sample, and does not tell how often a sample has each kind of row.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,22 +19,22 @@ def interval(
 ) -> tuple[float, float]:
     """Computes a percentile interval: the middle `confidence` of the statistic over rows drawn with replacement.
 
-    Efron and Tibshirani, An Introduction to the Bootstrap (1993), chapter 13. The interval covers the choice of the
-    evaluated rows only. How much a score varies with the seed of the training, `tasks.fine_tuning.sweep` measures.
+    See Efron and Tibshirani, An Introduction to the Bootstrap (1993), chapter 13. The interval covers the choice of the
+    evaluated rows only. `tasks.fine_tuning.sweep` measures how a score varies with the seed of the training.
 
     Args:
-        statistic: maps row numbers, int64, shape (num_rows,), drawn with replacement, to the score of these rows. It
-            may be NaN where it is undefined, as a correlation of equal values is: the sample is left out.
+        statistic: maps row numbers, int64, shape (num_rows,), drawn with replacement, to the score of these rows.
+            Samples whose score is NaN are left out. A correlation, say, is undefined for equal values.
         num_rows: number of rows.
         seed: seed of the draws; the same seed, rows and statistic give the same interval.
-        samples: number of draws; the ends of an interval need about 1000 (same chapter).
-        confidence: share of the samples inside the interval, above 0 and below 1.
+        samples: number of draws. The ends of an interval need about 1000 (same chapter).
+        confidence: share of the samples inside the interval, between 0 and 1 (both exclusive).
 
     Returns:
-        The lower and the upper end; both NaN if the statistic is undefined for all samples.
+        The lower and the upper end, or NaN for both if the statistic is undefined for all samples.
 
     Raises:
-        ValueError: there are no rows, no samples, or `confidence` is out of range.
+        ValueError: `num_rows`, `samples` or `confidence` is out of range.
 
     >>> answers = np.array([True] * 80 + [False] * 20)
     >>> interval(lambda rows: answers[rows].mean(), 100)
@@ -45,15 +45,15 @@ def interval(
 
 
 def drawn_counts(groups: np.ndarray, num_groups: int, *, seed: int = 0, samples: int = 1000) -> np.ndarray:
-    """Counts the rows of each kind in each sample of `interval`, for statistics that depend on these counts alone.
+    """Counts the rows of each kind in each sample of `interval`, for statistics that depend only on these counts.
 
     Args:
-        groups: the kind of each row, int in [0, num_groups), shape (N,).
+        groups: kind of each row, int in [0, num_groups), shape (N,).
         num_groups: number of kinds, G.
         seed, samples: as in `interval`, which draws the same rows.
 
     Returns:
-        int64, shape (samples, G); each line sums to N.
+        int64, shape (samples, G). Each row sums to N.
     """
     return np.stack([np.bincount(groups[rows], minlength=num_groups) for rows in _draws(len(groups), seed, samples)])
 
@@ -69,7 +69,7 @@ def _draws(num_rows: int, seed: int, samples: int) -> Iterator[np.ndarray]:
 
 
 def middle(values: np.ndarray, confidence: float = 0.95) -> tuple[float, float]:
-    """Returns the lower and the upper end of the middle `confidence` of the samples' values, NaN left out."""
+    """Returns the lower and the upper end of the middle `confidence` of the values, ignoring NaN."""
     if not 0.0 < confidence < 1.0:
         raise ValueError(f"`confidence` must be between 0 and 1. Received: confidence={confidence}")
     values = values[~np.isnan(values)]

@@ -1,7 +1,7 @@
-"""What the report draws, in the coordinates of an SVG panel; the template writes the SVG.
+"""The drawings of the report in the coordinates of an SVG panel.
 
-The template draws, rather than matplotlib: its drawings take their colours from the style sheet, light or dark, keep
-the size of their text on a phone, and name each point under the mouse.
+The template writes the SVG instead of matplotlib, so that the drawings take their colours from the style sheet (light
+or dark), keep their text size on a phone, and name each point under the mouse.
 """
 
 import math
@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-WIDTH, HEIGHT = 360, 220  # About as wide as a panel is shown on a phone and on a desktop.
+WIDTH, HEIGHT = 360, 220  # About the width of a panel on a phone and on a desktop.
 LEFT, RIGHT, TOP, BOTTOM = 46, WIDTH - 8, 12, HEIGHT - 34  # The edges of the plot within its panel.
-MAX_SERIES = 5  # As many as the style sheet has colours and dashes.
-_MAX_POINTS = 400  # Of a curve: more than a panel has pixels. Longer ones are averaged.
+MAX_SERIES = 5  # The style sheet has this many colours and dashes.
+_MAX_POINTS = 400  # Points per curve, more than a panel has pixels. Longer curves are averaged.
 _MAX_BARS = 40
 _MAX_SCATTERED = 2000
 
@@ -21,9 +21,9 @@ class Axes:
     """The two scales of a plot, with round numbers as ticks.
 
     Args:
-        x: lowest and highest value of the horizontal axis, which spans just these.
+        x: lowest and highest value of the horizontal axis, which spans exactly these.
         y: lowest and highest value of the vertical axis, which spans its ticks.
-        x_label: what the horizontal axis shows.
+        x_label: label of the horizontal axis.
     """
 
     left, right, top, bottom, width, height = LEFT, RIGHT, TOP, BOTTOM, WIDTH, HEIGHT
@@ -45,21 +45,21 @@ class Series(NamedTuple):
     """A curve.
 
     Attributes:
-        label: its name in the legend.
-        points: steps and finite values: float64, shape (P, 2).
+        label: name in the legend.
+        points: steps and finite values, float64, shape (P, 2).
     """
 
     label: str
     points: np.ndarray
 
     def drawn(self) -> list[list[float]]:
-        """The points to draw: averages of neighbours if there are too many."""
+        """Returns the points to draw, averaging neighbours if there are too many."""
         parts = np.array_split(self.points, min(len(self.points), _MAX_POINTS))
         return [part.mean(axis=0).tolist() for part in parts]
 
 
 class Bar(NamedTuple):
-    """A bar of a histogram: `count` lengths above `low`, up to and with `high`; the last one holds all above."""
+    """A bar of a histogram: `count` lengths in (low, high]. The last bar also has all longer ones, up to `longest`."""
 
     low: int
     high: int
@@ -73,7 +73,7 @@ def find_ticks(low: float, high: float) -> list[float]:
     >>> find_ticks(0.0, 187.0)
     [0.0, 50.0, 100.0, 150.0, 200.0]
     """
-    from matplotlib.ticker import MaxNLocator  # Drawing is rare: whoever only imports this module need not wait.
+    from matplotlib.ticker import MaxNLocator  # Slow to import, and rarely needed.
 
     if high - low < 1e-12 * max(1.0, abs(high)):
         low, high = (low - abs(low) * 0.5, high + abs(high) * 0.5) if low else (0.0, 1.0)
@@ -82,20 +82,20 @@ def find_ticks(low: float, high: float) -> list[float]:
 
 
 def curve_axes(series: list[Series]) -> Axes:
-    """Returns axes for curves over steps; the steps count from 0."""
+    """Returns axes for curves over steps, which start at 0."""
     points = np.concatenate([one.points for one in series])
     (first, low), (last, high) = points.min(axis=0), points.max(axis=0)
     return Axes((min(first, 0.0), last), (low, high), "step")
 
 
 def histogram(lengths: np.ndarray, limit: int) -> tuple[Axes, list[Bar]]:
-    """Counts examples by length, in bars that end at `limit` or at multiples of a power of two.
+    """Counts examples by length, in bars whose width is a power of two.
 
-    Far beyond the limit the bars end, so that a few very long examples do not squeeze the rest.
+    The last bar ends not far beyond the limit, so that a few very long examples do not squeeze the rest.
 
     Args:
-        lengths: tokens, int, shape (N,), N at least 1.
-        limit: tokens that an example may have.
+        lengths: number of tokens of each example, int, shape (N,), with N at least 1.
+        limit: maximum number of tokens of an example.
     """
     longest = int(lengths.max())
     shown = max(1, limit, min(longest, max(2 * limit, math.ceil(np.quantile(lengths, 0.99)))))
@@ -109,10 +109,10 @@ def histogram(lengths: np.ndarray, limit: int) -> tuple[Axes, list[Bar]]:
 
 
 def scatter(true: np.ndarray, predicted: np.ndarray) -> tuple[Axes, list[tuple[float, float]]]:
-    """Returns axes with equal scales, and points of true and predicted values; a random part of very many.
+    """Returns axes with equal scales, and points of true and predicted values, a random sample if there are too many.
 
     Args:
-        true, predicted: float, shape (N,), N at least 1.
+        true, predicted: float, shape (N,), with N at least 1.
     """
     ticks = find_ticks(min(true.min(), predicted.min()), max(true.max(), predicted.max()))
     span = (ticks[0], ticks[-1])

@@ -1,4 +1,4 @@
-"""Numbers, tables and any text as a reader of the report sees them."""
+"""Formatting of numbers, tables and texts for the report."""
 
 import math
 import re
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-# What neither HTML nor UTF-8 can hold: control characters, lone surrogates and noncharacters.
+# Not allowed in HTML or UTF-8: control characters, lone surrogates and noncharacters.
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
 _NUMBER = re.compile(r"[-+−]?[\d,]*\.?\d+(e[-+]?\d+)?\s?%?|\d+ of \d+|-|–|")
 
@@ -16,10 +16,10 @@ class Table(NamedTuple):
     """A table as text.
 
     Attributes:
-        caption: above the table.
+        caption: caption above the table.
         header: names of the columns.
-        is_numeric: whether a column holds numbers only, which stand at the right.
-        rows: cells.
+        is_numeric: whether each column has only numbers, which are right-aligned.
+        rows: the cells.
     """
 
     caption: str
@@ -29,7 +29,7 @@ class Table(NamedTuple):
 
 
 def escape_unprintable(text: str) -> str:
-    """Writes characters that a page cannot hold as Python does; tabs and line feeds stay.
+    """Replaces characters that are not allowed in a page by Python's escapes, and keeps tabs and line feeds.
 
     >>> print(escape_unprintable("bell " + chr(7)))
     bell \\x07
@@ -38,7 +38,7 @@ def escape_unprintable(text: str) -> str:
 
 
 def format_cell(value) -> str:
-    """Formats the cell of a table: counts in groups of three, other numbers with four significant digits.
+    """Formats the cell of a table: counts with thousands separators, other numbers with four significant digits.
 
     >>> [format_cell(value) for value in (67349, 0.87654321, 5e-05, float("nan"), None, ["a", "b"])]
     ['67,349', '0.8765', '5e-05', '–', '–', 'a, b']
@@ -57,12 +57,12 @@ def format_cell(value) -> str:
 
 
 def format_setting(value) -> str:
-    """Formats a value as a flag takes it: numbers in full, lists with commas."""
+    """Formats a value as its flag accepts it: numbers in full, lists with commas."""
     return format_cell(value) if value is None or isinstance(value, list | tuple) else str(value)
 
 
 def format_column(values: Sequence) -> list[str]:
-    """Formats the cells of a column; fractions of similar size get equally many decimals.
+    """Formats the cells of a column, with equally many decimals for fractions of similar size.
 
     >>> format_column([0.8714, 0.87, None])
     ['0.8714', '0.8700', '–']
@@ -91,7 +91,7 @@ def format_table(caption: str, header: Sequence[str], rows: Sequence[Sequence]) 
 
 
 def format_tick(value: float) -> str:
-    """Formats the number at a tick: as short as it can be.
+    """Formats the number at a tick as briefly as possible.
 
     >>> [format_tick(value) for value in (0.2, -1500.0, 2e-05)]
     ['0.2', '−1,500', '2e-5']
@@ -103,7 +103,7 @@ def format_tick(value: float) -> str:
 
 
 def format_share(part: int, whole: int) -> str:
-    """Formats a share in percent; of nothing it is a dash.
+    """Formats a share in percent, or as a dash if `whole` is 0.
 
     >>> [format_share(1, 3), format_share(0, 0)]
     ['33.3%', '–']
@@ -112,7 +112,7 @@ def format_share(part: int, whole: int) -> str:
 
 
 def format_part(part: int, whole: int) -> str:
-    """Formats a count beside the count of all, and its share; a small one is not rounded to nothing.
+    """Formats a count, the total and the share, without rounding a small share to 0.
 
     >>> [format_part(50, 1200), format_part(1, 5000)]
     ['50 of 1,200 (4.2%)', '1 of 5,000 (under 0.1%)']

@@ -1,4 +1,4 @@
-"""Lengths of examples before truncation, for the histograms of report.html.
+"""Lengths of examples before truncation, for the histograms of the report.
 
 Shapes: R sequences.
 """
@@ -13,16 +13,16 @@ _CHUNK = 256  # Sequences tokenized by one call.
 def lengths_before_cutting(
     lengths: np.ndarray, texts_of: Callable[[int], tuple[str, ...]], tokenizer, sequence_length: int
 ) -> np.ndarray:
-    """Counts the tokens that sequences have without truncation; only those at the limit are tokenized again.
+    """Counts the tokens of sequences without truncation. Only those at the limit are tokenized again.
 
     Args:
-        lengths: tokens of each sequence after truncation: int, shape (R,).
-        texts_of: returns the one or two texts of a sequence, given its number.
-        tokenizer: a `BertTokenizer`.
-        sequence_length: the limit that the sequences were truncated to.
+        lengths: tokens of each sequence after truncation, int, shape (R,).
+        texts_of: returns the one or two texts of the sequence of a given number.
+        tokenizer: `BertTokenizer`.
+        sequence_length: the limit of the truncation.
 
     Returns:
-        int64, shape (R,), with [CLS] and each text's [SEP] counted.
+        int64, shape (R,), including [CLS] and each text's [SEP].
     """
     whole = np.array(lengths, np.int64)
     full = np.flatnonzero(whole >= sequence_length)

@@ -1,6 +1,6 @@
-"""report.html: the scores of a run and the examples its model gets wrong, in one self-contained file.
+"""report.html: the scores of a run and its worst mistakes, in one self-contained file.
 
-`write_report` computes what is shown; `report.html.j2` says how.
+`write_report` computes the contents, and `report.html.j2` lays them out.
 """
 
 import dataclasses
@@ -17,10 +17,10 @@ from tasks.report import figures, formatting
 from tasks.report.figures import Series
 
 NUM_MISTAKES = 20
-MAX_CLASSES = 200  # Above it only the classes with the most mistakes are shown: 40,000 cells still open in a browser.
-_MANY_CLASSES = 4  # Above it the most frequent confusions are listed too.
+MAX_CLASSES = 200  # Of more classes, those with the most mistakes are shown. A browser still opens 40,000 cells.
+_MANY_CLASSES = 4  # With more classes, the most frequent confusions are listed too.
 _MOST_CONFUSED = 10
-_WIDE_NAMES = 8  # Classes up to which the names of the columns lie flat, if they have few enough characters.
+_WIDE_NAMES = 8  # Column names are horizontal for at most this many classes, and this many characters in all.
 _WIDE_CHARACTERS = 60
 
 
@@ -28,10 +28,10 @@ class Score(NamedTuple):
     """A headline figure.
 
     Attributes:
-        name: what it is, e.g. "accuracy".
-        value: the figure; NaN if it is not defined for these rows.
+        name: name of the figure, e.g. "accuracy".
+        value: the figure, or NaN if it is undefined for these rows.
         low, high: ends of its 95% interval (`tasks.report.bootstrap.interval`), or None.
-        percent: whether `value` (and `low`, `high`) is a share or a correlation, from -1 to 1, to be shown times 100.
+        percent: whether the figure is a share or a correlation, from -1 to 1, which is shown times 100.
     """
 
     name: str
@@ -45,9 +45,8 @@ class Mistake(NamedTuple):
     """An example that the model gets wrong.
 
     Attributes:
-        loss: how wrong; the mistakes of the largest loss are shown.
-        parts: what to show of it, in this order: (caption, text). Texts captioned "expected" and "predicted" stand
-            out.
+        loss: loss of the example. The mistakes with the largest loss are shown.
+        parts: (caption, text) pairs to show, in this order. Texts captioned "expected" and "predicted" stand out.
     """
 
     loss: float
@@ -59,18 +58,18 @@ class Report:
     """The content of a report.
 
     Attributes:
-        title: the page's heading, such as the task and the checkpoint it started from.
-        scores: the headline figures, the main one first.
-        history: the content of `history.json` (`tasks.engine.progress.History`); None if nothing was trained.
+        title: heading of the page, such as the task and its starting checkpoint.
+        scores: headline figures, the main one first.
+        history: content of `history.json` (`tasks.engine.progress.History`), or None if nothing was trained.
         confusion: class names, and counts by true class (first axis) and predicted class: int, shape (C, C); or None.
-        predictions: of a regression, the true and the predicted values: float, shape (N,) each; or None.
-        lengths: tokens of each example by split: int, shape (N,); before truncation, where that is known.
-        max_length: tokens that an example may have.
-        mistakes: examples that the model gets wrong, in any order; the `NUM_MISTAKES` of the largest loss are shown.
-        settings: the run's settings by name.
-        notes: sentences that stand above everything else, e.g. the number of bad rows that were left out.
-        tables: further tables: caption, header, rows; cells are numbers, strings or None.
-        long_examples: what happens to an example above `max_length`: "cut", "split into windows", ...
+        predictions: true and predicted values of a regression, float, shape (N,) each; or None.
+        lengths: number of tokens of each example by split, int, shape (N,), before truncation if known.
+        max_length: maximum number of tokens of an example.
+        mistakes: examples that the model gets wrong, in any order. The `NUM_MISTAKES` with the largest loss are shown.
+        settings: settings of the run, by name.
+        notes: sentences at the top of the page, such as the number of skipped rows.
+        tables: further tables: caption, header, rows. Cells are numbers, strings or None.
+        long_examples: treatment of examples above `max_length`: "cut", "split into windows", ...
     """
 
     title: str
@@ -88,10 +87,10 @@ class Report:
 
 
 def write_report(path: str, report: Report) -> None:
-    """Writes a report as one HTML file with its style and its drawings inside, without scripts.
+    """Writes a report as a single HTML file that includes its style and drawings, and has no scripts.
 
-    All texts are shown as text, whatever they contain. Equal reports give equal bytes. The file is replaced
-    atomically: a failure leaves the earlier one.
+    Texts are escaped, so that they may contain anything. Equal reports give equal bytes. The file is replaced
+    atomically, so that a failure keeps the earlier one.
     """
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(os.path.dirname(os.path.abspath(__file__))),
@@ -133,9 +132,10 @@ def write_report(path: str, report: Report) -> None:
 
 
 def _score(score: Score) -> dict:
-    """Returns a figure, its interval and its scale as text, and their places on the scale, from 0 to 1.
+    """Returns a figure, its interval and its scale as text, and their positions on the scale, from 0 to 1.
 
-    The scale goes from 0 to 1, or to a round number above the figure; from -1 where one of the numbers is below 0.
+    The scale ends at 1, or at a round number above the figure. It starts at 0, or at its negative end if a number is
+    below 0.
     """
     numbers = [number for number in (score.value, score.low, score.high) if number is not None]
     if score.percent and any(abs(number) > 1.0 + 1e-6 for number in numbers):
@@ -165,7 +165,7 @@ def _score(score: Score) -> dict:
 
 
 def _panels(history: dict) -> list[tuple[str, list[Series], figures.Axes]]:
-    """Returns the headings and curves of the drawings: losses, figures on one scale, other figures, learning rate."""
+    """Returns headings, curves and axes of the drawings: losses, figures up to 1, each other figure, learning rate."""
     training, evaluations = history.get("training", []), history.get("evaluations", [])
     losses = [
         _series(rows, name, f"{kind} loss" if name == "loss" else f"{kind}: {name.removesuffix('_loss')}")
@@ -194,7 +194,7 @@ def _is_loss(name: str) -> bool:
 
 
 def _series(rows: Sequence[dict], name: str, label: str) -> Series:
-    """Returns the finite values of a figure over the steps."""
+    """Returns the curve of a figure over the steps, without values that are not finite."""
     points = [(row["step"], row[name]) for row in rows if isinstance(row.get(name), int | float)]
     points = np.array(points, np.float64).reshape(-1, 2)
     return Series(label.replace("_", " "), points[np.isfinite(points[:, 1])])
@@ -229,7 +229,7 @@ def _confusion(labels: Sequence[str], counts: np.ndarray) -> dict:
 
 
 def most_confused(labels: Sequence[str], counts: np.ndarray) -> formatting.Table | None:
-    """Returns the largest counts off the diagonal as a table; None without any."""
+    """Returns a table of the largest counts off the diagonal, or None if all are 0."""
     wrong = np.array(counts)
     np.fill_diagonal(wrong, 0)
     order = np.argsort(-wrong, axis=None, kind="stable")[:_MOST_CONFUSED]
@@ -254,7 +254,7 @@ def _scatter(true: np.ndarray, predicted: np.ndarray) -> dict:
 
 
 def _lengths(split: str, tokens: np.ndarray, limit: int) -> dict:
-    """Returns the histogram of the lengths of a split, and what is said of them."""
+    """Returns the histogram of the lengths of a split, and the numbers for its caption."""
     tokens = np.asarray(tokens)
     axes, bars = figures.histogram(tokens, limit)
     return {

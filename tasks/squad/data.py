@@ -41,7 +41,7 @@ class Questions(NamedTuple):
     def checksum(self) -> int:
         total = 0
         for question in self.questions:
-            total = zlib.crc32(repr(question[:-1]).encode(), total)  # All but the place, which names the file.
+            total = zlib.crc32(repr(question[:-1]).encode(), total)  # All but `where`, which names the file.
         return total
 
 

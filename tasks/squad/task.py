@@ -69,9 +69,7 @@ class SquadSettings(FineTuningSettings):
     """Settings of `bert-squad`."""
 
     train_file: str | None = changeable(None, "Questions with answers to train on: SQuAD's JSON, 1.1 or 2.0.")
-    predict_file: str | None = changeable(
-        None, "Questions to answer: SQuAD's JSON. --do_eval needs their known answers in it."
-    )
+    predict_file: str | None = changeable(None, "Questions to answer: SQuAD's JSON; --do_eval needs known answers.")
     max_seq_length: int | None = _of_model(
         "Longest window in tokens: question, part of the context, special tokens.", DEFAULTS.sequence_length, at_least=4
     )

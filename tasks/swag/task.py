@@ -25,9 +25,7 @@ from tasks.swag import data
 class SwagSettings(SplitSettings):
     """Settings of `bert-swag`; rate, batch size and epochs are the paper's (section 4.4)."""
 
-    data_dir: str | None = changeable(
-        None, "Directory with train.csv, val.csv (or dev.csv) and test.csv; or with .jsonl files."
-    )
+    data_dir: str | None = changeable(None, "Directory with train, val (or dev) and test .csv or .jsonl.")
     context_column: str | None = changeable(None, "Column with the first text; default: SWAG's ('sent1').")
     start_column: str | None = changeable(
         None, "Column with the start that all choices share; default: SWAG's ('sent2'), but none with --context_column."
@@ -37,9 +35,7 @@ class SwagSettings(SplitSettings):
         "Columns with the choices, comma-separated, or in JSON Lines the key of a list; default: ending0, ending1, ... "
         "as in SWAG, or endings.",
     )
-    label_column: str | None = changeable(
-        None, "Column with the number of the right choice, from 0; default: 'label'."
-    )
+    label_column: str | None = changeable(None, "Column with the right choice's number, from 0; default: 'label'.")
     learning_rate: float | list[float] = replaced(SplitSettings, "learning_rate", 2e-5)
     train_batch_size: int | list[int] = replaced(SplitSettings, "train_batch_size", 16)
 
