@@ -13,6 +13,7 @@ import keras_bert
 from keras_bert.errors import InputError
 from tasks.classification import data, metrics
 from tasks.classification.glue import TASKS, Split, TableTask
+from tasks.classification.tfds_tables import TfdsTables, choose_task
 from tasks.fine_tuning import metrics as shared_metrics
 from tasks.fine_tuning import task
 from tasks.fine_tuning.encoding import encode_texts, label_ids
@@ -58,12 +59,7 @@ class ClassificationSettings(SplitSettings):
         Raises:
             InputError: settings contradict the task or each other.
         """
-        if self.tfds_name:
-            from tasks.classification.tfds_tables import choose_task
-
-            chosen = choose_task(self.task_name, self.tfds_name)
-        else:
-            chosen = TASKS[self.task_name]
+        chosen = choose_task(self.task_name, self.tfds_name) if self.tfds_name else TASKS[self.task_name]
         if self.regression and not chosen.is_regression:
             if chosen.labels is not None:
                 raise InputError(f"--regression: {chosen.name} has classes ({', '.join(chosen.labels)}), not scores.")
@@ -122,13 +118,10 @@ class Classification(task.Task):
                 f"--task_name={self.table_task.name}: GLUE has no {split} file of it. It can only be predicted: "
                 "--do_predict, with a model of mnli."
             )
-        read_table, parts = data.read_table, []
-        if self.settings.tfds_name:
-            from tasks.classification.tfds_tables import TfdsTables
-
-            read_table = TfdsTables(self.settings.tfds_name, self.settings.data_dir).read_table
+        name, parts = self.settings.tfds_name, []
+        read_table = TfdsTables(name, self.settings.data_dir).read_table if name else data.read_table
         for one in wanted[:1] if file else wanted:
-            source = (file or one.tfds_name) if self.settings.tfds_name else self._find(split, one)
+            source = (file or one.tfds_name) if name else self._find(split, one)
             table = read_table(source, self.table_task, bad_rows, with_labels=split != "test")
             parts.append(task.Part(split, table, one.name))
         return parts

@@ -5,6 +5,7 @@ Shapes: N words of a file, T tokens of all windows, C outputs.
 
 import dataclasses
 import os
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ from tasks.fine_tuning.settings import SplitSettings
 from tasks.fine_tuning.splits import find_split
 from tasks.settings import changeable
 from tasks.text.bad_rows import BadRows
-from tasks.text.conll import DELIMITERS, Documents, read_conll
+from tasks.text.conll import DELIMITERS, Documents, leave_out, read_conll
 from tasks.text.word_windows import DOCUMENT_CONTEXT, Windows, check_stride, make_windows
 
 EXTENSIONS = (".conll", ".txt", ".tsv")
@@ -143,6 +144,19 @@ class WordTask(task.Task):
 
     def notes(self, spec):
         return [_CONTEXT_NOTES[spec.document_context]]
+
+
+def leave_out_faulty(documents: Documents, find_fault: Callable[[str], str | None], bad_rows: BadRows) -> Documents:
+    """Reports and leaves out the sentences with a tag that `find_fault` returns a reason against.
+
+    Raises:
+        InputError: there are some, and `bad_rows` refuses them.
+    """
+    faults = []
+    for tags, lines in zip(documents.split(documents.tags), documents.split(documents.lines), strict=True):
+        found = ((line, find_fault(tag)) for line, tag in zip(lines, tags, strict=True))
+        faults.append(next((fault for fault in found if fault[1]), None))
+    return leave_out(documents, faults, bad_rows)
 
 
 def make_examples(windows: Windows, labels: np.ndarray | None = None) -> Examples:

@@ -3,6 +3,7 @@
 Shapes: N words of a file.
 """
 
+import contextlib
 import dataclasses
 import math
 
@@ -10,10 +11,10 @@ import numpy as np
 
 from keras_bert.errors import InputError
 from tasks.fine_tuning import metrics, task
-from tasks.fine_tuning.word_task import WordSettings, WordSpec, WordTask
+from tasks.fine_tuning.word_task import WordSettings, WordSpec, WordTask, leave_out_faulty
 from tasks.report.page import Mistake
 from tasks.settings import changeable
-from tasks.text.conll import Documents, leave_out, write_conll
+from tasks.text.conll import Documents, write_conll
 
 NO_SCORE = "_"  # CoNLL-U's empty field. Such a word, say punctuation, is neither learned nor scored.
 
@@ -92,32 +93,24 @@ class WordScores(WordTask):
 
 
 def numbers_of(tags: list[str]) -> np.ndarray:
-    """Returns the numbers of words, float32, shape (N,); NaN for `NO_SCORE`."""
+    """Returns the numbers of the words: float32, shape (N,), NaN for `NO_SCORE`."""
     return np.array([math.nan if tag == NO_SCORE else float(tag) for tag in tags], np.float32)
 
 
 def check_numbers(documents: Documents, bad_rows) -> Documents:
-    """Reports and leaves out the sentences with a word whose column holds no number.
+    """Reports and leaves out the sentences with a word whose column has no number.
 
     Raises:
         InputError: there are some, and `bad_rows` refuses them.
     """
-    if documents.tags is None:
-        return documents
-    faults = []
-    for tags, lines in zip(documents.split(documents.tags), documents.split(documents.lines), strict=True):
-        wrong = next(((line, tag) for line, tag in zip(lines, tags, strict=True) if not _is_number(tag)), None)
-        faults.append(
-            wrong and (wrong[0], f"expected a number, or {NO_SCORE} for a word without one, found {wrong[1]!r}.")
-        )
-    return leave_out(documents, faults, bad_rows)
 
+    def find_fault(text: str) -> str | None:
+        with contextlib.suppress(ValueError):
+            if text == NO_SCORE or math.isfinite(float(text)):
+                return None
+        return f"expected a number, or {NO_SCORE} for a word without one, found {text!r}."
 
-def _is_number(text: str) -> bool:
-    try:
-        return text == NO_SCORE or math.isfinite(float(text))
-    except ValueError:
-        return False
+    return documents if documents.tags is None else leave_out_faulty(documents, find_fault, bad_rows)
 
 
 def find_mistakes(documents: Documents, scores: np.ndarray, predicted: np.ndarray) -> list[Mistake]:
