@@ -1,10 +1,10 @@
-"""What counting characters gives on the Chinese reviews: the figure that recipes/chinese/run.sh is held against.
+"""Character n-grams on the Chinese reviews: the baseline for recipes/chinese/run.sh.
 
     .venv/bin/python benchmarks/chinese_baseline.py [--data_dir=../shared/data/waimai]
 
-TF-IDF of the characters' n-grams, and logistic regression, both scikit-learn's. The longest n-gram, whether an n-gram
-counts once a text or logarithmically, the rarest n-gram kept, and the regularization are chosen by the accuracy on a
-tenth of the training rows, drawn by --random_seed; then it is trained on all of them and scored on the dev file.
+TF-IDF of character n-grams with logistic regression, both from scikit-learn. The longest n-gram, binary or logarithmic
+counts, the rarest n-gram kept, and the regularization are chosen by the accuracy on a tenth of the training rows, drawn
+by --random_seed. The model is then trained on all of them and scored on the dev file.
 """
 
 import csv
@@ -30,7 +30,7 @@ flags.DEFINE_integer("random_seed", 0, "Seed of the rows that the settings are c
 
 
 def read_reviews(path: str) -> tuple[list[str], list[str]]:
-    """Texts and labels of a CSV file with the columns label and review.
+    """Reads texts and labels from a CSV file with the columns label and review.
 
     Raises:
         InputError: there is no such file.
@@ -43,7 +43,7 @@ def read_reviews(path: str) -> tuple[list[str], list[str]]:
 
 
 def vectorizer(n_grams: int, counts: str, min_df: int):
-    """TF-IDF of the n-grams of 1 to `n_grams` characters."""
+    """Returns a TF-IDF vectorizer of n-grams of 1 to `n_grams` characters."""
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     return TfidfVectorizer(
@@ -64,7 +64,7 @@ def accuracy(features: tuple, labels: tuple, c: float) -> float:
 
 
 def choose(texts: list[str], labels: list[str], seed: int) -> dict:
-    """The settings of the highest accuracy on a tenth of the rows; of equal ones the first."""
+    """Returns the settings with the highest accuracy on a tenth of the rows, the first of equals."""
     from sklearn.model_selection import train_test_split
 
     *parts, first, second = train_test_split(texts, labels, test_size=0.1, random_state=seed, stratify=labels)

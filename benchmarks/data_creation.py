@@ -1,13 +1,13 @@
-"""Throughput a core and peak memory of bert-create-pretraining-data, beside Model Garden's command on the same text.
+"""Throughput per core and peak memory of bert-create-pretraining-data and of Model Garden's command.
 
     .venv/bin/python benchmarks/data_creation.py [--corpus_megabytes=8] [--rounds=3] [--memory_megabytes=1000]
 
-The text is that of ../shared/data/corpus, one sentence a line, repeated, each document with its number in its first
-sentence. Both commands get the same text, vocabulary and settings, in turn, in processes of their own. Throughput is
-text a second of processor time (all processes of the command; user and system), without what the command takes for
-two documents of two sentences: imports, reading the vocabulary. Peak memory is the largest sum of the resident sets
-of the command's processes, looked at twenty times a second; with --memory_megabytes ours is run once more on so much
-text. ru_maxrss is that of the largest process.
+The text is that of ../shared/data/corpus, one sentence per line, repeated, with a number in the first sentence of each
+document. Both commands get the same text, vocabulary and settings, and take turns in processes of their own. Throughput
+is text per second of processor time (user and system, over all processes of the command), without the time for two
+documents of two sentences, which is spent on imports and the vocabulary. Peak memory is the largest sum of the resident
+sets of the command's processes, sampled twenty times per second. With --memory_megabytes ours runs once more on that
+much text. ru_maxrss is that of the largest process.
 """
 
 import glob
@@ -44,7 +44,7 @@ MODULES = {"keras-bert-zoo": "tasks.pretraining.create_data", "official": "offic
 
 
 class Cost(NamedTuple):
-    """What a command took."""
+    """Time and memory of a command."""
 
     cpu_seconds: float
     seconds: float
@@ -53,7 +53,7 @@ class Cost(NamedTuple):
 
 
 def read_documents() -> list[list[str]]:
-    """The documents of the corpus as lists of sentences, split as well as a regular expression can."""
+    """Reads the documents of the corpus as lists of sentences, split by a regular expression."""
     articles = os.path.join(DATA, "corpus", "wikitext2-valid.txt")
     if not os.path.exists(articles):
         raise InputError(f"{articles}: no such file. The benchmark needs the text of ../shared/data/corpus.")
@@ -72,7 +72,7 @@ def read_documents() -> list[list[str]]:
 
 
 def write_corpus(path: str, num_bytes: int) -> int:
-    """Repeats the documents, numbered, until the file has a size; returns the size."""
+    """Repeats the numbered documents until the file has a given size. Returns the size."""
     documents = read_documents()
     written = 0
     with open(path, "w", encoding="utf-8") as file:
@@ -116,7 +116,7 @@ def run_command(name: str, input_file: str, output_file: str, **settings) -> Cos
 
 
 def _watch(process_id: int, peaks: list[int]) -> None:
-    """Keeps the largest sum of resident sets of a process and those below it, until it ends."""
+    """Records the largest sum of resident sets of a process and its descendants, until it ends."""
     try:
         process = psutil.Process(process_id)
         while process.status() != psutil.STATUS_ZOMBIE:

@@ -1,9 +1,9 @@
-"""What `--deterministic_ops` costs: time of a pre-training step with it, relative to without.
+"""Cost of `--deterministic_ops`: time of a pre-training step with it, relative to without.
 
     .venv/bin/python benchmarks/determinism_cost.py
 
-One model and one batch shape, in two processes, since TensorFlow cannot switch it off again; they take turns, and each
-round gives one ratio. Printed: the median of the rounds and their range.
+Uses one model and one batch shape in two processes, since TensorFlow cannot disable determinism again. They take turns,
+and each round gives one ratio. Prints the median of the rounds and their range.
 """
 
 import os

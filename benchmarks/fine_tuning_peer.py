@@ -1,15 +1,15 @@
-"""A plain fine-tuning with transformers and torch: the peer of benchmarks/fine_tuning.py, one run a process.
+"""A plain fine-tuning with transformers and torch: the peer of benchmarks/fine_tuning.py, one run per process.
 
     .venv/bin/python benchmarks/fine_tuning_peer.py --task=rte --train_file=train.tsv --dev_file=dev.tsv \\
         --preset=DIRECTORY --output_dir=runs/peer
 
-What a user of transformers would write: AutoModelFor*, torch's AdamW without decay of LayerNorm and biases, gradients
-clipped to norm 1, batches padded to their longest; the tasks are in fine_tuning_problems.py. Of this project's training
-only the order of the rows is used, so that both sides make their steps on the same rows; the rates are
-google-research/bert's.
+This is what a user of transformers would write: AutoModelFor*, torch's AdamW without decay of LayerNorm and biases,
+gradients clipped to norm 1, and batches padded to their longest row. The tasks are in fine_tuning_problems.py. Only the
+order of the rows comes from this project's training, so that both sides do their steps on the same rows. The learning
+rates are google-research/bert's.
 
-Scores: scikit-learn's and scipy's (tables, SWAG), the official script (SQuAD; of tf-models-official), seqeval (NER).
-The output directory gets metrics.json and, for SQuAD and NER, the predictions.
+Scores come from scikit-learn and scipy (tables, SWAG), the official script in tf-models-official (SQuAD), and seqeval
+(NER). The output directory gets metrics.json and, for SQuAD and NER, the predictions.
 """
 
 import os
@@ -51,7 +51,7 @@ EVAL_BATCH = 32
 
 
 def train(problem: Problem, num_steps: int, pad_token_id: int) -> None:
-    """The training loop."""
+    """Runs the training loop."""
     import torch
 
     from tasks.fine_tuning.examples import train_batches
@@ -83,12 +83,12 @@ def train(problem: Problem, num_steps: int, pad_token_id: int) -> None:
 
 
 def _length(row: dict) -> int:
-    """Tokens of a row; of one with choices, of its longest."""
+    """Returns the number of tokens of a row, or of its longest choice."""
     return np.shape(row["input_ids"])[-1]
 
 
 def _pad(rows: list[dict], pad_token_id: int) -> dict:
-    """Tensors of a batch, padded to the longest row."""
+    """Returns the tensors of a batch, padded to the longest row."""
     import torch
 
     fills = {"input_ids": pad_token_id, "labels": IGNORED}
@@ -103,14 +103,14 @@ def _pad(rows: list[dict], pad_token_id: int) -> dict:
 
 
 def _extend(values: list, length: int, fill: int) -> list:
-    """A list, or each list in it, with `fill` behind up to a length."""
+    """Pads a list, or each list in it, with `fill` to a given length."""
     if isinstance(values[0], list):
         return [_extend(part, length, fill) for part in values]
     return values + [fill] * (length - len(values))
 
 
 def compute_outputs(problem: Problem, pad_token_id: int) -> list[np.ndarray]:
-    """The model's outputs of every dev row, in their order; start and end logits of SQuAD as columns."""
+    """Returns the model's outputs for all dev rows in their order, with SQuAD's start and end logits as columns."""
     import torch
 
     model = problem.model.eval()

@@ -1,6 +1,6 @@
-"""The tasks of benchmarks/fine_tuning_peer.py as a user of transformers would write them: model, inputs, scores.
+"""The tasks of benchmarks/fine_tuning_peer.py, as a user of transformers would write them: model, inputs, scores.
 
-The flags are the peer's: --task, --train_file, --dev_file, --preset, --output_dir, --max_seq_length.
+The flags are those of the peer: --task, --train_file, --dev_file, --preset, --output_dir, --max_seq_length.
 """
 
 import csv
@@ -27,7 +27,7 @@ COLUMNS = {"sst2": ([0], 1, True), "cola": ([3], 1, False), "rte": ([1, 2], 3, T
 
 
 class Problem(NamedTuple):
-    """A task made ready: the model, its inputs, and how outputs become scores.
+    """A prepared task: the model, its inputs, and the scoring of its outputs.
 
     Attributes:
         model: a transformers model.
@@ -90,7 +90,7 @@ def _score_table(outputs: np.ndarray, gold: np.ndarray) -> dict[str, float]:
 
 
 def choices_problem(tokenizer) -> Problem:
-    """SWAG: of a row's four sequences, context and choice each, the one that scores highest."""
+    """SWAG: chooses the highest score of a row's four sequences, each of context and choice."""
     from sklearn.metrics import accuracy_score
     from transformers import AutoModelForMultipleChoice
 
@@ -110,7 +110,7 @@ def choices_problem(tokenizer) -> Problem:
 
 
 def _encode_choices(row: dict, tokenizer) -> dict[str, list[list[int]]]:
-    """Inputs of a row: lists of four sequences, padded to the longest of them."""
+    """Returns the inputs of a row: lists of four sequences, padded to the longest."""
     choices = [f"{row['sent2']} {row[f'ending{number}']}".strip() for number in range(4)]
     settings = {"truncation": "longest_first", "max_length": FLAGS.max_seq_length, "padding": "longest"}
     return dict(tokenizer([row["sent1"]] * len(choices), choices, **settings))
@@ -120,7 +120,7 @@ def _encode_choices(row: dict, tokenizer) -> dict[str, list[list[int]]]:
 
 
 def tagging_problem(tokenizer) -> Problem:
-    """Tags of words: the first sub-token of each is labelled; what is beyond max_seq_length gets the tag O."""
+    """NER: labels the first sub-token of each word. Words beyond max_seq_length get the tag O."""
     from transformers import AutoModelForTokenClassification
 
     sentences = {split: _read_conll(path) for split, path in _files().items()}
@@ -158,7 +158,7 @@ def _read_conll(path: str) -> list[tuple[list[str], list[str]]]:
 
 
 def _first_tokens(word_ids: list[int | None]) -> dict[int, int]:
-    """Word number -> position of its first sub-token; a word without any is missing."""
+    """Returns the position of each word's first sub-token, by word number. Words without sub-tokens are missing."""
     return {word: place for place, word in reversed(list(enumerate(word_ids))) if word is not None}
 
 
@@ -176,7 +176,7 @@ def _score_tags(sentences: list[tuple[list[str], list[str]]], predicted: list[li
 
 
 def squad_problem(tokenizer) -> Problem:
-    """SQuAD 2.0: a window every 128 tokens, no answer at [CLS].
+    """SQuAD 2.0: windows start every 128 tokens, and [CLS] stands for "no answer".
 
     Windows and n-best follow transformers' example run_qa: the tokenizer's character offsets, answers cut out of the
     text.
@@ -221,7 +221,7 @@ def _windows(tokenizer, question: dict, context: str) -> Iterator[tuple[dict, li
 
 
 def _span(offsets: list, question: dict) -> dict[str, int]:
-    """First and last token of the first gold answer; (0, 0) where there is none in this window."""
+    """Returns the first and last token of the first gold answer, or (0, 0) if it is not in this window."""
     span = {"start_positions": 0, "end_positions": 0}
     places = [place for place, pair in enumerate(offsets) if pair]
     if not question["answers"] or not places:

@@ -1,10 +1,10 @@
-"""How long `from_preset("base")` takes on a local file, beside reading the file and building the model.
+"""Time of `from_preset("base")` on a local file, compared with reading the file and building the model.
 
     .venv/bin/python benchmarks/load_speed.py [--preset=base] [--rounds=5]
 
-Random weights of the preset's sizes are written once, in each format, to a temporary directory (440 MB a format for
-base). Each round then times, in turn, reading the file's bytes, building a backbone with random weights, and loading
-each format; medians, and the ratio of loading to reading plus building. The file is in the page cache throughout.
+Random weights of the preset's sizes are written once, in each format, to a temporary directory (440 MB per format for
+base). Each round times, in turn, reading the file's bytes, building a backbone with random weights, and loading each
+format. Prints medians, and the ratio of loading to reading plus building. The file is in the page cache throughout.
 """
 
 import os
@@ -56,7 +56,7 @@ def timed(function: Callable) -> float:
 
 
 def measure(places: dict[str, str], preset: str, rounds: int) -> dict[str, list[float]]:
-    """Seconds of each round by what was timed."""
+    """Returns the seconds of each round, by the name of the measurement."""
     from keras_bert import BertBackbone
 
     timings: dict[str, list[float]] = {}

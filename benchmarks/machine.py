@@ -1,11 +1,11 @@
-"""What a benchmark ran on, for the first line of its output."""
+"""Description of the machine, for the first line of a benchmark's output."""
 
 import os
 import platform
 
 
 def describe_machine() -> str:
-    """Processor, cores and TensorFlow's oneDNN flag, in one line."""
+    """Returns the processor, its cores and TensorFlow's oneDNN flag in one line."""
     flag = os.environ.get("TF_ENABLE_ONEDNN_OPTS", "not set")
     return f"{_processor()}, {os.cpu_count()} cores, TF_ENABLE_ONEDNN_OPTS={flag}"
 

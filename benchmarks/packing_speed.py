@@ -1,12 +1,12 @@
-"""Packed pre-training beside padded: real tokens a second of a training step on short documents.
+"""Packed pre-training compared with padded: real tokens per second of a training step on short documents.
 
     .venv/bin/python benchmarks/packing_speed.py [--num_layers=4 --hidden_dim=256] [--rounds=10]
 
-Documents: the paragraphs of SQuAD 2.0, each one of its own, made into instances of at most 512 tokens by
-bert-create-pretraining-data, with the vocabulary of google-research/bert. Every side trains the same model on batches
-of as many rows, in turn; each round does a step of each on its next batch. The speed-ups are medians over rounds of
-the ratio of real tokens a second. `padded, computed unpadded` is the padded rows in the backbone's layout "unpadded",
-whose shapes follow the data.
+Each paragraph of SQuAD 2.0 is a document. bert-create-pretraining-data makes them into instances of at most 512 tokens,
+with google-research/bert's vocabulary. All sides train the same model on batches of the same number of rows, and take
+turns: each round does a step of each on its next batch. The speed-ups are medians over rounds of the ratio of real
+tokens per second. `padded, computed unpadded` is the padded rows in the backbone's layout "unpadded", whose shapes
+depend on the data.
 """
 
 import functools
@@ -104,7 +104,7 @@ def build_step(layout: str, vocabulary_size: int, directory: str):
 
 
 def measure(steps: dict, batches: dict, rounds: int) -> dict[str, list[tuple[float, float]]]:
-    """Seconds and real tokens of each step, round by round; the first round is not counted."""
+    """Measures the seconds and real tokens of each step, round by round, without the first round."""
     found = {name: [] for name in steps}
     for number in range(rounds + 1):
         for name, step in steps.items():

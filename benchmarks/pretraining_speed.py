@@ -1,13 +1,14 @@
-"""One pre-training step beside Hugging Face's and KerasHub's, and the time to the first step.
+"""A pre-training step compared with Hugging Face's and KerasHub's, and the time to the first step.
 
     .venv/bin/python benchmarks/pretraining_speed.py [--sizes=L4-H512,base] [--rounds=10] [--first_steps=1]
 
-Every side has a process of its own, and its turn in each round while the others wait (benchmarks/pretraining_steps.py
-says what a step is); each ratio is the median over rounds of the time relative to torch's in the same round. CPU
-seconds, summed over cores, say more on a busy machine, if OMP_WAIT_POLICY=passive keeps torch from spinning. Weights
-and tokens are the same on all sides (KerasHub's heads start from other weights). `oneDNN` is TF_ENABLE_ONEDNN_OPTS of
-the side's process, `unset` TensorFlow's choice, which depends on the processor. The first step is building and doing
-it, in seconds after the imports, in a fresh process, with those weights.
+Each side runs in a process of its own and has its turn in each round while the others wait; for the step itself see
+benchmarks/pretraining_steps.py. Each ratio is the median over rounds of the time relative to torch's in the same round.
+CPU seconds, summed over cores, are more reliable on a busy machine, if OMP_WAIT_POLICY=passive keeps torch from
+spinning. Weights and tokens are the same on all sides, except for the weights of KerasHub's heads. `oneDNN` is
+TF_ENABLE_ONEDNN_OPTS of the side's process, and `unset` leaves the choice to TensorFlow, which depends on the
+processor. The time to the first step includes building it, in seconds after the imports, in a fresh process, with those
+weights.
 """
 
 import os
@@ -53,7 +54,7 @@ SIDES = (
 
 
 class Worker:
-    """A process that does a step when told to."""
+    """A process that does one step on each call."""
 
     def __init__(self, side: Side, size: str, directory: str | None = None):
         environment = {name: value for name, value in os.environ.items() if name != "TF_ENABLE_ONEDNN_OPTS"}
@@ -75,7 +76,7 @@ class Worker:
         self.build_seconds = self._read("ready")[0]
 
     def step(self) -> tuple[float, float]:
-        """Does a step; returns its seconds, and those of all its threads on a core."""
+        """Does a step. Returns its seconds, and the CPU seconds of all its threads."""
         self._process.stdin.write("\n")
         self._process.stdin.flush()
         seconds, cpu_seconds = self._read("step")

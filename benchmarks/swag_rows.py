@@ -3,12 +3,13 @@
     .venv/bin/python benchmarks/swag_rows.py --output_dir=runs/swag_data \\
         [--train_text='../shared/data/corpus/state_union/*.txt'] [--dev_text='../shared/data/corpus/inaugural/*.txt']
 
-It stands in for SWAG where that is not at hand: bert-swag reads the files as it reads SWAG's, but the wrong choices are
-real sentences of the same document, three or more away from the context, not a language model's that other models could
-not tell from right ones. So scores say nothing about SWAG; they tell whether the command learns, and what peers score.
+A substitute where SWAG is not available. bert-swag reads the files like SWAG's, but the wrong choices are real
+sentences of the same document, at least three away from the context, instead of a language model's sentences that other
+models could not tell from right ones. So the scores say nothing about SWAG. They show whether the command learns, and
+what peers score.
 
-Each file is a document. A sentence is context at most once; contexts and choices have 5 to 40 words; a choice is in a
-row once. Written are train.csv and val.csv, rows in random order, --num_train_rows and --num_dev_rows of them.
+Each file is a document. Each sentence is a context at most once, contexts and choices have 5 to 40 words, and the
+choices of a row differ. Writes --num_train_rows rows to train.csv and --num_dev_rows rows to val.csv, in random order.
 """
 
 import csv
@@ -27,7 +28,7 @@ FLAGS = flags.FLAGS
 _CORPUS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "..", "shared", "data", "corpus")
 NUM_CHOICES = 4
 WORDS = range(5, 41)
-DISTANCE = 3  # From a context to its wrong choices, in sentences: nearer ones often continue it, too.
+DISTANCE = 3  # Sentences from a context to its wrong choices. Nearer ones often continue it as well.
 
 flags.DEFINE_string("train_text", os.path.join(_CORPUS, "state_union", "*.txt"), "Text files of the training rows.")
 flags.DEFINE_string("dev_text", os.path.join(_CORPUS, "inaugural", "*.txt"), "Text files of the rows to score on.")
@@ -38,7 +39,7 @@ flags.DEFINE_integer("random_seed", 12345, "Seed of choices and orders.", lower_
 
 
 def make_rows(documents: dict[str, list[str]], num_rows: int, seed: int) -> list[dict]:
-    """Rows from the sentences of documents by name.
+    """Makes rows from the sentences of documents, given by name.
 
     Raises:
         InputError: the documents are too few or too short for so many rows.
@@ -76,7 +77,7 @@ def _row(name: str, context: str, right: str, wrong: list[str], draw: random.Ran
 
 
 def read_documents(pattern: str) -> dict[str, list[str]]:
-    """Sentences of each file that a pattern names.
+    """Reads the sentences of each file that matches a pattern.
 
     Raises:
         InputError: no such file, or one that is not UTF-8.

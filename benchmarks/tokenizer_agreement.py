@@ -1,12 +1,12 @@
-"""Who differs from google-research/bert's tokenization, and on what: a Markdown table, a row a phenomenon.
+"""Differences of tokenizers from google-research/bert's tokenization: a Markdown table with a row per phenomenon.
 
     .venv/bin/python benchmarks/tokenizer_agreement.py
 
-The yardstick is `keras_bert.tokenization.python_tokenizer`, which tests/keras_bert/tokenization/tokenizer_fuzz_test.py
-holds against a second derivation of
-the rules. Each tokenizer gets one vocabulary that holds every character of the examples and all that lower-casing
-could make of it, to begin and to go on a word: whatever is deleted, split or replaced in another way shows in the ids.
-A cell says whether all examples of its row have the right ids, lower-casing and not. About 20 s.
+The reference is `keras_bert.tokenization.python_tokenizer`, which tests/keras_bert/tokenization/tokenizer_fuzz_test.py
+compares with a second derivation of the rules. All tokenizers get one vocabulary that has every character of the
+examples and of their lowercased forms, both at the start of a word and within one. So whatever is deleted, split or
+replaced differently changes the ids. A cell tells whether all examples of its row have the right ids, lowercased and
+not. Takes about 20 s.
 """
 
 import importlib.metadata
@@ -77,7 +77,7 @@ def build_vocabulary() -> list[str]:
 
 
 def in_graph(tokenize: Callable) -> Callable:
-    """A function on a batch of strings, traced once, as a function on a text."""
+    """Makes a function of one text from a function of a batch of strings, traced once."""
     import tensorflow as tf
 
     traced = tf.function(lambda texts: tokenize(texts).flat_values, [tf.TensorSpec([None], tf.string)], autograph=False)
@@ -109,7 +109,7 @@ def keras_hub_in_graph(path: str, pieces: list[str], lowercase: bool) -> Callabl
 
 
 def keras_hub(path: str, pieces: list[str], lowercase: bool) -> Callable:
-    """Called eagerly it takes another way, in Python."""
+    """Calls the tokenizer eagerly, which takes another path, in Python."""
     import keras_nlp
 
     tokenizer = keras_nlp.models.BertTokenizer(path, lowercase=lowercase)
@@ -152,7 +152,7 @@ TOKENIZERS = {
 
 
 def compare() -> dict[str, dict[str, list[bool | None]]]:
-    """For each tokenizer and row, whether all ids are right: [lower-casing, not]; None where it refuses the text."""
+    """Returns whether all ids are right, [lowercased, not], by tokenizer and row; None if a text is refused."""
     pieces = build_vocabulary()
     found = {name: {row: [] for row in PHENOMENA} for name in TOKENIZERS}
     with tempfile.TemporaryDirectory() as directory:
@@ -176,7 +176,7 @@ def agree(tokenize: Callable, right: Callable, texts: tuple[str | bytes, ...]) -
 
 
 def show(text: str | bytes) -> str:
-    """An example for the table: long repetitions shortened, marks and what is not seen as escapes."""
+    """Returns an example for the table, with long repetitions shortened, and marks and invisible characters escaped."""
     if len(text) > 40:
         return f"{len(text)} x `{text[:1]}`"
     chars = [chr(byte) if byte < 0x80 else f"\\x{byte:02x}" for byte in text] if isinstance(text, bytes) else text
@@ -206,7 +206,7 @@ def cell(answers: list[bool | None]) -> str:
 
 
 def columns(found: dict[str, dict[str, list[bool | None]]]) -> dict[str, list[str]]:
-    """The table by columns; tokenizers that agree in all rows share one."""
+    """Returns the table by columns. Tokenizers that agree in all rows share one."""
     names: dict[tuple[str, ...], list[str]] = {}
     for name, rows in found.items():
         wrong = [sum(answers[case] is not True for answers in rows.values()) for case in range(len(CASES))]

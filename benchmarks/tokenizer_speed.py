@@ -1,15 +1,14 @@
-"""In-graph tokenization beside tensorflow-text's FastBertTokenizer and Hugging Face's tokenizers: time of a batch.
+"""In-graph tokenization compared with tensorflow-text's FastBertTokenizer and Hugging Face's tokenizers.
 
     .venv/bin/python benchmarks/tokenizer_speed.py [--rounds=25]
 
-Sentences of SST-2 and paragraphs of 500 to 1500 characters of WikiText-2, in batches of 32 and 256, uncased English.
-Both TensorFlow tokenizers run in a tf.data pipeline with one call per thread; Hugging Face's Rust library gets each
-batch in one call, without padding, and spreads it over as many threads. Our tokenizer in pure Python, which
-bert-create-pretraining-data works with, runs in one thread, text by text, and remembers the words it has seen, here
-all of them. One process per number of threads. The runs
-are interleaved; each figure is the median over rounds of the time relative to FastBertTokenizer in the same round.
-The pipelines run on from round to round, so that their start does not count. The texts lie beside the repository, in
-../shared/data.
+The texts are sentences of SST-2 and paragraphs of 500 to 1500 characters of WikiText-2, in ../shared/data beside the
+repository, in batches of 32 and 256, uncased English. Both TensorFlow tokenizers run in a tf.data pipeline with one
+call per thread. Hugging Face's Rust library gets each batch in one call, without padding, and uses the same number of
+threads. Our pure Python tokenizer, which bert-create-pretraining-data uses, runs in one thread, text by text, and
+caches the words it has seen, which here are all of them. There is one process per number of threads, and the runs are
+interleaved. Each figure is the median over rounds of the time relative to FastBertTokenizer in the same round. The
+pipelines keep running between rounds, so that their start does not count.
 """
 
 import itertools
@@ -69,7 +68,7 @@ def tensorflow_runs(texts: list[str], batch_size: int, threads: int) -> dict[str
 
 
 def hugging_face_runs(texts: list[str], batch_size: int) -> dict[str, Iterator]:
-    """As `tensorflow_runs`; the environment says with how many threads."""
+    """Returns runs as `tensorflow_runs` does. The environment sets the number of threads."""
     import tokenizers
 
     tokenizer = tokenizers.BertWordPieceTokenizer(_VOCABULARY, lowercase=True)._tokenizer
@@ -85,7 +84,7 @@ def hugging_face_runs(texts: list[str], batch_size: int) -> dict[str, Iterator]:
 
 
 def python_runs(texts: list[str], batch_size: int) -> dict[str, Iterator]:
-    """As `tensorflow_runs`."""
+    """Returns runs as `tensorflow_runs` does."""
     from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
 
     tokenize = PythonBertTokenizer(_VOCABULARY).tokenize

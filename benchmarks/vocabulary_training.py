@@ -1,11 +1,11 @@
-"""bert-train-vocab beside the tokenizers library on its own: time and memory from text to vocabulary.
+"""bert-train-vocab compared with the tokenizers library alone: time and memory from text to vocabulary.
 
     .venv/bin/python benchmarks/vocabulary_training.py --input_file='text/*.txt'
 
-The text is repeated, with a number before each document, until it is `--megabytes` long. The runs are interleaved,
-each in a process of its own; time is the median over rounds of the time relative to the tokenizers library with as
-many threads in the same round, memory the largest peak (of the command and all of its processes). Cost: about 10 s
-a round.
+The text is repeated, with a number before each document, until it is `--megabytes` long. The runs are interleaved, each
+in a process of its own. Time is the median over rounds of the time relative to the tokenizers library with the same
+number of threads in the same round. Memory is the largest peak of the command and all of its processes. Takes about
+10 s per round.
 """
 
 import os
@@ -47,7 +47,7 @@ def write_text(files: list[str], num_bytes: int, path: str) -> None:
 
 
 def ours(path: str, vocab_size: int, workers: int) -> None:
-    """What bert-train-vocab does."""
+    """Trains a vocabulary as bert-train-vocab does."""
     from tasks.pretraining.train_vocab import VocabularySettings, train_vocab
 
     settings = {"vocab_size": vocab_size, "num_workers": workers}
@@ -55,7 +55,7 @@ def ours(path: str, vocab_size: int, workers: int) -> None:
 
 
 def tokenizers_alone(path: str, vocab_size: int, workers: int) -> None:
-    """The library's own pipeline; its threads are set by the environment."""
+    """Trains a vocabulary with the library's own pipeline. The environment sets its number of threads."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
     from tasks.pretraining.train_vocab import SPECIAL_TOKENS
@@ -86,7 +86,7 @@ def cost(contender: str, path: str, vocab_size: int, workers: int) -> tuple[floa
 
 
 def fresh_cost(contender: str, path: str, vocab_size: int, workers: int) -> tuple[float, float]:
-    """The same in a new process that was told its number of threads."""
+    """Does the same in a new process with a given number of threads."""
     os.environ["RAYON_NUM_THREADS"] = str(workers)
     os.environ["TOKENIZERS_PARALLELISM"] = "true"
     with ProcessPoolExecutor(1, get_context("spawn")) as process:
