@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Table 5 of the paper (Devlin et al. 2018): what next-sentence prediction and looking to both sides are worth.
+# Table 5 of the paper (Devlin et al. 2018): the effects of next-sentence prediction and of bidirectionality.
 #
 #   TRAIN_TEXT=... HELD_OUT_TEXT=... GLUE_DIR=glue_data SQUAD_DIR=squad OUTPUT_DIR=runs/ablations recipes/ablations.sh
 #   SCALE=laptop TRAIN_TEXT=... HELD_OUT_TEXT=... GLUE_DIR=slices SQUAD_DIR=slices/squad2 OUTPUT_DIR=... \
 #       recipes/ablations.sh
 #
-# What: BERT-base pre-trained as in pretrain_base.sh (which see for the text), three times: as it is, without the
-#   next-sentence task, and without it from left to right; each fine-tuned on four tasks of GLUE and SQuAD 1.1.
-#   VARIANTS="no_nsp" does some of them only.
-# Not the paper's in two points. From left to right the paper trains a plain language model, here it is the masked one
-#   whose tokens see their left alone (its classifiers pool the last token, which has seen the whole text, in the place
-#   of [CLS]). The row "+ BiLSTM" is not offered.
+# What: BERT-base pre-trained three times as in pretrain_base.sh (which describes the text): unchanged, without the
+#   next-sentence task, and without it from left to right. Each is fine-tuned on four tasks of GLUE and SQuAD 1.1.
+#   VARIANTS="no_nsp" runs only some of them.
+# Differs from the paper in two points. For left to right the paper trains a plain language model. Here it is the masked
+#   one, whose tokens attend only to their left; its classifiers pool the last token, which has seen the whole text,
+#   instead of [CLS]. The row "+ BiLSTM" is missing.
 # Cost: three times pretrain_base.sh's 4 days on 16 TPU chips (paper, appendix A.2), and the fine-tunings of glue.sh.
 # Expected, dev sets (paper, Table 5):
 #                     MNLI-m  QNLI  MRPC  SST-2  SQuAD F1
@@ -29,7 +29,7 @@ need GLUE_DIR "the folder with GLUE's folders"
 ablation_hardware="$HARDWARE"
 make_data "$OUTPUT_DIR/data"
 
-# flags_of VARIANT: sets FLAGS, those of its pre-training.
+# flags_of VARIANT: sets FLAGS to the flags of its pre-training.
 flags_of() {
     case "$1" in
         base) FLAGS=() ;;
@@ -39,7 +39,7 @@ flags_of() {
     esac
 }
 
-# fine_tune VARIANT: on the pre-trained encoder of OUTPUT_DIR/VARIANT.
+# fine_tune VARIANT: fine-tunes the pre-trained encoder in OUTPUT_DIR/VARIANT.
 fine_tune() {
     local encoder="$OUTPUT_DIR/$1/phase2/preset" task
     if [[ "$HARDWARE" == tpu ]]; then HARDWARE=gpu; fi # Fine-tuning runs on GPUs.
@@ -61,7 +61,7 @@ fine_tune() {
 ARCHITECTURE=(--preset=base) SQUAD_FLAGS=()
 if [[ "$SCALE" == laptop ]]; then
     with_sizes 2 128 2
-    # The laptop's encoder has been trained at 64 tokens.
+    # The laptop's encoder was trained on at most 64 tokens.
     SQUAD_FLAGS=(--max_seq_length=64 --doc_stride=32)
 fi
 for variant in ${VARIANTS:-base no_nsp ltr_no_nsp}; do

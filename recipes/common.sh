@@ -1,13 +1,13 @@
-# What the recipes share: sourced by them, not run by itself.
+# Functions and settings of all recipes, which source this file.
 #
 # Every recipe reads its paths from the environment:
-#   DATA_DIR    the data, as the recipe's own text says
+#   DATA_DIR    the data, as described in the recipe
 #   PRESET      encoder to start from: a name that keras_bert.list_presets() shows, hf://owner/name, or a path
-#   OUTPUT_DIR  where everything is written; a recipe that was stopped continues there
-#   SCALE       full (default): the paper's; laptop: the same commands, cut to minutes on a few CPU cores
+#   OUTPUT_DIR  directory for all results; a stopped recipe continues there
+#   SCALE       full (default): as in the paper; laptop: the same commands in minutes on a few CPU cores
 #   HARDWARE    cpu, gpu (one), gpus (all of this machine) or, for pre-training, tpu (with TPU_NAME)
-#   ACCUMULATION  parts that a training batch is computed in, to save memory (default 1)
-#   DRY_RUN=1   prints the commands and runs none
+#   ACCUMULATION  number of parts in which a training batch is computed, to save memory (default 1)
+#   DRY_RUN=1   prints the commands without running them
 set -euo pipefail
 
 SCALE="${SCALE:-full}"
@@ -26,7 +26,7 @@ need() {
     [[ -n "${!1:-}" ]] || fail "the environment variable $1 is not set. Expected $2."
 }
 
-# need_path PATH: it must exist, unless nothing is run.
+# need_path PATH: PATH must exist, unless DRY_RUN is set.
 need_path() {
     [[ -n "$DRY_RUN" || -e "$1" ]] || fail "$1: no such file or directory. ${2:-Check DATA_DIR.}"
 }
@@ -51,18 +51,18 @@ run() {
     fi
 }
 
-# head_of FILE ROWS NAME: the first rows of a file, with its first line, as OUTPUT_DIR/slices/NAME; sets SLICE.
+# head_of FILE ROWS NAME: copies the header and the first rows of FILE to OUTPUT_DIR/slices/NAME, and sets SLICE.
 head_of() {
     SLICE="$OUTPUT_DIR/slices/$3"
     need_path "$1"
     if [[ -z "$DRY_RUN" ]]; then
         mkdir -p "$(dirname "$SLICE")"
-        # Not head: it would end the pipe early, which pipefail takes for an error.
+        # head would end the pipe early, which pipefail treats as an error.
         awk -v rows="$2" 'NR <= rows + 1' "$1" > "$SLICE"
     fi
 }
 
-# Sets DEVICE, the flags of a fine-tuning command.
+# Sets DEVICE to the device flags of a fine-tuning command.
 fine_tuning_device() {
     HARDWARE="${HARDWARE:-$([[ "$SCALE" == laptop ]] && echo cpu || echo gpu)}"
     one_of HARDWARE cpu gpu gpus

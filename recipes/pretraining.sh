@@ -2,7 +2,7 @@
 # common.sh.
 #
 #   TRAIN_TEXT, HELD_OUT_TEXT  patterns of text files, e.g. 'text/train/*.txt': one sentence a line, a blank line
-#                 between documents; or as INPUT_FORMAT and SENTENCE_SPLITTER say
+#                 between documents; or in the form set by INPUT_FORMAT and SENTENCE_SPLITTER
 #   VOCAB_FILE    WordPiece vocabulary; default: one of 30,522 pieces is trained on TRAIN_TEXT
 #   OPTIMIZER     bert-2018 (default): the paper's; lamb: batches of 4,096
 
@@ -19,8 +19,8 @@ pretraining_settings() {
 # Of each phase: tokens, masked positions, steps, warm-up steps, peak learning rate.
 _full_phases() {
     VOCAB_SIZE=30522 BATCH=256 SHARDS=100 DUPE_FACTOR=10
-    # 90% of 1,000,000 steps at 128 tokens, then 512 (appendix A.2). There one decay runs over both phases: where this
-    # second phase begins, the rate has come down from 1e-4 to 1e-5. Its warm-up is our own: the optimizer starts anew.
+    # 90% of 1,000,000 steps at 128 tokens, then 512 (appendix A.2). In the paper one decay spans both phases, so that
+    # the rate has decreased from 1e-4 to 1e-5 when the second begins. Its warm-up is our own, for the new optimizer.
     PHASE1=(128 20 900000 10000 1e-4)
     PHASE2=(512 77 100000 1000 1e-5)
     if [[ "$OPTIMIZER" == lamb ]]; then
@@ -34,7 +34,7 @@ _full_phases() {
 
 _laptop_phases() {
     VOCAB_SIZE=4000 BATCH=64 SHARDS=2 DUPE_FACTOR=4
-    # Short sequences: what they do for a model that has minutes to learn in, laptop/run.sh says.
+    # Sequences are short; laptop/run.sh explains why that helps a training of minutes.
     PHASE1=(32 5 2000 200 1e-3)
     PHASE2=(64 10 200 20 5e-4)
     if [[ "$OPTIMIZER" == lamb ]]; then
@@ -43,7 +43,7 @@ _laptop_phases() {
     fi
 }
 
-# with_sizes LAYERS WIDTH HEADS: sets ARCHITECTURE, the flags of base with other sizes. On a laptop it is
+# with_sizes LAYERS WIDTH HEADS: sets ARCHITECTURE to the flags of base with other sizes. The laptop uses
 # laptop/bert_config.json, which has no dropout and wide initial weights.
 with_sizes() {
     ARCHITECTURE=(--preset=base)
@@ -68,7 +68,7 @@ _pretraining_device() {
     esac
 }
 
-# make_data DIRECTORY: vocabulary and records of both phases; what is there stays.
+# make_data DIRECTORY: makes the vocabulary and the records of both phases, unless they exist.
 make_data() {
     local phase name
     if [[ -z "${VOCAB_FILE:-}" ]]; then
