@@ -210,7 +210,7 @@ def test_given_settings_take_the_place_of_the_model_s(other, files, tmp_path):
     settings = {"output_dir": str(tmp_path), "predict_file": files["2", "dev"], "do_eval": True, "do_predict": True}
     results = answer_questions(**settings, null_score_diff_threshold=-1000.0, n_best_size=2)
     assert results["HasAns_f1"] == 0.0 and results["NoAns_f1"] == 100.0
-    assert results["best_f1"] == pytest.approx(other[1]["best_f1"], abs=5.0) and results["best_f1"] > results["f1"]
+    assert results["best_f1"] == pytest.approx(other[1]["best_f1"], abs=10.0) and results["best_f1"] > results["f1"]
     assert set(read(tmp_path / "predictions.json").values()) == {""}
     assert all(len(entries) <= 3 for entries in read(tmp_path / "nbest_predictions.json").values())
     assert read(tmp_path / "model" / "task.json")["null_score_diff_threshold"] == -1000.0
