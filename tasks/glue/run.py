@@ -5,13 +5,13 @@
     bert-classify --train_file=train.csv --dev_file=dev.csv --text_column=review --label_column=stars \\
         --preset=base --do_train --do_eval --output_dir=runs/reviews
 
-A table is CSV (.csv, quoted), JSON Lines (.jsonl) or TSV (any other name, no quoting) with named columns. Several
-learning rates or batch sizes, with commas between, or --num_restarts, train every combination and keep the best on
-dev; the paper has --learning_rate=5e-5,4e-5,3e-5,2e-5 --train_batch_size=32. --do_predict writes predictions.tsv, and
-for GLUE's tasks the file that GLUE takes. The output directory gets metrics.json, report.html, the trained model
-(model/, which bert-export takes), confusion_matrix.png, the training curve, TensorBoard events and checkpoints. The
-same command continues a run that was stopped. --do_eval or --do_predict alone use the trained model or, where there is
-none, a --preset that was fine-tuned elsewhere. The flags of google-research/bert's run_classifier.py work, too.
+A table is CSV (.csv, quoted), JSON Lines (.jsonl) or TSV (any other name, no quoting) with named columns. Given several
+comma-separated learning rates or batch sizes, or --num_restarts, every combination is trained and the best on dev is
+kept; the paper uses --learning_rate=5e-5,4e-5,3e-5,2e-5 --train_batch_size=32. --do_predict writes predictions.tsv, and
+for GLUE's tasks the submission file. The output directory gets metrics.json, report.html, the trained model (model/,
+which bert-export takes), confusion_matrix.png, the training curve, TensorBoard events and checkpoints. The same command
+resumes a stopped run. Without --do_train, the trained model is used or, if there is none, a --preset that was
+fine-tuned elsewhere. The flags of google-research/bert's run_classifier.py work as well.
 """
 
 from tasks import flags

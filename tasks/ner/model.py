@@ -5,7 +5,7 @@ from keras_bert.models import BertTokenClassifier
 
 
 def build_tagger(backbone: BertBackbone, num_labels: int, dropout: float | None = None) -> BertTokenClassifier:
-    """Puts a head on every token; `dropout` None is the encoder's."""
+    """Builds a model with a classification head on every token. `dropout` None uses the encoder's."""
     if num_labels < 2:
         raise ValueError(f"`num_labels` must be at least 2. Received: num_labels={num_labels}")
     return BertTokenClassifier(backbone, num_labels, dropout=dropout, compile=False)

@@ -5,5 +5,5 @@ from keras_bert.models import BertSpanLabeler
 
 
 def build_question_answerer(backbone: BertBackbone) -> BertSpanLabeler:
-    """Puts a head for an answer's first and last token on a backbone."""
+    """Builds a model with a head for the first and last token of an answer."""
     return BertSpanLabeler(backbone, compile=False)

@@ -1,15 +1,15 @@
-"""Trains, evaluates and applies a model that answers questions about a text with a span of it: SQuAD 1.1 and 2.0.
+"""Trains, evaluates and applies a model that answers questions by a span of a given text: SQuAD 1.1 and 2.0.
 
     bert-squad --train_file=train-v2.0.json --predict_file=dev-v2.0.json --version_2_with_negative --preset=base \\
         --do_train --do_eval --do_predict --output_dir=runs/squad
 
-Long contexts are cut into overlapping windows. --do_eval scores by SQuAD's official script: exact match and F1.
+Long contexts are split into overlapping windows. --do_eval computes exact match and F1 with SQuAD's official script.
 --do_predict writes predictions.json, nbest_predictions.json and, for SQuAD 2.0, null_odds.json. The output directory
 gets metrics.json, report.html, the trained model (model/, which bert-export takes), the training curve, TensorBoard
-events and checkpoints. Several learning rates or batch sizes, with commas between, or --num_restarts, train every
-combination and keep the best on --predict_file. The same command continues a run that was stopped. --do_eval or
---do_predict alone use the trained model or, where there is none, a --preset that was fine-tuned elsewhere
-(BertForQuestionAnswering). The flags of google-research/bert's run_squad.py work, too.
+events and checkpoints. Given several comma-separated learning rates or batch sizes, or --num_restarts, every
+combination is trained and the best on --predict_file is kept. The same command resumes a stopped run. Without
+--do_train, the trained model is used or, if there is none, a --preset that was fine-tuned elsewhere
+(BertForQuestionAnswering). The flags of google-research/bert's run_squad.py work as well.
 """
 
 from tasks import flags
