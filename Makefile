@@ -1,5 +1,5 @@
 # make test         installs everything into .venv, then lints and tests, in ten minutes on two cores
-# make test-all     the same with all of the fuzzing and of the kills (docs/testing.md)
+# make test-all     the same with the slow tests and all of the fuzzing (docs/testing.md)
 # make install-browser   installs Chromium (Debian, as root), without which the tests of pages are skipped
 # make quickstart   installs the runtime packages into .venv, then runs bert-quickstart: raw text to a served model
 # make lint         ruff alone: check and format
@@ -20,9 +20,9 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 # A worker of pytest-xdist holds TensorFlow (about 1.5 GB), and a file's tests share it: one worker for each two cores,
-# two at least.
+# three at least, since a test often waits for a command that it started.
 CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
-PYTEST_WORKERS ?= $(shell n=$$(( $(CORES) / 2 )); echo $$(( n < 2 ? 2 : n > 8 ? 8 : n )))
+PYTEST_WORKERS ?= $(shell n=$$(( $(CORES) / 2 )); echo $$(( n < 3 ? 3 : n > 8 ? 8 : n )))
 PYTEST_FLAGS ?=
 QUICKSTART_FLAGS ?=
 

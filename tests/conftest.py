@@ -8,6 +8,7 @@ import re
 import signal
 import sys
 
+import fuzzing
 import processes
 import pytest
 from repository import ROOT
@@ -31,6 +32,20 @@ def pytest_configure(config) -> None:
     """Starts one fork server for all of xdist's workers; without them the first command that is tested starts it."""
     if config.getoption("numprocesses", None):
         processes.start_server(_at_end)
+
+
+def pytest_collection_modifyitems(config, items) -> None:
+    """Leaves the slow tests, and the cases that a slow test does not keep, to `make test-all`."""
+    if fuzzing.FULL or any("::" in argument for argument in config.args):
+        return
+    left = [item for item in items if _is_left_out(item)]
+    config.hook.pytest_deselected(items=left)
+    items[:] = [item for item in items if item not in left]
+
+
+def _is_left_out(item) -> bool:
+    marker = item.get_closest_marker("slow")
+    return marker is not None and item.name.partition("[")[2].rstrip("]") not in marker.kwargs.get("keep", ())
 
 
 def pytest_collection_finish() -> None:

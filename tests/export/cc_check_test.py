@@ -105,6 +105,7 @@ def test_it_is_compiled_once(program, monkeypatch):
     assert os.path.dirname(program) == cc_check.cache_directory()
 
 
+@pytest.mark.slow
 def test_another_source_is_another_program(program, monkeypatch, tmp_path):
     source = tmp_path / "other.cc"
     source.write_text("int main() {}\n")

@@ -8,6 +8,7 @@ import sys
 import types
 from typing import NamedTuple
 
+import filelock
 import processes
 import pytest
 from toy_saved import ALL_HEADS, save_graph
@@ -59,15 +60,20 @@ def _probes(head: Head) -> list[Probe]:
 
 
 @pytest.fixture(scope="session")
-def saved(tmp_path_factory):
-    """Gives `Saved` by the name of a head; each is written once for all tests."""
+def saved(tmp_path_factory, worker_id):
+    """Gives `Saved` by the name of a head; each is written once for all tests of all workers, and copied."""
     root = tmp_path_factory.mktemp("saved")
+    shared = root if worker_id == "master" else tmp_path_factory.getbasetemp().parent
 
     @functools.cache
     def save(name: str) -> Saved:
         head, base = ALL_HEADS[name](), str(root / name.replace(" ", "_"))
-        written = save_graph(head, str(root / "written"))
-        shutil.move(written, os.path.join(base, "1"))
+        written = str(shared / f"graph_of_{name.replace(' ', '_')}")
+        with filelock.FileLock(f"{written}.lock"):
+            if not os.path.isdir(written):
+                save_graph(head, f"{written}.unfinished")
+                os.rename(f"{written}.unfinished", written)
+        shutil.copytree(written, os.path.join(base, "1"))
         return Saved(head, base)
 
     return save

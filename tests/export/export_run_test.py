@@ -140,6 +140,7 @@ def test_bert_export_of_a_preset(models, tmp_path, quick):
     assert "[MASK]" in text
 
 
+@pytest.mark.slow(keep=['multiple_choice-"choices"'])
 @pytest.mark.parametrize(("task", "part"), [("multiple_choice", '"choices"'), ("regression", '"text_pair"')])
 def test_bert_export_of_other_tasks(models, tmp_path, quick, task, part):
     assert part in _export(models[task], str(tmp_path / "model"), max_seq_length=20)

@@ -66,6 +66,7 @@ def load_of(server, num_clients=6):
                 client.result(60)
 
 
+@pytest.mark.slow(keep=["batching1"])
 @pytest.mark.parametrize("batching", [None, BatchingParameters(max_batch_size=8, batch_timeout_micros=500)])
 def test_new_versions_lose_no_request(tmp_path, batching):
     base_path = str(tmp_path / "half")

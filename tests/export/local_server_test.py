@@ -162,6 +162,7 @@ def test_wrong_settings_are_one_line(base_path, flags, message):
     assert message in errors and len(errors.splitlines()) == 1
 
 
+@pytest.mark.slow(keep=["port"])
 @pytest.mark.parametrize("which", ["port", "rest_api_port"])
 def test_a_taken_port_is_one_line(base_path, which):
     with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -77,6 +77,7 @@ def test_the_answers_are_the_keras_models(name):
     assert_alike(shaken(backbone()), encoded(BATCHES[name]))
 
 
+@pytest.mark.slow(keep=["gelu", "relu"])
 @pytest.mark.parametrize("lengths", [[5, 2], [30, 20]])
 @pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "relu", "tanh", "linear"])
 def test_every_activation(activation, lengths):
@@ -196,6 +197,7 @@ def _tensor(value: np.ndarray) -> tf.Tensor:
     return tf.constant(value, tf.string) if value.dtype.kind in "OSU" else tf.constant(value)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec(MINILM) is None, reason=f"needs the package {MINILM}")
 def test_minilm_on_sentences():
     preset = os.path.join(importlib.util.find_spec(MINILM).submodule_search_locations[0], "model")

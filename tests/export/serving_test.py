@@ -22,6 +22,7 @@ _DELICATE = [
 ]
 
 
+@pytest.mark.slow(keep=["True"])
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_cutting_a_text_never_changes_its_first_tokens(lowercase):
     generator = random.Random(3 + lowercase)

@@ -99,6 +99,7 @@ def test_the_fresh_process_cannot_import_the_project(room):
     assert f"ModuleNotFoundError: import of {room} halted" in run[1].stderr
 
 
+@pytest.mark.slow
 def test_a_fresh_process_finds_libraries_wherever_this_one_found_them(good, tmp_path, monkeypatch):
     """`-S` takes away this installation's packages, as `-I` does those of PYTHONPATH and of `pip install --user`."""
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -30,6 +30,7 @@ ON_TORCH = """if True:
 """
 
 
+@pytest.mark.slow(keep=["packed"])
 @pytest.mark.oracle
 @pytest.mark.parametrize("layout", ["rectangular", "unpadded", "packed"])
 def test_torch_gives_what_tensorflow_gives(tmp_path, layout):

@@ -213,6 +213,7 @@ def test_masks_of_neighbours_calls_layers_and_steps_are_independent(rate):
         assert abs(np.corrcoef(mask, other)[0, 1]) < 0.005, name
 
 
+@pytest.mark.slow(keep=["False-shape3", "True-shape2"])
 @pytest.mark.parametrize("shape", [(1,), (3,), (5, 7), (2, 3, 4, 4)])
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_the_gradient_is_the_mask_times_the_scale(shape, jit_compile):
@@ -259,7 +260,7 @@ LABELS = {"labels": tf.constant([0, 1, 1])}
 def train(is_fused: bool = True, random_seed: int = 5, jit_compile: bool = False, **settings):
     """Two steps of a small model: the figures, the weights' changes by path, and whether XLA compiled parts."""
     keras.utils.set_random_seed(1)
-    sizes = {"vocabulary_size": 11, "num_layers": 2, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 12}
+    sizes = {"vocabulary_size": 11, "num_layers": 1, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 12}
     model = build_classifier(BertBackbone(**sizes, max_sequence_length=6, initializer_range=0.3, **settings), 2)
     step = TrainStep(
         model,
@@ -286,6 +287,7 @@ def train(is_fused: bool = True, random_seed: int = 5, jit_compile: bool = False
     return figures, changes, is_compiled(function.get_concrete_function(FEATURES, LABELS).graph)
 
 
+@pytest.mark.slow(keep=["rectangular-gelu", "packed-gelu_tanh"])
 @pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "relu"])
 @pytest.mark.parametrize("layout", ["rectangular", "packed"])
 def test_a_training_step_is_the_one_of_the_layers(activation, layout):
@@ -331,6 +333,7 @@ ON_TORCH = """if True:
 """
 
 
+@pytest.mark.slow
 def test_on_torch_the_layers_are_called():
     pytest.importorskip("torch")
     done = subprocess.run(

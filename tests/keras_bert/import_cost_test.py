@@ -29,6 +29,7 @@ def test_what_needs_no_tensorflow_imports_none(use):
     assert run(f"import sys, keras_bert\n{use}\nprint([name for name in {HEAVY} if name in sys.modules])") == "[]"
 
 
+@pytest.mark.slow
 def test_the_backbone_imports_no_module_of_tensorflow_or_keras_that_keras_nlp_does_not():
     listed = "import sys; print(*sorted(name.partition('.')[0] for name in sys.modules))"
     theirs = set(run(f"import keras_nlp; {listed}").split())

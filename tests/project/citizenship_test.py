@@ -41,6 +41,7 @@ def classifier(task=BertTextClassifier, layout="rectangular"):
 # === Tasks ===
 
 
+@pytest.mark.slow(keep=["BertTextClassifier-unpadded"])
 @pytest.mark.parametrize(
     "task, layout", [(BertTextClassifier, "rectangular"), (keras_nlp.models.BertTextClassifier, "unpadded")]
 )
@@ -78,6 +79,7 @@ def test_tasks_from_presets_of_our_own(tmp_path):
     assert np.abs(masked_lm.backbone.token_embedding.embeddings.numpy() - before).max() > 0
 
 
+@pytest.mark.slow
 def test_keras_hubs_masked_lm_around_our_backbone(tmp_path):
     preprocessor = keras_nlp.models.BertMaskedLMPreprocessor(
         BertTokenizer(PIECES), sequence_length=8, mask_selection_rate=0.5
@@ -135,6 +137,7 @@ def test_lora_trains_its_factors_alone_and_saving_merges_them(tmp_path):
 # === int8 ===
 
 
+@pytest.mark.slow(keep=["rectangular"])
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")
 @pytest.mark.parametrize("layout", ["rectangular", "unpadded"])
 def test_int8_is_near_float_and_survives_a_keras_file(tmp_path, layout):
@@ -150,6 +153,7 @@ def test_int8_is_near_float_and_survives_a_keras_file(tmp_path, layout):
     np.testing.assert_array_equal(again(INPUTS)["sequence_output"], outputs)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")
 def test_int8_models_with_heads(tmp_path):
     for model, inputs in (

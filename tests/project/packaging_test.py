@@ -84,7 +84,6 @@ def checkout(tmp_path):
     return directory
 
 
-@pytest.mark.slow
 def test_wheel_holds_the_packages_and_nothing_else(checkout, tmp_path):
     command = [sys.executable, "-m", "pip", "wheel", ".", "--no-deps", "--no-build-isolation", "--no-index"]
     result = subprocess.run([*command, "-w", str(tmp_path)], cwd=checkout, capture_output=True, text=True, timeout=300)

@@ -188,6 +188,7 @@ def test_no_text_has_no_words():
 # === Projections ===
 
 
+@pytest.mark.slow(keep=["True"])
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_spans_are_projected_as_by_the_task(lowercase):
     """All spans of up to 4 tokens, and some longer ones, of fuzzed contexts of several words."""

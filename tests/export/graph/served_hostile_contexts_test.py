@@ -42,6 +42,7 @@ CONTEXTS = [
 QUESTIONS = ["", "w1 w2", "\u4e2d\u6587", b"\xff", "w1 " * 40, "\u200b", "x" * 300]
 
 
+@pytest.mark.slow(keep=["20-30-True"])
 @pytest.mark.parametrize(
     ("n_best_size", "max_answer_length", "with_negative"), [(20, 30, True), (4, 3, False), (1, 1, True), (30, 8, False)]
 )
@@ -61,6 +62,7 @@ def test_answers_to_hostile_contexts_equal_the_task_s(n_best_size, max_answer_le
     assert assert_equal(answerer, pairs, batch_size=1) == expected
 
 
+@pytest.mark.slow(keep=["True"])
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_answers_to_fuzzed_contexts_equal_the_task_s(lowercase):
     generator = random.Random(8)
@@ -86,6 +88,7 @@ def test_answers_to_fuzzed_contexts_equal_the_task_s(lowercase):
     assert_equal(answerer, pairs)
 
 
+@pytest.mark.slow
 def test_contexts_may_be_cut_anywhere():
     """Between marks that the tokenizer puts into another order, too: no answer of Python's to compare with."""
     texts = fuzzed_texts(600, 10)

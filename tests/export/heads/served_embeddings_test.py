@@ -35,6 +35,7 @@ def _preset(tmp_path_factory):
     return toy_heads.save_preset(tmp_path_factory.mktemp("preset"))
 
 
+@pytest.mark.slow(keep=["-1-2", "2-2"])
 @pytest.mark.parametrize(("layer", "number"), [(-1, 2), (1, 1), (-2, 1), (2, 2)])
 def test_a_layer_is_what_bert_features_takes_for_it(preset, layer, number):
     head = load_head(preset, "embeddings", layer=layer)
@@ -87,6 +88,7 @@ def test_a_fine_tuned_model_gives_embeddings_too(tmp_path):
 # === transformers ===
 
 
+@pytest.mark.slow
 @pytest.mark.oracle
 def test_real_weights_give_the_vectors_of_transformers():
     import torch

@@ -268,6 +268,7 @@ def test_labels_without_an_entity():
     assert entities.rows.shape == (0,)
 
 
+@pytest.mark.slow(keep=["True-128"])
 @needs_data
 @pytest.mark.parametrize(("lowercase", "sequence_length"), [(True, 128), (False, 24)])
 def test_entities_of_real_texts_equal_plain_python_s(lowercase, sequence_length):
@@ -296,6 +297,7 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.slow(keep=["1-True"])
 @pytest.mark.parametrize(("stride", "lowercase"), [(None, True), (1, True), (14, False)])
 def test_entities_of_hostile_texts_equal_plain_python_s(stride, lowercase):
     vocabulary = [piece for piece in alphabet_vocabulary() if len(piece.encode()) % 3 or piece[0] == "["]

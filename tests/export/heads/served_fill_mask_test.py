@@ -81,6 +81,7 @@ def test_a_long_text_is_cut_where_the_whole_would_be(encode, text):
     assert characters.numpy().tolist() == [right_characters or [-1]]
 
 
+@pytest.mark.slow(keep=["3"])
 @pytest.mark.parametrize("at_a_time", [1, 3])
 def test_masks_are_filled_some_at_a_time_to_the_same(monkeypatch, at_a_time):
     head = toy_heads.HEADS["fill_mask"]()

@@ -50,6 +50,7 @@ def weight_bytes(directory: str) -> int:
     return verify.stored_weight_bytes(directory)
 
 
+@pytest.mark.slow(keep=["multiple_choice"])
 @pytest.mark.parametrize("name", IN_FRESH_PROCESS)
 def test_a_moved_directory_answers_alike_in_a_fresh_process(exported, name):
     """And its graph has no op, function or signature that TensorFlow Serving refuses."""
@@ -59,6 +60,7 @@ def test_a_moved_directory_answers_alike_in_a_fresh_process(exported, name):
     assert report.num_probes == 3 * len(report.signatures)
 
 
+@pytest.mark.slow(keep=["classification of pairs", "fill_mask"])
 @pytest.mark.parametrize("name", toy_heads.HEADS)
 def test_another_models_answers_are_told_apart(exported, asked, name, monkeypatch):
     head, directory, _ = exported(name)

@@ -44,6 +44,7 @@ def real_questions(count=500, most=5000):
 # === Real questions, logits without rounding ===
 
 
+@pytest.mark.slow(keep=["True-True"])
 @needs_data
 @pytest.mark.parametrize(("lowercase", "with_negative"), [(True, True), (True, False), (False, True)])
 def test_answers_equal_the_task_s(lowercase, with_negative):
@@ -68,6 +69,7 @@ def test_answers_equal_the_task_s(lowercase, with_negative):
     assert not any(answer["truncated"] for answer in expected)
 
 
+@pytest.mark.slow
 @needs_data
 def test_answers_of_standard_windows_equal_the_task_s():
     answerer = TableAnswerer(

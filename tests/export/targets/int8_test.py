@@ -23,6 +23,7 @@ def small(tmp_path_factory) -> tuple[Head, str]:
     return head, save_graph(head, str(tmp_path_factory.mktemp("int8") / "model" / "7"))
 
 
+@pytest.mark.slow
 def test_int8_is_smaller_verified_and_measured(small):
     head, version_directory = small
     base = os.path.dirname(version_directory)
@@ -57,6 +58,7 @@ def test_the_verdict_follows_the_figures():
     assert "names" not in cost._replace(num_named=0).lines()[0]
 
 
+@pytest.mark.slow(keep=["multiple_choice"])
 @pytest.mark.parametrize("name", ["fill_mask", "embeddings", "multiple_choice"])
 def test_the_matrices_of_every_kind_of_model_become_integers(name):
     model = saved_model.rebuild(HEADS[name]().model)

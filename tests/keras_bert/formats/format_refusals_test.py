@@ -148,6 +148,7 @@ def test_the_one_directory_inside_with_a_checkpoint_is_named(copy, tmp_path):
 # === Damaged HDF5 ===
 
 
+@pytest.mark.slow(keep=["keras_preset"])
 @pytest.mark.parametrize("name", ["keras_hub", "keras_preset"])
 def test_damaged_hdf5_is_an_input_error_or_harmless(copy, name):
     directory = copy(name)

@@ -215,6 +215,7 @@ def test_hugging_face_reads_the_erf_form(tmp_path):
     np.testing.assert_allclose(found, torch.nn.functional.gelu(values), atol=1e-6)  # tanh: 4e-4
 
 
+@pytest.mark.slow(keep=["pretrainer"])
 @pytest.mark.oracle
 @pytest.mark.parametrize("converted", ["encoder", "pretrainer"])
 def test_model_gardens_converter_takes_what_we_wrote(written, model, tmp_path, converted):

@@ -60,6 +60,7 @@ def inputs(*names):
 ENCODER_INPUTS = ("token_ids", "segment_ids", "padding_mask")
 
 
+@pytest.mark.slow(keep=["with_mlm-gelu_tanh"])
 @pytest.mark.parametrize("name, activation", [("with_mlm", "gelu_tanh"), ("encoder_alone", "relu")])
 def test_outputs_equal_those_of_the_graph(exported, name, activation):
     directory = str(exported / name)

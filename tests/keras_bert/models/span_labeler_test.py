@@ -33,24 +33,25 @@ def test_the_pair_is_laid_out_as_question_and_context(preprocessor):
     np.testing.assert_array_equal(features["segment_ids"][0], [0] * 5 + [1] * 10 + [0])
 
 
-@pytest.mark.parametrize(
-    "answer, expected",
-    [
-        ("cat", [6, 6]),
-        ("cats", [11, 12]),
-        ("cat sat", [6, 7]),
-        ("the old cats ran", [9, 13]),
-        ("\u00c0", [5, 5]),
-        ("dog", [0, 0]),
-        ("", [0, 0]),
-    ],
-)
-def test_answers_in_every_form_become_positions(preprocessor, answer, expected):
-    start = CONTEXT.index(answer) if answer and answer in CONTEXT else -1
-    row = [[*expected, 15]]
-    assert labels_of(preprocessor, [answer]) == row
-    assert labels_of(preprocessor, ([start], [answer])) == row
-    assert labels_of(preprocessor, ([start], [start + len(answer)])) == row
+ANSWERS = {
+    "cat": [6, 6],
+    "cats": [11, 12],
+    "cat sat": [6, 7],
+    "the old cats ran": [9, 13],
+    "\u00c0": [5, 5],
+    "dog": [0, 0],
+    "": [0, 0],
+}
+
+
+def test_answers_in_every_form_become_positions(preprocessor):
+    answers = list(ANSWERS)
+    starts = [CONTEXT.index(answer) if answer and answer in CONTEXT else -1 for answer in answers]
+    ends = [start + len(answer) for start, answer in zip(starts, answers, strict=True)]
+    rows = [[*expected, 15] for expected in ANSWERS.values()]
+    assert labels_of(preprocessor, answers) == rows
+    assert labels_of(preprocessor, (starts, answers)) == rows
+    assert labels_of(preprocessor, (starts, ends)) == rows
 
 
 def test_the_place_of_an_answer_counts(preprocessor):

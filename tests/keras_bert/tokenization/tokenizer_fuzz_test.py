@@ -24,8 +24,6 @@ from tokenizer_reference import ADVERSARIAL, SPECIALS, read_ids, reference_ids, 
 from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
 from keras_bert.tokenization.tokenizer import BertTokenizer
 
-pytestmark = pytest.mark.slow
-
 DATA = SHARED
 CODE_POINTS = (*range(0xD800), *range(0xE000, 0x110000))
 BLOCK = 1000

@@ -47,6 +47,7 @@ json.dump(found, open(sys.argv[2], "w"))
 """
 
 
+@pytest.mark.slow(keep=["uncased"])
 @CASES
 def test_ids_and_offsets_are_the_graphs(tmp_path, lowercase):
     vocabulary = alphabet_vocabulary()

@@ -67,6 +67,7 @@ def largest(proof):
     return max([*proof.differences.values(), *(value for peer in proof.peers.values() for value in peer.values())])
 
 
+@pytest.mark.slow
 @pytest.mark.oracle
 def test_minilm_through_every_format_and_back_is_bit_identical(tmp_path):
     pytest.importorskip("transformers")

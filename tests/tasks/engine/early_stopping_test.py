@@ -67,6 +67,7 @@ def test_it_ends_early_with_the_best_weights(tmp_path):
         np.testing.assert_array_equal(ours, expected)
 
 
+@pytest.mark.slow(keep=["4"])
 @pytest.mark.parametrize("stop_after", [4, 8])
 def test_a_stopped_run_ends_the_same(tmp_path, stop_after):
     undisturbed, expected = train(tmp_path / "undisturbed")

@@ -61,6 +61,7 @@ def run(model, accumulation: int, is_shared: bool):
     return figures, [variable.numpy() for variable in model.variables], graph
 
 
+@pytest.mark.slow(keep=["3-unpadded"])
 @pytest.mark.parametrize("layout", ["rectangular", "unpadded"])
 @pytest.mark.parametrize("accumulation", [1, 3])
 def test_two_steps_are_those_of_the_layers_themselves(layout, accumulation):

@@ -152,6 +152,7 @@ def steps(directory: str) -> None:
         np.savez(os.path.join(directory, name), **run_steps(build_optimizer(name, 0.1, 8), start, gradients))
 
 
+@pytest.mark.slow
 @pytest.mark.oracle
 def test_torch_backend_gives_what_tensorflow_gives(tmp_path):
     pytest.importorskip("torch")

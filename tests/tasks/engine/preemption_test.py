@@ -47,6 +47,7 @@ def evaluate(directory: str) -> None:
     trainer.fit(repeated, 20, save_checkpoints_steps=5, evaluate=slow_evaluation)
 
 
+@pytest.mark.slow(keep=["train"])
 @pytest.mark.parametrize("mode", ["train", "evaluate"])
 def test_saved_and_resumed_equals_undisturbed(tmp_path, mode):
     done = run_as_script(__file__, mode, tmp_path / "here")

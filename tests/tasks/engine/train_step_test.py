@@ -15,7 +15,12 @@ from tasks.engine.strategy import set_mixed_precision
 build_trainer = functools.partial(toy_pretraining.build_trainer, num_layers=1)
 
 
-@pytest.mark.parametrize("options", [{}, {"gradient_accumulation_steps": 4}, {"optimizer": "lamb"}], ids=str)
+@pytest.mark.slow(keep=["accumulated"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"gradient_accumulation_steps": 4}, {"optimizer": "lamb"}],
+    ids=["plain", "accumulated", "lamb"],
+)
 def test_compiled_steps_have_the_losses_of_the_others(tmp_path, options):
     rows = {}
     for jit_compile in (False, True):
@@ -53,6 +58,7 @@ def test_a_string_in_the_step_is_found(tmp_path):
         tf.function(measured, jit_compile=True)(*tf.nest.map_structure(tf.convert_to_tensor, draw(2)))
 
 
+@pytest.mark.slow
 def test_dropout_differs_between_compiled_steps(tmp_path):
     trainer = build_trainer(tmp_path / "a", jit_compile=True, dropout=0.5)
     same_batch = lambda start: batches(0).take(1).repeat()  # noqa: E731

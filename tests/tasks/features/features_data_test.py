@@ -68,6 +68,7 @@ def test_batches_of_rows():
 TEXTS = [("anna saw rome.",), ("the man left , left",), ("unseen", "met ben , the man met anna"), ("saw saw", "left")]
 
 
+@pytest.mark.slow(keep=["4"])
 @pytest.mark.parametrize("length", [4, 5, 6, 7, 8, 20])
 def test_sequences_are_those_of_the_preprocessor(tokenizer, length):
     rows = [data.Row(i, "", texts) for i, texts in enumerate(TEXTS)]

@@ -181,7 +181,6 @@ def command(*flags):
     return done.returncode, done.stdout, done.stderr
 
 
-@pytest.mark.slow
 def test_the_command_writes_google_lines_and_its_flags(preset, files, tmp_path):
     output = str(tmp_path / "a.jsonl")
     status, out, error = command(

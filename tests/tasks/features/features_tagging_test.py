@@ -149,6 +149,7 @@ def test_the_saved_model_goes_from_token_ids_to_tags(place, done):
     assert [task["tags"][number] for number in logits[0, :3].argmax(-1)] == ["B-person", "O", "B-place"]
 
 
+@pytest.mark.slow
 def test_a_search_computes_the_features_once(place, tmp_path, monkeypatch):
     computed, compute = [], word_features._compute
     monkeypatch.setattr(word_features, "_compute", lambda *given: (computed.append(given[-1]), compute(*given)))
@@ -249,6 +250,7 @@ def test_padding_does_not_change_an_answer():
     np.testing.assert_allclose(long[:, :3], short, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_papers_size():
     """Four concatenated layers of the base model into two BiLSTMs of 768 a direction."""
     parameters = 0

@@ -176,6 +176,7 @@ def test_every_epoch_has_other_masks_of_the_same_records(make, source):
         assert sum(first[tokens] != second[tokens] for tokens in expected) > 12
 
 
+@pytest.mark.slow(keep=["5"])
 @pytest.mark.parametrize("start", [1, 5, 11])
 def test_a_start_step_continues_exactly(make, start):
     whole = take(make()(0), 14)

@@ -231,6 +231,7 @@ def test_shapes_are_static_for_training(files, plan):
     }
 
 
+@pytest.mark.slow(keep=["None"])
 @pytest.mark.parametrize("masking", [None, RULES])
 def test_a_start_step_continues_exactly(files, monkeypatch, masking):
     """Across the end of the first epoch, and in the third."""
@@ -269,6 +270,7 @@ def same_instances(files, plan):
     return [next(iter(make_eval_dataset(files, **lengths, packing=packing))) for packing in (plan, None)]
 
 
+@pytest.mark.slow(keep=["bidirectional-True"])
 @pytest.mark.parametrize("use_next_sentence", [True, False])
 @pytest.mark.parametrize("attention", ["bidirectional", "left_to_right"])
 def test_loss_and_gradients_equal_the_unpacked_ones(same_instances, attention, use_next_sentence):
@@ -304,6 +306,7 @@ def test_loss_and_gradients_equal_the_unpacked_ones(same_instances, attention, u
     assert untouched == (set() if use_next_sentence else {"pooled_dense"})
 
 
+@pytest.mark.slow(keep=["True-2"])
 @pytest.mark.parametrize("jit_compile, accumulation", [(False, 1), (False, 2), (True, 2)])
 def test_a_training_step_equals_the_unpacked_one(same_instances, tmp_path, jit_compile, accumulation):
     features, labels = same_instances[0]

@@ -55,6 +55,7 @@ def test_another_packing_or_masking_does_not_continue_it(packed, short):
         run(short, packed[0], packing=True)
 
 
+@pytest.mark.slow
 def test_left_to_right_without_next_sentence_is_kept_by_the_preset(short, tmp_path):
     changes = {"attention": "left_to_right", "use_next_sentence": False, "packing": True, "num_train_steps": 2}
     changes |= {"num_warmup_steps": 0, "optimizer": "lamb", "layer_decay": 0.9, "peak_tflops": 0.5}

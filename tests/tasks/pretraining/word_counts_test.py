@@ -97,6 +97,7 @@ def test_fuzzed_text(blocks, tmp_path, text_file):
         check(files, rng.random() < 0.5)
 
 
+@pytest.mark.slow(keep=["True"])
 @pytest.mark.parametrize("do_lower_case", [True, False])
 def test_every_character(text_file, do_lower_case):
     """Each within a word, between blanks, and alone in its line; planes 4 to 13 hold none."""

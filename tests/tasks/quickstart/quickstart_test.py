@@ -67,7 +67,6 @@ def unfinished_files(directory):
     return [name for _, names, files in os.walk(directory) for name in [*names, *files] if ".partial" in name]
 
 
-@pytest.mark.slow
 def test_interrupted_then_continued_to_answers(tmp_path, monkeypatch, capfd):
     write_texts(tmp_path)
     process = start(tmp_path)

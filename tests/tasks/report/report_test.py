@@ -276,6 +276,7 @@ def test_150_classes_fit_a_file_that_opens(write):
     assert "Classes confused most often" in page.text()
 
 
+@pytest.mark.slow
 def test_beyond_200_classes_those_with_the_most_mistakes_are_shown(write):
     counts = 5 * np.eye(260, dtype=int)
     counts[np.arange(60, 259), np.arange(61, 260)] = 1

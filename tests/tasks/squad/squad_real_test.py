@@ -109,8 +109,8 @@ def official_features(examples, vocabulary, lowercase, is_training):
     return features
 
 
+@pytest.mark.slow(keep=["True"])
 @pytest.mark.oracle
-@pytest.mark.slow  # Model Garden brings TensorFlow and Keras 2: 20 s.
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_windows_and_answers_equal_model_garden_s(tmp_path, lowercase):
     squad_lib = pytest.importorskip("official.nlp.data.squad_lib")

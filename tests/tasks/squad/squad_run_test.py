@@ -275,6 +275,7 @@ def _search(preset, files, tmp_path_factory):
     return settings, answer_questions(**settings, bad_rows="skip")
 
 
+@pytest.mark.slow
 def test_a_search_keeps_the_rate_of_the_higher_f1(search):
     settings, results = search
     output_dir = pathlib.Path(settings["output_dir"])

@@ -72,6 +72,7 @@ def test_a_file_with_numbers_is_answered_beside_them(run, files):
     assert [row[:2] for row in written] == read and all(np.isfinite(float(row[2])) for row in written)
 
 
+@pytest.mark.slow
 def test_a_search_keeps_the_best(files, tmp_path):
     results = score_words(
         output_dir=str(tmp_path),
