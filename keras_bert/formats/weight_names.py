@@ -1,15 +1,15 @@
-"""Which foreign weight name maps to which variable of ours: one table, a column for each format.
+"""The table of weight names: which tensors of a foreign checkpoint hold a variable of ours, and how they are laid out.
 
-A row names one layer; `_PARTS` says how each format spells that layer's variables and how it lays them out. `{i}` is
-the number of the encoder layer, `{query,key,value}` stands for three names, which are one product here. Letters: H
-hidden, N heads, D = H / N, and O the outputs of a layer.
+A row names one layer in every format; `_PARTS` adds the endings and layouts of that layer's variables. In a name, `{i}`
+is the number of the encoder layer, and `*` stands for `query`, `key` and `value`, which are one product here. Letters:
+H hidden, N heads, D = H / N, and O the outputs of a layer.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
-HUGGING_FACE, GOOGLE, KERAS_HUB, MODEL_GARDEN = "hugging_face", "google", "keras_hub", "model_garden"
+OURS, HUGGING_FACE, GOOGLE, KERAS_HUB, MODEL_GARDEN = "ours", "hugging_face", "google", "keras_hub", "model_garden"
 
 
 class Row(NamedTuple):
@@ -26,178 +26,121 @@ class Row(NamedTuple):
     model_garden: str | None
 
 
-_TABLE = (
-    Row(
-        "table",
-        "embeddings/token_embedding",
-        "embeddings.word_embeddings",
-        "bert/embeddings/word_embeddings",
-        "token_embedding",
-        "_embedding_layer",
+def _rows(stems: Row, *rows: tuple[str, ...]) -> list[Row]:
+    """Makes the rows of layers whose names begin alike.
+
+    Args:
+        stems: the beginnings of the names; its kind is empty.
+        *rows: the kind of each layer, then the rest of our name, Hugging Face's, KerasHub's and Model Garden's. The
+            rest of google-research/bert's is Hugging Face's with slashes, or comes last where it is another.
+    """
+    found = []
+    for kind, ours, hugging_face, keras_hub, model_garden, *google in rows:
+        google = google or [hugging_face.replace(".", "/")]
+        rest = Row(kind, ours, hugging_face, *google, keras_hub, model_garden)
+        found.append(Row(*map("".join, zip(stems, rest, strict=True))))
+    return found
+
+
+_TABLE = [
+    *_rows(
+        Row("", "embeddings/", "embeddings.", "bert/embeddings/", "", "_"),
+        ("table", "token_embedding", "word_embeddings", "token_embedding", "embedding_layer"),
+        ("table", "segment_embedding", "token_type_embeddings", "segment_embedding", "type_embedding_layer"),
+        ("table", "position_embedding", "position_embeddings", "position_embedding", "position_embedding_layer"),
+        ("norm", "layer_norm", "LayerNorm", "embeddings_layer_norm", "embedding_norm_layer"),
     ),
-    Row(
-        "table",
-        "embeddings/segment_embedding",
-        "embeddings.token_type_embeddings",
-        "bert/embeddings/token_type_embeddings",
-        "segment_embedding",
-        "_type_embedding_layer",
+    *_rows(
+        Row(
+            "",
+            "transformer_layer_{i}/self_attention",
+            "encoder.layer.{i}.attention.",
+            "bert/encoder/layer_{i}/attention/",
+            "transformer_layer_{i}/self_attention_layer",
+            "_transformer_layers/{i}/_attention_layer",
+        ),
+        ("attention_in", "/query_key_value", "self.*", "/*", "/_*_dense"),
+        ("attention_out", "/output_dense", "output.dense", "/attention_output", "/_output_dense"),
+        ("norm", "_layer_norm", "output.LayerNorm", "_norm", "_norm"),
     ),
-    Row(
-        "table",
-        "embeddings/position_embedding",
-        "embeddings.position_embeddings",
-        "bert/embeddings/position_embeddings",
-        "position_embedding",
-        "_position_embedding_layer",
-    ),
-    Row(
-        "norm",
-        "embeddings/layer_norm",
-        "embeddings.LayerNorm",
-        "bert/embeddings/LayerNorm",
-        "embeddings_layer_norm",
-        "_embedding_norm_layer",
-    ),
-    Row(
-        "attention_in",
-        "transformer_layer_{i}/self_attention/query_key_value",
-        "encoder.layer.{i}.attention.self.{query,key,value}",
-        "bert/encoder/layer_{i}/attention/self/{query,key,value}",
-        "transformer_layer_{i}/self_attention_layer/{query,key,value}",
-        "_transformer_layers/{i}/_attention_layer/{_query_dense,_key_dense,_value_dense}",
-    ),
-    Row(
-        "attention_out",
-        "transformer_layer_{i}/self_attention/output_dense",
-        "encoder.layer.{i}.attention.output.dense",
-        "bert/encoder/layer_{i}/attention/output/dense",
-        "transformer_layer_{i}/self_attention_layer/attention_output",
-        "_transformer_layers/{i}/_attention_layer/_output_dense",
-    ),
-    Row(
-        "norm",
-        "transformer_layer_{i}/self_attention_layer_norm",
-        "encoder.layer.{i}.attention.output.LayerNorm",
-        "bert/encoder/layer_{i}/attention/output/LayerNorm",
-        "transformer_layer_{i}/self_attention_layer_norm",
-        "_transformer_layers/{i}/_attention_layer_norm",
-    ),
-    Row(
-        "dense",
-        "transformer_layer_{i}/intermediate_dense",
-        "encoder.layer.{i}.intermediate.dense",
-        "bert/encoder/layer_{i}/intermediate/dense",
-        "transformer_layer_{i}/feedforward_intermediate_dense",
-        "_transformer_layers/{i}/_intermediate_dense",
-    ),
-    Row(
-        "dense",
-        "transformer_layer_{i}/output_dense",
-        "encoder.layer.{i}.output.dense",
-        "bert/encoder/layer_{i}/output/dense",
-        "transformer_layer_{i}/feedforward_output_dense",
-        "_transformer_layers/{i}/_output_dense",
-    ),
-    Row(
-        "norm",
-        "transformer_layer_{i}/output_layer_norm",
-        "encoder.layer.{i}.output.LayerNorm",
-        "bert/encoder/layer_{i}/output/LayerNorm",
-        "transformer_layer_{i}/feedforward_layer_norm",
-        "_transformer_layers/{i}/_output_layer_norm",
+    *_rows(
+        Row(
+            "",
+            "transformer_layer_{i}/",
+            "encoder.layer.{i}.",
+            "bert/encoder/layer_{i}/",
+            "transformer_layer_{i}/feedforward_",
+            "_transformer_layers/{i}/_",
+        ),
+        ("dense", "intermediate_dense", "intermediate.dense", "intermediate_dense", "intermediate_dense"),
+        ("dense", "output_dense", "output.dense", "output_dense", "output_dense"),
+        ("norm", "output_layer_norm", "output.LayerNorm", "layer_norm", "output_layer_norm"),
     ),
     Row("dense", "pooled_dense", "pooler.dense", "bert/pooler/dense", "pooled_dense", "_pooler_layer"),
-)
+]
 
 # The heads, by name. KerasHub has two of them, in its BertMaskedLM and its BertTextClassifier.
 _HEADS = {
-    "masked_lm": (
-        Row(
-            "dense",
-            "masked_lm/transform_dense",
-            "cls.predictions.transform.dense",
-            "cls/predictions/transform/dense",
-            "mlm_head/intermediate_dense",
-            "masked_lm/dense",
-        ),
-        Row(
-            "norm",
-            "masked_lm/transform_layer_norm",
-            "cls.predictions.transform.LayerNorm",
-            "cls/predictions/transform/LayerNorm",
-            "mlm_head/intermediate_layer_norm",
-            "masked_lm/layer_norm",
-        ),
-        Row(
-            "vector",
-            "masked_lm/output_bias",
-            "cls.predictions.bias",
-            "cls/predictions/output_bias",
-            "mlm_head/output_bias",
-            "masked_lm/bias",
-        ),
+    "masked_lm": _rows(
+        Row("", "masked_lm/", "cls.predictions.", "cls/predictions/", "mlm_head/", "masked_lm/"),
+        ("dense", "transform_dense", "transform.dense", "intermediate_dense", "dense"),
+        ("norm", "transform_layer_norm", "transform.LayerNorm", "intermediate_layer_norm", "layer_norm"),
+        ("vector", "output_bias", "bias", "output_bias", "bias", "output_bias"),
     ),
-    "next_sentence": (
-        Row("head", "next_sentence", "cls.seq_relationship", "cls/seq_relationship/output_", None, "next_sentence"),
-    ),
-    "classification": (Row("head", "classification", "classifier", "output_", "logits", "classification"),),
-    "token_classification": (Row("head", "token_classification", "classifier", None, None, "token_classification"),),
-    "multiple_choice": (Row("head", "multiple_choice", "classifier", None, None, None),),
-    "question_answering": (
-        Row("head", "question_answering", "qa_outputs", "cls/squad/output_", None, "question_answering"),
-    ),
+    "next_sentence": [
+        Row("head", "next_sentence", "cls.seq_relationship", "cls/seq_relationship/output_", None, "next_sentence")
+    ],
+    "classification": [Row("head", "classification", "classifier", "output_", "logits", "classification")],
+    "token_classification": [Row("head", "token_classification", "classifier", None, None, "token_classification")],
+    "multiple_choice": [Row("head", "multiple_choice", "classifier", None, None, None)],
+    "question_answering": [
+        Row("head", "question_answering", "qa_outputs", "cls/squad/output_", None, "question_answering")
+    ],
 }
 HEADS = tuple(_HEADS)
 POOLER = "pooled_dense"
 
-# How a tensor is laid out there: as here; turned, (O, H); or with the heads on axes of their own.
+# The layout of a foreign tensor: as here; turned, (O, H); or with the heads on axes of their own.
 AS_HERE, TURNED, HEADS_LAST, HEADS_FIRST = "as here", "turned", "(H, N, D)", "(N, D, H)"
 
-_DENSE = (("/kernel", "/kernel", AS_HERE), ("/bias", "/bias", AS_HERE))
-_NORM = (("/gamma", "/gamma", AS_HERE), ("/beta", "/beta", AS_HERE))
+_KINDS_OF_DENSE = ("attention_in", "attention_out", "dense", "head")
 _DENSE_OF_TORCH = (("/kernel", ".weight", TURNED), ("/bias", ".bias", AS_HERE))
-
+_AS_HERE = {
+    "table": (("/embeddings", "/embeddings", AS_HERE),),
+    "norm": (("/gamma", "/gamma", AS_HERE), ("/beta", "/beta", AS_HERE)),
+    "vector": (("", "", AS_HERE),),
+    **dict.fromkeys(_KINDS_OF_DENSE, (("/kernel", "/kernel", AS_HERE), ("/bias", "/bias", AS_HERE))),
+}
 # For each format and kind of row: our ending, theirs, and their layout.
 _PARTS = {
+    OURS: _AS_HERE,
     HUGGING_FACE: {
         "table": (("/embeddings", ".weight", AS_HERE),),
         "norm": (("/gamma", ".weight", AS_HERE), ("/beta", ".bias", AS_HERE)),
-        "attention_in": _DENSE_OF_TORCH,
-        "attention_out": _DENSE_OF_TORCH,
-        "dense": _DENSE_OF_TORCH,
-        "head": _DENSE_OF_TORCH,
-        "vector": (("", "", AS_HERE),),
+        "vector": _AS_HERE["vector"],
+        **dict.fromkeys(_KINDS_OF_DENSE, _DENSE_OF_TORCH),
     },
     GOOGLE: {
+        **_AS_HERE,
         "table": (("/embeddings", "", AS_HERE),),
-        "norm": _NORM,
-        "attention_in": _DENSE,
-        "attention_out": _DENSE,
-        "dense": _DENSE,
         "head": (("/kernel", "weights", TURNED), ("/bias", "bias", AS_HERE)),
-        "vector": (("", "", AS_HERE),),
     },
     KERAS_HUB: {
-        "table": (("/embeddings", "/embeddings", AS_HERE),),
-        "norm": _NORM,
+        **_AS_HERE,
         "attention_in": (("/kernel", "/kernel", HEADS_LAST), ("/bias", "/bias", HEADS_FIRST)),
         "attention_out": (("/kernel", "/kernel", HEADS_FIRST), ("/bias", "/bias", AS_HERE)),
-        "dense": _DENSE,
-        "head": _DENSE,
-        "vector": (("", "", AS_HERE),),
     },
 }
 _PARTS[MODEL_GARDEN] = _PARTS[KERAS_HUB]  # Keras took its attention over from Model Garden.
 
 
 class WeightSource(NamedTuple):
-    """Where one of our variables comes from.
+    """The foreign tensors that make one of our variables.
 
     Attributes:
         path: str, Keras path of our variable.
         names: tuple of str, the foreign tensors; several lie side by side on our last axis.
-        layout: str, how the foreign tensors are laid out.
+        layout: str, one of `AS_HERE`, `TURNED`, `HEADS_LAST`, `HEADS_FIRST`.
     """
 
     path: str
@@ -207,9 +150,7 @@ class WeightSource(NamedTuple):
 
 def encoder_sources(format_name: str, num_layers: int) -> list[WeightSource]:
     """Lists the sources of every variable of an encoder with `num_layers` layers, its pooler last."""
-    rows = []
-    for row in _TABLE:
-        rows += [(row, index) for index in range(num_layers)] if "{i}" in row.ours else [(row, 0)]
+    rows = [(row, index) for row in _TABLE for index in range(num_layers if "{i}" in row.ours else 1)]
     return [source for row, index in rows for source in _sources(format_name, row, index)]
 
 
@@ -222,9 +163,8 @@ def _sources(format_name: str, row: Row, index: int) -> list[WeightSource]:
     theirs = getattr(row, format_name)
     if theirs is None:
         return []
-    stem, _, rest = theirs.replace("{i}", str(index)).partition("{")
-    stems = [stem + part for part in rest.rstrip("}").split(",")]
-    ours = row.ours.replace("{i}", str(index))
+    theirs, ours = theirs.replace("{i}", str(index)), row.ours.replace("{i}", str(index))
+    stems = [theirs.replace("*", part) for part in ("query", "key", "value")] if "*" in theirs else [theirs]
     return [
         WeightSource(ours + our_ending, tuple(stem + ending for stem in stems), layout)
         for our_ending, ending, layout in _PARTS[format_name][row.kind]
