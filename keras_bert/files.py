@@ -6,7 +6,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
 from keras_bert.errors import InputError
@@ -173,6 +173,12 @@ def remove_path(path: str) -> None:
         shutil.rmtree(path)
     elif os.path.lexists(path):
         os.remove(path)
+
+
+def write_lines(path: str, lines: Iterable[str]) -> None:
+    """Writes lines of text, UTF-8 with line feeds, whole or not at all."""
+    with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8", newline="\n") as file:
+        file.writelines(f"{line}\n" for line in lines)
 
 
 def write_json(path: str, value) -> None:

@@ -2,7 +2,9 @@
 
 import concurrent.futures
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import functools
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -79,6 +81,37 @@ def check_heads_follow_encoder(checkpoint: Checkpoint, format_owner: str) -> Non
                 )
 
 
+def wrong_shape(
+    source: str, expected: Sequence[int], by: str, found: Sequence[int] | None, more: str = ""
+) -> InputError:
+    """Returns the error for a tensor `source` that has another shape than `by` says; `more` follows."""
+    found = None if found is None else tuple(found)
+    return InputError(f"{source}: expected shape {tuple(expected)} by {by}, found {found}{more}.")
+
+
+def listed(names: Sequence[str]) -> str:
+    """Returns the first four names for a message, and the number of the others."""
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+
+def check_depth(names: Iterable[str], stem: str, num_layers: int, file: str) -> None:
+    """Refuses a file with layers beyond the configuration's.
+
+    Args:
+        names: of what the file holds.
+        stem: what stands before the number of a layer.
+        num_layers: by `config.json`.
+        file: for messages.
+
+    Raises:
+        InputError: it has more layers.
+    """
+    matches = [re.match(rf"{re.escape(stem)}(\d+)\b", name) for name in names]
+    beyond = [int(match[1]) for match in matches if match and int(match[1]) >= num_layers]
+    if beyond:
+        raise InputError(f"{file}: holds weights of layer {min(beyond)}, expected {num_layers} layers by config.json.")
+
+
 def collect(
     sources: Iterable[WeightSource], available: Mapping[str, str], read: Callable[[str], np.ndarray], file: str
 ) -> tuple[dict[str, StoredTensor], list[str]]:
@@ -86,8 +119,8 @@ def collect(
 
     Args:
         sources: rows of `keras_bert.formats.weight_names`'s table.
-        available: the file's own name of each tensor, by its name in the table.
-        read: gives the tensor of one of the file's own names.
+        available: the file's own name of each tensor, for messages, by its name in the table.
+        read: gives a tensor by its name in the table.
         file: for messages.
 
     Returns:
@@ -98,13 +131,13 @@ def collect(
         absent = [name for name in source.names if name not in available]
         missing += absent
         if not absent:
-            stored = [available[name] for name in source.names]
-            tensors[source.path] = StoredTensor(f"{file}: {', '.join(stored)}", _reader(read, stored, source))
+            stored = ", ".join(available[name] for name in source.names)
+            tensors[source.path] = StoredTensor(f"{file}: {stored}", functools.partial(_read, read, source))
     return tensors, missing
 
 
-def _reader(read: Callable[[str], np.ndarray], stored: list[str], source: WeightSource) -> Callable[[], np.ndarray]:
-    return lambda: to_ours([read(name) for name in stored], source)
+def _read(read: Callable[[str], np.ndarray], source: WeightSource) -> np.ndarray:
+    return to_ours([read(name) for name in source.names], source)
 
 
 def assign(variables: Iterable, tensors: Mapping[str, StoredTensor], *, by: str = "the configuration") -> list[str]:
@@ -127,10 +160,8 @@ def assign(variables: Iterable, tensors: Mapping[str, StoredTensor], *, by: str 
     for variable, value in zip(held, values, strict=True):
         stored = tensors[variable.path]
         if tuple(value.shape) != tuple(variable.shape):
-            raise InputError(
-                f"{stored.source}: expected shape {tuple(variable.shape)} by {by}, found {tuple(value.shape)} "
-                f"(in the layout of {variable.path})."
-            )
+            layout = f" (in the layout of {variable.path})"
+            raise wrong_shape(stored.source, variable.shape, by, value.shape, layout)
         variable.assign(value)
     return [variable.path for variable in variables if variable.path not in tensors]
 

@@ -17,9 +17,8 @@ from absl import logging
 
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
-from keras_bert.files import read_json, read_object, write_json
-from keras_bert.formats import weight_names as convert
-from keras_bert.formats.checkpoint import Checkpoint, check_heads_follow_encoder, collect
+from keras_bert.files import read_json, read_object, write_json, write_lines
+from keras_bert.formats.checkpoint import Checkpoint, check_heads_follow_encoder, collect, listed
 from keras_bert.formats.hugging_face_files import CONFIG_FILE as HUGGING_FACE_CONFIG_FILE
 from keras_bert.formats.hugging_face_files import find_weights
 from keras_bert.formats.tensorflow_files import (
@@ -33,6 +32,7 @@ from keras_bert.formats.tensorflow_files import (
     find_vocabulary,
     mentions,
 )
+from keras_bert.formats.weight_names import GOOGLE, HEADS, encoder_sources, head_sources, to_theirs
 
 CONFIG_FILE = "bert_config.json"
 CHECKPOINT_NAME = "bert_model.ckpt"
@@ -69,16 +69,12 @@ def open_checkpoint(path: str) -> Iterator[Checkpoint]:
     if prefix is None:
         raise InputError(f"{path}: no checkpoint. Expected {CHECKPOINT_NAME}.index and its data beside {CONFIG_FILE}.")
     stored = TensorFlowCheckpoint(prefix)
-    vocabulary = find_vocabulary(path)
-    if vocabulary is not None:
-        check_vocabulary(vocabulary, config.vocabulary_size)
+    check_vocabulary(find_vocabulary(path), config.vocabulary_size)
     available = {name: name for name in stored.shapes}
-    tensors, missing = collect(
-        convert.encoder_sources(convert.GOOGLE, config.num_layers), available, stored.read, prefix
-    )
+    tensors, missing = collect(encoder_sources(GOOGLE, config.num_layers), available, stored.read, prefix)
     _check_complete(prefix, config.num_layers, available, missing)
-    for head in convert.HEADS:
-        parts, missing = collect(convert.head_sources(convert.GOOGLE, head), available, stored.read, prefix)
+    for head in HEADS:
+        parts, missing = collect(head_sources(GOOGLE, head), available, stored.read, prefix)
         if not missing:
             tensors.update(parts)
     yield Checkpoint("google", path, config, tensors)
@@ -88,16 +84,12 @@ def _check_complete(prefix: str, num_layers: int, available: dict[str, str], mis
     missing = [name for name in missing if not name.startswith("bert/pooler/")]
     if missing:
         raise InputError(
-            f"{prefix}: lacks {_listed(missing)}. Expected the variables of a BERT with {num_layers} layers by "
-            f"{CONFIG_FILE}, found {_listed(sorted(available))}."
+            f"{prefix}: lacks {listed(missing)}. Expected the variables of a BERT with {num_layers} layers by "
+            f"{CONFIG_FILE}, found {listed(sorted(available))}."
         )
     beyond = f"bert/encoder/layer_{num_layers}/"
     if any(name.startswith(beyond) for name in available):
         raise InputError(f"{prefix}: expected {num_layers} layers by {CONFIG_FILE}, found variables of {beyond}.")
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
 def read_tokenizer(path: str) -> dict | None:
@@ -124,15 +116,14 @@ def write(path: str, checkpoint: Checkpoint, tokenizer: dict | None) -> None:
     os.makedirs(path)
     _write_config(path, checkpoint.config, tokenizer)
     _write_variables(os.path.join(path, CHECKPOINT_NAME), _variables(checkpoint))
-    with open(os.path.join(path, STATE_FILE), "w", encoding="utf-8") as file:
-        file.write(f'model_checkpoint_path: "{CHECKPOINT_NAME}"\nall_model_checkpoint_paths: "{CHECKPOINT_NAME}"\n')
+    state = [f'{key}: "{CHECKPOINT_NAME}"' for key in ("model_checkpoint_path", "all_model_checkpoint_paths")]
+    write_lines(os.path.join(path, STATE_FILE), state)
     if tokenizer is not None:
-        with open(os.path.join(path, VOCABULARY_FILE), "w", encoding="utf-8", newline="\n") as file:
-            file.writelines(f"{piece}\n" for piece in tokenizer["vocabulary"])
+        write_lines(os.path.join(path, VOCABULARY_FILE), tokenizer["vocabulary"])
 
 
 def _check_writable(checkpoint: Checkpoint) -> None:
-    homeless = [head for head in checkpoint.heads if not convert.head_sources(convert.GOOGLE, head)]
+    homeless = [head for head in checkpoint.heads if not head_sources(GOOGLE, head)]
     if homeless:
         raise InputError(
             f"{checkpoint.source}: google-research/bert's checkpoint has no place for the head {', '.join(homeless)}. "
@@ -161,13 +152,13 @@ def _write_config(path: str, config: BertConfig, tokenizer: dict | None) -> None
 
 def _variables(checkpoint: Checkpoint) -> dict[str, np.ndarray]:
     config = checkpoint.config
-    sources = convert.encoder_sources(convert.GOOGLE, config.num_layers)
-    sources += [source for head in checkpoint.heads for source in convert.head_sources(convert.GOOGLE, head)]
+    sources = encoder_sources(GOOGLE, config.num_layers)
+    sources += [source for head in checkpoint.heads for source in head_sources(GOOGLE, head)]
     values = {}
     for source in sources:
         if source.path in checkpoint.tensors:
             value = np.asarray(checkpoint.tensors[source.path].read(), "float32")
-            values.update(zip(source.names, convert.to_theirs(value, source, config.num_heads), strict=True))
+            values.update(zip(source.names, to_theirs(value, source, config.num_heads), strict=True))
     return values
 
 

@@ -1,6 +1,6 @@
-"""Hugging Face's directory: `config.json`, `model.safetensors` or another file of weights, `vocab.txt`.
+"""Reads Hugging Face's directory: `config.json`, `model.safetensors` or another file of weights, `vocab.txt`.
 
-The way in; the way out is `hugging_face_out.py`.
+`hugging_face_out.py` writes it.
 """
 
 import contextlib
@@ -14,18 +14,17 @@ from absl import logging
 from keras_bert.config import BertConfig, is_foreign
 from keras_bert.errors import InputError
 from keras_bert.files import read_json, read_object
-from keras_bert.formats import weight_names as convert
-from keras_bert.formats.checkpoint import Checkpoint, StoredTensor, collect
+from keras_bert.formats.checkpoint import Checkpoint, StoredTensor, check_depth, collect, listed
 from keras_bert.formats.hugging_face_files import CONFIG_FILE, WeightFile, find_weights, open_weights
 from keras_bert.formats.hugging_face_out import write as write
 from keras_bert.formats.hugging_face_tokenizer import read_tokenizer as read_tokenizer
-from keras_bert.formats.weight_names import WeightSource
+from keras_bert.formats.weight_names import HUGGING_FACE, POOLER, WeightSource, encoder_sources, head_sources
 
 _TABLE = "embeddings.word_embeddings.weight"
 _OUTPUT_BIAS = "cls.predictions.bias"
-# The tied output layer of the masked-LM head: copies of the word table and of the bias, stored by some.
+# The tied output layer of the masked-LM head: copies of word table and bias, which some files store.
 _DECODER = {"cls.predictions.decoder.weight": _TABLE, "cls.predictions.decoder.bias": _OUTPUT_BIAS}
-_BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")  # Numbers from 0, and zeros: no weights.
+_BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")  # Numbers from 0, and zeros; not weights.
 _CLASSIFIERS = {"ForTokenClassification": "token_classification", "ForMultipleChoice": "multiple_choice"}
 
 
@@ -37,7 +36,7 @@ def matches(path: str) -> bool:
 
 
 def read_config(path: str) -> BertConfig:
-    # Of the few old directories that do not name their model_type, too, Hugging Face takes "gelu" as the erf form.
+    # Hugging Face takes "gelu" as the erf form, in the few old directories without a model_type too.
     return BertConfig.from_json_file(os.path.join(path, CONFIG_FILE), at_hugging_face=True)
 
 
@@ -48,7 +47,7 @@ def open_checkpoint(path: str) -> Iterator[Checkpoint]:
     parts = _parts(config.num_layers, _classifier(path, settings))
     with open_weights(path) as weights:
         available = _table_names(weights)
-        _check_depth(config.num_layers, weights, available)
+        check_depth(available, "encoder.layer.", config.num_layers, weights.path)
         tensors = {}
         for part in parts:
             tensors |= _collect(part, weights, available)
@@ -62,7 +61,7 @@ def open_checkpoint(path: str) -> Iterator[Checkpoint]:
 
 
 def _table_names(weights: WeightFile) -> dict[str, str]:
-    """The stored names by those of the table: without prefix, and of today.
+    """Maps the table's names, without prefix, to the stored ones.
 
     Checkpoints converted before 2019, bert-base-uncased among them, keep TensorFlow's gamma and beta.
     """
@@ -79,50 +78,36 @@ def _table_names(weights: WeightFile) -> dict[str, str]:
     return available
 
 
-def _check_depth(num_layers: int, weights: WeightFile, available: dict[str, str]) -> None:
-    stored = [int(match[1]) for match in (re.match(r"encoder\.layer\.(\d+)\.", name) for name in available) if match]
-    beyond = [index for index in stored if index >= num_layers]
-    if beyond:
-        raise InputError(
-            f"{weights.path}: holds weights of layer {min(beyond)}, expected {num_layers} layers by {CONFIG_FILE}."
-        )
-
-
 def _parts(num_layers: int, classifier: str) -> list[list[WeightSource]]:
-    """The encoder's sources, then those of what may be missing as a whole: pooler and heads."""
-    encoder, pooler = [], []
-    for source in convert.encoder_sources(convert.HUGGING_FACE, num_layers):
-        (pooler if source.path.startswith(f"{convert.POOLER}/") else encoder).append(source)
+    """Returns the encoder's sources, then those of the parts that may be missing as a whole: pooler and heads."""
+    encoder = encoder_sources(HUGGING_FACE, num_layers)
+    first = next(index for index, source in enumerate(encoder) if source.path.startswith(f"{POOLER}/"))
     heads = ("masked_lm", "next_sentence", classifier, "question_answering")
-    return [encoder, pooler, *(convert.head_sources(convert.HUGGING_FACE, head) for head in heads)]
+    return [encoder[:first], encoder[first:], *(head_sources(HUGGING_FACE, head) for head in heads)]
 
 
 def _classifier(path: str, settings: dict) -> str:
-    """Which head is named `classifier`: three classes of transformers share the name."""
+    """Tells which head the name `classifier` means: three classes of transformers use it."""
     architectures = settings.get("architectures") or []
     if not isinstance(architectures, list) or not all(isinstance(name, str) for name in architectures):
         file = os.path.join(path, CONFIG_FILE)
         raise InputError(f"{file}: expected architectures to be a list of names, found {architectures!r}.")
-    for architecture in architectures:
-        for ending, head in _CLASSIFIERS.items():
-            if architecture.endswith(ending):
-                return head
-    return "classification"
+    endings = ((name, ending) for name in architectures for ending in _CLASSIFIERS)
+    return next((_CLASSIFIERS[ending] for name, ending in endings if name.endswith(ending)), "classification")
 
 
 def _collect(part: list[WeightSource], weights: WeightFile, available: dict[str, str]) -> dict[str, StoredTensor]:
     names = [name for source in part for name in source.names]
     if _TABLE not in names and not any(name in available for name in names):
         return {}
-    tensors, missing = collect(part, available, lambda stored: weights.readers[stored](), weights.path)
+    tensors, missing = collect(part, available, lambda name: weights.readers[available[name]](), weights.path)
     if missing:
-        more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
-        raise InputError(f"{weights.path}: lacks {', '.join(missing[:4])}{more}. Expected the weights of a BERT.")
+        raise InputError(f"{weights.path}: lacks {listed(missing)}. Expected the weights of a BERT.")
     return tensors
 
 
 def _after_check_of_ties(bias: StoredTensor, weights: WeightFile, available: dict[str, str]) -> StoredTensor:
-    """The output bias, read only once the stored output layer is seen to be the word table."""
+    """Makes the reader of the output bias check first that the stored output layer is the word table."""
 
     def read():
         for copy, original in _DECODER.items():
@@ -152,7 +137,7 @@ def _warn_of_others(parts: list[list[WeightSource]], weights: WeightFile, availa
 
 
 def _labels(path: str, settings: dict) -> list[str] | None:
-    """The classes' names in their order; None where they are no more than numbers."""
+    """Returns the names of the classes in their order; None where they are only numbers."""
     names = settings.get("id2label")
     if names is None:
         return None

@@ -9,11 +9,19 @@ from safetensors.numpy import save_file
 
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
-from keras_bert.files import write_json
-from keras_bert.formats import weight_names as convert
+from keras_bert.files import write_json, write_lines
 from keras_bert.formats.checkpoint import Checkpoint, check_heads_follow_encoder
 from keras_bert.formats.hugging_face_files import CONFIG_FILE, SAFETENSORS_FILE
 from keras_bert.formats.hugging_face_tokenizer import SETTINGS_FILE, VOCABULARY_FILE
+from keras_bert.formats.weight_names import (
+    HEADS,
+    HUGGING_FACE,
+    POOLER,
+    WeightSource,
+    encoder_sources,
+    head_sources,
+    to_theirs,
+)
 
 NEEDED, KEPT, LEFT_OUT = "needed", "kept", "left out"
 
@@ -98,11 +106,11 @@ def _architecture(checkpoint: Checkpoint) -> Architecture:
     return architecture
 
 
-def _sources(checkpoint: Checkpoint, architecture: Architecture) -> list[convert.WeightSource]:
+def _sources(checkpoint: Checkpoint, architecture: Architecture) -> list[WeightSource]:
     """The rows of what is written; raises if one is missing, or if a tensor has no row."""
-    sources = convert.encoder_sources(convert.HUGGING_FACE, checkpoint.config.num_layers)
+    sources = encoder_sources(HUGGING_FACE, checkpoint.config.num_layers)
     for head in checkpoint.heads:
-        sources += convert.head_sources(convert.HUGGING_FACE, head)
+        sources += head_sources(HUGGING_FACE, head)
     others = sorted(set(checkpoint.tensors) - {source.path for source in sources})
     if others:
         raise InputError(
@@ -110,19 +118,19 @@ def _sources(checkpoint: Checkpoint, architecture: Architecture) -> list[convert
             "Expected the weights of a BERT and its heads, neither adapted (LoRA) nor quantized."
         )
     if architecture.pooler == LEFT_OUT or not checkpoint.has_pooler:
-        sources = [source for source in sources if not source.path.startswith(f"{convert.POOLER}/")]
+        sources = [source for source in sources if not source.path.startswith(f"{POOLER}/")]
     missing = [source.path for source in sources if source.path not in checkpoint.tensors]
     if missing:
         raise InputError(f"{checkpoint.source}: lacks {', '.join(missing[:4])}. Expected the weights of a BERT.")
     return sources
 
 
-def _their_tensors(checkpoint: Checkpoint, sources: list[convert.WeightSource], prefix: str) -> dict[str, np.ndarray]:
+def _their_tensors(checkpoint: Checkpoint, sources: list[WeightSource], prefix: str) -> dict[str, np.ndarray]:
     tensors = {}
     for source in sources:
         value = np.asarray(checkpoint.tensors[source.path].read())
-        is_head = source.path.partition("/")[0] in convert.HEADS
-        for name, part in zip(source.names, convert.to_theirs(value, source, checkpoint.config.num_heads), strict=True):
+        is_head = source.path.partition("/")[0] in HEADS
+        for name, part in zip(source.names, to_theirs(value, source, checkpoint.config.num_heads), strict=True):
             tensors[name if is_head else prefix + name] = part
     return tensors
 
@@ -176,8 +184,7 @@ def _checked_vocabulary(checkpoint: Checkpoint, vocabulary: list[str]) -> list[s
 
 
 def _write_tokenizer(path: str, vocabulary: list[str], lowercase: bool, config: BertConfig) -> None:
-    with open(os.path.join(path, VOCABULARY_FILE), "w", encoding="utf-8", newline="\n") as file:
-        file.writelines(f"{piece}\n" for piece in vocabulary)
+    write_lines(os.path.join(path, VOCABULARY_FILE), vocabulary)
     settings = {
         "tokenizer_class": "BertTokenizer",
         "do_lower_case": lowercase,

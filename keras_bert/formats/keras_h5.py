@@ -9,7 +9,6 @@ variables in shards, have the place alone, from which each format knows the name
 import contextlib
 import glob
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import h5py
@@ -17,8 +16,8 @@ import numpy as np
 
 from keras_bert.errors import InputError
 from keras_bert.files import read_object
-from keras_bert.formats.checkpoint import StoredTensor
-from keras_bert.formats.weight_names import WeightSource, to_ours
+from keras_bert.formats.checkpoint import StoredTensor, check_depth, collect
+from keras_bert.formats.weight_names import WeightSource
 
 # What a damaged file makes h5py raise, by the part of it that is damaged.
 _DAMAGE = (OSError, RuntimeError, KeyError, ValueError, AttributeError, TypeError)
@@ -95,14 +94,9 @@ class WeightsFile:
         return self._layers.get(layer, {}).get(_NUMBERS.get(variable, ""))
 
     def check_depth(self, parent: str, num_layers: int) -> None:
-        """Raises InputError where the encoder named `parent` has layers beyond the configuration's."""
-        pattern = re.compile(rf"{re.escape(parent)}transformer_layer_(\d+)(/|$)")
-        matches = [pattern.match(name) for name, numbered in self._layers.items() if numbered]
-        beyond = [int(match[1]) for match in matches if match and int(match[1]) >= num_layers]
-        if beyond:
-            raise InputError(
-                f"{self.path}: holds weights of layer {min(beyond)}, expected {num_layers} layers by config.json."
-            )
+        """Raises InputError where the encoder under `parent` has layers beyond the configuration's."""
+        names = [name for name, numbered in self._layers.items() if numbered]
+        check_depth(names, f"{parent}transformer_layer_", num_layers, self.path)
 
     def place_of(self, path: str) -> str:
         """Returns where in the file a variable stands."""
@@ -178,7 +172,7 @@ def _files(directory: str, stem: str) -> tuple[str, list[str]]:
     return index, [os.path.join(directory, name) for name in sorted(set(names))]
 
 
-def stored_tensors(weights: WeightsFile, sources: Iterable[WeightSource], parent: str = "") -> dict[str, StoredTensor]:
+def stored_tensors(weights: WeightsFile, sources: list[WeightSource], parent: str = "") -> dict[str, StoredTensor]:
     """Pairs our variables with what the file has of them.
 
     Args:
@@ -186,17 +180,9 @@ def stored_tensors(weights: WeightsFile, sources: Iterable[WeightSource], parent
         sources: rows of a table in `keras_bert.formats.weight_names`'s manner, in Keras's own paths.
         parent: str, what stands before the paths, with its slash.
     """
-    tensors = {}
-    for source in sources:
-        names = [parent + name for name in source.names]
-        if all(name in weights for name in names):
-            places = ", ".join(weights.place_of(name) for name in names)
-            tensors[source.path] = StoredTensor(f"{weights.path}: {places}", _reader(weights, names, source))
-    return tensors
-
-
-def _reader(weights: WeightsFile, names: list[str], source: WeightSource) -> Callable[[], np.ndarray]:
-    return lambda: to_ours([weights.read(name) for name in names], source)
+    names = [name for source in sources for name in source.names if parent + name in weights]
+    places = {name: weights.place_of(parent + name) for name in names}
+    return collect(sources, places, lambda name: weights.read(parent + name), weights.path)[0]
 
 
 def check_whole(tensors: Mapping[str, StoredTensor], sources: Iterable[WeightSource], path: str) -> None:
@@ -226,16 +212,6 @@ def write_weights(path: str, tensors: Mapping[str, StoredTensor], place_of_name:
             dataset = group["vars"].create_dataset(_NUMBERS[variable], data=value)
             if value.dtype.name == "bfloat16":
                 dataset.attrs["dtype"] = "bfloat16"
-
-
-def registered(config, names: tuple[str, ...]) -> list[dict]:
-    """Lists the serialized Keras objects inside `config` of these registered names, outermost first."""
-    if isinstance(config, list):
-        return [found for item in config for found in registered(item, names)]
-    if not isinstance(config, dict):
-        return []
-    own = [config] if config.get("registered_name") in names and isinstance(config.get("config"), dict) else []
-    return own + [found for value in config.values() for found in registered(value, names)]
 
 
 def find_vocabulary(directory: str) -> str | None:

@@ -12,12 +12,13 @@ from absl import logging
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.files import read_json, read_object
-from keras_bert.formats import keras_preset, keras_task
-from keras_bert.formats import weight_names as convert
-from keras_bert.formats.checkpoint import Checkpoint
-from keras_bert.formats.keras_h5 import WeightsFile, check_whole, open_weights, registered, stored_tensors
+from keras_bert.formats import keras_preset
+from keras_bert.formats.checkpoint import Checkpoint, wrong_shape
+from keras_bert.formats.keras_h5 import check_whole
+from keras_bert.formats.keras_model import CONFIG_FILE, KERAS_HUB_MASKED_LM, open_model, read_sizes, registered
+from keras_bert.formats.keras_preset import read_tokenizer as read_tokenizer
+from keras_bert.formats.weight_names import KERAS_HUB, WeightSource, encoder_sources, head_sources, to_theirs
 
-CONFIG_FILE = "config.json"
 BACKBONES = ("keras_hub>BertBackbone", "keras_nlp>BertBackbone")  # The second: presets written before 2024-09.
 _SIZES = (
     "vocabulary_size",
@@ -29,7 +30,7 @@ _SIZES = (
     "max_sequence_length",
     "num_segments",
 )
-# What its class computes whatever its configuration says (keras_hub/src/models/bert/bert_backbone.py).
+# Its class computes these whatever the configuration says (keras_hub/src/models/bert/bert_backbone.py).
 _FIXED = {"activation": "gelu_tanh", "layer_norm_epsilon": 1e-12, "attention": "bidirectional"}
 
 
@@ -43,50 +44,20 @@ def matches(path: str) -> bool:
 def read_config(path: str) -> BertConfig:
     file = os.path.join(path, CONFIG_FILE)
     values = read_object(file)
-    found = [backbone["config"] for backbone in registered(values, BACKBONES)]
-    if not found:
+    if not registered(values, BACKBONES):
         raise InputError(
             f"{file}: expected {keras_preset.BACKBONE} or {BACKBONES[0]}, found {values.get('registered_name')}. "
             "Of Keras models only those with a BERT can be read."
         )
-    sizes = [{name: config[name] for name in _SIZES if name in config} for config in found]
-    if any(other != sizes[0] for other in sizes):
-        raise InputError(f"{file}: expected one {BACKBONES[0]}, found {len(found)} of different sizes.")
-    try:
-        return BertConfig(**sizes[0], **_FIXED)
-    except (InputError, TypeError) as error:
-        raise InputError(f"{file}: no configuration of a {BACKBONES[0]} ({error}).") from error
+    return read_sizes(path, BACKBONES, _SIZES, **_FIXED)
 
 
 @contextlib.contextmanager
 def open_checkpoint(path: str) -> Iterator[Checkpoint]:
     config = read_config(path)
-    sources = convert.encoder_sources(convert.KERAS_HUB, config.num_layers)
-    with contextlib.ExitStack() as stack:
-        weights = stack.enter_context(open_weights(path, "model", _name_of_place))
-        parents = weights.parents_of("token_embedding")
-        if len(parents) != 1:
-            raise InputError(f"{weights.path}: expected the weights of one {BACKBONES[0]}, found {len(parents)}.")
-        tensors = stored_tensors(weights, sources, parents[0])
-        check_whole(tensors, sources, weights.path)
-        weights.check_depth(parents[0], config.num_layers)
-        _check_heads(weights, parents[0], config, sources)
-        model = read_json(os.path.join(path, CONFIG_FILE))
-        heads, settings = stack.enter_context(keras_task.open_heads(path, model, weights, parents[0]))
-        yield Checkpoint("keras_hub", path, config, {**tensors, **heads}, head_settings=settings)
-
-
-def _check_heads(weights: WeightsFile, parent: str, config: BertConfig, sources: list[convert.WeightSource]) -> None:
-    """Holds the kernels (H, N, D) of the attention against the configuration: ours, (H, 3H), no longer say N."""
-    expected = (config.hidden_dim, config.num_heads, config.hidden_dim // config.num_heads)
-    kernels = [name for source in sources if source.path.endswith("/query_key_value/kernel") for name in source.names]
-    for name in kernels:
-        found = weights.shape_of(parent + name)
-        if found != expected:
-            raise InputError(
-                f"{weights.path}: {name}: expected shape {expected} by {CONFIG_FILE}, num_heads {config.num_heads} "
-                f"among it, found {found}."
-            )
+    sources = encoder_sources(KERAS_HUB, config.num_layers)
+    with open_model(path, config, sources, BACKBONES[0], _name_of_place) as (tensors, head_settings):
+        yield Checkpoint("keras_hub", path, config, tensors, head_settings=head_settings)
 
 
 _NAMES = {
@@ -108,11 +79,6 @@ def _name_of_place(place: str) -> str:
     return _NAMES.get(place, place)
 
 
-def read_tokenizer(path: str) -> dict | None:
-    """As `keras_preset`'s: both lay it out the same way."""
-    return keras_preset.read_tokenizer(path)
-
-
 def write(path: str, checkpoint: Checkpoint, tokenizer: dict | None) -> None:
     """Fills the directory `path` with a preset of KerasHub's own classes, which needs nothing of ours to be loaded.
 
@@ -131,8 +97,7 @@ def write(path: str, checkpoint: Checkpoint, tokenizer: dict | None) -> None:
     import keras_nlp
 
     backbone = keras_nlp.models.BertBackbone(**{name: getattr(config, name) for name in _SIZES}, name="bert_backbone")
-    sources = convert.encoder_sources(convert.KERAS_HUB, config.num_layers)
-    _assign(backbone, sources, checkpoint)
+    _assign(backbone, encoder_sources(KERAS_HUB, config.num_layers), checkpoint)
     if not checkpoint.has_pooler:
         logging.warning("%s: has no pooler; the preset's is random.", checkpoint.source)
     if config.attention_dropout not in (None, config.dropout):
@@ -152,26 +117,25 @@ def write(path: str, checkpoint: Checkpoint, tokenizer: dict | None) -> None:
         described.save_to_preset(path)
 
 
-def _assign(model, sources: list[convert.WeightSource], checkpoint: Checkpoint) -> None:
+def _assign(model, sources: list[WeightSource], checkpoint: Checkpoint) -> None:
     variables = {variable.path: variable for variable in model.weights}
     check_whole(checkpoint.tensors, sources, checkpoint.source)
     for source in sources:
         if source.path in checkpoint.tensors:
             stored = checkpoint.tensors[source.path]
-            values = convert.to_theirs(stored.read(), source, checkpoint.config.num_heads)
+            values = to_theirs(stored.read(), source, checkpoint.config.num_heads)
             for name, value in zip(source.names, values, strict=True):
                 if tuple(value.shape) != tuple(variables[name].shape):
-                    expected = f"{tuple(variables[name].shape)} by the configuration"
-                    raise InputError(f"{stored.source}: expected shape {expected}, found {tuple(value.shape)}.")
+                    raise wrong_shape(stored.source, variables[name].shape, "the configuration", value.shape)
                 variables[name].assign(value)
 
 
 def _task(checkpoint: Checkpoint, backbone, tokenizer):
-    """KerasHub's model of the first head that it has alike, or None; a warning names the heads that stay behind."""
+    """Returns KerasHub's model of the first head that it has too, or None; a warning names the heads left behind."""
     import keras_nlp
 
     alike = [head for head in ("classification", "masked_lm") if head in checkpoint.heads]
-    if checkpoint.head_settings.get("masked_lm") != keras_task.KERAS_HUB_MASKED_LM:
+    if checkpoint.head_settings.get("masked_lm") != KERAS_HUB_MASKED_LM:
         alike = [head for head in alike if head != "masked_lm"]
     left = [head for head in checkpoint.heads if head not in alike[:1]]
     if left:
@@ -183,16 +147,13 @@ def _task(checkpoint: Checkpoint, backbone, tokenizer):
         )
     if not alike:
         return None
-    models = keras_nlp.models
-    tensors, options = checkpoint.tensors, {"sequence_length": checkpoint.config.max_sequence_length}
+    models, options = keras_nlp.models, {"sequence_length": checkpoint.config.max_sequence_length}
     if alike[0] == "classification":
         preprocessor = tokenizer and models.BertTextClassifierPreprocessor(tokenizer, **options)
-        num_classes = tensors["classification/bias"].read().shape[0]
+        num_classes = checkpoint.tensors["classification/bias"].read().shape[0]
         task = models.BertTextClassifier(backbone, num_classes, preprocessor)
     else:
         preprocessor = tokenizer and models.BertMaskedLMPreprocessor(tokenizer, **options)
         task = models.BertMaskedLM(backbone, preprocessor)
-    variables = {variable.path: variable for variable in task.weights}
-    for path, theirs in keras_task.keras_hub_paths(alike[0]).items():
-        variables[theirs].assign(tensors[path].read())
+    _assign(task, head_sources(KERAS_HUB, alike[0]), checkpoint)
     return task

@@ -15,21 +15,20 @@ from absl import logging
 
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
-from keras_bert.files import read_json, read_object, write_json
-from keras_bert.formats import keras_task
-from keras_bert.formats import weight_names as convert
+from keras_bert.files import read_json, read_object, write_json, write_lines
 from keras_bert.formats.checkpoint import Checkpoint
-from keras_bert.formats.keras_h5 import (
-    check_whole,
-    find_vocabulary,
-    open_weights,
+from keras_bert.formats.keras_h5 import check_whole, find_vocabulary, write_weights
+from keras_bert.formats.keras_model import (
+    CONFIG_FILE,
+    open_model,
+    read_sizes,
+    read_task_settings,
     registered,
-    stored_tensors,
-    write_weights,
+    serialized,
+    write_heads,
 )
-from keras_bert.formats.weight_names import AS_HERE, WeightSource
+from keras_bert.formats.weight_names import OURS, encoder_sources
 
-CONFIG_FILE = "config.json"
 METADATA_FILE = "metadata.json"
 WEIGHTS_FILE = "model.weights.h5"
 TOKENIZER_FILE = "tokenizer.json"
@@ -46,23 +45,11 @@ def matches(path: str) -> bool:
 
 
 def read_config(path: str) -> BertConfig:
-    file = os.path.join(path, CONFIG_FILE)
-    fields = BertConfig.__dataclass_fields__
-    found = []
-    for backbone in registered(read_json(file), (BACKBONE,)):
-        try:
-            config = BertConfig(**{name: value for name, value in backbone["config"].items() if name in fields})
-        except (InputError, TypeError) as error:
-            raise InputError(f"{file}: no configuration of a {BACKBONE} ({error}).") from error
-        if config not in found:
-            found.append(config)
-    if len(found) != 1:
-        raise InputError(f"{file}: expected one {BACKBONE}, found {len(found)} of different sizes.")
-    return found[0]
+    return read_sizes(path, (BACKBONE,), BertConfig.__dataclass_fields__)
 
 
 def read_settings(path: str) -> dict:
-    """How the model was saved, beside its sizes; see `Checkpoint.settings`."""
+    """Returns how the model was saved, beside its sizes; see `Checkpoint.settings`."""
     model = read_json(os.path.join(path, CONFIG_FILE))
     backbone = registered(model, (BACKBONE,))[0]["config"]
     settings = {
@@ -71,36 +58,21 @@ def read_settings(path: str) -> dict:
         if isinstance(backbone.get(name), kind)
     }
     dtype = backbone.get("dtype")
-    if isinstance(dtype, dict) and dtype.get("class_name") == "DTypePolicy":  # Not of one that was quantized.
+    if isinstance(dtype, dict) and dtype.get("class_name") == "DTypePolicy":  # A quantized model has another class.
         dtype = dtype.get("config", {}).get("name")
     if dtype in _DTYPES:
         settings["dtype"] = dtype
-    task = keras_task.read_settings(path, model)
+    task = read_task_settings(path, model)
     return settings | ({"task": task} if task else {})
 
 
 @contextlib.contextmanager
 def open_checkpoint(path: str) -> Iterator[Checkpoint]:
-    config = read_config(path)
-    sources = _sources(config)
-    with contextlib.ExitStack() as stack:
-        weights = stack.enter_context(open_weights(path, "model", _name_of_place))
-        parents = weights.parents_of("embeddings/token_embedding")
-        if len(parents) != 1:
-            raise InputError(f"{weights.path}: expected the weights of one {BACKBONE}, found {len(parents)}.")
-        tensors = stored_tensors(weights, sources, parents[0])
-        check_whole(tensors, sources, weights.path)
-        weights.check_depth(parents[0], config.num_layers)
-        model = read_json(os.path.join(path, CONFIG_FILE))
-        heads, settings = stack.enter_context(keras_task.open_heads(path, model, weights, parents[0]))
-        saved = read_settings(path)
-        labels = _labels(path) or saved.get("task", {}).get("labels")
-        yield Checkpoint("keras_preset", path, config, {**tensors, **heads}, labels, settings, saved)
-
-
-def _sources(config: BertConfig) -> list[WeightSource]:
-    paths = [source.path for source in convert.encoder_sources(convert.GOOGLE, config.num_layers)]
-    return [WeightSource(path, (path,), AS_HERE) for path in paths]
+    config, saved = read_config(path), read_settings(path)
+    labels = _labels(path) or saved.get("task", {}).get("labels")
+    sources = encoder_sources(OURS, config.num_layers)
+    with open_model(path, config, sources, BACKBONE, _name_of_place) as (tensors, head_settings):
+        yield Checkpoint("keras_preset", path, config, tensors, labels, head_settings, saved)
 
 
 def _labels(path: str) -> list[str] | None:
@@ -117,7 +89,7 @@ _LAYER, _PLACE = "transformer_layer", "bert_encoder_layer"
 
 
 def _place_of_name(name: str) -> str:
-    """Place of a layer of the backbone: Keras counts the layers of a class from the second on."""
+    """Returns the place of a layer of the backbone: Keras numbers the layers of a class from the second on."""
     if name.startswith(f"{_LAYER}_"):
         return _PLACE + name.removeprefix(_LAYER).removesuffix("_0" if name == f"{_LAYER}_0" else "")
     return _PLACES.get(name, name)
@@ -130,7 +102,7 @@ def _name_of_place(place: str) -> str:
 
 
 def read_tokenizer(path: str) -> dict | None:
-    """Says what the preset, or the tokenizer inside an unpacked `.keras` file, has."""
+    """Reads the tokenizer of the preset, or the one inside an unpacked `.keras` file."""
     vocabulary = os.path.join(path, VOCABULARY_FILE)
     file = os.path.join(path, TOKENIZER_FILE)
     if not os.path.isfile(vocabulary) or not os.path.isfile(file):
@@ -148,7 +120,7 @@ def read_tokenizer(path: str) -> dict | None:
 
 def write(path: str, checkpoint: Checkpoint, tokenizer: dict | None) -> None:
     """Fills the directory `path` with a preset that KerasHub's reader takes too."""
-    sources = _sources(checkpoint.config)
+    sources = encoder_sources(OURS, checkpoint.config.num_layers)
     check_whole(checkpoint.tensors, sources, checkpoint.source)
     if not checkpoint.has_pooler:
         logging.warning("%s: has no pooler, nor has the preset: KerasHub's own reader needs one.", checkpoint.source)
@@ -169,48 +141,30 @@ def write(path: str, checkpoint: Checkpoint, tokenizer: dict | None) -> None:
     described = None if tokenizer is None else _write_tokenizer(path, tokenizer)
 
     def preprocessor(task: str) -> dict | None:
-        return None if described is None else _preprocessor_object(task, described, checkpoint.config)
+        if described is None:
+            return None
+        name = "BertPreprocessor" if task == "BertTextClassifier" else f"{task}Preprocessor"
+        length = checkpoint.config.max_sequence_length
+        return serialized("keras_bert.models", name, {"tokenizer": described, "sequence_length": length})
 
-    keras_task.write_heads(path, checkpoint, backbone, preprocessor)
+    write_heads(path, checkpoint, backbone, preprocessor)
 
 
 def _backbone_object(config: BertConfig) -> dict:
     settings = {"name": "bert_backbone", "trainable": True, "dtype": _FLOAT32, **config.to_dict()}
-    return {
-        "module": "keras_bert.backbone",
-        "class_name": "BertBackbone",
-        "config": {**settings, "layout": "rectangular"},
-        "registered_name": BACKBONE,
-    }
+    return serialized("keras_bert.backbone", "BertBackbone", {**settings, "layout": "rectangular"})
 
 
 def _write_tokenizer(path: str, tokenizer: dict) -> dict:
-    vocabulary = os.path.join(path, VOCABULARY_FILE)
-    os.makedirs(os.path.dirname(vocabulary))
-    with open(vocabulary, "w", encoding="utf-8", newline="\n") as file:
-        file.writelines(f"{piece}\n" for piece in tokenizer["vocabulary"])
-    described = {
-        "module": "keras_bert.tokenization.tokenizer",
-        "class_name": "BertTokenizer",
-        "config": {
-            "name": "bert_tokenizer",
-            "trainable": True,
-            "dtype": {**_FLOAT32, "config": {"name": "int32"}},
-            "config_file": TOKENIZER_FILE,
-            "vocabulary": None,
-            "lowercase": bool(tokenizer["lowercase"]),
-        },
-        "registered_name": "keras_bert>BertTokenizer",
+    write_lines(os.path.join(path, VOCABULARY_FILE), tokenizer["vocabulary"])
+    config = {
+        "name": "bert_tokenizer",
+        "trainable": True,
+        "dtype": {**_FLOAT32, "config": {"name": "int32"}},
+        "config_file": TOKENIZER_FILE,
+        "vocabulary": None,
+        "lowercase": bool(tokenizer["lowercase"]),
     }
+    described = serialized("keras_bert.tokenization.tokenizer", "BertTokenizer", config)
     write_json(os.path.join(path, TOKENIZER_FILE), described)
     return described
-
-
-def _preprocessor_object(task: str, tokenizer: dict, config: BertConfig) -> dict:
-    name = "BertPreprocessor" if task == "BertTextClassifier" else f"{task}Preprocessor"
-    return {
-        "module": "keras_bert.models",
-        "class_name": name,
-        "config": {"tokenizer": tokenizer, "sequence_length": config.max_sequence_length},
-        "registered_name": f"keras_bert>{name}",
-    }

@@ -13,7 +13,7 @@ from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.files import read_lines
 from keras_bert.formats import google
-from keras_bert.formats.checkpoint import Checkpoint, StoredTensor, collect
+from keras_bert.formats.checkpoint import Checkpoint, StoredTensor, collect, wrong_shape
 from keras_bert.formats.model_garden_graph import BLOCKS, Variables, all_sources, find_variables
 from keras_bert.formats.tensorflow_files import (
     OBJECT_GRAPH,
@@ -48,8 +48,7 @@ def matches(path: str) -> bool:
 
 
 def read_config(path: str) -> BertConfig:
-    config = _written_config(path)
-    return config or config_of_shapes(find_variables(TensorFlowCheckpoint(find_prefix(path))))
+    return _written_config(path) or config_of_shapes(find_variables(TensorFlowCheckpoint(find_prefix(path))))
 
 
 @contextlib.contextmanager
@@ -57,9 +56,7 @@ def open_checkpoint(path: str) -> Iterator[Checkpoint]:
     stored = TensorFlowCheckpoint(find_prefix(path))
     found = find_variables(stored)
     config = _written_config(path) or config_of_shapes(found)
-    vocabulary = find_vocabulary(path)
-    if vocabulary is not None:
-        check_vocabulary(vocabulary, config.vocabulary_size)
+    check_vocabulary(find_vocabulary(path), config.vocabulary_size)
     yield Checkpoint("model_garden", path, config, stored_tensors(stored, found, config))
 
 
@@ -69,7 +66,7 @@ def read_tokenizer(path: str) -> dict | None:
 
 
 def stored_tensors(stored: TensorFlowCheckpoint, found: Variables, config: BertConfig) -> dict[str, StoredTensor]:
-    """Shows what was found under our names.
+    """Returns the tensors of a BERT that was found, under our names.
 
     Raises:
         InputError: the configuration says another number of layers, or of heads.
@@ -78,18 +75,16 @@ def stored_tensors(stored: TensorFlowCheckpoint, found: Variables, config: BertC
         raise InputError(
             f"{stored.path}: expected {config.num_layers} layers by the configuration, found {found.num_layers}."
         )
-    head_dim = config.hidden_dim // config.num_heads
+    expected = (config.hidden_dim, config.num_heads, config.hidden_dim // config.num_heads)
     for name, shape in found.shapes.items():
-        if name.endswith("_query_dense/kernel") and shape != (config.hidden_dim, config.num_heads, head_dim):
-            raise InputError(
-                f"{stored.path}: {found.keys[name]}: expected shape {(config.hidden_dim, config.num_heads, head_dim)} "
-                f"by the configuration, found {shape}."
-            )
-    return collect(all_sources(found.num_layers), found.keys, stored.read, stored.path)[0]
+        if name.endswith("_query_dense/kernel") and shape != expected:
+            raise wrong_shape(f"{stored.path}: {found.keys[name]}", expected, "the configuration", shape)
+    sources = all_sources(found.num_layers)
+    return collect(sources, found.keys, lambda name: stored.read(found.keys[name]), stored.path)[0]
 
 
 def config_of_shapes(found: Variables, activation: str = "gelu_tanh") -> BertConfig:
-    """Returns the sizes that the shapes say."""
+    """Returns the sizes that follow from the shapes of the variables."""
     _, num_heads, head_dim = found.shapes[f"{BLOCKS}/0/_attention_layer/_query_dense/kernel"]
     return BertConfig(
         vocabulary_size=found.shapes["_embedding_layer/embeddings"][0],

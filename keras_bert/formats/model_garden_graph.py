@@ -13,9 +13,9 @@ import re
 from typing import NamedTuple
 
 from keras_bert.errors import InputError
-from keras_bert.formats import weight_names as convert
 from keras_bert.formats.object_graph import Node, follow, read_object_graph, walk
 from keras_bert.formats.tensorflow_files import TensorFlowCheckpoint
+from keras_bert.formats.weight_names import HEADS, MODEL_GARDEN, WeightSource, encoder_sources, head_sources
 
 BLOCKS, _POOLER = "_transformer_layers", "_pooler_layer"
 _EMBEDDINGS = ("_embedding_layer", "_position_embedding_layer", "_type_embedding_layer", "_embedding_norm_layer")
@@ -57,10 +57,10 @@ def find_variables(stored: TensorFlowCheckpoint) -> Variables:
     return Variables(keys, {name: stored.shapes[key] for name, key in keys.items()}, num_layers)
 
 
-def all_sources(num_layers: int) -> list[convert.WeightSource]:
+def all_sources(num_layers: int) -> list[WeightSource]:
     """Lists the sources of every variable of an encoder and of all heads."""
-    heads = [source for head in convert.HEADS for source in convert.head_sources(convert.MODEL_GARDEN, head)]
-    return convert.encoder_sources(convert.MODEL_GARDEN, num_layers) + heads
+    heads = [source for head in HEADS for source in head_sources(MODEL_GARDEN, head)]
+    return encoder_sources(MODEL_GARDEN, num_layers) + heads
 
 
 def _find_encoder(root: Node, path: str) -> Node:

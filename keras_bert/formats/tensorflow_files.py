@@ -74,13 +74,15 @@ def find_vocabulary(path: str) -> str | None:
     return file if os.path.isfile(file) else None
 
 
-def check_vocabulary(file: str, rows: int) -> None:
-    """Holds a vocabulary against the token table. It may have fewer pieces: tables are padded to round numbers.
+def check_vocabulary(file: str | None, rows: int) -> None:
+    """Compares a vocabulary, if there is one, with the rows of the token table.
+
+    Fewer pieces are common, since tables are padded to round numbers.
 
     Raises:
         InputError: it has more pieces than the table rows.
     """
-    pieces = sum(1 for _ in read_lines(file))
+    pieces = sum(1 for _ in read_lines(file)) if file else 0
     if pieces > rows:
         raise InputError(
             f"{file}: expected at most {rows} pieces, the rows of the token table, found {pieces}. It is "

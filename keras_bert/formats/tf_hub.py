@@ -39,9 +39,7 @@ def open_checkpoint(path: str) -> Iterator[Checkpoint]:
     stored = _open_variables(path)
     found = find_variables(stored)
     config = _config(path, found)
-    vocabulary = _find_vocabulary(path)
-    if vocabulary:
-        check_vocabulary(vocabulary, config.vocabulary_size)
+    check_vocabulary(_find_vocabulary(path), config.vocabulary_size)
     yield Checkpoint("tf_hub", path, config, stored_tensors(stored, found, config))
 
 

@@ -1,0 +1,215 @@
+"""Presets and `.keras` files of KerasHub's layout, ours and its own: the parts that both formats read alike, and heads.
+
+Heads are found by name, beside the backbone or in KerasHub's `task.weights.h5`, which `task.json` describes.
+
+KerasHub's masked-LM head takes exact gelu and a LayerNorm epsilon of 1e-5 whatever the backbone has, where ours follows
+the backbone, as google-research/bert does. `Checkpoint.head_settings` carries them, so that logits stay equal.
+"""
+
+import contextlib
+import os
+from collections.abc import Callable, Collection, Iterator
+
+from keras_bert.config import BertConfig
+from keras_bert.errors import InputError
+from keras_bert.files import read_json, write_json
+from keras_bert.formats.checkpoint import Checkpoint, StoredTensor, wrong_shape
+from keras_bert.formats.keras_h5 import WeightsFile, check_whole, open_weights, stored_tensors, write_weights
+from keras_bert.formats.weight_names import HEADS, HEADS_LAST, KERAS_HUB, OURS, WeightSource, head_sources
+
+CONFIG_FILE = "config.json"
+TASK_FILE = "task.json"
+_TASK_OF_HEADS = {  # Class and module. Multiple choice is not among them: a checkpoint does not hold `num_choices`.
+    ("masked_lm", "next_sentence"): ("BertPretrainer", "keras_bert.models.pretrainer"),
+    ("masked_lm",): ("BertMaskedLM", "keras_bert.models.masked_lm"),
+    ("classification",): ("BertTextClassifier", "keras_bert.models.text_classifier"),
+    ("token_classification",): ("BertTokenClassifier", "keras_bert.models.token_classifier"),
+    ("question_answering",): ("BertSpanLabeler", "keras_bert.models.span_labeler"),
+}
+_TASKS = (*(f"keras_bert>{name}" for name, _ in _TASK_OF_HEADS.values()), "keras_bert>BertMultipleChoice")
+_MASKED_LMS = _TASKS[:2]
+
+# keras_hub/src/layers/modeling/masked_lm_head.py and models/bert/bert_masked_lm.py.
+KERAS_HUB_MASKED_LM = {"activation": "gelu", "layer_norm_epsilon": 1e-5}
+_PLACES = {"masked_lm": "masked_lm_head"}
+_NAMES = {"masked_lm_head": "mlm_head", "dense": "logits"}  # For files without names, of KerasHub's tasks.
+
+
+# === Serialized Keras objects ===
+
+
+def registered(config, names: tuple[str, ...]) -> list[dict]:
+    """Lists the serialized Keras objects inside `config` of these registered names, outermost first."""
+    if isinstance(config, list):
+        return [found for item in config for found in registered(item, names)]
+    if not isinstance(config, dict):
+        return []
+    own = [config] if config.get("registered_name") in names and isinstance(config.get("config"), dict) else []
+    return own + [found for value in config.values() for found in registered(value, names)]
+
+
+def serialized(module: str, name: str, config: dict) -> dict:
+    """Returns what Keras writes of an object of our class `name`."""
+    return {"module": module, "class_name": name, "config": config, "registered_name": f"keras_bert>{name}"}
+
+
+# === Reading ===
+
+
+def read_sizes(path: str, names: tuple[str, ...], fields: Collection[str], **fixed) -> BertConfig:
+    """Returns the sizes of the one backbone that `config.json` describes.
+
+    Args:
+        path: directory of a preset, or of an unpacked `.keras` file.
+        names: the backbone's registered names.
+        fields: the names of the sizes that its configuration may have.
+        **fixed: the settings that every such backbone has.
+
+    Raises:
+        InputError: it describes no such backbone, a wrong one, or several of different sizes.
+    """
+    file = os.path.join(path, CONFIG_FILE)
+    found = []
+    for backbone in registered(read_json(file), names):
+        sizes = {name: value for name, value in backbone["config"].items() if name in fields}
+        try:
+            config = BertConfig(**sizes, **fixed)
+        except (InputError, TypeError) as error:
+            raise InputError(f"{file}: no configuration of a {names[0]} ({error}).") from error
+        if config not in found:
+            found.append(config)
+    if len(found) != 1:
+        raise InputError(f"{file}: expected one {names[0]}, found {len(found)} of different sizes.")
+    return found[0]
+
+
+@contextlib.contextmanager
+def open_model(
+    path: str,
+    config: BertConfig,
+    sources: list[WeightSource],
+    backbone: str,
+    name_of_place: Callable[[str], str],
+) -> Iterator[tuple[dict[str, StoredTensor], dict[str, dict]]]:
+    """Gives the tensors of a backbone and its heads, and the settings of the heads (`Checkpoint.head_settings`).
+
+    Args:
+        path: directory of a preset, or of an unpacked `.keras` file.
+        config: its sizes.
+        sources: the encoder's, in the names of its weights file; the token table's come first.
+        backbone: registered name of the backbone, for messages.
+        name_of_place: as in `WeightsFile.add`.
+
+    Raises:
+        InputError: the weights are missing, damaged, those of several backbones, or not of these sizes.
+    """
+    with contextlib.ExitStack() as stack:
+        weights = stack.enter_context(open_weights(path, "model", name_of_place))
+        parents = weights.parents_of(sources[0].names[0].rpartition("/")[0])
+        if len(parents) != 1:
+            raise InputError(f"{weights.path}: expected the weights of one {backbone}, found {len(parents)}.")
+        parent = parents[0]
+        tensors = stored_tensors(weights, sources, parent)
+        check_whole(tensors, sources, weights.path)
+        weights.check_depth(parent, config.num_layers)
+        _check_heads_of_attention(weights, parent, config, sources)
+        if os.path.isfile(os.path.join(path, "task.weights.h5")):
+            of_task = open_weights(path, "task", lambda place: _NAMES.get(place, place.lstrip("_")))
+            task_weights = stack.enter_context(of_task)
+            heads, settings = _heads(task_weights, "", _read_task(path))
+        elif parent:  # In a whole model the heads are the backbone's neighbours.
+            outer = parent.removesuffix("/").rpartition("/")[0]
+            heads, settings = _heads(weights, f"{outer}/" if outer else "", read_json(os.path.join(path, CONFIG_FILE)))
+        else:
+            heads, settings = {}, {}
+        yield {**tensors, **heads}, settings
+
+
+def _check_heads_of_attention(
+    weights: WeightsFile, parent: str, config: BertConfig, sources: list[WeightSource]
+) -> None:
+    """Holds KerasHub's attention kernels, (H, N, D), against the configuration; in ours, (H, 3H), N does not show."""
+    expected = (config.hidden_dim, config.num_heads, config.hidden_dim // config.num_heads)
+    for name in (name for source in sources if source.layout == HEADS_LAST for name in source.names):
+        found = weights.shape_of(parent + name)
+        if found != expected:
+            by = f"{CONFIG_FILE}, num_heads {config.num_heads} among it"
+            raise wrong_shape(f"{weights.path}: {name}", expected, by, found)
+
+
+def _heads(weights: WeightsFile, parent: str, config: dict) -> tuple[dict[str, StoredTensor], dict[str, dict]]:
+    """Returns the tensors of the heads that stand under `parent`, in our classes or in KerasHub's, and settings."""
+    tensors = stored_tensors(weights, [source for head in HEADS for source in head_sources(OURS, head)], parent)
+    others = [source for head in HEADS for source in head_sources(KERAS_HUB, head) if source.path not in tensors]
+    found = stored_tensors(weights, others, parent)
+    settings = {}
+    for task in registered(config, _MASKED_LMS):
+        own = {name: task["config"].get(f"masked_lm_{name}") for name in KERAS_HUB_MASKED_LM}
+        settings = {name: value for name, value in own.items() if value is not None}
+    if any(path.startswith("masked_lm") for path in found):
+        settings = KERAS_HUB_MASKED_LM
+    return {**tensors, **found}, {"masked_lm": settings} if settings else {}
+
+
+def read_task_settings(path: str, config: dict) -> dict:
+    """Returns the constructor's arguments of the task in a preset or an unpacked `.keras` file, if there is one.
+
+    Args:
+        path: the directory.
+        config: the contents of its `config.json`.
+
+    Returns:
+        Dict of `class_name`, the arguments that describe heads, and the preprocessor's `sequence_length`; or empty.
+    """
+    found = [one for place in (config, _read_task(path)) for one in registered(place, _TASKS)]
+    if not found:
+        return {}
+    task = found[-1]["config"]
+    preprocessor = task.get("preprocessor")
+    length = preprocessor["config"].get("sequence_length") if isinstance(preprocessor, dict) else None
+    own = {name: value for name, value in task.items() if name not in ("backbone", "preprocessor", "name")}
+    return {**own, "class_name": found[-1]["registered_name"].partition(">")[2], "sequence_length": length}
+
+
+def _read_task(path: str) -> dict:
+    file = os.path.join(path, TASK_FILE)
+    return read_json(file) if os.path.isfile(file) else {}
+
+
+# === Writing ===
+
+
+def write_heads(path: str, checkpoint: Checkpoint, backbone: dict, preprocessor: Callable[[str], dict | None]) -> None:
+    """Writes the heads of a checkpoint into our preset, if it has any.
+
+    `task.weights.h5` has every head, in a layer of its name. `task.json` comes along where a class of
+    `keras_bert.models` has just these heads, and the checkpoint holds all that its constructor must know.
+
+    Args:
+        path: the preset's directory.
+        checkpoint: an open one.
+        backbone: the serialized backbone.
+        preprocessor: gives the serialized preprocessor for a class of models, or None.
+    """
+    heads = checkpoint.heads
+    if not heads:
+        return
+    if heads in _TASK_OF_HEADS:
+        name, module = _TASK_OF_HEADS[heads]
+        config = {"backbone": backbone, "preprocessor": preprocessor(name), **_arguments(checkpoint, heads[0])}
+        write_json(os.path.join(path, TASK_FILE), serialized(module, name, config))
+    tensors = {name: tensor for name, tensor in checkpoint.tensors.items() if name.partition("/")[0] in heads}
+    dense = [name.partition("/")[0] for name in tensors if name.count("/") == 1 and name.endswith("/kernel")]
+    places = _PLACES | {name: f"dense_{number}" if number else "dense" for number, name in enumerate(dense)}
+    write_weights(os.path.join(path, "task.weights.h5"), tensors, lambda name: places.get(name, name))
+
+
+def _arguments(checkpoint: Checkpoint, head: str) -> dict:
+    """Returns the constructor's arguments that describe a head."""
+    if head == "masked_lm":
+        own = checkpoint.head_settings.get(head, {})
+        return {f"masked_lm_{name}": own.get(name) for name in KERAS_HUB_MASKED_LM}
+    if head == "question_answering":
+        return {}
+    num_classes = int(checkpoint.tensors[f"{head}/bias"].read().shape[0])
+    return {"num_classes": num_classes, "labels": checkpoint.labels, "dropout": None}
