@@ -7,11 +7,11 @@ import keras
 from keras import ops
 
 from keras_bert import fused_layers
-from keras_bert.embeddings import encoder_initializer
+from keras_bert.layer import BertLayer
 
 
 @keras.saving.register_keras_serializable(package="keras_bert")
-class BertSelfAttention(keras.layers.Layer):
+class BertSelfAttention(BertLayer):
     """softmax(Q K^T / sqrt(D) + bias) V, then the output projection.
 
     Q, K and V come from one matrix product: one kernel of shape (H, 3H), the three side by side. On two CPU cores
@@ -25,7 +25,8 @@ class BertSelfAttention(keras.layers.Layer):
 
     Call arguments:
         rows: float, shape (T, H).
-        layout: of packing.py; its `attention_bias` masks the keys. Queries are not masked (FIDELITY: modeling.py:712).
+        layout: of packing.py; its `attention_bias` masks the keys, not the queries (google-research/bert
+            modeling.py:712).
 
     Returns:
         float, shape (T, H).
@@ -45,11 +46,7 @@ class BertSelfAttention(keras.layers.Layer):
         self.initializer_range = initializer_range
         self.query_key_value = self._dense(3 * hidden_dim, "query_key_value")
         self.output_dense = self._dense(hidden_dim, "output_dense")
-        self.dropout_layer = keras.layers.Dropout(dropout, dtype=self.dtype_policy, name="dropout")
-
-    def _dense(self, units: int, name: str) -> keras.layers.Dense:
-        initializer = encoder_initializer(self.initializer_range)
-        return keras.layers.Dense(units, kernel_initializer=initializer, dtype=self.dtype_policy, name=name)
+        self.dropout_layer = self._dropout()
 
     def build(self, *_):
         self.query_key_value.build((None, self.hidden_dim))
@@ -74,12 +71,3 @@ class BertSelfAttention(keras.layers.Layer):
         context = ops.transpose(ops.matmul(probabilities, value), (0, 2, 1, 3))  # [B, S, N, D]
         context = ops.reshape(context, (batch, sequence, self.hidden_dim))
         return fused_layers.dense(self.output_dense, layout.flatten(context))
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "hidden_dim": self.hidden_dim,
-            "num_heads": self.num_heads,
-            "dropout": self.dropout,
-            "initializer_range": self.initializer_range,
-        }

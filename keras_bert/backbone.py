@@ -10,9 +10,10 @@ import keras_nlp
 from absl import logging
 
 from keras_bert.config import BertConfig
-from keras_bert.embeddings import BertEmbeddings, weights_follow
+from keras_bert.embeddings import BertEmbeddings
 from keras_bert.encoder import BertEncoderLayer
 from keras_bert.heads import last_positions, pooler, rows_at
+from keras_bert.layer import weights_follow
 from keras_bert.packing import TokenLayout
 
 
@@ -74,27 +75,29 @@ class BertBackbone(keras_nlp.models.Backbone):
         name: str | None = None,
         trainable: bool = True,
     ):
-        config = BertConfig(
-            vocabulary_size,
-            num_layers,
-            num_heads,
-            hidden_dim,
-            intermediate_dim,
-            activation,
-            dropout,
-            attention_dropout,
-            max_sequence_length,
-            num_segments,
-            layer_norm_epsilon,
-            initializer_range,
-            attention,
-        )
+        sizes = (vocabulary_size, num_layers, num_heads, hidden_dim, intermediate_dim, activation)
+        others = (max_sequence_length, num_segments, layer_norm_epsilon, initializer_range, attention)
+        config = BertConfig(*sizes, dropout, attention_dropout, *others)
         _say_if_onednn_is_off()
 
         # === Layers ===
         token_layout = TokenLayout(layout, attention, dtype=dtype, name="token_layout")
-        embeddings = _embeddings(config, dtype)
-        encoder_layers = [_encoder_layer(config, index, dtype) for index in range(num_layers)]
+        common = {
+            "dropout": dropout,
+            "layer_norm_epsilon": layer_norm_epsilon,
+            "initializer_range": initializer_range,
+            "dtype": dtype,
+        }
+        embeddings = BertEmbeddings(
+            vocabulary_size, hidden_dim, max_sequence_length, num_segments, name="embeddings", **common
+        )
+        encoder_settings = (hidden_dim, num_heads, intermediate_dim, activation)
+        encoder_layers = [
+            BertEncoderLayer(
+                *encoder_settings, attention_dropout=attention_dropout, name=f"transformer_layer_{index}", **common
+            )
+            for index in range(num_layers)
+        ]
         pooled_dense = pooler(hidden_dim, initializer_range, dtype=dtype)
 
         # === Functional model ===
@@ -162,37 +165,9 @@ class BertBackbone(keras_nlp.models.Backbone):
         )
 
 
-def _embeddings(config: BertConfig, dtype) -> BertEmbeddings:
-    return BertEmbeddings(
-        config.vocabulary_size,
-        config.hidden_dim,
-        config.max_sequence_length,
-        config.num_segments,
-        name="embeddings",
-        **_common(config, dtype),
-    )
-
-
-def _encoder_layer(config: BertConfig, index: int, dtype) -> BertEncoderLayer:
-    return BertEncoderLayer(
-        config.hidden_dim,
-        config.num_heads,
-        config.intermediate_dim,
-        activation=config.activation,
-        attention_dropout=config.attention_dropout,
-        name=f"transformer_layer_{index}",
-        **_common(config, dtype),
-    )
-
-
-def _common(config: BertConfig, dtype) -> dict:
-    names = ("dropout", "layer_norm_epsilon", "initializer_range")
-    return {"dtype": dtype, **{name: getattr(config, name) for name in names}}
-
-
 @keras.saving.register_keras_serializable(package="keras_bert")
 class RestoreRectangle(keras.layers.Layer):
-    """Rows `[T, H]` back to `[B, S, H]`; zeros at padding under the unpadded layout."""
+    """Turns rows `[T, H]` back into `[B, S, H]`, with zeros at padding under the unpadded layout."""
 
     def call(self, rows, layout):
         return layout.restore(rows)
@@ -203,7 +178,7 @@ class RestoreRectangle(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_bert")
 class FirstRows(keras.layers.Layer):
-    """Each sequence's first row, [CLS]: `[T, H]` to `[B, H]`."""
+    """Picks each sequence's first row, [CLS]: `[T, H]` to `[B, H]`."""
 
     def call(self, rows, layout):
         return layout.first_rows(rows)
@@ -214,7 +189,7 @@ class FirstRows(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_bert")
 class LastToken(keras.layers.Layer):
-    """Each sequence's last real token: `[B, S, H]` to `[B, H]`; of the first example in a packed one."""
+    """Picks each sequence's last real token, in a packed one the first example's: `[B, S, H]` to `[B, H]`."""
 
     def call(self, sequence_output, padding_mask):
         return rows_at(sequence_output, last_positions(padding_mask, 1))

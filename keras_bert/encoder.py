@@ -7,24 +7,22 @@ import keras
 
 from keras_bert import fused_layers
 from keras_bert.attention import BertSelfAttention
-from keras_bert.embeddings import encoder_initializer
+from keras_bert.layer import BertLayer
 
-_KERAS_ACTIVATIONS = {"relu": keras.activations.relu, "tanh": keras.activations.tanh}
+_KERAS_ACTIVATIONS = {name: getattr(keras.activations, name) for name in ("relu", "tanh", "linear")}
 
 
 def get_activation(name: str):
-    """Returns the function of a `BertConfig.activation`: the tanh gelu and the erf gelu differ by up to 5e-4."""
+    """Returns the function of a `BertConfig.activation`. The tanh gelu and the erf gelu differ by up to 5e-4."""
     if name in ("gelu", "gelu_tanh"):
         return lambda x: fused_layers.gelu(x, approximate=name == "gelu_tanh")
-    if name == "linear":
-        return keras.activations.linear
     if name not in _KERAS_ACTIVATIONS:
         raise ValueError(f"`activation` must be gelu_tanh, gelu, relu, tanh or linear. Received: {name!r}")
     return _KERAS_ACTIVATIONS[name]
 
 
 @keras.saving.register_keras_serializable(package="keras_bert")
-class BertEncoderLayer(keras.layers.Layer):
+class BertEncoderLayer(BertLayer):
     """x = LayerNorm(x + Dropout(Attention(x))); LayerNorm(x + Dropout(W2 act(W1 x + b1) + b2)).
 
     Args:
@@ -73,14 +71,7 @@ class BertEncoderLayer(keras.layers.Layer):
         self.activation_function = get_activation(activation)
         self.output_dense = self._dense(hidden_dim, "output_dense")
         self.output_layer_norm = self._layer_norm("output_layer_norm")
-        self.dropout_layer = keras.layers.Dropout(dropout, dtype=self.dtype_policy, name="dropout")
-
-    def _dense(self, units: int, name: str) -> keras.layers.Dense:
-        initializer = encoder_initializer(self.initializer_range)
-        return keras.layers.Dense(units, kernel_initializer=initializer, dtype=self.dtype_policy, name=name)
-
-    def _layer_norm(self, name: str) -> keras.layers.LayerNormalization:
-        return keras.layers.LayerNormalization(epsilon=self.layer_norm_epsilon, dtype=self.dtype_policy, name=name)
+        self.dropout_layer = self._dropout()
 
     def build(self, *_):
         self.self_attention.build()
@@ -99,17 +90,4 @@ class BertEncoderLayer(keras.layers.Layer):
         return fused_layers.layer_norm(self.output_layer_norm, rows + output)
 
     def compute_output_spec(self, rows, layout, training=None):
-        return keras.KerasTensor(rows.shape, dtype=self.compute_dtype)  # said, not inferred: see BertEmbeddings
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "hidden_dim": self.hidden_dim,
-            "num_heads": self.num_heads,
-            "intermediate_dim": self.intermediate_dim,
-            "activation": self.activation,
-            "dropout": self.dropout,
-            "attention_dropout": self.attention_dropout,
-            "layer_norm_epsilon": self.layer_norm_epsilon,
-            "initializer_range": self.initializer_range,
-        }
+        return keras.KerasTensor(rows.shape, dtype=self.compute_dtype)  # As in BertEmbeddings.

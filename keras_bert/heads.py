@@ -1,4 +1,4 @@
-"""What sits on top of the encoder: pooler, masked-LM, next-sentence and classification heads.
+"""The layers on top of the encoder: pooler, masked-LM, next-sentence and classification heads.
 
 Shapes: B batch, S sequence, P masked positions, K examples of a packed sequence, H hidden, V vocabulary. Logits are
 float32 under every dtype policy.
@@ -7,8 +7,8 @@ float32 under every dtype policy.
 import keras
 from keras import ops
 
-from keras_bert.embeddings import truncated_normal
 from keras_bert.encoder import get_activation
+from keras_bert.layer import truncated_normal
 
 
 @keras.saving.register_keras_serializable(package="keras_bert")
@@ -80,9 +80,9 @@ class TakePositions(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_bert")
 class LastPositions(keras.layers.Layer):
-    """Where each example of a sequence ends, for encoders that read from left to right.
+    """Finds where each example of a sequence ends, for encoders that read from left to right.
 
-    Only the last token has then seen the whole example, so that it is pooled in the place of [CLS], which sees itself.
+    There only the last token has seen the whole example, so it is pooled instead of [CLS], which sees only itself.
 
     Call arguments:
         padding_mask: int or bool, shape (B, S): the number of each token's example, from 1; 0 for padding.
@@ -100,7 +100,7 @@ class LastPositions(keras.layers.Layer):
 
 
 def last_positions(padding_mask, count):
-    """As `LastPositions`, of the examples 1 to `count`: int32 (B, count)."""
+    """Returns the last positions of the examples 1 to `count`, as `LastPositions` does: int32 (B, count)."""
     numbers = ops.arange(1, count + 1, dtype="int32")
     is_inside = ops.equal(ops.cast(padding_mask, "int32")[:, None, :], numbers[None, :, None])  # [B, count, S]
     positions = ops.arange(ops.shape(padding_mask)[1], dtype="int32")
@@ -108,7 +108,7 @@ def last_positions(padding_mask, count):
 
 
 def rows_at(sequence_output, positions):
-    """The representations `[B * K, H]` at positions `[B, K]` within each sequence."""
+    """Returns the representations `[B * K, H]` at positions `[B, K]` within each sequence."""
     batch, sequence, hidden_dim = ops.shape(sequence_output)
     starts = ops.arange(batch, dtype="int32")[:, None] * sequence
     places = ops.reshape(ops.cast(positions, "int32") + starts, (-1,))
@@ -116,7 +116,7 @@ def rows_at(sequence_output, positions):
 
 
 def pooler(hidden_dim: int, initializer_range: float, dtype=None) -> keras.layers.Dense:
-    """tanh(W x + b) on [CLS] (paper, section 3.1: the representation of the whole input)."""
+    """Returns the pooler, tanh(W x + b) on [CLS] (paper, section 3.1: the representation of the whole input)."""
     initializer = truncated_normal(initializer_range)
     return keras.layers.Dense(
         hidden_dim, activation="tanh", kernel_initializer=initializer, dtype=dtype, name="pooled_dense"

@@ -19,6 +19,7 @@ import keras
 from keras import ops
 
 from keras_bert.config import ATTENTIONS
+from keras_bert.layer import BertLayer
 
 # google-research/bert modeling.py:712. Far from float16's limit (65504), and exp(-10000) is 0 in every float type.
 MASKED_SCORE = -10000.0
@@ -121,7 +122,7 @@ class UnpaddedLayout(NamedTuple):
 
 
 @keras.saving.register_keras_serializable(package="keras_bert")
-class TokenLayout(keras.layers.Layer):
+class TokenLayout(BertLayer):
     """Makes a layout from a padding mask.
 
     Args:
@@ -154,7 +155,7 @@ class TokenLayout(keras.layers.Layer):
         return RectangularLayout(bias) if self.kind == "rectangular" else self._unpadded(padding_mask, bias)
 
     def _without_later(self, bias):
-        """Masks later keys too, if attention goes left to right: [B, 1, 1 or S, S] to [B, 1, S, S]."""
+        """Masks later keys as well if attention goes left to right: [B, 1, 1 or S, S] to [B, 1, S, S]."""
         if self.attention == "bidirectional":
             return bias
         places = ops.arange(ops.shape(bias)[3], dtype="int32")
@@ -183,6 +184,3 @@ class TokenLayout(keras.layers.Layer):
             row_of_position=ops.where(is_real, row, 0),
             is_real=is_real,
         )
-
-    def get_config(self):
-        return {**super().get_config(), "kind": self.kind, "attention": self.attention}

@@ -10,8 +10,8 @@ from export.heads.base import About, TokenOutput
 from export.heads.sequence import SequenceHead
 from keras_bert import weights
 from keras_bert.backbone import BertBackbone
-from keras_bert.embeddings import weights_follow
 from keras_bert.errors import InputError
+from keras_bert.layer import weights_follow
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 
 

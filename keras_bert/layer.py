@@ -1,0 +1,70 @@
+"""`BertLayer`: what the encoder's layers have in common, and how their weights start."""
+
+import contextlib
+import contextvars
+import inspect
+from collections.abc import Iterator
+
+import keras
+
+_weights_follow = contextvars.ContextVar("weights_follow", default=False)
+
+
+def truncated_normal(stddev: float) -> keras.initializers.Initializer:
+    """Returns BERT's initializer for kernels and tables (google-research/bert modeling.py:377), freshly seeded."""
+    return keras.initializers.TruncatedNormal(stddev=stddev)
+
+
+@contextlib.contextmanager
+def weights_follow() -> Iterator[None]:
+    """Leaves new weights of the encoder uninitialized within this context: a checkpoint will overwrite them.
+
+    Drawing random weights takes most of the time of building a base model: 2.8 s, against 0.25 s without (2 cores).
+    """
+    token = _weights_follow.set(True)
+    try:
+        yield
+    finally:
+        _weights_follow.reset(token)
+
+
+def encoder_initializer(stddev: float) -> keras.initializers.Initializer:
+    """Returns `truncated_normal`, or under `weights_follow` no values, for weights that every checkpoint holds."""
+    return _Uninitialized() if _weights_follow.get() else truncated_normal(stddev)
+
+
+class _Uninitialized(keras.initializers.Zeros):
+    """Leaves memory as it is, where the backend can; elsewhere writes zeros."""
+
+    def __call__(self, shape, dtype=None):
+        if keras.backend.backend() != "tensorflow":
+            return super().__call__(shape, dtype=dtype)
+        import tensorflow as tf
+
+        dtype = tf.as_dtype(keras.backend.standardize_dtype(dtype))
+        return tf.raw_ops.Empty(shape=shape, dtype=dtype, init=False)
+
+
+def arguments_of(cls: type, *but: str) -> list[str]:
+    """Lists the constructor's named arguments of a class, apart from `but`."""
+    return [name for name in inspect.signature(cls.__init__).parameters if name not in ("self", "kwargs", *but)]
+
+
+class BertLayer(keras.layers.Layer):
+    """A layer that keeps its constructor's arguments as attributes of the same name.
+
+    Inner layers compute under its dtype policy.
+    """
+
+    def get_config(self):
+        return {**super().get_config(), **{name: getattr(self, name) for name in arguments_of(type(self))}}
+
+    def _dense(self, units: int, name: str) -> keras.layers.Dense:
+        initializer = encoder_initializer(self.initializer_range)
+        return keras.layers.Dense(units, kernel_initializer=initializer, dtype=self.dtype_policy, name=name)
+
+    def _layer_norm(self, name: str) -> keras.layers.LayerNormalization:
+        return keras.layers.LayerNormalization(epsilon=self.layer_norm_epsilon, dtype=self.dtype_policy, name=name)
+
+    def _dropout(self) -> keras.layers.Dropout:
+        return keras.layers.Dropout(self.dropout, dtype=self.dtype_policy, name="dropout")
