@@ -28,15 +28,11 @@ _FOREIGN_TO_OURS = {
 _REQUIRED_FOREIGN = ("vocab_size", "num_hidden_layers", "num_attention_heads", "hidden_size", "intermediate_size")
 
 # "gelu" is the tanh form in google-research/bert (modeling.py:264) and the erf form at Hugging Face.
-_ACTIVATION_AT_GOOGLE = {"gelu": "gelu_tanh", "relu": "relu", "tanh": "tanh", "linear": "linear"}
+SAME_ACTIVATIONS = {"relu": "relu", "tanh": "tanh", "linear": "linear"}
+_ACTIVATION_AT_GOOGLE = {"gelu": "gelu_tanh", **SAME_ACTIVATIONS}
 _ACTIVATION_AT_HUGGING_FACE = {
-    "gelu": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "gelu_python": "gelu",
-    "relu": "relu",
-    "tanh": "tanh",
-    "linear": "linear",
+    **{"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu_python": "gelu"},
+    **SAME_ACTIVATIONS,
 }
 _HUGGING_FACE_MARKS = ("model_type", "architectures", "transformers_version", "_name_or_path")
 # Values with which Hugging Face's code computes something else than BERT's encoder.
@@ -68,7 +64,7 @@ class BertConfig:
         hidden_dim: int, H, size of a token's representation.
         intermediate_dim: int, inner size of the feed-forward block (4H in the paper).
         activation: str, `"gelu_tanh"` (google-research/bert), `"gelu"` (the erf form, Hugging Face), `"relu"`,
-            `"tanh"` or `"linear"`. A property of the checkpoint: weights trained with one want that one.
+            `"tanh"` or `"linear"`. It belongs to the checkpoint: weights need the activation of their training.
         dropout: float in [0, 1), on embeddings and before each residual sum.
         attention_dropout: float in [0, 1) or None, on attention probabilities; None means as `dropout`.
         max_sequence_length: int, rows of the position table.
@@ -97,15 +93,7 @@ class BertConfig:
     attention: str = "bidirectional"
 
     def __post_init__(self):
-        for name in (
-            "vocabulary_size",
-            "num_layers",
-            "num_heads",
-            "hidden_dim",
-            "intermediate_dim",
-            "max_sequence_length",
-            "num_segments",
-        ):
+        for name in (field.name for field in dataclasses.fields(self) if field.type is int):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise InputError(f"`{name}` must be a positive integer. Received: {name}={value!r}")

@@ -1,4 +1,4 @@
-"""Where the files of a preset lie: `$KERAS_BERT_HOME`, the caches of Hugging Face and Kaggle, and their servers."""
+"""Finds the files of a preset: in `$KERAS_BERT_HOME`, in the caches of Hugging Face and Kaggle, on their servers."""
 
 import dataclasses
 import fnmatch
@@ -15,11 +15,11 @@ from absl import logging
 
 HOME_VARIABLE = "KERAS_BERT_HOME"
 
-# What a configuration and weights in one file are called in the formats that are read.
+# File names of configurations, and of weights in one file, in the formats that are read.
 _CONFIGS = {"config.json", "bert_config.json", "saved_model.pb"}
 _WEIGHTS = {"model.safetensors", "model.weights.h5", "model.weights.json", "variables/variables.index"}
 
-# By purpose, what is fetched from Hugging Face: each group only where those before it were not enough.
+# The files to fetch from Hugging Face for each purpose. A group is fetched only if those before it are not enough.
 _AT_HUGGING_FACE = {
     "config": (("config.json",),),
     "weights": (
@@ -32,7 +32,7 @@ _AT_HUGGING_FACE = {
         ("assets/tokenizer/vocabulary.txt",),  # KerasHub's format
     ),
 }
-# By purpose, the files of a KerasHub preset at Kaggle, and those that only a preset with a head has.
+# The files of a KerasHub preset at Kaggle for each purpose, and those that only a preset with a head has.
 _AT_KAGGLE = {
     "config": ("config.json",),
     "weights": ("config.json", "model.weights.h5"),
@@ -43,10 +43,10 @@ _HEAD_AT_KAGGLE = ("task.json", "task.weights.h5")
 
 @dataclasses.dataclass(frozen=True)
 class Sources:
-    """Where copies of one preset may lie.
+    """The places where copies of one preset may be.
 
     Attributes:
-        names: str, of its directory or zip under `$KERAS_BERT_HOME`.
+        names: tuple of str, names of its directory or zip under `$KERAS_BERT_HOME`.
         hugging_face: str, `owner/name` or `owner/name@revision`, or None.
         kaggle: str, `owner/model/framework/variation` or with `/version`, or None.
         kaggle_first: bool, whether Kaggle is asked before Hugging Face.
@@ -59,18 +59,18 @@ class Sources:
 
 
 class _NotHereError(Exception):
-    """A place does not have what is wanted; the text says why."""
+    """A place lacks the files that are wanted; the text says why."""
 
 
 def find_files(sources: Sources, purpose: str) -> tuple[str | None, list[str]]:
-    """Looks for a preset's files: home directory, caches, download.
+    """Looks for a preset's files in the home directory, then in the caches, and downloads them last.
 
     Args:
-        sources: where they may lie.
+        sources: the places to look in.
         purpose: `"config"`, `"weights"` or `"tokenizer"`; a copy without it does not count.
 
     Returns:
-        Path of a directory or zip, None if no place has it; and the places that had not, each with its reason.
+        Path of a directory or zip, None if no place has it; and the places that lack it, each with its reason.
     """
     tried = []
     for place, attempt in _attempts(sources):
@@ -78,7 +78,7 @@ def find_files(sources: Sources, purpose: str) -> tuple[str | None, list[str]]:
             return attempt(purpose), tried
         except _NotHereError as error:
             reason = str(error)
-        # The libraries raise what their HTTP clients raise, which are others from version to version.
+        # The libraries pass on what their HTTP clients raise, and change clients between versions.
         except Exception as error:
             reason = f"{type(error).__name__}: {textwrap.shorten(str(error), 160, placeholder=' ...')}"
         if os.path.exists(place):
@@ -88,7 +88,7 @@ def find_files(sources: Sources, purpose: str) -> tuple[str | None, list[str]]:
 
 
 def _attempts(sources: Sources) -> Iterator[tuple[str, Callable[[str], str]]]:
-    """The places in order, each with the function that gets a path from it or raises."""
+    """Yields the places in order, each with a function that gets a path from it, for a purpose, or raises."""
     home = os.environ.get(HOME_VARIABLE)
     paths = [os.path.join(home, *f"{name}{end}".split("/")) for name in sources.names for end in ("", ".zip") if home]
     there = [path for path in paths if os.path.exists(path)]
@@ -113,18 +113,17 @@ def _nowhere(reason: str, purpose: str) -> str:
     raise _NotHereError(reason)
 
 
-# === What a copy holds ===
+# === Contents of a copy ===
 
 
 def _lacks(files: Collection[str], purpose: str) -> str:
-    """What a copy with these files (relative, with slashes) lacks for a purpose; empty if nothing."""
+    """Names what a copy with these files (relative, with slashes) lacks for a purpose; empty if nothing."""
     files = set(files)
     if purpose == "tokenizer":
         # transformers 5 writes the second pair; KerasHub's tokenizer.json holds no vocabulary.
         found = "vocab.txt" in files or {"tokenizer.json", "tokenizer_config.json"} <= files
-        return (
-            "" if found or any(re.fullmatch(r"assets/.+\.txt", file) for file in files) else "a vocabulary (vocab.txt)"
-        )
+        found = found or any(re.fullmatch(r"assets/.+\.txt", file) for file in files)
+        return "" if found else "a vocabulary (vocab.txt)"
     checkpoint = any(".data-0" in file and f"{file.partition('.data-0')[0]}.index" in files for file in files)
     if not (files & _CONFIGS or checkpoint):
         return "a configuration (config.json)"
@@ -140,7 +139,7 @@ def _has_torch() -> bool:
 
 
 def _has_shards(files: Collection[str], stem: str, suffix: str) -> bool:
-    """Whether every part of sharded weights is there, and the index of the parts."""
+    """Tells whether every part of sharded weights is there, and the index of the parts."""
     parts = [re.fullmatch(rf"{stem}-(\d+)-of-(\d+)\.{suffix}", file) for file in files]
     numbers = {int(part[1]) for part in parts if part}
     expected = max((int(part[2]) for part in parts if part), default=0)
@@ -148,7 +147,7 @@ def _has_shards(files: Collection[str], stem: str, suffix: str) -> bool:
 
 
 def _files_of(path: str) -> list[str]:
-    """The files of a directory and of its folders `assets` and `variables`, without dangling links; those of a zip."""
+    """Lists the files of a zip, or of a directory and its folders `assets` and `variables`, without dangling links."""
     if not os.path.isdir(path):
         return _files_of_zip(path)
     found = []
@@ -166,8 +165,9 @@ def _files_of_zip(path: str) -> list[str]:
     return [file.partition("/")[2] for file in files] if len(folders) == 1 and "" not in folders else files
 
 
-def _checked(path: str, purpose: str) -> str:
-    lacking = _lacks(_files_of(path), purpose)
+def _checked(path: str, purpose: str, files: Collection[str] | None = None) -> str:
+    """Returns `path` if its `files`, by default all of them, suffice for a purpose."""
+    lacking = _lacks(_files_of(path) if files is None else files, purpose)
     if lacking:
         raise _NotHereError(f"lacks {lacking}")
     return path
@@ -213,14 +213,14 @@ def _download_from_hugging_face(handle: str, purpose: str) -> str:
 
 
 def _check_digests(directory: str, files: list[str]) -> None:
-    """Checks the large files, which Hugging Face names by their SHA-256; its own library checks their size only."""
+    """Checks the large files, which Hugging Face's cache names by their SHA-256: its library checks sizes only."""
     for name in files:
         path = os.path.join(directory, name)
         if not os.path.islink(path):
-            continue  # a disk without links: nothing says the digest
+            continue  # On a disk without links nothing tells the digest.
         expected = os.path.basename(os.readlink(path))
         if not re.fullmatch("[0-9a-f]{64}", expected):
-            continue  # a small text file
+            continue  # A small text file has another name.
         with open(path, "rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
         if found != expected:
@@ -245,22 +245,19 @@ def _cached_by_kaggle(handle: str, purpose: str) -> str:
     directory = get_cached_path(model)
     if not os.path.isdir(directory):
         raise _NotHereError("not there")
-    # kagglehub writes a download under its final name, and marks the file (or the whole model) when it is complete.
+    # kagglehub writes a download under its final name, and marks the file or the whole model once it is complete.
     cache, files = Cache(), _files_of(directory)
     whole = files if cache.load_from_cache(model) else [name for name in files if cache.load_from_cache(model, name)]
-    lacking = _lacks(whole, purpose)
-    if lacking:
-        raise _NotHereError(f"lacks {lacking}")
-    return directory
+    return _checked(directory, purpose, whole)
 
 
 def _download_from_kaggle(handle: str, purpose: str) -> str:
     from huggingface_hub import constants
     from kagglehub import model_download
 
-    if constants.HF_HUB_OFFLINE:  # kagglehub has no such switch; who sets it wants no traffic at all
+    if constants.HF_HUB_OFFLINE:  # kagglehub has no such switch of its own.
         raise _NotHereError("HF_HUB_OFFLINE is set")
-    if handle.split("/")[2].lower() != "keras":  # a SavedModel, all of whose files are needed
+    if handle.split("/")[2].lower() != "keras":  # A SavedModel needs all of its files.
         logging.info("Downloading %s from Kaggle", handle)
         return _checked(model_download(handle), purpose)
     logging.info("Downloading %s of %s from Kaggle: %s", purpose, handle, ", ".join(_AT_KAGGLE[purpose]))

@@ -10,7 +10,6 @@ import dataclasses
 from keras_bert.config import BertConfig
 
 UNCASED, CASED, CHINESE = 30_522, 28_996, 21_128  # WordPieces of Google's vocabularies
-MULTILINGUAL_UNCASED, MULTILINGUAL_CASED = 105_879, 119_547
 SENTENCE_PIECES_OF_E5 = 250_037
 
 
@@ -21,8 +20,8 @@ class Preset:
     Attributes:
         name: str, the short name, or the full one where there is no short one.
         full_name: str, its publisher's name of the checkpoint.
-        config: BertConfig. Google trained with the tanh gelu, the sentence encoders were trained with the erf gelu
-            (KerasHub, which knows the tanh form only, runs those too with tanh, and so does a copy in its format).
+        config: BertConfig. Google trained with the tanh gelu; the sentence encoders were trained with the erf gelu.
+            KerasHub knows the tanh form only: it runs those with tanh too, and so does a copy in its format.
         lowercase: bool, whether its vocabulary is uncased; None where the vocabulary is not BERT's WordPieces.
         keras_hub: str, KerasHub's name of the same weights, or None.
         hugging_face: str, `owner/name` of the copy in Hugging Face's format, or None.
@@ -41,7 +40,7 @@ class Preset:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every name that means this preset, the short one first, the repository's name at Hugging Face last."""
+        """All names of this preset, the short one first, the repository's name at Hugging Face last."""
         at_hugging_face = self.hugging_face.rpartition("/")[2] if self.hugging_face else None
         names = (self.name, self.full_name, self.keras_hub, at_hugging_face)
         return tuple(dict.fromkeys(name for name in names if name))
@@ -66,34 +65,19 @@ def _sizes(vocabulary: int, layers: int, hidden: int, heads: int, **others) -> B
 
 
 # === Google's 33 ===
-# Short name, archive, vocabulary, lower-cased, folder of the archive, repository at Hugging Face, KerasHub's name.
+# Archive, size of the vocabulary, lower-cased, the archive's folder, repository at Hugging Face, KerasHub's name.
 _PAPER = (
-    ("base", "uncased_L-12_H-768_A-12", UNCASED, True, "2018_10_18", "bert-base-uncased", "bert_base_en_uncased"),
-    ("large", "uncased_L-24_H-1024_A-16", UNCASED, True, "2018_10_18", "bert-large-uncased", "bert_large_en_uncased"),
-    (None, "cased_L-12_H-768_A-12", CASED, False, "2018_10_18", "bert-base-cased", "bert_base_en"),
-    (None, "cased_L-24_H-1024_A-16", CASED, False, "2018_10_18", "bert-large-cased", "bert_large_en"),
-    (None, "wwm_uncased_L-24_H-1024_A-16", UNCASED, True, "2019_05_30", "bert-large-uncased-whole-word-masking", None),
-    (None, "wwm_cased_L-24_H-1024_A-16", CASED, False, "2019_05_30", "bert-large-cased-whole-word-masking", None),
-    (
-        None,
-        "multilingual_L-12_H-768_A-12",
-        MULTILINGUAL_UNCASED,
-        True,
-        "2018_11_03",
-        "bert-base-multilingual-uncased",
-        None,
-    ),
-    (
-        None,
-        "multi_cased_L-12_H-768_A-12",
-        MULTILINGUAL_CASED,
-        False,
-        "2018_11_23",
-        "bert-base-multilingual-cased",
-        "bert_base_multi",
-    ),
-    (None, "chinese_L-12_H-768_A-12", CHINESE, True, "2018_11_03", "bert-base-chinese", "bert_base_zh"),
+    ("uncased_L-12_H-768_A-12", UNCASED, True, "2018_10_18", "bert-base-uncased", "bert_base_en_uncased"),
+    ("uncased_L-24_H-1024_A-16", UNCASED, True, "2018_10_18", "bert-large-uncased", "bert_large_en_uncased"),
+    ("cased_L-12_H-768_A-12", CASED, False, "2018_10_18", "bert-base-cased", "bert_base_en"),
+    ("cased_L-24_H-1024_A-16", CASED, False, "2018_10_18", "bert-large-cased", "bert_large_en"),
+    ("wwm_uncased_L-24_H-1024_A-16", UNCASED, True, "2019_05_30", "bert-large-uncased-whole-word-masking", None),
+    ("wwm_cased_L-24_H-1024_A-16", CASED, False, "2019_05_30", "bert-large-cased-whole-word-masking", None),
+    ("multilingual_L-12_H-768_A-12", 105_879, True, "2018_11_03", "bert-base-multilingual-uncased", None),
+    ("multi_cased_L-12_H-768_A-12", 119_547, False, "2018_11_23", "bert-base-multilingual-cased", "bert_base_multi"),
+    ("chinese_L-12_H-768_A-12", CHINESE, True, "2018_11_03", "bert-base-chinese", "bert_base_zh"),
 )
+_SHORT_NAMES = {"uncased_L-12_H-768_A-12": "base", "uncased_L-24_H-1024_A-16": "large"}
 _NAMED_MINIATURES = {  # (layers, hidden): short name, KerasHub's name
     (2, 128): ("tiny", "bert_tiny_en_uncased"),
     (4, 256): ("mini", None),
@@ -106,10 +90,10 @@ def _kaggle(keras_hub: str | None, family: str, version: int) -> str | None:
     return f"keras/{family}/keras/{keras_hub}/{version}" if keras_hub else None
 
 
-def _paper(short, full_name, vocabulary, lowercase, folder, repository, keras_hub) -> Preset:
+def _paper(full_name, vocabulary, lowercase, folder, repository, keras_hub) -> Preset:
     sizes = (24, 1024, 16) if "L-24" in full_name else (12, 768, 12)
     return Preset(
-        name=short or full_name,
+        name=_SHORT_NAMES.get(full_name, full_name),
         full_name=full_name,
         config=_sizes(vocabulary, *sizes),
         lowercase=lowercase,
@@ -122,7 +106,7 @@ def _paper(short, full_name, vocabulary, lowercase, folder, repository, keras_hu
 
 def _miniature(layers: int, hidden: int) -> Preset:
     sizes = f"uncased_L-{layers}_H-{hidden}_A-{hidden // 64}"
-    # The largest has the archive name of the base of 2018, but was trained anew: other weights, another name.
+    # The largest has the archive name of the base model of 2018, but other weights: it needs another name.
     full_name = f"miniature_{sizes}" if (layers, hidden) == (12, 768) else sizes
     short, keras_hub = _NAMED_MINIATURES.get((layers, hidden), (None, None))
     return Preset(
@@ -146,7 +130,8 @@ _BASE, _LARGE = (_sizes(UNCASED, *sizes, activation="gelu") for sizes in ((12, 7
 _SMALL_ZH, _BASE_ZH, _LARGE_ZH = (
     _sizes(CHINESE, *sizes, activation="gelu") for sizes in ((4, 512, 8), (12, 768, 12), (24, 1024, 16))
 )
-# KerasHub's name, repository at Hugging Face, sizes; all of a family lie in one model at Kaggle.
+_E5 = _sizes(SENTENCE_PIECES_OF_E5, 12, 384, 12, activation="gelu")
+# KerasHub's name, repository at Hugging Face, sizes. Kaggle keeps a family in one model.
 _ENCODERS = {
     ("sentence-transformers", "sentence-transformers"): (
         ("all_minilm_l6_v2_en", "all-MiniLM-L6-v2", _MINILM[6]),
@@ -174,13 +159,7 @@ _ENCODERS = {
         ("bge_large_v1.5_zh", "bge-large-zh-v1.5", _LARGE_ZH),
         ("bge_llm_embedder", "llm-embedder", _BASE),
     ),
-    ("multilingual-e5", "intfloat"): (
-        (
-            "multilingual_e5_small",
-            "multilingual-e5-small",
-            _sizes(SENTENCE_PIECES_OF_E5, 12, 384, 12, activation="gelu"),
-        ),
-    ),
+    ("multilingual-e5", "intfloat"): (("multilingual_e5_small", "multilingual-e5-small", _E5),),
     ("mxbai-embed", "mixedbread-ai"): (
         ("mxbai_embed_large_v1_en", "mxbai-embed-large-v1", _LARGE),
         ("mxbai_embed_2d_large_v1_en", "mxbai-embed-2d-large-v1", _LARGE),
@@ -201,7 +180,7 @@ def _encoder(family: str, owner: str, keras_hub: str, repository: str, config: B
     )
 
 
-# Fine-tuned by KerasHub, with its tanh gelu; it lies at Kaggle only.
+# Fine-tuned by KerasHub with its tanh gelu, and published at Kaggle only.
 _SST2 = Preset(
     name="bert_tiny_en_uncased_sst2",
     full_name="bert_tiny_en_uncased_sst2",

@@ -1,4 +1,4 @@
-"""What a preset's name means: its architecture, and where its files come from, nearest first."""
+"""Presets by name: the architecture that a name means, and the files that belong to it, nearest first."""
 
 import difflib
 import os
@@ -28,15 +28,11 @@ class _PresetTable(list):
             case = {True: "uncased", False: "cased", None: "-"}[preset.lowercase]
             rows.append((preset.name, preset.full_name, *map(str, sizes), case))
         widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-        return "\n".join("  ".join(_aligned(row, widths)).rstrip() for row in rows)
+        # Text to the left, numbers to the right.
+        line = "  ".join(f"{{:{side}{width}}}" for side, width in zip("<<>>>><", widths, strict=True))
+        return "\n".join(line.format(*row).rstrip() for row in rows)
 
     __repr__ = __str__
-
-
-def _aligned(row: tuple[str, ...], widths: list[int]) -> list[str]:
-    """The cells of a line: text to the left, numbers (columns 2 to 5) to the right."""
-    columns = enumerate(zip(row, widths, strict=True))
-    return [cell.rjust(width) if 2 <= column <= 5 else cell.ljust(width) for column, (cell, width) in columns]
 
 
 def list_presets() -> list[Preset]:

@@ -9,7 +9,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 
-from keras_bert.config import BertConfig
+from keras_bert.config import SAME_ACTIVATIONS, BertConfig
 from keras_bert.errors import InputError
 from keras_bert.files import read_lines
 from keras_bert.formats import google
@@ -26,7 +26,7 @@ from keras_bert.formats.tensorflow_files import (
 )
 
 PARAMS_FILE = "params.yaml"
-_ACTIVATIONS = {"gelu": "gelu_tanh", "relu": "relu", "tanh": "tanh", "linear": "linear", "identity": "linear"}
+_ACTIVATIONS = {"gelu": "gelu_tanh", **SAME_ACTIVATIONS, "identity": "linear"}
 # The fields of Model Garden's BertEncoderConfig (official/nlp/configs/encoders.py).
 _PARAMS = {
     "vocab_size": "vocabulary_size",

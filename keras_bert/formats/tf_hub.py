@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Iterator
 
-from keras_bert.config import BertConfig
+from keras_bert.config import SAME_ACTIVATIONS, BertConfig
 from keras_bert.errors import InputError
 from keras_bert.formats.checkpoint import Checkpoint
 from keras_bert.formats.model_garden import config_of_shapes, stored_tensors
@@ -23,7 +23,7 @@ _VARIABLES = os.path.join("variables", "variables")
 _ASSETS = "assets"
 _SETTINGS_FILES = ("keras_metadata.pb", GRAPH_FILE)  # Of TensorFlow 2.5 and later, and of earlier ones.
 # As Keras names functions: Model Garden registered its own gelu, the tanh form; Keras's plain one is the erf form.
-_ACTIVATIONS = {"Text>gelu": "gelu_tanh", "gelu": "gelu", "relu": "relu", "tanh": "tanh", "linear": "linear"}
+_ACTIVATIONS = {"Text>gelu": "gelu_tanh", "gelu": "gelu", **SAME_ACTIVATIONS}
 
 
 def matches(path: str) -> bool:
