@@ -1,4 +1,4 @@
-"""`BertMaskedLM`: the tokens behind masks (paper, section 3.1, task 1).
+"""`BertMaskedLM`: predicts masked tokens (paper, section 3.1, task 1).
 
 Shapes: B batch, S sequence, P masked positions, V vocabulary.
 """
@@ -17,14 +17,15 @@ from keras_bert.tokenization.preprocessor import BertPreprocessor
 
 @keras.saving.register_keras_serializable(package="keras_bert")
 class BertMaskedLMPreprocessor(BertPreprocessor):
-    """Encodes texts and masks some of their tokens, others at every call.
+    """Encodes texts and masks some of their tokens, chosen anew at every call.
 
-    Of the chosen tokens 80% become [MASK], 10% any token, and 10% stay (paper, section 3.1). Needs tensorflow-text.
+    Of the chosen tokens 80% become [MASK], 10% a random token, and 10% stay (paper, section 3.1). It needs
+    tensorflow-text.
 
     Args:
         tokenizer, sequence_length, pad_to_longest: as in `BertPreprocessor`.
         mask_selection_rate: float, share of the tokens that are chosen.
-        mask_selection_length: int, P, tokens chosen at most; None: that share of `sequence_length`, rounded up.
+        mask_selection_length: int, P, the most tokens chosen; None: that share of `sequence_length`, rounded up.
 
     Call arguments:
         x: as in `BertPreprocessor`.
@@ -49,13 +50,6 @@ class BertMaskedLMPreprocessor(BertPreprocessor):
         self.mask_selection_rate = mask_selection_rate
         self.mask_selection_length = mask_selection_length
 
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "mask_selection_rate": self.mask_selection_rate,
-            "mask_selection_length": self.mask_selection_length,
-        }
-
     def call(self, x, y=None, sample_weight=None):
         if y is not None or sample_weight is not None:
             raise ValueError("The labels of a masked LM are its texts' own tokens. Received: `y` or `sample_weight`")
@@ -70,7 +64,7 @@ class BertMaskedLMPreprocessor(BertPreprocessor):
             tokenizer.mask_token_id,
             self.mask_selection_length or math.ceil(self.sequence_length * self.mask_selection_rate),
             unselectable_token_ids=[tokenizer.pad_token_id, tokenizer.cls_token_id, tokenizer.sep_token_id],
-            _allow_python_workflow=False,  # It masks tensors in Python otherwise, when it is called eagerly.
+            _allow_python_workflow=False,  # Otherwise it masks in Python when called eagerly.
         )
         masked = mask(token_ids)
         shown, positions = (tf.cast(masked[name], tf.int32) for name in ("token_ids", "mask_positions"))
@@ -129,10 +123,6 @@ class BertMaskedLM(BertTask, keras_nlp.models.MaskedLM):
             return keras_nlp.models.BertMaskedLM.from_config(config)
         return super().from_config(config)
 
-    @classmethod
-    def _settings_of(cls, checkpoint):
-        return masked_lm_settings(checkpoint)
-
 
 def masked_lm_head(backbone: BertBackbone, activation: str | None, layer_norm_epsilon: float | None) -> MaskedLMHead:
     """Returns the head of a backbone, as the constructor of `BertMaskedLM` describes it."""
@@ -144,8 +134,3 @@ def masked_lm_head(backbone: BertBackbone, activation: str | None, layer_norm_ep
         dtype=backbone.dtype_policy,
         name="masked_lm",
     )
-
-
-def masked_lm_settings(checkpoint) -> dict:
-    """Returns the arguments that describe a checkpoint's masked-LM head, where it does not follow the encoder."""
-    return {f"masked_lm_{name}": value for name, value in checkpoint.head_settings.get("masked_lm", {}).items()}

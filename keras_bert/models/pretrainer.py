@@ -9,13 +9,13 @@ import tensorflow as tf
 
 from keras_bert.backbone import BertBackbone
 from keras_bert.heads import LastPositions, TakePositions, output_head
-from keras_bert.models.masked_lm import BertMaskedLMPreprocessor, masked_lm_head, masked_lm_settings
+from keras_bert.models.masked_lm import BertMaskedLMPreprocessor, masked_lm_head
 from keras_bert.models.task import BertTask, cross_entropy
 
 
 @keras.saving.register_keras_serializable(package="keras_bert")
 class BertPretrainerPreprocessor(BertMaskedLMPreprocessor):
-    """Encodes pairs of texts and masks some of their tokens, others at every call.
+    """Encodes pairs of texts and masks some of their tokens, chosen anew at every call.
 
     Args:
         tokenizer, sequence_length, pad_to_longest, mask_selection_rate, mask_selection_length: as in
@@ -91,7 +91,7 @@ class BertPretrainer(BertTask, keras_nlp.models.Task):
         outputs = {"masked_lm": masked_lm(encoded["sequence_output"], mask_positions=inputs["mask_positions"])}
         pooled = encoded["pooled_output"]
         if backbone.layout == "packed":
-            inputs["first_positions"] = _positions("first_positions")  # Records have it, whether the head is there.
+            inputs["first_positions"] = _positions("first_positions")  # Records hold it, with or without the head.
             pooled = _pool_each(backbone, encoded["sequence_output"], inputs)
         if use_next_sentence:
             outputs["next_sentence"] = next_sentence(pooled)
@@ -107,10 +107,6 @@ class BertPretrainer(BertTask, keras_nlp.models.Task):
 
     def default_metrics(self):
         return {name: [keras.metrics.SparseCategoricalAccuracy(name="accuracy")] for name in self.output}
-
-    @classmethod
-    def _settings_of(cls, checkpoint):
-        return masked_lm_settings(checkpoint)
 
 
 def _pool_each(backbone: BertBackbone, sequence_output, inputs: dict):

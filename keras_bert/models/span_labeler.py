@@ -1,4 +1,4 @@
-"""`BertSpanLabeler`: where the answer to a question stands in a context (paper, section 4.2).
+"""`BertSpanLabeler`: finds the answer to a question in a context (paper, section 4.2).
 
 Shapes: B batch, S sequence.
 """
@@ -19,12 +19,12 @@ _MAX_QUERY_LENGTH = 64  # google-research/bert run_squad.py, --max_query_length
 class BertSpanLabelerPreprocessor(BertPreprocessor):
     """Makes `[CLS] question [SEP] context [SEP]`, and finds the tokens of the answer.
 
-    A context that does not fit is cut off at its end, and an answer that is cut off counts as none. `bert-squad` slides
-    a window over long contexts instead.
+    A context that does not fit is cut off at its end; an answer that is cut off counts as missing. `bert-squad` instead
+    slides a window over long contexts.
 
     Args:
         tokenizer, sequence_length, pad_to_longest: as in `BertPreprocessor`.
-        max_query_length: int, tokens of the question at most.
+        max_query_length: int, the most tokens of a question.
 
     Call arguments:
         x: tuple of questions and contexts, string, shape (B,) each.
@@ -32,7 +32,7 @@ class BertSpanLabelerPreprocessor(BertPreprocessor):
             - string, shape (B,): the answers, each at its first place in the context; "" where there is none.
             - tuple of int and string, shape (B,) each: the character at which the answer starts, and its text, as in
               SQuAD's files; -1 or "" where there is none.
-            - tuple of int and int: the character at which it starts, and that behind its last.
+            - tuple of int and int: the character at which it starts, and the one behind its last.
         sample_weight: float, shape (B,), or None.
 
     Returns:
@@ -46,9 +46,6 @@ class BertSpanLabelerPreprocessor(BertPreprocessor):
     ):
         super().__init__(tokenizer, sequence_length, pad_to_longest, **kwargs)
         self.max_query_length = max_query_length
-
-    def get_config(self):
-        return {**super().get_config(), "max_query_length": self.max_query_length}
 
     def call(self, x, y=None, sample_weight=None):
         questions, contexts = x
@@ -102,8 +99,8 @@ class BertSpanLabeler(BertTask, keras_nlp.models.Task):
     There is no dropout before the head (google-research/bert run_squad.py: create_model). `fit` takes questions and
     contexts, with answers: see `BertSpanLabelerPreprocessor`. The loss is `SpanLoss`.
 
-    Inputs: the backbone's. Output: float32 logits of shape (B, S, 2): of the answer's first token and of its last.
-    Those of padding mean nothing.
+    Inputs: the backbone's. Output: float32 logits of shape (B, S, 2), for the answer's first token and for its last.
+    The logits of padding are meaningless.
 
     Args:
         backbone: BertBackbone.
@@ -137,7 +134,7 @@ class SpanLoss(keras.losses.Loss):
     """Mean over a batch of (cross entropy of the first token + cross entropy of the last) / 2.
 
     Each is a softmax over the sequence's tokens (paper, section 4.2; google-research/bert run_squad.py: compute_loss).
-    Padding has no part in it, so that the loss does not depend on how much there is.
+    Padding is left out, so that the loss does not depend on its length.
 
     Call arguments:
         y_true: int32, shape (B, 3): first position, last position, number of tokens.
@@ -163,7 +160,7 @@ def span_accuracy(y_true, y_pred):
 
 
 def _by_side(y_true, y_pred):
-    """Returns the logits (B, 2, S), those of padding at the lowest number."""
+    """Returns the logits as (B, 2, S), with padding at about the lowest float."""
     places = keras.ops.arange(keras.ops.shape(y_pred)[1], dtype="int32")
     is_real = places[None, None, :] < y_true[:, 2:, None]  # [B, 1, S]
     return keras.ops.where(is_real, keras.ops.transpose(y_pred, (0, 2, 1)), -3.0e38)

@@ -4,7 +4,6 @@ Shapes: B batch, S sequence.
 """
 
 import dataclasses
-import inspect
 import os
 
 import keras
@@ -13,9 +12,9 @@ from absl import logging
 
 from keras_bert import weights
 from keras_bert.backbone import BertBackbone
-from keras_bert.embeddings import weights_follow
 from keras_bert.errors import InputError
 from keras_bert.formats.checkpoint import Checkpoint
+from keras_bert.layer import arguments_of, weights_follow
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 
 _LEARNING_RATE = 5e-5  # KerasHub's default, and the largest of the paper's rates for fine-tuning (appendix A.3).
@@ -112,7 +111,7 @@ class BertTask:
     @classmethod
     def _settings(cls) -> list[str]:
         """Lists the constructor's arguments that describe the heads."""
-        return [name for name in inspect.signature(cls.__init__).parameters if name not in _COMMON]
+        return arguments_of(cls, "backbone", "preprocessor")
 
     @classmethod
     def from_preset(
@@ -200,17 +199,15 @@ class BertTask:
 
     @classmethod
     def _settings_of(cls, checkpoint: Checkpoint) -> dict:
-        """Returns the constructor's arguments that a checkpoint's heads decide."""
-        return {}
+        """Returns the constructor's arguments that follow from a checkpoint's heads."""
+        own = {head: checkpoint.head_settings.get(head, {}) for head in cls.heads}
+        return {f"{head}_{name}": value for head, settings in own.items() for name, value in settings.items()}
 
     @classmethod
     def _merge(cls, stored: dict, given: dict, source: str | os.PathLike) -> dict:
         """Puts the arguments that a caller gives before those of a checkpoint."""
         del source
         return {**stored, **given}
-
-
-_COMMON = ("self", "backbone", "preprocessor", "kwargs")
 
 
 class LabeledTask(BertTask):

@@ -1,4 +1,4 @@
-"""How text becomes words: google-research/bert's rules, in plain Python and as tensorflow-text's normalizer model.
+"""The rules by which text becomes words: google-research/bert's, as plain Python and as a map of characters.
 
 The rules (tokenization.py of google-research/bert, `BasicTokenizer.tokenize`), in this order:
     1. U+0000, U+FFFD and control characters (Cc, Cf) vanish; tab, line feed, carriage return and Zs become a blank.
@@ -6,12 +6,12 @@ The rules (tokenization.py of google-research/bert, `BasicTokenizer.tokenize`), 
     3. Lower-casing models: `str.lower()`, then NFD, then non-spacing marks (Mn) vanish.
     4. Every punctuation character (ASCII symbols too) stands apart; then the text is split at white space.
 
-`split_words` applies them to a string. `code_point_map` says the same of single characters: `normalizer_model.py` makes
-of it what runs in the graph. What no map of characters can say depends on neighbours; `context_of` says which
-characters take part in that, and how.
+`split_words` applies them to a string. `code_point_map` expresses them for single characters, and `normalizer_model.py`
+turns that map into a model that runs in the graph. Some rules depend on neighbours, which no map of characters can
+express; `context_of` tells which characters take part in them, and how.
 
-Python's `unicodedata` decides what a character is, `UNICODE_VERSION` says which release.
-No TensorFlow is imported here.
+Python's `unicodedata` defines the properties of a character, in the release `UNICODE_VERSION`. This module imports no
+TensorFlow.
 """
 
 import functools
@@ -34,12 +34,12 @@ CJK_RANGES = (
 # tokenization.py, `_is_punctuation`.
 ASCII_PUNCTUATION_RANGES = ((33, 47), (58, 64), (91, 96), (123, 126))
 
-# Planes 4-13 hold no character in any Unicode version and 15-16 private ones: no rule touches them.
+# No rule touches the other planes: 4 to 13 hold no character in any Unicode version, 15 and 16 private ones.
 _CODE_POINTS = (*range(0xD800), *range(0xE000, 0x40000), *range(0xE0000, 0xF0000))
 
-# Punctuation of Unicode 15 and 16. tensorflow-text's ICU splits at it; the rules above do so only under a Python
-# that knows it. Found by running FastWordpieceTokenizer on all code points
-# (tests/keras_bert/tokenization/normalizer_test.py repeats it).
+# Punctuation of Unicode 15 and 16. tensorflow-text's ICU splits at it, the rules above only under a Python that knows
+# it. Found by running FastWordpieceTokenizer on all code points, which
+# tests/keras_bert/tokenization/normalizer_test.py repeats.
 _RECENT_PUNCTUATION_RANGES = (
     (0x1B4E, 0x1B4F),
     (0x1B7F, 0x1B7F),
@@ -59,12 +59,12 @@ def _in_ranges(code_point: int, ranges: Iterable[tuple[int, int]]) -> bool:
 
 
 def is_cjk(char: str) -> bool:
-    """Whether `char` is an ideograph that stands apart."""
+    """Returns whether `char` is an ideograph that stands apart."""
     return ord(char) >= 0x3400 and _in_ranges(ord(char), CJK_RANGES)
 
 
 def is_punctuation(char: str) -> bool:
-    """Whether `char` stands apart as punctuation: any ASCII symbol, and category P*."""
+    """Returns whether `char` stands apart as punctuation: any ASCII symbol, and category P*."""
     return _in_ranges(ord(char), ASCII_PUNCTUATION_RANGES) or unicodedata.category(char).startswith("P")
 
 
@@ -77,20 +77,12 @@ def _clean(char: str) -> str:
 
 
 def vanishes(char: str) -> bool:
-    """Whether step 1 deletes `char`."""
+    """Returns whether step 1 deletes `char`."""
     return not _clean(char)
 
 
-def _strip_mark(char: str) -> str:
-    return "" if unicodedata.category(char) == "Mn" else char
-
-
-def _space_punctuation(char: str) -> str:
-    return f" {char} " if is_punctuation(char) else char
-
-
 class _CharTable(dict):
-    """A table for `str.translate` that asks `rule` once per character."""
+    """A table for `str.translate` that calls `rule` once per character."""
 
     def __init__(self, rule: Callable[[str], str]):
         super().__init__()
@@ -102,14 +94,14 @@ class _CharTable(dict):
 
 
 _CLEAN = _CharTable(_clean)
-_STRIP_MARKS = _CharTable(_strip_mark)
-_SPACE_PUNCTUATION = _CharTable(_space_punctuation)
+_STRIP_MARKS = _CharTable(lambda char: "" if unicodedata.category(char) == "Mn" else char)
+_SPACE_PUNCTUATION = _CharTable(lambda char: f" {char} " if is_punctuation(char) else char)
 
 
 def _space_words(text: str, lowercase: bool) -> str:
     text = text.translate(_CLEAN)
     if lowercase:
-        # A blank is neither cased nor a mark: the whole text at once equals word by word.
+        # A blank is neither cased nor a mark, so the whole text at once gives the same as word by word.
         text = unicodedata.normalize("NFD", text.lower()).translate(_STRIP_MARKS)
     return text.translate(_SPACE_PUNCTUATION)
 
@@ -125,10 +117,9 @@ def split_words(text: str, lowercase: bool) -> list[str]:
 
 @functools.cache
 def substitutes() -> dict[int, str]:
-    """Stand-ins for code points that tensorflow-text takes for punctuation and the rules do not, for `str.translate`.
+    """Maps code points that tensorflow-text alone takes for punctuation to stand-ins, for `str.translate`.
 
-    Each stands for a character in the normalized text and in the vocabulary alike. They are control characters,
-    which no normalized text holds otherwise.
+    Text and vocabulary are translated alike. The stand-ins are control characters, which normalized text never holds.
     """
     controls = (chr(cp) for cp in (*range(0x02, 0x09), *range(0x0E, 0x11), *range(0x12, 0x1C), *range(0x80, 0x9F)))
     free = (control for control in controls if control != "\x85")  # White space to tensorflow-text.
@@ -137,7 +128,7 @@ def substitutes() -> dict[int, str]:
 
 
 def _normalized(char: str, lowercase: bool) -> str:
-    """What the model writes for `char`: blanks only where FastWordpieceTokenizer would not split by itself."""
+    """Returns the model's text for `char`, with blanks only where FastWordpieceTokenizer would not split by itself."""
     text = _space_words(char, lowercase)
     if text.isspace():
         return " "
@@ -147,7 +138,7 @@ def _normalized(char: str, lowercase: bool) -> str:
 
 
 def code_point_map(lowercase: bool) -> dict[int, str]:
-    """Maps each code point that the rules change to what they make of it, `""` where it vanishes."""
+    """Maps each code point that the rules change to its normalized text, `""` where it vanishes."""
     changes = {}
     recent = substitutes()
     for code_point in _CODE_POINTS:
@@ -163,28 +154,28 @@ def code_point_map(lowercase: bool) -> dict[int, str]:
     return changes
 
 
-# === What depends on neighbours, for lower-casing ===
+# === Dependence on neighbours, in lower-casing ===
 
 SIGMA, SMALL_SIGMA, FINAL_SIGMA = 0x03A3, 0x03C3, 0x03C2
 
-# Bits of `context_of`; the lowest eight hold the place in the order of marks (combining class) of a mark that is kept.
+# Bits of `context_of`. The lowest eight hold the combining class of a mark that is kept: its place among marks.
 MARK_ORDER = 0xFF
-VANISHES = 1 << 8  # step 1 deletes it
-CASED = 1 << 9  # Final_Sigma (Unicode 3.13) looks for it beside a capital sigma
-IGNORABLE = 1 << 10  # and looks past it
-IN_RUN = 1 << 11  # it does not end a run of marks, which NFD orders
+VANISHES = 1 << 8  # Step 1 deletes it.
+CASED = 1 << 9  # Final_Sigma (Unicode 3.13) looks for it beside a capital sigma,
+IGNORABLE = 1 << 10  # and looks past this one.
+IN_RUN = 1 << 11  # It does not end a run of marks, which NFD orders.
 
 
 @functools.cache
 def _candidates() -> list[str]:
-    """The characters that may have a context: all but unassigned and private ones, and letters without case."""
+    """Lists the characters that may have a context: all but unassigned and private ones, and letters without case."""
     chars = ((chr(cp), unicodedata.category(chr(cp))) for cp in _CODE_POINTS)
     return [char for char, name in chars if name not in ("Cn", "Co", "Lo") or (name == "Lo" and char.islower())]
 
 
 @functools.cache
 def context_of() -> dict[int, int]:
-    """What the neighbours of a character see in it, as the bits above; characters that are not there: 0."""
+    """Maps characters to the properties that matter to their neighbours, as the bits above; 0 for those not listed."""
     chars = _candidates()
     before, after = (_final_sigmas(template, chars) for template in ("{}\u03a3", "A{}\u03a3"))
     found = {}
@@ -202,18 +193,18 @@ def context_of() -> dict[int, int]:
 
 
 def _final_sigmas(template: str, chars: list[str]) -> list[bool]:
-    """Whether `str.lower()` makes the sigma in `template`, filled with each character, a final one."""
+    """Tells whether `str.lower()` makes the sigma in `template`, filled with each character, a final one."""
     between = "\ue000"  # Private: neither cased nor looked past.
     return [text[-1] == "\u03c2" for text in between.join(map(template.format, chars)).lower().split(between)]
 
 
 def kept_marks() -> list[int]:
-    """Marks with a place in NFD's order that step 3 does not delete: only for these the order matters."""
+    """Lists the marks with a place in NFD's order that step 3 does not delete: only their order matters."""
     return [code_point for code_point, context in context_of().items() if context & MARK_ORDER]
 
 
 def compounds_of_kept_marks() -> dict[int, list[int]]:
-    """Characters (musical notes) that decompose into such marks, and the decompositions."""
+    """Maps the characters (musical notes) that decompose into such marks to their decompositions."""
     kept = set(map(chr, kept_marks()))
     parts = {ord(char): unicodedata.normalize("NFD", char) for char in _candidates()}
     return {cp: list(map(ord, text)) for cp, text in parts.items() if len(text) > 1 and not kept.isdisjoint(text)}

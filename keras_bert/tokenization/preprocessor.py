@@ -1,4 +1,4 @@
-"""BertPreprocessor: texts or pairs of texts to the encoder's inputs, in core TensorFlow ops.
+"""BertPreprocessor: turns texts or pairs of texts into the encoder's inputs, in core TensorFlow ops.
 
 Letters: B batch, S sequence, n ids of text that fit into S.
 """
@@ -13,25 +13,26 @@ import tensorflow as tf
 from keras_bert import formats, presets, weights
 from keras_bert.backbone import BertBackbone
 from keras_bert.errors import InputError
+from keras_bert.layer import arguments_of
 from keras_bert.tokenization.tokenizer import BertTokenizer
 
-_MIN_SEQUENCE_LENGTH = 3  # [CLS] [SEP] [SEP], a pair of which nothing is left.
+_MIN_SEQUENCE_LENGTH = 3  # [CLS] [SEP] [SEP], a pair whose texts are cut off.
 _DEFAULT_LENGTH = 512  # Rows of the position table of every published BERT.
-_MIN_PADDED_LENGTH = 2  # [CLS] [SEP]; also what an empty batch is padded to, as a width of 0 breaks slicing in models.
+_MIN_PADDED_LENGTH = 2  # [CLS] [SEP]. An empty batch has it too, since a width of 0 breaks slicing in models.
 
 
 @keras.saving.register_keras_serializable(package="keras_bert")
 class BertPreprocessor(keras_nlp.models.Preprocessor):
     """Tokenizes, truncates, adds [CLS] and [SEP], and pads; works eagerly, in tf.data and in an exported graph.
 
-    One text becomes `[CLS] a [SEP]`, a pair `[CLS] a [SEP] b [SEP]`. What does not fit is cut off at the end; of a pair
-    the longer text loses its last id first, and b where both are equally long (google-research/bert,
+    One text becomes `[CLS] a [SEP]`, a pair `[CLS] a [SEP] b [SEP]`. Texts that do not fit are cut off at the end. In a
+    pair the longer text loses its last id first, or b if both are equally long (google-research/bert,
     run_classifier.py, `_truncate_seq_pair`).
 
     Args:
         tokenizer: BertTokenizer.
         sequence_length: int, S, at least 3.
-        pad_to_longest: bool, pad to the longest sequence of the batch, still at most `sequence_length`, instead.
+        pad_to_longest: bool, pad to the longest sequence of the batch instead, at most `sequence_length`.
 
     >>> tokenizer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "so", "what"])
     >>> BertPreprocessor(tokenizer, sequence_length=6)((["so"], ["what"]))["token_ids"].numpy().tolist()
@@ -68,7 +69,7 @@ class BertPreprocessor(keras_nlp.models.Preprocessor):
         Raises:
             InputError: no such preset; its encoder has fewer positions than `sequence_length`, or fewer rows in its
                 token table than the vocabulary has pieces.
-            ValueError: `sequence_length` is no integer of at least 3.
+            ValueError: `sequence_length` is not an integer of at least 3.
         """
         if sequence_length is not None:
             _check_length(sequence_length)
@@ -94,14 +95,11 @@ class BertPreprocessor(keras_nlp.models.Preprocessor):
         return super()._add_missing_kwargs(loader, {"sequence_length": length, **kwargs})
 
     def get_config(self):
-        return {
-            **super().get_config(),
-            "sequence_length": self.sequence_length,
-            "pad_to_longest": self.pad_to_longest,
-        }
+        own = {name: getattr(self, name) for name in arguments_of(type(self), "tokenizer")}
+        return {**super().get_config(), **own}
 
     def __call__(self, x, y=None, sample_weight=None):
-        """Turns texts into features, beside which labels and weights pass through.
+        """Turns texts into features; labels and weights pass through.
 
         Args:
             x: as `texts` of `encode`.
@@ -111,7 +109,7 @@ class BertPreprocessor(keras_nlp.models.Preprocessor):
         Returns:
             The features; with `y`, a tuple of features, labels and, if given, weights, as `keras.Model.fit` takes it.
         """
-        # Keras's own `__call__` would convert the texts, and take a pair for features with labels.
+        # Keras's own `__call__` would convert the texts, and treat a pair as features with labels.
         return self.call(x, y, sample_weight)
 
     def call(self, x, y=None, sample_weight=None):
@@ -121,15 +119,15 @@ class BertPreprocessor(keras_nlp.models.Preprocessor):
         """Turns texts into the encoder's inputs.
 
         Args:
-            texts: string tensor or list of str, shape (B,); or a tuple of two such, the pairs' first and second texts.
+            texts: string tensor or list of str, shape (B,); or a tuple of two, the first and second texts of pairs.
 
         Returns:
             Dict of `token_ids`, `segment_ids` (1 from b on) and `padding_mask` (1 where there is a token): int32,
             shape (B, S); with `pad_to_longest` the longest sequence's length (at least 2) takes the place of S.
 
         Raises:
-            ValueError: a tuple of other than one or two, `texts` is no batch, or a pair's batches differ in size
-                (where a graph learns the sizes as it runs, an InvalidArgumentError of TensorFlow's).
+            ValueError: `texts` is not a batch, or a tuple of one or two, or the batches of a pair differ in size. Where
+                a graph learns the sizes as it runs, TensorFlow raises an InvalidArgumentError.
         """
         parts = texts if isinstance(texts, tuple) else (texts,)
         if len(parts) not in (1, 2):
@@ -151,17 +149,19 @@ class BertPreprocessor(keras_nlp.models.Preprocessor):
         return self.tokenizer.tokenize(texts)
 
     def _pack(self, rows: list[tf.RaggedTensor], kept: list[tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Lays out the rows; `kept`: int32, shape (B,), how many ids of each row stay.
+        """Lays out the rows; `kept`, int32, shape (B,), tells how many ids of each row stay.
 
-        One gather: the ids of all rows and then [PAD], [CLS], [SEP] are one vector, and every cell of (B, S) gets the
-        index of what stands there.
+        It takes one gather: the ids of all rows, followed by [PAD], [CLS] and [SEP], are one vector, into which every
+        cell of (B, S) gets an index.
         """
         tokenizer = self.tokenizer
         specials = [tokenizer.pad_token_id, tokenizer.cls_token_id, tokenizer.sep_token_id]
         pool = tf.concat([*(row.values for row in rows), specials], axis=0)
         pad = tf.size(pool) - 3
         totals = tf.add_n(kept) + 1 + len(rows)
-        width = self._width(totals)
+        width = self.sequence_length
+        if self.pad_to_longest:
+            width = tf.maximum(tf.reduce_max(totals), _MIN_PADDED_LENGTH)
         position = tf.range(width)[tf.newaxis]
         index = tf.where(position == 0, pad + 1, pad)
         segment_ids = tf.zeros_like(index)
@@ -177,11 +177,6 @@ class BertPreprocessor(keras_nlp.models.Preprocessor):
         padding_mask = tf.cast(position < totals[:, tf.newaxis], tf.int32)
         return {"token_ids": tf.gather(pool, index), "segment_ids": segment_ids, "padding_mask": padding_mask}
 
-    def _width(self, totals: tf.Tensor) -> int | tf.Tensor:
-        if not self.pad_to_longest:
-            return self.sequence_length
-        return tf.maximum(tf.reduce_max(totals), _MIN_PADDED_LENGTH)
-
 
 def _check_length(sequence_length: int) -> None:
     is_int = isinstance(sequence_length, numbers.Integral) and not isinstance(sequence_length, bool)
@@ -191,7 +186,7 @@ def _check_length(sequence_length: int) -> None:
 
 
 def _check_sizes(first: tf.RaggedTensor, second: tf.RaggedTensor) -> list[tf.RaggedTensor]:
-    """Returns the rows of a pair once they are known to be equally many: one text would be paired with all others."""
+    """Returns the rows of a pair after checking their numbers: a single text would be paired with all others."""
     message = "`texts` must be two batches of one size"
     sizes = (first.shape[0], second.shape[0])
     if None not in sizes:
@@ -204,6 +199,6 @@ def _check_sizes(first: tf.RaggedTensor, second: tf.RaggedTensor) -> list[tf.Rag
 
 
 def _trim_pair(lengths_a: tf.Tensor, lengths_b: tf.Tensor, limit: int) -> list[tf.Tensor]:
-    """How many ids of each text stay, together at most `limit`: shape (B,) each; popping one by one in closed form."""
+    """Returns how many ids of each text stay, together at most `limit`: shape (B,); one by one, in closed form."""
     kept_a = tf.minimum(lengths_a, tf.maximum(-(-limit // 2), limit - lengths_b))
     return [kept_a, tf.minimum(lengths_b, limit - kept_a)]

@@ -1,7 +1,7 @@
-"""PythonBertTokenizer: the ids of `BertTokenizer`, and its offsets, without TensorFlow and tensorflow-text.
+"""PythonBertTokenizer: the ids and offsets of `BertTokenizer`, without TensorFlow and tensorflow-text.
 
-For platforms that have no wheel of tensorflow-text, and for worker processes that create data. A text is split at
-white space, and what a piece of it (a chunk) becomes is remembered: most chunks of a text were met before.
+It serves platforms that have no wheel of tensorflow-text, and worker processes that create data. It splits a text at
+white space into chunks and caches the ids of each chunk, since most chunks of a text occur many times.
 """
 
 import functools
@@ -12,13 +12,13 @@ import unicodedata
 from collections.abc import Callable, Iterable
 
 from keras_bert.tokenization import normalizer
-from keras_bert.tokenization.vocabulary import TOKEN_OF, read_vocabulary
+from keras_bert.tokenization.vocabulary import TOKEN_OF, VocabularyLookup, read_vocabulary
 
 _MAX_WORD_LENGTH = 200  # In characters: google-research/bert, tokenization.py, `max_input_chars_per_word`.
 _REMEMBERED = 1 << 16  # Strings, in about 20 MB. 5 MB of English have 44,056 different chunks, 909,019 in all.
 _LONGEST_REMEMBERED = 32  # Characters: longer chunks are rarely met again (Chinese clauses, links).
 
-# What `str.split` takes for white space and the rules delete: vertical tab, form feed, separators, next line.
+# `str.split` takes these for white space, but the rules delete them: vertical tab, form feed, separators, next line.
 _FALSE_BLANKS = "".join(c for c in map(chr, range(0x100)) if c.isspace() and normalizer.vanishes(c))
 _HAS_FALSE_BLANK = re.compile(f"[{re.escape(_FALSE_BLANKS)}]").search
 _DROP_FALSE_BLANKS = dict.fromkeys(map(ord, _FALSE_BLANKS))
@@ -27,7 +27,7 @@ _INVALID_BYTES = frozenset(map(chr, range(0xDC80, 0xDD00)))  # As Python's `surr
 
 
 class _Memory(dict):
-    """Remembers what `make` returns of a string, of a bounded number of strings that are not long."""
+    """Caches the results of `make` for a bounded number of short strings."""
 
     def __init__(self, make: Callable[[str], tuple]):
         super().__init__()
@@ -42,7 +42,7 @@ class _Memory(dict):
         return made
 
 
-class PythonBertTokenizer:
+class PythonBertTokenizer(VocabularyLookup):
     """Splits text into WordPieces and looks up their ids, in Python alone.
 
     Ids are those of google-research/bert's `FullTokenizer`, and of `keras_bert.BertTokenizer`, on every text. No
@@ -64,8 +64,7 @@ class PythonBertTokenizer:
 
     def __init__(self, vocabulary: str | os.PathLike | list[str], lowercase: bool = True):
         self.lowercase = bool(lowercase)
-        self.vocabulary = read_vocabulary(vocabulary, self.lowercase)
-        self._ids = {piece: index for index, piece in enumerate(self.vocabulary)}
+        self.set_pieces(read_vocabulary(vocabulary, self.lowercase))
         self._lengths = [len(piece.removeprefix("##")) for piece in self.vocabulary]
         for name, token in TOKEN_OF.items():
             setattr(self, name, token)
@@ -76,50 +75,45 @@ class PythonBertTokenizer:
         self._spans_of_chunk = _Memory(self._span_chunk)
 
     def __reduce__(self):
-        # Without its memory: a worker process fills its own.
+        # The caches stay behind: a worker process fills its own.
         return type(self), (self.vocabulary, self.lowercase)
 
     def tokenize(self, text: str | bytes) -> list[int]:
         """Tokenizes one text.
 
         Args:
-            text: str, or bytes of UTF-8, of which invalid parts are ignored.
+            text: str, or UTF-8 bytes, whose invalid parts are ignored.
 
         Returns:
-            The ids.
+            list of int, the ids.
 
         Raises:
             ValueError: `text` is of another type.
         """
-        if isinstance(text, bytes):
-            text = text.decode("utf-8", "ignore")
-        _check_text(text)
+        text = _as_text(text)
         if not text.isprintable() and _HAS_FALSE_BLANK(text):
             text = text.translate(_DROP_FALSE_BLANKS)
         return list(itertools.chain.from_iterable(map(self._ids_of_chunk.__getitem__, text.split())))
 
     def tokenize_with_offsets(self, text: str | bytes, unit: str = "character") -> tuple[list[int], ...]:
-        """Tokenizes one text, and says where each token stands in it.
+        """Tokenizes one text, and finds each token's place in it.
 
-        A token covers the characters that it stems from, and those directly after that leave nothing behind: control
-        characters, accents where they are stripped, invalid bytes. [UNK] covers its whole word.
+        A token covers the characters it stems from, and those directly behind them that vanish: control characters,
+        stripped accents, invalid bytes. [UNK] covers its whole word.
 
         Args:
             text: as for `tokenize`.
-            unit: "character" counts characters (of bytes, those of the valid part), "byte" bytes of UTF-8.
+            unit: `"character"` counts characters, in bytes only the valid ones; `"byte"` counts UTF-8 bytes.
 
         Returns:
-            Three lists of one length: ids, starts, ends (exclusive).
+            Three lists of int of the same length: ids, starts, ends (exclusive).
 
         Raises:
-            ValueError: `text` is neither str nor bytes, or there is no such unit.
+            ValueError: `text` is neither str nor bytes, or `unit` is another word.
         """
         if unit not in ("character", "byte"):
             raise ValueError(f'`unit` must be "character" or "byte". Received: unit={unit!r}')
-        source = text
-        if isinstance(text, bytes):
-            text = text.decode("utf-8", "ignore")
-        _check_text(text)
+        source, text = text, _as_text(text)
         ids, starts, ends = [], [], []
         for chunk in _CHUNKS(text):
             base = chunk.start()
@@ -133,34 +127,12 @@ class PythonBertTokenizer:
         return ids, starts, ends
 
     def detokenize(self, ids: Iterable[int]) -> str:
-        """Joins ids to text, pieces to words and words by blanks.
+        """Joins ids into text: pieces into words, and words with blanks.
 
         Raises:
             ValueError: an id is outside the vocabulary.
         """
         return re.sub(r"([^\t\n\f\r ]) ##", r"\1", " ".join(map(self.id_to_token, ids)))
-
-    # === Vocabulary ===
-
-    def get_vocabulary(self) -> list[str]:
-        """Returns the pieces in the order of their ids."""
-        return list(self.vocabulary)
-
-    def vocabulary_size(self) -> int:
-        """Returns the number of pieces."""
-        return len(self.vocabulary)
-
-    def id_to_token(self, id: int) -> str:
-        """Returns the piece of an id; raises ValueError for an id outside the vocabulary."""
-        if not 0 <= id < len(self.vocabulary):
-            raise ValueError(f"`id` must be in [0, {len(self.vocabulary)}). Received: id={id}")
-        return self.vocabulary[id]
-
-    def token_to_id(self, token: str) -> int:
-        """Returns the id of a piece; raises ValueError for a piece that the vocabulary lacks."""
-        if token not in self._ids:
-            raise ValueError(f"`token` must be in the vocabulary. Received: token={token!r}")
-        return self._ids[token]
 
     # === Words and pieces ===
 
@@ -169,7 +141,7 @@ class PythonBertTokenizer:
         return tuple(itertools.chain.from_iterable(map(self._ids_of_word.__getitem__, words)))
 
     def _match(self, word: str) -> tuple[int, ...]:
-        """The ids of a word: the longest piece first (tokenization.py, `WordpieceTokenizer`)."""
+        """Returns the ids of a word, matching the longest piece first (tokenization.py, `WordpieceTokenizer`)."""
         if len(word) > _MAX_WORD_LENGTH:
             return (self.unk_token_id,)
         found, start, prefix = [], 0, ""
@@ -185,7 +157,7 @@ class PythonBertTokenizer:
         return tuple(found)
 
     def _span_chunk(self, chunk: str) -> tuple[tuple[int, int, int], ...]:
-        """The tokens of a chunk as (id, start, end) in its characters."""
+        """Returns the tokens of a chunk as (id, start, end), counted in its characters."""
         origins = _origins(chunk, self.lowercase)
         spans, at = [], 0
         for word in normalizer.split_words(chunk, self.lowercase):
@@ -200,9 +172,10 @@ class PythonBertTokenizer:
         return tuple(spans)
 
 
-def _check_text(text) -> None:
-    if not isinstance(text, str):
+def _as_text(text: str | bytes) -> str:
+    if not isinstance(text, str | bytes):
         raise ValueError(f"`text` must be str or bytes. Received: {text!r} (of type {type(text).__name__})")
+    return text if isinstance(text, str) else text.decode("utf-8", "ignore")
 
 
 # === Offsets ===
@@ -210,7 +183,7 @@ def _check_text(text) -> None:
 
 @functools.lru_cache(maxsize=_REMEMBERED)
 def _marks(char: str, lowercase: bool) -> tuple[tuple[int, bool], ...]:
-    """What a character, no blank, is normalized to: of each part its combining class, and whether it is kept."""
+    """Returns the combining class of each part that a character, not a blank, decomposes into, and if it is kept."""
     if normalizer.vanishes(char):
         return ()
     if not lowercase:
@@ -224,7 +197,7 @@ def _leaves_nothing(char: str, lowercase: bool) -> bool:
 
 
 def _origins(chunk: str, lowercase: bool) -> list[int]:
-    """For each character of the chunk's words, the index in `chunk` of the character that it stems from."""
+    """Returns, for each character of the chunk's words, the index in `chunk` of the character it stems from."""
     marks = [(index, order, kept) for index, char in enumerate(chunk) for order, kept in _marks(char, lowercase)]
     if any(order and kept for _, order, kept in marks):
         # NFD's canonical order: marks by class, up to the next character of class 0.
@@ -235,7 +208,7 @@ def _origins(chunk: str, lowercase: bool) -> list[int]:
 
 
 def _byte_places(source: str | bytes) -> list[int]:
-    """Where each character of the (valid) text begins in bytes of UTF-8, and the number of bytes."""
+    """Returns the byte at which each valid character begins in UTF-8, and at last the number of bytes."""
     invalid = ()
     text = source
     if isinstance(source, bytes):

@@ -3,7 +3,6 @@
 `graph_tokenizer.py` holds the graph, `python_tokenizer.py` the same in Python, for platforms without tensorflow-text.
 """
 
-import functools
 import os
 
 import keras
@@ -13,9 +12,9 @@ from keras_nlp.tokenizers import Tokenizer
 
 from keras_bert.backbone import BertBackbone
 from keras_bert.errors import InputError
-from keras_bert.files import atomic_path, write_json
+from keras_bert.files import write_json, write_lines
 from keras_bert.presets import name_of
-from keras_bert.tokenization.vocabulary import TOKEN_OF, read_vocabulary
+from keras_bert.tokenization.vocabulary import TOKEN_OF, VocabularyLookup, read_vocabulary
 from keras_bert.weights import decide_case, open_tokenizer
 
 try:
@@ -32,17 +31,8 @@ VOCABULARY_FILE = "vocabulary.txt"
 _UNITS = ("character", "byte")
 
 
-@functools.cache
-def _warn_without_text() -> None:
-    logging.warning(
-        "tensorflow-text cannot be imported (%s): texts are tokenized in Python, to the same ids, but slower, and no "
-        "model can be exported with its tokenizer.",
-        _TEXT_ERROR,
-    )
-
-
 @keras.saving.register_keras_serializable(package="keras_bert")
-class BertTokenizer(Tokenizer):
+class BertTokenizer(VocabularyLookup, Tokenizer):
     """Splits text into WordPieces and looks up their ids, inside the graph.
 
     Ids are those of google-research/bert's `FullTokenizer` on every string, invalid UTF-8 included. No special token is
@@ -62,7 +52,7 @@ class BertTokenizer(Tokenizer):
     <tf.RaggedTensor [[5, 6, 7, 5, 6], []]>
     """
 
-    backbone_cls = BertBackbone  # By it KerasHub's `Tokenizer.from_preset` finds this class.
+    backbone_cls = BertBackbone  # KerasHub looks tokenizers up by this attribute.
 
     def __init__(self, vocabulary: str | list[str] | None = None, lowercase: bool = True, **kwargs):
         super().__init__(**{"dtype": "int32", **kwargs})
@@ -74,22 +64,27 @@ class BertTokenizer(Tokenizer):
 
     def set_vocabulary(self, vocabulary: str | list[str]) -> None:
         """Takes a vocabulary file or list, and builds what the graph needs."""
-        self.vocabulary = pieces = read_vocabulary(vocabulary, self.lowercase)
-        self._ids = {piece: index for index, piece in enumerate(pieces)}
+        self.set_pieces(read_vocabulary(vocabulary, self.lowercase))
         self._special_token_attrs = []
         for name, token in TOKEN_OF.items():
             self._add_special_token(token, name)
         if not self.in_graph:
-            _warn_without_text()
-        self._engine = _Engine(pieces, self.lowercase)
+            logging.log_first_n(
+                logging.WARNING,
+                "tensorflow-text cannot be imported (%s): texts are tokenized in Python, to the same ids, but slower, "
+                "and no model can be exported with its tokenizer.",
+                1,
+                _TEXT_ERROR,
+            )
+        self._engine = _Engine(self.vocabulary, self.lowercase)
 
     @property
     def in_graph(self) -> bool:
-        """Whether tokenizing is made of graph ops alone, as an exported model needs it."""
+        """Whether tokenizing uses graph ops only, as an exported model needs it."""
         return _TEXT_ERROR is None
 
     def require_graph(self) -> None:
-        """Raises InputError where tokenizing is not made of graph ops alone."""
+        """Raises InputError where tokenizing needs more than graph ops."""
         if not self.in_graph:
             raise InputError(
                 f"Exporting a tokenizer needs tensorflow-text, which cannot be imported here ({_TEXT_ERROR}). Install "
@@ -98,7 +93,7 @@ class BertTokenizer(Tokenizer):
             )
 
     def __call__(self, inputs, *args, **kwargs):
-        if isinstance(inputs, (list, tuple)) and not inputs:  # Keras would take it for floats.
+        if isinstance(inputs, (list, tuple)) and not inputs:  # Keras would make it a tensor of floats.
             inputs = tf.constant([], tf.string)
         return super().__call__(inputs, *args, **kwargs)
 
@@ -119,21 +114,21 @@ class BertTokenizer(Tokenizer):
         return ids.values if is_single else ids
 
     def tokenize_with_offsets(self, inputs, unit: str = "character") -> tuple[tf.RaggedTensor, ...]:
-        """Tokenizes texts, and says where each token stands in its text.
+        """Tokenizes texts, and finds each token's place in its text.
 
-        A token covers the characters that it stems from, and those directly after that leave nothing behind: control
-        characters, accents where they are stripped, invalid bytes. [UNK] covers its whole word. So two tokens cover
-        the same character where it became both.
+        A token covers the characters it stems from, and those directly behind them that vanish: control characters,
+        stripped accents, invalid bytes. [UNK] covers its whole word. A character that becomes two tokens is covered by
+        both.
 
         Args:
             inputs: as for `tokenize`.
-            unit: "character" counts characters as Python does (invalid bytes are none), "byte" bytes of UTF-8.
+            unit: `"character"` counts characters as Python does, without invalid bytes; `"byte"` counts UTF-8 bytes.
 
         Returns:
             Token ids, starts, and ends (exclusive), each of type and shape as `tokenize` returns.
 
         Raises:
-            ValueError: `inputs` has two or more dimensions, or there is no such unit.
+            ValueError: `inputs` has two or more dimensions, or `unit` is another word.
 
         >>> tokenizer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "hell", "##o", ","])
         >>> ids, starts, ends = tokenizer.tokenize_with_offsets(["H\u00e9llo, you"])
@@ -147,9 +142,9 @@ class BertTokenizer(Tokenizer):
         return tuple(column.values for column in columns) if is_single else columns
 
     def detokenize(self, inputs) -> tf.Tensor:
-        """Joins ids to text: pieces to words, words by blanks. Special tokens stay.
+        """Joins ids into text: pieces into words, and words with blanks. Special tokens stay.
 
-        Tokenizing the result gives the ids back if they are a text's own, without [UNK] and special tokens.
+        If the ids come from a text and hold no [UNK] or special token, tokenizing the result returns them.
 
         Args:
             inputs: int tensor, ragged tensor, nested lists, or list of tensors, shape (..., None).
@@ -158,8 +153,8 @@ class BertTokenizer(Tokenizer):
             string, shape (...).
 
         Raises:
-            ValueError: `inputs` is one id, or holds what is none; an id is outside the vocabulary (in a graph, as an
-                error of TensorFlow's).
+            ValueError: `inputs` is a single id or holds something else than ids, or an id is outside the vocabulary.
+                In a graph, TensorFlow raises an error of its own for the latter.
 
         >>> tokenizer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "hell", "##o", ","])
         >>> tokenizer.detokenize([[2, 5, 6, 7, 5, 3], []]).numpy().tolist()
@@ -175,36 +170,7 @@ class BertTokenizer(Tokenizer):
     def compute_output_spec(self, inputs, **kwargs):
         return keras.KerasTensor((*inputs.shape, None), dtype="int32")
 
-    # === Vocabulary ===
-
-    def get_vocabulary(self) -> list[str]:
-        """Returns the pieces in the order of their ids."""
-        self._check_ready()
-        return list(self.vocabulary)
-
-    def vocabulary_size(self) -> int:
-        """Returns the number of pieces."""
-        self._check_ready()
-        return len(self.vocabulary)
-
-    def id_to_token(self, id: int) -> str:
-        """Returns the piece of an id; raises ValueError for an id outside the vocabulary."""
-        if not 0 <= id < self.vocabulary_size():
-            raise ValueError(f"`id` must be in [0, {self.vocabulary_size()}). Received: id={id}")
-        return self.vocabulary[id]
-
-    def token_to_id(self, token: str) -> int:
-        """Returns the id of a piece; raises ValueError for a piece that the vocabulary lacks."""
-        self._check_ready()
-        if token not in self._ids:
-            raise ValueError(f"`token` must be in the vocabulary. Received: token={token!r}")
-        return self._ids[token]
-
     # === Checks ===
-
-    def _check_ready(self) -> None:
-        if self.vocabulary is None:
-            raise ValueError("The tokenizer has no vocabulary: pass `vocabulary`, or call `load_assets`.")
 
     def _check_texts(self, inputs) -> tuple[tf.Tensor, bool]:
         """Returns the texts as a batch, and whether `inputs` is one text."""
@@ -229,9 +195,7 @@ class BertTokenizer(Tokenizer):
 
     def save_assets(self, dir_path: str) -> None:
         """Writes the vocabulary file; Keras calls it when it saves a model that holds this layer."""
-        with atomic_path(os.path.join(dir_path, VOCABULARY_FILE)) as temporary:
-            with open(temporary, "w", encoding="utf-8", newline="\n") as file:
-                file.writelines(f"{piece}\n" for piece in self.get_vocabulary())
+        write_lines(os.path.join(dir_path, VOCABULARY_FILE), self.get_vocabulary())
 
     def load_assets(self, dir_path: str) -> None:
         """Reads what `save_assets` wrote."""
@@ -249,13 +213,13 @@ class BertTokenizer(Tokenizer):
         Args:
             preset: directory in KerasHub's layout (`tokenizer.json`, `assets/tokenizer/vocabulary.txt`) or in Hugging
                 Face's (`vocab.txt`, `tokenizer_config.json`), or a preset's name.
-            **kwargs: arguments of the constructor that replace the preset's. Where neither they nor the preset say
-                whether texts are lower-cased, the vocabulary's own case does, then the preset's name, and else they
-                are (`keras_bert.weights.decide_case`).
+            **kwargs: arguments of the constructor that replace the preset's. Where neither they nor the preset tell
+                whether texts are lower-cased, the case of the vocabulary decides, then the preset's name; by default
+                they are (`keras_bert.weights.decide_case`).
 
         Raises:
-            InputError: no such preset, or its tokenizer is missing or says what this tokenizer cannot do, or
-                `lowercase` contradicts the vocabulary, or the preset's settings its name.
+            InputError: no such preset; its tokenizer is missing or needs rules that this one lacks; or `lowercase`
+                contradicts the vocabulary, or the preset's settings contradict its name.
         """
         preset = name_of(preset)
         with open_tokenizer(preset) as settings:
@@ -265,7 +229,7 @@ class BertTokenizer(Tokenizer):
 
 
 def _as_ids(inputs) -> tf.Tensor | tf.RaggedTensor:
-    """Makes a tensor of ids; raises ValueError where there are none, or a single one."""
+    """Returns `inputs` as a tensor of ids; raises ValueError for anything else, and for a single id."""
     try:
         if isinstance(inputs, (list, tuple)) and any(tf.is_tensor(row) for row in inputs):
             stack = tf.ragged.stack if tf.convert_to_tensor(inputs[0]).shape.rank else tf.stack

@@ -1,4 +1,4 @@
-"""WordPiece vocabularies: reading one, and refusing what no BERT can have been trained with. No TensorFlow."""
+"""Reads WordPiece vocabularies, and refuses those that no BERT can have been trained with. Imports no TensorFlow."""
 
 import os
 from collections.abc import Iterable
@@ -8,11 +8,47 @@ from keras_bert.errors import InputError
 from keras_bert.files import read_lines
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-# Attributes of a tokenizer, each with its `..._id`; KerasHub's preprocessors ask for `start_token` and `end_token`.
+# A tokenizer's attributes, each with an `..._id` beside it. KerasHub's preprocessors use `start_token`, `end_token`.
 TOKEN_OF = {f"{token[1:-1].lower()}_token": token for token in SPECIAL_TOKENS}
 TOKEN_OF |= {"start_token": "[CLS]", "end_token": "[SEP]"}
 
 _MAX_PIECE_BYTES = 256  # tensorflow-text, `kMaxVocabTokenLengthInUTF8Bytes`.
+
+
+class VocabularyLookup:
+    """The look-ups of a tokenizer with an attribute `vocabulary`: its pieces in the order of their ids, or None."""
+
+    def set_pieces(self, pieces: list[str]) -> None:
+        """Takes checked pieces as the vocabulary."""
+        self.vocabulary = pieces
+        self._ids = {piece: index for index, piece in enumerate(pieces)}
+
+    def get_vocabulary(self) -> list[str]:
+        """Returns the pieces in the order of their ids."""
+        self._check_ready()
+        return list(self.vocabulary)
+
+    def vocabulary_size(self) -> int:
+        """Returns the number of pieces."""
+        self._check_ready()
+        return len(self.vocabulary)
+
+    def id_to_token(self, id: int) -> str:
+        """Returns the piece of an id; raises ValueError for an id outside the vocabulary."""
+        if not 0 <= id < self.vocabulary_size():
+            raise ValueError(f"`id` must be in [0, {self.vocabulary_size()}). Received: id={id}")
+        return self.vocabulary[id]
+
+    def token_to_id(self, token: str) -> int:
+        """Returns the id of a piece; raises ValueError for a piece that the vocabulary lacks."""
+        self._check_ready()
+        if token not in self._ids:
+            raise ValueError(f"`token` must be in the vocabulary. Received: token={token!r}")
+        return self._ids[token]
+
+    def _check_ready(self) -> None:
+        if self.vocabulary is None:
+            raise ValueError("The tokenizer has no vocabulary: pass `vocabulary`, or call `load_assets`.")
 
 
 def read_vocabulary(
@@ -25,13 +61,13 @@ def read_vocabulary(
 
     Args:
         vocabulary: path of a file with one piece a line (its number from 0 is the id), or the pieces.
-        lowercase: bool, whether texts will be lower-cased, which the vocabulary must suit; None: not known yet.
+        lowercase: bool, whether texts will be lower-cased; the vocabulary must suit it. None: not known yet.
         source: name of pieces that come without a file, for messages.
-        why: what says `lowercase`, for messages.
+        why: the reason for `lowercase`, for messages.
 
     Returns:
-        The pieces in the order of their ids, without white space around them. Lines of nothing but exotic white space
-        (Google's Chinese vocabulary has two) may come out equal: of equal pieces the last counts, as for
+        The pieces in the order of their ids, without white space around them. Lines that hold only exotic white space
+        (Google's Chinese vocabulary has two) may become equal. Of equal pieces the last one counts, as in
         google-research/bert (tokenization.py, `load_vocab`).
 
     Raises:
@@ -67,7 +103,7 @@ def _check_pieces(source: str, raw: list[str], pieces: list[str]) -> None:
 
 
 def _check_case(source: str, pieces: list[str], lowercase: bool | None, why: str) -> None:
-    """Refuses a flag that contradicts the vocabulary: every id would be valid, and the scores merely bad."""
+    """Refuses a `lowercase` that contradicts the vocabulary: every id would be valid, but the scores bad."""
     case = case_of_vocabulary(pieces)
     if None in (case, lowercase) or case == lowercase:
         return
