@@ -1,17 +1,20 @@
-"""Whether a checkpoint is lower-cased: what its name says, and what its vocabulary says."""
+"""Decides whether a checkpoint is lower-cased, by its name or by its vocabulary."""
 
 import os
 import re
 from collections.abc import Iterable
 
-_ENOUGH = 500  # pieces with Latin letters; a smaller vocabulary says nothing
-_CASED_SHARE = 0.05  # Google's cased English vocabulary: 32% of those hold a capital, its Chinese one 0.05%
+_ENOUGH = 500  # Pieces with Latin letters. A smaller vocabulary proves nothing.
+_CASED_SHARE = (
+    0.05  # Of these pieces, 32% hold a capital in Google's cased English vocabulary, 0.05% in its Chinese one.
+)
 
 
 def case_of_name(name: str) -> bool | None:
-    """Whether a checkpoint of this name is lower-cased, by the names that Google gave its own; None: it does not say.
+    """Returns whether a checkpoint of this name is lower-cased, or None if the name does not tell.
 
-    google-research/bert, tokenization.py:28, `validate_case_matches_checkpoint`.
+    It follows the names of Google's checkpoints (google-research/bert, tokenization.py:28,
+    `validate_case_matches_checkpoint`).
     """
     name = os.path.basename(os.path.normpath(name)).lower()
     if re.search(r"(^|[-_])(uncased|multilingual[-_]l|chinese)", name):
@@ -20,9 +23,9 @@ def case_of_name(name: str) -> bool | None:
 
 
 def case_of_vocabulary(pieces: Iterable[str]) -> bool | None:
-    """Whether the pieces are lower-cased, by the share that holds a capital; None: too few Latin letters to tell.
+    """Returns whether the pieces are lower-cased, by the share that holds a capital, or None if too few tell.
 
-    A wrong flag is not seen otherwise: every id is valid, and the scores are merely bad.
+    A wrong flag goes unnoticed otherwise: every id is valid, but the scores are bad.
     """
     latin = [piece for piece in pieces if re.search("[A-Za-z]", piece) and not re.fullmatch(r"\[.*\]", piece)]
     if len(latin) < _ENOUGH:

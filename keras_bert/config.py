@@ -35,7 +35,7 @@ _ACTIVATION_AT_HUGGING_FACE = {
     **SAME_ACTIVATIONS,
 }
 _HUGGING_FACE_MARKS = ("model_type", "architectures", "transformers_version", "_name_or_path")
-# Values with which Hugging Face's code computes something else than BERT's encoder.
+# With other values Hugging Face's code computes something else than BERT's encoder.
 _AT_BERT = {
     "model_type": "bert",
     "position_embedding_type": "absolute",
@@ -45,7 +45,7 @@ _AT_BERT = {
 
 
 def is_foreign(values) -> bool:
-    """Whether the content of a JSON file is a configuration in google-research/bert's or Hugging Face's names."""
+    """Tells whether the content of a JSON file is a configuration in google-research/bert's or Hugging Face's names."""
     return isinstance(values, dict) and any(name in values for name in (*_HUGGING_FACE_MARKS, *_REQUIRED_FOREIGN))
 
 
@@ -123,12 +123,12 @@ class BertConfig:
 
         Args:
             path: of the file.
-            at_hugging_face: bool, whether it is Hugging Face's; None tells by content, since Hugging Face's names its
+            at_hugging_face: bool, whether it is Hugging Face's. None decides by the content: Hugging Face's names its
                 `model_type`.
 
         Raises:
-            InputError: a required key is missing, a value is out of range, the activation is not known, or the model
-                is no BERT encoder.
+            InputError: a required key is missing, a value is out of range, the activation is unknown, or the model is
+                not a BERT encoder.
         """
         values = read_json(path)
         if not isinstance(values, dict):
@@ -155,16 +155,16 @@ class BertConfig:
             raise InputError(f"{path}: {error}") from error
 
     def to_json_file(self, path: str) -> None:
-        """Writes what `from_json_file` reads: google-research/bert's form, or Hugging Face's for the erf gelu.
+        """Writes the file that `from_json_file` reads: google-research/bert's, or Hugging Face's for the erf gelu.
 
         Raises:
-            InputError: the attention goes left to right, which neither can say.
+            InputError: the attention goes left to right, which neither format can express.
         """
         at_hugging_face = self.activation not in _ACTIVATION_AT_GOOGLE.values()
         write_json(path, self.to_hugging_face() if at_hugging_face else self._to_foreign(_ACTIVATION_AT_GOOGLE))
 
     def to_hugging_face(self) -> dict:
-        """Returns what Hugging Face's `config.json` says of the encoder, `model_type` included.
+        """Returns the encoder's part of Hugging Face's `config.json`, with `model_type`.
 
         Raises:
             InputError: as `to_json_file`.

@@ -1,4 +1,4 @@
-"""Reading and writing files: errors name path and line; a file appears whole or not at all."""
+"""Reads and writes files: errors name path and line, and a file appears whole or not at all."""
 
 import contextlib
 import glob
@@ -16,8 +16,8 @@ def expand_files(patterns: str | list[str]) -> list[str]:
     """Lists the files that a flag such as `--input_file` names.
 
     Args:
-        patterns: comma-separated string, or list of strings; each a path or a glob pattern. What exists as a path
-            is taken as it is, whatever commas, brackets or stars its name has.
+        patterns: comma-separated string, or list of strings; each a path or a glob pattern. An existing path is
+            used as it is, even if its name has commas, brackets or stars.
 
     Returns:
         Sorted matches, pattern by pattern, in the order of the patterns, each file once.
@@ -77,7 +77,7 @@ def read_lines(path: str) -> Iterator[tuple[int, str]]:
 
 
 def decode_lines(path: str, file: BinaryIO) -> Iterator[tuple[int, str]]:
-    """Yields what `read_lines` does of a file that is open already; `path` is for error messages."""
+    """Yields the same as `read_lines` for a file that is already open; `path` is for error messages."""
     for number, raw in enumerate(file, start=1):
         if number == 1:
             raw = raw.removeprefix(b"\xef\xbb\xbf")
@@ -90,7 +90,7 @@ def decode_lines(path: str, file: BinaryIO) -> Iterator[tuple[int, str]]:
 
 
 def not_utf8(where: str, place: str, byte: int) -> InputError:
-    """What to raise for a text that is not UTF-8: `where` is its path and line, `place` which byte of it is wrong."""
+    """Returns the error for a text that is not UTF-8: `where` is its path and line, `place` tells the wrong byte."""
     return InputError(
         f"{where}: not valid UTF-8 at {place} (0x{byte:02x}). Convert the file first, e.g. iconv -f LATIN1 -t UTF-8."
     )
@@ -100,9 +100,8 @@ def not_utf8(where: str, place: str, byte: int) -> InputError:
 def atomic_path(path: str) -> Iterator[str]:
     """Gives a temporary path beside `path`; renames it to `path` on success, removes it on any error.
 
-    Works for a file and for a directory alike (whatever the caller creates under the temporary name). An
-    existing `path` is replaced only at the end, so that a reader never sees half a result. What a killed process left
-    under its temporary name is removed at the start.
+    The caller may create a file or a directory under the temporary name. An existing `path` is replaced at the end, so
+    that a reader never sees half a result. Leftovers of killed processes are removed at the start.
 
     Raises:
         InputError: the parent directory cannot be created or written.
@@ -137,7 +136,7 @@ def _replace(temporary: str, path: str) -> None:
 
 
 def _settle(retired: str, path: str) -> None:
-    """Removes what a new `path` has retired; puts it back if there is no new one."""
+    """Removes the directory that a new `path` has replaced; puts it back if there is no new one."""
     if os.path.lexists(path):
         remove_path(retired)
     elif os.path.lexists(retired):
@@ -148,7 +147,7 @@ def _remove_leftovers(path: str) -> None:
     parent, name = os.path.split(path)
     for found in sorted(os.listdir(parent)):
         match = re.fullmatch(rf"{re.escape(f'.{name}.partial-')}(\d+)(-old)?", found)
-        # In a container the next process often has the same number as the one that was killed.
+        # In a container the next process often has the number of the killed one.
         if match and (int(match[1]) == os.getpid() or not is_alive(int(match[1]))):
             if match[2]:
                 _settle(os.path.join(parent, found), path)
@@ -157,9 +156,9 @@ def _remove_leftovers(path: str) -> None:
 
 
 def is_alive(process: int) -> bool:
-    """Returns whether a process of this machine runs."""
+    """Returns whether a process is running on this machine."""
     try:
-        os.kill(process, 0)  # Sends nothing.
+        os.kill(process, 0)  # Signal 0 only checks.
     except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
@@ -168,7 +167,7 @@ def is_alive(process: int) -> bool:
 
 
 def remove_path(path: str) -> None:
-    """Removes a file or a directory tree, if it is there."""
+    """Removes a file or a directory tree, if it exists."""
     if os.path.isdir(path) and not os.path.islink(path):
         shutil.rmtree(path)
     elif os.path.lexists(path):

@@ -1,4 +1,4 @@
-"""What `fused_layers.py` computes, in TensorFlow: functions whose two directions XLA compiles to a pass each.
+"""The computations of `fused_layers.py` in TensorFlow: XLA compiles each direction of a function into one pass.
 
 Shapes: T rows, H hidden.
 """
@@ -15,7 +15,7 @@ _compiled = functools.partial(tf.function, autograph=False, jit_compile=True)
 
 @tf.custom_gradient
 def dense(rows, kernel, bias):
-    """rows (T, in) times kernel (in, out), plus bias (out,)."""
+    """Returns rows (T, in) times kernel (in, out), plus bias (out,)."""
 
     def gradient(upstream):
         return (
@@ -28,11 +28,11 @@ def dense(rows, kernel, bias):
 
 
 def _times_transposed(upstream: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
-    """upstream (T, out) times the transposed kernel.
+    """Returns upstream (T, out) times the transposed kernel.
 
-    oneDNN's product slows down with the distance between a kernel's rows: 163 GFLOP/s for 768 x 3072 and 1024 rows,
-    where a copy, transposed beforehand, takes 1 ms of 29 and allows 210. (Base, 2 cores; as fast as before for kernels
-    that are not wide.) The detour by three axes keeps TensorFlow's optimizer from merging both again.
+    oneDNN's product slows down with the distance between a kernel's rows: 163 GFLOP/s for 768 x 3072 and 1024 rows. A
+    copy, transposed beforehand, takes 1 ms of 29 and allows 210 (base, 2 cores; no gain for kernels that are not wide).
+    The detour through three axes keeps TensorFlow's optimizer from merging the two ops again.
     """
     inputs, outputs = kernel.shape
     if outputs <= inputs or outputs % 2:
@@ -50,12 +50,12 @@ _WORD = 2**32 - 1
 
 
 def dropout(x: tf.Tensor, rate: float, seed: tf.Tensor) -> tf.Tensor:
-    """Zeros a unit with probability `rate`, in steps of 1 / 65536, and divides the others by the rest of 1.
+    """Zeros each unit with probability `rate`, rounded to 1 / 65536, and divides the others by 1 - `rate`.
 
     Args:
         x: float32, of any known shape.
-        rate: in (0, 1).
-        seed: integers, shape (2,), of which the low 32 bits each are used.
+        rate: float in (0, 1).
+        seed: int, shape (2,); only the low 32 bits of each are used.
     """
     dropped = min(max(round(rate * _STEPS), 1), _STEPS - 1)
     threshold, scale = tf.constant(dropped, tf.uint16), tf.constant(_STEPS / (_STEPS - dropped))
@@ -79,8 +79,8 @@ def _keep(x, bits, threshold, scale):
 def _random_words(seed, count: int):
     """Philox 2 x 32 (Salmon et al. 2011, section 3.3), 10 rounds: uint64, shape (count,).
 
-    The generator of TensorFlow is its sibling, 4 x 32; XLA makes vector instructions of this one: a third of the time.
-    The key is seed[0], the counter's high word seed[1].
+    TensorFlow's generator is its sibling, 4 x 32. XLA can vectorize this one, which takes a third of the time. The key
+    is seed[0], the counter's high word seed[1].
     """
     xor, and_, shift = tf.bitwise.bitwise_xor, tf.bitwise.bitwise_and, tf.bitwise.right_shift
     word, half = tf.constant(_WORD, tf.uint64), tf.constant(32, tf.uint64)
@@ -97,7 +97,7 @@ def _random_words(seed, count: int):
 
 
 def layer_norm(rows, gamma, beta, epsilon: float):
-    """gamma (x - mean) / sqrt(variance + epsilon) + beta, of each row: rows (T, H), gamma and beta (H,)."""
+    """Returns gamma (x - mean) / sqrt(variance + epsilon) + beta for each row: rows (T, H), gamma and beta (H,)."""
 
     @tf.custom_gradient
     def normalize(rows, gamma, beta):
@@ -108,7 +108,7 @@ def layer_norm(rows, gamma, beta, epsilon: float):
 
 
 def _standardize(rows, epsilon: float) -> tuple:
-    """Returns rows of mean 0 and variance 1, and what they were multiplied with, (T, 1)."""
+    """Returns rows of mean 0 and variance 1, and the factors that scaled them, (T, 1)."""
     centered = rows - tf.reduce_mean(rows, axis=-1, keepdims=True)
     factor = tf.math.rsqrt(tf.reduce_mean(tf.square(centered), axis=-1, keepdims=True) + epsilon)
     return centered * factor, factor
@@ -121,7 +121,7 @@ def _layer_norm(rows, gamma, beta, epsilon: float):
 
 @_compiled
 def _layer_norm_gradient(rows, gamma, upstream, epsilon: float) -> tuple:
-    """Ba et al. 2016, supplement: what changes a row's mean or length changes nothing."""
+    """Returns the gradients (Ba et al. 2016, supplement): changes of a row's mean or length have no effect."""
     standard, factor = _standardize(rows, epsilon)
     inner = upstream * gamma
     shift = tf.reduce_mean(inner, axis=-1, keepdims=True)
@@ -133,11 +133,11 @@ def _layer_norm_gradient(rows, gamma, upstream, epsilon: float) -> tuple:
 # === Gelu ===
 
 _TANH_SCALE, _TANH_CUBE = math.sqrt(2.0 / math.pi), 0.044715  # google-research/bert modeling.py:264
-_DENSITY = 1.0 / math.sqrt(2.0 * math.pi)  # of the normal distribution, at 0
+_DENSITY = 1.0 / math.sqrt(2.0 * math.pi)  # Of the normal distribution, at 0.
 
 
 def gelu(x: tf.Tensor, approximate: bool) -> tf.Tensor:
-    """x times the normal distribution's Phi(x), by erf, or approximately by tanh."""
+    """Returns x times the normal distribution's Phi(x), by erf, or approximately by tanh."""
 
     @tf.custom_gradient
     def activate(x):

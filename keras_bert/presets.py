@@ -76,24 +76,24 @@ def name_of(preset: str | os.PathLike) -> str:
 
 
 def resolve_preset(preset: str | os.PathLike, purpose: str = "config") -> str:
-    """Finds the directory or file that holds a preset's files: offline first, download last.
+    """Finds the directory or file that holds a preset's files, offline first, by download last.
 
-    Order: `preset` as a path; under `$KERAS_BERT_HOME` a directory or zip of any of its names, or Google's archive;
-    the caches of Hugging Face and Kaggle; download through `huggingface_hub` or `kagglehub`, of the files that the
-    purpose needs (checksummed and resumable; switched off by `HF_HUB_OFFLINE=1`). One of KerasHub's names asks Kaggle
-    first, any other Hugging Face.
+    The order is: `preset` as a path; under `$KERAS_BERT_HOME` a directory or zip of any of its names, or Google's
+    archive; the caches of Hugging Face and Kaggle; a download through `huggingface_hub` or `kagglehub` of the files
+    that the purpose needs (checksummed and resumable; `HF_HUB_OFFLINE=1` switches it off). KerasHub's names ask Kaggle
+    first, all others Hugging Face.
 
     Args:
         preset: a directory, a zip or `.keras` file, the prefix of a TensorFlow checkpoint, a name that `find_preset`
             knows, `hf://owner/name[@revision]`, or `kaggle://owner/model/framework/variation[/version]`.
-        purpose: str, what the caller will read, `"config"`, `"weights"` or `"tokenizer"`; a cached copy without it does
-            not count.
+        purpose: str, the part that the caller will read, `"config"`, `"weights"` or `"tokenizer"`; a cached copy
+            without it does not count.
 
     Returns:
-        A path; one that was named as such is returned as it is, but for `~`.
+        The path. If `preset` is a path, it is returned unchanged, apart from `~`.
 
     Raises:
-        InputError: no place has it; the message lists what was tried.
+        InputError: no place has the preset; the message lists the places that were tried.
     """
     preset = name_of(preset)
     if os.path.exists(preset) or os.path.exists(f"{preset}.index"):

@@ -1,4 +1,4 @@
-"""From a preset to configuration, weights and tokenizer, whatever the format: the way in, and the way out."""
+"""Reads configuration, weights and tokenizer of a preset in any format, and shows a model as a checkpoint to write."""
 
 import contextlib
 import dataclasses
@@ -32,21 +32,25 @@ def open_checkpoint(preset: str | os.PathLike) -> Iterator[Checkpoint]:
     Raises:
         InputError: no place has it, or its files are of no known format, incomplete or damaged.
     """
-    preset = presets.name_of(preset)
-    path = presets.resolve_preset(preset, "weights")
-    with formats.located(path) as place, formats.find_format(place).open_checkpoint(place) as checkpoint:
+    with _located(preset, "weights") as place, formats.find_format(place).open_checkpoint(place) as checkpoint:
         known = _known(preset)
         if known is not None and checkpoint.format == "hugging_face":
-            # Hugging Face's copies of Google's checkpoints say "gelu", the erf form; they were trained with tanh. A
-            # name means the same model from every source; `hf://` means what Hugging Face says.
+            # Hugging Face's copies of Google's checkpoints say "gelu", the erf form, but were trained with tanh. A name
+            # means the same model from every source; `hf://` means the model as Hugging Face describes it.
             config = checkpoint.config.replace(activation=known.config.activation)
             checkpoint = dataclasses.replace(checkpoint, config=config)
         yield checkpoint
 
 
-def _known(preset: str) -> Preset | None:
-    """The preset of a name; None for a path, a handle, and a name that a file here has too."""
-    return None if os.path.exists(preset) else presets.find_preset(preset)
+def _located(preset: str | os.PathLike, purpose: str = "config") -> contextlib.AbstractContextManager[str]:
+    """Finds a preset's files for a purpose, as `resolve_preset` does; gives their directory or prefix."""
+    return formats.located(presets.resolve_preset(preset, purpose))
+
+
+def _known(preset: str | os.PathLike) -> Preset | None:
+    """Returns the preset of a name, or None for a path, a handle, and a name that a file here has too."""
+    name = presets.name_of(preset)
+    return None if os.path.exists(name) else presets.find_preset(name)
 
 
 def read_bert_config(preset: str | os.PathLike) -> BertConfig:
@@ -55,11 +59,10 @@ def read_bert_config(preset: str | os.PathLike) -> BertConfig:
     Raises:
         InputError: as `open_checkpoint`.
     """
-    preset = presets.name_of(preset)
     known = _known(preset)
     if known is not None:
         return known.config
-    with formats.located(presets.resolve_preset(preset)) as place:
+    with _located(preset) as place:
         return formats.find_format(place).read_config(place)
 
 
@@ -77,37 +80,36 @@ def load_backbone(cls, preset: str | os.PathLike, load_weights: bool = True, dty
 
 
 def read_settings(preset: str | os.PathLike) -> dict:
-    """Returns how a preset of ours was saved (`Checkpoint.settings`); of any other an empty dict.
+    """Returns the settings that a preset of ours was saved with (`Checkpoint.settings`); {} for any other preset.
 
     Raises:
         InputError: as `open_checkpoint`.
     """
-    preset = presets.name_of(preset)
     if _known(preset) is not None:
         return {}
-    with formats.located(presets.resolve_preset(preset)) as place:
+    with _located(preset) as place:
         module = formats.find_format(place)
         return module.read_settings(place) if hasattr(module, "read_settings") else {}
 
 
 def has_tokenizer(preset: str | os.PathLike) -> bool:
-    """Whether a preset's files hold a tokenizer.
+    """Tells whether a preset's files hold a tokenizer.
 
     Raises:
         InputError: no place has the preset.
     """
-    with formats.located(presets.resolve_preset(presets.name_of(preset), "tokenizer")) as place:
+    with _located(preset, "tokenizer") as place:
         return formats.has_tokenizer(place)
 
 
 def as_saved(settings: Mapping[str, object], *, dtype=None, **overrides) -> dict:
-    """Arguments of `BertBackbone` beside a preset's sizes: as it was saved, but for what the caller says.
+    """Returns the arguments of `BertBackbone` beside a preset's sizes: as saved, unless the caller gives others.
 
-    A policy of the whole process (`keras.config.set_dtype_policy`) goes before the one that was saved.
+    A policy of the whole process (`keras.config.set_dtype_policy`) precedes the saved one.
 
     Args:
         settings: `Checkpoint.settings`.
-        dtype, **overrides: the caller's; a `dtype` of None says nothing.
+        dtype, **overrides: the caller's; a `dtype` of None stands for no choice.
     """
     import keras
 
@@ -120,17 +122,17 @@ def as_saved(settings: Mapping[str, object], *, dtype=None, **overrides) -> dict
 def load_weights_of(
     model, checkpoint: Checkpoint, uses_pooler: bool = True, heads: tuple[str, ...] = tuple(HEADS)
 ) -> list[str]:
-    """Gives a model the checkpoint's weights: the encoder's, and those of the heads that both have.
+    """Assigns the checkpoint's weights to a model: the encoder's, and those of the heads that both have.
 
     Args:
         model: `BertBackbone`, or a model that holds one and heads named as in `keras_bert.formats.weight_names.HEADS`.
         checkpoint: an open one.
-        uses_pooler: whether anything follows the pooler; taggers, for one, have none to be missed.
-        heads: those that a warning names if the checkpoint lacks them.
+        uses_pooler: whether the model reads the pooler. If not, as in taggers, a missing pooler causes no warning.
+        heads: those whose absence from the checkpoint causes a warning.
 
     Returns:
-        Paths of the variables that stay as they were initialised: heads, or a pooler, that the checkpoint lacks. A
-        warning names them.
+        Paths of the variables that keep their initial values: heads, or a pooler, that the checkpoint lacks. A warning
+        names them.
 
     Raises:
         InputError: a weight of the encoder is missing, or a shape differs.
@@ -151,7 +153,7 @@ def load_weights_of(
 
 
 def _differing(config: BertConfig, stored: BertConfig, names: tuple[str, ...]) -> str:
-    """What expected shapes come from: the settings that were overridden, else the checkpoint's configuration."""
+    """Names the origin of expected shapes: the settings that were overridden, else the checkpoint's configuration."""
     values = {name: getattr(config, name) for name in names}
     overridden = [f"{name}={value}" for name, value in values.items() if value != getattr(stored, name)]
     return ", ".join(overridden) or "the configuration"
@@ -175,7 +177,7 @@ def checkpoint_of(model, source: str = "the model", labels: list[str] | None = N
             raise InputError(f"{source}: {layer.path} is quantized. Expected the model as it was before `quantize`.")
         if getattr(layer, "lora_enabled", False):
             values = {path: read for path, read in values.items() if not path.startswith(f"{layer.path}/lora_")}
-            values[f"{layer.path}/kernel"] = lambda layer=layer: np.asarray(layer.kernel)  # with the factors added
+            values[f"{layer.path}/kernel"] = lambda layer=layer: np.asarray(layer.kernel)  # With the factors added.
     tensors = {path: StoredTensor(f"{source}: {path}", read) for path, read in values.items()}
     own = {name: getattr(model, f"masked_lm_{name}", None) for name in ("activation", "layer_norm_epsilon")}
     settings = {name: value for name, value in own.items() if value is not None}
@@ -184,10 +186,10 @@ def checkpoint_of(model, source: str = "the model", labels: list[str] | None = N
 
 
 def merge_settings(config: BertConfig, overrides: dict, preset: str) -> dict:
-    """Arguments of `BertBackbone`: a preset's sizes, and what is to be other than they are.
+    """Returns the arguments of `BertBackbone` for a preset's sizes with some changes.
 
     Raises:
-        InputError: a name is none of `BertBackbone`'s arguments, or a value does not fit; the message names `preset`.
+        InputError: a name is not an argument of `BertBackbone`, or a value does not fit; the message names `preset`.
     """
     unknown = sorted(set(overrides) - set(_SETTINGS))
     if unknown:
@@ -202,31 +204,32 @@ def merge_settings(config: BertConfig, overrides: dict, preset: str) -> dict:
 
 @contextlib.contextmanager
 def open_tokenizer(preset: str | os.PathLike) -> Iterator[dict]:
-    """Gives a preset's tokenizer settings: `vocabulary`, path or list; `lowercase`, None if its files do not say it;
-    `place`, the directory that they are in, of an archive the one inside.
+    """Gives a preset's tokenizer settings.
+
+    They are `vocabulary`, path or list; `lowercase`, None if the files do not tell; and `place`, the directory of the
+    files, in an archive the one inside.
 
     Raises:
-        InputError: no place has it, or what is there has no tokenizer.
+        InputError: no place has the preset, or it has no tokenizer.
     """
-    preset = presets.name_of(preset)
-    known = _published_case(preset)
-    with formats.located(presets.resolve_preset(preset, "tokenizer")) as place:
+    known = _published_case(presets.name_of(preset))
+    with _located(preset, "tokenizer") as place:
         settings = {**formats.read_tokenizer(place), "place": place}
         yield settings if known is None else {**settings, "lowercase": known}
 
 
 def _published_case(preset: str) -> bool | None:
-    """Whether a published checkpoint is lower-cased: copies of the Chinese BERT say no, google-research/bert yes."""
+    """Returns whether a published checkpoint is lower-cased, whatever its copies say: Chinese BERT's say it is not."""
     known = _known(preset) or presets.find_handle(preset)
     return None if known is None else known.lowercase
 
 
 def case_of_preset(preset: str) -> bool | None:
-    """Whether a preset of this name is lower-cased, as far as the name says it."""
+    """Returns whether a preset of this name is lower-cased, or None if the name does not tell."""
     known = _published_case(preset)
     if known is not None:
         return known
-    is_prefix = os.path.exists(f"{preset}.index") or preset.endswith(".index")  # of a TensorFlow checkpoint
+    is_prefix = os.path.exists(f"{preset}.index") or preset.endswith(".index")  # Of a TensorFlow checkpoint.
     name = os.path.dirname(os.path.abspath(preset)) if is_prefix else preset
     return case_of_name(os.path.abspath(name) if os.path.exists(name) else name)
 
@@ -234,20 +237,20 @@ def case_of_preset(preset: str) -> bool | None:
 def decide_case(preset: str, settings: dict, lowercase: bool | None = None) -> bool | None:
     """Decides whether a preset is lower-cased, and checks its vocabulary.
 
-    The first that says it: `lowercase`, what the checkpoint was published as, its own settings, the vocabulary's
-    pieces, the preset's name.
+    The first of these that tells decides: `lowercase`, the checkpoint's publication, its own settings, the pieces of
+    the vocabulary, the preset's name.
 
     Args:
         preset: its name or path.
         settings: of `open_tokenizer`.
-        lowercase: bool, what the user says, or None.
+        lowercase: bool, the user's choice, or None.
 
     Returns:
-        bool; None where nothing says it.
+        bool; None if nothing tells.
 
     Raises:
-        InputError: the vocabulary is none of BERT's (`read_vocabulary`) or contradicts the decision; `lowercase` or the
-            settings contradict what the preset's name means, and the vocabulary does not bear them out.
+        InputError: the vocabulary is not one of BERT's (`read_vocabulary`) or contradicts the decision; or `lowercase`
+            or the settings contradict the meaning of the preset's name, and the vocabulary does not confirm them.
     """
     vocabulary = settings["vocabulary"]
     source = f"{preset}: its vocabulary"
@@ -280,17 +283,17 @@ def read_tokenizer(preset: str | os.PathLike, lowercase: bool | None = None) -> 
 
     Args:
         preset: as in `BertBackbone.from_preset`.
-        lowercase: bool, what the user says, or None; see `decide_case`.
+        lowercase: bool, the user's choice, or None; see `decide_case`.
 
     Returns:
         Dict of `vocabulary`, list of pieces, and `lowercase`, bool.
 
     Raises:
-        InputError: as `decide_case`; or nothing says whether the vocabulary is lower-cased; or `lowercase` contradicts
-            the checkpoint's own settings, and neither vocabulary nor name bears it out.
+        InputError: as `decide_case`; or nothing tells whether the vocabulary is lower-cased; or `lowercase` contradicts
+            the checkpoint's own settings, and neither vocabulary nor name confirms it.
     """
     preset = presets.name_of(preset)
-    with formats.located(presets.resolve_preset(preset, "tokenizer")) as place:
+    with _located(preset, "tokenizer") as place:
         if not formats.has_tokenizer(place):
             return None
         settings = {**formats.read_tokenizer(place), "place": place}

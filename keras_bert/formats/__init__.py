@@ -1,13 +1,13 @@
-"""The checkpoint formats, a module each, told apart by what a directory holds.
+"""The checkpoint formats, a module each, told apart by the contents of a directory.
 
-Each module has, for a `path` that is a directory or, where the format has such, the prefix of a checkpoint's files:
+Each module has these functions. `path` is a directory or, where the format has one, the prefix of a checkpoint's files.
 
-    matches(path) -> bool                    whether `path` holds a checkpoint, or its configuration, of this format
-    read_config(path) -> BertConfig          its sizes
-    open_checkpoint(path)                    a context manager that gives a `Checkpoint`; inside it tensors can be read
-    read_tokenizer(path) -> dict | None      `vocabulary` (path or list) and `lowercase` (None: it does not say)
-    read_settings(path) -> dict              of our own presets alone: `Checkpoint.settings`
-    write(path, contents)                    where we write the format: fills the directory `path`, which does not exist
+    matches(path) -> bool                    tells whether `path` holds a checkpoint of the format, or its configuration
+    read_config(path) -> BertConfig          returns its sizes
+    open_checkpoint(path)                    is a context manager that gives a `Checkpoint`, whose tensors it can read
+    read_tokenizer(path) -> dict | None      returns `vocabulary` (path or list) and `lowercase` (None: unknown)
+    read_settings(path) -> dict              returns `Checkpoint.settings`; only for our own presets
+    write(path, contents)                    fills the new directory `path`; only for formats that we write
 """
 
 import contextlib
@@ -24,12 +24,12 @@ _NO_PART = ("__MACOSX", ".DS_Store")  # What macOS adds to the archives that it 
 
 @contextlib.contextmanager
 def located(path: str) -> Iterator[str]:
-    """Gives the directory (or prefix) of a checkpoint; of a zip, tar or `.keras` file, a temporary one.
+    """Gives the directory or prefix of a checkpoint; for a zip, tar or `.keras` file, a temporary directory.
 
     Raises:
-        InputError: a file of another kind, or a zip or tar that is damaged or would write outside its directory.
+        InputError: it is a file of another kind, or a zip or tar that is damaged or would write outside its directory.
     """
-    path = path.removesuffix(".index")  # of a TensorFlow checkpoint: its prefix is meant
+    path = path.removesuffix(".index")  # A TensorFlow checkpoint is named by its prefix.
     if not os.path.isfile(path):
         yield path
         return
@@ -49,7 +49,7 @@ def located(path: str) -> Iterator[str]:
 
 
 def has_checkpoint(path: str) -> bool:
-    """Whether `path` holds a checkpoint, or its configuration, of any format."""
+    """Tells whether `path` holds a checkpoint, or its configuration, of any format."""
     return any(module.matches(path) for module in modules().values())
 
 
@@ -72,7 +72,7 @@ def find_format(path: str) -> types.ModuleType:
 
 
 def _guess(path: str) -> str:
-    """Names the sub-directory that was meant, where just one has a checkpoint."""
+    """Suggests the sub-directory that was meant, if just one holds a checkpoint."""
     names = sorted(os.listdir(path)) if os.path.isdir(path) else []
     inside = [os.path.join(path, name) for name in names if name not in _NO_PART]
     found = [place for place in inside if os.path.isdir(place) and _seems_checkpoint(place)]
@@ -82,20 +82,20 @@ def _guess(path: str) -> str:
 def _seems_checkpoint(path: str) -> bool:
     try:
         return has_checkpoint(path)
-    except (InputError, OSError):  # Nobody has asked for it; a damaged one is no better guess.
+    except (InputError, OSError):  # It is only a guess, and a damaged checkpoint is a bad one.
         return False
 
 
 def has_tokenizer(path: str) -> bool:
-    """Whether any format finds a tokenizer at `path`."""
+    """Tells whether any format finds a tokenizer at `path`."""
     return any(module.read_tokenizer(path) is not None for module in modules().values())
 
 
 def read_tokenizer(path: str) -> dict:
-    """Returns what the first format that finds a tokenizer at `path` says of it.
+    """Returns the tokenizer settings of the first format that finds a tokenizer at `path`.
 
     Raises:
-        InputError: none finds one.
+        InputError: no format finds one.
     """
     for module in modules().values():
         settings = module.read_tokenizer(path)
@@ -108,7 +108,7 @@ def read_tokenizer(path: str) -> dict:
 
 
 def modules() -> dict[str, types.ModuleType]:
-    """Returns the formats by name, in the order in which they are asked whether a directory is theirs."""
+    """Returns the formats by name, in the order of asking whether a directory is theirs."""
     from keras_bert.formats import google, hugging_face, keras_hub, keras_preset, model_garden, tf_hub
 
     ordered = (keras_preset, keras_hub, tf_hub, model_garden, google, hugging_face)

@@ -1,4 +1,4 @@
-"""Zip and tar files: extracted only where every member stays inside the directory and all fit on the disk."""
+"""Extracts zip and tar files, but only if every member stays inside the directory and all fit on the disk."""
 
 import lzma
 import os
@@ -11,17 +11,17 @@ import zlib
 
 from keras_bert.errors import InputError
 
-# Weights hardly shrink (a float32 model by a tenth), vocabularies to a third. Deflate's limit is 1032.
+# Compressed weights hardly shrink (a float32 model by a tenth), vocabularies to a third. Deflate's limit is 1032.
 _MOST_EXPANSION = 100
-_NEVER_A_BOMB = 64 * 2**20  # Bytes; a small model of zeros may shrink to nothing.
+_NEVER_A_BOMB = 64 * 2**20  # Bytes. A small model of zeros may shrink to nothing.
 _ENCRYPTED = 0x1  # PKWARE's APPNOTE, 4.4.4: bit 0 of the general purpose flags.
 
-# What a broken file makes zipfile and its decompressors raise.
+# The errors that zipfile and its decompressors raise for a damaged file.
 _DAMAGE = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, NotImplementedError, OSError, ValueError)
 
 
 def is_archive(path: str) -> bool:
-    """Whether a file is a zip or a tar, or began as a zip and is damaged.
+    """Tells whether a file is a zip or a tar, or a damaged file that begins as a zip.
 
     Raises:
         InputError: the file cannot be read.
@@ -35,12 +35,12 @@ def is_archive(path: str) -> bool:
 
 
 def extract(path: str, directory: str) -> None:
-    """Extracts a zip, or a tar (Model Garden's archives are .tar.gz), into `directory`, which is empty.
+    """Extracts a zip, or a tar (Model Garden's archives are .tar.gz), into the empty `directory`.
 
     Raises:
-        InputError: the file is no whole zip or tar; a member's name leads outside the directory; a member is a link, a
-            device or encrypted; or what comes out would be far larger than the file, or than the free space. Except
-            where the damage lies in a member's own bytes nothing is written then.
+        InputError: the file is not a whole zip or tar; a member's name leads outside the directory; a member is a link,
+            a device or encrypted; or the contents are far larger than the file, or larger than the free space. Nothing
+            has been written then, unless a member's own bytes are damaged.
     """
     if os.path.isfile(path) and tarfile.is_tarfile(path):
         _extract_tar(path, directory)

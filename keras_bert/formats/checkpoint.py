@@ -1,4 +1,4 @@
-"""A checkpoint of any format, seen under our names and in our layouts; nothing is read before it is asked for."""
+"""A checkpoint of any format, under our names and in our layouts. Tensors are read when they are needed."""
 
 import concurrent.futures
 import dataclasses
@@ -11,15 +11,15 @@ import numpy as np
 
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
-from keras_bert.formats.weight_names import HEADS, WeightSource, to_ours
+from keras_bert.formats.weight_names import HEADS, WeightSource, to_ours, to_theirs
 
 
 class StoredTensor(NamedTuple):
     """A tensor that a checkpoint holds.
 
     Attributes:
-        source: str, file and name there, for messages: `"model.safetensors: pooler.dense.weight"`.
-        read: function of no arguments that returns it in our layout, as the checkpoint's floats.
+        source: str, its file and its name there, for messages: `"model.safetensors: pooler.dense.weight"`.
+        read: function of no arguments that returns it in our layout, in the checkpoint's float type.
     """
 
     source: str
@@ -28,21 +28,20 @@ class StoredTensor(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
-    """What a checkpoint holds.
+    """The contents of a checkpoint.
 
     Attributes:
         format: str, name of the module in `keras_bert/formats` that read it.
-        source: str, the file or directory that the user named.
+        source: str, the file or directory that it was read from, for messages.
         config: BertConfig.
-        tensors: StoredTensor by the Keras path of our variable: those of `BertBackbone`, and of the heads, which
-            begin with a name of `keras_bert.formats.weight_names.HEADS` (`masked_lm/output_bias`,
-            `classification/kernel`, ...).
+        tensors: StoredTensor by the Keras path of our variable. Paths of heads begin with a name of
+            `keras_bert.formats.weight_names.HEADS` (`masked_lm/output_bias`, `classification/kernel`, ...), the others
+            are those of `BertBackbone`.
         labels: list of str, the classes of a fine-tuned head, or None.
-        head_settings: arguments of heads that compute otherwise than the encoder does, by head: KerasHub's is
-            `{"masked_lm": {"activation": "gelu", "layer_norm_epsilon": 1e-5}}`. A head that is not in it follows the
-            encoder.
-        settings: how a preset of ours was saved, beside its sizes, as far as it says so: `layout`, `dtype` and
-            `trainable` of `BertBackbone`, and `task`, the arguments of a task model with its `class_name`.
+        head_settings: arguments of the heads that compute differently from the encoder, by head. KerasHub's are
+            `{"masked_lm": {"activation": "gelu", "layer_norm_epsilon": 1e-5}}`. Other heads follow the encoder.
+        settings: settings that a preset of ours was saved with, beside its sizes: `layout`, `dtype` and `trainable` of
+            `BertBackbone`, and `task`, the arguments of a task model with its `class_name`.
     """
 
     format: str
@@ -55,18 +54,28 @@ class Checkpoint:
 
     @property
     def heads(self) -> tuple[str, ...]:
-        """Names of the heads that it holds, in the order of `keras_bert.formats.weight_names.HEADS`."""
+        """The names of its heads, in the order of `keras_bert.formats.weight_names.HEADS`."""
         present = {path.partition("/")[0] for path in self.tensors}
         return tuple(head for head in HEADS if head in present)
 
     @property
     def has_pooler(self) -> bool:
-        """Whether it holds the pooler."""
+        """True if it holds the pooler."""
         return "pooled_dense/kernel" in self.tensors
+
+    def foreign_tensors(self, sources: Iterable[WeightSource]) -> Iterator[tuple[WeightSource, str, np.ndarray]]:
+        """Yields the tensors of a foreign format, each with its row of the table and its name there.
+
+        Variables that the checkpoint lacks are left out.
+        """
+        for source in sources:
+            if source.path in self.tensors:
+                parts = to_theirs(np.asarray(self.tensors[source.path].read()), source, self.config.num_heads)
+                yield from ((source, name, part) for name, part in zip(source.names, parts, strict=True))
 
 
 def check_heads_follow_encoder(checkpoint: Checkpoint, format_owner: str) -> None:
-    """Refuses a head with an activation or epsilon of its own, for formats that have one for encoder and heads.
+    """Refuses heads with an activation or epsilon of their own, for formats with one for encoder and heads.
 
     Raises:
         InputError: there is such a head.
@@ -141,12 +150,12 @@ def _read(read: Callable[[str], np.ndarray], source: WeightSource) -> np.ndarray
 
 
 def assign(variables: Iterable, tensors: Mapping[str, StoredTensor], *, by: str = "the configuration") -> list[str]:
-    """Gives variables the checkpoint's values.
+    """Assigns the checkpoint's values to variables.
 
     Args:
         variables: Keras variables; those whose path the checkpoint lacks stay as they are.
         tensors: the checkpoint's.
-        by: what the expected shapes come from, for messages.
+        by: the origin of the expected shapes, for messages.
 
     Returns:
         Paths of the variables that the checkpoint lacks.
@@ -167,7 +176,7 @@ def assign(variables: Iterable, tensors: Mapping[str, StoredTensor], *, by: str 
 
 
 def _read_ahead(stored: list[StoredTensor]) -> Iterator[np.ndarray]:
-    """Gives the tensors one by one, while a thread reads the next one: reading and copying take about as long."""
+    """Yields the tensors while a thread reads the next one: reading takes about as long as copying."""
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         following = None
         for tensor in stored:

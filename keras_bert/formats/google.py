@@ -1,11 +1,11 @@
 """google-research/bert's TensorFlow 1 checkpoint: `bert_config.json`, `bert_model.ckpt.*`, `vocab.txt`.
 
-Its variables are found by name; what an optimizer left beside them (`.../adam_m`, `global_step`) is not looked at.
+Its variables are found by name; an optimizer's (`.../adam_m`, `global_step`) are ignored.
 
-`bert_config.json` says `"gelu"` for the tanh form (modeling.py:264), and google-research/bert has no erf form. For a
-model with the erf form we write `"gelu_python"`, Hugging Face's other name for it: google's code refuses that word
+In `bert_config.json`, `"gelu"` means the tanh form (modeling.py:264); google-research/bert has no erf form. For a model
+with the erf form we write `"gelu_python"`, Hugging Face's other name for it. Google's code refuses that word
 (modeling.py:314, "Unsupported activation") instead of computing the wrong function; Hugging Face's and ours know it.
-`do_lower_case` in the same file is ours; google's code keeps any setting and does not use this one (modeling.py:87).
+`do_lower_case` in the same file is ours; google's code accepts any setting and ignores this one (modeling.py:87).
 """
 
 import contextlib
@@ -32,22 +32,22 @@ from keras_bert.formats.tensorflow_files import (
     find_vocabulary,
     mentions,
 )
-from keras_bert.formats.weight_names import GOOGLE, HEADS, encoder_sources, head_sources, to_theirs
+from keras_bert.formats.weight_names import GOOGLE, HEADS, encoder_sources, head_sources
 
 CONFIG_FILE = "bert_config.json"
 CHECKPOINT_NAME = "bert_model.ckpt"
 _LOWERCASE = "do_lower_case"
-_EPSILON = 1e-12  # Of every LayerNorm there, tf.contrib.layers.layer_norm's; no configuration can say another.
+_EPSILON = 1e-12  # tf.contrib.layers.layer_norm's, for every LayerNorm there; no configuration can change it.
 
 
 def matches(path: str) -> bool:
     has_config = os.path.isfile(_config_file(path))
     has_other_config = os.path.isfile(os.path.join(path, HUGGING_FACE_CONFIG_FILE))
     prefix = find_prefix(path)
-    if prefix is None:  # A config.json beside it: Hugging Face's, with google's file kept for the record.
+    if prefix is None:  # With a config.json beside it, it is Hugging Face's with google's file kept for the record.
         return has_config and not has_other_config
     if not has_config and has_other_config and find_weights(path) is not None:
-        return False  # Hugging Face's, with the files that it was converted from.
+        return False  # Hugging Face's, beside the files that it was converted from.
     return not mentions(prefix, OBJECT_GRAPH) and (has_config or mentions(prefix, "bert/embeddings/"))
 
 
@@ -151,19 +151,13 @@ def _write_config(path: str, config: BertConfig, tokenizer: dict | None) -> None
 
 
 def _variables(checkpoint: Checkpoint) -> dict[str, np.ndarray]:
-    config = checkpoint.config
-    sources = encoder_sources(GOOGLE, config.num_layers)
+    sources = encoder_sources(GOOGLE, checkpoint.config.num_layers)
     sources += [source for head in checkpoint.heads for source in head_sources(GOOGLE, head)]
-    values = {}
-    for source in sources:
-        if source.path in checkpoint.tensors:
-            value = np.asarray(checkpoint.tensors[source.path].read(), "float32")
-            values.update(zip(source.names, to_theirs(value, source, config.num_heads), strict=True))
-    return values
+    return {name: np.asarray(part, "float32") for _, name, part in checkpoint.foreign_tensors(sources)}
 
 
 def _write_variables(prefix: str, values: dict[str, np.ndarray]) -> None:
-    """Writes the files that a Saver writes, by the operation that it runs."""
+    """Writes the files that a Saver writes, by the op that it runs."""
     import tensorflow as tf
 
     names = sorted(values)

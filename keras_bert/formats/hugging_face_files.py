@@ -1,4 +1,4 @@
-"""The weight files of a Hugging Face directory: safetensors or PyTorch's, whole or in shards."""
+"""Opens the weight files of a Hugging Face directory: safetensors or PyTorch's, whole or in shards."""
 
 import contextlib
 import os
@@ -15,8 +15,8 @@ from keras_bert.formats.torch_file import open_torch_file
 CONFIG_FILE = "config.json"
 SAFETENSORS_FILE = "model.safetensors"
 TORCH_FILE = "pytorch_model.bin"
-_INDEX = ".index.json"  # Beside a file's name: that of the index of its shards.
-# In the order of preference, which is transformers': safetensors cannot hold code.
+_INDEX = ".index.json"  # Added to a file's name, it names the index of its shards.
+# In transformers' order of preference: safetensors cannot hold code.
 WEIGHT_FILES = (SAFETENSORS_FILE, SAFETENSORS_FILE + _INDEX, TORCH_FILE, TORCH_FILE + _INDEX)
 
 _FLOATS = ("F64", "F32", "F16", "BF16")
@@ -29,7 +29,7 @@ class WeightFile(NamedTuple):
 
     Attributes:
         path: str, the file, or the index of the shards, for messages.
-        readers: functions of no arguments by the stored names; each returns its tensor, as the floats it is stored in.
+        readers: functions of no arguments by the stored names; each returns its tensor in its stored float type.
     """
 
     path: str
@@ -41,7 +41,7 @@ def open_weights(directory: str) -> Iterator[WeightFile]:
     """Opens the weights of a directory; tensors can be read inside the `with`.
 
     Raises:
-        InputError: no weights, a missing shard, a damaged file, or PyTorch's file where torch is not installed.
+        InputError: the weights or a shard are missing, a file is damaged, or PyTorch's file needs torch installed.
     """
     path = find_weights(directory)
     if path is None:
@@ -54,7 +54,7 @@ def open_weights(directory: str) -> Iterator[WeightFile]:
 
 
 def find_weights(directory: str) -> str | None:
-    """Returns the path of the weights, or of their index; None where the directory has neither."""
+    """Returns the path of the weights or of their index, or None if the directory has neither."""
     paths = (os.path.join(directory, name) for name in WEIGHT_FILES)
     return next((path for path in paths if os.path.isfile(path)), None)
 
@@ -77,7 +77,7 @@ def _safetensors_reader(path: str, stored, name: str) -> Callable[[], np.ndarray
                 f"{path}: {name}: expected floats ({', '.join(_FLOATS)}), found {dtype}. Save the model unquantized."
             )
         if dtype == "BF16":
-            import ml_dtypes  # noqa: F401  It teaches NumPy the name; it comes with TensorFlow.
+            import ml_dtypes  # noqa: F401  It teaches NumPy the type, and comes with TensorFlow.
         return stored.get_tensor(name)
 
     return read
@@ -108,7 +108,7 @@ def _read_index(index: str) -> dict[str, str]:
         raise InputError(f"{index}: expected `weight_map`, an object that maps each tensor's name to its file.")
     ending = os.path.splitext(index.removesuffix(_INDEX))[1]
     for name, shard in shard_of.items():
-        # A shard has the ending of its index: no safetensors index leads to a pickle.
+        # A shard has the ending of its index, so that no safetensors index leads to a pickle.
         if os.path.basename(shard.replace("\\", "/")) != shard or not shard.endswith(ending):
             raise InputError(
                 f"{index}: {name}: expected the name of a {ending} file beside the index, found {shard!r}. "

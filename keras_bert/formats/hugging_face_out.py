@@ -1,9 +1,7 @@
-"""Writes the directory that transformers' `from_pretrained` loads: the class that the heads make, and a tokenizer."""
+"""Writes the directory that transformers' `from_pretrained` loads: the class that fits the heads, and a tokenizer."""
 
 import os
-from typing import NamedTuple
 
-import numpy as np
 from absl import logging
 from safetensors.numpy import save_file
 
@@ -20,48 +18,30 @@ from keras_bert.formats.weight_names import (
     WeightSource,
     encoder_sources,
     head_sources,
-    to_theirs,
 )
 
-NEEDED, KEPT, LEFT_OUT = "needed", "kept", "left out"
-
-
-class Architecture(NamedTuple):
-    """A class of transformers.
-
-    Attributes:
-        name: str.
-        heads: set of str, those that it has; a file with others makes it warn.
-        pooler: str, what happens to a pooler: `NEEDED`; `KEPT` if there is one; `LEFT_OUT`, since nothing of the
-            class reads it.
-    """
-
-    name: str
-    heads: frozenset[str]
-    pooler: str
-
-
-_ARCHITECTURES = (
-    # Without a pooler: BertModel.from_pretrained(directory, add_pooling_layer=False).
-    Architecture("BertModel", frozenset(), KEPT),
-    Architecture("BertForPreTraining", frozenset({"masked_lm", "next_sentence"}), NEEDED),
-    # The class has no pooler and says so when it meets one; whoever fine-tunes the encoder wants it.
-    Architecture("BertForMaskedLM", frozenset({"masked_lm"}), KEPT),
-    Architecture("BertForNextSentencePrediction", frozenset({"next_sentence"}), NEEDED),
-    Architecture("BertForSequenceClassification", frozenset({"classification"}), NEEDED),
-    Architecture("BertForTokenClassification", frozenset({"token_classification"}), LEFT_OUT),
-    Architecture("BertForMultipleChoice", frozenset({"multiple_choice"}), NEEDED),
-    Architecture("BertForQuestionAnswering", frozenset({"question_answering"}), LEFT_OUT),
-)
-_OUTPUTS = {"next_sentence": 2, "multiple_choice": 1, "question_answering": 2}  # Of the others: as many as labels.
+_NEEDED, _KEPT, _LEFT_OUT = "needed", "kept", "left out"
+# The class of transformers that has just these heads, and the fate of the pooler there: needed, kept if there is one,
+# or left out, since the class does not read it.
+_ARCHITECTURES = {
+    (): ("BertModel", _KEPT),  # Loads without a pooler by from_pretrained(directory, add_pooling_layer=False).
+    ("masked_lm", "next_sentence"): ("BertForPreTraining", _NEEDED),
+    # The class has no pooler and reports one that it meets, but fine-tuning the encoder starts from it.
+    ("masked_lm",): ("BertForMaskedLM", _KEPT),
+    ("next_sentence",): ("BertForNextSentencePrediction", _NEEDED),
+    ("classification",): ("BertForSequenceClassification", _NEEDED),
+    ("token_classification",): ("BertForTokenClassification", _LEFT_OUT),
+    ("multiple_choice",): ("BertForMultipleChoice", _NEEDED),
+    ("question_answering",): ("BertForQuestionAnswering", _LEFT_OUT),
+}
+_OUTPUTS = {"next_sentence": 2, "multiple_choice": 1, "question_answering": 2}  # Other heads have one for each label.
 
 
 def write(path: str, checkpoint: Checkpoint, tokenizer: dict | None) -> None:
     """Writes a checkpoint in Hugging Face's format.
 
-    The class in `config.json` is the one that has just the checkpoint's heads; the tensors are stored as they are,
-    bit by bit. A token classifier and a question-answering model have no pooler there: it is left out, and a warning
-    says so.
+    `config.json` names the class that has just the checkpoint's heads. The tensors keep every bit. A token classifier
+    and a question-answering model have no pooler there: it is left out with a warning.
 
     Args:
         path: of the directory, which does not exist.
@@ -69,94 +49,78 @@ def write(path: str, checkpoint: Checkpoint, tokenizer: dict | None) -> None:
         tokenizer: `vocabulary`, list of str, and `lowercase`, bool; or None.
 
     Raises:
-        InputError: a tensor of the encoder is missing, no class of transformers has such heads, or the checkpoint
-            holds what the format cannot tell.
+        InputError: a tensor of the encoder is missing, no class of transformers has such heads, or the format cannot
+            express the checkpoint.
     """
-    architecture = _architecture(checkpoint)
+    architecture, pooler = _architecture(checkpoint)
     check_heads_follow_encoder(checkpoint, "transformers")
-    sources = _sources(checkpoint, architecture)
+    sources = _sources(checkpoint, has_pooler=checkpoint.has_pooler and pooler != _LEFT_OUT)
     vocabulary = None if tokenizer is None else _checked_vocabulary(checkpoint, tokenizer["vocabulary"])
     config = _config(checkpoint, architecture, vocabulary)
     os.makedirs(path)
     write_json(os.path.join(path, CONFIG_FILE), config)
-    prefix = "" if architecture.name == "BertModel" else "bert."
-    tensors = _their_tensors(checkpoint, sources, prefix)
-    # Without the mark transformers refuses the file; "pt" says that the layouts are PyTorch's.
+    prefix = "" if architecture == "BertModel" else "bert."
+    tensors = {
+        name if source.path.partition("/")[0] in HEADS else prefix + name: part
+        for source, name, part in checkpoint.foreign_tensors(sources)
+    }
+    # Without the mark transformers refuses the file; "pt" means PyTorch's layouts.
     save_file(tensors, os.path.join(path, SAFETENSORS_FILE), metadata={"format": "pt"})
     if vocabulary is not None:
         _write_tokenizer(path, vocabulary, tokenizer["lowercase"], checkpoint.config)
 
 
-def _architecture(checkpoint: Checkpoint) -> Architecture:
-    for architecture in _ARCHITECTURES:
-        if architecture.heads == set(checkpoint.heads):
-            break
-    else:
-        known = "; ".join(" and ".join(sorted(each.heads)) for each in _ARCHITECTURES if each.heads)
+def _architecture(checkpoint: Checkpoint) -> tuple[str, str]:
+    """Returns the class of transformers for a checkpoint, and the fate of its pooler."""
+    if checkpoint.heads not in _ARCHITECTURES:
+        known = "; ".join(" and ".join(heads) for heads in _ARCHITECTURES if heads)
         raise InputError(
             f"{checkpoint.source}: no class of transformers has just the heads {', '.join(checkpoint.heads)}. Expected "
             f"none, or: {known}."
         )
-    if architecture.pooler == NEEDED and not checkpoint.has_pooler:
-        raise InputError(
-            f"{checkpoint.source}: lacks pooled_dense/kernel, without which there is no {architecture.name}."
-        )
-    if architecture.pooler == LEFT_OUT and checkpoint.has_pooler:
-        logging.warning("%s: the pooler is left out: %s has none.", checkpoint.source, architecture.name)
-    return architecture
+    name, pooler = _ARCHITECTURES[checkpoint.heads]
+    if pooler == _NEEDED and not checkpoint.has_pooler:
+        raise InputError(f"{checkpoint.source}: lacks pooled_dense/kernel, without which there is no {name}.")
+    if pooler == _LEFT_OUT and checkpoint.has_pooler:
+        logging.warning("%s: the pooler is left out: %s has none.", checkpoint.source, name)
+    return name, pooler
 
 
-def _sources(checkpoint: Checkpoint, architecture: Architecture) -> list[WeightSource]:
-    """The rows of what is written; raises if one is missing, or if a tensor has no row."""
+def _sources(checkpoint: Checkpoint, has_pooler: bool) -> list[WeightSource]:
+    """Returns the rows of the tensors to write; raises InputError if one is missing, or if a tensor has no row."""
     sources = encoder_sources(HUGGING_FACE, checkpoint.config.num_layers)
-    for head in checkpoint.heads:
-        sources += head_sources(HUGGING_FACE, head)
+    sources += [source for head in checkpoint.heads for source in head_sources(HUGGING_FACE, head)]
     others = sorted(set(checkpoint.tensors) - {source.path for source in sources})
     if others:
         raise InputError(
             f"{checkpoint.source}: holds {', '.join(others[:4])}, which has no name in Hugging Face's format. "
             "Expected the weights of a BERT and its heads, neither adapted (LoRA) nor quantized."
         )
-    if architecture.pooler == LEFT_OUT or not checkpoint.has_pooler:
-        sources = [source for source in sources if not source.path.startswith(f"{POOLER}/")]
+    sources = [source for source in sources if has_pooler or not source.path.startswith(f"{POOLER}/")]
     missing = [source.path for source in sources if source.path not in checkpoint.tensors]
     if missing:
         raise InputError(f"{checkpoint.source}: lacks {', '.join(missing[:4])}. Expected the weights of a BERT.")
     return sources
 
 
-def _their_tensors(checkpoint: Checkpoint, sources: list[WeightSource], prefix: str) -> dict[str, np.ndarray]:
-    tensors = {}
-    for source in sources:
-        value = np.asarray(checkpoint.tensors[source.path].read())
-        is_head = source.path.partition("/")[0] in HEADS
-        for name, part in zip(source.names, to_theirs(value, source, checkpoint.config.num_heads), strict=True):
-            tensors[name if is_head else prefix + name] = part
-    return tensors
-
-
-def _config(checkpoint: Checkpoint, architecture: Architecture, vocabulary: list[str] | None) -> dict:
+def _config(checkpoint: Checkpoint, architecture: str, vocabulary: list[str] | None) -> dict:
     padding = vocabulary.index("[PAD]") if vocabulary and "[PAD]" in vocabulary else 0
-    values = {
-        "architectures": [architecture.name],
-        **checkpoint.config.to_hugging_face(),
-        "pad_token_id": padding,
-    }
-    for head in sorted(architecture.heads - {"masked_lm"}):
+    values = {"architectures": [architecture], **checkpoint.config.to_hugging_face(), "pad_token_id": padding}
+    for head in checkpoint.heads:
+        if head == "masked_lm":
+            continue
         bias = f"{head}/bias"
         (outputs,) = checkpoint.tensors[bias].read().shape
         if head not in _OUTPUTS:
             values |= _label_values(checkpoint, bias, outputs)
         elif outputs != _OUTPUTS[head]:
-            raise InputError(
-                f"{checkpoint.source}: {bias}: expected shape ({_OUTPUTS[head]},) in {architecture.name}, found "
-                f"({outputs},)."
-            )
+            expected = f"expected shape ({_OUTPUTS[head]},) in {architecture}"
+            raise InputError(f"{checkpoint.source}: {bias}: {expected}, found ({outputs},).")
     return values
 
 
 def _label_values(checkpoint: Checkpoint, bias: str, count: int) -> dict:
-    """`id2label` and `label2id`: from them, too, transformers takes the number of classes."""
+    """Returns `id2label` and `label2id`, from which transformers also takes the number of classes."""
     labels = checkpoint.labels or [f"LABEL_{index}" for index in range(count)]
     if len(labels) != count or len(set(labels)) != count:
         raise InputError(

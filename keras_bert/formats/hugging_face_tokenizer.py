@@ -1,4 +1,4 @@
-"""The tokenizer of a Hugging Face directory: `vocab.txt` or, as transformers 5 saves it, `tokenizer.json` alone."""
+"""Reads the tokenizer of a Hugging Face directory: `vocab.txt`, or only `tokenizer.json` as transformers 5 saves it."""
 
 import os
 
@@ -13,17 +13,17 @@ FAST_FILE = "tokenizer.json"
 def read_tokenizer(path: str) -> dict | None:
     """Returns the vocabulary, and whether it is lower-cased; see `keras_bert.formats`.
 
-    Where `tokenizer_config.json` and `tokenizer.json` contradict each other the former holds, as in transformers.
+    If `tokenizer_config.json` and `tokenizer.json` contradict each other, the former counts, as in transformers.
 
     Raises:
-        InputError: the files ask for other rules than BERT's.
+        InputError: the files ask for rules other than BERT's.
     """
     fast_file = os.path.join(path, FAST_FILE)
     fast = read_object(fast_file) if os.path.isfile(fast_file) else {}
     vocabulary = os.path.join(path, VOCABULARY_FILE)
     if not os.path.isfile(vocabulary):
         model = fast.get("model")
-        if not isinstance(model, dict) or "vocab" not in model:  # Keras has a file of the same name.
+        if not isinstance(model, dict) or "vocab" not in model:  # Keras uses the same file name.
             return None
         vocabulary = _pieces(fast_file, fast)
     settings_file = os.path.join(path, SETTINGS_FILE)
@@ -40,7 +40,7 @@ def read_tokenizer(path: str) -> dict | None:
 def _check_rules(file: str, lowercase, strip_accents, chinese) -> None:
     if not (lowercase is None or isinstance(lowercase, bool)):
         raise InputError(f"{file}: expected do_lower_case to be true or false, found {lowercase!r}.")
-    # Where nothing is said transformers lower-cases.
+    # By default transformers lower-cases.
     if strip_accents not in (None, lowercase is not False) or chinese is not True:
         raise InputError(
             f"{file}: expected BERT's own rules (strip_accents as do_lower_case, tokenize_chinese_chars true), "

@@ -1,9 +1,9 @@
-"""Keras 3's weights files, `model.weights.h5` and its shards, read and written by h5py without any Keras object.
+"""Reads and writes Keras 3's weights files, `model.weights.h5` and its shards, by h5py without any Keras object.
 
 Keras files a layer's variables under the layer's place in the model, `layers/bert_encoder_layer_3/output_dense/vars/0`:
 places come from classes, `layers` stands between a model and its layers, and a variable is a number. The attribute
-`name` of `vars` keeps the layer's own name, by which we know it; files older than that attribute, and parts without
-variables in shards, have the place alone, from which each format knows the name.
+`name` of `vars` keeps the layer's own name, by which we identify it. Files older than that attribute, and parts of
+shards without variables, have only the place, from which each format derives the name.
 """
 
 import contextlib
@@ -19,17 +19,17 @@ from keras_bert.files import read_object
 from keras_bert.formats.checkpoint import StoredTensor, check_depth, collect
 from keras_bert.formats.weight_names import WeightSource
 
-# What a damaged file makes h5py raise, by the part of it that is damaged.
+# The errors that h5py raises for a damaged file, depending on the damaged part.
 _DAMAGE = (OSError, RuntimeError, KeyError, ValueError, AttributeError, TypeError)
 
-# The order in which Keras's layers make their variables; a masked-LM head has one of its own, the output bias.
+# The order in which Keras's layers make their variables. A masked-LM head has one variable of its own, the output bias.
 _NUMBERS = {"kernel": "0", "gamma": "0", "embeddings": "0", "output_bias": "0", "bias": "1", "beta": "1"}
 _BETWEEN = ("layers", "_layer_checkpoint_dependencies")  # The second is Keras 2.13's word.
 
 
 @contextlib.contextmanager
 def _reading(path: str) -> Iterator[None]:
-    """Turns what h5py raises of a damaged file into an InputError that names it."""
+    """Turns the errors that h5py raises for a damaged file into an InputError that names it."""
     try:
         yield
     except InputError:
@@ -42,7 +42,7 @@ class WeightsFile:
     """The variables of one weights file, or of all its shards, by the names of their layers.
 
     Attributes:
-        path: str, the file or, of shards, their list, for messages.
+        path: str, the file or the list of shards, for messages.
     """
 
     def __init__(self, path: str):
@@ -50,12 +50,12 @@ class WeightsFile:
         self._layers: dict[str, dict[str, h5py.Dataset]] = {}
 
     def add(self, group: h5py.Group, name_of_place: Callable[[str], str], name: str = "") -> None:
-        """Takes in what a file holds.
+        """Adds the variables of a file.
 
         Args:
             group: the file, or a group of it.
-            name_of_place: gives the name of a layer that has kept none, by its place.
-            name: str, of the layer that the group is; empty for a file.
+            name_of_place: returns the name for the place of a layer that keeps no name.
+            name: str, the layer that the group stands for; empty for a file.
         """
         for key in group:
             child = self._follow(group, key)
@@ -75,7 +75,7 @@ class WeightsFile:
         return group[key]
 
     def parents_of(self, layer: str) -> list[str]:
-        """Lists the names that stand before a layer's, each with its slash, or empty."""
+        """Lists the prefixes under which a layer is found, each with its slash, or empty."""
         names = [name for name, numbered in self._layers.items() if numbered]
         return [name.removesuffix(layer) for name in names if name == layer or name.endswith(f"/{layer}")]
 
@@ -99,20 +99,20 @@ class WeightsFile:
         check_depth(names, f"{parent}transformer_layer_", num_layers, self.path)
 
     def place_of(self, path: str) -> str:
-        """Returns where in the file a variable stands."""
+        """Returns the place of a variable in the file."""
         with _reading(self.path):
             return str(self[path].name)
 
     def shape_of(self, path: str) -> tuple[int, ...] | None:
-        """Returns the shape of a variable; None: what stands in its place is no array."""
+        """Returns the shape of a variable, or None if there is something else than an array in its place."""
         with _reading(self.path):
             return getattr(self[path], "shape", None)
 
     def read(self, path: str) -> np.ndarray:
-        """Reads a variable, as the floats that are stored.
+        """Reads a variable in its stored float type.
 
         Raises:
-            InputError: the data lies outside the file, is damaged, or is no float array.
+            InputError: the data is outside the file, damaged, or not a float array.
         """
         with _reading(self.path):
             return self._read(self[path])
@@ -173,12 +173,12 @@ def _files(directory: str, stem: str) -> tuple[str, list[str]]:
 
 
 def stored_tensors(weights: WeightsFile, sources: list[WeightSource], parent: str = "") -> dict[str, StoredTensor]:
-    """Pairs our variables with what the file has of them.
+    """Pairs our variables with those of the file.
 
     Args:
         weights: an open file.
-        sources: rows of a table in `keras_bert.formats.weight_names`'s manner, in Keras's own paths.
-        parent: str, what stands before the paths, with its slash.
+        sources: rows of `keras_bert.formats.weight_names`'s table, whose names are Keras's paths.
+        parent: str, the prefix of the paths, with its slash.
     """
     names = [name for source in sources for name in source.names if parent + name in weights]
     places = {name: weights.place_of(parent + name) for name in names}
@@ -186,7 +186,7 @@ def stored_tensors(weights: WeightsFile, sources: list[WeightSource], parent: st
 
 
 def check_whole(tensors: Mapping[str, StoredTensor], sources: Iterable[WeightSource], path: str) -> None:
-    """Raises InputError where an encoder's variable is missing; a pooler may be."""
+    """Raises InputError if a variable of the encoder is missing; the pooler may be."""
     lacking = [source.path for source in sources if source.path not in tensors]
     lacking = [path for path in lacking if not path.startswith("pooled_dense")]
     if lacking:
@@ -194,12 +194,12 @@ def check_whole(tensors: Mapping[str, StoredTensor], sources: Iterable[WeightSou
 
 
 def write_weights(path: str, tensors: Mapping[str, StoredTensor], place_of_name: Callable[[str], str]) -> None:
-    """Writes a weights file that Keras's `load_weights` reads; one tensor is in memory at a time.
+    """Writes a weights file that Keras's `load_weights` reads, with one tensor in memory at a time.
 
     Args:
         path: str.
-        tensors: by Keras's paths, `pooled_dense/kernel`.
-        place_of_name: gives the place of a layer, by its own name.
+        tensors: by Keras's paths, such as `pooled_dense/kernel`.
+        place_of_name: returns the place for the name of a layer.
     """
     with h5py.File(path, "w") as file:
         for name, tensor in tensors.items():

@@ -1,6 +1,6 @@
 """Presets and `.keras` files of KerasHub's own classes: `BertBackbone`, `BertMaskedLM`, `BertTextClassifier`.
 
-Read by JSON and h5py, without building KerasHub's model; written by KerasHub itself, so that its files are its own.
+They are read by JSON and h5py, without building KerasHub's model, and written by KerasHub itself.
 """
 
 import contextlib
@@ -17,9 +17,9 @@ from keras_bert.formats.checkpoint import Checkpoint, wrong_shape
 from keras_bert.formats.keras_h5 import check_whole
 from keras_bert.formats.keras_model import CONFIG_FILE, KERAS_HUB_MASKED_LM, open_model, read_sizes, registered
 from keras_bert.formats.keras_preset import read_tokenizer as read_tokenizer
-from keras_bert.formats.weight_names import KERAS_HUB, WeightSource, encoder_sources, head_sources, to_theirs
+from keras_bert.formats.weight_names import KERAS_HUB, WeightSource, encoder_sources, head_sources
 
-BACKBONES = ("keras_hub>BertBackbone", "keras_nlp>BertBackbone")  # The second: presets written before 2024-09.
+BACKBONES = ("keras_hub>BertBackbone", "keras_nlp>BertBackbone")  # The second is in presets written before 2024-09.
 _SIZES = (
     "vocabulary_size",
     "num_layers",
@@ -35,7 +35,7 @@ _FIXED = {"activation": "gelu_tanh", "layer_norm_epsilon": 1e-12, "attention": "
 
 
 def matches(path: str) -> bool:
-    """Whether `config.json` is a serialized Keras object; asked after `keras_preset`."""
+    """Tells whether `config.json` is a serialized Keras object; `keras_preset` is asked first."""
     file = os.path.join(path, CONFIG_FILE)
     values = read_json(file) if os.path.isfile(file) else None
     return isinstance(values, dict) and "registered_name" in values
@@ -80,9 +80,9 @@ def _name_of_place(place: str) -> str:
 
 
 def write(path: str, checkpoint: Checkpoint, tokenizer: dict | None) -> None:
-    """Fills the directory `path` with a preset of KerasHub's own classes, which needs nothing of ours to be loaded.
+    """Fills the directory `path` with a preset of KerasHub's own classes, which loads without our package.
 
-    A head comes along where KerasHub's computes the same: classification, or a masked LM of KerasHub's kind.
+    A head comes along if KerasHub's computes the same: classification, or a masked LM of KerasHub's kind.
 
     Raises:
         InputError: KerasHub's backbone would compute something else.
@@ -120,14 +120,11 @@ def write(path: str, checkpoint: Checkpoint, tokenizer: dict | None) -> None:
 def _assign(model, sources: list[WeightSource], checkpoint: Checkpoint) -> None:
     variables = {variable.path: variable for variable in model.weights}
     check_whole(checkpoint.tensors, sources, checkpoint.source)
-    for source in sources:
-        if source.path in checkpoint.tensors:
+    for source, name, value in checkpoint.foreign_tensors(sources):
+        if value.shape != tuple(variables[name].shape):
             stored = checkpoint.tensors[source.path]
-            values = to_theirs(stored.read(), source, checkpoint.config.num_heads)
-            for name, value in zip(source.names, values, strict=True):
-                if tuple(value.shape) != tuple(variables[name].shape):
-                    raise wrong_shape(stored.source, variables[name].shape, "the configuration", value.shape)
-                variables[name].assign(value)
+            raise wrong_shape(stored.source, variables[name].shape, "the configuration", value.shape)
+        variables[name].assign(value)
 
 
 def _task(checkpoint: Checkpoint, backbone, tokenizer):

@@ -1,8 +1,8 @@
-"""Model Garden's TensorFlow 2 checkpoints, of the encoders and pre-trainers of `official.nlp`.
+"""Reads Model Garden's TensorFlow 2 checkpoints, of the encoders and pre-trainers of `official.nlp`.
 
-The sizes come from `bert_config.json`, else from an experiment's `params.yaml`, else from the shapes: kernels of the
-attention are (H, N, D). `"gelu"` is the tanh form there (official/modeling/activations/gelu.py), LayerNorm's epsilon
-1e-12.
+The sizes come from `bert_config.json`, else from an experiment's `params.yaml`, else from the shapes, since kernels of
+the attention are (H, N, D). There `"gelu"` is the tanh form (official/modeling/activations/gelu.py), and LayerNorm's
+epsilon is 1e-12.
 """
 
 import contextlib
@@ -69,7 +69,7 @@ def stored_tensors(stored: TensorFlowCheckpoint, found: Variables, config: BertC
     """Returns the tensors of a BERT that was found, under our names.
 
     Raises:
-        InputError: the configuration says another number of layers, or of heads.
+        InputError: the configuration has another number of layers, or of attention heads.
     """
     if config.num_layers != found.num_layers:
         raise InputError(

@@ -1,12 +1,12 @@
-"""A BERT's layers in the graph of objects of a Model Garden checkpoint or SavedModel.
+"""Finds a BERT's layers in the graph of objects of a Model Garden checkpoint or SavedModel.
 
-Three generations of `official.nlp` wrote the graph differently; a layer is known by its place:
+Three generations of `official.nlp` wrote the graph differently. A layer is known by its place:
 
     encoder       `BertEncoderV2` names its layers; the functional `BertEncoder` numbers them (`layer_with_weights-0`)
-                  and, since 2021, names them too; it is found wherever it hangs
-    masked_lm     below the pre-trainer, or an item of its own
-    pooler        where a head has its own (`next_sentence.pooler_dense`), that was trained, and the encoder's was not;
-                  Google's export to TF-Hub copies it too (export_tfhub_lib.py, `copy_pooler_dense_to_encoder`)
+                  and, since 2021, names them too. It may hang anywhere in the graph.
+    masked_lm     It is below the pre-trainer, or an item of its own.
+    pooler        If a head has one of its own (`next_sentence.pooler_dense`), that was trained, not the encoder's;
+                  Google's export to TF-Hub copies it too (export_tfhub_lib.py, `copy_pooler_dense_to_encoder`).
 """
 
 import re
@@ -22,12 +22,12 @@ _EMBEDDINGS = ("_embedding_layer", "_position_embedding_layer", "_type_embedding
 
 
 class Variables(NamedTuple):
-    """What a graph holds of a BERT.
+    """The variables of a BERT in a graph.
 
     Attributes:
-        keys: str, the checkpoint's key by the name in `keras_bert.formats.weight_names`.
+        keys: the checkpoint's key of each variable, by its name in `keras_bert.formats.weight_names`.
         shapes: tuple of int, by the same names.
-        num_layers: int.
+        num_layers: int, encoder layers.
     """
 
     keys: dict[str, str]
@@ -74,21 +74,21 @@ def _find_encoder(root: Node, path: str) -> Node:
 
 
 def _blocks(node: Node) -> list[Node]:
-    """The Transformer layers of an encoder in their order; empty for another node."""
+    """Lists the Transformer layers of an encoder in their order; for another node the list is empty."""
     listed = node.children.get(BLOCKS, Node()).children
     in_order = [listed[name] for name in sorted(filter(str.isdigit, listed), key=int)] or _numbered(node)
     return [layer for layer in in_order if "_attention_layer" in layer.children]
 
 
 def _numbered(node: Node) -> list[Node]:
-    """The layers of a functional model that have weights, in its order."""
+    """Lists the layers of a functional model that have weights, in their order."""
     matches = [re.match(r"layer_with_weights-(\d+)$", name) for name in node.children]
     in_order = sorted(filter(None, matches), key=lambda match: int(match[1]))
     return [node.children[match[0]] for match in in_order]
 
 
 def _named_layers(encoder: Node) -> Node:
-    """An encoder's layers under the names of today: four embeddings, the Transformer layers, the pooler."""
+    """Returns an encoder's layers under today's names: four embeddings, the Transformer layers, the pooler."""
     blocks = _blocks(encoder)
     others = [layer for layer in _numbered(encoder) if layer not in blocks]
     layers = dict(zip((*_EMBEDDINGS, _POOLER), others, strict=False))
@@ -98,7 +98,7 @@ def _named_layers(encoder: Node) -> Node:
 
 
 def _with_output(block: Node) -> Node:
-    """A Transformer layer whose attention has its output layer, which was beside it before 2021."""
+    """Puts the output layer of a Transformer layer's attention into it; before 2021 it was beside it."""
     attention = block.children["_attention_layer"].children
     if "_output_dense" in attention or "_attention_output_dense" not in block.children:
         return block
@@ -107,13 +107,13 @@ def _with_output(block: Node) -> Node:
 
 
 def _find_heads(root: Node) -> dict[str, Node]:
-    """The layers of the heads by their names in `keras_bert.formats.weight_names`, and a pooler of a head's own."""
+    """Finds the layers of the heads, by their names in `keras_bert.formats.weight_names`, and a head's own pooler."""
     found: dict[str, Node] = {}
     for _, node in walk(root):
         children = node.children
         if "layer_norm" in children.get("masked_lm", Node()).children:
             found.setdefault("masked_lm", children["masked_lm"])
-            if "classification" in children:  # Of `BertPretrainer`, the older one.
+            if "classification" in children:  # The older pre-trainer, `BertPretrainer`.
                 found.setdefault("next_sentence", _logits(children["classification"]))
         if "span_labeling" in children:
             found.setdefault("question_answering", _logits(children["span_labeling"]))
@@ -136,14 +136,14 @@ def _add_head(found: dict[str, Node], head: str, node: Node) -> None:
 
 
 def _logits(head: Node) -> Node:
-    """The last layer of a head, which is a layer with `out_proj`, a functional model of one layer, or that layer."""
+    """Returns the last layer of a head: its `out_proj`, the one layer of a functional model, or the head itself."""
     return head.children.get("out_proj") or head.children.get("layer_with_weights-0") or head
 
 
 def _check_no_others(stored: TensorFlowCheckpoint, encoder: Node, known: set[Node | None]) -> None:
-    """Refuses an encoder with variables that a BERT has not: with them it computes something else."""
+    """Refuses an encoder with variables that a BERT lacks: it computes something else."""
     for name, layer in encoder.children.items():
-        if not name.startswith(("_", "layer")):  # An optimizer, a counter of savings.
+        if not name.startswith(("_", "layer")):  # Skips an optimizer or a counter of savings.
             continue
         for _, node in walk(layer):
             if node.key in stored.shapes and node not in known:

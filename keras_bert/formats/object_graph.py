@@ -1,8 +1,8 @@
-"""The graph of objects in a TensorFlow 2 checkpoint or SavedModel: which attribute leads to which variable.
+"""Reads the graph of objects in a TensorFlow 2 checkpoint or SavedModel: which attribute leads to which variable.
 
-A variable's key is the shortest way to it when it was saved (`encoder/layer_with_weights-4/...`, `variables/5/...`,
-`masked_lm/embedding_table/...`) and changes with what else was saved. Its places in the graph do not. Nothing of the
-graph is executed.
+A variable's key is the shortest path to it at the time of saving (`encoder/layer_with_weights-4/...`,
+`variables/5/...`, `masked_lm/embedding_table/...`), so it depends on what else was saved. Its places in the graph do
+not. Nothing in the graph is executed.
 """
 
 import collections
@@ -15,12 +15,12 @@ from keras_bert.formats.tensorflow_files import OBJECT_GRAPH, TensorFlowCheckpoi
 
 @dataclasses.dataclass(eq=False)
 class Node:
-    """An object.
+    """An object in the graph.
 
     Attributes:
         children: Node by the name of the attribute.
-        key: str, under which the checkpoint keeps its value; None: it is no variable.
-        name: str, the variable's own name, `"next_sentence/logits/kernel"`.
+        key: str, the checkpoint's key of a variable's value; None for other objects.
+        name: str, the variable's own name, such as `"next_sentence/logits/kernel"`.
     """
 
     children: dict[str, "Node"] = dataclasses.field(default_factory=dict)
@@ -29,10 +29,10 @@ class Node:
 
 
 def read_object_graph(stored: TensorFlowCheckpoint) -> Node:
-    """Reads the graph; returns its root.
+    """Reads the graph and returns its root.
 
     Raises:
-        InputError: there is none, or it is damaged.
+        InputError: there is no graph, or it is damaged.
     """
     from google.protobuf.message import DecodeError
     from tensorflow.core.protobuf import trackable_object_graph_pb2
@@ -60,7 +60,7 @@ def _variable(message) -> Node:
 
 
 def walk(root: Node) -> Iterator[tuple[str, Node]]:
-    """Yields each node once, nearest first, with the way to it, its names joined by slashes."""
+    """Yields each node once, nearest first, with the path to it: names joined by slashes."""
     seen, waiting = {root}, collections.deque([("", root)])
     while waiting:
         way, node = waiting.popleft()
@@ -72,7 +72,7 @@ def walk(root: Node) -> Iterator[tuple[str, Node]]:
 
 
 def follow(node: Node, way: str) -> Node | None:
-    """Returns the node at the end of `"_attention_layer/_query_dense/kernel"`, or None."""
+    """Returns the node at the end of a path like `"_attention_layer/_query_dense/kernel"`, or None."""
     for name in way.split("/"):
         if name not in node.children:
             return None

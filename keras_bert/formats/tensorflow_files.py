@@ -1,7 +1,8 @@
-"""TensorFlow's checkpoint files, `<prefix>.index` and `<prefix>.data-00000-of-00001`: found, checked, read by variable.
+"""Finds, checks and reads TensorFlow's checkpoint files, `<prefix>.index` and `<prefix>.data-00000-of-00001`.
 
-Two kinds share these files. A TensorFlow 1 checkpoint names its variables (`bert/embeddings/word_embeddings`); a
-TensorFlow 2 checkpoint holds a graph of Python objects too, in which each variable has its place.
+Two kinds of checkpoint use these files. A TensorFlow 1 checkpoint names its variables
+(`bert/embeddings/word_embeddings`); a TensorFlow 2 checkpoint also holds a graph of Python objects, in which each
+variable has its place.
 """
 
 import glob
@@ -14,18 +15,18 @@ import numpy as np
 from keras_bert.errors import InputError
 from keras_bert.files import read_lines
 
-OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # TensorFlow's own name of the tensor with the graph of objects.
+OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # TensorFlow's name for the tensor with the graph of objects.
 STATE_FILE = "checkpoint"
 VOCABULARY_FILE = "vocab.txt"
 _INDEX = ".index"
 
 
 def find_prefix(path: str) -> str | None:
-    """Returns the prefix of a checkpoint's files; None: there is no checkpoint.
+    """Returns the prefix of a checkpoint's files, or None if there is no checkpoint.
 
     Args:
-        path: the prefix itself, or a directory; of several checkpoints in it the one that its `checkpoint` file names,
-            else that of the most steps, else the newest.
+        path: the prefix itself, or a directory. If that holds several checkpoints, the one that its `checkpoint` file
+            names counts, else the one with the most steps, else the newest.
     """
     if os.path.isfile(path + _INDEX):
         return path
@@ -41,7 +42,7 @@ def find_prefix(path: str) -> str | None:
 
 
 def _named_by_state(directory: str) -> str | None:
-    """The name in `checkpoint`, where an absolute path may be that of the machine that trained."""
+    """Returns the name in the file `checkpoint`, whose path may be one on the machine that trained."""
     file = os.path.join(directory, STATE_FILE)
     if not os.path.isfile(file):
         return None
@@ -58,18 +59,18 @@ def _steps(name: str) -> int:
 
 
 def mentions(prefix: str, name: str) -> bool:
-    """Whether a checkpoint's index holds the start of a variable's name; reads a few kilobytes, without TensorFlow."""
+    """Tells whether a checkpoint's index holds the start of a variable's name; reads some kilobytes, no TensorFlow."""
     with open(prefix + _INDEX, "rb") as file:
         return name.encode() in file.read()
 
 
 def directory_of(path: str) -> str:
-    """Returns the directory of a checkpoint that is named by its directory or by its prefix."""
+    """Returns the directory of a checkpoint that is named by directory or prefix."""
     return path if os.path.isdir(path) else os.path.dirname(path)
 
 
 def find_vocabulary(path: str) -> str | None:
-    """Returns the `vocab.txt` beside a checkpoint that is named by directory or prefix; None: there is none."""
+    """Returns the path of `vocab.txt` beside a checkpoint that is named by directory or prefix, or None."""
     file = os.path.join(directory_of(path), VOCABULARY_FILE)
     return file if os.path.isfile(file) else None
 
@@ -91,11 +92,11 @@ def check_vocabulary(file: str | None, rows: int) -> None:
 
 
 class TensorFlowCheckpoint:
-    """The variables of a checkpoint; each is read when it is asked for.
+    """The variables of a checkpoint, each read when it is needed.
 
     Attributes:
         path: str, the prefix.
-        shapes: tuple of int by the name of a variable.
+        shapes: tuple of int by the name of the variable.
 
     Raises:
         InputError: the index is damaged, or a data file is missing or too short for what the index says.
@@ -126,7 +127,7 @@ class TensorFlowCheckpoint:
             )
 
     def read(self, name: str) -> np.ndarray:
-        """Reads a variable, as it is stored.
+        """Reads a variable in its stored type.
 
         Raises:
             InputError: its data is damaged.
@@ -145,7 +146,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _data_files(prefix: str) -> list[str]:
-    """Lists the data files, all of them."""
+    """Lists the data files; raises InputError if one is missing."""
     found = glob.glob(f"{glob.escape(prefix)}.data-?????-of-?????")
     if not found:
         raise InputError(f"{prefix}.data-00000-of-00001: no such file. Expected the data beside {prefix}{_INDEX}.")

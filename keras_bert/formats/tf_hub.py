@@ -1,8 +1,8 @@
-"""Google's encoders on TF-Hub and Kaggle (`bert_en_uncased_L-12_H-768_A-12/4`): SavedModels, of which no graph is run.
+"""Reads Google's encoders on TF-Hub and Kaggle (`bert_en_uncased_L-12_H-768_A-12/4`): SavedModels, without running them.
 
-`official/nlp/tools/export_tfhub_lib.py` wrote them: `saved_model.pb`, `variables/`, `assets/vocab.txt`. The variables
-are a Model Garden checkpoint, `do_lower_case` among them. The sizes are those of the shapes; the activation stands in
-the settings that Keras saved beside the graph.
+`official/nlp/tools/export_tfhub_lib.py` wrote them: `saved_model.pb`, `variables/`, `assets/vocab.txt`. The variables,
+`do_lower_case` among them, are a Model Garden checkpoint. The sizes follow from the shapes; the activation is in the
+settings that Keras saved beside the graph.
 """
 
 import contextlib
@@ -21,8 +21,8 @@ from keras_bert.formats.tensorflow_files import TensorFlowCheckpoint, check_voca
 GRAPH_FILE = "saved_model.pb"
 _VARIABLES = os.path.join("variables", "variables")
 _ASSETS = "assets"
-_SETTINGS_FILES = ("keras_metadata.pb", GRAPH_FILE)  # Of TensorFlow 2.5 and later, and of earlier ones.
-# As Keras names functions: Model Garden registered its own gelu, the tanh form; Keras's plain one is the erf form.
+_SETTINGS_FILES = ("keras_metadata.pb", GRAPH_FILE)  # Of TensorFlow 2.5 and later, and of earlier versions.
+# By Keras's names of functions. Model Garden registered its own gelu, the tanh form; Keras's plain one is the erf form.
 _ACTIVATIONS = {"Text>gelu": "gelu_tanh", "gelu": "gelu", **SAME_ACTIVATIONS}
 
 
@@ -81,7 +81,7 @@ def read_tokenizer(path: str) -> dict | None:
 
 
 def _find_vocabulary(path: str) -> str | None:
-    """The vocabulary, which keeps the name of the file that was exported."""
+    """Returns the vocabulary, which keeps the name of the exported file, or None."""
     directory = os.path.join(path, _ASSETS)
     names = sorted(name for name in os.listdir(directory) if name.endswith(".txt")) if os.path.isdir(directory) else []
     return os.path.join(directory, names[0]) if len(names) == 1 else None

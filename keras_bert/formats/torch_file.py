@@ -1,4 +1,4 @@
-"""PyTorch's own file of tensors, a zip with a pickle inside: read by torch's restricted unpickler only."""
+"""Reads PyTorch's own file of tensors, a zip with a pickle inside, by torch's restricted unpickler only."""
 
 import importlib.util
 import re
@@ -9,24 +9,24 @@ import numpy as np
 
 from keras_bert.errors import InputError
 
-# Before 2.6 a file can get round `weights_only` and run code (CVE-2025-32434).
+# In earlier versions a file can bypass `weights_only` and run code (CVE-2025-32434).
 _SAFE_TORCH = (2, 6)
 
 
 def open_torch_file(path: str) -> dict[str, Callable[[], np.ndarray]]:
-    """Opens what `torch.save(model.state_dict(), path)` wrote.
+    """Opens a file that `torch.save(model.state_dict(), path)` wrote.
 
-    No object but tensors and containers is built: a pickle that names anything else is refused before it runs.
+    It builds tensors and containers only: a pickle that names anything else is refused before it runs.
 
     Returns:
-        Functions of no arguments by the tensors' names; each returns its tensor, as the floats it is stored in.
+        Functions of no arguments by the tensors' names; each returns its tensor in its stored float type.
 
     Raises:
         InputError: torch is missing or too old, the file is damaged, or it holds something else than tensors by name.
     """
     torch = _import_torch(path)
     try:
-        # Only the zip of torch 1.6 and later can be mapped into memory; what came before is read whole.
+        # Only the zip that torch writes since 1.6 can be mapped into memory; older files are read whole.
         mmap = zipfile.is_zipfile(path)
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
     except Exception as error:  # A damaged pickle can raise anything.
@@ -66,7 +66,7 @@ def _reader(path: str, name: str, tensor) -> Callable[[], np.ndarray]:
         if not tensor.is_floating_point() or tensor.layout is not torch.strided:
             raise InputError(f"{path}: {name}: expected dense floats, found {tensor.dtype}, {tensor.layout}.")
         plain = tensor.detach()
-        if plain.dtype is torch.bfloat16:  # NumPy has no such type of its own.
+        if plain.dtype is torch.bfloat16:  # NumPy lacks this type.
             import ml_dtypes
 
             return plain.contiguous().view(torch.int16).numpy().view(ml_dtypes.bfloat16)
