@@ -21,27 +21,27 @@ from keras_bert.packing import TokenLayout
 class BertBackbone(keras_nlp.models.Backbone):
     """BERT's encoder (Devlin et al. 2018, section 3), with KerasHub's inputs and outputs.
 
-    Inputs, a dict: `token_ids`, `segment_ids`, `padding_mask` (1 for real tokens), each int32 of shape (B, S).
-    Outputs, a dict: `sequence_output`, float of shape (B, S, H), and `pooled_output`, float of shape (B, H): of [CLS],
-    or, where `attention` is from left to right, of the last real token.
+    Inputs, a dict: `token_ids`, `segment_ids`, `padding_mask` (1 for real tokens), each int32 of shape (B, S). Outputs,
+    a dict: `sequence_output`, float of shape (B, S, H), and `pooled_output`, float of shape (B, H), from [CLS], or from
+    the last real token if `attention` goes from left to right.
 
-    KerasHub's functions take it as one of their own. `save_to_preset` writes a directory that
+    KerasHub treats it as one of its own backbones. `save_to_preset` writes a directory that
     `keras_nlp.models.Backbone.from_preset` reads once this module is imported. Once `keras_bert.models` is imported,
-    `keras_nlp.models.TextClassifier.from_preset` and `MaskedLM.from_preset` make that package's models from it.
+    `keras_nlp.models.TextClassifier.from_preset` and `MaskedLM.from_preset` build that package's models from it.
     KerasHub's own `BertTextClassifier(backbone, ...)` works too, but not its presets: KerasHub looks tasks up by the
     exact class of their backbone. `enable_lora` adapts the fused query, key and value; saving merges its factors. After
-    `quantize("int8")` save a `.keras` file: KerasHub 0.32's preset reader drops the quantized types, of its own models
-    too.
+    `quantize("int8")` save a `.keras` file: KerasHub 0.32's preset reader drops the quantized types, even for its own
+    models.
 
     Args:
         vocabulary_size, num_layers, num_heads, hidden_dim, intermediate_dim, activation, dropout,
         attention_dropout, max_sequence_length, num_segments, layer_norm_epsilon, initializer_range, attention: as in
             `BertConfig`.
-        layout: str, how tokens are laid out inside. `"rectangular"` has static shapes. `"unpadded"` computes real
-            tokens only and returns zeros at padding: same answers, less work, shapes that follow the data.
-            `"packed"` takes several examples in a sequence: `padding_mask` holds 1 at the tokens of the first, 2 at
-            those of the second behind it, 0 at padding. Each is encoded as if it were alone. `pooled_output` is then
-            the first example's; `sequence_output` has the others' [CLS]. With one example it equals `"rectangular"`.
+        layout: str, the layout of tokens inside. `"rectangular"` has static shapes. `"unpadded"` computes only real
+            tokens and returns zeros at padding: same answers, less work, shapes that follow the data. `"packed"` takes
+            several examples in a sequence: `padding_mask` holds 1 at the tokens of the first, 2 at those of the second
+            behind it, 0 at padding. Each is encoded as if it were alone. `pooled_output` is then the first example's;
+            `sequence_output` has the others' [CLS]. With one example it equals `"rectangular"`.
         dtype: a Keras dtype policy or its name, e.g. `"mixed_bfloat16"`.
         name, trainable: as in `keras.Model`.
 
@@ -133,7 +133,7 @@ class BertBackbone(keras_nlp.models.Backbone):
         return {**super().get_config(), **self.bert_config.to_dict(), "layout": self.layout}
 
     def default_lora_layer_names(self) -> list[str]:
-        """Names the layers that `enable_lora` adapts when none are given."""
+        """Names the layers that `enable_lora` adapts by default."""
         return ["query_key_value"]
 
     @classmethod
@@ -146,13 +146,13 @@ class BertBackbone(keras_nlp.models.Backbone):
             preset: short name (`"base"`), Google's name of a checkpoint, `hf://owner/name`, or a directory, zip or
                 `.keras` file of any format that this project reads (`keras_bert/formats`), as str or path.
             load_weights: bool; False gives the architecture with random weights, and for a short name needs no file.
-            dtype: a Keras dtype policy or its name; None: the process's, where one was set, else the preset's.
+            dtype: a Keras dtype policy or its name; None: the process's, if one was set, else the preset's.
             **overrides: settings of the constructor that differ from the preset's, e.g. `dropout=0.0`. A preset of our
-                own comes back with the `layout` and `trainable` that it was saved with.
+                own keeps the `layout` and `trainable` that it was saved with.
 
         Raises:
-            InputError: no place has the preset, its files are incomplete or do not fit together, or an override is
-                unknown or does not fit the weights.
+            InputError: no place has the preset, its files are incomplete or do not match, or an override is unknown or
+                does not fit the weights.
         """
         from keras_bert import weights
 
@@ -199,7 +199,7 @@ class LastToken(keras.layers.Layer):
 
 
 def _say_if_onednn_is_off() -> None:
-    """Warns once when TensorFlow runs on a CPU without the flag that makes BERT's matrix products faster."""
+    """Warns once if TensorFlow runs on a CPU without the flag that speeds up BERT's matrix products."""
     if keras.backend.backend() != "tensorflow" or os.environ.get("TF_ENABLE_ONEDNN_OPTS"):
         return
     import tensorflow as tf

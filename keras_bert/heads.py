@@ -18,7 +18,7 @@ class MaskedLMHead(keras.layers.Layer):
     Args:
         token_embedding: `ReversibleEmbedding` of the backbone; its table is the output kernel.
         activation: str, the backbone's.
-        layer_norm_epsilon: float, the backbone's 1e-12 (KerasHub's head has 1e-5 beside such a backbone).
+        layer_norm_epsilon: float, 1e-12 as in the backbone (KerasHub's head has 1e-5 there).
         initializer_range: float.
 
     Call arguments:

@@ -1,14 +1,14 @@
-"""Which rows belong together: the layouts that turn a padded rectangle of tokens into rows and back.
+"""Layouts, which turn a padded rectangle of tokens into rows and back.
 
-Shapes: B batch, S sequence, T rows, H hidden, N heads. The encoder works on rows, `[T, ...]`; only attention needs
-to know which rows form a sequence. A layout answers that, and is all that changes between
+Shapes: B batch, S sequence, T rows, H hidden, N heads. The encoder works on rows, `[T, ...]`; only attention needs to
+know which rows form a sequence. A layout answers that. The layouts are
 
-- `rectangular`: every position is a row, T = B * S. Static shapes: TPU and XLA.
-- `unpadded`: only real tokens are rows, T = number of real tokens; attention runs on the batch trimmed to its
-  longest sequence. Shapes follow the data: CPU and GPU serving and training.
-- `packed`: as rectangular, but a sequence holds several examples, each of which attends to itself alone and counts
-  its positions from 0 (Krell et al. 2021, "Efficient Sequence Packing without Cross-contamination"). The padding mask
-  holds the number of each token's example, 1, 2, ... Static shapes, little padding: pre-training.
+- `rectangular`: every position is a row, T = B * S. Its static shapes suit TPU and XLA.
+- `unpadded`: only real tokens are rows, T = number of real tokens; attention runs on the batch trimmed to its longest
+  sequence. Its shapes follow the data, for serving and training on CPU and GPU.
+- `packed`: as rectangular, but a sequence holds several examples. Each attends only to itself and counts its positions
+  from 0 (Krell et al. 2021, "Efficient Sequence Packing without Cross-contamination"). The padding mask holds the
+  number of each token's example, 1, 2, ... Static shapes with little padding suit pre-training.
 
 Layouts are named tuples of tensors, so that Keras passes them between layers as it passes tensors.
 """
@@ -21,7 +21,8 @@ from keras import ops
 from keras_bert.config import ATTENTIONS
 from keras_bert.layer import BertLayer
 
-# google-research/bert modeling.py:712. Far from float16's limit (65504), and exp(-10000) is 0 in every float type.
+# google-research/bert modeling.py:712. It is far from float16's limit (65504), and exp(-10000) is 0 in every float
+# type.
 MASKED_SCORE = -10000.0
 LAYOUTS = ("rectangular", "unpadded", "packed")
 

@@ -1,4 +1,4 @@
-"""Reads Google's encoders on TF-Hub and Kaggle (`bert_en_uncased_L-12_H-768_A-12/4`): SavedModels, without running them.
+"""Reads Google's encoders on TF-Hub and Kaggle (`bert_en_uncased_L-12_H-768_A-12/4`), SavedModels that never run here.
 
 `official/nlp/tools/export_tfhub_lib.py` wrote them: `saved_model.pb`, `variables/`, `assets/vocab.txt`. The variables,
 `do_lower_case` among them, are a Model Garden checkpoint. The sizes follow from the shapes; the activation is in the

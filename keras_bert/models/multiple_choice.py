@@ -1,4 +1,4 @@
-"""`BertMultipleChoice`: which of several choices goes with a context (paper, section 4.4).
+"""`BertMultipleChoice`: finds the one of several choices that fits a context (paper, section 4.4).
 
 Shapes: B batch, K choices, S sequence, H hidden.
 """
@@ -42,7 +42,7 @@ class BertMultipleChoicePreprocessor(BertPreprocessor):
 
 @keras.saving.register_keras_serializable(package="keras_bert")
 class FlattenChoices(keras.layers.Layer):
-    """`[B, K, S]` to `[B * K, S]`: to the encoder each choice is a sequence of its own."""
+    """Turns `[B, K, S]` into `[B * K, S]`: for the encoder each choice is a sequence of its own."""
 
     def call(self, inputs):
         return ops.reshape(inputs, (-1, ops.shape(inputs)[-1]))
@@ -57,8 +57,8 @@ class BertMultipleChoice(BertTask, keras_nlp.models.Task):
 
         logits[b, k] = v . pooled_output[b, k] + c
 
-    The paper has v alone; the bias c, which transformers' `BertForMultipleChoice` has too, moves all of a row's logits
-    alike, so that neither the softmax over choices nor the loss depends on it.
+    The paper has only v. The bias c, which transformers' `BertForMultipleChoice` has too, adds the same to all logits
+    of a row, so that neither the softmax over choices nor the loss depends on it.
 
     `fit` takes contexts and choices, with the number of the right choice: see `BertMultipleChoicePreprocessor`. The
     loss is the cross entropy of the softmax over the choices.
@@ -69,8 +69,8 @@ class BertMultipleChoice(BertTask, keras_nlp.models.Task):
         backbone: BertBackbone.
         num_choices: int, K, at least 2.
         preprocessor: BertMultipleChoicePreprocessor, or None.
-        dropout: float, on the pooled output; None: the backbone's (google-research/bert run_classifier.py:604, whose
-            head this is: 0.1).
+        dropout: float, on the pooled output; None: the backbone's (0.1 in google-research/bert run_classifier.py:604,
+            the origin of this head).
         **kwargs: as in `BertTextClassifier`.
     """
 

@@ -48,15 +48,15 @@ class BertPretrainer(BertTask, keras_nlp.models.Task):
 
     `fit` takes pairs of texts with next-sentence labels, and masks the texts anew in every epoch: see
     `BertPretrainerPreprocessor`. The loss is the sum of both heads' cross entropies. `bert-pretrain` reads prepared
-    records instead, in which the next sentences have been drawn.
+    records instead, in which the next sentences are already chosen.
 
     Inputs, a dict of int32: `token_ids`, `segment_ids`, `padding_mask` of shape (B, S), `mask_positions` (B, P).
     Outputs, a dict of float32 logits: `masked_lm` (B, P, V); `next_sentence` (B, 2), where class 1 is a random next
     segment and class 0 the actual one (google-research/bert create_pretraining_data.py:130).
 
-    On a backbone of layout `"packed"`, `padding_mask` holds the numbers of the examples, `first_positions` (B, K) is
-    one more input, where each example begins, and `next_sentence` has shape (B, K, 2). Texts cannot be packed by a
-    preprocessor: pass `layout="rectangular"` to `from_preset` for such a preset.
+    On a backbone of layout `"packed"`, `padding_mask` holds the numbers of the examples, another input
+    `first_positions` (B, K) holds the position where each example begins, and `next_sentence` has shape (B, K, 2). A
+    preprocessor cannot pack texts: pass `layout="rectangular"` to `from_preset` for such a preset.
 
     Args:
         backbone: BertBackbone.

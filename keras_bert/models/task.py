@@ -1,4 +1,4 @@
-"""`BertTask`: what the task models have in common.
+"""`BertTask`: the common part of the task models.
 
 Shapes: B batch, S sequence.
 """
@@ -21,17 +21,17 @@ _LEARNING_RATE = 5e-5  # KerasHub's default, and the largest of the paper's rate
 
 
 class BertTask:
-    """What the models of this package add to KerasHub's `Task`: a backbone with heads, and a preprocessor for texts.
+    """Adds to KerasHub's `Task` what the models of this package share: a backbone with heads, a preprocessor for texts.
 
     With a preprocessor, `fit`, `evaluate` and `predict` take texts; without one they take what it returns. Calling the
     model always takes encoded features. `compile()` has defaults for optimizer, loss and metrics.
 
     This is a mixin, since Keras cannot make a functional model of a class with two bases that are models. Subclasses
-    build the model in their constructor; its arguments, but for the backbone, are attributes of the same name.
+    build the model in their constructor, and keep its arguments as attributes of the same name.
 
     Attributes:
-        heads: names of the head layers, by which checkpoints of every format know them.
-        heads_are_pretrained: whether the heads come from pre-training, so that a checkpoint should have them.
+        heads: names of the head layers, as in checkpoints of every format.
+        heads_are_pretrained: whether the heads come from pre-training, so that a checkpoint should hold them.
         uses_pooler: whether any head reads `pooled_output`.
         labels: names of the classes, or None. With them, `fit` and `evaluate` also take labels as strings.
     """
@@ -81,28 +81,28 @@ class BertTask:
 
     def quantize(self, mode=None, **kwargs) -> None:
         """Quantizes the backbone, as `keras.Model.quantize` does; the heads stay floats."""
-        # A saved task describes its backbone alone, and rebuilds the heads from the constructor's arguments.
+        # A saved task describes only its backbone, and rebuilds the heads from the constructor's arguments.
         self.backbone.quantize(mode, **kwargs)
         self.train_function = self.test_function = self.predict_function = None
 
     # === Saving and loading ===
 
     def get_config(self):
-        # The backbone is serialized whole: only so does its token table stay tied to a masked-LM head.
+        # Only a backbone that is serialized as a whole keeps its token table tied to a masked-LM head.
         own = {name: getattr(self, name) for name in self._settings()}
         return {**super().get_config(), **own, **({} if self.compiled else {"compile": False})}
 
     def compile_from_config(self, config):
-        # Keras refuses to for a class with a `compile` of its own.
+        # Keras does nothing for a class with a `compile` of its own.
         self.compile(**keras.saving.deserialize_keras_object(config))
         self.optimizer.build(self.trainable_variables)
 
     def save_task_weights(self, filepath):
-        """Writes the heads' weights, and not the optimizer's, which are twice as many as the whole model's."""
+        """Writes the heads' weights, without the optimizer's, which are twice as many as the model's."""
         keras.saving.save_weights(self, filepath, objects_to_skip=self._no_heads())
 
     def load_task_weights(self, filepath):
-        """Reads what `save_task_weights` wrote."""
+        """Reads the weights that `save_task_weights` wrote."""
         keras.saving.load_weights(self, filepath, objects_to_skip=self._no_heads())
 
     def _no_heads(self) -> list:
@@ -122,23 +122,23 @@ class BertTask:
         sequence_length: int | None = None,
         **settings,
     ) -> "BertTask":
-        """Builds the model of a preset, with the heads that its checkpoint has, and a preprocessor.
+        """Builds the model of a preset, with the heads of its checkpoint, and a preprocessor.
 
         Args:
             preset: as in `BertBackbone.from_preset`: a name, a handle, or a path of any format.
             load_weights: bool; False gives random weights.
             dtype: as in `BertBackbone.from_preset`.
-            sequence_length: int, tokens of an example at most; None: as the preset was saved, else as many as the
+            sequence_length: int, the most tokens of an example; None: as the preset was saved, else as many as the
                 backbone has positions for.
-            **settings: arguments of the constructor, such as `labels` or `preprocessor=None`; all others, `dropout`
-                among them, are settings of the backbone that differ from the preset's.
+            **settings: arguments of the constructor, such as `labels` or `preprocessor=None`. All others, including
+                `dropout`, are settings of the backbone that differ from the preset's.
 
         Returns:
-            The model. Its `preprocessor` is None where the preset has no tokenizer. A head that the checkpoint lacks,
-            or has in another shape, is random; a warning says so.
+            The model. Its `preprocessor` is None if the preset has no tokenizer. A head that the checkpoint lacks, or
+            has in another shape, starts from random weights with a warning.
 
         Raises:
-            InputError: as `BertBackbone.from_preset`; or nothing says how many outputs the head has.
+            InputError: as `BertBackbone.from_preset`; or nothing tells how many outputs the head has.
         """
         own, overrides = cls._split(settings)
         if "preprocessor" not in own and weights.has_tokenizer(preset):
@@ -161,12 +161,12 @@ class BertTask:
         """Builds the model of an open checkpoint, without a preprocessor.
 
         Args:
-            checkpoint: an open one. How a preset was saved, beside its sizes, does not count.
+            checkpoint: an open one. Of a saved preset's settings only the sizes count.
             dtype, **settings: as in `from_preset`.
 
         Returns:
-            The model. A head that the checkpoint lacks, or has in another shape, is random; a warning says so if the
-            shape differs, or if the head is one of pre-training.
+            The model. A head that the checkpoint lacks, or has in another shape, starts from random weights. There is a
+            warning if the shape differs, or if the head is one of pre-training.
 
         Raises:
             InputError: as in `from_preset`.
@@ -186,14 +186,14 @@ class BertTask:
 
     @classmethod
     def _split(cls, settings: dict) -> tuple[dict, dict]:
-        """Tells the constructor's arguments from the backbone's; `dropout` is taken for the backbone's."""
+        """Separates the constructor's arguments from the backbone's; `dropout` counts as the backbone's."""
         names = {*cls._settings(), "preprocessor", "compile"} - {"dropout"}
         own = {name: value for name, value in settings.items() if name in names}
         return own, {name: value for name, value in settings.items() if name not in names}
 
     @classmethod
     def _as_saved(cls, saved: dict, overrides: dict) -> dict:
-        """Returns the constructor's arguments that a preset of this class was saved with, but for overridden ones."""
+        """Returns the constructor's arguments that a preset of this class was saved with, except overridden ones."""
         task = _task_of(cls, saved)
         return {name: task[name] for name in cls._settings() if name in task and name not in overrides}
 
@@ -205,13 +205,13 @@ class BertTask:
 
     @classmethod
     def _merge(cls, stored: dict, given: dict, source: str | os.PathLike) -> dict:
-        """Puts the arguments that a caller gives before those of a checkpoint."""
+        """Combines a checkpoint's arguments with the caller's, which precede them."""
         del source
         return {**stored, **given}
 
 
 class LabeledTask(BertTask):
-    """A task whose one head has an output for each class, or one output for a score."""
+    """A task with one head, which has an output for each class, or a single output for a score."""
 
     def default_loss(self):
         if self.output_shape[-1] == 1:
@@ -243,10 +243,10 @@ class LabeledTask(BertTask):
 
 
 def count_classes(num_classes: int | None, labels: list[str] | None, least: int) -> int:
-    """Returns the number of classes that a constructor's arguments name.
+    """Returns the number of classes that a constructor's arguments give.
 
     Raises:
-        ValueError: they name none, fewer than `least`, or contradict each other.
+        ValueError: they give none, fewer than `least`, or contradict each other.
     """
     if num_classes is None and labels:
         num_classes = len(labels)
@@ -262,13 +262,13 @@ def count_classes(num_classes: int | None, labels: list[str] | None, least: int)
 def cross_entropy() -> keras.losses.Loss:
     """Returns the cross entropy of logits, averaged by the samples' weights, as transformers averages labelled tokens.
 
-    Keras's default divides by the number of all tokens, so that padding would make the loss smaller.
+    Keras's default divides by the number of all tokens, so that padding would reduce the loss.
     """
     return keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="mean_with_sample_weight")
 
 
 def load_weights(model: BertTask, checkpoint: Checkpoint) -> None:
-    """Gives a task the checkpoint's encoder, and those heads that fit; a warning names those of other shapes."""
+    """Loads the checkpoint's encoder into a task, and the heads that fit; a warning names those of other shapes."""
     misfits = []
     for layer in model.layers:
         if layer.name in checkpoint.heads and layer.name in model.heads:
@@ -300,6 +300,6 @@ def _find_labels(names: tf.Tensor, labels: list[str]) -> tf.Tensor:
 
 
 def _task_of(cls: type[BertTask], saved: dict) -> dict:
-    """Returns what a preset of ours says of the task model that it was saved from, if that was of this class."""
+    """Returns the settings of the task model that a preset of ours was saved from, if that was of this class."""
     task = saved.get("task", {})
     return task if task.get("class_name") == cls.__name__ else {}

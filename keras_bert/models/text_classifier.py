@@ -1,4 +1,4 @@
-"""`BertTextClassifier`: a class, or a score, for each text or pair of texts (paper, section 4.1).
+"""`BertTextClassifier`: predicts a class, or a score, for each text or pair of texts (paper, section 4.1).
 
 Shapes: B batch, S sequence, C classes.
 """

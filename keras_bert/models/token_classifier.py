@@ -1,4 +1,4 @@
-"""`BertTokenClassifier`: a class for each word (paper, sections 4.1 and 5.3; no CRF).
+"""`BertTokenClassifier`: predicts a class for each word (paper, sections 4.1 and 5.3; no CRF).
 
 Shapes: B batch, S sequence, W words of a sentence, C classes.
 """
@@ -17,7 +17,7 @@ from keras_bert.tokenization.preprocessor import BertPreprocessor
 class BertTokenClassifierPreprocessor(BertPreprocessor):
     """Tokenizes sentences word by word, and puts each word's label at its first sub-token.
 
-    Words beyond `sequence_length`, and words of which the tokenizer leaves nothing, are left out.
+    Words beyond `sequence_length`, and words without tokens, are left out.
 
     Args:
         tokenizer, sequence_length, pad_to_longest: as in `BertPreprocessor`.
@@ -48,14 +48,14 @@ class BertTokenClassifierPreprocessor(BertPreprocessor):
         shape = tf.shape(features["token_ids"])
         labels = tf.scatter_nd(cells, tf.boolean_mask(labels, is_labelled), shape)
         if is_score:
-            labels = labels[..., tf.newaxis]  # Else Keras averages the loss over a sentence before it weighs words.
+            labels = labels[..., tf.newaxis]  # Else Keras averages over a sentence before it weights words.
         weights = tf.scatter_nd(cells, tf.ones(tf.shape(cells)[:1]), shape)
         if sample_weight is not None:
             weights *= tf.cast(sample_weight, tf.float32)[:, tf.newaxis]
         return features, labels, weights
 
     def word_positions(self, x) -> tf.RaggedTensor:
-        """Returns where each word's first sub-token stands in the sequence: int32, shape (B, None).
+        """Returns the position of each word's first sub-token in the sequence: int32, shape (B, None).
 
         Args:
             x: as in a call. A word that is left out has the position -1.
@@ -65,7 +65,7 @@ class BertTokenClassifierPreprocessor(BertPreprocessor):
         return self._positions(words, pieces, self._encode_words(words, pieces)[1])
 
     def _encode_words(self, words: tf.RaggedTensor, pieces: tf.RaggedTensor):
-        """Returns the features, and how many tokens of each sentence stay: int32, shape (B,)."""
+        """Returns the features, and the number of tokens kept of each sentence: int32, shape (B,)."""
         tokens = words.with_values(pieces).merge_dims(1, 2)
         kept = tf.minimum(tf.cast(tokens.row_lengths(), tf.int32), self.sequence_length - 2)
         return self._pack([tokens], [kept]), kept
@@ -137,7 +137,7 @@ class BertTokenClassifier(LabeledTask, keras_nlp.models.Task):
 
 
 def ragged_words(values, words: tf.RaggedTensor | None = None) -> tf.RaggedTensor:
-    """Drops the padding of a dense batch: trailing "" of words, or what stands behind the `words` of labels."""
+    """Drops the padding of a dense batch: trailing "" of words, or labels behind the last of `words`."""
     if isinstance(values, tf.RaggedTensor):
         return values
     if words is None:

@@ -1,34 +1,34 @@
-"""Double-array tries in the layout of darts-clone, as tensorflow-text's kernels read them.
+"""Builds double-array tries in the layout of darts-clone, which tensorflow-text's kernels read.
 
-A trie is a vector of uint32 units (github.com/s-yata/darts-clone, `darts.h`). The child of node `i` along byte
-`c` is unit `i ^ offset(i) ^ c`, and it is a child indeed if its label is `c`. Bits of an inner unit:
-    0-7   label, the byte that leads here
-    8     the node ends a key: its value is at unit `i ^ offset(i)`
+A trie is a vector of uint32 units (github.com/s-yata/darts-clone, `darts.h`). The child of node `i` along byte `c` is
+unit `i ^ offset(i) ^ c`, provided that the label of that unit is `c`. The bits of an inner unit are:
+    0-7   the label, the byte that leads here
+    8     the node ends a key, whose value is at unit `i ^ offset(i)`
     9     the offset counts in steps of 256 (never set here)
-    10-30 offset
+    10-30 the offset
 A value unit holds the value in bits 0-30 and has bit 31 set, so that no byte equals its label.
 """
 
 import numpy as np
 
-_BLOCK = 256  # a child's index differs from its parent's base in the low eight bits only
+_BLOCK = 256  # A child's index differs from its parent's base only in the low eight bits.
 _MAX_OFFSET = 1 << 21
 _HAS_VALUE = 1 << 8
 _IS_VALUE = 1 << 31
-_END = 0  # a tree's key for the value of the key that ends there: no key holds a zero byte
+_END = 0  # In a tree, the entry for the value of the key that ends there. No key holds a zero byte.
 
 
 def build(entries: dict[bytes, int]) -> np.ndarray:
-    """Builds the trie of `entries`. Equal parts of it are stored once.
+    """Builds the trie of `entries`, and stores equal parts once.
 
     Args:
-        entries: value (0 <= value < 2**31) of each key. Keys are not empty and hold no zero byte.
+        entries: the value of each key, 0 <= value < 2**31. Keys are not empty and hold no zero byte.
 
     Returns:
-        uint32, shape (units,); the size is a multiple of 256, so that a look-up never leaves the vector.
+        uint32, shape (units,). The size is a multiple of 256, so that a look-up never leaves the vector.
 
     Raises:
-        ValueError: a key or value breaks these conditions, or the trie outgrows the layout.
+        ValueError: a key or value violates these conditions, or the trie outgrows the layout.
     """
     root: dict = {}
     for key, value in sorted(entries.items()):
@@ -42,19 +42,19 @@ def build(entries: dict[bytes, int]) -> np.ndarray:
 
 
 class _Placement:
-    """Places the tree from its leaves up: each inner node gets a base, where all its children's units are free.
+    """Places the tree from its leaves up: each inner node gets a base at which the units of all its children are free.
 
-    Inner nodes whose children are equal share one base, and leaves of equal value one value unit. Both are safe: the
-    units below a base belong to no other.
+    Inner nodes with equal children share one base, and leaves of equal value one value unit. That is safe, since the
+    units below a base belong to no other base.
     """
 
     def __init__(self, root: dict):
         self._units: list[int] = []
-        self._free: list[np.ndarray] = []  # of each block, which of its units are free, bool
-        self._unused: list[np.ndarray] = []  # and which of them are no node's base, bool
-        self._start: dict[int, int] = {}  # number of children: the block where the last search for as many ended
-        self._bases: dict[tuple, int] = {}  # an inner node's children: its base
-        self._leaves: list[tuple[int, int, int]] = []  # unit, label, value
+        self._free: list[np.ndarray] = []  # For each block, bool, its units that are free
+        self._unused: list[np.ndarray] = []  # and those that are no node's base.
+        self._start: dict[int, int] = {}  # The block where the last search for as many children ended.
+        self._bases: dict[tuple, int] = {}  # The base of an inner node by its children.
+        self._leaves: list[tuple[int, int, int]] = []  # Unit, label, value.
         self._grow()
         self._free[0][0] = False
         self._units[0] = self._place(root) << 10
@@ -80,7 +80,7 @@ class _Placement:
 
     def _place(self, node: dict) -> int:
         """Returns the base of an inner node."""
-        children = []  # label, flags, and what the child is: the value it ends with, or its base
+        children = []  # Label, flags, and the child: the value that it ends with, or its base.
         for byte, child in sorted(node.items()):
             if byte == _END:
                 children.append((byte, _IS_VALUE, child))
@@ -106,7 +106,7 @@ class _Placement:
         return base
 
     def _find_base(self, labels: np.ndarray) -> int:
-        """Takes room in the first block that has it, from where the last search for as many children ended."""
+        """Reserves room in the first block that has it, starting where the last search for as many children ended."""
         block = self._start.get(len(labels), 0)
         while True:
             if block == len(self._free):

@@ -1,9 +1,9 @@
-"""Normalization, in the graph, of the few texts in which a character's neighbours matter; and where each byte is from.
+"""Normalizes, in the graph, the few texts in which a character's neighbours matter, and finds the origin of each byte.
 
-It works on code points, in time linear in the text, with core TensorFlow ops: capital sigma becomes what the cased
-characters around it make it; marks that lower-casing keeps are put into NFD's order; words of over 200 characters
-become [UNK]. All else is left to the op FastBertNormalize, which sees every distinct character once. Whatever looks at
-neighbours looks at rows joined to one sequence: the blank that ends each row stops every look.
+It works on code points, in time linear in the text, with core TensorFlow ops. Capital sigma becomes final or not by the
+cased characters around it; marks that lower-casing keeps are put into NFD's order; words of over 200 characters become
+[UNK]. The op FastBertNormalize does the rest, and sees every distinct character once. The steps that look at neighbours
+work on all rows joined into one sequence; the blank at the end of each row keeps them apart.
 
 Shapes: B texts; C characters, a number that changes from step to step.
 """
@@ -17,17 +17,17 @@ import tensorflow as tf
 from keras_bert.tokenization import normalizer
 
 MAX_WORD_LENGTH = 200  # In characters: google-research/bert, tokenization.py, `max_input_chars_per_word`.
-NOWHERE = "\x01"  # Becomes [UNK]: a control character, in no normalized text, and in no piece that the op gets.
+NOWHERE = "\x01"  # Becomes [UNK]. This control character is in no normalized text, and in no piece that the op gets.
 
 _LAST = 0x10FFFF
 
 
-# Of TensorFlow's own functions for the next three, each use makes 13 to 72 ops, and a tf.data pipeline pays for the
-# number of ops in it, run or not, whenever it starts: 0.1 ms each.
+# TensorFlow's own functions for the next three make 13 to 72 ops at each use, and a tf.data pipeline pays 0.1 ms for
+# each of its ops whenever it starts, even for those that never run.
 
 
 def bisect(ascending: tf.Tensor, values: tf.Tensor, side: str = "left") -> tf.Tensor:
-    """Returns how many of `ascending`, [C], lie before each of `values`, [T]: int64 [T]; "right": equal ones too."""
+    """Counts how many of `ascending`, [C], lie before each of `values`, [T]: int64 [T]. "right" counts equal ones too."""
     count = tf.raw_ops.UpperBound if side == "right" else tf.raw_ops.LowerBound
     ascending, values = tf.expand_dims(ascending, 0), tf.expand_dims(values, 0)
     return tf.squeeze(count(sorted_inputs=ascending, values=values, out_type=tf.int64), 0)
@@ -39,18 +39,18 @@ def row_ids(row_splits: tf.Tensor) -> tf.Tensor:
 
 
 def select(mask: tf.Tensor, *columns: tf.Tensor) -> list[tf.Tensor]:
-    """Returns what `mask`, bool [C], selects of each column, [C]."""
+    """Returns the values of each column, [C], that `mask`, bool [C], selects."""
     places = tf.squeeze(tf.where(mask), 1)
     return [tf.gather(column, places) for column in columns]
 
 
 class Origins(NamedTuple):
-    """Where in the source the characters of normalized texts stem from."""
+    """The origins in the source of the characters of normalized texts."""
 
     places: tf.Tensor  # int64, [C]: the byte where each character begins in the normalized texts, joined
     row_places: tf.Tensor  # int64, [B]: where each text begins there
     starts: tf.Tensor  # int64, [C]: the byte where its source character begins in the source text
-    ends: tf.Tensor  # int64, [C]: and where the next begins that leaves anything behind
+    ends: tf.Tensor  # int64, [C]: the byte where the next character begins that does not vanish
 
     def of(self, rows: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns starts and ends in the source, int64 [T], of T tokens with bytes `starts` to `ends` of `rows`."""
@@ -68,9 +68,9 @@ class ExactNormalizer:
 
     Args:
         lowercase: bool.
-        normalize: the op with our model: string [B] to string [B], exact for a character that stands alone, other
-            than those of `normalizer.kept_marks` and their compounds.
-        replaces_long_words: bool; False leaves words of over 200 characters as they are.
+        normalize: the op with our model, string [B] to string [B]. It is exact for single characters, except those of
+            `normalizer.kept_marks` and their compounds.
+        replaces_long_words: bool; False keeps words of over 200 characters.
     """
 
     def __init__(self, lowercase: bool, normalize: Callable[[tf.Tensor], tf.Tensor], replaces_long_words: bool = True):
@@ -85,7 +85,7 @@ class ExactNormalizer:
 
     def __call__(self, texts: tf.Tensor) -> tuple[tf.Tensor, Origins]:
         """Normalizes `texts`: string, shape (B,), any bytes."""
-        # The blank keeps the rows' neighbours apart, and its place is the length of the text.
+        # The blank separates neighbouring rows, and its place is the length of the text.
         decoded, places = tf.strings.unicode_decode_with_offsets(texts + " ", "UTF-8", errors="ignore")
         codes, sources = decoded.values, tf.range(tf.size(decoded.values), dtype=tf.int64)
         if self._lowercase:
@@ -113,7 +113,7 @@ class ExactNormalizer:
         return tf.gather(codes, moved), tf.gather(sources, moved)
 
     def _decompose(self, codes: tf.Tensor, sources: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Takes the compounds of marks apart."""
+        """Decomposes the compounds of marks."""
         longest = max(map(len, self._compounds.values()))
         keys = tf.constant(list(self._compounds))
         parts = tf.constant([part + [-1] * (longest - len(part)) for part in self._compounds.values()])
@@ -154,7 +154,7 @@ class ExactNormalizer:
 
 
 class _Table:
-    """A number for each code point, as ranges of equal numbers; 0 for those not listed."""
+    """Maps each code point to a number, 0 for those not listed, and stores ranges of equal numbers."""
 
     def __init__(self, numbers: dict[int, int]):
         dense = np.zeros(_LAST + 1, dtype=np.int32)
@@ -173,7 +173,7 @@ def _has(context: tf.Tensor, bits: int) -> tf.Tensor:
 
 
 def _settle_sigmas(codes: tf.Tensor, context: tf.Tensor) -> tf.Tensor:
-    """Lower-cases capital sigma: final after a cased character and before none, ignorable ones not counted."""
+    """Lower-cases capital sigma: final after a cased character and not before one, past ignorable characters."""
     is_seen = ~_has(context, normalizer.IGNORABLE)
     seen = tf.pad(select(is_seen, _has(context, normalizer.CASED))[0], [[1, 1]])
     number = tf.cumsum(tf.cast(is_seen, tf.int32))  # Of a sigma itself, in `seen`.
@@ -183,7 +183,7 @@ def _settle_sigmas(codes: tf.Tensor, context: tf.Tensor) -> tf.Tensor:
 
 
 def _in_canonical_order(context: tf.Tensor) -> tf.Tensor:
-    """Returns the order in which the characters stand after NFD, int64 [C]: kept marks sorted within their runs."""
+    """Returns the order of the characters after NFD, int64 [C]: kept marks are sorted within their runs."""
     order = tf.bitwise.bitwise_and(context, normalizer.MARK_ORDER)
     run = tf.cumsum(tf.cast(~_has(context, normalizer.IN_RUN), tf.int32))
     places = tf.squeeze(tf.where(order > 0), 1)
@@ -194,7 +194,7 @@ def _in_canonical_order(context: tf.Tensor) -> tf.Tensor:
 
 
 def _ends(places: tf.Tensor, sources: tf.Tensor) -> tf.Tensor:
-    """For each source character, the byte where the next begins that leaves anything behind, int64 [C]."""
+    """Returns, for each source character, the byte where the next one begins that does not vanish, int64 [C]."""
     size = tf.size(places)
     is_left = tf.math.unsorted_segment_max(tf.ones_like(sources), sources, size) > 0
     left = tf.pad(select(is_left, places)[0], [[0, 1]])

@@ -1,10 +1,10 @@
-"""GraphTokenizer: text to WordPiece ids in ops that TensorFlow Serving links, exact on every text.
+"""GraphTokenizer: turns text into WordPiece ids by ops that TensorFlow Serving links, exactly for every text.
 
 Nearly every text takes two ops of tensorflow-text: FastBertNormalize with our own model (`normalizer_model.py`), then
-FastWordpieceTokenize, which splits and matches in linear time. Two kinds of words give away a text for which they do
-not suffice: `MARKER`, where neighbours matter, and words over 200 bytes, which may have no more than 200 characters.
-Those texts alone go through `exact_normalizer.py`. What the two ops cannot match has an id above all others, so that
-one comparison tells a batch that needs nothing more.
+FastWordpieceTokenize, which splits and matches in linear time. Two kinds of words show that they do not suffice:
+`MARKER`, where neighbours matter, and words over 200 bytes, which may still have at most 200 characters. Only those
+texts go through `exact_normalizer.py`. Words that the two ops cannot match get an id above all others, so that one
+comparison finds the batches that need no more work.
 
 Shapes: B texts; T tokens, of all texts.
 """
@@ -23,7 +23,7 @@ from keras_bert.tokenization.exact_normalizer import MAX_WORD_LENGTH, NOWHERE, E
 from keras_bert.tokenization.normalizer_model import MARKER, normalizer_model
 
 _UNKNOWN = "[UNK]"
-_NO_PIECE = f"[{NOWHERE}]"  # What the op makes of words that no pieces match.
+_NO_PIECE = f"[{NOWHERE}]"  # The op's result for words that no pieces match.
 _MAX_BYTES_FIELD = 4  # Number of `max_bytes_per_token` in tensorflow-text's `fast_wordpiece_tokenizer_model.fbs`.
 
 
@@ -36,7 +36,8 @@ class GraphTokenizer:
     """
 
     def __init__(self, pieces: list[str], lowercase: bool):
-        # Ids that no piece has, the greatest two, so that one look at the greatest id tells whether a text needs more.
+        # These ids belong to no piece and are the greatest, so that the greatest id tells whether a text needs more
+        # work.
         self._marker_id, self._nowhere_id = len(pieces), len(pieces) + 1
         self._unknown_id = max(index for index, piece in enumerate(pieces) if piece == _UNKNOWN)
         self._normalizer = tf_text.FastBertNormalizer(model_buffer=_as_constant(normalizer_model(lowercase)))
@@ -45,13 +46,14 @@ class GraphTokenizer:
         self._limit_place = _place_of_limit(model)
         self._wordpiece_model = _as_constant(model)
         self._wordpiece = _wordpiece_op(self._wordpiece_model)
-        # Functions of their own: an eager call runs each as one graph, others inline it.
+        # As functions, they run as one graph each in an eager call, and are inlined elsewhere.
         self._functions = {
             "ids": _function(self._tokenize),
             "byte": _function(self._tokenize_with_bytes),
             "character": _function(self._tokenize_with_characters),
         }
-        # What is rare stays out of line: every op of a branch costs time, taken or not. Keys: with offsets?
+        # The rare paths are not inlined, since every op of a branch costs time, taken or not. The keys tell whether
+        # they return offsets.
         place = tf.TensorSpec([None], tf.int64)
         flat = {False: [place, tf.TensorSpec([None], tf.int32)]}
         flat[True] = [*flat[False], place, place]
@@ -90,7 +92,7 @@ class GraphTokenizer:
     def _settle(
         self, texts: tf.Tensor, starts: tf.RaggedTensor, ends: tf.RaggedTensor, columns: list[tf.RaggedTensor]
     ) -> list[tf.RaggedTensor]:
-        """Gives unknown words their id, and does the texts again, exactly, for which the two ops do not suffice.
+        """Gives unknown words their id, and repeats exactly the texts for which the two ops do not suffice.
 
         Args:
             texts: string [B].
@@ -108,7 +110,7 @@ class GraphTokenizer:
         return _ragged(flat)
 
     def _settle_unknown(self, texts, starts, ends, row_splits, ids, *spans) -> list[tf.Tensor]:
-        """Does `_settle` for texts with unknown words, long ones, or markers."""
+        """Does the work of `_settle` for texts with unknown words, long ones, or markers."""
         doubtful = (ids == self._marker_id) | (ends - starts > MAX_WORD_LENGTH)
         columns = [row_splits, ids, *spans]
 
@@ -125,10 +127,10 @@ class GraphTokenizer:
         return [row_splits, tf.where(ids == self._nowhere_id, self._unknown_id, ids), *spans]
 
     def _exact_columns(self, with_offsets: bool, texts: tf.Tensor) -> list[tf.RaggedTensor]:
-        """Returns ids of any texts, and with offsets starts and ends in bytes."""
+        """Returns the ids of any texts and, if asked, their starts and ends in bytes."""
         normalized, origins = self._exact(texts)
         place = tf.range(self._limit_place, self._limit_place + 4)[:, tf.newaxis]
-        # As many bytes as 200 characters can have: longer words are replaced already.
+        # 200 characters have at most as many bytes; longer words have been replaced.
         limit = tf.constant(list(struct.pack("<i", 4 * MAX_WORD_LENGTH)), tf.uint8)
         model = tf.tensor_scatter_nd_update(self._wordpiece_model, place, limit)
         ids, starts, ends = _wordpiece_op(model).tokenize_with_offsets(normalized)
@@ -154,7 +156,7 @@ def _ragged(flat: list[tf.Tensor]) -> list[tf.RaggedTensor]:
 
 
 def _bases(texts: tf.Tensor) -> tf.Tensor:
-    """What to add to the bytes of each text, int64 [B], so that they ascend through the batch, ends included."""
+    """Returns the offset of each text, int64 [B], with which bytes, ends included, ascend through the batch."""
     return tf.cumsum(tf.cast(tf.strings.length(texts), tf.int64) + 1, exclusive=True)
 
 
@@ -163,12 +165,12 @@ def _spans_in_source(
 ) -> list[tf.RaggedTensor]:
     """Turns bytes of the normalized texts into bytes of the source.
 
-    A token ends where the next character begins that leaves anything behind. That is not always the source of the
-    next normalized byte: one source character may become several tokens.
+    A token ends where the next character begins that does not vanish. That is not always the source of the next
+    normalized byte, since one source character may become several tokens.
 
     Args:
         texts: string [B], the source.
-        sources: int64 ragged [B, None]: for each normalized byte, and the end, the byte of the source.
+        sources: int64 ragged [B, None], the byte of the source for each normalized byte, and for the end.
         starts, ends: int64 ragged [B, None].
     """
     first_places = tf.gather(sources.row_splits, row_ids(starts.row_splits))
@@ -182,7 +184,7 @@ def _spans_in_source(
 
 
 def _in_characters(texts: tf.Tensor, *columns: tf.RaggedTensor) -> list[tf.RaggedTensor]:
-    """Turns bytes of the source into its characters, those of its valid part; int32 ragged [B, None]."""
+    """Turns bytes of the source into valid characters of the source: int32 ragged [B, None]."""
     _, places = tf.strings.unicode_decode_with_offsets(texts, "UTF-8", errors="ignore")
     bases = _bases(texts)
     ascending = places.values + tf.gather(bases, row_ids(places.row_splits))
@@ -213,7 +215,7 @@ def _wordpiece_model(pieces: list[str]) -> bytes:
 
 
 def _place_of_limit(model: bytes) -> int:
-    """Where in the model its limit of bytes of a word stands, as a little-endian int32."""
+    """Returns the place in the model of its limit of bytes in a word, a little-endian int32."""
     from flatbuffers import encode, packer, table
 
     root = table.Table(model, encode.Get(packer.uoffset, model, 0))
@@ -221,12 +223,12 @@ def _place_of_limit(model: bytes) -> int:
 
 
 def _pieces_for_op(vocabulary: list[str]) -> list[str]:
-    """Replaces pieces that no text can match by names that differ, as the op's builder needs them."""
+    """Replaces pieces that no text can match by different names, which the op's builder requires."""
     last = {piece: index for index, piece in enumerate(vocabulary)}
     stand_ins = normalizer.substitutes()
     pieces = []
     for index, piece in enumerate(vocabulary):
-        empty = piece in ("", "##") or last[piece] != index  # Of equal pieces the reference knows the last.
+        empty = piece in ("", "##") or last[piece] != index  # Of equal pieces the reference uses the last.
         holds_control = any(not char.isprintable() and normalizer.vanishes(char) for char in piece)
         pieces.append(f"[{NOWHERE}{index}]" if empty or holds_control else piece.translate(stand_ins))
     return pieces

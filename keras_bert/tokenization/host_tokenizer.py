@@ -1,6 +1,6 @@
-"""HostTokenizer: what GraphTokenizer does, by PythonBertTokenizer, where there is no tensorflow-text.
+"""HostTokenizer: replaces GraphTokenizer by PythonBertTokenizer on platforms without tensorflow-text.
 
-The graph calls back into this Python process: it runs eagerly and in tf.data, and cannot be exported.
+The graph calls back into this Python process, so it runs eagerly and in tf.data but cannot be exported.
 
 Shapes: B texts.
 """
@@ -34,7 +34,7 @@ class HostTokenizer:
 
 
 def _call(function, texts: tf.Tensor, num_columns: int) -> tuple[tf.RaggedTensor, ...]:
-    """Applies `function`, from a text as bytes to lists of one length, to each text."""
+    """Applies `function`, which turns a text's bytes into lists of one length, to each text."""
 
     def run(texts: np.ndarray) -> list[np.ndarray]:
         rows = [function(text) for text in texts]

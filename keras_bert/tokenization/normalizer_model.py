@@ -1,16 +1,16 @@
-"""The normalizer's rules as a model for tensorflow-text's op FastBertNormalize: a map from UTF-8 to strings.
+"""Builds the normalizer's rules into a model for tensorflow-text's op FastBertNormalize: a map from UTF-8 to strings.
 
-The op looks up one character after another, which is exact for nearly all. Those that depend on their neighbours
-become the word `MARKER`, which tells the tokenizer that the text needs `exact_normalizer.py`. What is not UTF-8 is
-deleted, as Python's `decode(errors="ignore")` does: the op cuts it into the same pieces (Unicode 3.9, table 3-8), and
-the map holds all of them.
+The op looks up each character by itself, which is exact for nearly all. Characters that depend on their neighbours
+become the word `MARKER`, which tells the tokenizer that the text needs `exact_normalizer.py`. Invalid UTF-8 is deleted,
+as by Python's `decode(errors="ignore")`: the op cuts it into the same pieces (Unicode 3.9, table 3-8), and the map
+holds all of them.
 """
 
 import functools
 
 from keras_bert.tokenization import double_array, normalizer
 
-MARKER = "\x7f"  # A control character: in no normalized text.
+MARKER = "\x7f"  # This control character is in no normalized text.
 
 _IS_MAPPED = 1 << 30  # tensorflow-text, `fast_bert_normalizer.h`: the bits of a value in the trie.
 _LENGTH_BITS = 6
@@ -20,12 +20,12 @@ _LENGTH_BITS = 6
 def normalizer_model(lowercase: bool) -> bytes:
     """Builds the model.
 
-    A flatbuffer table (tensorflow-text, `fast_bert_normalizer_model.fbs`): 0 bool, lower-casing; 1 vector of uint32,
-    a trie from UTF-8 to `0x40000000 | offset << 6 | length`; 2 int32, the value of U+0000; 3 vector of bytes, the
-    strings. Field 4 is ours, the Unicode version; readers skip fields that they do not know.
+    It is a flatbuffer table (tensorflow-text, `fast_bert_normalizer_model.fbs`) with the fields 0, bool, lower-casing;
+    1, vector of uint32, a trie from UTF-8 to `0x40000000 | offset << 6 | length`; 2, int32, the value of U+0000; 3,
+    vector of bytes, the strings. Field 4, the Unicode version, is ours; readers skip unknown fields.
 
     Returns:
-        The model: about 240 KB if `lowercase`, else 25 KB; built once in a process, in about 0.3 s.
+        The model, about 240 KB if `lowercase`, else 25 KB. It is built once in a process, in about 0.3 s.
     """
     import flatbuffers
     import numpy as np
@@ -55,16 +55,16 @@ def _replacements(lowercase: bool) -> dict[bytes, str]:
 
 
 def _broken_characters() -> set[bytes]:
-    """What the op finds where there is no UTF-8: single bytes, and beginnings of characters."""
+    """Returns the pieces that the op finds in invalid UTF-8: single bytes, and beginnings of characters."""
     broken = {bytes([byte]) for byte in range(0x80, 0x100)}
-    for first in (*range(0x80, 0xD800, 64), *range(0xE000, 0x110000, 64)):  # 64 characters share all but a byte.
+    for first in (*range(0x80, 0xD800, 64), *range(0xE000, 0x110000, 64)):  # 64 characters differ in one byte only.
         raw = chr(first).encode()
         broken.update(raw[:length] for length in range(1, len(raw)))
     return broken
 
 
 def _string_pool(replacements: dict[bytes, str]) -> tuple[bytes, dict[bytes, int]]:
-    """Joins the strings, each once; returns them and each key's reference into them."""
+    """Joins the distinct strings; returns them and each key's reference into them."""
     pool = bytearray()
     offsets: dict[bytes, int] = {}
     values = {}

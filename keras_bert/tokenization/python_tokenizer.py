@@ -50,7 +50,7 @@ class PythonBertTokenizer(VocabularyLookup):
 
     Args:
         vocabulary: path of a file with one piece a line (its number from 0 is the id), or list of the pieces.
-        lowercase: bool, lower the case and strip accents, as an uncased vocabulary needs it.
+        lowercase: bool, lower the case and strip accents, for an uncased vocabulary.
 
     Raises:
         InputError: as `keras_bert.tokenization.vocabulary.read_vocabulary`.

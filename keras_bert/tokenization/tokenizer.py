@@ -1,6 +1,7 @@
-"""BertTokenizer: text to WordPiece ids inside the graph, exactly as google-research/bert does it.
+"""BertTokenizer: turns text into WordPiece ids inside the graph, exactly as google-research/bert does.
 
-`graph_tokenizer.py` holds the graph, `python_tokenizer.py` the same in Python, for platforms without tensorflow-text.
+`graph_tokenizer.py` builds the graph. `python_tokenizer.py` does the same in Python on platforms without
+tensorflow-text.
 """
 
 import os
@@ -19,7 +20,7 @@ from keras_bert.weights import decide_case, open_tokenizer
 
 try:
     import tensorflow_text  # noqa: F401  (registers the ops)
-except (ImportError, tf.errors.NotFoundError) as error:  # No wheel here, or one of another TensorFlow's.
+except (ImportError, tf.errors.NotFoundError) as error:  # No wheel here, or one for another TensorFlow.
     _TEXT_ERROR = f"{type(error).__name__}: {error}".splitlines()[0]
     from keras_bert.tokenization.host_tokenizer import HostTokenizer as _Engine
 else:
@@ -40,8 +41,8 @@ class BertTokenizer(VocabularyLookup, Tokenizer):
 
     Args:
         vocabulary: path of a file with one piece a line (its number from 0 is the id), or list of the pieces. None
-            where `load_assets` follows, as when Keras loads a saved model.
-        lowercase: bool, lower the case and strip accents, as an uncased vocabulary needs it.
+            if `load_assets` follows, as when Keras loads a saved model.
+        lowercase: bool, lower the case and strip accents, for an uncased vocabulary.
 
     Raises:
         InputError: the file cannot be read; the vocabulary is empty, lacks a special token, holds one piece twice, or
@@ -63,7 +64,7 @@ class BertTokenizer(VocabularyLookup, Tokenizer):
             self.set_vocabulary(vocabulary)
 
     def set_vocabulary(self, vocabulary: str | list[str]) -> None:
-        """Takes a vocabulary file or list, and builds what the graph needs."""
+        """Reads a vocabulary from a file or list, and prepares the graph."""
         self.set_pieces(read_vocabulary(vocabulary, self.lowercase))
         self._special_token_attrs = []
         for name, token in TOKEN_OF.items():
