@@ -11,7 +11,7 @@ ACTIVATIONS = ("gelu_tanh", "gelu", "relu", "tanh", "linear")
 ATTENTIONS = ("bidirectional", "left_to_right")
 
 # google-research/bert's `bert_config.json` and Hugging Face's `config.json` share these names.
-_FOREIGN_TO_OURS = {
+FOREIGN_TO_OURS = {
     "vocab_size": "vocabulary_size",
     "num_hidden_layers": "num_layers",
     "num_attention_heads": "num_heads",
@@ -143,7 +143,7 @@ class BertConfig:
             raise InputError(f"{path}: not a BERT configuration, it lacks {', '.join(missing)}.")
         if at_hugging_face is None:
             at_hugging_face = any(mark in values for mark in _HUGGING_FACE_MARKS)
-        ours = {ours: values[theirs] for theirs, ours in _FOREIGN_TO_OURS.items() if theirs in values}
+        ours = {ours: values[theirs] for theirs, ours in FOREIGN_TO_OURS.items() if theirs in values}
         activations = _ACTIVATION_AT_HUGGING_FACE if at_hugging_face else _ACTIVATION_AT_GOOGLE
         activation = values.get("hidden_act", "gelu")
         if not isinstance(activation, str) or activation not in activations:
@@ -177,7 +177,7 @@ class BertConfig:
                 f"google-research/bert's and Hugging Face's BERT attend both ways. Received: attention="
                 f"{self.attention!r}. Keep such a model in our own format."
             )
-        values = {theirs: getattr(self, ours) for theirs, ours in _FOREIGN_TO_OURS.items()}
+        values = {theirs: getattr(self, ours) for theirs, ours in FOREIGN_TO_OURS.items()}
         values["hidden_act"] = next(name for name, ours in activations.items() if ours == self.activation)
         if self.attention_dropout is None:
             values["attention_probs_dropout_prob"] = self.dropout

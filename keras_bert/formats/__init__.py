@@ -50,7 +50,7 @@ def located(path: str) -> Iterator[str]:
 
 def has_checkpoint(path: str) -> bool:
     """Tells whether `path` holds a checkpoint, or its configuration, of any format."""
-    return any(module.matches(path) for module in modules().values())
+    return _format_of(path) is not None
 
 
 def find_format(path: str) -> types.ModuleType:
@@ -60,15 +60,19 @@ def find_format(path: str) -> types.ModuleType:
         InputError: no format matches; the message says what was found, and names the one directory inside that
             has a checkpoint.
     """
-    for module in modules().values():
-        if module.matches(path):
-            return module
+    module = _format_of(path)
+    if module is not None:
+        return module
     found = ", ".join(sorted(os.listdir(path))[:8]) if os.path.isdir(path) else ""
     raise InputError(
         f"{path}: no BERT checkpoint. Expected config.json with model.weights.h5 (Keras) or model.safetensors (Hugging "
         "Face), bert_config.json with the files of a TensorFlow checkpoint (Google, Model Garden), or saved_model.pb "
         f"(TF-Hub). Found: {found or 'nothing'}.{_guess(path)}"
     )
+
+
+def _format_of(path: str) -> types.ModuleType | None:
+    return next((module for module in modules().values() if module.matches(path)), None)
 
 
 def _guess(path: str) -> str:

@@ -82,14 +82,8 @@ class WeightsFile:
     def __contains__(self, path: str) -> bool:
         return self._find(path) is not None
 
-    def __getitem__(self, path: str) -> h5py.Dataset:
-        """Returns the dataset of a variable, by the path that Keras gives it: `pooled_dense/kernel`."""
-        dataset = self._find(path)
-        if dataset is None:
-            raise KeyError(path)
-        return dataset
-
     def _find(self, path: str) -> h5py.Dataset | None:
+        """Returns the dataset of a variable, by the path that Keras gives it: `pooled_dense/kernel`."""
         layer, _, variable = path.rpartition("/")
         return self._layers.get(layer, {}).get(_NUMBERS.get(variable, ""))
 
@@ -101,12 +95,12 @@ class WeightsFile:
     def place_of(self, path: str) -> str:
         """Returns the place of a variable in the file."""
         with _reading(self.path):
-            return str(self[path].name)
+            return str(self._find(path).name)
 
     def shape_of(self, path: str) -> tuple[int, ...] | None:
         """Returns the shape of a variable, or None if there is something else than an array in its place."""
         with _reading(self.path):
-            return getattr(self[path], "shape", None)
+            return getattr(self._find(path), "shape", None)
 
     def read(self, path: str) -> np.ndarray:
         """Reads a variable in its stored float type.
@@ -115,7 +109,7 @@ class WeightsFile:
             InputError: the data is outside the file, damaged, or not a float array.
         """
         with _reading(self.path):
-            return self._read(self[path])
+            return self._read(self._find(path))
 
     def _read(self, dataset: h5py.Dataset) -> np.ndarray:
         where = f"{self.path}: {dataset.name}"

@@ -9,7 +9,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 
-from keras_bert.config import SAME_ACTIVATIONS, BertConfig
+from keras_bert.config import FOREIGN_TO_OURS, SAME_ACTIVATIONS, BertConfig
 from keras_bert.errors import InputError
 from keras_bert.files import read_lines
 from keras_bert.formats import google
@@ -27,19 +27,9 @@ from keras_bert.formats.tensorflow_files import (
 
 PARAMS_FILE = "params.yaml"
 _ACTIVATIONS = {"gelu": "gelu_tanh", **SAME_ACTIVATIONS, "identity": "linear"}
-# The fields of Model Garden's BertEncoderConfig (official/nlp/configs/encoders.py).
-_PARAMS = {
-    "vocab_size": "vocabulary_size",
-    "num_layers": "num_layers",
-    "num_attention_heads": "num_heads",
-    "hidden_size": "hidden_dim",
-    "intermediate_size": "intermediate_dim",
-    "dropout_rate": "dropout",
-    "attention_dropout_rate": "attention_dropout",
-    "max_position_embeddings": "max_sequence_length",
-    "type_vocab_size": "num_segments",
-    "initializer_range": "initializer_range",
-}
+# The fields of Model Garden's BertEncoderConfig (official/nlp/configs/encoders.py): three of its names are its own.
+_OWN_NAMES = {"num_layers": "num_layers", "dropout_rate": "dropout", "attention_dropout_rate": "attention_dropout"}
+_PARAMS = FOREIGN_TO_OURS | _OWN_NAMES
 
 
 def matches(path: str) -> bool:

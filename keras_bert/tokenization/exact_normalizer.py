@@ -27,7 +27,7 @@ _LAST = 0x10FFFF
 
 
 def bisect(ascending: tf.Tensor, values: tf.Tensor, side: str = "left") -> tf.Tensor:
-    """Counts how many of `ascending`, [C], lie before each of `values`, [T]: int64 [T]. "right" counts equal ones too."""
+    """Counts the values in `ascending`, [C], before each of `values`, [T]: int64 [T]. "right" counts equal ones too."""
     count = tf.raw_ops.UpperBound if side == "right" else tf.raw_ops.LowerBound
     ascending, values = tf.expand_dims(ascending, 0), tf.expand_dims(values, 0)
     return tf.squeeze(count(sorted_inputs=ascending, values=values, out_type=tf.int64), 0)

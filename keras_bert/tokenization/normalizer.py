@@ -20,19 +20,19 @@ from collections.abc import Callable, Iterable
 
 UNICODE_VERSION = unicodedata.unidata_version
 
+
+def _ranges(text: str) -> list[tuple[int, int]]:
+    """Reads ranges of code points, `"3400..4DBF 1B7F"`, in the notation of Unicode's data files."""
+    ends = (part.split("..") for part in text.split())
+    return [(int(part[0], 16), int(part[-1], 16)) for part in ends]
+
+
 # tokenization.py, `_is_chinese_char`.
-CJK_RANGES = (
-    (0x3400, 0x4DBF),
-    (0x4E00, 0x9FFF),
-    (0xF900, 0xFAFF),
-    (0x20000, 0x2A6DF),
-    (0x2A700, 0x2B73F),
-    (0x2B740, 0x2B81F),
-    (0x2B820, 0x2CEAF),
-    (0x2F800, 0x2FA1F),
+CJK_RANGES = _ranges(
+    "3400..4DBF 4E00..9FFF F900..FAFF 20000..2A6DF 2A700..2B73F 2B740..2B81F 2B820..2CEAF 2F800..2FA1F"
 )
 # tokenization.py, `_is_punctuation`.
-ASCII_PUNCTUATION_RANGES = ((33, 47), (58, 64), (91, 96), (123, 126))
+ASCII_PUNCTUATION_RANGES = _ranges("21..2F 3A..40 5B..60 7B..7E")
 
 # No rule touches the other planes: 4 to 13 hold no character in any Unicode version, 15 and 16 private ones.
 _CODE_POINTS = (*range(0xD800), *range(0xE000, 0x40000), *range(0xE0000, 0xF0000))
@@ -40,17 +40,8 @@ _CODE_POINTS = (*range(0xD800), *range(0xE000, 0x40000), *range(0xE0000, 0xF0000
 # Punctuation of Unicode 15 and 16. tensorflow-text's ICU splits at it, the rules above only under a Python that knows
 # it. Found by running FastWordpieceTokenizer on all code points, which
 # tests/keras_bert/tokenization/normalizer_test.py repeats.
-_RECENT_PUNCTUATION_RANGES = (
-    (0x1B4E, 0x1B4F),
-    (0x1B7F, 0x1B7F),
-    (0x10D6E, 0x10D6E),
-    (0x113D4, 0x113D5),
-    (0x113D7, 0x113D8),
-    (0x11B00, 0x11B09),
-    (0x11BE1, 0x11BE1),
-    (0x11F43, 0x11F4F),
-    (0x16D6D, 0x16D6F),
-    (0x1E5FF, 0x1E5FF),
+_RECENT_PUNCTUATION_RANGES = _ranges(
+    "1B4E..1B4F 1B7F 10D6E 113D4..113D5 113D7..113D8 11B00..11B09 11BE1 11F43..11F4F 16D6D..16D6F 1E5FF"
 )
 
 
