@@ -49,6 +49,13 @@ def is_foreign(values) -> bool:
     return isinstance(values, dict) and any(name in values for name in (*_HUGGING_FACE_MARKS, *_REQUIRED_FOREIGN))
 
 
+def find_activation(file: str, key: str, value, activations: dict[str, str]) -> str:
+    """Returns our name of a foreign activation, the `value` of `key` in a file; raises InputError if it is unknown."""
+    if not isinstance(value, str) or value not in activations:
+        raise InputError(f"{file}: unknown {key} {value!r}. Expected one of {', '.join(activations)}.")
+    return activations[value]
+
+
 def _is_number(value) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
@@ -145,10 +152,7 @@ class BertConfig:
             at_hugging_face = any(mark in values for mark in _HUGGING_FACE_MARKS)
         ours = {ours: values[theirs] for theirs, ours in FOREIGN_TO_OURS.items() if theirs in values}
         activations = _ACTIVATION_AT_HUGGING_FACE if at_hugging_face else _ACTIVATION_AT_GOOGLE
-        activation = values.get("hidden_act", "gelu")
-        if not isinstance(activation, str) or activation not in activations:
-            raise InputError(f"{path}: unknown hidden_act {activation!r}. Expected one of {', '.join(activations)}.")
-        ours["activation"] = activations[activation]
+        ours["activation"] = find_activation(path, "hidden_act", values.get("hidden_act", "gelu"), activations)
         try:
             return cls(**ours)
         except InputError as error:

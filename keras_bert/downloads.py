@@ -6,6 +6,7 @@ import functools
 import hashlib
 import importlib.util
 import os
+import pathlib
 import re
 import textwrap
 import zipfile
@@ -182,10 +183,7 @@ def _cached_by_hugging_face(handle: str, purpose: str) -> str:
     name, _, revision = handle.partition("@")
     copies = os.path.join(constants.HF_HUB_CACHE, f"models--{name.replace('/', '--')}")
     reference = os.path.join(copies, "refs", revision or "main")
-    commit = revision
-    if os.path.isfile(reference):
-        with open(reference, encoding="utf-8") as file:
-            commit = file.read().strip()
+    commit = pathlib.Path(reference).read_text("utf-8").strip() if os.path.isfile(reference) else revision
     directory = os.path.join(copies, "snapshots", commit)
     if not commit or not os.path.isdir(directory):
         raise _NotHereError("not there")

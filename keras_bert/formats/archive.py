@@ -1,5 +1,6 @@
 """Extracts zip and tar files, but only if every member stays inside the directory and all fit on the disk."""
 
+import contextlib
 import lzma
 import os
 import re
@@ -16,8 +17,9 @@ _MOST_EXPANSION = 100
 _NEVER_A_BOMB = 64 * 2**20  # Bytes. A small model of zeros may shrink to nothing.
 _ENCRYPTED = 0x1  # PKWARE's APPNOTE, 4.4.4: bit 0 of the general purpose flags.
 
-# The errors that zipfile and its decompressors raise for a damaged file.
-_DAMAGE = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, NotImplementedError, OSError, ValueError)
+# The errors that tarfile, zipfile and their decompressors raise for a damaged file.
+_BROKEN_STREAM = (zlib.error, lzma.LZMAError, EOFError)
+_DAMAGE = (tarfile.TarError, zipfile.BadZipFile, *_BROKEN_STREAM, NotImplementedError, OSError, ValueError)
 
 
 def is_archive(path: str) -> bool:
@@ -42,48 +44,36 @@ def extract(path: str, directory: str) -> None:
             a device or encrypted; or the contents are far larger than the file, or larger than the free space. Nothing
             has been written then, unless a member's own bytes are damaged.
     """
-    if os.path.isfile(path) and tarfile.is_tarfile(path):
-        _extract_tar(path, directory)
-    else:
-        _extract_zip(path, directory)
-
-
-def _extract_tar(path: str, directory: str) -> None:
-    try:
-        with tarfile.open(path) as archive:
-            members = archive.getmembers()
-            for member in members:
-                if not (member.isfile() or member.isdir()):
-                    raise InputError(
-                        f"{path}: its member {member.name!r} is neither file nor directory. Do not trust this file."
-                    )
-                _check_name(path, member.name)
-            _check_size(path, sum(member.size for member in members), directory)
-            archive.extractall(directory, members, filter="data")
-    except (tarfile.TarError, *_DAMAGE) as error:
-        raise InputError(f"{path}: not a whole tar file ({error}). Fetch it again.") from error
-
-
-def _extract_zip(path: str, directory: str) -> None:
-    try:
-        archive = zipfile.ZipFile(path)
-    except _DAMAGE as error:
-        raise InputError(f"{path}: not a whole zip file ({error}). Fetch it again.") from error
-    with archive:
-        members = archive.infolist()
-        for member in members:
-            _check_member(path, member)
-        _check_size(path, sum(member.file_size for member in members), directory)
+    is_tar = os.path.isfile(path) and tarfile.is_tarfile(path)
+    check, options = (_check_tar_member, {"filter": "data"}) if is_tar else (_check_zip_member, {})
+    with contextlib.ExitStack() as stack:
+        try:
+            archive = stack.enter_context(tarfile.open(path) if is_tar else zipfile.ZipFile(path))
+            members = archive.getmembers() if is_tar else archive.infolist()
+        except _DAMAGE as error:
+            kind = "tar" if is_tar else "zip"
+            raise InputError(f"{path}: not a whole {kind} file ({error}). Fetch it again.") from error
+        _check_size(path, sum(check(path, member) for member in members), directory)
         for member in members:
             try:
-                archive.extract(member, directory)
+                archive.extract(member, directory, **options)
             except _DAMAGE as error:
+                name = member.name if is_tar else member.filename
                 raise InputError(
-                    f"{path}: its member {member.filename!r} cannot be extracted ({error}). Fetch the file again."
+                    f"{path}: its member {name!r} cannot be extracted ({error}). Fetch the file again."
                 ) from error
 
 
-def _check_member(path: str, member: zipfile.ZipInfo) -> None:
+def _check_tar_member(path: str, member: tarfile.TarInfo) -> int:
+    """Returns the member's size; raises InputError if it must not be extracted."""
+    if not (member.isfile() or member.isdir()):
+        raise InputError(f"{path}: its member {member.name!r} is neither file nor directory. Do not trust this file.")
+    _check_name(path, member.name)
+    return member.size
+
+
+def _check_zip_member(path: str, member: zipfile.ZipInfo) -> int:
+    """Returns the member's size; raises InputError if it must not be extracted."""
     name = member.orig_filename  # `filename` is cut at a zero byte.
     _check_name(path, name)
     kind = stat.S_IFMT(member.external_attr >> 16)
@@ -92,6 +82,7 @@ def _check_member(path: str, member: zipfile.ZipInfo) -> None:
         raise InputError(f"{path}: its member {name!r} is {what}. Do not trust this file.")
     if member.flag_bits & _ENCRYPTED:
         raise InputError(f"{path}: its member {name!r} is encrypted. Expected a zip without a password.")
+    return member.file_size
 
 
 def _check_name(path: str, name: str) -> None:

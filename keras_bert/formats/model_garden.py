@@ -9,7 +9,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 
-from keras_bert.config import FOREIGN_TO_OURS, SAME_ACTIVATIONS, BertConfig
+from keras_bert.config import FOREIGN_TO_OURS, SAME_ACTIVATIONS, BertConfig, find_activation
 from keras_bert.errors import InputError
 from keras_bert.files import read_lines
 from keras_bert.formats import google
@@ -105,16 +105,12 @@ def _read_params(file: str) -> BertConfig:
         encoder = yaml.safe_load(text)["task"]["model"]["encoder"]
         kind, sizes = encoder["type"], encoder[encoder["type"]]
         values = {ours: sizes[theirs] for theirs, ours in _PARAMS.items() if sizes.get(theirs) is not None}
-        activation = sizes.get("hidden_activation", "gelu")
     except (yaml.YAMLError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise InputError(f"{file}: expected task.model.encoder, the settings of a Model Garden experiment.") from error
     if kind not in ("bert", "bert_v2") or sizes.get("norm_first"):
         raise InputError(f"{file}: expected a BERT encoder, found {kind!r}, norm_first={sizes.get('norm_first')}.")
-    if not isinstance(activation, str) or activation not in _ACTIVATIONS:
-        raise InputError(
-            f"{file}: unknown hidden_activation {activation!r}. Expected one of {', '.join(_ACTIVATIONS)}."
-        )
+    activation = find_activation(file, "hidden_activation", sizes.get("hidden_activation", "gelu"), _ACTIVATIONS)
     try:
-        return BertConfig(**values, activation=_ACTIVATIONS[activation])
+        return BertConfig(**values, activation=activation)
     except (InputError, TypeError) as error:
         raise InputError(f"{file}: {error}") from error

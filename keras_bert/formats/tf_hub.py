@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Iterator
 
-from keras_bert.config import SAME_ACTIVATIONS, BertConfig
+from keras_bert.config import SAME_ACTIVATIONS, BertConfig, find_activation
 from keras_bert.errors import InputError
 from keras_bert.formats.checkpoint import Checkpoint
 from keras_bert.formats.model_garden import config_of_shapes, stored_tensors
@@ -61,12 +61,7 @@ def _config(path: str, found: Variables) -> BertConfig:
             raise InputError(f"{file}: expected BERT's LayerNorm after each sum, found norm_first=true.")
         match = re.search(rb'"inner_activation": "([^"]*)"', content)
         if match:
-            activation = match[1].decode()
-            if activation not in _ACTIVATIONS:
-                raise InputError(
-                    f"{file}: unknown inner_activation {activation!r}. Expected {', '.join(_ACTIVATIONS)}."
-                )
-            return config_of_shapes(found, _ACTIVATIONS[activation])
+            return config_of_shapes(found, find_activation(file, "inner_activation", match[1].decode(), _ACTIVATIONS))
     return config_of_shapes(found)
 
 

@@ -89,12 +89,9 @@ class _Placement:
             else:
                 children.append((byte, _HAS_VALUE if _END in child else 0, self._place(child)))
         key = tuple(children)
-        if key not in self._bases:
-            self._bases[key] = self._write(children)
-        return self._bases[key]
-
-    def _write(self, children: list[tuple]) -> int:
-        base = self._find_base(np.array([label for label, _, _ in children]))
+        if key in self._bases:
+            return self._bases[key]
+        base = self._bases[key] = self._find_base(np.array([label for label, _, _ in children]))
         for label, flags, target in children:
             index = base ^ label
             if flags is None:

@@ -130,7 +130,7 @@ def test_settings_beside_the_graph(copy):
     assert tf_hub.read_config(str(copy)).activation == "gelu"  # Keras's own, the erf form.
     replace_in(settings, b'"inner_activation": "gelu"', b'"inner_activation": "mish"')
     with pytest.raises(
-        InputError, match="keras_metadata.pb: unknown inner_activation 'mish'. Expected Text>gelu, gelu"
+        InputError, match="keras_metadata.pb: unknown inner_activation 'mish'. Expected one of Text>gelu, gelu"
     ):
         BertBackbone.from_preset(str(copy))
     replace_in(settings, b'"norm_first": false', b'"norm_first": true ')
