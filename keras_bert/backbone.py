@@ -154,15 +154,18 @@ class BertBackbone(keras_nlp.models.Backbone):
             InputError: no place has the preset, its files are incomplete or do not match, or an override is unknown or
                 does not fit the weights.
         """
-        from keras_bert import weights
+        from keras_bert import presets, weights
 
-        def build(**settings) -> "BertBackbone":
+        preset = presets.name_of(preset)
+        if not load_weights:
+            saved = weights.as_saved(weights.read_settings(preset), dtype=dtype, **overrides)
+            return cls(**weights.merge_settings(weights.read_bert_config(preset), saved, preset))
+        with weights.open_checkpoint(preset) as checkpoint:
+            saved = weights.as_saved(checkpoint.settings, dtype=dtype, **overrides)
             with weights_follow():
-                return cls(**settings)
-
-        return weights.load_backbone(
-            build if load_weights else cls, preset, load_weights=load_weights, dtype=dtype, **overrides
-        )
+                backbone = cls(**weights.merge_settings(checkpoint.config, saved, preset))
+            weights.load_weights_of(backbone, checkpoint)
+        return backbone
 
 
 @keras.saving.register_keras_serializable(package="keras_bert")

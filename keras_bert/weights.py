@@ -66,19 +66,6 @@ def read_bert_config(preset: str | os.PathLike) -> BertConfig:
         return formats.find_format(place).read_config(place)
 
 
-def load_backbone(cls, preset: str | os.PathLike, load_weights: bool = True, dtype=None, **overrides):
-    """Builds a backbone of class `cls` from a preset; see `BertBackbone.from_preset`."""
-    preset = presets.name_of(preset)
-    if not load_weights:
-        saved = as_saved(read_settings(preset), dtype=dtype, **overrides)
-        return cls(**merge_settings(read_bert_config(preset), saved, preset))
-    with open_checkpoint(preset) as checkpoint:
-        saved = as_saved(checkpoint.settings, dtype=dtype, **overrides)
-        backbone = cls(**merge_settings(checkpoint.config, saved, preset))
-        load_weights_of(backbone, checkpoint)
-    return backbone
-
-
 def read_settings(preset: str | os.PathLike) -> dict:
     """Returns the settings that a preset of ours was saved with (`Checkpoint.settings`); {} for any other preset.
 
