@@ -20,16 +20,8 @@ from keras_bert.formats.keras_preset import read_tokenizer as read_tokenizer
 from keras_bert.formats.weight_names import KERAS_HUB, WeightSource, encoder_sources, head_sources
 
 BACKBONES = ("keras_hub>BertBackbone", "keras_nlp>BertBackbone")  # The second is in presets written before 2024-09.
-_SIZES = (
-    "vocabulary_size",
-    "num_layers",
-    "num_heads",
-    "hidden_dim",
-    "intermediate_dim",
-    "dropout",
-    "max_sequence_length",
-    "num_segments",
-)
+_SIZES = ("vocabulary_size", "num_layers", "num_heads", "hidden_dim", "intermediate_dim", "dropout")
+_SIZES += ("max_sequence_length", "num_segments")
 # Its class computes these whatever the configuration says (keras_hub/src/models/bert/bert_backbone.py).
 _FIXED = {"activation": "gelu_tanh", "layer_norm_epsilon": 1e-12, "attention": "bidirectional"}
 
@@ -64,6 +56,7 @@ _NAMES = {
     "reversible_embedding": "token_embedding",
     "embedding": "segment_embedding",
     "layer_normalization": "embeddings_layer_norm",
+    "transformer_encoder": "transformer_layer_0",
     "dense": "pooled_dense",
     "query_dense": "query",
     "key_dense": "key",
@@ -74,9 +67,7 @@ _NAMES = {
 
 def _name_of_place(place: str) -> str:
     place = place.lstrip("_")
-    if place.startswith("transformer_encoder"):
-        return "transformer_layer" + (place.removeprefix("transformer_encoder") or "_0")
-    return _NAMES.get(place, place)
+    return _NAMES.get(place) or place.replace("transformer_encoder_", "transformer_layer_")
 
 
 def write(path: str, checkpoint: Checkpoint, tokenizer: dict | None) -> None:
@@ -109,11 +100,8 @@ def write(path: str, checkpoint: Checkpoint, tokenizer: dict | None) -> None:
             vocabulary=list(tokenizer["vocabulary"]), lowercase=lowercase, strip_accents=lowercase
         )
     task = _task(checkpoint, backbone, described)
-    if task is not None:
-        task.save_to_preset(path)
-        return
-    backbone.save_to_preset(path)
-    if described is not None:
+    (task or backbone).save_to_preset(path)
+    if described is not None and task is None:
         described.save_to_preset(path)
 
 
@@ -131,10 +119,10 @@ def _task(checkpoint: Checkpoint, backbone, tokenizer):
     """Returns KerasHub's model of the first head that it has too, or None; a warning names the heads left behind."""
     import keras_nlp
 
-    alike = [head for head in ("classification", "masked_lm") if head in checkpoint.heads]
-    if checkpoint.head_settings.get("masked_lm") != KERAS_HUB_MASKED_LM:
-        alike = [head for head in alike if head != "masked_lm"]
-    left = [head for head in checkpoint.heads if head not in alike[:1]]
+    has_its_masked_lm = checkpoint.head_settings.get("masked_lm") == KERAS_HUB_MASKED_LM
+    known = ("classification", "masked_lm") if has_its_masked_lm else ("classification",)
+    alike = next((head for head in known if head in checkpoint.heads), None)
+    left = [head for head in checkpoint.heads if head != alike]
     if left:
         logging.warning(
             "%s: the preset leaves out %s: KerasHub has no such head, or one that computes something else (its masked "
@@ -142,15 +130,14 @@ def _task(checkpoint: Checkpoint, backbone, tokenizer):
             checkpoint.source,
             ", ".join(left),
         )
-    if not alike:
+    if alike is None:
         return None
-    models, options = keras_nlp.models, {"sequence_length": checkpoint.config.max_sequence_length}
-    if alike[0] == "classification":
-        preprocessor = tokenizer and models.BertTextClassifierPreprocessor(tokenizer, **options)
-        num_classes = checkpoint.tensors["classification/bias"].read().shape[0]
-        task = models.BertTextClassifier(backbone, num_classes, preprocessor)
-    else:
-        preprocessor = tokenizer and models.BertMaskedLMPreprocessor(tokenizer, **options)
-        task = models.BertMaskedLM(backbone, preprocessor)
-    _assign(task, head_sources(KERAS_HUB, alike[0]), checkpoint)
+    task_class, arguments = keras_nlp.models.BertMaskedLM, {}
+    if alike == "classification":
+        task_class = keras_nlp.models.BertTextClassifier
+        arguments = {"num_classes": checkpoint.tensors["classification/bias"].read().shape[0]}
+    length = checkpoint.config.max_sequence_length
+    preprocessor = tokenizer and task_class.preprocessor_cls(tokenizer, sequence_length=length)
+    task = task_class(backbone, preprocessor=preprocessor, **arguments)
+    _assign(task, head_sources(KERAS_HUB, alike), checkpoint)
     return task

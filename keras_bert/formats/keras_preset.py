@@ -49,14 +49,11 @@ def read_config(path: str) -> BertConfig:
 
 
 def read_settings(path: str) -> dict:
-    """Returns how the model was saved, beside its sizes; see `Checkpoint.settings`."""
+    """Returns the settings that the model was saved with, beside its sizes; see `Checkpoint.settings`."""
     model = read_json(os.path.join(path, CONFIG_FILE))
     backbone = registered(model, (BACKBONE,))[0]["config"]
-    settings = {
-        name: backbone[name]
-        for name, kind in (("layout", str), ("trainable", bool))
-        if isinstance(backbone.get(name), kind)
-    }
+    kinds = {"layout": str, "trainable": bool}
+    settings = {name: backbone[name] for name, kind in kinds.items() if isinstance(backbone.get(name), kind)}
     dtype = backbone.get("dtype")
     if isinstance(dtype, dict) and dtype.get("class_name") == "DTypePolicy":  # A quantized model has another class.
         dtype = dtype.get("config", {}).get("name")
@@ -83,22 +80,17 @@ def _labels(path: str) -> list[str] | None:
     return labels
 
 
-_PLACES = {"embeddings": "bert_embeddings", "pooled_dense": "dense"}
+# Keras numbers the layers of a class from the second on.
+_PLACES = {"embeddings": "bert_embeddings", "pooled_dense": "dense", "transformer_layer_0": "bert_encoder_layer"}
 _NAMES = {place: name for name, place in _PLACES.items()}
-_LAYER, _PLACE = "transformer_layer", "bert_encoder_layer"
 
 
 def _place_of_name(name: str) -> str:
-    """Returns the place of a layer of the backbone: Keras numbers the layers of a class from the second on."""
-    if name.startswith(f"{_LAYER}_"):
-        return _PLACE + name.removeprefix(_LAYER).removesuffix("_0" if name == f"{_LAYER}_0" else "")
-    return _PLACES.get(name, name)
+    return _PLACES.get(name) or name.replace("transformer_layer_", "bert_encoder_layer_")
 
 
 def _name_of_place(place: str) -> str:
-    if place.startswith(_PLACE):
-        return _LAYER + (place.removeprefix(_PLACE) or "_0")
-    return _NAMES.get(place, place)
+    return _NAMES.get(place) or place.replace("bert_encoder_layer_", "transformer_layer_")
 
 
 def read_tokenizer(path: str) -> dict | None:
@@ -119,7 +111,7 @@ def read_tokenizer(path: str) -> dict | None:
 
 
 def write(path: str, checkpoint: Checkpoint, tokenizer: dict | None) -> None:
-    """Fills the directory `path` with a preset that KerasHub's reader takes too."""
+    """Fills the directory `path` with a preset that KerasHub can read too."""
     sources = encoder_sources(OURS, checkpoint.config.num_layers)
     check_whole(checkpoint.tensors, sources, checkpoint.source)
     if not checkpoint.has_pooler:
@@ -135,9 +127,9 @@ def write(path: str, checkpoint: Checkpoint, tokenizer: dict | None) -> None:
         "parameter_count": sum(int(tensor.read().size) for tensor in tensors.values()),
         "date_saved": datetime.datetime.now().strftime("%Y-%m-%d@%H:%M:%S"),
         "tasks": ["MaskedLM", "TextClassifier"],
+        **({} if checkpoint.labels is None else {"labels": checkpoint.labels}),
     }
-    labels = {} if checkpoint.labels is None else {"labels": checkpoint.labels}
-    write_json(os.path.join(path, METADATA_FILE), {**metadata, **labels})
+    write_json(os.path.join(path, METADATA_FILE), metadata)
     described = None if tokenizer is None else _write_tokenizer(path, tokenizer)
 
     def preprocessor(task: str) -> dict | None:
