@@ -25,10 +25,9 @@ def expand_files(patterns: str | list[str]) -> list[str]:
     Raises:
         InputError: a pattern matches no file, or names a directory.
     """
-    if isinstance(patterns, str) and os.path.exists(patterns):
-        patterns = [patterns]
-    elif isinstance(patterns, str):
-        patterns = [part.strip() for part in patterns.split(",") if part.strip()]
+    if isinstance(patterns, str):
+        parts = [part.strip() for part in patterns.split(",") if part.strip()]
+        patterns = [patterns] if os.path.exists(patterns) else parts
     if not patterns:
         raise InputError("No input file was named. Expected a path, a glob pattern, or several with commas between.")
     files: dict[str, None] = {}
@@ -158,11 +157,10 @@ def _remove_leftovers(path: str) -> None:
 def is_alive(process: int) -> bool:
     """Returns whether a process is running on this machine."""
     try:
-        os.kill(process, 0)  # Signal 0 only checks.
+        with contextlib.suppress(PermissionError):  # It runs for somebody else.
+            os.kill(process, 0)  # Signal 0 only checks.
     except (ProcessLookupError, OverflowError):
         return False
-    except PermissionError:
-        return True
     return True
 
 

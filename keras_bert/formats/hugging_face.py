@@ -18,7 +18,7 @@ from keras_bert.formats.checkpoint import Checkpoint, StoredTensor, check_depth,
 from keras_bert.formats.hugging_face_files import CONFIG_FILE, WeightFile, find_weights, open_weights
 from keras_bert.formats.hugging_face_out import write as write
 from keras_bert.formats.hugging_face_tokenizer import read_tokenizer as read_tokenizer
-from keras_bert.formats.weight_names import HUGGING_FACE, POOLER, WeightSource, encoder_sources, head_sources
+from keras_bert.formats.weight_names import HUGGING_FACE, WeightSource, encoder_sources, head_sources
 
 _TABLE = "embeddings.word_embeddings.weight"
 _OUTPUT_BIAS = "cls.predictions.bias"
@@ -80,10 +80,9 @@ def _table_names(weights: WeightFile) -> dict[str, str]:
 
 def _parts(num_layers: int, classifier: str) -> list[list[WeightSource]]:
     """Returns the encoder's sources, then those of the parts that may be missing as a whole: pooler and heads."""
-    encoder = encoder_sources(HUGGING_FACE, num_layers)
-    first = next(index for index, source in enumerate(encoder) if source.path.startswith(f"{POOLER}/"))
+    encoder = encoder_sources(HUGGING_FACE, num_layers)  # The last two are the pooler's.
     heads = ("masked_lm", "next_sentence", classifier, "question_answering")
-    return [encoder[:first], encoder[first:], *(head_sources(HUGGING_FACE, head) for head in heads)]
+    return [encoder[:-2], encoder[-2:], *(head_sources(HUGGING_FACE, head) for head in heads)]
 
 
 def _classifier(path: str, settings: dict) -> str:

@@ -7,6 +7,7 @@ settings that Keras saved beside the graph.
 
 import contextlib
 import os
+import pathlib
 import re
 from collections.abc import Iterator
 
@@ -55,8 +56,7 @@ def _config(path: str, found: Variables) -> BertConfig:
         file = os.path.join(path, name)
         if not os.path.isfile(file):
             continue
-        with open(file, "rb") as opened:
-            content = opened.read()
+        content = pathlib.Path(file).read_bytes()
         if re.search(rb'"norm_first": true', content):
             raise InputError(f"{file}: expected BERT's LayerNorm after each sum, found norm_first=true.")
         match = re.search(rb'"inner_activation": "([^"]*)"', content)

@@ -1,4 +1,6 @@
-"""The task models, as Keras classes: importing this package registers them all with Keras and KerasHub."""
+"""The task models, as Keras classes. Importing this package registers them all with Keras and KerasHub."""
+
+# ruff: noqa: F401  (The imports are the names of this package.)
 
 from keras_bert.backbone import BertBackbone
 from keras_bert.models.masked_lm import BertMaskedLM, BertMaskedLMPreprocessor
@@ -9,20 +11,3 @@ from keras_bert.models.text_classifier import BertTextClassifier
 from keras_bert.models.token_classifier import BertTokenClassifier, BertTokenClassifierPreprocessor
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 from keras_bert.tokenization.tokenizer import BertTokenizer
-
-__all__ = [
-    "BertBackbone",
-    "BertMaskedLM",
-    "BertMaskedLMPreprocessor",
-    "BertMultipleChoice",
-    "BertMultipleChoicePreprocessor",
-    "BertPreprocessor",
-    "BertPretrainer",
-    "BertPretrainerPreprocessor",
-    "BertSpanLabeler",
-    "BertSpanLabelerPreprocessor",
-    "BertTextClassifier",
-    "BertTokenClassifier",
-    "BertTokenClassifierPreprocessor",
-    "BertTokenizer",
-]

@@ -7,6 +7,7 @@ holds all of them.
 """
 
 import functools
+import itertools
 
 from keras_bert.tokenization import double_array, normalizer
 
@@ -65,13 +66,10 @@ def _broken_characters() -> set[bytes]:
 
 def _string_pool(replacements: dict[bytes, str]) -> tuple[bytes, dict[bytes, int]]:
     """Joins the distinct strings; returns them and each key's reference into them."""
-    pool = bytearray()
-    offsets: dict[bytes, int] = {}
-    values = {}
-    for key, text in replacements.items():
-        raw = text.encode()
-        if raw not in offsets:
-            offsets[raw] = len(pool)
-            pool += raw
-        values[key] = _IS_MAPPED | offsets[raw] << _LENGTH_BITS | len(raw)
-    return bytes(pool), values
+    distinct = dict.fromkeys(replacements.values())
+    offsets = itertools.accumulate((len(text.encode()) for text in distinct), initial=0)
+    references = {
+        text: _IS_MAPPED | offset << _LENGTH_BITS | len(text.encode())
+        for text, offset in zip(distinct, offsets, strict=False)
+    }
+    return "".join(distinct).encode(), {key: references[text] for key, text in replacements.items()}
