@@ -86,7 +86,7 @@ def has_tokenizer(preset: str | os.PathLike) -> bool:
         InputError: no place has the preset.
     """
     with _located(preset, "tokenizer") as place:
-        return formats.has_tokenizer(place)
+        return formats.find_tokenizer(place) is not None
 
 
 def as_saved(settings: Mapping[str, object], *, dtype=None, **overrides) -> dict:
@@ -201,7 +201,7 @@ def open_tokenizer(preset: str | os.PathLike) -> Iterator[dict]:
     """
     known = _published_case(presets.name_of(preset))
     with _located(preset, "tokenizer") as place:
-        settings = {**formats.read_tokenizer(place), "place": place}
+        settings = formats.read_tokenizer(place)
         yield settings if known is None else {**settings, "lowercase": known}
 
 
@@ -281,9 +281,9 @@ def read_tokenizer(preset: str | os.PathLike, lowercase: bool | None = None) -> 
     """
     preset = presets.name_of(preset)
     with _located(preset, "tokenizer") as place:
-        if not formats.has_tokenizer(place):
+        settings = formats.find_tokenizer(place)
+        if settings is None:
             return None
-        settings = {**formats.read_tokenizer(place), "place": place}
         case = decide_case(preset, settings, lowercase)
         pieces = settings["vocabulary"]
         if isinstance(pieces, str):

@@ -63,11 +63,11 @@ def find_format(path: str) -> types.ModuleType:
     module = _format_of(path)
     if module is not None:
         return module
-    found = ", ".join(sorted(os.listdir(path))[:8]) if os.path.isdir(path) else ""
+    names = sorted(os.listdir(path)) if os.path.isdir(path) else []
     raise InputError(
         f"{path}: no BERT checkpoint. Expected config.json with model.weights.h5 (Keras) or model.safetensors (Hugging "
         "Face), bert_config.json with the files of a TensorFlow checkpoint (Google, Model Garden), or saved_model.pb "
-        f"(TF-Hub). Found: {found or 'nothing'}.{_guess(path)}"
+        f"(TF-Hub). Found: {', '.join(names[:8]) or 'nothing'}.{_guess(path, names)}"
     )
 
 
@@ -75,9 +75,8 @@ def _format_of(path: str) -> types.ModuleType | None:
     return next((module for module in modules().values() if module.matches(path)), None)
 
 
-def _guess(path: str) -> str:
-    """Suggests the sub-directory that was meant, if just one holds a checkpoint."""
-    names = sorted(os.listdir(path)) if os.path.isdir(path) else []
+def _guess(path: str, names: list[str]) -> str:
+    """Suggests the sub-directory that was meant, if just one of `names` holds a checkpoint."""
     inside = [os.path.join(path, name) for name in names if name not in _NO_PART]
     found = [place for place in inside if os.path.isdir(place) and _seems_checkpoint(place)]
     return f" Did you mean {found[0]}?" if len(found) == 1 else ""
@@ -90,21 +89,22 @@ def _seems_checkpoint(path: str) -> bool:
         return False
 
 
-def has_tokenizer(path: str) -> bool:
-    """Tells whether any format finds a tokenizer at `path`."""
-    return any(module.read_tokenizer(path) is not None for module in modules().values())
+def find_tokenizer(path: str) -> dict | None:
+    """Returns the settings of the first format that finds a tokenizer at `path`, and `path` as `place`, or None."""
+    found = (module.read_tokenizer(path) for module in modules().values())
+    settings = next((each for each in found if each is not None), None)
+    return None if settings is None else {**settings, "place": path}
 
 
 def read_tokenizer(path: str) -> dict:
-    """Returns the tokenizer settings of the first format that finds a tokenizer at `path`.
+    """Returns what `find_tokenizer` does.
 
     Raises:
-        InputError: no format finds one.
+        InputError: no format finds a tokenizer.
     """
-    for module in modules().values():
-        settings = module.read_tokenizer(path)
-        if settings is not None:
-            return settings
+    settings = find_tokenizer(path)
+    if settings is not None:
+        return settings
     raise InputError(
         f"{path}: no tokenizer. Expected assets/tokenizer/vocabulary.txt (with tokenizer.json), vocab.txt, or "
         "assets/vocab.txt."
