@@ -57,15 +57,16 @@ class BertSelfAttention(BertLayer):
         size = self.hidden_dim // self.num_heads
         fused = layout.unflatten(fused_layers.dense(self.query_key_value, rows))  # [B, S, 3H]
         batch, sequence, _ = ops.shape(fused)
-        # Splitting the last axis: its gradient is one concatenation (that of slicing is three padded sums).
+        # The gradient of a split is one concatenation, that of slicing three padded sums.
         query, key, value = (
             ops.reshape(part, (batch, sequence, self.num_heads, size)) for part in ops.split(fused, 3, axis=-1)
         )
+        # Scaling the query, [B, S, H], is cheaper than scaling the scores.
         query = ops.transpose(query * size**-0.5, (0, 2, 1, 3))  # [B, N, S, D]
         key = ops.transpose(key, (0, 2, 3, 1))  # [B, N, D, S]
         value = ops.transpose(value, (0, 2, 1, 3))  # [B, N, S, D]
         scores = ops.matmul(query, key) + layout.attention_bias  # [B, N, S, S]
-        # Sums of many small exponentials need float32's mantissa; a no-op when computing in float32.
+        # Sums of many small exponentials need float32's mantissa. The casts do nothing when computing in float32.
         probabilities = ops.cast(ops.softmax(ops.cast(scores, "float32")), self.compute_dtype)
         probabilities = fused_layers.dropout(self.dropout_layer, probabilities, training)
         context = ops.transpose(ops.matmul(probabilities, value), (0, 2, 1, 3))  # [B, S, N, D]

@@ -110,7 +110,7 @@ class BertBackbone(keras_nlp.models.Backbone):
         for encoder_layer in encoder_layers:
             rows = encoder_layer(rows, layout=tokens)
         sequence_output = RestoreRectangle(dtype=dtype, name="sequence_output")(rows, layout=tokens)
-        if attention == "left_to_right":
+        if attention == "left_to_right":  # There only the last token has seen the whole text.
             pooled = LastToken(dtype=dtype, name="last_token")(sequence_output, padding_mask=inputs["padding_mask"])
         else:
             pooled = FirstRows(dtype=dtype, name="first_rows")(rows, layout=tokens)
@@ -120,7 +120,7 @@ class BertBackbone(keras_nlp.models.Backbone):
         # === Config ===
         self.bert_config = config
         self.layout = layout
-        self.token_embedding = embeddings.token_embedding
+        self.token_embedding = embeddings.token_embedding  # Masked-LM heads, KerasHub's too, tie their output to it.
 
     def __getattr__(self, name: str):
         # KerasHub's heads and tasks ask the backbone for its sizes: hidden_dim, vocabulary_size, ...
@@ -162,6 +162,7 @@ class BertBackbone(keras_nlp.models.Backbone):
             return cls(**weights.merge_settings(weights.read_bert_config(preset), saved, preset))
         with weights.open_checkpoint(preset) as checkpoint:
             saved = weights.as_saved(checkpoint.settings, dtype=dtype, **overrides)
+            # The pooler may be missing from the checkpoint, so it always starts from random values.
             with weights_follow():
                 backbone = cls(**weights.merge_settings(checkpoint.config, saved, preset))
             weights.load_weights_of(backbone, checkpoint)

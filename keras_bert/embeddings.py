@@ -61,6 +61,7 @@ class BertEmbeddings(BertLayer):
         self.built = True
 
     def call(self, token_ids, segment_ids, layout, training=None):
+        # On a GPU a look-up beyond the table would return zeros instead of failing.
         length = token_ids.shape[1]
         if length is not None and length > self.max_sequence_length:
             raise ValueError(

@@ -82,6 +82,7 @@ class BertEncoderLayer(BertLayer):
         self.built = True
 
     def call(self, rows, layout, training=None):
+        # One dropout layer serves both sums, since each call draws another mask.
         attended = self.self_attention(rows, layout=layout, training=training)
         attended = fused_layers.dropout(self.dropout_layer, attended, training)
         rows = fused_layers.layer_norm(self.self_attention_layer_norm, rows + attended)

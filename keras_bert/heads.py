@@ -60,6 +60,7 @@ class MaskedLMHead(keras.layers.Layer):
         self.built = True
 
     def call(self, sequence_output, mask_positions):
+        # The product with the token table is the most expensive one, so it runs at the masked positions only.
         rows = rows_at(sequence_output, mask_positions)  # [B * P, H]
         rows = self.transform_layer_norm(self.transform_dense(rows))
         logits = ops.cast(self.token_embedding(rows, reverse=True), "float32") + ops.cast(self.output_bias, "float32")
@@ -109,6 +110,7 @@ def last_positions(padding_mask, count):
 
 def rows_at(sequence_output, positions):
     """Returns the representations `[B * K, H]` at positions `[B, K]` within each sequence."""
+    # `take` has no batch axis, so the positions become indices into the rows of the whole batch.
     batch, sequence, hidden_dim = ops.shape(sequence_output)
     starts = ops.arange(batch, dtype="int32")[:, None] * sequence
     places = ops.reshape(ops.cast(positions, "int32") + starts, (-1,))

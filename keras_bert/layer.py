@@ -41,6 +41,7 @@ class _Uninitialized(keras.initializers.Zeros):
             return super().__call__(shape, dtype=dtype)
         import tensorflow as tf
 
+        # Memory that is not written costs no time, unlike zeros.
         dtype = tf.as_dtype(keras.backend.standardize_dtype(dtype))
         return tf.raw_ops.Empty(shape=shape, dtype=dtype, init=False)
 

@@ -175,6 +175,7 @@ class TokenLayout(BertLayer):
     def _unpadded(self, padding_mask, bias) -> UnpaddedLayout:
         sequence = ops.shape(padding_mask)[1]
         places = ops.arange(sequence, dtype="int32")
+        # [CLS] is always real, so that every sequence has a row to pool.
         is_real = ops.logical_or(ops.cast(padding_mask, "bool"), places[None, :] == 0)
         longest = ops.max(ops.max(ops.where(is_real, places + 1, 0), axis=1, initial=0), axis=0, initial=0)
         flat = ops.cast(ops.reshape(is_real, (-1,)), "int32")

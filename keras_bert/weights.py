@@ -101,7 +101,7 @@ def as_saved(settings: Mapping[str, object], *, dtype=None, **overrides) -> dict
     import keras
 
     saved = {name: settings[name] for name in ("layout", "trainable") if name in settings}
-    if dtype is None and keras.config.dtype_policy().name == "float32":
+    if dtype is None and keras.config.dtype_policy().name == "float32":  # Keras's default, hence not chosen.
         dtype = settings.get("dtype")
     return {**saved, **overrides, "dtype": dtype}
 
@@ -162,7 +162,7 @@ def checkpoint_of(model, source: str = "the model", labels: list[str] | None = N
     for layer in model._flatten_layers():
         if getattr(layer, "quantization_mode", None):
             raise InputError(f"{source}: {layer.path} is quantized. Expected the model as it was before `quantize`.")
-        if getattr(layer, "lora_enabled", False):
+        if getattr(layer, "lora_enabled", False):  # Other formats have no place for the factors.
             values = {path: read for path, read in values.items() if not path.startswith(f"{layer.path}/lora_")}
             values[f"{layer.path}/kernel"] = lambda layer=layer: np.asarray(layer.kernel)  # With the factors added.
     tensors = {path: StoredTensor(f"{source}: {path}", read) for path, read in values.items()}

@@ -177,6 +177,7 @@ def assign(variables: Iterable, tensors: Mapping[str, StoredTensor], *, by: str 
 
 def _read_ahead(stored: list[StoredTensor]) -> Iterator[np.ndarray]:
     """Yields the tensors while a thread reads the next one: reading takes about as long as copying."""
+    # It is one tensor ahead, no more: a checkpoint may be larger than the memory that is left.
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         following = None
         for tensor in stored:

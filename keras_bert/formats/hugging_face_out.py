@@ -104,6 +104,7 @@ def _sources(checkpoint: Checkpoint, has_pooler: bool) -> list[WeightSource]:
 
 
 def _config(checkpoint: Checkpoint, architecture: str, vocabulary: list[str] | None) -> dict:
+    # transformers excludes the embedding of this id from training.
     padding = vocabulary.index("[PAD]") if vocabulary and "[PAD]" in vocabulary else 0
     values = {"architectures": [architecture], **checkpoint.config.to_hugging_face(), "pad_token_id": padding}
     for head in checkpoint.heads:

@@ -32,7 +32,7 @@ def _reading(path: str) -> Iterator[None]:
     """Turns the errors that h5py raises for a damaged file into an InputError that names it."""
     try:
         yield
-    except InputError:
+    except InputError:  # It is a ValueError, too.
         raise
     except _DAMAGE as error:
         raise InputError(f"{path}: not a whole HDF5 file ({error or type(error).__name__}). Fetch it again.") from error
@@ -70,6 +70,7 @@ class WeightsFile:
                 self.add(child, name_of_place, f"{name}/{own}" if name else own)
 
     def _follow(self, group: h5py.Group, key: str) -> h5py.Group | h5py.Dataset:
+        # A soft or external link could lead to another file of this machine.
         if not isinstance(group.get(key, getlink=True), h5py.HardLink):
             raise InputError(f"{self.path}: {group.name}/{key} is a link to another place. Do not trust this file.")
         return group[key]
@@ -115,13 +116,14 @@ class WeightsFile:
         where = f"{self.path}: {dataset.name}"
         if not isinstance(dataset, h5py.Dataset) or dataset.external or dataset.is_virtual:
             raise InputError(f"{where}: expected an array with its data in this file. Do not trust this file.")
+        # HDF5 would return zeros for data that was never written.
         if not dataset.id.get_storage_size() and dataset.size:
             raise InputError(f"{where}: says that it has {dataset.size} values, and holds none. Fetch the file again.")
         try:
             value = dataset[()]
         except OSError as error:
             raise InputError(f"{where}: cannot be read ({error}). Fetch the file again.") from error
-        if dataset.attrs.get("dtype") == "bfloat16":
+        if dataset.attrs.get("dtype") == "bfloat16":  # HDF5 has no such type: Keras stores two bytes and this mark.
             import ml_dtypes  # It comes with TensorFlow.
 
             return value.view(ml_dtypes.bfloat16)

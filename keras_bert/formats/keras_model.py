@@ -161,6 +161,7 @@ def read_task_settings(path: str, config: dict) -> dict:
     Returns:
         Dict of `class_name`, the arguments that describe heads, and the preprocessor's `sequence_length`; or empty.
     """
+    # A `.keras` file holds the task in `config.json`, a preset in `task.json`.
     found = [one for place in (config, _read_task(path)) for one in registered(place, _TASKS)]
     if not found:
         return {}
@@ -199,6 +200,7 @@ def write_heads(path: str, checkpoint: Checkpoint, backbone: dict, preprocessor:
         config = {"backbone": backbone, "preprocessor": preprocessor(name), **_arguments(checkpoint, heads[0])}
         write_json(os.path.join(path, TASK_FILE), serialized(module, name, config))
     tensors = {name: tensor for name, tensor in checkpoint.tensors.items() if name.partition("/")[0] in heads}
+    # Keras's own reader looks for layers by class and number, not by name.
     dense = [name.partition("/")[0] for name in tensors if name.count("/") == 1 and name.endswith("/kernel")]
     places = _PLACES | {name: f"dense_{number}" if number else "dense" for number, name in enumerate(dense)}
     write_weights(os.path.join(path, "task.weights.h5"), tensors, lambda name: places.get(name, name))

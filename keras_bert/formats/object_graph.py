@@ -13,7 +13,7 @@ from keras_bert.errors import InputError
 from keras_bert.formats.tensorflow_files import OBJECT_GRAPH, TensorFlowCheckpoint
 
 
-@dataclasses.dataclass(eq=False)
+@dataclasses.dataclass(eq=False)  # Compared by identity, since the graph has cycles.
 class Node:
     """An object in the graph.
 
@@ -44,6 +44,7 @@ def read_object_graph(stored: TensorFlowCheckpoint) -> Node:
     graph = trackable_object_graph_pb2.TrackableObjectGraph()
     try:
         graph.ParseFromString(stored.read(OBJECT_GRAPH))
+        # Children may refer to later nodes, so all nodes come first.
         nodes = [_variable(message) for message in graph.nodes]
         for node, message in zip(nodes, graph.nodes, strict=True):
             node.children = {child.local_name: nodes[child.node_id] for child in message.children}

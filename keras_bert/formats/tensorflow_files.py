@@ -106,7 +106,7 @@ class TensorFlowCheckpoint:
         import tensorflow as tf
 
         self.path = path
-        self._errors = (tf.errors.OpError, RuntimeError, ValueError)
+        self._errors = (tf.errors.OpError, RuntimeError, ValueError)  # A damaged file can raise any of them.
         try:
             self._reader = tf.train.load_checkpoint(path)
             self.shapes = {name: tuple(shape) for name, shape in self._reader.get_variable_to_shape_map().items()}
@@ -117,6 +117,7 @@ class TensorFlowCheckpoint:
 
     def _check_size(self, files: list[str]) -> None:
         types = self._reader.get_variable_to_dtype_map()
+        # The index does not tell the length of strings.
         sizes = {name: 0 if dtype.name == "string" else dtype.size for name, dtype in types.items()}
         expected = sum(math.prod(shape) * sizes[name] for name, shape in self.shapes.items())
         found = sum(os.path.getsize(file) for file in files)

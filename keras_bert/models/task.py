@@ -141,6 +141,7 @@ class BertTask:
             InputError: as `BertBackbone.from_preset`; or nothing tells how many outputs the head has.
         """
         own, overrides = cls._split(settings)
+        # The preprocessor comes first, so that a bad tokenizer is refused before weights are downloaded.
         if "preprocessor" not in own and weights.has_tokenizer(preset):
             length = sequence_length or _task_of(cls, weights.read_settings(preset)).get("sequence_length")
             own["preprocessor"] = cls.preprocessor_cls.from_preset(preset, length)
