@@ -202,6 +202,11 @@ def read_json(path: str):
         raise InputError(f"{path}: not valid JSON ({error}).") from error
 
 
+def read_optional_json(path: str):
+    """Reads a JSON file as `read_json` does; returns {} if there is no such file."""
+    return read_json(path) if os.path.isfile(path) else {}
+
+
 def read_object(path: str) -> dict:
     """Reads a JSON file that holds an object.
 

@@ -13,7 +13,7 @@ from absl import logging
 
 from keras_bert.config import BertConfig, is_foreign
 from keras_bert.errors import InputError
-from keras_bert.files import read_json, read_object
+from keras_bert.files import read_object, read_optional_json
 from keras_bert.formats.checkpoint import Checkpoint, StoredTensor, check_depth, collect, listed
 from keras_bert.formats.hugging_face_files import CONFIG_FILE, WeightFile, find_weights, open_weights
 from keras_bert.formats.hugging_face_out import write as write
@@ -29,10 +29,7 @@ _CLASSIFIERS = {"ForTokenClassification": "token_classification", "ForMultipleCh
 
 
 def matches(path: str) -> bool:
-    if find_weights(path) is not None:
-        return True
-    file = os.path.join(path, CONFIG_FILE)
-    return os.path.isfile(file) and is_foreign(read_json(file))
+    return find_weights(path) is not None or is_foreign(read_optional_json(os.path.join(path, CONFIG_FILE)))
 
 
 def read_config(path: str) -> BertConfig:

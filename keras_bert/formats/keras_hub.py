@@ -11,7 +11,7 @@ from absl import logging
 
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
-from keras_bert.files import read_json, read_object
+from keras_bert.files import read_object, read_optional_json
 from keras_bert.formats import keras_preset
 from keras_bert.formats.checkpoint import Checkpoint, wrong_shape
 from keras_bert.formats.keras_h5 import check_whole
@@ -28,8 +28,7 @@ _FIXED = {"activation": "gelu_tanh", "layer_norm_epsilon": 1e-12, "attention": "
 
 def matches(path: str) -> bool:
     """Tells whether `config.json` is a serialized Keras object; `keras_preset` is asked first."""
-    file = os.path.join(path, CONFIG_FILE)
-    values = read_json(file) if os.path.isfile(file) else None
+    values = read_optional_json(os.path.join(path, CONFIG_FILE))
     return isinstance(values, dict) and "registered_name" in values
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator
 
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
-from keras_bert.files import read_json, write_json
+from keras_bert.files import read_json, read_optional_json, write_json
 from keras_bert.formats.checkpoint import Checkpoint, StoredTensor, wrong_shape
 from keras_bert.formats.keras_h5 import WeightsFile, check_whole, open_weights, stored_tensors, write_weights
 from keras_bert.formats.weight_names import HEADS, HEADS_LAST, KERAS_HUB, OURS, WeightSource, head_sources
@@ -116,7 +116,7 @@ def open_model(
         if os.path.isfile(os.path.join(path, "task.weights.h5")):
             of_task = open_weights(path, "task", lambda place: _NAMES.get(place, place.lstrip("_")))
             task_weights = stack.enter_context(of_task)
-            heads, settings = _heads(task_weights, "", _read_task(path))
+            heads, settings = _heads(task_weights, "", read_optional_json(os.path.join(path, TASK_FILE)))
         elif parent:  # In a whole model the heads are the backbone's neighbours.
             outer = parent.removesuffix("/").rpartition("/")[0]
             heads, settings = _heads(weights, f"{outer}/" if outer else "", read_json(os.path.join(path, CONFIG_FILE)))
@@ -162,7 +162,8 @@ def read_task_settings(path: str, config: dict) -> dict:
         Dict of `class_name`, the arguments that describe heads, and the preprocessor's `sequence_length`; or empty.
     """
     # A `.keras` file holds the task in `config.json`, a preset in `task.json`.
-    found = [one for place in (config, _read_task(path)) for one in registered(place, _TASKS)]
+    places = (config, read_optional_json(os.path.join(path, TASK_FILE)))
+    found = [one for place in places for one in registered(place, _TASKS)]
     if not found:
         return {}
     task = found[-1]["config"]
@@ -170,11 +171,6 @@ def read_task_settings(path: str, config: dict) -> dict:
     length = preprocessor["config"].get("sequence_length") if isinstance(preprocessor, dict) else None
     own = {name: value for name, value in task.items() if name not in ("backbone", "preprocessor", "name")}
     return {**own, "class_name": found[-1]["registered_name"].partition(">")[2], "sequence_length": length}
-
-
-def _read_task(path: str) -> dict:
-    file = os.path.join(path, TASK_FILE)
-    return read_json(file) if os.path.isfile(file) else {}
 
 
 # === Writing ===

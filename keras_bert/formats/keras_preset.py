@@ -15,7 +15,7 @@ from absl import logging
 
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
-from keras_bert.files import read_json, read_object, write_json, write_lines
+from keras_bert.files import read_json, read_object, read_optional_json, write_json, write_lines
 from keras_bert.formats.checkpoint import Checkpoint
 from keras_bert.formats.keras_h5 import check_whole, find_vocabulary, write_weights
 from keras_bert.formats.keras_model import (
@@ -40,8 +40,7 @@ _FLOAT32 = {"module": "keras", "class_name": "DTypePolicy", "config": {"name": "
 
 
 def matches(path: str) -> bool:
-    file = os.path.join(path, CONFIG_FILE)
-    return os.path.isfile(file) and bool(registered(read_json(file), (BACKBONE,)))
+    return bool(registered(read_optional_json(os.path.join(path, CONFIG_FILE)), (BACKBONE,)))
 
 
 def read_config(path: str) -> BertConfig:
