@@ -115,7 +115,10 @@ def write(path: str, checkpoint: Checkpoint, tokenizer: dict | None) -> None:
     _check_writable(checkpoint)
     os.makedirs(path)
     _write_config(path, checkpoint.config, tokenizer)
-    _write_variables(os.path.join(path, CHECKPOINT_NAME), _variables(checkpoint))
+    sources = encoder_sources(GOOGLE, checkpoint.config.num_layers)
+    sources += [source for head in checkpoint.heads for source in head_sources(GOOGLE, head)]
+    values = {name: np.asarray(part, "float32") for _, name, part in checkpoint.foreign_tensors(sources)}
+    _write_variables(os.path.join(path, CHECKPOINT_NAME), values)
     state = [f'{key}: "{CHECKPOINT_NAME}"' for key in ("model_checkpoint_path", "all_model_checkpoint_paths")]
     write_lines(os.path.join(path, STATE_FILE), state)
     if tokenizer is not None:
@@ -148,12 +151,6 @@ def _write_config(path: str, config: BertConfig, tokenizer: dict | None) -> None
     if tokenizer is not None:
         values[_LOWERCASE] = tokenizer["lowercase"]
     write_json(file, values)
-
-
-def _variables(checkpoint: Checkpoint) -> dict[str, np.ndarray]:
-    sources = encoder_sources(GOOGLE, checkpoint.config.num_layers)
-    sources += [source for head in checkpoint.heads for source in head_sources(GOOGLE, head)]
-    return {name: np.asarray(part, "float32") for _, name, part in checkpoint.foreign_tensors(sources)}
 
 
 def _write_variables(prefix: str, values: dict[str, np.ndarray]) -> None:

@@ -116,7 +116,9 @@ def write(path: str, checkpoint: Checkpoint, tokenizer: dict | None) -> None:
     if not checkpoint.has_pooler:
         logging.warning("%s: has no pooler, nor has the preset: KerasHub's own reader needs one.", checkpoint.source)
     tensors = {source.path: checkpoint.tensors[source.path] for source in sources if source.path in checkpoint.tensors}
-    backbone = _backbone_object(checkpoint.config)
+    own = {"name": "bert_backbone", "trainable": True, "dtype": _FLOAT32}
+    arguments = {**own, **checkpoint.config.to_dict(), "layout": "rectangular"}
+    backbone = serialized("keras_bert.backbone", "BertBackbone", arguments)
     os.makedirs(path)
     write_json(os.path.join(path, CONFIG_FILE), backbone)
     write_weights(os.path.join(path, WEIGHTS_FILE), tensors, _place_of_name)
@@ -139,11 +141,6 @@ def write(path: str, checkpoint: Checkpoint, tokenizer: dict | None) -> None:
         return serialized("keras_bert.models", name, {"tokenizer": described, "sequence_length": length})
 
     write_heads(path, checkpoint, backbone, preprocessor)
-
-
-def _backbone_object(config: BertConfig) -> dict:
-    settings = {"name": "bert_backbone", "trainable": True, "dtype": _FLOAT32, **config.to_dict()}
-    return serialized("keras_bert.backbone", "BertBackbone", {**settings, "layout": "rectangular"})
 
 
 def _write_tokenizer(path: str, tokenizer: dict) -> dict:

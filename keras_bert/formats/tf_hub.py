@@ -6,6 +6,7 @@ settings that Keras saved beside the graph.
 """
 
 import contextlib
+import glob
 import os
 import pathlib
 import re
@@ -77,6 +78,5 @@ def read_tokenizer(path: str) -> dict | None:
 
 def _find_vocabulary(path: str) -> str | None:
     """Returns the vocabulary, which keeps the name of the exported file, or None."""
-    directory = os.path.join(path, _ASSETS)
-    names = sorted(name for name in os.listdir(directory) if name.endswith(".txt")) if os.path.isdir(directory) else []
-    return os.path.join(directory, names[0]) if len(names) == 1 else None
+    found = glob.glob(os.path.join(glob.escape(path), _ASSETS, "*.txt"))
+    return found[0] if len(found) == 1 else None
