@@ -7,14 +7,10 @@ import importlib
 
 __version__ = "0.1.0.dev0"
 
-_LIGHT = {
-    "BertConfig": "keras_bert.config",
-    "InputError": "keras_bert.errors",
-    "list_presets": "keras_bert.presets",
-}
+_LIGHT = {"BertConfig": "keras_bert.config", "InputError": "keras_bert.errors", "list_presets": "keras_bert.presets"}
 __all__ = [
+    *_LIGHT,
     "BertBackbone",
-    "BertConfig",
     "BertMaskedLM",
     "BertMaskedLMPreprocessor",
     "BertMultipleChoice",
@@ -28,8 +24,6 @@ __all__ = [
     "BertTokenClassifier",
     "BertTokenClassifierPreprocessor",
     "BertTokenizer",
-    "InputError",
-    "list_presets",
 ]
 
 

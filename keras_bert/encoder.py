@@ -58,14 +58,8 @@ class BertEncoderLayer(BertLayer):
         self.attention_dropout = dropout if attention_dropout is None else attention_dropout
         self.layer_norm_epsilon = layer_norm_epsilon
         self.initializer_range = initializer_range
-        self.self_attention = BertSelfAttention(
-            hidden_dim,
-            num_heads,
-            dropout=self.attention_dropout,
-            initializer_range=initializer_range,
-            dtype=self.dtype_policy,
-            name="self_attention",
-        )
+        settings = (hidden_dim, num_heads, self.attention_dropout, initializer_range)
+        self.self_attention = BertSelfAttention(*settings, dtype=self.dtype_policy, name="self_attention")
         self.self_attention_layer_norm = self._layer_norm("self_attention_layer_norm")
         self.intermediate_dense = self._dense(intermediate_dim, "intermediate_dense")
         self.activation_function = get_activation(activation)

@@ -134,12 +134,8 @@ def _check_writable(checkpoint: Checkpoint) -> None:
         )
     check_heads_follow_encoder(checkpoint, "google-research/bert")
     if checkpoint.config.layer_norm_epsilon != _EPSILON:
-        logging.warning(
-            "%s: layer_norm_epsilon %g is written, but google-research/bert's own code computes with %g.",
-            checkpoint.source,
-            checkpoint.config.layer_norm_epsilon,
-            _EPSILON,
-        )
+        message = "%s: layer_norm_epsilon %g is written, but google-research/bert's own code computes with %g."
+        logging.warning(message, checkpoint.source, checkpoint.config.layer_norm_epsilon, _EPSILON)
 
 
 def _write_config(path: str, config: BertConfig, tokenizer: dict | None) -> None:

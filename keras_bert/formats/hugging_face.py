@@ -123,13 +123,9 @@ def _warn_of_others(parts: list[list[WeightSource]], weights: WeightFile, availa
     known = {name for part in parts for source in part for name in source.names} | {*_DECODER, *_BUFFERS}
     others = [stored for name, stored in available.items() if name not in known]
     if others:
-        logging.warning(
-            "%s: %d tensors belong to no part of BERT known here, and are not read: %s%s.",
-            weights.path,
-            len(others),
-            ", ".join(others[:4]),
-            ", ..." if len(others) > 4 else "",
-        )
+        message = "%s: %d tensors belong to no part of BERT known here, and are not read: %s%s."
+        shown = (", ".join(others[:4]), ", ..." if len(others) > 4 else "")
+        logging.warning(message, weights.path, len(others), *shown)
 
 
 def _labels(path: str, settings: dict) -> list[str] | None:

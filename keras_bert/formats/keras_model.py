@@ -85,11 +85,7 @@ def read_sizes(path: str, names: tuple[str, ...], fields: Collection[str], **fix
 
 @contextlib.contextmanager
 def open_model(
-    path: str,
-    config: BertConfig,
-    sources: list[WeightSource],
-    backbone: str,
-    name_of_place: Callable[[str], str],
+    path: str, config: BertConfig, sources: list[WeightSource], backbone: str, name_of_place: Callable[[str], str]
 ) -> Iterator[tuple[dict[str, StoredTensor], dict[str, dict]]]:
     """Gives the tensors of a backbone and its heads, and the settings of the heads (`Checkpoint.head_settings`).
 

@@ -207,7 +207,6 @@ class BertTask:
     @classmethod
     def _merge(cls, stored: dict, given: dict, source: str | os.PathLike) -> dict:
         """Combines a checkpoint's arguments with the caller's, which precede them."""
-        del source
         return {**stored, **given}
 
 
@@ -271,20 +270,14 @@ def cross_entropy() -> keras.losses.Loss:
 def load_weights(model: BertTask, checkpoint: Checkpoint) -> None:
     """Loads the checkpoint's encoder into a task, and the heads that fit; a warning names those of other shapes."""
     misfits = []
-    for layer in model.layers:
-        if layer.name in checkpoint.heads and layer.name in model.heads:
-            held = [variable for variable in layer.weights if variable.path in checkpoint.tensors]
-            stored = [tuple(checkpoint.tensors[variable.path].read().shape) for variable in held]
-            wanted = [tuple(variable.shape) for variable in held]
-            if stored != wanted and not model.heads_are_pretrained:
-                misfits.append(layer.name)
-                logging.warning(
-                    "%s: its %s head has shapes %s, this task's %s: that starts from random weights.",
-                    checkpoint.source,
-                    layer.name,
-                    stored,
-                    wanted,
-                )
+    for layer in (layer for layer in model.layers if layer.name in model.heads and not model.heads_are_pretrained):
+        held = [variable for variable in layer.weights if variable.path in checkpoint.tensors]
+        stored = [tuple(checkpoint.tensors[variable.path].read().shape) for variable in held]
+        wanted = [tuple(variable.shape) for variable in held]
+        if stored != wanted:
+            misfits.append(layer.name)
+            message = "%s: its %s head has shapes %s, this task's %s: that starts from random weights."
+            logging.warning(message, checkpoint.source, layer.name, stored, wanted)
     tensors = {path: one for path, one in checkpoint.tensors.items() if path.partition("/")[0] not in misfits}
     expected = model.heads if model.heads_are_pretrained else ()
     weights.load_weights_of(model, dataclasses.replace(checkpoint, tensors=tensors), model.uses_pooler, expected)

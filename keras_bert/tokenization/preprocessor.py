@@ -43,11 +43,7 @@ class BertPreprocessor(keras_nlp.models.Preprocessor):
     tokenizer_cls = BertTokenizer
 
     def __init__(
-        self,
-        tokenizer: BertTokenizer,
-        sequence_length: int = _DEFAULT_LENGTH,
-        pad_to_longest: bool = False,
-        **kwargs,
+        self, tokenizer: BertTokenizer, sequence_length: int = _DEFAULT_LENGTH, pad_to_longest: bool = False, **kwargs
     ):
         super().__init__(**kwargs)
         _check_length(sequence_length)
