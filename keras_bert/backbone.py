@@ -75,27 +75,19 @@ class BertBackbone(keras_nlp.models.Backbone):
         name: str | None = None,
         trainable: bool = True,
     ):
-        sizes = (vocabulary_size, num_layers, num_heads, hidden_dim, intermediate_dim, activation)
+        required = (vocabulary_size, num_layers, num_heads, hidden_dim, intermediate_dim)
         others = (max_sequence_length, num_segments, layer_norm_epsilon, initializer_range, attention)
-        config = BertConfig(*sizes, dropout, attention_dropout, *others)
+        config = BertConfig(*required, activation, dropout, attention_dropout, *others)
         _say_if_onednn_is_off()
 
         # === Layers ===
         token_layout = TokenLayout(layout, attention, dtype=dtype, name="token_layout")
-        common = {
-            "dropout": dropout,
-            "layer_norm_epsilon": layer_norm_epsilon,
-            "initializer_range": initializer_range,
-            "dtype": dtype,
-        }
-        embeddings = BertEmbeddings(
-            vocabulary_size, hidden_dim, max_sequence_length, num_segments, name="embeddings", **common
-        )
-        encoder_settings = (hidden_dim, num_heads, intermediate_dim, activation)
+        constants = (layer_norm_epsilon, initializer_range)
+        tables = (vocabulary_size, hidden_dim, max_sequence_length, num_segments)
+        embeddings = BertEmbeddings(*tables, dropout, *constants, dtype=dtype, name="embeddings")
+        sizes = (hidden_dim, num_heads, intermediate_dim, activation, dropout, attention_dropout)
         encoder_layers = [
-            BertEncoderLayer(
-                *encoder_settings, attention_dropout=attention_dropout, name=f"transformer_layer_{index}", **common
-            )
+            BertEncoderLayer(*sizes, *constants, dtype=dtype, name=f"transformer_layer_{index}")
             for index in range(num_layers)
         ]
         pooled_dense = pooler(hidden_dim, initializer_range, dtype=dtype)

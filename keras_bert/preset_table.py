@@ -85,35 +85,25 @@ def _kaggle(keras_hub: str | None, family: str, version: int) -> str | None:
     return f"keras/{family}/keras/{keras_hub}/{version}" if keras_hub else None
 
 
+def _google(full_name: str, sizes: tuple, lowercase: bool, archive: str, hugging_face: str, keras_hub, name) -> Preset:
+    kaggle = _kaggle(keras_hub, "bert", 3)
+    name = name or full_name
+    return Preset(name, full_name, _sizes(*sizes), lowercase, keras_hub, hugging_face, kaggle, f"{archive}.zip")
+
+
 def _paper(full_name, vocabulary, lowercase, folder, repository, keras_hub) -> Preset:
-    sizes = (24, 1024, 16) if "L-24" in full_name else (12, 768, 12)
-    return Preset(
-        name=_SHORT_NAMES.get(full_name, full_name),
-        full_name=full_name,
-        config=_sizes(vocabulary, *sizes),
-        lowercase=lowercase,
-        keras_hub=keras_hub,
-        hugging_face=f"google-bert/{repository}",
-        kaggle=_kaggle(keras_hub, "bert", 3),
-        archive=f"{folder}/{full_name}.zip",
-    )
+    sizes = (vocabulary, *((24, 1024, 16) if "L-24" in full_name else (12, 768, 12)))
+    places = (f"{folder}/{full_name}", f"google-bert/{repository}")
+    return _google(full_name, sizes, lowercase, *places, keras_hub, _SHORT_NAMES.get(full_name))
 
 
 def _miniature(layers: int, hidden: int) -> Preset:
     sizes = f"uncased_L-{layers}_H-{hidden}_A-{hidden // 64}"
     # The largest has the archive name of the base model of 2018, but other weights: it needs another name.
     full_name = f"miniature_{sizes}" if (layers, hidden) == (12, 768) else sizes
-    short, keras_hub = _NAMED_MINIATURES.get((layers, hidden), (None, None))
-    return Preset(
-        name=short or full_name,
-        full_name=full_name,
-        config=_sizes(UNCASED, layers, hidden, hidden // 64),
-        lowercase=True,
-        keras_hub=keras_hub,
-        hugging_face=f"google/bert_{sizes}",
-        kaggle=_kaggle(keras_hub, "bert", 3),
-        archive=f"2020_02_20/{sizes}.zip",
-    )
+    name, keras_hub = _NAMED_MINIATURES.get((layers, hidden), (None, None))
+    places = (f"2020_02_20/{sizes}", f"google/bert_{sizes}")
+    return _google(full_name, (UNCASED, layers, hidden, hidden // 64), True, *places, keras_hub, name)
 
 
 _MINIATURES = tuple(_miniature(layers, hidden) for layers in (2, 4, 6, 8, 10, 12) for hidden in (128, 256, 512, 768))
@@ -176,14 +166,9 @@ def _encoder(family: str, owner: str, keras_hub: str, repository: str, config: B
 
 
 # Fine-tuned by KerasHub with its tanh gelu, and published at Kaggle only.
-_SST2 = Preset(
-    name="bert_tiny_en_uncased_sst2",
-    full_name="bert_tiny_en_uncased_sst2",
-    config=_sizes(UNCASED, 2, 128, 2),
-    lowercase=True,
-    keras_hub="bert_tiny_en_uncased_sst2",
-    kaggle=_kaggle("bert_tiny_en_uncased_sst2", "bert", 5),
-)
+_SST2_NAME = "bert_tiny_en_uncased_sst2"
+_SST2_KAGGLE = _kaggle(_SST2_NAME, "bert", 5)
+_SST2 = Preset(_SST2_NAME, _SST2_NAME, _sizes(UNCASED, 2, 128, 2), True, keras_hub=_SST2_NAME, kaggle=_SST2_KAGGLE)
 
 _PAPER_PRESETS = tuple(_paper(*row) for row in _PAPER)
 SHORT = tuple(preset for preset in _MINIATURES if preset.name != preset.full_name) + _PAPER_PRESETS[:2]
