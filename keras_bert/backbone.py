@@ -201,9 +201,6 @@ def _say_if_onednn_is_off() -> None:
     import tensorflow as tf
 
     if not tf.config.list_physical_devices("GPU"):
-        logging.log_first_n(
-            logging.WARNING,
-            "TF_ENABLE_ONEDNN_OPTS is not set: on many CPUs BERT is then much slower. "
-            "Set TF_ENABLE_ONEDNN_OPTS=1 before TensorFlow is imported.",
-            1,
-        )
+        effect = "TF_ENABLE_ONEDNN_OPTS is not set: on many CPUs BERT is then much slower. "
+        cure = "Set TF_ENABLE_ONEDNN_OPTS=1 before TensorFlow is imported."
+        logging.log_first_n(logging.WARNING, effect + cure, 1)

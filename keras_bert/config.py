@@ -36,12 +36,8 @@ _ACTIVATION_AT_HUGGING_FACE = {
 }
 _HUGGING_FACE_MARKS = ("model_type", "architectures", "transformers_version", "_name_or_path")
 # With other values Hugging Face's code computes something else than BERT's encoder.
-_AT_BERT = {
-    "model_type": "bert",
-    "position_embedding_type": "absolute",
-    "is_decoder": False,
-    "add_cross_attention": False,
-}
+_AT_BERT = {"model_type": "bert", "position_embedding_type": "absolute"}
+_AT_BERT |= dict.fromkeys(("is_decoder", "add_cross_attention"), False)
 
 
 def is_foreign(values) -> bool:
@@ -109,10 +105,9 @@ class BertConfig:
                 f"`num_heads` must divide `hidden_dim`. Received: num_heads={self.num_heads}, "
                 f"hidden_dim={self.hidden_dim}"
             )
-        if self.activation not in ACTIVATIONS:
-            raise InputError(f"`activation` must be one of {', '.join(ACTIVATIONS)}. Received: {self.activation!r}")
-        if self.attention not in ATTENTIONS:
-            raise InputError(f"`attention` must be one of {', '.join(ATTENTIONS)}. Received: {self.attention!r}")
+        for name, known in (("activation", ACTIVATIONS), ("attention", ATTENTIONS)):
+            if getattr(self, name) not in known:
+                raise InputError(f"`{name}` must be one of {', '.join(known)}. Received: {getattr(self, name)!r}")
         attention_dropout = self.dropout if self.attention_dropout is None else self.attention_dropout
         for name, value in (("dropout", self.dropout), ("attention_dropout", attention_dropout)):
             if not _is_number(value) or not 0 <= value < 1:

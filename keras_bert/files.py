@@ -196,10 +196,9 @@ def read_json(path: str):
         return json.loads(text)
     except json.JSONDecodeError as error:
         raise InputError(f"{path}:{error.lineno}: not valid JSON ({error.msg}).") from error
-    except RecursionError as error:
-        raise InputError(f"{path}: not valid JSON (nested too deeply).") from error
-    except ValueError as error:  # A number of thousands of digits, which Python refuses to convert.
-        raise InputError(f"{path}: not valid JSON ({error}).") from error
+    except (RecursionError, ValueError) as error:  # Python refuses to convert numbers of thousands of digits.
+        reason = "nested too deeply" if isinstance(error, RecursionError) else error
+        raise InputError(f"{path}: not valid JSON ({reason}).") from error
 
 
 def read_optional_json(path: str):

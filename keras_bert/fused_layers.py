@@ -10,9 +10,10 @@ compiles anew for each shape. Otherwise, and for layers with quantization or LoR
 
 import contextlib
 import contextvars
-from collections.abc import Iterator
 
 import keras
+
+from keras_bert.layer import switched_on
 
 _are_fused = contextvars.ContextVar("are_fused", default=False)
 
@@ -21,14 +22,9 @@ _are_fused = contextvars.ContextVar("are_fused", default=False)
 _FEWEST_COMPILED = 2**17
 
 
-@contextlib.contextmanager
-def fused_layers() -> Iterator[None]:
+def fused_layers() -> contextlib.AbstractContextManager[None]:
     """Enter while tracing a CPU training graph without `jit_compile`, which fuses more."""
-    token = _are_fused.set(True)
-    try:
-        yield
-    finally:
-        _are_fused.reset(token)
+    return switched_on(_are_fused)
 
 
 def dense(layer: keras.layers.Dense, rows):
