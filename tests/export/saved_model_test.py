@@ -213,9 +213,25 @@ def test_a_mixed_precision_model_is_served_in_float32(tmp_path):
 # === Versions ===
 
 
+@pytest.fixture(scope="module")
+def written_once(tmp_path_factory):
+    """`write_graph` of one model: it writes the first time, and copies from then on."""
+    written, write = tmp_path_factory.mktemp("graph") / "written", saved_model.write_graph
+    num_bytes = []
+
+    def write_or_copy(head, model, directory):
+        if not num_bytes:
+            num_bytes.append(write(head, model, str(written)))
+        shutil.copytree(written, directory, dirs_exist_ok=True)
+        return num_bytes[0]
+
+    return write_or_copy
+
+
 @pytest.fixture
-def quick(monkeypatch):
-    """Exports without the fresh process: these tests are about directories."""
+def quick(monkeypatch, written_once):
+    """Exports of one graph without the fresh process: these tests are about directories."""
+    monkeypatch.setattr(saved_model, "write_graph", written_once)
     monkeypatch.setattr(verify, "fresh_answers", lambda _, probes: [probe.outputs for probe in probes])
     preprocessor = assets()
     model = classifier()
