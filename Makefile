@@ -36,7 +36,7 @@ PACKAGE_STAMP := $(VENV)/.stamp-package
 .PHONY: test test-all install-browser quickstart lint install install-test clean
 
 test: install-test lint
-	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_FLAGS)
 
 test-all: export FUZZ := full
 test-all: test

@@ -35,12 +35,16 @@ def pytest_configure(config) -> None:
 
 
 def pytest_collection_modifyitems(config, items) -> None:
-    """Leaves the slow tests, and the cases that a slow test does not keep, to `make test-all`."""
-    if fuzzing.FULL or any("::" in argument for argument in config.args):
-        return
-    left = [item for item in items if _is_left_out(item)]
-    config.hook.pytest_deselected(items=left)
-    items[:] = [item for item in items if item not in left]
+    """Leaves the slow tests, and the cases that a slow test does not keep, to `make test-all`.
+
+    Files of few tests come first: those are the whole runs, and at the end the other workers would wait for them.
+    """
+    if not fuzzing.FULL and not any("::" in argument for argument in config.args):
+        left = [item for item in items if _is_left_out(item)]
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if not _is_left_out(item)]
+    counts = collections.Counter(item.path for item in items)
+    items.sort(key=lambda item: (counts[item.path], item.path))
 
 
 def _is_left_out(item) -> bool:
