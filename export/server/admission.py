@@ -2,7 +2,7 @@
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from export.server.monitoring import Metrics
 from export.server.serving_error import ServingError
@@ -15,22 +15,20 @@ class Admission:
         max_requests: most requests in progress.
         max_bytes: most bytes of their bodies held.
         metrics: counts refusals.
+
+    Attributes:
+        in_progress: number of requests in progress.
     """
 
     def __init__(self, max_requests: int, max_bytes: int, metrics: Metrics):
         self.max_requests = max_requests
         self.max_bytes = max_bytes
+        self.in_progress = 0
+        self._bytes = 0
         self._metrics = metrics
         self._lock = threading.Lock()
-        self._requests = 0
-        self._bytes = 0
-        metrics.add_gauge("bert_serve_requests_in_progress", "Requests in progress.", lambda: self._requests)
+        metrics.add_gauge("bert_serve_requests_in_progress", "Requests in progress.", lambda: self.in_progress)
         metrics.add_gauge("bert_serve_body_bytes", "Bytes of request bodies held.", lambda: self._bytes)
-
-    @property
-    def in_progress(self) -> int:
-        """Number of requests in progress."""
-        return self._requests
 
     @contextlib.contextmanager
     def request(self) -> Iterator[None]:
@@ -40,50 +38,46 @@ class Admission:
             ServingError: (RESOURCE_EXHAUSTED) as many as allowed are in progress.
         """
         with self._lock:
-            is_full = self._requests >= self.max_requests
-            self._requests += not is_full
+            is_full = self.in_progress >= self.max_requests
+            self.in_progress += not is_full
         if is_full:
-            self._metrics.refused.labels("requests").inc()
-            raise ServingError(
-                "RESOURCE_EXHAUSTED", f"The server is full: {self.max_requests} requests are in progress. Try again."
-            )
+            raise self.refusal("requests", f"{self.max_requests} requests are in progress")
         try:
             yield
         finally:
             with self._lock:
-                self._requests -= 1
+                self.in_progress -= 1
 
     @contextlib.contextmanager
-    def body(self) -> Iterator["BodyBudget"]:
-        """Yields the budget that counts a request's body while it is read and held."""
-        budget = BodyBudget(self)
-        try:
-            yield budget
-        finally:
-            self._hold(-budget.held)
+    def body(self) -> Iterator[Callable[[int], None]]:
+        """Yields a function to call with the size of each piece of a request's body before it is kept.
 
-    def _hold(self, amount: int) -> bool:
-        with self._lock:
-            if amount > 0 and self._bytes + amount > self.max_bytes:
-                return False
-            self._bytes += amount
-            return True
-
-
-class BodyBudget:
-    """The share of one request's body; see `Admission.body`."""
-
-    def __init__(self, admission: Admission):
-        self._admission = admission
-        self.held = 0
-
-    def take(self, amount: int) -> None:
-        """Counts `amount` bytes more.
-
-        Raises:
-            ServingError: (RESOURCE_EXHAUSTED) all requests together would hold more than allowed.
+        The bytes count until the block ends. The function raises `ServingError` (RESOURCE_EXHAUSTED) for a piece with
+        which all requests together would hold more than allowed.
         """
-        if not self._admission._hold(amount):
-            self._admission._metrics.refused.labels("bytes").inc()
-            raise ServingError("RESOURCE_EXHAUSTED", "The server is full: it holds too many large requests. Try again.")
-        self.held += amount
+        held = 0
+
+        def take(amount: int) -> None:
+            nonlocal held
+            with self._lock:
+                fits = self._bytes + amount <= self.max_bytes
+                self._bytes += amount if fits else 0
+            if not fits:
+                raise self.refusal("bytes", "it holds too many large requests")
+            held += amount
+
+        try:
+            yield take
+        finally:
+            with self._lock:
+                self._bytes -= held
+
+    def refusal(self, reason: str, why: str) -> ServingError:
+        """Counts a refusal, and returns its error.
+
+        Args:
+            reason: label of the metric.
+            why: what there is too much of, for the client.
+        """
+        self._metrics.refused.labels(reason).inc()
+        return ServingError("RESOURCE_EXHAUSTED", f"The server is full: {why}. Try again.")

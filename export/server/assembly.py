@@ -7,6 +7,7 @@ loaded.
 import contextlib
 import functools
 import logging
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -14,15 +15,15 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from export.server.admission import Admission
-from export.server.batching import BatchScheduler
-from export.server.batching_parameters import BatchingParameters
+from export.server.batching import Batcher, BatchScheduler
+from export.server.batching_parameters import PER_MODEL_FILE, BatchingParameters, read_batching_parameters
 from export.server.grpc_server import GrpcServer
 from export.server.model_config import ModelSettings, read_model_config
 from export.server.model_manager import ModelManager, polling
 from export.server.monitoring import Metrics
 from export.server.rest_routes import RestRoutes
 from export.server.rest_server import RestServer, running
-from export.server.servable import Batching, Servable, ServedModel
+from export.server.servable import Servable, ServedModel
 from export.server.server_settings import ServerSettings
 from export.server.warmup import warm_up
 from keras_bert.errors import InputError
@@ -38,7 +39,7 @@ class RunningServer(NamedTuple):
         manager: its models.
         metrics: its metrics.
         rest: its REST side.
-        grpc: its gRPC side; None without.
+        grpc: its gRPC side, or None.
         admission: counts what is in progress.
     """
 
@@ -49,7 +50,7 @@ class RunningServer(NamedTuple):
     admission: Admission
 
     def served(self) -> list[tuple[str, int]]:
-        """Lists the models by name, each with the version that answers by default."""
+        """Lists the names of the models, each with the version that answers by default."""
         listed = []
         for name in self.manager.names():
             with self.manager.use(name) as servable:
@@ -57,14 +58,29 @@ class RunningServer(NamedTuple):
         return listed
 
 
-def _loader(metrics: Metrics, batching: Batching | None, warms_up: bool) -> Callable[[str, str, int], Servable]:
-    def load(directory: str, name: str, version: int) -> Servable:
-        servable = Servable(ServedModel(directory, name, version), metrics, batching)
-        if warms_up:
-            warm_up(servable)
-        return servable
+def _load(
+    metrics: Metrics,
+    scheduler: BatchScheduler | None,
+    parameters: BatchingParameters | None,
+    settings: ServerSettings,
+    directory: str,
+    name: str,
+    version: int,
+) -> Servable:
+    """Loads a version and warms it up.
 
-    return load
+    Raises:
+        InputError: the version is damaged, its batching parameters are wrong, or a warm-up request fails.
+    """
+    model = ServedModel(directory, name, version)
+    if parameters and settings.enable_per_model_batching_parameters:
+        path = os.path.join(directory, PER_MODEL_FILE)
+        parameters = read_batching_parameters(path) if os.path.isfile(path) else None
+    batcher = Batcher(model.run, parameters, scheduler, name, metrics) if parameters else None
+    servable = Servable(model, metrics, batcher)
+    if settings.enable_model_warmup:
+        warm_up(servable)
+    return servable
 
 
 class _ModelStates(Collector):
@@ -82,7 +98,7 @@ class _ModelStates(Collector):
 
 
 def _config_follower(manager: ModelManager, path: str, models: Sequence[ModelSettings]) -> Callable[[], None]:
-    """Returns a function that applies the configuration file whenever it has changed, and logs each error once."""
+    """Returns a function that applies the configuration file if it has changed, and logs each new error."""
     current, complaint = list(models), ""
 
     def follow() -> None:
@@ -105,7 +121,7 @@ def _config_follower(manager: ModelManager, path: str, models: Sequence[ModelSet
 def running_server(
     models: Sequence[ModelSettings], settings: ServerSettings, batching_parameters: BatchingParameters | None = None
 ) -> Iterator[RunningServer]:
-    """Serves while the block runs, then takes no more requests, answers the last ones, and ends.
+    """Serves while the block runs, then refuses new requests, answers the last ones, and ends.
 
     Args:
         models: what to serve.
@@ -117,12 +133,10 @@ def running_server(
     """
     metrics = Metrics()
     with contextlib.ExitStack() as stack:
-        batching = None
-        if batching_parameters:
-            scheduler = BatchScheduler(batching_parameters.num_batch_threads)
+        scheduler = BatchScheduler(batching_parameters.num_batch_threads) if batching_parameters else None
+        if scheduler:
             stack.callback(scheduler.close)
-            batching = Batching(scheduler, batching_parameters, settings.enable_per_model_batching_parameters)
-        manager = ModelManager(_loader(metrics, batching, settings.enable_model_warmup))
+        manager = ModelManager(functools.partial(_load, metrics, scheduler, batching_parameters, settings))
         metrics.registry.register(_ModelStates(manager))
         max_bytes = _LONGEST_BODIES * settings.max_request_bytes
         admission = Admission(settings.max_concurrent_requests, max_bytes, metrics)
@@ -139,17 +153,11 @@ def running_server(
         stack.enter_context(running(rest))
         if grpc:
             stack.callback(grpc.stop)  # Starts to end before REST does, so that both stop taking requests together.
-        if batching:
-            stack.callback(batching.scheduler.hurry)
-        stack.enter_context(polling(_polls(manager, models, settings)))
+        if scheduler:
+            stack.callback(scheduler.hurry)
+        polls = [(manager.poll, settings.file_system_poll_wait_seconds)]
+        if settings.model_config_file:
+            follow = _config_follower(manager, settings.model_config_file, models)
+            polls.append((follow, settings.model_config_file_poll_wait_seconds))
+        stack.enter_context(polling([(function, seconds) for function, seconds in polls if seconds]))
         yield RunningServer(manager, metrics, rest, grpc, admission)
-
-
-def _polls(manager: ModelManager, models: Sequence[ModelSettings], settings: ServerSettings) -> list:
-    polls = []
-    if settings.file_system_poll_wait_seconds:
-        polls.append((manager.poll, settings.file_system_poll_wait_seconds))
-    if settings.model_config_file and settings.model_config_file_poll_wait_seconds:
-        follow = _config_follower(manager, settings.model_config_file, models)
-        polls.append((follow, settings.model_config_file_poll_wait_seconds))
-    return polls

@@ -1,19 +1,22 @@
 """Joins requests along dimension 0 into batches, runs them together, and takes the answers apart again.
 
-Strings are joined as they are. Numbers are joined only if their shapes agree but for dimension 0: they are never
+Strings are joined as they are. Numbers are joined only if their shapes agree in all other dimensions: they are never
 padded, since nothing here knows the padding value. Each request gets exactly its own rows back.
 
 The threads of one `BatchScheduler` serve the `Batcher`s of all models. Requests gather while all threads are busy, so
-batches grow with the load; with `batch_timeout_micros` a free thread waits for more. If that is 0, a request that finds
-a thread free runs in its own thread, as the batch of one that it would be.
+batches grow with the load. With `batch_timeout_micros` a free thread waits for more requests. Without it, a request
+that finds a thread free would be a batch of one, and runs in its own thread.
 
 `tf.nondifferentiable_batch_function` would batch inside the graph, as TensorFlow Serving does in its session. It does
 not fit here for two reasons. It fails a whole batch when the graph refuses one request's values; here a failed batch is
-run again request by request, so that only the bad one fails. And it knows no deadline: it computes answers that nobody
-waits for any more, and does not tell a client in time that its request is late.
+run again request by request, so that only the bad one fails. And it knows no deadline: it would compute answers that
+nobody waits for any more, and tell a client too late that its request is late.
 """
 
+import concurrent.futures
 import contextlib
+import dataclasses
+import itertools
 import threading
 import time
 from collections import OrderedDict, deque
@@ -24,13 +27,13 @@ import numpy as np
 
 from export.server.batching_parameters import BatchingParameters
 from export.server.monitoring import Metrics
-from export.server.serving_error import InvalidArgumentError, ServingError
+from export.server.serving_error import ServingError, invalid, too_late
 
 Arrays = Mapping[str, np.ndarray]
 
 
 class _Key(NamedTuple):
-    """What two requests must have in common to be joined."""
+    """The properties that two requests must share to be joined."""
 
     batcher: "Batcher"
     signature_name: str
@@ -59,37 +62,22 @@ class _Queue:
 
 
 class _Task:
-    """One request that waits for its batch."""
+    """One request that waits for its batch; `answer` gets its outputs or its error."""
 
     def __init__(self, arrays: Arrays, size: int, deadline: float | None):
         self.arrays = arrays
         self.size = size
         self.deadline = deadline
         self.enqueued = time.monotonic()
-        self.outputs: dict[str, np.ndarray] | None = None
-        self.error: Exception | None = None
-        self._done = threading.Event()
+        self.answer: concurrent.futures.Future[dict[str, np.ndarray]] = concurrent.futures.Future()
 
     def wait(self) -> dict[str, np.ndarray]:
         """Waits for the answer and returns it."""
         left = None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
-        if not self._done.wait(left):
-            raise _too_late()
-        if self.error is not None:
-            raise self.error
-        return self.outputs
-
-    def settle(self, attempt: Callable[[], dict[str, np.ndarray]]) -> None:
-        """Stores the answer or the error of `attempt`."""
         try:
-            self.outputs = attempt()
-        except Exception as error:  # It belongs to the request and is raised in its thread.
-            self.error = error
-        self._done.set()
-
-
-def _too_late() -> ServingError:
-    return ServingError("DEADLINE_EXCEEDED", "The request's deadline passed before it was answered.")
+            return self.answer.result(left)
+        except TimeoutError:
+            raise too_late() from None
 
 
 class BatchScheduler:
@@ -105,9 +93,8 @@ class BatchScheduler:
         self._is_closed = False
         self._waits = True
         self._num_running = 0
-        self._threads = [
-            threading.Thread(target=self._work, name=f"batch-{number}", daemon=True) for number in range(num_threads)
-        ]
+        names = [f"batch-{number}" for number in range(num_threads)]
+        self._threads = [threading.Thread(target=self._work, name=name, daemon=True) for name in names]
         for thread in self._threads:
             thread.start()
 
@@ -135,12 +122,10 @@ class BatchScheduler:
 
     @contextlib.contextmanager
     def turn_without_waiting(self, key: _Key) -> Iterator[bool]:
-        """Takes the turn of an idle thread whose batch would be this one task; running it here saves two thread
-        switches.
+        """Takes the turn of an idle thread whose batch would be this one task, which saves two thread switches.
 
         Yields:
-            bool, whether there was a turn to take: nothing is queued, a thread is idle, and batches wait for no more
-            tasks.
+            True if there was a turn to take: nothing is queued, a thread is idle, and batches do not wait to grow.
         """
         with self._changed:
             is_free = not self._queues and not self._is_closed and self._num_running < len(self._threads)
@@ -159,13 +144,13 @@ class BatchScheduler:
                 self._changed.notify()
 
     def hurry(self) -> None:
-        """Lets no batch wait for more tasks from now on: the server is ending and nobody else will come."""
+        """Ends all waiting for more tasks: the server is shutting down, and none will come."""
         with self._changed:
             self._waits = False
             self._changed.notify_all()
 
     def close(self, timeout: float = 5.0) -> None:
-        """Ends the threads once everything queued is answered; abandons them after `timeout` seconds."""
+        """Ends the threads once all queued tasks are answered; abandons them after `timeout` seconds."""
         end = time.monotonic() + timeout
         self._is_closed = True
         self.hurry()
@@ -184,9 +169,8 @@ class BatchScheduler:
             while True:
                 now = time.monotonic()
                 soonest = None
-                is_full = self._num_running == len(
-                    self._threads
-                )  # of requests that took a turn; one that ends it tells
+                # Requests that took a turn may fill it; the first to end its turn wakes a thread.
+                is_full = self._num_running == len(self._threads)
                 for key, queue in () if is_full else self._queues.items():
                     due = self._due(key, queue) if self._waits else 0.0
                     if due <= now:
@@ -215,59 +199,50 @@ class BatchScheduler:
         return tasks
 
 
+@dataclasses.dataclass(eq=False)  # A key of batches: two batchers are never the same.
 class Batcher:
     """Batches the requests to one version of a model.
 
     Args:
-        run: runs a signature on arrays: `(signature name, arrays) -> arrays`.
+        run_graph: runs a signature on arrays: `(signature name, arrays) -> arrays`.
         parameters: how to join requests.
         scheduler: runs the batches in its threads.
         model_name: label of the metrics.
         metrics: counts requests and batches.
     """
 
-    def __init__(
-        self,
-        run: Callable[[str, Arrays], dict[str, np.ndarray]],
-        parameters: BatchingParameters,
-        scheduler: BatchScheduler,
-        model_name: str,
-        metrics: Metrics,
-    ):
-        self.parameters = parameters
-        self.metrics = metrics
-        self._run = run
-        self._scheduler = scheduler
-        self._model_name = model_name
+    run_graph: Callable[[str, Arrays], dict[str, np.ndarray]]
+    parameters: BatchingParameters
+    scheduler: BatchScheduler
+    model_name: str
+    metrics: Metrics
 
     def run(self, signature_name: str, arrays: Arrays, deadline: float | None) -> dict[str, np.ndarray]:
         """Runs a request within a batch; its signature must be batchable (`Signature.is_batchable`).
 
         Args:
-            deadline: time of `time.monotonic` at which the answer is no longer wanted, or None.
+            deadline: time of `time.monotonic` from which the answer is no longer wanted; None: never.
 
         Raises:
-            ServingError: `run` raised it, the queue is full, the deadline passed, or the request is too large.
+            ServingError: `run_graph` raised it, the queue is full, the deadline passed, or the request is too large.
         """
         sizes = {array.shape[0] for array in arrays.values()}
         if len(sizes) != 1 or sizes == {0}:
-            return self._run(signature_name, arrays)  # The graph answers or refuses it.
+            return self.run_graph(signature_name, arrays)  # The graph answers or refuses it.
         (size,) = sizes
         if size > self.parameters.max_batch_size:
             if self.parameters.enable_large_batch_splitting:
-                return self._run(signature_name, arrays)
-            raise InvalidArgumentError(
-                f"Task size {size} is larger than maximum input batch size {self.parameters.max_batch_size}"
-            )
-        self.metrics.input_batch_size.labels(self._model_name).observe(size)
+                return self.run_graph(signature_name, arrays)
+            raise invalid(f"Task size {size} is larger than maximum input batch size {self.parameters.max_batch_size}")
+        self.metrics.input_batch_size.labels(self.model_name).observe(size)
         shapes = tuple((name, array.shape[1:], array.dtype.str) for name, array in sorted(arrays.items()))
         task = _Task(arrays, size, deadline)
         key = _Key(self, signature_name, shapes)
-        with self._scheduler.turn_without_waiting(key) as is_alone:
+        with self.scheduler.turn_without_waiting(key) as is_alone:
             if is_alone:
                 self.execute(signature_name, [task])
         if not is_alone:
-            self._scheduler.submit(key, task)
+            self.scheduler.submit(key, task)
         return task.wait()
 
     def execute(self, signature_name: str, tasks: list[_Task]) -> None:
@@ -277,20 +252,28 @@ class Batcher:
         for task in tasks:
             self.metrics.queuing_latency.observe((now - task.enqueued) * 1e6)
             if task.deadline is not None and task.deadline < now:
-                task.settle(_raise_too_late)
+                task.answer.set_exception(too_late())
             else:
                 wanted.append(task)
-        if len(wanted) == 1 and not self.parameters.allowed_batch_sizes:
-            wanted[0].settle(lambda: self._run_joined(signature_name, wanted)[0])
+        if not wanted:
             return
-        answers = None
-        with contextlib.suppress(Exception):  # Running each request alone will show whose fault it was.
+        try:
             answers = self._run_joined(signature_name, wanted)
-        for index, task in enumerate(wanted):
-            if answers is not None:
-                task.settle(lambda answer=answers[index]: answer)
-            else:
-                task.settle(lambda arrays=task.arrays: self._run(signature_name, arrays))
+        except Exception as error:
+            if len(wanted) == 1 and not self.parameters.allowed_batch_sizes:
+                wanted[0].answer.set_exception(error)
+            else:  # Running each request alone shows whose fault it was.
+                for task in wanted:
+                    self._run_alone(signature_name, task)
+        else:
+            for task, answer in zip(wanted, answers, strict=True):
+                task.answer.set_result(answer)
+
+    def _run_alone(self, signature_name: str, task: _Task) -> None:
+        try:
+            task.answer.set_result(self.run_graph(signature_name, task.arrays))
+        except Exception as error:  # It is raised in the thread of its request.
+            task.answer.set_exception(error)
 
     def _run_joined(self, signature_name: str, tasks: list[_Task]) -> list[dict[str, np.ndarray]]:
         """Answers several tasks by one run; raises `ValueError` if its outputs cannot be taken apart."""
@@ -299,21 +282,16 @@ class Batcher:
         joined = {}
         for name, array in tasks[0].arrays.items():
             # Padding rows repeat the first one, whose values the graph is likely to accept.
-            filling = [array[:1]] * (padded - rows)
-            pieces = [task.arrays[name] for task in tasks] + filling
+            pieces = [task.arrays[name] for task in tasks] + [array[:1]] * (padded - rows)
             joined[name] = np.concatenate(pieces) if len(pieces) > 1 else array
-        self.metrics.processed_batch_size.labels(self._model_name).observe(padded)
-        self.metrics.padding_size.labels(self._model_name).observe(padded - rows)
+        self.metrics.processed_batch_size.labels(self.model_name).observe(padded)
+        self.metrics.padding_size.labels(self.model_name).observe(padded - rows)
         self.metrics.wrapped_runs.inc()
-        outputs = self._run(signature_name, joined)
+        outputs = self.run_graph(signature_name, joined)
         if any(not array.ndim or len(array) != padded for array in outputs.values()):
             raise ValueError("An output does not have the batch as its first dimension.")
-        answers, start = [], 0
-        for task in tasks:
-            answers.append({name: array[start : start + task.size] for name, array in outputs.items()})
-            start += task.size
-        return answers
-
-
-def _raise_too_late() -> dict[str, np.ndarray]:
-    raise _too_late()
+        stops = itertools.accumulate(task.size for task in tasks)
+        return [
+            {name: array[stop - task.size : stop] for name, array in outputs.items()}
+            for task, stop in zip(tasks, stops, strict=True)
+        ]

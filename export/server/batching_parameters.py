@@ -1,7 +1,7 @@
 """Reads TensorFlow Serving's batching parameters. Imports no TensorFlow.
 
-The package tensorflow-serving-api lacks the message `BatchingParameters`, so its fields are declared here. They mean
-what they mean in TensorFlow's `SharedBatchScheduler`.
+The package tensorflow-serving-api lacks the message `BatchingParameters`, so its fields are declared here. They have
+the meaning that TensorFlow's `SharedBatchScheduler` gives them.
 """
 
 import functools
@@ -27,13 +27,13 @@ _WRAPPED = {
 
 
 class BatchingParameters(NamedTuple):
-    """How to join requests. The defaults are TensorFlow Serving's.
+    """Settings for joining requests. The defaults are TensorFlow Serving's.
 
     Attributes:
         max_batch_size: most rows of a batch; a larger request is refused, or runs alone with
             `enable_large_batch_splitting`.
-        batch_timeout_micros: how long an incomplete batch waits for more requests.
-        max_enqueued_batches: most batches that wait; requests beyond are refused.
+        batch_timeout_micros: microseconds that an incomplete batch waits for more requests.
+        max_enqueued_batches: most batches that wait; further requests are refused.
         num_batch_threads: batches that run at once, of all models together.
         allowed_batch_sizes: sizes to which batches are padded, ascending up to `max_batch_size`; empty: no padding.
         enable_large_batch_splitting: see `max_batch_size`.
@@ -65,12 +65,8 @@ def read_batching_parameters(path: str) -> BatchingParameters:
 
 
 def _check(path: str, parameters: BatchingParameters, pads: bool) -> None:
-    for name, least in (
-        ("max_batch_size", 1),
-        ("batch_timeout_micros", 0),
-        ("max_enqueued_batches", 1),
-        ("num_batch_threads", 1),
-    ):
+    for name in ("max_batch_size", "batch_timeout_micros", "max_enqueued_batches", "num_batch_threads"):
+        least = 0 if name == "batch_timeout_micros" else 1
         if getattr(parameters, name) < least:
             raise InputError(f"{path}: expected {name} of at least {least}. Received: {getattr(parameters, name)}")
     sizes = parameters.allowed_batch_sizes
@@ -89,17 +85,14 @@ def _check(path: str, parameters: BatchingParameters, pads: bool) -> None:
 @functools.cache
 def _message_class() -> type:
     kinds = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(
-        name="bert_serve/batching_parameters.proto", package="bert_serve", syntax="proto3"
-    )
+    file = descriptor_pb2.FileDescriptorProto(name="bert_serve.proto", package="bert_serve", syntax="proto3")
     file.dependency.append(wrappers_pb2.DESCRIPTOR.name)
     message = file.message_type.add(name="BatchingParameters")
     for name, (number, wrapper) in _WRAPPED.items():
         type_name = f".google.protobuf.{wrapper}"
-        label = kinds.LABEL_OPTIONAL
-        message.field.add(name=name, number=number, type=kinds.TYPE_MESSAGE, type_name=type_name, label=label)
+        message.field.add(name=name, number=number, type=kinds.TYPE_MESSAGE, type_name=type_name)
     message.field.add(name="allowed_batch_sizes", number=6, type=kinds.TYPE_INT64, label=kinds.LABEL_REPEATED)
-    message.field.add(name="pad_variable_length_inputs", number=7, type=kinds.TYPE_BOOL, label=kinds.LABEL_OPTIONAL)
+    message.field.add(name="pad_variable_length_inputs", number=7, type=kinds.TYPE_BOOL)
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(wrappers_pb2.DESCRIPTOR.serialized_pb)
     pool.Add(file)

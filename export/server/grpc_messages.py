@@ -6,7 +6,7 @@ read them.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import tensorflow as tf
@@ -24,11 +24,11 @@ from tensorflow_serving.apis import (
     regression_pb2,
 )
 
-from export.server import inference
-from export.server.inference import DEFAULT_SIGNATURE
+from export.server.inference import Inference
 from export.server.model_manager import VersionStatus
 from export.server.servable import Servable
-from export.server.serving_error import CODE_NUMBERS, InvalidArgumentError, ServingError
+from export.server.serving_error import CODE_NUMBERS, ServingError, invalid
+from export.signatures import SERVING_DEFAULT
 
 _SIGNATURE_FIELD = "signature_def"
 # A message of a few bytes can claim a tensor of any size that repeats its one value. Its unfolded size is bounded like
@@ -48,78 +48,98 @@ _TYPED_FIELDS = {
 # === Requests ===
 
 
-def predict(servable: Servable, request: predict_pb2.PredictRequest, deadline: float | None):
-    """Turns a `PredictRequest` into a `PredictResponse`.
+def spec_of(request: Message) -> model_pb2.ModelSpec:
+    """Returns the model that a request names.
 
     Raises:
-        ServingError: see `inference.predict`; or a tensor of the request is malformed.
+        ServingError: (INVALID_ARGUMENT) it names none.
+    """
+    if isinstance(request, inference_pb2.MultiInferenceRequest):
+        if not request.tasks:
+            raise invalid("Inference request must have at least one task.")
+        return request.tasks[0].model_spec
+    if not request.HasField("model_spec"):
+        raise invalid("Missing ModelSpec")
+    return request.model_spec
+
+
+def predict(servable: Servable, request: predict_pb2.PredictRequest, deadline: float | None):
+    """Answers a `PredictRequest`.
+
+    Raises:
+        ServingError: see `Inference.predict`; or a tensor of the request is malformed.
     """
     arrays = {name: to_array(name, request.inputs[name]) for name in request.inputs}
-    signature_name = request.model_spec.signature_name
-    outputs = inference.predict(servable, signature_name, arrays, deadline, list(request.output_filter))
-    response = predict_pb2.PredictResponse(model_spec=_model_spec(servable, signature_name))
-    for name, array in outputs.items():
-        response.outputs[name].CopyFrom(to_tensor(array))
-    return response
+    spec = _model_spec(servable, request.model_spec.signature_name)
+    outputs = Inference(servable, spec.signature_name, deadline).predict(arrays, list(request.output_filter))
+    tensors = {name: to_tensor(array) for name, array in outputs.items()}
+    return predict_pb2.PredictResponse(model_spec=spec, outputs=tensors)
 
 
 def classify(servable: Servable, request: classification_pb2.ClassificationRequest, deadline: float | None):
-    """Turns a `ClassificationRequest` into a `ClassificationResponse`; raises as `inference.classify`."""
-    signature_name = request.model_spec.signature_name
-    result = _classification(inference.classify(servable, signature_name, _examples(request.input), deadline))
-    return classification_pb2.ClassificationResponse(result=result, model_spec=_model_spec(servable, signature_name))
+    """Answers a `ClassificationRequest`; raises as `Inference.classify`."""
+    spec = _model_spec(servable, request.model_spec.signature_name)
+    result = _classification(Inference(servable, spec.signature_name, deadline), _examples(request.input))
+    return classification_pb2.ClassificationResponse(model_spec=spec, result=result)
 
 
 def regress(servable: Servable, request: regression_pb2.RegressionRequest, deadline: float | None):
-    """Turns a `RegressionRequest` into a `RegressionResponse`; raises as `inference.regress`."""
-    signature_name = request.model_spec.signature_name
-    result = _regression(inference.regress(servable, signature_name, _examples(request.input), deadline))
-    return regression_pb2.RegressionResponse(result=result, model_spec=_model_spec(servable, signature_name))
+    """Answers a `RegressionRequest`; raises as `Inference.regress`."""
+    spec = _model_spec(servable, request.model_spec.signature_name)
+    result = _regression(Inference(servable, spec.signature_name, deadline), _examples(request.input))
+    return regression_pb2.RegressionResponse(model_spec=spec, result=result)
 
 
 def multi_inference(servable: Servable, request: inference_pb2.MultiInferenceRequest, deadline: float | None):
-    """Turns a `MultiInferenceRequest` into its response: several signatures of one model on the same examples.
+    """Answers a `MultiInferenceRequest`, which asks several signatures of one model about the same examples.
 
     Raises:
         ServingError: two tasks name different models or the same signature, or a method is neither classify nor
-            regress; see also `inference.classify` and `inference.regress`.
+            regress; see also `Inference.classify` and `Inference.regress`.
     """
-    names = [task.model_spec.signature_name or DEFAULT_SIGNATURE for task in request.tasks]
+    specs = [_model_spec(servable, task.model_spec.signature_name) for task in request.tasks]
+    names = [spec.signature_name for spec in specs]
     if any(task.model_spec.name != servable.name for task in request.tasks):
-        raise InvalidArgumentError("All ModelSpecs in a MultiInferenceRequest must access the same model name.")
+        raise invalid("All ModelSpecs in a MultiInferenceRequest must access the same model name.")
     if len(set(names)) < len(names):
-        raise InvalidArgumentError(f"Duplicate evaluation of signature: {sorted(names)}")
+        raise invalid(f"Duplicate evaluation of signature: {sorted(names)}")
     examples = _examples(request.input)
     response = inference_pb2.MultiInferenceResponse()
-    for task, name in zip(request.tasks, names, strict=True):
-        result = response.results.add(model_spec=_model_spec(servable, name))
-        if task.method_name == inference.CLASSIFY_METHOD:
-            classes = inference.classify(servable, name, examples, deadline)
-            result.classification_result.CopyFrom(_classification(classes))
-        elif task.method_name == inference.REGRESS_METHOD:
-            result.regression_result.CopyFrom(_regression(inference.regress(servable, name, examples, deadline)))
-        else:
+    for task, spec in zip(request.tasks, specs, strict=True):
+        if task.method_name not in _RESULTS:
             raise ServingError("UNIMPLEMENTED", f"Unsupported signature method_name: {task.method_name[:200]}")
+        field, infer = _RESULTS[task.method_name]
+        result = infer(Inference(servable, spec.signature_name, deadline), examples)
+        response.results.add(model_spec=spec, **{field: result})
     return response
 
 
 def metadata(
-    servable: Servable, request: get_model_metadata_pb2.GetModelMetadataRequest, deadline: float | None = None
+    servable: Servable, request: get_model_metadata_pb2.GetModelMetadataRequest, _deadline: float | None = None
 ):
-    """Turns a `GetModelMetadataRequest` into its response, which holds the signatures.
+    """Answers a `GetModelMetadataRequest` with the signatures.
 
     Raises:
         ServingError: (INVALID_ARGUMENT) the request asks for no field, or for another one.
     """
-    del deadline
     if not request.metadata_field:
-        raise InvalidArgumentError("GetModelMetadataRequest must specify at least one metadata_field")
+        raise invalid("GetModelMetadataRequest must specify at least one metadata_field")
     for field in request.metadata_field:
         if field != _SIGNATURE_FIELD:
-            raise InvalidArgumentError(f"Metadata field {field[:200]} is not supported")
+            raise invalid(f"Metadata field {field[:200]} is not supported")
     response = get_model_metadata_pb2.GetModelMetadataResponse(model_spec=_model_spec(servable, None))
     response.metadata[_SIGNATURE_FIELD].Pack(signature_map(servable))
     return response
+
+
+# Method of PredictionService -> (class of its requests, function that answers them).
+ANSWERS: dict[str, tuple[type[Message], Callable]] = {
+    "Predict": (predict_pb2.PredictRequest, predict),
+    "Classify": (classification_pb2.ClassificationRequest, classify),
+    "Regress": (regression_pb2.RegressionRequest, regress),
+    "MultiInference": (inference_pb2.MultiInferenceRequest, multi_inference),
+    "GetModelMetadata": (get_model_metadata_pb2.GetModelMetadataRequest, metadata),
+}
 
 
 def status(versions: Iterable[VersionStatus]) -> get_model_status_pb2.GetModelStatusResponse:
@@ -133,26 +153,22 @@ def status(versions: Iterable[VersionStatus]) -> get_model_status_pb2.GetModelSt
     return response
 
 
-def as_json(message: Message) -> dict:
+def as_json(proto: Message) -> dict:
     """Returns a message as TensorFlow Serving's REST API writes it."""
-    return json_format.MessageToDict(
-        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
-    )
+    return json_format.MessageToDict(proto, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
 
 
 def signature_map(servable: Servable) -> get_model_metadata_pb2.SignatureDefMap:
     """Returns the model's signatures as TensorFlow Serving packs them."""
-    signatures = get_model_metadata_pb2.SignatureDefMap()
-    for name, signature in servable.model.signature_defs.items():
-        signatures.signature_def[name].CopyFrom(signature)
-    return signatures
+    return get_model_metadata_pb2.SignatureDefMap(signature_def=servable.model.signature_defs)
 
 
 def _model_spec(servable: Servable, signature_name: str | None) -> model_pb2.ModelSpec:
+    """Returns the version that answers, and the signature unless it is None; "" is `serving_default`."""
     spec = model_pb2.ModelSpec(name=servable.name)
     spec.version.value = servable.version
     if signature_name is not None:
-        spec.signature_name = signature_name or DEFAULT_SIGNATURE
+        spec.signature_name = signature_name or SERVING_DEFAULT
     return spec
 
 
@@ -164,19 +180,27 @@ def _examples(message: input_pb2.Input) -> list[bytes]:
     return [example.SerializeToString() for example in message.example_list.examples]
 
 
-def _classification(classes: inference.Classes) -> classification_pb2.ClassificationResult:
+def _classification(asked: Inference, examples: list[bytes]) -> classification_pb2.ClassificationResult:
+    labels, scores = asked.classify(examples)
     result = classification_pb2.ClassificationResult()
-    for labels, scores in zip(classes.labels.tolist(), classes.scores.tolist(), strict=True):
+    for row in zip(labels.tolist(), scores.tolist(), strict=True):
         entries = result.classifications.add().classes
-        for label, score in zip(labels, scores, strict=True):
+        for label, score in zip(*row, strict=True):
             # The field is text. TensorFlow Serving's C++ writes any bytes into it, which Python clients cannot read.
             entries.add(label=label.decode("utf-8", errors="replace"), score=score)
     return result
 
 
-def _regression(values: np.ndarray) -> regression_pb2.RegressionResult:
-    regressions = [regression_pb2.Regression(value=value) for value in values.tolist()]
+def _regression(asked: Inference, examples: list[bytes]) -> regression_pb2.RegressionResult:
+    regressions = [regression_pb2.Regression(value=value) for value in asked.regress(examples).tolist()]
     return regression_pb2.RegressionResult(regressions=regressions)
+
+
+# Method of a task of MultiInference -> (field of its result, function that computes it).
+_RESULTS = {
+    "tensorflow/serving/classify": ("classification_result", _classification),
+    "tensorflow/serving/regress": ("regression_result", _regression),
+}
 
 
 # === Tensors ===
@@ -192,20 +216,20 @@ def to_array(name: str, tensor: tensor_pb2.TensorProto) -> np.ndarray:
         dtype = tf.as_dtype(tensor.dtype)
         width = 8 if dtype == tf.string else np.dtype(dtype.as_numpy_dtype).itemsize
     except (TypeError, KeyError):  # No type, or one without arrays, such as a resource.
-        raise InvalidArgumentError(f"Input {name[:200]!r}: cannot read type {tensor.dtype}.") from None
+        raise invalid(f"Input {name[:200]!r}: cannot read type {tensor.dtype}.") from None
     shape = [dimension.size for dimension in tensor.tensor_shape.dim]
     if tensor.tensor_shape.unknown_rank or any(size < 0 for size in shape) or len(shape) > 32:
-        raise InvalidArgumentError(f"Input {name[:200]!r}: expected a known shape. Received: {shape[:33]}")
+        raise invalid(f"Input {name[:200]!r}: expected a known shape. Received: {shape[:33]}")
     if math.prod(shape) * width > max(_MAX_UNFOLDED_BYTES, 8 * tensor.ByteSize()):
-        raise InvalidArgumentError(f"Input {name[:200]!r}: a tensor of shape {shape} is too large.")
+        raise invalid(f"Input {name[:200]!r}: a tensor of shape {shape} is too large.")
     try:
         array = tf.make_ndarray(tensor)
         if dtype == tf.string and not tensor.string_val:
             array[...] = b""  # make_ndarray fills in str.
     except (ValueError, TypeError, IndexError):
-        raise InvalidArgumentError(f"Input {name[:200]!r}: its values do not make a tensor of shape {shape}.") from None
+        raise invalid(f"Input {name[:200]!r}: its values do not make a tensor of shape {shape}.") from None
     if list(array.shape) != shape:
-        raise InvalidArgumentError(f"Input {name[:200]!r}: its values do not fill shape {shape}.")
+        raise invalid(f"Input {name[:200]!r}: its values do not fill shape {shape}.")
     return array
 
 

@@ -1,4 +1,7 @@
-"""Predicts, classifies and regresses on arrays, with TensorFlow Serving's checks of requests, for both protocols.
+"""Predicts, classifies and regresses on arrays for both protocols, with TensorFlow Serving's checks of requests.
+
+REST and gRPC parse a request into arrays or serialized examples, ask an `Inference`, and write its result in their own
+format.
 
 Shapes: B batch, C classes. Sources: TensorFlow Serving's predict_util.cc, classifier.cc, regressor.cc.
 """
@@ -9,75 +12,124 @@ from typing import NamedTuple
 import numpy as np
 
 from export.server.servable import Servable, Signature
-from export.server.serving_error import InvalidArgumentError
-
-DEFAULT_SIGNATURE = "serving_default"
-CLASSIFY_METHOD = "tensorflow/serving/classify"
-REGRESS_METHOD = "tensorflow/serving/regress"
+from export.server.serving_error import invalid
 
 
 class _Kind(NamedTuple):
-    """What a verb demands of a signature: the outputs it must have and may have."""
+    """The signatures that a verb accepts: they have the one input `inputs`, and one of these sets of outputs."""
 
     name: str
-    outputs: str
-    least: frozenset[str]
-    most: frozenset[str]
+    title: str
+    outputs: tuple[set[str], ...]
 
 
-_CLASSES, _VALUES = frozenset({"classes", "scores"}), frozenset({"outputs"})
 _KINDS = {
-    "Classify": _Kind("classification", "outputs 'classes' and 'scores'", frozenset(), _CLASSES),
-    "Regress": _Kind("regression", "the output 'outputs'", _VALUES, _VALUES),
+    "Classify": _Kind(
+        "classification", "outputs 'classes' and 'scores'", ({"classes", "scores"}, {"classes"}, {"scores"})
+    ),
+    "Regress": _Kind("regression", "the output 'outputs'", ({"outputs"},)),
 }
 
 
-class Classes(NamedTuple):
-    """The result of a classification: `labels` string [B, C] and `scores` float32 [B, C]."""
-
-    labels: np.ndarray
-    scores: np.ndarray
-
-
-def predict(
-    servable: Servable,
-    signature_name: str,
-    arrays: Mapping[str, np.ndarray],
-    deadline: float | None,
-    output_filter: Sequence[str] = (),
-) -> dict[str, np.ndarray]:
-    """Runs a signature on named arrays.
+class Inference:
+    """Asks one signature of a version.
 
     Args:
-        servable: the version that answers.
-        signature_name: "" is `serving_default`.
-        arrays: one for each input; strings as objects (`bytes`).
+        servable: the version.
+        signature_name: one of its signatures.
         deadline: see `Servable.run`.
-        output_filter: names of the wanted outputs; empty: all.
+
+    Attributes:
+        signature: its inputs and outputs.
 
     Raises:
-        ServingError: no such signature or output; an input is missing, unknown, or of the wrong type or shape; the
-            graph refuses the values.
+        ServingError: there is no such signature.
     """
-    signature_name = signature_name or DEFAULT_SIGNATURE
-    signature = servable.signature(signature_name)
-    _check_inputs(signature, arrays)
-    for name in output_filter:
-        if name not in signature.outputs:
-            raise InvalidArgumentError(
-                f"output tensor alias not found in signature: {name[:200]} Outputs expected to be in the set "
-                f"{{{','.join(signature.outputs)}}}."
+
+    def __init__(self, servable: Servable, signature_name: str, deadline: float | None):
+        self.signature = servable.signature(signature_name)
+        self._servable = servable
+        self._name = signature_name
+        self._deadline = deadline
+
+    def predict(self, arrays: Mapping[str, np.ndarray], output_filter: Sequence[str] = ()) -> dict[str, np.ndarray]:
+        """Runs the signature on named arrays.
+
+        Args:
+            arrays: one for each input; strings are `bytes` objects.
+            output_filter: names of the wanted outputs; all if empty.
+
+        Raises:
+            ServingError: there is no such output, an input is missing, unknown, or of the wrong type or shape, or the
+                graph refuses the values.
+        """
+        _check_inputs(self.signature, arrays)
+        for name in output_filter:
+            if name not in self.signature.outputs:
+                raise invalid(
+                    f"output tensor alias not found in signature: {name[:200]} Outputs expected to be in the set "
+                    f"{{{','.join(self.signature.outputs)}}}."
+                )
+        if len(set(output_filter)) < len(output_filter):
+            raise invalid(f"duplicate output tensor alias: {sorted(output_filter)}")
+        outputs = self._servable.run(self._name, arrays, self._deadline, "Predict")
+        return {name: outputs[name] for name in output_filter or sorted(outputs)}
+
+    def classify(self, examples: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
+        """Runs a classification signature on serialized `tf.Example`s.
+
+        Returns:
+            (labels, string [B, C]; scores, float32 [B, C]).
+
+        Raises:
+            ServingError: the signature does not fit the verb, there are no examples, or the graph refuses them.
+        """
+        outputs = self._run_examples(examples, "Classify")
+        for name, array in outputs.items():
+            if array.ndim != 2 or len(array) != len(examples):
+                raise invalid(f"Expected Tensor shape: [batch_size num_classes] for {name!r}. Received: {array.shape}")
+        if len({array.shape[1] for array in outputs.values()}) > 1:
+            raise invalid("Tensors class and score should match in dim_size(1).")
+        # TensorFlow Serving writes "" and 0 for what a signature lacks.
+        shape = next(iter(outputs.values())).shape
+        labels = outputs.get("classes", np.full(shape, b"", object))
+        return labels, outputs.get("scores", np.zeros(shape, np.float32))
+
+    def regress(self, examples: Sequence[bytes]) -> np.ndarray:
+        """Runs a regression signature on serialized `tf.Example`s.
+
+        Returns:
+            float32, shape [B].
+
+        Raises:
+            ServingError: as `classify`.
+        """
+        values = self._run_examples(examples, "Regress")["outputs"]
+        if values.shape not in ((len(examples),), (len(examples), 1)):
+            raise invalid(
+                f"Expected output Tensor shape to be either [batch_size] or [batch_size, 1] but got {values.shape}"
             )
-    if len(set(output_filter)) < len(output_filter):
-        raise InvalidArgumentError(f"duplicate output tensor alias: {sorted(output_filter)}")
-    outputs = servable.run(signature_name, arrays, deadline, "Predict")
-    return {name: outputs[name] for name in output_filter or sorted(outputs)}
+        return values.reshape(-1)
+
+    def _run_examples(self, examples: Sequence[bytes], api: str) -> dict[str, np.ndarray]:
+        signature, kind = self.signature, _KINDS[api]
+        if set(signature.inputs) != {"inputs"} or set(signature.outputs) not in kind.outputs:
+            raise invalid(
+                f"Expected a {kind.name} signature: one input named 'inputs', {kind.title}. Received: {self._name!r} "
+                f"with inputs {sorted(signature.inputs)} and outputs {sorted(signature.outputs)}. Name another by "
+                "'signature_name'."
+            )
+        if not examples:
+            raise invalid("Input is empty.")
+        self._servable.metrics.examples(self._servable.name, len(examples))
+        arrays = {"inputs": np.array(examples, dtype=object)}
+        return self._servable.run(self._name, arrays, self._deadline, api)
 
 
 def _check_inputs(signature: Signature, arrays: Mapping[str, np.ndarray]) -> None:
-    if set(arrays) != set(signature.inputs):
-        extra, missing = set(arrays) - set(signature.inputs), set(signature.inputs) - set(arrays)
-        raise InvalidArgumentError(
+    extra, missing = set(arrays) - set(signature.inputs), set(signature.inputs) - set(arrays)
+    if extra or missing:
+        raise invalid(
             f"input size does not match signature: {len(arrays)}!={len(signature.inputs)}. Sent extra: "
             f"{{{','.join(sorted(extra))[:200]}}}. Missing but required: {{{','.join(sorted(missing))}}}."
         )
@@ -85,63 +137,6 @@ def _check_inputs(signature: Signature, arrays: Mapping[str, np.ndarray]) -> Non
         array = arrays[name]
         dtype = "string" if array.dtype == object else array.dtype.name
         if dtype != spec.dtype.name:
-            raise InvalidArgumentError(f"Input {name!r}: expected type {spec.dtype.name}. Received: {dtype}")
+            raise invalid(f"Input {name!r}: expected type {spec.dtype.name}. Received: {dtype}")
         if not spec.shape.is_compatible_with(array.shape):
-            raise InvalidArgumentError(f"Input {name!r}: expected shape {spec.shape}. Received: {array.shape}")
-
-
-def classify(servable: Servable, signature_name: str, examples: Sequence[bytes], deadline: float | None) -> Classes:
-    """Runs a classification signature on serialized `tf.Example`s.
-
-    Raises:
-        ServingError: there is no such signature or it does not fit the verb, there are no examples, or the graph
-            refuses them.
-    """
-    outputs = _run_examples(servable, signature_name, examples, deadline, "Classify")
-    for name, array in outputs.items():
-        if array.ndim != 2 or len(array) != len(examples):
-            raise InvalidArgumentError(
-                f"Expected Tensor shape: [batch_size num_classes] for {name!r}. Received: {array.shape}"
-            )
-    if len({array.shape[1] for array in outputs.values()}) > 1:
-        raise InvalidArgumentError("Tensors class and score should match in dim_size(1).")
-    # TensorFlow Serving writes "" and 0 for what a signature lacks.
-    shape = next(iter(outputs.values())).shape
-    labels = outputs.get("classes", np.full(shape, b"", object))
-    return Classes(labels, outputs.get("scores", np.zeros(shape, np.float32)))
-
-
-def regress(servable: Servable, signature_name: str, examples: Sequence[bytes], deadline: float | None) -> np.ndarray:
-    """Runs a regression signature on serialized `tf.Example`s.
-
-    Returns:
-        float32, shape [B].
-
-    Raises:
-        ServingError: as `classify`.
-    """
-    values = _run_examples(servable, signature_name, examples, deadline, "Regress")["outputs"]
-    if values.shape not in ((len(examples),), (len(examples), 1)):
-        raise InvalidArgumentError(
-            f"Expected output Tensor shape to be either [batch_size] or [batch_size, 1] but got {values.shape}"
-        )
-    return values.reshape(-1)
-
-
-def _run_examples(
-    servable: Servable, signature_name: str, examples: Sequence[bytes], deadline: float | None, api: str
-) -> dict[str, np.ndarray]:
-    signature_name = signature_name or DEFAULT_SIGNATURE
-    signature, kind = servable.signature(signature_name), _KINDS[api]
-    if set(signature.inputs) != {"inputs"} or not kind.least <= set(signature.outputs) <= kind.most:
-        raise InvalidArgumentError(
-            f"Expected a {kind.name} signature: one input named 'inputs', {kind.outputs}. Received: {signature_name!r} "
-            f"with inputs {sorted(signature.inputs)} and outputs {sorted(signature.outputs)}. Name another by "
-            "'signature_name'."
-        )
-    if not examples:
-        raise InvalidArgumentError("Input is empty.")
-    servable.metrics.examples(servable.name, len(examples))
-    array = np.empty(len(examples), dtype=object)
-    array[:] = examples
-    return servable.run(signature_name, {"inputs": array}, deadline, api)
+            raise invalid(f"Input {name!r}: expected shape {spec.shape}. Received: {array.shape}")

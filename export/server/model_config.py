@@ -1,6 +1,6 @@
-"""Reads TensorFlow Serving's ModelServerConfig: which models to serve, which versions, under which labels.
+"""Reads TensorFlow Serving's ModelServerConfig: the models to serve, their versions, and labels for these.
 
-Imports no TensorFlow: a wrong configuration is refused before anything is loaded.
+Imports no TensorFlow, so a wrong configuration is refused before anything is loaded.
 """
 
 import os
@@ -15,13 +15,13 @@ from keras_bert.errors import InputError
 
 
 class VersionPolicy(NamedTuple):
-    """Which versions under a base path to serve: the `latest` highest, the `specific` ones, or all (both None)."""
+    """The versions under a base path to serve: the `latest` highest, the `specific` ones, or all (both None)."""
 
     latest: int | None = 1
     specific: tuple[int, ...] | None = None
 
     def choose(self, versions: list[tuple[int, str]]) -> list[tuple[int, str]]:
-        """Returns those to serve, out of number and path of all versions (ascending)."""
+        """Returns the versions to serve out of `versions`, number and path of each in ascending order."""
         if self.specific is not None:
             return [version for version in versions if version[0] in self.specific]
         return versions if self.latest is None else versions[-self.latest :]
@@ -33,7 +33,7 @@ class ModelSettings(NamedTuple):
     Attributes:
         name: its name in requests.
         base_path: the directory of its versions.
-        policy: which of them to serve.
+        policy: chooses those to serve.
         labels: label -> version.
     """
 
@@ -63,11 +63,11 @@ def settings_of(
 
     Args:
         config: the message.
-        where: what to call it in errors.
+        where: its name in errors.
         directory: where relative base paths start; None: they are refused.
 
     Raises:
-        InputError: it names no model, one twice or one that no URL can carry, has a relative base path without
+        InputError: it names no model, one twice, or one that no URL can carry, or it has a relative base path without
             `directory`, or a policy that serves nothing.
     """
     if config.WhichOneof("config") != "model_config_list" or not config.model_config_list.config:
@@ -104,9 +104,9 @@ def aspired_versions(settings: ModelSettings) -> list[tuple[int, str]]:
     """Lists number and path of the versions to serve now, ascending.
 
     Raises:
-        InputError: the base path does not exist, holds no version, or not one that the policy names.
+        InputError: the base path does not exist, or holds no version, or none that the policy names.
     """
-    base_path.newest_version(settings.base_path)  # Raises a clear error where there is none.
+    base_path.newest_version(settings.base_path)  # Raises a clear error if there is none.
     chosen = settings.policy.choose(base_path.complete_versions(settings.base_path))
     if not chosen:
         raise InputError(

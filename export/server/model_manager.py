@@ -3,7 +3,7 @@
 A new version is loaded and warmed up while the old one keeps answering. Then the new one takes the requests, and the
 old one is unloaded once its last request is answered. A version that cannot be loaded changes nothing.
 
-Only `apply` and `poll` load and unload, one at a time; `use` never waits for them.
+`apply` and `poll` load and unload, one call at a time; `use` never waits for them.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from typing import NamedTuple
 from export import base_path
 from export.server.model_config import ModelSettings, aspired_versions
 from export.server.servable import Servable
-from export.server.serving_error import InvalidArgumentError, ServingError
+from export.server.serving_error import ServingError, invalid
 from keras_bert.errors import InputError
 
 # States as in TensorFlow Serving's GetModelStatusResponse.
@@ -26,7 +26,7 @@ _MAX_ENDED = 16  # Ended versions that status requests still report.
 
 
 class VersionStatus(NamedTuple):
-    """What a status request reports of one version; `error` is None if nothing went wrong."""
+    """The state of one version; `error` is None if nothing went wrong."""
 
     version: int
     state: str
@@ -36,9 +36,8 @@ class VersionStatus(NamedTuple):
 class _Version:
     """A version that is or was loaded, and the number of requests that use it."""
 
-    def __init__(self, number: int, directory: str):
+    def __init__(self, number: int):
         self.number = number
-        self.directory = directory
         self.state = LOADING
         self.error: str | None = None
         self.servable: Servable | None = None
@@ -60,8 +59,8 @@ class _Model:
         self.settings = settings
         self.versions: dict[int, _Version] = {}
 
-    def available(self) -> list[_Version]:
-        return [version for _, version in sorted(self.versions.items()) if version.state == AVAILABLE]
+    def available(self) -> dict[int, _Version]:
+        return {number: version for number, version in sorted(self.versions.items()) if version.state == AVAILABLE}
 
 
 class ModelManager:
@@ -71,7 +70,7 @@ class ModelManager:
         load: loads and warms up a version: `(directory, model name, version) -> Servable`; raises `InputError`.
 
     Attributes:
-        announce: called with one line whenever a version is loaded.
+        announce: is called with one line whenever a version is loaded.
     """
 
     def __init__(self, load: Callable[[str, str, int], Servable]):
@@ -112,17 +111,17 @@ class ModelManager:
         model = self._models.get(name)
         if model and label is not None:
             version = self._version_of(model, label)
-        asked = f"Latest({name[:200]})" if version is None else f"Specific({name[:200]}, {version})"
-        available = {record.number: record for record in model.available()} if model else {}
+        available = model.available() if model else {}
         number = max(available, default=None) if version is None else version
         if number not in available:
+            asked = f"Latest({name[:200]})" if version is None else f"Specific({name[:200]}, {version})"
             raise ServingError("NOT_FOUND", f"Servable not found for request: {asked}")
         return available[number]
 
     @staticmethod
     def _version_of(model: _Model, label: str) -> int:
         if label not in model.settings.labels:
-            raise InvalidArgumentError(f"Unrecognized servable version label: {label[:200]}")
+            raise invalid(f"Unrecognized servable version label: {label[:200]}")
         return model.settings.labels[label]
 
     def _end_unused(self, record: _Version) -> None:
@@ -131,16 +130,16 @@ class ModelManager:
             self._has_garbage = True
 
     def names(self) -> list[str]:
-        """Lists the models by name."""
+        """Lists the names of the models."""
         return sorted(self._models)
 
     def labels(self, name: str) -> dict[str, int]:
-        """Returns a model's labels; none if it is not served."""
+        """Returns a model's labels with their versions; none if it is not served."""
         model = self._models.get(name)
         return dict(model.settings.labels) if model else {}
 
     def states(self) -> list[tuple[str, VersionStatus]]:
-        """Lists model and status of each version of all models."""
+        """Lists the versions of all models: name of the model, status."""
         with self._lock:
             return [
                 (name, record.status)
@@ -160,21 +159,19 @@ class ModelManager:
                 raise ServingError("NOT_FOUND", f"Could not find any versions of model {name[:200]}")
             if label is not None:
                 version = self._version_of(model, label)
-            records = [record for _, record in sorted(model.versions.items(), reverse=True)]
-            if version is not None:
-                records = [record for record in records if record.number == version]
-            if not records:
+            numbers = [number for number in sorted(model.versions, reverse=True) if version in (None, number)]
+            if not numbers:
                 raise ServingError("NOT_FOUND", f"Could not find version {version} of model {name[:200]}")
-            return [record.status for record in records]
+            return [model.versions[number].status for number in numbers]
 
     # === Changes ===
 
     def apply(self, models: Sequence[ModelSettings]) -> None:
-        """Serves these models and no others; returns when they are loaded.
+        """Serves these models and no others from now on; returns once they are loaded.
 
         Raises:
             InputError: a model has no version that can be served, or a label names one that is not served. The models
-                served before then stay as they were, but for versions loaded in vain.
+                served before then stay as they were, apart from versions that were loaded in vain.
         """
         with self._changing:
             added = {settings.name: _Model(settings) for settings in models}
@@ -194,45 +191,45 @@ class ModelManager:
             self._collect()
 
     def poll(self) -> None:
-        """Looks for new and removed versions; returns when new ones are loaded and old ones take no more requests."""
+        """Looks for new and removed versions; returns once new ones are loaded and old ones take no more requests."""
         with self._changing:
             for model in list(self._models.values()):
                 if not os.path.isdir(model.settings.base_path):
-                    continue  # As in TensorFlow Serving: a missing path, perhaps for a moment only, ends nothing.
+                    continue  # As in TensorFlow Serving, a missing path ends nothing: it may be back in a moment.
                 aspired = model.settings.policy.choose(base_path.complete_versions(model.settings.base_path))
-                with contextlib.suppress(InputError):  # The status and the log tell of it.
+                with contextlib.suppress(InputError):  # Status and log report it.
                     self._load_aspired(model, aspired)
                 numbers = {number for number, _ in aspired}
-                if not numbers or numbers & {record.number for record in model.available()}:
+                if not numbers or numbers & set(model.available()):
                     self._unload(model, numbers)
             self._collect()
 
     def close(self) -> None:
-        """Stops serving; versions in use are unloaded after their last request."""
+        """Stops serving; a version in use is unloaded after its last request."""
         with self._changing:
             for model in self._models.values():
                 self._unload(model, keep=set())
 
     def _load_aspired(self, model: _Model, aspired: list[tuple[int, str]]) -> None:
-        """Loads missing versions; raises the last failure if none of the versions is available afterwards."""
+        """Loads missing versions; raises the last failure if none of the versions is available then."""
         failure = None
-        for number, directory in reversed(aspired):  # The one that most requests want comes first.
+        for number, directory in reversed(aspired):  # Most requests want the highest, so it comes first.
             record = model.versions.get(number)
             if record and (record.state == AVAILABLE or record.fingerprint == _fingerprint(directory) != []):
                 failure = failure or (InputError(record.error) if record.error else None)
                 continue
             if record and record.state == UNLOADING:
-                continue  # It is wanted again while it ends; the next poll loads it.
+                continue  # Wanted again while it ends: the next poll loads it.
             try:
                 self._load_version(model, number, directory)
             except InputError as error:
                 failure = error
-        if failure and not any(record.number in dict(aspired) for record in model.available()):
+        if failure and not set(model.available()) & set(dict(aspired)):
             raise failure
 
     def _load_version(self, model: _Model, number: int, directory: str) -> None:
         name = model.settings.name
-        record = _Version(number, directory)
+        record = _Version(number)
         fingerprint = _fingerprint(directory)
         with self._lock:
             model.versions[number] = record
@@ -252,8 +249,8 @@ class ModelManager:
 
     def _unload(self, model: _Model, keep: set[int]) -> None:
         with self._lock:
-            for record in model.available():
-                if record.number not in keep:
+            for number, record in model.available().items():
+                if number not in keep:
                     record.state = UNLOADING
                     self._end_unused(record)
             ended = sorted(number for number, record in model.versions.items() if record.state == END)
@@ -268,9 +265,9 @@ class ModelManager:
 
 
 def _check_labels(model: _Model) -> None:
-    numbers = {record.number for record in model.available()}
+    available = model.available()
     for label, version in model.settings.labels.items():
-        if version not in numbers:
+        if version not in available:
             raise InputError(
                 f"Request to assign label {label!r} to version {version} of model {model.settings.name}, which is not "
                 "currently available for inference. Let its model_version_policy serve that version."
@@ -278,7 +275,7 @@ def _check_labels(model: _Model) -> None:
 
 
 def _fingerprint(directory: str) -> list:
-    """Returns name, size and time of a version's files: a failed version is tried again when they change."""
+    """Returns name, size and time of a version's files; a failed version is tried again when they change."""
     files = []
     for folder, _, names in os.walk(directory):
         for name in names:
@@ -293,7 +290,7 @@ def polling(functions: Sequence[tuple[Callable[[], None], float]]) -> Iterator[N
     """Calls functions repeatedly while the block runs, each in its own thread.
 
     Args:
-        functions: pairs of a function and the seconds between its calls; an exception is logged and ends nothing.
+        functions: pairs of a function and the seconds between its calls. An exception is logged and ends nothing.
     """
     stopped = threading.Event()
 

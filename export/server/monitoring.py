@@ -21,7 +21,7 @@ LATENCY_BOUNDS = tuple(10 * 1.8**power for power in range(33))
 SIZE_BOUNDS = tuple(float(2**power) for power in range(15))
 
 _SERVING, _BATCHING = ":tensorflow:serving:", ":tensorflow:serving:batching_session:"
-# The client library ends every counter's name in `_total`; TensorFlow Serving's names have no such ending.
+# The client library adds `_total` to every counter's name; TensorFlow Serving's names have no such ending.
 _COUNTERS = ("request_count", "model_warmup_records_read", "batching_session:wrapped_run_count")
 _WITH_ENDING = re.compile(rf"^((?:# (?:HELP|TYPE) )?{_SERVING}(?:{'|'.join(_COUNTERS)}))_total", re.MULTILINE)
 
@@ -74,10 +74,10 @@ class Metrics:
 
     @contextlib.contextmanager
     def request(self, model_name: str, api: str, entrypoint: str) -> Iterator[None]:
-        """Counts the block as one request: its status, and on success its duration.
+        """Counts the block as one request, by its status, and records its duration if it succeeds.
 
         Args:
-            model_name: a served model, otherwise "": a client's invented name must not become a label.
+            model_name: a served model, or "" for a name that a client made up, which must not become a label.
             api: `Predict`, `Classify`, ...
             entrypoint: `REST` or `GRPC`.
         """
@@ -101,5 +101,5 @@ class Metrics:
         self.example_count_total.labels(model_name).inc(count)
 
     def text(self) -> bytes:
-        """Returns everything in Prometheus's text format."""
+        """Returns all metrics in Prometheus's text format."""
         return _WITH_ENDING.sub(r"\1", generate_latest(self.registry).decode()).encode()

@@ -1,7 +1,7 @@
 """The page at `/` for trying the models: one HTML document that loads nothing from elsewhere.
 
-Its parts are the files in `page_files/`. Texts, labels and answers reach it as data only (`textContent`), and the
-Content-Security-Policy lets nothing run but this very script.
+It is assembled from the files in `page_files/`. Texts, labels and answers reach it only as data (`textContent`), and
+the Content-Security-Policy lets no other script run.
 """
 
 import base64
@@ -36,7 +36,7 @@ def html() -> bytes:
 
 @functools.cache
 def headers() -> dict[str, str]:
-    """Returns the HTTP headers that restrict what the document may do."""
+    """Returns the HTTP headers that restrict the document to its own style, script and server."""
     style, script = (
         "'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'"
         for text in _style_and_script()
@@ -49,11 +49,11 @@ def headers() -> dict[str, str]:
 
 
 def models(manager: ModelManager) -> dict:
-    """Returns what the page knows of the models, as JSON.
+    """Returns the page's data, as JSON.
 
-    It is `{"models": [{"name", "version", "versions", "labels", "description", "signatures"}]}`. `description` is what
-    bert-export wrote into the version's `assets.extra/model.json`, null for other models. `signatures` maps a name to
-    `inputs` and `outputs`, and these map a name to `[type, number of dimensions]`.
+    It is `{"models": [{"name", "version", "versions", "labels", "description", "signatures"}]}`. `description` is the
+    content of the version's `assets.extra/model.json`, which bert-export writes, or null. `signatures` maps a name to
+    `inputs` and `outputs`, which map a name to `[type, number of dimensions]`.
     """
     entries = []
     for name in manager.names():
@@ -75,7 +75,7 @@ def models(manager: ModelManager) -> dict:
                     }
                 )
         except ServingError:
-            continue  # It was unloaded meanwhile.
+            continue  # It was unloaded in the meantime.
     return {"models": entries}
 
 

@@ -1,7 +1,7 @@
 """TensorFlow Serving's REST formats: turns JSON into arrays and arrays into JSON.
 
-Sources: TensorFlow Serving's REST API page and its `json_tensor.cc`. Where they differ (the page calls the key of a
-classification `result`, the server writes `results`), this follows the server.
+Sources: TensorFlow Serving's REST API page and its `json_tensor.cc`. Where they differ, this follows the server: the
+page calls the key of a classification `result`, the server writes `results`.
 """
 
 import base64
@@ -15,12 +15,14 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.example import example_pb2, feature_pb2
 
-from export.server.serving_error import InvalidArgumentError, ServingError
+from export.server.serving_error import ServingError, invalid
+from export.signatures import SERVING_DEFAULT
 
 _QUOTE = reprlib.Repr()
 # Error messages quote a short piece of the request; reprlib looks at no more of it than it shows.
 _QUOTE.maxstring = _QUOTE.maxother = 120
 _QUOTE.maxlevel = 3
+_shown = _QUOTE.repr
 _DEEPEST_LIST = 32  # TensorFlow allows 254 dimensions; no signature comes near this many.
 
 
@@ -31,106 +33,79 @@ def parse_json(body: bytes) -> dict:
         ServingError: (INVALID_ARGUMENT) not UTF-8, not JSON, nested too deeply, or not a JSON object.
     """
     if not body:
-        raise InvalidArgumentError("JSON parse error: the request body is empty.")
+        raise invalid("JSON parse error: the request body is empty.")
     try:
         document = json.loads(body.decode("utf-8"), parse_float=_finite)
     except RecursionError:
-        raise InvalidArgumentError("JSON parse error: the document is nested too deeply.") from None
+        raise invalid("JSON parse error: the document is nested too deeply.") from None
     except ValueError as error:
-        raise InvalidArgumentError(f"JSON parse error: {error}.") from None
+        raise invalid(f"JSON parse error: {error}.") from None
     if not isinstance(document, dict):
-        raise InvalidArgumentError(f"Expected a JSON object at the top. Received: {_shown(document)}")
+        raise invalid(f"Expected a JSON object at the top. Received: {_shown(document)}")
     return document
 
 
 def _finite(text: str) -> float:
-    # As in TensorFlow Serving, the words NaN and Infinity are values, but a number too large for a double is an error.
+    # As in TensorFlow Serving, NaN and Infinity are values, but a number too large for a double is an error.
     value = float(text)
     if math.isinf(value):
         raise ValueError(f"the number {_shown(text)} is too large")
     return value
 
 
-def parse_predict(document: dict) -> tuple[str, object]:
-    """Returns what a `:predict` request asks.
-
-    Returns:
-        ("instances", a list of rows) or ("inputs", the columns), whose values need not fit a signature.
-
-    Raises:
-        ServingError: (INVALID_ARGUMENT) not exactly one of `instances` and `inputs`, or `instances` is no list or
-            empty.
-    """
-    if ("instances" in document) == ("inputs" in document):
-        raise InvalidArgumentError("Expected exactly one of the keys 'instances' (rows) and 'inputs' (columns).")
-    if "inputs" in document:
-        return "inputs", document["inputs"]
-    instances = document["instances"]
-    if not isinstance(instances, list):
-        raise InvalidArgumentError(f"Expected 'instances' to be a list. Received: {_shown(instances)}")
-    if not instances:
-        raise InvalidArgumentError("No values in the 'instances' list: expected at least one.")
-    return "instances", instances
-
-
 def signature_name_of(document: dict) -> str:
     """Returns the signature that a request asks for, `serving_default` if it names none."""
     name = document.get("signature_name", "")
     if not isinstance(name, str):
-        raise InvalidArgumentError(f"Expected 'signature_name' to be a string. Received: {_shown(name)}")
-    return name or "serving_default"
+        raise invalid(f"Expected 'signature_name' to be a string. Received: {_shown(name)}")
+    return name or SERVING_DEFAULT
 
 
-def predict_arrays(key: str, values, specs: Mapping) -> dict[str, np.ndarray]:
+def predict_arrays(document: dict, specs: Mapping) -> dict[str, np.ndarray]:
     """Returns the arrays that a `:predict` request has for a signature's inputs.
 
     Args:
-        key, values: of `parse_predict`.
+        document: has rows under the key "instances", or columns under "inputs".
         specs: input name -> tensor specification (`dtype`, `shape`) of the signature.
 
     Raises:
-        ServingError: (INVALID_ARGUMENT) a missing or unknown input, a wrong type or shape, ragged lists, broken base64.
+        ServingError: (INVALID_ARGUMENT) both keys or neither, no list of rows or an empty one, a missing or unknown
+            input, a wrong type or shape, ragged lists, broken base64.
     """
-    if key == "inputs":
-        columns = _columns(values, specs)
+    if ("instances" in document) == ("inputs" in document):
+        raise invalid("Expected exactly one of the keys 'instances' (rows) and 'inputs' (columns).")
+    if "inputs" in document:
+        columns = _columns(document["inputs"], specs)
         return {name: _to_array(columns[name], spec, _column_locator(name)) for name, spec in specs.items()}
-    columns = _columns_of_rows(values, specs)
+    columns = _columns_of_rows(document["instances"], specs)
     return {name: _to_array(columns[name], spec, _row_locator(name, len(specs))) for name, spec in specs.items()}
 
 
-def _columns_of_rows(rows: list, specs: Mapping) -> dict[str, list]:
-    bare = not _is_named(rows[0])
+def _columns_of_rows(rows, specs: Mapping) -> dict[str, list]:
+    if not isinstance(rows, list):
+        raise invalid(f"Expected 'instances' to be a list. Received: {_shown(rows)}")
+    if not rows:
+        raise invalid("No values in the 'instances' list: expected at least one.")
+    bare, names = not _is_named(rows[0]), sorted(specs)
     if bare and len(specs) != 1:
-        raise InvalidArgumentError(
-            f"Expected each instance to be an object with the keys {sorted(specs)}. Received: {_shown(rows[0])}"
-        )
-    columns: dict[str, list] = {name: [] for name in specs}
+        raise invalid(f"Expected each instance to be an object with the keys {names}. Received: {_shown(rows[0])}")
     for number, row in enumerate(rows):
         if _is_named(row) == bare:
-            raise InvalidArgumentError(f"instances[{number}]: the list mixes objects and plain values.")
-        if bare:
-            row = {next(iter(specs)): row}
-        if set(row) != set(specs):
-            raise InvalidArgumentError(
-                f"instances[{number}]: expected exactly the keys {sorted(specs)}. Received: {_shown(sorted(row))}"
-            )
-        for name, value in row.items():
-            columns[name].append(value)
-    return columns
+            raise invalid(f"instances[{number}]: the list mixes objects and plain values.")
+        if not bare and set(row) != set(specs):
+            raise invalid(f"instances[{number}]: expected exactly the keys {names}. Received: {_shown(sorted(row))}")
+    return {name: rows if bare else [row[name] for row in rows] for name in specs}
 
 
 def _columns(values, specs: Mapping) -> dict:
+    names = sorted(specs)
     if not _is_named(values):
         if len(specs) != 1:
-            raise InvalidArgumentError(
-                f"Expected 'inputs' to be an object with the keys {sorted(specs)}. Received: {_shown(values)}"
-            )
+            raise invalid(f"Expected 'inputs' to be an object with the keys {names}. Received: {_shown(values)}")
         return {next(iter(specs)): values}
     missing = sorted(set(specs) - set(values))
-    if missing:  # Like TensorFlow Serving, ignores names too many in columns, though not in rows.
-        raise InvalidArgumentError(
-            f"Missing {missing} in 'inputs'. Expected the keys {sorted(specs)}. Received: {_shown(sorted(values))}"
-        )
+    if missing:  # Like TensorFlow Serving, ignores unknown names in columns, but not in rows.
+        raise invalid(f"Missing {missing} in 'inputs'. Expected the keys {names}. Received: {_shown(sorted(values))}")
     return values
 
 
@@ -161,10 +136,10 @@ def _to_array(value, spec, locate: Callable[[tuple], str]) -> np.ndarray:
     while isinstance(first, list):
         shape.append(len(first))
         if len(shape) > _DEEPEST_LIST:
-            raise InvalidArgumentError(f"{locate(())}: lists are nested more than {_DEEPEST_LIST} deep.")
+            raise invalid(f"{locate(())}: lists are nested more than {_DEEPEST_LIST} deep.")
         first = first[0] if first else None
     if not spec.shape.is_compatible_with(shape):
-        raise InvalidArgumentError(f"{locate(())}: expected shape {spec.shape}. Received: {tuple(shape)}")
+        raise invalid(f"{locate(())}: expected shape {spec.shape}. Received: {tuple(shape)}")
     leaves: list = []
     _collect(value, shape, (), _leaf_reader(spec.dtype), leaves, locate)
     numpy_dtype = object if spec.dtype.name == "string" else spec.dtype.as_numpy_dtype
@@ -172,22 +147,18 @@ def _to_array(value, spec, locate: Callable[[tuple], str]) -> np.ndarray:
 
 
 def _collect(value, shape: list[int], path: tuple, read: Callable, leaves: list, locate: Callable) -> None:
-    """Appends the leaves of nested lists in order; every list at one level must be equally long."""
+    """Appends the leaves of nested lists in order; all lists of a level must have the same length."""
     level = len(path)
     if isinstance(value, list) != (level < len(shape)):
-        raise InvalidArgumentError(
-            f"{locate(path)}: lists of different depth. Expected {len(shape)} levels everywhere."
-        )
+        raise invalid(f"{locate(path)}: lists of different depth. Expected {len(shape)} levels everywhere.")
     if not isinstance(value, list):
         try:
             leaves.append(read(value))
         except ValueError as error:
-            raise InvalidArgumentError(f"{locate(path)}: {error}. Received: {_shown(value)}") from None
+            raise invalid(f"{locate(path)}: {error}. Received: {_shown(value)}") from None
         return
     if len(value) != shape[level]:
-        raise InvalidArgumentError(
-            f"{locate(path)}: lists of different length. Expected {shape[level]}. Received: {len(value)}"
-        )
+        raise invalid(f"{locate(path)}: lists of different length. Expected {shape[level]}. Received: {len(value)}")
     for index, item in enumerate(value):
         _collect(item, shape, (*path, index), read, leaves, locate)
 
@@ -249,12 +220,12 @@ def parse_examples(document: dict) -> list[bytes]:
     """
     examples = document.get("examples")
     if not isinstance(examples, list) or not examples:
-        raise InvalidArgumentError(f"Expected a non-empty list under the key 'examples'. Received: {_shown(examples)}")
+        raise invalid(f"Expected a non-empty list under the key 'examples'. Received: {_shown(examples)}")
     context = document.get("context", {})
     serialized = []
     for place, features in [("context", context), *((f"examples[{i}]", value) for i, value in enumerate(examples))]:
         if not isinstance(features, dict):
-            raise InvalidArgumentError(f"{place}: expected an object of features. Received: {_shown(features)}")
+            raise invalid(f"{place}: expected an object of features. Received: {_shown(features)}")
         message = example_pb2.Example()
         for name, value in (context | features).items():
             message.features.feature[name].CopyFrom(_feature(value, f"{place}[{name!r}]"))
@@ -273,10 +244,8 @@ def _feature(value, place: str) -> feature_pb2.Feature:
             values = [_read_float(item, tf.float32) for item in values]
             return feature_pb2.Feature(float_list=feature_pb2.FloatList(value=values))
     except ValueError as error:
-        raise InvalidArgumentError(f"{place}: {error}. Received: {_shown(value)}") from None
-    raise InvalidArgumentError(
-        f"{place}: expected strings only, whole or decimal numbers only. Received: {_shown(value)}"
-    )
+        raise invalid(f"{place}: {error}. Received: {_shown(value)}") from None
+    raise invalid(f"{place}: expected strings only, whole or decimal numbers only. Received: {_shown(value)}")
 
 
 def predict_response(outputs: Mapping[str, np.ndarray], by_rows: bool) -> dict:
@@ -290,21 +259,18 @@ def predict_response(outputs: Mapping[str, np.ndarray], by_rows: bool) -> dict:
         return {"outputs": next(iter(values.values())) if len(values) == 1 else values}
     sizes = {array.shape[0] if array.ndim else None for array in outputs.values()}
     if len(sizes) != 1 or None in sizes:
-        raise InvalidArgumentError(
-            "The outputs have no common batch dimension; ask with 'inputs' instead of 'instances'."
-        )
+        raise invalid("The outputs have no common batch dimension; ask with 'inputs' instead of 'instances'.")
     if len(values) == 1:
         return {"predictions": next(iter(values.values()))}
-    names = list(values)
-    return {"predictions": [dict(zip(names, row, strict=True)) for row in zip(*values.values(), strict=True)]}
+    rows = zip(*values.values(), strict=True)
+    return {"predictions": [dict(zip(values, row, strict=True)) for row in rows]}
 
 
 def to_json(array: np.ndarray, name: str = ""):
     """Returns an array as nested lists; bytes as text, or as `{"b64": ...}` if the output's name ends in `_bytes`."""
     if array.dtype.kind in "OS":
         leaves = np.empty(array.size, dtype=object)
-        for index, value in enumerate(array.reshape(-1)):
-            leaves[index] = _bytes_to_json(value, name.endswith("_bytes"))
+        leaves[:] = [_bytes_to_json(value, name.endswith("_bytes")) for value in array.reshape(-1)]
         return leaves.reshape(array.shape).tolist()
     if array.dtype == np.float32:
         # The shortest decimal that is this float32: 0.2, not 0.20000000298023224.
@@ -337,7 +303,3 @@ def dump(payload) -> bytes:
     """Returns JSON as bytes, with NaN and infinities as TensorFlow Serving writes them."""
     # A lone surrogate (from a client's own string in an error message) becomes its JSON escape.
     return json.dumps(payload, ensure_ascii=False).encode("utf-8", errors="backslashreplace")
-
-
-def _shown(value) -> str:
-    return _QUOTE.repr(value)

@@ -1,7 +1,7 @@
-"""HTTP of the REST server: reads a request within limits of size and time and writes the answer; all errors are JSON.
+"""HTTP of the REST server: reads requests within limits of size and time, and writes answers. All errors are JSON.
 
-A request's head and its body must each arrive completely within the time-out, which ends requests that come drop by
-drop. http.server bounds the head's size (64 KiB a line, 100 lines).
+A request's head and its body must each arrive completely within the time-out, so a client that sends drop by drop
+cannot hold a connection. http.server bounds the head's size (64 KiB a line, 100 lines).
 """
 
 import contextlib
@@ -9,17 +9,16 @@ import http.server
 import io
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from export.server.admission import BodyBudget
 from export.server.rest_routes import Answer, error_answer
-from export.server.serving_error import InvalidArgumentError, ServingError, log_failure
+from export.server.serving_error import ServingError, as_serving_error, invalid
 
 _PIECE_BYTES = 1 << 16
 
 
 class _Arrivals(io.RawIOBase):
-    """The bytes of a connection until a deadline, which reading does not extend."""
+    """Reads a connection's bytes until a deadline, which reading does not extend."""
 
     def __init__(self, connection: socket.socket):
         super().__init__()
@@ -73,44 +72,36 @@ class RestHandler(http.server.BaseHTTPRequestHandler):
 
     def _answer(self) -> None:
         """Answers a request of any method."""
-        with self.server.request_in_progress(self.connection), self.server.admission.body() as budget:
+        with self.server.request_in_progress(self.connection), self.server.admission.body() as take:
             try:
-                answer = self._answer_of(self._read_body(budget))
-            except ServingError as error:
-                answer = error_answer(error)
+                body, deadline = self._read_body(take), time.monotonic() + self._timeout
+                # Status and metrics, which matter most when the server is full, are always admitted.
+                with self.server.admission.request() if self.command == "POST" else contextlib.nullcontext():
+                    answer = self.server.routes.respond(self.command, self.path, body, deadline)
             except OSError:  # The client went away or was too slow.
                 self.close_connection = True
                 return
-            except Exception:
-                log_failure("A request failed.")
-                answer = error_answer(ServingError("INTERNAL", "Internal error; the server's log has the details."))
+            except Exception as error:
+                answer = error_answer(as_serving_error(error))
             if self.server.is_draining:
                 self.close_connection = True
             self._send(answer)
 
     do_GET = do_HEAD = do_POST = _answer  # noqa: N815  (http.server's naming)
 
-    def _answer_of(self, body: bytes) -> Answer:
-        deadline = time.monotonic() + self._timeout
-        if self.command != "POST":  # Status and metrics matter most when the server is full.
-            return self.server.routes.respond(self.command, self.path, body, deadline)
-        with self.server.admission.request():
-            return self.server.routes.respond(self.command, self.path, body, deadline)
-
-    def _read_body(self, budget: BodyBudget) -> bytes:
+    def _read_body(self, take: Callable[[int], None]) -> bytes:
         length = self._content_length()
         if self.headers.get("Content-Encoding", "identity").lower() != "identity":
             raise self._refusal("Compressed requests are not supported.", 415)
         if refusal := self._too_large(length):
             self._discard(length)
             raise refusal
-        pieces = []
-        received = 0
+        pieces, received = [], 0
         for piece in self._pieces(length):
             pieces.append(piece)
             received += len(piece)
             try:
-                budget.take(len(piece))
+                take(len(piece))
             except ServingError:
                 self.close_connection = True
                 pieces.clear()
@@ -131,20 +122,20 @@ class RestHandler(http.server.BaseHTTPRequestHandler):
 
     def _too_large(self, length: int) -> ServingError | None:
         limit = self.server.settings.max_request_bytes
-        return (
-            self._refusal(f"The request is {length} bytes long; the limit is {limit}.", 413) if length > limit else None
-        )
+        if length <= limit:
+            return None
+        return self._refusal(f"The request is {length} bytes long; the limit is {limit}.", 413)
 
     def _refusal(self, message: str, http_status: int | None = None) -> ServingError:
-        """Returns an error after which the connection is closed, since the next request's start may be unknown."""
+        """Returns an error that closes the connection, since nobody may know where the next request starts."""
         self.close_connection = True
-        return InvalidArgumentError(message, http_status)
+        return invalid(message, http_status)
 
     def _pieces(self, length: int) -> Iterator[bytes]:
-        """Yields the next `length` bytes as they come, or fewer if the client ends before.
+        """Yields the next `length` bytes as they come, fewer if the client stops early.
 
         Raises:
-            TimeoutError: they do not all come within the time-out.
+            TimeoutError: they do not all arrive within the time-out.
         """
         self._arrivals.deadline = time.monotonic() + self._timeout
         while length > 0:
@@ -155,13 +146,13 @@ class RestHandler(http.server.BaseHTTPRequestHandler):
             yield piece
 
     def _discard(self, length: int) -> None:
-        """Reads a refused body, within bounds: closing before that would reset the connection and lose the answer."""
+        """Reads a refused body, within bounds: closing first would reset the connection and lose the answer."""
         with contextlib.suppress(TimeoutError):
             for _ in self._pieces(min(length, 4 * self.server.settings.max_request_bytes)):
                 pass
 
     def handle_expect_100(self) -> bool:
-        """Tells at once whether a large body is welcome (curl asks from 1 MB on)."""
+        """Tells a client that asks before it sends a large body whether to send it (curl asks from 1 MB on)."""
         try:
             length = self._content_length()
             if refusal := self._too_large(length):
@@ -174,12 +165,12 @@ class RestHandler(http.server.BaseHTTPRequestHandler):
         return True
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Answers errors of the HTTP layer (an unreadable request line, an unknown method) in JSON."""
+        """Answers errors of the HTTP layer, such as an unreadable request line or an unknown method, in JSON."""
         self.close_connection = True
         # A request line too broken to name a version counts as HTTP/0.9, whose answers have no head.
         self.request_version = self.protocol_version
         text = message or self.responses.get(code, ("Bad request",))[0]
-        self._send(error_answer(InvalidArgumentError(text[:300], http_status=int(code))))
+        self._send(error_answer(invalid(text[:300], http_status=int(code))))
 
     def _send(self, answer: Answer) -> None:
         with contextlib.suppress(OSError):  # The client is gone.
@@ -197,4 +188,4 @@ class RestHandler(http.server.BaseHTTPRequestHandler):
             self.wfile.flush()
 
     def log_message(self, format: str, *args) -> None:
-        """Logs no request: what a client sends must not reach the log unchanged."""
+        """Logs nothing: what a client sends must not reach the log unchanged."""

@@ -5,8 +5,8 @@
 | `POST /v1/models/NAME[/versions/N or /labels/L]:VERB`       | VERB is predict, classify or regress          |
 | `GET /v1/models/NAME[/versions/N or /labels/L]`             | the versions and their states                 |
 | `GET /v1/models/NAME[/versions/N or /labels/L]/metadata`    | the signatures                                |
-| `GET /metrics`, `GET /monitoring/prometheus/metrics`        | figures in Prometheus's text format           |
-| `GET /`, `GET /models.json`                                 | a page to try the models, and what it reads   |
+| `GET /metrics`, `GET /monitoring/prometheus/metrics`        | metrics in Prometheus's text format           |
+| `GET /`, `GET /models.json`                                 | a page to try the models, and its data        |
 """
 
 import re
@@ -14,21 +14,21 @@ import urllib.parse
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from export.server import grpc_messages, inference, page, rest_api
+from export.base_path import MAX_VERSION
+from export.server import grpc_messages, page, rest_api
+from export.server.inference import Inference
 from export.server.model_manager import ModelManager
 from export.server.monitoring import CONTENT_TYPE, Metrics
-from export.server.servable import Servable
-from export.server.serving_error import InvalidArgumentError, ServingError
+from export.server.serving_error import ServingError, invalid
 
 _VERSION = r"(?:/versions/(?P<version>\d+)|/labels/(?P<label>[^/:]+))?"
 _VERB_PATH = re.compile(rf"(?i)/v1/models/(?P<name>[^/:]+){_VERSION}:(?P<verb>predict|classify|regress)")
 _MODEL_PATH = re.compile(rf"(?i)/v1/models(?:/(?P<name>[^/:]+))?{_VERSION}(?P<metadata>/metadata)?")
 _METRICS_PATHS = ("/metrics", "/monitoring/prometheus/metrics")
-_HIGHEST_VERSION = 2**63 - 1
 
 
 class Answer(NamedTuple):
-    """An HTTP answer without the protocol's version."""
+    """An HTTP answer."""
 
     status: int
     content_type: str
@@ -41,7 +41,7 @@ class RestRoutes:
 
     Args:
         manager: holds the models.
-        metrics: counts requests; `/metrics` shows them.
+        metrics: counts requests, and is what `/metrics` shows.
     """
 
     def __init__(self, manager: ModelManager, metrics: Metrics):
@@ -49,11 +49,11 @@ class RestRoutes:
         self.metrics = metrics
 
     def respond(self, method: str, target: str, body: bytes, deadline: float | None = None) -> Answer:
-        """Returns the answer to one request, also if it is an error.
+        """Returns the answer to one request, even if that is an error.
 
         Args:
-            method: of HTTP.
-            target: the path, and maybe a query, which is ignored.
+            method: HTTP's.
+            target: the path; a query behind it is ignored.
             body: of a POST request.
             deadline: see `Servable.run`.
         """
@@ -63,11 +63,11 @@ class RestRoutes:
             return error_answer(error)
 
     def _respond(self, method: str, path: str, body: bytes, deadline: float | None) -> Answer:
-        if method == "POST" and (verb := _VERB_PATH.fullmatch(path)):
-            return json_answer(self._infer(_Address(verb), verb["verb"].capitalize(), body, deadline))
+        if method == "POST" and (asked := _VERB_PATH.fullmatch(path)):
+            return json_answer(self._infer(asked, body, deadline))
         if method in ("GET", "HEAD"):
             if asked := _MODEL_PATH.fullmatch(path):
-                return self._model(_Address(asked), bool(asked["metadata"]))
+                return json_answer(self._metadata(asked) if asked["metadata"] else self._status(asked))
             if path in _METRICS_PATHS:
                 return Answer(200, CONTENT_TYPE, self.metrics.text())
             if path == "/":
@@ -76,66 +76,60 @@ class RestRoutes:
                 return json_answer(page.models(self.manager))
         if not path.lower().startswith("/v1/"):
             raise ServingError("NOT_FOUND", "Not found. This server answers under /v1/models/.")
-        raise InvalidArgumentError(f"Malformed request: {method} {path[:200]}")
+        raise invalid(f"Malformed request: {method} {path[:200]}")
 
-    def _infer(self, address: "_Address", api: str, body: bytes, deadline: float | None) -> dict:
-        answer = {"Predict": _predict, "Classify": _classify, "Regress": _regress}[api]
-        known = address.name if address.name in self.manager.names() else ""
-        with self.metrics.request(known, api, "REST"), self.manager.use(*address.checked()) as servable:
-            return answer(servable, rest_api.parse_json(body), deadline)
+    def _infer(self, asked: re.Match, body: bytes, deadline: float | None) -> dict:
+        name, api = _name(asked), asked["verb"].capitalize()
+        known = name if name in self.manager.names() else ""
+        with self.metrics.request(known, api, "REST"), self.manager.use(*_address(asked)) as servable:
+            document = rest_api.parse_json(body)
+            inference = Inference(servable, rest_api.signature_name_of(document), deadline)
+            return _ANSWERS[api](inference, document)
 
-    def _model(self, address: "_Address", wants_metadata: bool) -> Answer:
-        if wants_metadata:
-            with self.manager.use(*address.checked()) as servable:
-                return json_answer(_metadata(servable))
-        return json_answer(grpc_messages.as_json(grpc_messages.status(self.manager.status(*address.checked()))))
+    def _status(self, asked: re.Match) -> dict:
+        return grpc_messages.as_json(grpc_messages.status(self.manager.status(*_address(asked))))
 
-
-class _Address:
-    """Model, version and label of a path."""
-
-    def __init__(self, match: re.Match):
-        self.name = urllib.parse.unquote(match["name"] or "")
-        self._version = match["version"]
-        self._label = match["label"] and urllib.parse.unquote(match["label"])
-
-    def checked(self) -> tuple[str, int | None, str | None]:
-        """Returns name, version and label for the manager.
-
-        Raises:
-            ServingError: (INVALID_ARGUMENT) the name is missing, or the version is no int64.
-        """
-        if not self.name:
-            raise InvalidArgumentError("Missing model name in request.")
-        version = self._version
-        # int() itself refuses numbers of thousands of digits.
-        if version is not None and (len(version) > 4000 or int(version) > _HIGHEST_VERSION):
-            raise InvalidArgumentError(f"Failed to convert version: {version[:200]} to numeric.")
-        return self.name, None if version is None else int(version), self._label
+    def _metadata(self, asked: re.Match) -> dict:
+        with self.manager.use(*_address(asked)) as servable:
+            return {
+                "model_spec": {"name": servable.name, "signature_name": "", "version": str(servable.version)},
+                "metadata": {"signature_def": grpc_messages.as_json(grpc_messages.signature_map(servable))},
+            }
 
 
-def _predict(servable: Servable, document: dict, deadline: float | None) -> dict:
-    name = rest_api.signature_name_of(document)
-    key, values = rest_api.parse_predict(document)
-    arrays = rest_api.predict_arrays(key, values, servable.signature(name).inputs)
-    return rest_api.predict_response(inference.predict(servable, name, arrays, deadline), by_rows=key == "instances")
+def _address(match: re.Match) -> tuple[str, int | None, str | None]:
+    """Returns name, version and label of a path, for the manager.
+
+    Raises:
+        ServingError: (INVALID_ARGUMENT) the name is missing, or the version is no int64.
+    """
+    name, version, label = _name(match), match["version"], match["label"]
+    if not name:
+        raise invalid("Missing model name in request.")
+    # int() itself refuses numbers of thousands of digits.
+    if version is not None and (len(version) > 4000 or int(version) > MAX_VERSION):
+        raise invalid(f"Failed to convert version: {version[:200]} to numeric.")
+    return name, None if version is None else int(version), label and urllib.parse.unquote(label)
 
 
-def _classify(servable: Servable, document: dict, deadline: float | None) -> dict:
-    examples, name = rest_api.parse_examples(document), rest_api.signature_name_of(document)
-    return rest_api.classify_response(*inference.classify(servable, name, examples, deadline))
+def _name(match: re.Match) -> str:
+    return urllib.parse.unquote(match["name"] or "")
 
 
-def _regress(servable: Servable, document: dict, deadline: float | None) -> dict:
-    examples, name = rest_api.parse_examples(document), rest_api.signature_name_of(document)
-    return rest_api.regress_response(inference.regress(servable, name, examples, deadline))
+def _predict(inference: Inference, document: dict) -> dict:
+    outputs = inference.predict(rest_api.predict_arrays(document, inference.signature.inputs))
+    return rest_api.predict_response(outputs, by_rows="instances" in document)
 
 
-def _metadata(servable: Servable) -> dict:
-    return {
-        "model_spec": {"name": servable.name, "signature_name": "", "version": str(servable.version)},
-        "metadata": {"signature_def": grpc_messages.as_json(grpc_messages.signature_map(servable))},
-    }
+def _classify(inference: Inference, document: dict) -> dict:
+    return rest_api.classify_response(*inference.classify(rest_api.parse_examples(document)))
+
+
+def _regress(inference: Inference, document: dict) -> dict:
+    return rest_api.regress_response(inference.regress(rest_api.parse_examples(document)))
+
+
+_ANSWERS = {"Predict": _predict, "Classify": _classify, "Regress": _regress}
 
 
 def json_answer(document: dict, status: int = 200) -> Answer:

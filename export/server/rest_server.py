@@ -1,6 +1,6 @@
-"""The REST server: counts its connections, knows which wait for an answer, and ends them in order.
+"""The REST server: counts its connections, knows which of them wait for an answer, and shuts down in order.
 
-Built on the standard library's HTTP server, with a thread for each connection.
+It is the standard library's HTTP server, with a thread for each connection.
 """
 
 import contextlib
@@ -16,12 +16,12 @@ from export.server.admission import Admission
 from export.server.rest_handler import RestHandler
 from export.server.rest_routes import RestRoutes, error_answer
 from export.server.server_settings import ServerSettings
-from export.server.serving_error import ServingError, log_failure
+from export.server.serving_error import log_failure
 from keras_bert.errors import InputError
 
 
 class RestServer(http.server.ThreadingHTTPServer):
-    """Serves REST requests; the attribute `server_port` is the port in use, also where the settings say 0.
+    """Serves REST requests. Its attribute `server_port` is the port in use, even if the settings say 0.
 
     Args:
         routes: answers requests.
@@ -55,17 +55,17 @@ class RestServer(http.server.ThreadingHTTPServer):
         routes.metrics.add_gauge("bert_serve_connections", "Open REST connections.", lambda: self.open_connections)
 
     def server_bind(self) -> None:
-        """Binds without looking up the host's full name, as `http.server` does (seconds if DNS is slow)."""
+        """Binds without the base class's look-up of the host's full name, which takes seconds if DNS is slow."""
         super(http.server.HTTPServer, self).server_bind()
         self.server_name, self.server_port = self.server_address[:2]
 
     def handle_error(self, request, client_address) -> None:
-        """Logs errors, except that a client went away; the base class would print a traceback."""
+        """Logs errors other than a client that went away; the base class would print a traceback."""
         if not isinstance(sys.exc_info()[1], OSError):
             log_failure("A connection failed.")
 
     def process_request(self, request: socket.socket, client_address) -> None:
-        """Registers the connection in the accepting thread and answers its requests in a thread of its own."""
+        """Registers a connection in the accepting thread, and answers its requests in a thread of its own."""
         if self.open_connections >= self.settings.max_connections:
             self._turn_away(request)
             return
@@ -74,9 +74,7 @@ class RestServer(http.server.ThreadingHTTPServer):
         super().process_request(request, client_address)
 
     def _turn_away(self, connection: socket.socket) -> None:
-        self.routes.metrics.refused.labels("connections").inc()
-        error = ServingError("RESOURCE_EXHAUSTED", "The server is full: it has too many connections. Try again.")
-        body = error_answer(error).body
+        body = error_answer(self.admission.refusal("connections", "it has too many connections")).body
         head = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"
         with contextlib.suppress(OSError):
             connection.setblocking(False)  # A fresh connection's buffer takes it; this thread must not wait.
@@ -92,12 +90,12 @@ class RestServer(http.server.ThreadingHTTPServer):
 
     @property
     def open_connections(self) -> int:
-        """Number of open connections to this server."""
+        """Number of open connections."""
         return len(self._busy_by_connection)
 
     @contextlib.contextmanager
     def request_in_progress(self, connection: socket.socket) -> Iterator[None]:
-        """Marks a connection whose request is not yet answered."""
+        """Marks a connection as waiting for its answer while the block runs."""
         with self._changed:
             self._busy_by_connection[connection] = True
         try:
@@ -109,10 +107,10 @@ class RestServer(http.server.ThreadingHTTPServer):
                     _end_reading(connection)
 
     def drain(self, timeout: float) -> int:
-        """Waits until all requests are answered; closes open connections without a request at once.
+        """Waits until all requests are answered; closes idle connections at once.
 
         Returns:
-            Number of connections that still waited for an answer after `timeout` seconds.
+            Number of connections that still wait for an answer after `timeout` seconds.
         """
         with self._changed:
             self.is_draining = True
@@ -124,14 +122,14 @@ class RestServer(http.server.ThreadingHTTPServer):
 
 
 def _end_reading(connection: socket.socket) -> None:
-    """Ends the wait for the connection's next request; what has already come can still be read."""
+    """Ends the wait for a connection's next request; what has arrived can still be read."""
     with contextlib.suppress(OSError):  # It is closed already.
         connection.shutdown(socket.SHUT_RD)
 
 
 @contextlib.contextmanager
 def running(server: RestServer, drain_timeout: float = 10.0) -> Iterator[RestServer]:
-    """Answers requests in a thread while the block runs, then takes no more and lets the last ones finish.
+    """Answers requests in a thread while the block runs, then refuses new ones and lets the last ones finish.
 
     Requests not answered within `drain_timeout` seconds are abandoned, and a warning says how many.
     """

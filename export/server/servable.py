@@ -1,6 +1,6 @@
-"""A loaded version of a model: runs its signatures on arrays, in batches if wanted.
+"""A loaded version of a model: runs its signatures on arrays, in batches if the server is told to.
 
-Needs tensorflow and tensorflow_text; the project's model code is not loaded.
+Needs tensorflow and tensorflow_text, but none of the project's model code.
 """
 
 import contextlib
@@ -16,10 +16,9 @@ from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
 from export.base_path import DESCRIPTION_FILE
-from export.server.batching import Batcher, BatchScheduler
-from export.server.batching_parameters import PER_MODEL_FILE, BatchingParameters, read_batching_parameters
+from export.server.batching import Batcher
 from export.server.monitoring import Metrics
-from export.server.serving_error import CODE_NAMES, ServingError
+from export.server.serving_error import CODE_NAMES, ServingError, too_late
 from keras_bert.errors import InputError
 from keras_bert.files import read_object
 
@@ -27,15 +26,14 @@ _MAX_DESCRIPTION_BYTES = 1 << 20
 
 
 class Signature(NamedTuple):
-    """Names, types and shapes of one signature."""
+    """Names, types and shapes of one signature's inputs and outputs."""
 
     inputs: dict[str, tf.TensorSpec]
     outputs: dict[str, tf.TensorSpec]
-    method_name: str
 
     @property
     def is_batchable(self) -> bool:
-        """Whether dimension 0 of all inputs and outputs is a batch of any size, along which requests can be joined."""
+        """True if dimension 0 of all inputs and outputs is a batch of any size, so that requests can be joined."""
         specs = [*self.inputs.values(), *self.outputs.values()]
         return bool(self.inputs) and all(spec.shape.rank and spec.shape[0] is None for spec in specs)
 
@@ -71,9 +69,7 @@ class ServedModel:
                 f"{directory}: cannot be loaded as a SavedModel ({_first_line(error)}). Was it copied whole? Copy or "
                 "export it again."
             ) from error
-        self.signatures = {
-            key: _signature(signature) for key, signature in self.signature_defs.items() if key in self._functions
-        }
+        self.signatures = {key: _signature(its) for key, its in self.signature_defs.items() if key in self._functions}
         self.description = _read_description(directory)
 
     def run(self, signature_name: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -105,11 +101,11 @@ def _signature(signature: meta_graph_pb2.SignatureDef) -> Signature:
         {name: tf.TensorSpec(tf.TensorShape(info.tensor_shape), tf.as_dtype(info.dtype), name) for name, info in infos}
         for infos in (sorted(signature.inputs.items()), sorted(signature.outputs.items()))
     )
-    return Signature(inputs, outputs, signature.method_name)
+    return Signature(inputs, outputs)
 
 
 def _read_description(directory: str) -> dict | None:
-    """Reads the version's description; returns None for anything but a JSON object of sane size."""
+    """Reads a version's description; returns None for anything but a JSON object of reasonable size."""
     path = os.path.join(directory, DESCRIPTION_FILE)
     if not os.path.isfile(path) or os.path.getsize(path) > _MAX_DESCRIPTION_BYTES:
         return None
@@ -123,38 +119,10 @@ def _first_line(error: Exception) -> str:
 
 
 def _reason(error: tf.errors.OpError) -> str:
-    """Finds the line that says what was wrong in a message that also names graph nodes and the exporter's stack."""
+    """Finds the cause in a message that also names graph nodes and the exporter's stack."""
     lines = [line.strip() for line in str(error.message).splitlines() if line.strip()]
     before_nodes = [line for line, following in zip(lines, lines[1:], strict=False) if following.startswith("[[{{node")]
     return (before_nodes + lines + ["The graph failed."])[0]
-
-
-# === Batched and counted ===
-
-
-class Batching(NamedTuple):
-    """How a server batches.
-
-    Attributes:
-        scheduler: the threads, shared by all models.
-        parameters: of all models.
-        is_per_model: whether to use each version's `batching_params.pbtxt` instead.
-    """
-
-    scheduler: BatchScheduler
-    parameters: BatchingParameters | None
-    is_per_model: bool = False
-
-    def parameters_of(self, directory: str) -> BatchingParameters | None:
-        """Returns the parameters for one version, or None if its requests are not batched.
-
-        Raises:
-            InputError: its file is wrong.
-        """
-        if not self.is_per_model:
-            return self.parameters
-        path = os.path.join(directory, PER_MODEL_FILE)
-        return read_batching_parameters(path) if os.path.isfile(path) else None
 
 
 class Servable:
@@ -163,21 +131,15 @@ class Servable:
     Args:
         model: the loaded version.
         metrics: counts run times.
-        batching: how to batch requests; None: each runs by itself.
-
-    Raises:
-        InputError: the version's batching parameters are wrong.
+        batcher: runs requests in batches; None: each runs by itself.
     """
 
-    def __init__(self, model: ServedModel, metrics: Metrics, batching: Batching | None = None):
+    def __init__(self, model: ServedModel, metrics: Metrics, batcher: Batcher | None = None):
         self.model = model
         self.name = model.name
         self.version = model.version
         self.metrics = metrics
-        self._batcher = None
-        parameters = batching and batching.parameters_of(model.directory)
-        if parameters:
-            self._batcher = Batcher(model.run, parameters, batching.scheduler, model.name, metrics)
+        self._batcher = batcher
 
     def signature(self, name: str) -> Signature:
         """Returns a signature of the model.
@@ -199,7 +161,7 @@ class Servable:
         """Runs a signature on arrays that fit it, in a batch if possible.
 
         Args:
-            deadline: time of `time.monotonic` after which the answer is no longer wanted; None: never. A run that has
+            deadline: time of `time.monotonic` from which the answer is no longer wanted; None: never. A run that has
                 begun is not interrupted.
             api: `Predict`, `Classify` or `Regress`, for the metrics.
 
@@ -207,7 +169,7 @@ class Servable:
             ServingError: the graph refuses the values or fails, the deadline passed, or too many requests wait.
         """
         if deadline is not None and time.monotonic() > deadline:
-            raise ServingError("DEADLINE_EXCEEDED", "The request's deadline passed before it was answered.")
+            raise too_late()
         start = time.perf_counter()
         if self._batcher and self.signature(signature_name).is_batchable:
             outputs = self._batcher.run(signature_name, arrays, deadline)

@@ -11,9 +11,7 @@ class ServerSettings(Settings):
 
     model_base_path: str | None = setting(None, "Directory with the numbered versions that bert-export wrote.")
     model_name: str | None = setting(None, "The model's name in requests. Default: the base path's last component.")
-    model_config_file: str | None = setting(
-        None, "TensorFlow Serving's ModelServerConfig as text: several models, versions, labels."
-    )
+    model_config_file: str | None = setting(None, "TensorFlow Serving's ModelServerConfig: models, versions, labels.")
     model_config_file_poll_wait_seconds: float = setting(
         0.0, "How often to look for changes in --model_config_file; 0: never.", at_least=0.0
     )
@@ -22,15 +20,11 @@ class ServerSettings(Settings):
     rest_api_port: int = setting(8501, "Port of REST and the page; 0 takes a free one.", at_least=0, at_most=65535)
     port: int = setting(8500, "Port of gRPC; 0 takes a free one, -1 switches gRPC off.", at_least=-1, at_most=65535)
     rest_api_timeout_in_ms: int = setting(
-        30_000,
-        "Time for a REST request to arrive, then for its answer to begin; and how long a connection may idle.",
-        at_least=1,
+        30_000, "Time for a REST request to arrive, for its answer to begin, and for a connection to idle.", at_least=1
     )
     enable_model_warmup: bool = setting(True, "Replay the warm-up requests that a version brings along.")
     enable_batching: bool = setting(False, "Join requests that wait at the same time into batches.")
-    batching_parameters_file: str | None = setting(
-        None, "TensorFlow Serving's batching parameters as text; needs --enable_batching."
-    )
+    batching_parameters_file: str | None = setting(None, "TensorFlow Serving's parameters for --enable_batching.")
     enable_per_model_batching_parameters: bool = setting(
         False, "Use each version's own batching_params.pbtxt instead; versions without one are not batched."
     )

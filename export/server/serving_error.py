@@ -6,8 +6,8 @@ import traceback
 
 import grpc
 
-# Name of the code -> HTTP status, as TensorFlow Serving's http_server.cc maps it; those left out are 500. It answers
-# 429 to RESOURCE_EXHAUSTED, which here means that the server is full, not that this one client asked too often.
+# Code -> HTTP status, as TensorFlow Serving's http_server.cc maps them; all other codes are 500. TensorFlow Serving
+# answers 429 to RESOURCE_EXHAUSTED. Here that code means a full server, not one client that asks too often, hence 503.
 _HTTP_STATUS = {
     "CANCELLED": 499,
     "INVALID_ARGUMENT": 400,
@@ -45,15 +45,26 @@ class ServingError(Exception):
         self.http_status = http_status or _HTTP_STATUS.get(code, 500)
 
 
-class InvalidArgumentError(ServingError):
-    """A request that is wrong in itself; the arguments are those of `ServingError`."""
+def invalid(message: str, http_status: int | None = None) -> ServingError:
+    """Returns the error of a request that is wrong in itself; the arguments are those of `ServingError`."""
+    return ServingError("INVALID_ARGUMENT", message, http_status)
 
-    def __init__(self, message: str, http_status: int | None = None):
-        super().__init__("INVALID_ARGUMENT", message, http_status)
+
+def too_late() -> ServingError:
+    """Returns the error of a request whose client no longer waits for the answer."""
+    return ServingError("DEADLINE_EXCEEDED", "The request's deadline passed before it was answered.")
+
+
+def as_serving_error(error: Exception) -> ServingError:
+    """Returns what to tell the client; the log alone gets the details of an unexpected error."""
+    if isinstance(error, ServingError):
+        return error
+    log_failure("A request failed.")
+    return ServingError("INTERNAL", "Internal error; the server's log has the details.")
 
 
 def log_failure(what: str) -> None:
-    """Logs the current exception with its stack; the message, which may quote a client, in printable ASCII only."""
+    """Logs the current exception with its stack. Its message may quote a client, so only printable ASCII is logged."""
     kind, error, stack = sys.exc_info()
     frames = "".join(traceback.format_tb(stack))
     logging.getLogger(__name__).error("%s %s: %s\n%s", what, kind.__name__, ascii(str(error))[:1000], frames)

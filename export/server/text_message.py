@@ -1,4 +1,4 @@
-"""Reads protocol buffers in text format, TensorFlow Serving's format of settings. Imports no TensorFlow."""
+"""Reads protocol buffers in text format, in which TensorFlow Serving takes its settings. Imports no TensorFlow."""
 
 from google.protobuf import text_format
 from google.protobuf.message import Message
@@ -11,8 +11,8 @@ def read_text_message(path: str, message: Message, expected: str) -> Message:
 
     Args:
         path: the file.
-        message: an empty one.
-        expected: what the file should hold, for errors.
+        message: an empty message of the right class.
+        expected: the right content of the file in words, for errors.
 
     Raises:
         InputError: the file cannot be read, or is no such message.

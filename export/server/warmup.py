@@ -30,7 +30,7 @@ def warm_up(servable: Servable) -> int:
         Their number.
 
     Raises:
-        InputError: the file is damaged or a request fails; the version must not be served then.
+        InputError: the file is damaged or a request fails, so the version must not be served.
     """
     path = os.path.join(servable.model.directory, WARMUP_FILE)
     if not os.path.isfile(path):

@@ -223,12 +223,12 @@ def test_requests_beyond_the_limit_are_refused_and_counted():
                 pass
     assert (caught.value.code, caught.value.http_status) == ("RESOURCE_EXHAUSTED", 503)
     with admission.request(), admission.body() as first, admission.body() as second:
-        first.take(60)
+        first(60)
         with pytest.raises(ServingError, match="too many large requests"):
-            second.take(50)
-        second.take(40)
+            second(50)
+        second(40)
     with admission.body() as again:
-        again.take(100)
+        again(100)
     assert b'bert_serve_refused_total{reason="requests"} 1.0\n' in metrics.text()
 
 

@@ -115,7 +115,7 @@ class SlowServable:
     def signature(self, _) -> Signature:
         """One input, one output."""
         specs = [{name: tf.TensorSpec([None], tf.string)} for name in ("text", "echo")]
-        return Signature(*specs, "tensorflow/serving/predict")
+        return Signature(*specs)
 
     def run(self, _, arrays, *__) -> dict:
         """Waits, and echoes."""

@@ -66,7 +66,7 @@ def together(graph, batcher, requests, signature_name="s", deadline=None, hold=0
     assert graph.started.wait(30)
     graph.shapes.clear()
     futures = []
-    queues = batcher._scheduler._queues
+    queues = batcher.scheduler._queues
     for number, request in enumerate(requests, start=1):
         futures.append(pool.submit(batcher.run, signature_name, {"x": request}, deadline))
         toy_server.until(
@@ -154,8 +154,8 @@ def test_a_batch_waits_no_longer_once_the_server_is_to_end(graph, batcher):
     made = batcher(batch_timeout_micros=3600 * 10**6)
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         first = pool.submit(made.run, "s", {"x": np.ones(1)}, None)
-        toy_server.until(lambda: made._scheduler._queues)
-        made._scheduler.hurry()
+        toy_server.until(lambda: made.scheduler._queues)
+        made.scheduler.hurry()
         assert len(first.result(60)["y"]) == 1
     assert len(made.run("s", {"x": np.ones(2)}, None)["y"]) == 2
 
@@ -190,7 +190,7 @@ def test_no_more_batches_run_at_once_than_there_are_threads(graph, batcher, num_
         futures = [pool.submit(made.run, "s", {"x": np.ones(1)}, None) for _ in range(num_threads)]
         toy_server.until(lambda: len(graph.shapes) == num_threads)
         futures += [pool.submit(made.run, "s", {"x": np.ones(1)}, None) for _ in range(3)]
-        toy_server.until(lambda: sum(len(queue.tasks) for queue in made._scheduler._queues.values()) == 3)
+        toy_server.until(lambda: sum(len(queue.tasks) for queue in made.scheduler._queues.values()) == 3)
         assert len(graph.shapes) == num_threads
         graph.go_on.set()
         assert [len(future.result(60)["y"]) for future in futures] == [1] * len(futures)
@@ -204,9 +204,9 @@ def test_what_waits_for_a_turn_to_end_is_answered_although_the_server_closes(gra
         first = pool.submit(made.run, "s", {"x": np.ones(1)}, None)
         assert graph.started.wait(30)
         second = pool.submit(made.run, "s", {"x": np.ones(1)}, None)
-        toy_server.until(lambda: made._scheduler._queues)
-        closing = pool.submit(made._scheduler.close, 30.0)
-        toy_server.until(lambda: made._scheduler._is_closed)
+        toy_server.until(lambda: made.scheduler._queues)
+        closing = pool.submit(made.scheduler.close, 30.0)
+        toy_server.until(lambda: made.scheduler._is_closed)
         graph.go_on.set()
         assert [len(future.result(60)["y"]) for future in (first, second)] == [1, 1]
         closing.result(60)
