@@ -1,8 +1,8 @@
-"""Writes a model to other targets besides the SavedModel: ONNX, LiteRT, and int8 weights.
+"""Writes a model to targets other than the SavedModel: ONNX, LiteRT, and a SavedModel with int8 weights.
 
-Each lies below the base path in a directory that TensorFlow Serving ignores (its name is no number), under the number
-of the version that it was checked against: `onnx/1/model.onnx` and `litert/1/model.tflite`, which take token ids and
-have the tokenizer beside them, and `int8/1`, a SavedModel with the base path `int8`.
+Each lies below the base path in a directory that TensorFlow Serving ignores, since its name is no number, under the
+number of the version that it was checked against: `onnx/1/model.onnx` and `litert/1/model.tflite`, which take token ids
+and have the tokenizer beside them, and `int8/1`, a SavedModel with the base path `int8`.
 """
 
 import importlib.util
@@ -31,7 +31,7 @@ TARGETS = tuple(_TARGETS)
 
 
 def require(names: Sequence[str]) -> None:
-    """Checks before the work begins that the targets' packages are installed.
+    """Checks that the targets' packages are installed, before the work begins.
 
     Raises:
         InputError: a package is missing.
@@ -55,7 +55,7 @@ def write(names: Sequence[str], head, export_dir: str, version_directory: str) -
         version_directory: the version as exported, `export_dir/<number>`.
 
     Returns:
-        What to tell the user, a few lines for each target.
+        Lines for the user, a few for each target.
 
     Raises:
         InputError: a package is missing, the target cannot express one of the model's layers, or its answers differ
@@ -88,14 +88,14 @@ def _write_by_token_ids(name: str, head, directory: str, version_directory: str)
     requests = real_text.requests(head)
     try:
         expected = real_text.saved_model_runner(version_directory)(requests)
-        difference = real_text.compare(head, requests, expected, target.run(path, requests))
+        largest = real_text.compare(head, requests, expected, target.run(path, requests))
     except InputError as error:
         raise InputError(f"--{name}: {error} Nothing was written for {_TARGETS[name].title}.") from error
-    sizes = ", ".join(str(len(request["lengths"])) for request in requests)
+    sizes = [len(request["lengths"]) for request in requests]
     return [
         f"{os.path.getsize(path) / 1e6:.1f} MB; token ids in, batch and length free",
-        f"{difference.num_texts} real texts in batches of {sizes}: largest difference from the SavedModel "
-        f"{difference.largest:.1e}",
+        f"{sum(sizes)} real texts in batches of {', '.join(map(str, sizes))}: largest difference from the SavedModel "
+        f"{largest:.1e}",
     ]
 
 

@@ -1,7 +1,7 @@
-"""Exports the graph with int8 matrices, a quarter of the size, and measures what that costs.
+"""Exports the graph with int8 matrices, a quarter of the size, and measures the cost.
 
-Only weights are quantized, with one scale for each output channel: a matrix becomes floats as it is used, and
-activations stay float32. Integer products (Keras's other int8 mode) are slow with TensorFlow's CPU kernels: MiniLM took
+Only weights are quantized, with one scale for each output channel. A matrix becomes floats as it is used, and
+activations stay float32. Integer products, Keras's other int8 mode, are slow with TensorFlow's CPU kernels: MiniLM took
 2.7 times as long on a processor with AVX512-VNNI, and 1.1 to 1.2 times as long with quantized weights alone.
 """
 
@@ -81,7 +81,7 @@ def write(head: Head, directory: str) -> verify.Report:
 
 
 def measure(head: Head, float_directory: str, int8_directory: str) -> Cost:
-    """Compares both versions on the same requests, in turns."""
+    """Compares both versions on the same requests; their speed by turns."""
     runners = [real_text.saved_model_runner(path) for path in (float_directory, int8_directory)]
     asked = real_text.requests(head)
     differences, num_named, num_alike = [], 0, 0
@@ -99,7 +99,7 @@ def measure(head: Head, float_directory: str, int8_directory: str) -> Cost:
 
 
 def _relative_time(runners: Sequence[real_text.Runner], requests: Sequence[Mapping[str, np.ndarray]]) -> float:
-    """Returns the median over rounds of the second's time relative to the first's, without a first round."""
+    """Returns the second runner's time relative to the first's: the median over rounds, leaving out the first."""
     ratios = []
     for _ in range(_ROUNDS + 1):
         seconds = []

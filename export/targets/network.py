@@ -1,14 +1,14 @@
 """The network from token ids to `Head.token_outputs`, described once for all targets but TensorFlow Serving.
 
-`outputs_of` walks the Keras model's graph and calls the operations of an `Ops` layer by layer. One `Ops` writes ONNX
-nodes, another calls TensorFlow ops that LiteRT has.
+`outputs_of` walks the Keras model's graph, and computes it layer by layer from a target's operations: `TensorFlowOps`
+for LiteRT, or `export.targets.onnx.OnnxOps`, which writes nodes.
 
 Shapes: B batch, S sequence, N heads, D size per head, H hidden, K choices, P masked positions, C classes, V vocabulary.
 Rows stay the rectangle [B, S, H] here.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import keras
 import numpy as np
@@ -25,84 +25,95 @@ from keras_bert.heads import MaskedLMHead
 from keras_bert.models.multiple_choice import FlattenChoices
 from keras_bert.packing import MASKED_SCORE, TokenLayout
 
-# A target's tensor: the name of an ONNX value, or a TensorFlow tensor.
-Value = Any
+Value = Any  # A target's tensor: a TensorFlow tensor, or the name of an ONNX value.
 
 
-class Ops(Protocol):
-    """The operations of a target, on its tensors, whose sizes may be unknown."""
+class TensorFlowOps:
+    """The operations, as TensorFlow computes them on tensors of unknown sizes, from ops that LiteRT has built in.
 
-    def constant(self, array: np.ndarray) -> Value:
-        """Returns a weight or another fixed array as a value."""
+    Another target has the same methods on values of its own. Keras's own graph has other ops, such as a slice that adds
+    axes to a tensor of unknown sizes.
+    """
 
-    def take(self, table: Value, index: Value) -> Value:
-        """Takes the rows of `table` (n, H) at an integer index of any shape (...): (..., H)."""
+    constant = staticmethod(tf.constant)  # A weight or another fixed array as a value.
+    add = staticmethod(tf.add)  # This and the next three broadcast.
+    multiply = staticmethod(tf.multiply)
+    divide = staticmethod(tf.divide)
+    minimum = staticmethod(tf.minimum)
+    sum = staticmethod(tf.reduce_sum)  # Over `axis`, which goes away.
+    softmax = staticmethod(tf.nn.softmax)  # Over the last axis.
+    transpose = staticmethod(tf.transpose)  # To the order of axes that is given.
+    take = staticmethod(tf.gather)  # Rows of a table (n, H), at an integer index of any shape (...): (..., H).
 
     def take_positions(self, states: Value, positions: Value) -> Value:
         """Takes `states` (B, S, H) at `positions` (B, P): (B, P, H)."""
+        sizes = tf.shape(states)
+        starts = tf.expand_dims(tf.range(sizes[0]) * sizes[1], 1)
+        return tf.gather(tf.reshape(states, [-1, states.shape[-1]]), positions + starts)
 
     def leading_rows(self, table: Value, token_ids: Value) -> Value:
         """Takes the first S rows of `table`, for `token_ids` of shape (B, S)."""
+        return tf.gather(table, tf.range(tf.shape(token_ids)[1]))
 
     def length_mask(self, lengths: Value, token_ids: Value) -> Value:
         """Turns `lengths` (...) into float (..., S): 1 where a position is below its length, else 0."""
+        places = tf.range(tf.shape(token_ids)[len(token_ids.shape) - 1])
+        return tf.cast(tf.less(places, tf.expand_dims(lengths, -1)), tf.float32)
 
     def later_positions(self, token_ids: Value) -> Value:
         """Returns float (S, S), query by key: 1 where the key is behind the query, else 0."""
-
-    def add(self, a: Value, b: Value) -> Value:
-        """Returns a + b, broadcast."""
-
-    def multiply(self, a: Value, b: Value) -> Value:
-        """Returns a * b, broadcast."""
-
-    def divide(self, a: Value, b: Value) -> Value:
-        """Returns a / b, broadcast."""
-
-    def minimum(self, a: Value, b: Value) -> Value:
-        """Returns the smaller of a and b, broadcast."""
+        places = tf.range(tf.shape(token_ids)[1])
+        return tf.cast(tf.greater(places, tf.expand_dims(places, 1)), tf.float32)
 
     def matmul(self, a: Value, b: Value) -> Value:
         """Returns the matrix product over the last two axes."""
-
-    def sum(self, a: Value, axis: int) -> Value:
-        """Sums over an axis, which goes away."""
-
-    def softmax(self, a: Value) -> Value:
-        """Returns the softmax over the last axis."""
+        if len(b.shape) > 2:
+            return tf.matmul(a, b)
+        # LiteRT's fully connected op takes two axes.
+        sizes = [tf.shape(a)[axis] for axis in range(len(a.shape) - 1)]
+        product = tf.matmul(tf.reshape(a, [-1, b.shape[0]]), b)
+        return product if len(a.shape) == 2 else tf.reshape(product, [*sizes, b.shape[1]])
 
     def split(self, a: Value, count: int) -> list[Value]:
         """Splits the last axis into equal parts."""
-
-    def transpose(self, a: Value, order: tuple[int, ...]) -> Value:
-        """Permutes the axes."""
+        return tf.split(a, count, axis=-1)
 
     def reshape(self, a: Value, sizes: tuple[int, ...]) -> Value:
-        """Reshapes; a size of 0 keeps that of the same axis, -1 (once) stands for what is left."""
+        """Reshapes; a size of 0 keeps that of the same axis, and -1 (once) stands for what is left."""
+        return tf.reshape(a, [tf.shape(a)[axis] if size == 0 else size for axis, size in enumerate(sizes)])
 
     def join_leading(self, a: Value) -> Value:
         """Reshapes (B, K, S) to (B * K, S)."""
+        return tf.reshape(a, [-1, tf.shape(a)[2]])
 
     def first(self, a: Value) -> Value:
         """Takes position 0: (B, S, H) to (B, H)."""
+        return tf.gather(a, 0, axis=1)
 
     def layer_norm(self, a: Value, scale: Value, offset: Value, epsilon: float) -> Value:
         """Normalizes over the last axis."""
+        mean = tf.reduce_mean(a, axis=-1, keepdims=True)
+        centered = a - mean
+        variance = tf.reduce_mean(tf.square(centered), axis=-1, keepdims=True)
+        return centered * tf.math.rsqrt(variance + epsilon) * scale + offset
 
     def activation(self, a: Value, name: str) -> Value:
         """Applies an activation; `name` is as in `BertConfig.activation`."""
+        if name in ("gelu", "gelu_tanh"):
+            return tf.nn.gelu(a, approximate=name == "gelu_tanh")
+        return a if name == "linear" else {"tanh": tf.tanh, "relu": tf.nn.relu}[name](a)
 
 
 # === The head ===
 
 
-def outputs_of(head: Head, model: keras.Model, ops: Ops, values: Mapping[str, Value]) -> dict[str, Value]:
+def outputs_of(head: Head, model: keras.Model, ops: TensorFlowOps, values: Mapping[str, Value]) -> dict[str, Value]:
     """Builds the network.
 
     Args:
         head: declares its `token_inputs` and `token_outputs`.
         model: the float32 rebuild of the head's model, of the layout "rectangular".
-        ops: of the target.
+        ops: the target's operations.
         values: the inputs, `head.token_inputs`.
 
     Returns:
@@ -122,8 +133,8 @@ def outputs_of(head: Head, model: keras.Model, ops: Ops, values: Mapping[str, Va
     }
 
 
-def _finish(ops: Ops, value: Value, width: int, mask: Value, output: TokenOutput) -> Value:
-    """Takes the steps of a `TokenOutput`, from one of the Keras model's outputs, which has `width` columns."""
+def _finish(ops: TensorFlowOps, value: Value, width: int, mask: Value, output: TokenOutput) -> Value:
+    """Takes the steps of a `TokenOutput` from one of the Keras model's outputs, which has `width` columns."""
     if output.pool == "mean":
         total = ops.sum(ops.multiply(value, ops.reshape(mask, (0, -1, 1))), axis=1)
         value = ops.divide(total, ops.reshape(ops.sum(mask, axis=1), (-1, 1)))
@@ -139,7 +150,7 @@ def _finish(ops: Ops, value: Value, width: int, mask: Value, output: TokenOutput
     return value
 
 
-def _scaled_padding(ops: Ops, mask: Value, scale: float) -> Value:
+def _scaled_padding(ops: TensorFlowOps, mask: Value, scale: float) -> Value:
     """Returns 0 where there is a token, `scale` where there is none."""
     inverse = ops.add(ops.constant(np.float32(1.0)), ops.multiply(mask, ops.constant(np.float32(-1.0))))
     return ops.multiply(inverse, ops.constant(np.float32(scale)))
@@ -154,7 +165,7 @@ class _Walk:
     Only private attributes of Keras tell which layer made a tensor, and of what.
     """
 
-    def __init__(self, ops: Ops, model: keras.Model):
+    def __init__(self, ops: TensorFlowOps, model: keras.Model):
         self.ops = ops
         self.model = model
 
@@ -210,7 +221,7 @@ class _Walk:
         return self.ops.add(self.ops.matmul(value, self._weight(layer.kernel)), self._weight(layer.bias))
 
     def _layer_norm(self, layer: keras.layers.LayerNormalization, value: Value) -> Value:
-        return self.ops.layer_norm(value, self._weight(layer.gamma), self._weight(layer.beta), layer.epsilon)
+        return self.ops.layer_norm(value, self._weight(layer.gamma), self._weight(layer.beta), epsilon=layer.epsilon)
 
     def _weight(self, variable) -> Value:
         with tf.init_scope():  # Also while a target traces a function, weights are numbers.
@@ -224,8 +235,7 @@ class _Walk:
         later = self.ops.multiply(self.ops.later_positions(mask), self.ops.constant(np.float32(MASKED_SCORE)))
         return self.ops.minimum(bias, later)
 
-    def _embed(self, layer: BertEmbeddings, token_ids: Value, segment_ids: Value, layout) -> Value:
-        del layout
+    def _embed(self, layer: BertEmbeddings, token_ids: Value, segment_ids: Value, **_) -> Value:
         tokens = self.ops.take(self._weight(layer.token_embedding.embeddings), token_ids)
         segments = self.ops.take(self._weight(layer.segment_embedding.embeddings), segment_ids)
         places = self.ops.leading_rows(self._weight(layer.position_embedding.embeddings), token_ids)
@@ -248,8 +258,7 @@ class _Walk:
         context = ops.reshape(ops.transpose(context, (0, 2, 1, 3)), (0, 0, layer.hidden_dim))
         return self._affine(layer.output_dense, context)
 
-    def _first_rows(self, _: FirstRows, rows: Value, layout) -> Value:
-        del layout
+    def _first_rows(self, _: FirstRows, rows: Value, **__) -> Value:
         return self.ops.first(rows)
 
     def _last_token(self, _: LastToken, states: Value, padding_mask: Value) -> Value:
@@ -268,9 +277,8 @@ class _Walk:
         backbone = serving.find_backbone(self.model)
         activation = getattr(self.model, "masked_lm_activation", None) or backbone.activation
         rows = self.ops.take_positions(states, mask_positions)  # [B, P, H]
-        rows = self._layer_norm(
-            layer.transform_layer_norm, self.ops.activation(self._affine(layer.transform_dense, rows), activation)
-        )
+        rows = self.ops.activation(self._affine(layer.transform_dense, rows), activation)
+        rows = self._layer_norm(layer.transform_layer_norm, rows)
         table = self.ops.transpose(self._weight(layer.token_embedding.embeddings), (1, 0))  # [H, V]
         return self.ops.add(self.ops.matmul(rows, table), self._weight(layer.output_bias))
 

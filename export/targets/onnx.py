@@ -3,6 +3,7 @@
 Opset 17 is the first with LayerNormalization; ONNX Runtime has supported it since 1.12 (2022).
 """
 
+import functools
 from collections.abc import Mapping
 
 import numpy as np
@@ -17,8 +18,8 @@ _IR_VERSION = 8  # Released with opset 17; an older runtime refuses a higher num
 _PRODUCER = "keras-bert-zoo"
 
 
-class OnnxOps(network.Ops):
-    """Writes nodes; a value is its name."""
+class OnnxOps:
+    """Writes nodes for the operations of `network.TensorFlowOps`; a value is its name."""
 
     def __init__(self):
         self.nodes: list[onnx.NodeProto] = []
@@ -35,7 +36,7 @@ class OnnxOps(network.Ops):
     def constant(self, array) -> str:
         array = np.array(array, order="C")
         key = (array.shape, array.dtype.str, array.tobytes())
-        if key not in self._constants:  # The masked-LM head uses the token table, too: store it once.
+        if key not in self._constants:  # Stores the token table, which the masked-LM head uses as well, once.
             name = f"constant_{len(self.initializers)}"
             self.initializers.append(numpy_helper.from_array(array, name))
             self._constants[key] = name
@@ -48,8 +49,14 @@ class OnnxOps(network.Ops):
         """Returns one size of a value, int64 (1,)."""
         return self.node("Gather", self.node("Shape", value), self._integers(axis), axis=0)
 
-    def take(self, table, index):
-        return self.node("Gather", table, index, axis=0)
+    add = functools.partialmethod(node, "Add")
+    multiply = functools.partialmethod(node, "Mul")
+    divide = functools.partialmethod(node, "Div")
+    minimum = functools.partialmethod(node, "Min")
+    matmul = functools.partialmethod(node, "MatMul")
+    softmax = functools.partialmethod(node, "Softmax", axis=-1)
+    take = functools.partialmethod(node, "Gather", axis=0)
+    layer_norm = functools.partialmethod(node, "LayerNormalization", axis=-1)
 
     def take_positions(self, states, positions):
         index = self.node("Unsqueeze", self.node("Cast", positions, to=TensorProto.INT64), self._integers(-1))
@@ -73,26 +80,8 @@ class OnnxOps(network.Ops):
         is_later = self.node("Greater", places, self.node("Unsqueeze", places, self._integers(1)))
         return self.node("Cast", is_later, to=TensorProto.FLOAT)
 
-    def add(self, a, b):
-        return self.node("Add", a, b)
-
-    def multiply(self, a, b):
-        return self.node("Mul", a, b)
-
-    def divide(self, a, b):
-        return self.node("Div", a, b)
-
-    def minimum(self, a, b):
-        return self.node("Min", a, b)
-
-    def matmul(self, a, b):
-        return self.node("MatMul", a, b)
-
     def sum(self, a, axis):
         return self.node("ReduceSum", a, self._integers(axis), keepdims=0)
-
-    def softmax(self, a):
-        return self.node("Softmax", a, axis=-1)
 
     def split(self, a, count):
         return self.node("Split", a, outputs=count, axis=-1)
@@ -109,9 +98,6 @@ class OnnxOps(network.Ops):
 
     def first(self, a):
         return self.node("Gather", a, self.constant(np.int64(0)), axis=1)
-
-    def layer_norm(self, a, scale, offset, epsilon):
-        return self.node("LayerNormalization", a, scale, offset, axis=-1, epsilon=epsilon)
 
     def activation(self, a, name):
         half, one = (self.constant(np.float32(number)) for number in (0.5, 1.0))
@@ -151,9 +137,8 @@ def convert(head: Head, model) -> bytes:
         _infos(outputs, TensorProto.FLOAT),
         initializer=ops.initializers,
     )
-    proto = helper.make_model(
-        graph, producer_name=_PRODUCER, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=_IR_VERSION
-    )
+    opsets = [helper.make_opsetid("", OPSET)]
+    proto = helper.make_model(graph, producer_name=_PRODUCER, opset_imports=opsets, ir_version=_IR_VERSION)
     return proto.SerializeToString()
 
 

@@ -7,7 +7,6 @@ import builtins
 import inspect
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -18,27 +17,15 @@ from keras_bert.errors import InputError
 
 # One text, a few, and a batch: a target with a fixed batch or length would fail.
 BATCH_SIZES = (1, 7, 32)
-# Another runtime's kernels add in another order and use other polynomials: differences seen are below 1e-5.
+# Another runtime's kernels add in another order and use other polynomials. The differences seen are below 1e-5.
 TOLERANCE = 1e-3
 
 Arrays = Mapping[str, np.ndarray]
 Runner = Callable[[Sequence[Arrays]], list[dict[str, np.ndarray]]]
 
 
-class Difference(NamedTuple):
-    """How a target's answers differ from those of the exported graph.
-
-    Attributes:
-        num_texts: number of texts.
-        largest: largest absolute difference of two numbers.
-    """
-
-    num_texts: int
-    largest: float
-
-
 def sentences() -> list[str]:
-    """Returns paragraphs from the docstrings of Python's built-in functions and types: text that is always at hand."""
+    """Returns paragraphs from the docstrings of Python's built-in functions and types, which are always at hand."""
     found = (inspect.getdoc(getattr(builtins, name)) or "" for name in dir(builtins))
     paragraphs = (" ".join(paragraph.split()) for text in found for paragraph in text.split("\n\n"))
     return list(dict.fromkeys(paragraph for paragraph in paragraphs if len(paragraph.split()) > 4))
@@ -52,7 +39,7 @@ def requests(
     Args:
         head: encodes the texts.
         batch_sizes: rows of each request.
-        texts: ordinary sentences, taken in turn from the beginning; None: `sentences()`.
+        texts: ordinary sentences, taken in turn; None: `sentences()`.
     """
     drawn = itertools.cycle(texts or sentences())
     return [_request(head, drawn, size) for size in batch_sizes]
@@ -75,10 +62,8 @@ def saved_model_runner(directory: str) -> Runner:
     return run
 
 
-def compare(
-    head: Head, requests: Sequence[Arrays], expected: Sequence[Arrays], answers: Sequence[Arrays]
-) -> Difference:
-    """Compares a target's answers (`head.token_outputs`) with the exported graph's.
+def compare(head: Head, requests: Sequence[Arrays], expected: Sequence[Arrays], answers: Sequence[Arrays]) -> float:
+    """Returns the largest difference between a target's answers (`head.token_outputs`) and the exported graph's.
 
     Raises:
         InputError: they differ by more than `TOLERANCE`, so the target must not be used.
@@ -92,4 +77,4 @@ def compare(
             if not difference <= TOLERANCE:
                 raise InputError(f"{name}: differs from the SavedModel's by {difference:.2e}, allowed {TOLERANCE:.0e}.")
             largest = max(largest, difference)
-    return Difference(sum(len(request["lengths"]) for request in requests), largest)
+    return largest
