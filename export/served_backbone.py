@@ -1,12 +1,13 @@
 """The served encoder: computes what `BertBackbone` computes in the layout "unpadded", in fewer ops.
 
-A single request has 10 to 30 tokens and does not wait for arithmetic: the kernels must come from memory once (43 MB for
-MiniLM: 3.4 of 4.8 ms for 3 tokens on one thread), and threads hand work to each other and sleep. So fewer ops help:
+A single request has 10 to 30 tokens, and arithmetic is not what takes its time: the kernels must come from memory once
+(43 MB for MiniLM: 3.4 of 4.8 ms for 3 tokens on one thread), and threads hand work to each other and sleep. So fewer
+ops help:
 
 - One Gather lays out Q, K and V for attention and one brings the context back, by indices that all layers share.
 - If only the pooled output is read (`first_token_only`), the last layer attends from one token of each sequence, and
   its other products see that row alone. This saves 1/8 of the arithmetic of 6 layers, 1/16 of that of 12.
-- gelu has the form that TensorFlow's remapper fuses into a product. LayerNorm has a form that it does not fuse:
+- gelu has the form that TensorFlow's remapper fuses into a product. LayerNorm has a form that it does not fuse, since
   `_MklLayerNorm` takes 0.2 ms for 14 tokens, many times as long as its parts, and moved probabilities by 8e-3.
 - Scale and mask of the scores are fused into their product, for which the mask's rank must be known.
 
@@ -20,8 +21,6 @@ Shapes: B batch, S sequence, S' longest of the batch, T rows (see keras_bert/pac
 H = N * D hidden.
 """
 
-from typing import NamedTuple
-
 import keras
 import tensorflow as tf
 
@@ -30,39 +29,47 @@ from keras_bert.encoder import BertEncoderLayer
 from keras_bert.packing import MASKED_SCORE
 
 
-class _Places(NamedTuple):
-    """Indices that say which rows belong together; int32 but for the bias.
+class _Places:
+    """Indices that say which rows belong together; int32 unless noted.
 
     Attributes:
         positions: shape (T,), of each row within its sequence.
         position_of_row: shape (T,), index of each row's token in the flattened rectangle.
-        row_of_position: shape (B, S), 0 where there is padding.
+        row_of_position: shape (B, S), 0 at padding.
         is_real: bool, shape (B, S).
         heads: shape (3, B, N, S'), which of the T * 3 * N pieces of D numbers Q, K and V take.
         back: shape (T, N), which of the B * N * S' pieces of the context each row takes.
         bias: float, shape (B, 1, 1, S'), added to the attention scores.
     """
 
-    positions: tf.Tensor
-    position_of_row: tf.Tensor
-    row_of_position: tf.Tensor
-    is_real: tf.Tensor
-    heads: tf.Tensor
-    back: tf.Tensor
-    bias: tf.Tensor
+    def __init__(self, padding_mask: tf.Tensor, num_heads: int):
+        batch, sequence = tf.unstack(tf.shape(padding_mask))
+        padding_mask = tf.reshape(padding_mask, [batch, sequence])  # The graph optimizer, too, must know the rank.
+        self.is_real = tf.cast(padding_mask, tf.bool) | (tf.range(sequence) == 0)
+        flat = tf.reshape(self.is_real, [-1])
+        self.position_of_row = tf.cast(tf.where(flat)[:, 0], tf.int32)  # [T]
+        row = tf.reshape(tf.cumsum(tf.cast(flat, tf.int32)) - 1, [batch, sequence])
+        self.row_of_position = tf.where(self.is_real, row, 0)
+        self.positions, examples = self.position_of_row % sequence, self.position_of_row // sequence
+        longest = tf.maximum(tf.reduce_max(self.positions) + 1, 0)  # The largest of no numbers is the least int32.
+        heads, parts = tf.range(num_heads), tf.range(3)[:, tf.newaxis, tf.newaxis, tf.newaxis]
+        pieces = self.row_of_position[tf.newaxis, :, tf.newaxis, :longest] * (3 * num_heads)
+        self.heads = pieces + parts * num_heads + heads[:, tf.newaxis]
+        self.back = (examples[:, tf.newaxis] * num_heads + heads) * longest + self.positions[:, tf.newaxis]
+        self.bias = tf.where(padding_mask[:, tf.newaxis, tf.newaxis, :longest] == 0, MASKED_SCORE, 0.0)
 
 
 @keras.saving.register_keras_serializable(package="keras_bert")
 class ServedBackbone(BertBackbone):
     """A float32 `BertBackbone` for inference in a graph on a CPU, with the same weights and answers.
 
-    All calls in a graph share one traced function. In training, and with left-to-right attention, it is the Keras
-    model.
+    All calls in a graph share one traced function. In training, and with left-to-right attention, it behaves as the
+    Keras model.
 
     Args:
         *args, **kwargs: as `BertBackbone`.
         first_token_only: bool; True computes `sequence_output` for the first token alone, shape (B, 1, H). It has no
-            effect where this is the Keras model.
+            effect where this behaves as the Keras model.
     """
 
     def __init__(self, *args, first_token_only: bool = False, **kwargs):
@@ -80,7 +87,7 @@ class ServedBackbone(BertBackbone):
         return {**super().get_config(), "first_token_only": self.first_token_only}
 
     def _encode(self, token_ids, segment_ids, padding_mask) -> dict[str, tf.Tensor]:
-        places = _find_places(padding_mask, self.num_heads)
+        places = _Places(padding_mask, self.num_heads)
         rows = self._embed(token_ids, segment_ids, places)
         *others, last = (self.get_layer(f"transformer_layer_{index}") for index in range(self.num_layers))
         for layer in others:
@@ -105,29 +112,6 @@ class ServedBackbone(BertBackbone):
         rows += tf.gather(layer.segment_embedding.embeddings.value, segment_ids)
         rows += tf.gather(layer.position_embedding.embeddings.value, places.positions)
         return _layer_norm(layer.layer_norm, rows)
-
-
-def _find_places(padding_mask: tf.Tensor, num_heads: int) -> _Places:
-    batch, sequence = tf.unstack(tf.shape(padding_mask))
-    padding_mask = tf.reshape(padding_mask, [batch, sequence])  # so that the graph optimizer, too, knows the rank
-    is_real = tf.cast(padding_mask, tf.bool) | (tf.range(sequence) == 0)
-    flat = tf.reshape(is_real, [-1])
-    position_of_row = tf.cast(tf.where(flat)[:, 0], tf.int32)  # [T]
-    row = tf.reshape(tf.cumsum(tf.cast(flat, tf.int32)) - 1, [batch, sequence])
-    row_of_position = tf.where(is_real, row, 0)
-    positions, examples = position_of_row % sequence, position_of_row // sequence
-    longest = tf.maximum(tf.reduce_max(positions) + 1, 0)  # the largest of no numbers is the least int32
-    heads, parts = tf.range(num_heads), tf.range(3)[:, tf.newaxis, tf.newaxis, tf.newaxis]
-    pieces = row_of_position[tf.newaxis, :, tf.newaxis, :longest] * (3 * num_heads)
-    return _Places(
-        positions=positions,
-        position_of_row=position_of_row,
-        row_of_position=row_of_position,
-        is_real=is_real,
-        heads=pieces + parts * num_heads + heads[:, tf.newaxis],
-        back=(examples[:, tf.newaxis] * num_heads + heads) * longest + positions[:, tf.newaxis],
-        bias=tf.where(padding_mask[:, tf.newaxis, tf.newaxis, :longest] == 0, MASKED_SCORE, 0.0),
-    )
 
 
 def _encoder_layer(layer: BertEncoderLayer, rows: tf.Tensor, places: _Places) -> tf.Tensor:

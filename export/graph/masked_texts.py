@@ -1,7 +1,7 @@
 """Encodes texts with `[MASK]` in them, in the graph: token ids, and the places of the masks.
 
-The tokenizer reads `[MASK]` in a text as text. To make it the mask token, a text is split there, and the parts between
-are tokenized by themselves.
+The tokenizer takes a text's `[MASK]` for ordinary text. So a text is split there, its parts are tokenized one by one,
+and the id of the mask token is put between them.
 
 Shapes: B batch, S sequence, M masks.
 """
@@ -11,6 +11,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from export import serving
+from export.graph.tables import Table
 from export.graph.windows import Windows, lay_out
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 
@@ -23,7 +24,7 @@ class MaskedTexts(NamedTuple):
     Attributes:
         encoded: the encoder's inputs, int32 [B, S].
         mask_positions: int32 [B, M], place of each mask in the sequence; -1 behind a text's last one.
-        characters: int32 [B, M], character of the text (its valid UTF-8 part) where each mask begins; -1 likewise.
+        characters: int32 [B, M], the character of the text's valid UTF-8 part where each mask begins; -1 likewise.
         num_masks: int32 [B].
     """
 
@@ -41,19 +42,19 @@ def encode(preprocessor: BertPreprocessor, texts: tf.Tensor) -> MaskedTexts:
     texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="ignore")
     pieces = tf.strings.split(texts, MASK)  # [B, (masks + 1)]
     ids = _join(tokenizer.tokenize(pieces.values), tokenizer.mask_token_id, pieces)[:, :longest]
-    is_mask = ids.with_values(ids.values == tokenizer.mask_token_id)
-    num_masks = tf.reduce_sum(tf.cast(is_mask, tf.int32), axis=1)
-    places = tf.ragged.range(tf.cast(ids.row_lengths(), tf.int32)) + 1  # behind [CLS]
-    shape = [tf.size(num_masks), tf.maximum(tf.reduce_max(num_masks), 1)]
+    is_mask, lengths = ids.values == tokenizer.mask_token_id, ids.row_lengths()
+    table = Table(tf.boolean_mask(ids.value_rowids(), is_mask), ids.nrows())
+    places = tf.ragged.range(tf.cast(lengths, tf.int32)).values + 1  # behind [CLS]
+    positions = table(tf.boolean_mask(places, is_mask), -1)
+    width = tf.shape(positions)[1]
     characters = _characters(pieces).to_tensor(-1, shape=[None, None])
-    characters = tf.pad(characters, [[0, 0], [0, shape[1]]], constant_values=-1)[:, : shape[1]]
-    lengths = ids.row_lengths()
+    characters = tf.pad(characters, [[0, 0], [0, width]], constant_values=-1)[:, :width]
     windows = Windows(tf.range(tf.size(lengths, tf.int64)), tf.zeros_like(lengths), lengths)  # one for each text
     return MaskedTexts(
         lay_out(windows, ids, tokenizer).inputs,
-        _to_dense(tf.ragged.boolean_mask(places, is_mask), shape, -1),
-        tf.where(tf.sequence_mask(num_masks, shape[1]), characters, -1),
-        num_masks,
+        positions,
+        tf.where(positions >= 0, characters, -1),
+        table.counts,
     )
 
 
@@ -70,7 +71,3 @@ def _characters(pieces: tf.RaggedTensor) -> tf.RaggedTensor:
     before = tf.cumsum(lengths.values)
     row_before = tf.gather(tf.concat([[0], before], axis=0), lengths.row_starts())  # of the texts before each
     return lengths.with_values(before - tf.gather(row_before, lengths.value_rowids()) - len(MASK))
-
-
-def _to_dense(rows: tf.RaggedTensor, shape: list, default: int) -> tf.Tensor:
-    return tf.ensure_shape(rows.to_tensor(default, shape=tf.stack(shape)), [None, None])

@@ -14,12 +14,12 @@ from keras_bert.tokenization.exact_normalizer import bisect, select
 from tasks.squad.answers import NO_SPAN_ODDS, NO_SPAN_TEXT
 
 _LENGTH_WEIGHT = 0.01  # google-research/bert run_squad.py:542
-# Candidates of a question whose text is made, for each answer listed; more only if too many texts are equal.
+# Candidates of a question that are turned into text, for each answer listed; more only if too many texts are equal.
 _FIRST_LOOK, _GROWTH = 2, 8
 
 
 class Settings(NamedTuple):
-    """How to choose answers, as in `tasks.squad.answers.best_answers`."""
+    """The settings of `tasks.squad.answers.best_answers`."""
 
     n_best_size: int
     max_answer_length: int
@@ -28,7 +28,7 @@ class Settings(NamedTuple):
 
     @property
     def num_listed(self) -> int:
-        """L; "no answer" is listed even if it is not among the best."""
+        """L: "no answer" is listed even if it is not among the best."""
         return self.n_best_size + self.version_2_with_negative
 
 
@@ -50,24 +50,6 @@ class Candidates(NamedTuple):
     def select(self, places: tf.Tensor) -> "Candidates":
         """Returns the candidates at `places`, int."""
         return Candidates(*(tf.gather(column, places) for column in self))
-
-
-class Listed(NamedTuple):
-    """The n-best lists, filled up with "", -1 and 0.0.
-
-    Attributes:
-        texts: string [B, L].
-        begins, ends: int64 [B, L], as in `Candidates`.
-        probabilities: float64 [B, L].
-        start_logits, end_logits: float64 [B, L].
-    """
-
-    texts: tf.Tensor
-    begins: tf.Tensor
-    ends: tf.Tensor
-    probabilities: tf.Tensor
-    start_logits: tf.Tensor
-    end_logits: tf.Tensor
 
 
 # === Candidates ===
@@ -150,11 +132,43 @@ def _null_logits(windows: Windows, logits: tf.Tensor, num_rows: tf.Tensor) -> tf
 # === The lists ===
 
 
+class Listed:
+    """The n-best lists, filled up with "", -1 and 0.0.
+
+    Args:
+        candidates: the answers to list, of B questions.
+        answers: string, their texts.
+        num_rows: int64, B.
+        settings: gives L.
+
+    Attributes:
+        texts: string [B, L].
+        begins, ends: int64 [B, L], as in `Candidates`.
+        probabilities: float64 [B, L].
+        start_logits, end_logits: float64 [B, L].
+    """
+
+    def __init__(self, candidates: Candidates, answers: tf.Tensor, num_rows: tf.Tensor, settings: Settings):
+        counts = tf.math.unsorted_segment_sum(tf.ones_like(candidates.rows), candidates.rows, num_rows)
+        splits = tf.pad(tf.cumsum(counts), [[1, 0]])
+
+        def table(values, default):
+            ragged = tf.RaggedTensor.from_row_splits(values, splits, validate=False)
+            return ragged.to_tensor(default, shape=[None, settings.num_listed])
+
+        self.texts = table(answers, "")
+        self.begins, self.ends = table(candidates.begins, -1), table(candidates.ends, -1)
+        self.start_logits, self.end_logits = table(candidates.start_logits, 0.0), table(candidates.end_logits, 0.0)
+        scores = table(candidates.start_logits + candidates.end_logits, -np.inf)
+        powers = tf.exp(scores - tf.reduce_max(scores, axis=1, keepdims=True))
+        self.probabilities = powers / tf.reduce_sum(powers, axis=1, keepdims=True)
+
+
 def list_answers(candidates: Candidates, projection: Projection, num_rows: tf.Tensor, settings: Settings) -> Listed:
     """Chooses the answers with different texts.
 
-    It may look at any number of candidates. Each place in the context counts once; if the best places give too few
-    texts, it looks at 8 times as many, until there are enough texts or no more candidates.
+    Each place in the context counts once. If the best places give too few texts, 8 times as many are looked at, until
+    there are enough texts or no more candidates.
 
     Args:
         candidates: of B questions, each with one at least.
@@ -181,19 +195,14 @@ def list_answers(candidates: Candidates, projection: Projection, num_rows: tf.Te
         more = tf.math.unsorted_segment_max(rank, candidates.rows, num_rows) >= limit
         return limit * _GROWTH, texts, places, tf.reduce_any(more & ~enough)
 
-    any_size = tf.TensorShape([None])
     limit = tf.constant(_FIRST_LOOK * settings.n_best_size, tf.int64)
     state = (limit, tf.constant([], tf.string), tf.constant([], tf.int64), tf.constant(True))
-    _, texts, places, _ = tf.while_loop(
-        lambda limit, texts, places, is_open: is_open,
-        look,
-        state,
-        (tf.TensorShape([]), any_size, any_size, tf.TensorShape([])),
-    )
+    shapes = (tf.TensorShape([]), *[tf.TensorShape([None])] * 2, tf.TensorShape([]))
+    _, texts, places, _ = tf.while_loop(lambda *state: state[-1], look, state, shapes)
     chosen = candidates.select(places)
     rank = tf.range(tf.size(places, tf.int64)) - bisect(chosen.rows, chosen.rows)
     (kept,) = select((rank < settings.n_best_size) | (chosen.begins < 0), tf.range(tf.size(places, tf.int64)))
-    return _as_table(chosen.select(kept), tf.gather(texts, kept), num_rows, settings.num_listed)
+    return Listed(chosen.select(kept), tf.gather(texts, kept), num_rows, settings)
 
 
 def _firsts(keys: tf.Tensor) -> tf.Tensor:
@@ -210,45 +219,16 @@ def _texts_of(candidates: Candidates, projection: Projection, settings: Settings
     return tf.tensor_scatter_nd_update(none, spans[:, tf.newaxis], found)
 
 
-def _as_table(candidates: Candidates, texts: tf.Tensor, num_rows: tf.Tensor, num_listed: int) -> Listed:
-    counts = tf.math.unsorted_segment_sum(tf.ones_like(candidates.rows), candidates.rows, num_rows)
-    splits = tf.pad(tf.cumsum(counts), [[1, 0]])
-
-    def table(values, default):
-        ragged = tf.RaggedTensor.from_row_splits(values, splits, validate=False)
-        return ragged.to_tensor(default, shape=[None, num_listed])
-
-    scores = table(candidates.start_logits + candidates.end_logits, -np.inf)
-    powers = tf.exp(scores - tf.reduce_max(scores, axis=1, keepdims=True))
-    return Listed(
-        table(texts, ""),
-        table(candidates.begins, -1),
-        table(candidates.ends, -1),
-        powers / tf.reduce_sum(powers, axis=1, keepdims=True),
-        table(candidates.start_logits, 0.0),
-        table(candidates.end_logits, 0.0),
-    )
-
-
-class Answer(NamedTuple):
-    """The chosen answers.
-
-    Attributes:
-        place: int32 [B], index of the answer in the list.
-        null_odds: float64 [B], how much higher "no answer" is scored than the best answer.
-    """
-
-    place: tf.Tensor
-    null_odds: tf.Tensor
-
-
-def choose(listed: Listed, nulls: tf.Tensor, settings: Settings) -> Answer:
+def choose(listed: Listed, nulls: tf.Tensor, settings: Settings) -> tuple[tf.Tensor, tf.Tensor]:
     """Chooses the best listed answer, or none.
 
     Args:
         listed: of B questions.
         nulls: float64 [B, 2], null scores.
         settings: whether a question may have no answer, and the odds above which it has none.
+
+    Returns:
+        (int32 [B], index of the answer in the list; float64 [B], by how much "no answer" outscores the best answer).
     """
     is_span = listed.begins >= 0
     best = tf.argmax(is_span, axis=1, output_type=tf.int32)
@@ -256,7 +236,7 @@ def choose(listed: Listed, nulls: tf.Tensor, settings: Settings) -> Answer:
     start, end = (tf.gather(column, best, batch_dims=1) for column in (listed.start_logits, listed.end_logits))
     odds = tf.where(found, nulls[:, 0] + nulls[:, 1] - start - end, tf.constant(NO_SPAN_ODDS, tf.float64))
     if not settings.version_2_with_negative:
-        return Answer(tf.zeros_like(best), odds)
+        return tf.zeros_like(best), odds
     null = tf.argmax(~is_span, axis=1, output_type=tf.int32)
     gives_none = ~found | (odds > tf.constant(settings.null_score_diff_threshold, tf.float64))
-    return Answer(tf.where(gives_none, null, best), odds)
+    return tf.where(gives_none, null, best), odds

@@ -1,4 +1,4 @@
-"""Splits texts into words as the tokenizer does: `keras_bert.tokenization.normalizer.split_words` in the graph.
+"""Splits texts into words as the tokenizer does, in the graph: `keras_bert.tokenization.normalizer.split_words`.
 
 Shapes: B texts; V words of all texts; N characters of all words.
 """
@@ -22,7 +22,7 @@ class NormalizedWords(NamedTuple):
     """Words in the order of the texts.
 
     Attributes:
-        codes: int32 [N], the characters; a punctuation mark that Unicode added later may have a stand-in.
+        codes: int32 [N], the characters; a stand-in may replace punctuation that Unicode added later.
         starts: int64 [V + 1], the first character of each word, and N.
         row_splits: int64 [B + 1], of words.
     """
@@ -43,9 +43,8 @@ class WordSplitter:
         self._normalizer = tf_text.FastBertNormalizer(model_buffer=_as_constant(normalizer_model(lowercase)))
         self._exact = ExactNormalizer(lowercase, self._normalizer.normalize, replaces_long_words=False)
         # A word that no piece matches becomes one token. (The op requires at least one piece.)
-        model = wordpiece_builder.build_fast_wordpiece_model(
-            [MARKER, _NO_PIECE], _NO_LIMIT, "##", _NO_PIECE, False, False
-        )
+        pieces = [MARKER, _NO_PIECE]
+        model = wordpiece_builder.build_fast_wordpiece_model(pieces, _NO_LIMIT, "##", _NO_PIECE, False, False)
         self._splitter = tf_text.FastWordpieceTokenizer(model_buffer=_as_constant(model), token_out_type=tf.int32)
 
     def __call__(self, texts: tf.Tensor) -> NormalizedWords:

@@ -1,16 +1,13 @@
-"""Projects spans of tokens onto the context's own text, in the graph: `tasks.squad.text.project` for many spans at
-once.
+"""Projects token spans onto the context's own text, in the graph: `tasks.squad.text.project` for many spans at once.
 
-A prediction is the normalized text from its first token to its last. Its original is the words (between white space)
-from the first token's to the last one's. If both have equally many characters, white space aside, they are aligned one
-to one, from the first place in the original where the normalized prediction occurs. Otherwise, or if a token of the
-prediction is [UNK], the answer is the whole original.
+A prediction is the normalized text from its first token to its last. Its original is the text's own words, from the
+word of the first token to that of the last. If both have the same number of characters, not counting white space, they
+are aligned one to one, from the first place in the original where the normalized prediction occurs. Otherwise, or if a
+token of the prediction is [UNK], the answer is the whole original.
 
 Shapes: C characters, T tokens, G characters other than white space, V normalized words, N their characters, P spans,
 U spans' different first tokens, M places that a search still looks at. All of the whole batch.
 """
-
-from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -43,8 +40,7 @@ class Projector:
         """Prepares the projection of spans of `source`."""
         words = self._split(source.texts)
         is_unknown = source.token_ids == self._unknown_id
-        starts, ends = self._places(source, words, is_unknown)
-        return Projection.make(source, _marked(words), is_unknown, starts, ends)
+        return Projection(source, words, is_unknown, *self._places(source, words, is_unknown))
 
     def _places(self, source: SourceText, words: NormalizedWords, is_unknown: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Finds where each token starts and ends (exclusive) among the normalized characters: int64 [T] each."""
@@ -62,72 +58,47 @@ class Projector:
         return starts, starts + lengths
 
 
-def _marked(words: NormalizedWords) -> tf.Tensor:
-    """Returns the characters of words, int32 [N], with those that begin a word marked."""
-    count = tf.size(words.codes)
-    firsts = tf.cast(words.starts[:-1], tf.int32)[:, tf.newaxis]
-    return words.codes + tf.scatter_nd(firsts, tf.fill([tf.size(firsts)], _BLANK_BIT), [count])
+class Projection:
+    """Precomputed indices for projecting the token spans of a batch of texts.
 
-
-class Projection(NamedTuple):
-    """Precomputed indices for projecting token spans onto source text.
+    Args:
+        source: the texts.
+        words: their normalized words.
+        is_unknown: bool [T], whether a token is [UNK].
+        starts, ends: int64 [T], which of the N normalized characters each token starts and ends with (exclusive).
 
     Attributes:
-        places: int64 [G], index of each character that is no white space.
-        text: int32, the texts with one blank between words, and one before each text.
-        text_places: int64 [G], where in `text` each of the G stands.
-        firsts, limits: int64 [T], of each token's word: which of the G is its first character, and which follows it.
-        codes: int32 [N], normalized characters; those that begin a word are marked.
-        starts, ends: int64 [T], which of the N each token starts and ends with (exclusive).
-        word_starts, word_ends: int64 [T], the same for each token's word.
-        num_unknown: int64 [T + 1], number of [UNK] tokens before each.
+        starts, ends: as given.
+        places: int64 [G], index among the C of each character that is no white space.
     """
 
-    places: tf.Tensor
-    text: tf.Tensor
-    text_places: tf.Tensor
-    firsts: tf.Tensor
-    limits: tf.Tensor
-    codes: tf.Tensor
-    starts: tf.Tensor
-    ends: tf.Tensor
-    word_starts: tf.Tensor
-    word_ends: tf.Tensor
-    num_unknown: tf.Tensor
-
-    @classmethod
-    def make(cls, source: SourceText, codes, is_unknown, starts, ends) -> "Projection":
-        """Builds the indices from a text, its normalized characters, and the tokens' places among those."""
+    def __init__(self, source: SourceText, words: NormalizedWords, is_unknown, starts, ends):
+        self.starts, self.ends = starts, ends
+        self._num_unknown = tf.pad(tf.cumsum(tf.cast(is_unknown, tf.int64)), [[1, 0]])  # [T + 1], before each token
+        # The N normalized characters. Those that begin a word are marked.
+        first_codes = tf.cast(words.starts[:-1], tf.int32)[:, tf.newaxis]
+        marks = tf.scatter_nd(first_codes, tf.fill([tf.size(first_codes)], _BLANK_BIT), [tf.size(words.codes)])
+        self._codes = words.codes + marks
+        # The G characters of the texts. Those that begin a word follow white space.
         limits = tf.gather(source.limits, row_ids(source.row_splits))
         is_blank = tf.reduce_any(source.codes[:, tf.newaxis] == tf.constant(_BLANKS), axis=1)
         is_inside = ~is_blank & (tf.range(tf.size(source.codes, tf.int64)) < limits)
         is_start = is_inside & ~tf.concat([[False], is_inside[:-1]], axis=0)
-        places = tf.squeeze(tf.where(is_inside), 1)
-        begins = tf.gather(is_start, places)  # [G]
+        self.places = tf.squeeze(tf.where(is_inside), 1)
+        begins = tf.gather(is_start, self.places)  # [G]
         word_of = tf.cumsum(tf.cast(begins, tf.int64))  # From 1.
-        text_places = tf.range(tf.size(places, tf.int64)) + word_of
-        size = tf.size(places, tf.int64)
-        text = tf.tensor_scatter_nd_update(
-            tf.fill([size + tf.reduce_sum(tf.cast(begins, tf.int64))], ord(" ")),
-            text_places[:, tf.newaxis],
-            tf.gather(source.codes, places),
-        )
+        # The texts with one blank between words and one before each text, and where each of the G stands in them.
+        size = tf.size(self.places, tf.int64)
+        self._text_places = tf.range(size) + word_of
+        blanks = tf.fill([size + tf.reduce_sum(tf.cast(begins, tf.int64))], ord(" "))
+        codes = tf.gather(source.codes, self.places)
+        self._text = tf.tensor_scatter_nd_update(blanks, self._text_places[:, tf.newaxis], codes)
+        # Each token's word: its first of the G and the one behind its last; the same of the N, by its tokens. All [T].
         word_firsts = tf.concat([tf.squeeze(tf.where(begins), 1), [size]], axis=0)
-        words = tf.gather(word_of, bisect(places, source.token_starts)) - 1  # [T]
-        last = bisect(words, words, "right") - 1
-        return cls(
-            places,
-            text,
-            text_places,
-            tf.gather(word_firsts, words),
-            tf.gather(word_firsts, words + 1),
-            codes,
-            starts,
-            ends,
-            tf.gather(starts, bisect(words, words)),
-            tf.gather(ends, last),
-            tf.pad(tf.cumsum(tf.cast(is_unknown, tf.int64)), [[1, 0]]),
-        )
+        word = tf.gather(word_of, bisect(self.places, source.token_starts)) - 1
+        self._firsts, self._limits = tf.gather(word_firsts, word), tf.gather(word_firsts, word + 1)
+        self._word_starts = tf.gather(starts, bisect(word, word))
+        self._word_ends = tf.gather(ends, bisect(word, word, "right") - 1)
 
     def spans(self, firsts: tf.Tensor, lasts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Projects the spans from token `firsts` to token `lasts` (inclusive), int64 [P].
@@ -135,9 +106,9 @@ class Projection(NamedTuple):
         Returns:
             Which of the G characters the answers start and end with (exclusive), int64 [P] each.
         """
-        originals = tf.gather(self.firsts, firsts), tf.gather(self.limits, lasts)
-        normalized = tf.gather(self.word_starts, firsts), tf.gather(self.word_ends, lasts)
-        is_known = tf.gather(self.num_unknown, lasts + 1) == tf.gather(self.num_unknown, firsts)
+        originals = tf.gather(self._firsts, firsts), tf.gather(self._limits, lasts)
+        normalized = tf.gather(self._word_starts, firsts), tf.gather(self._word_ends, lasts)
+        is_known = tf.gather(self._num_unknown, lasts + 1) == tf.gather(self._num_unknown, firsts)
         is_part = is_known & (originals[1] - originals[0] == normalized[1] - normalized[0])
         lengths = tf.gather(self.ends, lasts) - tf.gather(self.starts, firsts)
         parts = tf.squeeze(tf.where(is_part), 1)
@@ -159,11 +130,11 @@ class Projection(NamedTuple):
         distinct, which = tf.unique(tokens)
         own = tf.gather(self.starts, distinct)  # [U]
         longest = tf.math.unsorted_segment_max(lengths, which, tf.size(distinct))
-        earlier = tf.ragged.range(tf.gather(self.word_starts, distinct), own)
+        earlier = tf.ragged.range(tf.gather(self._word_starts, distinct), own)
 
         def compare(size, owners, places, found):
             """Keeps the places [M] at which `size + 1` characters are equal; of those, the first is each owner's."""
-            here, there = (tf.gather(self.codes, at + size) for at in (places, tf.gather(own, owners)))
+            here, there = (tf.gather(self._codes, at + size) for at in (places, tf.gather(own, owners)))
             # Whether the first character begins a word does not matter: a prediction does not start with a blank.
             differ = tf.bitwise.bitwise_xor(here, there)
             is_equal = tf.where(size == 0, differ & (_BLANK_BIT - 1), differ) == 0
@@ -173,24 +144,18 @@ class Projection(NamedTuple):
             is_open = tf.gather(longest, owners) > size + 1
             return size + 1, tf.boolean_mask(owners, is_open), tf.boolean_mask(places, is_open), found
 
-        any_size = tf.TensorShape([None])
         state = (tf.constant(0, tf.int64), row_ids(earlier.row_splits), earlier.values, tf.gather(own, which))
-        return tf.while_loop(
-            lambda size, owners, places, found: tf.size(owners) > 0,
-            compare,
-            state,
-            (tf.TensorShape([]), any_size, any_size, any_size),
-        )[3]
+        shapes = (tf.TensorShape([]), *[tf.TensorShape([None])] * 3)
+        return tf.while_loop(lambda size, owners, *_: tf.size(owners) > 0, compare, state, shapes)[-1]
 
     def cut(self, begins: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
         """Cuts the answers from one of the G characters to another (exclusive), joined by single blanks: string [P]."""
-        return cut_texts(self.text, tf.gather(self.text_places, begins), tf.gather(self.text_places, ends - 1) + 1)
+        return cut_texts(self._text, tf.gather(self._text_places, begins), tf.gather(self._text_places, ends - 1) + 1)
 
     def characters(self, begins: tf.Tensor, ends: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the first of the C characters of answers as `cut` takes them, in any shape, and the one after the
-        last.
+        """Returns which of the C characters answers start and end with (exclusive); the arguments are those of `cut`.
 
-        The values for a negative `begins` mean nothing.
+        They may have any shape. The result for a negative `begins` means nothing.
         """
         places = tf.concat([self.places, [0]], axis=0)  # So that there is at least one.
         return tf.gather(places, tf.maximum(begins, 0)), tf.gather(places, tf.maximum(ends - 1, 0)) + 1

@@ -1,8 +1,8 @@
-"""Splits raw text into words like those a tagger was trained on, in Python and in the graph.
+"""Splits raw text into words like those that a tagger was trained on, in Python and in the graph.
 
-A word is a run between white space, without the punctuation characters at its beginning and end, which are words of
-their own. So is each CJK character anywhere. Characters that leave no token are in no word, except that those directly
-behind a token belong to it (`keras_bert.BertTokenizer.tokenize_with_offsets`).
+A word is a run of characters between white space. The punctuation characters at its beginning and end are words of
+their own, and so is each CJK character anywhere. Characters that leave no token belong to no word, except directly
+behind a token, which they belong to (`keras_bert.BertTokenizer.tokenize_with_offsets`).
 
 Shapes: T tokens of all texts, N words of all texts.
 """
@@ -29,12 +29,6 @@ class Word(NamedTuple):
     end: int
 
 
-class _Token(NamedTuple):
-    start: int
-    end: int
-    kind: int
-
-
 class Words(NamedTuple):
     """The words of a batch's texts.
 
@@ -55,7 +49,7 @@ class Words(NamedTuple):
 
 @functools.lru_cache(maxsize=1 << 16)
 def _kind(char: str, lowercase: bool) -> int:
-    """Returns what a character, normalized, is to the tokenizer."""
+    """Returns the kind of a character as the tokenizer sees it once normalized."""
     words = normalizer.split_words(f"a{char}a", lowercase)
     if len(words) == 3:
         return _CJK if normalizer.is_cjk(char) else _PUNCTUATION
@@ -63,7 +57,7 @@ def _kind(char: str, lowercase: bool) -> int:
 
 
 def _kinds(lowercase: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the kinds of all characters as ranges: (first code point of each, its kind), int32."""
+    """Returns the kinds of all characters as ranges: (first code point of each range, its kind), int32."""
     kinds = np.full(0x110000, _LETTER)
     changed = normalizer.code_point_map(lowercase)
     for code_point in (*changed, *range(0x80)):  # Beyond ASCII, normalizing puts blanks around all punctuation.
@@ -91,24 +85,23 @@ def find_words(text: str, tokenizer) -> list[Word]:
     kinds = [_kind(char, tokenizer.lowercase) for char in text]
     blanks = list(itertools.accumulate(kind == _BLANK for kind in kinds))
     # Tokens of one run stand between the same blanks; each CJK character is a run of its own.
-    runs, before = [], None
+    runs: list[list[tuple[int, int]]] = []
     for start, end in zip(starts, ends, strict=True):
-        token = _Token(start, end, kinds[start])
-        if before is None or blanks[start] != blanks[before.start] or _CJK in (token.kind, before.kind):
+        before = runs[-1][-1][0] if runs else start
+        if not runs or blanks[start] != blanks[before] or _CJK in (kinds[start], kinds[before]):
             runs.append([])
-        runs[-1].append(token)
-        before = token
-    return [word for run in runs for word in _words_of_run(text, run)]
+        runs[-1].append((start, end))
+    return [word for run in runs for word in _words_of_run(text, run, kinds)]
 
 
-def _words_of_run(text: str, run: list[_Token]) -> list[Word]:
-    letters = [place for place, token in enumerate(run) if token.kind != _PUNCTUATION]
+def _words_of_run(text: str, run: list[tuple[int, int]], kinds: list[int]) -> list[Word]:
+    letters = [place for place, (start, _) in enumerate(run) if kinds[start] != _PUNCTUATION]
     parts = [[token] for token in run]
     if letters:
         first, last = letters[0], letters[-1] + 1
         parts = [*parts[:first], run[first:last], *parts[last:]]
-    # Marks may have another order than their tokens.
-    spans = [(min(token.start for token in part), max(token.end for token in part)) for part in parts]
+    # Combining marks may stand in another order than their tokens.
+    spans = [(min(start for start, _ in part), max(end for _, end in part)) for part in parts]
     return [Word(text[start:end], start, end) for start, end in spans]
 
 
@@ -147,7 +140,7 @@ class WordFinder:
         return Words(
             firsts,
             tf.gather(source.token_rows, firsts),
-            # Marks may have another order than their tokens.
+            # Combining marks may stand in another order than their tokens.
             tf.math.segment_min(source.token_starts, number),
             tf.math.segment_max(source.token_ends, number),
         )

@@ -1,26 +1,30 @@
 """Reads texts of any length in the graph: bounds and tokenizes them, and cuts strings out of their characters.
 
-Indices of characters, tokens and words run through the whole batch. A blank is added behind each text, which keeps the
+Characters, tokens and words are numbered through the whole batch. A blank is added behind each text, which keeps the
 words of two texts apart.
 
 Shapes: B texts, C characters of all texts and the B blanks, T tokens of all texts, P parts.
 """
-
-from typing import NamedTuple
 
 import tensorflow as tf
 
 from export.serving import bound_texts
 from keras_bert.tokenization.exact_normalizer import row_ids
 
-# Bytes of a text that are read for each token that may be used. Text that needs more consists of endless words, which
-# are one token each, or of characters that leave no token. Among the texts of SQuAD, WNUT-17, WikiText-2 and Chinese
+# Bytes of a text that are read for each token that may be used. A text needs more only if it consists of endless words,
+# which are one token each, or of characters that leave no token. Of the texts of SQuAD, WNUT-17, WikiText-2 and Chinese
 # reviews with at least 20 tokens, none has more than 7 bytes a token; their means are 3 to 5.
 BYTES_PER_TOKEN = 64
 
 
-class SourceText(NamedTuple):
-    """Texts, their characters and tokens.
+class SourceText:
+    """Texts of any length, their characters and tokens, read at a bounded cost in time and memory.
+
+    Args:
+        texts: string [B], any bytes.
+        tokenizer: BertTokenizer.
+        max_tokens: int, number of tokens of each text that count. At most `BYTES_PER_TOKEN` times as many bytes are
+            read.
 
     Attributes:
         texts: string [B], valid UTF-8: without invalid bytes, cut after the bytes that are read.
@@ -30,74 +34,45 @@ class SourceText(NamedTuple):
         token_ids: int32 [T].
         token_splits: int64 [B + 1].
         token_rows: int64 [T], the text of each token.
-        token_starts: int64 [T], characters.
-        token_ends: int64 [T], exclusive.
-        truncated: bool [B], whether part of the text was not read.
+        token_starts, token_ends: int64 [T], characters; an end is exclusive.
+        truncated: bool [B], True if part of the text was not read.
     """
 
-    texts: tf.Tensor
-    codes: tf.Tensor
-    row_splits: tf.Tensor
-    limits: tf.Tensor
-    token_ids: tf.Tensor
-    token_splits: tf.Tensor
-    token_rows: tf.Tensor
-    token_starts: tf.Tensor
-    token_ends: tf.Tensor
-    truncated: tf.Tensor
+    def __init__(self, texts: tf.Tensor, tokenizer, max_tokens: int):
+        num_bytes = BYTES_PER_TOKEN * max_tokens
+        is_long = tf.strings.length(texts) > num_bytes
+        texts = tf.strings.substr(texts, 0, num_bytes)
+        texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="ignore")
+        self.texts = bound_texts(texts, tokenizer, max_tokens + 1)
+        ids, starts, ends = tokenizer.tokenize_with_offsets(self.texts)
+        is_longer = ids.row_lengths() > max_tokens
+        ids, starts, ends = (column[:, :max_tokens] for column in (ids, starts, ends))
+        self.token_ids, self.token_splits, self.token_rows = ids.values, ids.row_splits, row_ids(ids.row_splits)
+        # Only valid UTF-8 is left, so nothing is ignored, and U+FFFD is a character.
+        codes = tf.strings.unicode_decode(self.texts + " ", "UTF-8", errors="ignore")
+        self.codes, self.row_splits = codes.values, codes.row_splits
+        shifts = tf.gather(self.row_splits, self.token_rows)
+        self.token_starts, self.token_ends = (tf.cast(column.values, tf.int64) + shifts for column in (starts, ends))
+        # Combining marks may stand in another order than their tokens, so the last token need not end last.
+        lasts = tf.math.unsorted_segment_max(self.token_ends, self.token_rows, tf.size(texts))
+        self.limits = tf.where(is_longer, lasts, self.row_splits[1:] - 1)
+        self.truncated = is_long | is_longer
 
     def offsets(self, characters: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
         """Turns flat characters, int64 [P], of the texts `rows` into characters of each text, int32 [P]."""
         return tf.cast(characters - tf.gather(self.row_splits, rows), tf.int32)
 
 
-def read_texts(texts: tf.Tensor, tokenizer, max_tokens: int) -> SourceText:
-    """Tokenizes texts of any length, at a bounded cost in time and memory.
-
-    Args:
-        texts: string [B], any bytes.
-        tokenizer: BertTokenizer.
-        max_tokens: int, number of tokens of each text that count. At most `BYTES_PER_TOKEN` times as many bytes are
-            read.
-    """
-    num_bytes = BYTES_PER_TOKEN * max_tokens
-    is_long = tf.strings.length(texts) > num_bytes
-    texts = tf.strings.substr(texts, 0, num_bytes)
-    texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="ignore")
-    texts = bound_texts(texts, tokenizer, max_tokens + 1)
-    ids, starts, ends = tokenizer.tokenize_with_offsets(texts)
-    is_longer = ids.row_lengths() > max_tokens
-    ids, starts, ends = (column[:, :max_tokens] for column in (ids, starts, ends))
-    # Only valid UTF-8 is left, so nothing is ignored, and U+FFFD is a character.
-    codes = tf.strings.unicode_decode(texts + " ", "UTF-8", errors="ignore")
-    rows = row_ids(ids.row_splits)
-    shifts = tf.gather(codes.row_splits, rows)
-    starts, ends = (tf.cast(column.values, tf.int64) + shifts for column in (starts, ends))
-    lasts = tf.math.unsorted_segment_max(ends, rows, tf.size(texts))  # Marks may have another order than tokens.
-    return SourceText(
-        texts=texts,
-        codes=codes.values,
-        row_splits=codes.row_splits,
-        limits=tf.where(is_longer, lasts, codes.row_splits[1:] - 1),
-        token_ids=ids.values,
-        token_splits=ids.row_splits,
-        token_rows=rows,
-        token_starts=starts,
-        token_ends=ends,
-        truncated=is_long | is_longer,
-    )
-
-
 def read_text(text: bytes, tokenizer, max_tokens: int) -> tuple[str, bool]:
-    """Reads one text as `read_texts` does, in Python.
+    """Reads one text as `SourceText` does, in Python.
 
     Args:
         text: any bytes.
         tokenizer: `PythonBertTokenizer`.
-        max_tokens: as there.
+        max_tokens: as in `SourceText`.
 
     Returns:
-        (the text's part that counts, whether there is more).
+        (the part of the text that counts; True if there is more).
     """
     num_bytes = BYTES_PER_TOKEN * max_tokens
     part = text[:num_bytes].decode("utf-8", "ignore")

@@ -1,4 +1,4 @@
-"""Lays out the values of several texts as one rectangle, in the graph.
+"""Lays out the values of several texts in one rectangle, in the graph.
 
 Shapes: B texts, X values of all texts, M values of the text that has most, at least 1.
 """

@@ -1,5 +1,4 @@
-"""Windows over texts of any length, in the graph: cuts them, lays them out for the encoder, finds those of most
-context.
+"""Windows over texts of any length, in the graph: cuts them, lays them out, and finds the one of most context.
 
 Handles all windows of a batch at once, as `tasks.squad.windows` and `tasks.text.word_windows` handle them one by one.
 
@@ -35,8 +34,8 @@ class Layout(NamedTuple):
 
     Attributes:
         inputs: the encoder's, `token_ids segment_ids padding_mask`, int32 [W, S].
-        tokens: int64 [W, S], which of the T tokens stands there; -1: a special or query token, or none.
-        firsts: int64 [W], which of the T tokens is the window's first.
+        tokens: int64 [W, S], index of each cell's token among the T; -1 for special and query tokens and padding.
+        firsts: int64 [W], index of the window's first token among the T.
     """
 
     inputs: dict[str, tf.Tensor]
@@ -50,7 +49,7 @@ def cut_windows(lengths: tf.Tensor, rooms: tf.Tensor, stride: int) -> Windows:
     Args:
         lengths: int64 [B], tokens of each text; a text without tokens has no window.
         rooms: int64 [B], tokens that one of its windows holds, at least 1.
-        stride: int; at most the room counts, since otherwise tokens between two windows would be in neither.
+        stride: int; no more than the room is used, or tokens between two windows would be in neither.
     """
     strides = tf.minimum(tf.cast(stride, tf.int64), rooms)
     counts = 1 + (tf.maximum(lengths - rooms, 0) + strides - 1) // strides
@@ -111,7 +110,7 @@ def best_cells(windows: Windows, layout: Layout, num_tokens: tf.Tensor, length_w
         windows: every token is in at least one of them.
         layout: theirs.
         num_tokens: int64, T.
-        length_weight: 0.01, or 0.0 if the length does not matter.
+        length_weight: weight of the window's length, 0.01 in run_squad.py.
 
     Returns:
         int64 [T], index of the cell among the W * S.

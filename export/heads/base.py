@@ -26,7 +26,7 @@ Answer = tuple[dict[str, np.ndarray], np.ndarray | None]  # Outputs by name, and
 
 
 class TokenOutput(NamedTuple):
-    """One float output that every target computes from token ids, told step by step; the steps run in this order.
+    """One float output that every target computes from token ids, by the following steps in this order.
 
     Attributes:
         axes: dimensions behind the batch.
@@ -81,7 +81,7 @@ class Head(abc.ABC):
         example_signature: class attribute, the verb that takes `tf.Example`s: "classify", "regress" or None.
         text_inputs: inputs of `serving_default`, all strings: name -> dimensions behind the batch.
         token_inputs: inputs of `token_ids`, all int32: name -> dimensions behind the batch.
-        token_outputs: the network behind `token_ids` as other targets (ONNX, LiteRT) compute it.
+        token_outputs: the outputs that other targets (ONNX, LiteRT) compute from the same token ids.
         model: as loaded, of any float type, with a BertBackbone inside.
         preprocessor: tokenizer and `sequence_length`. The graph pads to the batch's longest whatever `pad_to_longest`.
 
@@ -109,17 +109,18 @@ class Head(abc.ABC):
         self.preprocessor = preprocessor
 
     @classmethod
-    def load(cls, trained, sequence_length: int | None = None, **settings) -> "Head":
+    def load(cls, trained: tuple, sequence_length: int | None = None, **settings) -> "Head":
         """Builds the head of a trained model.
 
         Args:
-            trained: `export.heads.loading.Trained`.
+            trained: model, tokenizer and content of `task.json`.
             sequence_length: None: as in training.
             **settings: some of `cls.settings`, in place of the values from training.
         """
-        own = {name: trained.task[name] for name in cls.trained_settings}
-        preprocessor = BertPreprocessor(trained.tokenizer, sequence_length or trained.task["sequence_length"])
-        return cls(trained.model, preprocessor, **{**own, **settings})
+        model, tokenizer, task = trained
+        own = {name: task[name] for name in cls.trained_settings}
+        preprocessor = BertPreprocessor(tokenizer, sequence_length or task["sequence_length"])
+        return cls(model, preprocessor, **{**own, **settings})
 
     # === The graph ===
 
@@ -170,7 +171,7 @@ class Head(abc.ABC):
     # === Requests with known answers ===
 
     def probes(self, model: keras.Model) -> list[Probe]:
-        """Makes requests to every signature, with the right answers: all of `probe_texts`, the first row, and no row.
+        """Makes requests to every signature with their right answers: all of `probe_texts`, the first row, and no row.
 
         Args:
             model: the float32 reference, in the layout it was trained in. The answers are its own, by the eager path or
@@ -189,13 +190,13 @@ class Head(abc.ABC):
         return found
 
     def warmup(self) -> list[tuple[str, dict[str, np.ndarray]]]:
-        """Returns small requests, (signature, inputs), that a server runs as it loads the model: one per signature."""
+        """Returns a small request, (signature, inputs), to each signature; a server runs them as it loads the model."""
         texts = {name: column[:1] for name, column in self.probe_texts().items()}
         asked = self.requests(texts, self.encode(texts)).items()
         return [(signature, {name: values[:1] for name, values in inputs.items()}) for signature, inputs in asked]
 
     def requests(self, texts: Mapping[str, np.ndarray], encoded: Mapping[str, Any]) -> dict[str, dict[str, np.ndarray]]:
-        """Returns signature -> inputs: the same texts, asked in every way there is."""
+        """Returns the same texts as a request to each signature: signature -> input name -> array."""
         asked = {signatures.SERVING_DEFAULT: dict(texts), signatures.TOKEN_IDS: self.token_request(encoded)}
         if self.example_signature:
             asked[self.example_signature] = {"inputs": probes.examples(texts)}
@@ -242,7 +243,7 @@ class Head(abc.ABC):
 
     @abc.abstractmethod
     def about(self) -> About:
-        """Returns what a person should know of the model."""
+        """Returns the text of the model's description."""
 
     def description(self) -> dict:
         """Describes the model, as JSON, for READMEs, pages and clients; it is written into each version.

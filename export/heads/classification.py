@@ -4,16 +4,15 @@ Shapes: B batch, C classes.
 """
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from export import probes, signatures
 from export.heads.base import About, TokenOutput
-from export.heads.sequence import SequenceHead
+from export.heads.sequence import BestOfHead, SequenceHead
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 
 
-class Classification(SequenceHead):
+class Classification(BestOfHead):
     """A classifier.
 
     Args:
@@ -39,25 +38,16 @@ class Classification(SequenceHead):
         self.labels = labels
 
     def answer(self, outputs, encoded):
-        probabilities = tf.nn.softmax(tf.cast(outputs, tf.float32))  # [B, C]
-        return {
-            "label": tf.gather(tf.constant(self.labels), tf.argmax(probabilities, axis=-1)),
-            "score": tf.reduce_max(probabilities, axis=-1),
-            "probabilities": probabilities,
-        }
+        answer = super().answer(outputs, encoded)
+        return {"label": tf.gather(tf.constant(self.labels), answer.pop("choice")), **answer}
 
     def answer_examples(self, texts, answer):
         classes = tf.tile(tf.constant([self.labels]), [tf.shape(answer["probabilities"])[0], 1])
         return {"classes": classes, "scores": answer["probabilities"]}
 
     def expected_answer(self, outputs, encoded):
-        probabilities = probes.softmax(outputs)
-        answer = {
-            "label": probes.as_bytes(self.labels)[np.argmax(probabilities, axis=-1)],
-            "score": np.max(probabilities, axis=-1),
-            "probabilities": probabilities,
-        }
-        return answer, probes.undecided(probabilities)
+        answer, undecided = super().expected_answer(outputs, encoded)
+        return {"label": probes.as_bytes(self.labels)[answer.pop("choice")], **answer}, undecided
 
     def about(self):
         return About(

@@ -1,4 +1,4 @@
-"""Filling in masks, with what `bert-pretrain` trained or any preset with that head: the likeliest tokens per `[MASK]`.
+"""Filling in masks, with what `bert-pretrain` trained or any preset with a masked-LM head: the likeliest tokens.
 
 Shapes: B batch, S sequence, M masks, R masks of all texts, K tokens named, V vocabulary, H hidden.
 """
@@ -85,12 +85,10 @@ class FillMask(Head):
         rows = tf.boolean_mask(places, is_mask)  # [R], among the B * S positions
         ids, probabilities = self._best(model, tf.reshape(states, [1, -1, states.shape[-1]]), rows)
         tokens = tf.gather(tf.constant(self.preprocessor.tokenizer.get_vocabulary()), ids)
-        # The row behind the last one is what padding gets.
-        number = tf.reshape(tf.cumsum(tf.cast(tf.reshape(is_mask, [-1]), tf.int32)) - 1, tf.shape(is_mask))
-        number = tf.where(is_mask, number, tf.size(rows))
+        shape, real = tf.concat([tf.shape(is_mask), [self.top_k]], axis=0), tf.where(is_mask)
         return {
-            "tokens": tf.gather(tf.concat([tokens, tf.fill([1, self.top_k], "")], axis=0), number),
-            "probabilities": tf.gather(tf.concat([probabilities, tf.zeros([1, self.top_k])], axis=0), number),
+            "tokens": tf.tensor_scatter_nd_update(tf.fill(shape, ""), real, tokens),
+            "probabilities": tf.tensor_scatter_nd_update(tf.zeros(shape), real, probabilities),
         }
 
     def _best(self, model: BertPretrainer, states: tf.Tensor, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -4,9 +4,6 @@ A new head is one module and one line of `HEADS`.
 """
 
 import os
-from typing import NamedTuple
-
-import keras
 
 from export.heads.base import Head
 from export.heads.classification import Classification, Regression
@@ -17,7 +14,6 @@ from export.heads.question_answering import QuestionAnswering
 from export.heads.token_classification import TokenClassification
 from export.heads.token_regression import TokenRegression
 from keras_bert.errors import InputError
-from keras_bert.tokenization.tokenizer import BertTokenizer
 from tasks.fine_tuning.model_files import MODEL_FILE, TASK_FILE, load_model, read_task
 
 HEADS: dict[str, type[Head]] = {
@@ -33,32 +29,18 @@ HEADS: dict[str, type[Head]] = {
         Embeddings,
     )
 }
-# They need no training of their own: any preset will do.
+# These tasks need no training of their own, so any preset will do.
 PRESET_TASKS = tuple(name for name, head in HEADS.items() if hasattr(head, "load_preset"))
 _FLAGS = {"sequence_length": "max_seq_length"}  # Settings of every head whose flags have other names.
-
-
-class Trained(NamedTuple):
-    """A trained model's directory.
-
-    Attributes:
-        model: keras.Model of the task.
-        tokenizer: the one it was trained with.
-        task: content of `task.json`.
-    """
-
-    model: keras.Model
-    tokenizer: BertTokenizer
-    task: dict
 
 
 def load_head(directory: str, task: str | None = None, **settings) -> Head:
     """Loads the head of a trained model or a preset.
 
     Args:
-        directory: what one of the tasks' commands wrote (its `output_dir/model`); for one of `PRESET_TASKS` also any
-            preset, as in `BertBackbone.from_preset`.
-        task: one of `PRESET_TASKS`; None: the one that the directory was trained for.
+        directory: the model directory of a task's command (its `output_dir/model`); for one of `PRESET_TASKS` also
+            any preset, as in `BertBackbone.from_preset`.
+        task: one of `PRESET_TASKS`; None: the task that the directory was trained for.
         **settings: `sequence_length`, and what the head's class lists as its `settings`; None: the model's own, or the
             head's default.
 
@@ -103,10 +85,11 @@ def _task_of(directory: str) -> str:
     return task
 
 
-def _read(directory: str, head_class: type[Head]) -> Trained:
-    trained = Trained(*load_model(directory, read_task(directory)["task"], "bert-classify"))
-    missing = [name for name in ("sequence_length", *head_class.trained_settings) if name not in trained.task]
+def _read(directory: str, head_class: type[Head]) -> tuple:
+    """Returns model, tokenizer and content of `task.json`, which must hold the settings of the head."""
+    model, tokenizer, task = load_model(directory, read_task(directory)["task"], "bert-classify")
+    missing = [name for name in ("sequence_length", *head_class.trained_settings) if name not in task]
     if missing:
         path = os.path.join(directory, TASK_FILE)
         raise InputError(f"{path}: lacks {', '.join(missing)}. Train the model again.")
-    return trained
+    return model, tokenizer, task

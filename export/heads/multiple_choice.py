@@ -1,4 +1,4 @@
-"""Multiple choice, as `bert-swag` trains it: which of K texts goes with a text.
+"""Multiple choice, as `bert-swag` trains it: names the one of K texts that goes with a text.
 
 Shapes: B batch, K choices, S sequence.
 """
@@ -9,13 +9,13 @@ import tensorflow as tf
 
 from export import probes, signatures
 from export.heads.base import About, TokenOutput
-from export.heads.sequence import SequenceHead
+from export.heads.sequence import BestOfHead
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 
 _ENDINGS = ("plays it.", "eats it.", "sleeps.", "swims away.", "sings to it.", "reads it.", "paints it.")
 
 
-class MultipleChoice(SequenceHead):
+class MultipleChoice(BestOfHead):
     """A multiple-choice model.
 
     Each choice becomes the sequence `[CLS] text [SEP] choice [SEP]`, packed as `tasks/swag/data.py` packs it.
@@ -50,19 +50,11 @@ class MultipleChoice(SequenceHead):
             encoded = {name: tf.identity(ids) for name, ids in encoded.items()}
         return super().answer_token_ids(model, encoded)
 
-    def answer(self, outputs, encoded):
-        probabilities = tf.nn.softmax(tf.cast(outputs, tf.float32))  # [B, K]
-        return {
-            "choice": tf.argmax(probabilities, axis=-1, output_type=tf.int32),
-            "score": tf.reduce_max(probabilities, axis=-1),
-            "probabilities": probabilities,
-        }
-
     def answer_examples(self, texts, answer):
         return {"classes": texts["choices"], "scores": answer["probabilities"]}
 
     def check(self, shape: tf.Tensor, batch: tf.Tensor) -> tf.Operation:
-        """Returns an op that fails unless there are K choices for each text: reshaping would mix those of several."""
+        """Returns an op that fails unless each text has K choices; reshaping would mix those of several texts."""
         message = f"Expected {self.num_choices} choices for each text. Received shapes:"
         right = tf.reduce_all(shape[:2] == tf.concat([batch, [self.num_choices]], axis=0))
         return tf.debugging.Assert(right, [message, shape, batch])
@@ -71,9 +63,8 @@ class MultipleChoice(SequenceHead):
         """Encodes texts [B] with their choices [B * K], in order, to int32 [B, K, S]."""
         text, choices = texts["text"], texts["choices"]
         encoded = super().pack({"text": tf.repeat(text, self.num_choices), "choices": choices})
-        return {
-            name: tf.reshape(ids, [tf.size(text), self.num_choices, tf.shape(ids)[1]]) for name, ids in encoded.items()
-        }
+        shape = [tf.size(text), self.num_choices]
+        return {name: tf.reshape(ids, [*shape, tf.shape(ids)[1]]) for name, ids in encoded.items()}
 
     # === Probes ===
 
@@ -81,15 +72,6 @@ class MultipleChoice(SequenceHead):
         texts = probes.as_bytes(probes.TEXTS)
         places = np.arange(len(texts))[:, None] + np.arange(1, self.num_choices + 1)
         return {"text": texts, "choices": texts[places % len(texts)]}
-
-    def expected_answer(self, outputs, encoded):
-        probabilities = probes.softmax(outputs)
-        answer = {
-            "choice": np.argmax(probabilities, axis=-1).astype(np.int32),
-            "score": np.max(probabilities, axis=-1),
-            "probabilities": probabilities,
-        }
-        return answer, probes.undecided(probabilities)
 
     def expected(self, model, texts, encoded):
         right = super().expected(model, texts, encoded)

@@ -3,7 +3,7 @@
 Shapes: B questions, W windows, S sequence, L answers listed.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -46,10 +46,10 @@ _NUM_SHAKES = 8
 
 
 class QuestionAnswering(WindowedHead):
-    """A question answerer. Its answers are those of `tasks.squad`, whose Python it is tested against.
+    """A question answerer. Its answers are those of `tasks.squad`, and are verified against that Python.
 
-    The graph cuts the windows over a context, runs the encoder once on those of the whole batch, and chooses the
-    answers from all of them. Every candidate is considered.
+    The graph cuts contexts into windows, runs the encoder once on the windows of the whole batch, and chooses each
+    answer among all candidates of all windows.
 
     Args:
         model: encoder inputs to logits [B, S, 2].
@@ -88,9 +88,8 @@ class QuestionAnswering(WindowedHead):
     ):
         super().__init__(model, preprocessor, doc_stride, max_tokens)
         self.max_query_length = max_query_length
-        self.choice = nbest.Settings(
-            n_best_size, max_answer_length, version_2_with_negative, float(null_score_diff_threshold)
-        )
+        threshold = float(null_score_diff_threshold)
+        self.choice = nbest.Settings(n_best_size, max_answer_length, version_2_with_negative, threshold)
         self.check_positive(
             max_query_length=max_query_length, n_best_size=n_best_size, max_answer_length=max_answer_length
         )
@@ -108,7 +107,7 @@ class QuestionAnswering(WindowedHead):
 
     @property
     def question_bytes(self) -> int:
-        """How many bytes of a question are read."""
+        """Number of bytes of a question that are read."""
         return BYTES_PER_TOKEN * self.preprocessor.sequence_length
 
     def answer_token_ids(self, model, encoded):
@@ -116,15 +115,7 @@ class QuestionAnswering(WindowedHead):
         logits = tf.where(encoded["padding_mask"][:, :, tf.newaxis] == 1, logits, _MASKED_LOGIT)
         return {"start_logits": logits[:, :, 0], "end_logits": logits[:, :, 1]}
 
-    def answer_texts(self, model, texts):
-        return self.answering(lambda encoded: model(encoded, training=False))(**texts)
-
-    def answering(self, logits_of: Callable) -> Callable[..., dict[str, tf.Tensor]]:
-        """Returns the function from `question` and `context`, string [B], to the outputs of `serving_default`.
-
-        Args:
-            logits_of: the encoder's inputs, int32 [W, S], to logits, float32 [W, S, 2].
-        """
+    def answering(self, logits_of):
         tokenizer = self.preprocessor.tokenizer
         project = Projector(tokenizer)
 
@@ -134,7 +125,7 @@ class QuestionAnswering(WindowedHead):
                 num_rows == tf.size(context, tf.int64),
                 ["`question` and `context` must be equally many. Received:", num_rows, tf.size(context)],
             )
-            with tf.control_dependencies([check] if check is not None else []):
+            with tf.control_dependencies([check]):
                 question = tf.identity(question)
             # Bounded like a context, since one endless word costs more than many short ones.
             question = tf.strings.substr(question, 0, self.question_bytes)
@@ -146,17 +137,17 @@ class QuestionAnswering(WindowedHead):
             projection = project(source)
             candidates, nulls = nbest.find_candidates(windows, layout, logits, projection, num_rows, self.choice)
             listed = nbest.list_answers(candidates, projection, num_rows, self.choice)
-            return self._outputs(listed, nbest.choose(listed, nulls, self.choice), projection, source)
+            return self._outputs(listed, *nbest.choose(listed, nulls, self.choice), projection, source)
 
         return answer
 
-    def _outputs(self, listed, answer, projection, source) -> dict[str, tf.Tensor]:
+    def _outputs(self, listed, place, null_odds, projection, source) -> dict[str, tf.Tensor]:
         starts, ends = projection.characters(listed.begins, listed.ends)
         shifts = source.row_splits[:-1, tf.newaxis]
         starts, ends = (tf.where(listed.begins < 0, -1, tf.cast(at - shifts, tf.int32)) for at in (starts, ends))
 
         def given(column):
-            return tf.gather(column, answer.place, batch_dims=1)
+            return tf.gather(column, place, batch_dims=1)
 
         probabilities = tf.cast(listed.probabilities, tf.float32)
         return {
@@ -164,7 +155,7 @@ class QuestionAnswering(WindowedHead):
             "start": given(starts),
             "end": given(ends),
             "score": given(probabilities),
-            "null_score": tf.cast(answer.null_odds, tf.float32),
+            "null_score": tf.cast(null_odds, tf.float32),
             "truncated": source.truncated,
             "nbest_answers": listed.texts,
             "nbest_probabilities": probabilities,
@@ -201,7 +192,7 @@ class QuestionAnswering(WindowedHead):
     def expected(self, model, texts, encoded):
         """Finds the right answers: texts and scores by `tasks.squad`, places by the graph's eager path.
 
-        Undecided are the questions for which rounding decides about texts or places.
+        A question is undecided if its texts or places depend on rounding.
         """
         logits, is_token = self.logits(model, encoded), encoded["padding_mask"] == 1
         places, undecided = self._eager_answers(texts, logits)
@@ -211,7 +202,7 @@ class QuestionAnswering(WindowedHead):
         return {signatures.SERVING_DEFAULT: (answers, undecided), signatures.TOKEN_IDS: (by_token, None)}
 
     def _eager_answers(self, texts: Mapping[str, np.ndarray], logits: np.ndarray) -> Answer:
-        """Answers by the eager path; undecided are those that change when the logits are shaken a little."""
+        """Answers by the eager path; an answer is undecided if it changes as the logits are shaken a little."""
         generator, given = np.random.default_rng(0), {}
         answer = self.answering(lambda encoded: given["logits"])
 

@@ -1,6 +1,6 @@
-"""Heads with one answer for each text, pair of texts, or text with its choices: what their graphs and probes share.
+"""Heads with one answer for each text, pair of texts, or text with its choices.
 
-Shapes: B batch, S sequence.
+Shapes: B batch, S sequence, C classes or choices.
 """
 
 import abc
@@ -14,7 +14,7 @@ from export import probes, serving, signatures
 from export.heads.base import Answer, Head
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 
-_PAIR_SHIFT = 3  # Which text the second of a pair is, behind the first in `probes.TEXTS`: an ordinary one for row 0.
+_PAIR_SHIFT = 3  # A pair's second text is so far behind its first in `probes.TEXTS`; an ordinary one for row 0.
 
 
 class SequenceHead(Head):
@@ -61,7 +61,7 @@ class SequenceHead(Head):
         return self.answer(model(encoded, training=False), encoded)
 
     def pack(self, texts: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Encodes flat columns of texts, cut at the preprocessor's length, to the model's inputs."""
+        """Encodes flat columns of texts, truncated to the preprocessor's length, to the model's inputs."""
         return self._to_longest(tuple(texts.values()))
 
     # === Probes ===
@@ -82,14 +82,35 @@ class SequenceHead(Head):
 
     @property
     def kind(self) -> str:
-        """What a row is called."""
+        """The word for the rows: "texts", or "pairs of texts"."""
         return "pairs of texts" if self.num_texts == 2 else "texts"
 
     def instances(self, *texts: str) -> list:
-        """Returns example rows of one text each; of pairs one row, of the first two."""
+        """Returns a row for each text; or one row, of the first two, if the model reads pairs."""
         return list(texts) if self.num_texts == 1 else [dict(zip(self.text_inputs, texts, strict=False))]
 
     @property
     def inputs(self) -> dict[str, str]:
         """`About.inputs`."""
         return {name: signatures.TEXT_INPUTS[name] for name in self.text_inputs}
+
+
+class BestOfHead(SequenceHead):
+    """A head that names the most probable of C classes or choices; its model gives logits [B, C]."""
+
+    def answer(self, outputs, encoded):
+        probabilities = tf.nn.softmax(tf.cast(outputs, tf.float32))  # [B, C]
+        return {
+            "choice": tf.argmax(probabilities, axis=-1, output_type=tf.int32),
+            "score": tf.reduce_max(probabilities, axis=-1),
+            "probabilities": probabilities,
+        }
+
+    def expected_answer(self, outputs, encoded):
+        probabilities = probes.softmax(outputs)
+        answer = {
+            "choice": np.argmax(probabilities, axis=-1).astype(np.int32),
+            "score": np.max(probabilities, axis=-1),
+            "probabilities": probabilities,
+        }
+        return answer, probes.undecided(probabilities)

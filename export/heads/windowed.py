@@ -1,4 +1,4 @@
-"""Heads that read texts of any length, in windows: what question answering and the heads of words share.
+"""Heads that read texts of any length in windows: the bases of question answering and of heads for words.
 
 Shapes: W windows, S sequence, N words of all texts, C columns of the logits.
 """
@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from export import probes, signatures
 from export.graph.raw_words import Word, WordFinder, Words, find_words
-from export.graph.source_text import BYTES_PER_TOKEN, SourceText, read_text, read_texts
+from export.graph.source_text import BYTES_PER_TOKEN, SourceText, read_text
 from export.graph.windows import best_cells, cut_windows, lay_out, pad_windows
 from export.heads.base import Answer, Head
 from keras_bert.tokenization.preprocessor import BertPreprocessor
@@ -31,8 +31,8 @@ class WindowedHead(Head):
 
     Attributes:
         doc_stride: int, tokens from the start of one window to that of the next.
-        max_tokens: int, how many tokens of a text are read, and at most `BYTES_PER_TOKEN` times as many bytes; default:
-            8 times the longest sequence. The answer is that to the text up to there.
+        max_tokens: int, how many tokens of a text are read, and at most `BYTES_PER_TOKEN` times as many bytes; by
+            default 8 times the longest sequence. The rest of the text has no influence on the answer.
 
     Raises:
         ValueError: `doc_stride` or `max_tokens` is below 1.
@@ -61,8 +61,19 @@ class WindowedHead(Head):
 
     @property
     def read_part(self) -> str:
-        """How much of a text is read, for people."""
+        """The limit on the part of a text that is read, in words."""
         return f"at most {self.max_tokens} tokens, and {BYTES_PER_TOKEN * self.max_tokens} bytes, are read"
+
+    @abc.abstractmethod
+    def answering(self, logits_of: Callable) -> Callable[..., dict[str, tf.Tensor]]:
+        """Returns the function from `text_inputs`, string [B] by name, to the outputs of `serving_default`.
+
+        Args:
+            logits_of: the encoder's inputs, int32 [W, S], to logits, float [W, S, C].
+        """
+
+    def answer_texts(self, model, texts):
+        return self.answering(lambda encoded: model(encoded, training=False))(**texts)
 
     def lay_out(self, texts: tf.Tensor, rooms, queries: tf.RaggedTensor | None = None):
         """Reads texts, string [B], in windows, in the graph.
@@ -76,7 +87,7 @@ class WindowedHead(Head):
             (`SourceText`, `Windows`, `Layout`).
         """
         tokenizer = self.preprocessor.tokenizer
-        source = read_texts(texts, tokenizer, self.max_tokens)
+        source = SourceText(texts, tokenizer, self.max_tokens)
         tokens = tf.RaggedTensor.from_row_splits(source.token_ids, source.token_splits, validate=False)
         lengths = tokens.row_lengths()
         windows = cut_windows(lengths, tf.broadcast_to(tf.cast(rooms, tf.int64), tf.shape(lengths)), self.doc_stride)
@@ -90,12 +101,12 @@ class WindowedHead(Head):
 
 
 class WordHead(WindowedHead):
-    """A head that says something of each word of a text.
+    """A head with an answer for each word of a text.
 
-    Words are what stands between white space, less the punctuation characters at both ends, which are words of their
-    own, as each CJK character is (`export.graph.raw_words`). A word's logits are those of its first sub-token, in the
-    window where that has most context, as in `tasks.text.word_windows`. A model that was trained with its documents'
-    context reads a served text without.
+    Words are separated by white space. The punctuation characters at both ends of a word are words of their own, and so
+    is each CJK character (`export.graph.raw_words`). A word's logits are those of its first sub-token, in the window
+    where that token has most context, as in `tasks.text.word_windows`. A served text has no other documents around it,
+    even if the model was trained with such context.
 
     Args:
         model: encoder inputs to logits [B, S, C].
@@ -138,15 +149,7 @@ class WordHead(WindowedHead):
 
     # === Graph ===
 
-    def answer_texts(self, model, texts):
-        return self.answering(lambda encoded: model(encoded, training=False))(**texts)
-
-    def answering(self, logits_of: Callable) -> Callable[..., dict[str, tf.Tensor]]:
-        """Returns the function from `text`, string [B], to the outputs of `serving_default`.
-
-        Args:
-            logits_of: the encoder's inputs, int32 [W, S], to logits, float [W, S, C].
-        """
+    def answering(self, logits_of):
         find = WordFinder(self.preprocessor.tokenizer.lowercase)
 
         def answer(text):
@@ -166,7 +169,7 @@ class WordHead(WindowedHead):
         return {"text": probes.as_bytes((EXAMPLE, *probes.TEXTS))}
 
     def encode(self, texts):
-        """Reads texts as the task's Python does: their parts that are read, words and windows come along."""
+        """Reads texts as the task's Python does, and adds the `parts` that are read, their `words`, and `places`."""
         tokenizer = self.python_tokenizer
         parts = [read_text(text, tokenizer, self.max_tokens) for text in texts["text"]]
         words = [find_words(text, tokenizer) for text, _ in parts]

@@ -11,7 +11,7 @@ from tokenizer_texts import alphabet_vocabulary, fuzzed_texts
 from export.graph import windows as graph_windows
 from export.graph.normalized_words import WordSplitter
 from export.graph.projection import Projector
-from export.graph.source_text import BYTES_PER_TOKEN, cut_texts, read_text, read_texts
+from export.graph.source_text import BYTES_PER_TOKEN, SourceText, cut_texts, read_text
 from keras_bert import BertTokenizer
 from keras_bert.tokenization.normalizer import split_words, substitutes
 from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
@@ -129,7 +129,7 @@ READ = [
 
 def test_texts_are_read_up_to_a_number_of_tokens(tokenizer):
     raw = [text.encode() if isinstance(text, str) else text for text in READ]
-    source = read_texts(tf.constant(raw), tokenizer, 4)
+    source = SourceText(tf.constant(raw), tokenizer, 4)
     splits = source.row_splits.numpy()
     for row, text in enumerate(raw):
         expected, is_cut = read_text(text, PythonBertTokenizer(VOCABULARY), 4)
@@ -205,7 +205,7 @@ def test_spans_are_projected_as_by_the_task(lowercase):
     contexts = ["".join(generator.choice(blanks) + part for part in generator.choices(parts, k=4)) for _ in range(150)]
     vocabulary = [piece for piece in alphabet_vocabulary() if piece[0] == "[" or generator.random() < 0.9]
     tokenizer, python = BertTokenizer(vocabulary, lowercase), PythonBertTokenizer(vocabulary, lowercase)
-    source = read_texts(tf.constant(contexts), tokenizer, 10_000)
+    source = SourceText(tf.constant(contexts), tokenizer, 10_000)
     projection, splits = Projector(tokenizer)(source), source.token_splits.numpy()
     spans, expected = [], []
     for context, first, limit in zip(contexts, splits[:-1], splits[1:], strict=True):

@@ -19,7 +19,7 @@ from toy_saved import ask, export_as_described
 from export.graph import raw_words
 from export.graph.entities import EntityFinder
 from export.graph.raw_words import WordFinder, find_words
-from export.graph.source_text import read_text, read_texts
+from export.graph.source_text import SourceText, read_text
 from export.heads.loading import load_head
 from export.heads.token_classification import TokenClassification
 from keras_bert import BertBackbone, BertPreprocessor, BertTokenizer
@@ -210,7 +210,7 @@ def test_words_of_any_text(lowercase):
     texts = [*(text for text in ADVERSARIAL if isinstance(text, str)), *fuzzed_texts(800, 11), "x" * 300 + ".", "w1"]
     vocabulary = alphabet_vocabulary()
     python = PythonBertTokenizer(vocabulary, lowercase)
-    source = read_texts(tf.constant(texts), BertTokenizer(vocabulary, lowercase), 10_000)
+    source = SourceText(tf.constant(texts), BertTokenizer(vocabulary, lowercase), 10_000)
     _, rows, starts, ends = (column.numpy() for column in WordFinder(lowercase)(source))
     splits = source.row_splits.numpy()
     for row, text in enumerate(texts):
