@@ -24,11 +24,11 @@ _MODEL_NAME = re.compile(r"[^/:\s]+")
 
 
 def check_model_name(name: str, cure: str) -> None:
-    """Refuses a name that a URL of TensorFlow Serving's REST API cannot carry.
+    """Checks that a URL of TensorFlow Serving's REST API can carry a name.
 
     Args:
         name: the model's name.
-        cure: the end of the message, which says what to do.
+        cure: the end of the message, with what to do.
 
     Raises:
         InputError: `name` is empty or holds a slash, a colon or white space.
@@ -38,7 +38,7 @@ def check_model_name(name: str, cure: str) -> None:
 
 
 def model_url(host: str, port: int, name: str) -> str:
-    """Returns the URL of a model, with its name quoted; requests append `:predict` and the like."""
+    """Returns the URL of a model, with its name quoted; a request appends its verb, such as `:predict`."""
     return f"http://{host}:{port}/v1/models/{urllib.parse.quote(name, safe='')}"
 
 
@@ -46,23 +46,20 @@ def model_url(host: str, port: int, name: str) -> str:
 
 
 def numbered_versions(directory: str) -> list[tuple[int, str]]:
-    """Lists number and path of each version under a base path, ascending; `0001` is version 1, as in the server."""
+    """Lists number and path of each version under a base path, ascending; `0001` is version 1, as for the server."""
     names = [name for name in os.listdir(directory) if name.isascii() and name.isdigit()]
     versions = [(int(name), os.path.join(directory, name)) for name in names]
     return sorted(version for version in versions if version[0] <= MAX_VERSION)
 
 
 def complete_versions(directory: str) -> list[tuple[int, str]]:
-    """Lists the versions that hold a `saved_model.pb`; a half-copied one does not."""
-    return [
-        version
-        for version in numbered_versions(directory)
-        if os.path.isfile(os.path.join(version[1], "saved_model.pb"))
-    ]
+    """Lists the versions that hold a `saved_model.pb`, which a half-copied version lacks."""
+    versions = numbered_versions(directory)
+    return [version for version in versions if os.path.isfile(os.path.join(version[1], "saved_model.pb"))]
 
 
 def newest_version(model_base_path: str) -> tuple[int, str]:
-    """Returns number and path of the highest complete version, which TensorFlow Serving would choose.
+    """Returns number and path of the highest complete version, the one that TensorFlow Serving would choose.
 
     Raises:
         InputError: there is no such directory, or no version in it.
@@ -87,7 +84,7 @@ def partial_path(directory: str) -> str:
 
 
 def remove_abandoned(directory: str) -> None:
-    """Removes what killed exports on this machine left there; the directory of a running one stays."""
+    """Removes the remains of killed exports on this machine; the directory of a running export stays."""
     prefix = _partial_prefix()
     for name in os.listdir(directory):
         process = name.removeprefix(prefix)
@@ -96,7 +93,7 @@ def remove_abandoned(directory: str) -> None:
 
 
 def _partial_prefix() -> str:
-    # Not a number, so that TensorFlow Serving does not take it for a version. With the machine's name, because on a
-    # shared file system nobody here can tell whether another machine's process still runs.
+    # Not a number, so TensorFlow Serving does not take it for a version. The machine's name is part of it because
+    # nothing here can tell whether a process of another machine on a shared file system still runs.
     machine = re.sub(r"[^\w-]", "-", platform.node())
     return f".partial-{machine}-"

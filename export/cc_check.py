@@ -1,8 +1,8 @@
 """Builds the C++ program that asks a SavedModel through TensorFlow's own loader, without Python.
 
 The program, `export/cc/ask_saved_model.cc`, is compiled with g++ against the headers and libraries of the installed
-TensorFlow, once for each of its versions (seconds), and kept in the user's cache directory. It runs with an empty
-environment, as `env -i` would start it.
+TensorFlow, which takes seconds, once for each version of TensorFlow, and kept in the user's cache directory. It runs
+with an empty environment, as after `env -i`.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ _OP_LIBRARIES = ("_fast_bert_normalizer.so", "_fast_wordpiece_tokenizer.so")
 
 
 def find_compiler() -> str | None:
-    """Returns the path of g++, or None where it or a TensorFlow to link with is missing; there is one on Linux only."""
+    """Returns the path of g++, or None if it or a TensorFlow to link with, which only Linux has, is missing."""
     has_libraries = all(os.path.exists(os.path.join(tf.sysconfig.get_lib(), name)) for name in _LIBRARIES)
     return shutil.which("g++") if sys.platform == "linux" and has_libraries else None
 
@@ -33,7 +33,7 @@ def require_compiler() -> str:
     """Returns the path of g++.
 
     Raises:
-        InputError: see where `find_compiler` returns None.
+        InputError: `find_compiler` finds none.
     """
     compiler = find_compiler()
     if compiler is None:
@@ -48,7 +48,7 @@ def build_program(compiler: str) -> str:
         compiler: path of g++.
 
     Returns:
-        Path of the program. Its name holds a hash of its source, the compiler's version, flags and libraries.
+        Path of the program. Its name holds a hash of the source, the compiler's version, its flags and libraries.
 
     Raises:
         ProcessError: it does not compile, or the cache cannot be written.
@@ -69,7 +69,7 @@ def build_program(compiler: str) -> str:
 
 
 def cache_directory() -> str:
-    """Returns where compiled programs are kept: `$XDG_CACHE_HOME/keras-bert-zoo`, by default below `~/.cache`."""
+    """Returns the directory of compiled programs: `$XDG_CACHE_HOME/keras-bert-zoo`, by default below `~/.cache`."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return os.path.join(os.path.abspath(base), "keras-bert-zoo")
 
@@ -77,8 +77,8 @@ def cache_directory() -> str:
 def _compile_command(compiler: str) -> list[str]:
     folder = tf.sysconfig.get_lib()
     libraries = [os.path.join(folder, name) for name in _LIBRARIES]
-    # -O1: the program only moves bytes. -w: the warnings are of TensorFlow's headers. --no-as-needed: the session and
-    # the ops register themselves as libtensorflow_cc is loaded; the program calls nothing of it by name.
+    # -O1: the program only moves bytes. -w: the warnings are those of TensorFlow's headers. --no-as-needed: the session
+    # and the ops register themselves when libtensorflow_cc is loaded, though the program calls nothing of it by name.
     flags = ["-O1", "-w", *tf.sysconfig.get_compile_flags()]
     return [compiler, *flags, SOURCE, "-Wl,--no-as-needed", *libraries, f"-Wl,-rpath,{folder}"]
 

@@ -18,7 +18,7 @@ _LINE_LENGTH = 100
 
 
 def model_name(export_dir: str) -> str:
-    """Returns the name under which the model is served: the last part of its base path."""
+    """Returns the name that the model is served under: the last part of its base path."""
     return os.path.basename(os.path.abspath(export_dir))
 
 
@@ -32,7 +32,7 @@ def serve_command(export_dir: str) -> str:
 
 
 def docker_command(export_dir: str) -> str:
-    """Returns the command that serves the model by TensorFlow Serving's image, batched by its own parameters."""
+    """Returns the command that serves the model with TensorFlow Serving's image, batched by its own parameters."""
     name = model_name(export_dir)
     mount = shlex.quote(f"type=bind,source={os.path.abspath(export_dir)},target=/models/{name}")
     return (
@@ -79,7 +79,7 @@ def _columns(description: Mapping) -> dict[str, list]:
 
 
 def readme(export_dir: str, description: Mapping, version: str, batching_file: str) -> str:
-    """Returns how to serve and ask this very model, in Markdown.
+    """Returns instructions for serving and asking this very model, in Markdown.
 
     Args:
         export_dir: base path of the model.
@@ -116,7 +116,7 @@ def _render(template: str, **values) -> str:
 
 
 def _literal(value, indent: str = "") -> str:
-    """Returns Python source of a value; a long list gets a line for each item."""
+    """Returns the Python source of a value; a long list gets a line for each item."""
     if isinstance(value, str) or len(repr(value)) + len(indent) <= _LINE_LENGTH:
         return repr(value)
     items = "".join(f"{indent}    {item!r},\n" for item in value)

@@ -1,13 +1,13 @@
-"""Writes what an exported model has besides its graph: warm-up requests, batching parameters, description, README.
+"""Writes the files of an exported model beside its graph: warm-up requests, batching parameters, description, README.
 
-A version's own files, written before it is published:
+A version's own files are written before it is published:
 
-- `assets.extra/tf_serving_warmup_requests`: TFRecord of `PredictionLog`. TensorFlow Serving runs them as it loads the
-  version, and refuses the version if one fails. The first run of a graph takes some hundred milliseconds.
+- `assets.extra/tf_serving_warmup_requests`: a TFRecord file of `PredictionLog`. TensorFlow Serving runs them as it
+  loads the version, and refuses the version if one fails. The first run of a graph takes some hundred milliseconds.
 - `batching_params.pbtxt`: used with `--enable_batching --enable_per_model_batching_parameters`.
 - `assets.extra/model.json`: the model's inputs, outputs and example, for clients and pages.
 
-Below the base path, for all versions: `README.md`.
+`README.md` lies below the base path, for all versions.
 """
 
 import os
@@ -25,7 +25,7 @@ from keras_bert.files import atomic_path, write_json
 
 README_FILE = "README.md"
 
-# TensorFlow Serving reads 1,000 at most; each is run before the version answers anybody.
+# TensorFlow Serving reads at most 1,000, and runs each before the version answers anybody.
 _MAX_WARMUP_REQUESTS = 10
 
 # A BatchingParameters message of TensorFlow Serving (session_bundle_config.proto), which no package ships.
@@ -59,7 +59,7 @@ def write_extras(directory: str, head: Head) -> None:
 
 
 def warmup_record(signature: str, inputs: Mapping[str, np.ndarray]) -> prediction_log_pb2.PredictionLog:
-    """Returns a request as TensorFlow Serving replays it: Classify and Regress by their verbs, all others by Predict.
+    """Returns a request as TensorFlow Serving replays it: by Classify, Regress, or Predict for all other signatures.
 
     Args:
         signature: name of the signature.
@@ -79,9 +79,9 @@ def warmup_record(signature: str, inputs: Mapping[str, np.ndarray]) -> predictio
 
 
 def write_readme(export_dir: str, head: Head, version_directory: str) -> None:
-    """Writes how to serve and ask this model to `README.md` below the base path.
+    """Writes instructions for serving and asking this model to `README.md` below the base path.
 
-    TensorFlow Serving looks at numeric directories only, so a file may lie beside the versions.
+    TensorFlow Serving looks only at directories with a number for a name, so a file may lie beside the versions.
 
     Args:
         export_dir: base path of the model.

@@ -1,8 +1,8 @@
 """Asks a SavedModel in a process that has TensorFlow and tensorflow_text, and nothing of this project.
 
 Run as a script: `python -I fresh_process.py DIRECTORY REQUESTS ANSWERS [FOLDER ...]`. `export/other_process.py`
-describes the two files. `-I` cuts the process off from the working directory, PYTHONPATH and the user's own packages.
-It imports libraries from the folders.
+describes the two files. `-I` cuts the process off from the working directory, PYTHONPATH and the user's own packages;
+it imports libraries from the folders instead.
 """
 
 import sys
@@ -11,7 +11,7 @@ _PROJECT = ("keras_bert", "tasks", "export")
 
 
 def block_project() -> None:
-    """Makes every import of this project fail, even of a copy installed beside TensorFlow."""
+    """Makes every import of this project fail, even if it is installed beside TensorFlow."""
     for name in _PROJECT:
         sys.modules[name] = None
 
@@ -32,9 +32,8 @@ def main() -> None:
     for request in requests.node:
         function = loaded.signatures[request.op]
         specs = function.structured_input_signature[1]
-        inputs = {
-            name: tf.constant(tf.make_ndarray(value.tensor), specs[name].dtype) for name, value in request.attr.items()
-        }
+        arrays = {name: tf.make_ndarray(value.tensor) for name, value in request.attr.items()}
+        inputs = {name: tf.constant(array, specs[name].dtype) for name, array in arrays.items()}
         answer = answers.node.add(op=request.op)
         for name, value in function(**inputs).items():
             answer.attr[name].tensor.CopyFrom(tf.make_tensor_proto(value.numpy()))

@@ -4,9 +4,9 @@
     curl -d '{"instances": ["a sentence"]}' http://127.0.0.1:8501/v1/models/my_model:predict
 
 http://127.0.0.1:8501/ is a page to try the models on. Flags have TensorFlow Serving's names where it has them. A new
-version that appears under the base path is loaded, warmed up and then served instead of the old one, without a gap.
-Serves until SIGTERM or Ctrl-C, then answers requests in progress for at most 10 seconds. A second Ctrl-C does not wait
-for them. Ctrl-C while the models load ends the command at once.
+version that appears under the base path is loaded, warmed up, and then takes the place of the old one without a gap.
+The command serves until SIGTERM or Ctrl-C, then answers requests in progress for at most 10 seconds. A second Ctrl-C
+does not wait for them. Ctrl-C while the models load ends the command at once.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ def serve(settings: ServerSettings) -> None:
     """
     models = _models(settings)
     for model in models:
-        aspired_versions(model)  # Refused before TensorFlow is imported.
+        aspired_versions(model)  # Raises what is wrong before TensorFlow is imported.
     batching = _batching_parameters(settings)
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
 
@@ -43,7 +43,7 @@ def serve(settings: ServerSettings) -> None:
     # Imported late: it brings TensorFlow, and --help should not wait for that.
     from export.server.assembly import running_server
 
-    # Freezing what the imports created shortens the collection that frees an ended version, which holds up requests.
+    # Freezing what the imports created shortens the garbage collection after a version ends, which holds up requests.
     gc.collect()
     gc.freeze()
     with running_server(models, settings, batching) as server, _end_signals() as told:
@@ -60,21 +60,20 @@ def serve(settings: ServerSettings) -> None:
 
 
 def _batching_parameters(settings: ServerSettings) -> BatchingParameters | None:
-    if not settings.enable_batching:
-        if settings.batching_parameters_file or settings.enable_per_model_batching_parameters:
-            raise InputError("Batching parameters need --enable_batching.")
-        return None
-    if settings.batching_parameters_file:
-        return read_batching_parameters(settings.batching_parameters_file)
-    return BatchingParameters()
+    path = settings.batching_parameters_file
+    if settings.enable_batching:
+        return read_batching_parameters(path) if path else BatchingParameters()
+    if path or settings.enable_per_model_batching_parameters:
+        raise InputError("Batching parameters need --enable_batching.")
+    return None
 
 
 @contextlib.contextmanager
 def _end_signals() -> Iterator[int]:
-    """Turns SIGTERM and Ctrl-C, within the block, into a byte readable at the yielded file descriptor.
+    """Turns SIGTERM and Ctrl-C, within the block, into a byte to read at the yielded file descriptor.
 
-    It is a pipe because a handler runs between any two instructions of the main thread, which may hold a lock:
-    `threading.Event.set` takes one and could deadlock.
+    A handler runs between any two instructions of the main thread, which may hold a lock. `threading.Event.set` takes
+    a lock and could deadlock; writing to a pipe cannot.
     """
     readable, writable = os.pipe()
     numbers = (signal.SIGTERM, signal.SIGINT)

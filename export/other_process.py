@@ -1,8 +1,8 @@
 """Asks an exported directory in another process.
 
-The process is called as `PROGRAM ... DIRECTORY REQUESTS ANSWERS [MORE ...]`. Both files are a serialized `GraphDef`,
-which TensorFlow reads and writes in Python and in C++. It has a node for each request: `op` is its signature, `attr`
-holds its tensors by name. Answers have the order of the requests.
+The command line is `PROGRAM ... DIRECTORY REQUESTS ANSWERS [MORE ...]`. Both files are a serialized `GraphDef`, which
+TensorFlow reads and writes in Python and in C++. It has a node for each request: `op` is the signature, `attr` holds
+the tensors by name. Answers have the order of the requests.
 """
 
 import os
@@ -21,7 +21,7 @@ Request = tuple[str, Mapping[str, np.ndarray]]
 
 
 class ProcessError(RuntimeError):
-    """A program could not be run, or it failed; the message quotes what it said last."""
+    """A program could not be run or failed; the message quotes the end of its output."""
 
 
 def ask(
@@ -36,7 +36,7 @@ def ask(
     Args:
         program: the beginning of its command line.
         directory: holds `saved_model.pb`.
-        requests: what to ask.
+        requests: to ask in this order.
         more: the end of its command line.
         environment: all of its environment; None: an empty one.
 

@@ -1,4 +1,4 @@
-"""What probes are made of: ordinary and hostile texts, and helpers for their right answers.
+"""Material for probes: ordinary and hostile texts, and helpers for their right answers.
 
 Shapes: B batch, N numbers to be ranked.
 """
@@ -44,12 +44,10 @@ def on_cpu(function, inputs):
         What it returns, as arrays.
     """
     with tf.device("CPU:0"):
-        tensors = tf.nest.map_structure(lambda array: tf.constant(array, _string_if_object(array)), inputs)
+        tensors = tf.nest.map_structure(
+            lambda array: tf.constant(array, tf.string if array.dtype == object else None), inputs
+        )
         return tf.nest.map_structure(lambda tensor: tensor.numpy(), function(tensors))
-
-
-def _string_if_object(array: np.ndarray):
-    return tf.string if array.dtype == object else None
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
@@ -70,7 +68,7 @@ def examples(columns: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def padded(rows: Sequence[Sequence], fill, dtype=np.int32, at_least: int = 1) -> np.ndarray:
-    """Returns lists of different lengths as one array, as wide as the longest and at least `at_least`."""
+    """Returns lists of different lengths as one array, as wide as the longest of them and `at_least`."""
     array = np.full([len(rows), max([at_least, *map(len, rows)])], fill, dtype)
     for row, values in zip(array, rows, strict=True):
         row[: len(values)] = values
@@ -82,20 +80,20 @@ def undecided(numbers: np.ndarray, count: int = 1) -> np.ndarray:
 
     Args:
         numbers: float, shape (B, N).
-        count: how many the answer names.
+        count: how many of them the answer names.
 
     Returns:
-        bool, shape (B,): whether two neighbours among the `count + 1` largest are equal to within the tolerance.
+        bool, shape (B,): True if two neighbours among the `count + 1` largest are equal to within the tolerance.
     """
     largest = np.sort(numbers, axis=-1)[:, ::-1][:, : count + 1]
     return (largest[:, :-1] - largest[:, 1:] <= 2 * TOLERANCE).any(axis=-1)
 
 
 def check_labels(model: keras.Model, labels: Sequence[str]) -> None:
-    """Refuses labels that are more or fewer than a model's outputs.
+    """Checks that there is a label for each of a model's outputs.
 
     Raises:
-        ValueError: they are.
+        ValueError: there are more or fewer.
     """
     if model.output_shape[-1] != len(labels):
         raise ValueError(

@@ -1,13 +1,13 @@
-"""`bert-export`: turns a trained model into a directory that TensorFlow Serving loads as it is: texts in, answers out.
+"""`bert-export`: turns a trained model into a directory that TensorFlow Serving loads, texts in and answers out.
 
     bert-export --model_dir=runs/mood/model --export_dir=served/mood
     bert-export --preset=base --task=embeddings --layer=-2 --export_dir=served/embeddings
 
-Exports what bert-classify, bert-squad, bert-swag and bert-ner trained (their output_dir/model), and any preset for
-embeddings and fill_mask (which needs the masked-LM head, as in bert-pretrain's output_dir/preset). Writes
-`served/mood/1` (then 2, 3, ...) and `served/mood/README.md` with the commands that serve and ask this very model. A
-version gets its number only after it was verified in a fresh process and, where g++ is installed, by a C++ program.
-Takes seconds for a small model, about a minute for BERT-base.
+Exports what a task's command trained (its output_dir/model), and any preset for the tasks embeddings and fill_mask
+(which needs the masked-LM head, as in bert-pretrain's output_dir/preset). Writes `served/mood/1` (then 2, 3, ...), and
+`served/mood/README.md` with the commands that serve and ask this very model. A version gets its number only after it
+was verified in a fresh process and, where g++ is installed, by a C++ program. An export takes seconds for a small
+model, and about a minute for BERT-base.
 """
 
 import dataclasses
@@ -27,23 +27,16 @@ class ExportSettings(Settings):
     """Settings of bert-export, which are its flags."""
 
     model_dir: str | None = setting(None, "The model directory that a task's command wrote (its output_dir/model).")
-    preset: str | None = setting(None, "Preset, name or directory, in the place of --model_dir; needs --task.")
-    task: str | None = setting(None, "What a preset is to do. A trained model has its own task.", choices=_PRESET_TASKS)
-    export_dir: str = setting(
-        dataclasses.MISSING, "Base path of the served model; versions are its numbered sub-directories."
-    )
+    preset: str | None = setting(None, "Preset, name or directory, in place of --model_dir; needs --task.")
+    task: str | None = setting(None, "The task of a preset. A trained model has its own.", choices=_PRESET_TASKS)
+    export_dir: str = setting(dataclasses.MISSING, "Base path of the served model; its versions are numbered folders.")
     version: int | None = setting(
-        None,
-        "Number of the version. Default: one more than the highest.",
-        at_least=0,
-        at_most=base_path.MAX_VERSION,
+        None, "Number of the version. Default: one more than the highest.", at_least=0, at_most=base_path.MAX_VERSION
     )
     max_seq_length: int | None = setting(
         None, "Longest sequence in tokens. Default: the model's; for a preset, its maximum length.", at_least=3
     )
-    layer: int | None = setting(
-        None, "Embeddings: encoder layer, 1 (the lowest) upwards, or -1 (the last) downwards. Default: -1."
-    )
+    layer: int | None = setting(None, "Embeddings: encoder layer, 1 (lowest) upwards or -1 (last, default) downwards.")
     top_k: int | None = setting(None, "Filling in masks: tokens named for each mask. Default: 5.", at_least=1)
     n_best_size: int | None = setting(None, "Question answering: answers listed. Default: the model's.", at_least=1)
     max_answer_length: int | None = setting(
@@ -51,34 +44,21 @@ class ExportSettings(Settings):
     )
     null_score_diff_threshold: float | None = setting(
         None,
-        "Question answering: no answer is given where its score leads the best answer's by more. Default: the model's.",
+        "Question answering: gives no answer if its score leads the best answer's by more than this. Default: the "
+        "model's.",
     )
     doc_stride: int | None = setting(
-        None,
-        "Tasks that read long texts in windows: tokens from the start of one window to that of the next. Default: the "
-        "model's.",
-        at_least=1,
+        None, "Long texts: tokens from the start of one window to that of the next. Default: the model's.", at_least=1
     )
     max_tokens: int | None = setting(
-        None,
-        "Tasks that read long texts in windows: tokens of a text that are read; the rest does not count. Default: 8 "
-        "times the longest sequence.",
-        at_least=1,
+        None, "Long texts: tokens that are read of a text. Default: 8 times the longest sequence.", at_least=1
     )
     with_cc: str = setting(
-        "auto",
-        "Whether to verify by a C++ program without Python as well: where there is g++, always, or never.",
-        choices=("auto", "on", "off"),
+        "auto", "Verify with a C++ program, too: if there is g++, always, or never.", choices=("auto", "on", "off")
     )
-    onnx: bool = setting(
-        False, "Also write an ONNX model (token ids in) to export_dir/onnx, checked against the SavedModel."
-    )
-    litert: bool = setting(
-        False, "Also write a LiteRT model (token ids in) to export_dir/litert, checked against the SavedModel."
-    )
-    int8: bool = setting(
-        False, "Also write a SavedModel with int8 weights to export_dir/int8, and print its accuracy and speed."
-    )
+    onnx: bool = setting(False, "Also write an ONNX model (token ids in) to export_dir/onnx, and check it.")
+    litert: bool = setting(False, "Also write a LiteRT model (token ids in) to export_dir/litert, and check it.")
+    int8: bool = setting(False, "Also write a SavedModel with int8 weights to export_dir/int8, and measure it.")
 
 
 def export(settings: ExportSettings) -> str:
@@ -137,14 +117,9 @@ def _commands(export_dir: str, description: dict) -> list[str]:
     return lines
 
 
-def main(settings: ExportSettings) -> None:
-    """Exports, and prints the result."""
-    print(export(settings))
-
-
 def console_main() -> None:
     """The console script."""
-    flags.run(main, ExportSettings)
+    flags.run(lambda settings: print(export(settings)), ExportSettings)
 
 
 if __name__ == "__main__":

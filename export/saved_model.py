@@ -58,13 +58,13 @@ def export_model(
 def export_head(head: Head, directory: str, version: int | None = None, with_cc: str = "auto") -> str:
     """Writes a head as a new version under a base path that TensorFlow Serving watches.
 
-    The version is built under another name beside its place, verified there (`verify.verify`), and renamed once it has
-    passed: a server that polls the base path sees a complete version or none.
+    The version is built beside its place under another name, verified there (`verify.verify`), and renamed once it has
+    passed, so a server that polls the base path sees a complete version or none.
 
     Args:
         head: the trained model of one task; exported in float32 whatever it was trained in.
         directory: base path; versions are its numeric sub-directories.
-        version: number of the version. Default: one more than the highest there.
+        version: number of the version; None: one more than the highest there.
         with_cc: one of `verify.WITH_CC`, whether to ask the C++ program as well.
 
     Returns:
@@ -85,7 +85,7 @@ def export_head(head: Head, directory: str, version: int | None = None, with_cc:
         os.makedirs(directory, exist_ok=True)
         remove_abandoned(directory)
         _check_version_is_free(directory, version)
-        remove_path(temporary)  # left by a killed process that had this one's number
+        remove_path(temporary)  # A killed process with the same process id may have left it.
         os.mkdir(temporary)
     except OSError as error:
         raise InputError(f"{temporary}: cannot be created ({error.strerror}). Choose another --export_dir.") from error
@@ -108,7 +108,9 @@ def _check_version_is_free(directory: str, version: int | None) -> None:
 
 
 def _write(head: Head, directory: str, with_cc: str) -> None:
-    reference = head.model if _is_float32(head.model) else rebuild(head.model)
+    config = keras.saving.serialize_keras_object(head.model)
+    is_float32 = _rewritten(config, changes={}) == config
+    reference = head.model if is_float32 else rebuild(head.model)
     weight_bytes = write_graph(head, rebuild_for_serving(head.model), directory)
     extras.write_extras(directory, head)
     report = verify.verify(directory, head.probes(reference), weight_bytes, with_cc)
@@ -127,7 +129,7 @@ def write_graph(head: Head, model: keras.Model, directory: str) -> int:
         Bytes of the weights, each counted once.
     """
     functions = head.functions(model)
-    # Track the weights alone, as plain variables: tracking the Keras model as well would store each weight twice
+    # Track the weights alone, as plain variables. Tracking the Keras model as well would store each weight twice
     # (keras-team/keras issue 23553), and nothing else in the graph has state.
     used = {id(variable) for function in functions.values() for variable in function.graph.variables}
     module = tf.Module()
@@ -137,7 +139,7 @@ def write_graph(head: Head, model: keras.Model, directory: str) -> int:
 
 
 def _publish(temporary: str, directory: str, version: int | None) -> str:
-    """Renames the finished directory to its version number, never over a number that another export has taken."""
+    """Renames the finished directory to its version number, but never over one that another export has taken."""
     while True:
         target = os.path.join(directory, str(next_version(directory) if version is None else version))
         try:
@@ -150,7 +152,7 @@ def _publish(temporary: str, directory: str, version: int | None) -> str:
 
 
 def next_version(directory: str) -> int:
-    """Returns the number after the highest version under a base path, 1 where there is none.
+    """Returns the number after the highest version under a base path, 1 if there is none.
 
     Raises:
         InputError: the highest version has the last possible number.
@@ -162,11 +164,6 @@ def next_version(directory: str) -> int:
 
 
 # === The model that is served ===
-
-
-def _is_float32(model: keras.Model) -> bool:
-    config = keras.saving.serialize_keras_object(model)
-    return _rewritten(config, changes={}) == config
 
 
 def rebuild_for_serving(model: keras.Model) -> keras.Model:
@@ -185,10 +182,10 @@ def rebuild(
 ) -> keras.Model:
     """Copies a functional model in float32, optionally with another token layout.
 
-    In mixed precision a CPU would serve it 2.4 (bfloat16) to 8 times (float16) slower.
+    A CPU serves mixed precision 2.4 (bfloat16) to 8 times (float16) slower.
 
     Raises:
-        ValueError: a layout is asked for, and the model holds no BertBackbone.
+        ValueError: a layout is given, but the model holds no BertBackbone.
     """
     config = keras.saving.serialize_keras_object(model)
     changes = {} if layout is None else {"layout": layout}
@@ -222,7 +219,7 @@ def _rewritten(config, changes: dict, backbone_class: type[BertBackbone] = BertB
 
 
 def _reads_pooled_output_only(model: keras.Model) -> bool:
-    """Returns whether a functional model reads its backbone's pooled output, and no other.
+    """Returns True if a functional model reads its backbone's pooled output and no other output of it.
 
     Only private attributes of Keras tell which layer reads which tensor.
     """

@@ -1,6 +1,6 @@
-"""The beginning of every head's served graph: texts become token ids at a bounded cost, and token ids are checked.
+"""The beginning of every head's served graph: bounds the cost of tokenizing texts, and checks token ids.
 
-The graph uses only ops that TensorFlow Serving links and fixes no padded length: a batch is as long as its longest row.
+The graph uses only ops that TensorFlow Serving links, and no fixed length: a batch is as long as its longest row.
 
 Shapes: B batch, S sequence.
 """
@@ -13,9 +13,9 @@ import tensorflow as tf
 from keras_bert.backbone import BertBackbone
 
 _BYTES_PER_TOKEN = 8
-# English takes 5 to 6 bytes a token, white space included, so one look suffices for nearly every long text.
+# English takes 5 to 6 bytes a token, white space included, so one look is enough for nearly every long text.
 _GROWTH = 4
-# The most that is read of a text: one of blanks, or of one endless word, may need all of it.
+# The most that is read of a text; one of blanks, or of one endless word, may need all of it.
 MOST_BYTES, MOST_BYTES_PER_TOKEN = 65536, 256
 
 # White space, the ASCII punctuation that Unicode does not call case-ignorable, and the eight CJK blocks of
@@ -25,7 +25,7 @@ _PLACES = (
     r"\x{3400}-\x{4DBF}\x{4E00}-\x{9FFF}\x{F900}-\x{FAFF}\x{20000}-\x{2A6DF}"
     r"\x{2A700}-\x{2B73F}\x{2B740}-\x{2B81F}\x{2B820}-\x{2CEAF}\x{2F800}-\x{2FA1F}"
 )
-_CASE_IGNORABLE = r"'.:\^`"  # the ASCII punctuation that Unicode does call so
+_CASE_IGNORABLE = r"'.:\^`"  # The ASCII punctuation that Unicode calls case-ignorable.
 _AFTER_LAST_PLACE = f"[^{_PLACES}]+\\z"
 _AFTER_LAST_PLACE_WITHOUT_SIGMA = f"[^{_PLACES}{_CASE_IGNORABLE}]+\\z"
 _HOLDS_SIGMA = "(?s).*\u03a3.*"
@@ -34,16 +34,19 @@ _HOLDS_SIGMA = "(?s).*\u03a3.*"
 def bound_texts(texts: tf.Tensor, tokenizer, num_tokens: int) -> tf.Tensor:
     """Cuts long texts so that tokenizing them costs about as much as `num_tokens` tokens, and keeps these tokens.
 
-    Only the first `most_bytes(num_tokens)` bytes of a text count, 64 KiB at least. Within these no number of bytes is a
-    safe place to cut: all of them may be one token (blanks, deleted control characters, one endless word), and the next
-    word may still count. Safe places are behind white space, behind a CJK character (the tokenizer isolates it first of
-    all) and behind a punctuation character that ends every context. Tokens before such a place do not depend on what
-    follows. Words never reach across it; and the one rule that looks ahead, lower-casing a capital sigma, looks past
-    case-ignorable characters only (Unicode, Final_Sigma). So apostrophe, full stop, colon, circumflex and grave accent
-    are safe if no such sigma precedes them.
-    The algorithm takes the longest prefix within some bytes that ends at a safe place. If that gives `num_tokens`
+    Only the first `most_bytes(num_tokens)` bytes of a text count, 64 KiB at least. A cut after a fixed number of bytes
+    would not be safe: all of them may belong to one token (blanks, deleted control characters, one endless word), and
+    the next word may still count.
+
+    A place is safe to cut if the tokens before it do not depend on what follows. That holds behind white space, behind
+    a CJK character (the tokenizer isolates it first of all), and behind most ASCII punctuation: words never reach
+    across these. One rule of the tokenizer looks ahead: lower-casing a capital sigma looks past case-ignorable
+    characters (Unicode, Final_Sigma). So apostrophe, full stop, colon, circumflex and grave accent are safe only if
+    there is no such sigma before them.
+
+    The algorithm takes the longest prefix within some bytes that ends at a safe place. If the prefix has `num_tokens`
     tokens, the rest of the text would be truncated anyway; if not, it looks at 4 times as many bytes. Ordinary text
-    ends in the first round; the worst text (no place to cut, or too few tokens) costs about 4/3 of tokenizing it.
+    ends in the first round. The worst text (no place to cut, or too few tokens) costs about 4/3 of tokenizing it.
 
     Args:
         texts: string, shape (B,); need not be valid UTF-8.
@@ -51,7 +54,7 @@ def bound_texts(texts: tf.Tensor, tokenizer, num_tokens: int) -> tf.Tensor:
         num_tokens: int, how many leading tokens of each text may be used.
 
     Returns:
-        string, shape (B,): prefixes (or the texts) whose first `num_tokens` tokens are the texts' own, or those of
+        string, shape (B,): the texts or prefixes of them, whose first `num_tokens` tokens are those of the texts, or of
         their first `most_bytes(num_tokens)` bytes.
     """
     lengths, most = tf.strings.length(texts), most_bytes(num_tokens)
@@ -79,10 +82,8 @@ def bound_texts(texts: tf.Tensor, tokenizer, num_tokens: int) -> tf.Tensor:
     return tf.while_loop(lambda limit, bounded, open_rows: tf.reduce_any(open_rows), look, state, shapes)[1]
 
 
-def most_bytes(num_tokens):
-    """Returns how many bytes of a text count if `num_tokens` tokens (int, or scalar tensor) are used."""
-    if tf.is_tensor(num_tokens):
-        return tf.maximum(MOST_BYTES, MOST_BYTES_PER_TOKEN * num_tokens)
+def most_bytes(num_tokens: int) -> int:
+    """Returns the number of bytes of a text that count if `num_tokens` tokens are used."""
     return max(MOST_BYTES, MOST_BYTES_PER_TOKEN * num_tokens)
 
 
@@ -97,26 +98,24 @@ def find_backbone(model: keras.Model) -> BertBackbone | None:
 def check_token_ids(
     backbone: BertBackbone, token_ids: tf.Tensor, segment_ids: tf.Tensor, lengths: tf.Tensor
 ) -> list[tf.Operation]:
-    """Returns ops that fail, with a message for the client, on ids that the embeddings have no row for.
+    """Returns ops that fail, with a message for the client, on ids for which the embeddings have no row.
 
-    Without them the answer could be wrong silently: a negative id counts from the table's end, and an id behind the end
-    is an error on a CPU but a row of zeros on a GPU. An empty batch passes: the minimum of no numbers is the largest
-    int32, their maximum the least.
+    Without them an answer could be silently wrong: a negative id counts from the table's end, and an id behind the end
+    is an error on a CPU but a row of zeros on a GPU. An empty batch passes, since the minimum of no numbers is the
+    largest int32 and their maximum is the least.
 
     Args:
         backbone: gives the sizes.
         token_ids: int32, shape (B, S), or with further axes between.
         segment_ids: int32, of the same shape.
-        lengths: int32, of that shape without its last axis.
+        lengths: int32, of that shape without the last axis.
     """
     shape = tf.shape(token_ids)
     longest = backbone.max_sequence_length
 
     def same_shape(name, values, expected):
         message = f"`{name}` must fit the shape of `token_ids`, (batch, length). Received shapes:"
-        return tf.debugging.Assert(
-            tf.reduce_all(tf.equal(tf.shape(values), expected)), [message, tf.shape(values), shape]
-        )
+        return tf.debugging.Assert(tf.reduce_all(tf.shape(values) == expected), [message, tf.shape(values), shape])
 
     def within(name, values, least, largest, bounds):
         low, high = tf.reduce_min(values), tf.reduce_max(values)
@@ -139,7 +138,7 @@ def check_token_ids(
 def encoder_inputs(
     backbone: BertBackbone, token_ids: tf.Tensor, segment_ids: tf.Tensor, lengths: tf.Tensor
 ) -> dict[str, tf.Tensor]:
-    """Turns a client's ids into the model's inputs: checked (`check_token_ids`), and masked by `lengths` alone."""
+    """Turns a client's ids into the model's inputs: checks them (`check_token_ids`), and masks by `lengths` alone."""
     with tf.control_dependencies(check_token_ids(backbone, token_ids, segment_ids, lengths)):
         token_ids, segment_ids, lengths = (tf.identity(ids) for ids in (token_ids, segment_ids, lengths))
     mask = tf.sequence_mask(lengths, tf.shape(token_ids)[-1], dtype=tf.int32)

@@ -1,13 +1,13 @@
 """Names, types and shapes of the served signatures, and TensorFlow Serving's rules for them.
 
-Clients write these names, so they are an interface. Each head's `description` (`export/heads`) tells what its
-signatures take and give. All heads share
+Clients write these names, so they are an interface. Each head's `description` (`export/heads`) lists the inputs and
+outputs of its signatures. All heads share
 
 - `serving_default`: texts, string [B], in answers out;
 - `token_ids`: `token_ids`, `segment_ids` int32 [B, S], `lengths` int32 [B];
 - `classify`, `regress`: `inputs`, string [B], serialized `tf.Example`s.
 
-Texts may be any bytes. `token_ids` refuses what the model has no weights for (`export.serving.check_token_ids`).
+Texts may be any bytes. `token_ids` refuses ids that the model has no weights for (`export.serving.check_token_ids`).
 
 Shapes: B batch, S sequence.
 """
@@ -40,9 +40,9 @@ _INITIALIZER = "__saved_model_init_op"
 def specs(axes: Mapping[str, tuple], dtype: tf.DType) -> dict[str, tf.TensorSpec]:
     """Returns the inputs of a signature.
 
-    The padding mask of token ids follows from `lengths`, never from the ids: TensorFlow Serving's own padding
-    (`pad_variable_length_inputs`) fills with the tensor's first element, which is the id of [CLS], and a mask guessed
-    from the ids would take that for text.
+    The padding mask of token ids follows from `lengths`, never from the ids. TensorFlow Serving's own padding
+    (`pad_variable_length_inputs`) fills with the tensor's first element, the id of [CLS], which a mask guessed from
+    the ids would take for text.
 
     Args:
         axes: name -> dimensions behind the batch: a size, or the name of a free one.
@@ -53,22 +53,21 @@ def specs(axes: Mapping[str, tuple], dtype: tf.DType) -> dict[str, tf.TensorSpec
 
 
 def describe_tokens(axes: Mapping[str, tuple], more: Mapping[str, str]) -> dict[str, str]:
-    """Returns the text of each input of `token_ids`; `more` has the text of inputs that not every head has."""
+    """Describes each input of `token_ids`; `more` has the text of inputs that not every head has."""
     sizes = {name: f" ({', '.join(map(str, its))})" if its else "" for name, its in axes.items()}
     texts = {**_TOKEN_INPUTS, **more}
     return {name: f"int32{size}: {texts[name]}" for name, size in sizes.items()}
 
 
 def describe_examples(axes: Mapping[str, tuple]) -> dict[str, str]:
-    """Returns the text of the one input of Classify and Regress; `axes` are those of the texts in the examples."""
-    names = " and ".join(
-        f"`{name}` ({its[0]} strings)" if its else f"`{name}` (a string)" for name, its in axes.items()
-    )
+    """Describes the one input of Classify and Regress; `axes` are those of the texts in the examples."""
+    counts = {name: f"{its[0]} strings" if its else "a string" for name, its in axes.items()}
+    names = " and ".join(f"`{name}` ({count})" for name, count in counts.items())
     return {"inputs": f"string: a serialized `tf.Example` with {names}"}
 
 
 def rule_breaches(signature_defs) -> list[str]:
-    """Returns what TensorFlow Serving would refuse about a model's signatures, one sentence each.
+    """Lists what TensorFlow Serving would refuse about a model's signatures.
 
     Args:
         signature_defs: mapping of name to `SignatureDef`, as in a `MetaGraphDef`.
@@ -77,10 +76,9 @@ def rule_breaches(signature_defs) -> list[str]:
     for name, signature in sorted(signature_defs.items()):
         if name == _INITIALIZER:
             continue
-        tensors = [("input", *item) for item in signature.inputs.items()]
-        tensors += [("output", *item) for item in signature.outputs.items()]
-        for kind, tensor_name, info in sorted(tensors, key=lambda item: item[:2]):
-            breaches += [f"signature {name!r}, {kind} {tensor_name!r} {why}" for why in _tensor_breaches(info)]
+        for kind, tensors in (("input", signature.inputs), ("output", signature.outputs)):
+            for tensor, info in sorted(tensors.items()):
+                breaches += [f"signature {name!r}, {kind} {tensor!r} {why}" for why in _tensor_breaches(info)]
         if name in _EXAMPLE_OUTPUTS:
             breaches += _example_breaches(name, signature)
     return breaches
@@ -101,7 +99,6 @@ def _example_breaches(name: str, signature) -> list[str]:
     if set(signature.inputs) != {"inputs"}:
         breaches.append(f"{verb} takes the input 'inputs' alone, not {sorted(signature.inputs)}")
     if set(signature.outputs) != outputs:
-        breaches.append(
-            f"{verb} gives {' and '.join(map(repr, sorted(outputs)))} alone, not {sorted(signature.outputs)}"
-        )
+        expected = " and ".join(map(repr, sorted(outputs)))
+        breaches.append(f"{verb} gives {expected} alone, not {sorted(signature.outputs)}")
     return breaches

@@ -2,8 +2,8 @@
 
 A version is published only after it has passed `verify`: the graph holds nothing that TensorFlow Serving is known to
 refuse, the weights are stored once, the signatures keep the rules, and a fresh process gives the Keras model's answers.
-So does, on request, a C++ program on the loader that `tensorflow_model_server` uses (`export.cc_check`). The server
-itself is not run here; the checks cover what its loader and its API demand.
+On request, so does a C++ program on the loader that `tensorflow_model_server` uses (`export.cc_check`). The server
+itself is not run; the checks cover what its loader and its API demand.
 """
 
 import math
@@ -22,14 +22,14 @@ from export.other_process import ProcessError
 
 # Allowed difference of two answers: absolute for numbers up to 1, relative for larger ones (logits, embeddings).
 TOLERANCE = 1e-5
-# Whether to ask the C++ program as well: "auto" does if it can be compiled.
+# When to ask the C++ program as well; "auto" means if it can be compiled.
 WITH_CC = ("auto", "on", "off")
-# Vocabulary and normalizer are integers and strings; epsilons, masks and the like take some hundred bytes.
+# Vocabulary and normalizer are integers and strings. Epsilons, masks and other small floats take some hundred bytes.
 _MAX_CONSTANT_BYTES = 100_000
 
-# The tensorflow-text ops that a graph may use. tf.text 2.12.1, which TensorFlow Serving 2.18 and 2.19 link, has them.
-# It lacks `TFText>RoundRobinTrim`, on which the trimmers and packers of tensorflow-text are built. Neither op asks the
-# server's ICU what a character is: the map of code points is in the graph.
+# The tensorflow-text ops that a graph may use. tf.text 2.12.1, which TensorFlow Serving 2.18 and 2.19 link, has them,
+# but not `TFText>RoundRobinTrim`, on which the trimmers and packers of tensorflow-text are built. Neither op depends on
+# the server's ICU for what a character is: the map of code points is in the graph.
 TEXT_OPS = frozenset({"FastBertNormalize", "FastWordpieceTokenizeWithOffsets"})
 # These call back into the Python process that wrote the graph.
 _PYTHON_OPS = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
@@ -38,18 +38,18 @@ _ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH", "SYSTEMROOT", "TF_ENABLE_ONEDNN_OPTS"
 
 
 class VerificationError(RuntimeError):
-    """An exported directory differs from what should be there; the message lists every finding."""
+    """An exported directory is not as it should be; the message lists every finding."""
 
 
 class Probe(NamedTuple):
-    """A request whose right answer is known.
+    """A request with its right answer.
 
     Attributes:
         signature: name of the signature.
         inputs: input name -> array of the batch.
         outputs: output name -> the right array.
-        undecided: bool, shape (B,): rows whose strings and integers depend on rounding and are not compared. None: no
-            row.
+        undecided: bool, shape (B,): rows whose strings and integers depend on rounding and are not compared; None for
+            none.
     """
 
     signature: str
@@ -64,12 +64,12 @@ class Report(NamedTuple):
     Attributes:
         signatures: names of the signatures.
         num_probes: requests answered in the fresh process.
-        largest_difference: between an answer there and the right one.
+        largest_difference: between an answer of that process and the right one.
         num_op_kinds: different ops in the graph.
         weight_bytes: of the weights as stored.
-        directory_bytes: of all files together.
-        cc_difference: the largest between an answer of the C++ program and the right one; None: it was not run.
-        cc_not_run: why it was not.
+        directory_bytes: of all files.
+        cc_difference: between an answer of the C++ program and the right one; None: it was not run.
+        cc_not_run: the reason why it was not.
     """
 
     signatures: list[str]
@@ -83,21 +83,18 @@ class Report(NamedTuple):
 
     def lines(self) -> list[str]:
         """Returns the report as text."""
+        cc = f"not run ({self.cc_not_run})"
+        if self.cc_difference is not None:
+            cc = f"the same requests, largest difference {self.cc_difference:.1e}"
         return [
             f"signatures: {', '.join(self.signatures)}",
             f"answers in a fresh process: {self.num_probes} requests, largest difference from the Keras model's "
             f"{self.largest_difference:.1e} (allowed {TOLERANCE:.0e})",
-            self._cc_line(),
+            f"answers of a C++ program on LoadSavedModel, without Python and with an empty environment: {cc}",
             f"graph: {self.num_op_kinds} kinds of ops, each TensorFlow's own in the release that exported it, or "
             "tensorflow-text's and linked by TensorFlow Serving 2.18 and later; none needs XLA",
             f"size: {self.directory_bytes / 1e6:.1f} MB; weights, stored once: {self.weight_bytes / 1e6:.1f} MB",
         ]
-
-    def _cc_line(self) -> str:
-        subject = "answers of a C++ program on LoadSavedModel, without Python and with an empty environment"
-        if self.cc_difference is None:
-            return f"{subject}: not run ({self.cc_not_run})"
-        return f"{subject}: the same requests, largest difference {self.cc_difference:.1e}"
 
 
 def verify(directory: str, probes: Sequence[Probe], weight_bytes: int, with_cc: str = "off") -> Report:
@@ -119,7 +116,7 @@ def verify(directory: str, probes: Sequence[Probe], weight_bytes: int, with_cc: 
         *signatures.rule_breaches(meta_graph.signature_def),
         *_size_findings(directory, meta_graph, weight_bytes),
     ]
-    if findings:  # A graph that cannot be served need not be asked.
+    if findings:  # There is no need to ask a graph that cannot be served.
         raise VerificationError(_message(directory, findings))
     difference = _compare(directory, "", probes, fresh_answers(directory, probes))
     cc_difference, cc_not_run = _verify_with_cc(directory, probes, with_cc)
@@ -165,7 +162,7 @@ def _message(directory: str, findings: list[str]) -> str:
 
 
 def read_meta_graph(directory: str) -> meta_graph_pb2.MetaGraphDef:
-    """Reads graph, functions and signatures as a server does."""
+    """Reads a version's graph, functions and signatures."""
     with open(os.path.join(directory, "saved_model.pb"), "rb") as file:
         return saved_model_pb2.SavedModel.FromString(file.read()).meta_graphs[0]
 
@@ -179,8 +176,8 @@ def _all_nodes(meta_graph: meta_graph_pb2.MetaGraphDef) -> Iterable:
 def graph_findings(meta_graph: meta_graph_pb2.MetaGraphDef) -> list[str]:
     """Lists what TensorFlow Serving cannot run in a graph; one such op blocks every signature of the model.
 
-    It allows the ops of the installed TensorFlow and `TEXT_OPS`, which is right for a server of that release or a later
-    one. An older server may lack one of TensorFlow's ops; nothing here can know.
+    The ops of the installed TensorFlow and `TEXT_OPS` are allowed, which is right for a server of the same release or a
+    later one. An older server may lack an op of TensorFlow that passes here.
     """
     functions = meta_graph.graph_def.library.function
     known = {function.signature.name for function in functions} | TEXT_OPS
@@ -190,12 +187,10 @@ def graph_findings(meta_graph: meta_graph_pb2.MetaGraphDef) -> list[str]:
             findings.append(f"the op {op} calls back into Python")
         elif op not in known and not hasattr(tf.raw_ops, op):
             findings.append(f"the op {op} is neither TensorFlow's nor one of {', '.join(sorted(TEXT_OPS))}")
-    compiled = [function.signature.name for function in functions if function.attr["_XlaMustCompile"].b]
-    compiled += [node.name for node in _all_nodes(meta_graph) if node.attr["_XlaMustCompile"].b]
-    if compiled:
-        findings.append(
-            f"{compiled[0]} must be compiled by XLA (jit_compile=True), which the server has off by default"
-        )
+    jitted = [function.signature.name for function in functions if function.attr["_XlaMustCompile"].b]
+    jitted += [node.name for node in _all_nodes(meta_graph) if node.attr["_XlaMustCompile"].b]
+    if jitted:
+        findings.append(f"{jitted[0]} must be compiled by XLA (jit_compile=True), which the server has off by default")
     return findings
 
 
@@ -238,7 +233,7 @@ def directory_bytes(directory: str) -> int:
 
 
 def cc_answers(program: str, directory: str, probes: Sequence[Probe]) -> list[dict[str, np.ndarray]]:
-    """Asks the exported directory through the C++ program of `cc_check`.
+    """Asks an exported directory through the C++ program of `cc_check`.
 
     Raises:
         ProcessError: the program failed.
@@ -248,7 +243,7 @@ def cc_answers(program: str, directory: str, probes: Sequence[Probe]) -> list[di
 
 
 def fresh_answers(directory: str, probes: Sequence[Probe]) -> list[dict[str, np.ndarray]]:
-    """Asks the exported directory in a process that cannot import the project: on the CPU, with a bare environment.
+    """Asks an exported directory in a process that cannot import the project, on the CPU, with a bare environment.
 
     Raises:
         VerificationError: the process ended with an error; the message quotes its last lines.
@@ -280,7 +275,7 @@ def _compare(directory: str, who: str, probes: Sequence[Probe], answers: Sequenc
     """Returns the largest difference of all numbers.
 
     Raises:
-        VerificationError: an answer is wrong; `who` gave it.
+        VerificationError: an answer is wrong; the message says that `who` gave it.
     """
     largest, findings = 0.0, []
     for number, (probe, answer) in enumerate(zip(probes, answers, strict=True)):
@@ -299,7 +294,7 @@ def _compare(directory: str, who: str, probes: Sequence[Probe], answers: Sequenc
 
 
 def _difference(expected: np.ndarray, answer: np.ndarray, undecided: np.ndarray | None) -> tuple[float, str]:
-    """Returns how far an array is from the right one, and what is wrong with it ("" for nothing)."""
+    """Returns an array's distance from the right one, and a description of what is wrong with it, "" for nothing."""
     is_text = expected.dtype.kind in "OSU"
     if not is_text and expected.dtype != answer.dtype:
         return 0.0, f"is {answer.dtype}, expected {expected.dtype}"
@@ -309,17 +304,12 @@ def _difference(expected: np.ndarray, answer: np.ndarray, undecided: np.ndarray 
         difference = float(np.max(np.abs(expected - answer) / np.maximum(1.0, np.abs(expected)), initial=0.0))
         # Written so that NaN is a finding.
         return difference, "" if difference <= TOLERANCE else f"differs by {difference:.2e}, allowed {TOLERANCE:.0e}"
-    wrong = expected != answer
     if undecided is not None:
-        wrong = wrong[~undecided]
+        expected, answer = expected[~undecided], answer[~undecided]
+    wrong = expected != answer
     if not wrong.any():
         return 0.0, ""
-    rows = np.flatnonzero(wrong.reshape(len(wrong), -1).any(axis=1))
-    return 0.0, f"{len(rows)} of {len(wrong)} rows differ, the first where {_first_wrong(expected, answer, undecided)}"
-
-
-def _first_wrong(expected: np.ndarray, answer: np.ndarray, undecided: np.ndarray | None) -> str:
-    kept = slice(None) if undecided is None else ~undecided
-    place = tuple(np.argwhere(expected[kept] != answer[kept])[0])
-    right, wrong = (repr(array[kept][place])[:80] for array in (expected, answer))
-    return f"{wrong} stands for {right}"
+    num_rows = wrong.reshape(len(wrong), -1).any(axis=1).sum()
+    right, found = (array[wrong][0] for array in (expected, answer))
+    first = f"the first where {found!r:.80} stands for {right!r:.80}"
+    return 0.0, f"{num_rows} of {len(wrong)} rows differ, {first}"
