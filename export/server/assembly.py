@@ -58,29 +58,23 @@ class RunningServer(NamedTuple):
         return listed
 
 
-def _load(
-    metrics: Metrics,
-    scheduler: BatchScheduler | None,
-    parameters: BatchingParameters | None,
-    settings: ServerSettings,
-    directory: str,
-    name: str,
-    version: int,
-) -> Servable:
-    """Loads a version and warms it up.
+def _loader(
+    metrics: Metrics, scheduler: BatchScheduler | None, common: BatchingParameters | None, settings: ServerSettings
+) -> Callable[[str, str, int], Servable]:
+    """Returns the function that loads a version and warms it up, for `ModelManager`."""
 
-    Raises:
-        InputError: the version is damaged, its batching parameters are wrong, or a warm-up request fails.
-    """
-    model = ServedModel(directory, name, version)
-    if parameters and settings.enable_per_model_batching_parameters:
-        path = os.path.join(directory, PER_MODEL_FILE)
-        parameters = read_batching_parameters(path) if os.path.isfile(path) else None
-    batcher = Batcher(model.run, parameters, scheduler, name, metrics) if parameters else None
-    servable = Servable(model, metrics, batcher)
-    if settings.enable_model_warmup:
-        warm_up(servable)
-    return servable
+    def load(directory: str, name: str, version: int) -> Servable:
+        model, parameters = ServedModel(directory, name, version), common
+        if scheduler and settings.enable_per_model_batching_parameters:
+            path = os.path.join(directory, PER_MODEL_FILE)
+            parameters = read_batching_parameters(path) if os.path.isfile(path) else None
+        batcher = Batcher(model.run, parameters, scheduler, name, metrics) if parameters else None
+        servable = Servable(model, metrics, batcher)
+        if settings.enable_model_warmup:
+            warm_up(servable)
+        return servable
+
+    return load
 
 
 class _ModelStates(Collector):
@@ -136,7 +130,7 @@ def running_server(
         scheduler = BatchScheduler(batching_parameters.num_batch_threads) if batching_parameters else None
         if scheduler:
             stack.callback(scheduler.close)
-        manager = ModelManager(functools.partial(_load, metrics, scheduler, batching_parameters, settings))
+        manager = ModelManager(_loader(metrics, scheduler, batching_parameters, settings))
         metrics.registry.register(_ModelStates(manager))
         max_bytes = _LONGEST_BODIES * settings.max_request_bytes
         admission = Admission(settings.max_concurrent_requests, max_bytes, metrics)

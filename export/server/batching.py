@@ -47,10 +47,6 @@ class _Queue:
         self.tasks: deque[_Task] = deque()
         self.rows = 0
 
-    def append(self, task: "_Task") -> None:
-        self.tasks.append(task)
-        self.rows += task.size
-
     def take(self, max_rows: int) -> list["_Task"]:
         """Removes and returns the first tasks, of at most `max_rows` together but at least one."""
         taken, rows = [], 0
@@ -114,7 +110,8 @@ class BatchScheduler:
                     "The batch scheduling queue to which this task was submitted is full; "
                     f"max_enqueued_batches is {parameters.max_enqueued_batches}. Try again.",
                 )
-            queue.append(task)
+            queue.tasks.append(task)
+            queue.rows += task.size
             # Only a new or a full queue concerns a sleeping thread.
             if key not in self._queues or queue.rows >= parameters.max_batch_size:
                 self._changed.notify()
@@ -172,7 +169,9 @@ class BatchScheduler:
                 # Requests that took a turn may fill it; the first to end its turn wakes a thread.
                 is_full = self._num_running == len(self._threads)
                 for key, queue in () if is_full else self._queues.items():
-                    due = self._due(key, queue) if self._waits else 0.0
+                    parameters = key.batcher.parameters
+                    is_due = not self._waits or queue.rows >= parameters.max_batch_size
+                    due = now if is_due else queue.tasks[0].enqueued + parameters.batch_timeout_micros / 1e6
                     if due <= now:
                         self._num_running += 1
                         return key, self._take(key, queue)
@@ -180,13 +179,6 @@ class BatchScheduler:
                 if self._is_closed and not self._queues:
                     return None
                 self._changed.wait(None if soonest is None else soonest - now)
-
-    @staticmethod
-    def _due(key: _Key, queue: _Queue) -> float:
-        parameters = key.batcher.parameters
-        if queue.rows >= parameters.max_batch_size:
-            return 0.0
-        return queue.tasks[0].enqueued + parameters.batch_timeout_micros / 1e6
 
     def _take(self, key: _Key, queue: _Queue) -> list[_Task]:
         tasks = queue.take(key.batcher.parameters.max_batch_size)
@@ -199,13 +191,13 @@ class BatchScheduler:
         return tasks
 
 
-@dataclasses.dataclass(eq=False)  # A key of batches: two batchers are never the same.
+@dataclasses.dataclass(eq=False)  # Hashed by identity, as a part of `_Key`.
 class Batcher:
     """Batches the requests to one version of a model.
 
     Args:
         run_graph: runs a signature on arrays: `(signature name, arrays) -> arrays`.
-        parameters: how to join requests.
+        parameters: settings for joining requests.
         scheduler: runs the batches in its threads.
         model_name: label of the metrics.
         metrics: counts requests and batches.

@@ -7,27 +7,16 @@ Shapes: B batch, C classes. Sources: TensorFlow Serving's predict_util.cc, class
 """
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from export.server.servable import Servable, Signature
 from export.server.serving_error import invalid
 
-
-class _Kind(NamedTuple):
-    """The signatures that a verb accepts: they have the one input `inputs`, and one of these sets of outputs."""
-
-    name: str
-    title: str
-    outputs: tuple[set[str], ...]
-
-
+# Verb -> (name of its signatures, their outputs in words, sets of outputs that they may have).
 _KINDS = {
-    "Classify": _Kind(
-        "classification", "outputs 'classes' and 'scores'", ({"classes", "scores"}, {"classes"}, {"scores"})
-    ),
-    "Regress": _Kind("regression", "the output 'outputs'", ({"outputs"},)),
+    "Classify": ("classification", "outputs 'classes' and 'scores'", ({"classes", "scores"}, {"classes"}, {"scores"})),
+    "Regress": ("regression", "the output 'outputs'", ({"outputs"},)),
 }
 
 
@@ -112,10 +101,10 @@ class Inference:
         return values.reshape(-1)
 
     def _run_examples(self, examples: Sequence[bytes], api: str) -> dict[str, np.ndarray]:
-        signature, kind = self.signature, _KINDS[api]
-        if set(signature.inputs) != {"inputs"} or set(signature.outputs) not in kind.outputs:
+        signature, (name, outputs, allowed) = self.signature, _KINDS[api]
+        if set(signature.inputs) != {"inputs"} or set(signature.outputs) not in allowed:
             raise invalid(
-                f"Expected a {kind.name} signature: one input named 'inputs', {kind.title}. Received: {self._name!r} "
+                f"Expected a {name} signature: one input named 'inputs', {outputs}. Received: {self._name!r} "
                 f"with inputs {sorted(signature.inputs)} and outputs {sorted(signature.outputs)}. Name another by "
                 "'signature_name'."
             )

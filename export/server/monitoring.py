@@ -86,13 +86,12 @@ class Metrics:
         try:
             yield
             status = "OK"
+            microseconds = (time.perf_counter() - start) * 1e6
+            self.request_latency.labels(model_name, api, entrypoint).observe(microseconds)
         except ServingError as error:
             status = error.code
             raise
         finally:
-            if status == "OK":
-                microseconds = (time.perf_counter() - start) * 1e6
-                self.request_latency.labels(model_name, api, entrypoint).observe(microseconds)
             self.request_count.labels(model_name, status).inc()
 
     def examples(self, model_name: str, count: int) -> None:

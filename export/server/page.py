@@ -5,6 +5,7 @@ the Content-Security-Policy lets no other script run.
 """
 
 import base64
+import contextlib
 import functools
 import hashlib
 import os
@@ -57,25 +58,22 @@ def models(manager: ModelManager) -> dict:
     """
     entries = []
     for name in manager.names():
-        try:
-            versions = [status.version for status in manager.status(name) if status.state == AVAILABLE]
-            with manager.use(name) as servable:
-                signatures = {
-                    key: {"inputs": _shown(signature.inputs), "outputs": _shown(signature.outputs)}
-                    for key, signature in servable.model.signatures.items()
+        # A model may be unloaded in the meantime.
+        with contextlib.suppress(ServingError), manager.use(name) as servable:
+            available = [status.version for status in manager.status(name) if status.state == AVAILABLE]
+            entries.append(
+                {
+                    "name": name,
+                    "version": str(servable.version),
+                    "versions": [str(version) for version in available],
+                    "labels": sorted(manager.labels(name)),
+                    "description": servable.model.description,
+                    "signatures": {
+                        key: {"inputs": _shown(signature.inputs), "outputs": _shown(signature.outputs)}
+                        for key, signature in servable.model.signatures.items()
+                    },
                 }
-                entries.append(
-                    {
-                        "name": name,
-                        "version": str(servable.version),
-                        "versions": [str(version) for version in versions],
-                        "labels": sorted(manager.labels(name)),
-                        "description": servable.model.description,
-                        "signatures": signatures,
-                    }
-                )
-        except ServingError:
-            continue  # It was unloaded in the meantime.
+            )
     return {"models": entries}
 
 

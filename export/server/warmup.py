@@ -39,8 +39,7 @@ def warm_up(servable: Servable) -> int:
     count = 0
     status = "FAILED"
     try:
-        for record in tf.data.TFRecordDataset(path).as_numpy_iterator():
-            count += 1
+        for count, record in enumerate(tf.data.TFRecordDataset(path).as_numpy_iterator(), 1):
             if count > _MAX_RECORDS:
                 raise InputError(f"{path}: expected at most {_MAX_RECORDS} warm-up requests. Received: more")
             _replay(servable, record, f"{path}: record {count}")

@@ -8,26 +8,15 @@ and have the tokenizer beside them, and `int8/1`, a SavedModel with the base pat
 import importlib.util
 import os
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from keras_bert.errors import InputError
 from keras_bert.files import atomic_path, write_json
 
-
-class _Target(NamedTuple):
-    """Properties of a target. This distribution's extra of the target's name installs `packages`."""
-
-    title: str
-    packages: tuple[str, ...] = ()
-    file: str = ""
-
-
-_TARGETS = {
-    "onnx": _Target("ONNX", ("onnx", "onnxruntime"), "model.onnx"),
-    "litert": _Target("LiteRT", ("ai_edge_litert",), "model.tflite"),
-    "int8": _Target("int8"),
-}
-TARGETS = tuple(_TARGETS)
+# Target -> packages that it needs, which this distribution's extra of the same name installs.
+_PACKAGES = {"onnx": ("onnx", "onnxruntime"), "litert": ("ai_edge_litert",), "int8": ()}
+TARGETS = tuple(_PACKAGES)
+# Title and file of the targets that take token ids.
+_FILES = {"onnx": ("ONNX", "model.onnx"), "litert": ("LiteRT", "model.tflite")}
 
 
 def require(names: Sequence[str]) -> None:
@@ -38,9 +27,9 @@ def require(names: Sequence[str]) -> None:
         ValueError: there is no such target.
     """
     for name in names:
-        if name not in _TARGETS:
+        if name not in TARGETS:
             raise ValueError(f"A target must be one of {', '.join(TARGETS)}. Received: {name!r}")
-        missing = [package for package in _TARGETS[name].packages if importlib.util.find_spec(package) is None]
+        missing = [package for package in _PACKAGES[name] if importlib.util.find_spec(package) is None]
         if missing:
             raise InputError(f"--{name} needs {' and '.join(missing)}. Run: pip install 'keras-bert-zoo[{name}]'")
 
@@ -79,7 +68,8 @@ def _write_by_token_ids(name: str, head, directory: str, version_directory: str)
 
     target = {"onnx": onnx, "litert": litert}[name]
     model = saved_model.rebuild(head.model, layout="rectangular")
-    path = os.path.join(directory, _TARGETS[name].file)
+    title, file_name = _FILES[name]
+    path = os.path.join(directory, file_name)
     os.makedirs(directory)
     with open(path, "wb") as file:
         file.write(target.convert(head, model))
@@ -90,7 +80,7 @@ def _write_by_token_ids(name: str, head, directory: str, version_directory: str)
         expected = real_text.saved_model_runner(version_directory)(requests)
         largest = real_text.compare(head, requests, expected, target.run(path, requests))
     except InputError as error:
-        raise InputError(f"--{name}: {error} Nothing was written for {_TARGETS[name].title}.") from error
+        raise InputError(f"--{name}: {error} Nothing was written for {title}.") from error
     sizes = [len(request["lengths"]) for request in requests]
     return [
         f"{os.path.getsize(path) / 1e6:.1f} MB; token ids in, batch and length free",
