@@ -47,7 +47,7 @@ def write_extras(directory: str, head: Head) -> None:
 
     Args:
         directory: the unfinished version; holds `saved_model.pb`.
-        head: what was exported.
+        head: the exported model.
     """
     os.makedirs(os.path.join(directory, "assets.extra"), exist_ok=True)
     with tf.io.TFRecordWriter(os.path.join(directory, WARMUP_FILE)) as writer:
@@ -85,7 +85,7 @@ def write_readme(export_dir: str, head: Head, version_directory: str) -> None:
 
     Args:
         export_dir: base path of the model.
-        head: what was exported.
+        head: the exported model.
         version_directory: the version that was written last.
     """
     path = os.path.join(export_dir, README_FILE)

@@ -34,7 +34,7 @@ def serve(settings: ServerSettings) -> None:
     """
     models = _models(settings)
     for model in models:
-        aspired_versions(model)  # Raises what is wrong before TensorFlow is imported.
+        aspired_versions(model)  # A wrong base path is refused before TensorFlow is imported.
     batching = _batching_parameters(settings)
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
 

@@ -122,7 +122,7 @@ def write_graph(head: Head, model: keras.Model, directory: str) -> int:
 
     Args:
         head: gives the signatures.
-        model: what they are traced on.
+        model: the signatures are traced on it.
         directory: becomes a SavedModel.
 
     Returns:

@@ -66,10 +66,10 @@ def find_candidates(
         logits: float32 [W, S, 2].
         projection: of the contexts' tokens.
         num_rows: int64, B.
-        settings: n-best size, longest answer, whether a question may have no answer.
+        settings: gives the n-best size, the longest answer, and if a question may have no answer.
 
     Returns:
-        (candidates; their null scores, float64 [B, 2], zeros where there is no window).
+        (candidates; their null scores, float64 [B, 2], zeros for a question without windows).
     """
     cells = _spans(windows, layout, logits, projection, settings)
     flat = tf.reshape(tf.cast(logits, tf.float64), [-1, 2])
@@ -225,7 +225,7 @@ def choose(listed: Listed, nulls: tf.Tensor, settings: Settings) -> tuple[tf.Ten
     Args:
         listed: of B questions.
         nulls: float64 [B, 2], null scores.
-        settings: whether a question may have no answer, and the odds above which it has none.
+        settings: says if a question may have no answer, and above which odds it has none.
 
     Returns:
         (int32 [B], index of the answer in the list; float64 [B], by how much "no answer" outscores the best answer).

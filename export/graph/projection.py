@@ -64,7 +64,7 @@ class Projection:
     Args:
         source: the texts.
         words: their normalized words.
-        is_unknown: bool [T], whether a token is [UNK].
+        is_unknown: bool [T], True for [UNK].
         starts, ends: int64 [T], which of the N normalized characters each token starts and ends with (exclusive).
 
     Attributes:
@@ -75,11 +75,11 @@ class Projection:
     def __init__(self, source: SourceText, words: NormalizedWords, is_unknown, starts, ends):
         self.starts, self.ends = starts, ends
         self._num_unknown = tf.pad(tf.cumsum(tf.cast(is_unknown, tf.int64)), [[1, 0]])  # [T + 1], before each token
-        # The N normalized characters. Those that begin a word are marked.
+        # The N normalized characters; those that begin a word are marked.
         first_codes = tf.cast(words.starts[:-1], tf.int32)[:, tf.newaxis]
         marks = tf.scatter_nd(first_codes, tf.fill([tf.size(first_codes)], _BLANK_BIT), [tf.size(words.codes)])
         self._codes = words.codes + marks
-        # The G characters of the texts. Those that begin a word follow white space.
+        # The G characters; a word begins behind white space.
         limits = tf.gather(source.limits, row_ids(source.row_splits))
         is_blank = tf.reduce_any(source.codes[:, tf.newaxis] == tf.constant(_BLANKS), axis=1)
         is_inside = ~is_blank & (tf.range(tf.size(source.codes, tf.int64)) < limits)
@@ -87,13 +87,13 @@ class Projection:
         self.places = tf.squeeze(tf.where(is_inside), 1)
         begins = tf.gather(is_start, self.places)  # [G]
         word_of = tf.cumsum(tf.cast(begins, tf.int64))  # From 1.
-        # The texts with one blank between words and one before each text, and where each of the G stands in them.
+        # The texts with one blank before each word, and the index of each of the G in them.
         size = tf.size(self.places, tf.int64)
         self._text_places = tf.range(size) + word_of
         blanks = tf.fill([size + tf.reduce_sum(tf.cast(begins, tf.int64))], ord(" "))
         codes = tf.gather(source.codes, self.places)
         self._text = tf.tensor_scatter_nd_update(blanks, self._text_places[:, tf.newaxis], codes)
-        # Each token's word: its first of the G and the one behind its last; the same of the N, by its tokens. All [T].
+        # The range of each token's word among the G and among the N, int64 [T] each; ends are exclusive.
         word_firsts = tf.concat([tf.squeeze(tf.where(begins), 1), [size]], axis=0)
         word = tf.gather(word_of, bisect(self.places, source.token_starts)) - 1
         self._firsts, self._limits = tf.gather(word_firsts, word), tf.gather(word_firsts, word + 1)
@@ -135,7 +135,7 @@ class Projection:
         def compare(size, owners, places, found):
             """Keeps the places [M] at which `size + 1` characters are equal; of those, the first is each owner's."""
             here, there = (tf.gather(self._codes, at + size) for at in (places, tf.gather(own, owners)))
-            # Whether the first character begins a word does not matter: a prediction does not start with a blank.
+            # The first character's mark does not matter, since a prediction does not start with a blank.
             differ = tf.bitwise.bitwise_xor(here, there)
             is_equal = tf.where(size == 0, differ & (_BLANK_BIT - 1), differ) == 0
             owners, places = tf.boolean_mask(owners, is_equal), tf.boolean_mask(places, is_equal)

@@ -112,7 +112,7 @@ class WordFinder:
     """Finds the words of texts, in the graph.
 
     Args:
-        lowercase: bool, whether the tokenizer lower-cases.
+        lowercase: bool, as the tokenizer has it.
     """
 
     def __init__(self, lowercase: bool):

@@ -24,7 +24,7 @@ class Embeddings(SequenceHead):
     Args:
         model: BertBackbone.
         preprocessor: tokenizer and longest sequence.
-        has_pooler: whether the pooler was trained on top of this very layer.
+        has_pooler: True if the pooler was trained on top of this very layer.
     """
 
     task = "embeddings"

@@ -97,7 +97,7 @@ class FillMask(Head):
 
         def some(start, ids, probabilities):
             logits = head(states, mask_positions=rows[tf.newaxis, start : start + _MASKS_AT_A_TIME])[0]
-            # A table may have more rows than the vocabulary has tokens: they count, but have no name.
+            # The table may have more rows than the vocabulary has tokens. These rows count, but have no name.
             best, best_ids = tf.math.top_k(tf.nn.softmax(logits)[:, :size], self.top_k)
             found = tf.concat([ids, best_ids], axis=0), tf.concat([probabilities, best], axis=0)
             return start + _MASKS_AT_A_TIME, *found
