@@ -10,7 +10,7 @@ from export import cc_check, saved_model, verify
 pytestmark = pytest.mark.skipif(cc_check.find_compiler() is None, reason="needs Linux and g++")
 
 
-@pytest.mark.slow(keep=["classification"])
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["classification", "token_classification", "question_answering"])
 def test_the_cc_program_gives_the_keras_models_answers(saved, name):
     directory, probes = saved(name).directory, saved(name).probes

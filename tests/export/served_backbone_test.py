@@ -174,6 +174,7 @@ def test_a_model_that_reads_tokens_beside_the_pooled_output_gets_them():
     assert serving.find_backbone(saved_model.rebuild_for_serving(pooled)).first_token_only
 
 
+@pytest.mark.slow(keep=["classification of pairs", "question_answering", "multiple_choice"])
 @pytest.mark.parametrize("name", ALL_HEADS)
 def test_every_head_answers_right_from_a_moved_directory(name, saved, monkeypatch):
     """With the weights stored once, and the encoder once for all signatures."""

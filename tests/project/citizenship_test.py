@@ -61,6 +61,7 @@ def test_a_text_classifier_learns_from_strings_and_is_saved(tmp_path, task, layo
     np.testing.assert_allclose(again.predict(TEXTS, verbose=0), expected, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_tasks_from_presets_of_our_own(tmp_path):
     model = filled(classifier())
     expected = model.predict(TEXTS, verbose=0)

@@ -27,7 +27,7 @@ def exported(request, saved) -> tuple[Head, str]:
     return of_head.head, of_head.directory
 
 
-@pytest.mark.slow(keep=["classification", "question_answering", "embeddings"])
+@pytest.mark.slow(keep=["classification", "question_answering"])
 def test_every_head_is_written_and_equals_the_saved_model(exported):
     head, version_directory = exported
     base = os.path.dirname(version_directory)
@@ -65,7 +65,7 @@ def test_the_comparison_tells_models_apart(tmp_path):
 # === Details of the network ===
 
 
-@pytest.mark.slow(keep=["settings0", "settings3"])
+@pytest.mark.slow(keep=["settings0"])
 @pytest.mark.parametrize(
     "settings",
     [

@@ -12,6 +12,7 @@ from keras_bert import BertBackbone, BertTokenizer
 PAGE = ROOT / "docs" / "models.md"
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Gradients do not exist")
 def test_the_page_s_examples_run(tmp_path, monkeypatch):
     preset = tmp_path / "home" / "tiny"

@@ -214,6 +214,7 @@ def one_of_thousands(cp):
     return unicodedata.category(char) in ("Cn", "Co") or unicodedata.name(char, "").startswith(("CJK U", "HANGUL S"))
 
 
+@pytest.mark.slow(keep=["uncased"])
 def test_every_code_point_alone_inside_a_word_and_beside_a_letter(rich):
     # 61 is prime, so that no regularity of the code charts hides from it.
     code_points = [cp for cp in CODE_POINTS if fuzzing.FULL or not one_of_thousands(cp) or cp % 61 == 0]
@@ -335,6 +336,7 @@ def test_the_sample_takes_each_branch():
 # === Offsets ===
 
 
+@pytest.mark.slow(keep=["uncased"])
 def test_offsets_of_a_hundred_thousand_strings(rich):
     for number in range(100):
         texts = fuzzed(20_000 + number, fuzzing.some(BLOCK))

@@ -187,6 +187,7 @@ def test_bad_rows_are_skipped_counted_and_shown(preset, tmp_path, capsys):
     assert "3 bad rows were left out" in (tmp_path / "run" / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_early_stopping_keeps_the_best_by_the_main_metric(preset, tmp_path):
     write_tables(tmp_path, train=96, dev=20, test=5)
     settings = {

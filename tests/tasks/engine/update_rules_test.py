@@ -178,6 +178,7 @@ def replicas(directory: str) -> None:
     np.savez(os.path.join(directory, "results"), **results)
 
 
+@pytest.mark.slow
 def test_two_replicas_follow_the_same_rules(tmp_path):
     done = run_as_script(__file__, "replicas", tmp_path)
     assert done.returncode == 0, done.stderr

@@ -306,7 +306,7 @@ def test_loss_and_gradients_equal_the_unpacked_ones(same_instances, attention, u
     assert untouched == (set() if use_next_sentence else {"pooled_dense"})
 
 
-@pytest.mark.slow(keep=["True-2"])
+@pytest.mark.slow
 @pytest.mark.parametrize("jit_compile, accumulation", [(False, 1), (False, 2), (True, 2)])
 def test_a_training_step_equals_the_unpacked_one(same_instances, tmp_path, jit_compile, accumulation):
     features, labels = same_instances[0]
