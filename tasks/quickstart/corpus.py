@@ -4,10 +4,8 @@ import collections
 import dataclasses
 import hashlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
-
-from keras_bert.files import atomic_path
 
 # The name of this package (tf-models-official) says little, and its sentences read like TensorFlow's and Keras's.
 _SKIPPED_LABELS = frozenset(["official"])
@@ -37,7 +35,7 @@ class Corpus:
 
     @property
     def num_bytes(self) -> int:
-        """Size of the file that `write_lines` makes of `lines()`."""
+        """Size of the file that `keras_bert.files.write_lines` makes of `lines()`."""
         return sum(len(line.encode()) + 1 for line in self.lines())
 
     def lines(self) -> Iterator[str]:
@@ -68,12 +66,6 @@ class Corpus:
 def hash_of(text: str) -> int:
     """Returns 64 random-looking bits, the same on every machine."""
     return int.from_bytes(hashlib.sha256(text.encode("utf-8")).digest()[:8], "big")
-
-
-def write_lines(path: str, lines: Iterable[str]) -> None:
-    """Writes a text file atomically."""
-    with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8", newline="\n") as file:
-        file.writelines(f"{line}\n" for line in lines)
 
 
 def label_sentences(

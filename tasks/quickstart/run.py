@@ -12,11 +12,11 @@ import time
 import urllib.request
 
 from keras_bert.errors import InputError
-from keras_bert.files import expand_files, read_json, read_lines, write_json
+from keras_bert.files import expand_files, read_json, read_lines, write_json, write_lines
 from keras_bert.presets import PRESETS
 from tasks import flags
 from tasks.quickstart import docstrings, own_text
-from tasks.quickstart.corpus import Corpus, label_sentences, write_lines
+from tasks.quickstart.corpus import Corpus, label_sentences
 from tasks.quickstart.pipeline import StageRun, run_command, start_command
 from tasks.quickstart.settings import QuickstartSettings
 

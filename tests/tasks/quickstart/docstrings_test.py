@@ -9,8 +9,9 @@ import pytest
 from repository import ROOT
 
 from keras_bert.errors import InputError
+from keras_bert.files import write_lines
 from tasks.quickstart import docstrings
-from tasks.quickstart.corpus import Corpus, Document, hash_of, label_sentences, write_lines
+from tasks.quickstart.corpus import Corpus, Document, hash_of, label_sentences
 
 PLANTS = '''"""Reads the leaves of the plants."""
 
