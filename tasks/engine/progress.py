@@ -33,14 +33,8 @@ class History:
     @classmethod
     def read(cls, path: str, last_step: int) -> "History":
         """Reads the rows up to `last_step`; returns an empty history if there is no file."""
-        if not os.path.exists(path):
-            return cls()
-        rows = files.read_json(path)
+        rows = files.read_optional_json(path) or dataclasses.asdict(cls())
         return cls(*([row for row in rows[name] if row["step"] <= last_step] for name in ("training", "evaluations")))
-
-    def write(self, path: str) -> None:
-        """Writes the history as JSON."""
-        files.write_json(path, dataclasses.asdict(self))
 
 
 class Reporter:
@@ -153,7 +147,7 @@ class Reporter:
         if not self._is_active:
             return
         self._events.flush()
-        self.history.write(self._path("history.json"))
+        files.write_json(self._path("history.json"), dataclasses.asdict(self.history))
         if time.monotonic() - self._drawn_at >= _CURVE_SECONDS:
             self._draw()
 
