@@ -8,7 +8,7 @@ from keras_bert.errors import InputError
 from keras_bert.weights import read_bert_config
 from tasks.features.layers import COMBINES, POOLINGS, resolve_layers
 from tasks.fine_tuning.entity_task import EntitySettings
-from tasks.fine_tuning.inputs import require_preset
+from tasks.fine_tuning.inputs import check_positions, require_preset
 from tasks.settings import changeable, replaced, setting
 
 DEFAULT_LAYERS = ("-1", "-2", "-3", "-4")  # google-research/bert extract_features.py
@@ -127,9 +127,5 @@ def choose_layers(settings: FeatureSettings, needed_for: str) -> tuple[list[int]
     config = read_bert_config(source)
     default = ["-1"] if settings.pooling != "none" else DEFAULT_LAYERS
     layers = resolve_layers(settings.layers or default, config.num_layers)
-    if settings.max_seq_length > config.max_sequence_length:
-        raise InputError(
-            f"--max_seq_length={settings.max_seq_length}: {source} has positions for {config.max_sequence_length} "
-            "tokens. Give at most that many."
-        )
+    check_positions(settings.max_seq_length, config.max_sequence_length, source)
     return layers, config

@@ -9,14 +9,14 @@ import numpy as np
 
 from keras_bert.backbone import BertBackbone
 from keras_bert.errors import InputError
-from keras_bert.files import read_json, write_json
+from keras_bert.files import read_json, read_optional_json, write_json
 from tasks.engine.build_trainer import build_trainer, prepare_devices
 from tasks.engine.checkpoints import keep_settings
 from tasks.engine.early_stopping import EarlyStopping
 from tasks.engine.settings import identify
 from tasks.fine_tuning import model_files, start
 from tasks.fine_tuning.examples import count_steps
-from tasks.fine_tuning.inputs import MODEL_DIRECTORY, Inputs, check_steps, read_spec, require_preset
+from tasks.fine_tuning.inputs import MODEL_DIRECTORY, Inputs, check_positions, check_steps, read_spec, require_preset
 from tasks.fine_tuning.settings import FineTuningSettings
 from tasks.fine_tuning.task import Answers, Encoded, Evaluation, Part, Task, Trained
 from tasks.report.page import Report, write_report
@@ -157,7 +157,7 @@ class Session:
             )
         for layer in model.layers:
             if isinstance(layer, BertBackbone):
-                start.check_positions(self.inputs.spec.sequence_length, layer.max_sequence_length, directory)
+                check_positions(self.inputs.spec.sequence_length, layer.max_sequence_length, directory)
         self.results = {} if "preset" in earlier else earlier
 
     def _load_preset(self, settings: FineTuningSettings) -> None:
@@ -170,7 +170,7 @@ class Session:
 
         def make_arguments(labels: list[str] | None, num_outputs: int, positions: int) -> dict:
             specs.append(task.foreign_spec(origin.preset, labels, num_outputs, parts))
-            start.check_positions(specs[0].sequence_length, positions, origin.preset)
+            check_positions(specs[0].sequence_length, positions, origin.preset)
             return task.model_arguments(specs[0])
 
         model = start.load_fine_tuned(origin.preset, task.model_class(), make_arguments)
@@ -271,7 +271,7 @@ class Session:
         report = Report(
             title=f"{self.task.title}: {_last_part(settings.preset or settings.init_checkpoint or self.output_dir)}",
             scores=[score for one in self._evaluations for score in one.scores],
-            history=_read_if_there(os.path.join(self.output_dir, HISTORY_FILE)),
+            history=read_optional_json(os.path.join(self.output_dir, HISTORY_FILE)),
             confusion=first.confusion,
             predictions=first.predictions,
             lengths={part.title: self._encode(part).lengths for part in self.inputs.distinct},
@@ -303,16 +303,12 @@ class Session:
         return [*notes, *(note for one in self._evaluations for note in one.notes)]
 
     def _earlier_results(self) -> dict[str, Any]:
-        return _read_if_there(os.path.join(self.output_dir, METRICS_FILE))
+        return read_optional_json(os.path.join(self.output_dir, METRICS_FILE))
 
     def _write_metrics(self) -> None:
         self.results |= {**self.task.describe_model(self.trained), "skipped_rows": self.inputs.bad_rows.count}
         if self._is_chief:
             write_json(os.path.join(self.output_dir, METRICS_FILE), self.results)
-
-
-def _read_if_there(path: str) -> dict:
-    return read_json(path) if os.path.exists(path) else {}
 
 
 def _last_part(preset: str) -> str:

@@ -13,6 +13,7 @@ from keras_bert.files import expand_file
 from keras_bert.formats.tensorflow_files import find_prefix
 from keras_bert.models.task import BertTask
 from keras_bert.tokenization.tokenizer import BertTokenizer
+from tasks.fine_tuning.inputs import check_positions
 from tasks.fine_tuning.settings import FineTuningSettings
 
 
@@ -134,19 +135,6 @@ def check_encoder(start: Start, settings: FineTuningSettings, sequence_length: i
         )
     if settings.num_frozen_layers and settings.lora_rank:
         raise InputError("--lora_rank leaves the whole encoder as it is: give it without --num_frozen_layers.")
-
-
-def check_positions(sequence_length: int, positions: int, source: str) -> None:
-    """Checks that an encoder has enough positions for sequences of this length.
-
-    Raises:
-        InputError: it has too few.
-    """
-    if sequence_length > positions:
-        raise InputError(
-            f"--max_seq_length={sequence_length}: {source} has positions for {positions} tokens. Give at most that "
-            "many."
-        )
 
 
 def load_fine_tuned(
