@@ -14,7 +14,6 @@ from tasks.features.layers import check_layer_weights, layer_name
 from tasks.features.settings import DEFAULT_OUTPUT, FeatureSettings, choose_layers
 from tasks.features.writing import Block, Column, open_writer
 from tasks.text.bad_rows import BadRows
-from tasks.text.conll import read_conll
 
 BLOCK_BYTES = 256 << 20  # Vectors in memory at once: some hundred rows of four base layers at 128 tokens.
 MAX_BLOCK_ROWS = 4096
@@ -69,15 +68,7 @@ def _read(settings: FeatureSettings, bad_rows: BadRows) -> tuple[Iterable[data.R
         return data.read_texts(paths, None), count
     rows: list[data.Row] = []
     for path in paths:
-        documents = read_conll(
-            path,
-            tag_column=settings.tag_column,
-            delimiter=settings.delimiter,
-            tag_scheme=settings.tag_scheme,
-            needs_tags=False,
-            bad_rows=bad_rows,
-        )
-        rows += data.sentence_rows(documents, len(rows))
+        rows += data.sentence_rows(settings.read_file(path, bad_rows, needs_tags=False), len(rows))
     return rows, len(rows)
 
 

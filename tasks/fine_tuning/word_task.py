@@ -57,6 +57,17 @@ class WordSettings(SplitSettings):
             "doc_stride": check_stride(self.max_seq_length, self.doc_stride),
         }
 
+    def read_file(self, path: str, bad_rows: BadRows, needs_tags: bool) -> Documents:
+        """Reads a file of words, with entity tags if the task's settings have a `tag_scheme`; see `read_conll`."""
+        return read_conll(
+            path,
+            tag_column=self.tag_column,
+            delimiter=self.delimiter,
+            tag_scheme=getattr(self, "tag_scheme", None),
+            needs_tags=needs_tags,
+            bad_rows=bad_rows,
+        )
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WordSpec(task.Spec):
@@ -73,7 +84,6 @@ class WordSpec(task.Spec):
 class WordSource(NamedTuple):
     """Words, the windows that contain them, and their labels, shape (N,), or None."""
 
-    documents: Documents
     windows: Windows
     labels: np.ndarray | None
 
@@ -94,15 +104,7 @@ class WordTask(task.Task):
 
     def read_file(self, path: str, bad_rows: BadRows, needs_tags: bool) -> Documents:
         """Reads one file; see `tasks.text.conll.read_conll`."""
-        settings = self.settings
-        return read_conll(
-            path,
-            tag_column=settings.tag_column,
-            delimiter=settings.delimiter,
-            tag_scheme=getattr(settings, "tag_scheme", None),
-            needs_tags=needs_tags,
-            bad_rows=bad_rows,
-        )
+        return self.settings.read_file(path, bad_rows, needs_tags)
 
     def number(self, tags: list[str], spec: WordSpec) -> np.ndarray:
         """Returns the labels that the objective takes, shape (N,). Negative integers and NaN weigh nothing."""
@@ -129,14 +131,14 @@ class WordTask(task.Task):
         tokenizer = PythonBertTokenizer(trained.tokenizer.get_vocabulary(), trained.tokenizer.lowercase)
         windows = make_windows(documents, tokenizer, spec.sequence_length, spec.doc_stride, spec.document_context)
         labels = None if documents.tags is None else self.number(documents.tags, spec)
-        source = WordSource(documents, windows, labels)
+        source = WordSource(windows, labels)
         return WordEncoded(make_examples(windows, labels), windows.sentence_lengths, True, source)
 
     def window_details(self, answers: task.Answers) -> dict[str, int]:
         """Describes the windows of an evaluated file for `metrics.json`."""
-        windows, limit = answers.encoded.source.windows, answers.trained.spec.sequence_length
-        long = int(np.count_nonzero(windows.sentence_lengths > limit))
-        return {"windows": windows.num_windows, "long_sentences": long}
+        encoded, limit = answers.encoded, answers.trained.spec.sequence_length
+        long = int(np.count_nonzero(encoded.source.windows.sentence_lengths > limit))
+        return {"windows": encoded.num_examples, "long_sentences": long}
 
     def path_of(self, split: str, output_dir: str) -> str:
         """Returns the path of the predictions for "dev" or "test"."""

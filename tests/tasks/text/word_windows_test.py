@@ -78,7 +78,7 @@ def test_a_long_sentence_is_read_in_overlapping_windows(tmp_path):
     made = make_windows(documents, TOKENIZER, 8, 3)  # 6 pieces a window
     # Context of d: 2 pieces in the first window, 0 in the second. Of e: 1 (f behind) and 1 (d before): the first.
     assert show(made) == ["A B C D E f", "d e F G H i", "g h I J"]
-    assert made.num_windows == 3 and made.sentence_lengths.tolist() == [12]
+    assert len(made.row_splits) == 4 and made.sentence_lengths.tolist() == [12]
 
 
 def test_a_word_longer_than_a_window_is_labelled_once(tmp_path):
