@@ -275,11 +275,7 @@ def encode_words(documents: Documents, tokenizer, max_seq_length: int, document_
             section 5.3). A file without -DOCSTART- lines is one document.
     """
     limits = documents.sentence_splits[documents.document_splits] if document_context else documents.sentence_splits
-    rows = [
-        Row(number, documents.path, words=documents.tokens[start:stop])
-        for number, (start, stop) in enumerate(itertools.pairwise(limits))
-    ]
-    encoded = encode_rows(rows, tokenizer, max_seq_length)
+    encoded = encode_rows(sentence_rows(documents._replace(sentence_splits=limits)), tokenizer, max_seq_length)
     firsts = np.repeat(encoded.row_splits[:-1], np.diff(encoded.word_splits)) + encoded.word_starts
     ends = np.append(firsts[1:], 0)
     ends[encoded.word_splits[1:] - 1] = encoded.row_splits[1:] - 1  # [SEP] follows the last word of a row.
