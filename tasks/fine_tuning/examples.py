@@ -199,11 +199,9 @@ def compute_token_outputs(model, examples: Examples, batch_size: int, descriptio
     """
     if examples.rows_per_example != 1:
         raise ValueError(f"`examples` must have one sequence each. Received: {examples.rows_per_example} each.")
-    outputs = None
+    outputs = np.empty((len(examples.token_ids), model.output_shape[-1]), np.float32)
     starts, lengths = examples.row_splits[:-1], np.diff(examples.row_splits)
     for numbers, batch, mask in _forward(model, examples, batch_size, description):
-        if outputs is None:
-            outputs = np.empty((len(examples.token_ids), batch.shape[-1]), np.float32)
         within = np.arange(mask.shape[1])[np.newaxis] + starts[numbers, np.newaxis]  # [B, S]
         outputs[within[np.arange(mask.shape[1]) < lengths[numbers, np.newaxis]]] = batch[mask.astype(bool)]
     return outputs
