@@ -114,7 +114,4 @@ def _reader(
 
 
 def _map(read: Callable, batches: tf.data.Dataset) -> tf.data.Dataset:
-    options = tf.data.Options()
-    # Several workers share the stream record by record: sharing by file would change the order.
-    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
-    return batches.map(read, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE).with_options(options)
+    return batches.map(read, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
