@@ -9,7 +9,6 @@ import dataclasses
 import os
 import re
 from collections import Counter, defaultdict
-from typing import NamedTuple
 
 from keras_bert.errors import InputError
 from keras_bert.tokenization.normalizer import split_words
@@ -97,11 +96,11 @@ def count_words(
     words, lines = WordCounts(), _Lines()
     total = sum(os.path.getsize(path) for path in files)
     with LocalPool(workers_for(files, num_workers)) as pool, progress_bar("count words", "B", total) as progress:
-        for unit in pool.map(_count_unit, text_units(files, WORDS), do_lower_case):
-            for path, kinds in unit.line_kinds:
+        for counts, line_kinds, num_bytes in pool.map(_count_unit, text_units(files, WORDS), do_lower_case):
+            for path, kinds in line_kinds:
                 lines.add(path, kinds)
-            words.add(unit.counts, max_distinct_words)
-            progress.update(unit.num_bytes)
+            words.add(counts, max_distinct_words)
+            progress.update(num_bytes)
     lines.end_file()
     words.documents, words.sentences = lines.documents, lines.sentences
     if words.dropped_words and not words.counts:
@@ -117,15 +116,13 @@ def count_words(
 # === Counting a unit of pieces ===
 
 
-class _UnitCounts(NamedTuple):
-    """Word counts of some pieces, and `(path, kinds)` of each: a character per line, or part of one at its ends."""
+def _count_unit(do_lower_case: bool, unit: list[Piece]) -> tuple[dict[str, int], list[tuple[str, str]], int]:
+    """Counts the words of some pieces.
 
-    counts: dict[str, int]
-    line_kinds: list[tuple[str, str]]
-    num_bytes: int
-
-
-def _count_unit(do_lower_case: bool, unit: list[Piece]) -> _UnitCounts:
+    Returns:
+        (the counts, `(path, kinds)` of each piece: a character per line, or part of one at its ends; bytes of the files
+        that were read).
+    """
     chunks: Counter[bytes] = Counter()
     line_kinds = []
     for piece in unit:
@@ -135,7 +132,7 @@ def _count_unit(do_lower_case: bool, unit: list[Piece]) -> _UnitCounts:
         kinds.append(_line_kind(rest, do_lower_case) if rest else _MISSING)
         line_kinds.append((piece.path, "".join(kinds)))
         _count_chunks(data, chunks)
-    return _UnitCounts(_count_chunk_words(chunks, do_lower_case), line_kinds, sum(piece.num_bytes for piece in unit))
+    return _count_chunk_words(chunks, do_lower_case), line_kinds, sum(piece.num_bytes for piece in unit)
 
 
 def _line_kind(line: str, do_lower_case: bool) -> str:
