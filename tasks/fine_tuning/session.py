@@ -106,7 +106,9 @@ class Session:
         # If the training was finished before, keep what was found and measured since.
         if seconds is None and os.path.isdir(directory):
             self.trained = self.trained._replace(spec=task.adjust_spec(read_spec(task, directory)))
-        self._save_model()
+        if self._is_chief:
+            saved = {"task": task.name, **dataclasses.asdict(self.trained.spec)}
+            model_files.save_model(directory, task.model_to_save(self.trained), tokenizer, saved)
         self.results = self._earlier_results() if seconds is None else {"train_seconds": round(seconds, 2)}
         self.results |= {**task.describe(train.rows, encoded, spec), "train_steps": num_steps}
         if settings.early_stopping_patience:
@@ -177,12 +179,6 @@ class Session:
         self.trained = Trained(model, origin.tokenizer(), specs[0])
         parts = [task.match(part, specs[0], self.inputs.bad_rows) for part in parts]
         self.inputs = self.inputs._replace(parts=parts, spec=specs[0])
-
-    def _save_model(self) -> None:
-        if self._is_chief:
-            directory = os.path.join(self.output_dir, MODEL_DIRECTORY)
-            spec = {"task": self.task.name, **dataclasses.asdict(self.trained.spec)}
-            model_files.save_model(directory, self.task.model_to_save(self.trained), self.trained.tokenizer, spec)
 
     # === Its answers ===
 
