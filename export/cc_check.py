@@ -20,7 +20,6 @@ from keras_bert.files import atomic_path
 
 SOURCE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "cc", "ask_saved_model.cc")
 _LIBRARIES = ("libtensorflow_cc.so.2", "libtensorflow_framework.so.2")
-_OP_LIBRARIES = ("_fast_bert_normalizer.so", "_fast_wordpiece_tokenizer.so")
 
 
 def find_compiler() -> str | None:
@@ -86,4 +85,4 @@ def _compile_command(compiler: str) -> list[str]:
 def op_libraries() -> list[str]:
     """Returns the shared objects of tensorflow-text that hold the tokenizer's ops."""
     folder = os.path.join(os.path.dirname(tensorflow_text.__file__), "python", "ops")
-    return [os.path.join(folder, name) for name in _OP_LIBRARIES]
+    return [os.path.join(folder, name) for name in ("_fast_bert_normalizer.so", "_fast_wordpiece_tokenizer.so")]

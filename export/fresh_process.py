@@ -5,14 +5,13 @@ describes the two files. `-I` cuts the process off from the working directory, P
 it imports libraries from the folders instead.
 """
 
+import pathlib
 import sys
-
-_PROJECT = ("keras_bert", "tasks", "export")
 
 
 def block_project() -> None:
     """Makes every import of this project fail, even if it is installed beside TensorFlow."""
-    for name in _PROJECT:
+    for name in ("keras_bert", "tasks", "export"):
         sys.modules[name] = None
 
 
@@ -27,8 +26,7 @@ def main() -> None:
 
     loaded = tf.saved_model.load(directory)
     answers = graph_pb2.GraphDef()
-    with open(request_file, "rb") as file:
-        requests = graph_pb2.GraphDef.FromString(file.read())
+    requests = graph_pb2.GraphDef.FromString(pathlib.Path(request_file).read_bytes())
     for request in requests.node:
         function = loaded.signatures[request.op]
         specs = function.structured_input_signature[1]
@@ -37,8 +35,7 @@ def main() -> None:
         answer = answers.node.add(op=request.op)
         for name, value in function(**inputs).items():
             answer.attr[name].tensor.CopyFrom(tf.make_tensor_proto(value.numpy()))
-    with open(answer_file, "wb") as file:
-        file.write(answers.SerializeToString())
+    pathlib.Path(answer_file).write_bytes(answers.SerializeToString())
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ the tensors by name. Answers have the order of the requests.
 """
 
 import os
+import pathlib
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -46,23 +47,17 @@ def ask(
     Raises:
         ProcessError: the program failed.
     """
-    with tempfile.TemporaryDirectory(prefix="keras-bert-zoo-") as folder:
-        files = [os.path.join(folder, name) for name in ("requests", "answers")]
-        with open(files[0], "wb") as file:
-            file.write(_encode(requests))
-        run([*program, os.path.abspath(directory), *files, *more], environment or {})
-        with open(files[1], "rb") as file:
-            answers = graph_pb2.GraphDef.FromString(file.read())
-    return [{name: tf.make_ndarray(value.tensor) for name, value in node.attr.items()} for node in answers.node]
-
-
-def _encode(requests: Sequence[Request]) -> bytes:
     graph = graph_pb2.GraphDef()
     for signature, inputs in requests:
         node = graph.node.add(op=signature)
         for name, array in inputs.items():
             node.attr[name].tensor.CopyFrom(tf.make_tensor_proto(array))
-    return graph.SerializeToString()
+    with tempfile.TemporaryDirectory(prefix="keras-bert-zoo-") as folder:
+        files = [pathlib.Path(folder, name) for name in ("requests", "answers")]
+        files[0].write_bytes(graph.SerializeToString())
+        run([*program, os.path.abspath(directory), *map(str, files), *more], environment or {})
+        answers = graph_pb2.GraphDef.FromString(files[1].read_bytes())
+    return [{name: tf.make_ndarray(value.tensor) for name, value in node.attr.items()} for node in answers.node]
 
 
 def run(command: Sequence[str], environment: Mapping[str, str] | None = None) -> str:

@@ -73,7 +73,7 @@ def export(settings: ExportSettings) -> str:
     """
     _check(settings)
     # Imported late: they bring TensorFlow, and --help should not wait for that.
-    from export import extras, saved_model, targets
+    from export import clients, extras, saved_model, targets
     from export.heads.loading import HEADS, load_head
     from export.verify import VerificationError
 
@@ -89,7 +89,14 @@ def export(settings: ExportSettings) -> str:
     except VerificationError as error:
         raise InputError(str(error)) from error
     lines = [f"exported: {version_directory}", *saved_model.read_report(version_directory).lines(), *written]
-    return "\n".join([*lines, *_commands(settings.export_dir, head.description())])
+    commands = {
+        "serve it here:": clients.serve_command(settings.export_dir),
+        "serve it by docker (not run here):": clients.docker_command(settings.export_dir),
+        "ask it:": clients.curl_command(settings.export_dir, head.description()),
+    }
+    for title, command in commands.items():
+        lines += [title, *(f"    {line}" for line in command.splitlines())]
+    return "\n".join(lines)
 
 
 def _check(settings: ExportSettings) -> None:
@@ -101,20 +108,6 @@ def _check(settings: ExportSettings) -> None:
         raise InputError(f"--preset={settings.preset}: say what it is to do, {tasks}.")
     name = os.path.basename(os.path.abspath(settings.export_dir))
     base_path.check_model_name(name, "It is the last part of --export_dir: choose another.")
-
-
-def _commands(export_dir: str, description: dict) -> list[str]:
-    from export import clients
-
-    commands = {
-        "serve it here:": clients.serve_command(export_dir),
-        "serve it by docker (not run here):": clients.docker_command(export_dir),
-        "ask it:": clients.curl_command(export_dir, description),
-    }
-    lines = []
-    for title, command in commands.items():
-        lines += [title, *(f"    {line}" for line in command.splitlines())]
-    return lines
 
 
 def console_main() -> None:

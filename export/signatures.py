@@ -21,7 +21,6 @@ TOKEN_IDS = "token_ids"
 CLASSIFY = "classify"
 REGRESS = "regress"
 
-TEXT_NAMES = ("text", "text_pair")
 TEXT_INPUTS = {"text": "string: the text, any bytes", "text_pair": "string: the second text of the pair"}
 # Dimensions behind the batch of the inputs that every `token_ids` has.
 TOKEN_AXES = {"token_ids": ("sequence",), "segment_ids": ("sequence",), "lengths": ()}

@@ -5,9 +5,8 @@ import re
 from collections.abc import Iterable
 
 _ENOUGH = 500  # Pieces with Latin letters. A smaller vocabulary proves nothing.
-_CASED_SHARE = (
-    0.05  # Of these pieces, 32% hold a capital in Google's cased English vocabulary, 0.05% in its Chinese one.
-)
+# Of these pieces, 32% hold a capital in Google's cased English vocabulary, 0.05% in its Chinese one.
+_CASED_SHARE = 0.05
 
 
 def case_of_name(name: str) -> bool | None:

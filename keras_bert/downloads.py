@@ -150,20 +150,16 @@ def _has_shards(files: Collection[str], stem: str, suffix: str) -> bool:
 def _files_of(path: str) -> list[str]:
     """Lists the files of a zip, or of a directory and its folders `assets` and `variables`, without dangling links."""
     if not os.path.isdir(path):
-        return _files_of_zip(path)
+        with zipfile.ZipFile(path) as archive:
+            files = [member.filename for member in archive.infolist() if not member.is_dir()]
+        folders = {file.partition("/")[0] if "/" in file else "" for file in files}
+        return [file.partition("/")[2] for file in files] if len(folders) == 1 and "" not in folders else files
     found = []
     for place, folders, names in os.walk(path):
         if place == path:
             folders[:] = [folder for folder in folders if folder in ("assets", "variables")]
         found += [os.path.join(place, name) for name in names]
     return [os.path.relpath(file, path).replace(os.sep, "/") for file in found if os.path.isfile(file)]
-
-
-def _files_of_zip(path: str) -> list[str]:
-    with zipfile.ZipFile(path) as archive:
-        files = [member.filename for member in archive.infolist() if not member.is_dir()]
-    folders = {file.partition("/")[0] if "/" in file else "" for file in files}
-    return [file.partition("/")[2] for file in files] if len(folders) == 1 and "" not in folders else files
 
 
 def _checked(path: str, purpose: str, files: Collection[str] | None = None) -> str:
@@ -265,11 +261,7 @@ def _download_from_kaggle(handle: str, purpose: str) -> str:
         try:
             model_download(handle, path=name)
         except Exception as error:
-            if not _says_absent(error):
+            status = getattr(getattr(error, "response", None), "status_code", None)
+            if status != 404 and "is not present in the model files" not in str(error):
                 raise
     return _checked(directory, purpose)
-
-
-def _says_absent(error: Exception) -> bool:
-    status = getattr(getattr(error, "response", None), "status_code", None)
-    return status == 404 or "is not present in the model files" in str(error)

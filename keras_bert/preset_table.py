@@ -154,15 +154,9 @@ _ENCODERS = {
 
 
 def _encoder(family: str, owner: str, keras_hub: str, repository: str, config: BertConfig) -> Preset:
-    return Preset(
-        name=keras_hub,
-        full_name=repository,
-        config=config,
-        lowercase=None if config.vocabulary_size == SENTENCE_PIECES_OF_E5 else True,
-        keras_hub=keras_hub,
-        hugging_face=f"{owner}/{repository}",
-        kaggle=_kaggle(keras_hub, family, 1),
-    )
+    lowercase = None if config.vocabulary_size == SENTENCE_PIECES_OF_E5 else True
+    places = (f"{owner}/{repository}", _kaggle(keras_hub, family, 1))
+    return Preset(keras_hub, repository, config, lowercase, keras_hub, *places)
 
 
 # Fine-tuned by KerasHub with its tanh gelu, and published at Kaggle only.

@@ -236,7 +236,6 @@ class Head(abc.ABC):
 
     def comparable(self, request: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Expresses `token_outputs` in terms of the float outputs of the signature `token_ids`."""
-        del request
         return dict(outputs)
 
     # === Description ===

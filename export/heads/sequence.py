@@ -29,7 +29,7 @@ class SequenceHead(Head):
         if num_texts not in (1, 2):
             raise ValueError(f"`num_texts` must be 1 or 2. Received: num_texts={num_texts}")
         self.num_texts = num_texts
-        self.text_inputs = dict.fromkeys(signatures.TEXT_NAMES[:num_texts], ())
+        self.text_inputs = dict.fromkeys(list(signatures.TEXT_INPUTS)[:num_texts], ())
         self._to_longest = BertPreprocessor(preprocessor.tokenizer, preprocessor.sequence_length, pad_to_longest=True)
 
     # === What a task says ===

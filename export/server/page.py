@@ -8,24 +8,22 @@ import base64
 import contextlib
 import functools
 import hashlib
-import os
+import pathlib
 
 from export.server.model_manager import AVAILABLE, ModelManager
 from export.server.serving_error import ServingError
 
 MODELS_PATH = "/models.json"
-_DIRECTORY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "page_files")
-_SCRIPTS = ("parts.js", "answers.js", "page.js")
+_DIRECTORY = pathlib.Path(__file__).absolute().parent / "page_files"
 
 
 def _read(name: str) -> str:
-    with open(os.path.join(_DIRECTORY, name), encoding="utf-8") as file:
-        return file.read()
+    return (_DIRECTORY / name).read_text("utf-8")
 
 
 @functools.cache
 def _style_and_script() -> tuple[str, str]:
-    return _read("page.css"), "\n".join(map(_read, _SCRIPTS))
+    return _read("page.css"), "\n".join(map(_read, ("parts.js", "answers.js", "page.js")))
 
 
 @functools.cache

@@ -288,17 +288,6 @@ def _bytes_to_json(value: bytes, binary: bool):
     return {"b64": base64.b64encode(value).decode("ascii")}
 
 
-def classify_response(labels: np.ndarray, scores: np.ndarray) -> dict:
-    """Returns the answer to `:classify`, a list of `[label, score]` per example; both arguments have shape `[B, C]`."""
-    pairs = zip(to_json(labels), to_json(scores), strict=True)
-    return {"results": [[list(pair) for pair in zip(*row, strict=True)] for row in pairs]}
-
-
-def regress_response(values: np.ndarray) -> dict:
-    """Returns the answer to `:regress`, a number per example; `values` has shape `[B]`."""
-    return {"results": to_json(values)}
-
-
 def dump(payload) -> bytes:
     """Returns JSON as bytes, with NaN and infinities as TensorFlow Serving writes them."""
     # A lone surrogate (from a client's own string in an error message) becomes its JSON escape.

@@ -24,7 +24,6 @@ from export.server.serving_error import ServingError, invalid
 _VERSION = r"(?:/versions/(?P<version>\d+)|/labels/(?P<label>[^/:]+))?"
 _VERB_PATH = re.compile(rf"(?i)/v1/models/(?P<name>[^/:]+){_VERSION}:(?P<verb>predict|classify|regress)")
 _MODEL_PATH = re.compile(rf"(?i)/v1/models(?:/(?P<name>[^/:]+))?{_VERSION}(?P<metadata>/metadata)?")
-_METRICS_PATHS = ("/metrics", "/monitoring/prometheus/metrics")
 
 
 class Answer(NamedTuple):
@@ -68,7 +67,7 @@ class RestRoutes:
         if method in ("GET", "HEAD"):
             if asked := _MODEL_PATH.fullmatch(path):
                 return json_answer(self._metadata(asked) if asked["metadata"] else self._status(asked))
-            if path in _METRICS_PATHS:
+            if path in ("/metrics", "/monitoring/prometheus/metrics"):
                 return Answer(200, CONTENT_TYPE, self.metrics.text())
             if path == "/":
                 return Answer(200, "text/html; charset=utf-8", page.html(), page.headers())
@@ -122,11 +121,12 @@ def _predict(inference: Inference, document: dict) -> dict:
 
 
 def _classify(inference: Inference, document: dict) -> dict:
-    return rest_api.classify_response(*inference.classify(rest_api.parse_examples(document)))
+    labels, scores = map(rest_api.to_json, inference.classify(rest_api.parse_examples(document)))
+    return {"results": [[list(pair) for pair in zip(*row, strict=True)] for row in zip(labels, scores, strict=True)]}
 
 
 def _regress(inference: Inference, document: dict) -> dict:
-    return rest_api.regress_response(inference.regress(rest_api.parse_examples(document)))
+    return {"results": rest_api.to_json(inference.regress(rest_api.parse_examples(document)))}
 
 
 _ANSWERS = {"Predict": _predict, "Classify": _classify, "Regress": _regress}

@@ -258,9 +258,6 @@ class _Walk:
         context = ops.reshape(ops.transpose(context, (0, 2, 1, 3)), (0, 0, layer.hidden_dim))
         return self._affine(layer.output_dense, context)
 
-    def _first_rows(self, _: FirstRows, rows: Value, **__) -> Value:
-        return self.ops.first(rows)
-
     def _last_token(self, _: LastToken, states: Value, padding_mask: Value) -> Value:
         """Sums all tokens, times 1 for the one that has no real token behind it and 0 for others."""
         ops, one = self.ops, self.ops.constant(np.float32(1.0))
@@ -269,9 +266,6 @@ class _Walk:
         is_inside = ops.multiply(ops.minimum(behind, one), ops.constant(np.float32(-1.0)))
         is_last = ops.multiply(padding_mask, ops.add(one, is_inside))
         return ops.sum(ops.multiply(states, ops.reshape(is_last, (0, -1, 1))), axis=1)
-
-    def _flatten_choices(self, _: FlattenChoices, value: Value) -> Value:
-        return self.ops.join_leading(value)
 
     def _masked_lm(self, layer: MaskedLMHead, states: Value, mask_positions: Value) -> Value:
         backbone = serving.find_backbone(self.model)
@@ -290,8 +284,8 @@ _LAYERS: dict[type, Callable] = {
     BertEmbeddings: _Walk._embed,
     BertEncoderLayer: _Walk._encode,
     RestoreRectangle: _Walk._same,
-    FirstRows: _Walk._first_rows,
+    FirstRows: lambda walk, _, rows, **__: walk.ops.first(rows),
     LastToken: _Walk._last_token,
-    FlattenChoices: _Walk._flatten_choices,
+    FlattenChoices: lambda walk, _, value: walk.ops.join_leading(value),
     MaskedLMHead: _Walk._masked_lm,
 }

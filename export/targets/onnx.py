@@ -15,7 +15,6 @@ from export.targets import network
 
 OPSET = 17
 _IR_VERSION = 8  # Released with opset 17; an older runtime refuses a higher number.
-_PRODUCER = "keras-bert-zoo"
 
 
 class OnnxOps:
@@ -138,7 +137,7 @@ def convert(head: Head, model) -> bytes:
         initializer=ops.initializers,
     )
     opsets = [helper.make_opsetid("", OPSET)]
-    proto = helper.make_model(graph, producer_name=_PRODUCER, opset_imports=opsets, ir_version=_IR_VERSION)
+    proto = helper.make_model(graph, producer_name="keras-bert-zoo", opset_imports=opsets, ir_version=_IR_VERSION)
     return proto.SerializeToString()
 
 

@@ -21,8 +21,6 @@ from keras_bert.formats.object_graph import read_object_graph
 from keras_bert.formats.tensorflow_files import TensorFlowCheckpoint, check_vocabulary
 
 GRAPH_FILE = "saved_model.pb"
-_VARIABLES = os.path.join("variables", "variables")
-_ASSETS = "assets"
 _SETTINGS_FILES = ("keras_metadata.pb", GRAPH_FILE)  # Of TensorFlow 2.5 and later, and of earlier versions.
 # By Keras's names of functions. Model Garden registered its own gelu, the tanh form; Keras's plain one is the erf form.
 _ACTIVATIONS = {"Text>gelu": "gelu_tanh", "gelu": "gelu", **SAME_ACTIVATIONS}
@@ -46,7 +44,7 @@ def open_checkpoint(path: str) -> Iterator[Checkpoint]:
 
 
 def _open_variables(path: str) -> TensorFlowCheckpoint:
-    prefix = os.path.join(path, _VARIABLES)
+    prefix = os.path.join(path, "variables", "variables")
     if not os.path.isfile(f"{prefix}.index"):
         raise InputError(f"{prefix}.index: no such file. Expected the variables of the SavedModel.")
     return TensorFlowCheckpoint(prefix)
@@ -78,5 +76,5 @@ def read_tokenizer(path: str) -> dict | None:
 
 def _find_vocabulary(path: str) -> str | None:
     """Returns the vocabulary, which keeps the name of the exported file, or None."""
-    found = glob.glob(os.path.join(glob.escape(path), _ASSETS, "*.txt"))
+    found = glob.glob(os.path.join(glob.escape(path), "assets", "*.txt"))
     return found[0] if len(found) == 1 else None

@@ -104,7 +104,6 @@ POOLER = "pooled_dense"
 AS_HERE, TURNED, HEADS_LAST, HEADS_FIRST = "as here", "turned", "(H, N, D)", "(N, D, H)"
 
 _KINDS_OF_DENSE = ("attention_in", "attention_out", "dense", "head")
-_DENSE_OF_TORCH = (("/kernel", ".weight", TURNED), ("/bias", ".bias", AS_HERE))
 _AS_HERE = {
     "table": (("/embeddings", "/embeddings", AS_HERE),),
     "norm": (("/gamma", "/gamma", AS_HERE), ("/beta", "/beta", AS_HERE)),
@@ -118,7 +117,7 @@ _PARTS = {
         "table": (("/embeddings", ".weight", AS_HERE),),
         "norm": (("/gamma", ".weight", AS_HERE), ("/beta", ".bias", AS_HERE)),
         "vector": _AS_HERE["vector"],
-        **dict.fromkeys(_KINDS_OF_DENSE, _DENSE_OF_TORCH),
+        **dict.fromkeys(_KINDS_OF_DENSE, (("/kernel", ".weight", TURNED), ("/bias", ".bias", AS_HERE))),
     },
     GOOGLE: {
         **_AS_HERE,

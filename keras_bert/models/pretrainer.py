@@ -86,12 +86,13 @@ class BertPretrainer(BertTask, keras_nlp.models.Task):
         next_sentence = output_head(2, backbone.initializer_range, name="next_sentence")
 
         # === Functional model ===
-        inputs = {**backbone.input, "mask_positions": _positions("mask_positions")}
+        inputs = {**backbone.input, "mask_positions": keras.Input((None,), dtype="int32", name="mask_positions")}
         encoded = backbone(backbone.input)
         outputs = {"masked_lm": masked_lm(encoded["sequence_output"], mask_positions=inputs["mask_positions"])}
         pooled = encoded["pooled_output"]
         if backbone.layout == "packed":
-            inputs["first_positions"] = _positions("first_positions")  # Records hold it, with or without the head.
+            # Records hold it, with or without the head.
+            inputs["first_positions"] = keras.Input((None,), dtype="int32", name="first_positions")
             pooled = _pool_each(backbone, encoded["sequence_output"], inputs)
         if use_next_sentence:
             outputs["next_sentence"] = next_sentence(pooled)
@@ -116,7 +117,3 @@ def _pool_each(backbone: BertBackbone, sequence_output, inputs: dict):
         positions = LastPositions(name="last_positions")(inputs["padding_mask"], first_positions=positions)
     tokens = TakePositions(dtype=backbone.dtype_policy, name="pooled_tokens")(sequence_output, positions=positions)
     return backbone.get_layer("pooled_dense")(tokens)
-
-
-def _positions(name: str) -> keras.KerasTensor:
-    return keras.Input(shape=(None,), dtype="int32", name=name)

@@ -22,7 +22,6 @@ from keras_bert.tokenization import normalizer
 from keras_bert.tokenization.exact_normalizer import MAX_WORD_LENGTH, NOWHERE, ExactNormalizer, bisect, row_ids, select
 from keras_bert.tokenization.normalizer_model import MARKER, normalizer_model
 
-_UNKNOWN = "[UNK]"
 _NO_PIECE = f"[{NOWHERE}]"  # The op's result for words that no pieces match.
 _MAX_BYTES_FIELD = 4  # Number of `max_bytes_per_token` in tensorflow-text's `fast_wordpiece_tokenizer_model.fbs`.
 
@@ -39,7 +38,7 @@ class GraphTokenizer:
         # These ids belong to no piece and are the greatest, so that the greatest id tells whether a text needs more
         # work.
         self._marker_id, self._nowhere_id = len(pieces), len(pieces) + 1
-        self._unknown_id = max(index for index, piece in enumerate(pieces) if piece == _UNKNOWN)
+        self._unknown_id = max(index for index, piece in enumerate(pieces) if piece == "[UNK]")
         self._normalizer = tf_text.FastBertNormalizer(model_buffer=_as_constant(normalizer_model(lowercase)))
         self._exact = ExactNormalizer(lowercase, self._normalizer.normalize)
         model = _wordpiece_model([*_pieces_for_op(pieces), MARKER, _NO_PIECE])

@@ -165,7 +165,7 @@ class PythonBertTokenizer(VocabularyLookup):
                 length = len(word) if number == self.unk_token_id else self._lengths[number]
                 covered = origins[at : at + length]
                 end = max(covered) + 1
-                while end < len(chunk) and _leaves_nothing(chunk[end], self.lowercase):
+                while end < len(chunk) and not any(kept for _, kept in _marks(chunk[end], self.lowercase)):
                     end += 1
                 spans.append((number, min(covered), end))
                 at += length
@@ -190,10 +190,6 @@ def _marks(char: str, lowercase: bool) -> tuple[tuple[int, bool], ...]:
         return ((0, True),)
     parts = unicodedata.normalize("NFD", char.lower())
     return tuple((unicodedata.combining(part), unicodedata.category(part) != "Mn") for part in parts)
-
-
-def _leaves_nothing(char: str, lowercase: bool) -> bool:
-    return not any(kept for _, kept in _marks(char, lowercase))
 
 
 def _origins(chunk: str, lowercase: bool) -> list[int]:

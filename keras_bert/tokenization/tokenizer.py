@@ -29,7 +29,6 @@ else:
 
 CONFIG_FILE = "tokenizer.json"
 VOCABULARY_FILE = "vocabulary.txt"
-_UNITS = ("character", "byte")
 
 
 @keras.saving.register_keras_serializable(package="keras_bert")
@@ -136,7 +135,7 @@ class BertTokenizer(VocabularyLookup, Tokenizer):
         >>> starts, ends
         (<tf.RaggedTensor [[0, 4, 5, 7]]>, <tf.RaggedTensor [[4, 5, 6, 10]]>)
         """
-        if unit not in _UNITS:
+        if unit not in ("character", "byte"):
             raise ValueError(f'`unit` must be "character" or "byte". Received: unit={unit!r}')
         texts, is_single = self._check_texts(inputs)
         columns = self._engine.tokenize_with_offsets(texts, unit)
