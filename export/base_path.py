@@ -17,8 +17,6 @@ MAX_VERSION = 2**63 - 1  # TensorFlow Serving reads a version into an int64.
 WARMUP_FILE = os.path.join("assets.extra", "tf_serving_warmup_requests")
 DESCRIPTION_FILE = os.path.join("assets.extra", "model.json")
 
-_MODEL_NAME = re.compile(r"[^/:\s]+")
-
 
 # === Names ===
 
@@ -33,7 +31,7 @@ def check_model_name(name: str, cure: str) -> None:
     Raises:
         InputError: `name` is empty or holds a slash, a colon or white space.
     """
-    if not _MODEL_NAME.fullmatch(name):
+    if not re.fullmatch(r"[^/:\s]+", name):
         raise InputError(f"{name!r} cannot be a model's name: expected no slash, colon or white space in it. {cure}")
 
 

@@ -13,13 +13,12 @@ model, and about a minute for BERT-base.
 import dataclasses
 import os
 
-from export import base_path
+from export import base_path, targets
 from keras_bert.errors import InputError
 from tasks import flags
 from tasks.settings import Settings, setting
 
 _PRESET_TASKS = ("fill_mask", "embeddings")
-_TARGETS = ("onnx", "litert", "int8")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -73,11 +72,11 @@ def export(settings: ExportSettings) -> str:
     """
     _check(settings)
     # Imported late: they bring TensorFlow, and --help should not wait for that.
-    from export import clients, extras, saved_model, targets
+    from export import clients, extras, saved_model
     from export.heads.loading import HEADS, load_head
     from export.verify import VerificationError
 
-    wanted = [name for name in _TARGETS if getattr(settings, name)]
+    wanted = [name for name in targets.TARGETS if getattr(settings, name)]
     targets.require(wanted)
     own = {name: getattr(settings, name) for head in HEADS.values() for name in head.settings}
     source = settings.model_dir or settings.preset

@@ -201,7 +201,12 @@ def open_tokenizer(preset: str | os.PathLike) -> Iterator[dict]:
     """
     known = _published_case(presets.name_of(preset))
     with _located(preset, "tokenizer") as place:
-        settings = formats.read_tokenizer(place)
+        settings = formats.find_tokenizer(place)
+        if settings is None:
+            raise InputError(
+                f"{place}: no tokenizer. Expected assets/tokenizer/vocabulary.txt (with tokenizer.json), vocab.txt, or "
+                "assets/vocab.txt."
+            )
         yield settings if known is None else {**settings, "lowercase": known}
 
 

@@ -5,12 +5,12 @@ Shapes: B texts; V words of all texts; N characters of all words.
 
 from typing import NamedTuple
 
-import numpy as np
 import tensorflow as tf
 import tensorflow_text as tf_text
 from tensorflow_text.core.pybinds import pywrap_fast_wordpiece_tokenizer_model_builder as wordpiece_builder
 
 from keras_bert.tokenization.exact_normalizer import ExactNormalizer, bisect, row_ids
+from keras_bert.tokenization.graph_tokenizer import as_constant
 from keras_bert.tokenization.normalizer_model import MARKER, normalizer_model
 
 _NO_PIECE = "[\x01]"  # Never in a normalized text.
@@ -40,12 +40,12 @@ class WordSplitter:
     """
 
     def __init__(self, lowercase: bool):
-        self._normalizer = tf_text.FastBertNormalizer(model_buffer=_as_constant(normalizer_model(lowercase)))
+        self._normalizer = tf_text.FastBertNormalizer(model_buffer=as_constant(normalizer_model(lowercase)))
         self._exact = ExactNormalizer(lowercase, self._normalizer.normalize, replaces_long_words=False)
         # A word that no piece matches becomes one token. (The op requires at least one piece.)
         pieces = [MARKER, _NO_PIECE]
         model = wordpiece_builder.build_fast_wordpiece_model(pieces, _NO_LIMIT, "##", _NO_PIECE, False, False)
-        self._splitter = tf_text.FastWordpieceTokenizer(model_buffer=_as_constant(model), token_out_type=tf.int32)
+        self._splitter = tf_text.FastWordpieceTokenizer(model_buffer=as_constant(model), token_out_type=tf.int32)
 
     def __call__(self, texts: tf.Tensor) -> NormalizedWords:
         """Splits `texts`, string [B]."""
@@ -68,8 +68,3 @@ class WordSplitter:
             return tf.tensor_scatter_nd_update(normalized, rows, self._exact(tf.gather_nd(texts, rows))[0])
 
         return tf.cond(tf.reduce_any(is_doubtful), exactly, lambda: normalized)
-
-
-def _as_constant(buffer: bytes) -> tf.Tensor:
-    with tf.init_scope(), tf.device("cpu"):
-        return tf.constant(np.frombuffer(buffer, dtype=np.uint8))

@@ -52,7 +52,10 @@ class Embeddings(SequenceHead):
         """
         with weights.open_checkpoint(source) as checkpoint:
             config = checkpoint.config
-            number = _resolve(layer, config.num_layers)
+            if layer == 0 or abs(layer) > config.num_layers:
+                expected = f"1 to {config.num_layers}, or -1 (the last) to -{config.num_layers}"
+                raise InputError(f"--layer={layer}: expected {expected}.")
+            number = layer + config.num_layers + 1 if layer < 0 else layer
             with weights_follow():
                 backbone = BertBackbone(**config.replace(num_layers=number).to_dict())
             left = weights.load_weights_of(backbone, checkpoint)
@@ -91,10 +94,3 @@ class Embeddings(SequenceHead):
             {name: outputs[name] for name in self.token_outputs},
             more={"layer": number},
         )
-
-
-def _resolve(layer: int, num_layers: int) -> int:
-    """Turns 1 to L, or -1 to -L, into 1 to L."""
-    if layer == 0 or abs(layer) > num_layers:
-        raise InputError(f"--layer={layer}: expected 1 to {num_layers}, or -1 (the last) to -{num_layers}.")
-    return layer + num_layers + 1 if layer < 0 else layer

@@ -60,11 +60,6 @@ def read_batching_parameters(path: str) -> BatchingParameters:
         **{name: value for name, value in given.items() if name in BatchingParameters._fields},
         allowed_batch_sizes=tuple(message.allowed_batch_sizes),
     )
-    _check(path, parameters, message.pad_variable_length_inputs)
-    return parameters
-
-
-def _check(path: str, parameters: BatchingParameters, pads: bool) -> None:
     for name in ("max_batch_size", "batch_timeout_micros", "max_enqueued_batches", "num_batch_threads"):
         least = 0 if name == "batch_timeout_micros" else 1
         if getattr(parameters, name) < least:
@@ -75,11 +70,12 @@ def _check(path: str, parameters: BatchingParameters, pads: bool) -> None:
             f"{path}: expected allowed_batch_sizes to ascend to max_batch_size ({parameters.max_batch_size}). "
             f"Received: {list(sizes)}"
         )
-    if pads:
+    if message.pad_variable_length_inputs:
         raise InputError(
             f"{path}: pad_variable_length_inputs fills with each tensor's first element, which changes the answers to "
             "token ids. Take it out: requests of different lengths are batched apart, strings together."
         )
+    return parameters
 
 
 @functools.cache

@@ -37,8 +37,8 @@ class _Services:
         self._metrics = metrics
         self._allows_reload = allows_reload
 
-    def by_name(self) -> dict[str, dict[str, tuple[type[Message], Method]]]:
-        """Returns service -> method -> (class of its requests, what answers them)."""
+    def handlers(self, admission: Admission) -> list[grpc.GenericRpcHandler]:
+        """Returns a handler for each service."""
         prediction = {
             api: (request_class, functools.partial(self._infer, api, answer))
             for api, (request_class, answer) in grpc_messages.ANSWERS.items()
@@ -47,7 +47,16 @@ class _Services:
             "GetModelStatus": (get_model_status_pb2.GetModelStatusRequest, self._status),
             "HandleReloadConfigRequest": (model_management_pb2.ReloadConfigRequest, self._reload),
         }
-        return {"PredictionService": prediction, "ModelService": model}
+        return [
+            grpc.method_handlers_generic_handler(
+                f"tensorflow.serving.{service}",
+                {
+                    name: grpc.unary_unary_rpc_method_handler(functools.partial(_handle, *method, admission))
+                    for name, method in methods.items()
+                },
+            )
+            for service, methods in (("PredictionService", prediction), ("ModelService", model))
+        ]
 
     def _infer(self, api: str, answer: Callable, request: Message, deadline: float | None) -> Message:
         """Lets a loaded version answer."""
@@ -79,19 +88,6 @@ def _address(spec: model_pb2.ModelSpec) -> tuple[str, int | None, str | None]:
     choice = spec.WhichOneof("version_choice")
     version = spec.version.value if choice == "version" else None
     return spec.name, version, spec.version_label if choice == "version_label" else None
-
-
-def _handlers(services: _Services, admission: Admission) -> list[grpc.GenericRpcHandler]:
-    return [
-        grpc.method_handlers_generic_handler(
-            f"tensorflow.serving.{service}",
-            {
-                name: grpc.unary_unary_rpc_method_handler(functools.partial(_handle, *method, admission))
-                for name, method in methods.items()
-            },
-        )
-        for service, methods in services.by_name().items()
-    ]
 
 
 def _handle(
@@ -139,7 +135,7 @@ class GrpcServer:
         ]
         self._server = grpc.server(
             concurrent.futures.ThreadPoolExecutor(num_threads, thread_name_prefix="grpc"),
-            handlers=_handlers(_Services(manager, metrics, settings.allow_reload_config), admission),
+            handlers=_Services(manager, metrics, settings.allow_reload_config).handlers(admission),
             options=options,
             maximum_concurrent_rpcs=num_threads,
         )

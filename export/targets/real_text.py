@@ -31,17 +31,14 @@ def sentences() -> list[str]:
     return list(dict.fromkeys(paragraph for paragraph in paragraphs if len(paragraph.split()) > 4))
 
 
-def requests(
-    head: Head, batch_sizes: Sequence[int] = BATCH_SIZES, texts: Sequence[str] | None = None
-) -> list[dict[str, np.ndarray]]:
+def requests(head: Head, batch_sizes: Sequence[int] = BATCH_SIZES) -> list[dict[str, np.ndarray]]:
     """Makes requests to `token_ids`, one for each batch size.
 
     Args:
-        head: encodes the texts.
+        head: encodes the texts, which are those of `sentences()` in turn.
         batch_sizes: rows of each request.
-        texts: ordinary sentences, taken in turn; None: `sentences()`.
     """
-    drawn = itertools.cycle(texts or sentences())
+    drawn = itertools.cycle(sentences())
     return [_request(head, drawn, size) for size in batch_sizes]
 
 

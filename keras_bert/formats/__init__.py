@@ -96,21 +96,6 @@ def find_tokenizer(path: str) -> dict | None:
     return None if settings is None else {**settings, "place": path}
 
 
-def read_tokenizer(path: str) -> dict:
-    """Returns what `find_tokenizer` does.
-
-    Raises:
-        InputError: no format finds a tokenizer.
-    """
-    settings = find_tokenizer(path)
-    if settings is not None:
-        return settings
-    raise InputError(
-        f"{path}: no tokenizer. Expected assets/tokenizer/vocabulary.txt (with tokenizer.json), vocab.txt, or "
-        "assets/vocab.txt."
-    )
-
-
 def modules() -> dict[str, types.ModuleType]:
     """Returns the formats by name, in the order of asking whether a directory is theirs."""
     from keras_bert.formats import google, hugging_face, keras_hub, keras_preset, model_garden, tf_hub

@@ -108,7 +108,13 @@ def open_model(
         tensors = stored_tensors(weights, sources, parent)
         check_whole(tensors, sources, weights.path)
         weights.check_depth(parent, config.num_layers)
-        _check_heads_of_attention(weights, parent, config, sources)
+        # KerasHub's attention kernels, (H, N, D), show N; ours, (H, 3H), do not.
+        expected = (config.hidden_dim, config.num_heads, config.hidden_dim // config.num_heads)
+        for name in (name for source in sources if source.layout == HEADS_LAST for name in source.names):
+            found = weights.shape_of(parent + name)
+            if found != expected:
+                by = f"{CONFIG_FILE}, num_heads {config.num_heads} among it"
+                raise wrong_shape(f"{weights.path}: {name}", expected, by, found)
         if os.path.isfile(os.path.join(path, "task.weights.h5")):
             of_task = open_weights(path, "task", lambda place: _NAMES.get(place, place.lstrip("_")))
             task_weights = stack.enter_context(of_task)
@@ -119,18 +125,6 @@ def open_model(
         else:
             heads, settings = {}, {}
         yield {**tensors, **heads}, settings
-
-
-def _check_heads_of_attention(
-    weights: WeightsFile, parent: str, config: BertConfig, sources: list[WeightSource]
-) -> None:
-    """Holds KerasHub's attention kernels, (H, N, D), against the configuration; in ours, (H, 3H), N does not show."""
-    expected = (config.hidden_dim, config.num_heads, config.hidden_dim // config.num_heads)
-    for name in (name for source in sources if source.layout == HEADS_LAST for name in source.names):
-        found = weights.shape_of(parent + name)
-        if found != expected:
-            by = f"{CONFIG_FILE}, num_heads {config.num_heads} among it"
-            raise wrong_shape(f"{weights.path}: {name}", expected, by, found)
 
 
 def _heads(weights: WeightsFile, parent: str, config: dict) -> tuple[dict[str, StoredTensor], dict[str, dict]]:

@@ -48,7 +48,9 @@ def find_variables(stored: TensorFlowCheckpoint) -> Variables:
     names = [name for source in all_sources(num_layers) for name in source.names]
     _check_no_others(stored, encoder, {follow(layers, name) for name in names})
     layers.children.update(_find_heads(root))
-    _check_tied(stored, layers)
+    output = follow(layers, "masked_lm/embedding_table")
+    if output not in (None, follow(layers, "_embedding_layer/embeddings")):
+        raise InputError(f"{stored.path}: {output.key}: expected the token table in the masked-LM head, found another.")
     nodes = {name: follow(layers, name) for name in names}
     keys = {name: node.key for name, node in nodes.items() if node is not None and node.key in stored.shapes}
     lacking = [name for name in names if name not in keys and name.startswith((*_EMBEDDINGS, BLOCKS))]
@@ -150,9 +152,3 @@ def _check_no_others(stored: TensorFlowCheckpoint, encoder: Node, known: set[Nod
                 raise InputError(
                     f"{stored.path}: found {node.key}. Expected the variables of a BERT, no other encoder."
                 )
-
-
-def _check_tied(stored: TensorFlowCheckpoint, layers: Node) -> None:
-    output = follow(layers, "masked_lm/embedding_table")
-    if output not in (None, follow(layers, "_embedding_layer/embeddings")):
-        raise InputError(f"{stored.path}: {output.key}: expected the token table in the masked-LM head, found another.")

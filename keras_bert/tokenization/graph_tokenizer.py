@@ -39,11 +39,11 @@ class GraphTokenizer:
         # work.
         self._marker_id, self._nowhere_id = len(pieces), len(pieces) + 1
         self._unknown_id = max(index for index, piece in enumerate(pieces) if piece == "[UNK]")
-        self._normalizer = tf_text.FastBertNormalizer(model_buffer=_as_constant(normalizer_model(lowercase)))
+        self._normalizer = tf_text.FastBertNormalizer(model_buffer=as_constant(normalizer_model(lowercase)))
         self._exact = ExactNormalizer(lowercase, self._normalizer.normalize)
         model = _wordpiece_model([*_pieces_for_op(pieces), MARKER, _NO_PIECE])
         self._limit_place = _place_of_limit(model)
-        self._wordpiece_model = _as_constant(model)
+        self._wordpiece_model = as_constant(model)
         self._wordpiece = _wordpiece_op(self._wordpiece_model)
         # As functions, they run as one graph each in an eager call, and are inlined elsewhere.
         self._functions = {
@@ -199,7 +199,8 @@ def _in_characters(texts: tf.Tensor, *columns: tf.RaggedTensor) -> list[tf.Ragge
 # === Models of the ops ===
 
 
-def _as_constant(buffer: bytes) -> tf.Tensor:
+def as_constant(buffer: bytes) -> tf.Tensor:
+    """Returns an op's model as a constant, uint8, which lies outside any graph that is being traced."""
     with tf.init_scope(), tf.device("cpu"):
         return tf.constant(np.frombuffer(buffer, dtype=np.uint8))
 
