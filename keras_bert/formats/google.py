@@ -18,20 +18,11 @@ from absl import logging
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.files import read_json, read_object, write_json, write_lines
+from keras_bert.formats import tensorflow_files
 from keras_bert.formats.checkpoint import Checkpoint, check_heads_follow_encoder, collect, listed
 from keras_bert.formats.hugging_face_files import CONFIG_FILE as HUGGING_FACE_CONFIG_FILE
 from keras_bert.formats.hugging_face_files import find_weights
-from keras_bert.formats.tensorflow_files import (
-    OBJECT_GRAPH,
-    STATE_FILE,
-    VOCABULARY_FILE,
-    TensorFlowCheckpoint,
-    check_vocabulary,
-    directory_of,
-    find_prefix,
-    find_vocabulary,
-    mentions,
-)
+from keras_bert.formats.tensorflow_files import TensorFlowCheckpoint, find_prefix, find_vocabulary, mentions
 from keras_bert.formats.weight_names import GOOGLE, HEADS, encoder_sources, head_sources
 
 CONFIG_FILE = "bert_config.json"
@@ -48,7 +39,7 @@ def matches(path: str) -> bool:
         return has_config and not has_other_config
     if not has_config and has_other_config and find_weights(path) is not None:
         return False  # Hugging Face's, beside the files that it was converted from.
-    return not mentions(prefix, OBJECT_GRAPH) and (has_config or mentions(prefix, "bert/embeddings/"))
+    return not mentions(prefix, tensorflow_files.OBJECT_GRAPH) and (has_config or mentions(prefix, "bert/embeddings/"))
 
 
 def read_config(path: str) -> BertConfig:
@@ -59,7 +50,7 @@ def read_config(path: str) -> BertConfig:
 
 
 def _config_file(path: str) -> str:
-    return os.path.join(directory_of(path), CONFIG_FILE)
+    return os.path.join(tensorflow_files.directory_of(path), CONFIG_FILE)
 
 
 @contextlib.contextmanager
@@ -69,7 +60,7 @@ def open_checkpoint(path: str) -> Iterator[Checkpoint]:
     if prefix is None:
         raise InputError(f"{path}: no checkpoint. Expected {CHECKPOINT_NAME}.index and its data beside {CONFIG_FILE}.")
     stored = TensorFlowCheckpoint(prefix)
-    check_vocabulary(find_vocabulary(path), config.vocabulary_size)
+    tensorflow_files.check_vocabulary(find_vocabulary(path), config.vocabulary_size)
     available = {name: name for name in stored.shapes}
     tensors, missing = collect(encoder_sources(GOOGLE, config.num_layers), available, stored.read, prefix)
     _check_complete(prefix, config.num_layers, available, missing)
@@ -120,9 +111,9 @@ def write(path: str, checkpoint: Checkpoint, tokenizer: dict | None) -> None:
     values = {name: np.asarray(part, "float32") for _, name, part in checkpoint.foreign_tensors(sources)}
     _write_variables(os.path.join(path, CHECKPOINT_NAME), values)
     state = [f'{key}: "{CHECKPOINT_NAME}"' for key in ("model_checkpoint_path", "all_model_checkpoint_paths")]
-    write_lines(os.path.join(path, STATE_FILE), state)
+    write_lines(os.path.join(path, tensorflow_files.STATE_FILE), state)
     if tokenizer is not None:
-        write_lines(os.path.join(path, VOCABULARY_FILE), tokenizer["vocabulary"])
+        write_lines(os.path.join(path, tensorflow_files.VOCABULARY_FILE), tokenizer["vocabulary"])
 
 
 def _check_writable(checkpoint: Checkpoint) -> None:

@@ -16,17 +16,9 @@ from absl import logging
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.files import read_json, read_object, read_optional_json, write_json, write_lines
+from keras_bert.formats import keras_model
 from keras_bert.formats.checkpoint import Checkpoint
 from keras_bert.formats.keras_h5 import check_whole, find_vocabulary, write_weights
-from keras_bert.formats.keras_model import (
-    CONFIG_FILE,
-    open_model,
-    read_sizes,
-    read_task_settings,
-    registered,
-    serialized,
-    write_heads,
-)
 from keras_bert.formats.weight_names import OURS, encoder_sources
 
 METADATA_FILE = "metadata.json"
@@ -40,17 +32,17 @@ _FLOAT32 = {"module": "keras", "class_name": "DTypePolicy", "config": {"name": "
 
 
 def matches(path: str) -> bool:
-    return bool(registered(read_optional_json(os.path.join(path, CONFIG_FILE)), (BACKBONE,)))
+    return bool(keras_model.registered(read_optional_json(os.path.join(path, keras_model.CONFIG_FILE)), (BACKBONE,)))
 
 
 def read_config(path: str) -> BertConfig:
-    return read_sizes(path, (BACKBONE,), BertConfig.__dataclass_fields__)
+    return keras_model.read_sizes(path, (BACKBONE,), BertConfig.__dataclass_fields__)
 
 
 def read_settings(path: str) -> dict:
     """Returns the settings that the model was saved with, beside its sizes; see `Checkpoint.settings`."""
-    model = read_json(os.path.join(path, CONFIG_FILE))
-    backbone = registered(model, (BACKBONE,))[0]["config"]
+    model = read_json(os.path.join(path, keras_model.CONFIG_FILE))
+    backbone = keras_model.registered(model, (BACKBONE,))[0]["config"]
     kinds = {"layout": str, "trainable": bool}
     settings = {name: backbone[name] for name, kind in kinds.items() if isinstance(backbone.get(name), kind)}
     dtype = backbone.get("dtype")
@@ -58,7 +50,7 @@ def read_settings(path: str) -> dict:
         dtype = dtype.get("config", {}).get("name")
     if dtype in _DTYPES:
         settings["dtype"] = dtype
-    task = read_task_settings(path, model)
+    task = keras_model.read_task_settings(path, model)
     return settings | ({"task": task} if task else {})
 
 
@@ -67,7 +59,7 @@ def open_checkpoint(path: str) -> Iterator[Checkpoint]:
     config, saved = read_config(path), read_settings(path)
     labels = _labels(path) or saved.get("task", {}).get("labels")
     sources = encoder_sources(OURS, config.num_layers)
-    with open_model(path, config, sources, BACKBONE, _name_of_place) as (tensors, head_settings):
+    with keras_model.open_model(path, config, sources, BACKBONE, _name_of_place) as (tensors, head_settings):
         yield Checkpoint("keras_preset", path, config, tensors, labels, head_settings, saved)
 
 
@@ -97,10 +89,10 @@ def read_tokenizer(path: str) -> dict | None:
     vocabulary = os.path.join(path, VOCABULARY_FILE)
     file = os.path.join(path, TOKENIZER_FILE)
     if not os.path.isfile(vocabulary) or not os.path.isfile(file):
-        vocabulary, file = find_vocabulary(path), os.path.join(path, CONFIG_FILE)
+        vocabulary, file = find_vocabulary(path), os.path.join(path, keras_model.CONFIG_FILE)
         if vocabulary is None or not os.path.isfile(file):
             return None
-    found = registered(read_json(file), _TOKENIZERS)
+    found = keras_model.registered(read_json(file), _TOKENIZERS)
     if not found:
         raise InputError(f"{file}: expected one of {', '.join(_TOKENIZERS)} for {vocabulary}, found another tokenizer.")
     return {"vocabulary": vocabulary, "lowercase": found[0]["config"].get("lowercase", False)}
@@ -118,9 +110,9 @@ def write(path: str, checkpoint: Checkpoint, tokenizer: dict | None) -> None:
     tensors = {source.path: checkpoint.tensors[source.path] for source in sources if source.path in checkpoint.tensors}
     own = {"name": "bert_backbone", "trainable": True, "dtype": _FLOAT32}
     arguments = {**own, **checkpoint.config.to_dict(), "layout": "rectangular"}
-    backbone = serialized("keras_bert.backbone", "BertBackbone", arguments)
+    backbone = keras_model.serialized("keras_bert.backbone", "BertBackbone", arguments)
     os.makedirs(path)
-    write_json(os.path.join(path, CONFIG_FILE), backbone)
+    write_json(os.path.join(path, keras_model.CONFIG_FILE), backbone)
     write_weights(os.path.join(path, WEIGHTS_FILE), tensors, _place_of_name)
     metadata = {
         "keras_version": importlib.metadata.version("keras"),
@@ -138,9 +130,9 @@ def write(path: str, checkpoint: Checkpoint, tokenizer: dict | None) -> None:
             return None
         name = "BertPreprocessor" if task == "BertTextClassifier" else f"{task}Preprocessor"
         length = checkpoint.config.max_sequence_length
-        return serialized("keras_bert.models", name, {"tokenizer": described, "sequence_length": length})
+        return keras_model.serialized("keras_bert.models", name, {"tokenizer": described, "sequence_length": length})
 
-    write_heads(path, checkpoint, backbone, preprocessor)
+    keras_model.write_heads(path, checkpoint, backbone, preprocessor)
 
 
 def _write_tokenizer(path: str, tokenizer: dict) -> dict:
@@ -153,6 +145,6 @@ def _write_tokenizer(path: str, tokenizer: dict) -> dict:
         "vocabulary": None,
         "lowercase": bool(tokenizer["lowercase"]),
     }
-    described = serialized("keras_bert.tokenization.tokenizer", "BertTokenizer", config)
+    described = keras_model.serialized("keras_bert.tokenization.tokenizer", "BertTokenizer", config)
     write_json(os.path.join(path, TOKENIZER_FILE), described)
     return described

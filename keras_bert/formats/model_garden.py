@@ -12,18 +12,10 @@ from collections.abc import Iterator
 from keras_bert.config import FOREIGN_TO_OURS, SAME_ACTIVATIONS, BertConfig, find_activation
 from keras_bert.errors import InputError
 from keras_bert.files import read_lines
-from keras_bert.formats import google
+from keras_bert.formats import google, tensorflow_files
 from keras_bert.formats.checkpoint import Checkpoint, StoredTensor, collect, wrong_shape
 from keras_bert.formats.model_garden_graph import BLOCKS, Variables, all_sources, find_variables
-from keras_bert.formats.tensorflow_files import (
-    OBJECT_GRAPH,
-    TensorFlowCheckpoint,
-    check_vocabulary,
-    directory_of,
-    find_prefix,
-    find_vocabulary,
-    mentions,
-)
+from keras_bert.formats.tensorflow_files import TensorFlowCheckpoint, find_prefix, find_vocabulary, mentions
 
 PARAMS_FILE = "params.yaml"
 _ACTIVATIONS = {"gelu": "gelu_tanh", **SAME_ACTIVATIONS, "identity": "linear"}
@@ -34,7 +26,7 @@ _PARAMS = FOREIGN_TO_OURS | _OWN_NAMES
 
 def matches(path: str) -> bool:
     prefix = find_prefix(path)
-    return prefix is not None and mentions(prefix, OBJECT_GRAPH)
+    return prefix is not None and mentions(prefix, tensorflow_files.OBJECT_GRAPH)
 
 
 def read_config(path: str) -> BertConfig:
@@ -46,7 +38,7 @@ def open_checkpoint(path: str) -> Iterator[Checkpoint]:
     stored = TensorFlowCheckpoint(find_prefix(path))
     found = find_variables(stored)
     config = _written_config(path) or config_of_shapes(found)
-    check_vocabulary(find_vocabulary(path), config.vocabulary_size)
+    tensorflow_files.check_vocabulary(find_vocabulary(path), config.vocabulary_size)
     yield Checkpoint("model_garden", path, config, stored_tensors(stored, found, config))
 
 
@@ -89,7 +81,7 @@ def config_of_shapes(found: Variables, activation: str = "gelu_tanh") -> BertCon
 
 
 def _written_config(path: str) -> BertConfig | None:
-    directory = directory_of(path)
+    directory = tensorflow_files.directory_of(path)
     if os.path.isfile(os.path.join(directory, google.CONFIG_FILE)):
         return google.read_config(path)
     file = os.path.join(directory, PARAMS_FILE)
