@@ -55,7 +55,7 @@ def serve(settings: ServerSettings) -> None:
         lines += [f"gRPC: {host}:{server.grpc.port}"] if server.grpc else []
         print("\n".join(lines), flush=True)
         os.read(told, 1)
-    if server.admission.in_progress:
+    if server.rest.admission.in_progress:
         os._exit(0)  # A normal exit would wait for the threads of abandoned requests, however long the graph runs.
 
 

@@ -12,7 +12,7 @@ from absl import logging
 from keras_bert.config import BertConfig
 from keras_bert.embeddings import BertEmbeddings
 from keras_bert.encoder import BertEncoderLayer
-from keras_bert.heads import last_positions, pooler, rows_at
+from keras_bert.heads import last_positions, output_head, rows_at
 from keras_bert.layer import weights_follow
 from keras_bert.packing import TokenLayout
 
@@ -90,7 +90,8 @@ class BertBackbone(keras_nlp.models.Backbone):
             BertEncoderLayer(*sizes, *constants, dtype=dtype, name=f"transformer_layer_{index}")
             for index in range(num_layers)
         ]
-        pooled_dense = pooler(hidden_dim, initializer_range, dtype=dtype)
+        # The representation of the whole input is tanh(W x + b) on [CLS] (paper, section 3.1).
+        pooled_dense = output_head(hidden_dim, initializer_range, "pooled_dense", "tanh", dtype)
 
         # === Functional model ===
         inputs = {

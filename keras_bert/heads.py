@@ -117,15 +117,9 @@ def rows_at(sequence_output, positions):
     return ops.take(ops.reshape(sequence_output, (-1, hidden_dim)), places, axis=0)
 
 
-def pooler(hidden_dim: int, initializer_range: float, dtype=None) -> keras.layers.Dense:
-    """Returns the pooler, tanh(W x + b) on [CLS] (paper, section 3.1: the representation of the whole input)."""
+def output_head(
+    units: int, initializer_range: float, name: str, activation=None, dtype="float32"
+) -> keras.layers.Dense:
+    """Returns a head that is one layer, by default linear, and in float32 under every dtype policy."""
     initializer = truncated_normal(initializer_range)
-    return keras.layers.Dense(
-        hidden_dim, activation="tanh", kernel_initializer=initializer, dtype=dtype, name="pooled_dense"
-    )
-
-
-def output_head(units: int, initializer_range: float, name: str, activation=None) -> keras.layers.Dense:
-    """Returns a head that is one linear layer, in float32 under every dtype policy."""
-    initializer = truncated_normal(initializer_range)
-    return keras.layers.Dense(units, activation, kernel_initializer=initializer, dtype="float32", name=name)
+    return keras.layers.Dense(units, activation, kernel_initializer=initializer, dtype=dtype, name=name)

@@ -40,14 +40,12 @@ class RunningServer(NamedTuple):
         metrics: its metrics.
         rest: its REST side.
         grpc: its gRPC side, or None.
-        admission: counts what is in progress.
     """
 
     manager: ModelManager
     metrics: Metrics
     rest: RestServer
     grpc: GrpcServer | None
-    admission: Admission
 
     def served(self) -> list[tuple[str, int]]:
         """Lists the names of the models, each with the version that answers by default."""
@@ -154,4 +152,4 @@ def running_server(
             follow = _config_follower(manager, settings.model_config_file, models)
             polls.append((follow, settings.model_config_file_poll_wait_seconds))
         stack.enter_context(polling([(function, seconds) for function, seconds in polls if seconds]))
-        yield RunningServer(manager, metrics, rest, grpc, admission)
+        yield RunningServer(manager, metrics, rest, grpc)

@@ -114,9 +114,7 @@ def multi_inference(servable: Servable, request: inference_pb2.MultiInferenceReq
     return response
 
 
-def metadata(
-    servable: Servable, request: get_model_metadata_pb2.GetModelMetadataRequest, _deadline: float | None = None
-):
+def metadata(servable: Servable, request: get_model_metadata_pb2.GetModelMetadataRequest, _: float | None):
     """Answers a `GetModelMetadataRequest` with the signatures.
 
     Raises:

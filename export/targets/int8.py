@@ -5,8 +5,9 @@ activations stay float32. Integer products, Keras's other int8 mode, are slow wi
 2.7 times as long on a processor with AVX512-VNNI, and 1.1 to 1.2 times as long with quantized weights alone.
 """
 
+import functools
 import statistics
-import time
+import timeit
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -102,10 +103,6 @@ def _relative_time(runners: Sequence[real_text.Runner], requests: Sequence[Mappi
     """Returns the second runner's time relative to the first's: the median over rounds, leaving out the first."""
     ratios = []
     for _ in range(_ROUNDS + 1):
-        seconds = []
-        for run in runners:
-            start = time.perf_counter()
-            run(requests)
-            seconds.append(time.perf_counter() - start)
+        seconds = [timeit.timeit(functools.partial(run, requests), number=1) for run in runners]
         ratios.append(seconds[1] / seconds[0])
     return statistics.median(ratios[1:])
