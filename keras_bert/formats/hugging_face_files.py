@@ -1,6 +1,7 @@
 """Opens the weight files of a Hugging Face directory: safetensors or PyTorch's, whole or in shards."""
 
 import contextlib
+import functools
 import os
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -66,21 +67,18 @@ def _open_file(path: str, stack: contextlib.ExitStack) -> Readers:
         stored = stack.enter_context(safe_open(path, framework="numpy"))
     except (SafetensorError, OSError) as error:
         raise InputError(f"{path}: not a whole safetensors file ({error}). Fetch it again.") from error
-    return {name: _safetensors_reader(path, stored, name) for name in stored.keys()}
+    return {name: functools.partial(_read_tensor, path, stored, name) for name in stored.keys()}
 
 
-def _safetensors_reader(path: str, stored, name: str) -> Callable[[], np.ndarray]:
-    def read():
-        dtype = stored.get_slice(name).get_dtype()
-        if dtype not in _FLOATS:
-            raise InputError(
-                f"{path}: {name}: expected floats ({', '.join(_FLOATS)}), found {dtype}. Save the model unquantized."
-            )
-        if dtype == "BF16":
-            import ml_dtypes  # noqa: F401  It teaches NumPy the type, and comes with TensorFlow.
-        return stored.get_tensor(name)
-
-    return read
+def _read_tensor(path: str, stored, name: str) -> np.ndarray:
+    dtype = stored.get_slice(name).get_dtype()
+    if dtype not in _FLOATS:
+        raise InputError(
+            f"{path}: {name}: expected floats ({', '.join(_FLOATS)}), found {dtype}. Save the model unquantized."
+        )
+    if dtype == "BF16":
+        import ml_dtypes  # noqa: F401  It teaches NumPy the type, and comes with TensorFlow.
+    return stored.get_tensor(name)
 
 
 def _open_shards(index: str, stack: contextlib.ExitStack) -> Readers:

@@ -1,5 +1,6 @@
 """Reads PyTorch's own file of tensors, a zip with a pickle inside, by torch's restricted unpickler only."""
 
+import functools
 import importlib.util
 import re
 import zipfile
@@ -39,7 +40,7 @@ def open_torch_file(path: str) -> dict[str, Callable[[], np.ndarray]]:
         isinstance(name, str) and isinstance(tensor, torch.Tensor) for name, tensor in content.items()
     ):
         raise InputError(f"{path}: expected a model's state_dict, tensors by name, found {type(content).__name__}.")
-    return {name: _reader(path, name, tensor) for name, tensor in content.items()}
+    return {name: functools.partial(_read, path, name, tensor) for name, tensor in content.items()}
 
 
 def _import_torch(path: str):
@@ -59,17 +60,14 @@ def _import_torch(path: str):
     return torch
 
 
-def _reader(path: str, name: str, tensor) -> Callable[[], np.ndarray]:
-    def read():
-        import torch
+def _read(path: str, name: str, tensor) -> np.ndarray:
+    import torch
 
-        if not tensor.is_floating_point() or tensor.layout is not torch.strided:
-            raise InputError(f"{path}: {name}: expected dense floats, found {tensor.dtype}, {tensor.layout}.")
-        plain = tensor.detach()
-        if plain.dtype is torch.bfloat16:  # NumPy lacks this type.
-            import ml_dtypes
+    if not tensor.is_floating_point() or tensor.layout is not torch.strided:
+        raise InputError(f"{path}: {name}: expected dense floats, found {tensor.dtype}, {tensor.layout}.")
+    plain = tensor.detach()
+    if plain.dtype is torch.bfloat16:  # NumPy lacks this type.
+        import ml_dtypes
 
-            return plain.contiguous().view(torch.int16).numpy().view(ml_dtypes.bfloat16)
-        return plain.numpy()
-
-    return read
+        return plain.contiguous().view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return plain.numpy()
