@@ -135,16 +135,6 @@ def check_token_ids(
     ]
 
 
-def encoder_inputs(
-    backbone: BertBackbone, token_ids: tf.Tensor, segment_ids: tf.Tensor, lengths: tf.Tensor
-) -> dict[str, tf.Tensor]:
-    """Turns a client's ids into the model's inputs: checks them (`check_token_ids`), and masks by `lengths` alone."""
-    with tf.control_dependencies(check_token_ids(backbone, token_ids, segment_ids, lengths)):
-        token_ids, segment_ids, lengths = (tf.identity(ids) for ids in (token_ids, segment_ids, lengths))
-    mask = tf.sequence_mask(lengths, tf.shape(token_ids)[-1], dtype=tf.int32)
-    return {"token_ids": token_ids, "segment_ids": segment_ids, "padding_mask": mask}
-
-
 def trace(function: Callable, specs: Mapping[str, tf.TensorSpec]) -> tf.types.experimental.ConcreteFunction:
     """Traces a signature, a function of named tensors that returns a dict of them."""
     # No jit_compile: TensorFlow Serving runs without XLA and refuses a function that requires it.

@@ -140,7 +140,10 @@ class Head(abc.ABC):
             return self.answer_texts(model, {name: texts[name] for name in self.text_inputs})
 
         def from_token_ids(token_ids, segment_ids, lengths, **more):
-            encoded = serving.encoder_inputs(backbone, token_ids, segment_ids, lengths)
+            with tf.control_dependencies(serving.check_token_ids(backbone, token_ids, segment_ids, lengths)):
+                token_ids, segment_ids, lengths = (tf.identity(ids) for ids in (token_ids, segment_ids, lengths))
+            mask = tf.sequence_mask(lengths, tf.shape(token_ids)[-1], dtype=tf.int32)  # By `lengths` alone.
+            encoded = {"token_ids": token_ids, "segment_ids": segment_ids, "padding_mask": mask}
             return self.answer_token_ids(model, {**encoded, **more})
 
         def from_examples(inputs):

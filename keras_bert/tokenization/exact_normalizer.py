@@ -19,8 +19,6 @@ from keras_bert.tokenization import normalizer
 MAX_WORD_LENGTH = 200  # In characters: google-research/bert, tokenization.py, `max_input_chars_per_word`.
 NOWHERE = "\x01"  # Becomes [UNK]. This control character is in no normalized text, and in no piece that the op gets.
 
-_LAST = 0x10FFFF
-
 
 # TensorFlow's own functions for the next three make 13 to 72 ops at each use, and a tf.data pipeline pays 0.1 ms for
 # each of its ops whenever it starts, even for those that never run.
@@ -157,7 +155,7 @@ class _Table:
     """Maps each code point to a number, 0 for those not listed, and stores ranges of equal numbers."""
 
     def __init__(self, numbers: dict[int, int]):
-        dense = np.zeros(_LAST + 1, dtype=np.int32)
+        dense = np.zeros(0x110000, dtype=np.int32)
         dense[list(numbers)] = list(numbers.values())
         starts = np.flatnonzero(np.diff(dense, prepend=-1))
         self._starts, self._numbers = starts.astype(np.int32), dense[starts]
