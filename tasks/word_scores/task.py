@@ -61,7 +61,7 @@ class WordScores(WordTask):
         return numbers_of(tags)
 
     def evaluate(self, answers, results):
-        documents, _, scores = answers.encoded.source
+        documents, scores = answers.part.rows, answers.encoded.source.labels
         known = np.isfinite(scores)
         true, predicted = scores[known].astype(np.float64), answers.outputs[known, 0].astype(np.float64)
         if not len(true):
