@@ -47,17 +47,21 @@ def ask(
     Raises:
         ProcessError: the program failed.
     """
+    with tempfile.TemporaryDirectory(prefix="keras-bert-zoo-") as folder:
+        files = [pathlib.Path(folder, name) for name in ("requests", "answers")]
+        files[0].write_bytes(_encode(requests))
+        run([*program, os.path.abspath(directory), *map(str, files), *more], environment or {})
+        answers = graph_pb2.GraphDef.FromString(files[1].read_bytes())
+    return [{name: tf.make_ndarray(value.tensor) for name, value in node.attr.items()} for node in answers.node]
+
+
+def _encode(requests: Sequence[Request]) -> bytes:
     graph = graph_pb2.GraphDef()
     for signature, inputs in requests:
         node = graph.node.add(op=signature)
         for name, array in inputs.items():
             node.attr[name].tensor.CopyFrom(tf.make_tensor_proto(array))
-    with tempfile.TemporaryDirectory(prefix="keras-bert-zoo-") as folder:
-        files = [pathlib.Path(folder, name) for name in ("requests", "answers")]
-        files[0].write_bytes(graph.SerializeToString())
-        run([*program, os.path.abspath(directory), *map(str, files), *more], environment or {})
-        answers = graph_pb2.GraphDef.FromString(files[1].read_bytes())
-    return [{name: tf.make_ndarray(value.tensor) for name, value in node.attr.items()} for node in answers.node]
+    return graph.SerializeToString()
 
 
 def run(command: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
