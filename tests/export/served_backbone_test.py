@@ -2,6 +2,8 @@
 
 import importlib.util
 import os
+from collections.abc import Callable
+from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -26,19 +28,38 @@ def encoded(lengths: list[int], width: int | None = None, seed: int = 0) -> dict
     return {name: tf.constant(values * mask, tf.int32) for name, values in (columns | {"padding_mask": mask}).items()}
 
 
-def graph_answers(model: keras.Model, inputs: dict[str, tf.Tensor]) -> dict[str, np.ndarray]:
-    specs = {name: tf.TensorSpec([None, None], tf.int32) for name in inputs}
+class Compared(NamedTuple):
+    """A Keras encoder, and graphs of what is served for it: all of it, and the first token alone."""
+
+    model: BertBackbone
+    whole: Callable
+    first_token: Callable
+
+
+def traced(model: keras.Model) -> Callable[[dict[str, tf.Tensor]], dict[str, np.ndarray]]:
+    specs = {name: tf.TensorSpec([None, None], tf.int32) for name in ("token_ids", "segment_ids", "padding_mask")}
     function = tf.function(lambda tensors: model(tensors, training=False), input_signature=[specs])
-    return {name: value.numpy() for name, value in function(inputs).items()}
+    return lambda inputs: {name: value.numpy() for name, value in function(inputs).items()}
 
 
-def assert_alike(model: BertBackbone, inputs: dict[str, tf.Tensor], tolerance: float = 1e-5) -> None:
+def compared(model: BertBackbone) -> Compared:
+    first_token = ServedBackbone.from_config(model.get_config() | {"layout": "unpadded", "first_token_only": True})
+    first_token.set_weights(model.get_weights())
+    return Compared(model, traced(saved_model.rebuild_for_serving(model)), traced(first_token))
+
+
+def assert_alike(encoder: Compared, inputs: dict[str, tf.Tensor], tolerance: float = 1e-5) -> None:
     """Compares with the rectangular Keras model, on real tokens; padding must be 0."""
-    right = model(inputs, training=False)
-    answers = graph_answers(saved_model.rebuild_for_serving(model), inputs)
+    right = encoder.model(inputs, training=False)
+    answers = encoder.whole(inputs)
     assert set(answers) == set(right)
-    if model.bert_config.attention == "bidirectional":
-        _assert_first_tokens_alike(model, inputs, right, tolerance)
+    if encoder.model.bert_config.attention == "bidirectional":
+        first = encoder.first_token(inputs)
+        for name, expected in (
+            ("pooled_output", right["pooled_output"]),
+            ("sequence_output", right["sequence_output"][:, :1]),
+        ):
+            np.testing.assert_allclose(first[name], expected, rtol=tolerance, atol=tolerance)
     is_real = inputs["padding_mask"].numpy().astype(bool)
     is_real[:, :1] = True
     for name, answer in answers.items():
@@ -49,18 +70,9 @@ def assert_alike(model: BertBackbone, inputs: dict[str, tf.Tensor], tolerance: f
         np.testing.assert_allclose(answer, expected, rtol=tolerance, atol=tolerance)
 
 
-def of_first_tokens(model: BertBackbone) -> ServedBackbone:
-    served = ServedBackbone.from_config(model.get_config() | {"layout": "unpadded", "first_token_only": True})
-    served.set_weights(model.get_weights())
-    return served
-
-
-def _assert_first_tokens_alike(model, inputs, right, tolerance: float) -> None:
-    first = graph_answers(of_first_tokens(model), inputs)
-    np.testing.assert_allclose(first["pooled_output"], right["pooled_output"], rtol=tolerance, atol=tolerance)
-    np.testing.assert_allclose(
-        first["sequence_output"], right["sequence_output"][:, :1], rtol=tolerance, atol=tolerance
-    )
+@pytest.fixture(scope="module")
+def encoder() -> Compared:
+    return compared(shaken(backbone()))
 
 
 BATCHES = {
@@ -73,63 +85,63 @@ BATCHES = {
 
 
 @pytest.mark.parametrize("name", BATCHES)
-def test_the_answers_are_the_keras_models(name):
-    assert_alike(shaken(backbone()), encoded(BATCHES[name]))
+def test_the_answers_are_the_keras_models(encoder, name):
+    assert_alike(encoder, encoded(BATCHES[name]))
 
 
-@pytest.mark.slow(keep=["gelu", "relu"])
-@pytest.mark.parametrize("lengths", [[5, 2], [30, 20]])
+@pytest.mark.slow(keep=["relu"])  # The other tests have GELU.
 @pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "relu", "tanh", "linear"])
-def test_every_activation(activation, lengths):
-    assert_alike(shaken(backbone(activation=activation)), encoded(lengths))
+def test_every_activation(activation):
+    encoder = compared(shaken(backbone(activation=activation)))
+    for lengths in ([5, 2], [30, 20]):
+        assert_alike(encoder, encoded(lengths))
 
 
 @pytest.mark.parametrize("lengths", [[4, 6], [30, 20]])
-def test_columns_that_no_row_fills(lengths):
-    assert_alike(shaken(backbone()), encoded(lengths, width=45))
+def test_columns_that_no_row_fills(encoder, lengths):
+    assert_alike(encoder, encoded(lengths, width=45))
 
 
 @pytest.mark.parametrize("width", [8, 20])
-def test_a_mask_with_holes(width):
+def test_a_mask_with_holes(encoder, width):
     holes = np.ones([3, width], np.int32)
     holes[0, 3:5], holes[1, 1:-1] = 0, 0
-    assert_alike(shaken(backbone()), encoded([width] * 3) | {"padding_mask": tf.constant(holes)})
+    assert_alike(encoder, encoded([width] * 3) | {"padding_mask": tf.constant(holes)})
 
 
-def test_a_mask_of_nothing():
+def test_a_mask_of_nothing(encoder):
     """[CLS] is read whatever the mask says; no number is lost."""
     inputs = encoded([8, 8]) | {"padding_mask": tf.zeros([2, 8], tf.int32)}
-    model = shaken(backbone())
-    for served in (saved_model.rebuild_for_serving(model), of_first_tokens(model)):
-        assert all(np.isfinite(answer).all() for answer in graph_answers(served, inputs).values())
+    for answers in (encoder.whole(inputs), encoder.first_token(inputs)):
+        assert all(np.isfinite(answer).all() for answer in answers.values())
 
 
-def test_an_empty_batch():
-    answers = graph_answers(saved_model.rebuild_for_serving(backbone()), encoded([], width=2))
+def test_an_empty_batch(encoder):
+    answers = encoder.whole(encoded([], width=2))
     assert {name: value.shape for name, value in answers.items()} == {
         "sequence_output": (0, 2, 16),
         "pooled_output": (0, 16),
     }
-    of_first = graph_answers(of_first_tokens(backbone()), encoded([], width=2))
+    of_first = encoder.first_token(encoded([], width=2))
     assert {name: value.shape for name, value in of_first.items()} == {
         "sequence_output": (0, 1, 16),
         "pooled_output": (0, 16),
     }
 
 
-@pytest.mark.parametrize("lengths", [[6], [30, 20]])
-def test_layer_norm_keeps_its_epsilon(lengths):
+def test_layer_norm_keeps_its_epsilon():
     """TensorFlow's own fused LayerNorm would add 1e-3 to variances of 1e-8."""
     model = shaken(backbone())
     for table in ("token", "segment", "position"):
         embeddings = getattr(model.get_layer("embeddings"), f"{table}_embedding").embeddings
         embeddings.assign(embeddings * 1e-4)
-    assert_alike(model, encoded(lengths), 1e-4)  # float32 has 7 digits, of which the mean takes some
+    encoder = compared(model)
+    for lengths in ([6], [30, 20]):
+        assert_alike(encoder, encoded(lengths), 1e-4)  # float32 has 7 digits, of which the mean takes some
 
 
 def test_left_to_right_and_training_are_the_keras_model():
-    model = shaken(backbone(attention="left_to_right"))
-    assert_alike(model, encoded([9, 4, 30]))
+    assert_alike(compared(shaken(backbone(attention="left_to_right"))), encoded([9, 4, 30]))
     served = saved_model.rebuild_for_serving(shaken(backbone(dropout=0.5)))
     inputs = encoded([9, 4])
     first, second = (served(inputs, training=True)["pooled_output"].numpy() for _ in range(2))
@@ -141,6 +153,7 @@ def test_only_what_is_served_has_the_class():
     served = saved_model.rebuild_for_serving(model)
     assert type(serving.find_backbone(served)) is ServedBackbone
     assert serving.find_backbone(served).layout == "unpadded"
+    assert not serving.find_backbone(served).first_token_only
     assert type(serving.find_backbone(saved_model.rebuild(model, layout="unpadded"))) is BertBackbone
     assert type(serving.find_backbone(model)) is BertBackbone
     for mine, theirs in zip(served.get_weights(), model.get_weights(), strict=True):
@@ -150,6 +163,7 @@ def test_only_what_is_served_has_the_class():
 POOLED_HEADS = {"classification", "classification of pairs", "regression of pairs", "multiple_choice"}
 
 
+@pytest.mark.slow(keep=["regression of pairs", "token_regression"])
 @pytest.mark.parametrize("name", ALL_HEADS)
 def test_heads_of_the_pooled_output_compute_no_more_than_it_takes(name):
     """And all heads compute real tokens only."""
@@ -174,10 +188,10 @@ def test_a_model_that_reads_tokens_beside_the_pooled_output_gets_them():
     assert serving.find_backbone(saved_model.rebuild_for_serving(pooled)).first_token_only
 
 
-@pytest.mark.slow(keep=["classification of pairs", "question_answering", "multiple_choice"])
+@pytest.mark.slow(keep=["fill_mask"])
 @pytest.mark.parametrize("name", ALL_HEADS)
 def test_every_head_answers_right_from_a_moved_directory(name, saved, monkeypatch):
-    """With the weights stored once, and the encoder once for all signatures."""
+    """With the weights stored once."""
     directory = saved(name).directory
     signatures = tf.saved_model.load(directory).signatures
 
@@ -189,7 +203,12 @@ def test_every_head_answers_right_from_a_moved_directory(name, saved, monkeypatc
     monkeypatch.setattr(verify, "fresh_answers", answers)
     report = verify.verify(directory, saved(name).probes, verify.stored_weight_bytes(directory))
     assert report.largest_difference <= verify.TOLERANCE
-    functions = verify.read_meta_graph(directory).graph_def.library.function
+
+
+@pytest.mark.slow(keep=["fill_mask", "classification of pairs"])
+@pytest.mark.parametrize("name", ALL_HEADS)
+def test_the_encoder_is_stored_once_for_all_signatures(name, saved):
+    functions = verify.read_meta_graph(saved(name).directory).graph_def.library.function
     with_products = [sum(node.op == "BatchMatMulV2" for node in function.node_def) for function in functions]
     assert [count for count in with_products if count] == [2 * 2]  # layers x (scores, context)
 
@@ -202,8 +221,8 @@ def _tensor(value: np.ndarray) -> tf.Tensor:
 @pytest.mark.skipif(importlib.util.find_spec(MINILM) is None, reason=f"needs the package {MINILM}")
 def test_minilm_on_sentences():
     preset = os.path.join(importlib.util.find_spec(MINILM).submodule_search_locations[0], "model")
-    model = BertBackbone.from_preset(preset)
+    encoder = compared(BertBackbone.from_preset(preset))
     sentences = ["A soldier returns home after twenty years.", "Nobody here.", "It is what it is, " * 9]
     preprocessor = BertPreprocessor.from_preset(preset, 128, pad_to_longest=True)
     for texts in (sentences[:1], sentences):
-        assert_alike(model, preprocessor(texts))
+        assert_alike(encoder, preprocessor(texts))
