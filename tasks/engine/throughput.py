@@ -77,7 +77,7 @@ def find_peak(strategy: tf.distribute.Strategy, peak_tflops: float | None, dtype
 def _measure(device: str, size: int, count: int, dtype: str) -> float:
     """Measures square matrix products: operations per second in the fastest of three rounds of `count` products."""
 
-    @tf.function
+    @tf.function(autograph=False)
     def multiply(matrix):
         return tf.foldl(lambda total, _: tf.matmul(total, matrix), tf.range(count), matrix)[0, 0]
 

@@ -150,6 +150,7 @@ def _make_dataset(examples: Examples, order: np.ndarray, limits: np.ndarray, len
         rows = rows.to_tensor(shape=[None, length])  # All padding is 0; the mask hides it.
         return tf.ensure_shape(tf.reshape(rows, [-1, *groups, tf.shape(rows)[1]]), [static_size, *groups, length])
 
+    @tf.autograph.experimental.do_not_convert
     def gather(start, limit):
         numbers = order[start:limit]
         rows = tf.reshape(numbers[:, tf.newaxis] * choices + tf.range(choices, dtype=tf.int64), [-1])
@@ -218,7 +219,9 @@ def model_graph(model, element_spec):
     key = str(element_spec)
     if key not in graphs:
         reference = weakref.ref(model)  # A graph that referred to its model would keep it alive.
-        graphs[key] = tf.function(lambda features: reference()(features, training=False), input_signature=element_spec)
+        graphs[key] = tf.function(
+            lambda features: reference()(features, training=False), input_signature=element_spec, autograph=False
+        )
     return graphs[key]
 
 

@@ -4,6 +4,7 @@ B: records of a batch, S: `max_seq_length`, P: `max_predictions_per_seq`, L: tok
 instance, V: vocabulary.
 """
 
+import functools
 import math
 import zlib
 from collections.abc import Iterator
@@ -137,7 +138,8 @@ def scan_records(
 
 def _parsed_batches(path: str, lengths: dict[str, int]) -> Iterator[dict[str, np.ndarray]]:
     dataset = tf.data.TFRecordDataset(path).batch(_SCAN_BATCH_SIZE)
-    dataset = dataset.map(lambda serialized: parse_records(serialized, **lengths), num_parallel_calls=tf.data.AUTOTUNE)
+    parse = tf.autograph.experimental.do_not_convert(functools.partial(parse_records, **lengths))
+    dataset = dataset.map(parse, num_parallel_calls=tf.data.AUTOTUNE)
     try:
         for features, labels in dataset.prefetch(2).as_numpy_iterator():
             yield {**features, **labels}

@@ -55,6 +55,7 @@ def train_dataset_maker(
     units_per_epoch = packing.num_rows if packing else num_records
     block_size = max(1, _SHUFFLE_BLOCK * units_per_epoch // num_records)
 
+    @tf.autograph.experimental.do_not_convert
     def epoch_units(epoch):
         seed = tf.stack([tf.constant(random_seed, tf.int64), epoch])
 
@@ -114,4 +115,5 @@ def _reader(
 
 
 def _map(read: Callable, batches: tf.data.Dataset) -> tf.data.Dataset:
+    read = tf.autograph.experimental.do_not_convert(read)
     return batches.map(read, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)

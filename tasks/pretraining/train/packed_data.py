@@ -162,6 +162,7 @@ def row_dataset_maker(files: list[str], plan: PackingPlan) -> Callable[[tf.Tenso
     paths, row_of_record = tf.constant(files), tf.constant(plan.row_of_record)
     starts = tf.constant(np.cumsum([0, *plan.records_per_file[:-1]]))
 
+    @tf.autograph.experimental.do_not_convert
     def rows_of_file(number):
         def rows_of_window(index, records):
             start = starts[number] + index * WINDOW
