@@ -55,6 +55,7 @@ class BertMaskedLMPreprocessor(BertPreprocessor):
             raise ValueError("The labels of a masked LM are its texts' own tokens. Received: `y` or `sample_weight`")
         return self.mask(self.encode(x))
 
+    @tf.autograph.experimental.do_not_convert  # As in `encode`.
     def mask(self, features: dict[str, tf.Tensor]) -> tuple[dict, tf.Tensor, tf.Tensor]:
         """Masks encoded texts: returns features, labels and weights as a call does."""
         tokenizer, token_ids = self.tokenizer, features["token_ids"]

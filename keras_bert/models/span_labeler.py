@@ -47,6 +47,7 @@ class BertSpanLabelerPreprocessor(BertPreprocessor):
         super().__init__(tokenizer, sequence_length, pad_to_longest, **kwargs)
         self.max_query_length = max_query_length
 
+    @tf.autograph.experimental.do_not_convert  # As in `encode`.
     def call(self, x, y=None, sample_weight=None):
         questions, contexts = x
         query = self.tokenizer.tokenize(questions)

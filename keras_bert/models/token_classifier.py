@@ -33,6 +33,7 @@ class BertTokenClassifierPreprocessor(BertPreprocessor):
         weights, float32 of shape (B, S). The weights are 0 but at each word's first sub-token.
     """
 
+    @tf.autograph.experimental.do_not_convert  # As in `encode`.
     def call(self, x, y=None, sample_weight=None):
         words = ragged_words(x)
         pieces = self.tokenizer.tokenize(words.values)

@@ -111,6 +111,7 @@ class BertPreprocessor(keras_nlp.models.Preprocessor):
     def call(self, x, y=None, sample_weight=None):
         return keras.utils.pack_x_y_sample_weight(self.encode(x), y, sample_weight)
 
+    @tf.autograph.experimental.do_not_convert  # It takes a second, and finds nothing to convert.
     def encode(self, texts) -> dict[str, tf.Tensor]:
         """Turns texts into the encoder's inputs.
 
