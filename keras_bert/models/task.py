@@ -73,6 +73,14 @@ class BertTask:
         """Returns the weighted metrics that `compile` takes by default."""
         return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
 
+    def make_train_function(self, force=False):
+        """Makes the training step, as `keras.Model.make_train_function` does."""
+        if not self.optimizer.built:
+            # Otherwise the first step creates these variables, and TensorFlow traces that step twice.
+            with self.distribute_strategy.scope():
+                self.optimizer.build(self.trainable_variables)
+        return super().make_train_function(force)
+
     def preprocess_samples(self, x, y=None, sample_weight=None):
         """Turns raw samples into what the model takes; runs in tf.data."""
         if self.labels and y is not None and tf.as_dtype(getattr(y, "dtype", tf.string)) == tf.string:
