@@ -17,12 +17,10 @@ def _preprocessor():
     return BertSpanLabelerPreprocessor(toy_tasks.tokenizer(), 16)
 
 
-def labels_of(preprocessor, answers, contexts=None, question=QUESTION):
-    """Labels of answers that are sought in one context, or in one each; drawn by tf.data."""
+def labels_of(preprocessor, answers, context=CONTEXT):
+    """Labels of answers that are sought in one context."""
     count = len(answers) if isinstance(answers, list) else len(answers[0])
-    contexts = contexts or [CONTEXT] * count
-    samples = tf.data.Dataset.from_tensors((([question] * count, contexts), answers))
-    return next(iter(samples.map(preprocessor)))[1].numpy().tolist()
+    return preprocessor(([QUESTION] * count, [context] * count), answers)[1].numpy().tolist()
 
 
 def test_the_pair_is_laid_out_as_question_and_context(preprocessor):
@@ -49,9 +47,11 @@ def test_answers_in_every_form_become_positions(preprocessor):
     starts = [CONTEXT.index(answer) if answer and answer in CONTEXT else -1 for answer in answers]
     ends = [start + len(answer) for start, answer in zip(starts, answers, strict=True)]
     rows = [[*expected, 15] for expected in ANSWERS.values()]
-    assert labels_of(preprocessor, answers) == rows
-    assert labels_of(preprocessor, (starts, answers)) == rows
-    assert labels_of(preprocessor, (starts, ends)) == rows
+    for form in (answers, (starts, answers), (starts, ends)):
+        assert labels_of(preprocessor, form) == rows
+    texts = ([QUESTION] * len(answers), [CONTEXT] * len(answers))
+    samples = tf.data.Dataset.from_tensors((texts, (starts, answers)))  # Answers alone are drawn where it learns.
+    assert next(iter(samples.map(preprocessor)))[1].numpy().tolist() == rows
 
 
 def test_the_place_of_an_answer_counts(preprocessor):
@@ -64,7 +64,7 @@ def test_what_is_cut_off_is_no_answer():
     # [CLS] who sat [SEP] a cat sat [UNK] the [SEP]
     assert labels_of(short, ["cat sat", "old", "the old"]) == [[5, 6, 10], [0, 0, 10], [0, 0, 10]]
     least = BertSpanLabelerPreprocessor(toy_tasks.tokenizer(), 5)
-    assert labels_of(least, ["a"], ["a cat"]) == [[3, 3, 5]]  # [CLS] who [SEP] a [SEP]
+    assert labels_of(least, ["a"], "a cat") == [[3, 3, 5]]  # [CLS] who [SEP] a [SEP]
 
 
 def test_it_learns_where_answers_stand():
