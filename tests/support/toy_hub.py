@@ -43,7 +43,7 @@ class ToyHub:
         self._server.daemon_threads = True
         self._server.handle_error = lambda *arguments: None  # a client that breaks off is no news
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
 
     def close(self):
         self._server.shutdown()
