@@ -8,6 +8,9 @@ _ENOUGH = 500  # Pieces with Latin letters. A smaller vocabulary proves nothing.
 # Of these pieces, 32% hold a capital in Google's cased English vocabulary, 0.05% in its Chinese one.
 _CASED_SHARE = 0.05
 
+_HAS_LATIN = re.compile("[A-Za-z]").search
+_HAS_CAPITAL = re.compile("[A-Z]").search
+
 
 def case_of_name(name: str) -> bool | None:
     """Returns whether a checkpoint of this name is lower-cased, or None if the name does not tell.
@@ -26,10 +29,10 @@ def case_of_vocabulary(pieces: Iterable[str]) -> bool | None:
 
     A wrong flag goes unnoticed otherwise: every id is valid, but the scores are bad.
     """
-    latin = [piece for piece in pieces if re.search("[A-Za-z]", piece) and not re.fullmatch(r"\[.*\]", piece)]
+    latin = [piece for piece in pieces if _HAS_LATIN(piece) and not (piece[0] == "[" and piece[-1] == "]")]
     if len(latin) < _ENOUGH:
         return None
-    share = sum(bool(re.search("[A-Z]", piece)) for piece in latin) / len(latin)
+    share = sum(1 for piece in latin if _HAS_CAPITAL(piece)) / len(latin)
     if share >= _CASED_SHARE:
         return False
     return True if share < _CASED_SHARE / 5 else None

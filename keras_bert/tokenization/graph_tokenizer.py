@@ -229,6 +229,6 @@ def _pieces_for_op(vocabulary: list[str]) -> list[str]:
     pieces = []
     for index, piece in enumerate(vocabulary):
         empty = piece in ("", "##") or last[piece] != index  # Of equal pieces the reference uses the last.
-        holds_control = any(not char.isprintable() and normalizer.vanishes(char) for char in piece)
+        holds_control = not piece.isprintable() and any(map(normalizer.vanishes, piece))
         pieces.append(f"[{NOWHERE}{index}]" if empty or holds_control else piece.translate(stand_ins))
     return pieces

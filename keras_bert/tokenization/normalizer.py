@@ -46,7 +46,10 @@ _RECENT_PUNCTUATION_RANGES = _ranges(
 
 
 def _in_ranges(code_point: int, ranges: Iterable[tuple[int, int]]) -> bool:
-    return any(first <= code_point <= last for first, last in ranges)
+    for first, last in ranges:  # In a loop, which takes a third of the time of `any`.
+        if first <= code_point <= last:
+            return True
+    return False
 
 
 def is_cjk(char: str) -> bool:
@@ -56,7 +59,9 @@ def is_cjk(char: str) -> bool:
 
 def is_punctuation(char: str) -> bool:
     """Returns whether `char` stands apart as punctuation: any ASCII symbol, and category P*."""
-    return _in_ranges(ord(char), ASCII_PUNCTUATION_RANGES) or unicodedata.category(char).startswith("P")
+    if char.isascii():
+        return _in_ranges(ord(char), ASCII_PUNCTUATION_RANGES)
+    return unicodedata.category(char)[0] == "P"
 
 
 def _clean(char: str) -> str:

@@ -20,8 +20,9 @@ class VocabularyLookup:
 
     def set_pieces(self, pieces: list[str]) -> None:
         """Takes checked pieces as the vocabulary."""
-        self.vocabulary = pieces
-        self._ids = {piece: index for index, piece in enumerate(pieces)}
+        ids = {piece: index for index, piece in enumerate(pieces)}
+        # Not by assignment: Keras would copy both, and look at each piece in search of layers.
+        vars(self).update(vocabulary=pieces, _ids=ids)
 
     def get_vocabulary(self) -> list[str]:
         """Returns the pieces in the order of their ids."""
