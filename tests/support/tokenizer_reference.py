@@ -4,6 +4,7 @@ It shares nothing with `keras_bert.tokenization.normalizer`, from which both tok
 """
 
 import functools
+import itertools
 import unicodedata
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -59,7 +60,7 @@ ADVERSARIAL = [
 
 @functools.cache
 def is_ideograph(char):
-    return any(low <= ord(char) <= high for low, high in BLOCKS)
+    return char >= "\u3400" and any(low <= ord(char) <= high for low, high in BLOCKS)
 
 
 @functools.cache
@@ -80,14 +81,26 @@ def cleaned(char):
     return f" {char} " if is_ideograph(char) else char
 
 
-@functools.cache
 def unmarked(char):
     return "" if unicodedata.category(char) == "Mn" else char
 
 
-@functools.cache
 def spaced(char):
     return f" {char} " if is_symbol(char) else char
+
+
+class ByCharacter(dict):
+    """A table for `str.translate` of what `rule` makes of each character."""
+
+    def __init__(self, rule):
+        self.rule = rule
+
+    def __missing__(self, code_point):
+        self[code_point] = made = self.rule(chr(code_point))
+        return made
+
+
+CLEANED, UNMARKED, SPACED = map(ByCharacter, (cleaned, unmarked, spaced))
 
 
 # === Ids ===
@@ -97,12 +110,15 @@ def reference_words(text, lowercase):
     """The words of `text` (str or bytes), normalized."""
     if isinstance(text, bytes):
         text = text.decode("utf-8", "ignore")
-    words = []
-    for chunk in "".join(map(cleaned, text)).split():
-        if lowercase:
-            chunk = "".join(map(unmarked, unicodedata.normalize("NFD", chunk.lower())))
-        words.extend("".join(map(spaced, chunk)).split())
-    return words
+    chunks = text.translate(CLEANED).split()
+    return [word for chunk in chunks for word in words_of_chunk(chunk, lowercase)]
+
+
+@functools.lru_cache(1 << 16)
+def words_of_chunk(chunk, lowercase):
+    if lowercase:
+        chunk = unicodedata.normalize("NFD", chunk.lower()).translate(UNMARKED)
+    return chunk.translate(SPACED).split()
 
 
 def reference_spans(word, ids, longest=LONGEST_WORD):
@@ -146,7 +162,8 @@ def source_characters(text):
     """The characters of a text as (character, start byte, end byte); an invalid byte stands there as ""."""
     found, at = [], 0
     if isinstance(text, str):
-        text = text.encode("utf-8")
+        ends = list(itertools.accumulate(len(char.encode("utf-8")) for char in text))
+        return list(zip(text, [0, *ends], ends, strict=False))
     while at < len(text):
         for length in (1, 2, 3, 4):
             try:
@@ -208,6 +225,7 @@ def marked_words(characters, lowercase):
     return words
 
 
+@functools.cache
 def vanishes(char, lowercase):
     """Whether a source character leaves nothing behind."""
     return not char or not (lowered([(char, 0)]) if lowercase and cleaned(char) == char else cleaned(char))
@@ -220,9 +238,11 @@ def reference_offsets(text, ids, lowercase, unit="character", longest=LONGEST_WO
     vanishes directly after.
     """
     characters = source_characters(text)
-    places = [0]
-    for char, start, end in characters:
-        places.append(places[-1] + (end - start if unit == "byte" else len(char)))
+    return offsets_in(unit, characters, reference_tokens(characters, ids, lowercase, longest))
+
+
+def reference_tokens(characters, ids, lowercase, longest=LONGEST_WORD):
+    """(id, first, end) of the tokens of `source_characters`, counted in these."""
     found = []
     for word in marked_words(characters, lowercase):
         for number, first, last in reference_spans("".join(char for char, _ in word), ids, longest):
@@ -230,5 +250,14 @@ def reference_offsets(text, ids, lowercase, unit="character", longest=LONGEST_WO
             end = max(sources) + 1
             while end < len(characters) and vanishes(characters[end][0], lowercase):
                 end += 1
-            found.append((number, places[min(sources)], places[end]))
+            found.append((number, min(sources), end))
+    return found
+
+
+def offsets_in(unit, characters, tokens):
+    """(ids, starts, ends) of `reference_tokens`, in characters or bytes."""
+    places = [0]
+    for char, start, end in characters:
+        places.append(places[-1] + (end - start if unit == "byte" else len(char)))
+    found = [(number, places[first], places[end]) for number, first, end in tokens]
     return tuple(list(column) for column in zip(*found, strict=True)) or ([], [], [])

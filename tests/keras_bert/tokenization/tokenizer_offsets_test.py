@@ -72,6 +72,7 @@ def test_the_twin_agrees(tokenizer, unit):
     assert list(zip(*columns, strict=True)) == [twin.tokenize_with_offsets(text, unit) for text in texts]
 
 
+@pytest.mark.slow(keep=["uncased_en-True-path0", "zh-True-path2"])
 @pytest.mark.parametrize(
     ("vocabulary", "lowercase", "path"),
     [
@@ -100,6 +101,12 @@ def test_tokens_of_real_text_are_found_where_they_stand(vocabulary, lowercase, p
 # === By hand ===
 
 
+@pytest.fixture(scope="module")
+def small():
+    pieces = ["ab", "\u1100\u1161", "##\u11a8", "\u2014", "-", "x", "a\u1b44\u302e", "\u4e2d"]
+    return BertTokenizer([*SPECIALS, *pieces])
+
+
 @pytest.mark.parametrize(
     ("text", "spans"),
     [
@@ -114,16 +121,14 @@ def test_tokens_of_real_text_are_found_where_they_stand(vocabulary, lowercase, p
         ("a\u302e\u1b44", [(0, 3)]),  # In order: a, U+1B44, U+302E.
     ],
 )
-def test_characters(text, spans):
-    tokenizer = BertTokenizer([*SPECIALS, "ab", "\u1100\u1161", "##\u11a8", "\u2014", "-", "x", "a\u1b44\u302e"])
-    ids, starts, ends = tokenizer.tokenize_with_offsets(text)
+def test_characters(small, text, spans):
+    ids, starts, ends = small.tokenize_with_offsets(text)
     assert ids.shape == starts.shape == ends.shape
     assert list(zip(starts.numpy().tolist(), ends.numpy().tolist(), strict=True)) == spans
 
 
-def test_bytes():
-    tokenizer = BertTokenizer([*SPECIALS, "ab", "\u4e2d"])
-    _, starts, ends = tokenizer.tokenize_with_offsets([b"\xff\xffab\xff \xe4\xb8\xad\xe4\xb8", b""], unit="byte")
+def test_bytes(small):
+    _, starts, ends = small.tokenize_with_offsets([b"\xff\xffab\xff \xe4\xb8\xad\xe4\xb8", b""], unit="byte")
     assert (starts.to_list(), ends.to_list()) == ([[2, 6], []], [[5, 11], []])
 
 
@@ -132,6 +137,7 @@ def test_bytes():
 EXAMPLES = ["Hello, \u4e2d\u6587!", "", "A\u03a3 A\u03a3B", "a" * 201, "a\u302e\u0301\u1b44", "\uac01"]
 
 
+@pytest.mark.slow(keep=["uncased-character"])
 @UNITS
 def test_eager_function_and_dataset_agree(tokenizer, unit):
     def run(texts):
@@ -152,6 +158,7 @@ def test_empty_batches(tokenizer, unit):
     assert [column.to_list() for column in tokenizer.tokenize_with_offsets(["", "\u00ad"], unit)] == [[[], []]] * 3
 
 
+@pytest.mark.slow(keep=["uncased"])
 def test_saved_model_in_a_fresh_process(tmp_path, tokenizer):
     """Only tensorflow and tensorflow_text are imported there."""
 
@@ -179,20 +186,18 @@ def test_saved_model_in_a_fresh_process(tmp_path, tokenizer):
             assert tuple([number for number in column if number >= 0] for column in row) == expected
 
 
-def test_a_megabyte_of_hostile_text():
-    tokenizer = BertTokenizer([*SPECIALS, "ab"])
+def test_a_megabyte_of_hostile_text(small):
     for text in ("\u03a3" * 500_000, "a\u302e\u0301\u1b44" * 110_000, "\u00e5" * 500_000, "ab \u00ad" * 200_000):
-        tokenizer.tokenize_with_offsets(text[:1000])  # The first call traces the graph.
+        small.tokenize_with_offsets(text[:1000])  # The first call traces the graph.
         start = time.process_time()
-        tokenizer.tokenize_with_offsets(text)
+        small.tokenize_with_offsets(text)
         assert time.process_time() - start < 5.0  # At most 0.7 s alone on one core.
 
 
-def test_what_is_refused():
-    tokenizer = BertTokenizer([*SPECIALS, "ab"])
+def test_what_is_refused(small):
     with pytest.raises(ValueError, match='must be "character" or "byte". Received: unit=\'word\''):
-        tokenizer.tokenize_with_offsets("ab", unit="word")
+        small.tokenize_with_offsets("ab", unit="word")
     with pytest.raises(ValueError, match="rank 0 or 1"):
-        tokenizer.tokenize_with_offsets([["ab"]])
+        small.tokenize_with_offsets([["ab"]])
     with pytest.raises(ValueError, match="no vocabulary"):
         BertTokenizer().tokenize_with_offsets("ab")
