@@ -17,7 +17,7 @@ from keras_bert.errors import InputError
 SCRIPT = """
 import os, sys
 for name in list(sys.modules):
-    if name.partition(".")[0] in {"huggingface_hub", "kagglehub", "tensorflow", "keras", "keras_hub", "sklearn", "scipy"}:
+    if name.partition(".")[0] in {"huggingface_hub", "kagglehub", "tensorflow", "keras", "keras_hub", "scipy"}:
         del sys.modules[name]
 from kagglesdk import kaggle_env
 kaggle_env._env_to_endpoint[kaggle_env.KaggleEnv.PROD] = os.environ["HF_ENDPOINT"]

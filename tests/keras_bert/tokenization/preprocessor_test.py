@@ -23,9 +23,9 @@ PAD, CLS, SEP = TOKENIZER.pad_token_id, TOKENIZER.cls_token_id, TOKENIZER.sep_to
 def reference_rows(texts_a, texts_b, sequence_length):
     """run_classifier.py of google-research/bert: pop ids until the pair fits; rows without padding."""
     rows = []
-    for index, text in enumerate(texts_a):
-        a = TOKENIZER.tokenize(text).numpy().tolist()
-        b = TOKENIZER.tokenize(texts_b[index]).numpy().tolist() if texts_b is not None else None
+    ids_a = TOKENIZER.tokenize(texts_a).to_list()
+    ids_b = [None] * len(ids_a) if texts_b is None else TOKENIZER.tokenize(texts_b).to_list()
+    for a, b in zip(ids_a, ids_b, strict=True):
         if b is None:
             a = a[: sequence_length - 2]
             rows.append(([CLS, *a, SEP], [0] * (len(a) + 2)))
@@ -40,11 +40,10 @@ def check_equal(outputs, rows, width):
     assert {name: (value.dtype, tuple(value.shape)) for name, value in outputs.items()} == {
         name: (tf.int32, (len(rows), width)) for name in ("token_ids", "segment_ids", "padding_mask")
     }
-    for index, (ids, segments) in enumerate(rows):
+    found = zip(*(outputs[name].numpy().tolist() for name in ("token_ids", "segment_ids", "padding_mask")), strict=True)
+    for (ids, segments), row in zip(rows, found, strict=True):
         padding = width - len(ids)
-        assert outputs["token_ids"][index].numpy().tolist() == ids + [PAD] * padding
-        assert outputs["segment_ids"][index].numpy().tolist() == segments + [0] * padding
-        assert outputs["padding_mask"][index].numpy().tolist() == [1] * len(ids) + [0] * padding
+        assert row == (ids + [PAD] * padding, segments + [0] * padding, [1] * len(ids) + [0] * padding)
 
 
 def random_texts(rng, count):

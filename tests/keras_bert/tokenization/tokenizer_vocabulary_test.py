@@ -166,6 +166,7 @@ def test_ids_outside_the_vocabulary(small, ids):
 # === Presets ===
 
 
+@pytest.mark.slow(keep=["cased"])
 @CASES
 def test_preset_round_trip(tmp_path, lowercase):
     tokenizer = BertTokenizer([*SPECIALS, "a", "A"], lowercase=lowercase)
