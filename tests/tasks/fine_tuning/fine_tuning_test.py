@@ -17,7 +17,7 @@ from tasks.fine_tuning.inputs import Inputs, check_training, read_spec
 from tasks.fine_tuning.model_files import load_model, save_model
 from tasks.fine_tuning.session import Session
 from tasks.fine_tuning.settings import FineTuningSettings
-from tasks.fine_tuning.start import load_fine_tuned
+from tasks.fine_tuning.start import find_start, load_fine_tuned
 from tasks.fine_tuning.task import Encoded, Evaluation, Part, Predictions, Spec, Task
 from tasks.text.bad_rows import BadRows
 
@@ -93,7 +93,7 @@ def _preset(tmp_path_factory):
     directory = tmp_path_factory.mktemp("preset")
     keras.utils.set_random_seed(7)
     backbone = BertBackbone(
-        20, num_layers=3, num_heads=2, hidden_dim=16, intermediate_dim=32, max_sequence_length=24, dropout=0.0
+        20, num_layers=2, num_heads=2, hidden_dim=16, intermediate_dim=32, max_sequence_length=24, dropout=0.1
     )
     backbone.save_to_preset(str(directory))
     BertTokenizer(VOCABULARY).save_to_preset(str(directory))
@@ -121,7 +121,7 @@ def examples(count: int = 12, width: int = 2) -> Examples:
     )
 
 
-def train(preset: str, directory, outputs: int = 2, losses=(), **changes):
+def train(preset: str, directory, losses=(), **changes):
     """Trains 6 steps; returns the task, the session, and the paths of the weights that it has changed."""
     settings = FineTuningSettings(
         output_dir=str(directory),
@@ -131,16 +131,29 @@ def train(preset: str, directory, outputs: int = 2, losses=(), **changes):
     task = Toy(settings)
     task.losses = iter(losses)
     parts = [Part(split, Rows()) for split in (["train", "dev"] if losses else ["train"])]
-    spec = ToySpec(sequence_length=settings.max_seq_length, outputs=outputs)
+    spec = ToySpec(sequence_length=settings.max_seq_length)
     session = Session(task, Inputs(parts, spec, None, BadRows()), str(directory))
     session.train(settings)
     after = {variable.path: variable.numpy() for variable in session.trained.model.weights}
     return task, session, {path for path in after if (task.before[path] != after[path]).any()}
 
 
-def test_all_is_trained_from_the_presets_weights(preset, tmp_path):
+@pytest.fixture(scope="module", name="whole")
+def _whole(preset, tmp_path_factory):
+    """A training of all weights: its directory, and what `train` returned."""
+    directory = tmp_path_factory.mktemp("whole")
+    return directory, *train(preset, directory)
+
+
+def assert_same_weights(session: Session, other: Session) -> None:
+    pairs = zip(session.trained.model.get_weights(), other.trained.model.get_weights(), strict=True)
+    for ours, theirs in pairs:
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_all_is_trained_from_the_presets_weights(preset, whole):
+    directory, task, session, changed = whole
     original = BertBackbone.from_preset(preset)
-    task, session, changed = train(preset, tmp_path)
     for variable, expected in zip(task.backbone.weights, original.get_weights(), strict=True):
         np.testing.assert_array_equal(task.before[variable.path], expected)
     assert changed >= {variable.path for variable in session.trained.model.trainable_variables} - {
@@ -148,35 +161,35 @@ def test_all_is_trained_from_the_presets_weights(preset, tmp_path):
     }
     seconds = session.results["train_seconds"]
     assert seconds > 0 and session.results["train_steps"] == 6
-    _, again, _ = train(preset, tmp_path)  # Nothing is left to do.
+    _, again, _ = train(preset, directory)  # Nothing is left to do.
     assert again.results["train_seconds"] == seconds
-    weights = [one.trained.model.get_weights() for one in (session, again)]
-    for one, other in zip(*weights, strict=True):
-        np.testing.assert_array_equal(one, other)
+    assert_same_weights(again, session)
 
 
-def test_random_weights(preset, tmp_path):
+def test_a_stopped_training_continues_as_if_it_had_not_been_stopped(preset, whole, tmp_path):
+    def stop():
+        raise KeyboardInterrupt
+        yield
+
+    with pytest.raises(KeyboardInterrupt):
+        train(preset, tmp_path, losses=stop())  # At the evaluation after the first epoch's checkpoint.
+    assert not (tmp_path / "model").exists() and not (tmp_path / "metrics.json").exists()
+    _, session, _ = train(preset, tmp_path, losses=[0.5, 0.5])
+    assert_same_weights(session, whole[2])
+    evaluations = json.loads((tmp_path / "history.json").read_text())["evaluations"]
+    assert [row["step"] for row in evaluations] == [3, 6]
+
+
+def test_lora_trains_its_factors_and_the_head_of_random_weights(preset, tmp_path):
     original = BertBackbone.from_preset(preset)
-    task, _, _ = train(preset, tmp_path, load_weights=False)
+    task, session, changed = train(preset, tmp_path, lora_rank=2, load_weights=False, num_train_epochs=1)
     table = original.token_embedding.embeddings
     assert np.abs(task.before[table.path] - table.numpy()).max() > 0.01
     assert json.loads((tmp_path / "training.json").read_text())["weights_checksum"] is None
-
-
-def test_frozen_layers_stay(preset, tmp_path):
-    _, _, changed = train(preset, tmp_path, num_frozen_layers=2)
-    assert changed and all(
-        path.startswith(("transformer_layer_2/", "pooled_dense/", "classification/")) for path in changed
-    )
-    assert any(path.startswith("transformer_layer_2/") for path in changed)
-
-
-def test_lora_trains_its_factors_and_the_head(preset, tmp_path):
-    _, session, changed = train(preset, tmp_path, lora_rank=2)
     others = {path for path in changed if "lora" not in path}  # Keras trains an adapted layer's bias too.
-    biases = {f"transformer_layer_{index}/self_attention/query_key_value/bias" for index in range(3)}
+    biases = {f"transformer_layer_{index}/self_attention/query_key_value/bias" for index in range(2)}
     assert others == {"classification/kernel", "classification/bias", *biases}
-    assert sum("lora" in path for path in changed) == 2 * 3
+    assert sum("lora" in path for path in changed) == 2 * 2
     expected = compute_outputs(session.trained.model, examples(), 4, "before")
     again, tokenizer, task = load_model(str(tmp_path / "model"), "toy", "bert-toy")
     np.testing.assert_allclose(compute_outputs(again, examples(), 4, "after"), expected, atol=1e-5)
@@ -184,9 +197,15 @@ def test_lora_trains_its_factors_and_the_head(preset, tmp_path):
     assert task == {"task": "toy", "sequence_length": 24, "outputs": 2}
 
 
-def test_early_stopping_keeps_the_best(preset, tmp_path):
-    _, session, _ = train(preset, tmp_path, losses=[0.5, 0.9], early_stopping_patience=1)
-    assert session.results["best_step"] == 3  # An epoch has three steps; the second was no better.
+def test_frozen_layers_stay_and_early_stopping_keeps_the_best(preset, tmp_path):
+    _, session, changed = train(
+        preset, tmp_path, losses=[0.5, 0.9], early_stopping_patience=1, num_frozen_layers=1, num_train_epochs=3
+    )
+    # An epoch has three steps; the second was no better, and there is no figure for a third.
+    assert session.results["best_step"] == 3
+    trained = ("transformer_layer_1/", "pooled_dense/", "classification/")
+    assert changed and all(path.startswith(trained) for path in changed)
+    assert any(path.startswith("transformer_layer_1/") for path in changed)
 
 
 def test_early_stopping_needs_an_evaluation():
@@ -195,17 +214,16 @@ def test_early_stopping_needs_an_evaluation():
         check_training(Toy(settings), [Part("train", Rows())])
 
 
-def test_other_settings_cannot_continue(preset, tmp_path):
-    train(preset, tmp_path)
+def test_other_settings_cannot_continue(preset, whole):
     with pytest.raises(InputError, match="lora_rank=0. It cannot continue with 1"):
-        train(preset, tmp_path, lora_rank=1)
+        train(preset, whole[0], lora_rank=1)
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"max_seq_length": 25}, "--max_seq_length=25: .* has positions for 24 tokens"),
-        ({"num_frozen_layers": 4}, "--num_frozen_layers=4: .* has 3 layers"),
+        ({"num_frozen_layers": 4}, "--num_frozen_layers=4: .* has 2 layers"),
         ({"num_frozen_layers": 1, "lora_rank": 1}, "give it without --num_frozen_layers"),
     ],
 )
@@ -218,13 +236,15 @@ def test_settings_that_do_not_fit(preset, tmp_path, settings, message):
 
 
 @pytest.mark.oracle
-def test_a_head_of_the_same_shape_comes_along(hugging_face, tmp_path):
+def test_a_head_of_the_same_shape_comes_along(hugging_face):
     directory, theirs = hugging_face
-    task, _, _ = train(directory, tmp_path / "same", outputs=3)
+    settings = FineTuningSettings(output_dir="", preset=directory, max_seq_length=24)
+    task = Toy(settings)
+    for outputs in (2, 3):
+        task.build_training_model(find_start(settings), settings, ToySpec(sequence_length=24, outputs=outputs))
+        assert task.before["classification/kernel"].shape == (16, outputs)
     kernel = theirs.classifier.weight.detach().numpy().T
     np.testing.assert_array_equal(task.before["classification/kernel"], kernel)
-    task, _, _ = train(directory, tmp_path / "other", outputs=2)
-    assert task.before["classification/kernel"].shape == (16, 2)
 
 
 @pytest.mark.oracle
