@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 from typing import NamedTuple
 
 import keras
@@ -151,7 +152,7 @@ def assert_same_weights(session: Session, other: Session) -> None:
         np.testing.assert_array_equal(ours, theirs)
 
 
-def test_all_is_trained_from_the_presets_weights(preset, whole):
+def test_all_is_trained_from_the_presets_weights(preset, whole, tmp_path):
     directory, task, session, changed = whole
     original = BertBackbone.from_preset(preset)
     for variable, expected in zip(task.backbone.weights, original.get_weights(), strict=True):
@@ -161,7 +162,8 @@ def test_all_is_trained_from_the_presets_weights(preset, whole):
     }
     seconds = session.results["train_seconds"]
     assert seconds > 0 and session.results["train_steps"] == 6
-    _, again, _ = train(preset, directory)  # Nothing is left to do.
+    moved = shutil.copytree(preset, tmp_path / "moved")
+    _, again, _ = train(str(moved), directory)  # Nothing is left to do, wherever the preset lies now.
     assert again.results["train_seconds"] == seconds
     assert_same_weights(again, session)
 
@@ -217,6 +219,20 @@ def test_early_stopping_needs_an_evaluation():
 def test_other_settings_cannot_continue(preset, whole):
     with pytest.raises(InputError, match="lora_rank=0. It cannot continue with 1"):
         train(preset, whole[0], lora_rank=1)
+
+
+def test_another_preset_cannot_continue(preset, whole, tmp_path):
+    other = str(shutil.copytree(preset, tmp_path / "other"))
+    BertTokenizer([*VOCABULARY[:-2], VOCABULARY[-1], VOCABULARY[-2]]).save_to_preset(other)
+    with pytest.raises(InputError, match="holds a training with vocabulary_checksum="):
+        train(other, whole[0])
+    BertTokenizer(VOCABULARY).save_to_preset(other)
+    backbone = BertBackbone.from_preset(other)
+    weights = backbone.get_weights()
+    backbone.set_weights([*weights[:-1], weights[-1] + 0.1])
+    backbone.save_to_preset(other)
+    with pytest.raises(InputError, match="holds a training with weights_checksum="):
+        train(other, whole[0])
 
 
 @pytest.mark.parametrize(
