@@ -4,18 +4,21 @@ import json
 
 import numpy as np
 import pytest
+import toy_words
 from run_tasks import score_words
 from scipy import stats
-from toy_words import TRAINING, score_of, write_file, write_preset
+from toy_words import score_of, write_file, write_preset
 
 from keras_bert.errors import InputError
+
+TRAINING = {**toy_words.TRAINING, "learning_rate": 6e-3, "num_train_epochs": 2}
 
 
 @pytest.fixture(scope="module", name="files")
 def _files(tmp_path_factory):
     directory = tmp_path_factory.mktemp("words")
     write_preset(directory / "preset")
-    for split, count, seed in (("train", 120, 0), ("dev", 40, 1), ("test", 12, 2)):
+    for split, count, seed in (("train", 240, 0), ("dev", 40, 1), ("test", 12, 2)):
         write_file(directory / f"{split}.conll", count, seed, with_numbers=split != "test")
     return directory
 
@@ -48,7 +51,7 @@ def test_numbers_are_learned(run):
     assert low <= results["pearson"] <= high
     numbered = [row for row in rows_of(output_dir.parent / "dev.conll") if row[1] != "_"]
     assert results["words"] == len(numbered) and results["sentences"] == 40 and results["long_sentences"] > 0
-    assert results["train_sentences"] == 120 and results["train_windows"] > 120
+    assert results["train_sentences"] == 240 and results["train_windows"] > 240
 
 
 def test_every_word_of_the_test_file_gets_its_number(run):
@@ -80,7 +83,7 @@ def test_a_search_keeps_the_best(files, tmp_path):
         data_dir=str(files),
         do_train=True,
         do_eval=True,
-        **{**TRAINING, "num_train_epochs": 2, "learning_rate": [1e-6, 3e-3]},
+        **{**TRAINING, "num_train_epochs": 1, "learning_rate": [1e-6, 3e-3]},
     )
     assert results["sweep"]["best"]["learning_rate"] == 3e-3
     runs = json.loads((tmp_path / "sweep" / "sweep.json").read_text())["runs"]
