@@ -29,8 +29,8 @@ LABELS = ["O", "B-city", "I-city", "B-person", "I-person"]
 # A high rate: F1 1.0 from random weights, in seconds. Sentences of more than 14 sub-tokens need several windows.
 TRAINING = {
     "train_batch_size": 16,
-    "learning_rate": 3e-3,
-    "num_train_epochs": 8,
+    "learning_rate": 6e-3,
+    "num_train_epochs": 2,
     "max_seq_length": 16,
     "random_seed": 3,
 }
@@ -78,7 +78,7 @@ def _preset(tmp_path_factory):
 @pytest.fixture(scope="module", name="files")
 def _files(tmp_path_factory):
     directory = tmp_path_factory.mktemp("files")
-    for split, count, seed in (("train", 160, 0), ("dev", 50, 1), ("test", 20, 2)):
+    for split, count, seed in (("train", 320, 0), ("dev", 50, 1), ("test", 20, 2)):
         (directory / f"{split}.conll").write_text(toy_text(count, seed, columns=1 if split == "test" else 2))
     return directory
 
@@ -112,9 +112,9 @@ def test_toy_entities_are_learned(run):
     assert (results["f1"], results["precision"], results["recall"], results["token_accuracy"]) == (1.0,) * 4
     assert results["intervals"]["f1"] == [1.0, 1.0] and results["loss"] < 0.1
     assert results["labels"] == LABELS and results["per_type"].keys() == {"city", "person"}
-    assert results["train_sentences"] == 160 and results["sentences"] == 50 and results["skipped_rows"] == 0
-    assert results["train_windows"] > 160 and results["windows"] > 50 and results["long_sentences"] > 5
-    assert results["train_steps"] == results["train_windows"] * 8 // 16 and results["train_seconds"] > 0
+    assert results["train_sentences"] == 320 and results["sentences"] == 50 and results["skipped_rows"] == 0
+    assert results["train_windows"] > 320 and results["windows"] > 50 and results["long_sentences"] > 5
+    assert results["train_steps"] == results["train_windows"] * 2 // 16 and results["train_seconds"] > 0
 
 
 def test_the_curve_s_last_evaluation_is_the_final_one(run):
@@ -224,6 +224,7 @@ def test_a_finished_training_is_kept_and_other_settings_are_refused(run, preset,
         tag(**{**settings, "train_file": str(files / "dev.conll")})
 
 
+@pytest.mark.slow
 def test_document_context_and_skipped_sentences(preset, files, tmp_path):
     """A few steps only, since the path is the point."""
     text = (files / "dev.conll").read_text()
@@ -236,7 +237,7 @@ def test_document_context_and_skipped_sentences(preset, files, tmp_path):
         "do_train": True,
         "do_eval": True,
         **TRAINING,
-        "num_train_epochs": 0.5,
+        "num_train_epochs": 0.25,
         "max_seq_length": 32,
     }
     with pytest.raises(InputError, match=rf"dev.conll:{text.count(chr(10)) + 3}: I-city follows O"):
@@ -367,7 +368,7 @@ def test_a_checkpoint_without_a_tagging_head_is_not_evaluated(preset, files, tmp
         ({"max_seq_length": 33}, "--max_seq_length=33: .* has positions for 32 tokens"),
         ({"preset": None}, "--do_train needs --preset"),
         ({"preset": "no-such-preset"}, "no-such-preset: no such directory"),
-        ({"train_batch_size": 10000}, r"train.conll: \d+ sequences in 8 epochs do not fill one batch of 10000"),
+        ({"train_batch_size": 10000}, r"train.conll: \d+ sequences in 2 epochs do not fill one batch of 10000"),
         ({"do_train": False}, "Nothing to do"),
         ({"doc_stride": 15}, "--doc_stride=15: a sequence of --max_seq_length=16 holds 14 sub-tokens"),
         ({"tag_column": 2}, "train.conll:3: no tag column 2 beside the token"),
