@@ -17,7 +17,7 @@ def save_preset(directory) -> str:
     keras.utils.set_random_seed(7)  # Not the seed that trainings begin with.
     backbone = BertBackbone(
         len(VOCABULARY),
-        num_layers=2,
+        num_layers=1,
         num_heads=2,
         hidden_dim=32,
         intermediate_dim=64,
