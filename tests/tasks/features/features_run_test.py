@@ -39,65 +39,75 @@ def extracted(path, **settings):
         return results, dict(archive)
 
 
-def own_states(preset, texts):
-    """The last layer for one text, or a pair, by the backbone alone."""
-    inputs = BertPreprocessor.from_preset(preset, 16, pad_to_longest=True)(tuple([text] for text in texts))
-    outputs = BertBackbone.from_preset(preset)(inputs, training=False)["sequence_output"]
-    return keras.ops.convert_to_numpy(outputs)[0]
-
-
-def test_tokens_of_texts_in_their_order_whatever_the_batches(preset, files, tmp_path, monkeypatch):
+@pytest.fixture(scope="module", name="tokens")
+def _tokens(preset, files):
+    """The vectors of each token of `texts.txt`: (results, arrays)."""
     settings = {"preset": preset, "input_file": str(files / "texts.txt"), "layers": ["-1", "embeddings"]}
-    results, arrays = extracted(tmp_path / "a.npz", **settings)
+    return extracted(files / "tokens.npz", **settings)
+
+
+def test_tokens_of_texts_in_their_order(preset, tokens):
+    results, arrays = tokens
     assert results["rows"] == 22 and results["tokens"] == len(arrays["token_ids"]) and results["cut_rows"] == 0
     assert results["vectors"] == {"layer_2": 16, "embeddings": 16}
     splits = arrays["row_splits"]
+    preprocessor = BertPreprocessor.from_preset(preset, 16, pad_to_longest=True)
+    backbone = BertBackbone.from_preset(preset)
     for row, texts in ((0, ["anna saw rome"]), (1, ["the man left", "unseen"]), (21, ["mets"])):
-        expected = own_states(preset, texts)
+        outputs = backbone(preprocessor(tuple([text] for text in texts)), training=False)
+        expected = keras.ops.convert_to_numpy(outputs["sequence_output"])[0]
         np.testing.assert_allclose(arrays["layer_2"][splits[row] : splits[row + 1]], expected, atol=1e-5)
     assert arrays["tokens"][splits[21] :].tolist() == ["[CLS]", "met", "##s", "[SEP]"]
+
+
+def test_google_flags_name_the_encoder_and_batches_change_nothing(preset, files, tokens, tmp_path, monkeypatch):
+    """google-research/bert's extract_features.py takes --init_checkpoint and --vocab_file in place of a preset."""
+    vocabulary = tmp_path / "vocab.txt"
+    vocabulary.write_text("\n".join(toy_features.VOCABULARY) + "\n")
     monkeypatch.setattr(extraction, "BLOCK_BYTES", 1)  # A batch a block.
-    _, again = extracted(tmp_path / "b.npz", eval_batch_size=3, **settings)
-    assert again.keys() == arrays.keys()
-    for name, array in arrays.items():
+    _, again = extracted(
+        tmp_path / "b.npz",
+        init_checkpoint=preset,
+        vocab_file=str(vocabulary),
+        input_file=str(files / "texts.txt"),
+        layers=["-1", "embeddings"],
+        eval_batch_size=3,
+    )
+    assert again.keys() == tokens[1].keys()
+    for name, array in tokens[1].items():
         if array.dtype.kind == "f":
             np.testing.assert_allclose(again[name], array, atol=1e-5)
         else:
             np.testing.assert_array_equal(again[name], array)
 
 
-def test_texts_that_are_cut_are_counted(preset, files, tmp_path):
-    results = extract_features(
-        preset=preset,
-        input_file=str(files / "texts.txt"),
-        output_file=str(tmp_path / "a.npz"),
-        layers=["all"],
-        max_seq_length=6,
-    )
-    assert results["cut_rows"] == 11  # The pair, and ten of eight words.
-    assert results["vectors"] == {"layer_1": 16, "layer_2": 16}
-
-
-def test_pooled_vectors_are_means_of_the_tokens(preset, files, tmp_path):
+def test_pooled_vectors_are_means_of_the_tokens(preset, files, tokens, tmp_path):
     settings = {"preset": preset, "input_file": str(files / "texts.txt")}
-    _, tokens = extracted(tmp_path / "a.npz", layers=["-1"], **settings)
     results, pooled = extracted(tmp_path / "b.npz", pooling="mean", normalize=True, **settings)
     assert sorted(pooled) == ["indices", "layer_2"] and results["vectors"] == {"layer_2": 16}
-    means = np.add.reduceat(tokens["layer_2"], tokens["row_splits"][:-1])
+    arrays = tokens[1]
+    means = np.add.reduceat(arrays["layer_2"], arrays["row_splits"][:-1])
     np.testing.assert_allclose(pooled["layer_2"], means / np.linalg.norm(means, axis=1, keepdims=True), atol=1e-5)
 
 
 def test_words_keep_their_alignment_in_windows(preset, files, tmp_path):
-    settings = {"preset": preset, "input_file": str(files / "words.conll"), "input_format": "conll"}
-    _, whole = extracted(tmp_path / "a.npz", layers=["0"], **settings)
-    extract_features(output_file=str(tmp_path / "b.npz"), layers=["0"], max_seq_length=7, **settings)
-    with np.load(tmp_path / "b.npz") as cut:
-        for name in ("tokens", "row_splits", "word_starts", "word_splits", "starts", "ends"):
-            assert (cut[name] == whole[name]).all(), name
-        assert cut["embeddings"].shape == whole["embeddings"].shape
-    firsts = np.repeat(whole["row_splits"][:-1], np.diff(whole["word_splits"])) + whole["word_starts"]
+    extract_features(
+        preset=preset,
+        input_file=str(files / "words.conll"),
+        input_format="conll",
+        output_file=str(tmp_path / "a.npz"),
+        layers=["0"],
+        max_seq_length=7,
+    )
+    with np.load(tmp_path / "a.npz") as archive:
+        found = dict(archive)
+    sentences = [["anna", "un", "##seen"], "rome left un ##seen rome rome un ##seen".split(), ["ben"]]
+    # The second needs two windows, and its vectors stand in a row as those of the others.
+    assert found["tokens"].tolist() == [piece for pieces in sentences for piece in ("[CLS]", *pieces, "[SEP]")]
+    assert found["row_splits"].tolist() == [0, 5, 15, 18] and found["embeddings"].shape == (18, 16)
+    firsts = np.repeat(found["row_splits"][:-1], np.diff(found["word_splits"])) + found["word_starts"]
     words = [line.split()[0] for line in COLUMNS.splitlines() if line]
-    assert whole["tokens"][firsts].tolist() == [{"unseen": "un"}.get(word, word) for word in words]
+    assert found["tokens"][firsts].tolist() == [{"unseen": "un"}.get(word, word) for word in words]
 
 
 def test_a_sentence_too_long_for_one_vector_is_refused_or_skipped(preset, files, tmp_path):
@@ -199,16 +209,6 @@ def test_the_command_writes_google_lines_and_its_flags(preset, files, tmp_path):
     assert [layer["index"] for layer in lines[0]["features"][0]["layers"]] == [-1, -2]
     flags = json.loads((tmp_path / "out" / "flags.json").read_text())
     assert flags["layers"] == ["-1", "-2"] and flags["preset"] == preset
-
-
-def test_google_flags_name_the_encoder(preset, files, tmp_path):
-    """google-research/bert's extract_features.py takes --init_checkpoint and --vocab_file in place of a preset."""
-    settings = {"input_file": str(files / "texts.txt"), "layers": ["-1"]}
-    _, expected = extracted(tmp_path / "a.npz", preset=preset, **settings)
-    vocabulary = tmp_path / "vocab.txt"
-    vocabulary.write_text("\n".join(toy_features.VOCABULARY) + "\n")
-    _, found = extracted(tmp_path / "b.npz", init_checkpoint=preset, vocab_file=str(vocabulary), **settings)
-    np.testing.assert_array_equal(found["layer_2"], expected["layer_2"])
 
 
 @pytest.mark.parametrize(
