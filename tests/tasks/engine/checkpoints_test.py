@@ -13,7 +13,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from toy_training import ToyObjective, build_trainer, repeated, run_as_script, state
+from toy_training import ToyObjective, build_trainer, draw_no_curves, repeated, run_as_script, state
 
 from keras_bert.errors import InputError
 from tasks.engine.checkpoints import Checkpoints
@@ -169,4 +169,5 @@ def test_a_finished_run_whose_report_was_lost(tmp_path):
 
 
 if __name__ == "__main__":
+    draw_no_curves()
     {"killed": killed}[sys.argv[1]](sys.argv[2])

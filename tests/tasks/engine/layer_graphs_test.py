@@ -81,13 +81,8 @@ def test_two_steps_are_those_of_the_layers_themselves(layout, accumulation):
             assert np.abs(value - first).max() > 1e-3, f"{variable.path} was not trained"
     forward = [function for function in graph.library.function if "forward__trace" in function.signature.name]
     assert len(forward) <= 1, "one function for the three layers"
-
-
-def test_dropout_differs_between_layers_and_micro_batches():
-    model = small_model(dropout=0.3)
-    run(model, 3, is_shared=True)
     seeds = [tuple(variable.numpy()) for variable in model.variables if "seed" in variable.path]
-    assert len(set(seeds)) == len(seeds)
+    assert len(set(seeds)) == len(seeds), "dropout differs between layers"
 
 
 def test_frozen_layers_stay_as_they_are():

@@ -15,7 +15,7 @@ from tasks.engine.strategy import set_mixed_precision
 build_trainer = functools.partial(toy_pretraining.build_trainer, num_layers=1)
 
 
-@pytest.mark.slow(keep=["accumulated"])
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [{}, {"gradient_accumulation_steps": 4}, {"optimizer": "lamb"}],
@@ -31,6 +31,7 @@ def test_compiled_steps_have_the_losses_of_the_others(tmp_path, options):
         assert compiled == pytest.approx(plain, rel=1e-4)
 
 
+@pytest.mark.slow(keep=["bfloat16"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_step_has_static_shapes_and_no_strings(tmp_path, dtype):
     """StableHLO is what a TPU's compiler gets; `?` stands for a size that is not known before it runs."""
