@@ -89,6 +89,7 @@ def test_minilm_through_every_format_and_back_is_bit_identical(tmp_path):
 
 
 @pytest.mark.oracle
+@pytest.mark.slow(keep=["gelu_new"])
 @pytest.mark.parametrize("hidden_act", ["gelu", "gelu_new"])
 def test_all_pretraining_heads_survive_every_format_and_equal_transformers(tmp_path, hidden_act):
     pytest.importorskip("transformers")
