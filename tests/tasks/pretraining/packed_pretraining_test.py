@@ -190,14 +190,19 @@ def make(files, plan, **changes):
     return train_dataset_maker(files, **settings)
 
 
-def test_an_epoch_of_rows_holds_every_instance_once(source, files, plan):
+@pytest.fixture(scope="module")
+def stream(files, plan):
+    """The rows of four epochs of training batches."""
+    return list(rows_of(make(files, plan)(0), plan.num_rows))
+
+
+def test_an_epoch_of_rows_holds_every_instance_once(source, files, plan, stream):
     expected = sorted(expected_instances(source))
     evaluation = make_eval_dataset(files, num_records=N, batch_size=4, **LENGTHS, packing=plan)
     rows = list(rows_of(evaluation))
     assert len(rows) == plan.num_rows
     assert int(evaluation.cardinality()) == -(-plan.num_rows // 4)
     assert sorted(itertools.chain(*map(instances_of, rows))) == expected
-    stream = list(rows_of(make(files, plan)(0), plan.num_rows))
     epochs = [stream[start : start + plan.num_rows] for start in range(0, len(stream), plan.num_rows)]
     assert len(epochs) == 4
     for epoch in epochs:
@@ -205,8 +210,8 @@ def test_an_epoch_of_rows_holds_every_instance_once(source, files, plan):
     assert len({tuple(row["token_ids"][1] for row in epoch) for epoch in epochs}) == 4
 
 
-def test_unused_places_are_zeros(files, plan):
-    for row in rows_of(make(files, plan)(0), 20):
+def test_unused_places_are_zeros(stream):
+    for row in stream:
         assert not row["token_ids"][row["padding_mask"] == 0].any()
         assert not row["mask_positions"][row["mask_weights"] == 0].any()
         assert not row["next_sentence_labels"][row["next_sentence_weights"] == 0].any()
