@@ -8,6 +8,7 @@ import random
 import threading
 from collections import Counter
 
+import fuzzing
 import pytest
 from repository import SHARED
 
@@ -100,8 +101,13 @@ def test_fuzzed_text(blocks, tmp_path, text_file):
 @pytest.mark.slow(keep=["True"])
 @pytest.mark.parametrize("do_lower_case", [True, False])
 def test_every_character(text_file, do_lower_case):
-    """Each within a word, between blanks, and alone in its line; planes 4 to 13 hold none."""
-    code_points = [*range(0xD800), *range(0xE000, 0x33480), *range(0xE0000, 0xE0200)]
+    """Each within a word, between blanks, and alone in its line; planes 4 to 13 hold none.
+
+    By default one in 16 of the ideographs, the Hangul and the rare scripts, which are long rows of the same kind.
+    """
+    step = 1 if fuzzing.FULL else 16
+    common = [*range(0x3400), *range(0x3400, 0xD800, step), *range(0xE000, 0x12000)]
+    code_points = [*common, *range(0x12000, 0x33480, step), *range(0xE0000, 0xE0200)]
     check([text_file("".join(f"a{chr(cp)}B {chr(cp)} \u03a3\n{chr(cp)}\n" for cp in code_points))], do_lower_case)
 
 
@@ -150,10 +156,10 @@ def test_processes_change_nothing(blocks, text_file, tmp_path):
     files = [text_file("\n".join(lines)), text_file("the end.\n", "end.txt")]
     blocks(10_000)
     # Checksums since the first release.
-    for cap, checksum in ((10**9, "c5b2627c288f80b1"), (300, "8701a0a0653772ef")):
-        one, two, four = (count(files, max_distinct_words=cap, num_workers=workers) for workers in (1, 2, 4))
-        assert one == two == four
-        assert list(one.counts.items()) == list(two.counts.items()) == list(four.counts.items())
+    for cap, workers, checksum in ((10**9, 2, "c5b2627c288f80b1"), (300, 4, "8701a0a0653772ef")):
+        one, some = (count(files, max_distinct_words=cap, num_workers=number) for number in (1, workers))
+        assert one == some
+        assert list(one.counts.items()) == list(some.counts.items())
         assert bool(one.dropped_words) == (cap == 300)
         assert hashlib.sha256(repr(one).encode()).hexdigest().startswith(checksum)
 
