@@ -14,7 +14,8 @@ from toy_workers import join
 
 from tasks.engine.preemption import PREEMPTED_STATUS
 
-STEPS = {"num_train_steps": 4, "num_warmup_steps": 1, "save_checkpoints_steps": 4}
+STEPS = {"num_train_steps": 3, "num_warmup_steps": 1, "save_checkpoints_steps": 3, "max_eval_steps": 2}
+SIZES = {"train_batch_size": 8, "eval_batch_size": 16, "peak_tflops": 1.0}  # Measuring the peak takes a second.
 
 
 def start(given: dict, **environment: str) -> processes.Popen:
@@ -26,10 +27,10 @@ def start(given: dict, **environment: str) -> processes.Popen:
 
 def test_two_workers_equal_one_device(data, tmp_path):
     """From records to metrics, without dropout, whose masks differ between one replica and two."""
-    sizes = {"vocab_size": 17, "num_hidden_layers": 1, "num_attention_heads": 2, "hidden_size": 32}
-    config = {**sizes, "intermediate_size": 64, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    sizes = {"vocab_size": 17, "num_hidden_layers": 1, "num_attention_heads": 2, "hidden_size": 16}
+    config = {**sizes, "intermediate_size": 32, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    given = {**NO_ARCHITECTURE, **STEPS, "bert_config_file": str(tmp_path / "config.json")}
+    given = {**NO_ARCHITECTURE, **STEPS, **SIZES, "bert_config_file": str(tmp_path / "config.json")}
     expected = run(data, tmp_path / "one", **given)
     workers = []
     for index, tf_config in enumerate(join(2)):
