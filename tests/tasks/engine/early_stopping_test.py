@@ -48,20 +48,27 @@ def train(directory, stop_after: int | None = None):
     return trainer, history
 
 
-def test_it_ends_early_with_the_best_weights(tmp_path):
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """A directory, and what `train` returned for it."""
+    directory = tmp_path_factory.mktemp("undisturbed")
+    return directory, *train(directory)
+
+
+def test_it_ends_early_with_the_best_weights(undisturbed, tmp_path):
+    directory, trainer, ended = undisturbed
     plain = build_trainer(tmp_path / "plain", dropout=0.1)
     plain.fit(repeated, 4)
-    trainer, ended = train(tmp_path / "early")
     assert [row["step"] for row in ended.evaluations] == [2, 4, 6, 8, 10]
     assert int(trainer.step.numpy()) == 4
     for ours, expected in zip(trainer.model.get_weights(), plain.model.get_weights(), strict=True):
         np.testing.assert_array_equal(ours, expected)
-    assert sorted(os.listdir(tmp_path / "early" / "best")) == [
+    assert sorted(os.listdir(directory / "best")) == [
         "checkpoint",
         "ckpt-4.data-00000-of-00001",
         "ckpt-4.index",
     ]
-    again, history_again = train(tmp_path / "early", stop_after=12)  # Over: nothing is trained or evaluated.
+    again, history_again = train(directory, stop_after=12)  # Over: nothing is trained or evaluated.
     assert history_again == ended and int(again.step.numpy()) == 4
     for ours, expected in zip(again.model.get_weights(), plain.model.get_weights(), strict=True):
         np.testing.assert_array_equal(ours, expected)
@@ -69,15 +76,13 @@ def test_it_ends_early_with_the_best_weights(tmp_path):
 
 @pytest.mark.slow(keep=["4"])
 @pytest.mark.parametrize("stop_after", [4, 8])
-def test_a_stopped_run_ends_the_same(tmp_path, stop_after):
-    undisturbed, expected = train(tmp_path / "undisturbed")
+def test_a_stopped_run_ends_the_same(undisturbed, tmp_path, stop_after):
+    _, trainer, expected = undisturbed
     with pytest.raises(KeyboardInterrupt):
         train(tmp_path / "stopped", stop_after)
     resumed, ended = train(tmp_path / "stopped")
     assert ended.evaluations == expected.evaluations
-    for ours, theirs in zip(
-        state(resumed)[: len(resumed.model.weights)], undisturbed.model.get_weights(), strict=False
-    ):
+    for ours, theirs in zip(state(resumed)[: len(resumed.model.weights)], trainer.model.get_weights(), strict=False):
         np.testing.assert_array_equal(ours, theirs)
 
 
