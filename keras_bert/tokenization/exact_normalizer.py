@@ -8,6 +8,7 @@ work on all rows joined into one sequence; the blank at the end of each row keep
 Shapes: B texts; C characters, a number that changes from step to step.
 """
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -75,11 +76,9 @@ class ExactNormalizer:
         self._lowercase = lowercase
         self._replaces_long_words = replaces_long_words
         self._normalize = normalize
-        symbols = (*normalizer.ASCII_PUNCTUATION_RANGES, *normalizer.CJK_RANGES, (0x20, 0x20))
-        self._is_boundary = _Table({cp: 1 for first, last in symbols for cp in range(first, last + 1)})
+        self._is_boundary = _boundaries()
         if lowercase:
-            self._context = _Table(normalizer.context_of())
-            self._compounds = dict(sorted(normalizer.compounds_of_kept_marks().items()))
+            self._context, self._compounds = _context_of(), _compounds_of_kept_marks()
 
     def __call__(self, texts: tf.Tensor) -> tuple[tf.Tensor, Origins]:
         """Normalizes `texts`: string, shape (B,), any bytes."""
@@ -164,6 +163,22 @@ class _Table:
         distinct, place = tf.unique(codes)
         ranges = bisect(tf.constant(self._starts), distinct, "right") - 1
         return tf.gather(tf.gather(tf.constant(self._numbers), ranges), place)
+
+
+@functools.cache
+def _boundaries() -> _Table:
+    symbols = (*normalizer.ASCII_PUNCTUATION_RANGES, *normalizer.CJK_RANGES, (0x20, 0x20))
+    return _Table({cp: 1 for first, last in symbols for cp in range(first, last + 1)})
+
+
+@functools.cache
+def _context_of() -> _Table:
+    return _Table(normalizer.context_of())
+
+
+@functools.cache
+def _compounds_of_kept_marks() -> dict[int, list[int]]:
+    return dict(sorted(normalizer.compounds_of_kept_marks().items()))
 
 
 def _has(context: tf.Tensor, bits: int) -> tf.Tensor:
