@@ -51,6 +51,7 @@ def test_a_text_classifier_learns_from_strings_and_is_saved(tmp_path, task, layo
     model.compile(
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True), optimizer=keras.optimizers.Adam(0.02)
     )
+    model.optimizer.build(model.trainable_variables)  # Else the step is traced twice.
     labels = np.array([1, 0, 0, 1])  # Whether there is an "a".
     history = model.fit(TEXTS * 20, np.tile(labels, 20), epochs=2, batch_size=4, verbose=0).history["loss"]
     assert history[-1] < 0.3 * history[0]
@@ -58,7 +59,7 @@ def test_a_text_classifier_learns_from_strings_and_is_saved(tmp_path, task, layo
     assert expected.argmax(-1).tolist() == labels.tolist()
     model.save(tmp_path / "m.keras")
     again = keras.saving.load_model(tmp_path / "m.keras")
-    np.testing.assert_allclose(again.predict(TEXTS, verbose=0), expected, atol=1e-6)
+    np.testing.assert_allclose(again(again.preprocessor(TEXTS)), expected, atol=1e-6)
 
 
 @pytest.mark.slow
@@ -115,7 +116,9 @@ def test_lora_trains_its_factors_alone_and_saving_merges_them(tmp_path):
     assert len(factors) == 2 * TINY["num_layers"] and all("query_key_value" in path for path in factors)
     before = {variable.path: variable.numpy() for variable in model.weights}
     model.compile(
-        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True), optimizer=keras.optimizers.Adam(0.1)
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        optimizer=keras.optimizers.Adam(0.1),
+        jit_compile=False,
     )
     model.fit(TEXTS, np.array([1, 0, 0, 1]), epochs=2, verbose=0)
     changed = {variable.path for variable in model.weights if np.any(variable.numpy() != before[variable.path])}
@@ -209,7 +212,7 @@ def test_the_summary_is_a_table_with_the_true_count():
 
 
 def test_mixed_precision_in_a_task():
-    backbone = BertBackbone(**TINY, dtype="mixed_bfloat16")
+    backbone = BertBackbone(**{**TINY, "num_layers": 1}, dtype="mixed_bfloat16")
     model = BertTextClassifier(backbone, num_classes=2)
     assert model.dtype_policy.name == "mixed_bfloat16"
     loss = model.fit(INPUTS, np.array([0, 1]), verbose=0).history["loss"]
