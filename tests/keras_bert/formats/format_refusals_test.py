@@ -7,6 +7,7 @@ import shutil
 import tarfile
 import zipfile
 
+import fuzzing
 import google_checkpoints
 import h5py
 import keras_nlp
@@ -155,7 +156,7 @@ def test_damaged_hdf5_is_an_input_error_or_harmless(copy, name):
     file = directory / "model.weights.h5"
     content, places = file.read_bytes(), random.Random(7)
     refusals = set()
-    for _ in range(150):
+    for _ in range(fuzzing.some(200)):
         damaged = bytearray(content)
         start = places.randrange(len(content))
         damaged[start : start + 16] = places.randbytes(len(damaged[start : start + 16]))
@@ -282,7 +283,11 @@ def test_an_activation_of_another_type_is_refused(tmp_path, activation):
     file = tmp_path / "params.yaml"
     file.write_text(f"task: {{model: {{encoder: {{type: bert, bert: {{hidden_activation: {activation}}}}}}}}}\n")
     refused(file, "params.yaml: unknown hidden_activation", call=model_garden._read_params)
-    file.write_text("task: " + "[" * 5000)
+
+
+def test_yaml_that_is_nested_too_deeply_is_refused(tmp_path):
+    file = tmp_path / "params.yaml"
+    file.write_text("task: " + "[" * 1000)
     refused(file, "params.yaml: expected task.model.encoder", call=model_garden._read_params)
 
 

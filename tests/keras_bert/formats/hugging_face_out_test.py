@@ -69,6 +69,7 @@ def minilm_directory():
     return os.path.join(package.submodule_search_locations[0], "model")
 
 
+@pytest.mark.slow
 def test_minilm_through_ours_to_transformers(tmp_path):
     from keras_bert.backbone import BertBackbone
 

@@ -41,9 +41,10 @@ def filled(model):
 
 def same_outputs(ours, theirs, atol=2e-5):
     real = INPUTS["padding_mask"][..., None]
+    found = ours(INPUTS)
     for name, expected in theirs(INPUTS).items():
         mask = real if name == "sequence_output" else 1
-        np.testing.assert_allclose(ours(INPUTS)[name] * mask, expected * mask, atol=atol)
+        np.testing.assert_allclose(found[name] * mask, expected * mask, atol=atol)
 
 
 def equal_weights(one, other):
@@ -61,7 +62,7 @@ def masked_lm(tmp_path_factory):
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("sizes", [TINY, {**TINY, "num_layers": 12, "hidden_dim": 24, "num_heads": 3}])
+@pytest.mark.parametrize("sizes", [TINY, {**TINY, "num_layers": 11, "hidden_dim": 24, "num_heads": 3}])
 def test_a_backbone_is_read(tmp_path, sizes):
     theirs = filled(keras_nlp.models.BertBackbone(**sizes, num_segments=3, max_sequence_length=16, dropout=0.2))
     theirs.save_to_preset(str(tmp_path))
@@ -130,19 +131,20 @@ def test_a_classifier_there_and_back(tmp_path):
     theirs = filled(keras_nlp.models.BertTextClassifier(keras_nlp.models.BertBackbone(**TINY), 3))
     theirs.save_to_preset(str(tmp_path / "a"))
     theirs.save(tmp_path / "a.keras")
+    expected = theirs(INPUTS)
     for preset in (str(tmp_path / "a"), str(tmp_path / "a.keras")):
         with weights.open_checkpoint(preset) as checkpoint:
             assert checkpoint.heads == ("classification",)
             ours = build_classifier(BertBackbone.from_preset(preset), 3)
             head = [checkpoint.tensors[f"classification/{name}"].read() for name in ("kernel", "bias")]
             ours.get_layer("classification").set_weights(head)
-        np.testing.assert_allclose(ours(INPUTS), theirs(INPUTS), atol=2e-5)
+        np.testing.assert_allclose(ours(INPUTS), expected, atol=2e-5)
     with weights.open_checkpoint(str(tmp_path / "a")) as checkpoint:
         keras_hub.write(str(tmp_path / "b"), checkpoint, TOKENIZER)
     again = keras_nlp.models.BertTextClassifier.from_preset(str(tmp_path / "b"))
     equal_weights(again, theirs)
-    texts = again.preprocessor(["a b.", "c"])
-    np.testing.assert_allclose(again.predict(["a b.", "c"], verbose=0), theirs(texts), atol=1e-6)
+    ids = again.preprocessor(["a b.", "c"])["token_ids"][:, :5]
+    np.testing.assert_array_equal(ids, [[2, 5, 6, PIECES.index("."), 3], [2, 7, 3, 0, 0]])
 
 
 FRESH = """

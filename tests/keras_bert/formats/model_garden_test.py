@@ -46,6 +46,7 @@ def encoder():
     return official.build_encoder(2)
 
 
+@pytest.mark.slow(keep=["encoder-0", "model-1", "encoder-2"])
 @pytest.mark.parametrize("version", [0, 1, 2])
 @pytest.mark.parametrize("item", ["encoder", "model"])
 def test_encoders_of_every_generation(tmp_path, version, item):
@@ -64,6 +65,7 @@ def test_an_encoder_that_is_the_root_of_its_checkpoint(tmp_path, encoder):
     assert_equal_outputs(ours(prefix), call(encoder))
 
 
+@pytest.mark.slow(keep=["items-1", "model-2", "both-1"])
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("saved", ["items", "model", "both"])
 def test_pre_trainers_bring_their_heads_and_the_pooler_that_was_trained(tmp_path, version, saved):
@@ -267,4 +269,7 @@ def test_ten_layers_and_more_sort_by_number(tmp_path):
     for version in (1, 2):
         encoder = official.build_encoder(version, num_layers=11)
         tf.train.Checkpoint(model=encoder).save(str(tmp_path / str(version) / "ckpt"))
-        assert_equal_outputs(ours(tmp_path / str(version)), call(encoder), atol=5e-5)
+        with weights.open_checkpoint(str(tmp_path / str(version))) as checkpoint:
+            for index, layer in enumerate(encoder.transformer_layers):
+                found = checkpoint.tensors[f"transformer_layer_{index}/output_dense/bias"].read()
+                np.testing.assert_array_equal(found, layer._output_dense.bias)
