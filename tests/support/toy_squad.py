@@ -68,10 +68,10 @@ def save_preset(directory) -> str:
     keras.utils.set_random_seed(7)
     backbone = BertBackbone(
         len(VOCABULARY),
-        num_layers=2,
+        num_layers=1,
         num_heads=4,
-        hidden_dim=64,
-        intermediate_dim=128,
+        hidden_dim=128,
+        intermediate_dim=256,
         max_sequence_length=48,
         dropout=0.0,
         initializer_range=0.1,
