@@ -13,7 +13,6 @@ verify_test.py::test_a_function_that_must_be_compiled_is_found |
 served_heads_test.py::test_each_signature_is_asked_nothing_one_and_many, served_entities_test.py::test_no_text, \
 batching_test.py::test_an_empty_request_runs_by_itself |
 | 5 half precision is slow on a CPU | test_a_model_of_mixed_precision_is_stored_and_computed_in_float32, \
-saved_model_test.py::test_a_mixed_precision_model_is_served_in_float32, \
 served_heads_test.py::test_a_mixed_precision_model_is_served_in_float32 |
 | 6 untracked tables, ragged outputs | test_no_table_is_looked_up_and_every_output_is_dense |
 | 7 another Unicode version on the server | test_newer_punctuation_means_what_it_meant_here, \
@@ -48,12 +47,16 @@ TESTS = ROOT / "tests"
 NEWER = {"\u061d": 3, "\u2e54": 3, "\u1b7f": 1}
 
 
-@pytest.fixture(scope="module", name="directory")
-def _directory(tmp_path_factory) -> str:
+@pytest.fixture(scope="module", name="head")
+def _head() -> Classification:
     """A model of pairs that was trained by XLA in half precision: all that an export has to undo."""
     model = classifier(dtype="mixed_bfloat16")
     model.compile("sgd", "mse", jit_compile=True)
-    head = Classification(model, assets(), LABELS, 2)
+    return Classification(model, assets(), LABELS, 2)
+
+
+@pytest.fixture(scope="module", name="directory")
+def _directory(head, tmp_path_factory) -> str:
     return saved_model.export_head(head, str(tmp_path_factory.mktemp("served") / "pairs"), with_cc="off")
 
 
@@ -110,11 +113,15 @@ def test_a_model_compiled_by_xla_is_served_without_it(meta_graph):
     assert not [function.signature.name for function in functions if function.attr["_XlaMustCompile"].b]
 
 
-def test_a_model_of_mixed_precision_is_stored_and_computed_in_float32(directory, meta_graph):
+def test_a_model_of_mixed_precision_is_stored_and_computed_in_float32(head, directory, meta_graph, signatures):
     halves = {tf.bfloat16.as_datatype_enum, tf.float16.as_datatype_enum}
     assert not [node.name for node in nodes(meta_graph) if any(value.type in halves for value in node.attr.values())]
     variables = tf.train.load_checkpoint(os.path.join(directory, "variables", "variables"))
     assert not {tf.bfloat16, tf.float16} & set(variables.get_variable_to_dtype_map().values())
+    pair = (tf.constant(["the cat sat"]), tf.constant(["a mat"]))
+    served = signatures["serving_default"](text=pair[0], text_pair=pair[1])
+    np.testing.assert_allclose(served["probabilities"], tf.nn.softmax(head.model(head.preprocessor(pair))), atol=0.05)
+    assert head.model.get_layer("classifier_dropout").compute_dtype == "bfloat16"  # the user's model is as it was
 
 
 def test_no_table_is_looked_up_and_every_output_is_dense(meta_graph):
