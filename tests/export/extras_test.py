@@ -2,6 +2,7 @@
 executed as they are printed against a server of this very model."""
 
 import contextlib
+import functools
 import io
 import json
 import os
@@ -24,27 +25,38 @@ from export.server.model_config import ModelSettings
 from export.server.server_settings import ServerSettings
 from keras_bert.files import read_json
 
+# Signatures of every kind: examples, one output and several, and lists of texts and of answers.
+KEPT = ["regression of pairs", "multiple_choice", "fill_mask"]
+
 
 @pytest.fixture(scope="module")
-def exported(saved) -> dict[str, tuple[Head, str]]:
-    """Head and base path of each model, all of version 1 with its extras and a README."""
-    result = {}
-    for name in ALL_HEADS:
+def exported(saved):
+    """Gives head and base path of a model, of version 1 with its extras and a README, by its name."""
+
+    @functools.cache
+    def export(name: str) -> tuple[Head, str]:
         head, base = saved(name)
         extras.write_extras(saved(name).directory, head)
         extras.write_readme(base, head, saved(name).directory)
-        result[name] = head, base
-    return result
+        return head, base
+
+    return export
 
 
 @pytest.fixture(scope="module")
-def server(exported):
-    """All of them served, batched by their own parameters, warmed up."""
+def serve(exported):
+    """Gives a server by the name of its model, batched by the model's own parameters, warmed up."""
     settings = ServerSettings(rest_api_port=0, port=0, enable_batching=True, enable_per_model_batching_parameters=True)
-    models = [ModelSettings(clients.model_name(base), base) for _, base in exported.values()]
-    parameters = read_batching_parameters(os.path.join(models[0].base_path, "1", PER_MODEL_FILE))
-    with running_server(models, settings, parameters) as running:
-        yield running
+    with contextlib.ExitStack() as servers:
+
+        @functools.cache
+        def server_of(name: str):
+            _, base = exported(name)
+            parameters = read_batching_parameters(os.path.join(base, "1", PER_MODEL_FILE))
+            models = [ModelSettings(clients.model_name(base), base)]
+            return servers.enter_context(running_server(models, settings, parameters))
+
+        yield server_of
 
 
 def _readme(base: str) -> str:
@@ -68,9 +80,10 @@ def _output_of(program: str) -> str:
 # === The README's clients ===
 
 
-@pytest.mark.parametrize("name", list(ALL_HEADS))
-def test_the_readmes_clients_get_the_models_answer(exported, server, name):
-    head, base = exported[name]
+@pytest.mark.slow(keep=KEPT)
+@pytest.mark.parametrize("name", ALL_HEADS)
+def test_the_readmes_clients_get_the_models_answer(exported, serve, name):
+    (head, base), server = exported(name), serve(name)
     instances = head.description()["example"]["instances"]
     _, curl = _programs(base, "bash", server)
     completed = subprocess.run(["bash", "-c", curl], capture_output=True, text=True, check=True)
@@ -96,9 +109,10 @@ def _texts(value):
     return value.decode() if isinstance(value, bytes) else value
 
 
-@pytest.mark.parametrize("name", list(ALL_HEADS))
+@pytest.mark.slow(keep=KEPT)
+@pytest.mark.parametrize("name", ALL_HEADS)
 def test_the_readme_names_everything(exported, name):
-    head, base = exported[name]
+    head, base = exported(name)
     text = _readme(base)
     description = head.description()
     assert text.startswith(f"# {clients.model_name(base)}\n\n{description['title']}.")
@@ -114,9 +128,10 @@ def test_the_readme_names_everything(exported, name):
 # === The version's own files ===
 
 
-@pytest.mark.parametrize("name", list(ALL_HEADS))
-def test_warmup_requests_are_few_and_of_every_signature(exported, server, name):
-    head, base = exported[name]
+@pytest.mark.slow(keep=KEPT)
+@pytest.mark.parametrize("name", ALL_HEADS)
+def test_warmup_requests_are_few_and_of_every_signature(exported, serve, name):
+    head, base = exported(name)
     path = os.path.join(base, "1", WARMUP_FILE)
     records = [
         prediction_log_pb2.PredictionLog.FromString(record)
@@ -132,18 +147,19 @@ def test_warmup_requests_are_few_and_of_every_signature(exported, server, name):
     assert kinds == expected
     # The server has replayed them: it refuses a version of which one fails.
     assert toy_server.figure(
-        server, "model_warmup_records_read", model_path=os.path.join(base, "1"), status="OK"
+        serve(name), "model_warmup_records_read", model_path=os.path.join(base, "1"), status="OK"
     ) == len(records)
 
 
-@pytest.mark.parametrize("name", list(ALL_HEADS))
+@pytest.mark.slow(keep=KEPT)
+@pytest.mark.parametrize("name", ALL_HEADS)
 def test_the_description_is_written(exported, name):
-    head, base = exported[name]
+    head, base = exported(name)
     assert read_json(os.path.join(base, "1", DESCRIPTION_FILE)) == json.loads(json.dumps(head.description()))
 
 
 def test_batching_parameters_are_taken(exported):
-    _, base = exported["classification"]
+    _, base = exported("multiple_choice")
     parameters = read_batching_parameters(os.path.join(base, "1", PER_MODEL_FILE))
     assert parameters.max_batch_size == 128
     assert parameters.batch_timeout_micros == 1000

@@ -10,12 +10,8 @@ import toy_heads
 
 from export import saved_model, verify
 
-IN_FRESH_PROCESS = [
-    "regression of pairs",
-    "multiple_choice",
-    "fill_mask",
-    "embeddings",
-]  # The rest: saved_model_test.py
+# One of each class but for classifiers, which saved_model_test.py asks.
+HEADS = ["regression of pairs", "multiple_choice", "fill_mask", "embeddings"]
 TEN_MEGABYTES = 10 * 2**20
 
 
@@ -51,7 +47,7 @@ def weight_bytes(directory: str) -> int:
 
 
 @pytest.mark.slow(keep=["multiple_choice"])
-@pytest.mark.parametrize("name", IN_FRESH_PROCESS)
+@pytest.mark.parametrize("name", HEADS)
 def test_a_moved_directory_answers_alike_in_a_fresh_process(exported, name):
     """And its graph has no op, function or signature that TensorFlow Serving refuses."""
     _, directory, probes = exported(name)
@@ -60,7 +56,7 @@ def test_a_moved_directory_answers_alike_in_a_fresh_process(exported, name):
     assert report.num_probes == 3 * len(report.signatures)
 
 
-@pytest.mark.slow(keep=["classification of pairs", "fill_mask"])
+@pytest.mark.slow(keep=["fill_mask"])
 @pytest.mark.parametrize("name", toy_heads.HEADS)
 def test_another_models_answers_are_told_apart(exported, asked, name, monkeypatch):
     head, directory, _ = exported(name)
@@ -72,6 +68,7 @@ def test_another_models_answers_are_told_apart(exported, asked, name, monkeypatc
         verify.verify(directory, head.probes(other), weight_bytes(directory))
 
 
+@pytest.mark.slow(keep=HEADS)
 @pytest.mark.parametrize("name", toy_heads.HEADS)
 def test_each_signature_is_asked_nothing_one_and_many(exported, asked, name):
     head, _, probes = exported(name)
@@ -85,6 +82,7 @@ def test_each_signature_is_asked_nothing_one_and_many(exported, asked, name):
         assert {len(value) for value in asked(name, signature, **columns).values()} == {1}
 
 
+@pytest.mark.slow(keep=HEADS)
 @pytest.mark.parametrize("name", toy_heads.HEADS)
 def test_a_description_tells_of_the_graph(exported, asked, name):
     head, directory, _ = exported(name)
@@ -108,7 +106,7 @@ def test_a_description_tells_of_the_graph(exported, asked, name):
         assert len(value) == len(rows)
 
 
-@pytest.mark.parametrize("name", ["regression of pairs", "embeddings", "classification"])
+@pytest.mark.parametrize("name", ["regression of pairs", "embeddings"])
 def test_a_batch_answers_as_its_texts_do_one_by_one(exported, asked, name):
     columns = next(probe.inputs for probe in exported(name)[2] if probe.signature == "serving_default")
     together = asked(name, "serving_default", **columns)
@@ -119,7 +117,7 @@ def test_a_batch_answers_as_its_texts_do_one_by_one(exported, asked, name):
                 np.testing.assert_allclose(value[0], together[key][row], atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["regression of pairs", "multiple_choice", "fill_mask", "embeddings"])
+@pytest.mark.parametrize("name", HEADS)
 def test_of_ten_megabytes_only_the_beginning_counts(asked, name):
     answers = []
     for size in (TEN_MEGABYTES, 10_000):
@@ -145,7 +143,8 @@ def test_what_no_signature_uses_is_not_stored(exported):
     assert weight_bytes(directory) == 4 * sum(int(np.prod(weight.shape)) for weight in used)
 
 
-@pytest.mark.parametrize("name", ["multiple_choice", "fill_mask", "embeddings", "regression of pairs"])
+@pytest.mark.slow(keep=["fill_mask"])
+@pytest.mark.parametrize("name", HEADS)
 def test_a_mixed_precision_model_is_served_in_float32(name, monkeypatch):
     monkeypatch.setattr(toy_heads, "backbone", functools.partial(toy_heads.backbone, dtype="mixed_bfloat16"))
     model = toy_heads.HEADS[name]().model

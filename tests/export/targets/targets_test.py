@@ -9,10 +9,9 @@ import pytest
 import tensorflow as tf
 from toy_classifier import LABELS, VOCABULARY, assets, classifier
 from toy_heads import HEADS, backbone, shaken
-from toy_saved import ALL_HEADS, save_graph
+from toy_saved import ALL_HEADS
 
 from export import saved_model, serving, targets
-from export.heads.base import Head
 from export.heads.classification import Classification
 from export.targets import litert, real_text
 from export.targets import onnx as onnx_target
@@ -21,16 +20,11 @@ from keras_bert.errors import InputError
 from tasks.glue.model import build_classifier
 
 
-@pytest.fixture(scope="module", params=list(ALL_HEADS))
-def exported(request, saved) -> tuple[Head, str]:
-    of_head = saved(request.param)
-    return of_head.head, of_head.directory
-
-
-@pytest.mark.slow(keep=["classification", "question_answering"])
-def test_every_head_is_written_and_equals_the_saved_model(exported):
-    head, version_directory = exported
-    base = os.path.dirname(version_directory)
+@pytest.mark.slow(keep=["fill_mask"])  # A classifier: test_settings_of_the_encoder.
+@pytest.mark.parametrize("name", ALL_HEADS)
+def test_every_head_is_written_and_equals_the_saved_model(name, saved):
+    head, base = saved(name)
+    version_directory = saved(name).directory
     lines = targets.write(["onnx", "litert"], head, base, version_directory)
     differences = [float(line.split("SavedModel ")[1]) for line in lines if "largest difference" in line]
     assert len(differences) == 2
@@ -48,18 +42,14 @@ def test_every_head_is_written_and_equals_the_saved_model(exported):
     assert [value.name for value in model.graph.input] == list(head.token_inputs)
 
 
-def test_the_comparison_tells_models_apart(tmp_path):
-    head = ALL_HEADS["classification"]()
-    version_directory = save_graph(head, str(tmp_path / "1"))
-    asked = real_text.requests(head, [3])
-    expected = real_text.saved_model_runner(version_directory)(asked)
-    model = saved_model.rebuild(head.model)
-    shaken(model, seed=9)
-    path = os.path.join(os.path.dirname(version_directory), "other.onnx")
-    with open(path, "wb") as file:
-        file.write(onnx_target.convert(head, model))
-    with pytest.raises(InputError, match=r"differs from the SavedModel's by .*, allowed 1e-03"):
-        real_text.compare(head, asked, expected, onnx_target.run(path, asked))
+def test_another_models_answers_are_told_apart_and_leave_nothing(saved, tmp_path, monkeypatch):
+    head = saved("classification").head
+    other = onnx_target.convert(head, shaken(saved_model.rebuild(head.model), seed=9))
+    monkeypatch.setattr(onnx_target, "convert", lambda *_: other)
+    said = "--onnx: probabilities: differs from the SavedModel's by .*, allowed 1e-03. Nothing was written for ONNX"
+    with pytest.raises(InputError, match=said):
+        targets.write(["onnx"], head, str(tmp_path), saved("classification").directory)
+    assert os.listdir(tmp_path / "onnx") == []
 
 
 # === Details of the network ===
@@ -121,8 +111,10 @@ def test_a_foreign_layer_is_named(tmp_path):
 # === Requests ===
 
 
-def test_requests_are_real_sentences(exported):
-    head, _ = exported
+@pytest.mark.slow(keep=["multiple_choice", "fill_mask", "question_answering"])
+@pytest.mark.parametrize("name", ALL_HEADS)
+def test_requests_are_real_sentences(name):
+    head = ALL_HEADS[name]()
     single, few = real_text.requests(head, [1, 4])
     assert set(single) == set(head.token_inputs)
     assert [len(request["lengths"]) for request in (single, few)] == [1, 4]
@@ -142,17 +134,3 @@ def test_a_missing_package(monkeypatch):
         targets.require(["int8", "onnx"])
     with pytest.raises(ValueError, match="A target must be one of onnx, litert, int8. Received: 'tflite'"):
         targets.require(["tflite"])
-
-
-def test_another_answer_leaves_nothing(tmp_path, monkeypatch):
-    head = Classification(classifier(), assets(), LABELS)
-    version_directory = save_graph(head, str(tmp_path / "1"))
-    run = onnx_target.run
-    monkeypatch.setattr(
-        onnx_target,
-        "run",
-        lambda *args: [{name: value + 0.01 for name, value in answer.items()} for answer in run(*args)],
-    )
-    with pytest.raises(InputError, match="--onnx: probabilities: differs .* Nothing was written for ONNX"):
-        targets.write(["onnx"], head, str(tmp_path), version_directory)
-    assert os.listdir(tmp_path / "onnx") == []
