@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
-from toy_classifier import LABELS, assets, classifier
 
-from export import cc_check, other_process, saved_model, verify
+from export import cc_check, other_process, verify
 from export.other_process import ProcessError
 from export.verify import Probe
 from keras_bert.errors import InputError
@@ -18,9 +17,20 @@ pytestmark = pytest.mark.skipif(cc_check.find_compiler() is None, reason="needs 
 
 
 @pytest.fixture(scope="module")
-def directory(tmp_path_factory) -> str:
-    base = str(tmp_path_factory.mktemp("cc") / "mood")
-    return saved_model.export_model(classifier(), assets(), base, labels=LABELS)
+def directory(saved) -> str:
+    return saved("classification").directory
+
+
+@pytest.fixture(scope="module")
+def answers_to(directory):
+    """Makes probes of `serving_default`, with what TensorFlow in this process answers."""
+    loaded = tf.saved_model.load(directory)
+
+    def probe(column: np.ndarray) -> Probe:
+        answer = loaded.signatures["serving_default"](text=tf.constant(column, tf.string))
+        return Probe("serving_default", {"text": column}, {name: value.numpy() for name, value in answer.items()})
+
+    return lambda *columns: [probe(column) for column in columns]
 
 
 @pytest.fixture(scope="module")
@@ -28,20 +38,10 @@ def program() -> str:
     return cc_check.build_program(cc_check.require_compiler())
 
 
-def _answers(directory: str, *columns: np.ndarray) -> list[Probe]:
-    """Probes of `serving_default`, with what TensorFlow in this process answers."""
-    signature = tf.saved_model.load(directory).signatures["serving_default"]
-    probes = []
-    for column in columns:
-        outputs = {name: value.numpy() for name, value in signature(text=tf.constant(column, tf.string)).items()}
-        probes.append(Probe("serving_default", {"text": column}, outputs))
-    return probes
-
-
-def test_its_answers_are_tensorflows(directory, program):
+def test_its_answers_are_tensorflows(directory, answers_to, program):
     texts = ["the cat sat", "", "a long text " * 500, "\u4e2d\u6587 \u00c9\u03a3", "the cat\x00 on"]
     columns = [np.array([text.encode() for text in texts] + [b"\xff\xfe mat"], object), np.array([], object)]
-    probes = _answers(directory, *columns)
+    probes = answers_to(*columns)
     for answer, probe in zip(verify.cc_answers(program, directory, probes), probes, strict=True):
         assert set(answer) == {"label", "score", "probabilities"}
         np.testing.assert_array_equal(answer["label"], probe.outputs["label"])
@@ -49,26 +49,32 @@ def test_its_answers_are_tensorflows(directory, program):
         assert answer["probabilities"].dtype == np.float32
 
 
-def test_verify_reports_it(directory):
+@pytest.fixture
+def quick(monkeypatch):
+    """No fresh process."""
+    monkeypatch.setattr(verify, "fresh_answers", lambda _, probes: [probe.outputs for probe in probes])
+
+
+def test_verify_reports_it(directory, answers_to, quick, monkeypatch):
     weight_bytes = verify.stored_weight_bytes(directory)
-    probes = _answers(directory, np.array([b"the cat"], object))
+    probes = answers_to(np.array([b"the cat"], object))
     report = verify.verify(directory, probes, weight_bytes, with_cc="on")
     assert report.cc_difference <= 1e-6
     assert any("C++ program on LoadSavedModel, without Python" in line for line in report.lines())
     assert not any("not run" in line for line in report.lines())
-    wrong = probes[0]._replace(outputs=probes[0].outputs | {"score": np.float32([0.5])})
+    wrong = probes[0].outputs | {"score": np.float32([0.2])}
+    monkeypatch.setattr(verify, "cc_answers", lambda *_: [wrong])
     with pytest.raises(verify.VerificationError, match="C.. program, probe 0 .serving_default., score: differs by"):
-        verify._compare(directory, "C++ program, ", [wrong], verify.cc_answers(_program(), directory, [wrong]))
+        verify.verify(directory, probes, weight_bytes, with_cc="on")
 
 
 def _program() -> str:
     return cc_check.build_program(cc_check.find_compiler())
 
 
-def test_where_there_is_no_compiler(directory, monkeypatch):
-    probes = _answers(directory, np.array([b"the cat"], object))
+def test_where_there_is_no_compiler(directory, answers_to, quick, monkeypatch):
+    probes = answers_to(np.array([b"the cat"], object))
     weight_bytes = verify.stored_weight_bytes(directory)
-    monkeypatch.setattr(verify, "fresh_answers", lambda _, probes: [probe.outputs for probe in probes])
     monkeypatch.setattr(shutil, "which", lambda _: None)
     report = verify.verify(directory, probes, weight_bytes, with_cc="auto")
     assert report.cc_difference is None
@@ -79,12 +85,11 @@ def test_where_there_is_no_compiler(directory, monkeypatch):
         verify.verify(directory, probes, weight_bytes, with_cc="yes")
 
 
-def test_what_does_not_compile(directory, monkeypatch, tmp_path):
+def test_what_does_not_compile(directory, answers_to, quick, monkeypatch, tmp_path):
     source = tmp_path / "broken.cc"
     source.write_text("int main() { return nothing; }\n")
     monkeypatch.setattr(cc_check, "SOURCE", str(source))
-    monkeypatch.setattr(verify, "fresh_answers", lambda _, probes: [probe.outputs for probe in probes])
-    probes = _answers(directory, np.array([b"the cat"], object))
+    probes = answers_to(np.array([b"the cat"], object))
     weight_bytes = verify.stored_weight_bytes(directory)
     report = verify.verify(directory, probes, weight_bytes, with_cc="auto")
     assert "it cannot be compiled: g++ ended with status 1" in report.cc_not_run
@@ -134,6 +139,7 @@ def test_the_environment_is_empty(tmp_path, monkeypatch):
     assert set((tmp_path / "names").read_text().split()) <= {"PWD", "SHLVL", "_", "OLDPWD"}
 
 
+@pytest.mark.slow(keep=["signature", "no input"])
 @pytest.mark.parametrize(
     ("signature", "inputs", "message"),
     [
@@ -142,6 +148,7 @@ def test_the_environment_is_empty(tmp_path, monkeypatch):
         ("serving_default", {}, "serving_default: .*placeholder"),
         ("serving_default", {"text": np.array([1.0], np.float32)}, "serving_default: .*float"),
     ],
+    ids=["signature", "input", "no input", "type"],
 )
 def test_a_wrong_request_fails_in_one_line(directory, program, signature, inputs, message):
     with pytest.raises(ProcessError, match=f"(?s)ended with status 1: .*{message}"):
