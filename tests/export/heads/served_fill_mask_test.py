@@ -2,6 +2,7 @@
 
 import random
 
+import fuzzing
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -31,10 +32,10 @@ def _encode():
 
 def _as_said(preprocessor, text: bytes):
     """Ids, positions of masks among them, and characters where they begin, by the definition."""
-    tokenizer, decoded = preprocessor.tokenizer, text.decode("utf-8", "ignore")
+    tokenizer, pieces = preprocessor.tokenizer, text.decode("utf-8", "ignore").split("[MASK]")
     ids, places, characters, character = [tokenizer.cls_token_id], [], [], 0
-    for piece in decoded.split("[MASK]"):
-        ids += tokenizer.tokenize(piece).numpy().tolist()
+    for piece, its_ids in zip(pieces, tokenizer.tokenize(pieces).to_list(), strict=True):
+        ids += its_ids
         character += len(piece)
         places.append(len(ids))
         characters.append(character)
@@ -49,23 +50,25 @@ def test_masks_are_found_wherever_they_stand(encode):
     preprocessor, in_graph = encode
     generator = random.Random(5)
     texts = []
-    for _ in range(400):
+    for _ in range(400 if fuzzing.FULL else 150):
         parts = [generator.choice(PIECES).encode() for _ in range(generator.randint(0, 40))]
         if generator.random() < 0.3:
             parts.insert(
                 generator.randint(0, len(parts)), generator.choice([b"\xff", b"\xe4", b"\xf0\x9f", b"[MA\xffSK]"])
             )
         texts.append(b"".join(parts))
-    encoded, places, characters, num_masks = in_graph(tf.constant(texts))
+    encoded, *columns = in_graph(tf.constant(texts))
+    places, characters, num_masks = (column.numpy() for column in columns)
+    token_ids, lengths = encoded["token_ids"].numpy(), encoded["padding_mask"].numpy().sum(axis=1)
     some_beyond = False
     for row, text in enumerate(texts):
         ids, right_places, right_characters = _as_said(preprocessor, text)
         length = len(ids)
-        assert encoded["token_ids"][row, :length].numpy().tolist() == ids, text
-        assert encoded["padding_mask"][row].numpy().sum() == length
-        count = num_masks[row].numpy()
-        assert places[row].numpy().tolist() == right_places + [-1] * (places.shape[1] - count)
-        assert characters[row].numpy().tolist() == right_characters + [-1] * (places.shape[1] - count)
+        assert token_ids[row, :length].tolist() == ids, text
+        assert lengths[row] == length
+        count = num_masks[row]
+        assert places[row].tolist() == right_places + [-1] * (places.shape[1] - count)
+        assert characters[row].tolist() == right_characters + [-1] * (places.shape[1] - count)
         some_beyond |= text.decode("utf-8", "ignore").count("[MASK]") > count
     assert some_beyond
 
@@ -81,15 +84,20 @@ def test_a_long_text_is_cut_where_the_whole_would_be(encode, text):
     assert characters.numpy().tolist() == [right_characters or [-1]]
 
 
+@pytest.fixture(name="head", scope="module")
+def _head():
+    return toy_heads.HEADS["fill_mask"]()
+
+
 @pytest.mark.slow(keep=["3"])
 @pytest.mark.parametrize("at_a_time", [1, 3])
-def test_masks_are_filled_some_at_a_time_to_the_same(monkeypatch, at_a_time):
-    head = toy_heads.HEADS["fill_mask"]()
+def test_masks_are_filled_some_at_a_time_to_the_same(head, monkeypatch, at_a_time):
     texts = tf.constant(["[MASK] the [MASK]", "cat", "[MASK][MASK][MASK] mat"])
-    whole = head.functions(head.model)["serving_default"](text=texts)
+    whole = head.answer_texts(head.model, {"text": texts})
     assert whole["tokens"].shape == (3, 3, 3)
     monkeypatch.setattr(fill_mask, "_MASKS_AT_A_TIME", at_a_time)
-    parts = head.functions(head.model)["serving_default"](text=texts)
+    text = tf.TensorSpec([None], tf.string)
+    parts = tf.function(lambda text: head.answer_texts(head.model, {"text": text}), input_signature=[text])(texts)
     for name, value in whole.items():
         if value.dtype == tf.string:
             np.testing.assert_array_equal(parts[name], value)
@@ -97,14 +105,14 @@ def test_masks_are_filled_some_at_a_time_to_the_same(monkeypatch, at_a_time):
             np.testing.assert_allclose(parts[name], value, atol=1e-6)
 
 
-def test_a_row_beyond_the_vocabulary_is_never_named():
+def test_a_row_beyond_the_vocabulary_is_never_named(head):
     """It takes part in the softmax all the same."""
-    head = toy_heads.HEADS["fill_mask"]()
-    bias = head.model.get_layer("masked_lm").output_bias
+    bias, texts = head.model.get_layer("masked_lm").output_bias, {"text": tf.constant(["the [MASK]"])}
+    before = bias.numpy()
     bias.assign(np.r_[np.zeros(len(VOCABULARY)), 9.0])
-    answer = head.functions(head.model)["serving_default"](text=tf.constant(["the [MASK]"]))
     everything = FillMask(head.model, head.preprocessor, top_k=len(VOCABULARY))
-    all_of_them = everything.functions(head.model)["serving_default"](text=tf.constant(["the [MASK]"]))
+    answer, all_of_them = (some.answer_texts(head.model, texts) for some in (head, everything))
+    bias.assign(before)
     assert set(all_of_them["tokens"].numpy().ravel()) == {piece.encode() for piece in VOCABULARY}
     assert np.sum(all_of_them["probabilities"]) < 0.99
     np.testing.assert_allclose(all_of_them["probabilities"][..., :3], answer["probabilities"], atol=1e-6)
@@ -113,8 +121,8 @@ def test_a_row_beyond_the_vocabulary_is_never_named():
 # === Loading ===
 
 
-def test_a_preset_of_pretraining_comes_with_its_head(tmp_path):
-    model = toy_heads.pretrainer()
+def test_a_preset_of_pretraining_comes_with_its_head(head, tmp_path):
+    model = head.model
     head = load_head(toy_heads.save_preset(tmp_path / "preset", model), "fill_mask")
     assert (head.preprocessor.sequence_length, head.top_k) == (48, 5)
     features = {**head.preprocessor(tf.constant(["the cat"])), "mask_positions": tf.constant([[1]])}
@@ -128,9 +136,9 @@ def test_a_preset_without_the_head_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("top_k", [0, len(VOCABULARY) + 1])
-def test_more_tokens_than_there_are(top_k):
+def test_more_tokens_than_there_are(head, top_k):
     with pytest.raises(InputError, match=f"--top_k={top_k}: expected 1 to {len(VOCABULARY)}"):
-        FillMask(toy_heads.pretrainer(), assets(), top_k)
+        FillMask(head.model, assets(), top_k)
 
 
 # === transformers ===
@@ -149,9 +157,8 @@ def test_tokens_and_probabilities_are_those_of_transformers(tmp_path):
     tokenizer.save_pretrained(tmp_path)
 
     head = load_head(str(tmp_path), "fill_mask", top_k=4)
-    answer_of = head.functions(head.model)["serving_default"]
     texts = ["the [MASK] sat on the [MASK].", "[MASK]", "a long text[MASK]s, naïve CAFÉ", "[MASK]" * 3 + " 中 mat"]
-    answers = answer_of(text=tf.constant(texts))
+    answers = head.answer_texts(head.model, {"text": tf.constant(texts)})
     batch = tokenizer(texts, padding=True, return_tensors="pt")
     with torch.no_grad():
         probabilities = theirs(**batch).prediction_logits.softmax(-1)
