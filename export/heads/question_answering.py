@@ -212,7 +212,7 @@ class QuestionAnswering(WindowedHead):
 
         found = answers(0.0)
         undecided = np.zeros(len(texts["question"]), bool)
-        for _ in range(_NUM_SHAKES):
+        for _ in range(_NUM_SHAKES if len(undecided) else 0):
             shaken = answers(TOLERANCE)
             for name, values in found.items():
                 if values.dtype.kind != "f":
