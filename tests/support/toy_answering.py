@@ -30,10 +30,13 @@ class TableAnswerer:
         seed: of the logits.
         decimals: of the logits; fewer make more ties.
         null: what [CLS] has more than others.
+        is_traced: whether to answer in a graph; to trace it takes longer than a few answers without.
         **settings: of `QuestionAnswering`, and `sequence_length`.
     """
 
-    def __init__(self, vocabulary, lowercase=True, seed=0, decimals=1, null=4.0, sequence_length=96, **settings):
+    def __init__(
+        self, vocabulary, lowercase=True, seed=0, decimals=1, null=4.0, sequence_length=96, is_traced=True, **settings
+    ):
         tokenizer = BertTokenizer(vocabulary, lowercase)
         self.python_tokenizer = PythonBertTokenizer(list(tokenizer.vocabulary), lowercase)
         generator = np.random.default_rng(seed)
@@ -43,7 +46,9 @@ class TableAnswerer:
         model = SimpleNamespace(output_shape=(None, None, 2))
         self.head = QuestionAnswering(model, BertPreprocessor(tokenizer, sequence_length), **settings)
         texts = [tf.TensorSpec([None], tf.string, name) for name in ("question", "context")]
-        self.graph = tf.function(self.head.answering(self._logits_of), input_signature=texts, autograph=False)
+        self.graph = self.head.answering(self._logits_of)
+        if is_traced:
+            self.graph = tf.function(self.graph, input_signature=texts, autograph=False)
 
     def _logits_of(self, encoded):
         places = tf.range(tf.shape(encoded["token_ids"])[1])

@@ -3,6 +3,7 @@
 import random
 import time
 
+import fuzzing
 import pytest
 import tensorflow as tf
 from tokenizer_reference import ADVERSARIAL
@@ -59,7 +60,8 @@ def test_answers_to_hostile_contexts_equal_the_task_s(n_best_size, max_answer_le
     )
     pairs = [(QUESTIONS[number % len(QUESTIONS)], context) for number, context in enumerate(CONTEXTS)]
     expected = assert_equal(answerer, pairs, batch_size=len(pairs))
-    assert assert_equal(answerer, pairs, batch_size=1) == expected
+    for one_by_one, right in zip(answerer.served(pairs, batch_size=1), expected, strict=True):
+        assert not differences(one_by_one, right)
 
 
 @pytest.mark.slow(keep=["True"])
@@ -73,7 +75,7 @@ def test_answers_to_fuzzed_contexts_equal_the_task_s(lowercase):
             generator.choice(parts),
             "".join(generator.choice(blanks) + part for part in generator.choices(parts, k=count)),
         )
-        for count in (generator.randrange(12) for _ in range(200))
+        for count in (generator.randrange(12) for _ in range(200 if fuzzing.FULL else 60))
     ]
     vocabulary = [piece for piece in alphabet_vocabulary() if piece[0] == "[" or generator.random() < 0.8]
     answerer = TableAnswerer(
@@ -99,10 +101,11 @@ def test_contexts_may_be_cut_anywhere():
 
 
 def test_all_logits_equal():
-    answerer = TableAnswerer(WORDS, null=0.0, version_2_with_negative=True, **SETTINGS)
+    answerer = TableAnswerer(WORDS, is_traced=False, null=0.0, version_2_with_negative=True, **SETTINGS)
     answerer.of_tokens[:] = 0.0
     answerer.of_places[:] = 0.0
-    expected = assert_equal(answerer, [("w1", context) for context in CONTEXTS if isinstance(context, str)])
+    contexts = [context for context in CONTEXTS if isinstance(context, str)]
+    expected = assert_equal(answerer, [("w1", context) for context in contexts], batch_size=len(contexts))
     assert sum(bool(answer["prediction"]) for answer in expected) > 10
 
 
@@ -153,7 +156,7 @@ def test_ten_megabytes_of_question(answerer, piece):
 
 
 def test_what_is_cut_is_said():
-    answerer = TableAnswerer(WORDS, max_tokens=10, **SETTINGS)
+    answerer = TableAnswerer(WORDS, is_traced=False, max_tokens=10, **SETTINGS)
     pairs = [("w1", " ".join(["w2"] * count)) for count in (9, 10, 11, 300)]
     assert [answer["truncated"] for answer in assert_equal(answerer, pairs)] == [False, False, True, True]
     rows = answerer.served(pairs)

@@ -3,6 +3,7 @@
 import dataclasses
 import pathlib
 
+import fuzzing
 import keras
 import numpy as np
 import pytest
@@ -61,10 +62,10 @@ def test_answers_equal_the_task_s(lowercase, with_negative):
         null_score_diff_threshold=-8.0,
         max_tokens=4000,
     )
-    pairs = real_questions()
+    pairs = real_questions(5 * fuzzing.some(100))
     expected = assert_equal(answerer, pairs)
-    given = sum(bool(answer["prediction"]) for answer in expected)
-    assert len(pairs) == 500 and (20 < given < 480 if with_negative else given == 500)
+    share = sum(bool(answer["prediction"]) for answer in expected) / len(pairs)
+    assert 0.04 < share < 0.96 if with_negative else share == 1
     assert max(len(context) for _, context in pairs) == 5000
     assert not any(answer["truncated"] for answer in expected)
 
@@ -82,7 +83,7 @@ def test_answers_of_standard_windows_equal_the_task_s():
 
 
 def test_an_answer_and_its_place():
-    answerer = TableAnswerer(WORDS, version_2_with_negative=True, **SETTINGS)
+    answerer = TableAnswerer(WORDS, is_traced=False, version_2_with_negative=True, **SETTINGS)
     answerer.of_places[:] = 0.0
     answerer.of_tokens[:] = 0.0
     answerer.of_tokens[WORDS.index("w7")] = (9.0, 1.0)
@@ -96,14 +97,14 @@ def test_an_answer_and_its_place():
 
 
 def test_where_an_answer_must_be_there_is_one():
-    answerer = TableAnswerer(WORDS, **SETTINGS)
+    answerer = TableAnswerer(WORDS, is_traced=False, **SETTINGS)
     (row,) = answerer.served([("w1", "")])
     assert (row["answer"], row["start"], row["score"]) == (b"empty", -1, 1.0)
 
 
 def test_of_two_windows_with_nearly_as_much_context_the_longer_counts():
     """Token 254 of 385 has 125 tokens on its shorter side in the first window (380), 126 in the second (257)."""
-    answerer = TableAnswerer(WORDS, decimals=6, version_2_with_negative=True, sequence_length=384)
+    answerer = TableAnswerer(WORDS, is_traced=False, decimals=6, version_2_with_negative=True, sequence_length=384)
     answerer.of_tokens[WORDS.index("w7")] += 30.0
     (expected,) = assert_equal(answerer, [("w1", "w1 " * 254 + "w7" + " w1" * 130)])
     in_first = answerer.of_tokens[WORDS.index("w7"), 0] + answerer.of_places[3 + 254, 0]
@@ -131,13 +132,16 @@ def toy_model(vocabulary_size, seed=1, hidden_dim=32, length=384) -> keras.Model
     return model
 
 
-def test_an_exported_model_is_loaded_and_verified(tmp_path):
+@pytest.fixture(scope="module", name="model")
+def _model():
+    return toy_model(len(WORDS), length=48)
+
+
+def test_an_exported_model_is_loaded_and_verified(model, tmp_path):
     tokenizer = BertTokenizer(WORDS)
     sizes = {"sequence_length": 48, "doc_stride": 16, "max_query_length": 8, "version_2_with_negative": True}
     spec = {**dataclasses.asdict(DEFAULTS), **sizes}
-    save_model(
-        str(tmp_path / "model"), toy_model(len(WORDS), length=48), tokenizer, {"task": "question_answering", **spec}
-    )
+    save_model(str(tmp_path / "model"), model, tokenizer, {"task": "question_answering", **spec})
     head = load_head(str(tmp_path / "model"), n_best_size=5, max_tokens=100)
     assert (head.choice.n_best_size, head.doc_stride, head.max_tokens) == (5, 16, 100)
     assert head.choice.version_2_with_negative
@@ -158,10 +162,10 @@ def test_an_exported_model_is_loaded_and_verified(tmp_path):
         ({"max_query_length": 45}, "`preprocessor.sequence_length` must be at least 49"),
     ],
 )
-def test_settings_that_do_not_fit_are_refused(settings, message):
+def test_settings_that_do_not_fit_are_refused(model, settings, message):
     preprocessor = BertPreprocessor(BertTokenizer(WORDS), 48)
     with pytest.raises(ValueError, match=message):
-        QuestionAnswering(toy_model(len(WORDS), length=48), preprocessor, **{"max_query_length": 8, **settings})
+        QuestionAnswering(model, preprocessor, **{"max_query_length": 8, **settings})
     classifier = keras.Sequential([keras.Input([4]), keras.layers.Dense(3)])
     with pytest.raises(ValueError, match="`model` must give 2 logits a token, start and end. Received: 3"):
         QuestionAnswering(classifier, preprocessor, max_query_length=8)
