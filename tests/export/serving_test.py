@@ -2,6 +2,7 @@
 
 import random
 
+import fuzzing
 import pytest
 import tensorflow as tf
 from toy_classifier import LABELS, SEQUENCE_LENGTH, VOCABULARY, assets, classifier
@@ -27,7 +28,7 @@ _DELICATE = [
 def test_cutting_a_text_never_changes_its_first_tokens(lowercase):
     generator = random.Random(3 + lowercase)
     texts = []
-    for _ in range(1500):
+    for _ in range(1500 if fuzzing.FULL else 400):
         few = generator.sample(_DELICATE, generator.randint(2, 7))
         parts = [generator.choice(few).encode() for _ in range(generator.randint(1, 150))]
         if generator.random() < 0.2:
@@ -64,7 +65,12 @@ def test_of_a_text_without_an_end_the_first_64_kib_count(text):
     assert tokenizer.tokenize([bounded[1]]).to_list() == tokenizer.tokenize(["x" * 65_000 + " the cat"]).to_list()
 
 
-def test_no_more_of_a_megabyte_is_tokenized_than_is_used(monkeypatch):
+@pytest.fixture(scope="module", name="model")
+def _model():
+    return classifier()
+
+
+def test_no_more_of_a_megabyte_is_tokenized_than_is_used(model, monkeypatch):
     preprocessor = assets()
     tokenize, num_bytes = preprocessor.tokenizer.tokenize, []
 
@@ -73,15 +79,15 @@ def test_no_more_of_a_megabyte_is_tokenized_than_is_used(monkeypatch):
         return tokenize(texts)
 
     monkeypatch.setattr(preprocessor.tokenizer, "tokenize", counted)
-    head = Classification(classifier(), preprocessor, LABELS)
+    head = Classification(model, preprocessor, LABELS)
     encoded = head.encode_in_graph({"text": tf.constant(["word " * 200_000])})
     assert encoded["token_ids"].shape == (1, SEQUENCE_LENGTH)
     assert 0 < sum(num_bytes) <= 2 * 8 * SEQUENCE_LENGTH
 
 
 @pytest.mark.parametrize("num_texts", [1, 2])
-def test_a_batch_is_padded_to_its_longest_text(num_texts):
-    head = Classification(classifier(), assets(), LABELS, num_texts)
+def test_a_batch_is_padded_to_its_longest_text(model, num_texts):
+    head = Classification(model, assets(), LABELS, num_texts)
     specs = [tf.TensorSpec([None], tf.string)] * num_texts
     encode = tf.function(
         lambda *texts: head.encode_in_graph(dict(zip(head.text_inputs, texts, strict=True))), input_signature=specs

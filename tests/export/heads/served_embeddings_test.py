@@ -26,8 +26,8 @@ TEXTS = [
 
 
 def _served(head: Embeddings) -> dict[str, np.ndarray]:
-    function = head.functions(saved_model.rebuild(head.model, layout="unpadded"))["serving_default"]
-    return {name: value.numpy() for name, value in function(text=tf.constant(TEXTS)).items()}
+    answer = head.answer_texts(saved_model.rebuild(head.model, layout="unpadded"), {"text": tf.constant(TEXTS)})
+    return {name: value.numpy() for name, value in answer.items()}
 
 
 @pytest.fixture(scope="module", name="preset")
@@ -58,24 +58,24 @@ def test_a_layer_that_there_is_not(preset, layer):
         load_head(preset, "embeddings", layer=layer)
 
 
-def test_longer_than_there_are_positions(preset, tmp_path):
+def test_longer_than_there_are_positions(preset, trained):
     with pytest.raises(InputError, match="48"):
         load_head(preset, "embeddings", sequence_length=49)
     assert load_head(preset, "embeddings", sequence_length=48).preprocessor.sequence_length == 48
-    model_dir = _trained(tmp_path)
     with pytest.raises(InputError, match="A sequence length of 49: the model has positions for 48 tokens"):
-        load_head(model_dir, "embeddings", sequence_length=49)
+        load_head(trained, "embeddings", sequence_length=49)
 
 
-def _trained(directory) -> str:
-    path = str(directory / "model")
+@pytest.fixture(scope="module", name="trained")
+def _trained(tmp_path_factory) -> str:
+    path = str(tmp_path_factory.mktemp("trained") / "model")
     task = {"task": "classification", "labels": LABELS, "sequence_length": SEQUENCE_LENGTH, "num_texts": 1}
     save_model(path, classifier(), BertTokenizer(VOCABULARY), task)
     return path
 
 
-def test_a_fine_tuned_model_gives_embeddings_too(tmp_path):
-    head = load_head(_trained(tmp_path), "embeddings")
+def test_a_fine_tuned_model_gives_embeddings_too(trained):
+    head = load_head(trained, "embeddings")
     assert head.preprocessor.sequence_length == 48
     encoded = head.preprocessor(tf.constant(TEXTS))
     (backbone,) = (layer for layer in classifier().layers if layer.name.startswith("bert_backbone"))
