@@ -33,9 +33,9 @@ def filled(model):
     return model
 
 
-def classifier(task=BertTextClassifier, layout="rectangular"):
+def classifier(task=BertTextClassifier, **changes):
     preprocessor = keras_nlp.models.BertTextClassifierPreprocessor(BertTokenizer(PIECES), sequence_length=8)
-    return task(BertBackbone(**TINY, layout=layout), num_classes=2, preprocessor=preprocessor)
+    return task(BertBackbone(**{**TINY, **changes}), num_classes=2, preprocessor=preprocessor)
 
 
 # === Tasks ===
@@ -47,7 +47,7 @@ def classifier(task=BertTextClassifier, layout="rectangular"):
 )
 def test_a_text_classifier_learns_from_strings_and_is_saved(tmp_path, task, layout):
     keras.utils.set_random_seed(0)
-    model = classifier(task, layout)
+    model = classifier(task, layout=layout, num_layers=1)
     model.compile(
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True), optimizer=keras.optimizers.Adam(0.02)
     )
