@@ -19,7 +19,7 @@ from tasks.fine_tuning.command import run_task
 from tasks.fine_tuning.start import find_start
 from tasks.squad.task import Squad
 
-# README.md of google-research/bert, "Sentence (and sentence-pair) classification tasks"; only sizes and epochs are smaller.
+# README.md of google-research/bert, "Sentence (and sentence-pair) classification tasks"; only numbers are smaller.
 TRAIN = """
   --task_name=MRPC
   --do_train=true
