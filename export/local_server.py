@@ -99,10 +99,7 @@ def _models(settings: ServerSettings) -> list[ModelSettings]:
     return [ModelSettings(name, settings.model_base_path)]
 
 
-def console_main() -> None:
-    """The console script."""
-    flags.run(serve, ServerSettings)
-
+console_main = flags.console_main(serve, ServerSettings)
 
 if __name__ == "__main__":
     console_main()

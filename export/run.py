@@ -109,10 +109,7 @@ def _check(settings: ExportSettings) -> None:
     base_path.check_model_name(name, "It is the last part of --export_dir: choose another.")
 
 
-def console_main() -> None:
-    """The console script."""
-    flags.run(lambda settings: print(export(settings)), ExportSettings)
-
+console_main = flags.console_main(lambda settings: print(export(settings)), ExportSettings)
 
 if __name__ == "__main__":
     console_main()

@@ -44,8 +44,7 @@ def main(settings: ConversionSettings) -> None:
     print(format_proof(convert(settings)))
 
 
-def console_main() -> None:
-    flags.run(main, ConversionSettings)
+console_main = flags.console_main(main, ConversionSettings)
 
 
 def convert(settings: ConversionSettings):

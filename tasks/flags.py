@@ -4,13 +4,13 @@ This module does not import TensorFlow, so that `--help` and a wrong flag answer
 
     def main(settings: Settings) -> None: ...
 
-    def console_main() -> None:
-        task_flags.run(main, Settings)
+    console_main = flags.console_main(main, Settings)
 
 Flag names are google-research/bert's where it has one.
 """
 
 import dataclasses
+import functools
 import os
 import signal
 import sys
@@ -37,11 +37,16 @@ _QUIET = -1  # absl's WARNING: absl itself starts programs at INFO.
 # === Running a command ===
 
 
+def console_main(main: Callable[..., int | None], settings_class: type[Settings]) -> Callable[[], None]:
+    """Returns the function that a console script calls: `run` with these arguments."""
+    return functools.partial(run, main, settings_class)
+
+
 def run(main: Callable[..., int | None], settings_class: type[Settings] | None = None) -> None:
     """Parses the command line and runs `main(settings)`. Does not return.
 
     Args:
-        main: takes the parsed settings.
+        main: takes the parsed settings. The docstring of its module opens `--help`.
         settings_class: its fields become the command's flags. None means a script that defines absl flags itself, and
             whose `main` takes the remaining arguments.
 

@@ -46,9 +46,7 @@ def main(settings: FeatureSettings) -> None:
     print(f"{rows} rows, {tokens} tokens, {speed:.0f} tokens/s: {output_path(settings)}")
 
 
-def console_main() -> None:
-    flags.run(main, FeatureSettings)
-
+console_main = flags.console_main(main, FeatureSettings)
 
 if __name__ == "__main__":
     console_main()

@@ -1,10 +1,26 @@
 """Runs a fine-tuning command: does its stages and prints the scores."""
 
 import dataclasses
+from collections.abc import Callable
 
+from tasks import flags
 from tasks.fine_tuning.inputs import check_training, read_inputs
 from tasks.fine_tuning.task import Task
-from tasks.flags import write_flags
+
+
+def console_main(task: type[Task], module: str) -> Callable[[], None]:
+    """Returns the function that the console script of a task calls.
+
+    Args:
+        task: the task to run.
+        module: name of the command's module, whose docstring opens `--help`.
+    """
+
+    def run(settings):
+        main(task(settings))
+
+    run.__module__ = module
+    return flags.console_main(run, task.Settings)
 
 
 def run_task(task: Task) -> dict:
@@ -50,7 +66,7 @@ def main(task: Task) -> None:
     """Does the stages, writes `flags.json`, and prints a line for each score."""
     settings = task.settings
     results = run_task(task)
-    write_flags(dataclasses.asdict(settings), settings.output_dir)
+    flags.write_flags(dataclasses.asdict(settings), settings.output_dir)
     for line in score_lines(task, results):
         print(line)
     print(f"Results are in {settings.output_dir}: report.html shows them.")

@@ -14,19 +14,10 @@ resumes a stopped run. Without --do_train, the trained model is used or, if ther
 fine-tuned elsewhere. The flags of google-research/bert's run_classifier.py work as well.
 """
 
-from tasks import flags
 from tasks.classification.task import Classification
 from tasks.fine_tuning import command
 
-
-def main(settings: Classification.Settings) -> None:
-    command.main(Classification(settings))
-
-
-def console_main() -> None:
-    """The console script `bert-classify`."""
-    flags.run(main, Classification.Settings)
-
+console_main = command.console_main(Classification, __name__)
 
 if __name__ == "__main__":
     console_main()

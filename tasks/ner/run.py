@@ -14,19 +14,10 @@ Without --do_train, the trained model is used or, if there is none, a --preset t
 (BertForTokenClassification).
 """
 
-from tasks import flags
 from tasks.fine_tuning import command
 from tasks.tagging.task import Tagging
 
-
-def main(settings: Tagging.Settings) -> None:
-    command.main(Tagging(settings))
-
-
-def console_main() -> None:
-    """The console script `bert-ner`."""
-    flags.run(main, Tagging.Settings)
-
+console_main = command.console_main(Tagging, __name__)
 
 if __name__ == "__main__":
     console_main()

@@ -21,8 +21,7 @@ def main(settings: DataSettings) -> None:
     print(format_report(create_pretraining_data(settings)))
 
 
-def console_main() -> None:
-    flags.run(main, DataSettings)
+console_main = flags.console_main(main, DataSettings)
 
 
 def create_pretraining_data(settings: DataSettings) -> dict:

@@ -47,9 +47,7 @@ def _show(value: float | int | str) -> str:
     return f"{value:,.4f}" if isinstance(value, float) else f"{value:,}"
 
 
-def console_main() -> None:
-    flags.run(main, PretrainingSettings)
-
+console_main = flags.console_main(main, PretrainingSettings)
 
 if __name__ == "__main__":
     console_main()

@@ -54,8 +54,7 @@ def main(settings: VocabularySettings) -> None:
     print(format_report(train_vocab(settings)))
 
 
-def console_main() -> None:
-    flags.run(main, VocabularySettings)
+console_main = flags.console_main(main, VocabularySettings)
 
 
 def train_vocab(settings: VocabularySettings) -> dict:

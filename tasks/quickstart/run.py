@@ -270,9 +270,7 @@ def main(settings: QuickstartSettings) -> None:
     quickstart(settings)
 
 
-def console_main() -> None:
-    flags.run(main, QuickstartSettings)
-
+console_main = flags.console_main(main, QuickstartSettings)
 
 if __name__ == "__main__":
     console_main()

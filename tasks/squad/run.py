@@ -12,19 +12,10 @@ combination is trained and the best on --predict_file is kept. The same command 
 (BertForQuestionAnswering). The flags of google-research/bert's run_squad.py work as well.
 """
 
-from tasks import flags
 from tasks.fine_tuning import command
 from tasks.squad.task import Squad
 
-
-def main(settings: Squad.Settings) -> None:
-    command.main(Squad(settings))
-
-
-def console_main() -> None:
-    """The console script `bert-squad`."""
-    flags.run(main, Squad.Settings)
-
+console_main = command.console_main(Squad, __name__)
 
 if __name__ == "__main__":
     console_main()

@@ -12,19 +12,10 @@ trained and the best on dev is kept. The same command resumes a stopped run. Wit
 used or, if there is none, a --preset that was fine-tuned elsewhere (BertForMultipleChoice).
 """
 
-from tasks import flags
 from tasks.fine_tuning import command
 from tasks.swag.task import Swag
 
-
-def main(settings: Swag.Settings) -> None:
-    command.main(Swag(settings))
-
-
-def console_main() -> None:
-    """The console script `bert-swag`."""
-    flags.run(main, Swag.Settings)
-
+console_main = command.console_main(Swag, __name__)
 
 if __name__ == "__main__":
     console_main()

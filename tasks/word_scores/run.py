@@ -11,19 +11,10 @@ sizes, or --num_restarts, every combination is trained and the best on dev is ke
 run.
 """
 
-from tasks import flags
 from tasks.fine_tuning import command
 from tasks.word_scores.task import WordScores
 
-
-def main(settings: WordScores.Settings) -> None:
-    command.main(WordScores(settings))
-
-
-def console_main() -> None:
-    """The console script `bert-score-words`."""
-    flags.run(main, WordScores.Settings)
-
+console_main = command.console_main(WordScores, __name__)
 
 if __name__ == "__main__":
     console_main()

@@ -11,7 +11,7 @@ import sys
 import time
 from typing import NamedTuple
 
-from absl import flags
+from absl import app, flags
 from repository import ROOT
 
 _HEAVY = {"tensorflow", "keras", "matplotlib", "sklearn"}
@@ -24,7 +24,7 @@ class Call(NamedTuple):
         module: the command's, such as "tasks.squad.run".
         lines: lists of words; the first is the program's name.
         is_module: whether they run as `python -m module`, and not as the console script does.
-        only_parses: whether `main` is replaced by a function that does nothing; for console scripts.
+        only_parses: whether `main` is not called; for console scripts.
     """
 
     module: str
@@ -55,27 +55,18 @@ def _run(call: Call) -> dict:
 def _run_line(call: Call, line: list[str]) -> tuple:
     for name in flags.FLAGS:
         flags.FLAGS[name].unparse()  # What the line before gave.
-    sys.argv, printed, status = list(line), io.StringIO(), None
+    sys.argv, printed, status = list(line), io.StringIO(), 0
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
         try:
             if call.is_module:
                 runpy.run_module(call.module, run_name="__main__", alter_sys=True)
             else:
-                console_main = importlib.import_module(call.module).console_main
                 if call.only_parses:
-                    _disarm(sys.modules[console_main.__module__])
-                console_main()
+                    app.run = lambda _, flags_parser: flags_parser(sys.argv)
+                importlib.import_module(call.module).console_main()
         except SystemExit as end:
             status = end.code or 0
     return status, printed.getvalue()
-
-
-def _disarm(module) -> None:
-    def main(*_):
-        """Does nothing."""
-
-    main.__module__ = module.__name__
-    module.main = main
 
 
 if __name__ == "__main__":

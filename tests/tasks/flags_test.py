@@ -61,8 +61,7 @@ def main(settings):
     print(json.dumps({"flags": dataclasses.asdict(settings), "environment": environment}))
 
 
-def console_main():
-    task_flags.run(main, DemoSettings)
+console_main = task_flags.console_main(main, DemoSettings)
 
 
 if __name__ == "__main__":

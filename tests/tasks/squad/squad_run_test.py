@@ -16,11 +16,11 @@ from run_tasks import answer_questions
 from toy_hugging_face import random_model
 
 from keras_bert.errors import InputError
+from tasks.fine_tuning import command
 from tasks.fine_tuning.inputs import read_inputs
 from tasks.fine_tuning.session import Session
 from tasks.flags import make_flags, parse
 from tasks.squad.answers import best_answers
-from tasks.squad.run import main
 from tasks.squad.task import DEFAULTS, Squad, SquadSettings
 
 WINDOWS = {
@@ -456,7 +456,7 @@ def test_a_wrong_answer_is_one_line_and_exit_status_1(preset, files, tmp_path):
 
 def test_the_command_prints_the_scores_and_keeps_its_flags(other, files, capsys):
     arguments = [f"--predict_file={files['2', 'dev']}", "--do_eval", f"--output_dir={other[0]}"]
-    main(parse(SquadSettings, arguments))
+    command.main(Squad(parse(SquadSettings, arguments)))
     exact, f1, *rest = capsys.readouterr().out.splitlines()
     assert re.fullmatch(r"exact: \d+\.\d\d \(95% interval \d+\.\d\d to \d+\.\d\d\)", exact) and f1.startswith("f1: ")
     assert [line.partition(":")[0] for line in rest[:4]] == [
