@@ -175,7 +175,7 @@ class WordHead(WindowedHead):
         words = [find_words(text, tokenizer) for text, _ in parts]
         splits = np.cumsum([0, *map(len, words)])
         tokens = [word.text for found in words for word in found]
-        documents = Documents("", tokens, None, [], splits, np.arange(len(splits)), None, "tab", False)
+        documents = Documents("", tokens, None, [], splits, np.arange(len(splits)), "tab", False)
         windows = make_windows(documents, tokenizer, self.preprocessor.sequence_length, self.doc_stride)
         ids = windows.token_ids
         rows = pad_windows(windows.row_splits, token_ids=ids, segment_ids=np.zeros_like(ids))

@@ -36,7 +36,6 @@ class Documents(NamedTuple):
         sentence_splits: int64, shape (S + 1,); sentence i is tokens `[sentence_splits[i], sentence_splits[i + 1])`.
         document_splits: int64, shape (D + 1,), offsets into the sentences; without -DOCSTART- lines the file is one
             document.
-        scheme: the file's tag scheme, one of `tasks.text.tags.SCHEMES`; None without tags.
         delimiter: one of `DELIMITERS`.
         has_document_lines: whether the file has -DOCSTART- lines.
     """
@@ -47,7 +46,6 @@ class Documents(NamedTuple):
     lines: list[int]
     sentence_splits: np.ndarray
     document_splits: np.ndarray
-    scheme: str | None
     delimiter: str
     has_document_lines: bool
 
@@ -120,7 +118,7 @@ def read_conll(
     width = Counter(len(fields) for rows in sentences for _, fields in rows).most_common(1)[0][0]
     column = _find_tag_column(path, sentences[0][0], width, tag_column, needs_tags)
     faults = [_find_fault(rows, width, column) for rows in sentences]
-    tags = scheme = None
+    tags = None
     if column is not None:
         tags = [[_tag(fields, column) for _, fields in rows] for rows in sentences]
     if tags is not None and tag_scheme is not None:
@@ -138,7 +136,6 @@ def read_conll(
         lines=[line for line, _ in rows],
         sentence_splits=splits_of([len(rows) for rows in sentences]),
         document_splits=np.array(sorted({0, *starts, len(sentences)}), np.int64),
-        scheme=scheme,
         delimiter=delimiter,
         has_document_lines=bool(starts),
     )

@@ -127,31 +127,24 @@ def guess_scheme(sentences: Iterable[Sequence[str]]) -> str:
     return "iob1" if wrong["iob1"] < wrong["iob2"] else "iob2"
 
 
-def convert_tags(tags: Sequence[str], source: str, target: str = "iob2") -> list[str]:
-    """Converts the tags of a sentence to another scheme.
-
-    Raises:
-        ValueError: the tags break the rules of the scheme `source`.
-    """
-    fault = find_fault(tags, source)
-    if fault:
-        raise ValueError(f"`tags` must follow the scheme {source}. Received: {fault[1]} (token {fault[0]})")
-    pairs = [_read(tag, source) for tag in tags]
+def convert_tags(tags: Sequence[str], scheme: str) -> list[str]:
+    """Converts the tags of a sentence, in which `find_fault` finds none, to IOB2."""
+    pairs = [_read(tag, scheme) for tag in tags]
     plain = [join_tag({"L": "I", "U": "B"}.get(prefix, prefix), entity_type) for prefix, entity_type in pairs]
-    return entities_to_tags(find_entities(plain), len(tags), target)
+    return entities_to_tags(find_entities(plain), len(tags))
 
 
 # === Entities ===
 
 
-def find_entities(tags: Sequence[str], is_strict: bool = False) -> list[Entity]:
+def find_entities(tags: Sequence[str]) -> list[Entity]:
     """Finds the entities that IOB1 or IOB2 tags mark.
+
+    Accepts any sequence, as conlleval and seqeval do by default: an entity starts at every B-, and at an I- that does
+    not continue an entity of its type.
 
     Args:
         tags: tags of one sentence.
-        is_strict: False accepts any sequence, as conlleval and seqeval do by default: an entity starts at every B-, and
-            at an I- that does not continue an entity of its type. True is seqeval's strict IOB2: only B- starts an
-            entity.
 
     Raises:
         ValueError: a string is not a tag, or has a prefix other than B- and I-.
@@ -166,23 +159,17 @@ def find_entities(tags: Sequence[str], is_strict: bool = False) -> list[Entity]:
         if start is not None and not goes_on:
             entities.append(Entity(open_type, start, index))
             start = None
-        if prefix == "B" or (prefix == "I" and not goes_on and not is_strict):
+        if prefix == "B" or (prefix == "I" and not goes_on):
             start, open_type = index, entity_type
     return entities
 
 
-def entities_to_tags(entities: Iterable[Entity], num_tokens: int, scheme: str = "iob2") -> list[str]:
-    """Returns the tags of a sentence of `num_tokens` tokens; the entities must be sorted and must not overlap."""
-    tags, before = [OUTSIDE] * num_tokens, None
-    for entity in entities:
-        prefixes = ["I"] * (entity.end - entity.start)
-        touches = before is not None and (before.type, before.end) == (entity.type, entity.start)
-        if scheme != "iob1" or touches:
-            prefixes[0] = "B"
-        if scheme == "bilou":
-            prefixes[-1] = "U" if len(prefixes) == 1 else "L"
-        tags[entity.start : entity.end] = [join_tag(prefix, entity.type) for prefix in prefixes]
-        before = entity
+def entities_to_tags(entities: Iterable[Entity], num_tokens: int) -> list[str]:
+    """Returns the IOB2 tags of a sentence of `num_tokens` tokens; the entities must not overlap."""
+    tags = [OUTSIDE] * num_tokens
+    for entity_type, start, end in entities:
+        tags[start:end] = [join_tag("I", entity_type)] * (end - start)
+        tags[start] = join_tag("B", entity_type)
     return tags
 
 
@@ -200,15 +187,12 @@ class Score(NamedTuple):
     gold: int
 
 
-def count_entities(
-    gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], is_strict: bool = False
-) -> dict[str, np.ndarray]:
+def count_entities(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> dict[str, np.ndarray]:
     """Counts entities by sentence; a correct one has the type, first and last token of a gold one.
 
     Args:
         gold: S tag lists.
         predicted: S tag lists of the same lengths.
-        is_strict: as in `find_entities`.
 
     Returns:
         By type, sorted, int64 of shape (S, 3): correct, predicted and gold entities.
@@ -220,7 +204,7 @@ def count_entities(
         raise ValueError("`predicted` must have the sentences and lengths of `gold`. Received: other lengths.")
     counts: dict[str, np.ndarray] = {}
     for row, pair in enumerate(zip(gold, predicted, strict=True)):
-        true, found = (set(find_entities(tags, is_strict)) for tags in pair)
+        true, found = (set(find_entities(tags)) for tags in pair)
         for column, entities in enumerate((true & found, found, true)):
             for entity in entities:
                 counts.setdefault(entity.type, np.zeros((len(gold), 3), np.int64))[row, column] += 1
@@ -238,19 +222,17 @@ def _quotient(part: int, whole: int) -> float:
     return part / whole if whole else 0.0
 
 
-def score_entities(
-    gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], is_strict: bool = False
-) -> tuple[Score, dict[str, Score]]:
+def score_entities(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> tuple[Score, dict[str, Score]]:
     """Scores predicted tags over all entities (micro average) and by type.
 
     Args:
-        gold, predicted, is_strict: as in `count_entities`.
+        gold, predicted: as in `count_entities`.
 
     >>> overall, _ = score_entities([["B-person", "O", "B-place"]], [["B-person", "O", "O"]])
     >>> overall.precision, overall.recall
     (1.0, 0.5)
     """
-    counts = count_entities(gold, predicted, is_strict)
+    counts = count_entities(gold, predicted)
     return score_counts(sum(counts.values(), np.zeros((len(gold), 3), np.int64))), {
         entity_type: score_counts(rows) for entity_type, rows in counts.items()
     }

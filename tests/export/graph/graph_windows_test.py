@@ -79,7 +79,7 @@ def test_windows_equal_those_of_sentences(tokenizer, length, stride):
     sentences = [words(generator, count).split() for count in (1, length, 0, *generator.integers(1, 5 * length, 20))]
     splits = np.cumsum([0, *map(len, sentences)])
     tokens = [word for sentence in sentences for word in sentence]
-    documents = Documents("", tokens, None, [], splits, np.arange(len(splits)), None, "tab", False)
+    documents = Documents("", tokens, None, [], splits, np.arange(len(splits)), "tab", False)
     expected = make_tagging_windows(documents, PythonBertTokenizer(VOCABULARY), length, stride)
     pieces = tokenizer.tokenize([" ".join(sentence) for sentence in sentences])
     rooms = tf.fill([len(sentences)], tf.constant(length - 2, tf.int64))

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from tag_schemes import write_tags
 
 from keras_bert.errors import InputError
 from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
@@ -13,7 +14,7 @@ from tasks.tagging import data
 from tasks.tagging.task import Tagging
 from tasks.text.bad_rows import BadRows
 from tasks.text.conll import read_conll
-from tasks.text.tags import convert_tags
+from tasks.text.tags import find_entities
 from tasks.text.word_windows import make_windows
 
 TEXT = "Ann B-person\nLee I-person\nin O\nRome B-city\n\nBob B-person\n\nOslo B-city\n"
@@ -94,13 +95,14 @@ VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "ann", "lee", "in", 
 @pytest.mark.parametrize("scheme", ["iob1", "iob2", "bilou"])
 @pytest.mark.parametrize("delimiter", [" ", "\t"])
 def test_the_same_examples_come_of_every_scheme_and_delimiter(tmp_path, documents, scheme, delimiter):
-    tags = [tag for sentence in documents.split(documents.tags) for tag in convert_tags(sentence, "iob2", scheme)]
+    sentences = documents.split(documents.tags)
+    tags = [tag for one in sentences for tag in write_tags(find_entities(one), len(one), scheme)]
     lines = [delimiter.join(row) + "\n" for row in zip(documents.tokens, tags, strict=True)]
     for place in documents.sentence_splits[1:-1]:
         lines[place] = "\n" + lines[place]
     (tmp_path / "b.conll").write_text("".join(lines))
     again = read_conll(str(tmp_path / "b.conll"), bad_rows=BadRows())
-    assert again.scheme == scheme and again.delimiter == ("tab" if delimiter == "\t" else "whitespace")
+    assert again.tags == documents.tags and again.delimiter == ("tab" if delimiter == "\t" else "whitespace")
     tokenizer = PythonBertTokenizer(VOCABULARY)
     windows = make_windows(again, tokenizer, 8, 3)
     examples = make_examples(windows, label_ids(again.tags, data.make_labels(again)))

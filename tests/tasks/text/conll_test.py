@@ -42,7 +42,7 @@ def read(tmp_path, text, policy="refuse", **settings):
 def test_conll_2003(tmp_path):
     documents = read(tmp_path, CONLL_2003)
     assert documents.tokens == ["EU", "rejects", "German", "call", "Peter", "Blackburn", "BRUSSELS"]
-    assert documents.scheme == "iob1" and documents.delimiter == "whitespace" and documents.has_document_lines
+    assert documents.delimiter == "whitespace" and documents.has_document_lines
     assert documents.tags == ["B-ORG", "O", "B-MISC", "O", "B-PER", "I-PER", "B-LOC"]
     assert documents.lines == [3, 4, 5, 6, 8, 9, 13]
     assert documents.num_sentences == 3
@@ -53,7 +53,7 @@ def test_conll_2003(tmp_path):
 
 def test_the_tag_s_column(tmp_path):
     chunks = read(tmp_path, CONLL_2003, tag_column=2)
-    assert chunks.scheme == "iob2" and chunks.tags[:3] == ["B-NP", "B-VP", "B-NP"]
+    assert chunks.tags[:3] == ["B-NP", "B-VP", "B-NP"]
     assert read(tmp_path, CONLL_2003, tag_column=-2).tags == chunks.tags
     for column in (4, 0, -4, -5):
         with pytest.raises(InputError, match=rf"a.conll:3: no tag column {column} beside the token: there are 4 colum"):
@@ -92,7 +92,7 @@ def test_a_scheme_is_read_by_name(tmp_path):
 
 def test_a_file_to_predict_needs_no_tags(tmp_path):
     documents = read(tmp_path, "a\nb\n\nc\n", needs_tags=False)
-    assert documents.tags is None and documents.scheme is None and documents.tokens == ["a", "b", "c"]
+    assert documents.tags is None and documents.tokens == ["a", "b", "c"]
     assert read(tmp_path, "a B-x\n", needs_tags=False).tags == ["B-x"]
     with pytest.raises(InputError, match="a.conll:1: expected a token and its tag, found one column"):
         read(tmp_path, "a\nb\n\nc\n")
@@ -194,7 +194,7 @@ def test_wnut_17_has_the_entities_that_seqeval_finds(split, sentences, words):
     from seqeval.metrics.sequence_labeling import get_entities
 
     documents = read_conll(str(WNUT / f"{split}.conll"), bad_rows=BadRows())
-    assert (documents.num_sentences, len(documents.tokens), documents.scheme) == (sentences, words, "iob2")
+    assert (documents.num_sentences, len(documents.tokens)) == (sentences, words)
     raw, sentence = [], []
     for line in [*(WNUT / f"{split}.conll").read_text(encoding="utf-8").split("\n"), ""]:
         if line.strip():
