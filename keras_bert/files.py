@@ -1,12 +1,13 @@
 """Reads and writes files: errors name path and line, and a file appears whole or not at all."""
 
 import contextlib
+import csv
 import glob
 import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO
 
 from keras_bert.errors import InputError
@@ -178,11 +179,17 @@ def write_lines(path: str, lines: Iterable[str]) -> None:
         file.writelines(f"{line}\n" for line in lines)
 
 
+def write_table(path: str, header: Sequence[str], rows: Iterable[Sequence], delimiter: str = "\t") -> None:
+    """Writes a table with a header, complete or not at all: TSV, or CSV with a comma as `delimiter`."""
+    with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
+        writer.writerow(header)
+        writer.writerows(rows)
+
+
 def write_json(path: str, value) -> None:
     """Writes `value` as indented JSON, whole or not at all."""
-    with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
-        json.dump(value, file, indent=2, ensure_ascii=False)
-        file.write("\n")
+    write_lines(path, [json.dumps(value, indent=2, ensure_ascii=False)])
 
 
 def read_json(path: str):

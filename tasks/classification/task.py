@@ -11,6 +11,7 @@ import numpy as np
 
 import keras_bert
 from keras_bert.errors import InputError
+from keras_bert.files import write_table
 from tasks.classification import data, metrics
 from tasks.classification.glue import TASKS, Split, TableTask
 from tasks.classification.tfds_tables import TfdsTables, choose_task
@@ -20,7 +21,7 @@ from tasks.fine_tuning.encoding import encode_texts, label_ids
 from tasks.fine_tuning.rows import EXTENSIONS
 from tasks.fine_tuning.settings import SplitSettings
 from tasks.fine_tuning.splits import find_split
-from tasks.fine_tuning.tables import write_probabilities, write_table
+from tasks.fine_tuning.tables import write_probabilities
 from tasks.report.lengths import lengths_before_cutting
 from tasks.report.page import Mistake
 from tasks.settings import changeable

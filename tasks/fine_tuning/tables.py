@@ -1,20 +1,11 @@
 """Writing tables of predictions."""
 
-import csv
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from keras_bert.files import atomic_path
+from keras_bert.files import write_table
 from tasks.fine_tuning.metrics import log_softmax
-
-
-def write_table(path: str, header: Sequence[str], rows: Iterable[Sequence], delimiter: str = "\t") -> None:
-    """Writes a table with a header, complete or not at all: TSV, or CSV with a comma as `delimiter`."""
-    with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
-        writer.writerow(header)
-        writer.writerows(rows)
 
 
 def write_probabilities(

@@ -1,11 +1,10 @@
 """Handles unusable rows of data files: refuses the file, or skips the rows and counts them."""
 
-import csv
 import os
 import sys
 
 from keras_bert.errors import InputError
-from keras_bert.files import atomic_path, remove_path
+from keras_bert.files import remove_path, write_table
 
 BAD_ROWS = ("refuse", "skip")
 SKIPPED_FILE = "skipped_rows.tsv"
@@ -66,10 +65,7 @@ class BadRows:
     def write(self, output_dir: str) -> None:
         """Writes `skipped_rows.tsv` with the columns `where` and `reason`; without bad rows removes an old one."""
         path = os.path.join(output_dir, SKIPPED_FILE)
-        if not self.rows:
+        if self.rows:
+            write_table(path, ["where", "reason"], self.rows)
+        else:
             remove_path(path)
-            return
-        with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file, delimiter="\t", lineterminator="\n")
-            writer.writerow(["where", "reason"])
-            writer.writerows(self.rows)
