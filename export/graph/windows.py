@@ -104,7 +104,7 @@ def best_cells(windows: Windows, layout: Layout, num_tokens: tf.Tensor, length_w
 
         score(token, window) = min(tokens left of it, tokens right of it in the window) + length_weight * length
 
-    The first window with the highest score wins. Scores are float64, as in `tasks.squad.windows.best_windows`.
+    The first window with the highest score wins. Scores are float64, as in `tasks.text.word_windows.best_windows`.
 
     Args:
         windows: every token is in at least one of them.

@@ -15,8 +15,10 @@ from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
 from tasks.fine_tuning.examples import Examples
 from tasks.squad.data import Question, first_answer
 from tasks.squad.text import split_context
+from tasks.text.word_windows import best_windows, slice_tokens
 
 POSITIONS = ("start_positions", "end_positions")
+_LENGTH_WEIGHT = 0.01  # google-research/bert run_squad.py:542
 
 
 class Windows(NamedTuple):
@@ -57,14 +59,13 @@ class _Plan(NamedTuple):
     Attributes:
         query: token ids of the question, int32.
         context: the tokenized context.
-        starts, lengths: starts and lengths of the windows, in tokens of the context: int64, shape (M,).
+        spans: M windows, `(start, stop)` in tokens of the context.
         answer: the answer's first and last token in the context, or None.
     """
 
     query: np.ndarray
     context: _Context
-    starts: np.ndarray
-    lengths: np.ndarray
+    spans: list[tuple[int, int]]
     answer: tuple[int, int] | None
 
 
@@ -111,10 +112,12 @@ def make_windows(
     def plan(question: Question) -> _Plan:
         context = tokenize(question.context)
         query = tokenizer.tokenize(question.question)[:max_query_length]
-        starts, lengths = _cut(len(context.ids), max_seq_length - len(query) - 3, doc_stride)
+        room, num_tokens = max_seq_length - len(query) - 3, len(context.ids)
+        # The stride is limited to the room, so that no token is lost between two windows.
+        spans = slice_tokens(0, num_tokens, room, min(doc_stride, room)) if num_tokens else []
         found = first_answer(question) if with_answers and not question.is_impossible else None
         answer = found and _find_tokens(context, *found, tokenizer)
-        return _Plan(np.array(query, np.int32), context, starts, lengths, answer)
+        return _Plan(np.array(query, np.int32), context, spans, answer)
 
     progress = tqdm(questions, desc=description, unit="question", mininterval=0.5, disable=description is None)
     return _fill(list(map(plan, progress)), tokenizer, with_answers)
@@ -158,44 +161,9 @@ def _improve_span(tokens: list[int], first: int, answer: list[int]) -> tuple[int
     return first, first + len(tokens) - 1
 
 
-def _cut(num_tokens: int, room: int, doc_stride: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the starts and lengths of a context's windows, int64, shape (M,).
-
-    The stride is limited to the room for the context, so that no token is lost between two windows.
-    """
-    if not num_tokens:
-        return np.empty(0, np.int64), np.empty(0, np.int64)
-    stride = min(doc_stride, room)
-    count = 1 + -(-max(num_tokens - room, 0) // stride)
-    starts = np.arange(count, dtype=np.int64) * stride
-    return starts, np.minimum(num_tokens - starts, room)
-
-
-def best_windows(starts: np.ndarray, lengths: np.ndarray, num_tokens: int) -> np.ndarray:
-    """Finds the window of maximum context of each token (run_squad.py:513-547).
-
-        score(token, window) = min(tokens left of it, tokens right of it in the window) + 0.01 * window's length
-
-    The first window of the highest score wins.
-
-    Args:
-        starts: int64, shape (M,).
-        lengths: int64, shape (M,).
-        num_tokens: C.
-
-    Returns:
-        Numbers of windows, int64, shape (C,).
-    """
-    starts, lengths = starts[:, np.newaxis], lengths[:, np.newaxis]
-    places = np.arange(num_tokens)
-    left, right = places - starts, starts + lengths - 1 - places  # [M, C]
-    scores = np.minimum(left, right) + 0.01 * lengths
-    return np.where((left >= 0) & (right >= 0), scores, -np.inf).argmax(axis=0)
-
-
 def _fill(plans: list[_Plan], tokenizer: PythonBertTokenizer, with_answers: bool) -> Windows:
-    counts = [len(plan.starts) for plan in plans]
-    lengths = np.concatenate([np.empty(0, np.int64), *(plan.lengths + len(plan.query) + 3 for plan in plans)])
+    counts = [len(plan.spans) for plan in plans]
+    lengths = np.array([stop - start + len(plan.query) + 3 for plan in plans for start, stop in plan.spans], np.int64)
     row_splits = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
     num_tokens, window = int(row_splits[-1]), 0
     token_ids = np.full(num_tokens, tokenizer.sep_token_id, np.int32)
@@ -203,19 +171,19 @@ def _fill(plans: list[_Plan], tokenizer: PythonBertTokenizer, with_answers: bool
     token_word = np.full(num_tokens, -1, np.int32)
     is_max_context = np.zeros(num_tokens, bool)
     positions = np.zeros((2, len(lengths)), np.int32)
-    for plan in filter(lambda plan: len(plan.starts), plans):
-        best = best_windows(plan.starts, plan.lengths, len(plan.context.ids))
-        for number, (start, length) in enumerate(zip(plan.starts.tolist(), plan.lengths.tolist(), strict=True)):
+    for plan in filter(lambda plan: plan.spans, plans):
+        best = best_windows(plan.spans, np.arange(len(plan.context.ids)), _LENGTH_WEIGHT)
+        for number, (start, stop) in enumerate(plan.spans):
             first = int(row_splits[window])
             place = first + len(plan.query) + 2
-            within, piece = slice(place, place + length), slice(start, start + length)
+            within, piece = slice(place, place + stop - start), slice(start, stop)
             token_ids[first] = tokenizer.cls_token_id
             token_ids[first + 1 : place - 1] = plan.query
             token_ids[within] = plan.context.ids[piece]
-            segment_ids[place : place + length + 1] = 1
+            segment_ids[place : place + stop - start + 1] = 1
             token_word[within] = plan.context.words[piece]
             is_max_context[within] = best[piece] == number
-            if plan.answer is not None and start <= plan.answer[0] and plan.answer[1] < start + length:
+            if plan.answer is not None and start <= plan.answer[0] and plan.answer[1] < stop:
                 positions[:, window] = np.array(plan.answer) - start + place - first
             window += 1
     labels = {**dict(zip(POSITIONS, positions, strict=True)), "lengths": lengths.astype(np.int32)}

@@ -88,7 +88,7 @@ def make_windows(
     bounds = sentences[documents.document_splits]  # [D + 1], in pieces.
     spans, places, taken = [], np.empty(len(documents.tokens), np.int64), 0
     for number, (start, stop) in enumerate(itertools.pairwise(sentences)):
-        own = slice_sentence(start, stop, room, doc_stride)
+        own = slice_tokens(start, stop, room, doc_stride)
         if document_context == "document":
             limits = bounds[document_of[number] : document_of[number] + 2]
             own = [extend(span, room, limits, word_splits) for span in own]
@@ -100,8 +100,8 @@ def make_windows(
     return Windows(token_ids, row_splits, places, np.diff(sentences) + SPECIAL_TOKENS)
 
 
-def slice_sentence(start: int, stop: int, room: int, doc_stride: int) -> list[tuple[int, int]]:
-    """Covers the pieces `[start, stop)` with windows of at most `room` pieces, `doc_stride` apart."""
+def slice_tokens(start: int, stop: int, room: int, doc_stride: int) -> list[tuple[int, int]]:
+    """Covers the tokens `[start, stop)` with windows of at most `room` tokens, `doc_stride` apart."""
     spans = [(start, min(start + room, stop))]
     while spans[-1][1] < stop:
         first = spans[-1][0] + doc_stride
@@ -121,23 +121,38 @@ def extend(span: tuple[int, int], room: int, limits: np.ndarray, word_splits: np
     return int(min(start, wider_start)), int(max(stop, wider_stop))
 
 
+def best_windows(spans: list[tuple[int, int]], places: np.ndarray, length_weight: float = 0.0) -> np.ndarray:
+    """Finds the window of maximum context of each token (google-research/bert, run_squad.py:513-547).
+
+        score(token, window) = min(tokens left of it, tokens right of it in the window) + length_weight * length
+
+    The first window of the highest score wins.
+
+    Args:
+        spans: M windows, `[start, stop)`.
+        places: int, shape (C,), each in at least one of the windows.
+        length_weight: weight of the window's length, 0.01 in run_squad.py.
+
+    Returns:
+        Numbers of windows, int64, shape (C,).
+    """
+    starts, stops = np.array(spans).T[:, :, np.newaxis]  # [M, 1] each
+    context = np.minimum(places - starts, stops - 1 - places)  # [M, C]; negative outside the window.
+    return np.where(context >= 0, context + length_weight * (stops - starts), -np.inf).argmax(axis=0)
+
+
 def _places(pieces: np.ndarray, spans: list[tuple[int, int]]) -> np.ndarray:
     """Returns the place at which each word of a sentence is scored, from the [CLS] of the sentence's first window.
-
-    A word is scored in the window where its first piece has the most context, measured as the smaller number of pieces
-    before and after it; the first window wins a tie (google-research/bert, run_squad.py:542, without its preference
-    for longer windows).
 
     Args:
         pieces: int64, shape (words,), the first piece of each word.
         spans: windows of the sentence, `[start, stop)` in pieces.
     """
-    starts, stops = np.array(spans).T[:, :, np.newaxis]  # [spans, 1] each
-    context = np.minimum(pieces - starts, stops - 1 - pieces)  # [spans, words]; negative outside the window.
-    best = context.argmax(axis=0)
-    lengths = (stops - starts)[:, 0] + SPECIAL_TOKENS
+    best = best_windows(spans, pieces)
+    starts, stops = np.array(spans).T
+    lengths = stops - starts + SPECIAL_TOKENS
     offsets = np.cumsum(lengths) - lengths
-    return offsets[best] + 1 + pieces - starts[best, 0]
+    return offsets[best] + 1 + pieces - starts[best]
 
 
 def _assemble(pieces: np.ndarray, spans: list[tuple[int, int]], tokenizer) -> tuple[np.ndarray, np.ndarray]:

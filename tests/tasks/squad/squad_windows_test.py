@@ -9,8 +9,9 @@ from tokenizer_reference import ADVERSARIAL, read_ids
 from keras_bert.errors import InputError
 from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
 from tasks.squad.data import Question, first_answer, read_squad
-from tasks.squad.windows import best_windows, make_windows
+from tasks.squad.windows import make_windows
 from tasks.text.bad_rows import BadRows
+from tasks.text.word_windows import best_windows
 
 needs_data = pytest.mark.skipif(not SHARED.exists(), reason="the real questions of ../shared/data are not here")
 
@@ -132,11 +133,11 @@ def test_each_token_counts_where_it_has_most_context():
 
 def test_the_length_of_a_window_counts_a_hundredth():
     # Token 3 has one token beside it in windows of 4 and of 5 tokens, 1.04 against 1.05.
-    assert best_windows(np.array([1, 2]), np.array([4, 5]), 8)[3] == 1
+    assert best_windows([(1, 5), (2, 7)], np.arange(8), 0.01)[3] == 1
     # 3 tokens beside it in a window of 7, 1 in a window of 300: 3.07 against 4.0.
-    assert best_windows(np.array([0, 2]), np.array([7, 300]), 302)[3] == 1
+    assert best_windows([(0, 7), (2, 302)], np.arange(302), 0.01)[3] == 1
     # 3 in a window of 7, 1 in a window of 200: 3.07 against 3.0.
-    assert best_windows(np.array([0, 2]), np.array([7, 200]), 202)[3] == 0
+    assert best_windows([(0, 7), (2, 202)], np.arange(202), 0.01)[3] == 0
 
 
 # === Labels ===

@@ -8,7 +8,7 @@ from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
 from tasks.fine_tuning import word_task
 from tasks.text.bad_rows import BadRows
 from tasks.text.conll import read_conll
-from tasks.text.word_windows import check_stride, extend, make_windows, slice_sentence, split_words
+from tasks.text.word_windows import check_stride, extend, make_windows, slice_tokens, split_words
 
 LETTERS = [chr(code) for code in range(97, 123)]
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, *(f"##{letter}" for letter in LETTERS)]
@@ -91,7 +91,7 @@ def test_slices_cover_everything_and_are_few():
     for room in range(1, 8):
         for stride in range(1, room + 1):
             for length in range(1, 30):
-                spans = slice_sentence(5, 5 + length, room, stride)
+                spans = slice_tokens(5, 5 + length, room, stride)
                 assert spans[0][0] == 5 and spans[-1][1] == 5 + length
                 assert all(0 < stop - start <= room for start, stop in spans)
                 for (start, stop), (next_start, _) in zip(spans, spans[1:], strict=False):
@@ -168,7 +168,7 @@ def _check_context(made, documents, length, stride, context):
     had = np.minimum(made.places - made.row_splits[row] - 1, made.row_splits[row + 1] - 2 - made.places)
     best = []
     for start, stop in zip(sentences, sentences[1:], strict=False):
-        spans = slice_sentence(start, stop, length - 2, stride)
+        spans = slice_tokens(start, stop, length - 2, stride)
         if context == "document":
             spans = [extend(span, length - 2, np.array([0, sentences[-1]]), word_splits) for span in spans]
         for piece in word_splits[:-1][(word_splits[:-1] >= start) & (word_splits[:-1] < stop)]:
