@@ -17,12 +17,11 @@ from tasks.classification.glue import TASKS, Split, TableTask
 from tasks.classification.tfds_tables import TfdsTables, choose_task
 from tasks.fine_tuning import metrics as shared_metrics
 from tasks.fine_tuning import task
-from tasks.fine_tuning.encoding import encode_texts, label_ids
+from tasks.fine_tuning.encoding import encode_texts, label_ids, lengths_before_cutting
 from tasks.fine_tuning.rows import EXTENSIONS
 from tasks.fine_tuning.settings import SplitSettings
 from tasks.fine_tuning.splits import find_split
 from tasks.fine_tuning.tables import write_probabilities
-from tasks.report.lengths import lengths_before_cutting
 from tasks.report.page import Mistake
 from tasks.settings import changeable
 

@@ -3,7 +3,7 @@
 Shapes: N labels, R sequences, S tokens of the longest sequence of a chunk.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from tasks.fine_tuning.examples import Examples
 
 # Sequences tokenized by one call of the preprocessor: a few megabytes of tensors, and a progress bar that moves.
 CHUNK = 1024
+_CUT_AT_ONCE = 256  # Sequences that may have been cut, tokenized anew by one call.
 
 
 def encode_texts(
@@ -54,6 +55,30 @@ def encode_texts(
     token_ids, segment_ids, lengths = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
     row_splits = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
     return Examples(token_ids, segment_ids, row_splits, rows_per_example=rows_per_example)
+
+
+def lengths_before_cutting(
+    lengths: np.ndarray, texts_of: Callable[[int], tuple[str, ...]], tokenizer, sequence_length: int
+) -> np.ndarray:
+    """Counts the tokens of sequences without truncation. Only those at the limit are tokenized again.
+
+    Args:
+        lengths: tokens of each sequence after truncation, int, shape (R,).
+        texts_of: returns the one or two texts of the sequence of a given number.
+        tokenizer: `BertTokenizer`.
+        sequence_length: the limit of the truncation.
+
+    Returns:
+        int64, shape (R,), including [CLS] and each text's [SEP].
+    """
+    whole = np.array(lengths, np.int64)
+    full = np.flatnonzero(whole >= sequence_length)
+    for start in range(0, len(full), _CUT_AT_ONCE):
+        numbers = full[start : start + _CUT_AT_ONCE]
+        columns = [list(column) for column in zip(*map(texts_of, numbers.tolist()), strict=True)]
+        counts = [np.asarray(tokenizer.tokenize(column).row_lengths()) for column in columns]
+        whole[numbers] = sum(counts) + 1 + len(columns)
+    return whole
 
 
 def label_ids(labels: Sequence[str], names: Sequence[str]) -> np.ndarray:

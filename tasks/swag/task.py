@@ -11,11 +11,10 @@ import numpy as np
 import keras_bert
 from keras_bert.errors import InputError
 from tasks.fine_tuning import metrics, task
-from tasks.fine_tuning.encoding import encode_texts
+from tasks.fine_tuning.encoding import encode_texts, lengths_before_cutting
 from tasks.fine_tuning.settings import SplitSettings
 from tasks.fine_tuning.splits import find_split
 from tasks.fine_tuning.tables import write_probabilities
-from tasks.report.lengths import lengths_before_cutting
 from tasks.report.page import Mistake, Score
 from tasks.settings import changeable, replaced
 from tasks.swag import data

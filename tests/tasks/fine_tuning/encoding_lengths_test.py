@@ -5,7 +5,7 @@ import pytest
 from toy_classifier import assets
 
 from keras_bert import BertPreprocessor
-from tasks.report import lengths as report_lengths
+from tasks.fine_tuning import encoding
 
 TEXTS = [("the cat sat " * count, "on a mat " * (40 - count)) for count in range(40)]
 
@@ -13,7 +13,7 @@ TEXTS = [("the cat sat " * count, "on a mat " * (40 - count)) for count in range
 @pytest.mark.parametrize("num_texts", [1, 2])
 @pytest.mark.parametrize("limit", [8, 30, 124])
 def test_lengths_are_those_without_a_limit(monkeypatch, num_texts, limit):
-    monkeypatch.setattr(report_lengths, "_CHUNK", 7)
+    monkeypatch.setattr(encoding, "_CUT_AT_ONCE", 7)
     tokenizer, asked = assets().tokenizer, []
 
     def lengths(sequence_length):
@@ -26,7 +26,7 @@ def test_lengths_are_those_without_a_limit(monkeypatch, num_texts, limit):
         return TEXTS[number][:num_texts]
 
     cut, whole = lengths(limit), lengths(1000)
-    found = report_lengths.lengths_before_cutting(cut, texts_of, tokenizer, limit)
+    found = encoding.lengths_before_cutting(cut, texts_of, tokenizer, limit)
     np.testing.assert_array_equal(found, whole)
     assert asked == np.flatnonzero(whole >= limit).tolist()  # The others are not tokenized again.
     assert cut.max() <= limit  # What was given is left as it was.
