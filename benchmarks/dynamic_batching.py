@@ -48,14 +48,14 @@ class Times(NamedTuple):
 def read_examples(path: str, preset: str, rows: int | None = None):
     """Reads the first rows of an SST-2 file as `Examples`."""
     from keras_bert.tokenization.preprocessor import BertPreprocessor
-    from tasks.fine_tuning.examples import Examples, join_rows
+    from tasks.fine_tuning.examples import Examples
 
     with open(path, encoding="utf-8") as file:
         lines = [line.rstrip("\n").split("\t") for line in file][1:][:rows]
     preprocess = BertPreprocessor.from_preset(preset, sequence_length=LENGTH, pad_to_longest=True)
     inputs = {name: np.asarray(value) for name, value in preprocess([text for text, _ in lines]).items()}
-    lengths = inputs["padding_mask"].sum(axis=1)
-    token_ids, row_splits = join_rows(row[:length] for row, length in zip(inputs["token_ids"], lengths, strict=True))
+    mask = inputs["padding_mask"].astype(bool)
+    token_ids, row_splits = inputs["token_ids"][mask], np.cumsum([0, *mask.sum(axis=1)])
     labels = np.array([int(label) for _, label in lines], np.int32)
     return Examples(token_ids, np.zeros_like(token_ids), row_splits, {"labels": labels})
 

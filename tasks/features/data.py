@@ -12,7 +12,7 @@ import numpy as np
 
 from keras_bert.errors import InputError
 from keras_bert.files import read_lines
-from tasks.fine_tuning.examples import Examples, join_rows
+from tasks.fine_tuning.examples import Examples
 from tasks.text.bad_rows import BadRows
 from tasks.text.conll import Documents, splits_of
 from tasks.text.word_windows import SPECIAL_TOKENS
@@ -239,8 +239,7 @@ def _join(
     windows = [window for row in windows_of_rows for window in row]
     token_ids, starts, ends, segment_ids = np.concatenate([window.tokens for window in windows], axis=1)
     splits = splits_of([window.tokens.shape[1] for window in windows])
-    spans = (np.arange(*window[1:]) + split for window, split in zip(windows, splits, strict=False))
-    kept, _ = join_rows(spans, np.int64)
+    kept = np.concatenate([np.arange(*window[1:]) + split for window, split in zip(windows, splits, strict=False)])
     row_splits = splits_of([sum(window.kept_stop - window.kept_start for window in row) for row in windows_of_rows])
     examples = Examples(token_ids, segment_ids, splits)
     word_starts = np.array(word_starts, np.int32)

@@ -6,7 +6,6 @@ Functions import TensorFlow when they are called, so that a wrong file is report
 """
 
 import weakref
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -43,13 +42,6 @@ class Examples(NamedTuple):
     def lengths(self) -> np.ndarray:
         """Number of tokens of each example's longest sequence, int64, shape (N,)."""
         return np.diff(self.row_splits).reshape(-1, self.rows_per_example).max(axis=1)
-
-
-def join_rows(rows: Iterable[np.ndarray], dtype=np.int32) -> tuple[np.ndarray, np.ndarray]:
-    """Concatenates the arrays of all sequences into (values, shape (T,); row_splits, int64, shape (R + 1,))."""
-    rows = [np.asarray(row, dtype) for row in rows]
-    lengths = np.array([len(row) for row in rows], np.int64)
-    return np.concatenate([np.empty(0, dtype), *rows]), np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
 
 # === The order of the examples ===

@@ -11,7 +11,6 @@ from tasks.fine_tuning.examples import (
     compute_token_outputs,
     count_steps,
     epoch_batches,
-    join_rows,
     make_eval_dataset,
     make_train_dataset,
 )
@@ -34,14 +33,6 @@ def make_examples(count: int = 23, choices: int = 1, seed: int = 0) -> Examples:
 
 def row(examples: Examples, index: int) -> np.ndarray:
     return examples.token_ids[examples.row_splits[index] : examples.row_splits[index + 1]]
-
-
-def test_join_rows():
-    values, splits = join_rows([[1, 2], [], [3]])
-    assert values.tolist() == [1, 2, 3] and splits.tolist() == [0, 2, 2, 3]
-    assert values.dtype == np.int32 and splits.dtype == np.int64
-    values, splits = join_rows([])
-    assert values.tolist() == [] and splits.tolist() == [0]
 
 
 @pytest.mark.parametrize("batch_size", [1, 4, 7, 23, 50])

@@ -6,7 +6,7 @@ import tensorflow as tf
 from toy_hugging_face import SIZES, random_model
 
 from keras_bert import BertBackbone, BertSpanLabeler
-from tasks.fine_tuning.examples import Examples, compute_token_outputs, join_rows
+from tasks.fine_tuning.examples import Examples, compute_token_outputs
 from tasks.squad.metrics import score_windows
 from tasks.squad.model import build_question_answerer
 from tasks.squad.objective import SpanObjective
@@ -20,11 +20,11 @@ LENGTHS = (9, 24, 13)
 def _examples():
     """Three windows of different lengths; the second holds no answer."""
     generator = np.random.default_rng(3)
-    token_ids, row_splits = join_rows([[2, *generator.integers(5, 100, length - 2), 3] for length in LENGTHS])
-    segment_ids, _ = join_rows([[0] * 4 + [1] * (length - 4) for length in LENGTHS])
+    token_ids = np.concatenate([[2, *generator.integers(5, 100, length - 2), 3] for length in LENGTHS]).astype(np.int32)
+    segment_ids = np.concatenate([[0] * 4 + [1] * (length - 4) for length in LENGTHS]).astype(np.int32)
     labels = {"start_positions": [4, 0, 7], "end_positions": [6, 0, 7], "lengths": LENGTHS}
     labels = {name: np.array(values, np.int32) for name, values in labels.items()}
-    return Examples(token_ids, segment_ids, row_splits, labels)
+    return Examples(token_ids, segment_ids, np.cumsum([0, *LENGTHS]), labels)
 
 
 @pytest.fixture(scope="module", name="foreign")
