@@ -18,10 +18,8 @@ from absl import logging
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.files import read_json, read_object, write_json, write_lines
-from keras_bert.formats import tensorflow_files
+from keras_bert.formats import hugging_face_files, tensorflow_files
 from keras_bert.formats.checkpoint import Checkpoint, check_heads_follow_encoder, collect, listed
-from keras_bert.formats.hugging_face_files import CONFIG_FILE as HUGGING_FACE_CONFIG_FILE
-from keras_bert.formats.hugging_face_files import find_weights
 from keras_bert.formats.tensorflow_files import TensorFlowCheckpoint, find_prefix, find_vocabulary, mentions
 from keras_bert.formats.weight_names import GOOGLE, HEADS, encoder_sources, head_sources
 
@@ -33,11 +31,11 @@ _EPSILON = 1e-12  # tf.contrib.layers.layer_norm's, for every LayerNorm there; n
 
 def matches(path: str) -> bool:
     has_config = os.path.isfile(_config_file(path))
-    has_other_config = os.path.isfile(os.path.join(path, HUGGING_FACE_CONFIG_FILE))
+    has_other_config = os.path.isfile(os.path.join(path, hugging_face_files.CONFIG_FILE))
     prefix = find_prefix(path)
     if prefix is None:  # With a config.json beside it, it is Hugging Face's with google's file kept for the record.
         return has_config and not has_other_config
-    if not has_config and has_other_config and find_weights(path) is not None:
+    if not has_config and has_other_config and hugging_face_files.find_weights(path) is not None:
         return False  # Hugging Face's, beside the files that it was converted from.
     return not mentions(prefix, tensorflow_files.OBJECT_GRAPH) and (has_config or mentions(prefix, "bert/embeddings/"))
 

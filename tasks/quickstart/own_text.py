@@ -1,6 +1,7 @@
 """Makes the quickstart's corpus from the user's own text: files are labels, and blank lines end documents."""
 
 import hashlib
+import itertools
 import os
 
 from keras_bert.errors import InputError
@@ -19,16 +20,9 @@ def read_corpus(paths: list[str]) -> Corpus:
     """
     documents = []
     for label, path in zip(_labels(paths), paths, strict=True):
-        sentences: list[str] = []
-        index = 0
-        for _, line in [*read_lines(path), (0, "")]:
-            text = " ".join(line.split())
-            if text:
-                sentences.append(text)
-            elif sentences:
-                documents.append(Document(label, f"{label}:{index}", sentences))
-                sentences = []
-                index += 1
+        texts = (" ".join(line.split()) for _, line in read_lines(path))
+        found = [list(sentences) for is_text, sentences in itertools.groupby(texts, bool) if is_text]
+        documents += [Document(label, f"{label}:{index}", sentences) for index, sentences in enumerate(found)]
     if not documents:
         raise InputError(f"{', '.join(paths)}: no text. Expected one sentence a line.")
     return Corpus(documents)

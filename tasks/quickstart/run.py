@@ -103,12 +103,8 @@ def _train_vocabulary(run: StageRun, settings: QuickstartSettings) -> dict:
         vocab_file=run.path("vocab.txt"),
         vocab_size=settings.vocab_size,
     )
-    size = _vocabulary_size(run)
+    size = sum(1 for _ in read_lines(run.path("vocab.txt")))
     return {"figure": f"{size:,} WordPieces", "vocabulary_size": size}
-
-
-def _vocabulary_size(run: StageRun) -> int:
-    return sum(1 for _ in read_lines(run.path("vocab.txt")))
 
 
 def _create_data(run: StageRun, settings: QuickstartSettings) -> dict:
@@ -141,7 +137,8 @@ def _pretrain(run: StageRun, settings: QuickstartSettings) -> dict:
     # some 700 of 2,500 steps longer.
     config = PRESETS[settings.preset].config
     deviation = round(config.hidden_dim**-0.5, 3)
-    config = config.replace(vocabulary_size=_vocabulary_size(run), dropout=0.0, initializer_range=deviation)
+    size = run.records["vocabulary"]["vocabulary_size"]
+    config = config.replace(vocabulary_size=size, dropout=0.0, initializer_range=deviation)
     config.to_json_file(run.path("bert_config.json"))
     steps = settings.num_train_steps
     run_command(
