@@ -111,14 +111,14 @@ class _Extraction:
         started, widths = time.perf_counter(), self._extractor.widths
         results = {"rows": 0, "tokens": 0, "cut_rows": 0, "vectors": dict(widths)}
         with (
-            open_writer(path, self._indices) as writer,
+            open_writer(path, self._indices) as write,
             tqdm(total=num_rows, desc="extract", unit="row", mininterval=0.5) as progress,
         ):
             for batch in data.batches_of(rows, self._block_rows(widths)):
                 progress.update(len(batch))
                 batch, encoded = self._encode(batch)
                 if batch:
-                    writer.write(self._block(batch, encoded))
+                    write(self._block(batch, encoded))
                     results["rows"] += len(batch)
                     results["tokens"] += len(encoded.kept)
                     results["cut_rows"] += encoded.num_cut

@@ -11,8 +11,8 @@ import os
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -41,6 +41,8 @@ class Column(NamedTuple):
 #   starts, ends  int32 (U,)         character span of the token in its text; 0, 0 for special tokens
 #   word_starts   int32 (W,)         index of each word's first token within its row; only for sentences of words
 Block = dict[str, Column]
+Write = Callable[[Block], None]
+LayerIndices = dict[str, int | str]
 
 
 def rows_of(block: Block) -> Iterator[dict[str, Any]]:
@@ -53,8 +55,8 @@ def rows_of(block: Block) -> Iterator[dict[str, Any]]:
 
 
 @contextlib.contextmanager
-def open_writer(path: str, layer_indices: dict[str, int | str]) -> Iterator:
-    """Opens a file for embeddings in the format of its extension, and yields a writer with `write(block)`.
+def open_writer(path: str, layer_indices: LayerIndices) -> Iterator[Write]:
+    """Opens a file for embeddings in the format of its extension, and yields the function that writes a block.
 
     Args:
         path: the file; `WRITERS` lists the extensions.
@@ -64,10 +66,9 @@ def open_writer(path: str, layer_indices: dict[str, int | str]) -> Iterator:
     Raises:
         InputError: as in `check_path`, or the directory cannot be written.
     """
-    writer_class = WRITERS[check_path(path)]
-    with atomic_path(path) as temporary, contextlib.closing(writer_class(temporary, layer_indices)) as writer:
-        yield writer
-        writer.finish()
+    open_format = WRITERS[check_path(path)]
+    with atomic_path(path) as temporary, open_format(temporary, layer_indices) as write:
+        yield write
 
 
 def check_path(path: str) -> str:
@@ -86,35 +87,16 @@ def check_path(path: str) -> str:
     return extension
 
 
-class _Writer:
-    """Base of the writers, most of which append to one file, `self.file`.
-
-    Args:
-        path: the file to write.
-        layer_indices: as in `open_writer`.
-    """
-
-    file = None
-
-    def __init__(self, path: str, layer_indices: dict[str, int | str]):
-        self.path, self.layer_indices = path, layer_indices
-        self.open()
-
-    def open(self) -> None:
-        """Prepares for the first block."""
-
-    def finish(self) -> None:
-        """Completes the file; not called after an error."""
-
-    def close(self) -> None:
-        if self.file is not None:
-            self.file.close()
-
-
 # === NumPy archive ===
 
 
-class NpzWriter(_Writer):
+_NAMES = {"index": "indices"}
+_SPLITS = {"token_ids": "row_splits", "word_starts": "word_splits"}
+_LAST = ("row_splits", "word_starts", "word_splits", "tokens")
+
+
+@contextlib.contextmanager
+def _open_npz(path: str, _: LayerIndices) -> Iterator[Write]:
     """Writes an uncompressed `.npy` per array, for `np.load(path)`.
 
     The arrays are `indices` (N,) and the vectors by name, (U, D) or (N, D); for tokens also `tokens` (strings),
@@ -124,44 +106,35 @@ class NpzWriter(_Writer):
     Arrays grow in anonymous files, which vanish with the process, and are copied into the archive at the end. The disk
     must hold them twice.
     """
+    columns: dict[str, _GrowingArray] = {}
 
-    _NAMES = {"index": "indices"}
-    _SPLITS = {"token_ids": "row_splits", "word_starts": "word_splits"}
-    _LAST = ("row_splits", "word_starts", "word_splits", "tokens")
+    def column_of(name: str, like: np.ndarray) -> _GrowingArray:
+        if name not in columns:
+            columns[name] = _GrowingArray(stack.enter_context(tempfile.TemporaryFile(dir=os.path.dirname(path))), like)
+        return columns[name]
 
-    def open(self) -> None:
-        self._columns: dict[str, _GrowingArray] = {}
-
-    def write(self, block: Block) -> None:
+    def write(block: Block) -> None:
         for name, (values, splits) in block.items():
-            column = self._column(self._NAMES.get(name, name), values)
-            if name in self._SPLITS and splits is not None:
-                limits = self._column(self._SPLITS[name], splits)
+            column = column_of(_NAMES.get(name, name), values)
+            if name in _SPLITS and splits is not None:
+                limits = column_of(_SPLITS[name], splits)
                 limits.append(splits[min(limits.rows, 1) :] + column.rows)  # Only the first block's leading 0.
             column.append(values)
 
-    def _column(self, name: str, like: np.ndarray) -> "_GrowingArray":
-        if name not in self._columns:
-            self._columns[name] = _GrowingArray(os.path.dirname(self.path), like)
-        return self._columns[name]
-
-    def finish(self) -> None:
-        names = sorted(self._columns, key=lambda name: self._LAST.index(name) if name in self._LAST else -1)
-        with zipfile.ZipFile(self.path, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+    with contextlib.ExitStack() as stack:
+        yield write
+        names = sorted(columns, key=lambda name: _LAST.index(name) if name in _LAST else -1)
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
             for name in names:
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                    self._columns[name].copy_to(member)
-
-    def close(self) -> None:
-        for column in self._columns.values():
-            column.file.close()
+                    columns[name].copy_to(member)
 
 
 class _GrowingArray:
-    """An array in an anonymous file that grows along its first axis."""
+    """An array in a file that grows along its first axis."""
 
-    def __init__(self, directory: str, like: np.ndarray):
-        self.file = tempfile.TemporaryFile(dir=directory)
+    def __init__(self, file: BinaryIO, like: np.ndarray):
+        self.file = file
         self.dtype, self.shape, self.rows = like.dtype, like.shape[1:], 0
 
     def append(self, values: np.ndarray) -> None:
@@ -180,63 +153,62 @@ class _GrowingArray:
 # === TFRecord ===
 
 
-class TFRecordWriter(_Writer):
+@contextlib.contextmanager
+def _open_tfrecord(path: str, _: LayerIndices) -> Iterator[Write]:
     """Writes a `tf.train.Example` per row.
 
     The features are `index` (int64) and the vectors by name (float, U * D or D values); for tokens also `tokens`
     (bytes) and `token_ids segment_ids starts ends` (int64); for sentences also `word_starts` (int64).
     """
+    import tensorflow as tf
 
-    def open(self) -> None:
-        import tensorflow as tf
-
-        self._train = tf.train
-        self.file = tf.io.TFRecordWriter(self.path)
-
-    def write(self, block: Block) -> None:
-        for row in rows_of(block):
-            features = {name: self._feature(np.ravel(values)) for name, values in row.items()}
-            example = self._train.Example(features=self._train.Features(feature=features))
-            self.file.write(example.SerializeToString(deterministic=True))  # Else the order of features varies.
-
-    def _feature(self, values: np.ndarray):
-        train, listed = self._train, values.tolist()
+    def feature(values: np.ndarray) -> tf.train.Feature:
+        listed = values.tolist()
         if values.dtype.kind == "f":
-            return train.Feature(float_list=train.FloatList(value=listed))
+            return tf.train.Feature(float_list=tf.train.FloatList(value=listed))
         if values.dtype.kind == "i":
-            return train.Feature(int64_list=train.Int64List(value=listed))
-        return train.Feature(bytes_list=train.BytesList(value=[text.encode() for text in listed]))
+            return tf.train.Feature(int64_list=tf.train.Int64List(value=listed))
+        return tf.train.Feature(bytes_list=tf.train.BytesList(value=[text.encode() for text in listed]))
+
+    def write(block: Block) -> None:
+        for row in rows_of(block):
+            features = {name: feature(np.ravel(values)) for name, values in row.items()}
+            example = tf.train.Example(features=tf.train.Features(feature=features))
+            file.write(example.SerializeToString(deterministic=True))  # Else the order of features varies.
+
+    with tf.io.TFRecordWriter(path) as file:
+        yield write
 
 
 # === Parquet ===
 
 
-class ParquetWriter(_Writer):
+@contextlib.contextmanager
+def _open_parquet(path: str, _: LayerIndices) -> Iterator[Write]:
     """Writes a row per input row with pyarrow, and a row group per block.
 
     The columns are `index` (int64) and the vectors by name (fixed-size list of float; for tokens a list of these). For
     tokens there are also `tokens` (list of string) and `token_ids segment_ids starts ends` (lists of int32), for
     sentences also `word_starts` (list of int32).
     """
+    arrow, parquet = _import_parquet(path)
+    file = None
 
-    def open(self) -> None:
-        self._arrow, self._parquet = _import_parquet(self.path)
-
-    def write(self, block: Block) -> None:
-        table = self._arrow.table({name: self._array(*column) for name, column in block.items()})
-        if self.file is None:
-            self.file = self._parquet.ParquetWriter(self.path, table.schema)
-        self.file.write_table(table)
-
-    def _array(self, values: np.ndarray, splits: np.ndarray | None):
-        arrow = self._arrow
+    def column_of(values: np.ndarray, splits: np.ndarray | None):
         flat = values.tolist() if values.dtype.kind == "U" else np.ascontiguousarray(values).ravel()
         array = arrow.array(flat)
         if values.ndim == 2:
             array = arrow.FixedSizeListArray.from_arrays(array, values.shape[1])
-        if splits is None:
-            return array
-        return arrow.ListArray.from_arrays(arrow.array(splits.astype(np.int32)), array)
+        return array if splits is None else arrow.ListArray.from_arrays(arrow.array(splits.astype(np.int32)), array)
+
+    def write(block: Block) -> None:
+        nonlocal file
+        table = arrow.table({name: column_of(*column) for name, column in block.items()})
+        file = file or stack.enter_context(parquet.ParquetWriter(path, table.schema))
+        file.write_table(table)
+
+    with contextlib.ExitStack() as stack:
+        yield write
 
 
 def _import_parquet(path: str):
@@ -254,7 +226,8 @@ def _import_parquet(path: str):
 # === JSON lines ===
 
 
-class JsonLinesWriter(_Writer):
+@contextlib.contextmanager
+def _open_json_lines(path: str, layer_indices: LayerIndices) -> Iterator[Write]:
     """Writes google-research/bert's format (extract_features.py: main), with values rounded to six digits as there.
 
         {"linex_index": 0, "features": [{"token": "[CLS]", "layers": [{"index": -1, "values": [...]}, ...]}, ...]}
@@ -263,14 +236,11 @@ class JsonLinesWriter(_Writer):
     name of the combination. A pooled row has `layers` instead of `features`.
     """
 
-    def open(self) -> None:
-        self.file = open(self.path, "w", encoding="utf-8", newline="\n")
-
-    def write(self, block: Block) -> None:
+    def write(block: Block) -> None:
         for row in rows_of(block):
-            names = [name for name in self.layer_indices if name in row]
+            names = [name for name in layer_indices if name in row]
             vectors = [np.round(row[name].astype(np.float64), 6).tolist() for name in names]
-            layers = [self.layer_indices[name] for name in names]
+            layers = [layer_indices[name] for name in names]
             line: dict = {"linex_index": int(row["index"])}
             if "tokens" in row:
                 columns = (row[name].tolist() for name in ("tokens", "starts", "ends"))
@@ -282,11 +252,14 @@ class JsonLinesWriter(_Writer):
                 line["layers"] = _layers(layers, vectors)
             if "word_starts" in row:
                 line["word_starts"] = row["word_starts"].tolist()
-            self.file.write(json.dumps(line) + "\n")
+            file.write(json.dumps(line) + "\n")
+
+    with open(path, "w", encoding="utf-8", newline="\n") as file:
+        yield write
 
 
 def _layers(indices: list[int | str], vectors: list[list[float]]) -> list[dict]:
     return [{"index": index, "values": values} for index, values in zip(indices, vectors, strict=True)]
 
 
-WRITERS = {".npz": NpzWriter, ".tfrecord": TFRecordWriter, ".parquet": ParquetWriter, ".jsonl": JsonLinesWriter}
+WRITERS = {".npz": _open_npz, ".tfrecord": _open_tfrecord, ".parquet": _open_parquet, ".jsonl": _open_json_lines}

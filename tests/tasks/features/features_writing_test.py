@@ -36,9 +36,9 @@ def pooled_block(count, first_index, seed):
 
 
 def write(path, blocks):
-    with open_writer(str(path), INDICES) as writer:
+    with open_writer(str(path), INDICES) as write:
         for block in blocks:
-            writer.write(block)
+            write(block)
     return str(path)
 
 
@@ -153,8 +153,8 @@ def test_an_error_leaves_the_old_file_and_nothing_else(tmp_path, extension):
         pytest.importorskip("pyarrow")
     path = tmp_path / f"out{extension}"
     path.write_text("old")
-    with pytest.raises(KeyError), open_writer(str(path), INDICES) as writer:
-        writer.write(BLOCKS["tokens"][0])
+    with pytest.raises(KeyError), open_writer(str(path), INDICES) as write:
+        write(BLOCKS["tokens"][0])
         raise KeyError
     assert path.read_text() == "old" and os.listdir(tmp_path) == [path.name]
 
