@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from keras_bert.errors import InputError
 from keras_bert.files import read_object
+from tasks.fine_tuning.rows import Broken
 from tasks.squad.text import find_answer, split_context
 from tasks.text.bad_rows import BadRows
 
@@ -48,10 +49,6 @@ class Questions(NamedTuple):
 _has_half_pair = re.compile("[\ud800-\udfff]").search
 
 
-class _BadRow(Exception):  # noqa: N818  (control flow of this file)
-    """The reason why a part of a file cannot be used."""
-
-
 def read_squad(path: str, *, with_answers: bool, version_2_with_negative: bool, bad_rows: BadRows) -> list[Question]:
     """Reads a file of SQuAD 1.1 or 2.0.
 
@@ -80,12 +77,12 @@ def read_squad(path: str, *, with_answers: bool, version_2_with_negative: bool, 
             identifier = _text(raw, "id")
             where = f"{path}: question {identifier!r}"
             if places.setdefault(identifier, place) != place:
-                raise _BadRow(f"the id is also that of {places[identifier]}. Expected one id a question.")
+                raise Broken(f"the id is also that of {places[identifier]}. Expected one id a question.")
             question = _question(raw, identifier, context, where, version_2_with_negative)
             if with_answers:
                 _check_answers(question, version_2_with_negative)
             questions.append(question)
-        except _BadRow as error:
+        except Broken as error:
             bad_rows.add(where, str(error))
     bad_rows.finish()
     if not questions:
@@ -128,7 +125,7 @@ def _raw_questions(path: str, data: list, bad_rows: BadRows) -> Iterator[tuple[s
         for place, paragraph in _items(path, f"{article_place}.paragraphs", article.get("paragraphs"), bad_rows):
             try:
                 context = _text(paragraph, "context")
-            except _BadRow as error:
+            except Broken as error:
                 bad_rows.add(f"{path}: {place}", str(error))
                 continue
             yield from ((*item, context) for item in _items(path, f"{place}.qas", paragraph.get("qas"), bad_rows))
@@ -150,43 +147,43 @@ def _question(raw: dict, identifier: str, context: str, where: str, version_2_wi
     text = _text(raw, "question")
     answers = raw.get("answers", [])
     if not isinstance(answers, list) or not all(isinstance(answer, dict) for answer in answers):
-        raise _BadRow(f'expected a list of objects as "answers", found {_name(answers)}.')
+        raise Broken(f'expected a list of objects as "answers", found {_name(answers)}.')
     is_impossible = raw.get("is_impossible", False) if version_2_with_negative else False
     if not isinstance(is_impossible, bool):
-        raise _BadRow(f'expected true or false as "is_impossible", found {_name(is_impossible)}.')
+        raise Broken(f'expected true or false as "is_impossible", found {_name(is_impossible)}.')
     return Question(identifier, text, context, list(map(_answer, answers)), is_impossible, where)
 
 
 def _answer(raw: dict) -> tuple[str, int]:
     start = raw.get("answer_start", -1)
     if type(start) is not int:
-        raise _BadRow(f'expected a whole number as "answer_start", found {_name(start)}.')
+        raise Broken(f'expected a whole number as "answer_start", found {_name(start)}.')
     return _text(raw, "text"), start
 
 
 def _check_answers(question: Question, version_2_with_negative: bool) -> None:
     if question.is_impossible:
         if question.answers:
-            raise _BadRow(f'"is_impossible" is true, but there is the answer {question.answers[0][0]!r}.')
+            raise Broken(f'"is_impossible" is true, but there is the answer {question.answers[0][0]!r}.')
         return
     if not question.answers:
         cure = "; --version_2_with_negative trains questions without an answer"
         cure = ', or "is_impossible": true' if version_2_with_negative else cure
-        raise _BadRow(f"the question has no answer. Expected one{cure}.")
+        raise Broken(f"the question has no answer. Expected one{cure}.")
     if first_answer(question) is None:
         text, start = question.answers[0]
         found = question.context.find(text)
         there = f"it stands at {found}" if found >= 0 else "it stands nowhere in it"
-        raise _BadRow(f"the answer {text!r} is not in the context at character {start} ({there}). Correct the answer.")
+        raise Broken(f"the answer {text!r} is not in the context at character {start} ({there}). Correct the answer.")
 
 
 def _text(raw: dict, key: str) -> str:
     value = raw.get(key)
     if not isinstance(value, str) or not value.strip():
         found = "an empty text" if isinstance(value, str) else _name(value)
-        raise _BadRow(f'expected a text as "{key}", found {found}.')
+        raise Broken(f'expected a text as "{key}", found {found}.')
     if _has_half_pair(value):
-        raise _BadRow(f'half of a surrogate pair in "{key}", which is no character. Write the pair or remove it.')
+        raise Broken(f'half of a surrogate pair in "{key}", which is no character. Write the pair or remove it.')
     return value
 
 
