@@ -35,8 +35,7 @@ class Trainer:
 
     Args:
         model: called as `model(features, training=...)`; created, like the optimizer, inside `strategy.scope()`.
-        optimizer: a Keras optimizer that nothing else uses, in a `LossScaleOptimizer` if the model computes in float16;
-            None for evaluation only.
+        optimizer: a Keras optimizer that nothing else uses, in a `LossScaleOptimizer` if the model computes in float16.
         objective: the loss to minimize.
         output_dir: gets `checkpoints/`, `events/`, `history.json` and `curve.png`; only the chief of several workers
             writes there.
@@ -53,7 +52,7 @@ class Trainer:
     def __init__(
         self,
         model: keras.Model,
-        optimizer: keras.optimizers.Optimizer | None,
+        optimizer: keras.optimizers.Optimizer,
         objective: Objective,
         *,
         output_dir: str,
@@ -75,10 +74,8 @@ class Trainer:
         with self.strategy.scope():
             # Keras's own `iterations` is int32.
             self.step = tf.Variable(0, dtype=tf.int64, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
-        self.train_step = None
-        if optimizer is not None:
-            devices = {"strategy": self.strategy, "step": self.step}
-            self.train_step = TrainStep(model, optimizer, objective, **devices, **step_options)
+        devices = {"strategy": self.strategy, "step": self.step}
+        self.train_step = TrainStep(model, optimizer, objective, **devices, **step_options)
         self._train = tf.function(self._train_steps, autograph=False)
         self._evaluate = tf.function(self._evaluate_batch, autograph=False)
         self._preemption = Preemption()  # Entered by `fit`.
@@ -197,8 +194,6 @@ class Trainer:
         return [variable.value for variable in self.model.weights]
 
     def _optimizer_variables(self) -> list[tf.Variable]:
-        if self.optimizer is None:
-            raise ValueError("`optimizer` must be given for training and checkpoints. Received: optimizer=None")
         return [variable.value for variable in self.optimizer.variables]
 
     def _end(self, report: Reporter, early_stopping: EarlyStopping | None) -> History:

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import re
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -350,7 +351,7 @@ def test_evaluation_packed_equals_unpacked(files, plan, tmp_path):
         model = build_pretrainer(BertBackbone(**TINY, layout=layout))
         start = start or model.get_weights()
         model.set_weights(start)
-        trainer = Trainer(model, None, PretrainingObjective(), output_dir=str(tmp_path))
+        trainer = Trainer(model, keras.optimizers.SGD(0.1), PretrainingObjective(), output_dir=str(tmp_path))
         figures.append(
             trainer.evaluate(make_eval_dataset(files, num_records=N, batch_size=8, **LENGTHS, packing=packing))
         )
