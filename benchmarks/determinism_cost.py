@@ -36,7 +36,7 @@ def build_round():
     import tensorflow as tf
 
     from keras_bert.backbone import BertBackbone
-    from tasks.engine.build_trainer import build_trainer
+    from tasks.engine.build_trainer import build_trainer, prepare_devices
     from tasks.engine.settings import TrainingSettings
     from tasks.pretraining.model import build_pretrainer
     from tasks.pretraining.train.losses import PretrainingObjective
@@ -69,6 +69,7 @@ def build_round():
         output_dir=tempfile.gettempdir(),
         num_train_steps=1000,
         num_warmup_steps=100,
+        strategy=prepare_devices(settings),
     )
     step = tf.function(lambda: trainer.strategy.run(trainer.train_step, args=(features, labels)), autograph=False)
     step()

@@ -33,8 +33,9 @@ class TokenClassification(WordHead):
 
     Args:
         model: encoder inputs to logits [B, S, C].
-        preprocessor, doc_stride, max_tokens: see `WordHead`.
+        preprocessor: see `WordHead`.
         labels: C tags, "O", B- or I- and a type, in the order of the logits.
+        **settings: `doc_stride` and `max_tokens` of `WordHead`.
 
     Raises:
         ValueError: the arguments do not fit together.
@@ -44,15 +45,8 @@ class TokenClassification(WordHead):
     trained_settings = ("labels", "doc_stride")
     token_outputs = {"probabilities": TokenOutput(("sequence", "classes"), softmax=True)}
 
-    def __init__(
-        self,
-        model: keras.Model,
-        preprocessor: BertPreprocessor,
-        labels: Sequence[str],
-        doc_stride: int | None = None,
-        max_tokens: int | None = None,
-    ):
-        super().__init__(model, preprocessor, doc_stride, max_tokens)
+    def __init__(self, model: keras.Model, preprocessor: BertPreprocessor, labels: Sequence[str], **settings):
+        super().__init__(model, preprocessor, **settings)
         self.labels = list(labels)
         probes.check_labels(model, self.labels)
         self._find_entities = EntityFinder(self.labels)

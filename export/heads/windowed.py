@@ -40,7 +40,7 @@ class WindowedHead(Head):
 
     settings = ("doc_stride", "max_tokens")
 
-    def __init__(self, model, preprocessor: BertPreprocessor, doc_stride: int, max_tokens: int | None):
+    def __init__(self, model, preprocessor: BertPreprocessor, doc_stride: int, max_tokens: int | None = None):
         super().__init__(model, preprocessor)
         self.doc_stride = doc_stride
         self.max_tokens = _DEFAULT_WINDOWS * preprocessor.sequence_length if max_tokens is None else max_tokens
@@ -112,18 +112,11 @@ class WordHead(WindowedHead):
         model: encoder inputs to logits [B, S, C].
         preprocessor: tokenizer and longest sequence, special tokens included.
         doc_stride: None: half of what a window holds.
-        max_tokens: see `WindowedHead`.
+        **settings: `max_tokens` of `WindowedHead`.
     """
 
-    def __init__(
-        self,
-        model: keras.Model,
-        preprocessor: BertPreprocessor,
-        doc_stride: int | None = None,
-        max_tokens: int | None = None,
-    ):
-        stride = check_stride(preprocessor.sequence_length, doc_stride)
-        super().__init__(model, preprocessor, stride, max_tokens)
+    def __init__(self, model: keras.Model, preprocessor: BertPreprocessor, doc_stride: int | None = None, **settings):
+        super().__init__(model, preprocessor, check_stride(preprocessor.sequence_length, doc_stride), **settings)
 
     @classmethod
     def load(cls, trained, sequence_length=None, **settings):

@@ -36,7 +36,7 @@ def build_trainer(
     output_dir: str,
     num_train_steps: int,
     num_warmup_steps: int,
-    strategy: tf.distribute.Strategy | None = None,
+    strategy: tf.distribute.Strategy,
 ) -> Trainer:
     """Builds model, optimizer and trainer on the devices that the settings name.
 
@@ -46,9 +46,8 @@ def build_trainer(
         objective: the loss to minimize.
         output_dir: as in `Trainer`.
         num_train_steps, num_warmup_steps: as in `build_optimizer`.
-        strategy: the result of `prepare_devices`, which is called here if None.
+        strategy: the result of `prepare_devices`.
     """
-    strategy = strategy or prepare_devices(settings)
     with strategy.scope():
         model = build_model()
         optimizer = build_optimizer(
