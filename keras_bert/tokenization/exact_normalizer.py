@@ -16,8 +16,8 @@ import numpy as np
 import tensorflow as tf
 
 from keras_bert.tokenization import normalizer
+from keras_bert.tokenization.normalizer import MAX_WORD_LENGTH
 
-MAX_WORD_LENGTH = 200  # In characters: google-research/bert, tokenization.py, `max_input_chars_per_word`.
 NOWHERE = "\x01"  # Becomes [UNK]. This control character is in no normalized text, and in no piece that the op gets.
 
 

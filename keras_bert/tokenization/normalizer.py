@@ -19,6 +19,8 @@ import unicodedata
 from collections.abc import Callable, Iterable
 
 UNICODE_VERSION = unicodedata.unidata_version
+# In characters; longer words become [UNK] (google-research/bert, tokenization.py, `max_input_chars_per_word`).
+MAX_WORD_LENGTH = 200
 
 
 def _ranges(text: str) -> list[tuple[int, int]]:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable
 from keras_bert.tokenization import normalizer
 from keras_bert.tokenization.vocabulary import TOKEN_OF, VocabularyLookup, read_vocabulary
 
-_MAX_WORD_LENGTH = 200  # In characters: google-research/bert, tokenization.py, `max_input_chars_per_word`.
 _REMEMBERED = 1 << 16  # Strings, in about 20 MB. 5 MB of English have 44,056 different chunks, 909,019 in all.
 _LONGEST_REMEMBERED = 32  # Characters: longer chunks are rarely met again (Chinese clauses, links).
 
@@ -142,7 +141,7 @@ class PythonBertTokenizer(VocabularyLookup):
 
     def _match(self, word: str) -> tuple[int, ...]:
         """Returns the ids of a word, matching the longest piece first (tokenization.py, `WordpieceTokenizer`)."""
-        if len(word) > _MAX_WORD_LENGTH:
+        if len(word) > normalizer.MAX_WORD_LENGTH:
             return (self.unk_token_id,)
         found, start, prefix = [], 0, ""
         while start < len(word):

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 
 from keras_bert.errors import InputError
 from keras_bert.files import atomic_path, expand_files, write_json
+from keras_bert.tokenization.normalizer import MAX_WORD_LENGTH
 from keras_bert.tokenization.vocabulary import SPECIAL_TOKENS
 from tasks import flags
 from tasks.settings import Settings, setting
@@ -120,8 +121,6 @@ def _check_outputs(outputs: dict[str, str], files: list[str]) -> None:
 
 def _count_characters(counts: dict[str, int]) -> tuple[Counter[str], set[str]]:
     """Returns the occurrences of each character, and the characters that a word does not begin with."""
-    from tasks.pretraining.vocabulary.word_counts import MAX_WORD_LENGTH
-
     words_of_count = defaultdict(list)
     inner: set[str] = set()
     for word, count in counts.items():
@@ -144,8 +143,6 @@ def _train(
     unless it is told all pieces of one character beforehand, in a fixed order, as if they were special tokens.
     """
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-
-    from tasks.pretraining.vocabulary.word_counts import MAX_WORD_LENGTH
 
     joinable = [word for word in counts if 1 < len(word) <= MAX_WORD_LENGTH and rare.isdisjoint(word)]
     trainer = trainers.WordPieceTrainer(

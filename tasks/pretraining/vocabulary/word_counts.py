@@ -11,11 +11,10 @@ import re
 from collections import Counter, defaultdict
 
 from keras_bert.errors import InputError
-from keras_bert.tokenization.normalizer import split_words
+from keras_bert.tokenization.normalizer import MAX_WORD_LENGTH, split_words
 from tasks.text.parallel import LocalPool, progress_bar, workers_for
 from tasks.text.reading import WORDS, Piece, read_piece, text_units
 
-MAX_WORD_LENGTH = 200  # Longer words are [UNK] to the tokenizer.
 _COUNTED_AT_ONCE = 1 << 16  # Bytes whose chunks stay in the processor's cache: a quarter faster than a whole piece.
 
 _BLANKS = re.compile(b"[" + WORDS.after + b"]")
