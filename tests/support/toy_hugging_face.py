@@ -4,6 +4,7 @@ import json
 import shutil
 
 import numpy as np
+import pytest
 
 from keras_bert import weights
 
@@ -16,14 +17,24 @@ SIZES = {
     "max_position_embeddings": 24,
     "type_vocab_size": 3,
 }
+
+
+class _Optional:
+    """A package that is imported where a test first uses it, which is skipped without it: not in every process."""
+
+    def __init__(self, name):
+        self._name = name
+
+    def __getattr__(self, name):
+        return getattr(pytest.importorskip(self._name), name)
+
+
+torch, transformers = _Optional("torch"), _Optional("transformers")
 SAFETENSORS, TORCH = "model.safetensors", "pytorch_model.bin"
 
 
 def random_model(cls="BertForPreTraining", **changes):
     """A transformers model with nothing at zero or one."""
-    import torch
-    import transformers
-
     torch.manual_seed(1)
     model = getattr(transformers, cls)(transformers.BertConfig(**{**SIZES, "initializer_range": 0.4, **changes}))
     for parameter in model.parameters():

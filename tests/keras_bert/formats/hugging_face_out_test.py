@@ -10,15 +10,13 @@ import warnings
 import numpy as np
 import pytest
 from absl import logging
-from toy_hugging_face import copied, random_model, read_all
+from toy_hugging_face import copied, random_model, read_all, torch, transformers
 
 from keras_bert import weights
 from keras_bert.errors import InputError
 from keras_bert.formats import hugging_face
 from keras_bert.formats.checkpoint import StoredTensor
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.oracle
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh", *(f"##{letter}" for letter in "abcdefgh"), "中"]

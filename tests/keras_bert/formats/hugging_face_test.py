@@ -6,14 +6,12 @@ import os
 import numpy as np
 import pytest
 from absl import logging
-from toy_hugging_face import SAFETENSORS, SIZES, TORCH, copied, random_model, read_all
+from toy_hugging_face import SAFETENSORS, SIZES, TORCH, copied, random_model, read_all, torch
 
 from keras_bert import formats, weights
 from keras_bert.errors import InputError
 from keras_bert.formats import hugging_face
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
 pytestmark = pytest.mark.oracle
 
 

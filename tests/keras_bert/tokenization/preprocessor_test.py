@@ -1,6 +1,7 @@
 """BertPreprocessor against truncation and packing one id at a time, eagerly, in tf.data and from a SavedModel."""
 
 import doctest
+import functools
 import json
 import random
 import sys
@@ -16,15 +17,20 @@ from keras_bert.tokenization.tokenizer import BertTokenizer
 
 LETTERS = "abcdefgh"
 # [PAD] is not 0 here: a mask must not be guessed from ids.
-TOKENIZER = BertTokenizer(["[UNK]", "[CLS]", "[SEP]", "[MASK]", "[PAD]", *LETTERS, *(f"##{c}" for c in LETTERS)])
-PAD, CLS, SEP = TOKENIZER.pad_token_id, TOKENIZER.cls_token_id, TOKENIZER.sep_token_id
+PIECES = ["[UNK]", "[CLS]", "[SEP]", "[MASK]", "[PAD]", *LETTERS, *(f"##{c}" for c in LETTERS)]
+PAD, CLS, SEP = map(PIECES.index, ("[PAD]", "[CLS]", "[SEP]"))
+
+
+@functools.cache
+def toy_tokenizer():
+    return BertTokenizer(PIECES)
 
 
 def reference_rows(texts_a, texts_b, sequence_length):
     """run_classifier.py of google-research/bert: pop ids until the pair fits; rows without padding."""
     rows = []
-    ids_a = TOKENIZER.tokenize(texts_a).to_list()
-    ids_b = [None] * len(ids_a) if texts_b is None else TOKENIZER.tokenize(texts_b).to_list()
+    ids_a = toy_tokenizer().tokenize(texts_a).to_list()
+    ids_b = [None] * len(ids_a) if texts_b is None else toy_tokenizer().tokenize(texts_b).to_list()
     for a, b in zip(ids_a, ids_b, strict=True):
         if b is None:
             a = a[: sequence_length - 2]
@@ -55,7 +61,7 @@ def random_texts(rng, count):
 def test_rows_equal_popping_one_by_one(sequence_length, pad_to_longest):
     rng = random.Random(sequence_length)
     texts_a, texts_b = random_texts(rng, 120), random_texts(rng, 120)
-    preprocessor = BertPreprocessor(TOKENIZER, sequence_length, pad_to_longest)
+    preprocessor = BertPreprocessor(toy_tokenizer(), sequence_length, pad_to_longest)
     for texts, rows in (
         (texts_a, reference_rows(texts_a, None, sequence_length)),
         ((texts_a, texts_b), reference_rows(texts_a, texts_b, sequence_length)),
@@ -66,44 +72,44 @@ def test_rows_equal_popping_one_by_one(sequence_length, pad_to_longest):
 
 def test_a_pair_by_hand():
     """Limit 4 ids for a = 4, b = 4: ties cut b first, so a keeps 2 and b keeps 2; limit 3: 2 and 1."""
-    outputs = BertPreprocessor(TOKENIZER, 6)((["a b c d"], ["e f g h"]))
-    ids = TOKENIZER.token_to_id
+    outputs = BertPreprocessor(toy_tokenizer(), 6)((["a b c d"], ["e f g h"]))
+    ids = toy_tokenizer().token_to_id
     assert outputs["token_ids"].numpy().tolist() == [[CLS, ids("a"), ids("b"), SEP, ids("e"), SEP]]
     assert outputs["segment_ids"].numpy().tolist() == [[0, 0, 0, 0, 1, 1]]
-    outputs = BertPreprocessor(TOKENIZER, 7)((["a b c d"], ["e f g h"]))
+    outputs = BertPreprocessor(toy_tokenizer(), 7)((["a b c d"], ["e f g h"]))
     assert outputs["token_ids"].numpy().tolist() == [[CLS, ids("a"), ids("b"), SEP, ids("e"), ids("f"), SEP]]
 
 
 @pytest.mark.parametrize(("pad_to_longest", "width"), [(False, 9), (True, 2)])
 def test_empty_batch(pad_to_longest, width):
-    preprocessor = BertPreprocessor(TOKENIZER, 9, pad_to_longest)
+    preprocessor = BertPreprocessor(toy_tokenizer(), 9, pad_to_longest)
     check_equal(preprocessor([]), [], width)
     check_equal(preprocessor(tf.constant([], tf.string)), [], width)
     check_equal(preprocessor(([], [])), [], width)
 
 
 def test_empty_strings():
-    preprocessor = BertPreprocessor(TOKENIZER, 9, pad_to_longest=True)
+    preprocessor = BertPreprocessor(toy_tokenizer(), 9, pad_to_longest=True)
     check_equal(preprocessor(["", " "]), [([CLS, SEP], [0, 0])] * 2, 2)
     check_equal(preprocessor(([""], [""])), [([CLS, SEP, SEP], [0, 0, 1])], 3)
 
 
 def test_invalid_utf8_and_a_megabyte():
-    preprocessor = BertPreprocessor(TOKENIZER, 8, pad_to_longest=True)
-    a = TOKENIZER.token_to_id("a")
+    preprocessor = BertPreprocessor(toy_tokenizer(), 8, pad_to_longest=True)
+    a = toy_tokenizer().token_to_id("a")
     outputs = preprocessor(tf.constant([b"\xffa\xc3", b"a " * 500_000, b"\x00\x01"]))
     expected = [[CLS, a, SEP, *[PAD] * 5], [CLS, *[a] * 6, SEP], [CLS, SEP, *[PAD] * 6]]
     assert outputs["token_ids"].numpy().tolist() == expected
 
 
 def test_special_tokens_cannot_be_injected():
-    outputs = BertPreprocessor(TOKENIZER, 16)(["a [SEP] b"])
+    outputs = BertPreprocessor(toy_tokenizer(), 16)(["a [SEP] b"])
     assert outputs["token_ids"].numpy().tolist()[0].count(SEP) == 1
 
 
 @pytest.mark.parametrize("pad_to_longest", [False, True])
 def test_dataset_equals_eager(pad_to_longest):
-    preprocessor = BertPreprocessor(TOKENIZER, 12, pad_to_longest)
+    preprocessor = BertPreprocessor(toy_tokenizer(), 12, pad_to_longest)
     rng = random.Random(5)
     texts_a, texts_b = random_texts(rng, 30), random_texts(rng, 30)
     batches = tf.data.Dataset.from_tensor_slices((texts_a, texts_b)).batch(8)
@@ -116,7 +122,7 @@ def test_dataset_equals_eager(pad_to_longest):
 
 def test_saved_model_in_a_fresh_process(tmp_path):
     """Also: the graph holds no op outside TensorFlow but the three that every TensorFlow Serving links."""
-    preprocessor = BertPreprocessor(TOKENIZER, 12, pad_to_longest=True)
+    preprocessor = BertPreprocessor(toy_tokenizer(), 12, pad_to_longest=True)
     module = tf.Module()
     spec = tf.TensorSpec([None], tf.string)
     module.serve = tf.function(lambda a, b: preprocessor((a, b)), input_signature=[spec, spec])
@@ -146,16 +152,16 @@ def test_saved_model_in_a_fresh_process(tmp_path):
 
 
 def test_from_preset(tmp_path):
-    TOKENIZER.save_to_preset(str(tmp_path))
+    toy_tokenizer().save_to_preset(str(tmp_path))
     preprocessor = BertPreprocessor.from_preset(str(tmp_path), sequence_length=5, pad_to_longest=True)
     assert (preprocessor.sequence_length, preprocessor.pad_to_longest) == (5, True)
-    assert preprocessor(["a"])["token_ids"].numpy().tolist() == [[CLS, TOKENIZER.token_to_id("a"), SEP]]
+    assert preprocessor(["a"])["token_ids"].numpy().tolist() == [[CLS, toy_tokenizer().token_to_id("a"), SEP]]
 
 
 def test_refusals():
     with pytest.raises(ValueError, match="`sequence_length` must be at least 3. Received: sequence_length=2"):
-        BertPreprocessor(TOKENIZER, 2)
-    preprocessor = BertPreprocessor(TOKENIZER, 8)
+        BertPreprocessor(toy_tokenizer(), 2)
+    preprocessor = BertPreprocessor(toy_tokenizer(), 8)
     with pytest.raises(ValueError, match="Received: a tuple of 3"):
         preprocessor((["a"], ["b"], ["c"]))
     with pytest.raises(ValueError, match=r"`texts` must be batches of texts, shape \(batch,\)"):

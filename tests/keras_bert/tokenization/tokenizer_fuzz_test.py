@@ -4,6 +4,7 @@ All of it (FUZZ=full) takes about six minutes of one core. By default a tenth ru
 of the ideographs and syllables, which are all treated alike.
 """
 
+import collections
 import functools
 import itertools
 import json
@@ -130,9 +131,9 @@ def rich(request):
 
 
 def by_category():
-    pools = {}
-    for cp in CODE_POINTS:
-        pools.setdefault(unicodedata.category(chr(cp)), []).append(chr(cp))
+    pools, chars = collections.defaultdict(list), list(map(chr, CODE_POINTS))
+    for category, char in zip(map(unicodedata.category, chars), chars, strict=True):
+        pools[category].append(char)
     return pools
 
 
