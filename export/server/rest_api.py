@@ -5,14 +5,13 @@ page calls the key of a classification `result`, the server writes `results`.
 """
 
 import base64
-import binascii
 import json
 import math
+import re
 import reprlib
 from collections.abc import Callable, Mapping
 
 import numpy as np
-import tensorflow as tf
 from tensorflow.core.example import example_pb2, feature_pb2
 
 from export.server.serving_error import ServingError, invalid
@@ -23,6 +22,9 @@ _QUOTE = reprlib.Repr()
 _QUOTE.maxstring = _QUOTE.maxother = 120
 _QUOTE.maxlevel = 3
 _shown = _QUOTE.repr
+_STRING_OR_INF = re.compile(r'"(?:[^"\\]|\\.)*"|(?P<inf>\bInf\b)')
+# The types that TensorFlow Serving reads from JSON and writes to it, beside strings.
+_NUMBERS = ("float32", "float64", "int64", "int32", "int16", "int8", "uint8", "uint32", "uint64", "bool")
 _DEEPEST_LIST = 32  # TensorFlow allows 254 dimensions; no signature comes near this many.
 
 
@@ -35,7 +37,7 @@ def parse_json(body: bytes) -> dict:
     if not body:
         raise invalid("JSON parse error: the request body is empty.")
     try:
-        document = json.loads(body.decode("utf-8"), parse_float=_finite)
+        document = _first_document(body.decode("utf-8"))
     except RecursionError:
         raise invalid("JSON parse error: the document is nested too deeply.") from None
     except ValueError as error:
@@ -43,6 +45,16 @@ def parse_json(body: bytes) -> dict:
     if not isinstance(document, dict):
         raise invalid(f"Expected a JSON object at the top. Received: {_shown(document)}")
     return document
+
+
+def _first_document(text: str):
+    # TensorFlow Serving's parser takes `Inf` for `Infinity`, and reads nothing behind the document.
+    decoder, text = json.JSONDecoder(parse_float=_finite), text.lstrip(" \t\n\r")
+    try:
+        return decoder.raw_decode(text)[0]
+    except json.JSONDecodeError:
+        spelled_out = _STRING_OR_INF.sub(lambda match: match[0] + ("inity" if match["inf"] else ""), text)
+        return decoder.raw_decode(spelled_out)[0]
 
 
 def _finite(text: str) -> float:
@@ -70,7 +82,7 @@ def predict_arrays(document: dict, specs: Mapping) -> dict[str, np.ndarray]:
 
     Raises:
         ServingError: (INVALID_ARGUMENT) both keys or neither, no list of rows or an empty one, a missing or unknown
-            input, a wrong type or shape, ragged lists, broken base64.
+            input, a wrong type, ragged lists, broken base64.
     """
     if ("instances" in document) == ("inputs" in document):
         raise invalid("Expected exactly one of the keys 'instances' (rows) and 'inputs' (columns).")
@@ -138,12 +150,11 @@ def _to_array(value, spec, locate: Callable[[tuple], str]) -> np.ndarray:
         if len(shape) > _DEEPEST_LIST:
             raise invalid(f"{locate(())}: lists are nested more than {_DEEPEST_LIST} deep.")
         first = first[0] if first else None
-    if not spec.shape.is_compatible_with(shape):
-        raise invalid(f"{locate(())}: expected shape {spec.shape}. Received: {tuple(shape)}")
     leaves: list = []
     _collect(value, shape, (), _leaf_reader(spec.dtype), leaves, locate)
     numpy_dtype = object if spec.dtype.name == "string" else spec.dtype.as_numpy_dtype
-    return np.array(leaves, dtype=numpy_dtype).reshape(shape)
+    with np.errstate(over="ignore"):  # As in TensorFlow Serving, a double beyond float32 becomes Infinity.
+        return np.array(leaves, dtype=numpy_dtype).reshape(shape)
 
 
 def _collect(value, shape: list[int], path: tuple, read: Callable, leaves: list, locate: Callable) -> None:
@@ -166,21 +177,21 @@ def _collect(value, shape: list[int], path: tuple, read: Callable, leaves: list,
 def _leaf_reader(dtype) -> Callable:
     if dtype.name == "string":
         return read_bytes
+    if dtype.name not in _NUMBERS:
+        raise ServingError("UNIMPLEMENTED", f"Inputs of type {dtype.name} cannot be given as JSON.")
     if dtype.name == "bool":
         return _read_bool
-    if dtype.is_integer:
-        return lambda value: _read_integer(value, dtype)
-    if dtype.name in ("float32", "float64"):
-        return lambda value: _read_float(value, dtype)
-    raise ServingError("UNIMPLEMENTED", f"Inputs of type {dtype.name} cannot be given as JSON.")
+    return _read_float if dtype.is_floating else lambda value: _read_integer(value, dtype)
 
 
 def read_bytes(value) -> bytes:
     """Returns a JSON string or `{"b64": ...}` as bytes; raises `ValueError` for anything else."""
     if _is_base64(value):
         try:
-            return base64.b64decode(value["b64"], validate=True)
-        except binascii.Error:
+            # As in TensorFlow Serving, line breaks and missing padding are no error.
+            digits = "".join(value["b64"].split()).rstrip("=")
+            return base64.b64decode(digits + "=" * (-len(digits) % 4), validate=True)
+        except ValueError:
             raise ValueError("not valid base64") from None
     if not isinstance(value, str):
         raise ValueError("expected a string or {'b64': ...}")
@@ -202,14 +213,13 @@ def _read_integer(value, dtype) -> int:
     return value
 
 
-def _read_float(value, dtype) -> float:
+def _read_float(value) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError("expected a number")
-    # As in TensorFlow Serving, an integer that the type cannot hold exactly is refused, not rounded.
-    largest = 2 ** (np.finfo(dtype.as_numpy_dtype).nmant + 1) - 1 if isinstance(value, int) else float(dtype.max)
-    if abs(value) > largest and not (isinstance(value, float) and math.isinf(value)):
-        raise ValueError(f"the number does not fit {dtype.name} without loss")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError("the number is too large") from None
 
 
 def parse_examples(document: dict) -> list[bytes]:
@@ -236,13 +246,15 @@ def parse_examples(document: dict) -> list[bytes]:
 def _feature(value, place: str) -> feature_pb2.Feature:
     values = value if isinstance(value, list) else [value]
     try:
+        if not values:
+            return feature_pb2.Feature()
         if all(isinstance(item, str) or _is_base64(item) for item in values):
-            return feature_pb2.Feature(bytes_list=feature_pb2.BytesList(value=[read_bytes(item) for item in values]))
+            return feature_pb2.Feature(bytes_list=feature_pb2.BytesList(value=map(read_bytes, values)))
         if all(isinstance(item, int) for item in values):  # true and false count as 1 and 0
-            return feature_pb2.Feature(int64_list=feature_pb2.Int64List(value=values))
+            return feature_pb2.Feature(int64_list=feature_pb2.Int64List(value=map(int, values)))
         if all(isinstance(item, float) for item in values):
-            values = [_read_float(item, tf.float32) for item in values]
-            return feature_pb2.Feature(float_list=feature_pb2.FloatList(value=values))
+            with np.errstate(over="ignore"):
+                return feature_pb2.Feature(float_list=feature_pb2.FloatList(value=np.float32(values)))
     except ValueError as error:
         raise invalid(f"{place}: {error}. Received: {_shown(value)}") from None
     raise invalid(f"{place}: expected strings only, whole or decimal numbers only. Received: {_shown(value)}")
@@ -267,11 +279,17 @@ def predict_response(outputs: Mapping[str, np.ndarray], by_rows: bool) -> dict:
 
 
 def to_json(array: np.ndarray, name: str = ""):
-    """Returns an array as nested lists; bytes as text, or as `{"b64": ...}` if the output's name ends in `_bytes`."""
-    if array.dtype.kind in "OS":
+    """Returns an array as nested lists; bytes as text, or as `{"b64": ...}` if the output's name ends in `_bytes`.
+
+    Raises:
+        ServingError: (UNIMPLEMENTED) JSON has no form for the type.
+    """
+    if array.dtype.kind == "O":
         leaves = np.empty(array.size, dtype=object)
         leaves[:] = [_bytes_to_json(value, name.endswith("_bytes")) for value in array.reshape(-1)]
         return leaves.reshape(array.shape).tolist()
+    if array.dtype.name not in _NUMBERS:
+        raise ServingError("UNIMPLEMENTED", f"Output {name!r} of type {array.dtype.name} cannot be written as JSON.")
     if array.dtype == np.float32:
         # The shortest decimal that is this float32: 0.2, not 0.20000000298023224.
         shortest = [float(str(value)) for value in array.reshape(-1)]

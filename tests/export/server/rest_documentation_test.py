@@ -142,7 +142,6 @@ def test_a_version_may_be_named(server, where):
         ("predict", {"instances": [{"z": 1.0}]}, "expected exactly the keys ['x']"),
         ("predict", {"instances": []}, "No values in the 'instances' list"),
         ("predict", {"instances": [1.0], "inputs": [1.0]}, "exactly one of the keys"),
-        ("predict", {"instances": [[1.0]]}, "expected shape (None,)"),
         ("classify", {"examples": [{"x": 1.0}]}, "Expected a classification signature"),
         ("classify", {"signature_name": "classify_x_to_y", "examples": []}, "'examples'"),
         ("classify", {"signature_name": "classify_x_to_y", "examples": [{"x": "a"}]}, "x"),

@@ -86,23 +86,21 @@ def test_nan_and_infinity_are_numbers_as_for_tensorflow_serving(server):
     assert math.isnan(answer["predictions"][2])
 
 
+@pytest.mark.parametrize("number", ["1e400", "-1e400", "1" + 400 * "0"])
+def test_a_number_beyond_a_double_is_refused(server, number):
+    status, answer = toy_server.predict(server, b'{"instances": [%s], "signature_name": "ratio"}' % number.encode())
+    assert (status, "too large" in answer["error"]) == (400, True)
+
+
 @pytest.mark.parametrize(
-    ("number", "message"),
-    [
-        ("1e400", "JSON parse error: the number '1e400' is too large"),
-        ("-1e400", "JSON parse error: the number '-1e400' is too large"),
-        ("1e39", "instances[0]: the number does not fit float32 without loss"),
-        ("-3.5e38", "instances[0]: the number does not fit float32 without loss"),
-    ],
+    ("number", "taken"), [("1e39", 0.0), ("-3.5e38", -0.0), ("16777217", 1 / 16777216), (f"{2**70}", 2.0**-70)]
 )
-def test_a_number_that_overflows_is_refused_without_a_warning(server, number, message):
+def test_a_number_that_float32_lacks_is_rounded_without_a_warning(server, number, taken):
     body = b'{"instances": [%s], "signature_name": "ratio"}' % number.encode()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         answer = server.rest.routes.respond("POST", "/v1/models/toy:predict", body)
-    assert answer.status == 400
-    assert message in json.loads(answer.body)["error"]
-    assert toy_server.predict(server, body)[0] == 400
+    assert (answer.status, json.loads(answer.body)) == (200, {"predictions": [pytest.approx(taken, rel=1e-6)]})
 
 
 def test_the_largest_float32_is_taken(server):
@@ -128,7 +126,6 @@ def test_classify_takes_examples_with_a_common_context(server):
         ({"signature_name": "classify", "examples": ["abc"]}, "examples[0]: expected an object"),
         ({"signature_name": "classify", "examples": [{"text": ["a", 1]}]}, "['text']: expected strings only"),
         ({"signature_name": "classify", "examples": [{"text": 2**70}]}, "examples[0]['text']"),
-        ({"signature_name": "classify", "examples": [{"weight": 1e39}]}, "['weight']: the number does not fit float32"),
         (
             {"signature_name": "classify", "examples": [{"weight": 1.0}]},
             "Feature: text (data type: string) is",
@@ -164,11 +161,9 @@ def test_classify_errors(server, body, message):
         ({"instances": ["a", 3]}, "instances[1]: expected a string"),
         ({"instances": ["a", None]}, "instances[1]: expected a string"),
         ({"instances": ["a", ["b"]]}, "instances[1]: lists of different depth"),
-        ({"instances": [["a"]]}, "expected shape (None,). Received: (1, 1)"),
         ({"instances": [{"b64": "%%"}]}, "instances[0]: not valid base64"),
         (b'{"instances": ["\\ud800"]}', "half a surrogate pair"),
         ({"inputs": {"txt": ["a"]}}, "Missing ['text'] in 'inputs'"),
-        ({"inputs": "a"}, "expected shape (None,). Received: ()"),
         ({"inputs": ["a", 1]}, "inputs['text'][1]: expected a string"),
         ({"inputs": ["a"], "signature_name": "scale"}, "'inputs' to be an object with the keys ['factor', 'numbers']"),
         ({"instances": [1], "signature_name": "scale"}, "each instance to be an object"),
@@ -189,8 +184,8 @@ def test_classify_errors(server, body, message):
             "instances[0]['numbers'][1]: expected an integer of type int32",
         ),
         (
-            {"instances": [{"numbers": [1, 2], "factor": 2**24}], "signature_name": "scale"},
-            "instances[0]['factor']: the number does not fit float32 without loss",
+            {"instances": [{"numbers": [1, 2], "factor": 10**400}], "signature_name": "scale"},
+            "instances[0]['factor']: the number is too large",
         ),
         ({"instances": [{"numbers": [1, 100], "factor": 1}], "signature_name": "scale"}, "number too large"),
         ({"instances": ["a"], "signature_name": "total"}, "no common batch dimension"),
