@@ -42,7 +42,9 @@ def serve(settings: ServerSettings) -> None:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     # Imported late: it brings TensorFlow, and --help should not wait for that.
     from export.server.assembly import running_server
+    from export.server.servable import begin_quietly
 
+    begin_quietly()
     # Freezing what the imports created shortens the garbage collection after a version ends, which holds up requests.
     gc.collect()
     gc.freeze()

@@ -49,9 +49,10 @@ class Inference:
             output_filter: names of the wanted outputs; all if empty.
 
         Raises:
-            ServingError: there is no such output, an input is missing, unknown, or of the wrong type or shape, or the
-                graph refuses the values.
+            ServingError: there is no such output, an input is missing, unknown, or of the wrong type, or the graph
+                refuses the values.
         """
+        arrays = {**self.signature.defaults, **arrays}
         _check_inputs(self.signature, arrays)
         for name in output_filter:
             if name not in self.signature.outputs:
@@ -127,5 +128,3 @@ def _check_inputs(signature: Signature, arrays: Mapping[str, np.ndarray]) -> Non
         dtype = "string" if array.dtype == object else array.dtype.name
         if dtype != spec.dtype.name:
             raise invalid(f"Input {name!r}: expected type {spec.dtype.name}. Received: {dtype}")
-        if not spec.shape.is_compatible_with(array.shape):
-            raise invalid(f"Input {name!r}: expected shape {spec.shape}. Received: {array.shape}")
