@@ -81,6 +81,9 @@ class Head(abc.ABC):
         example_signature: class attribute, the verb that takes `tf.Example`s: "classify", "regress" or None.
         text_inputs: inputs of `serving_default`, all strings: name -> dimensions behind the batch.
         token_inputs: inputs of `token_ids`, all int32: name -> dimensions behind the batch.
+        padding: of the outputs of `serving_default` that are filled up to the longest of the batch: `values` has what
+            fills each, and `count` names the output that says how long each row is; they have at least one column.
+            Servers need it to take batches apart. Empty: no output is.
         token_outputs: the outputs that other targets (ONNX, LiteRT) compute from the same token ids.
         model: as loaded, of any float type, with a BertBackbone inside.
         preprocessor: tokenizer and `sequence_length`. The graph pads to the batch's longest whatever `pad_to_longest`.
@@ -95,6 +98,7 @@ class Head(abc.ABC):
     example_signature: str | None = None
     text_inputs: Mapping[str, Axes] = {"text": ()}
     token_inputs: Mapping[str, Axes] = signatures.TOKEN_AXES
+    padding: Mapping[str, Any] = {}
     token_outputs: Mapping[str, TokenOutput]
 
     def __init__(self, model: keras.Model, preprocessor: BertPreprocessor):
@@ -252,7 +256,8 @@ class Head(abc.ABC):
 
         Returns:
             Dict of `task`, `title`, `summary`, `sequence_length`, `labels` (empty where there are none), `signatures`
-            (name -> {"inputs": {...}, "outputs": {...}}), `example` ({"instances": [...]}) and `About.more`.
+            (name -> {"inputs": {...}, "outputs": {...}, "padding": {...}}), `example` ({"instances": [...]}) and
+            `About.more`. A signature with `padding`, even an empty one, answers each row by itself.
         """
         about = self.about()
         token_outputs = about.outputs if about.token_outputs is None else about.token_outputs
@@ -269,7 +274,12 @@ class Head(abc.ABC):
             "sequence_length": self.preprocessor.sequence_length,
             "labels": [],
             "signatures": {
-                name: {"inputs": dict(ins), "outputs": dict(outs)} for name, (ins, outs) in described.items()
+                name: {
+                    "inputs": dict(ins),
+                    "outputs": dict(outs),
+                    "padding": dict(self.padding) if name == signatures.SERVING_DEFAULT else {},
+                }
+                for name, (ins, outs) in described.items()
             },
             "example": {"instances": about.instances},
             **about.more,

@@ -44,6 +44,7 @@ class FillMask(Head):
     task = "fill_mask"
     settings = ("top_k",)
     token_inputs = {**signatures.TOKEN_AXES, "mask_positions": ("masked",)}
+    padding = {"count": "num_masks", "values": {"tokens": "", "probabilities": 0.0, "positions": -1}}
     token_outputs = {"probabilities": TokenOutput(("masked", "classes"), "masked_lm", softmax=True)}
 
     def __init__(self, model: BertPretrainer, preprocessor: BertPreprocessor, top_k: int = 5):

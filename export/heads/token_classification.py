@@ -43,6 +43,10 @@ class TokenClassification(WordHead):
 
     task = "token_classification"
     trained_settings = ("labels", "doc_stride")
+    padding = {
+        "count": "num_entities",
+        "values": {"entities": "", "types": "", "starts": -1, "ends": -1, "scores": 0.0},
+    }
     token_outputs = {"probabilities": TokenOutput(("sequence", "classes"), softmax=True)}
 
     def __init__(self, model: keras.Model, preprocessor: BertPreprocessor, labels: Sequence[str], **settings):

@@ -18,6 +18,7 @@ class TokenRegression(WordHead):
 
     task = "token_regression"
     trained_settings = ("doc_stride",)
+    padding = {"count": "num_words", "values": {"words": "", "starts": -1, "ends": -1, "scores": 0.0}}
     token_outputs = {"scores": TokenOutput(("sequence",), column=0, padding=0.0)}
 
     def answer_words(self, source, words, logits):

@@ -28,8 +28,8 @@ from export.server.server_settings import ServerSettings
 from export.server.warmup import warm_up
 from keras_bert.errors import InputError
 
-# Bodies held at once, in units of the longest one: JSON of n bytes takes about ten times that once parsed.
-_LONGEST_BODIES = 16
+# Bytes held at once, in units of the longest body: parsed, a body takes up to about 50 times its own bytes.
+_LONGEST_BODIES = 64
 
 
 class RunningServer(NamedTuple):
@@ -66,8 +66,8 @@ def _loader(
         if scheduler and settings.enable_per_model_batching_parameters:
             path = os.path.join(directory, PER_MODEL_FILE)
             parameters = read_batching_parameters(path) if os.path.isfile(path) else None
-        batcher = Batcher(model.run, parameters, scheduler, name, metrics) if parameters else None
-        servable = Servable(model, metrics, batcher)
+        batcher = Batcher(model.run, parameters, scheduler, name, metrics, model.own_columns) if parameters else None
+        servable = Servable(model, metrics, batcher, settings.max_request_rows)
         if settings.enable_model_warmup:
             warm_up(servable)
         return servable

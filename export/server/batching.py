@@ -9,7 +9,7 @@ that finds a thread free would be a batch of one, and runs in its own thread.
 
 `tf.nondifferentiable_batch_function` would batch inside the graph, as TensorFlow Serving does in its session. It does
 not fit here for two reasons. It fails a whole batch when the graph refuses one request's values; here a failed batch is
-run again request by request, so that only the bad one fails. And it knows no deadline: it would compute answers that
+run again in parts, so that only the bad one fails. And it knows no deadline: it would compute answers that
 nobody waits for any more, and tell a client too late that its request is late.
 """
 
@@ -196,18 +196,21 @@ class Batcher:
     """Batches the requests to one version of a model.
 
     Args:
-        run_graph: runs a signature on arrays: `(signature name, arrays) -> arrays`.
+        run_graph: runs a signature on arrays: `(signature name, arrays, deadline) -> arrays`.
         parameters: settings for joining requests.
         scheduler: runs the batches in its threads.
         model_name: label of the metrics.
         metrics: counts requests and batches.
+        own_columns: takes away what outputs are longer for the rows of other requests: `(signature name, arrays) ->
+            arrays`.
     """
 
-    run_graph: Callable[[str, Arrays], dict[str, np.ndarray]]
+    run_graph: Callable[[str, Arrays, float | None], dict[str, np.ndarray]]
     parameters: BatchingParameters
     scheduler: BatchScheduler
     model_name: str
     metrics: Metrics
+    own_columns: Callable[[str, dict[str, np.ndarray]], dict[str, np.ndarray]] = lambda _, outputs: outputs
 
     def run(self, signature_name: str, arrays: Arrays, deadline: float | None) -> dict[str, np.ndarray]:
         """Runs a request within a batch; its signature must be batchable (`Signature.is_batchable`).
@@ -218,13 +221,13 @@ class Batcher:
         Raises:
             ServingError: `run_graph` raised it, the queue is full, the deadline passed, or the request is too large.
         """
-        sizes = {array.shape[0] for array in arrays.values()}
+        sizes = {len(array) if array.ndim else 0 for array in arrays.values()}
         if len(sizes) != 1 or sizes == {0}:
-            return self.run_graph(signature_name, arrays)  # The graph answers or refuses it.
+            return self.run_graph(signature_name, arrays, deadline)  # The graph answers or refuses it.
         (size,) = sizes
         if size > self.parameters.max_batch_size:
             if self.parameters.enable_large_batch_splitting:
-                return self.run_graph(signature_name, arrays)
+                return self.run_graph(signature_name, arrays, deadline)
             raise invalid(f"Task size {size} is larger than maximum input batch size {self.parameters.max_batch_size}")
         self.metrics.input_batch_size.labels(self.model_name).observe(size)
         shapes = tuple((name, array.shape[1:], array.dtype.str) for name, array in sorted(arrays.items()))
@@ -247,25 +250,43 @@ class Batcher:
                 task.answer.set_exception(too_late())
             else:
                 wanted.append(task)
-        if not wanted:
-            return
-        try:
-            answers = self._run_joined(signature_name, wanted)
-        except Exception as error:
-            if len(wanted) == 1 and not self.parameters.allowed_batch_sizes:
-                wanted[0].answer.set_exception(error)
-            else:  # Running each request alone shows whose fault it was.
-                for task in wanted:
-                    self._run_alone(signature_name, task)
-        else:
-            for task, answer in zip(wanted, answers, strict=True):
-                task.answer.set_result(answer)
+        while wanted:
+            wanted = self._answer(signature_name, wanted)
 
-    def _run_alone(self, signature_name: str, task: _Task) -> None:
+    def _answer(self, signature_name: str, tasks: list[_Task]) -> list[_Task]:
+        """Answers tasks by one run. If it fails, searches the request at fault by halves, whose answers count.
+
+        One bad request among n costs at most log2(n) + 2 runs more: the search, its own run, and that of the tasks that
+        the search left.
+
+        Returns:
+            Tasks without an answer so far.
+        """
+        left: list[_Task] = []
+        part = tasks
+        while True:
+            try:
+                for task, answer in zip(part, self._run_joined(signature_name, part), strict=True):
+                    task.answer.set_result(answer)
+                tasks = tasks[len(part) :]
+            except Exception as error:
+                if len(part) == 1:
+                    self._run_alone(signature_name, part[0], error)
+                    return tasks[1:] + left
+                left = tasks[len(part) :] + left
+                tasks = part
+            if not tasks:
+                return left
+            part = tasks[: (len(tasks) + 1) // 2]
+
+    def _run_alone(self, signature_name: str, task: _Task, error: Exception) -> None:
+        """Answers a task that failed in a batch of its own; the fault may lie in what makes it a batch."""
         try:
-            task.answer.set_result(self.run_graph(signature_name, task.arrays))
-        except Exception as error:  # It is raised in the thread of its request.
-            task.answer.set_exception(error)
+            if isinstance(error, ServingError) and not self.parameters.allowed_batch_sizes:
+                raise error
+            task.answer.set_result(self.run_graph(signature_name, task.arrays, task.deadline))
+        except Exception as failure:  # It is raised in the thread of its request.
+            task.answer.set_exception(failure)
 
     def _run_joined(self, signature_name: str, tasks: list[_Task]) -> list[dict[str, np.ndarray]]:
         """Answers several tasks by one run; raises `ValueError` if its outputs cannot be taken apart."""
@@ -279,11 +300,12 @@ class Batcher:
         self.metrics.processed_batch_size.labels(self.model_name).observe(padded)
         self.metrics.padding_size.labels(self.model_name).observe(padded - rows)
         self.metrics.wrapped_runs.inc()
-        outputs = self.run_graph(signature_name, joined)
+        deadlines = [task.deadline for task in tasks]
+        outputs = self.run_graph(signature_name, joined, None if None in deadlines else max(deadlines))
         if any(not array.ndim or len(array) != padded for array in outputs.values()):
             raise ValueError("An output does not have the batch as its first dimension.")
         stops = itertools.accumulate(task.size for task in tasks)
         return [
-            {name: array[stop - task.size : stop] for name, array in outputs.items()}
+            self.own_columns(signature_name, {name: array[stop - task.size : stop] for name, array in outputs.items()})
             for task, stop in zip(tasks, stops, strict=True)
         ]

@@ -41,6 +41,10 @@ class Inference:
         self._name = signature_name
         self._deadline = deadline
 
+    def check_rows(self, rows: object) -> None:
+        """Refuses a list of more rows than allowed, before they are made into arrays."""
+        self._servable.check_rows(len(rows) if isinstance(rows, list) else 0)
+
     def predict(self, arrays: Mapping[str, np.ndarray], output_filter: Sequence[str] = ()) -> dict[str, np.ndarray]:
         """Runs the signature on named arrays.
 
@@ -54,6 +58,7 @@ class Inference:
         """
         arrays = {**self.signature.defaults, **arrays}
         _check_inputs(self.signature, arrays)
+        self._servable.check_rows(_count_rows(self.signature, arrays))
         for name in output_filter:
             if name not in self.signature.outputs:
                 raise invalid(
@@ -111,9 +116,16 @@ class Inference:
             )
         if not examples:
             raise invalid("Input is empty.")
+        self._servable.check_rows(len(examples))
         self._servable.metrics.examples(self._servable.name, len(examples))
         arrays = {"inputs": np.array(examples, dtype=object)}
         return self._servable.run(self._name, arrays, self._deadline, api)
+
+
+def _count_rows(signature: Signature, arrays: Mapping[str, np.ndarray]) -> int:
+    """Returns the number of rows along the free first dimensions of the inputs."""
+    free = [name for name, spec in signature.inputs.items() if spec.shape.rank is None or spec.shape[:1] == [None]]
+    return max((len(arrays[name]) for name in free if arrays[name].ndim), default=0)
 
 
 def _check_inputs(signature: Signature, arrays: Mapping[str, np.ndarray]) -> None:

@@ -24,11 +24,14 @@ from tensorflow.python.util import deprecation
 from export.base_path import DESCRIPTION_FILE
 from export.server.batching import Batcher
 from export.server.monitoring import Metrics
-from export.server.serving_error import CODE_NAMES, ServingError, too_late
+from export.server.serving_error import CODE_NAMES, ServingError, invalid, too_late
 from keras_bert.errors import InputError
 from keras_bert.files import read_object
 
 _MAX_DESCRIPTION_BYTES = 1 << 20
+# Rows of a slice: of the first one, and of any. They are chosen so that a slice takes about `_SLICE_SECONDS`.
+_FIRST_ROWS, _MOST_ROWS = 32, 128
+_SLICE_SECONDS = 1.0
 
 
 class Signature(NamedTuple):
@@ -84,13 +87,46 @@ class ServedModel:
         self._callables: dict[str, Callable] = {}
         self._lock = threading.Lock()  # Guards the callables.
         self.description = _read_description(directory)
+        self._paddings = _paddings(self.description, self.signatures)
 
-    def run(self, signature_name: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def run(
+        self, signature_name: str, arrays: Mapping[str, np.ndarray], deadline: float | None = None
+    ) -> dict[str, np.ndarray]:
         """Runs a signature on arrays of its types.
 
+        Many rows run in slices, with a look at the deadline between them, if the model's description says how to join
+        the answers. A slice takes about a second.
+
+        Args:
+            deadline: time of `time.monotonic` from which the answer is no longer wanted; None: never.
+
         Raises:
-            ServingError: the graph refuses the values, such as a token id outside the vocabulary, or it failed.
+            ServingError: the graph refuses the values, such as a token id outside the vocabulary, or it failed, or the
+                deadline passed between two slices.
         """
+        rows = {len(array) if array.ndim else 0 for array in arrays.values()}
+        if deadline is None or signature_name not in self._paddings or len(rows) != 1 or max(rows) <= _FIRST_ROWS:
+            return self._run(signature_name, arrays)
+        parts, start, size, total = [], 0, _FIRST_ROWS, max(rows)
+        while start < total:
+            began = time.monotonic()
+            if began > deadline:
+                raise too_late()
+            parts.append(self._run(signature_name, {name: a[start : start + size] for name, a in arrays.items()}))
+            start += size
+            rate = size / max(time.monotonic() - began, 1e-6)
+            size = round(min(max(rate * _SLICE_SECONDS, 1), _MOST_ROWS))
+        return _joined(parts, self._paddings[signature_name])
+
+    def own_columns(self, signature_name: str, outputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Cuts outputs of some rows of a batch to the length that they have without the other rows."""
+        padding = self._paddings.get(signature_name)
+        if not padding:
+            return outputs
+        longest = int(outputs[padding["count"]].max(initial=1))
+        return {name: array[:, :longest] if name in padding["values"] else array for name, array in outputs.items()}
+
+    def _run(self, signature_name: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         signature = self.signatures[signature_name]
         try:
             values = self._callable(signature_name)(*(arrays[name] for name in signature.inputs))
@@ -169,6 +205,33 @@ def _read_description(directory: str) -> dict | None:
     return None
 
 
+def _paddings(description: dict | None, signatures: Mapping[str, Signature]) -> dict[str, dict]:
+    """Returns `padding` of each described signature (`Head.description`), as far as the graph has its outputs."""
+    described = (description or {}).get("signatures")
+    found = {}
+    for name, signature in signatures.items() if isinstance(described, dict) else ():
+        padding = described[name].get("padding") if isinstance(described.get(name), dict) else None
+        if padding == {} or (
+            isinstance(padding, dict) and {padding.get("count"), *padding.get("values", ())} <= set(signature.outputs)
+        ):
+            found[name] = padding
+    return found
+
+
+def _joined(parts: list[dict[str, np.ndarray]], padding: dict) -> dict[str, np.ndarray]:
+    """Joins the outputs of slices along the rows; shorter columns get their padding."""
+    joined = {}
+    for name in parts[0]:
+        arrays = [part[name] for part in parts]
+        if name in padding.get("values", ()):
+            longest, value = max(array.shape[1] for array in arrays), padding["values"][name]
+            value = value.encode() if isinstance(value, str) else value
+            widths = [((0, 0), (0, longest - array.shape[1])) + ((0, 0),) * (array.ndim - 2) for array in arrays]
+            arrays = [np.pad(array, width, constant_values=value) for array, width in zip(arrays, widths, strict=True)]
+        joined[name] = np.concatenate(arrays)
+    return joined
+
+
 def _first_line(error: Exception) -> str:
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
@@ -197,14 +260,28 @@ class Servable:
         model: the loaded version.
         metrics: counts run times.
         batcher: runs requests in batches; None: each runs by itself.
+        max_rows: most rows of a request.
     """
 
-    def __init__(self, model: ServedModel, metrics: Metrics, batcher: Batcher | None = None):
+    def __init__(
+        self, model: ServedModel, metrics: Metrics, batcher: Batcher | None = None, max_rows: int | None = None
+    ):
         self.model = model
         self.name = model.name
         self.version = model.version
         self.metrics = metrics
         self._batcher = batcher
+        self._max_rows = max_rows
+
+    def close(self) -> None:
+        """Frees the model, and its figures that no further version continues."""
+        self.model.close()
+        self.metrics.forget(self.model.directory)
+
+    def check_rows(self, rows: int) -> None:
+        """Raises ServingError (INVALID_ARGUMENT) if a request has too many rows."""
+        if self._max_rows is not None and rows > self._max_rows:
+            raise invalid(f"The request has {rows} rows; the limit is {self._max_rows} (--max_request_rows).")
 
     def signature(self, name: str) -> Signature:
         """Returns a signature of the model.
@@ -226,8 +303,7 @@ class Servable:
         """Runs a signature on arrays that fit it, in a batch if possible.
 
         Args:
-            deadline: time of `time.monotonic` from which the answer is no longer wanted; None: never. A run that has
-                begun is not interrupted.
+            deadline: time of `time.monotonic` from which the answer is no longer wanted; None: never.
             api: `Predict`, `Classify` or `Regress`, for the metrics.
 
         Raises:
@@ -239,7 +315,7 @@ class Servable:
         if self._batcher and self.signature(signature_name).is_batchable:
             outputs = self._batcher.run(signature_name, arrays, deadline)
         else:
-            outputs = self.model.run(signature_name, arrays)
+            outputs = self.model.run(signature_name, arrays, deadline)
         microseconds = (time.perf_counter() - start) * 1e6
         self.metrics.runtime_latency.labels(self.name, api, "TF2").observe(microseconds)
         return outputs

@@ -117,6 +117,12 @@ class SlowServable:
         specs = [{name: tf.TensorSpec([None], tf.string)} for name in ("text", "echo")]
         return Signature(*specs)
 
+    def check_rows(self, _) -> None:
+        """Allows any number."""
+
+    def close(self) -> None:
+        """Holds nothing."""
+
     def run(self, _, arrays, *__) -> dict:
         """Waits, and echoes."""
         self.asked.set()
@@ -175,7 +181,7 @@ def connect(server, timeout: float = 30) -> socket.socket:
 def request(body: dict) -> bytes:
     """A whole `:predict` request."""
     raw = json.dumps(body).encode()
-    return b"POST /v1/models/toy:predict HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (len(raw), raw)
+    return b"POST /v1/models/toy:predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s" % (len(raw), raw)
 
 
 def exchange(server, request: bytes) -> bytes:

@@ -25,7 +25,7 @@ class Graph:
         self.go_on = threading.Event()
         self.go_on.set()
 
-    def __call__(self, signature_name, arrays):
+    def __call__(self, signature_name, arrays, deadline):
         self.shapes.append(arrays["x"].shape)
         self.threads.append(threading.get_ident())
         self.started.set()
@@ -104,10 +104,27 @@ def test_different_lengths_are_never_padded(graph, batcher):
 
 def test_a_request_that_is_refused_fails_alone(graph, batcher):
     futures = together(graph, batcher(), [np.array([1.0]), np.array([-5.0]), np.array([3.0, 4.0])])
-    assert graph.shapes == [(4,), (1,), (1,), (2,)]
+    assert graph.shapes == [(4,), (2,), (1,), (1,), (2,)]
     assert futures[0].result()["y"].tolist() == [2.0] and futures[2].result()["y"].tolist() == [6.0, 8.0]
     with pytest.raises(ServingError, match="negative: -5.0"):
         futures[1].result()
+
+
+@pytest.mark.parametrize("bad", range(16))
+def test_one_bad_request_costs_few_runs_more(graph, batcher, bad):
+    requests = [[-1.0] if number == bad else [float(number)] for number in range(16)]
+    futures = together(graph, batcher(), [np.array(request) for request in requests])
+    with pytest.raises(ServingError, match="negative: -1"):
+        futures.pop(bad).result(30)
+    assert [future.result(30)["y"].tolist() for future in futures] == [
+        [2.0 * number] for number in range(16) if number != bad
+    ]
+    assert len(graph.shapes) <= 1 + 4 + 2  # the batch, log2 of its size, the bad one, and what the search left
+
+
+def test_many_bad_requests_fail_alone(graph, batcher):
+    futures = together(graph, batcher(), [np.array([1.0 if number % 3 else -1.0]) for number in range(16)])
+    assert [future.exception(30) is None for future in futures] == [number % 3 > 0 for number in range(16)]
 
 
 def test_a_request_refused_by_itself_is_not_tried_again(graph, batcher):

@@ -1,5 +1,10 @@
 """A loaded version: models that only a session loads, values of every type, shapes that the graph judges."""
 
+import concurrent.futures
+import json
+import os
+import time
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -7,10 +12,13 @@ import toy_server
 from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow_serving.apis import predict_pb2
 
-from export.server import grpc_messages
+from export.base_path import DESCRIPTION_FILE
+from export.server import grpc_messages, servable
+from export.server.batching_parameters import BatchingParameters
 from export.server.monitoring import Metrics
 from export.server.servable import Servable, ServedModel
 from export.server.serving_error import ServingError
+from keras_bert.files import write_json
 
 
 def _save_counter(directory: str) -> None:
@@ -44,7 +52,7 @@ def _save_types(directory: str) -> None:
 def _server(tmp_path_factory):
     base = tmp_path_factory.mktemp("models") / "types"
     _save_types(str(base / "1"))
-    with toy_server.running(str(base), name="types") as server:
+    with toy_server.running(str(base), name="types", max_request_megabytes=16) as server:
         yield server
 
 
@@ -81,8 +89,8 @@ def test_the_graph_judges_shapes(server):
 
 
 def test_a_closed_model_answers_no_more(server):
-    with server.manager.use("types") as servable:
-        directory = servable.model.directory
+    with server.manager.use("types") as loaded:
+        directory = loaded.model.directory
     model = ServedModel(directory, "types", 1)
     two = {"numbers": np.ones([1, 2], np.float32)}
     assert model.run("add", two)["sum"].tolist() == [2.0]
@@ -98,8 +106,110 @@ def test_an_input_with_a_default_may_be_left_out(tmp_path):
     signature = saved.meta_graphs[0].signature_def["add"]
     signature.defaults["numbers"].CopyFrom(tf.make_tensor_proto([[3.0, 4.0]]))
     file.write_bytes(saved.SerializeToString())
-    servable = Servable(ServedModel(str(tmp_path), "types", 1), Metrics())
+    model = Servable(ServedModel(str(tmp_path), "types", 1), Metrics())
     request = predict_pb2.PredictRequest(model_spec={"name": "types", "signature_name": "add"})
-    assert list(grpc_messages.predict(servable, request, None).outputs["sum"].float_val) == [7.0]
+    assert list(grpc_messages.predict(model, request, None).outputs["sum"].float_val) == [7.0]
     request.inputs["numbers"].CopyFrom(tf.make_tensor_proto([[1.0, 1.0]]))
-    assert list(grpc_messages.predict(servable, request, None).outputs["sum"].float_val) == [2.0]
+    assert list(grpc_messages.predict(model, request, None).outputs["sum"].float_val) == [2.0]
+
+
+# === Rows ===
+
+
+def test_more_rows_than_allowed_are_refused_at_once_over_both_protocols(server):
+    begun = time.monotonic()
+    status, answer = _ask(server, {"instances": [[1, 2]] * 200_000, "signature_name": "add"})
+    assert (status, time.monotonic() - begun < 5) == (400, True)
+    assert answer["error"] == "The request has 200000 rows; the limit is 1000 (--max_request_rows)."
+    assert _ask(server, {"inputs": [[1, 2]] * 1001, "signature_name": "add"})[0] == 400
+    assert _ask(server, {"inputs": [[1, 2]] * 1000, "signature_name": "add"})[0] == 200
+    with server.manager.use("types") as loaded:
+        request = predict_pb2.PredictRequest(model_spec={"name": "types", "signature_name": "add"})
+        request.inputs["numbers"].CopyFrom(tf.make_tensor_proto(np.ones([1001, 2], np.float32)))
+        with pytest.raises(ServingError, match="1001 rows; the limit is 1000"):
+            grpc_messages.predict(loaded, request, None)
+
+
+def _save_words(directory: str) -> None:
+    """Writes a model that splits texts into words, and describes how it fills rows up."""
+
+    def split(text):
+        words = tf.strings.split(text)
+        table = words.to_tensor()
+        table = tf.pad(table, [[0, 0], [0, tf.cast(tf.shape(table)[1] == 0, tf.int32)]], constant_values="")
+        return {"words": table, "num_words": words.row_lengths(), "upper": tf.strings.upper(text)}
+
+    function = tf.function(split, input_signature=[tf.TensorSpec([None], tf.string, "text")])
+    tf.saved_model.save(tf.Module(), directory, signatures={"serving_default": function})
+    padding = {"count": "num_words", "values": {"words": ""}}
+    os.makedirs(os.path.join(directory, "assets.extra"), exist_ok=True)
+    with open(os.path.join(directory, "assets.extra", "model.json"), "w", encoding="utf-8") as file:
+        json.dump({"signatures": {"serving_default": {"padding": padding}}}, file)
+
+
+def _texts(count: int) -> dict[str, np.ndarray]:
+    return {"text": np.array([b" ".join([b"w"] * (number % 90 // 10)) for number in range(count)], object)}
+
+
+def test_slices_of_many_rows_answer_as_one_run_does(tmp_path):
+    _save_words(str(tmp_path))
+    model = ServedModel(str(tmp_path), "words", 1)
+    whole = model.run("serving_default", _texts(500))
+    sliced = model.run("serving_default", _texts(500), time.monotonic() + 60)
+    assert whole["words"].shape == (500, 8)
+    for name, array in whole.items():
+        assert array.dtype == sliced[name].dtype and array.tolist() == sliced[name].tolist()
+
+
+def test_a_deadline_ends_a_long_run_between_two_slices(tmp_path, monkeypatch):
+    _save_words(str(tmp_path))
+    model = ServedModel(str(tmp_path), "words", 1)
+    runs, run = [], model._run
+    monkeypatch.setattr(
+        model, "_run", lambda *asked: (runs.append(len(asked[1]["text"])), time.sleep(0.3), run(*asked))[2]
+    )
+    with pytest.raises(ServingError, match="deadline passed"):
+        model.run("serving_default", _texts(1000), time.monotonic() + 0.5)
+    assert runs[0] == 32 and len(runs) == 2
+
+
+def test_an_answer_does_not_depend_on_its_neighbours_in_a_batch(tmp_path):
+    _save_words(str(tmp_path / "words" / "1"))
+    parameters = BatchingParameters(batch_timeout_micros=2_000_000, max_batch_size=3)
+    with toy_server.running(str(tmp_path / "words"), name="words", batching=parameters) as server:
+
+        def ask(texts):
+            return toy_server.ask(server, "POST", "/v1/models/words:predict", {"inputs": texts})[1]["outputs"]["words"]
+
+        with concurrent.futures.ThreadPoolExecutor(3) as pool:
+            answers = list(pool.map(ask, [["a"], [""], ["b c d"]]))
+        assert answers == [[["a"]], [[""]], [["b", "c", "d"]]]
+        assert toy_server.figure(server, "batching_session:wrapped_run_count") == 1.0
+
+
+@pytest.mark.parametrize("name", ["fill_mask", "token_classification", "token_regression"])
+def test_heads_describe_how_their_answers_are_filled_up(saved, name, monkeypatch):
+    head = saved(name)
+    path = os.path.join(head.directory, DESCRIPTION_FILE)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    write_json(path, head.head.description())
+    model = ServedModel(head.directory, name, 1)
+    texts = np.array([b"the [MASK] ran", b"", b"a b c [MASK] d [MASK]", b"who"] * 10, object)
+    alone = [model.run("serving_default", {"text": texts[place : place + 1]}) for place in range(4)]
+    together = model.run("serving_default", {"text": texts[:4]})
+    for place, right in enumerate(alone):
+        rows = {key: array[place : place + 1] for key, array in together.items()}
+        _equal(model.own_columns("serving_default", rows), right)
+    monkeypatch.setattr(servable, "_FIRST_ROWS", 3)
+    sliced = model.run("serving_default", {"text": texts}, time.monotonic() + 60)
+    _equal(sliced, model.run("serving_default", {"text": texts}))
+
+
+def _equal(answer, right) -> None:
+    assert set(answer) == set(right)
+    for key, array in right.items():
+        assert answer[key].shape == array.shape and answer[key].dtype == array.dtype
+        if array.dtype == np.float32:
+            np.testing.assert_allclose(answer[key], array, atol=1e-6)
+        else:
+            assert answer[key].tolist() == array.tolist()
