@@ -57,8 +57,8 @@ def serve(settings: ServerSettings) -> None:
         lines += [f"gRPC: {host}:{server.grpc.port}"] if server.grpc else []
         print("\n".join(lines), flush=True)
         os.read(told, 1)
-    if server.rest.admission.in_progress:
-        os._exit(0)  # A normal exit would wait for the threads of abandoned requests, however long the graph runs.
+    if server.rest.admission.in_progress or server.manager.is_loading:
+        os._exit(0)  # A normal exit would wait for the threads of abandoned requests and loads, however long they run.
 
 
 def _batching_parameters(settings: ServerSettings) -> BatchingParameters | None:

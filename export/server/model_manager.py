@@ -3,7 +3,7 @@
 A new version is loaded and warmed up while the old one keeps answering. Then the new one takes the requests, and the
 old one is unloaded once its last request is answered. A version that cannot be loaded changes nothing.
 
-`apply` and `poll` load and unload, one call at a time; `use` never waits for them.
+`apply` and `poll` load and unload, one call at a time; `use` and `close` never wait for them.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ import gc
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from export import base_path
@@ -22,6 +22,7 @@ from keras_bert.errors import InputError
 
 # States as in TensorFlow Serving's GetModelStatusResponse.
 LOADING, AVAILABLE, UNLOADING, END = "LOADING", "AVAILABLE", "UNLOADING", "END"
+_LONGEST_JOIN = 0.5
 _MAX_ENDED = 16  # Ended versions that status requests still report.
 
 
@@ -55,9 +56,9 @@ class _Version:
 class _Model:
     """A model's settings and its versions by number."""
 
-    def __init__(self, settings: ModelSettings):
+    def __init__(self, settings: ModelSettings, versions: Mapping[int, _Version] = {}):
         self.settings = settings
-        self.versions: dict[int, _Version] = {}
+        self.versions = dict(versions)
 
     def available(self) -> dict[int, _Version]:
         return {number: version for number, version in sorted(self.versions.items()) if version.state == AVAILABLE}
@@ -79,7 +80,8 @@ class ModelManager:
         self._models: dict[str, _Model] = {}
         self._lock = threading.Lock()  # Guards all of the above; held for moments only.
         self._changing = threading.Lock()  # Held while versions are loaded.
-        self._has_garbage = False
+        self._is_closed = False
+        self._ended: list[Servable] = []  # To be closed.
 
     # === Requests ===
 
@@ -126,8 +128,8 @@ class ModelManager:
 
     def _end_unused(self, record: _Version) -> None:
         if record.state == UNLOADING and not record.users:
+            self._ended.append(record.servable)
             record.end()
-            self._has_garbage = True
 
     def names(self) -> list[str]:
         """Lists the names of the models."""
@@ -170,25 +172,33 @@ class ModelManager:
         """Serves these models and no others from now on; returns once they are loaded.
 
         Raises:
-            InputError: a model has no version that can be served, or a label names one that is not served. The models
-                served before then stay as they were, apart from versions that were loaded in vain.
+            InputError: a model has no version that can be served, or a label names one that is not served. What was
+                served before then stays as it was; requests never see a version that was loaded in vain.
         """
         with self._changing:
-            added = {settings.name: _Model(settings) for settings in models}
-            for name, model in added.items():
-                if name in self._models and self._models[name].settings.base_path == model.settings.base_path:
-                    model.versions = self._models[name].versions
-            for model in added.values():
-                self._load_aspired(model, aspired_versions(model.settings))
-                _check_labels(model)
+            added = {settings.name: _Model(settings, self._versions_of(settings)) for settings in models}
+            aspired = {name: aspired_versions(model.settings) for name, model in added.items()}
+            try:
+                for name, model in added.items():
+                    self._load_aspired(model, aspired[name])
+                    _check_labels(model)
+            except InputError:
+                for model in added.values():
+                    self._unload(model, keep=_common(model.versions, self._versions_of(model.settings)))
+                self._collect()
+                raise
             with self._lock:
                 removed, self._models = self._models, added
             for name, model in removed.items():
-                if name not in added or added[name].versions is not model.versions:
-                    self._unload(model, keep=set())
-            for model in added.values():
-                self._unload(model, keep={number for number, _ in aspired_versions(model.settings)})
+                self._unload(model, keep=_common(model.versions, added[name].versions if name in added else {}))
+            for name, model in added.items():
+                self._unload(model, keep={number for number, _ in aspired[name]})
             self._collect()
+
+    def _versions_of(self, settings: ModelSettings) -> dict[int, _Version]:
+        """Returns the versions of the model that is served from there."""
+        model = self._models.get(settings.name)
+        return model.versions if model and model.settings.base_path == settings.base_path else {}
 
     def poll(self) -> None:
         """Looks for new and removed versions; returns once new ones are loaded and old ones take no more requests."""
@@ -205,15 +215,22 @@ class ModelManager:
             self._collect()
 
     def close(self) -> None:
-        """Stops serving; a version in use is unloaded after its last request."""
-        with self._changing:
-            for model in self._models.values():
-                self._unload(model, keep=set())
+        """Stops serving; a version in use is unloaded after its last request, one that loads is not served."""
+        self._is_closed = True
+        for model in self._models.values():
+            self._unload(model, keep=set())
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether versions are being loaded, which nothing can interrupt."""
+        return self._changing.locked()
 
     def _load_aspired(self, model: _Model, aspired: list[tuple[int, str]]) -> None:
         """Loads missing versions; raises the last failure if none of the versions is available then."""
         failure = None
         for number, directory in reversed(aspired):  # Most requests want the highest, so it comes first.
+            if self._is_closed:
+                return
             record = model.versions.get(number)
             if record and (record.state == AVAILABLE or record.fingerprint == _fingerprint(directory) != []):
                 failure = failure or (InputError(record.error) if record.error else None)
@@ -244,6 +261,8 @@ class ModelManager:
                 raise InputError(f"{directory}: cannot be loaded ({record.error}).") from error
             raise
         with self._lock:
+            if self._is_closed:
+                return
             record.servable, record.state = servable, AVAILABLE
         self.announce(f"Loaded {name} (version {number})")
 
@@ -259,9 +278,18 @@ class ModelManager:
 
     def _collect(self) -> None:
         """Frees the memory of ended versions, whose graphs are reference cycles."""
-        if self._has_garbage:
-            self._has_garbage = False
+        with self._lock:
+            ended, self._ended = self._ended, []
+        for servable in ended:
+            servable.close()
+        if ended:
+            del ended, servable
             gc.collect()
+
+
+def _common(versions: Mapping[int, _Version], others: Mapping[int, _Version]) -> set[int]:
+    """Returns the numbers under which both have the same loaded version; other base paths have other versions."""
+    return {number for number, record in versions.items() if others.get(number) is record}
 
 
 def _check_labels(model: _Model) -> None:
@@ -290,7 +318,8 @@ def polling(functions: Sequence[tuple[Callable[[], None], float]]) -> Iterator[N
     """Calls functions repeatedly while the block runs, each in its own thread.
 
     Args:
-        functions: pairs of a function and the seconds between its calls. An exception is logged and ends nothing.
+        functions: pairs of a function and the seconds between its calls. An exception is logged and ends nothing. A
+            call that has not returned half a second after the block is left to itself.
     """
     stopped = threading.Event()
 
@@ -309,4 +338,4 @@ def polling(functions: Sequence[tuple[Callable[[], None], float]]) -> Iterator[N
     finally:
         stopped.set()
         for thread in threads:
-            thread.join()
+            thread.join(_LONGEST_JOIN)

@@ -94,6 +94,13 @@ class Metrics:
         finally:
             self.request_count.labels(model_name, status).inc()
 
+    def forget(self, model_path: str) -> None:
+        """Drops the figures of a version that has ended; otherwise each version would leave some behind."""
+        for metric in (self.warmup_latency, self.warmup_records):
+            for status in ("OK", "FAILED"):
+                with contextlib.suppress(KeyError):
+                    metric.remove(model_path, status)
+
     def examples(self, model_name: str, count: int) -> None:
         """Counts the examples of a classification or regression."""
         self.example_counts.labels(model_name).observe(count)

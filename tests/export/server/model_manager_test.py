@@ -1,8 +1,10 @@
 """Versions: which is served, how one follows another, and what happens when one cannot be loaded."""
 
+import concurrent.futures
 import os
 import shutil
 import threading
+import time
 
 import pytest
 import toy_server
@@ -239,3 +241,60 @@ def test_the_poller_goes_on_after_a_failure(caplog):
     count = len(calls)
     assert "A look for new versions failed." in caplog.text
     assert len(calls) == count
+
+
+# === Changes that fail, and the end ===
+
+
+def test_a_refused_configuration_changes_nothing_also_while_versions_load(manager, load, base_path):
+    add(base_path, 2)
+    load.go_on.clear()
+    refused = ModelSettings("m", base_path, VersionPolicy(latest=2), {"stable": 3})
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        change = pool.submit(manager.apply, [refused])
+        toy_server.until(lambda: manager.is_loading)
+        assert served(manager) == 1
+        load.go_on.set()
+        with pytest.raises(InputError, match="label 'stable' to version 3 of model m"):
+            change.result(30)
+    assert load.loaded == [("m", 1), ("m", 2)]  # version 2 was loaded, in vain
+    assert served(manager) == 1 and states(manager) == [(1, "AVAILABLE")]
+    with pytest.raises(ServingError, match=r"Specific\(m, 2\)"):
+        served(manager, version=2)
+
+
+def test_a_configuration_refused_for_another_model_changes_nothing(manager, load, base_path, tmp_path):
+    add(base_path, 2)
+    add(tmp_path / "other", 7)
+    load.broken = {7}
+    with pytest.raises(InputError, match="is broken"):
+        manager.apply([ModelSettings("m", base_path), ModelSettings("other", str(tmp_path / "other"))])
+    assert manager.names() == ["m"] and served(manager) == 1
+    manager.poll()
+    assert served(manager) == 2
+
+
+def test_the_server_ends_while_a_version_loads(manager, load, base_path):
+    add(base_path, 2)
+    load.go_on.clear()
+    begun = time.monotonic()
+    with polling([(manager.poll, 0.01)]):
+        toy_server.until(lambda: manager.is_loading)
+    manager.close()
+    assert time.monotonic() - begun < 10 and manager.is_loading
+    load.go_on.set()
+    toy_server.until(lambda: not manager.is_loading)
+    assert states(manager)[1] == (1, "END") and (2, "AVAILABLE") not in states(manager)
+
+
+def test_an_ended_version_is_closed_after_its_last_request(load, base_path, monkeypatch):
+    closed = []
+    monkeypatch.setattr(toy_server.SlowServable, "close", lambda servable: closed.append(servable.version))
+    manager = ModelManager(load)
+    manager.apply([ModelSettings("m", base_path)])
+    add(base_path, 2)
+    with manager.use("m"):
+        manager.poll()
+        assert closed == []
+    manager.poll()
+    assert closed == [1]
