@@ -1,4 +1,4 @@
-"""Bounds what the server holds at once, over both protocols: requests, and bytes of request bodies."""
+"""Bounds what the server holds at once, over both protocols: requests, and the bytes that their bodies take."""
 
 import contextlib
 import threading
@@ -13,7 +13,7 @@ class Admission:
 
     Args:
         max_requests: most requests in progress.
-        max_bytes: most bytes of their bodies held.
+        max_bytes: most bytes that their bodies take, parsed.
         metrics: counts refusals.
 
     Attributes:
@@ -50,7 +50,7 @@ class Admission:
 
     @contextlib.contextmanager
     def body(self) -> Iterator[Callable[[int], None]]:
-        """Yields a function to call with the size of each piece of a request's body before it is kept.
+        """Yields a function to call, before a piece of a request's body is kept, with what it may take once parsed.
 
         The bytes count until the block ends. The function raises `ServingError` (RESOURCE_EXHAUSTED) for a piece with
         which all requests together would hold more than allowed.

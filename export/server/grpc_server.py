@@ -24,6 +24,8 @@ from export.server.serving_error import ServingError, as_serving_error, invalid
 from keras_bert.errors import InputError
 
 _MAX_MESSAGE = 1024  # Characters of an error's message, TensorFlow Serving's bound.
+# The most that a message takes once it is parsed, relative to its bytes: an Example of one feature without values.
+_MAX_GROWTH = 32
 _SPARE_THREADS = 16  # For requests that are only told that the server is full.
 
 Method = Callable[[Message, float | None], Message]  # (request, deadline) -> response; raises `ServingError`.
@@ -97,7 +99,8 @@ def _handle(
     left = context.time_remaining()
     deadline = None if left is None else time.monotonic() + left
     try:
-        with admission.request():
+        with admission.request(), admission.body() as take:
+            take(_MAX_GROWTH * len(body))
             return method(_parse(request_class, body), deadline).SerializeToString()
     except Exception as error:
         failure = as_serving_error(error)

@@ -65,6 +65,17 @@ def _finite(text: str) -> float:
     return value
 
 
+def parsed_size(body: bytes) -> int:
+    """Returns the most bytes that a piece of JSON takes once it is parsed, beside the piece itself.
+
+    A list takes 56 bytes, an object 64 and about 250 for each key. A value takes 8 in its list, and 32 as a number or
+    49 as a string, whose characters take up to four bytes each if one of them is not ASCII.
+    """
+    characters = len(body) if body.isascii() else 8 * len(body)
+    weights = {b"[": 120, b"{": 80, b",": 60, b":": 300}
+    return len(body) + characters + sum(weight * body.count(mark) for mark, weight in weights.items())
+
+
 def signature_name_of(document: dict) -> str:
     """Returns the signature that a request asks for, `serving_default` if it names none."""
     name = document.get("signature_name", "")

@@ -299,7 +299,7 @@ def test_sigterm_answers_what_was_asked_over_both_protocols(tmp_path):
             stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
             future = stub.Predict.future(half_plus.request([1.0, 2.0]), timeout=30)
             body = json.dumps({"instances": [5.0]}).encode()
-            head = b"POST /v1/models/half:predict HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
+            head = b"POST /v1/models/half:predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
             with toy_server.socket.create_connection(("127.0.0.1", rest_port), timeout=30) as connection:
                 connection.sendall(head + body)
                 toy_server.until(lambda: _in_progress(rest_port) == 2)  # both wait in the batch

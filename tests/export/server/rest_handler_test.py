@@ -1,17 +1,24 @@
 """The server's connections: broken requests, limits of size and time, what is logged, and the end."""
 
 import concurrent.futures
+import contextlib
 import dataclasses
+import gzip
 import json
 import queue
 import socket
 import struct
 import threading
+import time
 
 import pytest
 import toy_server
 
+from export.server import rest_api
 from export.server.servable import ServedModel
+from export.server.server_settings import ServerSettings
+
+_HEAD = b"POST /v1/models/toy:predict HTTP/1.1\r\nHost: localhost\r\n"
 
 
 @pytest.fixture(scope="module")
@@ -26,14 +33,151 @@ def server(tmp_path_factory):
         (b"Content-Length: abc\r\n", b"400"),
         (b"Content-Length: -1\r\n", b"400"),
         (b"Content-Length: 1\r\nContent-Length: 2\r\n", b"400"),
-        (b"Transfer-Encoding: chunked\r\n", b"411"),
+        (b"Content-Length: 2\r\nContent-Length: 2\r\n", b"400"),
+        (b"Content-Length: 2, 2\r\n", b"400"),
+        (b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n", b"400"),
+        (b"Transfer-Encoding: gzip, chunked\r\n", b"400"),
+        (b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n", b"400"),
+        (b"Content-Encoding: br\r\n", b"415"),
         (b"Content-Length: 99999999999\r\nExpect: 100-continue\r\n", b"413"),
     ],
 )
 def test_unreadable_bodies_are_refused_in_json(server, headers, status):
-    answer = toy_server.exchange(server, b"POST /v1/models/toy:predict HTTP/1.1\r\nHost: x\r\n" + headers + b"\r\n")
+    answer = toy_server.exchange(server, _HEAD + headers + b"\r\n")
     assert answer.split()[1] == status
     assert list(json.loads(answer.partition(b"\r\n\r\n")[2])) == ["error"]
+
+
+_BODY = json.dumps({"instances": ["ab"], "signature_name": "echo"}).encode()
+_SMUGGLED = b"GET /smuggled HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"Bad Header Line",
+        b"Transfer-Encoding : chunked",
+        b"X: a\rTransfer-Encoding: chunked",
+        b"X: a\r\n folded: b",
+        b"\tX: a",
+        b"X: a\nY: b",
+        b": no name",
+        b"X\x00: a",
+        b"X: a\x00b",
+        b"X\xc3\xa4: a",
+    ],
+    ids=repr,
+)
+def test_a_defect_of_the_head_ends_the_connection_so_that_no_body_becomes_a_request(server, line):
+    head = _HEAD + line
+    answer = toy_server.exchange(server, head + b"\r\nContent-Length: %d\r\n\r\n%s" % (len(_SMUGGLED), _SMUGGLED))
+    assert answer.startswith(b"HTTP/1.1 400 ") and answer.count(b"HTTP/1.1") == 1
+    assert b"Connection: close\r\n" in answer
+    assert "Malformed header in line" in json.loads(answer.partition(b"\r\n\r\n")[2])["error"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"GET  /v1/models/toy HTTP/1.1",
+        b"GET /v1/models/toy",
+        b"GET /a b HTTP/1.1",
+        b"get / HTTP/1.1",
+        b"GET / HTTP/2.0",
+    ],
+)
+def test_a_defect_of_the_request_line(server, line):
+    answer = toy_server.exchange(server, line + b"\r\nHost: localhost\r\n\r\n" + _SMUGGLED)
+    assert answer.startswith(b"HTTP/1.1 400 ") and answer.count(b"HTTP/1.1") == 1
+
+
+def test_a_head_has_a_limit(server):
+    for lines in (b"X: a\r\n" * 200, b"X: %s\r\n" % (b"a" * 70_000)):
+        answer = toy_server.exchange(server, b"GET /v1/models/toy HTTP/1.1\r\n" + lines + b"\r\n")
+        assert answer.startswith(b"HTTP/1.1 431 ")
+
+
+def _post(coding: bytes, body: bytes) -> bytes:
+    return _HEAD + b"%s\r\n\r\n%s" % (coding, body)
+
+
+def _chunked(body: bytes, size: int = 7) -> bytes:
+    parts = [body[start : start + size] for start in range(0, len(body), size)]
+    return b"".join(b"%x;name=value\r\n%s\r\n" % (len(part), part) for part in parts) + b"0\r\nX-Sum: 1\r\n\r\n"
+
+
+_GZIP = b"Content-Encoding: gzip\r\nContent-Length: %d"
+_CHUNKED = b"Transfer-Encoding: chunked"
+
+
+def test_bodies_in_chunks_and_compressed_ones_are_taken(server):
+    packed = gzip.compress(_BODY)
+    asked = [(_CHUNKED, _chunked(_BODY)), (_GZIP % len(packed), packed)]
+    asked += [(b"Content-Encoding: gzip\r\n" + _CHUNKED, _chunked(packed))]
+    # One connection: each body ends where the next request begins.
+    answer = toy_server.exchange(server, b"".join(_post(*one) for one in asked))
+    assert answer.count(b"HTTP/1.1 200 OK") == 3 and answer.count(b'{"predictions": ["ab"]}') == 3
+
+
+@pytest.mark.parametrize(
+    ("coding", "body", "status"),
+    [
+        (_CHUNKED, b"zz\r\n" + _SMUGGLED, b"400"),
+        (_CHUNKED, b"2\r\nabc\r\n0\r\n\r\n" + _SMUGGLED, b"400"),
+        (_CHUNKED, b"-1\r\n" + _SMUGGLED, b"400"),
+        (_CHUNKED, b"2\nab\n0\n\n" + _SMUGGLED, b"400"),
+        (_CHUNKED, b"0\r\nno trailer\r\n\r\n" + _SMUGGLED, b"400"),
+        (_CHUNKED, b"200000\r\n" + b"a" * 0x200000 + b"\r\n0\r\n\r\n", b"413"),
+        (_GZIP % 3, b"abc", b"400"),
+        (_GZIP % 20, gzip.compress(_BODY)[:20], b"400"),
+        (_GZIP % (len(gzip.compress(_BODY)) + 3), gzip.compress(_BODY) + b"abc", b"400"),
+        (_GZIP % len(gzip.compress(b"a" * 5_000_000)), gzip.compress(b"a" * 5_000_000), b"413"),
+    ],
+    ids=["digits", "longer", "negative", "lf", "trailer", "large", "nonsense", "cut", "more", "bomb"],
+)
+def test_a_defect_of_chunks_or_compression_ends_the_connection(server, coding, body, status):
+    answer = toy_server.exchange(server, _post(coding, body))
+    assert answer.split()[1] == status and answer.count(b"HTTP/1.1") == 1
+    assert b"Connection: close\r\n" in answer
+
+
+def test_answers_are_compressed_for_clients_that_ask_for_it(server):
+    body = json.dumps({"instances": ["ab" * 1000], "signature_name": "echo"}).encode()
+    answers = {}
+    for accepted in (b"gzip", b"deflate, gzip;q=0.5", b"gzip;q=0", b"identity"):
+        asked = _post(b"Connection: close\r\nAccept-Encoding: %s\r\nContent-Length: %d" % (accepted, len(body)), body)
+        head, _, answers[accepted] = toy_server.exchange(server, asked).partition(b"\r\n\r\n")
+        assert (b"\r\nContent-Encoding: gzip" in head) == (b"gzip" in accepted and not accepted.endswith(b"q=0"))
+    assert gzip.decompress(answers[b"gzip"]) == answers[b"identity"] == answers[b"gzip;q=0"]
+    assert len(answers[b"gzip"]) < 200 < len(answers[b"identity"])
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        (b"evil.example", b"403"),
+        (b"evil.example:8501", b"403"),
+        (b"127.0.0.1.evil.example", b"403"),
+        (b"localhost:8501", b"200"),
+        (b"127.0.0.1:8501", b"200"),
+        (b"[::1]:8501", b"200"),
+        (b"[::1]", b"200"),
+        (b"Model.Example:1", b"200"),
+    ],
+)
+def test_a_server_on_this_machine_answers_to_its_own_names_only(server, monkeypatch, host, status):
+    """A page on evil.example may make its name point here, and ask as if it were of this origin (DNS rebinding)."""
+    monkeypatch.setattr(
+        server.rest, "settings", dataclasses.replace(server.rest.settings, allowed_hosts=["model.example"])
+    )
+    answer = toy_server.exchange(server, b"GET /v1/models/toy HTTP/1.1\r\nHost: %s\r\n\r\n" % host)
+    assert answer.split()[1] == status
+
+
+def test_an_open_server_answers_to_every_name():
+    assert ServerSettings(host="0.0.0.0").answers_to("evil.example")
+    assert ServerSettings(allowed_hosts=["*"]).answers_to("evil.example")
+    assert not ServerSettings(host="localhost").answers_to("evil.example")
 
 
 def test_nonsense_instead_of_http_gets_a_json_error(server):
@@ -42,18 +186,14 @@ def test_nonsense_instead_of_http_gets_a_json_error(server):
 
 
 def test_a_request_cut_short_leaves_the_server_alive(server):
-    assert (
-        toy_server.exchange(server, b"POST /v1/models/toy:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{")
-        == b""
-    )
+    assert toy_server.exchange(server, _HEAD + b"Content-Length: 50\r\n\r\n{") == b""
     assert toy_server.ask(server, "GET", "/v1/models/toy")[0] == 200
 
 
 def test_expect_100_continue_is_answered_before_the_body(server):
     with toy_server.connect(server, 60) as connection:
         body = b'{"instances": ["ab"], "signature_name": "echo"}'
-        head = b"POST /v1/models/toy:predict HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n"
-        connection.sendall(head % len(body))
+        connection.sendall(_HEAD + b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % len(body))
         assert connection.recv(1000).startswith(b"HTTP/1.1 100 Continue")
         connection.sendall(body)
         answer = connection.makefile("rb")
@@ -129,7 +269,7 @@ def test_any_other_failure_of_a_connection_is_logged(server, caplog):
 
 def test_what_a_client_sends_reaches_neither_stderr_nor_log(server, capfd, caplog):
     paths = ["/v1/models/a%0d%0aFORGED:predict", "/v1/models/toy%0aFORGED", "/%0aFORGED", "/v1/FORGED\r\nFORGED: 1"]
-    requests = [f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n".encode() for path in paths]
+    requests = [f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n".encode() for path in paths]
     requests += [toy_server.request({"instances": ["FORGED"], "signature_name": "a\r\nFORGED"})]
     requests += [toy_server.request({"inputs": {"\nFORGED": 1}}), b"FORGED\x1b[31m\r\nFORGED\r\n\r\n"]
     example = {"examples": [{"weight": 1.0, "\nFORGED": "\nFORGED"}], "signature_name": "classify"}
@@ -153,7 +293,7 @@ def _allow(monkeypatch, server, milliseconds: int) -> None:
 
 def test_a_body_that_comes_drop_by_drop_is_given_up(server, monkeypatch):
     """Every drop comes well within the time-out; all of them together do not."""
-    head = b"POST /v1/models/toy:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n"
+    head = _HEAD + b"Content-Length: 1000\r\n\r\n"
     _allow(monkeypatch, server, milliseconds=1000)
     with toy_server.connect(server, 0.05) as connection:
         connection.sendall(head)
@@ -173,8 +313,27 @@ def test_a_body_that_comes_drop_by_drop_is_given_up(server, monkeypatch):
 def test_a_refused_body_is_not_awaited_for_ever(server, monkeypatch):
     _allow(monkeypatch, server, milliseconds=500)
     with toy_server.connect(server, 60) as connection:
-        connection.sendall(b"POST /v1/models/toy:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 1900000\r\n\r\n")
+        connection.sendall(_HEAD + b"Content-Length: 1900000\r\n\r\n")
         assert connection.recv(1000).startswith(b"HTTP/1.1 413")
+
+
+def test_clients_that_do_not_read_their_answers_hold_nothing_and_are_given_up(tmp_path):
+    """Their answers are longer than a socket's buffers."""
+    asked = toy_server.request({"instances": ["a" * 12_000_000], "signature_name": "echo"})
+    settings = {"max_request_megabytes": 16, "rest_api_timeout_in_ms": 4000}
+    with toy_server.running(toy_server.saved(tmp_path), **settings) as server, contextlib.ExitStack() as stack:
+        server.rest.admission.max_bytes = 2 * rest_api.parsed_size(asked)
+        for _ in range(4):
+            connection = stack.enter_context(socket.socket())
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connection.connect(("127.0.0.1", server.rest.server_port))
+            connection.sendall(asked)
+            assert connection.recv(20).startswith(b"HTTP/1.1 200")
+        assert b"\nbert_serve_body_bytes 0.0\n" in server.metrics.text()
+        assert toy_server.predict(server, {"instances": ["ab"], "signature_name": "echo"})[0] == 200
+        begun = time.monotonic()
+        toy_server.until(lambda: not server.rest.open_connections)
+        assert time.monotonic() - begun < 30  # A time-out for each piece would take a thousand times four seconds.
 
 
 @pytest.fixture
@@ -202,7 +361,7 @@ def slow(tmp_path):
 def test_requests_in_progress_are_answered_after_shutdown_began(slow):
     model, server, stop, ended = slow(drain_timeout=60)
     with toy_server.connect(server) as idle, toy_server.connect(server) as busy:
-        idle.sendall(b"GET /v1/models/toy HTTP/1.1\r\nHost: x\r\n\r\n")
+        idle.sendall(b"GET /v1/models/toy HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert idle.recv(1000).startswith(b"HTTP/1.1 200")
         busy.sendall(toy_server.request({"instances": ["late"]}))
         assert model.asked.wait(30)

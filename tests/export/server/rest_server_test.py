@@ -3,6 +3,7 @@
 import base64
 import json
 import math
+import tracemalloc
 import warnings
 
 import numpy as np
@@ -239,3 +240,29 @@ def test_base64_round_trip_of_all_bytes(server):
     every_byte = base64.b64encode(bytes(range(256))).decode()
     body = {"instances": [{"b64": every_byte}], "signature_name": "echo_bytes"}
     assert toy_server.predict(server, body) == (200, {"predictions": [{"b64": every_byte}]})
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [[]] * 50_000,
+        [{}] * 50_000,
+        ["é\U0001f600" + "a" * 1000] * 50,
+        [{"b64": "YQ"}] * 20_000,
+        list(range(50_000)),
+        [[["ab"]]] * 20_000,
+        [{f"k{number}": 1.5} for number in range(20_000)],
+        ["abc"] * 50_000,
+        [[1.5] * 3] * 20_000,
+    ],
+    ids=["lists", "objects", "wide text", "base64", "numbers", "nested", "keys", "texts", "rows"],
+)
+def test_the_size_of_parsed_json_is_not_underestimated(value):
+    body = json.dumps({"instances": value}, ensure_ascii=False).encode()
+    tracemalloc.start()
+    try:
+        parsed = rest_api.parse_json(body)
+        assert tracemalloc.get_traced_memory()[1] <= rest_api.parsed_size(body) <= 60 * len(body)
+    finally:
+        tracemalloc.stop()
+    assert len(parsed["instances"]) == len(value)
