@@ -8,6 +8,9 @@ import toy_words
 
 from keras_bert.errors import InputError
 
+# Choices are read as classification's rows are, and numbers as tags are.
+pytestmark = pytest.mark.slow(keep=["classification", "question_answering", "tagging"])
+
 TRAINING = {"train_batch_size": 4, "num_train_epochs": 1, "max_seq_length": 16, "learning_rate": 1e-3}
 
 
@@ -122,7 +125,7 @@ def test_metrics_have_one_shape(trained):
     assert {"loss", "train_steps", "train_seconds", "eval_seconds", "dev_file", "dev_rows_checksum"} <= results.keys()
 
 
-@pytest.mark.slow(keep=["classification", "multiple_choice", "tagging"])
+@pytest.mark.slow(keep=["classification", "tagging"])
 def test_predictions_alone_keep_scores_and_report(trained):
     entry, directory, results = trained
     before = (directory / "run" / "report.html").read_bytes()
@@ -134,7 +137,7 @@ def test_predictions_alone_keep_scores_and_report(trained):
     assert not (directory / "run" / "skipped_rows.tsv").exists()  # This call has left out nothing.
 
 
-@pytest.mark.slow(keep=["question_answering", "tagging"])
+@pytest.mark.slow(keep=["tagging"])
 def test_an_evaluation_anew_replaces_its_scores_only(trained):
     entry, directory, results = trained
     again = entry(output_dir=str(directory / "run"), data_dir=str(directory), do_eval=True)
