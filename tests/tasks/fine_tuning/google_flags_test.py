@@ -173,6 +173,7 @@ def read(directory: pathlib.Path, name: str):
     return json.loads((directory / name).read_text())
 
 
+@pytest.mark.slow
 def test_run_squad_s_line_trains_the_checkpoint_and_predicts(squad):
     places, results = squad
     output_dir = places["OUTPUT"]
@@ -190,7 +191,7 @@ def test_run_squad_s_line_trains_the_checkpoint_and_predicts(squad):
     assert 0 < max(moved) < 1e-3  # At most about 3e-5 a step.
 
 
-@pytest.mark.slow(keep=["1000.0-True"])
+@pytest.mark.slow
 @pytest.mark.parametrize(("threshold", "is_answered"), [(-1000.0, False), (1000.0, True)])
 def test_run_squad_s_line_with_a_threshold_predicts_anew(squad, threshold, is_answered):
     places, _ = squad
@@ -199,7 +200,7 @@ def test_run_squad_s_line_with_a_threshold_predicts_anew(squad, threshold, is_an
     assert {bool(text) for text in read(places["OUTPUT"], "predictions.json").values()} == {is_answered}
 
 
-def test_run_squad_s_line_for_a_tpu_and_squad_2_is_understood(squad):
-    chosen = flags.parse(Squad.Settings, words_of(SQUAD + TPU, **squad[0]))
+def test_run_squad_s_line_for_a_tpu_and_squad_2_is_understood(places):
+    chosen = flags.parse(Squad.Settings, words_of(SQUAD + TPU, **places, SQUAD_DIR="squad", OUTPUT="squad_base"))
     assert (chosen.distribution_strategy, chosen.tpu, chosen.version_2_with_negative) == ("tpu", "pod", True)
     assert chosen.do_train and chosen.do_predict and (chosen.train_batch_size, chosen.learning_rate) == (12, 3e-5)
