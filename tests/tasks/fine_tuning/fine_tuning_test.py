@@ -168,11 +168,13 @@ def test_all_is_trained_from_the_presets_weights(preset, whole, tmp_path):
     assert_same_weights(again, session)
 
 
-def test_a_stopped_training_continues_as_if_it_had_not_been_stopped(preset, whole, tmp_path):
-    def stop():
-        raise KeyboardInterrupt
-        yield
+def stop():
+    raise KeyboardInterrupt
+    yield
 
+
+@pytest.mark.slow
+def test_a_stopped_training_continues_as_if_it_had_not_been_stopped(preset, whole, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         train(preset, tmp_path, losses=stop())  # At the evaluation after the first epoch's checkpoint.
     assert not (tmp_path / "model").exists() and not (tmp_path / "metrics.json").exists()
@@ -199,10 +201,14 @@ def test_lora_trains_its_factors_and_the_head_of_random_weights(preset, tmp_path
     assert task == {"task": "toy", "sequence_length": 24, "outputs": 2}
 
 
-def test_frozen_layers_stay_and_early_stopping_keeps_the_best(preset, tmp_path):
-    _, session, changed = train(
-        preset, tmp_path, losses=[0.5, 0.9], early_stopping_patience=1, num_frozen_layers=1, num_train_epochs=3
-    )
+def test_frozen_layers_stay_and_early_stopping_keeps_the_best_after_a_stop_too(preset, tmp_path):
+    settings = {"early_stopping_patience": 1, "num_frozen_layers": 1, "num_train_epochs": 3}
+    with pytest.raises(KeyboardInterrupt):
+        train(preset, tmp_path, losses=stop(), **settings)  # At the evaluation after the first epoch's checkpoint.
+    assert not (tmp_path / "model").exists() and not (tmp_path / "metrics.json").exists()
+    _, session, changed = train(preset, tmp_path, losses=[0.5, 0.9], **settings)
+    evaluations = json.loads((tmp_path / "history.json").read_text())["evaluations"]
+    assert [row["step"] for row in evaluations] == [3, 6]
     # An epoch has three steps; the second was no better, and there is no figure for a third.
     assert session.results["best_step"] == 3
     trained = ("transformer_layer_1/", "pooled_dense/", "classification/")
