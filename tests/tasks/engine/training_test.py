@@ -127,7 +127,7 @@ def dropout_masks(directory: str, strategy, steps: int) -> np.ndarray:
 
 
 # Each is traced anew for one device and for two.
-CASES = ["bert_accumulated", "sgd_ragged", *(["bert", "sgd", "sgd_compiled"] if fuzzing.FULL else [])]
+CASES = ["bert_ragged", *(["bert_accumulated", "sgd_ragged", "bert", "sgd", "sgd_compiled"] if fuzzing.FULL else [])]
 
 
 def replicas(directory: str) -> None:
@@ -146,6 +146,7 @@ def replicas(directory: str) -> None:
             repeated,
             {"optimizer": lambda: keras.optimizers.SGD(0.5), "gradient_accumulation_steps": 2, "jit_compile": True},
         ),
+        "bert_ragged": (ragged, {"gradient_accumulation_steps": 4}),
         "sgd_ragged": (ragged, {"optimizer": lambda: keras.optimizers.SGD(0.5), "gradient_accumulation_steps": 4}),
     }
     results = {}

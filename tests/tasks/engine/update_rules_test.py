@@ -96,6 +96,7 @@ def test_without_layer_decay_all_rates_are_one():
     assert set(update_rules(build_toy().trainable_variables)) == expected_rules(0.01, 1.0)
 
 
+@pytest.mark.slow(keep=["bert-2018"])
 @pytest.mark.parametrize("name", sorted(PROFILES))
 def test_rules_are_listed_and_survive_keras_saving(name, tmp_path):
     model = build_toy()
