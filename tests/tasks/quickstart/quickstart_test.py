@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +14,10 @@ import processes
 import pytest
 
 from keras_bert.errors import InputError
+from tasks import flags
+from tasks.classification.task import ClassificationSettings
 from tasks.quickstart import pipeline
+from tasks.quickstart import run as stages
 from tasks.quickstart.run import quickstart
 from tasks.quickstart.settings import QuickstartSettings
 
@@ -81,6 +85,16 @@ def test_interrupted_then_continued_to_answers(tmp_path, monkeypatch, capfd):
     # The commands of the stages are forked: each would take seconds to import TensorFlow.
     forking = types.SimpleNamespace(Popen=processes.popen, TimeoutExpired=subprocess.TimeoutExpired)
     monkeypatch.setattr(pipeline, "subprocess", forking)
+
+    def run_command(command, **given):
+        """Takes the first classifier for the one of a random start, whose command line differs in two flags."""
+        if given.get("load_weights") is not False:
+            return pipeline.run_command(command, **given)
+        read = flags.parse(ClassificationSettings, [f"--{name}={value}" for name, value in given.items()])
+        assert command == "bert-classify" and not read.load_weights
+        shutil.copytree(tmp_path / "run" / "classifier", read.output_dir)
+
+    monkeypatch.setattr(stages, "run_command", run_command)
     monkeypatch.setenv("PATH", "")  # Without g++, the export is verified in Python alone.
     metrics = quickstart(QuickstartSettings(**settings(tmp_path)))
     out = capfd.readouterr().out
