@@ -129,6 +129,7 @@ def test_evaluation_alone_takes_the_trained_model(run, rows, tmp_path):
     assert len(shown) == len(rows) <= NUM_MISTAKES
 
 
+@pytest.mark.slow
 def test_scores_and_predictions_are_of_the_files_that_they_name(run, rows, tmp_path):
     """What a call does not compute stays, of the same model; the file that it is of is named."""
     (tmp_path / "run").mkdir()
@@ -199,6 +200,7 @@ def test_json_lines_of_three_choices_and_a_skipped_row(preset, tmp_path):
     assert where == f"{path}:5" and reason.startswith("label 3")
 
 
+@pytest.mark.slow
 @pytest.mark.oracle
 def test_a_checkpoint_fine_tuned_elsewhere_is_evaluated_without_training(tmp_path):
     import torch
