@@ -15,7 +15,7 @@ from keras_bert import BertBackbone, BertPreprocessor
 from keras_bert.errors import InputError
 from tasks.features import extraction
 
-TEXTS = "anna saw rome\nthe man left ||| unseen\n" + "ben met anna , the man left rome\nmets\n" * 10
+TEXTS = "anna saw rome\nthe man left ||| unseen\n" + "ben met anna , the man left rome\nmets\n" * 4
 COLUMNS = "anna O\nunseen O\n\nrome O\nleft O\nunseen O\nrome O\nrome O\nunseen O\n\nben O\n"
 
 
@@ -48,16 +48,16 @@ def _tokens(preset, files):
 
 def test_tokens_of_texts_in_their_order(preset, tokens):
     results, arrays = tokens
-    assert results["rows"] == 22 and results["tokens"] == len(arrays["token_ids"]) and results["cut_rows"] == 0
+    assert results["rows"] == 10 and results["tokens"] == len(arrays["token_ids"]) and results["cut_rows"] == 0
     assert results["vectors"] == {"layer_2": 16, "embeddings": 16}
     splits = arrays["row_splits"]
     preprocessor = BertPreprocessor.from_preset(preset, 16, pad_to_longest=True)
     backbone = BertBackbone.from_preset(preset)
-    for row, texts in ((0, ["anna saw rome"]), (1, ["the man left", "unseen"]), (21, ["mets"])):
+    for row, texts in ((0, ["anna saw rome"]), (1, ["the man left", "unseen"]), (9, ["mets"])):
         outputs = backbone(preprocessor(tuple([text] for text in texts)), training=False)
         expected = keras.ops.convert_to_numpy(outputs["sequence_output"])[0]
         np.testing.assert_allclose(arrays["layer_2"][splits[row] : splits[row + 1]], expected, atol=1e-5)
-    assert arrays["tokens"][splits[21] :].tolist() == ["[CLS]", "met", "##s", "[SEP]"]
+    assert arrays["tokens"][splits[9] :].tolist() == ["[CLS]", "met", "##s", "[SEP]"]
 
 
 def test_google_flags_name_the_encoder_and_batches_change_nothing(preset, files, tokens, tmp_path, monkeypatch):
@@ -202,10 +202,10 @@ def test_the_command_writes_google_lines_and_its_flags(preset, files, tmp_path):
         "--max_seq_length=8",
     )
     assert status == 0, error
-    assert "22 rows" in out and "10 of 22 texts were cut" in out
+    assert "10 rows" in out and "4 of 10 texts were cut" in out
     with open(output, encoding="utf-8") as file:
         lines = [json.loads(line) for line in file]
-    assert [line["linex_index"] for line in lines] == list(range(22))
+    assert [line["linex_index"] for line in lines] == list(range(10))
     assert [layer["index"] for layer in lines[0]["features"][0]["layers"]] == [-1, -2]
     flags = json.loads((tmp_path / "out" / "flags.json").read_text())
     assert flags["layers"] == ["-1", "-2"] and flags["preset"] == preset
