@@ -314,6 +314,7 @@ def test_questions_that_cannot_be_used_are_refused_or_counted(search, files):
 # === A checkpoint that was fine-tuned elsewhere ===
 
 
+@pytest.mark.slow
 @pytest.mark.oracle
 def test_a_hugging_face_question_answerer_answers_as_in_torch(files, tmp_path):
     import torch
