@@ -7,7 +7,7 @@ from tasks.pretraining.data.settings import DataSettings
 from tasks.pretraining.run import pretrain
 from tasks.pretraining.train.settings import PretrainingSettings
 
-NUM_STEPS = 240
+NUM_STEPS = 120
 LENGTHS = {"max_seq_length": 16, "max_predictions_per_seq": 3}
 NO_ARCHITECTURE = dict.fromkeys(("preset", "num_layers", "num_heads", "hidden_dim"))
 

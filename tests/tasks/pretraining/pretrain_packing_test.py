@@ -11,7 +11,7 @@ from keras_bert.errors import InputError
 from keras_bert.weights import read_bert_config
 from tasks.engine.throughput import pretraining_flops_per_token
 
-NUM_STEPS = 16
+NUM_STEPS = 8
 LENGTHS = {"max_seq_length": 32, "max_predictions_per_seq": 5}
 FIGURES = ("masked_lm_loss", "masked_lm_accuracy", "next_sentence_loss", "next_sentence_accuracy")
 

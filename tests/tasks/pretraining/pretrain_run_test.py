@@ -19,7 +19,7 @@ from tasks.pretraining.train.settings import PretrainingSettings
 
 def test_it_learns_and_says_so(trained):
     output_dir, metrics = trained
-    assert metrics["masked_lm_accuracy"] > 0.7 > 0.5 > metrics["unigram_accuracy"] > 0
+    assert metrics["masked_lm_accuracy"] > 0.55 > 0.4 > metrics["unigram_accuracy"] > 0
     assert metrics["perplexity"] == pytest.approx(np.exp(metrics["masked_lm_loss"]))
     assert metrics["loss"] == pytest.approx(metrics["masked_lm_loss"] + metrics["next_sentence_loss"])
     assert 0 < metrics["next_sentence_accuracy"] <= 1
@@ -106,6 +106,7 @@ def test_a_run_may_move_but_its_data_may_not_change(trained, data, tmp_path):
         run(tmp_path / "data", tmp_path / "out", do_eval=False)
 
 
+@pytest.mark.slow
 def test_a_second_phase_continues_encoder_and_heads_on_longer_sequences(trained, data, tmp_path):
     preset = str(tmp_path / "a")
     shutil.copytree(trained[0] / "preset", preset)
@@ -167,7 +168,7 @@ def test_architecture_comes_from_preset_or_file(data, tmp_path):
     [
         ({"do_train": False, "do_eval": False}, "Nothing to do. Give --do_train, --do_eval or both."),
         ({"eval_input_file": None}, "--do_eval needs --eval_input_file"),
-        ({"num_warmup_steps": 241}, "--num_warmup_steps must be at most --num_train_steps. Received: 241 and 240"),
+        ({"num_warmup_steps": 121}, "--num_warmup_steps must be at most --num_train_steps. Received: 121 and 120"),
         ({"preset": None}, "architecture must be given once, .* Received: none of them"),
         ({"bert_config_file": "x.json"}, "Received: --preset and --bert_config_file"),
         ({"preset": None, "init_checkpoint": "tiny", "vocab_file": None}, "--num_layers cannot change the sizes"),
