@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from toy_pretraining import batches, build_trainer
+from toy_training import draw_no_curves
 from toy_workers import start_workers
 
 from keras_bert.errors import InputError
@@ -46,9 +47,21 @@ def train(directory: str) -> None:
     np.savez(os.path.join(directory, f"weights{index()}.npz"), *trainer.model.get_weights())
 
 
+def train_and_evaluate(output_dir, strategy=None) -> dict[str, list[float]]:
+    trainer = build_trainer(output_dir, strategy, num_layers=1)
+    history = trainer.fit(batches, 2)
+    figures = trainer.evaluate(batches(0).take(1))
+    return {
+        "losses": [row["loss"] for row in history.training],
+        "evaluation": [figures[name] for name in sorted(figures)],
+    }
+
+
 def told(directory: str) -> None:
-    """What the workers tell each other."""
-    workers = Workers(build_strategy("multi_worker_mirrored"))
+    """What the workers tell each other, and what a training of them gives."""
+    draw_no_curves()
+    strategy = build_strategy("multi_worker_mirrored")
+    workers = Workers(strategy)
     mine = tf.Variable([1.0 + workers.index, np.nan if workers.index else 3.0])
     count = tf.Variable(7 + workers.index, dtype=tf.int64)
     workers.share([mine, count])
@@ -57,6 +70,7 @@ def told(directory: str) -> None:
         "gathered": workers.gather(10.0 + workers.index).tolist(),
         "from_chief": workers.from_chief(workers.index),
         "shared": [*mine.numpy().tolist(), int(count.numpy())],
+        **train_and_evaluate(os.path.join(directory, f"disk{workers.index}"), strategy),
     }
     with open(os.path.join(directory, f"told{workers.index}.json"), "w") as file:
         json.dump(heard, file)
@@ -86,13 +100,17 @@ def finished_steps(directory) -> set[int]:
     return {int(path.stem[5:]) for path in (directory / "disk0" / "checkpoints").glob("ckpt-*.index")}
 
 
-def test_workers_tell_each_other(tmp_path):
+def test_workers_tell_each_other_and_train_as_one_device(tmp_path):
+    expected = train_and_evaluate(tmp_path / "one")
     assert wait(start_workers(__file__, "told", tmp_path), tmp_path) == [0, 0]
     for number in range(2):
         heard = json.loads((tmp_path / f"told{number}.json").read_text())
         assert heard["chief"] == (number == 0)
         assert heard["gathered"] == [10.0, 11.0] and heard["from_chief"] == 0.0
         assert heard["shared"] == [1.0, 3.0, 7]
+        assert heard["losses"] == pytest.approx(expected["losses"], rel=1e-5)
+        assert heard["evaluation"] == pytest.approx(expected["evaluation"], rel=1e-5)
+    assert (tmp_path / "disk0" / "checkpoints").is_dir() and not (tmp_path / "disk1").exists()
 
 
 def test_one_process_tells_itself():

@@ -25,6 +25,7 @@ def start(given: dict, **environment: str) -> processes.Popen:
     return processes.popen(command, cwd=ROOT, env=environment, stdout=-1, stderr=-1, text=True)
 
 
+@pytest.mark.slow
 def test_two_workers_equal_one_device(data, tmp_path):
     """From records to metrics, without dropout, whose masks differ between one replica and two."""
     sizes = {"vocab_size": 17, "num_hidden_layers": 1, "num_attention_heads": 2, "hidden_size": 16}
