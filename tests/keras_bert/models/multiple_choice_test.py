@@ -37,6 +37,7 @@ def test_every_choice_is_a_pair_with_its_context(pad_to_longest):
         np.testing.assert_array_equal(features[name], np.reshape(value, (2, 2, -1)))
 
 
+@pytest.mark.slow
 def test_it_learns_which_choice_goes_with_a_context():
     preprocessor = BertMultipleChoicePreprocessor(toy_tasks.tokenizer(), 8)
     model = BertMultipleChoice(toy_tasks.backbone(), 2, preprocessor)
@@ -48,6 +49,7 @@ def test_it_learns_which_choice_goes_with_a_context():
     assert logits.shape == (1, 2) and logits.argmax() == 1
 
 
+@pytest.mark.slow(keep=["5"])
 @pytest.mark.parametrize("num_choices", [2, 5])
 def test_every_choice_is_scored_by_itself_with_one_vector(num_choices):
     backbone = toy_tasks.backbone()
@@ -91,6 +93,7 @@ def test_the_model_is_one_xla_program_with_static_shapes():
     np.testing.assert_allclose(compiled(inputs), model(inputs), atol=1e-5)
 
 
+@pytest.mark.slow(keep=["4"])
 @pytest.mark.oracle
 @pytest.mark.parametrize("num_choices", [2, 4])
 def test_logits_and_loss_equal_transformers(tmp_path, num_choices):

@@ -67,6 +67,7 @@ def test_what_is_cut_off_is_no_answer():
     assert labels_of(least, ["a"], "a cat") == [[3, 3, 5]]  # [CLS] who [SEP] a [SEP]
 
 
+@pytest.mark.slow
 def test_it_learns_where_answers_stand():
     preprocessor = BertSpanLabelerPreprocessor(toy_tasks.tokenizer(), toy_tasks.LENGTH)
     model = BertSpanLabeler(toy_tasks.backbone(), preprocessor)

@@ -47,7 +47,7 @@ def check(model, inputs, outputs):
         np.testing.assert_allclose(ours, theirs, atol=1e-6)
 
 
-@pytest.mark.slow(keep=[kind for kind in TASKS if kind != "regressor"])
+@pytest.mark.slow(keep=["classifier", "chooser", "pretrainer"])
 @pytest.mark.parametrize("kind", TASKS)
 def test_every_model_comes_back_from_its_files(tmp_path, kind, caplog):
     model, inputs, outputs = make(kind)
@@ -74,6 +74,16 @@ def test_every_model_comes_back_from_its_files(tmp_path, kind, caplog):
 KINDS = ("classifier", "regressor", "answerer", "masked_lm", "tagger", "chooser")
 
 
+@pytest.mark.slow(
+    keep=[
+        "keras_preset-answerer",
+        "keras_preset-masked_lm",
+        *(f"hugging_face-{kind}" for kind in KINDS if kind != "regressor"),
+        "google-classifier",
+        "google-masked_lm",
+        "keras_hub-classifier",
+    ]
+)
 @pytest.mark.parametrize(
     "name, kind",
     [

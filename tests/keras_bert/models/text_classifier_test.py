@@ -1,5 +1,7 @@
 """`BertTextClassifier` on texts: labels, scores, losses, files; what all task models share is tested on it."""
 
+from unittest import mock
+
 import keras
 import numpy as np
 import pytest
@@ -21,7 +23,10 @@ def _preprocessor():
 def _trained(preprocessor):
     model = BertTextClassifier(toy_tasks.backbone(), labels=ANIMALS, preprocessor=preprocessor)
     texts, numbers = toy_tasks.texts()
-    history = toy_tasks.learns(model, (texts, numbers))
+    step = BertTextClassifier.train_step
+    with mock.patch.object(BertTextClassifier, "train_step", autospec=True, side_effect=step) as traced:
+        history = toy_tasks.learns(model, (texts, numbers))
+    assert traced.call_count == 1  # It is traced once, since the optimizer has its variables before.
     assert history["accuracy"][-1] == 1.0
     return model
 

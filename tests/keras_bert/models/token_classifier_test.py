@@ -21,6 +21,7 @@ def _preprocessor():
     return BertTokenClassifierPreprocessor(toy_tasks.tokenizer(), 6)
 
 
+@pytest.mark.slow(keep=["True"])
 @pytest.mark.parametrize("is_dense", [False, True])
 def test_labels_stand_at_first_sub_tokens(preprocessor, is_dense):
     words = tf.ragged.constant(SENTENCES)
@@ -38,6 +39,7 @@ def test_labels_stand_at_first_sub_tokens(preprocessor, is_dense):
     np.testing.assert_array_equal(weighted, weights * np.array([[2.0], [0.0], [0.5]]))
 
 
+@pytest.mark.slow
 def test_it_learns_the_tags_of_words():
     preprocessor = BertTokenClassifierPreprocessor(toy_tasks.tokenizer(), toy_tasks.LENGTH)
     model = BertTokenClassifier(toy_tasks.backbone(), labels=["O", "B-animal"], preprocessor=preprocessor)
@@ -88,15 +90,15 @@ def test_the_head_is_dropout_and_one_layer_of_float32():
 
 def test_one_output_learns_a_score_for_each_word(preprocessor):
     model = toy_tasks.shaken(BertTokenClassifier(toy_tasks.backbone(), 1, preprocessor))
-    toy_tasks.compile_for_test(model)
     scores = [[0.5, 2.0, float("nan")], [3.0, -1.0, 0.0, 2.0, 3.0], [1.5]]
-    samples = tf.data.Dataset.from_tensor_slices((tf.ragged.constant(SENTENCES), tf.ragged.constant(scores))).batch(3)
-    figures = model.evaluate(samples, verbose=0, return_dict=True)
-    answers = model(preprocessor(tf.ragged.constant(SENTENCES))).numpy()[..., 0]
+    features, *labels = model.preprocess_samples(tf.ragged.constant(SENTENCES), tf.ragged.constant(scores))
+    outputs = model(features)
+    answers, (metric,) = outputs.numpy()[..., 0], model.default_metrics()
     # The words with a score whose first sub-token is there: the cats; dogs hens; who.
     errors = [answers[0, 1] - 0.5, answers[0, 2] - 2.0, answers[1, 1] + 1.0, answers[1, 3], answers[2, 1] - 1.5]
-    np.testing.assert_allclose(figures["loss"], np.mean(np.square(errors)), rtol=1e-5)
-    np.testing.assert_allclose(figures["root_mean_squared_error"], np.sqrt(np.mean(np.square(errors))), rtol=1e-5)
+    loss = model.compute_loss(features, labels[0], outputs, labels[1])
+    np.testing.assert_allclose(loss, np.mean(np.square(errors)), rtol=1e-5)
+    np.testing.assert_allclose(metric(labels[0], outputs, labels[1]), np.sqrt(np.mean(np.square(errors))), rtol=1e-5)
 
 
 @pytest.mark.oracle
@@ -121,9 +123,7 @@ def test_logits_and_loss_are_those_of_transformers(tmp_path):
             attention_mask=torch.tensor(features["padding_mask"].numpy()),
             labels=torch.tensor(np.where(weights > 0, labels, -100), dtype=torch.long),
         )
-    real = features["padding_mask"].numpy().astype(bool)
-    np.testing.assert_allclose(model(features).numpy()[real], answer.logits.numpy()[real], atol=2e-5)
-    toy_tasks.compile_for_test(model)
-    samples = tf.data.Dataset.from_tensor_slices((tf.ragged.constant(sentences), tf.ragged.constant(tags))).batch(4)
-    loss = model.evaluate(samples, verbose=0, return_dict=True)["loss"]
+    real, logits = features["padding_mask"].numpy().astype(bool), model(features)
+    np.testing.assert_allclose(logits.numpy()[real], answer.logits.numpy()[real], atol=2e-5)
+    loss = model.compute_loss(features, labels, logits, weights)
     np.testing.assert_allclose(loss, answer.loss.item(), rtol=1e-5)
