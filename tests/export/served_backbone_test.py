@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from toy_heads import backbone, shaken
-from toy_saved import ALL_HEADS
+from toy_saved import ALL_HEADS, answers_of
 
 from export import saved_model, serving, verify
 from export.served_backbone import ServedBackbone
@@ -193,14 +193,7 @@ def test_a_model_that_reads_tokens_beside_the_pooled_output_gets_them():
 def test_every_head_answers_right_from_a_moved_directory(name, saved, monkeypatch):
     """With the weights stored once."""
     directory = saved(name).directory
-    signatures = tf.saved_model.load(directory).signatures
-
-    def answers(_, probes):
-        columns = ({key: _tensor(value) for key, value in probe.inputs.items()} for probe in probes)
-        asked = (signatures[probe.signature](**inputs) for probe, inputs in zip(probes, columns, strict=True))
-        return [{key: value.numpy() for key, value in answer.items()} for answer in asked]
-
-    monkeypatch.setattr(verify, "fresh_answers", answers)
+    monkeypatch.setattr(verify, "fresh_answers", answers_of(tf.saved_model.load(directory)))
     report = verify.verify(directory, saved(name).probes, verify.stored_weight_bytes(directory))
     assert report.largest_difference <= verify.TOLERANCE
 
@@ -211,10 +204,6 @@ def test_the_encoder_is_stored_once_for_all_signatures(name, saved):
     functions = verify.read_meta_graph(saved(name).directory).graph_def.library.function
     with_products = [sum(node.op == "BatchMatMulV2" for node in function.node_def) for function in functions]
     assert [count for count in with_products if count] == [2 * 2]  # layers x (scores, context)
-
-
-def _tensor(value: np.ndarray) -> tf.Tensor:
-    return tf.constant(value, tf.string) if value.dtype.kind in "OSU" else tf.constant(value)
 
 
 @pytest.mark.slow
