@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -137,7 +138,14 @@ def test_bert_export_tells_what_it_did_and_how_to_go_on(models, tmp_path, quick)
         _export(models["classification"], base, version=1)
 
 
-def test_bert_export_of_a_preset_to_a_name_that_needs_quoting(models, tmp_path, quick):
+def test_bert_export_of_a_preset_to_a_name_that_needs_quoting(models, tmp_path, quick, saved, monkeypatch):
+    graph = saved("fill_mask").directory
+
+    def copied(_head, _model, directory):
+        shutil.copytree(graph, directory, dirs_exist_ok=True)
+        return verify.stored_weight_bytes(graph)
+
+    monkeypatch.setattr(saved_model, "write_graph", copied)
     text = _export(None, str(tmp_path / "größe#1"), preset=models["fill_mask"], task="fill_mask", top_k=2)
     assert "[MASK]" in text
     assert "http://127.0.0.1:8501/v1/models/gr%C3%B6%C3%9Fe%231:predict" in text

@@ -27,6 +27,7 @@ from keras_bert.files import read_json
 
 # Signatures of every kind: examples, one output and several, and lists of texts and of answers.
 KEPT = ["regression of pairs", "multiple_choice", "fill_mask"]
+SERVED = KEPT[:2]
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +81,7 @@ def _output_of(program: str) -> str:
 # === The README's clients ===
 
 
-@pytest.mark.slow(keep=KEPT)
+@pytest.mark.slow(keep=SERVED)
 @pytest.mark.parametrize("name", ALL_HEADS)
 def test_the_readmes_clients_get_the_models_answer(exported, serve, name):
     (head, base), server = exported(name), serve(name)
@@ -128,7 +129,7 @@ def test_the_readme_names_everything(exported, name):
 # === The version's own files ===
 
 
-@pytest.mark.slow(keep=KEPT)
+@pytest.mark.slow(keep=SERVED)
 @pytest.mark.parametrize("name", ALL_HEADS)
 def test_warmup_requests_are_few_and_of_every_signature(exported, serve, name):
     head, base = exported(name)

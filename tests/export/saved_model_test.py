@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from toy_classifier import LABELS, SEQUENCE_LENGTH, VOCABULARY, assets, classifier
+from toy_saved import answers_of
 
 from export import saved_model, serving, verify
 from export.heads.classification import Classification
@@ -36,9 +37,11 @@ def exported(saved, tmp_path_factory):
     vocabulary.write_text("\n".join(VOCABULARY) + "\n", encoding="utf-8")
     preprocessor = BertPreprocessor(BertTokenizer(str(vocabulary)), SEQUENCE_LENGTH)
     model = classifier()
-    written = saved_model.export_model(
-        model, preprocessor, str(root / "base"), labels=LABELS, num_texts=2, with_cc="off"
-    )
+    with pytest.MonkeyPatch.context() as patch:  # The fresh process is asked once it is moved.
+        patch.setattr(verify, "fresh_answers", lambda _, probes: [probe.outputs for probe in probes])
+        written = saved_model.export_model(
+            model, preprocessor, str(root / "base"), labels=LABELS, num_texts=2, with_cc="off"
+        )
     moved = str(root / "moved")
     shutil.move(written, moved)
     shutil.rmtree(root / "base")
@@ -59,12 +62,12 @@ def test_a_moved_directory_answers_alike_in_a_fresh_process(exported):
     assert report.num_probes == 9
 
 
-def test_probes_tell_models_apart(exported, monkeypatch):
+def test_probes_tell_models_apart(exported, loaded, monkeypatch):
     """The comparison has teeth: another model's answers are far from the allowed difference."""
     head, directory = exported[1]
     weight_bytes = verify.stored_weight_bytes(directory)
     right = head.probes(head.model)
-    answers = verify.fresh_answers(directory, right)
+    answers = answers_of(loaded[1])(directory, right)
     monkeypatch.setattr(verify, "fresh_answers", lambda *_: answers)
     assert verify.verify(directory, right, weight_bytes).largest_difference <= 1e-5
     with pytest.raises(verify.VerificationError, match="differs by"):

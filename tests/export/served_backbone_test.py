@@ -198,7 +198,7 @@ def test_every_head_answers_right_from_a_moved_directory(name, saved, monkeypatc
     assert report.largest_difference <= verify.TOLERANCE
 
 
-@pytest.mark.slow(keep=["fill_mask", "classification of pairs"])
+@pytest.mark.slow(keep=["fill_mask", "classification"])
 @pytest.mark.parametrize("name", ALL_HEADS)
 def test_the_encoder_is_stored_once_for_all_signatures(name, saved):
     functions = verify.read_meta_graph(saved(name).directory).graph_def.library.function

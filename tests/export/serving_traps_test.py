@@ -37,8 +37,9 @@ import tensorflow_text as tf_text
 from repository import ROOT
 from tokenizer_reference import read_ids, reference_ids
 from toy_classifier import LABELS, SEQUENCE_LENGTH, VOCABULARY, assets, classifier
+from toy_saved import save_graph
 
-from export import saved_model, verify
+from export import verify
 from export.heads.classification import Classification
 
 TESTS = ROOT / "tests"
@@ -57,7 +58,7 @@ def _head() -> Classification:
 
 @pytest.fixture(scope="module", name="directory")
 def _directory(head, tmp_path_factory) -> str:
-    return saved_model.export_head(head, str(tmp_path_factory.mktemp("served") / "pairs"), with_cc="off")
+    return save_graph(head, str(tmp_path_factory.mktemp("served") / "pairs"))
 
 
 @pytest.fixture(scope="module", name="meta_graph")

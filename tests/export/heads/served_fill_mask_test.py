@@ -50,7 +50,7 @@ def test_masks_are_found_wherever_they_stand(encode):
     preprocessor, in_graph = encode
     generator = random.Random(5)
     texts = []
-    for _ in range(400 if fuzzing.FULL else 150):
+    for _ in range(400 if fuzzing.FULL else 60):
         parts = [generator.choice(PIECES).encode() for _ in range(generator.randint(0, 40))]
         if generator.random() < 0.3:
             parts.insert(
@@ -96,8 +96,7 @@ def test_masks_are_filled_some_at_a_time_to_the_same(head, monkeypatch, at_a_tim
     whole = head.answer_texts(head.model, {"text": texts})
     assert whole["tokens"].shape == (3, 3, 3)
     monkeypatch.setattr(fill_mask, "_MASKS_AT_A_TIME", at_a_time)
-    text = tf.TensorSpec([None], tf.string)
-    parts = tf.function(lambda text: head.answer_texts(head.model, {"text": text}), input_signature=[text])(texts)
+    parts = head.answer_texts(head.model, {"text": texts})
     for name, value in whole.items():
         if value.dtype == tf.string:
             np.testing.assert_array_equal(parts[name], value)

@@ -46,7 +46,7 @@ def weight_bytes(directory: str) -> int:
     return verify.stored_weight_bytes(directory)
 
 
-@pytest.mark.slow(keep=["multiple_choice"])
+@pytest.mark.slow  # A classifier: saved_model_test.py.
 @pytest.mark.parametrize("name", HEADS)
 def test_a_moved_directory_answers_alike_in_a_fresh_process(exported, name):
     """And its graph has no op, function or signature that TensorFlow Serving refuses."""
@@ -56,7 +56,7 @@ def test_a_moved_directory_answers_alike_in_a_fresh_process(exported, name):
     assert report.num_probes == 3 * len(report.signatures)
 
 
-@pytest.mark.slow(keep=["fill_mask"])
+@pytest.mark.slow  # A classifier's: saved_model_test.py.
 @pytest.mark.parametrize("name", toy_heads.HEADS)
 def test_another_models_answers_are_told_apart(exported, asked, name, monkeypatch):
     head, directory, _ = exported(name)
