@@ -23,10 +23,11 @@ from tasks.text.conll import read_conll
 TRAINING = {
     "max_seq_length": 16,
     "lstm_units": 16,
+    "lstm_layers": 1,
     "lstm_dropout": 0.0,
     "train_batch_size": 8,
     "learning_rate": 3e-2,
-    "num_train_epochs": 4,
+    "num_train_epochs": 3,
     "random_seed": 5,
     "eval_batch_size": 8,
 }
