@@ -48,6 +48,7 @@ def test_its_weights_have_the_same_figures_unpacked(packed, short, tmp_path):
     assert {name: again[name] for name in FIGURES} == pytest.approx({name: metrics[name] for name in FIGURES}, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_another_packing_or_masking_does_not_continue_it(packed, short):
     with pytest.raises(InputError, match="holds a training with packing=True. It cannot continue with False"):
         run(short, packed[0], dynamic_masking=True, do_whole_word_mask=True)

@@ -60,6 +60,7 @@ def test_the_preset_holds_encoder_heads_and_tokenizer(trained, data):
     assert tokenizer.lowercase
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_not_trained_again(trained, data):
     output_dir, metrics = trained
     again = run(data, output_dir)

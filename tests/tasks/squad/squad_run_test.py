@@ -235,6 +235,7 @@ def test_given_settings_take_the_place_of_the_model_s(other, files, tmp_path):
 # === Continuing ===
 
 
+@pytest.mark.slow
 def test_a_finished_training_is_kept_and_other_settings_are_refused(run, preset, files, tmp_path):
     shutil.copytree(run[0], tmp_path / "run")
     settings = {

@@ -101,6 +101,7 @@ def test_report_shows_the_scores(run):
     assert "Multiple choice" in page and "accuracy of chance" in page and "choice 3" in page
 
 
+@pytest.mark.slow
 def test_the_same_command_again_trains_nothing_and_keeps_the_figures(run, preset):
     output_dir, results = run
     again = choose(
@@ -151,6 +152,7 @@ def test_scores_and_predictions_are_of_the_files_that_they_name(run, rows, tmp_p
     assert third["dev_rows_checksum"] != first["dev_rows_checksum"]
 
 
+@pytest.mark.slow
 def test_lengths_are_those_before_cutting(run, rows, tmp_path):
     shutil.copytree(run[0] / "model", tmp_path / "run" / "model")
     task_file = tmp_path / "run" / "model" / "task.json"

@@ -212,6 +212,7 @@ def test_the_command_prints_the_scores_and_leaves_its_flags(run, files):
     assert {name: flags[name] for name in defaults} == defaults
 
 
+@pytest.mark.slow
 def test_a_finished_training_is_kept_and_other_settings_are_refused(run, preset, files):
     settings = {"output_dir": str(run[0]), "preset": preset, "data_dir": str(files), "do_train": True, **TRAINING}
     checkpoints = sorted(os.listdir(run[0] / "checkpoints"))
