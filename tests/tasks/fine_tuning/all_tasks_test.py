@@ -8,8 +8,8 @@ import toy_words
 
 from keras_bert.errors import InputError
 
-# Choices are read as classification's rows are, and numbers as tags are.
-pytestmark = pytest.mark.slow(keep=["classification", "question_answering", "tagging"])
+# Choices are read as classification's rows are, and numbers as tags are; squad_run_test skips bad questions.
+pytestmark = pytest.mark.slow(keep=["classification", "tagging"])
 
 TRAINING = {"train_batch_size": 4, "num_train_epochs": 1, "max_seq_length": 16, "learning_rate": 1e-3}
 
@@ -125,7 +125,6 @@ def test_metrics_have_one_shape(trained):
     assert {"loss", "train_steps", "train_seconds", "eval_seconds", "dev_file", "dev_rows_checksum"} <= results.keys()
 
 
-@pytest.mark.slow(keep=["classification", "tagging"])
 def test_predictions_alone_keep_scores_and_report(trained):
     entry, directory, results = trained
     before = (directory / "run" / "report.html").read_bytes()
