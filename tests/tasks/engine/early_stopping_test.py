@@ -74,7 +74,7 @@ def test_it_ends_early_with_the_best_weights(undisturbed, tmp_path):
         np.testing.assert_array_equal(ours, expected)
 
 
-@pytest.mark.slow(keep=["4"])
+@pytest.mark.slow
 @pytest.mark.parametrize("stop_after", [4, 8])
 def test_a_stopped_run_ends_the_same(undisturbed, tmp_path, stop_after):
     _, trainer, expected = undisturbed

@@ -196,7 +196,7 @@ def processes_on(path):
     return found | {process for process, parent in parents.items() if parent in found}
 
 
-@pytest.mark.slow(keep=["9"])
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.isdir("/proc"), reason="looks processes up in /proc")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_killed_half_way_it_leaves_no_file_that_looks_whole(text, tmp_path, number):
