@@ -150,12 +150,14 @@ def test_a_failed_download_says_why_and_the_next_fetches_the_rest(hub, resolve):
     assert hub.fetched() == ["model.safetensors"]
 
 
+@pytest.mark.slow(keep=["corrupt"])
 @pytest.mark.parametrize(
     "fault, reason",
     [
         ("corrupt", r"model.safetensors arrived damaged: expected SHA-256 [0-9a-f]{64}, received [0-9a-f]{64}"),
         ("short", "file should be of size 7 but has size 6"),
     ],
+    ids=["corrupt", "short"],
 )
 def test_a_damaged_download_is_refused_and_not_kept(hub, resolve, fault, reason):
     hub.models["toy/bert"] = HUGGING_FACE

@@ -27,7 +27,8 @@ def exported(tmp_path_factory):
     directory = tmp_path_factory.mktemp("hub")
     vocabulary = directory / "vocab.txt"
     vocabulary.write_text("\n".join(official.VOCABULARY) + "\n")
-    pretrainer = official.build_pretrainer(official.build_encoder(1, num_layers=1))
+    encoder = official.build_encoder(1, num_layers=1)
+    pretrainer = official.build_pretrainer(encoder)
     prefix = tf.train.Checkpoint(**pretrainer.checkpoint_items).save(str(directory / "pretrainer" / "ckpt"))
     export_tfhub_lib.export_model(
         str(directory / "with_mlm"),
@@ -38,7 +39,6 @@ def exported(tmp_path_factory):
         vocab_file=str(vocabulary),
         do_lower_case=True,
     )
-    encoder = official.build_encoder(1, num_layers=1)
     prefix = tf.train.Checkpoint(model=encoder, encoder=encoder).save(str(directory / "encoder" / "ckpt"))
     sizes = {name: size for name, size in official.SIZES.items() if not name.startswith(("inner", "max"))}
     sizes |= {"num_layers": 1, "intermediate_size": 32, "max_position_embeddings": 20, "hidden_activation": "relu"}
