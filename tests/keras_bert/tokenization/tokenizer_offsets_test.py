@@ -41,6 +41,7 @@ def check_equal(tokenizer, texts, unit):
 # === Exactness ===
 
 
+@pytest.mark.slow(keep=["uncased-character", "cased-byte"])
 @UNITS
 def test_adversarial_strings_equal_reference(tokenizer, unit):
     check_equal(tokenizer, ADVERSARIAL, unit)
@@ -158,7 +159,7 @@ def test_empty_batches(tokenizer, unit):
     assert [column.to_list() for column in tokenizer.tokenize_with_offsets(["", "\u00ad"], unit)] == [[[], []]] * 3
 
 
-@pytest.mark.slow(keep=["uncased"])
+@pytest.mark.slow
 def test_saved_model_in_a_fresh_process(tmp_path, tokenizer):
     """Only tensorflow and tensorflow_text are imported there."""
 
