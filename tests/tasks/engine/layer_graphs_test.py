@@ -85,6 +85,7 @@ def test_two_steps_are_those_of_the_layers_themselves(layout, accumulation):
     assert len(set(seeds)) == len(seeds), "dropout differs between layers"
 
 
+@pytest.mark.slow
 def test_frozen_layers_stay_as_they_are():
     model = small_model(dropout=0.0)
     backbone = next(layer for layer in model.layers if isinstance(layer, BertBackbone))

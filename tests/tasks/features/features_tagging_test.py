@@ -181,7 +181,7 @@ def test_a_stopped_training_ends_as_an_undisturbed_one(place, done, tmp_path, mo
     assert again["loss"] == results["loss"] and again["layer_weights"] == results["layer_weights"]
 
 
-@pytest.mark.slow(keep=["changes0-words0"])
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes, words",
     [
