@@ -37,8 +37,14 @@ def exported(saved, tmp_path_factory):
     vocabulary.write_text("\n".join(VOCABULARY) + "\n", encoding="utf-8")
     preprocessor = BertPreprocessor(BertTokenizer(str(vocabulary)), SEQUENCE_LENGTH)
     model = classifier()
-    with pytest.MonkeyPatch.context() as patch:  # The fresh process is asked once it is moved.
-        patch.setattr(verify, "fresh_answers", lambda _, probes: [probe.outputs for probe in probes])
+    asked = []
+
+    def trusted(_, probes):  # The fresh process is asked the same once it is moved.
+        asked.extend(probes)
+        return [probe.outputs for probe in probes]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(verify, "fresh_answers", trusted)
         written = saved_model.export_model(
             model, preprocessor, str(root / "base"), labels=LABELS, num_texts=2, with_cc="off"
         )
@@ -47,7 +53,9 @@ def exported(saved, tmp_path_factory):
     shutil.rmtree(root / "base")
     vocabulary.unlink()
     one_text = saved("classification")
-    return {1: (one_text.head, one_text.directory), 2: (Classification(model, preprocessor, LABELS, 2), moved)}
+    pairs = Classification(model, preprocessor, LABELS, 2)
+    pairs.probes = lambda _: asked
+    return {1: (one_text.head, one_text.directory), 2: (pairs, moved)}
 
 
 @pytest.fixture(scope="module")
@@ -62,14 +70,13 @@ def test_a_moved_directory_answers_alike_in_a_fresh_process(exported):
     assert report.num_probes == 9
 
 
-def test_probes_tell_models_apart(exported, loaded, monkeypatch):
+def test_probes_tell_models_apart(exported, loaded, probes, monkeypatch):
     """The comparison has teeth: another model's answers are far from the allowed difference."""
     head, directory = exported[1]
     weight_bytes = verify.stored_weight_bytes(directory)
-    right = head.probes(head.model)
-    answers = answers_of(loaded[1])(directory, right)
+    answers = answers_of(loaded[1])(directory, probes)
     monkeypatch.setattr(verify, "fresh_answers", lambda *_: answers)
-    assert verify.verify(directory, right, weight_bytes).largest_difference <= 1e-5
+    assert verify.verify(directory, probes, weight_bytes).largest_difference <= 1e-5
     with pytest.raises(verify.VerificationError, match="differs by"):
         verify.verify(directory, head.probes(classifier(seed=2)), weight_bytes)
 

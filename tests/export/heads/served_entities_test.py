@@ -213,7 +213,7 @@ def test_words_of_raw_text(text, words):
 def test_words_of_any_text(lowercase):
     texts = [
         *(text for text in ADVERSARIAL if isinstance(text, str)),
-        *fuzzed_texts(800 if fuzzing.FULL else 200, 11),
+        *fuzzed_texts(800 if fuzzing.FULL else 100, 11),
         "x" * 300 + ".",
         "w1",
     ]

@@ -20,7 +20,7 @@ from keras_bert.errors import InputError
 from tasks.glue.model import build_classifier
 
 
-@pytest.mark.slow(keep=["fill_mask"])  # A classifier: test_settings_of_the_encoder.
+@pytest.mark.slow(keep=["fill_mask"])
 @pytest.mark.parametrize("name", ALL_HEADS)
 def test_every_head_is_written_and_equals_the_saved_model(name, saved):
     head, base = saved(name)
@@ -55,7 +55,7 @@ def test_another_models_answers_are_told_apart_and_leave_nothing(saved, tmp_path
 # === Details of the network ===
 
 
-@pytest.mark.slow(keep=["settings0"])
+@pytest.mark.slow  # GELU: test_every_head_is_written_and_equals_the_saved_model.
 @pytest.mark.parametrize(
     "settings",
     [
@@ -111,7 +111,7 @@ def test_a_foreign_layer_is_named(tmp_path):
 # === Requests ===
 
 
-@pytest.mark.slow(keep=["multiple_choice", "fill_mask", "question_answering"])
+@pytest.mark.slow(keep=["multiple_choice", "question_answering"])
 @pytest.mark.parametrize("name", ALL_HEADS)
 def test_requests_are_real_sentences(name):
     head = ALL_HEADS[name]()
