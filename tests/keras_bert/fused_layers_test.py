@@ -305,6 +305,7 @@ def test_a_training_step_is_the_one_of_the_layers(activation, layout):
         np.testing.assert_allclose(some, expected[path][: len(some)], atol=2e-4, rtol=1e-3, err_msg=path)
 
 
+@pytest.mark.slow
 def test_dropout_in_a_step_follows_the_seed_alone():
     settings = {"dropout": 0.3}
     first, second, other = train(**settings), train.__wrapped__(**settings), train(random_seed=6, **settings)
@@ -314,9 +315,13 @@ def test_dropout_in_a_step_follows_the_seed_alone():
     assert first[0] != other[0]
 
 
-def test_under_xla_and_with_unknown_numbers_of_rows_the_layers_are_called():
+@pytest.mark.slow
+def test_under_xla_the_layers_are_called():
     step = train(dropout=0.3, jit_compile=True)
     assert np.isfinite(step[0][0]["loss"])
+
+
+def test_with_unknown_numbers_of_rows_the_layers_are_called():
     settings = {"dropout": 0.0, "activation": "gelu"}
     figures, _, _ = train(**settings, layout="unpadded")
     wanted, _, _ = train(**settings, layout="rectangular")

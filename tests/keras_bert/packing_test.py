@@ -93,6 +93,7 @@ def test_layout_of_a_packed_mask_by_hand():
     np.testing.assert_array_equal(layout.attention_bias, [[[[0, m, m, m], [0, 0, m, m], [m, m, 0, m], [m, m, m, 0]]]])
 
 
+@pytest.mark.slow(keep=["bidirectional"])
 @pytest.mark.parametrize("attention", ATTENTIONS)
 def test_packed_examples_are_encoded_as_if_alone(attention):
     packed = BertBackbone(**TINY, attention=attention, layout="packed")
