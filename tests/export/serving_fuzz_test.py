@@ -411,6 +411,7 @@ def _right_answers(rest_port: int, grpc_port: int) -> None:
     assert tf.constant(3.5).numpy().tobytes() in response
 
 
+@pytest.mark.slow(keep=["batched"])
 def test_hostile_clients(server):
     rest_port, grpc_port, process = server
     _right_answers(rest_port, grpc_port)
