@@ -38,6 +38,9 @@ PACKAGE_STAMP := $(VENV)/.stamp-package
 test: install-test lint
 	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_FLAGS)
 
+# Commands under test import the project anew, each in a process of its own: without .pyc files they would compile it.
+test: export PYTHONDONTWRITEBYTECODE :=
+
 test-all: export FUZZ := full
 test-all: test
 
