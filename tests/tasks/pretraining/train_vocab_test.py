@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 
 import pytest
 from repository import ROOT
@@ -15,6 +16,7 @@ from repository import ROOT
 from keras_bert.errors import InputError
 from keras_bert.tokenization.normalizer import split_words
 from keras_bert.tokenization.vocabulary import SPECIAL_TOKENS
+from tasks.pretraining import train_vocab as train_vocab_module
 from tasks.pretraining.train_vocab import VocabularySettings, train_vocab
 from tasks.pretraining.vocabulary.report import format_report
 
@@ -171,16 +173,42 @@ def test_real_text(tmp_path):
     assert report["known_character_share"] > 0.9999
 
 
-def test_the_trainer_takes_repeated_words_as_a_stream(tmp_path):
-    """Four million occurrences take no memory: as text they would be 32 MB, in the trainer's form a multiple."""
-    script = (
-        "import resource; from tasks.pretraining.train_vocab import _train; "
-        "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; "
-        "run = lambda times: _train({'letters': times, 'letter': 7}, ['##e', 'l'], set(), 50, 2); "
-        "run(10_000); before = peak(); run(4_000_000); print(peak() - before)"
+def _pieces(counts: dict[str, int], vocab_size: int) -> list[str]:
+    """What is joined, without special tokens and characters."""
+    characters = set("".join(counts))
+    alphabet = sorted({*characters, *(f"##{character}" for character in characters)})
+    return train_vocab_module._train(counts, alphabet, set(), vocab_size, 2)[5 + len(alphabet) :]
+
+
+def test_counts_of_any_size_are_exact():
+    """4.5 billion times `ab`, where int32 wraps; a trillion; and two frequencies that a double cannot tell apart."""
+    assert _pieces({"ab" * 100: 22_500_000, "xyz": 5}, 20)[:3] == ["##ab", "##abab", "##abababab"]
+    assert _pieces({"ab": 10**12, "cd": 3 * 10**12, "ef": 2}, 99) == ["cd", "ab", "ef"]
+    assert _pieces({"ab": 2**60, "cd": 2**60 + 1}, 99) == ["cd", "ab"]
+
+
+def test_memory_does_not_depend_on_the_counts():
+    small, large = ({f"{word}s": 3 * times for word in ("letter", "lettering")} for times in (1, 10**12))
+    assert _pieces(small, 40) == _pieces(large, 40)
+
+
+@pytest.mark.oracle
+def test_pieces_are_those_of_the_tokenizers_library():
+    """It numbers ties by its hash table, unless it knows all pieces of one character beforehand, as special tokens."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+    words = Counter(split_words("".join(open(path, encoding="utf-8").read() for path in real_text()), lowercase=True))
+    counts = {word: count for word, count in words.items() if 1 < len(word) < 50}
+    characters = set("".join(counts))
+    alphabet = sorted({*characters, *(f"##{character}" for character in characters)})
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=4000, min_frequency=2, special_tokens=[*SPECIAL_TOKENS, *alphabet], show_progress=False
     )
-    done = subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT, capture_output=True, timeout=120)
-    assert int(done.stdout) < 20_000  # KB
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.train_from_iterator((f"{word} " * count for word, count in counts.items()), trainer)
+    theirs = tokenizer.get_vocab()
+    assert train_vocab_module._train(counts, alphabet, set(), 4000, 2) == sorted(theirs, key=theirs.get)
 
 
 def test_tokenizer_takes_the_vocabulary(corpus, tmp_path):
