@@ -181,10 +181,11 @@ class RestHandler(http.server.BaseHTTPRequestHandler):
         self._arrivals.deadline = time.monotonic() + self._timeout
         length, limit = self._content_length(), self.server.settings.max_request_bytes
         wire = self._chunks() if length is None else self._exactly(length)
+        body = self._uncompressed(wire)  # It outlasts the loop, for its end would be the end of `wire`.
         pieces, received = [], 0
         try:
             self._check_size(length or 0)
-            for piece in self._uncompressed(wire):
+            for piece in body:
                 received += len(piece)
                 self._check_size(received)
                 take(rest_api.parsed_size(piece))

@@ -2,7 +2,7 @@
 right answer, no failure is the server's own, and nothing that a client sent reaches its log.
 
 It serves an exported classifier, tagger and question answerer with small encoders, beside two toys, with batching and
-without. BERT_SERVE_FUZZ_REQUESTS sets how many requests are sent (600), half of them in batches, BERT_SERVE_FUZZ_SEED
+without. BERT_SERVE_FUZZ_REQUESTS sets how many requests are sent (300), half of them in batches, BERT_SERVE_FUZZ_SEED
 which ones (1).
 """
 
@@ -24,7 +24,7 @@ import tensorflow as tf
 import toy_server
 from tensorflow.core.framework import tensor_pb2
 
-COUNT = int(os.environ.get("BERT_SERVE_FUZZ_REQUESTS", "600"))
+COUNT = int(os.environ.get("BERT_SERVE_FUZZ_REQUESTS", "300"))
 SEED = int(os.environ.get("BERT_SERVE_FUZZ_SEED", "1"))
 WORKERS = 6
 MARK = "FORGED\r\nFORGED: line"  # in whatever a client sends

@@ -94,10 +94,15 @@ def test_a_description_tells_of_the_graph(exported, asked, name):
         if not signature.startswith("__")
     }
     described = {
-        signature: {kind: set(texts) for kind, texts in of_signature.items()}
+        signature: {kind: set(of_signature[kind]) for kind in ("inputs", "outputs")}
         for signature, of_signature in description["signatures"].items()
     }
     assert described == names
+    # Without a value for each output that is filled up to the longest row, a server could not take batches apart.
+    tensors = definitions["serving_default"].outputs.items()
+    filled_up = {name for name, info in tensors if any(dim.size == -1 for dim in info.tensor_shape.dim[1:])}
+    padding = description["signatures"]["serving_default"]["padding"]
+    assert filled_up == set(padding.get("values", [])) and (not filled_up or padding["count"] in dict(tensors))
     assert description["task"] == head.task == name.split()[0]
     assert description["sequence_length"] == head.preprocessor.sequence_length
     rows = [row if isinstance(row, dict) else {"text": row} for row in description["example"]["instances"]]
