@@ -59,7 +59,7 @@ def pytest_collection_finish() -> None:
     gc.enable()
     gc.collect()
     gc.freeze()
-    gc.set_threshold(2000, 10, 10)
+    gc.set_threshold(20000, 20, 50)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -213,6 +213,7 @@ def main() -> None:
         raise ImportError(f"The fork server must not import this project. It has: {loaded}")
     gc.collect()
     gc.freeze()  # Else a forked process copies every page that its garbage collector looks at.
+    gc.set_threshold(20000, 20, 50)  # As the tests (tests/conftest.py).
     server.serve()
 
 

@@ -20,7 +20,7 @@ from keras_bert.errors import InputError
 from tasks.glue.model import build_classifier
 
 
-@pytest.mark.slow(keep=["fill_mask"])  # A classifier: test_settings_of_the_encoder.
+@pytest.mark.slow  # A classifier: test_settings_of_the_encoder.
 @pytest.mark.parametrize("name", ALL_HEADS)
 def test_every_head_is_written_and_equals_the_saved_model(name, saved):
     head, base = saved(name)
