@@ -1,4 +1,4 @@
-# make test         installs everything into .venv, then lints and tests, in 20 minutes on two cores
+# make test         installs everything into .venv, then lints and tests, in ten minutes on two cores
 # make test-all     the same with the slow tests and all of the fuzzing (docs/testing.md)
 # make install-browser   installs Chromium (Debian, as root), without which the tests of pages are skipped
 # make quickstart   installs the runtime packages into .venv, then runs bert-quickstart: raw text to a served model

@@ -161,7 +161,11 @@ def begin_quietly() -> None:
 
     TensorFlow writes there once in a process, at every log level, that its session does without MLIR.
     """
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        kept = os.dup(2)
+    except OSError:  # It is closed anyway.
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     try:
         with tf.Graph().as_default(), tf.compat.v1.Session() as session:
