@@ -176,8 +176,8 @@ def _path(generator: random.Random) -> str:
     return f"/v1/models/{name}{version}{end}"
 
 
-def _text(generator: random.Random) -> str | dict:
-    """Any text, or bytes of none."""
+def _text(generator: random.Random, lengths: list[int]) -> str | dict:
+    """Any text, or bytes of none; `lengths` are its possible numbers of words."""
     if generator.random() < 0.2:
         return {"b64": base64.b64encode(generator.randbytes(generator.randrange(300))).decode()}
     words = [
@@ -194,7 +194,7 @@ def _text(generator: random.Random) -> str | dict:
         "\u0130\u03a3",
         " ",
     ]
-    return " ".join(generator.choices(words, k=generator.choice([0, 1, 5, 40, 2000])))
+    return " ".join(generator.choices(words, k=generator.choice(lengths)))
 
 
 def _real(generator: random.Random) -> tuple[str, bytes]:
@@ -202,7 +202,8 @@ def _real(generator: random.Random) -> tuple[str, bytes]:
     name = generator.choice(list(REAL))
     rows, width = generator.choice([1, 1, 2, 5, 200, 2000]), generator.randrange(9)
     if generator.random() < 0.6:
-        columns = {key: [_text(generator) for _ in range(min(rows, 5))] for key in REAL[name]}
+        lengths = [0, 1, 5, 40, 2000] if rows < 6 else [0, 1, 5]
+        columns = {key: [_text(generator, lengths) for _ in range(min(rows, 5))] for key in REAL[name]}
         columns = {key: texts * (rows // len(texts)) for key, texts in columns.items()}
         return f"/v1/models/{name}:predict", json.dumps({"inputs": columns}).encode()
     rows = min(rows, 5)

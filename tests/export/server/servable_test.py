@@ -170,7 +170,7 @@ def test_a_deadline_ends_a_long_run_between_two_slices(tmp_path, monkeypatch):
     )
     with pytest.raises(ServingError, match="deadline passed"):
         model.run("serving_default", _texts(1000), time.monotonic() + 0.5)
-    assert runs[0] == 32 and len(runs) == 2
+    assert runs[0] == 32 and len(runs) <= 2
 
 
 def test_an_answer_does_not_depend_on_its_neighbours_in_a_batch(tmp_path):
