@@ -6,7 +6,7 @@
 #   SCALE=laptop DATA_DIR=slices PRESET=path/to/minilm OUTPUT_DIR=runs/glue_laptop recipes/glue.sh
 #
 # DATA_DIR: GLUE's own folders (MNLI QQP QNLI SST-2 CoLA STS-B MRPC RTE WNLI, and diagnostic or AX); for the laptop
-#   some of them, or sst2 cola rte stsb. TASKS="mrpc rte" does some of the tasks only.
+#   some of them, or sst2 cola rte stsb. TASKS="MRPC RTE" does some of the tasks only.
 # What: batch 32, 3 epochs, the best of four learning rates on the dev set (section 4.1); BERT-large also five restarts
 #   on the small sets, where single trainings fail. WNLI: the majority class, as the paper's submission.
 # Cost: a training takes at most 1 hour on one Cloud TPU or a few hours on a GPU (google-research/bert, README), and

@@ -2,11 +2,14 @@
 
 ALL_GLUE_TASKS="mnli qqp qnli sst2 cola stsb mrpc rte wnli"
 
+# GLUE's own spellings, such as TASKS="SST-2 CoLA", become those above.
+TASKS="$(tr -d '_-' <<< "${TASKS:-}" | tr '[:upper:]' '[:lower:]')"
+
 # glue_dir ROOT TASK: the task's folder, GLUE's own name or the short one (as prepared slices have it).
 glue_dir() {
     local official
     case "$2" in
-        mnli) official=MNLI ;; qqp) official=QQP ;; qnli) official=QNLI ;; sst2) official=SST-2 ;;
+        mnli | mnlim | mnlimm) official=MNLI ;; qqp) official=QQP ;; qnli) official=QNLI ;; sst2) official=SST-2 ;;
         cola) official=CoLA ;; stsb) official=STS-B ;; mrpc) official=MRPC ;; rte) official=RTE ;; wnli) official=WNLI ;;
         *) fail "$2: no task of GLUE. Expected some of: $ALL_GLUE_TASKS." ;;
     esac

@@ -166,12 +166,24 @@ def _make_flag(name: str, default, rule: Rule, kind: type, is_list: bool) -> fla
     if is_list:
         return flags.Flag(flags.ListParser(), flags.ListSerializer(","), name, default, rule.help)
     if rule.choices is not None:
-        return flags.EnumFlag(name, default, rule.help, list(rule.choices), case_sensitive=not rule.ignores_case)
+        listed = f"<{'|'.join(rule.choices)}>: {rule.help}"
+        return flags.Flag(_Choice(rule), flags.ArgumentSerializer(), name, default, listed)
     if kind is bool:
         return flags.BooleanFlag(name, default, rule.help)
     parsers = {int: flags.IntegerParser, float: flags.FloatParser}
     parser = parsers[kind](rule.at_least, rule.at_most) if kind in parsers else flags.ArgumentParser()
     return flags.Flag(parser, flags.ArgumentSerializer(), name, default, rule.help)
+
+
+class _Choice(flags.EnumParser):
+    """Parses a choice in one of the spellings that its rule takes."""
+
+    def __init__(self, rule: Rule):
+        super().__init__(list(rule.choices))
+        self.rule = rule
+
+    def parse(self, argument):
+        return super().parse(self.rule.spelled(argument))
 
 
 class _OneOrSeveral(flags.ArgumentParser):

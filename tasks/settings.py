@@ -21,11 +21,17 @@ class Rule(NamedTuple):
     above: float | None = None
     at_most: float | None = None
     choices: tuple[str, ...] | None = None
-    ignores_case: bool = False
+    any_spelling: bool = False
     several: bool = False
     identifies: bool = True
     flag: str | None = None
     repeats: bool = False
+
+    def spelled(self, value: Any) -> Any:
+        """Returns the choice that `value` is another spelling of, or else `value` itself."""
+        if not self.any_spelling:
+            return value
+        return {_plain(choice): choice for choice in self.choices}.get(_plain(value), value)
 
     def fault(self, value: Any) -> str | None:
         """Returns the rule that `value` breaks, as "must be ...", or None if it breaks none."""
@@ -42,6 +48,10 @@ class Rule(NamedTuple):
         return None
 
 
+def _plain(name: str) -> str:
+    return name.lower().replace("-", "").replace("_", "")
+
+
 def setting(default: Any, help: str, **bounds: Any) -> Any:
     """Declares a field of a `Settings` dataclass.
 
@@ -50,7 +60,8 @@ def setting(default: Any, help: str, **bounds: Any) -> Any:
         help: one or two sentences for `--help` and for readers of the code.
         at_least, above, at_most: bounds of a number.
         choices: allowed strings.
-        ignores_case: whether to accept the choices in any case. The value is then spelled as in `choices`.
+        any_spelling: whether to accept the choices in any case, with or without "-" and "_". The value is then spelled
+            as in `choices`.
         several: whether the flag also takes a comma-separated list of values to search over.
         flag: name of the flag, if it differs from the field's, as the keyword `from` must.
         repeats: whether a list's flag is given once per value, so that values may contain commas.
@@ -94,8 +105,8 @@ class Settings:
             value = getattr(self, field.name)
             if rule is None or value is None:
                 continue
-            if rule.ignores_case:
-                value = {choice.lower(): choice for choice in rule.choices}.get(value.lower(), value)
+            if rule.any_spelling:
+                value = rule.spelled(value)
                 object.__setattr__(self, field.name, value)
             for one in value if rule.several and isinstance(value, list | tuple) else [value]:
                 fault = rule.fault(one)

@@ -103,6 +103,12 @@ _SENTENCES = ("sentence1", "sentence2")
 _PREMISES = ("premise", "hypothesis")
 _PARAPHRASES = {"labels": _YES_NO, "metrics": ("accuracy_f1_mean", "accuracy", "f1")}
 
+
+def _mnli(name: str, dev: tuple[Split, ...], test: tuple[Split, ...]) -> TableTask:
+    columns = {"label_column": "gold_label", "labels": _INFERENCE, "tfds_texts": _PREMISES}
+    return TableTask(name, *_SENTENCES, **columns, dev=dev, test=test)
+
+
 TASKS = {
     task.name: task
     for task in (
@@ -130,15 +136,13 @@ TASKS = {
             score_range=(0.0, 5.0),
             test=_test("STS-B.tsv"),
         ),
-        TableTask(
+        _mnli(
             "mnli",
-            *_SENTENCES,
-            "gold_label",
-            labels=_INFERENCE,
-            dev=(Split(("dev_matched",)), Split(("dev_mismatched",), "mismatched")),
-            test=(*_test("MNLI-m.tsv", "test_matched"), Split(("test_mismatched",), "mismatched", "MNLI-mm.tsv")),
-            tfds_texts=_PREMISES,
+            (Split(("dev_matched",)), Split(("dev_mismatched",), "mismatched")),
+            (*_test("MNLI-m.tsv", "test_matched"), Split(("test_mismatched",), "mismatched", "MNLI-mm.tsv")),
         ),
+        _mnli("mnli-m", (Split(("dev_matched",)),), _test("MNLI-m.tsv", "test_matched")),
+        _mnli("mnli-mm", (Split(("dev_mismatched",)),), _test("MNLI-mm.tsv", "test_mismatched")),
         TableTask("qnli", "question", "sentence", labels=_ENTAILMENT, test=_test("QNLI.tsv")),
         TableTask("rte", *_SENTENCES, labels=_ENTAILMENT, test=_test("RTE.tsv")),
         TableTask("wnli", *_SENTENCES, labels=_YES_NO, test=_test("WNLI.tsv")),

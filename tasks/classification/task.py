@@ -34,9 +34,10 @@ class ClassificationSettings(SplitSettings):
 
     task_name: str = changeable(
         "table",
-        "A GLUE task, or table: any TSV, CSV or JSON Lines file with named columns.",
+        "A GLUE task, also in GLUE's spelling, such as SST-2; mnli-m and mnli-mm: MNLI with one of its dev sets. "
+        "Or table: any TSV, CSV or JSON Lines file with named columns.",
         choices=tuple(sorted(TASKS)),
-        ignores_case=True,
+        any_spelling=True,
     )
     tfds_name: str | None = changeable(
         None,

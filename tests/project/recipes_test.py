@@ -155,7 +155,7 @@ def test_a_laptop_run_slices_the_data_and_calls_the_commands(tmp_path):
         OUTPUT_DIR=str(tmp_path / "out"),
         PRESET="tiny",
         SCALE="laptop",
-        TASKS="sst2 stsb",
+        TASKS="SST-2 STS-B",
         LAPTOP_ROWS="4",
     )
     assert done.returncode == 0, done.stderr

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from run_tasks import read_tables
 
+from tasks import flags
 from tasks.classification.data import Table
 from tasks.classification.glue import TASKS
 from tasks.classification.task import Classification, ClassificationSettings, ClassificationSpec
@@ -96,6 +97,40 @@ def test_mnli_files_may_be_named_one_by_one(tmp_path):
     write_task(tmp_path, "mnli")
     inputs = read_tables("eval", task_name="mnli", dev_file=str(tmp_path / "dev_mismatched.tsv"))
     assert [(part.figure("accuracy"), len(part.rows.texts)) for part in inputs.parts] == [("accuracy", 2)]
+
+
+# https://gluebenchmark.com/tasks, and how data and code of others write them.
+SPELLINGS = {
+    "cola": ("CoLA", "COLA"),
+    "sst2": ("SST-2", "sst_2", "Sst2"),
+    "mrpc": ("MRPC",),
+    "qqp": ("QQP",),
+    "stsb": ("STS-B", "sts_b", "STSB"),
+    "mnli": ("MNLI", "MnLi"),
+    "mnli-m": ("MNLI-m", "mnli_m"),
+    "mnli-mm": ("MNLI-mm", "mnli_mm", "MNLIMM"),
+    "qnli": ("QNLI",),
+    "rte": ("RTE",),
+    "wnli": ("WNLI",),
+    "ax": ("AX",),
+}
+
+
+@pytest.mark.parametrize(("name", "spelling"), [(name, one) for name, all_ in SPELLINGS.items() for one in all_])
+def test_glue_s_own_spellings_name_its_tasks(name, spelling):
+    assert ClassificationSettings(output_dir="", task_name=spelling).table_task().name == name
+    parsed = flags.parse(ClassificationSettings, ["--output_dir=x", f"--task_name={spelling}"])
+    assert parsed == ClassificationSettings(output_dir="x", task_name=spelling) and parsed.task_name == name
+
+
+def test_mnli_m_and_mnli_mm_are_its_two_dev_sets(tmp_path):
+    write_task(tmp_path, "mnli")
+    for name, half in (("MNLI-m", "matched"), ("MNLI-mm", "mismatched")):
+        inputs = read_tables("train", "eval", "predict", task_name=name, data_dir=str(tmp_path))
+        files = f"train.tsv dev_{half}.tsv test_{half}.tsv".split()
+        assert [(part.rows.path, part.name) for part in inputs.parts] == [(str(tmp_path / file), "") for file in files]
+        outputs = np.eye(3, dtype=np.float32)
+        assert write_answers(tmp_path, name, inputs.spec.labels, outputs) == ["predictions.tsv", f"{name}.tsv"]
 
 
 def test_metrics_are_those_of_glue():
