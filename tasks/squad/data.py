@@ -12,6 +12,10 @@ from tasks.squad.text import find_answer, split_context
 from tasks.text.bad_rows import BadRows
 
 
+class _NotFound(Broken):
+    """An answer is not at its place in the context."""
+
+
 class Question(NamedTuple):
     """A question about a context.
 
@@ -83,7 +87,7 @@ def read_squad(path: str, *, with_answers: bool, version_2_with_negative: bool, 
                 _check_answers(question, version_2_with_negative)
             questions.append(question)
         except Broken as error:
-            bad_rows.add(where, str(error))
+            bad_rows.add(where, str(error), tolerated=isinstance(error, _NotFound))
     bad_rows.finish()
     if not questions:
         raise InputError(f"{path}: the file holds no question that can be used.")
@@ -174,7 +178,9 @@ def _check_answers(question: Question, version_2_with_negative: bool) -> None:
         text, start = question.answers[0]
         found = question.context.find(text)
         there = f"it stands at {found}" if found >= 0 else "it stands nowhere in it"
-        raise Broken(f"the answer {text!r} is not in the context at character {start} ({there}). Correct the answer.")
+        raise _NotFound(
+            f"the answer {text!r} is not in the context at character {start} ({there}). Correct the answer."
+        )
 
 
 def _text(raw: dict, key: str) -> str:

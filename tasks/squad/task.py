@@ -16,7 +16,7 @@ from keras_bert.files import expand_file, remove_path, write_json
 from tasks.fine_tuning import task
 from tasks.fine_tuning.inputs import find_trained, read_spec
 from tasks.fine_tuning.settings import FineTuningSettings
-from tasks.settings import changeable
+from tasks.settings import changeable, replaced
 from tasks.squad import data, metrics, report
 from tasks.squad.answers import Answers, apply_threshold, best_answers
 from tasks.squad.windows import make_windows
@@ -68,6 +68,13 @@ def _of_model(help: str, default: Any, **bounds: Any) -> Any:
 class SquadSettings(FineTuningSettings):
     """Settings of `bert-squad`."""
 
+    bad_rows: str | None = replaced(
+        FineTuningSettings,
+        "bad_rows",
+        None,
+        help="Refuse a file with bad rows, or skip and count them. Default: skip and count training answers that are "
+        "not at their place in the context, as google-research/bert does, and refuse other faults.",
+    )
     train_file: str | None = changeable(None, "Questions with answers to train on: SQuAD's JSON, 1.1 or 2.0.")
     predict_file: str | None = changeable(None, "Questions to answer: SQuAD's JSON; --do_eval needs known answers.")
     max_seq_length: int | None = _of_model(

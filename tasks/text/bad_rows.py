@@ -17,7 +17,8 @@ class BadRows:
     A reader skips each bad row after calling `add`, and calls `finish` at the end of each file.
 
     Args:
-        policy: "refuse" to refuse a file with bad rows; "skip" to show and count them.
+        policy: "refuse" to refuse a file with bad rows; "skip" to show and count them; None to skip those alone that
+            are added as `tolerated`.
 
     >>> bad_rows = BadRows("skip")
     >>> bad_rows.add("train.tsv:7", "the label is empty")
@@ -25,42 +26,48 @@ class BadRows:
     1
     """
 
-    def __init__(self, policy: str = "refuse"):
-        if policy not in BAD_ROWS:
+    def __init__(self, policy: str | None = "refuse"):
+        if policy is not None and policy not in BAD_ROWS:
             raise ValueError(f"`policy` must be one of {BAD_ROWS}. Received: policy={policy!r}")
         self.policy = policy
         self.rows: list[tuple[str, str]] = []
+        self._refused: list[tuple[str, str]] = []
         self._finished = 0
 
     @property
     def count(self) -> int:
         return len(self.rows)
 
-    def add(self, where: str, reason: str) -> None:
+    def add(self, where: str, reason: str, tolerated: bool = False) -> None:
         """Records a bad row.
 
         Args:
             where: "path:line", or another place, such as "path: question '56be'".
             reason: expectation, finding and cure, in one or more sentences.
+            tolerated: whether to skip the row unless the policy is "refuse".
         """
         self.rows.append((where, reason))
+        if self.policy == "refuse" or not (self.policy or tolerated):
+            self._refused.append((where, reason))
 
     def finish(self) -> None:
         """Ends a file: refuses it, or lists its skipped rows on standard error.
 
         Raises:
-            InputError: the policy is "refuse" and the file has bad rows; names the first one and their number.
+            InputError: the policy refuses rows of the file; names the first one and their number.
         """
         new, self._finished = self.rows[self._finished :], len(self.rows)
         if not new:
             return
-        if self.policy == "refuse":
-            more = f" ({len(new)} bad rows in all; --bad_rows=skip leaves them out.)" if len(new) > 1 else ""
-            raise InputError(f"{new[0][0]}: {new[0][1]}{more}")
+        if self._refused:
+            (where, reason), count = self._refused[0], len(self._refused)
+            more = f" ({count} bad rows in all; --bad_rows=skip leaves them out.)" if count > 1 else ""
+            raise InputError(f"{where}: {reason}{more}")
         for where, reason in new[:_SHOWN]:
             print(f"skipped: {where}: {reason}", file=sys.stderr)
-        if len(new) > _SHOWN:
-            print(f"skipped: {len(new) - _SHOWN} more, {len(new)} in all; see {SKIPPED_FILE}.", file=sys.stderr)
+        if len(new) > 1:
+            more = f"{len(new) - _SHOWN} more, " if len(new) > _SHOWN else ""
+            print(f"skipped: {more}{len(new)} in all; see {SKIPPED_FILE}.", file=sys.stderr)
 
     def write(self, output_dir: str) -> None:
         """Writes `skipped_rows.tsv` with the columns `where` and `reason`; without bad rows removes an old one."""

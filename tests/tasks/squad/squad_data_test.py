@@ -7,10 +7,13 @@ import pytest
 from repository import SHARED
 
 from keras_bert.errors import InputError
+from tasks import flags
 from tasks.squad.data import Question, Questions, first_answer, read_squad
+from tasks.squad.task import Squad
 from tasks.text.bad_rows import BadRows
 
 SHARED = SHARED / "squad2"
+REFUSING = ["--output_dir=x", "--bad_rows=refuse"]
 CONTEXT = "Rollo led the Norse."
 
 
@@ -185,6 +188,22 @@ def test_several_bad_rows_are_counted(tmp_path):
     content = document(question(), *(question(f"bad{number}", question="") for number in range(3)))
     with pytest.raises(InputError, match=r"question 'bad0': .* \(3 bad rows in all; --bad_rows=skip leaves them out"):
         read(tmp_path, content)
+
+
+def test_training_answers_that_cannot_be_found_are_dropped_with_a_count_by_default(tmp_path, capsys):
+    # As google-research/bert does (run_squad.py, "Could not find answer"); other faults refuse the file.
+    policy = Squad.Settings(output_dir="").bad_rows
+    unfound = [question(f"bad{number}", answers=[{"text": "Canute", "answer_start": 0}]) for number in range(30)]
+    questions, rows = read(tmp_path, document(*unfound, question()), policy)
+    assert [found.id for found in questions] == ["q1"] and len(rows) == 30
+    shown = capsys.readouterr().err.splitlines()
+    assert shown[0].endswith("question 'bad0': " + rows["dev.json: question 'bad0'"])
+    assert len(shown) == 21 and shown[-1] == "skipped: 10 more, 30 in all; see skipped_rows.tsv."
+    empty = question("empty", answers=[])
+    with pytest.raises(InputError, match=r"question 'empty': the question has no answer\. Expected one, or .*true\.$"):
+        read(tmp_path, document(*unfound, empty, question()), policy)
+    with pytest.raises(InputError, match=r"question 'bad0': the answer 'Canute' .* \(30 bad rows in all"):
+        read(tmp_path, document(*unfound, question()), flags.parse(Squad.Settings, REFUSING).bad_rows)
 
 
 # === Bad files ===

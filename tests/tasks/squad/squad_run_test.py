@@ -302,7 +302,7 @@ def test_a_search_keeps_the_rate_of_the_higher_f1(search):
 def test_questions_that_cannot_be_used_are_refused_or_counted(search, files):
     train, dev = search["train_file"], search["predict_file"]
     with pytest.raises(InputError, match=r"train.json: question '1-0': the answer '\w+' is not in the context at char"):
-        answer_questions(**search)
+        answer_questions(**search, bad_rows="refuse")
     with pytest.raises(InputError, match=r"dev.json: question '0-3': the question has no known answer to be scored by"):
         answer_questions(**{**search, "train_file": files["1", "train"]})
     inputs = read_inputs(Squad(SquadSettings(**search, bad_rows="skip")))
@@ -445,6 +445,7 @@ def test_a_wrong_answer_is_one_line_and_exit_status_1(preset, files, tmp_path):
         f"--train_file={file}",
         f"--preset={preset}",
         "--do_train",
+        "--bad_rows=refuse",
         f"--output_dir={tmp_path}/run",
     ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
