@@ -179,9 +179,10 @@ class Trainer:
         return step
 
     def save(self) -> None:
-        """Saves a checkpoint of the current step, on the chief only, and removes old ones."""
+        """Saves a checkpoint of the current step and removes old ones, on the chief; the other workers wait for it."""
         if self.workers.is_chief:
             self._checkpoints().save(self.keep_checkpoints)
+        self.workers.wait()
 
     def _checkpoints(self) -> Checkpoints:
         directory = os.path.join(self.output_dir, "checkpoints")
@@ -230,6 +231,7 @@ class Trainer:
         path = os.path.join(self.output_dir, f"diverged_step_{step}.npz")
         if self.workers.is_chief:
             save_batch(path, make_dataset(step - 1))
+        self.workers.wait()
         raise InputError(
             f"Training diverged at step {step}: {reason}. Its batch is in {path}. Lower the learning rate or warm up "
             "longer, in a new --output_dir. The same command would continue from the last checkpoint before that step."

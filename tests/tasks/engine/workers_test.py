@@ -14,16 +14,18 @@ import time
 import numpy as np
 import pytest
 import tensorflow as tf
-from toy_pretraining import batches, build_trainer
+from toy_pretraining import BATCH, PREDICTIONS, batches, build_trainer
 from toy_training import draw_no_curves
 from toy_workers import start_workers
 
 from keras_bert.errors import InputError
+from tasks.engine import training
 from tasks.engine.preemption import PREEMPTED_STATUS
 from tasks.engine.strategy import build_strategy
 from tasks.engine.workers import Workers
 
 STEPS, SAVE_STEPS = 40, 5
+NOT_NUMBERS = np.full((BATCH, PREDICTIONS), np.nan, np.float32)
 
 
 def index() -> int:
@@ -47,14 +49,31 @@ def train(directory: str) -> None:
     np.savez(os.path.join(directory, f"weights{index()}.npz"), *trainer.model.get_weights())
 
 
-def train_and_evaluate(output_dir, strategy=None) -> dict[str, list[float]]:
-    trainer = build_trainer(output_dir, strategy, num_layers=1)
+def train_and_evaluate(trainer) -> dict[str, list[float]]:
     history = trainer.fit(batches, 2)
     figures = trainer.evaluate(batches(0).take(1))
     return {
         "losses": [row["loss"] for row in history.training],
         "evaluation": [figures[name] for name in sorted(figures)],
     }
+
+
+def diverge(trainer, directory: str) -> bool:
+    """Trains on with a batch that is not numbers; returns whether the chief had saved it when this worker stopped."""
+
+    def poisoned(start_step):
+        return batches(start_step).map(lambda features, labels: (features, {**labels, "mask_weights": NOT_NUMBERS}))
+
+    save_batch = training.save_batch
+
+    def save_slowly(path, dataset):
+        time.sleep(2.0)
+        save_batch(path, dataset)
+
+    training.save_batch = save_slowly
+    with pytest.raises(InputError, match="Training diverged at step 3: loss nan"):
+        trainer.fit(poisoned, 4)
+    return os.path.exists(os.path.join(directory, "disk0", "diverged_step_3.npz"))
 
 
 def told(directory: str) -> None:
@@ -65,12 +84,14 @@ def told(directory: str) -> None:
     mine = tf.Variable([1.0 + workers.index, np.nan if workers.index else 3.0])
     count = tf.Variable(7 + workers.index, dtype=tf.int64)
     workers.share([mine, count])
+    trainer = build_trainer(os.path.join(directory, f"disk{workers.index}"), strategy, num_layers=1)
     heard = {
         "chief": workers.is_chief,
         "gathered": workers.gather(10.0 + workers.index).tolist(),
         "from_chief": workers.from_chief(workers.index),
         "shared": [*mine.numpy().tolist(), int(count.numpy())],
-        **train_and_evaluate(os.path.join(directory, f"disk{workers.index}"), strategy),
+        **train_and_evaluate(trainer),
+        "diverged_batch_is_saved": diverge(trainer, directory),
     }
     with open(os.path.join(directory, f"told{workers.index}.json"), "w") as file:
         json.dump(heard, file)
@@ -100,8 +121,8 @@ def finished_steps(directory) -> set[int]:
     return {int(path.stem[5:]) for path in (directory / "disk0" / "checkpoints").glob("ckpt-*.index")}
 
 
-def test_workers_tell_each_other_and_train_as_one_device(tmp_path):
-    expected = train_and_evaluate(tmp_path / "one")
+def test_workers_tell_each_other_train_as_one_device_and_leave_together(tmp_path):
+    expected = train_and_evaluate(build_trainer(tmp_path / "one", num_layers=1))
     assert wait(start_workers(__file__, "told", tmp_path), tmp_path) == [0, 0]
     for number in range(2):
         heard = json.loads((tmp_path / f"told{number}.json").read_text())
@@ -110,6 +131,7 @@ def test_workers_tell_each_other_and_train_as_one_device(tmp_path):
         assert heard["shared"] == [1.0, 3.0, 7]
         assert heard["losses"] == pytest.approx(expected["losses"], rel=1e-5)
         assert heard["evaluation"] == pytest.approx(expected["evaluation"], rel=1e-5)
+        assert heard["diverged_batch_is_saved"], "a worker left while the chief wrote"
     assert (tmp_path / "disk0" / "checkpoints").is_dir() and not (tmp_path / "disk1").exists()
 
 
