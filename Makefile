@@ -1,5 +1,6 @@
 # make test         installs everything into .venv, then lints and tests, in ten minutes on two cores
 # make test-all     the same with the slow tests and all of the fuzzing (docs/testing.md)
+# make oracle SUITES=path   runs others' tests on this project (docs/testing.md)
 # make install-browser   installs Chromium (Debian, as root), without which the tests of pages are skipped
 # make quickstart   installs the runtime packages into .venv, then runs bert-quickstart: raw text to a served model
 # make lint         ruff alone: check and format
@@ -7,7 +8,7 @@
 #
 # On a machine without any of it, GNU make, bash and Python 3.11 with its venv module are all that is needed; 3.12 and
 # 3.13 are let in, but not tested.
-# Variables: PYTHON (interpreter for .venv), PYTEST_FLAGS, PYTEST_WORKERS, QUICKSTART_FLAGS.
+# Variables: PYTHON (interpreter for .venv), PYTEST_FLAGS, PYTEST_WORKERS, QUICKSTART_FLAGS, ONLY (suites of make oracle).
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -33,7 +34,7 @@ RUNTIME_STAMP := $(VENV)/.stamp-runtime
 TEST_STAMP := $(VENV)/.stamp-test
 PACKAGE_STAMP := $(VENV)/.stamp-package
 
-.PHONY: test test-all install-browser quickstart lint install install-test clean
+.PHONY: test test-all oracle install-browser quickstart lint install install-test clean
 
 test: install-test lint
 	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_FLAGS)
@@ -43,6 +44,10 @@ test: export PYTHONDONTWRITEBYTECODE :=
 
 test-all: export FUZZ := full
 test-all: test
+
+oracle: install-test
+	$(if $(SUITES),,$(error SUITES is not set. Call: make oracle SUITES=path, where docs/testing.md says what lies there))
+	$(BIN)/python tests/oracle/run.py --suites=$(SUITES) $(addprefix --only=,$(ONLY))
 
 install-browser:
 	@if command -v chromium chromium-browser google-chrome >/dev/null; then exit 0; fi; \
