@@ -86,7 +86,12 @@ def pytest_cases(
         if done.returncode not in (0, 1):  # 1: tests failed.
             said = done.stdout.decode(errors="replace")[-2000:]
             raise RuntimeError(f"pytest ended with {done.returncode}: {said}")
-        return [_case(test) for test in xml.etree.ElementTree.parse(report).iter("testcase")]
+        return junit_cases(report)
+
+
+def junit_cases(report: str) -> list[Case]:
+    """Returns a case for each test of a report in JUnit's format, named `Class.test`."""
+    return [_case(test) for test in xml.etree.ElementTree.parse(report).iter("testcase")]
 
 
 def _case(test: xml.etree.ElementTree.Element) -> Case:
@@ -154,7 +159,7 @@ def table(verdicts: Sequence[Verdict]) -> str:
     rows = [("suite", "commit", "passed", "of")]
     for name, commit, cases in verdicts:
         passed = sum(case.outcome == "passed" for case in cases)
-        rows.append((name, commit[:40], str(passed), str(len(cases))))
+        rows.append((name, commit, str(passed), str(len(cases))))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     for outcome in OUTCOMES[1:]:
