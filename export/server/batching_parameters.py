@@ -4,25 +4,24 @@ The package tensorflow-serving-api lacks the message `BatchingParameters`, so it
 the meaning that TensorFlow's `SharedBatchScheduler` gives them.
 """
 
-import functools
 import os
 from typing import NamedTuple
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, wrappers_pb2
-
-from export.server.text_message import read_text_message
+from export.server.text_message import declare_message, read_text_message
 from keras_bert.errors import InputError
 
 PER_MODEL_FILE = "batching_params.pbtxt"
 
 _WRAPPED = {
-    "max_batch_size": (1, "Int64Value"),
-    "batch_timeout_micros": (2, "Int64Value"),
-    "max_enqueued_batches": (3, "Int64Value"),
-    "num_batch_threads": (4, "Int64Value"),
-    "thread_pool_name": (5, "StringValue"),
-    "enable_large_batch_splitting": (8, "BoolValue"),
-    "max_execution_batch_size": (9, "Int64Value"),
+    **dict.fromkeys(("max_batch_size", "batch_timeout_micros", "max_enqueued_batches", "num_batch_threads"), int),
+    "thread_pool_name": str,
+    "enable_large_batch_splitting": bool,
+    "max_execution_batch_size": int,
+}
+_FIELDS = {
+    **{name: {"value": kind} for name, kind in _WRAPPED.items()},
+    "allowed_batch_sizes": [int],
+    "pad_variable_length_inputs": bool,
 }
 
 
@@ -54,7 +53,7 @@ def read_batching_parameters(path: str) -> BatchingParameters:
         InputError: the file cannot be read, is not that message, or its values contradict each other.
     """
     expected = "TensorFlow Serving's batching parameters, such as max_batch_size { value: 32 }"
-    message = read_text_message(path, _message_class()(), expected)
+    message = read_text_message(path, declare_message("BatchingParameters", _FIELDS)(), expected)
     given = {name: getattr(message, name).value for name in _WRAPPED if message.HasField(name)}
     parameters = BatchingParameters(
         **{name: value for name, value in given.items() if name in BatchingParameters._fields},
@@ -76,20 +75,3 @@ def read_batching_parameters(path: str) -> BatchingParameters:
             "token ids. Take it out: requests of different lengths are batched apart, strings together."
         )
     return parameters
-
-
-@functools.cache
-def _message_class() -> type:
-    kinds = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(name="bert_serve.proto", package="bert_serve", syntax="proto3")
-    file.dependency.append(wrappers_pb2.DESCRIPTOR.name)
-    message = file.message_type.add(name="BatchingParameters")
-    for name, (number, wrapper) in _WRAPPED.items():
-        type_name = f".google.protobuf.{wrapper}"
-        message.field.add(name=name, number=number, type=kinds.TYPE_MESSAGE, type_name=type_name)
-    message.field.add(name="allowed_batch_sizes", number=6, type=kinds.TYPE_INT64, label=kinds.LABEL_REPEATED)
-    message.field.add(name="pad_variable_length_inputs", number=7, type=kinds.TYPE_BOOL)
-    pool = descriptor_pool.DescriptorPool()
-    pool.AddSerializedFile(wrappers_pb2.DESCRIPTOR.serialized_pb)
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("bert_serve.BatchingParameters"))
