@@ -54,7 +54,10 @@ def serve(settings: ServerSettings) -> None:
             for name, version in server.served()
         ]
         lines.append(f"Page: http://{host}:{server.rest.server_port}/")
-        lines += [f"gRPC: {host}:{server.grpc.port}"] if server.grpc else []
+        if server.grpc and server.grpc.port is not None:
+            lines.append(f"gRPC: {host}:{server.grpc.port}")
+        if settings.grpc_socket_path:
+            lines.append(f"gRPC: unix:{settings.grpc_socket_path}")
         print("\n".join(lines), flush=True)
         os.read(told, 1)
     if server.rest.admission.in_progress or server.manager.is_loading:
@@ -90,15 +93,12 @@ def _end_signals() -> Iterator[int]:
 
 
 def _models(settings: ServerSettings) -> list[ModelSettings]:
-    if (settings.model_config_file is None) == (settings.model_base_path is None):
-        raise InputError("Expected exactly one of --model_base_path and --model_config_file.")
-    if settings.model_config_file is not None:
-        if settings.model_name is not None:
-            raise InputError("--model_name goes with --model_base_path; --model_config_file has the names.")
+    if settings.model_config_file is not None:  # As in TensorFlow Serving, it outweighs the flags of one model.
         return read_model_config(settings.model_config_file)
-    name = settings.model_name or os.path.basename(os.path.abspath(settings.model_base_path))
-    base_path.check_model_name(name, "Choose another --model_name.")
-    return [ModelSettings(name, settings.model_base_path)]
+    if settings.model_base_path is None:
+        raise InputError("Expected --model_base_path or --model_config_file.")
+    base_path.check_model_name(settings.model_name, "Choose another --model_name.")
+    return [ModelSettings(settings.model_name, settings.model_base_path)]
 
 
 console_main = flags.console_main(serve, ServerSettings)

@@ -6,7 +6,8 @@ This module does not import TensorFlow, so that `--help` and a wrong flag answer
 
     console_main = flags.console_main(main, Settings)
 
-Flag names are google-research/bert's where it has one.
+Flag names are google-research/bert's where it has one. Arguments that are no flags are refused, unless the settings
+class has a method `pass_over`, which then gets their list.
 """
 
 import dataclasses
@@ -96,11 +97,14 @@ def _parse(argv: list[str], command: str, main: Callable, settings_class: type[S
         print(f"{docstring}\n\nUsage: {command} [flags]\n\n{listing}", flush=True)
         sys.exit(0)
     values.append_flag_values(flags.FLAGS)  # absl's own, such as --verbosity.
+    pass_over = getattr(settings_class, "pass_over", None)
     try:
-        rest = values(argv)
+        rest = values(argv, known_only=pass_over is not None)
     except flags.Error as error:
         _exit(command, f"error: {error} (--help lists the flags)", 2)
-    if len(rest) > 1:
+    if len(rest) > 1 and pass_over:
+        pass_over(rest[1:])
+    elif len(rest) > 1:
         _exit(command, f"error: unexpected argument {rest[1]!r}; values go with '=', as in --flag=value", 2)
     flags.FLAGS.mark_as_parsed()
     if flags.FLAGS["verbosity"].using_default_value:

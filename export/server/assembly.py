@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
+from tensorflow.core.protobuf import config_pb2
 
 from export.server.admission import Admission
 from export.server.batching import Batcher, BatchScheduler
@@ -20,7 +21,7 @@ from export.server.batching_parameters import PER_MODEL_FILE, BatchingParameters
 from export.server.grpc_server import GrpcServer
 from export.server.model_config import ModelSettings, read_model_config
 from export.server.model_manager import ModelManager, polling
-from export.server.monitoring import Metrics
+from export.server.monitoring import Metrics, read_metrics_paths
 from export.server.rest_routes import RestRoutes
 from export.server.rest_server import RestServer, running
 from export.server.servable import Servable, ServedModel
@@ -60,16 +61,22 @@ def _loader(
     metrics: Metrics, scheduler: BatchScheduler | None, common: BatchingParameters | None, settings: ServerSettings
 ) -> Callable[[str, str, int], Servable]:
     """Returns the function that loads a version and warms it up, for `ModelManager`."""
+    config = config_pb2.ConfigProto(
+        intra_op_parallelism_threads=settings.tensorflow_intra_op_parallelism
+        or settings.tensorflow_session_parallelism,
+        inter_op_parallelism_threads=settings.tensorflow_inter_op_parallelism
+        or settings.tensorflow_session_parallelism,
+    )
 
     def load(directory: str, name: str, version: int) -> Servable:
-        model, parameters = ServedModel(directory, name, version), common
+        model, parameters = ServedModel(directory, name, version, settings.saved_model_tags, config), common
         if scheduler and settings.enable_per_model_batching_parameters:
             path = os.path.join(directory, PER_MODEL_FILE)
             parameters = read_batching_parameters(path) if os.path.isfile(path) else None
         batcher = Batcher(model.run, parameters, scheduler, name, metrics, model.own_columns) if parameters else None
         servable = Servable(model, metrics, batcher, settings.max_request_rows)
         if settings.enable_model_warmup:
-            warm_up(servable)
+            warm_up(servable, settings.num_request_iterations_for_warmup)
         return servable
 
     return load
@@ -128,13 +135,16 @@ def running_server(
         scheduler = BatchScheduler(batching_parameters.num_batch_threads) if batching_parameters else None
         if scheduler:
             stack.callback(scheduler.close)
-        manager = ModelManager(_loader(metrics, scheduler, batching_parameters, settings))
+        load = _loader(metrics, scheduler, batching_parameters, settings)
+        manager = ModelManager(load, settings.allow_version_labels_for_unavailable_models)
         metrics.registry.register(_ModelStates(manager))
         max_bytes = _LONGEST_BODIES * settings.max_request_bytes
         admission = Admission(settings.max_concurrent_requests, max_bytes, metrics)
-        rest = RestServer(RestRoutes(manager, metrics), admission, settings)
+        routes = RestRoutes(manager, metrics, read_metrics_paths(settings.monitoring_config_file))
+        rest = RestServer(routes, admission, settings)
         stack.callback(rest.server_close)
-        grpc = GrpcServer(manager, metrics, admission, settings) if settings.port >= 0 else None
+        has_grpc = settings.port >= 0 or settings.grpc_socket_path
+        grpc = GrpcServer(manager, metrics, admission, settings) if has_grpc else None
         manager.apply(models)
         stack.callback(manager.close)
         # For the versions that it starts with, the command prints its own line once they answer.

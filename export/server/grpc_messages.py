@@ -42,7 +42,12 @@ _TYPED_FIELDS = {
     "uint32": "uint32_val",
     "uint64": "uint64_val",
     "bool": "bool_val",
+    **dict.fromkeys(("float16", "bfloat16"), "half_val"),
+    "complex64": "scomplex_val",
+    "complex128": "dcomplex_val",
 }
+# The types whose parts these fields hold: bits, or real and imaginary parts in turn.
+_PARTS = {"half_val": np.uint16, "scomplex_val": np.float32, "dcomplex_val": np.float64}
 
 
 # === Requests ===
@@ -63,8 +68,8 @@ def spec_of(request: Message) -> model_pb2.ModelSpec:
     return request.model_spec
 
 
-def predict(servable: Servable, request: predict_pb2.PredictRequest, deadline: float | None):
-    """Answers a `PredictRequest`.
+def predict(servable: Servable, request: predict_pb2.PredictRequest, deadline: float | None, as_content: bool = False):
+    """Answers a `PredictRequest`; `as_content` as in `to_tensor`.
 
     Raises:
         ServingError: see `Inference.predict`; or a tensor of the request is malformed.
@@ -72,21 +77,23 @@ def predict(servable: Servable, request: predict_pb2.PredictRequest, deadline: f
     arrays = {name: to_array(name, request.inputs[name]) for name in request.inputs}
     spec = _model_spec(servable, request.model_spec.signature_name)
     outputs = Inference(servable, spec.signature_name, deadline).predict(arrays, list(request.output_filter))
-    tensors = {name: to_tensor(array) for name, array in outputs.items()}
+    tensors = {name: to_tensor(array, as_content) for name, array in outputs.items()}
     return predict_pb2.PredictResponse(model_spec=spec, outputs=tensors)
 
 
 def classify(servable: Servable, request: classification_pb2.ClassificationRequest, deadline: float | None):
     """Answers a `ClassificationRequest`; raises as `Inference.classify`."""
     spec = _model_spec(servable, request.model_spec.signature_name)
-    result = _classification(Inference(servable, spec.signature_name, deadline), _examples(request.input))
+    asked = Inference(servable, spec.signature_name, deadline, "Classify")
+    result = _classification(asked, _examples(request.input))
     return classification_pb2.ClassificationResponse(model_spec=spec, result=result)
 
 
 def regress(servable: Servable, request: regression_pb2.RegressionRequest, deadline: float | None):
     """Answers a `RegressionRequest`; raises as `Inference.regress`."""
     spec = _model_spec(servable, request.model_spec.signature_name)
-    result = _regression(Inference(servable, spec.signature_name, deadline), _examples(request.input))
+    asked = Inference(servable, spec.signature_name, deadline, "Regress")
+    result = _regression(asked, _examples(request.input))
     return regression_pb2.RegressionResponse(model_spec=spec, result=result)
 
 
@@ -108,8 +115,8 @@ def multi_inference(servable: Servable, request: inference_pb2.MultiInferenceReq
     for task, spec in zip(request.tasks, specs, strict=True):
         if task.method_name not in _RESULTS:
             raise ServingError("UNIMPLEMENTED", f"Unsupported signature method_name: {task.method_name[:200]}")
-        field, infer = _RESULTS[task.method_name]
-        result = infer(Inference(servable, spec.signature_name, deadline), examples)
+        api, field, infer = _RESULTS[task.method_name]
+        result = infer(Inference(servable, spec.signature_name, deadline, api), examples)
         response.results.add(model_spec=spec, **{field: result})
     return response
 
@@ -194,10 +201,10 @@ def _regression(asked: Inference, examples: list[bytes]) -> regression_pb2.Regre
     return regression_pb2.RegressionResult(regressions=regressions)
 
 
-# Method of a task of MultiInference -> (field of its result, function that computes it).
+# Method of a task of MultiInference -> (API, field of its result, function that computes it).
 _RESULTS = {
-    "tensorflow/serving/classify": ("classification_result", _classification),
-    "tensorflow/serving/regress": ("regression_result", _regression),
+    "tensorflow/serving/classify": ("Classify", "classification_result", _classification),
+    "tensorflow/serving/regress": ("Regress", "regression_result", _regression),
 }
 
 
@@ -231,14 +238,16 @@ def to_array(name: str, tensor: tensor_pb2.TensorProto) -> np.ndarray:
     return array
 
 
-def to_tensor(array: np.ndarray) -> tensor_pb2.TensorProto:
-    """Returns an array as a tensor of a response."""
+def to_tensor(array: np.ndarray, as_content: bool = False) -> tensor_pb2.TensorProto:
+    """Returns an array as a tensor of a response, its numbers in `tensor_content` if asked for."""
     dtype = tf.string if array.dtype == object else tf.as_dtype(array.dtype)
     tensor = tensor_pb2.TensorProto(dtype=dtype.as_datatype_enum, tensor_shape=tf.TensorShape(array.shape).as_proto())
     if dtype == tf.string:
         tensor.string_val.extend(array.reshape(-1).tolist())
-    elif array.dtype.name in _TYPED_FIELDS:
-        getattr(tensor, _TYPED_FIELDS[array.dtype.name]).extend(array.reshape(-1).tolist())
+    elif array.dtype.name in _TYPED_FIELDS and not as_content:
+        field = _TYPED_FIELDS[array.dtype.name]
+        values = np.ascontiguousarray(array).reshape(-1)
+        getattr(tensor, field).extend(values.view(_PARTS.get(field, values.dtype)).tolist())
     else:
         tensor.tensor_content = array.tobytes()
     return tensor

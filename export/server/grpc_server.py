@@ -5,28 +5,41 @@ a traceback. SessionService, PredictStreamed and TensorFlow Serving's request lo
 """
 
 import concurrent.futures
+import contextlib
 import functools
+import re
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import grpc
+from google.protobuf import descriptor_pb2, descriptor_pool
 from google.protobuf.message import DecodeError, Message
-from tensorflow_serving.apis import get_model_status_pb2, model_management_pb2, model_pb2, status_pb2
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
+from tensorflow_serving.apis import (
+    get_model_status_pb2,
+    model_management_pb2,
+    model_pb2,
+    status_pb2,
+)
 from tensorflow_serving.config import model_server_config_pb2
 
 from export.server import grpc_messages
 from export.server.admission import Admission
 from export.server.model_config import settings_of
-from export.server.model_manager import ModelManager
+from export.server.model_manager import ModelManager, UnavailableVersionError
 from export.server.monitoring import Metrics
 from export.server.server_settings import ServerSettings
 from export.server.serving_error import ServingError, as_serving_error, invalid
+from export.server.text_message import declare_message, read_text_message
 from keras_bert.errors import InputError
 
 _MAX_MESSAGE = 1024  # Characters of an error's message, TensorFlow Serving's bound.
 # The most that a message takes once it is parsed, relative to its bytes: an Example of one feature without values.
 _MAX_GROWTH = 32
 _SPARE_THREADS = 16  # For requests that are only told that the server is full.
+_MAX_REFLECTIONS = 4
 
 Method = Callable[[Message, float | None], Message]  # (request, deadline) -> response; raises `ServingError`.
 
@@ -34,31 +47,28 @@ Method = Callable[[Message, float | None], Message]  # (request, deadline) -> re
 class _Services:
     """The methods of both services."""
 
-    def __init__(self, manager: ModelManager, metrics: Metrics, allows_reload: bool):
+    def __init__(self, manager: ModelManager, metrics: Metrics, settings: ServerSettings):
         self._manager = manager
         self._metrics = metrics
-        self._allows_reload = allows_reload
+        self._allows_reload = settings.allow_reload_config
+        self._as_content = settings.enable_serialization_as_tensor_content
 
-    def handlers(self, admission: Admission) -> list[grpc.GenericRpcHandler]:
-        """Returns a handler for each service."""
-        prediction = {
-            api: (request_class, functools.partial(self._infer, api, answer))
-            for api, (request_class, answer) in grpc_messages.ANSWERS.items()
+    def methods(self) -> dict[str, dict[str, tuple[type[Message], Method]]]:
+        """Returns the methods of each service, with the class of their requests."""
+        answers = dict(grpc_messages.ANSWERS)
+        if self._as_content:
+            request_class, predict = answers["Predict"]
+            answers["Predict"] = (request_class, functools.partial(predict, as_content=True))
+        return {
+            "tensorflow.serving.PredictionService": {
+                api: (request_class, functools.partial(self._infer, api, answer))
+                for api, (request_class, answer) in answers.items()
+            },
+            "tensorflow.serving.ModelService": {
+                "GetModelStatus": (get_model_status_pb2.GetModelStatusRequest, self._status),
+                "HandleReloadConfigRequest": (model_management_pb2.ReloadConfigRequest, self._reload),
+            },
         }
-        model = {
-            "GetModelStatus": (get_model_status_pb2.GetModelStatusRequest, self._status),
-            "HandleReloadConfigRequest": (model_management_pb2.ReloadConfigRequest, self._reload),
-        }
-        return [
-            grpc.method_handlers_generic_handler(
-                f"tensorflow.serving.{service}",
-                {
-                    name: grpc.unary_unary_rpc_method_handler(functools.partial(_handle, *method, admission))
-                    for name, method in methods.items()
-                },
-            )
-            for service, methods in (("PredictionService", prediction), ("ModelService", model))
-        ]
 
     def _infer(self, api: str, answer: Callable, request: Message, deadline: float | None) -> Message:
         """Lets a loaded version answer."""
@@ -78,9 +88,24 @@ class _Services:
         config = model_server_config_pb2.ModelServerConfig.FromString(request.config.SerializeToString())
         try:
             self._manager.apply(settings_of(config, "ReloadConfigRequest"))
+        except UnavailableVersionError as error:
+            raise ServingError("FAILED_PRECONDITION", str(error)) from error
         except InputError as error:
             raise invalid(str(error)) from error
         return model_management_pb2.ReloadConfigResponse(status=status_pb2.StatusProto())
+
+
+def _handlers(services: Mapping[str, Mapping[str, tuple]], admission: Admission) -> list[grpc.GenericRpcHandler]:
+    return [
+        grpc.method_handlers_generic_handler(
+            service,
+            {
+                name: grpc.unary_unary_rpc_method_handler(functools.partial(_handle, *method, admission))
+                for name, method in methods.items()
+            },
+        )
+        for service, methods in services.items()
+    ]
 
 
 def _address(spec: model_pb2.ModelSpec) -> tuple[str, int | None, str | None]:
@@ -116,38 +141,75 @@ def _parse(request_class: type[Message], body: bytes) -> Message:
         raise invalid(f"Expected a {request_class.__name__}.") from None
 
 
+class _Reflection(reflection.ReflectionServicer):
+    """Tells clients which services there are; a stream holds a thread, so only a few may be open."""
+
+    def __init__(self, services: list[str]):
+        super().__init__(services)
+        self._free = threading.Semaphore(_MAX_REFLECTIONS)
+
+    def ServerReflectionInfo(self, request_iterator, context):  # noqa: N802  (gRPC's naming)
+        """Answers a stream of questions."""
+        if not self._free.acquire(blocking=False):
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "Too many clients ask for reflection. Try again.")
+        try:
+            yield from super().ServerReflectionInfo(request_iterator, context)
+        finally:
+            self._free.release()
+
+
 class GrpcServer:
-    """Serves gRPC requests. Its attribute `port` is the port in use, even if the settings say 0.
+    """Serves gRPC requests. Its attribute `port` is the port in use, even if the settings say 0; None if there is none.
 
     Args:
         manager: holds the models.
         metrics: counts requests.
         admission: bounds what is in progress.
-        settings: address to bind and limits.
+        settings: addresses to bind and limits.
 
     Raises:
-        InputError: the address cannot be bound.
+        InputError: an address cannot be bound, or the file of certificates or an argument of the channel is wrong.
     """
 
     def __init__(self, manager: ModelManager, metrics: Metrics, admission: Admission, settings: ServerSettings):
         num_threads = admission.max_requests + _SPARE_THREADS
-        options = [
-            ("grpc.max_receive_message_length", settings.max_request_bytes),
-            ("grpc.max_send_message_length", -1),
-            ("grpc.so_reuseport", 0),  # Otherwise a second server would quietly take a share of the requests.
-        ]
+        options = {
+            "grpc.max_receive_message_length": settings.max_request_bytes,
+            "grpc.max_send_message_length": -1,
+            "grpc.so_reuseport": 0,  # Otherwise a second server would quietly take a share of the requests.
+            **_channel_arguments(settings.grpc_channel_arguments),
+        }
         self._server = grpc.server(
             concurrent.futures.ThreadPoolExecutor(num_threads, thread_name_prefix="grpc"),
-            handlers=_Services(manager, metrics, settings.allow_reload_config).handlers(admission),
-            options=options,
+            options=list(options.items()),
             maximum_concurrent_rpcs=num_threads,
         )
-        host = f"[{settings.host}]" if ":" in settings.host else settings.host
-        address = f"{host}:{settings.port}"
+        services = _Services(manager, metrics, settings).methods()
+        self._server.add_generic_rpc_handlers(_handlers(services, admission))
+        _describe(services)
+        reflected = _Reflection([*services, reflection.SERVICE_NAME])
+        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(reflected, self._server)
+        if settings.enable_grpc_healthcheck_service:
+            servicer = health.HealthServicer()
+            for service in ("PredictionService", "ModelService"):  # TensorFlow Serving's names.
+                servicer.set(service, health_pb2.HealthCheckResponse.SERVING)
+            health_pb2_grpc.add_HealthServicer_to_server(servicer, self._server)
+        self.port = None
+        if settings.port >= 0:
+            host = f"[{settings.host}]" if ":" in settings.host else settings.host
+            self.port = self._bind(
+                f"{host}:{settings.port}", "--host or --port", _credentials(settings.ssl_config_file)
+            )
+        if settings.grpc_socket_path:
+            self._bind(f"unix:{settings.grpc_socket_path}", "--grpc_socket_path")
+
+    def _bind(self, address: str, flags: str, credentials: grpc.ServerCredentials | None = None) -> int:
         try:
-            self.port = self._server.add_insecure_port(address)
+            if credentials:
+                return self._server.add_secure_port(address, credentials)
+            return self._server.add_insecure_port(address)
         except RuntimeError as error:
-            raise InputError(f"Cannot listen on {address}. Choose another --host or --port.") from error
+            raise InputError(f"Cannot listen on {address}. Choose another {flags}.") from error
 
     def start(self) -> None:
         """Starts to answer requests."""
@@ -160,3 +222,48 @@ class GrpcServer:
     def wait(self) -> None:
         """Waits, after `stop`, until the last request is answered or abandoned."""
         self._ended.wait()
+
+
+def _describe(services: Mapping[str, Mapping[str, tuple]]) -> None:
+    """Adds services to the pool of descriptors, as long as it lacks them.
+
+    The package's own service files cannot be imported: they were made for an older protobuf.
+    """
+    pool = descriptor_pool.Default()
+    for service, methods in services.items():
+        with contextlib.suppress(KeyError):
+            pool.FindServiceByName(service)
+            continue
+        package, _, name = service.rpartition(".")
+        file = descriptor_pb2.FileDescriptorProto(name=f"bert_serve/{name}.proto", package=package)
+        requests = {method: request_class.DESCRIPTOR for method, (request_class, _) in methods.items()}
+        file.dependency.extend({request.file.name for request in requests.values()})
+        described = file.service.add(name=name)
+        for method, request in requests.items():
+            response = f".{request.full_name.removesuffix('Request')}Response"
+            described.method.add(name=method, input_type=f".{request.full_name}", output_type=response)
+        pool.Add(file)
+
+
+def _channel_arguments(pairs: list[str]) -> dict[str, int | str]:
+    arguments = {}
+    for pair in pairs:
+        name, mark, value = pair.partition("=")
+        if not (name and mark):
+            raise InputError(f"--grpc_channel_arguments: expected name=value, with commas between. Received: {pair!r}")
+        arguments[name] = int(value) if re.fullmatch(r"-?[0-9]{1,9}", value) else value
+    return arguments
+
+
+def _credentials(path: str | None) -> grpc.ServerCredentials | None:
+    """Reads TensorFlow Serving's file of certificates."""
+    if path is None:
+        return None
+    message = declare_message(
+        "SSLConfig", {**dict.fromkeys(("server_key", "server_cert", "custom_ca"), str), "client_verify": bool}
+    )()
+    config = read_text_message(
+        path, message, "TensorFlow Serving's SSLConfig: server_key, server_cert, custom_ca, client_verify"
+    )
+    pair = (config.server_key.encode(), config.server_cert.encode())
+    return grpc.ssl_server_credentials([pair], config.custom_ca.encode() or None, config.client_verify)

@@ -27,6 +27,7 @@ class Inference:
         servable: the version.
         signature_name: one of its signatures.
         deadline: see `Servable.run`.
+        api: `Predict`, `Classify` or `Regress`.
 
     Attributes:
         signature: its inputs and outputs.
@@ -35,8 +36,9 @@ class Inference:
         ServingError: there is no such signature.
     """
 
-    def __init__(self, servable: Servable, signature_name: str, deadline: float | None):
-        self.signature = servable.signature(signature_name)
+    def __init__(self, servable: Servable, signature_name: str, deadline: float | None, api: str = "Predict"):
+        self.signature = servable.signature(signature_name, api)
+        self._api = api
         self._servable = servable
         self._name = signature_name
         self._deadline = deadline
@@ -67,7 +69,7 @@ class Inference:
                 )
         if len(set(output_filter)) < len(output_filter):
             raise invalid(f"duplicate output tensor alias: {sorted(output_filter)}")
-        outputs = self._servable.run(self._name, arrays, self._deadline, "Predict")
+        outputs = self._servable.run(self._name, arrays, self._deadline, self._api)
         return {name: outputs[name] for name in output_filter or sorted(outputs)}
 
     def classify(self, examples: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
@@ -79,7 +81,7 @@ class Inference:
         Raises:
             ServingError: the signature does not fit the verb, there are no examples, or the graph refuses them.
         """
-        outputs = self._run_examples(examples, "Classify")
+        outputs = self._run_examples(examples)
         for name, array in outputs.items():
             if array.ndim != 2 or len(array) != len(examples):
                 raise invalid(f"Expected Tensor shape: [batch_size num_classes] for {name!r}. Received: {array.shape}")
@@ -99,15 +101,15 @@ class Inference:
         Raises:
             ServingError: as `classify`.
         """
-        values = self._run_examples(examples, "Regress")["outputs"]
+        values = self._run_examples(examples)["outputs"]
         if values.shape not in ((len(examples),), (len(examples), 1)):
             raise invalid(
                 f"Expected output Tensor shape to be either [batch_size] or [batch_size, 1] but got {values.shape}"
             )
         return values.reshape(-1)
 
-    def _run_examples(self, examples: Sequence[bytes], api: str) -> dict[str, np.ndarray]:
-        signature, (name, outputs, allowed) = self.signature, _KINDS[api]
+    def _run_examples(self, examples: Sequence[bytes]) -> dict[str, np.ndarray]:
+        signature, (name, outputs, allowed) = self.signature, _KINDS[self._api]
         if set(signature.inputs) != {"inputs"} or set(signature.outputs) not in allowed:
             raise invalid(
                 f"Expected a {name} signature: one input named 'inputs', {outputs}. Received: {self._name!r} "
@@ -119,7 +121,7 @@ class Inference:
         self._servable.check_rows(len(examples))
         self._servable.metrics.examples(self._servable.name, len(examples))
         arrays = {"inputs": np.array(examples, dtype=object)}
-        return self._servable.run(self._name, arrays, self._deadline, api)
+        return self._servable.run(self._name, arrays, self._deadline, self._api)
 
 
 def _count_rows(signature: Signature, arrays: Mapping[str, np.ndarray]) -> int:

@@ -46,29 +46,24 @@ class ModelSettings(NamedTuple):
 def read_model_config(path: str) -> list[ModelSettings]:
     """Reads a file of TensorFlow Serving's `--model_config_file`.
 
-    A relative base path starts at the file's own directory.
-
     Raises:
         InputError: the file cannot be read, is no such message, or contradicts itself.
     """
     expected = "TensorFlow Serving's model_config_list { config { name: ... base_path: ... } }"
     config = read_text_message(path, model_server_config_pb2.ModelServerConfig(), expected)
-    return settings_of(config, path, os.path.dirname(os.path.abspath(path)))
+    return settings_of(config, path)
 
 
-def settings_of(
-    config: model_server_config_pb2.ModelServerConfig, where: str, directory: str | None = None
-) -> list[ModelSettings]:
+def settings_of(config: model_server_config_pb2.ModelServerConfig, where: str) -> list[ModelSettings]:
     """Returns the models that a configuration names.
 
     Args:
         config: the message.
         where: its name in errors.
-        directory: where relative base paths start; None: they are refused.
 
     Raises:
-        InputError: it names no model, one twice, or one that no URL can carry, or it has a relative base path without
-            `directory`, or a policy that serves nothing.
+        InputError: it names no model, one twice, or one that no URL can carry, or it has a relative base path, another
+            platform than TensorFlow or none, or a policy that serves nothing.
     """
     if config.WhichOneof("config") != "model_config_list" or not config.model_config_list.config:
         raise InputError(f"{where}: expected a model_config_list with at least one config.")
@@ -77,14 +72,18 @@ def settings_of(
         base_path.check_model_name(model.name, f"It is a name in {where}: choose another.")
         if model.name in models:
             raise InputError(f"{where}: names the model {model.name!r} twice. Expected each once.")
-        if model.model_platform not in ("", "tensorflow"):
-            raise InputError(f"{where}: model_platform of {model.name!r} must be 'tensorflow'.")
-        if not model.base_path or not (os.path.isabs(model.base_path) or directory):
+        is_tensorflow = model.model_type == model_server_config_pb2.TENSORFLOW  # The field before model_platform.
+        if (model.model_platform or ("tensorflow" if is_tensorflow else "")) != "tensorflow":
+            raise InputError(
+                f"{where}: expected model {model.name!r} to have the model_platform 'tensorflow'. Received: "
+                f"{model.model_platform!r}"
+            )
+        if not os.path.isabs(model.base_path):
             raise InputError(
                 f"{where}: expected model {model.name!r} to have an absolute base_path. Received: {model.base_path!r}"
             )
-        path = os.path.join(directory or "", model.base_path)
-        models[model.name] = ModelSettings(model.name, path, _policy(model, where), dict(model.version_labels))
+        policy, labels = _policy(model, where), dict(model.version_labels)
+        models[model.name] = ModelSettings(model.name, model.base_path, policy, labels)
     return list(models.values())
 
 

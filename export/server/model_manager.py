@@ -26,6 +26,10 @@ _LONGEST_JOIN = 0.5
 _MAX_ENDED = 16  # Ended versions that status requests still report.
 
 
+class UnavailableVersionError(InputError):
+    """A label names a version that is not loaded."""
+
+
 class VersionStatus(NamedTuple):
     """The state of one version; `error` is None if nothing went wrong."""
 
@@ -69,12 +73,14 @@ class ModelManager:
 
     Args:
         load: loads and warms up a version: `(directory, model name, version) -> Servable`; raises `InputError`.
+        allows_unavailable_labels: whether a new label may name a version that is not loaded yet.
 
     Attributes:
         announce: is called with one line whenever a version is loaded.
     """
 
-    def __init__(self, load: Callable[[str, str, int], Servable]):
+    def __init__(self, load: Callable[[str, str, int], Servable], allows_unavailable_labels: bool = False):
+        self._allows_unavailable_labels = allows_unavailable_labels
         self.announce: Callable[[str], None] = lambda line: None
         self._load = load
         self._models: dict[str, _Model] = {}
@@ -172,16 +178,18 @@ class ModelManager:
         """Serves these models and no others from now on; returns once they are loaded.
 
         Raises:
-            InputError: a model has no version that can be served, or a label names one that is not served. What was
-                served before then stays as it was; requests never see a version that was loaded in vain.
+            InputError: a model has no version that can be served. What was served before then stays as it was;
+                requests never see a version that was loaded in vain.
+            UnavailableVersionError: a label names a version that has not been served until now.
         """
         with self._changing:
+            for settings in models:
+                self._check_labels(settings)
             added = {settings.name: _Model(settings, self._versions_of(settings)) for settings in models}
             aspired = {name: aspired_versions(model.settings) for name, model in added.items()}
             try:
                 for name, model in added.items():
                     self._load_aspired(model, aspired[name])
-                    _check_labels(model)
             except InputError:
                 for model in added.values():
                     self._unload(model, keep=_common(model.versions, self._versions_of(model.settings)))
@@ -194,6 +202,18 @@ class ModelManager:
             for name, model in added.items():
                 self._unload(model, keep={number for number, _ in aspired[name]})
             self._collect()
+
+    def _check_labels(self, settings: ModelSettings) -> None:
+        """Refuses labels of versions that are not available before the change, as TensorFlow Serving does."""
+        available, labels = _Model(settings, self._versions_of(settings)).available(), self.labels(settings.name)
+        for label, version in settings.labels.items():
+            is_new = self._allows_unavailable_labels and labels.get(label, version) == version
+            if version not in available and not is_new:
+                raise UnavailableVersionError(
+                    f"Request to assign label {label!r} to version {version} of model {settings.name}, which is not "
+                    "currently available for inference. Let the version be loaded first, or start with "
+                    "--allow_version_labels_for_unavailable_models."
+                )
 
     def _versions_of(self, settings: ModelSettings) -> dict[int, _Version]:
         """Returns the versions of the model that is served from there."""
@@ -290,16 +310,6 @@ class ModelManager:
 def _common(versions: Mapping[int, _Version], others: Mapping[int, _Version]) -> set[int]:
     """Returns the numbers under which both have the same loaded version; other base paths have other versions."""
     return {number for number, record in versions.items() if others.get(number) is record}
-
-
-def _check_labels(model: _Model) -> None:
-    available = model.available()
-    for label, version in model.settings.labels.items():
-        if version not in available:
-            raise InputError(
-                f"Request to assign label {label!r} to version {version} of model {model.settings.name}, which is not "
-                "currently available for inference. Let its model_version_policy serve that version."
-            )
 
 
 def _fingerprint(directory: str) -> list:

@@ -13,8 +13,10 @@ from collections.abc import Callable, Iterator
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
 from export.server.serving_error import ServingError
+from export.server.text_message import declare_message, read_text_message
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+METRICS_PATHS = ("/metrics", "/monitoring/prometheus/metrics")
 
 # TensorFlow Serving's bounds. Microseconds: 33 steps from 10 by 1.8. Sizes and examples: powers of two.
 LATENCY_BOUNDS = tuple(10 * 1.8**power for power in range(33))
@@ -24,6 +26,20 @@ _SERVING, _BATCHING = ":tensorflow:serving:", ":tensorflow:serving:batching_sess
 # The client library adds `_total` to every counter's name; TensorFlow Serving's names have no such ending.
 _COUNTERS = ("request_count", "model_warmup_records_read", "batching_session:wrapped_run_count")
 _WITH_ENDING = re.compile(rf"^((?:# (?:HELP|TYPE) )?{_SERVING}(?:{'|'.join(_COUNTERS)}))_total", re.MULTILINE)
+
+
+def read_metrics_paths(path: str | None) -> tuple[str, ...]:
+    """Returns where a file of TensorFlow Serving's `--monitoring_config_file` wants the metrics; None: `METRICS_PATHS`.
+
+    Raises:
+        InputError: the file cannot be read, or is no such message.
+    """
+    if path is None:
+        return METRICS_PATHS
+    message = declare_message("MonitoringConfig", {"prometheus_config": {"enable": bool, "path": str}})()
+    expected = "TensorFlow Serving's prometheus_config { enable: true path: ... }"
+    config = read_text_message(path, message, expected).prometheus_config
+    return (config.path or METRICS_PATHS[1],) if config.enable else ()
 
 
 class _Registry(CollectorRegistry):

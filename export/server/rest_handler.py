@@ -30,6 +30,11 @@ _REQUEST_LINE = re.compile(rb"[A-Z]{1,20} [\x21-\x7e]+ HTTP/1\.[01]\r\n")
 _HEADER_LINE = re.compile(rb"[!#-'*+.^`|~\w-]+:[\t\x20-\x7e\x80-\xff]*\r\n")
 _CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,8})(?:[ \t]*;[\t\x20-\x7e]*)?\r\n")
 _LEAST_COMPRESSED_BYTES = 1 << 10
+_CORS_HEADERS = {
+    "Access-Control-Allow-Origin": "*",
+    "Access-Control-Allow-Methods": "POST, GET",
+    "Access-Control-Allow-Headers": "Content-Type",
+}
 
 
 class _Departures(io.RawIOBase):
@@ -146,7 +151,7 @@ class RestHandler(http.server.BaseHTTPRequestHandler):
                 self.close_connection = True
             self._send(answer)
 
-    do_GET = do_HEAD = do_POST = _answer  # noqa: N815  (http.server's naming)
+    do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _answer  # noqa: N815  (http.server's)
 
     def _respond(self) -> Answer:
         """Reads and answers a request. What it held is given back on return, before a slow client reads the answer."""
@@ -154,6 +159,8 @@ class RestHandler(http.server.BaseHTTPRequestHandler):
             try:
                 body, deadline = self._read_body(take), time.monotonic() + self._timeout
                 self._check_host()
+                if self.command == "OPTIONS" and self.path.lower().startswith("/v1/"):
+                    return self._preflight()
                 # Status and metrics, which matter most when the server is full, are always admitted.
                 with self.server.admission.request() if self.command == "POST" else contextlib.nullcontext():
                     return self.server.routes.respond(self.command, self.path, body, deadline)
@@ -161,6 +168,12 @@ class RestHandler(http.server.BaseHTTPRequestHandler):
                 raise
             except Exception as error:
                 return error_answer(as_serving_error(error))
+
+    def _preflight(self) -> Answer:
+        """Answers a browser that asks whether a page of another origin may send a request."""
+        if not re.search("https?://", self.headers.get("Origin", "")):
+            raise ServingError("FAILED_PRECONDITION", "Origin header is missing in CORS preflight")
+        return Answer(200, "application/json", b"")
 
     def _check_host(self) -> None:
         """Refuses names that a web page may have made to point at this machine (DNS rebinding)."""
@@ -296,6 +309,8 @@ class RestHandler(http.server.BaseHTTPRequestHandler):
 
     def _send(self, answer: Answer) -> None:
         body, headers = answer.body, {"X-Content-Type-Options": "nosniff", **answer.headers}
+        if self.server.settings.rest_api_enable_cors_support:
+            headers |= _CORS_HEADERS
         if len(body) >= _LEAST_COMPRESSED_BYTES and self._takes_gzip():
             body = gzip.compress(body, compresslevel=1)
             headers |= {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"}

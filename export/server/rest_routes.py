@@ -11,14 +11,14 @@
 
 import re
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from export.base_path import MAX_VERSION
 from export.server import grpc_messages, page, rest_api
 from export.server.inference import Inference
 from export.server.model_manager import ModelManager
-from export.server.monitoring import CONTENT_TYPE, Metrics
+from export.server.monitoring import CONTENT_TYPE, METRICS_PATHS, Metrics
 from export.server.serving_error import ServingError, invalid
 
 _VERSION = r"(?:/versions/(?P<version>\d+)|/labels/(?P<label>[^/:]+))?"
@@ -41,9 +41,11 @@ class RestRoutes:
     Args:
         manager: holds the models.
         metrics: counts requests, and is what `/metrics` shows.
+        metrics_paths: where to show them.
     """
 
-    def __init__(self, manager: ModelManager, metrics: Metrics):
+    def __init__(self, manager: ModelManager, metrics: Metrics, metrics_paths: Sequence[str] = METRICS_PATHS):
+        self.metrics_paths = metrics_paths
         self.manager = manager
         self.metrics = metrics
 
@@ -52,26 +54,27 @@ class RestRoutes:
 
         Args:
             method: HTTP's.
-            target: the path; a query behind it is ignored.
+            target: the path and the query, which of an API's path is a part.
             body: of a POST request.
             deadline: see `Servable.run`.
         """
         try:
-            return self._respond(method, target.partition("?")[0], body, deadline)
+            return self._respond(method, target, body, deadline)
         except ServingError as error:
             return error_answer(error)
 
     def _respond(self, method: str, path: str, body: bytes, deadline: float | None) -> Answer:
         if method == "POST" and (asked := _VERB_PATH.fullmatch(path)):
             return json_answer(self._infer(asked, body, deadline))
+        if method == "GET" and (asked := _MODEL_PATH.fullmatch(path)):
+            return json_answer(self._metadata(asked) if asked["metadata"] else self._status(asked))
         if method in ("GET", "HEAD"):
-            if asked := _MODEL_PATH.fullmatch(path):
-                return json_answer(self._metadata(asked) if asked["metadata"] else self._status(asked))
-            if path in ("/metrics", "/monitoring/prometheus/metrics"):
+            page_path = path.partition("?")[0]
+            if page_path in self.metrics_paths:
                 return Answer(200, CONTENT_TYPE, self.metrics.text())
-            if path == "/":
+            if page_path == "/":
                 return Answer(200, "text/html; charset=utf-8", page.html(), page.headers())
-            if path == page.MODELS_PATH:
+            if page_path == page.MODELS_PATH:
                 return json_answer(page.models(self.manager))
         if not path.lower().startswith("/v1/"):
             raise ServingError("NOT_FOUND", "Not found. This server answers under /v1/models/.")
@@ -80,9 +83,9 @@ class RestRoutes:
     def _infer(self, asked: re.Match, body: bytes, deadline: float | None) -> dict:
         name, api = _name(asked), asked["verb"].capitalize()
         known = name if name in self.manager.names() else ""
-        with self.metrics.request(known, api, "REST"), self.manager.use(*_address(asked)) as servable:
+        with self.metrics.request(known, api.lower(), "REST"), self.manager.use(*_address(asked)) as servable:
             document = rest_api.parse_json(body)
-            inference = Inference(servable, rest_api.signature_name_of(document), deadline)
+            inference = Inference(servable, rest_api.signature_name_of(document), deadline, api)
             return _ANSWERS[api](inference, document)
 
     def _status(self, asked: re.Match) -> dict:

@@ -11,7 +11,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -55,6 +55,8 @@ class ServedModel:
         directory: a version directory (holds `saved_model.pb`).
         name: the model's name in URLs.
         version: the version's number.
+        tags: those of the graph to load.
+        config: of the session: threads.
 
     Attributes:
         signature_defs: mapping of name to `SignatureDef`.
@@ -65,15 +67,22 @@ class ServedModel:
         InputError: the directory cannot be loaded: a file is missing or damaged.
     """
 
-    def __init__(self, directory: str, name: str, version: int):
+    def __init__(
+        self,
+        directory: str,
+        name: str,
+        version: int,
+        tags: Sequence[str] = (tf.saved_model.SERVING,),
+        config: config_pb2.ConfigProto | None = None,
+    ):
         self.directory = directory
         self.name = name
         self.version = version
         graph = tf.Graph()
-        self._session = tf.compat.v1.Session(graph=graph)
+        self._session = tf.compat.v1.Session(graph=graph, config=config)
         try:
             with graph.as_default(), deprecation.silence():
-                meta_graph = tf.compat.v1.saved_model.load(self._session, [tf.saved_model.SERVING], directory)
+                meta_graph = tf.compat.v1.saved_model.load(self._session, tags, directory)
         # The loader has no error of its own for a damaged directory; cut files and flipped bytes raise these.
         except (OSError, ValueError, LookupError, RuntimeError, DecodeError, tf.errors.OpError) as error:
             self.close()
@@ -287,15 +296,15 @@ class Servable:
         if self._max_rows is not None and rows > self._max_rows:
             raise invalid(f"The request has {rows} rows; the limit is {self._max_rows} (--max_request_rows).")
 
-    def signature(self, name: str) -> Signature:
-        """Returns a signature of the model.
+    def signature(self, name: str, api: str = "Predict") -> Signature:
+        """Returns a signature of the model, which `api` asks for.
 
         Raises:
-            ServingError: (FAILED_PRECONDITION) the model has no such signature.
+            ServingError: (FAILED_PRECONDITION, and of other APIs INVALID_ARGUMENT) the model has no such signature.
         """
         if name not in self.model.signatures:
             raise ServingError(
-                "FAILED_PRECONDITION",
+                "FAILED_PRECONDITION" if api == "Predict" else "INVALID_ARGUMENT",
                 f'Serving signature name: "{name[:200]}" not found in signature def. '
                 f"Expected one of {sorted(self.model.signatures)}.",
             )
@@ -321,5 +330,5 @@ class Servable:
         else:
             outputs = self.model.run(signature_name, arrays, deadline)
         microseconds = (time.perf_counter() - start) * 1e6
-        self.metrics.runtime_latency.labels(self.name, api, "TF2").observe(microseconds)
+        self.metrics.runtime_latency.labels(self.name, api, "TF1").observe(microseconds)
         return outputs

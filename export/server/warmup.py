@@ -23,8 +23,8 @@ _ANSWERS = {
 }
 
 
-def warm_up(servable: Servable) -> int:
-    """Replays a version's warm-up requests, if it has any.
+def warm_up(servable: Servable, repetitions: int = 1) -> int:
+    """Replays a version's warm-up requests, if it has any, each so many times.
 
     Returns:
         Their number.
@@ -42,7 +42,8 @@ def warm_up(servable: Servable) -> int:
         for count, record in enumerate(tf.data.TFRecordDataset(path).as_numpy_iterator(), 1):
             if count > _MAX_RECORDS:
                 raise InputError(f"{path}: expected at most {_MAX_RECORDS} warm-up requests. Received: more")
-            _replay(servable, record, f"{path}: record {count}")
+            for _ in range(repetitions):
+                _replay(servable, record, f"{path}: record {count}")
         status = "OK"
     except tf.errors.OpError as error:
         raise InputError(f"{path}: not a whole TFRecord file. Export the version again.") from error

@@ -170,7 +170,8 @@ def test_a_versions_own_batching_parameters(tmp_path):
     with open(f"{directory}/batching_params.pbtxt", "w", encoding="utf-8") as file:
         file.write("max_batch_size { value: 2 }")
     (tmp_path / "models.config").write_text(
-        "model_config_list { config { name: 'half' base_path: 'half' model_version_policy { all {} } } }"
+        f"model_config_list {{ config {{ name: 'half' base_path: '{tmp_path}/half' model_platform: 'tensorflow' "
+        "model_version_policy { all {} } } }"
     )
     models = read_model_config(str(tmp_path / "models.config"))
     settings = dataclasses.replace(SETTINGS, enable_batching=True, enable_per_model_batching_parameters=True)
@@ -191,7 +192,10 @@ def test_a_configuration_file_is_followed(tmp_path, caplog):
 
     def write(name):
         temporary = tmp_path / "models.new"
-        temporary.write_text(f"model_config_list {{ config {{ name: '{name}' base_path: '{name}' }} }}")
+        temporary.write_text(
+            f"model_config_list {{ config {{ name: '{name}' base_path: '{tmp_path}/{name}' "
+            "model_platform: 'tensorflow' } }"
+        )
         temporary.rename(config)
 
     write("half")
@@ -286,7 +290,13 @@ def _in_progress(rest_port: int) -> int:
 def test_sigterm_answers_what_was_asked_over_both_protocols(tmp_path):
     base_path = str(tmp_path / "half")
     half_plus.save(base_path, 1)
-    flags = [f"--model_base_path={base_path}", "--rest_api_port=0", "--port=0", "--enable_batching"]
+    flags = [
+        "--model_name=half",
+        f"--model_base_path={base_path}",
+        "--rest_api_port=0",
+        "--port=0",
+        "--enable_batching",
+    ]
     (tmp_path / "slow.pbtxt").write_text("batch_timeout_micros { value: 3600000000 }")
     with toy_server.run_command(
         "-m", "export.local_server", *flags, f"--batching_parameters_file={tmp_path}/slow.pbtxt"

@@ -147,10 +147,11 @@ def test_a_wrong_name_is_one_line(base_path):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ((), "Expected exactly one of --model_base_path and --model_config_file."),
-        (("--model_base_path=a", "--model_config_file=b"), "Expected exactly one of"),
-        (("--model_config_file=no.config", "--model_name=a"), "--model_name goes with --model_base_path"),
-        (("--model_config_file=no.config",), "no.config: cannot be read"),
+        ((), "Expected --model_base_path or --model_config_file."),
+        (("--model_config_file=no.config", "--model_name=a"), "no.config: cannot be read"),
+        (("--use_alts_credentials=true",), "bert-serve does not offer this"),
+        (("--model_base_path={}", "--monitoring_config_file=no.conf"), "no.conf: cannot be read"),
+        (("--model_base_path={}", "--grpc_channel_arguments=a"), "expected name=value, with commas between"),
         (("--model_base_path={}", "--batching_parameters_file=b"), "Batching parameters need --enable_batching."),
         (("--model_base_path={}", "--enable_batching", "--batching_parameters_file=no.pbtxt"), "no.pbtxt: cannot be"),
     ],

@@ -14,6 +14,8 @@ FOLDERS = (*PACKAGES, "benchmarks", "tests")
 # Distributions that are not named after what they are imported as.
 _DISTRIBUTIONS = {
     "absl": "absl-py",
+    "grpc_health": "grpcio-health-checking",
+    "grpc_reflection": "grpcio-reflection",
     "google": "protobuf",
     "grpc": "grpcio",
     "official": "tf-models-official",

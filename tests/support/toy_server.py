@@ -112,7 +112,7 @@ class SlowServable:
         self.version = version
         self.asked, self.allowed = threading.Event(), threading.Event()
 
-    def signature(self, _) -> Signature:
+    def signature(self, *_) -> Signature:
         """One input, one output."""
         specs = [{name: tf.TensorSpec([None], tf.string)} for name in ("text", "echo")]
         return Signature(*specs)

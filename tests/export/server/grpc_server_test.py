@@ -288,8 +288,9 @@ def test_a_configuration_can_be_reloaded(models, stub, base_path):
             config.version_labels[label] = version
         return request
 
-    both = reload(versions=[1, 3], labels={"stable": 1, "canary": 3})
-    assert models.HandleReloadConfigRequest(both, timeout=60).status.error_code == 0
+    for labels in ({}, {"stable": 1, "canary": 3}):
+        both = reload(versions=[1, 3], labels=labels)
+        assert models.HandleReloadConfigRequest(both, timeout=60).status.error_code == 0
     answers = {}
     for label in ("stable", "canary"):
         request = _predict_request(spec=_spec(version_label=label))
@@ -297,7 +298,7 @@ def test_a_configuration_can_be_reloaded(models, stub, base_path):
     assert answers == {"stable": 2.5, "canary": 3.5}
     wrong = reload(versions=[1, 3], labels={"stable": 9})
     code, message = code_and_message(models.HandleReloadConfigRequest, wrong)
-    assert code == "INVALID_ARGUMENT" and "not currently available for inference" in message
+    assert code == "FAILED_PRECONDITION" and "not currently available for inference" in message
     assert (
         stub.Predict(_predict_request(spec=_spec(version_label="stable")), timeout=30).outputs["y"].float_val[0] == 2.5
     )

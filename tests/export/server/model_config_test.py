@@ -10,32 +10,30 @@ from keras_bert.errors import InputError
 def _read(tmp_path):
     def read(text):
         path = tmp_path / "models.config"
-        path.write_text(text, encoding="utf-8")
+        path.write_text(text.replace("PLATFORM", "model_platform: 'tensorflow'"), encoding="utf-8")
         return read_model_config(str(path))
 
     return read
 
 
-def test_several_models(read, tmp_path):
+def test_several_models(read):
     """As in TensorFlow Serving's page on its configuration."""
     models = read("""
         model_config_list {
           config { name: 'my_first_model' base_path: '/tmp/my_first_model/' model_platform: 'tensorflow' }
           config {
             name: 'my_second_model'
-            base_path: 'relative'
+            base_path: '/second' model_type: TENSORFLOW
             model_version_policy { specific { versions: 42 versions: 43 } }
             version_labels { key: 'stable' value: 42 }
             version_labels { key: 'canary' value: 43 }
           }
-          config { name: 'all' base_path: '/a' model_version_policy { all {} } }
-          config { name: 'latest' base_path: '/l' model_version_policy { latest { num_versions: 3 } } }
+          config { name: 'all' base_path: '/a' PLATFORM model_version_policy { all {} } }
+          config { name: 'latest' base_path: '/l' PLATFORM model_version_policy { latest { num_versions: 3 } } }
         }""")
     assert models == [
         ModelSettings("my_first_model", "/tmp/my_first_model/", VersionPolicy(1, None), {}),
-        ModelSettings(
-            "my_second_model", str(tmp_path / "relative"), VersionPolicy(None, (42, 43)), {"stable": 42, "canary": 43}
-        ),
+        ModelSettings("my_second_model", "/second", VersionPolicy(None, (42, 43)), {"stable": 42, "canary": 43}),
         ModelSettings("all", "/a", VersionPolicy(None, None), {}),
         ModelSettings("latest", "/l", VersionPolicy(3, None), {}),
     ]
@@ -44,19 +42,31 @@ def test_several_models(read, tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("nonsense", "expected TensorFlow Serving's model_config_list"),
+        ("nonsense", "Error parsing text-format tensorflow.serving.ModelServerConfig: expected TensorFlow Serving's"),
         ("", "expected a model_config_list with at least one config"),
         ("model_config_list {}", "expected a model_config_list with at least one config"),
         ("model_config_list { config { base_path: '/a' } }", "'' cannot be a model's name"),
         ("model_config_list { config { name: 'a b' base_path: '/a' } }", "'a b' cannot be a model's name"),
-        ("model_config_list { config { name: 'a' } }", "expected model 'a' to have an absolute base_path"),
+        ("model_config_list { config { name: 'a' PLATFORM } }", "expected model 'a' to have an absolute base_path"),
         (
-            "model_config_list { config { name: 'a' base_path: '/a' } config { name: 'a' base_path: '/b' } }",
+            "model_config_list { config { name: 'a' base_path: 'b' PLATFORM } }",
+            "expected model 'a' to have an absolute base_path. Received: 'b'",
+        ),
+        (
+            "model_config_list { config { name: 'a' base_path: '/a' PLATFORM } "
+            "config { name: 'a' base_path: '/b' PLATFORM } }",
             "names the model 'a' twice",
         ),
-        ("model_config_list { config { name: 'a' base_path: '/a' model_platform: 'other' } }", "model_platform of 'a'"),
         (
-            "model_config_list { config { name: 'a' base_path: '/a' model_version_policy { specific {} } } }",
+            "model_config_list { config { name: 'a' base_path: '/a' model_platform: 'other' } }",
+            "expected model 'a' to have the model_platform 'tensorflow'. Received: 'other'",
+        ),
+        (
+            "model_config_list { config { name: 'a' base_path: '/a' } }",
+            "expected model 'a' to have the model_platform 'tensorflow'. Received: ''",
+        ),
+        (
+            "model_config_list { config { name: 'a' base_path: '/a' PLATFORM model_version_policy { specific {} } } }",
             "specific version policy without versions",
         ),
     ],

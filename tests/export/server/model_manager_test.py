@@ -11,7 +11,7 @@ import toy_server
 
 from export.server import model_manager
 from export.server.model_config import ModelSettings, VersionPolicy, aspired_versions
-from export.server.model_manager import ModelManager, polling
+from export.server.model_manager import ModelManager, UnavailableVersionError, polling
 from export.server.serving_error import ServingError
 from keras_bert.errors import InputError
 
@@ -192,13 +192,33 @@ def test_labels_name_versions(load, base_path):
     add(base_path, 2)
     manager = ModelManager(load)
     settings = ModelSettings("m", base_path, VersionPolicy(latest=2), {"stable": 1, "canary": 2})
+    with pytest.raises(UnavailableVersionError, match="--allow_version_labels_for_unavailable_models"):
+        manager.apply([settings])
+    assert not load.loaded
+    manager.apply([settings._replace(labels={})])
     manager.apply([settings])
     assert (served(manager, label="stable"), served(manager, label="canary")) == (1, 2)
     assert states(manager, label="stable") == [(1, "AVAILABLE")]
     with pytest.raises(ServingError, match="Unrecognized servable version label: no"):
         served(manager, label="no")
-    with pytest.raises(InputError, match="label 'stable' to version 1 of model m, which is not currently available"):
-        ModelManager(load).apply([settings._replace(policy=VersionPolicy())])
+    with pytest.raises(InputError, match="label 'stable' to version 3 of model m, which is not currently available"):
+        manager.apply([settings._replace(labels={"stable": 3})])
+    assert served(manager, label="stable") == 1
+
+
+def test_labels_name_versions_to_come_where_that_is_allowed(load, base_path):
+    """As in TensorFlow Serving, that goes for labels that are not in use."""
+    manager = ModelManager(load, allows_unavailable_labels=True)
+    settings = ModelSettings("m", base_path, VersionPolicy(latest=2), {"stable": 1, "next": 2})
+    manager.apply([settings])
+    assert served(manager, label="stable") == 1
+    with pytest.raises(ServingError, match=r"Specific\(m, 2\)"):
+        served(manager, label="next")
+    with pytest.raises(UnavailableVersionError, match="label 'stable' to version 2"):
+        manager.apply([settings._replace(labels={"stable": 2})])
+    add(base_path, 2)
+    manager.poll()
+    assert served(manager, label="next") == 2
 
 
 def test_a_configuration_replaces_another(manager, load, base_path, tmp_path):
@@ -246,16 +266,18 @@ def test_the_poller_goes_on_after_a_failure(caplog):
 # === Changes that fail, and the end ===
 
 
-def test_a_refused_configuration_changes_nothing_also_while_versions_load(manager, load, base_path):
+def test_a_refused_configuration_changes_nothing_also_while_versions_load(manager, load, base_path, tmp_path):
     add(base_path, 2)
+    add(tmp_path / "other", 7)
     load.go_on.clear()
-    refused = ModelSettings("m", base_path, VersionPolicy(latest=2), {"stable": 3})
+    load.broken = {7}
+    refused = [ModelSettings("m", base_path, VersionPolicy(latest=2)), ModelSettings("other", str(tmp_path / "other"))]
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        change = pool.submit(manager.apply, [refused])
+        change = pool.submit(manager.apply, refused)
         toy_server.until(lambda: manager.is_loading)
         assert served(manager) == 1
         load.go_on.set()
-        with pytest.raises(InputError, match="label 'stable' to version 3 of model m"):
+        with pytest.raises(InputError, match="is broken"):
             change.result(30)
     assert load.loaded == [("m", 1), ("m", 2)]  # version 2 was loaded, in vain
     assert served(manager) == 1 and states(manager) == [(1, "AVAILABLE")]

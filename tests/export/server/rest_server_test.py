@@ -218,9 +218,13 @@ def test_predict_errors(server, body, message):
         ("GET", "/v1/models", 400, "Missing model name in request."),
         ("POST", "/v1/models/toy:guess", 400, "Malformed request: POST /v1/models/toy:guess"),
         ("GET", "/v1/models/toy:predict", 400, "Malformed request: GET"),
+        ("GET", "/v1/models/toy?verbose=1", 404, "Could not find any versions of model toy?verbose=1"),
+        ("POST", "/v1/models/toy:predict?verbose=1", 400, "Malformed request: POST /v1/models/toy:predict?verbose=1"),
+        ("DELETE", "/v1/models/toy", 400, "Malformed request: DELETE"),
+        ("OPTIONS", "/v1/models/toy", 400, "Origin header is missing in CORS preflight"),
         ("GET", "/v2", 404, "/v1/models/"),
         ("POST", "/", 404, "/v1/models/"),
-        ("PUT", "/v1/models/toy:predict", 501, "Unsupported method"),
+        ("PUT", "/v1/models/toy:predict", 400, "Malformed request: PUT /v1/models/toy:predict"),
     ],
 )
 def test_wrong_addresses(server, method, path, status, message):

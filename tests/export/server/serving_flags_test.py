@@ -1,0 +1,217 @@
+"""Flags of TensorFlow Serving: what they do here, and which are passed over."""
+
+import http.client
+import subprocess
+import threading
+
+import grpc
+import half_plus
+import numpy as np
+import pytest
+import tensorflow as tf
+import toy_server
+from google.protobuf import descriptor_pool
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import proto_reflection_descriptor_database, reflection_pb2, reflection_pb2_grpc
+from tensorflow_serving.apis import get_model_status_pb2, model_service_pb2_grpc, prediction_service_pb2_grpc
+
+from export.server.admission import Admission
+from export.server.grpc_messages import to_tensor
+from export.server.grpc_server import GrpcServer
+from export.server.model_manager import ModelManager
+from export.server.monitoring import Metrics
+from export.server.servable import ServedModel
+from export.server.server_settings import ServerSettings
+from keras_bert.errors import InputError
+
+
+@pytest.fixture(scope="module", name="base_path")
+def _base_path(tmp_path_factory):
+    base_path = str(tmp_path_factory.mktemp("models") / "half")
+    half_plus.save(base_path, 1)
+    return base_path
+
+
+@pytest.fixture(scope="module", name="socket_path")
+def _socket_path(tmp_path_factory):
+    return str(tmp_path_factory.mktemp("s") / "grpc.sock")
+
+
+@pytest.fixture(scope="module", name="server")
+def _server(base_path, socket_path, tmp_path_factory):
+    monitoring = tmp_path_factory.mktemp("settings") / "monitoring.config"
+    monitoring.write_text('prometheus_config { enable: true, path: "/figures" }')
+    with toy_server.running(
+        base_path,
+        name="half",
+        port=0,
+        grpc_socket_path=socket_path,
+        grpc_channel_arguments=["grpc.max_receive_message_length=100000", "grpc.lb_policy_name=grpclb"],
+        enable_grpc_healthcheck_service=True,
+        enable_serialization_as_tensor_content=True,
+        rest_api_enable_cors_support=True,
+        monitoring_config_file=str(monitoring),
+        tensorflow_session_parallelism=2,
+        tensorflow_inter_op_parallelism=1,
+    ) as running:
+        yield running
+
+
+@pytest.fixture(name="channel")
+def _channel(server):
+    with grpc.insecure_channel(f"127.0.0.1:{server.grpc.port}") as channel:
+        yield channel
+
+
+def _response(server, method: str, path: str, headers: dict | None = None) -> http.client.HTTPResponse:
+    connection = http.client.HTTPConnection("127.0.0.1", server.rest.server_port, timeout=30)
+    connection.request(method, path, headers=headers or {})
+    response = connection.getresponse()
+    response.read()
+    connection.close()
+    return response
+
+
+def test_a_unix_socket(server, socket_path):
+    with grpc.insecure_channel(f"unix:{socket_path}") as channel:
+        stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+        tensor = stub.Predict(half_plus.request([1.0]), timeout=30).outputs["y"]
+    assert np.frombuffer(tensor.tensor_content, np.float32) == [3.5] and not tensor.float_val
+
+
+def test_arguments_of_the_channel_outweigh_our_own(channel):
+    stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+    with pytest.raises(grpc.RpcError) as caught:
+        stub.Predict(half_plus.request([1.0] * 30_000), timeout=30)
+    assert "100000" in caught.value.details()
+
+
+@pytest.mark.parametrize("service", ["", "PredictionService", "ModelService"])
+def test_health(channel, service):
+    answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=service), timeout=30)
+    assert answer.status == answer.SERVING
+
+
+def test_clients_are_told_the_services_and_their_messages(channel):
+    database = proto_reflection_descriptor_database.ProtoReflectionDescriptorDatabase(channel)
+    assert {"tensorflow.serving.PredictionService", "tensorflow.serving.ModelService"} < set(database.get_services())
+    pool = descriptor_pool.DescriptorPool(database)
+    service = pool.FindServiceByName("tensorflow.serving.PredictionService")
+    assert service.methods_by_name["Classify"].output_type.full_name == "tensorflow.serving.ClassificationResponse"
+    reload = pool.FindServiceByName("tensorflow.serving.ModelService").methods_by_name["HandleReloadConfigRequest"]
+    assert reload.input_type.full_name == "tensorflow.serving.ReloadConfigRequest"
+
+
+def test_clients_that_only_open_streams_hold_no_thread_that_others_need(channel):
+    stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+    ask = reflection_pb2.ServerReflectionRequest(list_services="")
+    ended = threading.Event()
+
+    def asks_once_and_waits():
+        yield ask
+        ended.wait(60)
+
+    streams = [stub.ServerReflectionInfo(asks_once_and_waits()) for _ in range(30)]
+    answers = []
+    for stream in streams:
+        try:
+            answers.append(next(stream).WhichOneof("message_response"))
+        except grpc.RpcError as error:
+            answers.append(error.code().name)
+    ended.set()
+    assert answers.count("RESOURCE_EXHAUSTED") == 26 and answers.count("list_services_response") == 4
+    request = get_model_status_pb2.GetModelStatusRequest()
+    request.model_spec.name = "half"
+    assert model_service_pb2_grpc.ModelServiceStub(channel).GetModelStatus(request, timeout=30).model_version_status
+
+
+def test_pages_of_other_origins(server):
+    allowed = {
+        "Access-Control-Allow-Origin": "*",
+        "Access-Control-Allow-Methods": "POST, GET",
+        "Access-Control-Allow-Headers": "Content-Type",
+    }
+    for method, headers, status in (
+        ("OPTIONS", {"Origin": "https://a.example"}, 200),
+        ("OPTIONS", {}, 400),
+        ("GET", {"Origin": "https://a.example"}, 200),
+    ):
+        response = _response(server, method, "/v1/models/half", headers)
+        assert response.status == status
+        assert allowed.items() <= dict(response.getheaders()).items()
+
+
+def test_metrics_are_where_the_configuration_says(server):
+    statuses = {path: _response(server, "GET", path).status for path in ("/figures", "/metrics")}
+    assert statuses == {"/figures": 200, "/metrics": 404}
+
+
+def test_threads_of_the_session(server):
+    with server.manager.use("half") as servable:
+        config = servable.model._session._config
+    assert (config.intra_op_parallelism_threads, config.inter_op_parallelism_threads) == (2, 1)
+
+
+def test_tags_choose_the_graph(tmp_path):
+    directory = str(tmp_path / "1")
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        x = tf.compat.v1.placeholder(tf.float32, [None])
+        signature = tf.compat.v1.saved_model.predict_signature_def({"x": x}, {"y": x + 1.0})
+        builder = tf.compat.v1.saved_model.Builder(directory)
+        builder.add_meta_graph_and_variables(session, ["serve", "fast"], {"serving_default": signature})
+        builder.save()
+    model = ServedModel(directory, "m", 1, ("serve", "fast"))
+    np.testing.assert_array_equal(model.run("serving_default", {"x": np.float32([1.0])})["y"], [2.0])
+    with pytest.raises(InputError, match="cannot be loaded as a SavedModel"):
+        ServedModel(directory, "m", 1)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "field"),
+    [("half", "half_val"), ("bfloat16", "half_val"), ("complex64", "scomplex_val"), ("complex128", "dcomplex_val")],
+)
+def test_every_type_has_its_field(dtype, field):
+    values = tf.cast([[0.5, -2.0, 3.0]], dtype)
+    for array in (values.numpy(), tf.transpose(values).numpy()):
+        tensor = to_tensor(array)
+        assert getattr(tensor, field) and not tensor.tensor_content
+        np.testing.assert_array_equal(tf.make_ndarray(tensor), array)
+
+
+def test_certificates(tmp_path):
+    key, certificate, path = (str(tmp_path / name) for name in ("key", "certificate", "ssl.config"))
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-days", "2"]
+    try:
+        subprocess.run([*command, "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    except FileNotFoundError:
+        pytest.skip("needs the program openssl")
+    texts = {name: tmp_path.joinpath(name).read_text() for name in ("key", "certificate")}
+    lines = {"server_key": texts["key"], "server_cert": texts["certificate"]}
+    tmp_path.joinpath("ssl.config").write_text("\n".join(f"{name}: {ascii(text)}" for name, text in lines.items()))
+    metrics = Metrics()
+    parts = (ModelManager(lambda *_: None), metrics, Admission(10, 1 << 20, metrics))
+    server = GrpcServer(*parts, ServerSettings(port=0, ssl_config_file=path))
+    server.start()
+    request = get_model_status_pb2.GetModelStatusRequest()
+    request.model_spec.name = "nope"
+    try:
+        credentials = grpc.ssl_channel_credentials(texts["certificate"].encode())
+        for channel, code in (
+            (grpc.secure_channel(f"localhost:{server.port}", credentials), "NOT_FOUND"),
+            (grpc.insecure_channel(f"localhost:{server.port}"), "UNAVAILABLE"),
+        ):
+            with channel, pytest.raises(grpc.RpcError) as caught:
+                model_service_pb2_grpc.ModelServiceStub(channel).GetModelStatus(request, timeout=30)
+            assert caught.value.code().name == code
+    finally:
+        server.stop(0)
+        server.wait()
+
+
+def test_other_flags_are_named_and_passed_over(tmp_path):
+    flags = ["--flush_filesystem_caches=true", "--num_load_threads", "4", f"--model_base_path={tmp_path}/no"]
+    with toy_server.run_command("-m", "export.local_server", *flags) as process:
+        _, errors = process.communicate(timeout=60)
+    passed_over, error = errors.splitlines()
+    assert passed_over.endswith("no such flag: --flush_filesystem_caches=true --num_load_threads 4")
+    assert f"{tmp_path}/no: no such directory" in error and process.returncode == 1
