@@ -58,7 +58,9 @@ def _models(tmp_path_factory, saved):
     paths = {"toy": toy_server.saved(directory), "half": str(directory / "half")}
     half_plus.save(paths["half"], 1)
     paths |= {name: saved(name).base for name in REAL}
-    configs = "\n".join(f"config {{ name: '{name}' base_path: '{path}' }}" for name, path in paths.items())
+    configs = "\n".join(
+        f"config {{ name: '{name}' base_path: '{path}' model_platform: 'tensorflow' }}" for name, path in paths.items()
+    )
     (directory / "models.config").write_text(f"model_config_list {{\n{configs}\n}}")
     return directory / "models.config"
 
