@@ -5,12 +5,14 @@ import contextlib
 import gc
 import os
 import re
+import reprlib
 import signal
 import sys
 
 import fuzzing
 import processes
 import pytest
+from google.protobuf import message, text_format
 from repository import ROOT
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -28,12 +30,30 @@ gc.disable()  # Until all tests are collected: imports make half a million objec
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _at_end = contextlib.ExitStack()
+_LONGEST_ID = 60
+_ID = reprlib.Repr()
+_ID.maxstring = _ID.maxother = 30
 
 
 def pytest_configure(config) -> None:
     """Starts one fork server for all of xdist's workers; without them the first command that is tested starts it."""
     if config.getoption("numprocesses", None):
         processes.start_server(_at_end)
+
+
+def pytest_make_parametrize_id(val) -> str | None:
+    """Names documents, bytes and messages by what is in them, so that a list of tests says what was sent."""
+    if isinstance(val, message.Message):
+        text = text_format.MessageToString(val, as_one_line=True)
+    elif isinstance(val, bytes) and len(val) > _LONGEST_ID:
+        text = f"{val[:20]!r} and more, {len(val)} bytes"
+    elif isinstance(val, str) and len(val) > 2 * _LONGEST_ID:
+        text = f"{val[:20]!r} and more, {len(val)} characters"
+    elif isinstance(val, dict | list) and val:
+        text = _ID.repr(val)
+    else:
+        return None
+    return None if " at 0x" in text else ascii(text)[1 : 2 * _LONGEST_ID].rstrip("'\"")
 
 
 def pytest_collection_modifyitems(config, items) -> None:

@@ -55,7 +55,7 @@ def test_another_models_answers_are_told_apart_and_leave_nothing(saved, tmp_path
 # === Details of the network ===
 
 
-@pytest.mark.slow(keep=["settings0"])
+@pytest.mark.slow(keep=["{'activation': 'gelu'}"])
 @pytest.mark.parametrize(
     "settings",
     [

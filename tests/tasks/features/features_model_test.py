@@ -106,7 +106,7 @@ def test_the_unpadded_layout_gives_the_same_real_tokens_and_nothing_else(backbon
     np.testing.assert_allclose(outputs[1], outputs[0], atol=1e-5)
 
 
-@pytest.mark.slow(keep=["settings3"])
+@pytest.mark.slow(keep=["{'layers': [2], 'pooling': 'pooler'}"])
 @pytest.mark.parametrize(
     "settings",
     [
