@@ -58,6 +58,7 @@ def bound_texts(texts: tf.Tensor, tokenizer, num_tokens: int) -> tf.Tensor:
         their first `most_bytes(num_tokens)` bytes.
     """
     lengths, most = tf.strings.length(texts), most_bytes(num_tokens)
+    num_wanted = num_tokens + tokenizer.special_tokens_in_strings  # The last may be the "[" of a cut "[MASK]".
 
     def look(limit, bounded, open_rows):
         rows = tf.where(open_rows)
@@ -70,7 +71,7 @@ def bound_texts(texts: tf.Tensor, tokenizer, num_tokens: int) -> tf.Tensor:
             tf.strings.regex_replace(prefixes, _AFTER_LAST_PLACE, ""),
             tf.strings.regex_replace(prefixes, _AFTER_LAST_PLACE_WITHOUT_SIGMA, ""),
         )
-        enough = tokenizer.tokenize(prefixes).row_lengths() >= num_tokens
+        enough = tokenizer.tokenize(prefixes).row_lengths() >= num_wanted
         bounded = tf.tensor_scatter_nd_update(bounded, rows, tf.where(enough, prefixes, originals))
         limit = limit * _GROWTH
         still_open = ~enough & (tf.gather_nd(lengths, rows) > limit) & (limit < most)

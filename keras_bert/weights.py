@@ -193,8 +193,8 @@ def merge_settings(config: BertConfig, overrides: dict, preset: str) -> dict:
 def open_tokenizer(preset: str | os.PathLike) -> Iterator[dict]:
     """Gives a preset's tokenizer settings.
 
-    They are `vocabulary`, path or list; `lowercase`, None if the files do not tell; and `place`, the directory of the
-    files, in an archive the one inside.
+    They are `vocabulary`, path or list; `lowercase`, None if the files do not tell; in KerasHub's layout
+    `special_tokens_in_strings`; and `place`, the directory of the files, in an archive the one inside.
 
     Raises:
         InputError: no place has the preset, or it has no tokenizer.
@@ -278,7 +278,7 @@ def read_tokenizer(preset: str | os.PathLike, lowercase: bool | None = None) -> 
         lowercase: bool, the user's choice, or None; see `decide_case`.
 
     Returns:
-        Dict of `vocabulary`, list of pieces, and `lowercase`, bool.
+        Dict of `vocabulary`, list of pieces; `lowercase`, bool; and the other settings of `open_tokenizer`.
 
     Raises:
         InputError: as `decide_case`; or nothing tells whether the vocabulary is lower-cased; or `lowercase` contradicts
@@ -301,4 +301,5 @@ def read_tokenizer(preset: str | os.PathLike, lowercase: bool | None = None) -> 
             f"{preset}: by its own settings its vocabulary is {'un' if own else ''}cased. Received: do_lower_case="
             f"{lowercase}. Pass --do_lower_case={own}."
         )
-    return {"vocabulary": pieces, "lowercase": case}
+    del settings["place"]
+    return settings | {"vocabulary": pieces, "lowercase": case}

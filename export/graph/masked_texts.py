@@ -1,7 +1,6 @@
 """Encodes texts with `[MASK]` in them, in the graph: token ids, and the places of the masks.
 
-The tokenizer takes a text's `[MASK]` for ordinary text. So a text is split there, its parts are tokenized one by one,
-and the id of the mask token is put between them.
+The tokenizer may take a text's `[MASK]` for ordinary text, so that the text is split there first.
 
 Shapes: B batch, S sequence, M masks.
 """
@@ -13,6 +12,7 @@ import tensorflow as tf
 from export import serving
 from export.graph.tables import Table
 from export.graph.windows import Windows, lay_out
+from keras_bert.tokenization import special_tokens
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 
 MASK = "[MASK]"
@@ -39,16 +39,16 @@ def encode(preprocessor: BertPreprocessor, texts: tf.Tensor) -> MaskedTexts:
     tokenizer, longest = preprocessor.tokenizer, preprocessor.sequence_length - 2
     # As text, a mask has 3 to 6 tokens. There is room for one mask more, because the bound may cut one in two.
     texts = serving.bound_texts(texts, tokenizer, len(MASK) * (longest + 1))
-    texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="ignore")
-    pieces = tf.strings.split(texts, MASK)  # [B, (masks + 1)]
-    ids = _join(tokenizer.tokenize(pieces.values), tokenizer.mask_token_id, pieces)[:, :longest]
+    parts = special_tokens.split(texts, {MASK: tokenizer.mask_token_id})
+    ids = parts.join(tokenizer.tokenize(parts.plain()))[:, :longest]
     is_mask, lengths = ids.values == tokenizer.mask_token_id, ids.row_lengths()
     table = Table(tf.boolean_mask(ids.value_rowids(), is_mask), ids.nrows())
     places = tf.ragged.range(tf.cast(lengths, tf.int32)).values + 1  # behind [CLS]
     positions = table(tf.boolean_mask(places, is_mask), -1)
     width = tf.shape(positions)[1]
-    characters = _characters(pieces).to_tensor(-1, shape=[None, None])
-    characters = tf.pad(characters, [[0, 0], [0, width]], constant_values=-1)[:, :width]
+    begins, is_special = map(parts.texts.with_values, (parts.spans()[0], parts.is_special))
+    begins = tf.ragged.boolean_mask(begins, is_special)
+    characters = tf.pad(begins.to_tensor(-1), [[0, 0], [0, width]], constant_values=-1)[:, :width]
     windows = Windows(tf.range(tf.size(lengths, tf.int64)), tf.zeros_like(lengths), lengths)  # one for each text
     return MaskedTexts(
         lay_out(windows, ids, tokenizer).inputs,
@@ -56,18 +56,3 @@ def encode(preprocessor: BertPreprocessor, texts: tf.Tensor) -> MaskedTexts:
         tf.where(positions >= 0, characters, -1),
         table.counts,
     )
-
-
-def _join(pieces_ids: tf.RaggedTensor, mask_id: int, pieces: tf.RaggedTensor) -> tf.RaggedTensor:
-    """Joins the ids of all texts' pieces to the ids of texts [B, None], a mask after each piece but a text's last."""
-    masks = tf.fill([pieces_ids.nrows(), 1], mask_id)
-    ids = tf.concat([pieces_ids, masks], axis=1)  # each piece with a mask behind it
-    return tf.RaggedTensor.from_row_splits(ids.values, tf.gather(ids.row_splits, pieces.row_splits))[:, :-1]
-
-
-def _characters(pieces: tf.RaggedTensor) -> tf.RaggedTensor:
-    """Returns the character where each mask begins, and the text's end: int32 [B, (masks + 1)]."""
-    lengths = pieces.with_values(tf.strings.length(pieces.values, unit="UTF8_CHAR") + len(MASK))
-    before = tf.cumsum(lengths.values)
-    row_before = tf.gather(tf.concat([[0], before], axis=0), lengths.row_starts())  # of the texts before each
-    return lengths.with_values(before - tf.gather(row_before, lengths.value_rowids()) - len(MASK))

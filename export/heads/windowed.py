@@ -56,8 +56,7 @@ class WindowedHead(Head):
     @property
     def python_tokenizer(self) -> PythonBertTokenizer:
         """The head's tokenizer, in Python."""
-        tokenizer = self.preprocessor.tokenizer
-        return PythonBertTokenizer(tokenizer.get_vocabulary(), tokenizer.lowercase)
+        return PythonBertTokenizer.of(self.preprocessor.tokenizer)
 
     @property
     def read_part(self) -> str:

@@ -5,7 +5,8 @@ Each module has these functions. `path` is a directory or, where the format has 
     matches(path) -> bool                    tells whether `path` holds a checkpoint of the format, or its configuration
     read_config(path) -> BertConfig          returns its sizes
     open_checkpoint(path)                    is a context manager that gives a `Checkpoint`, whose tensors it can read
-    read_tokenizer(path) -> dict | None      returns `vocabulary` (path or list) and `lowercase` (None: unknown)
+    read_tokenizer(path) -> dict | None      returns `vocabulary` (path or list), `lowercase` (None: unknown) and,
+                                             where the format has it, `special_tokens_in_strings`
     read_settings(path) -> dict              returns `Checkpoint.settings`; only for our own presets
     write(path, contents)                    fills the new directory `path`; only for formats that we write
 """

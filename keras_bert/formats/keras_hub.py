@@ -96,7 +96,10 @@ def write(path: str, checkpoint: Checkpoint, tokenizer: dict | None) -> None:
     if tokenizer is not None:
         lowercase = bool(tokenizer["lowercase"])
         described = keras_nlp.models.BertTokenizer(
-            vocabulary=list(tokenizer["vocabulary"]), lowercase=lowercase, strip_accents=lowercase
+            vocabulary=list(tokenizer["vocabulary"]),
+            lowercase=lowercase,
+            strip_accents=lowercase,
+            special_tokens_in_strings=tokenizer.get("special_tokens_in_strings", False),
         )
     task = _task(checkpoint, backbone, described)
     (task or backbone).save_to_preset(path)

@@ -95,7 +95,9 @@ def read_tokenizer(path: str) -> dict | None:
     found = keras_model.registered(read_json(file), _TOKENIZERS)
     if not found:
         raise InputError(f"{file}: expected one of {', '.join(_TOKENIZERS)} for {vocabulary}, found another tokenizer.")
-    return {"vocabulary": vocabulary, "lowercase": found[0]["config"].get("lowercase", False)}
+    config = found[0]["config"]
+    settings = {name: bool(config.get(name, False)) for name in ("lowercase", "special_tokens_in_strings")}
+    return {"vocabulary": vocabulary, **settings}
 
 
 # === Writing ===
@@ -144,6 +146,7 @@ def _write_tokenizer(path: str, tokenizer: dict) -> dict:
         "config_file": TOKENIZER_FILE,
         "vocabulary": None,
         "lowercase": bool(tokenizer["lowercase"]),
+        "special_tokens_in_strings": tokenizer.get("special_tokens_in_strings", False),
     }
     described = keras_model.serialized("keras_bert.tokenization.tokenizer", "BertTokenizer", config)
     write_json(os.path.join(path, TOKENIZER_FILE), described)

@@ -9,10 +9,10 @@ import itertools
 import os
 import re
 import unicodedata
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from keras_bert.tokenization import normalizer
-from keras_bert.tokenization.vocabulary import TOKEN_OF, VocabularyLookup, read_vocabulary
+from keras_bert.tokenization.vocabulary import SPECIAL_TOKENS, TOKEN_OF, VocabularyLookup, read_vocabulary
 
 _REMEMBERED = 1 << 16  # Strings, in about 20 MB. 5 MB of English have 44,056 different chunks, 909,019 in all.
 _LONGEST_REMEMBERED = 32  # Characters: longer chunks are rarely met again (Chinese clauses, links).
@@ -21,6 +21,7 @@ _LONGEST_REMEMBERED = 32  # Characters: longer chunks are rarely met again (Chin
 _FALSE_BLANKS = "".join(c for c in map(chr, range(0x100)) if c.isspace() and normalizer.vanishes(c))
 _HAS_FALSE_BLANK = re.compile(f"[{re.escape(_FALSE_BLANKS)}]").search
 _DROP_FALSE_BLANKS = dict.fromkeys(map(ord, _FALSE_BLANKS))
+_SPLIT_AT_SPECIAL_TOKENS = re.compile(f"({'|'.join(map(re.escape, SPECIAL_TOKENS))})").split
 _CHUNKS = re.compile(rf"[\S{re.escape(_FALSE_BLANKS)}]+").finditer
 _INVALID_BYTES = frozenset(map(chr, range(0xDC80, 0xDD00)))  # As Python's `surrogateescape` shows them.
 
@@ -45,11 +46,11 @@ class PythonBertTokenizer(VocabularyLookup):
     """Splits text into WordPieces and looks up their ids, in Python alone.
 
     Ids are those of google-research/bert's `FullTokenizer`, and of `keras_bert.BertTokenizer`, on every text. No
-    special token is added, and special tokens inside a text are plain text.
+    special token is added.
 
     Args:
         vocabulary: path of a file with one piece a line (its number from 0 is the id), or list of the pieces.
-        lowercase: bool, lower the case and strip accents, for an uncased vocabulary.
+        lowercase, special_tokens_in_strings: as in `keras_bert.BertTokenizer`.
 
     Raises:
         InputError: as `keras_bert.tokenization.vocabulary.read_vocabulary`.
@@ -61,9 +62,15 @@ class PythonBertTokenizer(VocabularyLookup):
     ([5, 6, 7, 5, 6], [0, 4, 5, 7, 11], [4, 5, 6, 11, 12])
     """
 
-    def __init__(self, vocabulary: str | os.PathLike | list[str], lowercase: bool = True):
+    def __init__(
+        self,
+        vocabulary: str | os.PathLike | list[str],
+        lowercase: bool = True,
+        special_tokens_in_strings: bool = False,
+    ):
         self.lowercase = bool(lowercase)
         self.set_pieces(read_vocabulary(vocabulary, self.lowercase))
+        self.special_tokens_in_strings = special_tokens_in_strings
         self._lengths = [len(piece.removeprefix("##")) for piece in self.vocabulary]
         for name, token in TOKEN_OF.items():
             setattr(self, name, token)
@@ -73,9 +80,14 @@ class PythonBertTokenizer(VocabularyLookup):
         self._ids_of_chunk = _Memory(self._tokenize_chunk)
         self._spans_of_chunk = _Memory(self._span_chunk)
 
+    @classmethod
+    def of(cls, tokenizer) -> "PythonBertTokenizer":
+        """Returns the tokenizer with the vocabulary and settings of a `keras_bert.BertTokenizer`."""
+        return cls(tokenizer.get_vocabulary(), tokenizer.lowercase, tokenizer.special_tokens_in_strings)
+
     def __reduce__(self):
         # The caches stay behind: a worker process fills its own.
-        return type(self), (self.vocabulary, self.lowercase)
+        return type(self), (self.vocabulary, self.lowercase, self.special_tokens_in_strings)
 
     def tokenize(self, text: str | bytes) -> list[int]:
         """Tokenizes one text.
@@ -90,9 +102,12 @@ class PythonBertTokenizer(VocabularyLookup):
             ValueError: `text` is of another type.
         """
         text = _as_text(text)
-        if not text.isprintable() and _HAS_FALSE_BLANK(text):
-            text = text.translate(_DROP_FALSE_BLANKS)
-        return list(itertools.chain.from_iterable(map(self._ids_of_chunk.__getitem__, text.split())))
+        if not self.special_tokens_in_strings:
+            return self._tokenize_plain(text)
+        ids = []
+        for number, part in enumerate(_SPLIT_AT_SPECIAL_TOKENS(text)):
+            ids += [self._ids[part]] if number % 2 else self._tokenize_plain(part)
+        return ids
 
     def tokenize_with_offsets(self, text: str | bytes, unit: str = "character") -> tuple[list[int], ...]:
         """Tokenizes one text, and finds each token's place in it.
@@ -114,9 +129,8 @@ class PythonBertTokenizer(VocabularyLookup):
             raise ValueError(f'`unit` must be "character" or "byte". Received: unit={unit!r}')
         source, text = text, _as_text(text)
         ids, starts, ends = [], [], []
-        for chunk in _CHUNKS(text):
-            base = chunk.start()
-            for number, start, end in self._spans_of_chunk[chunk[0]]:
+        for base, spans in self._spans(text):
+            for number, start, end in spans:
                 ids.append(number)
                 starts.append(base + start)
                 ends.append(base + end)
@@ -132,6 +146,23 @@ class PythonBertTokenizer(VocabularyLookup):
             ValueError: an id is outside the vocabulary.
         """
         return re.sub(r"([^\t\n\f\r ]) ##", r"\1", " ".join(map(self.id_to_token, ids)))
+
+    # === Parts of a text ===
+
+    def _tokenize_plain(self, text: str) -> list[int]:
+        if not text.isprintable() and _HAS_FALSE_BLANK(text):
+            text = text.translate(_DROP_FALSE_BLANKS)
+        return list(itertools.chain.from_iterable(map(self._ids_of_chunk.__getitem__, text.split())))
+
+    def _spans(self, text: str) -> Iterator[tuple[int, Iterable[tuple[int, int, int]]]]:
+        """Yields the place of each chunk and special token, and its tokens as `_span_chunk` does."""
+        parts, base = _SPLIT_AT_SPECIAL_TOKENS(text) if self.special_tokens_in_strings else [text], 0
+        for number, part in enumerate(parts):
+            if number % 2:
+                yield base, [(self._ids[part], 0, len(part))]
+            else:
+                yield from ((base + chunk.start(), self._spans_of_chunk[chunk[0]]) for chunk in _CHUNKS(part))
+            base += len(part)
 
     # === Words and pieces ===
 

@@ -15,7 +15,8 @@ from keras_bert.backbone import BertBackbone
 from keras_bert.errors import InputError
 from keras_bert.files import write_json, write_lines
 from keras_bert.presets import name_of
-from keras_bert.tokenization.vocabulary import TOKEN_OF, VocabularyLookup, read_vocabulary
+from keras_bert.tokenization.special_tokens import SpecialTokens
+from keras_bert.tokenization.vocabulary import SPECIAL_TOKENS, TOKEN_OF, VocabularyLookup, read_vocabulary
 from keras_bert.weights import decide_case, open_tokenizer
 
 try:
@@ -36,12 +37,15 @@ class BertTokenizer(VocabularyLookup, Tokenizer):
     """Splits text into WordPieces and looks up their ids, inside the graph.
 
     Ids are those of google-research/bert's `FullTokenizer` on every string, invalid UTF-8 included. No special token is
-    added, and special tokens inside a text are plain text: `"[MASK]"` gives the pieces of `[`, `mask` and `]`.
+    added, and special tokens inside a text are plain text: `"[MASK]"` gives the pieces of `[`, `mask` and `]`, unless
+    `special_tokens_in_strings` is True.
 
     Args:
         vocabulary: path of a file with one piece a line (its number from 0 is the id), or list of the pieces. None
             if `load_assets` follows, as when Keras loads a saved model.
         lowercase: bool, lower the case and strip accents, for an uncased vocabulary.
+        special_tokens_in_strings: bool, `[PAD]`, `[UNK]`, `[CLS]`, `[SEP]` and `[MASK]` inside a text, in capitals,
+            become their ids wherever they stand. Leave it off for texts that you do not trust.
 
     Raises:
         InputError: the file cannot be read; the vocabulary is empty, lacks a special token, holds one piece twice, or
@@ -54,9 +58,16 @@ class BertTokenizer(VocabularyLookup, Tokenizer):
 
     backbone_cls = BertBackbone  # KerasHub looks tokenizers up by this attribute.
 
-    def __init__(self, vocabulary: str | list[str] | None = None, lowercase: bool = True, **kwargs):
+    def __init__(
+        self,
+        vocabulary: str | list[str] | None = None,
+        lowercase: bool = True,
+        special_tokens_in_strings: bool = False,
+        **kwargs,
+    ):
         super().__init__(**{"dtype": "int32", **kwargs})
         self.lowercase = bool(lowercase)
+        self.special_tokens_in_strings = special_tokens_in_strings
         self.file_assets = [VOCABULARY_FILE]
         self.vocabulary = None
         if vocabulary is not None:
@@ -77,6 +88,8 @@ class BertTokenizer(VocabularyLookup, Tokenizer):
                 _TEXT_ERROR,
             )
         self._engine = _Engine(self.vocabulary, self.lowercase)
+        if self.special_tokens_in_strings:
+            self._engine = SpecialTokens(self._engine, {token: self._ids[token] for token in SPECIAL_TOKENS})
 
     @property
     def in_graph(self) -> bool:
@@ -191,7 +204,8 @@ class BertTokenizer(VocabularyLookup, Tokenizer):
     # === Saving and loading ===
 
     def get_config(self) -> dict:
-        return {**super().get_config(), "vocabulary": None, "lowercase": self.lowercase}
+        own = {"lowercase": self.lowercase, "special_tokens_in_strings": self.special_tokens_in_strings}
+        return {**super().get_config(), "vocabulary": None, **own}
 
     def save_assets(self, dir_path: str) -> None:
         """Writes the vocabulary file; Keras calls it when it saves a model that holds this layer."""
@@ -223,7 +237,8 @@ class BertTokenizer(VocabularyLookup, Tokenizer):
         """
         preset = name_of(preset)
         with open_tokenizer(preset) as settings:
-            given = {"vocabulary": settings["vocabulary"], **kwargs}
+            own = ("vocabulary", "special_tokens_in_strings")
+            given = {**{name: settings[name] for name in own if name in settings}, **kwargs}
             case = decide_case(preset, {**settings, "vocabulary": given["vocabulary"]}, given.get("lowercase"))
             return cls(**{**given, "lowercase": case is not False})
 

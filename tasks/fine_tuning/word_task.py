@@ -128,7 +128,7 @@ class WordTask(task.Task):
         from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
 
         documents, spec = part.rows, trained.spec
-        tokenizer = PythonBertTokenizer(trained.tokenizer.get_vocabulary(), trained.tokenizer.lowercase)
+        tokenizer = PythonBertTokenizer.of(trained.tokenizer)
         windows = make_windows(documents, tokenizer, spec.sequence_length, spec.doc_stride, spec.document_context)
         labels = None if documents.tags is None else self.number(documents.tags, spec)
         source = WordSource(windows, labels)

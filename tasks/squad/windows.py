@@ -106,7 +106,7 @@ def make_windows(
         )
     if doc_stride < 1:
         raise ValueError(f"`doc_stride` must be at least 1. Received: doc_stride={doc_stride}")
-    tokenizer = PythonBertTokenizer(list(tokenizer.vocabulary), tokenizer.lowercase)
+    tokenizer = PythonBertTokenizer.of(tokenizer)
     tokenize = functools.cache(functools.partial(_tokenize, tokenizer))  # Questions share their contexts.
 
     def plan(question: Question) -> _Plan:

@@ -23,20 +23,22 @@ _DELICATE = [
 ]
 
 
-@pytest.mark.slow(keep=["True"])
+@pytest.mark.slow(keep=["True-False", "True-True"])
+@pytest.mark.parametrize("special", [False, True])
 @pytest.mark.parametrize("lowercase", [True, False])
-def test_cutting_a_text_never_changes_its_first_tokens(lowercase):
+def test_cutting_a_text_never_changes_its_first_tokens(lowercase, special):
     generator = random.Random(3 + lowercase)
     texts = []
     for _ in range(1500 if fuzzing.FULL else 400):
-        few = generator.sample(_DELICATE, generator.randint(2, 7))
+        few = generator.sample(_DELICATE + special * ["[MASK]"] * 30, generator.randint(2, 7))
         parts = [generator.choice(few).encode() for _ in range(generator.randint(1, 150))]
         if generator.random() < 0.2:
             parts.insert(
                 generator.randrange(len(parts)), generator.choice([b"\xff", b"\xe4\xb8", b"\xc3", b"\xf0\x9f"])
             )
         texts.append(b"".join(parts))
-    tokenizer = BertTokenizer(VOCABULARY + ["Σ", "ς", "Α", "##σ", "##ς", "##Σ", "α", "##α"], lowercase=lowercase)
+    vocabulary = VOCABULARY + ["Σ", "ς", "Α", "##σ", "##ς", "##Σ", "α", "##α"]
+    tokenizer = BertTokenizer(vocabulary, lowercase, special_tokens_in_strings=special)
     bound = tf.function(lambda batch, number: serving.bound_texts(batch, tokenizer, number))
     for num_tokens in (1, 4):  # looks of 8 and 32 bytes: most texts are cut, many after several looks
         bounded = bound(tf.constant(texts), num_tokens)

@@ -58,9 +58,10 @@ def equal_weights(one, other):
         np.testing.assert_array_equal(ours.numpy(), theirs.numpy(), err_msg=ours.path)
 
 
-def written(directory, model, **changes):
+def written(directory, model, special_tokens_in_strings=False, **changes):
     checkpoint = dataclasses.replace(weights.checkpoint_of(model), **changes)
-    keras_preset.write(str(directory), checkpoint, {"vocabulary": PIECES, "lowercase": True})
+    tokenizer = {"vocabulary": PIECES, "lowercase": True, "special_tokens_in_strings": special_tokens_in_strings}
+    keras_preset.write(str(directory), checkpoint, tokenizer)
     return str(directory)
 
 
@@ -80,16 +81,19 @@ def test_what_we_write_is_what_keras_writes(tmp_path):
     equal_weights(again, backbone)  # KerasHub reads them by `load_weights`.
 
 
-def test_the_tokenizer_that_we_write_is_the_one_that_it_saves_itself(tmp_path):
-    written(tmp_path / "ours", BertBackbone(**TINY))
-    BertTokenizer(PIECES, name="bert_tokenizer").save_to_preset(str(tmp_path / "theirs"))
+@pytest.mark.parametrize("special", [False, True])
+def test_the_tokenizer_that_we_write_is_the_one_that_it_saves_itself(tmp_path, special):
+    written(tmp_path / "ours", BertBackbone(**TINY), special)
+    BertTokenizer(PIECES, True, special, name="bert_tokenizer").save_to_preset(str(tmp_path / "theirs"))
     ours, theirs = (json.loads((tmp_path / name / "tokenizer.json").read_text()) for name in ("ours", "theirs"))
     assert {name: theirs["config"][name] for name in ours["config"]} == ours["config"]
     assert (ours["registered_name"], ours["module"]) == (theirs["registered_name"], theirs["module"])
     vocabulary = os.path.join("assets", "tokenizer", "vocabulary.txt")
     assert (tmp_path / "ours" / vocabulary).read_bytes() == (tmp_path / "theirs" / vocabulary).read_bytes()
     settings = keras_preset.read_tokenizer(str(tmp_path / "ours"))
-    assert settings == {"vocabulary": str(tmp_path / "ours" / vocabulary), "lowercase": True}
+    options = {"lowercase": True, "special_tokens_in_strings": special}
+    assert settings == {"vocabulary": str(tmp_path / "ours" / vocabulary), **options}
+    assert weights.read_tokenizer(str(tmp_path / "ours")) == {"vocabulary": PIECES, **options}
 
 
 @pytest.mark.slow

@@ -1,0 +1,100 @@
+"""Tokenizes texts in which special tokens stand for themselves.
+
+A text is split at its special tokens, its parts are tokenized one by one, and the special tokens keep their places.
+Everything here is core TensorFlow, so that any tokenizer of plain texts can do the rest.
+
+Shapes: B texts; P parts of all texts, of which every second one of a text is a special token; T tokens.
+"""
+
+import re
+from typing import NamedTuple
+
+import tensorflow as tf
+
+_EDGE = b"\xff"  # Part of no UTF-8.
+_ONE_TOKEN = "["  # Punctuation is one token, be it [UNK].
+
+
+class Parts(NamedTuple):
+    """Texts, split at their special tokens.
+
+    Attributes:
+        texts: string ragged [B, (P)], without invalid UTF-8.
+        special_ids: int32 [P], the ids of special tokens, -1 for other parts.
+    """
+
+    texts: tf.RaggedTensor
+    special_ids: tf.Tensor
+
+    @property
+    def is_special(self) -> tf.Tensor:
+        """bool [P], whether a part is a special token."""
+        return self.special_ids >= 0
+
+    def plain(self) -> tf.Tensor:
+        """Returns what a tokenizer of plain texts shall tokenize, string [P]: each special token becomes one token."""
+        return tf.where(self.is_special, _ONE_TOKEN, self.texts.values)
+
+    def join(self, ids: tf.RaggedTensor) -> tf.RaggedTensor:
+        """Turns the ids of `plain()`, ragged [P, None], into those of the texts, ragged [B, None]."""
+        special_ids = tf.gather(self.special_ids, ids.value_rowids())
+        return self.rows(ids, tf.where(special_ids >= 0, special_ids, ids.values))
+
+    def rows(self, ids: tf.RaggedTensor, values: tf.Tensor) -> tf.RaggedTensor:
+        """Returns `values`, [T], of the tokens of `plain()`, with ids [P, None], in rows of texts, ragged [B, None]."""
+        splits = tf.gather(ids.row_splits, self.texts.row_splits)
+        return tf.RaggedTensor.from_row_splits(values, splits, validate=False)
+
+    def spans(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the characters of its text where each part begins and ends, int32 [P]."""
+        ends = tf.cumsum(tf.strings.length(self.texts.values, unit="UTF8_CHAR"))
+        begins = tf.concat([[0], ends], axis=0)  # of the parts, and the end of the last
+        row_begins = tf.gather(tf.gather(begins, self.texts.row_starts()), self.texts.value_rowids())
+        return begins[:-1] - row_begins, ends - row_begins
+
+
+def split(texts: tf.Tensor, ids: dict[str, int]) -> Parts:
+    """Splits `texts`, string [B], at the special tokens that are the keys of `ids`, as they are written there."""
+    texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="ignore")
+    edges = tf.strings.regex_replace(texts, "({})".format("|".join(map(re.escape, ids))), _EDGE + rb"\1" + _EDGE)
+    parts = tf.strings.split(edges, _EDGE)
+    is_token = parts.values[:, tf.newaxis] == tf.constant(list(ids))
+    return Parts(parts, tf.reduce_max(tf.where(is_token, tf.constant(list(ids.values())), -1), axis=1))
+
+
+class SpecialTokens:
+    """Splits text into WordPieces, and lets special tokens stand for themselves.
+
+    Args:
+        engine: the tokenizer of plain texts, GraphTokenizer or HostTokenizer.
+        ids: the special tokens.
+    """
+
+    def __init__(self, engine, ids: dict[str, int]):
+        self._engine = engine
+        self._ids = ids
+
+    def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        """Returns the ids of `texts`, string [B]; int32 ragged [B, None]."""
+        parts = split(texts, self._ids)
+        return parts.join(self._engine.tokenize(parts.plain()))
+
+    def tokenize_with_offsets(self, texts: tf.Tensor, unit: str) -> tuple[tf.RaggedTensor, ...]:
+        """Returns ids, starts and ends, in units of "byte" or "character", of `texts`; each int32 ragged [B, None]."""
+        parts = split(texts, self._ids)
+        ids, starts, ends = self._engine.tokenize_with_offsets(parts.plain(), "character")
+        part = ids.value_rowids()
+        part_begins, part_ends = (tf.gather(places, part) for places in parts.spans())
+        ends = tf.where(tf.gather(parts.is_special, part), part_ends, part_begins + ends.values)
+        spans = [parts.rows(ids, part_begins + starts.values), parts.rows(ids, ends)]
+        if unit == "byte":
+            spans = [_in_bytes(texts, span) for span in spans]
+        return parts.join(ids), *spans
+
+
+def _in_bytes(texts: tf.Tensor, column: tf.RaggedTensor) -> tf.RaggedTensor:
+    """Turns valid characters of the texts, int32 ragged [B, None], into bytes."""
+    # The blank's place is the length of the text.
+    _, places = tf.strings.unicode_decode_with_offsets(texts + " ", "UTF-8", errors="ignore")
+    firsts = tf.gather(places.row_starts(), column.value_rowids())
+    return column.with_values(tf.cast(tf.gather(places.values, firsts + tf.cast(column.values, tf.int64)), tf.int32))
