@@ -19,13 +19,15 @@ from keras_bert.tokenization.preprocessor import BertPreprocessor
 class BertMaskedLMPreprocessor(BertPreprocessor):
     """Encodes texts and masks some of their tokens, chosen anew at every call.
 
-    Of the chosen tokens 80% become [MASK], 10% a random token, and 10% stay (paper, section 3.1). It needs
-    tensorflow-text.
+    Of the chosen tokens 80% become [MASK], 10% a random token, and 10% stay (paper, section 3.1), unless other rates
+    are given. It needs tensorflow-text.
 
     Args:
         tokenizer, sequence_length, pad_to_longest: as in `BertPreprocessor`.
         mask_selection_rate: float, share of the tokens that are chosen.
         mask_selection_length: int, P, the most tokens chosen; None: that share of `sequence_length`, rounded up.
+        mask_token_rate: float, share of the chosen tokens that become [MASK].
+        random_token_rate: float, share of the chosen tokens that become any other token; the rest stays.
 
     Call arguments:
         x: as in `BertPreprocessor`.
@@ -44,11 +46,15 @@ class BertMaskedLMPreprocessor(BertPreprocessor):
         pad_to_longest=False,
         mask_selection_rate=0.15,
         mask_selection_length=None,
+        mask_token_rate=0.8,
+        random_token_rate=0.1,
         **kwargs,
     ):
         super().__init__(tokenizer, sequence_length, pad_to_longest, **kwargs)
         self.mask_selection_rate = mask_selection_rate
         self.mask_selection_length = mask_selection_length
+        self.mask_token_rate = mask_token_rate
+        self.random_token_rate = random_token_rate
 
     def call(self, x, y=None, sample_weight=None):
         if y is not None or sample_weight is not None:
@@ -64,6 +70,8 @@ class BertMaskedLMPreprocessor(BertPreprocessor):
             self.mask_selection_rate,
             tokenizer.mask_token_id,
             self.mask_selection_length or math.ceil(self.sequence_length * self.mask_selection_rate),
+            mask_token_rate=self.mask_token_rate,
+            random_token_rate=self.random_token_rate,
             unselectable_token_ids=[tokenizer.pad_token_id, tokenizer.cls_token_id, tokenizer.sep_token_id],
             _allow_python_workflow=False,  # Otherwise it masks in Python when called eagerly.
         )

@@ -18,8 +18,8 @@ class BertPretrainerPreprocessor(BertMaskedLMPreprocessor):
     """Encodes pairs of texts and masks some of their tokens, chosen anew at every call.
 
     Args:
-        tokenizer, sequence_length, pad_to_longest, mask_selection_rate, mask_selection_length: as in
-            `BertMaskedLMPreprocessor`.
+        tokenizer, sequence_length, pad_to_longest, mask_selection_rate, mask_selection_length, mask_token_rate,
+            random_token_rate: as in `BertMaskedLMPreprocessor`.
 
     Call arguments:
         x: tuple of first and second texts, string, shape (B,) each; or texts alone, without next-sentence labels.

@@ -116,20 +116,30 @@ class BertPreprocessor(keras_nlp.models.Preprocessor):
         """Turns texts into the encoder's inputs.
 
         Args:
-            texts: string tensor or list of str, shape (B,); or a tuple of two, the first and second texts of pairs.
+            texts: string tensor or list of str, shape (B,); or a tuple of two, the first and second texts of pairs. Of
+                one example, shape ().
 
         Returns:
             Dict of `token_ids`, `segment_ids` (1 from b on) and `padding_mask` (1 where there is a token): int32,
-            shape (B, S); with `pad_to_longest` the longest sequence's length (at least 2) takes the place of S.
+            shape (B, S), of one example (S,); with `pad_to_longest` the longest sequence's length (at least 2) takes
+            the place of S.
 
         Raises:
-            ValueError: `texts` is not a batch, or a tuple of one or two, or the batches of a pair differ in size. Where
-                a graph learns the sizes as it runs, TensorFlow raises an InvalidArgumentError.
+            ValueError: `texts` has two or more dimensions, or is not a tuple of one or two, or the batches of a pair
+                differ in size. Where a graph learns the sizes as it runs, TensorFlow raises an InvalidArgumentError.
         """
         parts = texts if isinstance(texts, tuple) else (texts,)
         if len(parts) not in (1, 2):
             raise ValueError(f"`texts` must be a batch or a tuple of two batches. Received: a tuple of {len(parts)}")
-        rows = [self._tokenize(part) for part in parts]
+        parts = [tf.convert_to_tensor(part, tf.string) for part in parts]
+        ranks = {part.shape.rank for part in parts}
+        if not (ranks == {0} or ranks <= {1, None}):
+            shapes = " and ".join(str(part.shape) for part in parts)
+            raise ValueError(f"`texts` must be batches of texts, shape (batch,), or one text. Received: shape {shapes}")
+        if ranks == {0}:
+            features = self.encode(tuple(part[tf.newaxis] for part in parts))
+            return {name: tf.squeeze(feature, 0) for name, feature in features.items()}
+        rows = [self.tokenizer.tokenize(part) for part in parts]
         if len(rows) == 2:
             rows = _check_sizes(*rows)
         lengths = [tf.cast(row.row_lengths(), tf.int32) for row in rows]
@@ -138,12 +148,6 @@ class BertPreprocessor(keras_nlp.models.Preprocessor):
         else:
             kept = _trim_pair(*lengths, self.sequence_length - 3)
         return self._pack(rows, kept)
-
-    def _tokenize(self, texts) -> tf.RaggedTensor:
-        texts = tf.convert_to_tensor(texts, tf.string)
-        if texts.shape.rank not in (1, None):
-            raise ValueError(f"`texts` must be batches of texts, shape (batch,). Received: shape {texts.shape}")
-        return self.tokenizer.tokenize(texts)
 
     def _pack(self, rows: list[tf.RaggedTensor], kept: list[tf.Tensor]) -> dict[str, tf.Tensor]:
         """Lays out the rows; `kept`, int32, shape (B,), tells how many ids of each row stay.

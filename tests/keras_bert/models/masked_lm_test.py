@@ -38,6 +38,20 @@ def test_masks_fall_on_real_tokens_and_anew_each_time():
     assert BertMaskedLMPreprocessor(toy_tasks.tokenizer(), 16, mask_selection_length=2)(TEXTS)[1].shape == (4, 2)
 
 
+@pytest.mark.parametrize(("mask_rate", "random_rate"), [(1.0, 0.0), (0.0, 0.0), (0.0, 1.0)])
+def test_rates_of_what_replaces_a_token(mask_rate, random_rate):
+    rates = {"mask_selection_rate": 1.0, "mask_token_rate": mask_rate, "random_token_rate": random_rate}
+    preprocessor = BertMaskedLMPreprocessor(toy_tasks.tokenizer(), 16, **rates)
+    assert rates.items() <= preprocessor.get_config().items()
+    features, labels, weights = preprocessor(TEXTS * 10)
+    shown = tf.gather(features["token_ids"], features["mask_positions"], batch_dims=1)[weights > 0].numpy()
+    labels = labels[weights > 0].numpy()
+    if random_rate:
+        assert (shown != labels).mean() > 0.8 and len(set(shown.tolist())) > 5
+    else:
+        assert shown.tolist() == (np.full_like(labels, 4) if mask_rate else labels).tolist()
+
+
 def test_labels_of_the_caller_are_refused():
     preprocessor = BertMaskedLMPreprocessor(toy_tasks.tokenizer(), 16)
     with pytest.raises(ValueError, match="The labels of a masked LM are its texts' own tokens"):

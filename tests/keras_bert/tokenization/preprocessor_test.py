@@ -164,8 +164,20 @@ def test_refusals():
     preprocessor = BertPreprocessor(toy_tokenizer(), 8)
     with pytest.raises(ValueError, match="Received: a tuple of 3"):
         preprocessor((["a"], ["b"], ["c"]))
-    with pytest.raises(ValueError, match=r"`texts` must be batches of texts, shape \(batch,\)"):
-        preprocessor("a")
+    for texts in ([["a", "b"]], (["a"], "b")):
+        with pytest.raises(ValueError, match=r"`texts` must be batches of texts, shape \(batch,\), or one text"):
+            preprocessor(texts)
+
+
+@pytest.mark.parametrize("pad_to_longest", [False, True])
+def test_one_text_or_pair_is_encoded_without_a_batch(pad_to_longest):
+    preprocessor = BertPreprocessor(toy_tokenizer(), 8, pad_to_longest)
+    for texts in (["a b c"], ["a b", "c"]):
+        expected = [row.numpy()[0].tolist() for row in preprocessor(tuple([text] for text in texts)).values()]
+        single = preprocessor(tuple(texts) if len(texts) == 2 else texts[0], 1)
+        assert [row.numpy().tolist() for row in single[0].values()] == expected and single[1] == 1
+        mapped = next(iter(tf.data.Dataset.from_tensors(tuple(texts)).map(lambda *texts: preprocessor(texts))))
+        assert [row.numpy().tolist() for row in mapped.values()] == expected
 
 
 def test_docstring_examples():
