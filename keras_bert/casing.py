@@ -29,10 +29,23 @@ def case_of_vocabulary(pieces: Iterable[str]) -> bool | None:
 
     A wrong flag goes unnoticed otherwise: every id is valid, but the scores are bad.
     """
-    latin = [piece for piece in pieces if _HAS_LATIN(piece) and not (piece[0] == "[" and piece[-1] == "]")]
-    if len(latin) < _ENOUGH:
+    count, share = _capitals(pieces)
+    if count < _ENOUGH or _CASED_SHARE / 5 <= share < _CASED_SHARE:
         return None
-    share = sum(1 for piece in latin if _HAS_CAPITAL(piece)) / len(latin)
-    if share >= _CASED_SHARE:
-        return False
-    return True if share < _CASED_SHARE / 5 else None
+    return share < _CASED_SHARE
+
+
+def default_case(pieces: Iterable[str]) -> bool:
+    """Returns whether texts are lower-cased for a vocabulary of which nothing else is known.
+
+    They are, as in google-research/bert, unless the vocabulary is cased; a small one counts as cased if at least half
+    of its pieces hold a capital.
+    """
+    case = case_of_vocabulary(pieces)
+    return _capitals(pieces)[1] < 0.5 if case is None else case
+
+
+def _capitals(pieces: Iterable[str]) -> tuple[int, float]:
+    """Returns the number of pieces with Latin letters, and the share of these that holds a capital."""
+    latin = [piece for piece in pieces if _HAS_LATIN(piece) and not (piece[0] == "[" and piece[-1] == "]")]
+    return len(latin), sum(1 for piece in latin if _HAS_CAPITAL(piece)) / max(1, len(latin))

@@ -65,11 +65,10 @@ class PythonBertTokenizer(VocabularyLookup):
     def __init__(
         self,
         vocabulary: str | os.PathLike | list[str],
-        lowercase: bool = True,
+        lowercase: bool | None = None,
         special_tokens_in_strings: bool = False,
     ):
-        self.lowercase = bool(lowercase)
-        self.set_pieces(read_vocabulary(vocabulary, self.lowercase))
+        self.set_pieces(read_vocabulary(vocabulary, lowercase), lowercase)
         self.special_tokens_in_strings = special_tokens_in_strings
         self._lengths = [len(piece.removeprefix("##")) for piece in self.vocabulary]
         for name, token in TOKEN_OF.items():

@@ -43,7 +43,9 @@ class BertTokenizer(VocabularyLookup, Tokenizer):
     Args:
         vocabulary: path of a file with one piece a line (its number from 0 is the id), or list of the pieces. None
             if `load_assets` follows, as when Keras loads a saved model.
-        lowercase: bool, lower the case and strip accents, for an uncased vocabulary.
+        lowercase: bool, lower the case and strip accents, for an uncased vocabulary. None: False for a cased
+            vocabulary, else True; a vocabulary of under 500 pieces with Latin letters counts as cased if half of these
+            hold capitals.
         special_tokens_in_strings: bool, `[PAD]`, `[UNK]`, `[CLS]`, `[SEP]` and `[MASK]` inside a text, in capitals,
             become their ids wherever they stand. Leave it off for texts that you do not trust.
 
@@ -61,12 +63,12 @@ class BertTokenizer(VocabularyLookup, Tokenizer):
     def __init__(
         self,
         vocabulary: str | list[str] | None = None,
-        lowercase: bool = True,
+        lowercase: bool | None = None,
         special_tokens_in_strings: bool = False,
         **kwargs,
     ):
         super().__init__(**{"dtype": "int32", **kwargs})
-        self.lowercase = bool(lowercase)
+        self.lowercase = lowercase
         self.special_tokens_in_strings = special_tokens_in_strings
         self.file_assets = [VOCABULARY_FILE]
         self.vocabulary = None
@@ -75,7 +77,7 @@ class BertTokenizer(VocabularyLookup, Tokenizer):
 
     def set_vocabulary(self, vocabulary: str | list[str]) -> None:
         """Reads a vocabulary from a file or list, and prepares the graph."""
-        self.set_pieces(read_vocabulary(vocabulary, self.lowercase))
+        self.set_pieces(read_vocabulary(vocabulary, self.lowercase), self.lowercase)
         self._special_token_attrs = []
         for name, token in TOKEN_OF.items():
             self._add_special_token(token, name)

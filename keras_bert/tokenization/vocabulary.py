@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterable
 
-from keras_bert.casing import case_of_vocabulary
+from keras_bert.casing import case_of_vocabulary, default_case
 from keras_bert.errors import InputError
 from keras_bert.files import read_lines
 
@@ -18,8 +18,9 @@ _MAX_PIECE_BYTES = 256  # tensorflow-text, `kMaxVocabTokenLengthInUTF8Bytes`.
 class VocabularyLookup:
     """The look-ups of a tokenizer with an attribute `vocabulary`: its pieces in the order of their ids, or None."""
 
-    def set_pieces(self, pieces: list[str]) -> None:
-        """Takes checked pieces as the vocabulary."""
+    def set_pieces(self, pieces: list[str], lowercase: bool | None) -> None:
+        """Takes checked pieces as the vocabulary, and settles `lowercase`."""
+        self.lowercase = default_case(pieces) if lowercase is None else bool(lowercase)
         ids = {piece: index for index, piece in enumerate(pieces)}
         # Not by assignment: Keras would copy both, and look at each piece in search of layers.
         vars(self).update(vocabulary=pieces, _ids=ids)

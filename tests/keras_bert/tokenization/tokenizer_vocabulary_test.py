@@ -11,6 +11,7 @@ from tokenizer_reference import BROKEN_VOCABULARIES, SPECIALS
 
 from keras_bert.errors import InputError
 from keras_bert.tokenization import tokenizer as tokenizer_module
+from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
 from keras_bert.tokenization.tokenizer import BertTokenizer
 
 DATA = SHARED
@@ -89,6 +90,16 @@ def test_flag_that_contradicts_the_vocabulary(tmp_path, capitals):
 def test_case_of_the_vocabulary_where_nothing_says(tmp_path, capitals):
     (tmp_path / "vocab.txt").write_text("".join(f"{piece}\n" for piece in english_pieces(capitals)))
     assert BertTokenizer.from_preset(str(tmp_path)).lowercase is not capitals
+    assert BertTokenizer(str(tmp_path / "vocab.txt")).lowercase is not capitals
+
+
+@pytest.mark.parametrize(
+    ("pieces", "lowercase"), [(["THE", "the"], False), (["THE", "the", "a"], True), (["the"], True), (["\u4e2d"], True)]
+)
+def test_case_of_a_small_vocabulary_where_nothing_says(pieces, lowercase):
+    for kind in (BertTokenizer, PythonBertTokenizer):
+        assert kind([*SPECIALS, *pieces]).lowercase is lowercase
+        assert kind([*SPECIALS, *pieces], lowercase=True).lowercase
 
 
 @pytest.mark.parametrize(("name", "lowercase"), [("cased_L-2_H-128_A-2", False), ("chinese_L-2_H-128_A-2", True)])
