@@ -192,7 +192,10 @@ def _leaf_reader(dtype) -> Callable:
         raise ServingError("UNIMPLEMENTED", f"Inputs of type {dtype.name} cannot be given as JSON.")
     if dtype.name == "bool":
         return _read_bool
-    return _read_float if dtype.is_floating else lambda value: _read_integer(value, dtype)
+    if dtype.is_floating:
+        return _read_float
+    lowest, highest, name = dtype.min, dtype.max, dtype.name  # Looked up once: they cost more than all the rest.
+    return lambda value: _read_integer(value, lowest, highest, name)
 
 
 def read_bytes(value) -> bytes:
@@ -218,9 +221,9 @@ def _read_bool(value) -> bool:
     return value
 
 
-def _read_integer(value, dtype) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not dtype.min <= value <= dtype.max:
-        raise ValueError(f"expected an integer of type {dtype.name}")
+def _read_integer(value, lowest: int, highest: int, name: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= highest:
+        raise ValueError(f"expected an integer of type {name}")
     return value
 
 
