@@ -22,10 +22,14 @@ _QUOTE = reprlib.Repr()
 _QUOTE.maxstring = _QUOTE.maxother = 120
 _QUOTE.maxlevel = 3
 _shown = _QUOTE.repr
-_STRING_OR_INF = re.compile(r'"(?:[^"\\]|\\.)*"|(?P<inf>\bInf\b)')
+# Possessive, and content with a string that does not end: the time stays linear whatever a client sends.
+_STRING = r'"(?:[^"\\]++|\\.)*+"?'
+_STRING_OR_INF = re.compile(rf"{_STRING}|(?P<inf>\bInf\b)")
+_STRING_OR_BRACKET = re.compile(rf"{_STRING}|[\[\]{{}}]")
 # The types that TensorFlow Serving reads from JSON and writes to it, beside strings.
 _NUMBERS = ("float32", "float64", "int64", "int32", "int16", "int8", "uint8", "uint32", "uint64", "bool")
 _DEEPEST_LIST = 32  # TensorFlow allows 254 dimensions; no signature comes near this many.
+_LAYER_DEPTH = 100  # Python's parser gives up at about 1,000.
 
 
 def parse_json(body: bytes) -> dict:
@@ -48,13 +52,41 @@ def parse_json(body: bytes) -> dict:
 
 
 def _first_document(text: str):
-    # TensorFlow Serving's parser takes `Inf` for `Infinity`, and reads nothing behind the document.
-    decoder, text = json.JSONDecoder(parse_float=_finite), text.lstrip(" \t\n\r")
+    # TensorFlow Serving's parser takes `Inf` for `Infinity`, reads nothing behind the document, and knows no depth.
+    decode, text = json.JSONDecoder(parse_float=_finite).raw_decode, text.lstrip(" \t\n\r")
     try:
-        return decoder.raw_decode(text)[0]
-    except json.JSONDecodeError:
-        spelled_out = _STRING_OR_INF.sub(lambda match: match[0] + ("inity" if match["inf"] else ""), text)
-        return decoder.raw_decode(spelled_out)[0]
+        return decode(text)[0]
+    except (json.JSONDecodeError, RecursionError):
+        text = _STRING_OR_INF.sub(lambda match: match[0] + ("inity" if match["inf"] else ""), text)
+    try:
+        return decode(text)[0]
+    except RecursionError:
+        return decode(_flattened(text, decode))[0]
+
+
+def _flattened(text: str, decode: Callable) -> str:
+    """Returns a document in which an empty list stands for what lies deeper than any key of a request may.
+
+    Of each layer of `_LAYER_DEPTH` levels, the innermost first, `decode` checks the text.
+    """
+    layers: list[list[str]] = [[]]
+    depth = end = 0
+    for match in _STRING_OR_BRACKET.finditer(text):
+        if match[0] in ("[", "{"):
+            if depth and depth % _LAYER_DEPTH == 0:
+                layers[-1].append(text[end : match.start()])
+                layers.append([])
+                end = match.start()
+            depth += 1
+        elif match[0] in ("]", "}"):
+            depth -= 1
+            if depth <= 0:
+                break
+            if depth % _LAYER_DEPTH == 0:
+                decode("".join([*layers.pop(), text[end : match.end()]]))
+                layers[-1].append("[]")
+                end = match.end()
+    return "".join([piece for layer in layers for piece in layer] + [text[end:]])
 
 
 def _finite(text: str) -> float:
@@ -296,14 +328,14 @@ def to_json(array: np.ndarray, name: str = ""):
     """Returns an array as nested lists; bytes as text, or as `{"b64": ...}` if the output's name ends in `_bytes`.
 
     Raises:
-        ServingError: (UNIMPLEMENTED) JSON has no form for the type.
+        ServingError: (INVALID_ARGUMENT) JSON has no form for the type.
     """
     if array.dtype.kind == "O":
         leaves = np.empty(array.size, dtype=object)
         leaves[:] = [_bytes_to_json(value, name.endswith("_bytes")) for value in array.reshape(-1)]
         return leaves.reshape(array.shape).tolist()
     if array.dtype.name not in _NUMBERS:
-        raise ServingError("UNIMPLEMENTED", f"Output {name!r} of type {array.dtype.name} cannot be written as JSON.")
+        raise invalid(f"Output {name!r} of type {array.dtype.name} cannot be written as JSON.")
     if array.dtype == np.float32:
         # The shortest decimal that is this float32: 0.2, not 0.20000000298023224.
         shortest = [float(str(value)) for value in array.reshape(-1)]

@@ -3,7 +3,10 @@
 import base64
 import json
 import math
+import reprlib
 import tracemalloc
+import types
+import unittest.mock
 import warnings
 
 import numpy as np
@@ -11,6 +14,7 @@ import pytest
 import toy_server
 
 from export.server import rest_api
+from export.server.serving_error import ServingError
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +91,24 @@ def test_nan_and_infinity_are_numbers_as_for_tensorflow_serving(server):
     assert math.isnan(answer["predictions"][2])
 
 
+@pytest.mark.parametrize(
+    "deep",
+    ["[" * 100_000 + "Inf, 1" + "]" * 100_000, '{"a": ["[[", ' * 2000 + "1" + "]}" * 2000],
+    ids=["lists", "objects"],
+)
+def test_a_document_may_be_deep_where_nobody_reads_it(server, deep):
+    body = f'{{"instances": ["ab"], "more": {deep}, "signature_name": "echo"}} more'
+    assert toy_server.predict(server, body.encode()) == (200, {"predictions": ["ab"]})
+
+
+def test_the_bounds_of_a_type_are_looked_up_once():
+    dtype = unittest.mock.Mock(is_floating=False, as_numpy_dtype=np.int32)
+    dtype.name, lookups = "int32", unittest.mock.PropertyMock(return_value=2**31 - 1)
+    type(dtype).max, type(dtype).min = lookups, -(2**31)
+    arrays = rest_api.predict_arrays({"instances": [[1, 2], [3, 4]]}, {"x": types.SimpleNamespace(dtype=dtype)})
+    assert arrays["x"].tolist() == [[1, 2], [3, 4]] and lookups.call_count == 1
+
+
 @pytest.mark.parametrize("number", ["1e400", "-1e400", "1" + 400 * "0"])
 def test_a_number_beyond_a_double_is_refused(server, number):
     status, answer = toy_server.predict(server, b'{"instances": [%s], "signature_name": "ratio"}' % number.encode())
@@ -147,6 +169,12 @@ def test_classify_errors(server, body, message):
         (b"{", "JSON parse error"),
         (b"\xff\xfe", "JSON parse error"),
         (b"[" * 100_000, "nested too deeply"),
+        (b'{"signature_name": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "'signature_name' to be a string"),
+        (b'{"instances": ' + b"[" * 5000 + b"]" * 5000 + b"}", "nested more than 32 deep"),
+        (b'{"instances": ["a"], "more": ' + b"[" * 5000 + b",]" + b"]" * 4999 + b"}", "JSON parse error"),
+        (b'{"instances": ["a"], "more": ' + b"[" * 5000 + b"}" + b"]" * 4999 + b"}", "JSON parse error"),
+        # Every quote is escaped; a search for whole strings would begin again at each.
+        (b'{"instances": "' + b'\\"' * 400_000, "Unterminated string"),
         (b'{"instances": [' + b"9" * 5000 + b"]}", "JSON parse error"),
         ([1], "JSON object at the top"),
         ({}, "exactly one of the keys"),
@@ -193,6 +221,7 @@ def test_classify_errors(server, body, message):
         ({"instances": [1.0], "signature_name": "constant"}, "each instance to be an object with the keys []"),
         ({"inputs": [1.0], "signature_name": "constant"}, "'inputs' to be an object with the keys []"),
     ],
+    ids=reprlib.repr,
 )
 def test_predict_errors(server, body, message):
     status, answer = toy_server.predict(server, body)
@@ -238,6 +267,12 @@ def test_float32_values_are_written_short_and_exact():
     written = json.loads(rest_api.dump(rest_api.to_json(values)))
     assert written[0][0] == 0.2
     np.testing.assert_array_equal(np.array(written, dtype=np.float32), values)
+
+
+def test_an_output_without_a_form_in_json_is_the_requests_fault():
+    with pytest.raises(ServingError, match="'z' of type complex64 cannot be written as JSON") as refused:
+        rest_api.to_json(np.ones(1, np.complex64), "z")
+    assert refused.value.http_status == 400
 
 
 def test_base64_round_trip_of_all_bytes(server):
