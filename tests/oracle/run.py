@@ -1,6 +1,6 @@
 """`make oracle`: runs the tests of other projects on this one, and prints one table.
 
-    python tests/oracle/run.py --suites=DIR [--only=NAME ...]
+    python tests/oracle/run.py --suites=DIR [--only=NAME ...] [--words]
 
 DIR holds a folder for each suite; docs/testing.md says which. Each module beside this one is a suite's adapter; what
 it must have is said in tests/support/oracle.py.
@@ -31,6 +31,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--suites", required=True, help="folder that holds the suites' folders")
     parser.add_argument("--only", action="append", default=[], help="run this suite; can be given several times")
+    parser.add_argument("--words", action="store_true", help="also list what passes in other words than expected")
     arguments = parser.parse_args()
     sys.path[:0] = PATHS
     # Also for the processes that adapters start.
@@ -41,7 +42,7 @@ def main() -> None:
     for adapter in adapters(arguments.only):
         print(f"{adapter.NAME} ...", file=sys.stderr, flush=True)
         verdicts.append(oracle.judge(adapter, arguments.suites))
-    print(oracle.table(verdicts))
+    print(oracle.table(verdicts, arguments.words))
     sys.exit(oracle.status(verdicts))
 
 

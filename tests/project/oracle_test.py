@@ -31,6 +31,8 @@ def judged(suites, *cases, explained=None, **settings):
         ([Case("a", "passed"), Case("b", "failed", "why")], {}, [("a", "passed"), ("b", "failed")], 1),
         ([Case("a", "failed")], {"a": "On purpose."}, [("a", "explained")], 0),
         ([Case("a", "passed")], {"a": "On purpose."}, [("a", "failed")], 1),
+        ([Case("a", "reworded")], {"a": "On purpose."}, [("a", "failed")], 1),
+        ([Case("a", "reworded")], {}, [("a", "reworded")], 0),
         ([Case("a", "passed")], {"b": "On purpose."}, [("a", "passed"), ("b", "failed")], 1),
         ([Case("a", "passed"), Case("b", "not run", "")], {}, [("a", "passed"), ("b", "not run")], 0),
         ([Case("a", "not run", "")], {}, [("a", "not run")], 1),
@@ -38,7 +40,20 @@ def judged(suites, *cases, explained=None, **settings):
         ([Case("a", "passed"), Case("a", "passed")], {}, [("a", "failed"), ("a", "passed"), ("a", "passed")], 1),
         ([], {}, [("the adapter", "failed")], 1),
     ],
-    ids=["pass", "fail", "explained", "needless", "no-such", "part", "nothing", "outcome", "twice", "empty"],
+    ids=[
+        "pass",
+        "fail",
+        "explained",
+        "needless",
+        "needless-words",
+        "words",
+        "no-such",
+        "part",
+        "nothing",
+        "outcome",
+        "twice",
+        "empty",
+    ],
 )
 def test_cases_are_settled(suites, cases, explained, expected, status):
     verdict = judged(suites, *cases, explained=explained)
@@ -48,11 +63,12 @@ def test_cases_are_settled(suites, cases, explained, expected, status):
 
 def test_the_table(suites):
     cases = Case("a", "passed"), Case("b", "failed", "two\n  lines"), Case("c", "failed"), Case("d", "not run", "old")
+    cases += (Case("e", "reworded", "'new'"),)
     verdicts = [judged(suites, *cases, explained={"c": "On purpose."}), judged(suites, FOLDER="none", NAME="other")]
-    assert oracle.table(verdicts).splitlines() == [
-        "suite  commit                                    passed  of",
-        f"toy    {HASH}  1       4",
-        "other  -                                         0       1",
+    assert oracle.table(verdicts, with_words=True).splitlines() == [
+        "suite  commit                                    passed  reworded  of",
+        f"toy    {HASH}  1       1         5",
+        "other  -                                         0       0         1",
         "",
         "failed (1):",
         "  toy, b: two lines",
@@ -63,6 +79,9 @@ def test_the_table(suites):
         "not run (2):",
         "  toy, d: old",
         f"  other, the suite: There is no folder {suites}/none.",
+        "",
+        "reworded (1):",
+        "  toy, e: 'new'",
     ]
 
 

@@ -22,7 +22,8 @@ import xml.etree.ElementTree
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-OUTCOMES = ("passed", "failed", "explained", "not run")
+OUTCOMES = ("passed", "failed", "explained", "not run", "reworded")
+PASSING = ("passed", "reworded")
 
 
 class Case(NamedTuple):
@@ -30,8 +31,9 @@ class Case(NamedTuple):
 
     Attributes:
         name: tells it from the suite's other cases.
-        outcome: one of `OUTCOMES`. An adapter says "failed" also of what it explains.
-        reason: why it did not pass.
+        outcome: one of `OUTCOMES`. An adapter says "failed" also of what it explains. "reworded" passes: the same
+            status and form in other words.
+        reason: why it did not pass, or what words the suite expected.
     """
 
     name: str
@@ -144,7 +146,7 @@ def _settled(cases: Sequence[Case], explained: Mapping[str, str]) -> Iterator[Ca
     for case in cases:
         if case.outcome not in OUTCOMES:
             yield Case(case.name, "failed", f"The adapter gives the outcome {case.outcome!r}.")
-        elif case.name in explained and case.outcome == "passed":
+        elif case.name in explained and case.outcome in PASSING:
             yield Case(case.name, "failed", f"It passes, but is explained: {explained[case.name]}")
         elif case.name in explained and case.outcome == "failed":
             yield Case(case.name, "explained", explained[case.name])
@@ -154,15 +156,20 @@ def _settled(cases: Sequence[Case], explained: Mapping[str, str]) -> Iterator[Ca
         yield Case(name, "failed", f"There is no such case, but it is explained: {explained[name]}")
 
 
-def table(verdicts: Sequence[Verdict]) -> str:
-    """Returns a line for each suite, then what did not pass, by outcome, with the reasons."""
-    rows = [("suite", "commit", "passed", "of")]
+def table(verdicts: Sequence[Verdict], with_words: bool = False) -> str:
+    """Returns a line for each suite, then what did not pass, by outcome, with the reasons.
+
+    Args:
+        verdicts: on the suites.
+        with_words: also lists what passed in other words.
+    """
+    rows = [("suite", "commit", "passed", "reworded", "of")]
     for name, commit, cases in verdicts:
-        passed = sum(case.outcome == "passed" for case in cases)
-        rows.append((name, commit, str(passed), str(len(cases))))
+        counts = collections.Counter(case.outcome for case in cases)
+        rows.append((name, commit, *map(str, (counts["passed"], counts["reworded"], len(cases)))))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    for outcome in OUTCOMES[1:]:
+    for outcome in ("failed", "explained", "not run", *(["reworded"] if with_words else [])):
         found = [(one.name, case) for one in verdicts for case in one.cases if case.outcome == outcome]
         lines += ["", f"{outcome} ({len(found)}):"] if found else []
         lines += [f"  {suite}, {case.name}: {_shortened(case.reason)}" for suite, case in found]

@@ -87,8 +87,9 @@ def _find_imports(path: str, statements: list[ast.AST], is_at_import: bool) -> I
 
 def _module_file(module: str, sources: dict[str, str]) -> str | None:
     stem = module.replace(".", "/")
-    # Benchmarks are scripts, and find each other on the path; tests find their helpers there.
-    places = (f"{stem}.py", f"{stem}/__init__.py", f"tests/support/{stem}.py", f"benchmarks/{stem}.py")
+    # Benchmarks and adapters of suites are scripts, and find each other on the path; tests find their helpers there.
+    folders = ("tests/support", "tests/oracle", "benchmarks")
+    places = (f"{stem}.py", f"{stem}/__init__.py", *(f"{folder}/{stem}.py" for folder in folders))
     return next((path for path in places if path in sources), None)
 
 
