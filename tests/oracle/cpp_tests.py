@@ -219,7 +219,7 @@ def _placeholder(match: re.Match, literals: list[str]) -> str:
         quoted = match["plain"] if match["plain"] is not None else match["char"]
         if quoted is None:  # a comment
             return " "
-        text = json.loads(f'"{quoted}"')
+        text = quoted.encode("ascii").decode("unicode_escape")
     literals.append(text)
     return f" _s[{len(literals) - 1}] "
 
