@@ -12,7 +12,14 @@ from repository import ROOT
 
 NAME = "tensorflow_model_server_test.py"
 FOLDER = "serving"
-EXPLAINED: dict[str, str] = {}
+_TFLITE = "bert-serve serves SavedModels alone, and says so instead of leaving --prefer_tflite_model out."
+EXPLAINED = {
+    "TensorflowModelServerTest.testPredictOnTfLite": _TFLITE,
+    "TensorflowModelServerTest.testPredictWithSignatureDefOnTfLite": _TFLITE,
+    "TensorflowModelServerTest.test_profiler_service_with_valid_trace_request": (
+        "TensorFlow's profiler offers its service on a port of its own only, not on that of another gRPC server."
+    ),
+}
 
 # The suite takes `os` from a module of TensorFlow that no longer imports it.
 _LAUNCHER = """
