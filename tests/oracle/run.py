@@ -13,7 +13,7 @@ import pathlib
 import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
-PATHS = [str(HERE.parents[1]), str(HERE.parent / "support")]
+PATHS = [str(HERE.parents[1]), str(HERE.parent / "support"), str(HERE)]
 
 
 def adapters(names: list[str]) -> list:

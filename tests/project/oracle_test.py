@@ -1,5 +1,8 @@
 """`make oracle`: what becomes of a suite's cases, the table, and the exit status, on toy suites."""
 
+import re
+import subprocess
+import sys
 import types
 
 import oracle
@@ -122,3 +125,12 @@ def test_every_adapter_says_what_it_must():
         text = path.read_text(encoding="utf-8")
         if "\nNAME = " in text:
             assert "\ndef run(folder" in text and ("\nFOLDER = " in text or "\nPACKAGE = " in text), path
+
+
+@pytest.mark.slow
+@pytest.mark.oracle
+def test_model_gardens_tests_of_masking(tmp_path):
+    command = [sys.executable, str(ROOT / "tests" / "oracle" / "run.py"), f"--suites={tmp_path}"]
+    done = subprocess.run([*command, "--only=model-garden-pretraining-data"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"^model-garden-pretraining-data +tf-models-official \S+ +3 +5$", done.stdout, re.MULTILINE)
