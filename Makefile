@@ -8,7 +8,7 @@
 #
 # On a machine without any of it, GNU make, bash and Python 3.11 with its venv module are all that is needed; 3.12 and
 # 3.13 are let in, but not tested.
-# Variables: PYTHON (interpreter for .venv), PYTEST_FLAGS, PYTEST_WORKERS, QUICKSTART_FLAGS, ONLY (suites of make oracle).
+# Variables: PYTHON (interpreter for .venv), PYTEST_FLAGS, PYTEST_WORKERS, QUICKSTART_FLAGS, ONLY and WORDS (of make oracle).
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -47,7 +47,7 @@ test-all: test
 
 oracle: install-test
 	$(if $(SUITES),,$(error SUITES is not set. Call: make oracle SUITES=path, where docs/testing.md says what lies there))
-	$(BIN)/python tests/oracle/run.py --suites=$(SUITES) $(addprefix --only=,$(ONLY))
+	$(BIN)/python tests/oracle/run.py --suites=$(SUITES) $(addprefix --only=,$(ONLY)) $(if $(WORDS),--words)
 
 install-browser:
 	@if command -v chromium chromium-browser google-chrome >/dev/null; then exit 0; fi; \
