@@ -6,15 +6,14 @@ Uses one model and one batch shape in two processes, since TensorFlow cannot dis
 and each round gives one ratio. Prints the median of the rounds and their range.
 """
 
+import contextlib
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
-import time
 
 from absl import flags
 from machine import describe_machine
+from sides import Side, serve, take_turns, timed
 
 from tasks import flags as task_flags
 
@@ -31,7 +30,7 @@ _LENGTH, _PREDICTIONS, _VOCABULARY = 128, 20, 30522
 
 
 def build_round():
-    """Returns a call that does the steps of a round and returns their seconds."""
+    """Returns a call that does the steps of a round."""
     import numpy as np
     import tensorflow as tf
 
@@ -74,48 +73,33 @@ def build_round():
     step = tf.function(lambda: trainer.strategy.run(trainer.train_step, args=(features, labels)), autograph=False)
     step()
 
-    def run() -> float:
-        start = time.perf_counter()
+    def run() -> None:
         for _ in range(FLAGS.steps):
             step()["loss"].numpy()
-        return time.perf_counter() - start
 
     return run
-
-
-def serve() -> None:
-    """Prints a line when ready, and the seconds of a round for each line read."""
-    run = build_round()
-    print("ready", flush=True)
-    for _ in sys.stdin:
-        print(run(), flush=True)
 
 
 def main(argv: list[str]) -> None:
     """Prints the cost."""
     del argv
     if FLAGS.worker:
-        serve()
+        run = build_round()
+        serve(lambda _: timed(run))
         return
     given = [f"--{name}={getattr(FLAGS, name)}" for name in ("num_layers", "hidden_dim", "batch_size", "steps")]
-    processes = {}
-    for worker in ("plain", "deterministic"):
-        command = [sys.executable, os.path.abspath(__file__), f"--worker={worker}", *given]
-        processes[worker] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        processes[worker].stdout.readline()
-    seconds = {worker: [] for worker in processes}
-    for _ in range(FLAGS.rounds):
-        for worker, process in processes.items():
-            print(file=process.stdin, flush=True)
-            seconds[worker].append(float(process.stdout.readline()))
-    for process in processes.values():
-        process.stdin.close()
-        process.wait()
-    ratios = [one / other for one, other in zip(seconds["deterministic"], seconds["plain"], strict=True)]
+    with contextlib.ExitStack() as stack:
+        both = []
+        for worker in ("plain", "deterministic"):
+            both.append(Side(os.path.abspath(__file__), f"--worker={worker}", *given))
+            stack.callback(both[-1].stop)
+        turns = take_turns(both, [""] * FLAGS.rounds, warm_up=0)
+    plain, deterministic = ([seconds for seconds, _ in row] for row in turns)
+    ratios = [one / other for one, other in zip(deterministic, plain, strict=True)]
     print(describe_machine())
     print(
         f"a step of {FLAGS.num_layers} layers of {FLAGS.hidden_dim}, batch {FLAGS.batch_size} x {_LENGTH}: "
-        f"{statistics.median(seconds['plain']) / FLAGS.steps:.3f} s; with --deterministic_ops "
+        f"{statistics.median(plain) / FLAGS.steps:.3f} s; with --deterministic_ops "
         f"{statistics.median(ratios):.2f} times that (rounds: {min(ratios):.2f} to {max(ratios):.2f})"
     )
 

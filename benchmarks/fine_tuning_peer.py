@@ -63,6 +63,7 @@ def train(problem: Problem, num_steps: int, pad_token_id: int) -> None:
         [{"params": decayed, "weight_decay": WEIGHT_DECAY}, {"params": others, "weight_decay": 0.0}],
         lr=FLAGS.learning_rate,
         eps=EPSILON,
+        fused=True,
     )
     num_warmup_steps = int(num_steps * WARMUP_PROPORTION)
 

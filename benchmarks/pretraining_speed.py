@@ -11,14 +11,13 @@ processor. The time to the first step includes building it, in seconds after the
 weights.
 """
 
+import contextlib
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
-import time
 from typing import NamedTuple
 
+import sides
 from absl import flags
 from machine import describe_machine
 from pretraining_steps import SIZES, VOCABULARY
@@ -33,7 +32,6 @@ flags.DEFINE_integer("first_steps", 1, "First steps of the last size, in a fresh
 flags.DEFINE_list("sides", [], "Only these rows of the table, by number from 0.")
 
 _SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "pretraining_steps.py")
-_PAUSE = 0.3  # Seconds after a step, in which its threads stop spinning (libgomp's and oneDNN's do so for 0.2).
 
 
 class Side(NamedTuple):
@@ -53,47 +51,10 @@ SIDES = (
 )
 
 
-class Worker:
-    """A process that does one step on each call."""
-
-    def __init__(self, side: Side, size: str, directory: str | None = None):
-        environment = {name: value for name, value in os.environ.items() if name != "TF_ENABLE_ONEDNN_OPTS"}
-        environment["TF_CPP_MIN_LOG_LEVEL"] = "3"
-        if side.onednn is not None:
-            environment["TF_ENABLE_ONEDNN_OPTS"] = side.onednn
-        self._scratch = tempfile.TemporaryDirectory()  # a killed process leaves its own
-        environment["TMPDIR"] = self._scratch.name
-        command = [sys.executable, _SCRIPT, side.name, size, *([directory] if directory else [])]
-        self._errors = tempfile.TemporaryFile(mode="w+")
-        self._process = subprocess.Popen(
-            command,
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-        )
-        self.build_seconds = self._read("ready")[0]
-
-    def step(self) -> tuple[float, float]:
-        """Does a step. Returns its seconds, and the CPU seconds of all its threads."""
-        self._process.stdin.write("\n")
-        self._process.stdin.flush()
-        seconds, cpu_seconds = self._read("step")
-        return seconds, cpu_seconds
-
-    def _read(self, word: str) -> list[float]:
-        for line in self._process.stdout:
-            if line.split()[:1] == [word]:
-                return [float(value) for value in line.split()[1:]]
-        self._errors.seek(0)
-        raise RuntimeError(f"{' '.join(self._process.args)} ended early:\n{self._errors.read()[-3000:]}")
-
-    def stop(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        self._errors.close()
-        self._scratch.cleanup()
+def start(side: Side, size: str, directory: str) -> sides.Side:
+    """Starts a side's process, with weights of a size."""
+    environment = {"TF_ENABLE_ONEDNN_OPTS": side.onednn}
+    return sides.Side(_SCRIPT, side.name, size, directory, environment=environment)
 
 
 def write_weights(size: str, directory: str) -> str:
@@ -109,46 +70,40 @@ def write_weights(size: str, directory: str) -> str:
     return path
 
 
-def print_steps(size: str, directory: str, sides: list[Side], rounds: int) -> None:
+def print_steps(size: str, directory: str, chosen: list[Side], rounds: int) -> None:
     """Prints a row for each side: seconds of a step, and relative to the first side's."""
-    workers = [Worker(side, size, directory) for side in sides]
-    try:
-        times: list[list[tuple[float, float]]] = [[] for _ in sides]
-        for number in range(rounds + 1):
-            for worker, row in zip(workers, times, strict=True):
-                seconds = worker.step()
-                if number:
-                    row.append(seconds)
-                time.sleep(_PAUSE)
-    finally:
-        for worker in workers:
-            worker.stop()
+    with contextlib.ExitStack() as stack:
+        processes = []
+        for side in chosen:
+            processes.append(start(side, size, directory))
+            stack.callback(processes[-1].stop)
+        times = sides.take_turns(processes, [""] * (rounds + 1), warm_up=1)
     print(f"\n{size}, batch {SIZES[size][1]} x 128, median of {rounds} rounds")
     print("| step of | oneDNN | seconds | CPU seconds | relative | relative CPU |\n" + "| --- " * 6 + "|")
-    for side, row in zip(sides, times, strict=True):
+    for side, row in zip(chosen, times, strict=True):
         medians = [statistics.median(column) for column in zip(*row, strict=True)]
         pairs = [(a / b, c / d) for (a, c), (b, d) in zip(row, times[0], strict=True)]
         medians += [statistics.median(column) for column in zip(*pairs, strict=True)]
         print(f"| {side.title} | {_flag(side)} | " + " | ".join(f"{value:.2f}" for value in medians) + " |", flush=True)
 
 
-def print_first_steps(size: str, directory: str, sides: list[Side], repeats: int) -> None:
+def print_first_steps(size: str, directory: str, chosen: list[Side], repeats: int) -> None:
     """Prints a row for each side: seconds of building, of the first step, and their sum, each the median."""
     print(f"\nfirst step, {size}, batch {SIZES[size][1]} x 128, median of {repeats}")
     print("| side | oneDNN | build | trace and run | sum |\n| --- | --- | --- | --- | --- |")
-    for side in sides:
+    for side in chosen:
         times = [_first_step(side, size, directory) for _ in range(repeats)]
         build, first, total = (statistics.median(column) for column in zip(*times, strict=True))
         print(f"| {side.title} | {_flag(side)} | {build:.1f} s | {first:.1f} s | {total:.1f} s |", flush=True)
 
 
 def _first_step(side: Side, size: str, directory: str) -> tuple[float, float, float]:
-    worker = Worker(side, size, directory)
+    process = start(side, size, directory)
     try:
-        first, _ = worker.step()
+        first, _ = process.turn()
     finally:
-        worker.stop()
-    return worker.build_seconds, first, worker.build_seconds + first
+        process.stop()
+    return process.ready[0], first, process.ready[0] + first
 
 
 def _flag(side: Side) -> str:
@@ -158,14 +113,14 @@ def _flag(side: Side) -> str:
 def main(argv: list[str]) -> None:
     """Prints the tables."""
     del argv
-    sides = [SIDES[int(number)] for number in FLAGS.sides] or list(SIDES)
+    chosen = [SIDES[int(number)] for number in FLAGS.sides] or list(SIDES)
     print(describe_machine())
     with tempfile.TemporaryDirectory() as directory:
         weights = {size: write_weights(size, directory) for size in FLAGS.sizes}
         for size in FLAGS.sizes:
-            print_steps(size, weights[size], sides, FLAGS.rounds)
+            print_steps(size, weights[size], chosen, FLAGS.rounds)
         if FLAGS.first_steps:
-            print_first_steps(FLAGS.sizes[-1], weights[FLAGS.sizes[-1]], sides, FLAGS.first_steps)
+            print_first_steps(FLAGS.sizes[-1], weights[FLAGS.sizes[-1]], chosen, FLAGS.first_steps)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     .venv/bin/python benchmarks/pretraining_steps.py SIDE SIZE [DIRECTORY]
 
-After the imports it prints `ready SECONDS`, the time of building, and after each step `step SECONDS CPU_SECONDS`. SIDE
+After the imports it prints `ready SECONDS`, the time of building, and after each step `done SECONDS CPU_SECONDS`. SIDE
 is a key of SIDES, SIZE a key of SIZES. DIRECTORY has weights in Hugging Face's format; without it they are random.
 
 A step computes the masked-LM loss at 20 positions of 128 tokens and the next-sentence loss, with dropout 0.1, clips
@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import numpy as np
+from sides import serve, timed
 
 VOCABULARY, LENGTH, MASKED = 30522, 128, 20
 RATE, NUM_STEPS = 1e-4, 10**6
@@ -155,7 +156,7 @@ def torch(size: str, directory: str | None) -> Callable:
             {"params": [weight for weight in model.parameters() if weight.ndim > 1], "weight_decay": 0.01},
             {"params": [weight for weight in model.parameters() if weight.ndim == 1], "weight_decay": 0.0},
         ]
-        optimizer = torch.optim.AdamW(groups, lr=RATE, eps=1e-6)
+        optimizer = torch.optim.AdamW(groups, lr=RATE, eps=1e-6, fused=True)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / NUM_STEPS)
         rows = (features["mask_positions"] + torch.arange(SIZES[size][1])[:, None] * LENGTH).flatten()
 
@@ -188,11 +189,7 @@ def main(side: str, size: str, directory: str | None = None) -> None:
     build = SIDES[side](size, directory)
     start = time.perf_counter()
     step = build()
-    print("ready", time.perf_counter() - start, flush=True)
-    for _ in sys.stdin:
-        start, cpu_start = time.perf_counter(), time.process_time()
-        step()
-        print("step", time.perf_counter() - start, time.process_time() - cpu_start, flush=True)
+    serve(lambda _: timed(step), time.perf_counter() - start)
 
 
 if __name__ == "__main__":
