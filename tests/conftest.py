@@ -4,7 +4,6 @@ import collections
 import contextlib
 import gc
 import os
-import re
 import reprlib
 import signal
 import sys
@@ -113,9 +112,18 @@ def pytest_unconfigure() -> None:
 
 def pytest_terminal_summary(terminalreporter) -> None:
     """Says in one line what was skipped and why."""
-    reasons = collections.Counter(
-        re.sub("^Skipped: ", "", report.longrepr[2]) for report in terminalreporter.getreports("skipped")
-    )
-    if reasons:
-        said = "; ".join(f"{count} {reason}" for reason, count in reasons.most_common())
-        terminalreporter.write_line(f"Skipped {sum(reasons.values())}: {said}.")
+    skipped = [(report.nodeid, report.longrepr[2]) for report in terminalreporter.getreports("skipped")]
+    if skipped:
+        terminalreporter.write_line(skipped_line(skipped))
+
+
+def skipped_line(skipped: list[tuple[str, str]]) -> str:
+    """Returns the line about skipped tests, from the id of each and its reason."""
+    by_reason = collections.defaultdict(list)
+    for test, reason in skipped:
+        by_reason[reason.removeprefix("Skipped: ").rstrip(".")].append(test.partition("::")[0].rpartition("/")[2])
+    parts = [
+        f"{len(files)} of {', '.join(sorted(set(files)))} ({reason})"
+        for reason, files in sorted(by_reason.items(), key=lambda item: -len(item[1]))
+    ]
+    return f"Skipped {len(skipped)}: {'; '.join(parts)}."

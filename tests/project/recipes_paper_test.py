@@ -6,7 +6,7 @@ import shutil
 import pytest
 from recipe_commands import EXPECTED_SCRIPTS, RECIPES, VARIANTS, commands, flags_of, text_of
 
-pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
+pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
 
 
 # === The paper's settings ===

@@ -27,7 +27,7 @@ from recipe_commands import (
 
 from keras_bert.presets import find_preset
 
-pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
+pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
 
 
 # === The scripts ===

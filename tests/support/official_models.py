@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 if importlib.util.find_spec("official") is None:
-    pytest.skip("the package tf-models-official is not installed", allow_module_level=True)
+    pytest.skip("tf-models-official is not installed", allow_module_level=True)
 
 from official.modeling import tf_utils
 from official.nlp.modeling import layers, models, networks

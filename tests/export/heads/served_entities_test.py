@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from repository import SHARED
+from repository import SHARED, needs_data
 from tokenizer_reference import ADVERSARIAL
 from tokenizer_texts import alphabet_vocabulary, fuzzed_texts
 from toy_answering import NUMBERED_WORDS
@@ -34,8 +34,6 @@ from tasks.text.tags import find_entities
 
 LABELS = ["O", "B-person", "I-person", "B-place", "I-place"]
 WORDS = [*NUMBERED_WORDS, *".,()-'", "rollo", "e", "a"]
-
-needs_data = pytest.mark.skipif(not SHARED.exists(), reason="the real sentences of ../shared/data are not here")
 
 
 class TableTagger:

@@ -7,7 +7,7 @@ import fuzzing
 import keras
 import numpy as np
 import pytest
-from repository import SHARED
+from repository import SHARED, needs_data
 from toy_answering import SETTINGS, WORDS, TableAnswerer, assert_equal
 from toy_saved import ask, save_as_described
 
@@ -20,8 +20,6 @@ from tasks.squad.data import read_squad
 from tasks.squad.model import build_question_answerer
 from tasks.squad.task import DEFAULTS
 from tasks.text.bad_rows import BadRows
-
-needs_data = pytest.mark.skipif(not SHARED.exists(), reason="the real questions of ../shared/data are not here")
 
 
 def real_questions(count=500, most=5000):

@@ -167,7 +167,7 @@ def test_names_and_shapes_are_those_of_transformers(variables):
 @pytest.mark.oracle
 def test_names_and_shapes_are_those_of_model_garden(variables, tmp_path):
     if importlib.util.find_spec("official") is None:
-        pytest.skip("the package tf-models-official is not installed")
+        pytest.skip("tf-models-official is not installed")
     import tensorflow as tf
     from official.nlp.modeling import networks
 

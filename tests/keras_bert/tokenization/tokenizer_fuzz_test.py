@@ -19,7 +19,7 @@ import numpy as np
 import processes
 import pytest
 import tensorflow as tf
-from repository import SHARED
+from repository import SHARED, needs_data
 from tokenizer_reference import (
     ADVERSARIAL,
     SPECIALS,
@@ -34,7 +34,6 @@ from tokenizer_reference import (
 from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
 from keras_bert.tokenization.tokenizer import BertTokenizer
 
-DATA = SHARED
 CODE_POINTS = (*range(0xD800), *range(0xE000, 0x110000))
 BLOCK = 1000
 
@@ -264,20 +263,19 @@ def strings_of(value):
 @functools.cache
 def real_texts():
     """Every line of every file, markup and all, and every string of the JSON files."""
-    if not os.path.isdir(DATA):
-        pytest.skip("../shared/data is not there")
     texts = []
-    for folder, _, names in sorted(os.walk(DATA)):
+    for folder, _, names in sorted(os.walk(SHARED)):
         for name in sorted(names):
             with open(os.path.join(folder, name), encoding="utf-8", newline="\n") as file:
                 texts += strings_of(json.load(file)) if name.endswith(".json") else file.read().split("\n")
     return texts
 
 
+@needs_data
 @pytest.mark.parametrize(("name", "lowercase"), [("uncased_en", True), ("cased_en", False), ("zh", True)])
 def test_all_real_texts(name, lowercase):
     texts = real_texts() if fuzzing.FULL else real_texts()[::30]
-    trio = Trio(os.path.join(DATA, "vocab", f"{name}.txt"), lowercase)
+    trio = Trio(os.path.join(SHARED, "vocab", f"{name}.txt"), lowercase)
     for start in range(0, len(texts), BLOCK):
         trio.check(texts[start : start + BLOCK])
 

@@ -9,14 +9,13 @@ import keras
 import processes
 import pytest
 import tensorflow as tf
-from repository import SHARED
+from repository import SHARED, needs_data
 from tokenizer_reference import ADVERSARIAL, SPECIALS, read_ids, reference_offsets
 from tokenizer_texts import alphabet_vocabulary, fuzzed_bytes, fuzzed_texts
 
 from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
 from keras_bert.tokenization.tokenizer import BertTokenizer
 
-DATA = SHARED
 UNITS = pytest.mark.parametrize("unit", ["character", "byte"])
 # Tokens of several characters, so that a token's characters can be out of their order in the source.
 LONG_PIECES = "a\u1b44 ##a\u1b44\u302e ab ##ab aa ##aaa \u1100\u1161 \u302e\u1b44 ##\u03c2\u03c3".split()
@@ -73,6 +72,7 @@ def test_the_twin_agrees(tokenizer, unit):
     assert list(zip(*columns, strict=True)) == [twin.tokenize_with_offsets(text, unit) for text in texts]
 
 
+@needs_data
 @pytest.mark.slow(keep=["uncased_en-True-path0", "zh-True-path2"])
 @pytest.mark.parametrize(
     ("vocabulary", "lowercase", "path"),
@@ -84,9 +84,7 @@ def test_the_twin_agrees(tokenizer, unit):
 )
 def test_tokens_of_real_text_are_found_where_they_stand(vocabulary, lowercase, path):
     """What stands at a token's offsets tokenizes, alone or behind a letter, to that token; and the twin agrees."""
-    paths = os.path.join(DATA, "vocab", f"{vocabulary}.txt"), os.path.join(DATA, *path)
-    if not all(map(os.path.exists, paths)):
-        pytest.skip(f"../shared/data lacks {vocabulary}.txt or {path[-1]}")
+    paths = os.path.join(SHARED, "vocab", f"{vocabulary}.txt"), os.path.join(SHARED, *path)
     with open(paths[1], encoding="utf-8") as lines:
         texts = [line.rstrip("\n") for line in lines][:1500]
     tokenizer, twin = BertTokenizer(paths[0], lowercase), PythonBertTokenizer(paths[0], lowercase)

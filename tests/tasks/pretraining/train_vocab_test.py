@@ -11,7 +11,7 @@ import time
 from collections import Counter
 
 import pytest
-from repository import ROOT
+from repository import ROOT, SHARED, needs_data
 
 from keras_bert.errors import InputError
 from keras_bert.tokenization.normalizer import split_words
@@ -20,7 +20,6 @@ from tasks.pretraining import train_vocab as train_vocab_module
 from tasks.pretraining.train_vocab import VocabularySettings, train_vocab
 from tasks.pretraining.vocabulary.report import format_report
 
-CORPUS = os.path.join(ROOT, "..", "shared", "data", "corpus")
 TEXT = "The low lower lowest, the new newer newest.\nWide wider widest!\n\nThe newest low widest thing: the lowest.\n"
 TEXT *= 30
 
@@ -134,12 +133,10 @@ def test_fresh_processes_write_the_same_file(tmp_path):
 
 
 def real_text():
-    files = sorted(glob.glob(os.path.join(CORPUS, "*.txt")))
-    if not files:
-        pytest.skip(f"{CORPUS} is not there")
-    return files
+    return sorted(glob.glob(os.path.join(SHARED, "corpus", "*.txt")))
 
 
+@needs_data
 @pytest.mark.oracle
 def test_as_good_as_the_trainer_on_its_own(tmp_path):
     """The tokenizers library's own way, from text to vocabulary; it numbers ties otherwise in each run."""
@@ -165,6 +162,7 @@ def test_as_good_as_the_trainer_on_its_own(tmp_path):
     assert lengths[0] == pytest.approx(lengths[1], rel=0.03)
 
 
+@needs_data
 def test_real_text(tmp_path):
     report, pieces = train(real_text(), tmp_path, vocab_size=5000)
     assert pieces[:5] == list(SPECIAL_TOKENS) and len(set(pieces)) == len(pieces) == 5000

@@ -10,7 +10,7 @@ from collections import Counter
 
 import fuzzing
 import pytest
-from repository import SHARED
+from repository import SHARED, needs_data
 
 from keras_bert.errors import InputError
 from keras_bert.files import read_lines
@@ -21,7 +21,6 @@ from tasks.text import reading
 from tasks.text.parallel import available_cores, workers_for
 from tasks.text.reading import WORDS, text_units
 
-DATA = SHARED
 REAL = ["corpus/*.txt", "corpus/inaugural/*", "waimai/dev.csv", "squad2/dev.json", "wnut17/dev.conll"]
 # What the rules treat differently, and what Python takes for white space: letters, final sigmas, marks, controls,
 # blanks of every kind, line separators, zero-width characters, ideographs, punctuation, characters over U+FFFF.
@@ -73,11 +72,10 @@ def text_file(tmp_path):
 # === The same as line after line ===
 
 
+@needs_data
 @pytest.mark.parametrize(("do_lower_case", "size"), [(True, 1 << 22), (True, 9973), (False, 65536)])
 def test_real_text(blocks, do_lower_case, size):
-    files = [path for pattern in REAL for path in sorted(glob.glob(os.path.join(DATA, pattern)))]
-    if not files:
-        pytest.skip(f"{DATA} is not there")
+    files = [path for pattern in REAL for path in sorted(glob.glob(os.path.join(SHARED, pattern)))]
     blocks(size)
     check(files, do_lower_case)
 

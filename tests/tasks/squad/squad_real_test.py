@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from repository import SHARED
+from repository import SHARED, needs_data
 from squad_reference import answers_of, windows_of
 from tokenizer_reference import read_ids
 
@@ -19,7 +19,7 @@ from tasks.text.bad_rows import BadRows
 VOCABULARIES = {True: str(SHARED / "vocab" / "uncased_en.txt"), False: str(SHARED / "vocab" / "cased_en.txt")}
 SIZES = {"max_seq_length": 96, "doc_stride": 40, "max_query_length": 16}  # Several windows for most questions.
 
-pytestmark = pytest.mark.skipif(not SHARED.exists(), reason="the real questions of ../shared/data are not here")
+pytestmark = needs_data
 
 
 def real_questions(name, step=1):

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from repository import SHARED
+from repository import SHARED, needs_data
 from squad_reference import windows_of
 from tokenizer_reference import ADVERSARIAL, read_ids
 
@@ -12,8 +12,6 @@ from tasks.squad.data import Question, first_answer, read_squad
 from tasks.squad.windows import make_windows
 from tasks.text.bad_rows import BadRows
 from tasks.text.word_windows import best_windows
-
-needs_data = pytest.mark.skipif(not SHARED.exists(), reason="the real questions of ../shared/data are not here")
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 LETTERS = [chr(code) for code in range(ord("a"), ord("z") + 1)]

