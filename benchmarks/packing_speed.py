@@ -124,8 +124,8 @@ def main(argv: list[str]) -> None:
             print(f"{path}: not there. Skipped; give --squad_files and --vocab_file.")
             return
     from keras_bert.tokenization.tokenizer import BertTokenizer
-    from tasks.pretraining.data.records import scan_records
-    from tasks.pretraining.train.batches import train_dataset_maker
+    from tasks.pretraining.data.shard_index import read_indexes
+    from tasks.pretraining.train.batches import TrainBatches
     from tasks.pretraining.train.packed_data import plan_packing
 
     print(describe_machine())
@@ -133,17 +133,17 @@ def main(argv: list[str]) -> None:
         files, sizes = create_records(directory)
         start = time.perf_counter()
         vocabulary_size = BertTokenizer(FLAGS.vocab_file).vocabulary_size()
-        records = scan_records(files, vocabulary_size=vocabulary_size, for_packing=True, **sizes)
-        plan = plan_packing(records.sizes, max_seq_length=sizes["max_seq_length"])
+        indexes = read_indexes(files, for_packing=True, **sizes)
+        plan = plan_packing(files, indexes, max_seq_length=sizes["max_seq_length"])
         seconds = time.perf_counter() - start
         print(
             f"{plan.num_records} instances of {len(list(paragraphs()))} paragraphs, {plan.num_rows} rows packed, "
             f"checked and planned in {seconds:.1f} s"
         )
         make = functools.partial(
-            train_dataset_maker,
+            TrainBatches,
             files,
-            num_records=plan.num_records,
+            indexes,
             batch_size=FLAGS.batch_size,
             random_seed=0,
             **sizes,

@@ -27,6 +27,7 @@ SECONDS_PER_CALL = 0.5  # Duration of the training steps between two updates of 
 RECORDS = 200  # Points on the training curve.
 
 
+_OF_SEVERAL_HOSTS = (tf.distribute.MultiWorkerMirroredStrategy, tf.distribute.TPUStrategy)
 MakeDataset = Callable[[int], tf.data.Dataset]  # From the number of finished steps to the batches that follow.
 
 
@@ -101,7 +102,8 @@ class Trainer:
 
         Args:
             make_dataset: takes the number of finished steps and returns the batches that follow: `(features, labels)`
-                dicts of tensors. Every worker gets the global batch.
+                dicts of tensors, of the global batch. If it has a method `share(step, index, count)`, which returns
+                that part of the rows of all batches, each of several workers reads nothing but its own part.
             num_steps: total number of training steps, finished ones included.
             save_checkpoints_steps: steps between checkpoints; the last step is always saved.
             evaluate: called after every checkpoint, and right away if an earlier run stopped between the newest
@@ -210,7 +212,7 @@ class Trainer:
 
         Calls take about `SECONDS_PER_CALL` if steps are short, and never cross a multiple of any of the intervals.
         """
-        batches = iter(self._distribute(make_dataset(step)))
+        batches = iter(self._training_batches(make_dataset, step))
         divergence = Divergence(self.spike_factor)
         seconds_per_step = SECONDS_PER_CALL  # The first call does one step.
         while step < num_steps:
@@ -264,6 +266,18 @@ class Trainer:
     def _global(self, figures):
         """Returns the first replica's values of figures that are equal on all replicas."""
         return tf.nest.map_structure(lambda value: self.strategy.experimental_local_results(value)[0], figures)
+
+    def _training_batches(self, make_dataset: MakeDataset, step: int):
+        if not hasattr(make_dataset, "share") or not isinstance(self.strategy, _OF_SEVERAL_HOSTS):
+            return self._distribute(make_dataset(step))
+
+        def of_host(context: tf.distribute.InputContext) -> tf.data.Dataset:
+            dataset = make_dataset.share(step, context.input_pipeline_id, context.num_input_pipelines)
+            num_replicas = self.strategy.num_replicas_in_sync // context.num_input_pipelines
+            size = tf.nest.flatten(dataset.element_spec)[0].shape[0]
+            return dataset if num_replicas == 1 else dataset.rebatch(size // num_replicas, drop_remainder=True)
+
+        return self.strategy.distribute_datasets_from_function(of_host)
 
     def _distribute(self, dataset: tf.data.Dataset):
         """Splits each batch among the replicas; each of several workers reads all batches and keeps its own part."""

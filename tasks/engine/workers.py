@@ -5,7 +5,7 @@ free.
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -30,13 +30,14 @@ class Workers:
 
     Attributes:
         count: number of processes.
+        addresses: of these, `host:port`; empty for a single one.
         index: index of this process, from 0.
         is_chief: whether this process is worker 0, which writes all files.
     """
 
     def __init__(self, strategy: tf.distribute.Strategy):
         self._strategy = strategy
-        self.count, self.index = 1, 0
+        self.count, self.index, self.addresses = 1, 0, []
         if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
             resolver = strategy.cluster_resolver
             cluster = resolver.cluster_spec()
@@ -44,14 +45,34 @@ class Workers:
             kinds = [kind for kind in ("chief", "worker") if kind in cluster.jobs]
             tasks = [(kind, index) for kind in kinds for index in cluster.task_indices(kind)]
             self.count, self.index = len(tasks), tasks.index((resolver.task_type, resolver.task_id))
+            self.addresses = [cluster.task_address(*task) for task in tasks]
         self.is_chief = self.index == 0
 
-    def gather(self, value: float) -> np.ndarray:
-        """Returns the values of all workers: float64, shape (count,)."""
+    def gather(self, value) -> np.ndarray:
+        """Returns the values of all workers, numbers or arrays of equal shape: float64, shape (count, ...)."""
         if self.count == 1:
             return np.array([value], np.float64)
-        mine = tf.one_hot(self.index, self.count, tf.cast(value, tf.float64), dtype=tf.float64)
-        return self._sum(tf.stack([mine])).numpy()[0]
+        mine = np.zeros((self.count, *np.shape(value)))
+        mine[self.index] = value
+        return self._sum(tf.constant(mine[np.newaxis])).numpy()[0]
+
+    def check_equal(self, values: Mapping[str, int]) -> None:
+        """Refuses to go on with workers of different data.
+
+        Args:
+            values: name -> number below 2^53 that all workers must have; the same names on each.
+
+        Raises:
+            InputError: a worker has another number than the chief; names both.
+        """
+        found = self.gather(list(values.values()))
+        for worker, row in enumerate(found):
+            for name, number, chief in zip(values, row, found[0], strict=True):
+                if number != chief:
+                    raise InputError(
+                        f"{name}: worker {worker} ({self.addresses[worker]}) has another than worker 0 "
+                        f"({self.addresses[0]}). All workers need the same data, vocabulary and flags."
+                    )
 
     def from_chief(self, value: float) -> float:
         """Returns the chief's value."""

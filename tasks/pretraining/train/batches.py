@@ -1,103 +1,204 @@
 """Batches of pre-training instances from TFRecord files.
 
-B: batch, S: `max_seq_length`, P: `max_predictions_per_seq`, K: instances of a packed row at most.
+**Order.** The records of a file are read in blocks. Each epoch permutes the blocks of all files, and the units, which
+are records or packed rows of them, within each block. The permuted units are cut into B equal runs, and every batch
+takes the next unit of each run. So a batch draws from B places of the data, and a worker that computes some rows of all
+batches reads only its runs: of N workers each reads 1/N of the data.
+
+B: batch, S: `max_seq_length`, P: `max_predictions_per_seq`, K: instances of a packed row at most, U: units of an epoch.
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
+from tasks.pretraining.data import shard_index
 from tasks.pretraining.data.masking import MaskingRules
 from tasks.pretraining.data.records import parse_records
+from tasks.pretraining.data.shard_index import ShardIndex
 from tasks.pretraining.train.dynamic_masking import mask_again, record_seeds
-from tasks.pretraining.train.packed_data import PackingPlan, pack_instances, row_dataset_maker
+from tasks.pretraining.train.packed_data import PackingPlan, pack_instances, rows_of_window
 
-# Records that are shuffled together; about 0.9 kB each at 128 tokens and 20 predictions.
-_SHUFFLE_BLOCK = 16384
+_READ_BYTES = 1 << 17
+_SHUFFLE = tf.random.experimental.stateless_shuffle
 
 
-def train_dataset_maker(
-    files: list[str],
-    *,
-    num_records: int,
-    batch_size: int,
-    random_seed: int,
-    masking: MaskingRules | None = None,
-    packing: PackingPlan | None = None,
-    **lengths: int,
-) -> Callable[[int], tf.data.Dataset]:
-    """Returns `make_dataset(start_step)`, the endless stream of training batches from a step on.
+class _Blocks(NamedTuple):
+    """What to read at once; tensors of shape (blocks,).
 
-    The order of an epoch is a pure function of (`random_seed`, epoch), independent of TensorFlow's global seed and of
-    the number of threads. So `make_dataset(n)` continues exactly where `make_dataset(0)` stands after n batches. Files
-    are shuffled, then records, or packed rows of them, in blocks. Batches cross the end of an epoch.
+    Attributes:
+        file: int32, number of the file.
+        offset: int64, where in the file the block begins, in bytes.
+        first: int64, number of its first record among those of all files.
+        records: int64, number of its records.
+        units: int64, number of its units.
+    """
+
+    file: tf.Tensor
+    offset: tf.Tensor
+    first: tf.Tensor
+    records: tf.Tensor
+    units: tf.Tensor
+
+
+class TrainBatches:
+    """The endless stream of training batches.
+
+    The order of an epoch is a pure function of (`random_seed`, epoch, `batch_size`), independent of TensorFlow's global
+    seed, of the number of threads and of the number of workers. Batches cross the end of an epoch.
 
     Args:
         files: TFRecord paths.
-        num_records: int, records in all of them (`scan_records` counts them).
+        indexes: of these files.
         batch_size: int, B, examples of one step on all replicas together; packed: rows.
         masking: the rules of dynamic masking; None: the masks that the records hold. A record's masks are a function
-            of (`random_seed`, epoch, its place in the epoch's order).
+            of (`random_seed`, its place in the stream).
         packing: the plan of these files; None: one instance a row.
         **lengths: `max_seq_length` and `max_predictions_per_seq` of the records.
-
-    Returns:
-        A function from a step (int) to a `tf.data.Dataset` of what `parse_records`, or `pack_instances`, returns.
 
     Raises:
         ValueError: `packing` was planned without `masking`, or for other rules: rows may lack room for masks.
     """
-    if packing and not packing.has_room_for(masking):
-        raise ValueError(f"`packing` must be planned for `masking`. Received: {packing.masking} and {masking}")
-    read = _reader(packing, masking, random_seed, **lengths)
-    make_units = _unit_maker(files, packing)
-    stateless_shuffle = tf.random.experimental.stateless_shuffle
-    units_per_epoch = packing.num_rows if packing else num_records
-    block_size = max(1, _SHUFFLE_BLOCK * units_per_epoch // num_records)
 
-    @tf.autograph.experimental.do_not_convert
-    def epoch_units(epoch):
-        seed = tf.stack([tf.constant(random_seed, tf.int64), epoch])
+    def __init__(
+        self,
+        files: list[str],
+        indexes: list[ShardIndex],
+        *,
+        batch_size: int,
+        random_seed: int,
+        masking: MaskingRules | None = None,
+        packing: PackingPlan | None = None,
+        **lengths: int,
+    ):
+        if packing and not packing.has_room_for(masking):
+            raise ValueError(f"`packing` must be planned for `masking`. Received: {packing.masking} and {masking}")
+        self._batch_size = batch_size
+        self._seed = random_seed
+        self._read = _reader(packing, masking, random_seed, **lengths)
+        self._blocks = _blocks(indexes, packing)
+        self._load = _loader(files, packing)
+        self._num_units = int(tf.reduce_sum(self._blocks.units))
 
-        def shuffle_block(index, block):
-            return stateless_shuffle(block, tf.random.fold_in(seed, index))
+    def __call__(self, start_step: int) -> tf.data.Dataset:
+        """Returns the batches from a step on, of what `parse_records` or `pack_instances` returns.
 
-        ordered = make_units(stateless_shuffle(tf.range(len(files)), seed))
-        return ordered.batch(block_size).enumerate().map(shuffle_block).unbatch()
+        `batches(n)` continues exactly where `batches(0)` stands after n batches, and reads nothing of those before.
+        """
+        return self.share(start_step, 0, 1)
 
-    def make_dataset(start_step: int) -> tf.data.Dataset:
-        first = start_step * batch_size
-        first_epoch, skipped = divmod(first, units_per_epoch)
-        units = tf.data.Dataset.range(first_epoch, tf.int64.max).flat_map(epoch_units).skip(skipped)
-        return _map(read, units.enumerate(first).batch(batch_size, drop_remainder=True))
+    def share(self, start_step: int, index: int, count: int) -> tf.data.Dataset:
+        """Returns the rows `[index * B / count, (index + 1) * B / count)` of each of these batches."""
+        size = self._batch_size // count
+        first_row, start = index * size, start_step * self._batch_size
+        first_epoch, skipped = divmod(start, self._num_units)
+        rows = tf.range(first_row, first_row + size, dtype=tf.int64)
 
-    return make_dataset
+        @tf.autograph.experimental.do_not_convert
+        def epoch_units(epoch):
+            return self._epoch(epoch, rows, tf.where(epoch == first_epoch, tf.constant(skipped, tf.int64), 0))
+
+        @tf.autograph.experimental.do_not_convert
+        def read(step, units):
+            return self._read(step * self._batch_size + rows, units)
+
+        units = tf.data.Dataset.range(first_epoch, tf.int64.max).flat_map(epoch_units)
+        batches = units.batch(size, drop_remainder=True).enumerate(start_step)
+        return batches.map(read, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+
+    def _epoch(self, epoch: tf.Tensor, rows: tf.Tensor, skipped: tf.Tensor) -> tf.data.Dataset:
+        """Returns the units of an epoch that lie in some rows of the batches, without the first `skipped` of all."""
+        blocks, num_units, batch_size = self._blocks, self._num_units, self._batch_size
+        seed = tf.stack([tf.constant(self._seed, tf.int64), epoch])
+        order = _SHUFFLE(tf.range(len(blocks.units)), seed)
+        ends = tf.cumsum(tf.gather(blocks.units, order))
+        # Unit i of the epoch is in row (U * epoch + i) % B, and belongs to run i % B.
+        runs = (rows - epoch * num_units) % batch_size
+        runs = tf.gather(runs, tf.argsort((runs - skipped) % batch_size))  # In the order of their next units.
+
+        def units_of_run(run):
+            whole, longer = num_units // batch_size, num_units % batch_size
+            start = run * whole + tf.minimum(run, longer)
+            end = start + whole + tf.cast(run < longer, tf.int64)
+            start += tf.maximum(skipped - run + batch_size - 1, 0) // batch_size
+            first, last = tf.unstack(tf.searchsorted(ends, [start, end - 1], side="right", out_type=tf.int64))
+            last = tf.where(start < end, last, first - 1)
+            return tf.data.Dataset.range(first, last + 1).flat_map(lambda place: units_of_block(place, start, end))
+
+        def units_of_block(place, start, end):
+            block = order[place]
+            count = blocks.units[block]
+            before = ends[place] - count
+            chosen = _SHUFFLE(tf.range(count), tf.random.fold_in(seed, block))
+            chosen = chosen[tf.maximum(start - before, 0) : tf.minimum(end - before, count)]
+            loaded = self._load(*(field[block] for field in blocks[:-1]))
+            return loaded.map(lambda units: tf.gather(units, chosen)).unbatch()
+
+        convert = tf.autograph.experimental.do_not_convert
+        return tf.data.Dataset.from_tensor_slices(runs).interleave(convert(units_of_run), cycle_length=len(rows))
 
 
 def make_eval_dataset(
-    files: list[str], *, num_records: int, batch_size: int, packing: PackingPlan | None = None, **lengths: int
+    files: list[str], indexes: list[ShardIndex], *, batch_size: int, packing: PackingPlan | None = None, **lengths: int
 ) -> tf.data.Dataset:
     """Returns every record once, in the files' order, with its stored masks; the last batch may be smaller.
 
-    Args: as in `train_dataset_maker`; `num_records` makes the dataset's cardinality known.
+    Args: as of `TrainBatches`.
     """
-    units = _unit_maker(files, packing)(tf.range(len(files)))
-    units = units.apply(tf.data.experimental.assert_cardinality(packing.num_rows if packing else num_records))
-    return _map(_reader(packing, **lengths), units.enumerate().batch(batch_size))
+    blocks, load = _blocks(indexes, packing), _loader(files, packing)
+    read = tf.autograph.experimental.do_not_convert(_reader(packing, **lengths))
+    units = tf.data.Dataset.from_tensor_slices(blocks[:-1]).flat_map(lambda *block: load(*block).unbatch())
+    units = units.apply(tf.data.experimental.assert_cardinality(int(tf.reduce_sum(blocks.units))))
+    batches = units.enumerate().batch(batch_size).map(read, num_parallel_calls=tf.data.AUTOTUNE)
+    return batches.prefetch(tf.data.AUTOTUNE)
 
 
-def _unit_maker(files: list[str], packing: PackingPlan | None) -> Callable[[tf.Tensor], tf.data.Dataset]:
-    """Returns a function from an order of the files, int32 of shape (files,), to serialized records or rows of them."""
-    if packing:
-        return row_dataset_maker(files, packing)
+def _blocks(indexes: list[ShardIndex], packing: PackingPlan | None) -> _Blocks:
+    # A worker holds a block of each of its runs, about 0.9 kB a record at 128 tokens.
+    size = packing.window if packing else shard_index.GROUP
+    parts = []
+    firsts = np.cumsum([0, *(index.num_records for index in indexes)])
+    for number, index in enumerate(indexes):
+        starts = np.arange(0, index.num_records, size)
+        sizes = np.minimum(index.num_records - starts, size)
+        parts.append((np.full(len(starts), number), index.offset_of(starts), firsts[number] + starts, sizes))
+    file, offset, first, records = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    units = packing.rows_per_window if packing else records
+    # Eager constants: inside a graph they would count towards its limit of 2 GB.
+    return _Blocks(
+        tf.constant(file, tf.int32), *(tf.constant(one, tf.int64) for one in (offset, first, records, units))
+    )
+
+
+def _loader(files: list[str], packing: PackingPlan | None) -> Callable[..., tf.data.Dataset]:
+    """Returns a function from a block's fields but `units` to a dataset of one element, its units in their order.
+
+    Without packing they are serialized records, shape (units,). Packed rows have shape (units, K): the serialized
+    records of a row, then empty strings.
+    """
     paths = tf.constant(files)
-    return lambda order: tf.data.TFRecordDataset(tf.gather(paths, order))
+    row_of_record = tf.constant(packing.row_of_record) if packing else None
+
+    @tf.autograph.experimental.do_not_convert
+    def load(file, offset, first, records):
+        # `tf.data.TFRecordDataset` does not show that its op starts to read anywhere.
+        variant = tf.raw_ops.TFRecordDatasetV2(
+            filenames=[paths[file]], compression_type="", buffer_size=_READ_BYTES, byte_offsets=[offset]
+        )
+        block = tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string)).take(records).batch(records)
+        if packing is None:
+            return block
+        return block.map(lambda block: rows_of_window(block, row_of_record[first : first + records], packing))
+
+    return load
 
 
 def _reader(
     packing: PackingPlan | None, masking: MaskingRules | None = None, random_seed: int = 0, **lengths: int
 ) -> Callable[[tf.Tensor, tf.Tensor], tuple[dict, dict]]:
-    """Returns a graph function from serialized units and their numbers in the stream to features and labels."""
+    """Returns a graph function from units and their numbers in the stream to features and labels."""
 
     def instances(numbers, serialized):
         features, labels = parse_records(serialized, **lengths)
@@ -112,8 +213,3 @@ def _reader(
         return pack_instances(features, labels, slots[:, 0], serialized.shape[0] or tf.shape(serialized)[0], packing)
 
     return instances if packing is None else rows
-
-
-def _map(read: Callable, batches: tf.data.Dataset) -> tf.data.Dataset:
-    read = tf.autograph.experimental.do_not_convert(read)
-    return batches.map(read, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)

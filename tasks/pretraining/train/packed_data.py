@@ -12,17 +12,16 @@ positions of a row at most, n: instances of a batch of rows.
 import dataclasses
 import math
 import operator
-from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
 
 from tasks.pretraining.data.masking import MaskingRules, num_to_mask
-from tasks.pretraining.data.records import RecordSizes
+from tasks.pretraining.data.shard_index import GROUP, ShardIndex, save_index
 from tasks.text.parallel import progress_bar
 
-# Records that are packed together: from a few hundred on, rows are 99% full; the number fits int16.
-WINDOW = 4096
+# Records that are packed together: from a few hundred on, rows are 99% full. A multiple of `GROUP` that fits int16.
+WINDOW = 4 * GROUP
 # A row's masked positions over those of a row of average instances. Without a bound on them a row of the shortest
 # instances, which have one masked token in five, would widen every row's masked-LM logits.
 _MASKED_SLACK = 1.04
@@ -33,9 +32,10 @@ class PackingPlan:
     """The records that share a row, and the sizes that follow.
 
     Attributes:
-        row_of_record: int16, shape (N,), number of the record's row within its window, in the files' order.
-        records_per_file: tuple of int.
-        num_rows: int, rows of an epoch.
+        row_of_record: int16, shape (N,), number of the record's row within its window, in the files' order. A file's
+            last window may be smaller.
+        rows_per_window: int64, shape (windows,).
+        window: records of a window.
         num_real_tokens: int.
         max_seq_length: int, S.
         examples_per_row: int, K.
@@ -44,8 +44,8 @@ class PackingPlan:
     """
 
     row_of_record: np.ndarray
-    records_per_file: tuple[int, ...]
-    num_rows: int
+    rows_per_window: np.ndarray
+    window: int
     num_real_tokens: int
     max_seq_length: int
     examples_per_row: int
@@ -55,6 +55,11 @@ class PackingPlan:
     @property
     def num_records(self) -> int:
         return len(self.row_of_record)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of an epoch."""
+        return int(self.rows_per_window.sum())
 
     def has_room_for(self, masking: MaskingRules | None) -> bool:
         """Returns whether rows have room for masks drawn by these rules, or without rules for the stored ones."""
@@ -75,39 +80,63 @@ class PackingPlan:
 # === Planning ===
 
 
-def plan_packing(sizes: list[RecordSizes], *, max_seq_length: int, masking: MaskingRules | None = None) -> PackingPlan:
-    """Decides which records share a row: a function of their sizes alone.
+def plan_packing(
+    files: list[str], indexes: list[ShardIndex], *, max_seq_length: int, masking: MaskingRules | None = None
+) -> PackingPlan:
+    """Decides which records share a row: a function of their sizes alone, kept in the index of each file.
 
     Args:
-        sizes: of the records of each file, in the files' order; at least one record.
+        files: TFRecord paths.
+        indexes: of these files; at least one record.
         masking: the rules of dynamic masking, if any: rows get room for whichever masks more, these or the stored ones.
     """
+    masked = [index.masked for index in indexes]
     if masking is not None:
-        sizes = [RecordSizes(one.lengths, np.maximum(one.masked, num_to_mask(one.lengths, masking))) for one in sizes]
-    num_real_tokens, num_masked = (sum(int(part.sum()) for part in parts) for parts in zip(*sizes, strict=True))
-    most_masked = max(int(one.masked.max(initial=0)) for one in sizes)
-    bound = max(most_masked, math.ceil(max_seq_length * num_masked / num_real_tokens * _MASKED_SLACK))
-    parts, num_rows, examples, predictions = [], 0, 1, 1
-    records_per_file = tuple(len(one.lengths) for one in sizes)
-    with progress_bar("plan rows", "record", sum(records_per_file)) as progress:
-        for lengths, masked in sizes:
-            for start in range(0, len(lengths), WINDOW):
-                window = slice(start, start + WINDOW)
-                rows = pack_window(lengths[window], masked[window], max_seq_length, bound)
-                parts.append(rows)
-                num_rows += int(rows.max()) + 1
-                examples = max(examples, int(np.bincount(rows).max()))
-                predictions = max(predictions, int(np.bincount(rows, masked[window]).max()))
-                progress.update(len(rows))
+        masked = [np.maximum(index.masked, num_to_mask(index.lengths, masking)) for index in indexes]
+    rows = []
+    with progress_bar("plan rows", "record", sum(len(one) for one in masked)) as progress:
+        for path, index, most in zip(files, indexes, masked, strict=True):
+            as_stored = np.array_equal(most, index.masked)
+            if not (as_stored and len(index.rows) == len(most)):
+                index = index._replace(rows=_pack_file(index.lengths, most, max_seq_length))
+                if as_stored:
+                    save_index(path, index)
+            rows.append(index.rows)
+            progress.update(len(most))
+    figures = [_of_windows(*of_file) for of_file in zip(rows, masked, strict=True)]
+    rows_per_window, examples, predictions = (np.concatenate(parts) for parts in zip(*figures, strict=True))
     return PackingPlan(
-        row_of_record=np.concatenate(parts),
-        records_per_file=records_per_file,
-        num_rows=num_rows,
-        num_real_tokens=num_real_tokens,
+        row_of_record=np.concatenate(rows),
+        rows_per_window=rows_per_window,
+        window=WINDOW,
+        num_real_tokens=sum(int(index.num_real_tokens) for index in indexes),
         max_seq_length=max_seq_length,
-        examples_per_row=examples,
-        predictions_per_row=predictions,
+        examples_per_row=int(examples.max()),
+        predictions_per_row=int(predictions.max()),
         masking=masking,
+    )
+
+
+def _pack_file(lengths: np.ndarray, masked: np.ndarray, max_seq_length: int) -> np.ndarray:
+    parts = [np.zeros(0, np.int16)]
+    for start in range(0, len(lengths), WINDOW):
+        window = slice(start, start + WINDOW)
+        mean_share = masked[window].sum() / lengths[window].sum()
+        bound = max(int(masked[window].max()), math.ceil(max_seq_length * mean_share * _MASKED_SLACK))
+        parts.append(pack_window(lengths[window], masked[window], max_seq_length, bound))
+    return np.concatenate(parts)
+
+
+def _of_windows(rows: np.ndarray, masked: np.ndarray) -> np.ndarray:
+    """Returns, of each window of a file, its rows, and the most records and masked positions of a row: (3, windows)."""
+    window = np.arange(len(rows)) // WINDOW
+    of_row, inverse = np.unique(window * WINDOW + rows, return_inverse=True)
+    starts = np.searchsorted(of_row, np.arange(-(-len(rows) // WINDOW)) * WINDOW)
+    if not len(starts):
+        return np.zeros((3, 0), np.int64)
+    counts, totals = np.bincount(inverse), np.bincount(inverse, masked).astype(np.int64)
+    return np.stack(
+        [np.diff(starts, append=len(of_row)), np.maximum.reduceat(counts, starts), np.maximum.reduceat(totals, starts)]
     )
 
 
@@ -148,32 +177,20 @@ def pack_window(lengths: np.ndarray, masked: np.ndarray, max_length: int, max_ma
 # === Reading ===
 
 
-def row_dataset_maker(files: list[str], plan: PackingPlan) -> Callable[[tf.Tensor], tf.data.Dataset]:
-    """Returns `make_rows(order)`: the rows of an epoch, window by window.
+def rows_of_window(records: tf.Tensor, rows: tf.Tensor, plan: PackingPlan) -> tf.Tensor:
+    """Groups the serialized records of a window by their rows.
 
     Args:
-        files: as planned.
+        records: string, shape (w,).
+        rows: int16, shape (w,), the row of each.
 
     Returns:
-        A function from the order of the files, int32 of shape (files,), to a dataset of string tensors of shape (K,):
-        the serialized records of a row, then empty strings.
+        string, shape (rows, K): the records of each row, then empty strings.
     """
-    # Eager constants: inside a graph they would count towards its limit of 2 GB.
-    paths, row_of_record = tf.constant(files), tf.constant(plan.row_of_record)
-    starts = tf.constant(np.cumsum([0, *plan.records_per_file[:-1]]))
-
-    @tf.autograph.experimental.do_not_convert
-    def rows_of_file(number):
-        def rows_of_window(index, records):
-            start = starts[number] + index * WINDOW
-            rows = tf.cast(row_of_record[start : start + tf.size(records, tf.int64)], tf.int64)
-            by_row = tf.argsort(rows, stable=True)
-            ragged = tf.RaggedTensor.from_value_rowids(tf.gather(records, by_row), tf.gather(rows, by_row))
-            return ragged.to_tensor("", shape=[None, plan.examples_per_row])
-
-        return tf.data.TFRecordDataset(paths[number]).batch(WINDOW).enumerate().map(rows_of_window).unbatch()
-
-    return lambda order: tf.data.Dataset.from_tensor_slices(order).flat_map(rows_of_file)
+    rows = tf.cast(rows, tf.int64)
+    by_row = tf.argsort(rows, stable=True)
+    ragged = tf.RaggedTensor.from_value_rowids(tf.gather(records, by_row), tf.gather(rows, by_row))
+    return ragged.to_tensor("", shape=[None, plan.examples_per_row])
 
 
 def pack_instances(

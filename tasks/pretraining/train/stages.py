@@ -1,9 +1,11 @@
 """The stages of `bert-pretrain`: check the records, train, evaluate, save the preset."""
 
 import dataclasses
-import functools
+import json
 import os
 import time
+import zlib
+from typing import NamedTuple
 
 from keras_bert.errors import InputError
 from keras_bert.files import atomic_path, expand_files, read_json, write_json
@@ -15,9 +17,9 @@ from tasks.engine.throughput import Speed, find_peak, pretraining_flops_per_toke
 from tasks.engine.training import Trainer
 from tasks.flags import write_flags
 from tasks.pretraining.data.masking import MaskingRules
-from tasks.pretraining.data.records import RecordStatistics, scan_records
+from tasks.pretraining.data.shard_index import RecordStatistics, ShardIndex, read_indexes, total
 from tasks.pretraining.train.architecture import model_builder
-from tasks.pretraining.train.batches import make_eval_dataset, train_dataset_maker
+from tasks.pretraining.train.batches import TrainBatches, make_eval_dataset
 from tasks.pretraining.train.losses import PretrainingObjective
 from tasks.pretraining.train.metrics import most_frequent_accuracy, perplexity
 from tasks.pretraining.train.packed_data import PackingPlan, plan_packing
@@ -42,19 +44,19 @@ def run_stages(settings: PretrainingSettings) -> dict:
         num_warmup_steps=settings.num_warmup_steps,
         strategy=strategy,
     )
-    sizes = {"vocabulary_size": tokenizer.vocabulary_size(), **settings.lengths}
-    scan = functools.partial(scan_records, for_packing=settings.packing, **sizes)
-    train_records = scan(train_files)
+    writes = trainer.workers.is_chief
+    train_data = _read(train_files, trainer, tokenizer, settings)
     metrics, evaluation = {}, None
     if settings.do_eval:
-        eval_records = scan(eval_files)
-        metrics |= _guesses(train_records, eval_records, settings)
-        evaluation = _Evaluation(trainer, eval_files, eval_records, settings)
-    writes = trainer.workers.is_chief
+        eval_data = _read(eval_files, trainer, tokenizer, settings)
+        metrics |= _guesses(train_data.statistics, eval_data.statistics, settings)
+        evaluation = _Evaluation(trainer, eval_data, settings)
     if settings.do_train:
         loads = bool(settings.init_checkpoint)
         identity = identify(settings, trainer.model.backbone, tokenizer, weights_are_loaded=loads)
-        identity |= {"train_records": train_records.num_records, "train_records_checksum": train_records.checksum}
+        records = train_data.statistics
+        identity |= {"train_records": records.num_records, "train_records_checksum": records.checksum}
+        trainer.workers.check_equal({"settings": zlib.crc32(json.dumps(identity, sort_keys=True).encode())})
         keep_settings(settings.output_dir, identity, writes=writes)
     elif not trainer.restore():
         raise InputError(f"{settings.output_dir}: no checkpoint to evaluate. Train first, with --do_train.")
@@ -62,7 +64,7 @@ def run_stages(settings: PretrainingSettings) -> dict:
         write_flags(dict(sorted(dataclasses.asdict(settings).items())), settings.output_dir)
     if settings.do_train:
         masking = MaskingRules.of(tokenizer, settings) if settings.dynamic_masking else None
-        metrics |= _train(trainer, train_files, train_records, masking, evaluation, settings)
+        metrics |= _train(trainer, train_data, masking, evaluation, settings)
     if evaluation is not None:
         metrics |= evaluation.figures or evaluation()
     if writes:
@@ -79,6 +81,31 @@ def run_stages(settings: PretrainingSettings) -> dict:
     return metrics
 
 
+class _Data(NamedTuple):
+    """Files of records, and what is known of them."""
+
+    files: list[str]
+    indexes: list[ShardIndex]
+    statistics: RecordStatistics
+
+
+def _read(files: list[str], trainer: Trainer, tokenizer: BertTokenizer, settings: PretrainingSettings) -> _Data:
+    """Reads what is known of files; the chief makes missing indexes before the other workers look for them.
+
+    Raises:
+        InputError: as `read_indexes` and `total`; or the workers see different files.
+    """
+    workers = trainer.workers
+    if not workers.is_chief:
+        workers.wait()
+    indexes = read_indexes(files, for_packing=settings.packing, **settings.lengths)
+    if workers.is_chief:
+        workers.wait()
+    workers.check_equal({"number of files": len(files)})
+    workers.check_equal({path: int(index.checksum) for path, index in zip(files, indexes, strict=True)})
+    return _Data(files, indexes, total(files, indexes, tokenizer.vocabulary_size()))
+
+
 def _guesses(
     train_records: RecordStatistics, eval_records: RecordStatistics, settings: PretrainingSettings
 ) -> dict[str, float]:
@@ -93,25 +120,24 @@ def _guesses(
 # === Training ===
 
 
-def _plan(records: RecordStatistics, masking: MaskingRules | None, settings: PretrainingSettings) -> PackingPlan | None:
+def _plan(data: _Data, masking: MaskingRules | None, settings: PretrainingSettings) -> PackingPlan | None:
     if not settings.packing:
         return None
-    return plan_packing(records.sizes, max_seq_length=settings.max_seq_length, masking=masking)
+    return plan_packing(data.files, data.indexes, max_seq_length=settings.max_seq_length, masking=masking)
 
 
 def _train(
     trainer: Trainer,
-    files: list[str],
-    records: RecordStatistics,
+    data: _Data,
     masking: MaskingRules | None,
     evaluation: "_Evaluation | None",
     settings: PretrainingSettings,
 ) -> dict:
     """Trains to the last step; returns the training's figures, those of speed only if a step was left to do."""
-    plan = _plan(records, masking, settings)
-    make_dataset = train_dataset_maker(
-        files,
-        num_records=records.num_records,
+    plan, records = _plan(data, masking, settings), data.statistics
+    make_dataset = TrainBatches(
+        data.files,
+        data.indexes,
         batch_size=settings.train_batch_size,
         random_seed=settings.random_seed,
         masking=masking,
@@ -168,16 +194,16 @@ def _speed_figures(seconds: float, num_examples: float, records: RecordStatistic
 class _Evaluation:
     """Evaluates the trainer's model on the held-out records; keeps the latest figures and the time spent."""
 
-    def __init__(self, trainer: Trainer, files: list[str], records: RecordStatistics, settings: PretrainingSettings):
+    def __init__(self, trainer: Trainer, data: _Data, settings: PretrainingSettings):
         self.figures: dict[str, float] = {}
         self.seconds = 0.0
         self._trainer = trainer
         self._max_steps = settings.max_eval_steps
         self._dataset = make_eval_dataset(
-            files,
-            num_records=records.num_records,
+            data.files,
+            data.indexes,
             batch_size=settings.eval_batch_size,
-            packing=_plan(records, None, settings),
+            packing=_plan(data, None, settings),
             **settings.lengths,
         )
 

@@ -26,9 +26,9 @@ from keras_bert.backbone import BertBackbone
 from tasks.engine.optimization import build_optimizer
 from tasks.engine.strategy import build_strategy
 from tasks.engine.training import Trainer
-from tasks.pretraining.data.records import scan_records
+from tasks.pretraining.data.shard_index import read_indexes
 from tasks.pretraining.model import build_pretrainer
-from tasks.pretraining.train.batches import make_eval_dataset, train_dataset_maker
+from tasks.pretraining.train.batches import TrainBatches, make_eval_dataset
 from tasks.pretraining.train.losses import PretrainingObjective
 from tasks.pretraining.train.packed_data import plan_packing
 
@@ -66,10 +66,10 @@ def train_plain(directory: str, strategy: tf.distribute.Strategy, options: dict)
 def train_packed(directory: str, strategy: tf.distribute.Strategy, options: dict, records: str) -> dict:
     files, rules = sorted(glob.glob(os.path.join(records, "*.tfrecord"))), masking_rules(VOCABULARY, PREDICTIONS)
     lengths = {"max_seq_length": LENGTH, "max_predictions_per_seq": PREDICTIONS}
-    sizes = {"num_records": RECORDS, "batch_size": PACKED_BATCH}
-    found = scan_records(files, vocabulary_size=VOCABULARY, for_packing=True, **lengths).sizes
-    plan = plan_packing(found, max_seq_length=LENGTH, masking=rules)
-    batches = train_dataset_maker(files, **sizes, random_seed=1, masking=rules, packing=plan, **lengths)
+    data = {"files": files, "indexes": read_indexes(files, for_packing=True, **lengths)}
+    plan = plan_packing(**data, max_seq_length=LENGTH, masking=rules)
+    sizes = {"batch_size": PACKED_BATCH, "packing": plan, **lengths}
+    batches = TrainBatches(**data, **sizes, random_seed=1, masking=rules)
     keras.utils.set_random_seed(3)
     with strategy.scope():
         backbone = BertBackbone(
@@ -85,7 +85,7 @@ def train_packed(directory: str, strategy: tf.distribute.Strategy, options: dict
         model = build_pretrainer(backbone)
         optimizer = build_optimizer("bert-2018", 0.01, STEPS, 2)
     trainer = Trainer(model, optimizer, PretrainingObjective(), output_dir=directory, strategy=strategy, **options)
-    return run(trainer, batches, make_eval_dataset(files, **sizes, packing=plan, **lengths))
+    return run(trainer, batches, make_eval_dataset(**data, **sizes))
 
 
 def train(directory: str, strategy: tf.distribute.Strategy, name: str, cases: list[str]) -> None:

@@ -6,6 +6,7 @@ Run as a script (`workers_test.py train|told DIRECTORY`) it does what needs a pr
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -76,6 +77,14 @@ def diverge(trainer, directory: str) -> bool:
     return os.path.exists(os.path.join(directory, "disk0", "diverged_step_3.npz"))
 
 
+def refusal(workers: Workers) -> str:
+    """What is said of files that differ."""
+    workers.check_equal({"a.tfrecord": 5})
+    with pytest.raises(InputError) as caught:
+        workers.check_equal({"a.tfrecord": 5, "b.tfrecord": 6 + workers.index})
+    return str(caught.value)
+
+
 def told(directory: str) -> None:
     """What the workers tell each other, and what a training of them gives."""
     draw_no_curves()
@@ -89,6 +98,7 @@ def told(directory: str) -> None:
         "chief": workers.is_chief,
         "gathered": workers.gather(10.0 + workers.index).tolist(),
         "from_chief": workers.from_chief(workers.index),
+        "refused": refusal(workers),
         "shared": [*mine.numpy().tolist(), int(count.numpy())],
         **train_and_evaluate(trainer),
         "diverged_batch_is_saved": diverge(trainer, directory),
@@ -128,6 +138,7 @@ def test_workers_tell_each_other_train_as_one_device_and_leave_together(tmp_path
         heard = json.loads((tmp_path / f"told{number}.json").read_text())
         assert heard["chief"] == (number == 0)
         assert heard["gathered"] == [10.0, 11.0] and heard["from_chief"] == 0.0
+        assert re.match(r"b.tfrecord: worker 1 \(.+:\d+\) has another than worker 0 \(.+:\d+\)", heard["refused"])
         assert heard["shared"] == [1.0, 3.0, 7]
         assert heard["losses"] == pytest.approx(expected["losses"], rel=1e-5)
         assert heard["evaluation"] == pytest.approx(expected["evaluation"], rel=1e-5)

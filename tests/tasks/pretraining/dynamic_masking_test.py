@@ -10,8 +10,9 @@ from toy_instances import CLS, MASK, SEP, draw_tokens, mask, masking_rules, writ
 
 from tasks.pretraining.data.counter_random import random_bits
 from tasks.pretraining.data.masking import mask_batch, num_to_mask
+from tasks.pretraining.data.shard_index import read_indexes
 from tasks.pretraining.train import dynamic_masking
-from tasks.pretraining.train.batches import train_dataset_maker
+from tasks.pretraining.train.batches import TrainBatches
 from tasks.pretraining.train.dynamic_masking import mask_again, record_seeds, restore_tokens
 
 N, S, P, V = 4000, 64, 8, 200
@@ -153,9 +154,10 @@ def make(source, tmp_path_factory):
     batch = mask(token_ids, lengths, rules)
     files = write_records(tmp_path_factory.mktemp("records"), batch, lengths, first_lengths, num_files=3)
 
-    def make_stream(seed=4, batch_size=4):
-        settings = {"num_records": 19, "batch_size": batch_size, "max_seq_length": S, "max_predictions_per_seq": P}
-        return train_dataset_maker(files, random_seed=seed, masking=rules, **settings)
+    def make_stream(seed=4):
+        lengths = {"max_seq_length": S, "max_predictions_per_seq": P}
+        indexes = read_indexes(files, **lengths)
+        return TrainBatches(files, indexes, batch_size=4, random_seed=seed, masking=rules, **lengths)
 
     return make_stream
 
@@ -190,8 +192,9 @@ def test_a_start_step_continues_exactly(make, stream, start):
     assert take(make()(start), 14 - start) == stream[start * 4 : 14 * 4]
 
 
-def test_masks_depend_on_the_seed_and_not_on_the_batch(make, stream):
-    assert take(make(batch_size=8)(1), 3) == stream[8:32]
+def test_masks_depend_on_the_seed_and_not_on_who_reads_the_row(make, stream):
+    halves = [take(make().share(1, half, 2), 3) for half in range(2)]
+    assert [halves[row // 2 % 2][row // 4 * 2 + row % 2] for row in range(12)] == stream[4:16]
     first, second = dict(stream[:16]), dict(take(make(seed=5)(0), 4))
     common = set(first) & set(second)
     assert common and sum(first[tokens] != second[tokens] for tokens in common) > len(common) / 2

@@ -15,10 +15,11 @@ from keras_bert.backbone import BertBackbone
 from keras_bert.errors import InputError
 from tasks.engine.optimization import build_optimizer
 from tasks.engine.training import Trainer
-from tasks.pretraining.data.records import scan_records
+from tasks.pretraining.data import shard_index
+from tasks.pretraining.data.shard_index import read_indexes
 from tasks.pretraining.model import build_pretrainer
 from tasks.pretraining.train import packed_data
-from tasks.pretraining.train.batches import make_eval_dataset, train_dataset_maker
+from tasks.pretraining.train.batches import TrainBatches, make_eval_dataset
 from tasks.pretraining.train.losses import PretrainingObjective
 from tasks.pretraining.train.packed_data import pack_window, plan_packing
 
@@ -50,8 +51,11 @@ def files(source, tmp_path_factory):
 
 
 def plan_of(files, **changes):
-    sizes = scan_records(files, vocabulary_size=V, for_packing=True, **LENGTHS).sizes
-    return plan_packing(sizes, max_seq_length=S, **changes)
+    return plan_packing(files, read_indexes(files, for_packing=True, **LENGTHS), max_seq_length=S, **changes)
+
+
+def evaluated(files, plan, batch_size):
+    return make_eval_dataset(files, read_indexes(files, **LENGTHS), batch_size=batch_size, packing=plan, **LENGTHS)
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +108,7 @@ def test_rows_of_a_window_by_hand():
 def test_the_plan_says_what_packing_gains(source, plan):
     real = int(source[1].sum())
     assert (plan.num_records, plan.num_real_tokens) == (N, real)
-    assert plan.records_per_file == (34, 34, 33)
+    assert len(plan.rows_per_window) == 3
     assert plan.real_token_share_before == pytest.approx(real / (N * S))
     assert plan.real_token_share_after == pytest.approx(real / (plan.num_rows * S))
     assert plan.real_token_share_before < 0.45 < 0.9 < plan.real_token_share_after
@@ -141,7 +145,7 @@ def test_a_mask_with_a_hole_is_refused_and_an_empty_file_is_not(files, tmp_path)
         plan_of([path])
     empty = str(tmp_path / "empty.tfrecord")
     tf.io.TFRecordWriter(empty).close()
-    assert plan_of([empty, *files]).records_per_file == (0, 34, 34, 33)
+    assert plan_of([empty, *files]).num_rows == plan_of(files).num_rows
 
 
 # === Batches ===
@@ -187,8 +191,8 @@ def expected_instances(source):
 
 
 def make(files, plan, **changes):
-    settings = {"num_records": N, "batch_size": 4, "random_seed": 5, **LENGTHS, "packing": plan, **changes}
-    return train_dataset_maker(files, **settings)
+    settings = {"batch_size": 4, "random_seed": 5, **LENGTHS, "packing": plan, **changes}
+    return TrainBatches(files, read_indexes(files, **LENGTHS), **settings)
 
 
 @pytest.fixture(scope="module")
@@ -200,7 +204,7 @@ def stream(files, plan):
 
 def test_an_epoch_of_rows_holds_every_instance_once(source, files, plan, stream):
     expected = sorted(expected_instances(source))
-    evaluation = make_eval_dataset(files, num_records=N, batch_size=4, **LENGTHS, packing=plan)
+    evaluation = evaluated(files, plan, 4)
     rows = list(rows_of(evaluation))
     assert len(rows) == plan.num_rows
     assert int(evaluation.cardinality()) == -(-plan.num_rows // 4)
@@ -242,9 +246,10 @@ def test_shapes_are_static_for_training(files, plan):
 @pytest.mark.parametrize("masking", [None, RULES])
 def test_a_start_step_continues_exactly(files, monkeypatch, masking):
     """Across the end of the second epoch."""
-    monkeypatch.setattr("tasks.pretraining.train.batches._SHUFFLE_BLOCK", 30)
+    monkeypatch.setattr(shard_index, "GROUP", 8)
+    monkeypatch.setattr(packed_data, "WINDOW", 16)
     plan = plan_of(files, masking=masking)
-    assert 9 * 4 < plan.num_rows < 12 * 4
+    assert 9 * 4 < plan.num_rows < 12 * 4 and len(plan.rows_per_window) == 9
     whole = list(rows_of(make(files, plan, masking=masking)(0), 25))
     again = list(rows_of(make(files, plan, masking=masking)(17), 8))
     assert len(again) == 32
@@ -254,9 +259,10 @@ def test_a_start_step_continues_exactly(files, monkeypatch, masking):
 
 
 def test_windows_do_not_mix(source, files, monkeypatch):
+    monkeypatch.setattr(shard_index, "GROUP", 4)
     monkeypatch.setattr(packed_data, "WINDOW", 8)
     small = plan_of(files)
-    rows = list(rows_of(make_eval_dataset(files, num_records=N, batch_size=4, **LENGTHS, packing=small)))
+    rows = list(rows_of(evaluated(files, small, 4)))
     assert sorted(itertools.chain(*map(instances_of, rows))) == sorted(expected_instances(source))
     assert small.num_rows > plan_of(files[:1]).num_rows * 3
 
@@ -272,8 +278,7 @@ def objective_of(outputs, labels, objective):
 @pytest.fixture(scope="module")
 def same_instances(files, plan):
     """All records as one packed and as one unpacked batch."""
-    lengths = {"num_records": N, "batch_size": N, **LENGTHS}
-    return [next(iter(make_eval_dataset(files, **lengths, packing=packing))) for packing in (plan, None)]
+    return [next(iter(evaluated(files, packing, N))) for packing in (plan, None)]
 
 
 @pytest.mark.slow(keep=["bidirectional-True"])
@@ -353,9 +358,7 @@ def test_evaluation_packed_equals_unpacked(files, plan, tmp_path):
         start = start or model.get_weights()
         model.set_weights(start)
         trainer = Trainer(model, keras.optimizers.SGD(0.1), PretrainingObjective(), output_dir=str(tmp_path))
-        figures.append(
-            trainer.evaluate(make_eval_dataset(files, num_records=N, batch_size=8, **LENGTHS, packing=packing))
-        )
+        figures.append(trainer.evaluate(evaluated(files, packing, 8)))
     assert set(figures[0]) == set(figures[1]) >= {"masked_lm_accuracy", "next_sentence_accuracy", "masked_lm_loss"}
     for name, value in figures[1].items():
         assert figures[0][name] == pytest.approx(value, rel=1e-5), name
@@ -370,5 +373,5 @@ def test_an_instance_as_long_as_the_row_has_it_alone(tmp_path):
     full = plan_of([path])
     assert (full.num_rows, full.examples_per_row, full.predictions_per_row) == (3, 1, 1)
     assert full.real_token_share_before == full.real_token_share_after == 1.0
-    (row, *_) = rows_of(make([path], full, num_records=3)(0), 1)
+    (row, *_) = rows_of(make([path], full)(0), 1)
     np.testing.assert_array_equal(row["token_ids"], tokens)

@@ -1,12 +1,17 @@
 """Order and contents of training and evaluation batches."""
 
 import itertools
+import os
+import pathlib
+import shutil
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from tensorflow_examples import serialize_instance
 
+from keras_bert.errors import InputError
+from tasks.pretraining.data import shard_index
 from tasks.pretraining.train import batches as data
 
 S, P = 8, 2
@@ -29,8 +34,8 @@ def files(tmp_path_factory):
 
 
 def make(files, **changes):
-    settings = {"num_records": 19, "batch_size": 4, "random_seed": 5, **LENGTHS, **changes}
-    return data.train_dataset_maker(files, **settings)
+    settings = {"batch_size": 4, "random_seed": 5, **LENGTHS, **changes}
+    return data.TrainBatches(files, shard_index.read_indexes(files, **LENGTHS), **settings)
 
 
 def numbers(dataset, num_batches):
@@ -58,11 +63,91 @@ def test_order_depends_on_the_seed_given_and_not_on_tensorflows(files):
     assert numbers(make(files, random_seed=6)(0), 5) != first
 
 
-def test_blocks_are_shuffled_each_by_itself(files, monkeypatch):
-    monkeypatch.setattr(data, "_SHUFFLE_BLOCK", 5)
+@pytest.fixture(name="many_blocks")
+def _many_blocks(monkeypatch):
+    """Two or three blocks a file, of which the last is smaller."""
+    monkeypatch.setattr(shard_index, "GROUP", 3)
+
+
+def test_many_blocks_are_read_once_an_epoch_and_in_another_order(files, many_blocks):
     stream = sum(numbers(make(files)(0), 19), [])
     assert sorted(stream[:19]) == sorted(stream[19:38]) == list(range(19))
+    assert stream[:19] != stream[19:38]
     assert numbers(make(files)(7), 3) == [stream[28 + n : 32 + n] for n in (0, 4, 8)]
+
+
+def test_blocks_of_one_file_change_their_places(files, many_blocks):
+    first = [number // 9 for number in sum(numbers(make(files[:1], batch_size=1)(0), 21), [])]
+    assert len({tuple(first[start : start + 7]) for start in (0, 7, 14)}) > 1
+
+
+@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("start", [0, 3, 4])
+def test_workers_read_their_rows_of_the_same_batches(files, many_blocks, start, count):
+    """Across the end of the first epoch."""
+    batches = make(files, batch_size=8)
+    whole = numbers(batches(start), 4)
+    parts = [numbers(batches.share(start, index, count), 4) for index in range(count)]
+    assert [sum(rows, []) for rows in zip(*parts, strict=True)] == whole
+
+
+@pytest.fixture(scope="module", name="large")
+def _large(tmp_path_factory):
+    """A file of 100 blocks."""
+    path, tokens = str(tmp_path_factory.mktemp("records") / "large.tfrecord"), np.array([1, 5, 2, 6, 2], np.int32)
+    record = serialize_instance(tokens, 3, np.array([1], np.int32), np.array([7], np.int32), False, **LENGTHS)
+    with tf.io.TFRecordWriter(path) as writer:
+        for _ in range(100 * shard_index.GROUP):
+            writer.write(record)
+    shard_index.read_indexes([path], **LENGTHS)
+    return path
+
+
+def share_read(path, dataset, num_batches):
+    """The share of a file that is read for some batches, by what the system counts for this process."""
+
+    def bytes_read():
+        return int(pathlib.Path("/proc/self/io").read_text().split()[1])
+
+    before = bytes_read()
+    assert len(numbers(dataset, num_batches)) == num_batches
+    return (bytes_read() - before) / os.path.getsize(path)
+
+
+@pytest.fixture(name="small_reads")
+def _small_reads(monkeypatch):
+    """The records are tiny; real blocks are as long as what is read at once."""
+    monkeypatch.setattr(data, "_READ_BYTES", 1 << 12)
+
+
+@pytest.mark.parametrize("share_done", [0.0, 0.9, 3.9], ids="{:.0%} of an epoch".format)
+def test_a_start_reads_a_block_of_each_row_wherever_it_is(large, small_reads, share_done):
+    start = int(share_done * 100 * shard_index.GROUP / 4)
+    assert share_read(large, make([large])(start), 2) < 0.15
+
+
+def test_a_worker_reads_its_share(large, small_reads):
+    batches, steps = make([large]), 100 * shard_index.GROUP // 4
+    shares = [share_read(large, batches.share(0, index, 4).take(steps - 200), steps - 200) for index in range(4)]
+    assert max(shares) < 0.33
+
+
+def test_indexes_are_kept_and_made_anew_for_another_file(files, tmp_path, monkeypatch):
+    path = str(tmp_path / "copy.tfrecord")
+    shutil.copyfile(files[0], path)
+    (index,) = shard_index.read_indexes([path], **LENGTHS)
+    with monkeypatch.context() as patch:
+        patch.setattr(shard_index, "_scan", None)
+        (again,) = shard_index.read_indexes([path], **LENGTHS)
+    for name in index._fields:
+        np.testing.assert_array_equal(getattr(again, name), getattr(index, name))
+    shutil.copyfile(files[1], path)
+    assert shard_index.read_indexes([path], **LENGTHS)[0].num_records == 6
+    with open(shard_index.index_path(path), "r+b") as file:
+        file.truncate(100)
+    assert shard_index.read_indexes([path], **LENGTHS)[0].num_records == 6
+    with pytest.raises(InputError, match="its records have 8 tokens and 2 masked positions. Give --max_seq_length"):
+        shard_index.read_indexes([path], max_seq_length=16, max_predictions_per_seq=2)
 
 
 def test_a_batch_larger_than_the_data_is_filled_by_repeating(files):
@@ -71,7 +156,7 @@ def test_a_batch_larger_than_the_data_is_filled_by_repeating(files):
 
 
 def test_evaluation_sees_every_record_once_with_a_partial_last_batch(files):
-    dataset = data.make_eval_dataset(files, num_records=19, batch_size=8, **LENGTHS)
+    dataset = data.make_eval_dataset(files, shard_index.read_indexes(files, **LENGTHS), batch_size=8, **LENGTHS)
     batches = numbers(dataset, 10)
     assert [len(batch) for batch in batches] == [8, 8, 3]
     assert int(dataset.cardinality()) == 3
