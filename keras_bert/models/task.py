@@ -14,6 +14,7 @@ from keras_bert import weights
 from keras_bert.backbone import BertBackbone
 from keras_bert.errors import InputError
 from keras_bert.formats.checkpoint import Checkpoint
+from keras_bert.heads import output_head
 from keras_bert.layer import arguments_of, weights_follow
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 
@@ -219,12 +220,55 @@ class BertTask:
 
 
 class LabeledTask(BertTask):
-    """A task with one head, which has an output for each class, or a single output for a score."""
+    """A task with one head: dropout, then a linear layer with an output for each class, or a single one for a score.
+
+    The arguments of the constructor are described in the subclasses.
+
+    Attributes:
+        dropout_name: name of the dropout layer.
+    """
+
+    dropout_name = "classifier_dropout"
+
+    def __init__(
+        self,
+        backbone: BertBackbone,
+        num_classes: int | None = None,
+        preprocessor: BertPreprocessor | None = None,
+        activation: str | None = None,
+        dropout: float | None = None,
+        labels: list[str] | None = None,
+        **kwargs,
+    ):
+        if num_classes is None and labels:
+            num_classes = len(labels)
+        if num_classes is None or num_classes < 1:
+            raise ValueError(f"`num_classes` must be at least 1. Received: num_classes={num_classes}")
+        if labels and len(labels) != num_classes:
+            raise ValueError(f"`labels` must have a name for each class. Received: {num_classes=}, {labels=}")
+
+        # === Layers ===
+        self.backbone = backbone
+        self.preprocessor = preprocessor
+        rate = backbone.dropout if dropout is None else dropout
+        output_dropout = keras.layers.Dropout(rate, dtype=backbone.dtype_policy, name=self.dropout_name)
+        head = output_head(num_classes, backbone.initializer_range, self.heads[0], activation)
+
+        # === Functional model ===
+        states = backbone(backbone.input)["pooled_output" if self.uses_pooler else "sequence_output"]
+        super().__init__(inputs=backbone.input, outputs=head(output_dropout(states)), **kwargs)
+
+        # === Config ===
+        self.num_classes = num_classes
+        self.activation = activation
+        self.dropout = dropout
+        self.labels = labels
 
     def default_loss(self):
-        if self.output_shape[-1] == 1:
+        head = self.get_layer(self.heads[0])
+        if head.units == 1:
             return keras.losses.MeanSquaredError(reduction="mean_with_sample_weight")
-        return super().default_loss()
+        return cross_entropy(from_logits=head.activation != keras.activations.softmax)
 
     def default_metrics(self):
         if self.output_shape[-1] == 1:
@@ -250,29 +294,12 @@ class LabeledTask(BertTask):
         return {**stored, **given}
 
 
-def count_classes(num_classes: int | None, labels: list[str] | None, least: int) -> int:
-    """Returns the number of classes that a constructor's arguments give.
-
-    Raises:
-        ValueError: they give none, fewer than `least`, or contradict each other.
-    """
-    if num_classes is None and labels:
-        num_classes = len(labels)
-    if num_classes is None or num_classes < least:
-        raise ValueError(f"`num_classes` must be at least {least}. Received: num_classes={num_classes}")
-    if labels and len(labels) != num_classes:
-        raise ValueError(
-            f"`labels` must have a name for each class. Received: num_classes={num_classes}, labels={labels}"
-        )
-    return num_classes
-
-
-def cross_entropy() -> keras.losses.Loss:
-    """Returns the cross entropy of logits, averaged by the samples' weights, as transformers averages labelled tokens.
+def cross_entropy(from_logits: bool = True) -> keras.losses.Loss:
+    """Returns the cross entropy, averaged by the samples' weights, as transformers averages labelled tokens.
 
     Keras's default divides by the number of all tokens, so that padding would reduce the loss.
     """
-    return keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="mean_with_sample_weight")
+    return keras.losses.SparseCategoricalCrossentropy(from_logits=from_logits, reduction="mean_with_sample_weight")
 
 
 def load_weights(model: BertTask, checkpoint: Checkpoint) -> None:

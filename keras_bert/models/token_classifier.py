@@ -7,9 +7,7 @@ import keras
 import keras_nlp
 import tensorflow as tf
 
-from keras_bert.backbone import BertBackbone
-from keras_bert.heads import output_head
-from keras_bert.models.task import LabeledTask, count_classes
+from keras_bert.models.task import LabeledTask
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 
 
@@ -93,6 +91,7 @@ class BertTokenClassifier(LabeledTask, keras_nlp.models.Task):
         backbone: BertBackbone.
         num_classes: int; 1 gives a score for each word. None: the number of `labels`.
         preprocessor: BertTokenClassifierPreprocessor, or None.
+        activation: str, of the output; `"softmax"` gives probabilities.
         dropout: float, on every token's representation (as transformers' `BertForTokenClassification`); None: the
             backbone's.
         labels: list of str, the classes in the order of the outputs, or None.
@@ -102,33 +101,7 @@ class BertTokenClassifier(LabeledTask, keras_nlp.models.Task):
     preprocessor_cls = BertTokenClassifierPreprocessor
     heads = ("token_classification",)
     uses_pooler = False
-
-    def __init__(
-        self,
-        backbone: BertBackbone,
-        num_classes: int | None = None,
-        preprocessor: BertTokenClassifierPreprocessor | None = None,
-        dropout: float | None = None,
-        labels: list[str] | None = None,
-        **kwargs,
-    ):
-        num_classes = count_classes(num_classes, labels, least=1)
-
-        # === Layers ===
-        self.backbone = backbone
-        self.preprocessor = preprocessor
-        rate = backbone.dropout if dropout is None else dropout
-        output_dropout = keras.layers.Dropout(rate, dtype=backbone.dtype_policy, name="tagger_dropout")
-        head = output_head(num_classes, backbone.initializer_range, self.heads[0])
-
-        # === Functional model ===
-        tokens = backbone(backbone.input)["sequence_output"]  # [B, S, H]
-        super().__init__(inputs=backbone.input, outputs=head(output_dropout(tokens)), **kwargs)
-
-        # === Config ===
-        self.num_classes = num_classes
-        self.dropout = dropout
-        self.labels = labels
+    dropout_name = "tagger_dropout"
 
     def preprocess_samples(self, x, y=None, sample_weight=None):
         if self.preprocessor is not None:
