@@ -36,11 +36,11 @@ def build_round():
 
     from keras_bert.backbone import BertBackbone
     from tasks.engine.build_trainer import build_trainer, prepare_devices
-    from tasks.engine.settings import TrainingSettings
+    from tasks.fine_tuning.settings import FineTuningSettings
     from tasks.pretraining.model import build_pretrainer
     from tasks.pretraining.train.losses import PretrainingObjective
 
-    settings = TrainingSettings(deterministic_ops=FLAGS.worker == "deterministic")
+    settings = FineTuningSettings(output_dir=tempfile.gettempdir(), deterministic_ops=FLAGS.worker == "deterministic")
     sizes = {
         "vocabulary_size": _VOCABULARY,
         "num_layers": FLAGS.num_layers,
@@ -61,15 +61,9 @@ def build_round():
         "mask_weights": np.ones(masked, "float32"),
         "next_sentence_labels": rng.integers(0, 2, FLAGS.batch_size).astype("int32"),
     }
-    trainer = build_trainer(
-        settings,
-        lambda: build_pretrainer(BertBackbone(**sizes)),
-        PretrainingObjective(),
-        output_dir=tempfile.gettempdir(),
-        num_train_steps=1000,
-        num_warmup_steps=100,
-        strategy=prepare_devices(settings),
-    )
+    strategy = prepare_devices(settings)
+    build_model = lambda: build_pretrainer(BertBackbone(**sizes))  # noqa: E731
+    trainer = build_trainer(settings, build_model, PretrainingObjective(), strategy, (1000, 100))
     step = tf.function(lambda: trainer.strategy.run(trainer.train_step, args=(features, labels)), autograph=False)
     step()
 

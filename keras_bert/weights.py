@@ -9,14 +9,13 @@ import numpy as np
 from absl import logging
 
 from keras_bert import formats, presets
-from keras_bert.casing import case_of_name, case_of_vocabulary
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.files import read_lines
 from keras_bert.formats.checkpoint import Checkpoint, StoredTensor, assign
 from keras_bert.formats.weight_names import HEADS
 from keras_bert.preset_table import Preset
-from keras_bert.tokenization.vocabulary import read_vocabulary
+from keras_bert.tokenization.vocabulary import case_of_name, case_of_vocabulary, read_vocabulary
 
 _SHAPES = ("vocabulary_size", "num_heads", "hidden_dim", "intermediate_dim", "max_sequence_length", "num_segments")
 _SETTINGS = (*BertConfig.__dataclass_fields__, "layout", "name", "trainable", "dtype")  # of BertBackbone

@@ -60,13 +60,15 @@ def convert(settings: ConversionSettings):
     if os.path.exists(target) and not (os.path.isdir(target) and not os.listdir(target)):
         raise InputError(f"{target}: exists already. Remove it, or name another directory by --to.")
     from keras_bert import formats, presets, weights
+    from keras_bert.tokenization.vocabulary import check_rows
     from tasks.conversion import proof as conversion_proof
 
     presets.resolve_preset(source, "weights")  # Its error lists every place that was searched.
     tokenizer = weights.read_tokenizer(source, settings.do_lower_case)
     module = formats.modules()[TO_FORMATS[settings.to_format]]
     with weights.open_checkpoint(source) as checkpoint:
-        _check_vocabulary(checkpoint, tokenizer)
+        if tokenizer is not None:
+            check_rows(checkpoint.source, len(tokenizer["vocabulary"]), checkpoint.config.vocabulary_size)
         with atomic_path(target) as temporary:
             module.write(temporary, checkpoint, tokenizer)
             with module.open_checkpoint(temporary) as written:
@@ -74,14 +76,6 @@ def convert(settings: ConversionSettings):
             proof = proof._replace(source=f"{checkpoint.format}: {source}", target=f"{settings.to_format}: {target}")
             conversion_proof.check(proof, settings.tolerance)
     return proof
-
-
-def _check_vocabulary(checkpoint, tokenizer: dict | None) -> None:
-    if tokenizer is not None and len(tokenizer["vocabulary"]) > checkpoint.config.vocabulary_size:
-        raise InputError(
-            f"{checkpoint.source}: its vocabulary has {len(tokenizer['vocabulary'])} pieces, its token table "
-            f"{checkpoint.config.vocabulary_size} rows. Expected a row for each piece: they are not of one model."
-        )
 
 
 if __name__ == "__main__":

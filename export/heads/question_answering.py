@@ -176,15 +176,8 @@ class QuestionAnswering(WindowedHead):
             question = question[: self.question_bytes].decode("utf-8", "ignore")
             context, _ = read_text(context, tokenizer, self.max_tokens)
             questions.append(Question(str(number), question, context, [], False, ""))
-        windows = make_windows(
-            questions,
-            tokenizer,
-            max_seq_length=self.preprocessor.sequence_length,
-            doc_stride=self.doc_stride,
-            max_query_length=self.max_query_length,
-            with_answers=False,
-            description=None,
-        )
+        sizes = (self.preprocessor.sequence_length, self.doc_stride, self.max_query_length)
+        windows = make_windows(questions, tokenizer, *sizes, with_answers=False, description=None)
         examples = windows.examples
         rows = pad_windows(examples.row_splits, token_ids=examples.token_ids, segment_ids=examples.segment_ids)
         return {**rows, "questions": questions, "windows": windows}
@@ -222,7 +215,7 @@ class QuestionAnswering(WindowedHead):
     def _task_answers(self, encoded: Mapping[str, Any], logits: np.ndarray) -> dict[str, np.ndarray]:
         """Finds texts and scores of the answers as `bert-squad` does, from the logits of all tokens, float32 [T, 2]."""
         choice, count = self.choice, self.choice.num_listed
-        answers = best_answers(encoded["questions"], encoded["windows"], logits[:, 0], logits[:, 1], **choice._asdict())
+        answers = best_answers(encoded["questions"], encoded["windows"], *logits.T, **choice._asdict())
         lists = list(answers.nbest.values())
         texts = probes.padded([[entry["text"].encode() for entry in its] for its in lists], b"", object, count)
         scores = probes.padded([[entry["probability"] for entry in its] for its in lists], 0.0, np.float32, count)

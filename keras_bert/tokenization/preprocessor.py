@@ -15,6 +15,7 @@ from keras_bert.backbone import BertBackbone
 from keras_bert.errors import InputError
 from keras_bert.layer import arguments_of
 from keras_bert.tokenization.tokenizer import BertTokenizer
+from keras_bert.tokenization.vocabulary import check_rows
 
 _MIN_SEQUENCE_LENGTH = 3  # [CLS] [SEP] [SEP], a pair whose texts are cut off.
 _DEFAULT_LENGTH = 512  # Rows of the position table of every published BERT.
@@ -77,11 +78,8 @@ class BertPreprocessor(keras_nlp.models.Preprocessor):
         if sequence_length is not None and sequence_length > positions:
             raise InputError(f"{preset}: has positions for {positions} tokens. Received: {sequence_length=}")
         tokenizer = BertTokenizer.from_preset(preset)
-        if config is not None and tokenizer.vocabulary_size() > config.vocabulary_size:
-            raise InputError(
-                f"{preset}: its vocabulary has {tokenizer.vocabulary_size()} pieces, its token table "
-                f"{config.vocabulary_size} rows. Expected a row for each piece: they are not of one model."
-            )
+        if config is not None:
+            check_rows(preset, tokenizer.vocabulary_size(), config.vocabulary_size)
         return cls(tokenizer, positions if sequence_length is None else sequence_length, pad_to_longest, **kwargs)
 
     @classmethod

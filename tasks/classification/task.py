@@ -20,8 +20,6 @@ from tasks.fine_tuning import task
 from tasks.fine_tuning.encoding import encode_texts, label_ids, lengths_before_cutting
 from tasks.fine_tuning.rows import EXTENSIONS
 from tasks.fine_tuning.settings import SplitSettings
-from tasks.fine_tuning.splits import find_split
-from tasks.fine_tuning.tables import write_probabilities
 from tasks.report.page import Mistake
 from tasks.settings import changeable
 
@@ -131,7 +129,7 @@ class Classification(task.Task):
         named = getattr(self.settings, f"{split}_file")
         has_names = self.table_task.headerless_columns is not None
         extensions = EXTENSIONS if named else self.table_task.extensions
-        return find_split(self.settings, split, one.files, extensions, any_extension=has_names)
+        return self.settings.find_file(split, one.files, extensions, any_extension=has_names)
 
     def make_spec(self, train):
         labels = []
@@ -269,7 +267,7 @@ class Classification(task.Task):
         name = f"predictions_{answers.part.name}.tsv" if answers.part.name else "predictions.tsv"
         paths = [os.path.join(output_dir, name)]
         if classes:
-            write_probabilities(paths[0], answers.outputs, classes, table.numbers)
+            shared_metrics.write_probabilities(paths[0], answers.outputs, classes, table.numbers)
         else:
             scores = (f"{value:.6f}" for value in answers.outputs[:, 0])
             write_table(paths[0], ["index", "prediction"], zip(table.numbers, scores, strict=True))

@@ -32,40 +32,22 @@ def build_trainer(
     settings: TrainingSettings,
     build_model: Callable[[], keras.Model],
     objective: Objective,
-    *,
-    output_dir: str,
-    num_train_steps: int,
-    num_warmup_steps: int,
     strategy: tf.distribute.Strategy,
+    num_steps: tuple[int, int],
 ) -> Trainer:
     """Builds model, optimizer and trainer on the devices that the settings name.
 
     Args:
-        settings: training settings.
+        settings: training settings, with an `output_dir`.
         build_model: builds the model; called inside the strategy's scope, once the seed and number type are set.
         objective: the loss to minimize.
-        output_dir: as in `Trainer`.
-        num_train_steps, num_warmup_steps: as in `build_optimizer`.
         strategy: the result of `prepare_devices`.
+        num_steps: `num_train_steps` and `num_warmup_steps`, as in `build_optimizer`.
     """
     with strategy.scope():
         model = build_model()
-        optimizer = build_optimizer(
-            settings.optimizer,
-            settings.learning_rate,
-            num_train_steps,
-            num_warmup_steps,
-            layer_decay=settings.layer_decay,
-        )
+        optimizer = build_optimizer(settings.optimizer, settings.learning_rate, *num_steps, settings.layer_decay)
         optimizer = wrap_loss_scale(optimizer, settings.mixed_precision)
-    return Trainer(
-        model,
-        optimizer,
-        objective,
-        output_dir=output_dir,
-        strategy=strategy,
-        gradient_accumulation_steps=settings.gradient_accumulation_steps,
-        jit_compile=settings.jit_compile,
-        random_seed=settings.random_seed,
-        spike_factor=settings.spike_factor,
-    )
+    names = ("output_dir", "gradient_accumulation_steps", "jit_compile", "random_seed", "spike_factor")
+    options = {name: getattr(settings, name) for name in names}
+    return Trainer(model, optimizer, objective, strategy=strategy, **options)

@@ -20,8 +20,6 @@ class EarlyStopping:
     """
 
     def __init__(self, metric: str, patience: int, higher_is_better: bool = True):
-        if patience < 1:
-            raise ValueError(f"`patience` must be at least 1. Received: patience={patience}")
         self.metric = metric
         self.patience = patience
         self.higher_is_better = higher_is_better

@@ -63,10 +63,8 @@ def update_rules(variables: Sequence, weight_decay: float = 0.01, layer_decay: f
         One rule per variable, in the order of `variables`.
 
     Raises:
-        ValueError: `layer_decay` is out of range, or has no effect since no variable belongs to an encoder layer.
+        ValueError: `layer_decay` has no effect, since no variable belongs to an encoder layer.
     """
-    if not 0.0 < layer_decay <= 1.0:
-        raise ValueError(f"`layer_decay` must be above 0 and at most 1. Received: layer_decay={layer_decay}")
     paths = [_path(variable) for variable in variables]
     layers = [int(match[1]) + 1 for match in map(_ENCODER_LAYER.search, paths) if match]
     if layer_decay != 1.0 and not layers:
@@ -319,12 +317,7 @@ PROFILES = {"bert-2018": BertAdam, "adamw": BertAdamW, "lamb": BertLamb}
 
 
 def build_optimizer(
-    name: str,
-    learning_rate: float,
-    num_train_steps: int,
-    num_warmup_steps: int = 0,
-    weight_decay: float = 0.01,
-    layer_decay: float = 1.0,
+    name: str, learning_rate: float, num_train_steps: int, num_warmup_steps: int = 0, layer_decay: float = 1.0
 ) -> keras.optimizers.Optimizer:
     """Builds the optimizer of a profile, with warm-up and linear decay of the learning rate.
 
@@ -335,14 +328,10 @@ def build_optimizer(
         learning_rate: peak of the schedule.
         num_train_steps: step at which the rate reaches 0.
         num_warmup_steps: steps over which the rate rises.
-        weight_decay: share of a weight subtracted at every step, times the learning rate.
         layer_decay: factor of the learning rate from each encoder layer to the one below; see `update_rules`.
 
     Raises:
-        InputError: the warm-up is longer than the training.
-        ValueError: an unknown name, or a schedule out of range.
+        ValueError: a schedule out of range.
     """
-    if name not in PROFILES:
-        raise ValueError(f"`name` must be one of {sorted(PROFILES)}. Received: name={name!r}")
     schedule = WarmupLinearDecay(learning_rate, num_train_steps, num_warmup_steps)
-    return PROFILES[name](learning_rate=schedule, weight_decay=weight_decay, layer_decay=layer_decay)
+    return PROFILES[name](learning_rate=schedule, layer_decay=layer_decay)

@@ -10,9 +10,6 @@ PREEMPTED_STATUS = 42  # "Saved, start me again"; TensorFlow's PreemptionCheckpo
 class Preempted(SystemExit):
     """Exits with `PREEMPTED_STATUS`: the training has saved a checkpoint and can continue."""
 
-    def __init__(self):
-        super().__init__(PREEMPTED_STATUS)
-
 
 class Preemption:
     """Context manager that records a SIGTERM.
@@ -42,11 +39,9 @@ class Preemption:
         Raises:
             Preempted: always.
         """
-        print(
-            f"Stopped by SIGTERM after step {step}. The checkpoint is saved: the same command continues.",
-            file=sys.stderr,
-        )
-        raise Preempted
+        message = f"Stopped by SIGTERM after step {step}. The checkpoint is saved: the same command continues."
+        print(message, file=sys.stderr)
+        raise Preempted(PREEMPTED_STATUS)
 
     def _note(self, *_) -> None:
         self.requested = True

@@ -53,14 +53,7 @@ class Reporter:
     """
 
     def __init__(
-        self,
-        output_dir: str,
-        start_step: int,
-        num_steps: int,
-        description: str,
-        *,
-        speed: Speed | None = None,
-        is_active: bool = True,
+        self, output_dir: str, start_step: int, num_steps: int, description: str, speed: Speed | None, is_active: bool
     ):
         self.history = History()
         self._output_dir = output_dir

@@ -3,8 +3,6 @@
 import keras
 from keras import ops
 
-from keras_bert.errors import InputError
-
 
 @keras.saving.register_keras_serializable(package="keras_bert")
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")  # Its name in files of before.
@@ -23,21 +21,14 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
         num_warmup_steps: int from 0 to `num_train_steps`.
 
     Raises:
-        InputError: the warm-up is longer than the training.
-        ValueError: another argument is outside its range.
+        ValueError: an argument is outside its range.
     """
 
     def __init__(self, learning_rate: float, num_train_steps: int, num_warmup_steps: int = 0):
         super().__init__()
-        if not learning_rate >= 0.0:
-            raise ValueError(f"`learning_rate` must be 0 or more. Received: learning_rate={learning_rate}")
-        if num_train_steps < 1:
-            raise ValueError(f"`num_train_steps` must be 1 or more. Received: num_train_steps={num_train_steps}")
-        if not 0 <= num_warmup_steps <= num_train_steps:
-            raise InputError(
-                "`num_warmup_steps` must be from 0 to `num_train_steps`. Received: "
-                f"num_warmup_steps={num_warmup_steps}, num_train_steps={num_train_steps}"
-            )
+        if not (learning_rate >= 0.0 and num_train_steps >= 1 and 0 <= num_warmup_steps <= num_train_steps):
+            received = f"{learning_rate=}, {num_train_steps=}, {num_warmup_steps=}"
+            raise ValueError(f"A rate must be 0 or more, and a warm-up end with the training. Received: {received}")
         self.learning_rate = learning_rate
         self.num_train_steps = num_train_steps
         self.num_warmup_steps = num_warmup_steps

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from keras_bert.errors import InputError
 
-_POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
+POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
 _TF_CONFIG_EXAMPLE = (
     """TF_CONFIG='{"cluster": {"worker": ["host0:2222", "host1:2222"]}, "task": {"type": "worker", "index": 0}}'"""
 )
@@ -124,13 +124,8 @@ def set_mixed_precision(mixed_precision: str) -> None:
 
     Args:
         mixed_precision: `"float32"`, `"bfloat16"` or `"float16"`; the last needs `wrap_loss_scale`.
-
-    Raises:
-        ValueError: an unknown name.
     """
-    if mixed_precision not in _POLICIES:
-        raise ValueError(f"`mixed_precision` must be one of {', '.join(_POLICIES)}. Received: {mixed_precision!r}")
-    keras.config.set_dtype_policy(_POLICIES[mixed_precision])
+    keras.config.set_dtype_policy(POLICIES[mixed_precision])
 
 
 def wrap_loss_scale(optimizer: keras.optimizers.Optimizer, mixed_precision: str) -> keras.optimizers.Optimizer:

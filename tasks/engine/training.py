@@ -136,9 +136,7 @@ class Trainer:
 
         with self.workers.naming_lost_ones(), self._preemption:
             start_step = step = self.restore()
-            with Reporter(
-                self.output_dir, step, num_steps, description, speed=speed, is_active=self.workers.is_chief
-            ) as report:
+            with Reporter(self.output_dir, step, num_steps, description, speed, self.workers.is_chief) as report:
                 if step and (step % save_checkpoints_steps == 0 or step >= num_steps):
                     complete(step)
                 if step >= num_steps or (early_stopping and step and early_stopping.is_over(report.history)):

@@ -86,8 +86,7 @@ class _Extraction:
     """
 
     def __init__(self, settings: FeatureSettings, layers: list[int], weights: list[float], bad_rows: BadRows):
-        from tasks.features.extractor import Extractor, load_encoder
-        from tasks.features.model import COMBINED, POOLED, FeatureExtractor
+        from tasks.features.model import COMBINED, POOLED, Extractor, FeatureExtractor, load_encoder
         from tasks.fine_tuning.start import find_start
 
         if settings.pooling == "pooler" and (origin := find_start(settings)).load_weights:

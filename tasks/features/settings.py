@@ -35,11 +35,8 @@ class FeatureSettings(EntitySettings):
     task_name: str = changeable(
         "extract", "extract: write embeddings; ner: train a tagger on frozen ones.", choices=("extract", "ner")
     )
-    output_dir: str | None = replaced(
-        EntitySettings,
-        "output_dir",
-        None,
-        help="Directory for everything else that a run writes: results; for ner also model, features and curve.",
+    output_dir: str | None = changeable(
+        None, "Directory for everything else that a run writes: results; for ner also model, features and curve."
     )
     # === What is extracted ===
     input_file: str | None = changeable(None, "Files to read: paths or patterns, separated by commas.")

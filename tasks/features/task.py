@@ -95,16 +95,9 @@ class FeatureTagging(EntityTask):
     def build_training_model(self, origin, settings, spec):
         from tasks.features.bilstm import build_tagger
 
-        model = build_tagger(
-            len(spec.layers),
-            self._backbone.hidden_dim,
-            len(spec.tags),
-            spec.combine,
-            lstm_units=settings.lstm_units,
-            lstm_layers=settings.lstm_layers,
-            lstm_dropout=settings.lstm_dropout,
-        )
-        return model, self._backbone
+        sizes = (len(spec.layers), self._backbone.hidden_dim, len(spec.tags))
+        options = {name: getattr(settings, name) for name in ("lstm_units", "lstm_layers", "lstm_dropout")}
+        return build_tagger(*sizes, spec.combine, **options), self._backbone
 
     def model_to_save(self, trained):
         from tasks.features.bilstm import join_extractor
@@ -119,8 +112,7 @@ class FeatureTagging(EntityTask):
         return model.get_layer(TAGGER), tokenizer
 
     def encode(self, part, trained):
-        from tasks.features.extractor import load_encoder
-        from tasks.features.model import FeatureExtractor
+        from tasks.features.model import FeatureExtractor, load_encoder
         from tasks.features.word_features import EncodedFeatures, WordFeatures, load_features
 
         documents, spec = part.rows, trained.spec

@@ -17,8 +17,7 @@ from keras_bert.encoder import BertEncoderLayer
 from keras_bert.files import atomic_path, read_json, write_json
 from tasks.engine.settings import tokenizer_identity, weights_checksum
 from tasks.features import data
-from tasks.features.extractor import Extractor
-from tasks.features.model import COMBINED
+from tasks.features.model import COMBINED, Extractor
 from tasks.fine_tuning.examples import Examples, model_graph, train_batches
 from tasks.fine_tuning.task import Encoded
 from tasks.text.conll import Documents

@@ -190,8 +190,6 @@ def compute_token_outputs(model, examples: Examples, batch_size: int, descriptio
     Returns:
         float32, shape (T, C), aligned with `examples.token_ids`.
     """
-    if examples.rows_per_example != 1:
-        raise ValueError(f"`examples` must have one sequence each. Received: {examples.rows_per_example} each.")
     outputs = np.empty((len(examples.token_ids), model.output_shape[-1]), np.float32)
     starts, lengths = examples.row_splits[:-1], np.diff(examples.row_splits)
     for numbers, batch, mask in _forward(model, examples, batch_size, description):

@@ -3,11 +3,12 @@
 Shapes: N rows, C classes.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 from scipy import special
 
+from keras_bert.files import write_table
 from tasks.report import bootstrap
 from tasks.report.page import NUM_MISTAKES, Score
 
@@ -143,3 +144,22 @@ def worst_rows(losses: np.ndarray, is_wrong: np.ndarray) -> list[int]:
     """
     wrong = np.flatnonzero(is_wrong)
     return wrong[np.argsort(-losses[wrong], kind="stable")][:NUM_MISTAKES].tolist()
+
+
+def write_probabilities(
+    path: str, logits: np.ndarray, labels: Sequence, numbers: Iterable[int], delimiter: str = "\t"
+) -> None:
+    """Writes the columns `index`, `prediction`, and `probability_<label>` of each class.
+
+    Args:
+        path: file to write.
+        logits: float, shape (N, C).
+        labels: names of the C classes.
+        numbers: index of each row, N numbers.
+        delimiter: as in `write_table`.
+    """
+    shares = np.exp(log_softmax(logits))
+    header = ["index", "prediction", *(f"probability_{label}" for label in labels)]
+    rows = zip(numbers, shares, strict=True)
+    cells = ([number, labels[row.argmax()], *(f"{share:.6f}" for share in row)] for number, row in rows)
+    write_table(path, header, cells, delimiter)

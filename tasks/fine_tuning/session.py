@@ -85,15 +85,8 @@ class Session:
             backbones.append(backbone)
             return model
 
-        trainer = build_trainer(
-            settings,
-            build,
-            task.objective(),
-            output_dir=self.output_dir,
-            num_train_steps=num_steps,
-            num_warmup_steps=int(num_steps * settings.warmup_proportion),
-            strategy=strategy,
-        )
+        num_warmup_steps = int(num_steps * settings.warmup_proportion)
+        trainer = build_trainer(settings, build, task.objective(), strategy, (num_steps, num_warmup_steps))
         self.trained = self.trained._replace(model=trainer.model)
         self._is_chief = trainer.workers.is_chief
         identity = {

@@ -1,7 +1,11 @@
 """Settings of every fine-tuning command."""
 
 import dataclasses
+import os
+from collections.abc import Sequence
 
+from keras_bert.errors import InputError
+from keras_bert.files import expand_file
 from tasks.engine.settings import TrainingSettings
 from tasks.settings import changeable, replaced, setting
 from tasks.text.bad_rows import BAD_ROWS
@@ -83,3 +87,33 @@ class SplitSettings(FineTuningSettings):
     train_file: str | None = changeable(None, "Training file; default: the one in --data_dir.")
     dev_file: str | None = changeable(None, "Labelled file to evaluate on; default: the one in --data_dir.")
     test_file: str | None = changeable(None, "File to predict, labelled or not; default: the one in --data_dir.")
+
+    def find_file(
+        self, split: str, names: Sequence[str], extensions: Sequence[str], any_extension: bool = False
+    ) -> str:
+        """Finds the file of a split: the one that `--<split>_file` names, or else one in `--data_dir`.
+
+        Args:
+            split: "train", "dev" or "test".
+            names: possible base names in `--data_dir`, without extension.
+            extensions: possible extensions there.
+            any_extension: whether a file named by a flag may have another extension.
+
+        Raises:
+            InputError: no file or several files match, or the format is unknown.
+        """
+        file = getattr(self, f"{split}_file")
+        if file:
+            path = expand_file(f"--{split}_file", file)
+            if not any_extension and os.path.splitext(path)[1].lower() not in extensions:
+                raise InputError(f"{path}: expected a file name that ends in {' or '.join(extensions)}.")
+            return path
+        if not self.data_dir:
+            wanted = names[0] + extensions[0]
+            raise InputError(f"No {split} file was named. Give --{split}_file, or --data_dir with a {wanted}.")
+        candidates = [os.path.join(self.data_dir, name + extension) for name in names for extension in extensions]
+        found = [path for path in candidates if os.path.exists(path)]
+        if len(found) != 1:
+            state = f"{len(found)} of them are there" if found else "no such file"
+            raise InputError(f"{' or '.join(found or candidates)}: {state}. Name the right one with --{split}_file.")
+        return found[0]

@@ -13,6 +13,7 @@ from keras_bert.files import expand_file
 from keras_bert.formats.tensorflow_files import find_prefix
 from keras_bert.models.task import BertTask
 from keras_bert.tokenization.tokenizer import BertTokenizer
+from keras_bert.tokenization.vocabulary import check_rows
 from tasks.fine_tuning.inputs import check_positions
 from tasks.fine_tuning.settings import FineTuningSettings
 
@@ -124,11 +125,7 @@ def check_encoder(start: Start, settings: FineTuningSettings, sequence_length: i
     """
     config = weights.read_bert_config(start.preset)
     check_positions(sequence_length, config.max_sequence_length, start.preset)
-    if vocabulary_size > config.vocabulary_size:
-        raise InputError(
-            f"{start.preset}: the vocabulary has {vocabulary_size} tokens, but the encoder's table has "
-            f"{config.vocabulary_size} rows. They are not of one checkpoint."
-        )
+    check_rows(start.preset, vocabulary_size, config.vocabulary_size)
     if settings.num_frozen_layers > config.num_layers:
         raise InputError(
             f"--num_frozen_layers={settings.num_frozen_layers}: {start.preset} has {config.num_layers} layers."

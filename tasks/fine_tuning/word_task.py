@@ -14,7 +14,6 @@ import keras_bert
 from tasks.fine_tuning import task
 from tasks.fine_tuning.examples import Examples
 from tasks.fine_tuning.settings import SplitSettings
-from tasks.fine_tuning.splits import find_split
 from tasks.settings import changeable
 from tasks.text.bad_rows import BadRows
 from tasks.text.conll import DELIMITERS, Documents, leave_out, read_conll
@@ -59,14 +58,8 @@ class WordSettings(SplitSettings):
 
     def read_file(self, path: str, bad_rows: BadRows, needs_tags: bool) -> Documents:
         """Reads a file of words, with entity tags if the task's settings have a `tag_scheme`; see `read_conll`."""
-        return read_conll(
-            path,
-            tag_column=self.tag_column,
-            delimiter=self.delimiter,
-            tag_scheme=getattr(self, "tag_scheme", None),
-            needs_tags=needs_tags,
-            bad_rows=bad_rows,
-        )
+        options = {name: getattr(self, name, None) for name in ("tag_column", "delimiter", "tag_scheme")}
+        return read_conll(path, needs_tags=needs_tags, bad_rows=bad_rows, **options)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -111,7 +104,7 @@ class WordTask(task.Task):
         raise NotImplementedError
 
     def read(self, split, bad_rows):
-        path = find_split(self.settings, split, (split,), EXTENSIONS, any_extension=True)
+        path = self.settings.find_file(split, (split,), EXTENSIONS, any_extension=True)
         return [task.Part(split, self.read_file(path, bad_rows, needs_tags=split != "test"))]
 
     def model_class(self):

@@ -25,6 +25,7 @@ _MODEL_NAME = "quickstart"
 _MIN_WORDS = 8  # Shorter docstrings, such as "Returns the result.", could come from any package.
 _NUM_QUESTIONS = 4
 _LONG_QUESTION = 100  # Characters; about a line of the terminal.
+_TRAINING = {"optimizer": "adamw", "do_train": True, "do_eval": True}
 _FINE_TUNING_RATE = 1e-3  # The paper's rates, 2e-5 to 5e-5, are for models a hundred times larger.
 
 
@@ -116,18 +117,19 @@ def _create_data(run: StageRun, settings: QuickstartSettings) -> dict:
             input_file=run.path("corpus", f"{part}.txt"),
             output_file=output_file,
             vocab_file=run.path("vocab.txt"),
-            max_seq_length=settings.max_seq_length,
-            max_predictions_per_seq=_max_predictions(settings),
             dupe_factor=copies,
-            random_seed=settings.random_seed,
+            **_lengths(settings),
         )
         instances[part] = read_json(f"{output_file}.report.json")["instances"]
     figure = f"{instances['train']:,} training and {instances['held_out']:,} held-out instances"
     return {"figure": figure, "instances": instances}
 
 
-def _max_predictions(settings: QuickstartSettings) -> int:
-    return max(1, round(settings.max_seq_length * 0.15))  # google-research/bert's README: a little over 15%
+def _lengths(settings: QuickstartSettings) -> dict:
+    """Returns the flags that data and pre-training share."""
+    longest, seed = settings.max_seq_length, settings.random_seed
+    predictions = max(1, round(longest * 0.15))  # google-research/bert's README: a little over 15%
+    return {"max_seq_length": longest, "max_predictions_per_seq": predictions, "random_seed": seed}
 
 
 def _pretrain(run: StageRun, settings: QuickstartSettings) -> dict:
@@ -148,18 +150,14 @@ def _pretrain(run: StageRun, settings: QuickstartSettings) -> dict:
         output_dir=run.path("pretrained"),
         vocab_file=run.path("vocab.txt"),
         bert_config_file=run.path("bert_config.json"),
-        max_seq_length=settings.max_seq_length,
-        max_predictions_per_seq=_max_predictions(settings),
         train_batch_size=settings.train_batch_size,
         eval_batch_size=settings.train_batch_size,
-        optimizer="adamw",
         learning_rate=settings.learning_rate,
         num_train_steps=steps,
         num_warmup_steps=max(1, steps // 10),
         save_checkpoints_steps=max(1, steps // 4),
-        random_seed=settings.random_seed,
-        do_train=True,
-        do_eval=True,
+        **_lengths(settings),
+        **_TRAINING,
     )
     metrics = read_json(run.path("pretrained", "metrics.json"))
     figure = (
@@ -183,12 +181,10 @@ def _fine_tune(run: StageRun, settings: QuickstartSettings, name: str, load_weig
         max_seq_length=settings.max_seq_length,
         train_batch_size=32,
         eval_batch_size=64,
-        optimizer="adamw",
         learning_rate=_FINE_TUNING_RATE,
         num_train_epochs=settings.num_train_epochs,
         random_seed=settings.random_seed,
-        do_train=True,
-        do_eval=True,
+        **_TRAINING,
     )
     metrics = read_json(run.path(name, "metrics.json"))
     start = "from pre-training" if load_weights else "from random weights"

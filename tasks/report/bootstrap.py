@@ -10,14 +10,9 @@ import numpy as np
 
 
 def interval(
-    statistic: Callable[[np.ndarray], float],
-    num_rows: int,
-    *,
-    seed: int = 0,
-    samples: int = 1000,
-    confidence: float = 0.95,
+    statistic: Callable[[np.ndarray], float], num_rows: int, *, seed: int = 0, samples: int = 1000
 ) -> tuple[float, float]:
-    """Computes a percentile interval: the middle `confidence` of the statistic over rows drawn with replacement.
+    """Computes a percentile interval: the middle 95% of the statistic over rows drawn with replacement.
 
     See Efron and Tibshirani, An Introduction to the Bootstrap (1993), chapter 13. The interval covers the choice of the
     evaluated rows only. `tasks.fine_tuning.sweep` measures how a score varies with the seed of the training.
@@ -28,20 +23,15 @@ def interval(
         num_rows: number of rows.
         seed: seed of the draws; the same seed, rows and statistic give the same interval.
         samples: number of draws. The ends of an interval need about 1000 (same chapter).
-        confidence: share of the samples inside the interval, between 0 and 1 (both exclusive).
 
     Returns:
         The lower and the upper end, or NaN for both if the statistic is undefined for all samples.
-
-    Raises:
-        ValueError: `num_rows`, `samples` or `confidence` is out of range.
 
     >>> answers = np.array([True] * 80 + [False] * 20)
     >>> interval(lambda rows: answers[rows].mean(), 100)
     (0.72, 0.88)
     """
-    values = np.array([statistic(rows) for rows in _draws(num_rows, seed, samples)], np.float64)
-    return middle(values, confidence)
+    return middle(np.array([statistic(rows) for rows in _draws(num_rows, seed, samples)], np.float64))
 
 
 def drawn_counts(groups: np.ndarray, num_groups: int, *, seed: int = 0, samples: int = 1000) -> np.ndarray:
@@ -59,21 +49,15 @@ def drawn_counts(groups: np.ndarray, num_groups: int, *, seed: int = 0, samples:
 
 
 def _draws(num_rows: int, seed: int, samples: int) -> Iterator[np.ndarray]:
-    if num_rows < 1 or samples < 1:
-        raise ValueError(
-            f"`num_rows` and `samples` must be at least 1. Received: num_rows={num_rows}, samples={samples}"
-        )
     generator = np.random.default_rng(seed)
     for _ in range(samples):
         yield generator.integers(0, num_rows, num_rows)
 
 
-def middle(values: np.ndarray, confidence: float = 0.95) -> tuple[float, float]:
-    """Returns the lower and the upper end of the middle `confidence` of the values, ignoring NaN."""
-    if not 0.0 < confidence < 1.0:
-        raise ValueError(f"`confidence` must be between 0 and 1. Received: confidence={confidence}")
+def middle(values: np.ndarray) -> tuple[float, float]:
+    """Returns the lower and the upper end of the middle 95% of the values, ignoring NaN."""
     values = values[~np.isnan(values)]
     if not len(values):
         return float("nan"), float("nan")
-    low, high = np.quantile(values, [(1.0 - confidence) / 2.0, (1.0 + confidence) / 2.0])
+    low, high = np.quantile(values, [0.025, 0.975])
     return float(low), float(high)

@@ -188,15 +188,8 @@ class Squad(task.Task):
     def encode(self, part, trained):
         """Cuts the windows. Their labels are (0, 0) if no answer is found."""
         questions, spec = part.rows.questions, trained.spec
-        windows = make_windows(
-            questions,
-            trained.tokenizer,
-            max_seq_length=spec.sequence_length,
-            doc_stride=spec.doc_stride,
-            max_query_length=spec.max_query_length,
-            with_answers=True,
-            description=f"windows of {part.title}",
-        )
+        sizes, description = (spec.sequence_length, spec.doc_stride, spec.max_query_length), f"windows of {part.title}"
+        windows = make_windows(questions, trained.tokenizer, *sizes, with_answers=True, description=description)
         if not windows.examples.num_examples:
             raise InputError(f"{part.rows.path}: no context here holds any text. Expected some.")
         return task.Encoded(windows.examples, windows.question_lengths, per_token=True, source=windows)
@@ -260,15 +253,8 @@ class Squad(task.Task):
         """Returns the best answer to each question, whatever its null odds, for both evaluation and prediction."""
         logits, spec = answers.outputs, answers.trained.spec
         if self._best is None or self._best[0] is not logits:
-            chosen = best_answers(
-                answers.part.rows.questions,
-                answers.encoded.source,
-                logits[:, 0],
-                logits[:, 1],
-                n_best_size=spec.n_best_size,
-                max_answer_length=spec.max_answer_length,
-                version_2_with_negative=spec.version_2_with_negative,
-                null_score_diff_threshold=float("inf"),
-            )
-            self._best = logits, chosen
+            options = {name: getattr(spec, name) for name in (*_ANSWERING, "version_2_with_negative")}
+            options[THRESHOLD] = float("inf")
+            questions, windows = answers.part.rows.questions, answers.encoded.source
+            self._best = logits, best_answers(questions, windows, *logits.T, **options)
         return self._best[1]

@@ -72,10 +72,10 @@ class _Plan(NamedTuple):
 def make_windows(
     questions: Sequence[Question],
     tokenizer,
-    *,
     max_seq_length: int = 384,
     doc_stride: int = 128,
     max_query_length: int = 64,
+    *,
     with_answers: bool,
     description: str | None = "make windows",
 ) -> Windows:
@@ -95,7 +95,6 @@ def make_windows(
 
     Raises:
         InputError: `max_seq_length` leaves no room for the context beside the longest question.
-        ValueError: `doc_stride` is not positive.
     """
     from tqdm import tqdm
 
@@ -104,8 +103,6 @@ def make_windows(
             f"--max_seq_length={max_seq_length} leaves no room for the context beside a question of "
             f"--max_query_length={max_query_length} tokens and 3 special tokens. Expected {max_query_length + 4}."
         )
-    if doc_stride < 1:
-        raise ValueError(f"`doc_stride` must be at least 1. Received: doc_stride={doc_stride}")
     tokenizer = PythonBertTokenizer.of(tokenizer)
     tokenize = functools.cache(functools.partial(_tokenize, tokenizer))  # Questions share their contexts.
 

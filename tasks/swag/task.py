@@ -13,8 +13,6 @@ from keras_bert.errors import InputError
 from tasks.fine_tuning import metrics, task
 from tasks.fine_tuning.encoding import encode_texts, lengths_before_cutting
 from tasks.fine_tuning.settings import SplitSettings
-from tasks.fine_tuning.splits import find_split
-from tasks.fine_tuning.tables import write_probabilities
 from tasks.report.page import Mistake, Score
 from tasks.settings import changeable, replaced
 from tasks.swag import data
@@ -68,7 +66,7 @@ class Swag(task.Task):
     printed = ("chance_accuracy", "majority_accuracy", "loss")
 
     def read(self, split, bad_rows):
-        path = find_split(self.settings, split, data.SPLIT_NAMES[split], data.EXTENSIONS)
+        path = self.settings.find_file(split, data.SPLIT_NAMES[split], data.EXTENSIONS)
         return [task.Part(split, data.read_table(path, self.settings.columns, bad_rows, split != "test"))]
 
     def make_spec(self, train):
@@ -158,7 +156,7 @@ class Swag(task.Task):
     def write_predictions(self, answers, output_dir):
         """Writes a CSV: index (of the row, from 0), prediction, and `probability_<number>` of each choice."""
         path, (num_rows, num_choices) = os.path.join(output_dir, "predictions.csv"), answers.outputs.shape
-        write_probabilities(path, answers.outputs, range(num_choices), range(num_rows), delimiter=",")
+        metrics.write_probabilities(path, answers.outputs, range(num_choices), range(num_rows), delimiter=",")
         return task.Predictions([path], {"test_rows": num_rows})
 
     def notes(self, spec):

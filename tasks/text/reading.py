@@ -1,6 +1,7 @@
-"""Reads text files in pieces that processes can handle in parallel, and splits lines into documents."""
+"""Reads text files in pieces that processes can handle in parallel, and splits lines into documents and sentences."""
 
 import contextlib
+import functools
 import gzip
 import io
 import os
@@ -252,3 +253,30 @@ def split_piece(piece: Piece, input_format: str, open_file: Callable = open) -> 
                 yield None
         elif text:
             yield text
+
+
+# === Sentences ===
+
+
+@functools.lru_cache(maxsize=1)
+def sentence_splitter(name: str, language: str) -> Callable[[str], list[str]]:
+    """Returns a function that splits a line into sentences.
+
+    Args:
+        name: "none" keeps each line as one sentence; "sentencex" applies Wikimedia's rules for some 240 languages, with
+            no model to download (https://github.com/wikimedia/sentencex).
+        language: language code of the text, such as "en"; ignored for "none".
+
+    Raises:
+        InputError: sentencex is not installed.
+    """
+    if name == "none":
+        return lambda text: [text]
+    try:
+        import sentencex
+    except ImportError as error:
+        raise InputError(
+            "--sentence_splitter=sentencex needs the package sentencex: pip install 'keras-bert-zoo[sentences]'. "
+            "Without it, give text with one sentence a line."
+        ) from error
+    return functools.partial(sentencex.segment, language)

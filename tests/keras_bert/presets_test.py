@@ -13,12 +13,12 @@ import pytest
 
 from keras_bert import preset_table, presets
 from keras_bert.backbone import BertBackbone
-from keras_bert.casing import case_of_name
 from keras_bert.errors import InputError
 from keras_bert.layer import weights_follow
 from keras_bert.presets import find_preset, list_presets
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 from keras_bert.tokenization.tokenizer import BertTokenizer
+from keras_bert.tokenization.vocabulary import case_of_name
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "A"]
 

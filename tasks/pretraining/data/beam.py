@@ -22,9 +22,8 @@ from keras_bert.errors import InputError
 from keras_bert.files import expand_files
 from tasks.pretraining.data.driver import draw_all_pairs
 from tasks.pretraining.data.report import Counts, report_files
-from tasks.pretraining.data.scratch import scratch_directory
 from tasks.pretraining.data.settings import DataSettings
-from tasks.pretraining.data.workspace import new_workspace
+from tasks.pretraining.data.workspace import new_workspace, scratch_directory
 from tasks.pretraining.data.writing import INSTANCES_PER_UNIT, build_unit
 
 try:

@@ -11,8 +11,7 @@ from keras_bert.errors import InputError
 from tasks.pretraining.data.token_store import StoreWriter, token_dtype
 from tasks.pretraining.data.workspace import Workspace, open_workspace
 from tasks.text.parallel import progress_bar
-from tasks.text.reading import LINES, Piece, split_piece, text_units
-from tasks.text.sentences import sentence_splitter
+from tasks.text.reading import LINES, Piece, sentence_splitter, split_piece, text_units
 
 
 class TokenizedUnit(NamedTuple):

@@ -9,9 +9,8 @@ from collections.abc import Callable
 from keras_bert.files import atomic_path, expand_files, remove_path
 from tasks.pretraining.data.corpus import create_store
 from tasks.pretraining.data.report import Counts, report_files
-from tasks.pretraining.data.scratch import scratch_directory
 from tasks.pretraining.data.settings import DataSettings
-from tasks.pretraining.data.workspace import Workspace, new_workspace
+from tasks.pretraining.data.workspace import Workspace, new_workspace, scratch_directory
 from tasks.pretraining.data.writing import INSTANCES_PER_UNIT, build_unit, draw_unit, pair_units
 from tasks.text.parallel import LocalPool, progress_bar, workers_for
 

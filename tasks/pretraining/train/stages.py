@@ -35,15 +35,9 @@ def run_stages(settings: PretrainingSettings) -> dict:
     tokenizer = BertTokenizer(settings.vocab_file, lowercase=settings.do_lower_case)
     train_files = expand_files(settings.input_file)
     eval_files = expand_files(settings.eval_input_file) if settings.do_eval else []
-    trainer = build_trainer(
-        settings,
-        model_builder(settings, tokenizer),
-        PretrainingObjective(settings.use_next_sentence),
-        output_dir=settings.output_dir,
-        num_train_steps=settings.num_train_steps,
-        num_warmup_steps=settings.num_warmup_steps,
-        strategy=strategy,
-    )
+    objective = PretrainingObjective(settings.use_next_sentence)
+    num_steps = (settings.num_train_steps, settings.num_warmup_steps)
+    trainer = build_trainer(settings, model_builder(settings, tokenizer), objective, strategy, num_steps)
     writes = trainer.workers.is_chief
     train_data = _read(train_files, trainer, tokenizer, settings)
     metrics, evaluation = {}, None
@@ -147,14 +141,8 @@ def _train(
     steps = settings.num_train_steps - trainer.restore()
     speed = _speed(trainer, records, settings) if steps > 0 else None
     start = time.monotonic()
-    trainer.fit(
-        make_dataset,
-        settings.num_train_steps,
-        save_checkpoints_steps=settings.save_checkpoints_steps,
-        evaluate=evaluation,
-        speed=speed,
-        description="pre-training",
-    )
+    options = {"save_checkpoints_steps": settings.save_checkpoints_steps, "evaluate": evaluation, "speed": speed}
+    trainer.fit(make_dataset, settings.num_train_steps, description="pre-training", **options)
     figures = {"train_records": records.num_records, "train_steps": settings.num_train_steps}
     if plan is not None:
         figures["real_token_share"] = plan.real_token_share_before

@@ -132,5 +132,3 @@ def test_a_missing_package(monkeypatch):
     monkeypatch.setattr(targets.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"--onnx needs onnx and onnxruntime. Run: pip install .*\[onnx\]"):
         targets.require(["int8", "onnx"])
-    with pytest.raises(ValueError, match="A target must be one of onnx, litert, int8. Received: 'tflite'"):
-        targets.require(["tflite"])

@@ -131,8 +131,6 @@ def test_token_outputs_are_aligned_with_the_tokens():
     model = features_model(lambda ids: keras.ops.stack([ids * 2, -ids], -1))
     outputs = compute_token_outputs(model, examples, 8, "apply")
     np.testing.assert_array_equal(outputs, np.stack([examples.token_ids * 2, -examples.token_ids], -1))
-    with pytest.raises(ValueError, match="one sequence each. Received: 3"):
-        compute_token_outputs(model, make_examples(choices=3), 8, "apply")
 
 
 def test_batches_of_choices_give_each_row_its_own_logits():

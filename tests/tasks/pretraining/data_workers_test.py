@@ -15,8 +15,8 @@ from repository import ROOT
 from keras_bert.errors import InputError
 from tasks.pretraining.create_data import create_pretraining_data
 from tasks.pretraining.data import corpus
-from tasks.pretraining.data.scratch import scratch_directory
 from tasks.pretraining.data.settings import DataSettings
+from tasks.pretraining.data.workspace import scratch_directory
 from tasks.text.parallel import LocalPool
 from tasks.text.reading import LINES
 

@@ -112,8 +112,6 @@ def test_lengths_without_room_for_the_context_are_refused():
     message = "--max_seq_length=67 leaves no room for the context .* --max_query_length=64 tokens and 3 .* Expected 68"
     with pytest.raises(InputError, match=message):
         make_windows([question("a")], TOKENIZER, max_seq_length=67, with_answers=False)
-    with pytest.raises(ValueError, match="`doc_stride` must be at least 1. Received: doc_stride=0"):
-        make_windows([question("a")], TOKENIZER, doc_stride=0, with_answers=False)
 
 
 # === Maximum context ===

@@ -12,7 +12,6 @@ from repository import SHARED, needs_data
 from keras_bert import BertTokenizer
 from keras_bert.errors import InputError
 from tasks.fine_tuning import encoding
-from tasks.fine_tuning.splits import find_split
 from tasks.fine_tuning.task import Part, Trained
 from tasks.swag import data
 from tasks.swag.data import Columns, Table
@@ -160,7 +159,7 @@ def settings(**given):
 
 
 def find(split, **given):
-    return find_split(settings(**given), split, data.SPLIT_NAMES[split], data.EXTENSIONS)
+    return settings(**given).find_file(split, data.SPLIT_NAMES[split], data.EXTENSIONS)
 
 
 def test_find_split(tmp_path):

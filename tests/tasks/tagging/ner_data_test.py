@@ -8,7 +8,6 @@ from keras_bert.errors import InputError
 from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
 from tasks.fine_tuning import word_task
 from tasks.fine_tuning.encoding import label_ids
-from tasks.fine_tuning.splits import find_split
 from tasks.fine_tuning.word_task import make_examples
 from tasks.tagging import data
 from tasks.tagging.task import Tagging
@@ -59,9 +58,8 @@ def test_labels_of_a_foreign_model():
 
 
 def find(split, **settings):
-    return find_split(
-        Tagging.Settings(output_dir="", **settings), split, (split,), word_task.EXTENSIONS, any_extension=True
-    )
+    files = Tagging.Settings(output_dir="", **settings)
+    return files.find_file(split, (split,), word_task.EXTENSIONS, any_extension=True)
 
 
 def test_files_are_found_by_split(tmp_path):

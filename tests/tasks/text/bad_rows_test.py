@@ -40,8 +40,3 @@ def test_skipped_ones_are_shown_counted_and_written(tmp_path, capsys):
     assert lines[0] == "where\treason" and len(lines) == 27 and lines[1] == 'a.csv:0\t"a ""quote"",\tand a tab"'
     BadRows("skip").write(str(tmp_path))
     assert not list(tmp_path.iterdir())
-
-
-def test_an_unknown_policy():
-    with pytest.raises(ValueError, match="must be one of .* Received: policy='drop'"):
-        BadRows("drop")

@@ -17,7 +17,7 @@ from tasks.pretraining.data.corpus import create_store
 from tasks.pretraining.data.settings import InstanceSettings
 from tasks.pretraining.data.token_store import StoreWriter, open_store, token_dtype
 from tasks.pretraining.data.workspace import new_workspace
-from tasks.text import reading, sentences
+from tasks.text import reading
 from tasks.text.parallel import LocalPool
 from tasks.text.reading import LINES, split_piece, text_units
 
@@ -157,23 +157,23 @@ def test_a_splitter_makes_sentences_of_lines(tmp_path, monkeypatch):
     library = types.ModuleType("sentencex")
     library.segment = lambda language, text: [f"{part}." for part in text.split(".") if part and language == "xx"]
     monkeypatch.setitem(sys.modules, "sentencex", library)
-    sentences.sentence_splitter.cache_clear()
+    reading.sentence_splitter.cache_clear()
     (tmp_path / "text").write_text("a b. c.\n\nd. e f.\n")
     rules = {"sentence_splitter": "sentencex", "sentence_language": "xx"}
     assert store(tmp_path / "store", [tmp_path / "text"], **rules) == [["ab.", "c."], ["d.", "ef."]]
-    sentences.sentence_splitter.cache_clear()
+    reading.sentence_splitter.cache_clear()
 
 
 def test_a_splitter_that_is_not_installed_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "sentencex", None)
-    sentences.sentence_splitter.cache_clear()
+    reading.sentence_splitter.cache_clear()
     with pytest.raises(InputError, match=r"pip install 'keras-bert-zoo\[sentences\]'"):
-        sentences.sentence_splitter("sentencex", "en")
+        reading.sentence_splitter("sentencex", "en")
 
 
 def test_sentencex_splits_prose():
     pytest.importorskip("sentencex", reason="sentencex is not installed")
-    split = sentences.sentence_splitter("sentencex", "en")
+    split = reading.sentence_splitter("sentencex", "en")
     found = [sentence.strip() for sentence in split("Mr. Smith left the U.S. in May. He paid $3.50. Why?")]
     assert found == ["Mr. Smith left the U.S. in May.", "He paid $3.50.", "Why?"]
 
