@@ -103,14 +103,14 @@ def listed(names: Sequence[str]) -> str:
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
-def check_depth(names: Iterable[str], stem: str, num_layers: int, file: str) -> None:
+def check_depth(names: Iterable[str], stem: str, num_layers: int, file: str, by: str = "config.json") -> None:
     """Refuses a file with layers beyond the configuration's.
 
     Args:
         names: of what the file holds.
         stem: what stands before the number of a layer.
-        num_layers: by `config.json`.
-        file: for messages.
+        num_layers: of the configuration.
+        file, by: the names of the file and of its configuration, for messages.
 
     Raises:
         InputError: it has more layers.
@@ -118,7 +118,7 @@ def check_depth(names: Iterable[str], stem: str, num_layers: int, file: str) -> 
     matches = [re.match(rf"{re.escape(stem)}(\d+)\b", name) for name in names]
     beyond = [int(match[1]) for match in matches if match and int(match[1]) >= num_layers]
     if beyond:
-        raise InputError(f"{file}: holds weights of layer {min(beyond)}, expected {num_layers} layers by config.json.")
+        raise InputError(f"{file}: holds weights of layer {min(beyond)}, expected {num_layers} layers by {by}.")
 
 
 def collect(

@@ -19,7 +19,7 @@ from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.files import read_json, read_object, write_json, write_lines
 from keras_bert.formats import hugging_face_files, tensorflow_files
-from keras_bert.formats.checkpoint import Checkpoint, check_heads_follow_encoder, collect, listed
+from keras_bert.formats.checkpoint import Checkpoint, check_depth, check_heads_follow_encoder, collect, listed
 from keras_bert.formats.tensorflow_files import TensorFlowCheckpoint, find_prefix, find_vocabulary, mentions
 from keras_bert.formats.weight_names import GOOGLE, HEADS, encoder_sources, head_sources
 
@@ -76,9 +76,7 @@ def _check_complete(prefix: str, num_layers: int, available: dict[str, str], mis
             f"{prefix}: lacks {listed(missing)}. Expected the variables of a BERT with {num_layers} layers by "
             f"{CONFIG_FILE}, found {listed(sorted(available))}."
         )
-    beyond = f"bert/encoder/layer_{num_layers}/"
-    if any(name.startswith(beyond) for name in available):
-        raise InputError(f"{prefix}: expected {num_layers} layers by {CONFIG_FILE}, found variables of {beyond}.")
+    check_depth(available, "bert/encoder/layer_", num_layers, prefix, CONFIG_FILE)
 
 
 def read_tokenizer(path: str) -> dict | None:

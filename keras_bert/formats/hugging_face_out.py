@@ -12,6 +12,7 @@ from keras_bert.formats.checkpoint import Checkpoint, check_heads_follow_encoder
 from keras_bert.formats.hugging_face_files import CONFIG_FILE, SAFETENSORS_FILE
 from keras_bert.formats.hugging_face_tokenizer import SETTINGS_FILE, VOCABULARY_FILE
 from keras_bert.formats.weight_names import HEADS, HUGGING_FACE, POOLER, WeightSource, encoder_sources, head_sources
+from keras_bert.tokenization.vocabulary import check_rows
 
 _NEEDED, _KEPT, _LEFT_OUT = "needed", "kept", "left out"
 # The class of transformers that has just these heads, and the fate of the pooler there: needed, kept if there is one,
@@ -127,12 +128,7 @@ def _label_values(checkpoint: Checkpoint, bias: str, count: int) -> dict:
 
 
 def _checked_vocabulary(checkpoint: Checkpoint, vocabulary: list[str]) -> list[str]:
-    rows = checkpoint.config.vocabulary_size
-    if len(vocabulary) > rows:  # Fewer is common: tables padded to a round number of rows.
-        raise InputError(
-            f"{checkpoint.source}: expected a vocabulary of at most {rows} pieces, the rows of the word table, found "
-            f"{len(vocabulary)}. Give the vocabulary that the model was trained with."
-        )
+    check_rows(checkpoint.source, len(vocabulary), checkpoint.config.vocabulary_size)
     broken = [piece for piece in vocabulary if "\n" in piece or "\r" in piece]
     if broken:
         raise InputError(

@@ -14,6 +14,7 @@ import numpy as np
 
 from keras_bert.errors import InputError
 from keras_bert.files import read_lines
+from keras_bert.tokenization.vocabulary import check_rows
 
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # TensorFlow's name for the tensor with the graph of objects.
 STATE_FILE = "checkpoint"
@@ -78,17 +79,11 @@ def find_vocabulary(path: str) -> str | None:
 def check_vocabulary(file: str | None, rows: int) -> None:
     """Compares a vocabulary, if there is one, with the rows of the token table.
 
-    Fewer pieces are common, since tables are padded to round numbers.
-
     Raises:
         InputError: it has more pieces than the table rows.
     """
-    pieces = sum(1 for _ in read_lines(file)) if file else 0
-    if pieces > rows:
-        raise InputError(
-            f"{file}: expected at most {rows} pieces, the rows of the token table, found {pieces}. It is "
-            "the vocabulary of another checkpoint."
-        )
+    if file:
+        check_rows(file, sum(1 for _ in read_lines(file)), rows)
 
 
 class TensorFlowCheckpoint:

@@ -123,10 +123,10 @@ def _check_case(source: str, pieces: list[str], lowercase: bool | None, why: str
 
 
 def check_rows(source: str, num_pieces: int, num_rows: int) -> None:
-    """Refuses a vocabulary that has more pieces than the encoder's token table has rows."""
+    """Refuses a vocabulary with more pieces than the token table has rows. Fewer are common: tables are padded."""
     if num_pieces > num_rows:
         raise InputError(
-            f"{source}: its vocabulary has {num_pieces} pieces, its token table {num_rows} rows. Expected a row for "
+            f"{source}: {num_pieces} pieces in the vocabulary, {num_rows} rows in the token table. Expected a row for "
             "each piece: they are not of one model."
         )
 

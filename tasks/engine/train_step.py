@@ -10,6 +10,7 @@ step into one XLA program, as TPUs require.
 """
 
 import contextlib
+import dataclasses
 from collections.abc import Callable
 
 import keras
@@ -52,6 +53,7 @@ class Objective:
         return tf.constant(0.0) if mask is None else tf.reduce_sum(tf.cast(mask, tf.float32))
 
 
+@dataclasses.dataclass(eq=False)  # A step is compared by identity, as a function is.
 class TrainStep:
     """Updates model and optimizer by one batch; called in replica context with the replica's part of the batch.
 
@@ -72,26 +74,19 @@ class TrainStep:
         ValueError: the optimizer was created outside the strategy's scope.
     """
 
-    def __init__(
-        self,
-        model: keras.Model,
-        optimizer: keras.optimizers.Optimizer,
-        objective: Objective,
-        *,
-        strategy: tf.distribute.Strategy,
-        step: tf.Variable,
-        gradient_accumulation_steps: int = 1,
-        clip_norm: float | None = 1.0,
-        jit_compile: bool = False,
-        random_seed: int = 0,
-    ):
-        self.model = model
-        self.optimizer = optimizer
-        self.objective = objective
-        self.step = step
-        self.gradient_accumulation_steps = gradient_accumulation_steps
-        self.clip_norm = clip_norm
-        self.random_seed = random_seed
+    model: keras.Model
+    optimizer: keras.optimizers.Optimizer
+    objective: Objective
+    _: dataclasses.KW_ONLY
+    strategy: dataclasses.InitVar[tf.distribute.Strategy]
+    step: tf.Variable
+    gradient_accumulation_steps: int = 1
+    clip_norm: float | None = 1.0
+    jit_compile: dataclasses.InitVar[bool] = False
+    random_seed: int = 0
+
+    def __post_init__(self, strategy: tf.distribute.Strategy, jit_compile: bool):
+        model, optimizer = self.model, self.optimizer
         self.figure_names: list[str] = []
         if optimizer._distribution_strategy is not strategy:
             raise ValueError("`optimizer` must be created inside `strategy.scope()`. Received: one created outside.")

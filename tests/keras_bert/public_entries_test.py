@@ -145,14 +145,14 @@ def test_more_pieces_than_rows(tmp_path, module):
     assert BertPreprocessor.from_preset(place).sequence_length == 16
     for file in place.rglob("vocab*.txt"):
         file.write_text("\n".join([*PIECES, "b"]))
-    with pytest.raises(InputError, match="toy: its vocabulary has 8 pieces, its token table 7 rows"):
+    with pytest.raises(InputError, match="toy: 8 pieces in the vocabulary, 7 rows in the token table"):
         BertPreprocessor.from_preset(place)
 
 
 def test_more_pieces_than_the_rows_of_a_named_preset(tmp_path, monkeypatch):
     directory_of(tmp_path / "tiny", [*SPECIALS, *(f"a{number}" for number in range(30_600))])
     monkeypatch.setenv("KERAS_BERT_HOME", str(tmp_path))
-    with pytest.raises(InputError, match="tiny: its vocabulary has 30605 pieces, its token table 30522 rows"):
+    with pytest.raises(InputError, match="tiny: 30605 pieces in the vocabulary, 30522 rows in the token table"):
         BertPreprocessor.from_preset("tiny")
 
 

@@ -188,7 +188,7 @@ def test_a_taken_target_and_a_vocabulary_of_another_model_are_refused(tmp_path):
         convert(str(tmp_path), str(tmp_path / "taken"))
     assert (tmp_path / "taken" / "file").read_text() == "mine"
     (tmp_path / "vocab.txt").write_text("\n".join([*PIECES, "i"]) + "\n")
-    with pytest.raises(InputError, match="its vocabulary has 14 pieces, its token table 13 rows"):
+    with pytest.raises(InputError, match="14 pieces in the vocabulary, 13 rows in the token table"):
         convert(str(tmp_path), str(tmp_path / "out"))
     assert not (tmp_path / "out").exists()
 
