@@ -8,3 +8,9 @@ class InputError(ValueError):
     may catch it as a `ValueError`. A message names the file and, where there is one, the line or record
     (`path:line`), what was expected, what came, and the cure.
     """
+
+
+def first_line(error: Exception) -> str:
+    """Returns the first line of an error's message, or the name of its type if it has none."""
+    lines = str(getattr(error, "message", error)).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -13,7 +13,7 @@ from export.heads.multiple_choice import MultipleChoice
 from export.heads.question_answering import QuestionAnswering
 from export.heads.token_classification import TokenClassification
 from export.heads.token_regression import TokenRegression
-from keras_bert.errors import InputError
+from keras_bert.errors import InputError, first_line
 from tasks.fine_tuning.model_files import MODEL_FILE, TASK_FILE, load_model, read_task
 
 HEADS: dict[str, type[Head]] = {
@@ -66,7 +66,7 @@ def load_head(directory: str, task: str | None = None, **settings) -> Head:
         if isinstance(error, InputError):
             raise
         flags = " ".join(f"--{_FLAGS.get(name, name)}={value}" for name, value in given.items())
-        raise InputError(f"{flags or directory}: {str(error).splitlines()[0]}") from error
+        raise InputError(f"{flags or directory}: {first_line(error)}") from error
 
 
 def _task_of(directory: str) -> str:

@@ -12,7 +12,7 @@ import re
 
 import numpy as np
 
-from keras_bert.errors import InputError
+from keras_bert.errors import InputError, first_line
 from keras_bert.files import read_lines
 from keras_bert.tokenization.vocabulary import check_rows
 
@@ -106,7 +106,7 @@ class TensorFlowCheckpoint:
             self._reader = tf.train.load_checkpoint(path)
             self.shapes = {name: tuple(shape) for name, shape in self._reader.get_variable_to_shape_map().items()}
         except self._errors as error:
-            reason = _first_line(error)
+            reason = first_line(error)
             raise InputError(f"{path}{_INDEX}: not a whole checkpoint index ({reason}). Fetch it again.") from error
         self._check_size(_data_files(path))
 
@@ -133,12 +133,8 @@ class TensorFlowCheckpoint:
         except self._errors as error:
             raise InputError(
                 f"{self.path}: cannot read {name}, expected a whole array of shape {self.shapes.get(name)}, found: "
-                f"{_first_line(error)}. Fetch the checkpoint again."
+                f"{first_line(error)}. Fetch the checkpoint again."
             ) from error
-
-
-def _first_line(error: Exception) -> str:
-    return str(getattr(error, "message", error)).partition("\n")[0]
 
 
 def _data_files(prefix: str) -> list[str]:

@@ -275,7 +275,7 @@ class Classification(task.Task):
         if split.submission is not None:
             paths.append(os.path.join(output_dir, split.submission))
             self._write_submission(paths[-1], answers)
-        return task.Predictions(paths, {"test_rows": len(table.texts)})
+        return paths, {"test_rows": len(table.texts)}
 
     def _write_submission(self, path: str, answers: task.Answers) -> None:
         """Writes the file that GLUE takes, with the columns `index` and `prediction`.

@@ -5,7 +5,7 @@ The package is not a requirement. It is imported when a data set is named.
 
 import dataclasses
 
-from keras_bert.errors import InputError
+from keras_bert.errors import InputError, first_line
 from tasks.classification.data import Table, collect
 from tasks.classification.glue import TASKS, TableTask
 from tasks.fine_tuning.rows import Broken, Rows
@@ -55,11 +55,11 @@ class TfdsTables:
         try:
             self._builder = self._tfds.builder(name, data_dir=data_dir)
         except (ValueError, OSError) as error:
-            raise InputError(f"--tfds_name={name}: {_first_line(error)} See tfds.list_builders().") from error
+            raise InputError(f"--tfds_name={name}: {first_line(error)} See tfds.list_builders().") from error
         try:
             self._builder.download_and_prepare()
         except Exception as error:  # The data set's own code may raise anything: network, disk, a missing package.
-            reason = f"{type(error).__name__}: {_first_line(error)}"
+            reason = f"{type(error).__name__}: {first_line(error)}"
             raise InputError(f"--tfds_name={name}: cannot be downloaded and prepared ({reason}).") from error
 
     def read_table(self, split: str, task: TableTask, bad_rows: BadRows, with_labels: bool = True) -> Table:
@@ -117,8 +117,3 @@ def _plain(value):
     """Returns a NumPy scalar or bytes as a Python value."""
     value = value.item() if hasattr(value, "item") else value
     return value.decode("utf-8", errors="replace") if isinstance(value, bytes) else value
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

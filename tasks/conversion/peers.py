@@ -10,32 +10,26 @@ import importlib.metadata
 import importlib.util
 import os
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 
 from keras_bert.formats.checkpoint import Checkpoint
 
+Outputs = Callable[[Checkpoint, dict[str, np.ndarray]], dict[str, np.ndarray]]
 
-class Peer(NamedTuple):
-    """A library that can run a checkpoint.
 
-    Attributes:
-        name: str, with version.
-        outputs: function of a checkpoint (its directory is read anew) and a batch, to float32 arrays by output.
+def find_peer(checkpoint: Checkpoint) -> tuple[str, Outputs] | None:
+    """Finds the library that owns the checkpoint's format, if it is installed and can read it.
+
+    Returns:
+        Its name and version; and a function of a checkpoint (its directory is read anew) and a batch, to float32 arrays
+        by output.
     """
-
-    name: str
-    outputs: Callable[[Checkpoint, dict[str, np.ndarray]], dict[str, np.ndarray]]
-
-
-def find_peer(checkpoint: Checkpoint) -> Peer | None:
-    """Returns the library that owns the checkpoint's format, if it is installed and can read it."""
     if checkpoint.format == "hugging_face" and os.path.isdir(checkpoint.source):
         if all(importlib.util.find_spec(name) for name in ("torch", "transformers")):
-            return Peer(f"transformers {importlib.metadata.version('transformers')}", _transformers_outputs)
+            return f"transformers {importlib.metadata.version('transformers')}", _transformers_outputs
     if checkpoint.format == "keras_hub" and os.path.isdir(checkpoint.source):
-        return Peer(f"KerasHub {importlib.metadata.version('keras-hub')}", _keras_hub_outputs)
+        return f"KerasHub {importlib.metadata.version('keras-hub')}", _keras_hub_outputs
     return None
 
 

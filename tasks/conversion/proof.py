@@ -136,7 +136,8 @@ def compare(source: Checkpoint, target: Checkpoint, compare_with_peers: bool = T
     for checkpoint, side in ((source, "source"), (target, "target")):
         peer = peers.find_peer(checkpoint) if compare_with_peers else None
         if peer is not None:
-            differences[f"{peer.name} on the {side}"] = largest_differences(expected, peer.outputs(checkpoint, batch))
+            name, outputs = peer
+            differences[f"{name} on the {side}"] = largest_differences(expected, outputs(checkpoint, batch))
     return Proof(
         f"{source.format}: {source.source}",
         f"{target.format}: {target.source}",

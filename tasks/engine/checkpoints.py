@@ -6,7 +6,7 @@ import sys
 
 import tensorflow as tf
 
-from keras_bert.errors import InputError
+from keras_bert.errors import InputError, first_line
 from keras_bert.files import read_json, remove_path, write_json
 
 SETTINGS_FILE = "training.json"
@@ -63,11 +63,11 @@ class Checkpoints:
                 self._checkpoint.restore(path).assert_consumed()
                 return int(self.step.numpy())
             except (tf.errors.OpError, IndexError) as error:  # TensorFlow raises IndexError for a truncated file.
-                reason = str(error).splitlines()[0]
+                reason = first_line(error)
                 print(f"{path}: broken checkpoint ({reason}); trying the one before it.", file=sys.stderr)
             except (ValueError, AssertionError) as error:
                 raise InputError(
-                    f"{path}: a checkpoint of another model or optimizer ({str(error).splitlines()[0]}). "
+                    f"{path}: a checkpoint of another model or optimizer ({first_line(error)}). "
                     "Give the settings it was made with, or another output directory."
                 ) from error
         if paths:

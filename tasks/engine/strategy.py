@@ -7,7 +7,7 @@ import socket
 import keras
 import tensorflow as tf
 
-from keras_bert.errors import InputError
+from keras_bert.errors import InputError, first_line
 
 POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
 _TF_CONFIG_EXAMPLE = (
@@ -114,7 +114,7 @@ def _tpu_strategy(tpu: str) -> tf.distribute.TPUStrategy:
         tf.config.experimental_connect_to_cluster(resolver)
         tf.tpu.experimental.initialize_tpu_system(resolver)
     except (ValueError, RuntimeError, ImportError, OSError, tf.errors.OpError) as error:
-        reason = str(error).strip().splitlines()[0]
+        reason = first_line(error)
         raise InputError(f"--tpu={tpu}: no TPU found ({reason}). {unreachable}") from error
     return tf.distribute.TPUStrategy(resolver)
 

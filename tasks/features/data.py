@@ -249,21 +249,7 @@ def _join(
 # === Words of whole documents ===
 
 
-class EncodedWords(NamedTuple):
-    """The encoder sequences of a file's words.
-
-    Attributes:
-        examples: R sequences.
-        places: int64, shape (W,), increasing, index in `examples.token_ids` of each word's first token.
-        sentence_lengths: int64, shape (N,), tokens of each sentence, [CLS] and [SEP] included.
-    """
-
-    examples: Examples
-    places: np.ndarray
-    sentence_lengths: np.ndarray
-
-
-def encode_words(documents: Documents, tokenizer, max_seq_length: int, document_context: bool) -> EncodedWords:
+def encode_words(documents: Documents, tokenizer, max_seq_length: int, document_context: bool):
     """Encodes tagged sentences for word features.
 
     Args:
@@ -272,6 +258,10 @@ def encode_words(documents: Documents, tokenizer, max_seq_length: int, document_
         max_seq_length: at least 4, special tokens included.
         document_context: whether windows span whole documents, so that words see the neighbouring sentences (paper,
             section 5.3). A file without -DOCSTART- lines is one document.
+
+    Returns:
+        (`Examples` of R sequences; int64, shape (W,), increasing, the index in their `token_ids` of each word's first
+        token; int64, shape (N,), tokens of each sentence, [CLS] and [SEP] included).
     """
     limits = documents.sentence_splits[documents.document_splits] if document_context else documents.sentence_splits
     encoded = encode_rows(sentence_rows(documents._replace(sentence_splits=limits)), tokenizer, max_seq_length)
@@ -279,4 +269,4 @@ def encode_words(documents: Documents, tokenizer, max_seq_length: int, document_
     ends = np.append(firsts[1:], 0)
     ends[encoded.word_splits[1:] - 1] = encoded.row_splits[1:] - 1  # [SEP] follows the last word of a row.
     lengths = np.add.reduceat(ends - firsts, documents.sentence_splits[:-1]) + SPECIAL_TOKENS
-    return EncodedWords(encoded.examples, encoded.kept[firsts], lengths)
+    return encoded.examples, encoded.kept[firsts], lengths

@@ -66,20 +66,19 @@ def load_features(
     }
     path = os.path.join(directory, IDENTITY_FILE)
     if not os.path.exists(path) or read_json(path) != identity:
-        encoded = data.encode_words(documents, tokenizer, spec.max_seq_length, spec.document_context)
+        *encoded, sentence_lengths = data.encode_words(documents, tokenizer, spec.max_seq_length, spec.document_context)
         with atomic_path(directory) as temporary:
             os.makedirs(temporary)
             description = f"features of {os.path.basename(directory)}"
-            _compute(os.path.join(temporary, FEATURES_FILE), encoded, Extractor(extractor, batch_size), description)
-            np.save(os.path.join(temporary, LENGTHS_FILE), encoded.sentence_lengths)
+            _compute(os.path.join(temporary, FEATURES_FILE), *encoded, Extractor(extractor, batch_size), description)
+            np.save(os.path.join(temporary, LENGTHS_FILE), sentence_lengths)
             write_json(os.path.join(temporary, IDENTITY_FILE), identity)
     vectors = np.load(os.path.join(directory, FEATURES_FILE), mmap_mode="r")
     return vectors, np.load(os.path.join(directory, LENGTHS_FILE))
 
 
-def _compute(path: str, encoded: data.EncodedWords, extractor: Extractor, description: str) -> None:
+def _compute(path: str, examples: Examples, places: np.ndarray, extractor: Extractor, description: str) -> None:
     """Writes the features of each word's first token, block by block."""
-    examples, places = encoded.examples, encoded.places
     vectors = np.lib.format.open_memmap(path, "w+", np.float32, (len(places), extractor.widths[COMBINED]))
     with tqdm(total=len(places), desc=description, unit="word", mininterval=0.5) as progress:
         for first in range(0, examples.num_examples, BLOCK_SEQUENCES):

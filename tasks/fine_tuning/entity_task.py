@@ -71,4 +71,4 @@ class EntityTask(WordTask):
         if documents.tags is not None:
             scores = entity_metrics.score(documents.split(documents.tags), predicted)
             details |= {f"test_{name}": value for name, value in scores.items()}
-        return task.Predictions([path], details)
+        return [path], details

@@ -2,7 +2,7 @@
 
 import os
 
-from keras_bert.errors import InputError
+from keras_bert.errors import InputError, first_line
 from keras_bert.files import atomic_path, read_json, write_json
 
 MODEL_FILE = "model.keras"
@@ -48,7 +48,7 @@ def load_model(directory: str, task_name: str, command: str) -> tuple:
     try:
         model = keras.saving.load_model(path, compile=False)
     except (ValueError, OSError) as error:
-        raise InputError(f"{path}: cannot be loaded ({str(error).splitlines()[0]}). Train it again.") from error
+        raise InputError(f"{path}: cannot be loaded ({first_line(error)}). Train it again.") from error
     return model, BertTokenizer.from_preset(directory), task
 
 

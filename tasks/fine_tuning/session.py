@@ -201,9 +201,9 @@ class Session:
             answers = self._answer(part)._replace(trained=self.trained)
             if not self._is_chief:
                 continue
-            written = self.task.write_predictions(answers, self.output_dir)
-            paths += written.paths
-            self.results |= {part.figure(name): value for name, value in written.details.items()}
+            written, details = self.task.write_predictions(answers, self.output_dir)
+            paths += written
+            self.results |= {part.figure(name): value for name, value in details.items()}
             self.results[part.figure("test_file")] = part.rows.path
             self.results[part.figure("test_rows_checksum")] = part.rows.checksum()
         self._write_metrics()

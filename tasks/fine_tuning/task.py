@@ -143,13 +143,6 @@ class Evaluation:
     found: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
-class Predictions(NamedTuple):
-    """Paths of the written files, and details for `metrics.json`, whose names begin with `test_`."""
-
-    paths: list[str]
-    details: dict[str, Any] = {}
-
-
 class Task(abc.ABC):
     """A fine-tuning task; one instance serves one run.
 
@@ -295,8 +288,12 @@ class Task(abc.ABC):
         return self.evaluate(answers, {}).figures
 
     @abc.abstractmethod
-    def write_predictions(self, answers: Answers, output_dir: str) -> Predictions:
-        """Writes the answers to a file of the split "test"."""
+    def write_predictions(self, answers: Answers, output_dir: str) -> tuple[list[str], dict[str, Any]]:
+        """Writes the answers to a file of the split "test".
+
+        Returns:
+            Paths of the written files, and details for `metrics.json`, whose names begin with `test_`.
+        """
 
     def notes(self, spec: Any) -> list[str]:
         """Returns sentences that open the report."""

@@ -247,7 +247,7 @@ class Squad(task.Task):
                 written.append(path)
             else:
                 remove_path(path)  # It belongs to the answers of an earlier call.
-        return task.Predictions(written, {"test_questions": len(final.predictions)})
+        return written, {"test_questions": len(final.predictions)}
 
     def _best_answers(self, answers: task.Answers) -> Answers:
         """Returns the best answer to each question, whatever its null odds, for both evaluation and prediction."""

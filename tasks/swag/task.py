@@ -157,7 +157,7 @@ class Swag(task.Task):
         """Writes a CSV: index (of the row, from 0), prediction, and `probability_<number>` of each choice."""
         path, (num_rows, num_choices) = os.path.join(output_dir, "predictions.csv"), answers.outputs.shape
         metrics.write_probabilities(path, answers.outputs, range(num_choices), range(num_rows), delimiter=",")
-        return task.Predictions([path], {"test_rows": num_rows})
+        return [path], {"test_rows": num_rows}
 
     def notes(self, spec):
         return [

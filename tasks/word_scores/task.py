@@ -89,7 +89,7 @@ class WordScores(WordTask):
         documents, path = answers.part.rows, self.path_of("test", output_dir)
         own = [] if documents.tags is None else [documents.tags]
         write_conll(path, documents, *own, [f"{score:.4f}" for score in answers.outputs[:, 0]])
-        return task.Predictions([path], {"test_words": len(documents.tokens)})
+        return [path], {"test_words": len(documents.tokens)}
 
 
 def numbers_of(tags: list[str]) -> np.ndarray:

@@ -19,7 +19,7 @@ from tasks.fine_tuning.model_files import load_model, save_model
 from tasks.fine_tuning.session import Session
 from tasks.fine_tuning.settings import FineTuningSettings
 from tasks.fine_tuning.start import find_start, load_fine_tuned
-from tasks.fine_tuning.task import Encoded, Evaluation, Part, Predictions, Spec, Task
+from tasks.fine_tuning.task import Encoded, Evaluation, Part, Spec, Task
 from tasks.text.bad_rows import BadRows
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(15))]
@@ -86,7 +86,7 @@ class Toy(Task):
         return Evaluation({"loss": next(self.losses)})
 
     def write_predictions(self, answers, output_dir):
-        return Predictions([])
+        return [], {}
 
 
 @pytest.fixture(scope="module", name="preset")
