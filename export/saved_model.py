@@ -193,9 +193,7 @@ def rebuild(
         changes["first_token_only"] = _reads_pooled_output_only(model)
     copy = keras.saving.deserialize_keras_object(_rewritten(config, changes, backbone_class))
     if layout is not None and getattr(serving.find_backbone(copy), "layout", None) != layout:
-        raise ValueError(
-            f"`model` must hold a BertBackbone, to be given the layout {layout!r}. Received: model={model}"
-        )
+        raise ValueError(f"`model` must hold a BertBackbone, to be given the layout {layout!r}. Received: {model}")
     copy.set_weights([np.asarray(weight, dtype=np.float32) for weight in model.get_weights()])
     return copy
 

@@ -37,9 +37,7 @@ class BertSelfAttention(BertLayer):
     ):
         super().__init__(**kwargs)
         if hidden_dim % num_heads:
-            raise ValueError(
-                f"`num_heads` must divide `hidden_dim`. Received: num_heads={num_heads}, hidden_dim={hidden_dim}"
-            )
+            raise ValueError(f"`num_heads` must divide `hidden_dim`. Received: {num_heads=}, {hidden_dim=}")
         self.hidden_dim = hidden_dim
         self.num_heads = num_heads
         self.dropout = dropout

@@ -51,12 +51,10 @@ class MaskedLMHead(keras.layers.Layer):
         )
 
     def build(self, *_):
-        hidden_dim = self.token_embedding.output_dim
+        vocabulary_size, hidden_dim = self.token_embedding.input_dim, self.token_embedding.output_dim
         self.transform_dense.build((None, hidden_dim))
         self.transform_layer_norm.build((None, hidden_dim))
-        self.output_bias = self.add_weight(
-            shape=(self.token_embedding.input_dim,), initializer="zeros", name="output_bias"
-        )
+        self.output_bias = self.add_weight(shape=(vocabulary_size,), initializer="zeros", name="output_bias")
         self.built = True
 
     def call(self, sequence_output, mask_positions):

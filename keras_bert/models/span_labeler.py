@@ -12,7 +12,7 @@ from keras_bert.heads import output_head
 from keras_bert.models.task import BertTask
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 
-_MAX_QUERY_LENGTH = 64  # google-research/bert run_squad.py, --max_query_length
+_LONGEST_QUERY = 64  # google-research/bert run_squad.py, --max_query_length
 
 
 @keras.saving.register_keras_serializable(package="keras_bert")
@@ -41,9 +41,7 @@ class BertSpanLabelerPreprocessor(BertPreprocessor):
         of the sequence.
     """
 
-    def __init__(
-        self, tokenizer, sequence_length=512, pad_to_longest=False, max_query_length=_MAX_QUERY_LENGTH, **kwargs
-    ):
+    def __init__(self, tokenizer, sequence_length=512, pad_to_longest=False, max_query_length=_LONGEST_QUERY, **kwargs):
         super().__init__(tokenizer, sequence_length, pad_to_longest, **kwargs)
         self.max_query_length = max_query_length
 

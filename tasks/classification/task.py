@@ -204,14 +204,12 @@ class Classification(task.Task):
         return SquaredError() if self.table_task.is_regression else CrossEntropy()
 
     def encode(self, part, trained):
-        table, spec = part.rows, trained.spec
-        examples = encode_texts(
-            table.texts, table.text_pairs, trained.tokenizer, spec.sequence_length, f"tokenize {part.title}"
-        )
+        table, spec, tokenizer, limit = part.rows, trained.spec, trained.tokenizer, trained.spec.sequence_length
+        examples = encode_texts(table.texts, table.text_pairs, tokenizer, limit, f"tokenize {part.title}")
         if table.labels is not None:
             labels = label_ids(table.labels, spec.labels) if spec.labels else np.array(table.labels, np.float32)
             examples = examples._replace(labels={"labels": labels})
-        lengths = lengths_before_cutting(examples.lengths, table.texts_of, trained.tokenizer, spec.sequence_length)
+        lengths = lengths_before_cutting(examples.lengths, table.texts_of, tokenizer, limit)
         return task.Encoded(examples, lengths)
 
     # === Answers ===

@@ -68,9 +68,7 @@ def update_rules(variables: Sequence, weight_decay: float = 0.01, layer_decay: f
     paths = [_path(variable) for variable in variables]
     layers = [int(match[1]) + 1 for match in map(_ENCODER_LAYER.search, paths) if match]
     if layer_decay != 1.0 and not layers:
-        raise ValueError(
-            f"`layer_decay` needs variables of layers transformer_layer_<number>. Received: {', '.join(paths)}"
-        )
+        raise ValueError(f"`layer_decay` needs layers named transformer_layer_<number>. Received: {', '.join(paths)}")
     return [_update_rule(path, weight_decay, layer_decay, max(layers, default=0)) for path in paths]
 
 

@@ -143,9 +143,7 @@ class _Extraction:
             return batch, encoded
         for row, length in zip(batch, lengths, strict=True):
             if length > limit:
-                reason = (
-                    f"the sentence has {length} tokens, and one vector takes at most {limit}. Raise --max_seq_length."
-                )
+                reason = f"the sentence has {length} tokens, one vector takes at most {limit}. Raise --max_seq_length."
                 self._bad_rows.add(row.where, reason)
         self._bad_rows.finish()
         kept = [row for row, length in zip(batch, lengths, strict=True) if length <= limit]

@@ -49,9 +49,7 @@ class FeatureSettings(EntitySettings):
         None,
         "1 to the number of layers, -1 the last, 0 or embeddings, or all. Default: -1,-2,-3,-4; with --pooling: -1.",
     )
-    combine: str = changeable(
-        "none", "Way to combine the layers; for --task_name=ner none means concatenate.", choices=COMBINES
-    )
+    combine: str = changeable("none", "Way to combine the layers; for ner none means concatenate.", choices=COMBINES)
     layer_weights: list[str] | None = changeable(None, "Factor of each layer, for --combine=weighted_sum.")
     pooling: str = changeable(
         "none",

@@ -22,9 +22,7 @@ class FineTuningSettings(TrainingSettings):
     do_train: bool = changeable(False, "Train the model.")
     do_eval: bool = changeable(False, "Evaluate the model.")
     do_predict: bool = changeable(False, "Write predictions.")
-    bad_rows: str | None = changeable(
-        "refuse", "Refuse a file with bad rows, or skip and count them.", choices=BAD_ROWS
-    )
+    bad_rows: str | None = changeable("refuse", "Refuse files with bad rows, or skip and count them.", choices=BAD_ROWS)
     preset: str | None = changeable(
         None,
         "Encoder and vocabulary: a short name (tiny ... large), a full name, a handle (hf://...), or a directory, zip "

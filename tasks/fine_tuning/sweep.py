@@ -143,9 +143,8 @@ def _do_run(run: dict, directory: str, run_one: Callable, metric: str, shared: d
         print(f"sweep: {run['name']} failed: {error}", file=sys.stderr)
         return {"metrics": None, "score": None, "error": str(error)}
     score = _score(metrics, metric)
-    write_json(
-        os.path.join(directory, RUN_FILE), {"settings": {**(shared or {}), **run["settings"]}, "metrics": metrics}
-    )
+    settings = {**(shared or {}), **run["settings"]}
+    write_json(os.path.join(directory, RUN_FILE), {"settings": settings, "metrics": metrics})
     print(f"sweep: {run['name']}: {metric} {_show(score)}", file=sys.stderr)
     return {"metrics": metrics, "score": score, "error": None}
 

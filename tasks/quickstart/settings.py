@@ -39,6 +39,4 @@ class QuickstartSettings(Settings):
     def __post_init__(self):
         super().__post_init__()
         if "," in self.output_dir:
-            raise InputError(
-                f"{self.output_dir}: a comma separates files in the commands' flags. Choose a path without one."
-            )
+            raise InputError(f"{self.output_dir}: a comma separates files in flags. Choose a path without one.")

@@ -178,9 +178,7 @@ def _check_answers(question: Question, version_2_with_negative: bool) -> None:
         text, start = question.answers[0]
         found = question.context.find(text)
         there = f"it stands at {found}" if found >= 0 else "it stands nowhere in it"
-        raise _NotFound(
-            f"the answer {text!r} is not in the context at character {start} ({there}). Correct the answer."
-        )
+        raise _NotFound(f"the answer {text!r} is not in the context at character {start} ({there}). Correct it.")
 
 
 def _text(raw: dict, key: str) -> str:

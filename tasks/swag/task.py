@@ -111,15 +111,13 @@ class Swag(task.Task):
 
     def encode(self, part, trained):
         """Makes K sequences `[CLS] context [SEP] start choice_k [SEP]` of each row."""
-        table, limit = part.rows, trained.spec.sequence_length
+        table, tokenizer, limit = part.rows, trained.tokenizer, trained.spec.sequence_length
         contexts = [context for context in table.contexts for _ in range(table.num_choices)]
         choices = [choice for of_row in table.choices for choice in of_row]
-        examples = encode_texts(
-            contexts, choices, trained.tokenizer, limit, f"tokenize {part.title}", table.num_choices
-        )
+        examples = encode_texts(contexts, choices, tokenizer, limit, f"tokenize {part.title}", table.num_choices)
         if table.labels is not None:
             examples = examples._replace(labels={"labels": np.array(table.labels, np.int32)})
-        lengths = lengths_before_cutting(np.diff(examples.row_splits), table.texts_of, trained.tokenizer, limit)
+        lengths = lengths_before_cutting(np.diff(examples.row_splits), table.texts_of, tokenizer, limit)
         return task.Encoded(examples, lengths.reshape(-1, table.num_choices).max(axis=1))
 
     def evaluate(self, answers, results):

@@ -29,7 +29,7 @@ class InstanceSettings(Settings):
     max_predictions_per_seq: int = setting(20, "Maximum number of masked positions of an instance.", at_least=1)
     masked_lm_prob: float = setting(0.15, "Share of the tokens that are masked.", above=0.0, at_most=1.0)
     short_seq_prob: float = setting(
-        0.1, "Probability that the instances of a document are cut shorter.", at_least=0.0, at_most=1.0
+        0.1, "Share of the documents cut into shorter instances.", at_least=0.0, at_most=1.0
     )
     dupe_factor: int = setting(10, "Passes over the text, each with other pairs and masks.", at_least=1)
     random_seed: int = setting(12345, "Seed of all random draws.", at_least=0)

@@ -113,9 +113,7 @@ def _lock(path: str) -> int:
                 return descriptor
         except BlockingIOError as error:
             os.close(descriptor)
-            raise InputError(
-                f"{path}: another run is writing there. Wait for its end, or choose another output path."
-            ) from error
+            raise InputError(f"{path}: another run is writing there. Wait for it, or choose another path.") from error
         except FileNotFoundError:
             pass
         os.close(descriptor)  # The lock is on a directory that its owner has removed meanwhile.

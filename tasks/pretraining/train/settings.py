@@ -21,9 +21,7 @@ class PretrainingSettings(TrainingSettings):
         InputError: a value is out of its bounds, or values contradict each other.
     """
 
-    input_file: str | list[str] = changeable(
-        MISSING, "Training TFRecord files: paths or patterns, separated by commas."
-    )
+    input_file: str | list[str] = changeable(MISSING, "Training TFRecord files: paths or patterns, commas between.")
     eval_input_file: str | list[str] | None = changeable(None, "Held-out TFRecord files, for --do_eval.")
     output_dir: str = changeable(MISSING, "Directory for all that the run writes: results, checkpoints, events, curve.")
     vocab_file: str = changeable(MISSING, "WordPiece vocabulary with which the data was created.")

@@ -129,11 +129,11 @@ def test_real_files_have_no_bad_rows(name):
         ({"answers": []}, 'the question has no answer. Expected one, or "is_impossible": true.'),
         (
             {"answers": [{"text": "Norse", "answer_start": 3}]},
-            "the answer 'Norse' is not in the context at character 3 (it stands at 14). Correct the answer.",
+            "the answer 'Norse' is not in the context at character 3 (it stands at 14). Correct it.",
         ),
         (
             {"answers": [{"text": "Canute", "answer_start": 0}]},
-            "the answer 'Canute' is not in the context at character 0 (it stands nowhere in it). Correct the answer.",
+            "the answer 'Canute' is not in the context at character 0 (it stands nowhere in it). Correct it.",
         ),
         ({"answers": [{"text": "Norse. They", "answer_start": 14}]}, "at character 14 (it stands nowhere in it)"),
         ({"answers": [{"text": "Norse"}]}, "at character -1 (it stands at 14)"),
