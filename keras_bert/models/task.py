@@ -288,8 +288,7 @@ class LabeledTask(BertTask):
             stored = {name: value for name, value in stored.items() if name not in ("num_classes", "labels")}
         elif not stored.get("num_classes"):
             raise InputError(
-                f"{source}: expected a fine-tuned {cls.heads[0]} head, found none. Pass `num_classes` or `labels` for "
-                "a new one."
+                f"{source}: expected a fine-tuned {cls.heads[0]} head, found none. Pass `num_classes` or `labels`."
             )
         return {**stored, **given}
 

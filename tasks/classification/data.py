@@ -65,8 +65,7 @@ class Table(NamedTuple):
 
 
 _CURE = (
-    "Name the right one with --text_column, --text_pair_column or --label_column; of a file without a header all, with "
-    "--column_names."
+    "Name the right one with --text_column, --text_pair_column or --label_column; without a header all: --column_names."
 )
 
 

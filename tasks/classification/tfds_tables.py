@@ -48,8 +48,7 @@ class TfdsTables:
             import tensorflow_datasets
         except ImportError as error:
             raise InputError(
-                f"--tfds_name needs the package tensorflow-datasets ({error}). Install it: pip install "
-                "tensorflow-datasets"
+                f"--tfds_name needs the package tensorflow-datasets ({error}). Run: pip install tensorflow-datasets"
             ) from error
         self._tfds = tensorflow_datasets
         try:

@@ -244,8 +244,7 @@ class Trainer:
         except tf.errors.OutOfRangeError as error:
             done = int(self.step.numpy())
             raise InputError(
-                f"The training data ended after step {done}, before the last one. Repeat the data or train for fewer "
-                "steps."
+                f"The training data ended after step {done}, before the last one. Repeat the data, or train less."
             ) from error
 
     def _train_steps(self, batches, count: tf.Tensor) -> tf.Tensor:

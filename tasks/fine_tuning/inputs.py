@@ -115,8 +115,7 @@ def check_positions(sequence_length: int, positions: int, source: str) -> None:
     """
     if sequence_length > positions:
         raise InputError(
-            f"--max_seq_length={sequence_length}: {source} has positions for {positions} tokens. Give at most that "
-            "many."
+            f"--max_seq_length={sequence_length}: {source} has positions for {positions} tokens. Give no more."
         )
 
 

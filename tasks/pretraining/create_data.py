@@ -63,8 +63,7 @@ def _output_files(output_file: str | list[str], num_shards: int | None) -> tuple
     parent = os.path.dirname(output_file) if isinstance(output_file, str) else ""
     if "," in parent and os.path.isdir(parent):
         raise InputError(
-            f"--output_file={output_file}: a comma separates files here, but {parent} is one directory. Choose a path "
-            "without a comma."
+            f"--output_file={output_file}: a comma separates files here, but {parent} is one directory. Choose another."
         )
     files = output_file.split(",") if isinstance(output_file, str) else output_file
     files = [path.strip() for path in files if path.strip()]

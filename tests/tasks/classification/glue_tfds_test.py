@@ -148,7 +148,7 @@ def test_a_failing_download_is_one_line(package, monkeypatch):
 
 def test_without_the_package_it_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
-    with pytest.raises(InputError, match="Install it: pip install tensorflow-datasets"):
+    with pytest.raises(InputError, match="Run: pip install tensorflow-datasets"):
         TfdsTables("glue/sst2")
 
 
