@@ -78,7 +78,7 @@ class ExactNormalizer:
         self._normalize = normalize
         self._is_boundary = _boundaries()
         if lowercase:
-            self._context, self._compounds = _context_of(), _compounds_of_kept_marks()
+            self._context, self._compounds = _lower_casing()
 
     def __call__(self, texts: tf.Tensor) -> tuple[tf.Tensor, Origins]:
         """Normalizes `texts`: string, shape (B,), any bytes."""
@@ -172,13 +172,9 @@ def _boundaries() -> _Table:
 
 
 @functools.cache
-def _context_of() -> _Table:
-    return _Table(normalizer.context_of())
-
-
-@functools.cache
-def _compounds_of_kept_marks() -> dict[int, list[int]]:
-    return dict(sorted(normalizer.compounds_of_kept_marks().items()))
+def _lower_casing() -> tuple[_Table, dict[int, list[int]]]:
+    """Returns the context of each character, and the compounds of marks that lower-casing keeps."""
+    return _Table(normalizer.context_of()), dict(sorted(normalizer.compounds_of_kept_marks().items()))
 
 
 def _has(context: tf.Tensor, bits: int) -> tf.Tensor:

@@ -125,7 +125,9 @@ def read_conll(
         sound = [found for found, fault in zip(tags, faults, strict=True) if fault is None]
         scheme = tag_schemes.guess_scheme(sound) if tag_scheme == "auto" else tag_scheme
         for number, rows in enumerate(sentences):
-            faults[number] = faults[number] or _find_tag_fault(rows, tags[number], scheme)
+            if faults[number] is None and (fault := tag_schemes.find_fault(tags[number], scheme)):
+                cure = "Correct the tag, or name the right --tag_scheme."
+                faults[number] = (rows[fault[0]][0], f"{fault[1]}. {cure}")
             if faults[number] is None:
                 tags[number] = tag_schemes.convert_tags(tags[number], scheme)
     rows = list(itertools.chain.from_iterable(sentences))
@@ -206,11 +208,6 @@ def _find_fault(rows: list[_Row], width: int, column: int | None) -> tuple[int, 
         if column is not None and not fields[column].strip():
             return line, "the tag is empty. Write O for a token outside of all entities."
     return None
-
-
-def _find_tag_fault(rows: list[_Row], tags: list[str], scheme: str) -> tuple[int, str] | None:
-    fault = tag_schemes.find_fault(tags, scheme)
-    return fault and (rows[fault[0]][0], f"{fault[1]}. Correct the tag, or name the right --tag_scheme.")
 
 
 def _tag(fields: list[str], column: int) -> str:

@@ -121,13 +121,12 @@ def _pieces(path: str, cuts: Cuts, open_file: Callable, split_gzip: bool) -> Ite
 
 def _size(file: BinaryIO) -> int:
     """Returns the size of a file; 0 for a pipe."""
-    try:
-        return os.fstat(file.fileno()).st_size
-    except (AttributeError, OSError):  # A file of a remote store has no descriptor.
-        file.seek(0, os.SEEK_END)
-        size = file.tell()
-        file.seek(0)
-        return size
+    if not file.seekable():
+        return 0
+    file.seek(0, os.SEEK_END)  # A file of a remote store has no descriptor to ask.
+    size = file.tell()
+    file.seek(0)
+    return size
 
 
 @contextlib.contextmanager
