@@ -150,10 +150,6 @@ def make_flags(settings_class: type[Settings]) -> flags.FlagValues:
         is_required = default is dataclasses.MISSING
         flag = _make_flag(rule.flag or field.name, None if is_required else default, rule, kind, is_list)
         flags.DEFINE_flag(flag, flag_values=values, module_name=_COMMAND_FLAGS, required=is_required)
-        if rule.above is not None or kind is float:  # absl's own parsers check the other bounds.
-            check = lambda value, rule=rule: all(rule.fault(one) is None for one in _listed(value))  # noqa: E731
-            message = "must be a finite number" if rule.above is None else f"must be greater than {rule.above:g}"
-            flags.register_validator(flag.name, check, message=message, flag_values=values)
     return values
 
 
@@ -163,51 +159,30 @@ def _settings_of(values: flags.FlagValues, settings_class: type[Settings]) -> Se
 
 
 def _make_flag(name: str, default, rule: Rule, kind: type, is_list: bool) -> flags.Flag:
-    if rule.several:
-        return flags.Flag(_OneOrSeveral(kind), flags.ArgumentSerializer(), name, default, rule.help)
     if rule.repeats:
         return flags.MultiFlag(flags.ArgumentParser(), flags.ArgumentSerializer(), name, default, rule.help)
-    if is_list:
+    if is_list and not rule.several:
         return flags.Flag(flags.ListParser(), flags.ListSerializer(","), name, default, rule.help)
-    if rule.choices is not None:
-        listed = f"<{'|'.join(rule.choices)}>: {rule.help}"
-        return flags.Flag(_Choice(rule), flags.ArgumentSerializer(), name, default, listed)
     if kind is bool:
         return flags.BooleanFlag(name, default, rule.help)
-    parsers = {int: flags.IntegerParser, float: flags.FloatParser}
-    parser = parsers[kind](rule.at_least, rule.at_most) if kind in parsers else flags.ArgumentParser()
-    return flags.Flag(parser, flags.ArgumentSerializer(), name, default, rule.help)
+    listed = f"<{'|'.join(rule.choices)}>: {rule.help}" if rule.choices else rule.help
+    return flags.Flag(_Parser(rule, kind), flags.ArgumentSerializer(), name, default, listed)
 
 
-class _Choice(flags.EnumParser):
-    """Parses a choice in one of the spellings that its rule takes."""
+class _Parser(flags.ArgumentParser):
+    """Parses one value, or several separated by commas, and checks it by the rule of its setting."""
 
-    def __init__(self, rule: Rule):
-        super().__init__(list(rule.choices))
-        self.rule = rule
-
-    def parse(self, argument):
-        return super().parse(self.rule.spelled(argument))
-
-
-class _OneOrSeveral(flags.ArgumentParser):
-    """Parses one number, or several separated by commas."""
-
-    def __init__(self, kind: type):
+    def __init__(self, rule: Rule, kind: type):
         super().__init__()
-        self.kind = kind
+        self.rule = rule
+        parsers = {int: flags.IntegerParser, float: flags.FloatParser}
+        number = parsers[kind](rule.at_least, rule.at_most) if kind in parsers else None
+        self.convert = number.convert if number else rule.spelled
+        self.syntactic_help = number.syntactic_help if number else ""
 
     def parse(self, argument):
-        parts = argument.split(",") if isinstance(argument, str) else _listed(argument)
-        try:
-            numbers = [self.kind(part) for part in parts]
-        except ValueError:
-            numbers = [0]
-        if not all(0 < number < float("inf") for number in numbers):
-            raise ValueError("expected a number greater than 0, or several with commas between")
-        return numbers[0] if len(numbers) == 1 else numbers
-
-
-def _listed(value) -> list:
-    """Returns the values of a flag: none, one or several."""
-    return [] if value is None else list(value) if isinstance(value, list | tuple) else [value]
+        parts = argument.split(",") if self.rule.several and isinstance(argument, str) else argument
+        values = [self.convert(part) for part in (parts if isinstance(parts, list) else [parts])]
+        for fault in filter(None, map(self.rule.fault, values)):
+            raise ValueError(fault)
+        return values[0] if len(values) == 1 else values

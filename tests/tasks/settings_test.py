@@ -14,7 +14,7 @@ from tasks.settings import Settings, replaced, setting
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Example(TrainingSettings):
     source: str = setting(dataclasses.MISSING, "Where from.", flag="from", identifies=False)
-    learning_rate: float = replaced(TrainingSettings, "learning_rate", 1e-3, several=True)
+    learning_rate: float = replaced(TrainingSettings, "learning_rate", 1e-3, several=True, above=0.0)
     labels: list[str] | None = setting(None, "Class names.")
     stride: int | None = setting(None, "Tokens between windows.", at_least=1)
 
@@ -38,9 +38,9 @@ def test_one_value_or_several():
         (["--from=a", "--layer_decay=0"], "must be greater than 0"),
         (["--from=a", "--layer_decay=1.5"], "--layer_decay=1.5"),
         (["--from=a", "--spike_factor=nan"], "must be a finite number"),
-        (["--from=a", "--optimizer=sgd"], "bert-2018|adamw|lamb"),
-        (["--from=a", "--learning_rate=0,1"], "greater than 0, or several"),
-        (["--from=a", "--stride=0"], "0 is not a positive integer"),
+        (["--from=a", "--optimizer=sgd"], "must be one of bert-2018, adamw, lamb"),
+        (["--from=a", "--learning_rate=0,1"], "must be greater than 0"),
+        (["--from=a", "--stride=0"], "must be at least 1"),
     ],
 )
 def test_a_wrong_flag_is_refused(arguments, message):
