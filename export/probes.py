@@ -95,8 +95,6 @@ def check_labels(model: keras.Model, labels: Sequence[str]) -> None:
     Raises:
         ValueError: there are more or fewer.
     """
-    if model.output_shape[-1] != len(labels):
-        raise ValueError(
-            f"`labels` must name each of the model's outputs. Received: {len(labels)} labels, "
-            f"{model.output_shape[-1]} outputs"
-        )
+    found, outputs = len(labels), model.output_shape[-1]
+    if found != outputs:
+        raise ValueError(f"`labels` must name each of the model's outputs. Received: {found} labels, {outputs} outputs")

@@ -100,11 +100,9 @@ class BertConfig:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise InputError(f"`{name}` must be a positive integer. Received: {name}={value!r}")
-        if self.hidden_dim % self.num_heads:
-            raise InputError(
-                f"`num_heads` must divide `hidden_dim`. Received: num_heads={self.num_heads}, "
-                f"hidden_dim={self.hidden_dim}"
-            )
+        num_heads, hidden_dim = self.num_heads, self.hidden_dim
+        if hidden_dim % num_heads:
+            raise InputError(f"`num_heads` must divide `hidden_dim`. Received: {num_heads=}, {hidden_dim=}")
         for name, known in (("activation", ACTIVATIONS), ("attention", ATTENTIONS)):
             if getattr(self, name) not in known:
                 raise InputError(f"`{name}` must be one of {', '.join(known)}. Received: {getattr(self, name)!r}")

@@ -18,11 +18,8 @@ def dense(rows, kernel, bias):
     """Returns rows (T, in) times kernel (in, out), plus bias (out,)."""
 
     def gradient(upstream):
-        return (
-            _times_transposed(upstream, kernel),
-            tf.matmul(rows, upstream, transpose_a=True),
-            tf.raw_ops.BiasAddGrad(out_backprop=upstream),
-        )
+        of_kernel, of_bias = tf.matmul(rows, upstream, transpose_a=True), tf.raw_ops.BiasAddGrad(out_backprop=upstream)
+        return _times_transposed(upstream, kernel), of_kernel, of_bias
 
     return tf.nn.bias_add(tf.matmul(rows, kernel), bias), gradient
 

@@ -125,10 +125,8 @@ class EncodedFeatures(Encoded):
         counts = np.diff(splits)
         batches = train_batches(counts, batch_size, seed, start_step, num_steps)
         shape = (None, None) if length is None else (batch_size, int(counts.max()))
-        signature = (
-            _input_spec(shape, vectors.shape[1]),
-            {"labels": tf.TensorSpec(shape, tf.int32), "weights": tf.TensorSpec(shape, tf.float32)},
-        )
+        labels = {"labels": tf.TensorSpec(shape, tf.int32), "weights": tf.TensorSpec(shape, tf.float32)}
+        signature = (_input_spec(shape, vectors.shape[1]), labels)
 
         def generate():
             for numbers in batches:

@@ -51,10 +51,8 @@ def parse_records(serialized, *, max_seq_length: int, max_predictions_per_seq: i
 
 def lacking(where: str, name: str) -> str:
     """Says that a record lacks a feature."""
-    return (
-        f"{where}: lacks the feature {' or '.join(FEATURE_NAMES[name])}. "
-        "Expected records as bert-create-pretraining-data writes them."
-    )
+    names = " or ".join(FEATURE_NAMES[name])
+    return f"{where}: lacks the feature {names}. Expected records as bert-create-pretraining-data writes them."
 
 
 def explain_failure(path: str, lengths: dict[str, int]) -> None:

@@ -69,11 +69,9 @@ class PretrainingSettings(TrainingSettings):
             raise InputError("Nothing to do. Give --do_train, --do_eval or both.")
         if self.do_eval and not self.eval_input_file:
             raise InputError("--do_eval needs --eval_input_file: records that are not among the training ones.")
-        if self.num_warmup_steps > self.num_train_steps:
-            raise InputError(
-                "--num_warmup_steps must be at most --num_train_steps. "
-                f"Received: {self.num_warmup_steps} and {self.num_train_steps}"
-            )
+        warmup, steps = self.num_warmup_steps, self.num_train_steps
+        if warmup > steps:
+            raise InputError(f"--num_warmup_steps must be at most --num_train_steps. Received: {warmup} and {steps}")
         sources = {name: getattr(self, name) for name in ("preset", "bert_config_file", "init_checkpoint")}
         given = [f"--{name}" for name, value in sources.items() if value]
         if len(given) != 1:
