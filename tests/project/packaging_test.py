@@ -32,16 +32,31 @@ SETUP = setup_literals()
 
 @pytest.mark.parametrize(
     ("path", "required"),
-    [("requirements_lock.txt", "INSTALL_REQUIRES"), ("requirements_test_lock.txt", "TEST_REQUIRES")],
+    [
+        ("requirements_lock.txt", SETUP["INSTALL_REQUIRES"]),
+        ("requirements_test_lock.txt", SETUP["TEST_REQUIRES"]),
+        ("requirements_beam_lock.txt", SETUP["INSTALL_REQUIRES"] + SETUP["OPTIONAL_REQUIRES"]["beam"]),
+    ],
+    ids=["runtime", "test", "beam"],
 )
 def test_lock_satisfies_setup(path, required):
     pins = lock(path)
-    for requirement in map(Requirement, SETUP[required]):
+    for requirement in map(Requirement, required):
         assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)]), requirement
 
 
 def test_test_lock_holds_the_runtime_lock():
     assert lock("requirements_lock.txt").items() <= lock("requirements_test_lock.txt").items()
+
+
+def test_beams_lock_is_the_runtime_lock_but_for_what_beam_wants_older():
+    runtime, beam = lock("requirements_lock.txt"), lock("requirements_beam_lock.txt")
+    differing = {name for name, version in runtime.items() if beam.get(name) != version}
+    refused = {"pillow", "protobuf", "pyarrow", "python-dateutil"}
+    assert differing == refused | {"grpcio-health-checking", "grpcio-reflection"} | {
+        "tzdata"
+    }  # By protobuf and dateutil.
+    assert "apache-beam" in beam and not {"pytest", "pip", "keras-bert-zoo"} & beam.keys()
 
 
 @pytest.mark.parametrize("path", ["requirements_lock.txt", "requirements_test_lock.txt"])
