@@ -1,10 +1,12 @@
 """Early stopping: decides when a training ends and which weights it keeps."""
 
+import dataclasses
 import math
 
 from tasks.engine.progress import History
 
 
+@dataclasses.dataclass(frozen=True)
 class EarlyStopping:
     """Ends a training once its evaluations stop improving.
 
@@ -12,17 +14,13 @@ class EarlyStopping:
 
     Args:
         metric: name of a figure that the evaluations return.
-        patience: number of consecutive evaluations without improvement that ends the training.
+        patience: 1 or more, number of consecutive evaluations without improvement that ends the training.
         higher_is_better: False for a loss.
-
-    Raises:
-        ValueError: `patience` is below 1.
     """
 
-    def __init__(self, metric: str, patience: int, higher_is_better: bool = True):
-        self.metric = metric
-        self.patience = patience
-        self.higher_is_better = higher_is_better
+    metric: str
+    patience: int
+    higher_is_better: bool = True
 
     def best_step(self, history: History) -> int | None:
         """Returns the step of the best evaluation (the earliest among equals), or None if all were NaN."""
