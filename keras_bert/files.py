@@ -12,6 +12,10 @@ from typing import BinaryIO
 
 from keras_bert.errors import InputError
 
+# Bytes of a vocabulary, or of JSON beside a checkpoint. LaBSE's tokenizer.json, of 501,153 pieces, has 14 MB at most.
+# Parsed JSON takes up to 27 times its bytes.
+MOST_TEXT = 16 * 2**20
+
 
 def expand_files(patterns: str | list[str]) -> list[str]:
     """Lists the files that a flag such as `--input_file` names.
@@ -59,20 +63,49 @@ def expand_file(flag: str, pattern: str) -> str:
     return paths[0]
 
 
-def read_lines(path: str) -> Iterator[tuple[int, str]]:
+def check_size(path: str, most_bytes: int) -> None:
+    """Refuses a file of more bytes than one of its kind can have, before it is read.
+
+    Raises:
+        InputError: it has more.
+    """
+    found = os.path.getsize(path)
+    if found > most_bytes:
+        raise InputError(f"{path}: expected at most {most_bytes:,} bytes, found {found:,}. Do not trust this file.")
+
+
+@contextlib.contextmanager
+def parsing(path: str, kind: str) -> Iterator[None]:
+    """Turns whatever a parser raises for a damaged or hostile file into an InputError that names it."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        reason = str(getattr(error, "message", error)).strip().partition("\n")[0] or type(error).__name__
+        raise InputError(f"{path}: not a whole {kind} ({reason}). Fetch it again.") from error
+
+
+def read_lines(path: str, most_bytes: int | None = None) -> Iterator[tuple[int, str]]:
     """Yields `(line number from 1, text without its line end)` of a UTF-8 file.
 
     Only a line feed ends a line (a carriage return before it is dropped): exotic line separators inside a
     text stay text. A byte order mark at the file's start is dropped.
 
+    Args:
+        path: of the file.
+        most_bytes: as in `check_size`; None for a file of any size.
+
     Raises:
-        InputError: the file cannot be opened, or a line is not valid UTF-8.
+        InputError: the file cannot be opened, is larger, or a line is not valid UTF-8.
     """
     try:
         file = open(path, "rb")
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}). Check the path.") from error
     with file:
+        if most_bytes is not None:
+            check_size(path, most_bytes)
         yield from decode_lines(path, file)
 
 
@@ -192,13 +225,17 @@ def write_json(path: str, value) -> None:
     write_lines(path, [json.dumps(value, indent=2, ensure_ascii=False)])
 
 
-def read_json(path: str):
+def read_json(path: str, most_bytes: int | None = MOST_TEXT):
     """Reads a JSON file.
 
+    Args:
+        path: of the file.
+        most_bytes: as in `check_size`; None for a file of any size.
+
     Raises:
-        InputError: the file is missing or is not JSON; the message names the line.
+        InputError: the file is missing, is larger or is not JSON; the message names the line.
     """
-    text = "\n".join(line for _, line in read_lines(path))
+    text = "\n".join(line for _, line in read_lines(path, most_bytes))
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
@@ -213,13 +250,13 @@ def read_optional_json(path: str):
     return read_json(path) if os.path.isfile(path) else {}
 
 
-def read_object(path: str) -> dict:
-    """Reads a JSON file that holds an object.
+def read_object(path: str, most_bytes: int | None = MOST_TEXT) -> dict:
+    """Reads a JSON file that holds an object, as `read_json` does.
 
     Raises:
-        InputError: the file is missing, is not JSON, or holds something else.
+        InputError: as `read_json`; or it holds something else.
     """
-    value = read_json(path)
+    value = read_json(path, most_bytes)
     if not isinstance(value, dict):
         raise InputError(f"{path}: expected a JSON object, found {type(value).__name__}.")
     return value

@@ -1,6 +1,11 @@
-"""Extracts zip and tar files, but only if every member stays inside the directory and all fit on the disk."""
+"""Extracts zip and tar files, but only if every member stays inside the directory and all fit on the disk.
 
+The names and headers of the members are bounded, too, before they are read: they may be compressed themselves.
+"""
+
+import bz2
 import contextlib
+import gzip
 import lzma
 import os
 import re
@@ -8,56 +13,115 @@ import shutil
 import stat
 import tarfile
 import zipfile
-import zlib
+from collections.abc import Iterator
 
 from keras_bert.errors import InputError
+from keras_bert.files import parsing
 
 # Compressed weights hardly shrink (a float32 model by a tenth), vocabularies to a third. Deflate's limit is 1032.
-_MOST_EXPANSION = 100
+_MOST_EXPANSION = 20
 _NEVER_A_BOMB = 64 * 2**20  # Bytes. A small model of zeros may shrink to nothing.
+# Bytes of all names and headers; PyTorch's zip of BERT-large has 40,000. tarfile copies global headers for each member,
+# so that its memory grows with their square: 160 MB at worst.
+_MOST_HEADERS = 2**18
+_LONGEST_NAME = 255  # Characters. os.makedirs calls itself for each folder.
 _ENCRYPTED = 0x1  # PKWARE's APPNOTE, 4.4.4: bit 0 of the general purpose flags.
+_DECOMPRESSORS = {b"\x1f\x8b": gzip.open, b"BZ": bz2.open, b"\xfd7": lzma.open}
 
-# The errors that tarfile, zipfile and their decompressors raise for a damaged file.
-_BROKEN_STREAM = (zlib.error, lzma.LZMAError, EOFError)
-_DAMAGE = (tarfile.TarError, zipfile.BadZipFile, *_BROKEN_STREAM, NotImplementedError, OSError, ValueError)
+
+class _Metered:
+    """A file that gives at most `_MOST_HEADERS` bytes until `is_listed` is set."""
+
+    def __init__(self, path: str, file):
+        self._path, self._file, self._left, self.is_listed = path, file, _MOST_HEADERS, False
+
+    def __getattr__(self, name: str):
+        return getattr(self._file, name)
+
+    def read(self, size: int = -1) -> bytes:
+        if self.is_listed:
+            return self._file.read(size)
+        data = self._file.read(self._left + 1 if size < 0 else min(size, self._left + 1))
+        self._left -= len(data)
+        if self._left < 0:
+            raise InputError(
+                f"{self._path}: the names and headers of its members take more than {_MOST_HEADERS:,} bytes. Expected "
+                "some hundred members at most. Do not trust this file."
+            )
+        return data
+
+
+@contextlib.contextmanager
+def open_zip(path: str) -> Iterator[zipfile.ZipFile]:
+    """Opens a zip, whose list of members is bounded; raises InputError if it is too long or damaged."""
+    with contextlib.ExitStack() as stack:
+        with parsing(path, "zip file"):
+            file = _Metered(path, stack.enter_context(open(path, "rb")))
+            archive = stack.enter_context(zipfile.ZipFile(file))
+        file.is_listed = True
+        yield archive
+
+
+@contextlib.contextmanager
+def _open_tar(path: str) -> Iterator[tarfile.TarFile]:
+    """Opens a tar; its `fileobj` is metered."""
+    with contextlib.ExitStack() as stack:
+        with parsing(path, "tar file"):
+            with open(path, "rb") as file:
+                unpack = _DECOMPRESSORS.get(file.read(2), open)
+            file = _Metered(path, stack.enter_context(unpack(path, "rb")))
+            archive = stack.enter_context(tarfile.open(fileobj=file, mode="r:"))
+        yield archive
 
 
 def is_archive(path: str) -> bool:
     """Tells whether a file is a zip or a tar, or a damaged file that begins as a zip.
 
     Raises:
-        InputError: the file cannot be read.
+        InputError: the file cannot be read, or is a tar with headers without end.
     """
     try:
         with open(path, "rb") as file:
             begins_as_zip = file.read(2) == b"PK"
-        return begins_as_zip or tarfile.is_tarfile(path) or zipfile.is_zipfile(path)
+        return begins_as_zip or _is_tar(path) or zipfile.is_zipfile(path)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror or error}). Check the file.") from error
+
+
+def _is_tar(path: str) -> bool:
+    try:
+        with _open_tar(path):
+            return True
+    except InputError as error:
+        if error.__cause__ is None:  # tarfile itself found nothing wrong.
+            raise
+        return False
 
 
 def extract(path: str, directory: str) -> None:
     """Extracts a zip, or a tar (Model Garden's archives are .tar.gz), into the empty `directory`.
 
     Raises:
-        InputError: the file is not a whole zip or tar; a member's name leads outside the directory; a member is a link,
-            a device or encrypted; or the contents are far larger than the file, or larger than the free space. Nothing
-            has been written then, unless a member's own bytes are damaged.
+        InputError: the file is not a whole zip or tar; it has too many members; a member's name leads outside the
+            directory; a member is a link, a device, encrypted or compressed in a rare way; or the contents are far
+            larger than the file, or larger than the free space. Nothing has been written then, unless a member's own
+            bytes are damaged.
     """
-    is_tar = os.path.isfile(path) and tarfile.is_tarfile(path)
-    check, options = (_check_tar_member, {"filter": "data"}) if is_tar else (_check_zip_member, {})
-    with contextlib.ExitStack() as stack:
-        try:
-            archive = stack.enter_context(tarfile.open(path) if is_tar else zipfile.ZipFile(path))
-            members = archive.getmembers() if is_tar else archive.infolist()
-        except _DAMAGE as error:
-            kind = "tar" if is_tar else "zip"
-            raise InputError(f"{path}: not a whole {kind} file ({error}). Fetch it again.") from error
-        _check_size(path, sum(check(path, member) for member in members), directory)
+    is_tar = os.path.isfile(path) and _is_tar(path)
+    with (_open_tar if is_tar else open_zip)(path) as archive:
+        members, size = [], 0
+        with parsing(path, "tar file" if is_tar else "zip file"):
+            # tarfile looks for the next header behind the member's bytes: each member is checked before.
+            for member in archive if is_tar else archive.infolist():
+                size += _check_tar_member(path, member) if is_tar else _check_zip_member(path, member)
+                _check_size(path, size, directory)
+                members.append(member)
+        if is_tar:
+            archive.fileobj.is_listed = True
         for member in members:
             try:
-                archive.extract(member, directory, **options)
-            except _DAMAGE as error:
+                archive.extract(member, directory, **({"filter": "data"} if is_tar else {}))
+            except Exception as error:  # The decompressors raise errors of their own.
                 name = member.name if is_tar else member.filename
                 raise InputError(
                     f"{path}: its member {name!r} cannot be extracted ({error}). Fetch the file again."
@@ -66,8 +130,9 @@ def extract(path: str, directory: str) -> None:
 
 def _check_tar_member(path: str, member: tarfile.TarInfo) -> int:
     """Returns the member's size; raises InputError if it must not be extracted."""
-    if not (member.isfile() or member.isdir()):
-        raise InputError(f"{path}: its member {member.name!r} is neither file nor directory. Do not trust this file.")
+    if not (member.isfile() or member.isdir()) or member.issparse() or member.size < 0 or len(member.pax_headers) > 99:
+        name = member.name[:_LONGEST_NAME]
+        raise InputError(f"{path}: its member {name!r} is neither file nor directory. Do not trust this file.")
     _check_name(path, member.name)
     return member.size
 
@@ -82,15 +147,21 @@ def _check_zip_member(path: str, member: zipfile.ZipInfo) -> int:
         raise InputError(f"{path}: its member {name!r} is {what}. Do not trust this file.")
     if member.flag_bits & _ENCRYPTED:
         raise InputError(f"{path}: its member {name!r} is encrypted. Expected a zip without a password.")
+    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        # The others may grow 20,000 times, and zipfile decompresses 64 KB of them at once.
+        raise InputError(
+            f"{path}: its member {name!r} is compressed by method {member.compress_type}. Expected stored or deflated "
+            "members. Pack the directory again."
+        )
     return member.file_size
 
 
 def _check_name(path: str, name: str) -> None:
     leads_outside = name.startswith("/") or ".." in name.split("/") or re.match("[A-Za-z]:", name)
-    if leads_outside or "\\" in name or "\0" in name:
+    if leads_outside or "\\" in name or "\0" in name or len(name) > _LONGEST_NAME:
         raise InputError(
-            f"{path}: its member {name!r} leads outside the directory, or would on another system. Do not trust this "
-            "file."
+            f"{path}: its member {name[:_LONGEST_NAME]!r} leads outside the directory, or would on another system, or "
+            f"has a name of over {_LONGEST_NAME} characters. Do not trust this file."
         )
 
 
@@ -98,8 +169,8 @@ def _check_size(path: str, size: int, directory: str) -> None:
     packed = os.path.getsize(path)
     if size > max(_NEVER_A_BOMB, _MOST_EXPANSION * packed):
         raise InputError(
-            f"{path}: its members would take {size:,} bytes, {size // max(packed, 1):,} times the file's {packed:,}; "
-            f"weights take at most {_MOST_EXPANSION} times. Do not trust this file."
+            f"{path}: its members would take at least {size:,} bytes, {size // max(packed, 1):,} times the file's "
+            f"{packed:,}; weights take at most {_MOST_EXPANSION} times. Do not trust this file."
         )
     free = shutil.disk_usage(directory).free
     if size > free:

@@ -1,17 +1,19 @@
 """Reads WordPiece vocabularies, and refuses those that no BERT can have been trained with. Imports no TensorFlow."""
 
+import itertools
 import os
 import re
 from collections.abc import Iterable
 
 from keras_bert.errors import InputError
-from keras_bert.files import read_lines
+from keras_bert.files import MOST_TEXT, read_lines
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 # A tokenizer's attributes, each with an `..._id` beside it. KerasHub's preprocessors use `start_token`, `end_token`.
 TOKEN_OF = {f"{token[1:-1].lower()}_token": token for token in SPECIAL_TOKENS}
 TOKEN_OF |= {"start_token": "[CLS]", "end_token": "[SEP]"}
 
+_MOST_PIECES = 1_000_000  # LaBSE has 501,153.
 _MAX_PIECE_BYTES = 256  # tensorflow-text, `kMaxVocabTokenLengthInUTF8Bytes`.
 _ENOUGH = 500  # Pieces with Latin letters. A smaller vocabulary does not tell whether it is lower-cased.
 # Of these pieces, 32% hold a capital in Google's cased English vocabulary, 0.05% in its Chinese one.
@@ -83,8 +85,10 @@ def read_vocabulary(
     """
     if isinstance(vocabulary, (str, os.PathLike)):
         source = os.fspath(vocabulary)
-        vocabulary = (piece for _, piece in read_lines(source))
-    raw = list(vocabulary)
+        vocabulary = (piece for _, piece in read_lines(source, MOST_TEXT))
+    raw = list(itertools.islice(vocabulary, _MOST_PIECES + 1))
+    if len(raw) > _MOST_PIECES:
+        raise InputError(f"{source}: expected at most {_MOST_PIECES:,} pieces. It is no vocabulary of a BERT.")
     pieces = [piece.strip() for piece in raw]
     _check_pieces(source, raw, pieces)
     _check_case(source, pieces, lowercase, why)

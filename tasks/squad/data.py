@@ -71,7 +71,7 @@ def read_squad(path: str, *, with_answers: bool, version_2_with_negative: bool, 
         InputError: the file is missing, is not SQuAD's JSON, or has no usable question; or `bad_rows` refuses a missing
             or empty text, a repeated id, or an answer that is not in the context.
     """
-    data = read_object(path).get("data")
+    data = read_object(path, most_bytes=None).get("data")
     if not isinstance(data, list):
         raise InputError(f'{path}: expected SQuAD\'s JSON, {{"data": [articles]}}, found {_name(data)} as "data".')
     questions, places = [], {}

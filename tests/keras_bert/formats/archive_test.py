@@ -49,7 +49,7 @@ def refused(path, tmp_path, message):
     assert sorted(os.listdir(tmp_path)) == before
 
 
-@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA])
+@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
 def test_members_arrive_with_their_folders(tmp_path, compression):
     members = {"bert/config.json": b"{}", "bert/assets/vocab.txt": "[PAD]\nä".encode(), "bert/w": NOISE, "a..b": b"x"}
     path = write_zip(tmp_path / "z.zip", members, compression)
@@ -81,6 +81,12 @@ def test_a_name_with_a_zero_byte_is_refused(tmp_path):
 def test_links_and_devices_are_refused(tmp_path, mode, message):
     path = write_zip(tmp_path / "z.zip", {"first": b"x", special("link", mode): b"/etc/passwd"})
     refused(path, tmp_path, message)
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_rare_compressions_are_refused(tmp_path, compression):
+    path = write_zip(tmp_path / "z.zip", {"first": b"x"}, compression)
+    refused(path, tmp_path, f"member 'first' is compressed by method {compression}. Expected stored or deflated")
 
 
 def test_an_encrypted_member_is_named(tmp_path):
@@ -118,7 +124,7 @@ def test_a_file_that_is_also_a_folder_is_an_input_error(tmp_path):
 
 def test_a_bomb_is_refused_and_a_small_file_of_zeros_is_not(tmp_path):
     bomb = write_zip(tmp_path / "bomb.zip", {"zeros": bytes(archive._NEVER_A_BOMB + 1)}, zipfile.ZIP_DEFLATED)
-    refused(bomb, tmp_path, r"would take 67,108,865 bytes, 1,0\d\d times the file's")
+    refused(bomb, tmp_path, r"would take at least 67,108,865 bytes, 1,0\d\d times the file's")
     small = write_zip(tmp_path / "small.zip", {"zeros": bytes(2**20)}, zipfile.ZIP_DEFLATED)
     extract(small, tmp_path / "small")
     assert os.path.getsize(tmp_path / "small" / "zeros") == 2**20
@@ -134,7 +140,7 @@ def test_members_that_lie_one_over_another_count_each(tmp_path):
     tail = bytearray(raw[end:])
     struct.pack_into("<HHII", tail, 8, 1000, 1000, len(entries), start)
     (tmp_path / "z.zip").write_bytes(raw[:start] + entries + bytes(tail))
-    refused(str(tmp_path / "z.zip"), tmp_path, "would take 1,048,576,000 bytes")
+    refused(str(tmp_path / "z.zip"), tmp_path, "would take at least 68,157,440 bytes")
 
 
 def test_more_than_the_disk_holds_is_refused(tmp_path, monkeypatch):
