@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import os
 
 from keras_bert.errors import InputError
 from keras_bert.files import read_json, write_json
@@ -38,6 +39,11 @@ _HUGGING_FACE_MARKS = ("model_type", "architectures", "transformers_version", "_
 # With other values Hugging Face's code computes something else than BERT's encoder.
 _AT_BERT = {"model_type": "bert", "position_embedding_type": "absolute"}
 _AT_BERT |= dict.fromkeys(("is_decoder", "add_cross_attention"), False)
+
+
+# Whoever writes a configuration chooses how much is made of it, before the weights show that they have other sizes.
+_MOST = {"num_layers": 1000, "max_sequence_length": 2**20}  # DeepNet (Wang et al. 2022) has 1000 layers.
+_MOST_OTHERS = 2**31 - 1  # Ids are int32.
 
 
 def is_foreign(values) -> bool:
@@ -97,9 +103,11 @@ class BertConfig:
 
     def __post_init__(self):
         for name in (field.name for field in dataclasses.fields(self) if field.type is int):
-            value = getattr(self, name)
+            value, most = getattr(self, name), _MOST.get(name, _MOST_OTHERS)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise InputError(f"`{name}` must be a positive integer. Received: {name}={value!r}")
+            if value > most:
+                raise InputError(f"`{name}` must be at most {most:,}. Received: {name}={value:,}")
         num_heads, hidden_dim = self.num_heads, self.hidden_dim
         if hidden_dim % num_heads:
             raise InputError(f"`num_heads` must divide `hidden_dim`. Received: {num_heads=}, {hidden_dim=}")
@@ -114,6 +122,23 @@ class BertConfig:
             value = getattr(self, name)
             if not _is_number(value) or not 0 < value < math.inf:
                 raise InputError(f"`{name}` must be positive. Received: {name}={value!r}")
+
+    @property
+    def num_parameters(self) -> int:
+        """The number of weights of the encoder with its pooler (Devlin et al. 2018, section 3)."""
+        hidden, inner = self.hidden_dim, self.intermediate_dim
+        norm, square = 2 * hidden, hidden * hidden + hidden
+        tables = (self.vocabulary_size + self.max_sequence_length + self.num_segments) * hidden
+        layer = 4 * square + 2 * hidden * inner + inner + hidden + 2 * norm
+        return tables + norm + self.num_layers * layer + square
+
+    def check_memory(self) -> None:
+        """Raises InputError if the weights, in float32, would take more memory than this machine has."""
+        if not hasattr(os, "sysconf"):  # On Windows.
+            return
+        needed, there = 4 * self.num_parameters, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        if needed > there:
+            raise InputError(f"a model of these sizes takes {needed:,} bytes, and this machine has {there:,}.")
 
     @classmethod
     def from_json_file(cls, path: str, at_hugging_face: bool | None = None) -> "BertConfig":

@@ -4,21 +4,23 @@ import dataclasses
 import fnmatch
 import functools
 import hashlib
-import importlib.util
 import os
 import pathlib
 import re
 import textwrap
-import zipfile
 from collections.abc import Callable, Collection, Iterator
 
 from absl import logging
+
+from keras_bert.errors import InputError
+from keras_bert.formats.archive import open_zip
 
 HOME_VARIABLE = "KERAS_BERT_HOME"
 
 # File names of configurations, and of weights in one file, in the formats that are read.
 _CONFIGS = {"config.json", "bert_config.json", "saved_model.pb"}
-_WEIGHTS = {"model.safetensors", "model.weights.h5", "model.weights.json", "variables/variables.index"}
+_WEIGHTS = {"model.safetensors", "pytorch_model.bin", "model.weights.h5", "model.weights.json"}
+_WEIGHTS |= {"variables/variables.index"}
 
 # The files to fetch from Hugging Face for each purpose. A group is fetched only if those before it are not enough.
 _AT_HUGGING_FACE = {
@@ -77,8 +79,8 @@ def find_files(sources: Sources, purpose: str) -> tuple[str | None, list[str]]:
     for place, attempt in _attempts(sources):
         try:
             return attempt(purpose), tried
-        except _NotHereError as error:
-            reason = str(error)
+        except (_NotHereError, InputError) as error:
+            reason = str(error).removeprefix(f"{place}: ")
         # The libraries pass on what their HTTP clients raise, and change clients between versions.
         except Exception as error:
             reason = f"{type(error).__name__}: {textwrap.shorten(str(error), 160, placeholder=' ...')}"
@@ -128,15 +130,9 @@ def _lacks(files: Collection[str], purpose: str) -> str:
     checkpoint = any(".data-0" in file and f"{file.partition('.data-0')[0]}.index" in files for file in files)
     if not (files & _CONFIGS or checkpoint):
         return "a configuration (config.json)"
-    if purpose == "config" or checkpoint or files & _WEIGHTS or _has_shards(files, "model", "safetensors"):
-        return ""
-    if "pytorch_model.bin" not in files and not _has_shards(files, "pytorch_model", "bin"):
-        return "weights (model.safetensors)"
-    return "" if _has_torch() else "model.safetensors, and its pytorch_model.bin needs torch, which is not installed"
-
-
-def _has_torch() -> bool:
-    return importlib.util.find_spec("torch") is not None
+    shards = (("model", "safetensors"), ("pytorch_model", "bin"))
+    found = purpose == "config" or checkpoint or files & _WEIGHTS or any(_has_shards(files, *one) for one in shards)
+    return "" if found else "weights (model.safetensors)"
 
 
 def _has_shards(files: Collection[str], stem: str, suffix: str) -> bool:
@@ -150,7 +146,7 @@ def _has_shards(files: Collection[str], stem: str, suffix: str) -> bool:
 def _files_of(path: str) -> list[str]:
     """Lists the files of a zip, or of a directory and its folders `assets` and `variables`, without dangling links."""
     if not os.path.isdir(path):
-        with zipfile.ZipFile(path) as archive:
+        with open_zip(path) as archive:
             files = [member.filename for member in archive.infolist() if not member.is_dir()]
         folders = {file.partition("/")[0] if "/" in file else "" for file in files}
         return [file.partition("/")[2] for file in files] if len(folders) == 1 and "" not in folders else files
@@ -194,8 +190,6 @@ def _download_from_hugging_face(handle: str, purpose: str) -> str:
     name, _, revision = handle.partition("@")
     lacking = ""
     for patterns in _AT_HUGGING_FACE[purpose]:
-        if patterns[0] == "pytorch_model.bin" and not _has_torch():
-            continue
         logging.info("Downloading %s of %s from Hugging Face: %s", purpose, handle, ", ".join(patterns))
         directory = snapshot_download(name, revision=revision or None, allow_patterns=list(patterns))
         files = _files_of(directory)

@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO
 
-from keras_bert.errors import InputError
+from keras_bert.errors import InputError, first_line
 
 # Bytes of a vocabulary, or of JSON beside a checkpoint. LaBSE's tokenizer.json, of 501,153 pieces, has 14 MB at most.
 # Parsed JSON takes up to 27 times its bytes.
@@ -82,8 +82,7 @@ def parsing(path: str, kind: str) -> Iterator[None]:
     except InputError:
         raise
     except Exception as error:
-        reason = str(getattr(error, "message", error)).strip().partition("\n")[0] or type(error).__name__
-        raise InputError(f"{path}: not a whole {kind} ({reason}). Fetch it again.") from error
+        raise InputError(f"{path}: not a whole {kind} ({first_line(error)}). Fetch it again.") from error
 
 
 def read_lines(path: str, most_bytes: int | None = None) -> Iterator[tuple[int, str]]:

@@ -47,12 +47,8 @@ class Preset:
 
     @property
     def parameters(self) -> int:
-        """The number of weights of the encoder with its pooler (Devlin et al. 2018, section 3)."""
-        config, hidden, inner = self.config, self.config.hidden_dim, self.config.intermediate_dim
-        norm, square = 2 * hidden, hidden * hidden + hidden
-        tables = (config.vocabulary_size + config.max_sequence_length + config.num_segments) * hidden
-        layer = 4 * square + 2 * hidden * inner + inner + hidden + 2 * norm
-        return tables + norm + config.num_layers * layer + square
+        """The number of weights of the encoder with its pooler."""
+        return self.config.num_parameters
 
 
 def _sizes(vocabulary: int, layers: int, hidden: int, heads: int, **others) -> BertConfig:

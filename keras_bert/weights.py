@@ -12,7 +12,7 @@ from keras_bert import formats, presets
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.files import read_lines
-from keras_bert.formats.checkpoint import Checkpoint, StoredTensor, assign
+from keras_bert.formats.checkpoint import Checkpoint, StoredTensor, assign, check_shapes
 from keras_bert.formats.weight_names import HEADS
 from keras_bert.preset_table import Preset
 from keras_bert.tokenization.vocabulary import case_of_name, case_of_vocabulary, read_vocabulary
@@ -38,6 +38,7 @@ def open_checkpoint(preset: str | os.PathLike) -> Iterator[Checkpoint]:
             # means the same model from every source; `hf://` means the model as Hugging Face describes it.
             config = checkpoint.config.replace(activation=known.config.activation)
             checkpoint = dataclasses.replace(checkpoint, config=config)
+        check_shapes(checkpoint)
         yield checkpoint
 
 
@@ -164,7 +165,8 @@ def checkpoint_of(model, source: str = "the model", labels: list[str] | None = N
         if getattr(layer, "lora_enabled", False):  # Other formats have no place for the factors.
             values = {path: read for path, read in values.items() if not path.startswith(f"{layer.path}/lora_")}
             values[f"{layer.path}/kernel"] = lambda layer=layer: np.asarray(layer.kernel)  # With the factors added.
-    tensors = {path: StoredTensor(f"{source}: {path}", read) for path, read in values.items()}
+    shapes = {variable.path: tuple(variable.shape) for variable in model.weights}
+    tensors = {path: StoredTensor(f"{source}: {path}", shapes[path], read) for path, read in values.items()}
     own = {name: getattr(model, f"masked_lm_{name}", None) for name in ("activation", "layer_norm_epsilon")}
     settings = {name: value for name, value in own.items() if value is not None}
     head_settings = {"masked_lm": settings} if settings else {}
@@ -175,7 +177,8 @@ def merge_settings(config: BertConfig, overrides: dict, preset: str) -> dict:
     """Returns the arguments of `BertBackbone` for a preset's sizes with some changes.
 
     Raises:
-        InputError: a name is not an argument of `BertBackbone`, or a value does not fit; the message names `preset`.
+        InputError: a name is not an argument of `BertBackbone`, a value does not fit, or the model would not fit into
+            memory; the message names `preset`.
     """
     unknown = sorted(set(overrides) - set(_SETTINGS))
     if unknown:
@@ -183,7 +186,9 @@ def merge_settings(config: BertConfig, overrides: dict, preset: str) -> dict:
     ours = {name: value for name, value in overrides.items() if name in BertConfig.__dataclass_fields__}
     others = {name: value for name, value in overrides.items() if name not in ours}  # layout, dtype, name, trainable
     try:
-        return {**config.replace(**ours).to_dict(), **others}
+        config = config.replace(**ours)
+        config.check_memory()
+        return {**config.to_dict(), **others}
     except InputError as error:
         raise InputError(f"{preset}: {error}") from error
 

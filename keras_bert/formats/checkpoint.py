@@ -11,7 +11,7 @@ import numpy as np
 
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
-from keras_bert.formats.weight_names import HEADS, WeightSource, to_ours, to_theirs
+from keras_bert.formats.weight_names import HEADS, WeightSource, shape_to_ours, to_ours, to_theirs
 
 
 class StoredTensor(NamedTuple):
@@ -19,10 +19,12 @@ class StoredTensor(NamedTuple):
 
     Attributes:
         source: str, its file and its name there, for messages: `"model.safetensors: pooler.dense.weight"`.
+        shape: tuple of int, in our layout.
         read: function of no arguments that returns it in our layout, in the checkpoint's float type.
     """
 
     source: str
+    shape: tuple[int, ...]
     read: Callable[[], np.ndarray]
 
 
@@ -98,6 +100,50 @@ def wrong_shape(
     return InputError(f"{source}: expected shape {tuple(expected)} by {by}, found {found}{more}.")
 
 
+# The inputs and outputs of our layers, by the end of their path; of other layers both are `hidden_dim`.
+_SIZES = {
+    "token_embedding": ("vocabulary_size", "hidden_dim"),
+    "segment_embedding": ("num_segments", "hidden_dim"),
+    "position_embedding": ("max_sequence_length", "hidden_dim"),
+    "intermediate_dense": ("hidden_dim", "intermediate_dim"),
+    "self_attention/output_dense": ("hidden_dim", "hidden_dim"),
+    "output_dense": ("intermediate_dim", "hidden_dim"),
+    "masked_lm": ("hidden_dim", "vocabulary_size"),  # The output bias.
+}
+
+
+def check_shapes(checkpoint: Checkpoint) -> None:
+    """Compares the shapes that a checkpoint's files state with its configuration, before anything is made of either.
+
+    Raises:
+        InputError: one differs. The number of a fine-tuned head's outputs is free.
+    """
+    for path, stored in checkpoint.tensors.items():
+        layer, _, variable = path.rpartition("/")
+        names = next((sizes for end, sizes in _SIZES.items() if layer.endswith(end)), ("hidden_dim", "hidden_dim"))
+        inputs, outputs = (getattr(checkpoint.config, name) for name in names)
+        if layer.endswith("query_key_value"):
+            outputs *= 3
+        elif layer in HEADS and layer != "masked_lm":
+            outputs = stored.shape[-1] if stored.shape else None
+        expected = (inputs, outputs) if variable in ("kernel", "embeddings") else (outputs,)
+        if stored.shape != expected:
+            raise wrong_shape(stored.source, expected, "the configuration", stored.shape, f" (in the layout of {path})")
+
+
+def check_claim(path: str, claimed: int, found: int) -> None:
+    """Refuses a file whose arrays take more bytes by their shapes than the file has: cut, or a bomb.
+
+    Raises:
+        InputError: they do.
+    """
+    if claimed > found:
+        raise InputError(
+            f"{path}: truncated, compressed or hostile. Expected at least {claimed:,} bytes by the shapes of its "
+            f"arrays, found {found:,}. Fetch it again."
+        )
+
+
 def listed(names: Sequence[str]) -> str:
     """Returns the first four names for a message, and the number of the others."""
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
@@ -115,21 +161,20 @@ def check_depth(names: Iterable[str], stem: str, num_layers: int, file: str, by:
     Raises:
         InputError: it has more layers.
     """
-    matches = [re.match(rf"{re.escape(stem)}(\d+)\b", name) for name in names]
+    matches = [re.match(rf"{re.escape(stem)}(\d{{1,9}})\b", name) for name in names]
     beyond = [int(match[1]) for match in matches if match and int(match[1]) >= num_layers]
     if beyond:
         raise InputError(f"{file}: holds weights of layer {min(beyond)}, expected {num_layers} layers by {by}.")
 
 
 def collect(
-    sources: Iterable[WeightSource], available: Mapping[str, str], read: Callable[[str], np.ndarray], file: str
+    sources: Iterable[WeightSource], available: Mapping[str, StoredTensor], file: str
 ) -> tuple[dict[str, StoredTensor], list[str]]:
     """Pairs our variables with the tensors of a foreign file.
 
     Args:
         sources: rows of `keras_bert.formats.weight_names`'s table.
-        available: the file's own name of each tensor, for messages, by its name in the table.
-        read: gives a tensor by its name in the table.
+        available: the file's tensors, in its own layout and with its own name as `source`, by the name in the table.
         file: for messages.
 
     Returns:
@@ -137,16 +182,17 @@ def collect(
     """
     tensors, missing = {}, []
     for source in sources:
-        absent = [name for name in source.names if name not in available]
-        missing += absent
-        if not absent:
-            stored = ", ".join(available[name] for name in source.names)
-            tensors[source.path] = StoredTensor(f"{file}: {stored}", functools.partial(_read, read, source))
+        parts = [available[name] for name in source.names if name in available]
+        missing += [name for name in source.names if name not in available]
+        if len(parts) == len(source.names):
+            names = ", ".join(part.source for part in parts)
+            shape = shape_to_ours([part.shape for part in parts], source)
+            tensors[source.path] = StoredTensor(f"{file}: {names}", shape, functools.partial(_read, parts, source))
     return tensors, missing
 
 
-def _read(read: Callable[[str], np.ndarray], source: WeightSource) -> np.ndarray:
-    return to_ours([read(name) for name in source.names], source)
+def _read(parts: list[StoredTensor], source: WeightSource) -> np.ndarray:
+    return to_ours([part.read() for part in parts], source)
 
 
 def assign(variables: Iterable, tensors: Mapping[str, StoredTensor], *, by: str = "the configuration") -> list[str]:
@@ -165,12 +211,11 @@ def assign(variables: Iterable, tensors: Mapping[str, StoredTensor], *, by: str 
     """
     variables = list(variables)
     held = [variable for variable in variables if variable.path in tensors]
-    values = _read_ahead([tensors[variable.path] for variable in held])
-    for variable, value in zip(held, values, strict=True):
-        stored = tensors[variable.path]
-        if tuple(value.shape) != tuple(variable.shape):
-            layout = f" (in the layout of {variable.path})"
-            raise wrong_shape(stored.source, variable.shape, by, value.shape, layout)
+    for variable in held:
+        source, shape, _ = tensors[variable.path]
+        if shape != tuple(variable.shape):
+            raise wrong_shape(source, variable.shape, by, shape, f" (in the layout of {variable.path})")
+    for variable, value in zip(held, _read_ahead([tensors[variable.path] for variable in held]), strict=True):
         variable.assign(value)
     return [variable.path for variable in variables if variable.path not in tensors]
 

@@ -10,7 +10,7 @@ with the erf form we write `"gelu_python"`, Hugging Face's other name for it. Go
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import numpy as np
 from absl import logging
@@ -59,17 +59,17 @@ def open_checkpoint(path: str) -> Iterator[Checkpoint]:
         raise InputError(f"{path}: no checkpoint. Expected {CHECKPOINT_NAME}.index and its data beside {CONFIG_FILE}.")
     stored = TensorFlowCheckpoint(prefix)
     tensorflow_files.check_vocabulary(find_vocabulary(path), config.vocabulary_size)
-    available = {name: name for name in stored.shapes}
-    tensors, missing = collect(encoder_sources(GOOGLE, config.num_layers), available, stored.read, prefix)
+    available = {name: stored.tensor(name) for name in stored.shapes}
+    tensors, missing = collect(encoder_sources(GOOGLE, config.num_layers), available, prefix)
     _check_complete(prefix, config.num_layers, available, missing)
     for head in HEADS:
-        parts, missing = collect(head_sources(GOOGLE, head), available, stored.read, prefix)
+        parts, missing = collect(head_sources(GOOGLE, head), available, prefix)
         if not missing:
             tensors.update(parts)
     yield Checkpoint("google", path, config, tensors)
 
 
-def _check_complete(prefix: str, num_layers: int, available: dict[str, str], missing: list[str]) -> None:
+def _check_complete(prefix: str, num_layers: int, available: Collection[str], missing: list[str]) -> None:
     missing = [name for name in missing if not name.startswith("bert/pooler/")]
     if missing:
         raise InputError(

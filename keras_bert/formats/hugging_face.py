@@ -43,7 +43,7 @@ def open_checkpoint(path: str) -> Iterator[Checkpoint]:
     settings = read_object(os.path.join(path, CONFIG_FILE))
     parts = _parts(config.num_layers, _classifier(path, settings))
     with open_weights(path) as weights:
-        available = _table_names(weights)
+        available = _by_table_names(weights)
         check_depth(available, "encoder.layer.", config.num_layers, weights.path)
         tensors = {}
         for part in parts:
@@ -57,18 +57,20 @@ def open_checkpoint(path: str) -> Iterator[Checkpoint]:
         yield Checkpoint("hugging_face", path, config, tensors, labels)
 
 
-def _table_names(weights: WeightFile) -> dict[str, str]:
-    """Maps the table's names, without prefix, to the stored ones.
+def _by_table_names(weights: WeightFile) -> dict[str, StoredTensor]:
+    """Returns the tensors by the table's names, without prefix.
 
     Checkpoints converted before 2019, bert-base-uncased among them, keep TensorFlow's gamma and beta.
     """
     available = {}
-    for stored in weights.readers:
+    for stored, tensor in weights.tensors.items():
         name = stored.removeprefix("bert.")
         name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
         if name in available:
-            raise InputError(f"{weights.path}: {available[name]} and {stored} name one weight. Remove one of them.")
-        available[name] = stored
+            raise InputError(
+                f"{weights.path}: {available[name].source} and {stored} name one weight. Remove one of them."
+            )
+        available[name] = tensor
     for copy, original in _DECODER.items():
         if copy in available:
             available.setdefault(original, available[copy])
@@ -92,26 +94,29 @@ def _classifier(path: str, settings: dict) -> str:
     return next((_CLASSIFIERS[ending] for name, ending in endings if name.endswith(ending)), "classification")
 
 
-def _collect(part: list[WeightSource], weights: WeightFile, available: dict[str, str]) -> dict[str, StoredTensor]:
+def _collect(
+    part: list[WeightSource], weights: WeightFile, available: dict[str, StoredTensor]
+) -> dict[str, StoredTensor]:
     names = [name for source in part for name in source.names]
     if _TABLE not in names and not any(name in available for name in names):
         return {}
-    tensors, missing = collect(part, available, lambda name: weights.readers[available[name]](), weights.path)
+    tensors, missing = collect(part, available, weights.path)
     if missing:
         raise InputError(f"{weights.path}: lacks {listed(missing)}. Expected the weights of a BERT.")
     return tensors
 
 
-def _after_check_of_ties(bias: StoredTensor, weights: WeightFile, available: dict[str, str]) -> StoredTensor:
+def _after_check_of_ties(bias: StoredTensor, weights: WeightFile, available: dict[str, StoredTensor]) -> StoredTensor:
     """Makes the reader of the output bias check first that the stored output layer is the word table."""
 
     def read():
         for copy, original in _DECODER.items():
-            if available.get(copy, available[original]) == available[original]:
+            ours, theirs = available[original], available.get(copy)
+            if theirs is None or theirs is ours:
                 continue
-            if not np.array_equal(weights.readers[available[copy]](), weights.readers[available[original]]()):
+            if theirs.shape != ours.shape or not np.array_equal(theirs.read(), ours.read()):
                 raise InputError(
-                    f"{weights.path}: {available[copy]} differs from {available[original]}. Expected BERT's masked-LM "
+                    f"{weights.path}: {theirs.source} differs from {ours.source}. Expected BERT's masked-LM "
                     "head, whose output layer is the word table itself; untied ones cannot be read."
                 )
         return bias.read()
@@ -119,9 +124,9 @@ def _after_check_of_ties(bias: StoredTensor, weights: WeightFile, available: dic
     return bias._replace(read=read)
 
 
-def _warn_of_others(parts: list[list[WeightSource]], weights: WeightFile, available: dict[str, str]) -> None:
+def _warn_of_others(parts: list[list[WeightSource]], weights: WeightFile, available: dict[str, StoredTensor]) -> None:
     known = {name for part in parts for source in part for name in source.names} | {*_DECODER, *_BUFFERS}
-    others = [stored for name, stored in available.items() if name not in known]
+    others = [tensor.source for name, tensor in available.items() if name not in known]
     if others:
         message = "%s: %d tensors belong to no part of BERT known here, and are not read: %s%s."
         shown = (", ".join(others[:4]), ", ..." if len(others) > 4 else "")

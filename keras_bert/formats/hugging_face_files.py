@@ -3,14 +3,16 @@
 import contextlib
 import functools
 import os
-from collections.abc import Callable, Iterator
+import struct
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 
 from keras_bert.errors import InputError
-from keras_bert.files import read_json
+from keras_bert.files import parsing, read_json
+from keras_bert.formats.checkpoint import StoredTensor
 from keras_bert.formats.torch_file import open_torch_file
 
 CONFIG_FILE = "config.json"
@@ -22,7 +24,7 @@ WEIGHT_FILES = (SAFETENSORS_FILE, SAFETENSORS_FILE + _INDEX, TORCH_FILE, TORCH_F
 
 _FLOATS = ("F64", "F32", "F16", "BF16")
 
-Readers = dict[str, Callable[[], np.ndarray]]
+_MOST_HEADER = 2**22  # Bytes of the names and shapes; BERT-large has 40,000.
 
 
 class WeightFile(NamedTuple):
@@ -30,11 +32,11 @@ class WeightFile(NamedTuple):
 
     Attributes:
         path: str, the file, or the index of the shards, for messages.
-        readers: functions of no arguments by the stored names; each returns its tensor in its stored float type.
+        tensors: StoredTensor by the stored name, which is its `source`.
     """
 
     path: str
-    readers: Readers
+    tensors: dict[str, StoredTensor]
 
 
 @contextlib.contextmanager
@@ -42,7 +44,7 @@ def open_weights(directory: str) -> Iterator[WeightFile]:
     """Opens the weights of a directory; tensors can be read inside the `with`.
 
     Raises:
-        InputError: the weights or a shard are missing, a file is damaged, or PyTorch's file needs torch installed.
+        InputError: the weights or a shard are missing, or a file is damaged.
     """
     path = find_weights(directory)
     if path is None:
@@ -60,14 +62,18 @@ def find_weights(directory: str) -> str | None:
     return next((path for path in paths if os.path.isfile(path)), None)
 
 
-def _open_file(path: str, stack: contextlib.ExitStack) -> Readers:
+def _open_file(path: str, stack: contextlib.ExitStack) -> dict[str, StoredTensor]:
     if path.endswith(".bin"):
         return open_torch_file(path)
-    try:
+    with parsing(path, "safetensors file"):
+        with open(path, "rb") as file:
+            (header,) = struct.unpack("<Q", file.read(8))
+        if _MOST_HEADER < header < os.path.getsize(path):
+            raise InputError(f"{path}: expected a header of at most {_MOST_HEADER:,} bytes, found {header:,}.")
         stored = stack.enter_context(safe_open(path, framework="numpy"))
-    except (SafetensorError, OSError) as error:
-        raise InputError(f"{path}: not a whole safetensors file ({error}). Fetch it again.") from error
-    return {name: functools.partial(_read_tensor, path, stored, name) for name in stored.keys()}
+        shapes = {name: tuple(stored.get_slice(name).get_shape()) for name in stored.keys()}
+    read = functools.partial(_read_tensor, path, stored)
+    return {name: StoredTensor(name, shape, functools.partial(read, name)) for name, shape in shapes.items()}
 
 
 def _read_tensor(path: str, stored, name: str) -> np.ndarray:
@@ -81,7 +87,7 @@ def _read_tensor(path: str, stored, name: str) -> np.ndarray:
     return stored.get_tensor(name)
 
 
-def _open_shards(index: str, stack: contextlib.ExitStack) -> Readers:
+def _open_shards(index: str, stack: contextlib.ExitStack) -> dict[str, StoredTensor]:
     directory = os.path.dirname(index)
     shard_of = _read_index(index)
     shards = sorted(set(shard_of.values()))

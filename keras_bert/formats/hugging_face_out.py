@@ -105,7 +105,7 @@ def _config(checkpoint: Checkpoint, architecture: str, vocabulary: list[str] | N
         if head == "masked_lm":
             continue
         bias = f"{head}/bias"
-        (outputs,) = checkpoint.tensors[bias].read().shape
+        (outputs,) = checkpoint.tensors[bias].shape
         if head not in _OUTPUTS:
             values |= _label_values(checkpoint, bias, outputs)
         elif outputs != _OUTPUTS[head]:

@@ -7,6 +7,7 @@ shards without variables, have only the place, from which each format derives th
 """
 
 import contextlib
+import functools
 import glob
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -15,27 +16,14 @@ import h5py
 import numpy as np
 
 from keras_bert.errors import InputError
-from keras_bert.files import read_object
-from keras_bert.formats.checkpoint import StoredTensor, check_depth, collect
+from keras_bert.files import parsing, read_object
+from keras_bert.formats.checkpoint import StoredTensor, check_claim, check_depth, collect
 from keras_bert.formats.weight_names import WeightSource
-
-# The errors that h5py raises for a damaged file, depending on the damaged part.
-_DAMAGE = (OSError, RuntimeError, KeyError, ValueError, AttributeError, TypeError)
 
 # The order in which Keras's layers make their variables. A masked-LM head has one variable of its own, the output bias.
 _NUMBERS = {"kernel": "0", "gamma": "0", "embeddings": "0", "output_bias": "0", "bias": "1", "beta": "1"}
+_LONGEST_NAME = 1000  # Characters of a layer's path; a model inside a model has 100.
 _BETWEEN = ("layers", "_layer_checkpoint_dependencies")  # The second is Keras 2.13's word.
-
-
-@contextlib.contextmanager
-def _reading(path: str) -> Iterator[None]:
-    """Turns the errors that h5py raises for a damaged file into an InputError that names it."""
-    try:
-        yield
-    except InputError:  # It is a ValueError, too.
-        raise
-    except _DAMAGE as error:
-        raise InputError(f"{path}: not a whole HDF5 file ({error or type(error).__name__}). Fetch it again.") from error
 
 
 class WeightsFile:
@@ -43,11 +31,14 @@ class WeightsFile:
 
     Attributes:
         path: str, the file or the list of shards, for messages.
+        num_bytes: int, what the variables take by their shapes.
     """
 
     def __init__(self, path: str):
         self.path = path
+        self.num_bytes = 0
         self._layers: dict[str, dict[str, h5py.Dataset]] = {}
+        self._seen: set[h5py.HLObject] = set()
 
     def add(self, group: h5py.Group, name_of_place: Callable[[str], str], name: str = "") -> None:
         """Adds the variables of a file.
@@ -59,9 +50,14 @@ class WeightsFile:
         """
         for key in group:
             child = self._follow(group, key)
+            # Hard links may lead in circles, or to one place in ways without number.
+            if child in self._seen or len(name) > _LONGEST_NAME:
+                raise InputError(f"{self.path}: {group.name[:99]}/{key[:99]} has a link to it. Do not trust this file.")
+            self._seen.add(child)
             if key == "vars":
                 numbered = {number: self._follow(child, number) for number in child}
                 self._layers.setdefault(name, {}).update(numbered)
+                self.num_bytes += sum(getattr(array, "nbytes", 0) for array in numbered.values())
             elif key in _BETWEEN:
                 self.add(child, name_of_place, name)
             elif isinstance(child, h5py.Group):
@@ -93,15 +89,11 @@ class WeightsFile:
         names = [name for name, numbered in self._layers.items() if numbered]
         check_depth(names, f"{parent}transformer_layer_", num_layers, self.path)
 
-    def place_of(self, path: str) -> str:
-        """Returns the place of a variable in the file."""
-        with _reading(self.path):
-            return str(self._find(path).name)
-
-    def shape_of(self, path: str) -> tuple[int, ...] | None:
-        """Returns the shape of a variable, or None if there is something else than an array in its place."""
-        with _reading(self.path):
-            return getattr(self._find(path), "shape", None)
+    def tensor(self, path: str) -> StoredTensor:
+        """Returns a variable; its shape is () if there is something else than an array in its place."""
+        with parsing(self.path, "HDF5 file"):
+            found = self._find(path)
+            return StoredTensor(found.name, getattr(found, "shape", None) or (), functools.partial(self.read, path))
 
     def read(self, path: str) -> np.ndarray:
         """Reads a variable in its stored float type.
@@ -109,13 +101,22 @@ class WeightsFile:
         Raises:
             InputError: the data is outside the file, damaged, or not a float array.
         """
-        with _reading(self.path):
+        with parsing(self.path, "HDF5 file"):
             return self._read(self._find(path))
 
     def _read(self, dataset: h5py.Dataset) -> np.ndarray:
         where = f"{self.path}: {dataset.name}"
         if not isinstance(dataset, h5py.Dataset) or dataset.external or dataset.is_virtual:
             raise InputError(f"{where}: expected an array with its data in this file. Do not trust this file.")
+        if dataset.chunks:  # A chunk is decompressed whole, whatever the shape of the array.
+            raise InputError(f"{where}: expected an array in one piece, found chunks. Run h5repack -l CONTI -f NONE.")
+        # HDF5 has no such type: Keras stores two bytes and this mark.
+        is_bfloat16 = dataset.attrs.get("dtype") == "bfloat16" and dataset.dtype.itemsize == 2
+        if dataset.dtype.kind != "f" and not is_bfloat16:
+            raise InputError(
+                f"{where}: expected floats, found {dataset.dtype}: a quantized model. Load its .keras file with "
+                "keras.saving.load_model, or save the model before it is quantized."
+            )
         # HDF5 would return zeros for data that was never written.
         if not dataset.id.get_storage_size() and dataset.size:
             raise InputError(f"{where}: says that it has {dataset.size} values, and holds none. Fetch the file again.")
@@ -123,15 +124,10 @@ class WeightsFile:
             value = dataset[()]
         except OSError as error:
             raise InputError(f"{where}: cannot be read ({error}). Fetch the file again.") from error
-        if dataset.attrs.get("dtype") == "bfloat16":  # HDF5 has no such type: Keras stores two bytes and this mark.
+        if is_bfloat16:
             import ml_dtypes  # It comes with TensorFlow.
 
             return value.view(ml_dtypes.bfloat16)
-        if value.dtype.kind != "f":
-            raise InputError(
-                f"{where}: expected floats, found {value.dtype}: a quantized model. Load its .keras file with "
-                "keras.saving.load_model, or save the model before it is quantized."
-            )
         return value
 
 
@@ -140,7 +136,7 @@ def open_weights(directory: str, stem: str, name_of_place: Callable[[str], str])
     """Opens `<stem>.weights.h5`, or the shards that `<stem>.weights.json` lists.
 
     Raises:
-        InputError: neither is there, a shard is missing, or a file is damaged.
+        InputError: neither is there, a shard is missing, or a file is damaged or smaller than its arrays.
     """
     path, shards = _files(directory, stem)
     weights = WeightsFile(path)
@@ -148,8 +144,9 @@ def open_weights(directory: str, stem: str, name_of_place: Callable[[str], str])
         for shard in shards:
             if not os.path.isfile(shard):
                 raise InputError(f"{shard}: no such file. Expected the shard that {path} lists.")
-            with _reading(shard):
+            with parsing(shard, "HDF5 file"):
                 weights.add(stack.enter_context(h5py.File(shard)), name_of_place)
+        check_claim(path, weights.num_bytes, sum(map(os.path.getsize, shards)))
         yield weights
 
 
@@ -177,8 +174,7 @@ def stored_tensors(weights: WeightsFile, sources: list[WeightSource], parent: st
         parent: str, the prefix of the paths, with its slash.
     """
     names = [name for source in sources for name in source.names if parent + name in weights]
-    places = {name: weights.place_of(parent + name) for name in names}
-    return collect(sources, places, lambda name: weights.read(parent + name), weights.path)[0]
+    return collect(sources, {name: weights.tensor(parent + name) for name in names}, weights.path)[0]
 
 
 def check_whole(tensors: Mapping[str, StoredTensor], sources: Iterable[WeightSource], path: str) -> None:

@@ -137,7 +137,7 @@ def _task(checkpoint: Checkpoint, backbone, tokenizer):
     task_class, arguments = keras_nlp.models.BertMaskedLM, {}
     if alike == "classification":
         task_class = keras_nlp.models.BertTextClassifier
-        arguments = {"num_classes": checkpoint.tensors["classification/bias"].read().shape[0]}
+        arguments = {"num_classes": checkpoint.tensors["classification/bias"].shape[0]}
     length = checkpoint.config.max_sequence_length
     preprocessor = tokenizer and task_class.preprocessor_cls(tokenizer, sequence_length=length)
     task = task_class(backbone, preprocessor=preprocessor, **arguments)

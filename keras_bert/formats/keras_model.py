@@ -17,6 +17,7 @@ from keras_bert.formats.checkpoint import Checkpoint, StoredTensor, wrong_shape
 from keras_bert.formats.keras_h5 import WeightsFile, check_whole, open_weights, stored_tensors, write_weights
 from keras_bert.formats.weight_names import HEADS, HEADS_LAST, KERAS_HUB, OURS, WeightSource, head_sources
 
+_MOST_CLASSES = 2**17
 CONFIG_FILE = "config.json"
 TASK_FILE = "task.json"
 _TASK_OF_HEADS = {  # Class and module. Multiple choice is not among them: a checkpoint does not hold `num_choices`.
@@ -40,12 +41,16 @@ _NAMES = {"masked_lm_head": "mlm_head", "dense": "logits"}  # For files without 
 
 def registered(config, names: tuple[str, ...]) -> list[dict]:
     """Lists the serialized Keras objects inside `config` of these registered names, outermost first."""
-    if isinstance(config, list):
-        return [found for item in config for found in registered(item, names)]
-    if not isinstance(config, dict):
-        return []
-    own = [config] if config.get("registered_name") in names and isinstance(config.get("config"), dict) else []
-    return own + [found for value in config.values() for found in registered(value, names)]
+    found, waiting = [], [config]
+    while waiting:  # A function that calls itself could not follow each JSON that was read.
+        item = waiting.pop()
+        if isinstance(item, dict):
+            if item.get("registered_name") in names and isinstance(item.get("config"), dict):
+                found.append(item)
+            item = list(item.values())
+        if isinstance(item, list):
+            waiting += reversed(item)
+    return found
 
 
 def serialized(module: str, name: str, config: dict) -> dict:
@@ -111,7 +116,7 @@ def open_model(
         # KerasHub's attention kernels, (H, N, D), show N; ours, (H, 3H), do not.
         expected = (config.hidden_dim, config.num_heads, config.hidden_dim // config.num_heads)
         for name in (name for source in sources if source.layout == HEADS_LAST for name in source.names):
-            found = weights.shape_of(parent + name)
+            found = weights.tensor(parent + name).shape
             if found != expected:
                 by = f"{CONFIG_FILE}, num_heads {config.num_heads} among it"
                 raise wrong_shape(f"{weights.path}: {name}", expected, by, found)
@@ -157,6 +162,8 @@ def read_task_settings(path: str, config: dict) -> dict:
     if not found:
         return {}
     task = found[-1]["config"]
+    if not (isinstance(count := task.get("num_classes") or 1, int) and count <= _MOST_CLASSES):
+        raise InputError(f"{path}: its task has num_classes={str(count)[:99]}. Expected at most {_MOST_CLASSES:,}.")
     preprocessor = task.get("preprocessor")
     length = preprocessor["config"].get("sequence_length") if isinstance(preprocessor, dict) else None
     own = {name: value for name, value in task.items() if name not in ("backbone", "preprocessor", "name")}
@@ -199,5 +206,5 @@ def _arguments(checkpoint: Checkpoint, head: str) -> dict:
         return {f"masked_lm_{name}": own.get(name) for name in KERAS_HUB_MASKED_LM}
     if head == "question_answering":
         return {}
-    num_classes = int(checkpoint.tensors[f"{head}/bias"].read().shape[0])
+    num_classes = checkpoint.tensors[f"{head}/bias"].shape[0]
     return {"num_classes": num_classes, "labels": checkpoint.labels, "dropout": None}

@@ -8,6 +8,7 @@ Nothing is deserialised: sizes are read from JSON and arrays from HDF5.
 import contextlib
 import datetime
 import importlib.metadata
+import math
 import os
 from collections.abc import Iterator
 
@@ -119,7 +120,7 @@ def write(path: str, checkpoint: Checkpoint, tokenizer: dict | None) -> None:
     metadata = {
         "keras_version": importlib.metadata.version("keras"),
         "keras_hub_version": importlib.metadata.version("keras-hub"),
-        "parameter_count": sum(int(tensor.read().size) for tensor in tensors.values()),
+        "parameter_count": sum(math.prod(tensor.shape) for tensor in tensors.values()),
         "date_saved": datetime.datetime.now().strftime("%Y-%m-%d@%H:%M:%S"),
         "tasks": ["MaskedLM", "TextClassifier"],
         **({} if checkpoint.labels is None else {"labels": checkpoint.labels}),

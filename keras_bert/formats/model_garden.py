@@ -18,6 +18,7 @@ from keras_bert.formats.model_garden_graph import BLOCKS, Variables, all_sources
 from keras_bert.formats.tensorflow_files import TensorFlowCheckpoint, find_prefix, find_vocabulary, mentions
 
 PARAMS_FILE = "params.yaml"
+_MOST_PARAMS = 2**18  # Bytes; an experiment's settings take 5,000. The parser takes a second for 50,000.
 _ACTIVATIONS = {"gelu": "gelu_tanh", **SAME_ACTIVATIONS, "identity": "linear"}
 # The fields of Model Garden's BertEncoderConfig (official/nlp/configs/encoders.py): three of its names are its own.
 _OWN_NAMES = {"num_layers": "num_layers", "dropout_rate": "dropout", "attention_dropout_rate": "attention_dropout"}
@@ -62,7 +63,7 @@ def stored_tensors(stored: TensorFlowCheckpoint, found: Variables, config: BertC
         if name.endswith("_query_dense/kernel") and shape != expected:
             raise wrong_shape(f"{stored.path}: {found.keys[name]}", expected, "the configuration", shape)
     sources = all_sources(found.num_layers)
-    return collect(sources, found.keys, lambda name: stored.read(found.keys[name]), stored.path)[0]
+    return collect(sources, {name: stored.tensor(key) for name, key in found.keys.items()}, stored.path)[0]
 
 
 def config_of_shapes(found: Variables, activation: str = "gelu_tanh") -> BertConfig:
@@ -92,12 +93,14 @@ def _read_params(file: str) -> BertConfig:
     """Reads the encoder's part of an experiment's settings, which `official.core` writes beside its checkpoints."""
     import yaml
 
-    text = "\n".join(line for _, line in read_lines(file))
+    # `<<` copies a mapping, and in a few lines a million of them.
+    loader = type("_Loader", (yaml.SafeLoader,), {"flatten_mapping": lambda self, node: None})
+    text = "\n".join(line for _, line in read_lines(file, _MOST_PARAMS))
     try:
-        encoder = yaml.safe_load(text)["task"]["model"]["encoder"]
+        encoder = yaml.load(text, loader)["task"]["model"]["encoder"]
         kind, sizes = encoder["type"], encoder[encoder["type"]]
         values = {ours: sizes[theirs] for theirs, ours in _PARAMS.items() if sizes.get(theirs) is not None}
-    except (yaml.YAMLError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (yaml.YAMLError, TypeError, ValueError, KeyError, AttributeError, RecursionError) as error:
         raise InputError(f"{file}: expected task.model.encoder, the settings of a Model Garden experiment.") from error
     if kind not in ("bert", "bert_v2") or sizes.get("norm_first"):
         raise InputError(f"{file}: expected a BERT encoder, found {kind!r}, norm_first={sizes.get('norm_first')}.")

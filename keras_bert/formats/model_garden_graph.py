@@ -13,11 +13,13 @@ import re
 from typing import NamedTuple
 
 from keras_bert.errors import InputError
+from keras_bert.formats.checkpoint import listed
 from keras_bert.formats.object_graph import Node, follow, read_object_graph, walk
 from keras_bert.formats.tensorflow_files import TensorFlowCheckpoint
 from keras_bert.formats.weight_names import HEADS, MODEL_GARDEN, WeightSource, encoder_sources, head_sources
 
 BLOCKS, _POOLER = "_transformer_layers", "_pooler_layer"
+_NUMBER = re.compile("[0-9]{1,9}")
 _EMBEDDINGS = ("_embedding_layer", "_position_embedding_layer", "_type_embedding_layer", "_embedding_norm_layer")
 
 
@@ -66,25 +68,25 @@ def all_sources(num_layers: int) -> list[WeightSource]:
 
 
 def _find_encoder(root: Node, path: str) -> Node:
-    found = {way: node for way, node in walk(root) if _blocks(node)}
+    found = [(way, node) for way, node in walk(root) if _blocks(node)]
     if len(found) != 1:
         raise InputError(
             f"{path}: expected one encoder of official.nlp in its graph of objects, found "
-            f"{', '.join(found) or 'none'}, and at the top {', '.join(root.children)[:200]}."
+            f"{listed([way for way, _ in found]) or 'none'}, and at the top {', '.join(root.children)[:200]}."
         )
-    return next(iter(found.values()))
+    return found[0][1]
 
 
 def _blocks(node: Node) -> list[Node]:
     """Lists the Transformer layers of an encoder in their order; for another node the list is empty."""
-    listed = node.children.get(BLOCKS, Node()).children
-    in_order = [listed[name] for name in sorted(filter(str.isdigit, listed), key=int)] or _numbered(node)
+    layers = node.children.get(BLOCKS, Node()).children
+    in_order = [layers[name] for name in sorted(filter(_NUMBER.fullmatch, layers), key=int)] or _numbered(node)
     return [layer for layer in in_order if "_attention_layer" in layer.children]
 
 
 def _numbered(node: Node) -> list[Node]:
     """Lists the layers of a functional model that have weights, in their order."""
-    matches = [re.match(r"layer_with_weights-(\d+)$", name) for name in node.children]
+    matches = [re.match(r"layer_with_weights-(\d{1,9})$", name) for name in node.children]
     in_order = sorted(filter(None, matches), key=lambda match: int(match[1]))
     return [node.children[match[0]] for match in in_order]
 

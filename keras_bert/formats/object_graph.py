@@ -12,8 +12,11 @@ from collections.abc import Iterator
 from keras_bert.errors import InputError
 from keras_bert.formats.tensorflow_files import OBJECT_GRAPH, TensorFlowCheckpoint
 
+_MOST_BYTES = 2**21  # A graph has some 20,000 a layer. In memory its nodes take up to 90 times as much.
+_LONGEST_WAY = 200
 
-@dataclasses.dataclass(eq=False)  # Compared by identity, since the graph has cycles.
+
+@dataclasses.dataclass(eq=False, slots=True)  # Compared by identity, since the graph has cycles.
 class Node:
     """An object in the graph.
 
@@ -43,13 +46,13 @@ def read_object_graph(stored: TensorFlowCheckpoint) -> Node:
         )
     graph = trackable_object_graph_pb2.TrackableObjectGraph()
     try:
-        graph.ParseFromString(stored.read(OBJECT_GRAPH))
+        graph.ParseFromString(stored.read_string(OBJECT_GRAPH, _MOST_BYTES))
         # Children may refer to later nodes, so all nodes come first.
         nodes = [_variable(message) for message in graph.nodes]
         for node, message in zip(nodes, graph.nodes, strict=True):
             node.children = {child.local_name: nodes[child.node_id] for child in message.children}
         return nodes[0]
-    except (DecodeError, IndexError, TypeError) as error:
+    except (DecodeError, IndexError, TypeError, ValueError) as error:
         raise InputError(f"{stored.path}: its graph of objects is damaged. Fetch the checkpoint again.") from error
 
 
@@ -61,7 +64,7 @@ def _variable(message) -> Node:
 
 
 def walk(root: Node) -> Iterator[tuple[str, Node]]:
-    """Yields each node once, nearest first, with the path to it: names joined by slashes."""
+    """Yields each node once, nearest first, with the end of the path to it: names joined by slashes."""
     seen, waiting = {root}, collections.deque([("", root)])
     while waiting:
         way, node = waiting.popleft()
@@ -69,7 +72,7 @@ def walk(root: Node) -> Iterator[tuple[str, Node]]:
         for name, child in node.children.items():
             if child not in seen:
                 seen.add(child)
-                waiting.append((f"{way}/{name}" if way else name, child))
+                waiting.append((f"{way}/{name}"[-_LONGEST_WAY:].removeprefix("/"), child))
 
 
 def follow(node: Node, way: str) -> Node | None:

@@ -5,21 +5,26 @@ Two kinds of checkpoint use these files. A TensorFlow 1 checkpoint names its var
 variable has its place.
 """
 
+import functools
 import glob
-import math
+import mmap
 import os
 import re
 
 import numpy as np
 
 from keras_bert.errors import InputError, first_line
-from keras_bert.files import read_lines
+from keras_bert.files import MOST_TEXT, parsing, read_lines
+from keras_bert.formats.checkpoint import StoredTensor, check_claim
+from keras_bert.formats.tensorflow_index import read_index, varints
 from keras_bert.tokenization.vocabulary import check_rows
 
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # TensorFlow's name for the tensor with the graph of objects.
 STATE_FILE = "checkpoint"
 VOCABULARY_FILE = "vocab.txt"
 _INDEX = ".index"
+_FIVE_DIGITS = 5 * "[0-9]"
+_CHECKSUM = 4  # Bytes between the length of a string and the string.
 
 
 def find_prefix(path: str) -> str | None:
@@ -47,7 +52,7 @@ def _named_by_state(directory: str) -> str | None:
     file = os.path.join(directory, STATE_FILE)
     if not os.path.isfile(file):
         return None
-    for _, line in read_lines(file):
+    for _, line in read_lines(file, MOST_TEXT):
         match = re.match(r'model_checkpoint_path: "(.*)"', line)
         if match:
             return re.split(r"[/\\]", match[1])[-1]
@@ -60,9 +65,16 @@ def _steps(name: str) -> int:
 
 
 def mentions(prefix: str, name: str) -> bool:
-    """Tells whether a checkpoint's index holds the start of a variable's name; reads some kilobytes, no TensorFlow."""
-    with open(prefix + _INDEX, "rb") as file:
-        return name.encode() in file.read()
+    """Tells whether a checkpoint's index holds the start of a variable's name; needs no TensorFlow."""
+    return search(prefix + _INDEX, re.escape(name).encode()) is not None
+
+
+def search(path: str, pattern: bytes) -> re.Match | None:
+    """Searches a file without reading it into memory."""
+    if not os.path.getsize(path):  # It cannot be mapped.
+        return None
+    with open(path, "rb") as file:
+        return re.search(pattern, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
 def directory_of(path: str) -> str:
@@ -83,7 +95,7 @@ def check_vocabulary(file: str | None, rows: int) -> None:
         InputError: it has more pieces than the table rows.
     """
     if file:
-        check_rows(file, sum(1 for _ in read_lines(file)), rows)
+        check_rows(file, sum(1 for _ in read_lines(file, MOST_TEXT)), rows)
 
 
 class TensorFlowCheckpoint:
@@ -101,45 +113,60 @@ class TensorFlowCheckpoint:
         import tensorflow as tf
 
         self.path = path
-        self._errors = (tf.errors.OpError, RuntimeError, ValueError)  # A damaged file can raise any of them.
-        try:
+        index = path + _INDEX
+        self._entries = read_index(index)
+        self.shapes = {name: entry.shape for name, entry in self._entries.items()}
+        self._files = _data_files(path)
+        sizes = [os.path.getsize(file) for file in self._files]
+        with parsing(index, "checkpoint index"):
+            ends = {}
+            for entry in self._entries.values():
+                ends[entry.shard] = max(ends.get(entry.shard, 0), entry.offset + entry.size)
+            for shard, end in ends.items():
+                check_claim(self._files[shard], end, sizes[shard])
             self._reader = tf.train.load_checkpoint(path)
-            self.shapes = {name: tuple(shape) for name, shape in self._reader.get_variable_to_shape_map().items()}
-        except self._errors as error:
-            reason = first_line(error)
-            raise InputError(f"{path}{_INDEX}: not a whole checkpoint index ({reason}). Fetch it again.") from error
-        self._check_size(_data_files(path))
+        check_claim(self._files[-1], sum(entry.size for entry in self._entries.values()), sum(sizes))
 
-    def _check_size(self, files: list[str]) -> None:
-        types = self._reader.get_variable_to_dtype_map()
-        # The index does not tell the length of strings.
-        sizes = {name: 0 if dtype.name == "string" else dtype.size for name, dtype in types.items()}
-        expected = sum(math.prod(shape) * sizes[name] for name, shape in self.shapes.items())
-        found = sum(os.path.getsize(file) for file in files)
-        if found < expected:
-            raise InputError(
-                f"{files[-1]}: truncated. Expected at least {expected} bytes of data by {os.path.basename(self.path)}"
-                f"{_INDEX}, found {found}. Fetch it again."
-            )
+    def tensor(self, name: str) -> StoredTensor:
+        """Returns a variable in the checkpoint's own layout."""
+        return StoredTensor(name, self.shapes[name], functools.partial(self.read, name))
 
     def read(self, name: str) -> np.ndarray:
-        """Reads a variable in its stored type.
+        """Reads a variable of numbers in its stored type.
 
         Raises:
-            InputError: its data is damaged.
+            InputError: its data is damaged, or holds no numbers.
         """
         try:
+            if not self._entries[name].is_numeric:
+                raise TypeError("strings")
             return self._reader.get_tensor(name)
-        except self._errors as error:
+        except Exception as error:  # A damaged file can raise any of TensorFlow's.
             raise InputError(
                 f"{self.path}: cannot read {name}, expected a whole array of shape {self.shapes.get(name)}, found: "
                 f"{first_line(error)}. Fetch the checkpoint again."
             ) from error
 
+    def read_string(self, name: str, most_bytes: int) -> bytes:
+        """Reads a variable of one string; TensorFlow would take the memory that the string's own length asks for.
+
+        Raises:
+            ValueError: it is damaged, or has more bytes.
+        """
+        entry = self._entries[name]
+        with open(self._files[entry.shard], "rb") as file:
+            file.seek(entry.offset)
+            content = file.read(min(entry.size, most_bytes + 1))
+        (length,), start = varints(content, 0, 1)
+        content = content[start + _CHECKSUM :]
+        if entry.shape or length > most_bytes or length != len(content):
+            raise ValueError(f"expected one string of at most {most_bytes:,} bytes, found {entry.size:,}")
+        return content
+
 
 def _data_files(prefix: str) -> list[str]:
     """Lists the data files; raises InputError if one is missing."""
-    found = glob.glob(f"{glob.escape(prefix)}.data-?????-of-?????")
+    found = glob.glob(f"{glob.escape(prefix)}.data-{_FIVE_DIGITS}-of-{_FIVE_DIGITS}")
     if not found:
         raise InputError(f"{prefix}.data-00000-of-00001: no such file. Expected the data beside {prefix}{_INDEX}.")
     count = max(int(name[-5:]) for name in found)

@@ -8,8 +8,6 @@ settings that Keras saved beside the graph.
 import contextlib
 import glob
 import os
-import pathlib
-import re
 from collections.abc import Iterator
 
 from keras_bert.config import SAME_ACTIVATIONS, BertConfig, find_activation
@@ -18,7 +16,7 @@ from keras_bert.formats.checkpoint import Checkpoint
 from keras_bert.formats.model_garden import config_of_shapes, stored_tensors
 from keras_bert.formats.model_garden_graph import Variables, find_variables
 from keras_bert.formats.object_graph import read_object_graph
-from keras_bert.formats.tensorflow_files import TensorFlowCheckpoint, check_vocabulary
+from keras_bert.formats.tensorflow_files import TensorFlowCheckpoint, check_vocabulary, search
 
 GRAPH_FILE = "saved_model.pb"
 _SETTINGS_FILES = ("keras_metadata.pb", GRAPH_FILE)  # Of TensorFlow 2.5 and later, and of earlier versions.
@@ -55,12 +53,13 @@ def _config(path: str, found: Variables) -> BertConfig:
         file = os.path.join(path, name)
         if not os.path.isfile(file):
             continue
-        content = pathlib.Path(file).read_bytes()
-        if re.search(rb'"norm_first": true', content):
+        if search(file, rb'"norm_first": true'):
             raise InputError(f"{file}: expected BERT's LayerNorm after each sum, found norm_first=true.")
-        match = re.search(rb'"inner_activation": "([^"]*)"', content)
+        match = search(file, rb'"inner_activation": "([^"]{0,99})"')
         if match:
-            return config_of_shapes(found, find_activation(file, "inner_activation", match[1].decode(), _ACTIVATIONS))
+            return config_of_shapes(
+                found, find_activation(file, "inner_activation", match[1].decode(errors="replace"), _ACTIVATIONS)
+            )
     return config_of_shapes(found)
 
 
@@ -70,7 +69,8 @@ def read_tokenizer(path: str) -> dict | None:
         return None
     stored = _open_variables(path)
     variable = read_object_graph(stored).children.get("do_lower_case")
-    lowercase = bool(stored.read(variable.key)) if variable is not None and variable.key in stored.shapes else None
+    is_there = variable is not None and stored.shapes.get(variable.key) == ()
+    lowercase = bool(stored.read(variable.key)) if is_there else None
     return {"vocabulary": vocabulary, "lowercase": lowercase}
 
 

@@ -1,73 +1,188 @@
-"""Reads PyTorch's own file of tensors, a zip with a pickle inside, by torch's restricted unpickler only."""
+"""Reads PyTorch's own file of tensors, a pickle and the numbers beside it, without torch and without unpickling.
+
+A pickle is a program. It is read here by an interpreter that knows numbers, names, containers and tensors, and nothing
+else. torch's own restricted loader runs no code either, but fills the memory: a file of 400 bytes asks it for a
+`bytearray` of any size.
+"""
 
 import functools
-import importlib.util
-import re
+import io
+import math
+import mmap
+import pickle
+import struct
 import zipfile
-from collections.abc import Callable
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
 from keras_bert.errors import InputError
+from keras_bert.files import parsing
+from keras_bert.formats.archive import open_zip
+from keras_bert.formats.checkpoint import StoredTensor, check_claim
 
-# In earlier versions a file can bypass `weights_only` and run code (CVE-2025-32434).
-_SAFE_TORCH = (2, 6)
+_MOST_PICKLE = 2**20  # Bytes; BERT-large's has 60,000. In memory a pickle takes up to 60 times as much.
+_MOST_AXES = 8
+_ORDERED_DICT, _PARAMETER = "collections.OrderedDict", "torch._utils._rebuild_parameter"
+_TENSORS = ("torch._utils._rebuild_tensor_v2", "torch._utils._rebuild_tensor")
+_STORAGES = {
+    **{"DoubleStorage": "float64", "FloatStorage": "float32", "HalfStorage": "float16", "BFloat16Storage": "bfloat16"},
+    **{"LongStorage": "int64", "IntStorage": "int32", "ShortStorage": "int16", "CharStorage": "int8"},
+    **{"ByteStorage": "uint8", "BoolStorage": "bool"},
+}
+_DTYPES = {f"torch.{name}": dtype for name, dtype in _STORAGES.items()}
+# The operations of constants and containers that pickle's second protocol writes, which is torch's.
+_OPERATIONS = ("PROTO", "NONE", "NEWFALSE", "NEWTRUE", "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT")
+_OPERATIONS += ("BINSTRING", "SHORT_BINSTRING", "BINUNICODE", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3")
+_OPERATIONS += ("EMPTY_LIST", "APPEND", "APPENDS", "EMPTY_DICT", "SETITEM", "SETITEMS", "MARK", "STOP")
+_OPERATIONS += ("BINGET", "LONG_BINGET", "BINPUT", "LONG_BINPUT", "GLOBAL", "BINPERSID")
 
 
-def open_torch_file(path: str) -> dict[str, Callable[[], np.ndarray]]:
+class Storage(NamedTuple):
+    """Numbers in the file: their type, the key of their place, and their count."""
+
+    dtype: np.dtype
+    key: str
+    count: int
+
+    @property
+    def num_bytes(self) -> int:
+        return self.count * self.dtype.itemsize
+
+
+class Tensor(NamedTuple):
+    """A view of a storage; offset and strides count numbers."""
+
+    storage: Storage
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        """What it takes as an array."""
+        return math.prod(self.shape) * self.storage.dtype.itemsize
+
+    def is_sound(self) -> bool:
+        """Tells whether it stays inside its storage, and does not repeat the numbers there."""
+        numbers = (self.storage.count, self.offset, *self.shape, *self.strides)
+        if not all(isinstance(number, int) and number >= 0 for number in numbers):
+            return False
+        last = self.offset + sum((size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True))
+        return len(self.shape) <= _MOST_AXES and max(last + 1, math.prod(self.shape)) <= self.storage.count
+
+
+class _Unpickler(pickle._Unpickler):  # The one in C takes memory by what a pickle says, before it reads on.
+    def find_class(self, module: str, name: str) -> str:
+        """Returns the name itself: nothing is imported."""
+        found = f"{module}.{name}"
+        if found not in (_ORDERED_DICT, _PARAMETER, *_TENSORS, *_DTYPES):
+            raise pickle.UnpicklingError(f"it names {found}, which is no part of a tensor")
+        return found
+
+    def persistent_load(self, pid: tuple) -> Storage:
+        kind, storage, key, _, count, *views = pid
+        if kind != "storage" or not isinstance(key, str) or any(views):
+            raise pickle.UnpicklingError("it names something else than a storage")
+        return Storage(np.dtype(_DTYPES[storage]), key, count)
+
+    def _reduce(self) -> None:
+        arguments, function = self.stack.pop(), self.stack.pop()
+        if function == _PARAMETER:
+            value = arguments[0]
+        elif function in _TENSORS:
+            storage, offset, shape, strides, *_ = arguments
+            value = Tensor(storage, offset, tuple(shape), tuple(strides))
+            if not value.is_sound():
+                raise pickle.UnpicklingError(
+                    f"a tensor of shape {str(shape)[:99]} beyond its storage of {storage.count}"
+                )
+        else:
+            value = dict(*arguments)
+            for items in arguments:
+                items.clear()  # Else few bytes could copy one list again and again.
+        self.stack.append(value)
+
+    def _refuse(self) -> None:
+        raise pickle.UnpicklingError("it has operations that no tensor needs")
+
+    dispatch = dict.fromkeys(pickle._Unpickler.dispatch, _refuse)
+    dispatch |= {code: pickle._Unpickler.dispatch[code] for code in (getattr(pickle, name)[0] for name in _OPERATIONS)}
+    dispatch |= {pickle.REDUCE[0]: _reduce, pickle.BUILD[0]: lambda self: self.stack.pop()}  # Attributes are dropped.
+
+
+def open_torch_file(path: str) -> dict[str, StoredTensor]:
     """Opens a file that `torch.save(model.state_dict(), path)` wrote.
 
-    It builds tensors and containers only: a pickle that names anything else is refused before it runs.
-
     Returns:
-        Functions of no arguments by the tensors' names; each returns its tensor in its stored float type.
+        The tensors by name, in their stored types.
 
     Raises:
-        InputError: torch is missing or too old, the file is damaged, or it holds something else than tensors by name.
+        InputError: the file is damaged, or it holds something else than tensors by name.
     """
-    torch = _import_torch(path)
-    try:
-        # Only the zip that torch writes since 1.6 can be mapped into memory; older files are read whole.
-        mmap = zipfile.is_zipfile(path)
-        content = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
-    except Exception as error:  # A damaged pickle can raise anything.
-        reason = str(error).strip().split("\n")[0]
-        raise InputError(
-            f"{path}: not a whole PyTorch file of tensors ({type(error).__name__}: {reason}). Fetch it again, and "
-            "read it by other means only if you trust its author."
-        ) from error
-    if not isinstance(content, dict) or not all(
-        isinstance(name, str) and isinstance(tensor, torch.Tensor) for name, tensor in content.items()
-    ):
-        raise InputError(f"{path}: expected a model's state_dict, tensors by name, found {type(content).__name__}.")
-    return {name: functools.partial(_read, path, name, tensor) for name, tensor in content.items()}
+    import ml_dtypes  # noqa: F401  It teaches NumPy bfloat16, and comes with TensorFlow.
+
+    with parsing(path, "PyTorch file of tensors"), open(path, "rb") as file:
+        content, places = _read_zip(path) if file.read(2) == b"PK" else _read_old(file)
+        if not isinstance(content, dict) or not all(
+            isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in content.items()
+        ):
+            raise InputError(f"{path}: expected a model's state_dict, tensors by name, found {type(content).__name__}.")
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        check_claim(path, sum(tensor.num_bytes for tensor in set(content.values())), len(mapped))
+        for storage in {tensor.storage for tensor in content.values()}:
+            check_claim(path, places[storage.key] + storage.num_bytes, len(mapped))
+    read = functools.partial(_read, path, mapped, places)
+    return {name: StoredTensor(name, one.shape, functools.partial(read, name, one)) for name, one in content.items()}
 
 
-def _import_torch(path: str):
-    if importlib.util.find_spec("torch") is None:
-        raise InputError(
-            f"{path}: only torch can read this file, and it is not installed. Install it (pip install torch), or save "
-            "the model again as model.safetensors: model.save_pretrained(directory, safe_serialization=True)."
-        )
-    import torch
+def _read_zip(path: str) -> tuple[object, dict[str, int]]:
+    """Reads the file of torch 1.6 and later: its content, and the place of each storage in the file by its key."""
+    with open_zip(path) as archive:
+        (member,) = (member for member in archive.infolist() if member.filename.endswith("/data.pkl"))
+        root = member.filename.removesuffix("data.pkl")
+        if f"{root}byteorder" in archive.namelist():
+            _check_order(archive.open(f"{root}byteorder").read(9) == b"little")
+        content = _load(archive.open(member))
+        places = {}
+        for member in archive.infolist():
+            if member.filename.startswith(f"{root}data/") and member.compress_type == zipfile.ZIP_STORED:
+                archive.fp.seek(member.header_offset + 26)  # PKWARE's APPNOTE, 4.3.7: lengths of name and extra field.
+                lengths = struct.unpack("<HH", archive.fp.read(4))
+                places[member.filename.removeprefix(f"{root}data/")] = member.header_offset + 30 + sum(lengths)
+    return content, places
 
-    found = tuple(int(number) for number in re.findall(r"\d+", torch.__version__)[:2])
-    if found < _SAFE_TORCH:
-        raise InputError(
-            f"{path}: before torch {'.'.join(map(str, _SAFE_TORCH))} such a file can run code as it is read. "
-            f"Found torch {torch.__version__}. Update torch, or save the model again as model.safetensors."
-        )
-    return torch
+
+def _read_old(file: BinaryIO) -> tuple[object, dict[str, int]]:
+    """Reads the file of earlier versions, five pickles and the storages one after another; returns as `_read_zip`."""
+    file.seek(0)
+    _magic, _version, system, content, keys = (_load(file) for _ in range(5))
+    _check_order(system["little_endian"])
+    storages = {tensor.storage.key: tensor.storage for tensor in content.values()}
+    places = {}
+    for key in keys:
+        places[key] = file.tell() + 8  # The count comes first.
+        file.seek(places[key] + storages[key].num_bytes)
+    return content, places
 
 
-def _read(path: str, name: str, tensor) -> np.ndarray:
-    import torch
+def _check_order(is_little_endian: bool) -> None:
+    if not is_little_endian:
+        raise pickle.UnpicklingError("numbers with their highest byte first; save it on another machine")
 
-    if not tensor.is_floating_point() or tensor.layout is not torch.strided:
-        raise InputError(f"{path}: {name}: expected dense floats, found {tensor.dtype}, {tensor.layout}.")
-    plain = tensor.detach()
-    if plain.dtype is torch.bfloat16:  # NumPy lacks this type.
-        import ml_dtypes
 
-        return plain.contiguous().view(torch.int16).numpy().view(ml_dtypes.bfloat16)
-    return plain.numpy()
+def _load(file: BinaryIO):
+    """Reads one pickle of a file, to its end."""
+    start = file.tell()
+    stream = io.BytesIO(file.read(_MOST_PICKLE))
+    content = _Unpickler(stream).load()
+    file.seek(start + stream.tell())
+    return content
+
+
+def _read(path: str, mapped: mmap.mmap, places: dict[str, int], name: str, tensor: Tensor) -> np.ndarray:
+    dtype = tensor.storage.dtype
+    if dtype.kind != "f" and dtype.name != "bfloat16":
+        raise InputError(f"{path}: {name}: expected floats, found {dtype.name}.")
+    start = places[tensor.storage.key] + tensor.offset * dtype.itemsize
+    return np.ndarray(tensor.shape, dtype, mapped, start, [stride * dtype.itemsize for stride in tensor.strides])

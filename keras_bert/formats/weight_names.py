@@ -5,6 +5,7 @@ is the number of the encoder layer, and `*` stands for `query`, `key` and `value
 H hidden, N heads, D = H / N, and O the outputs of a layer.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -168,6 +169,19 @@ def _sources(format_name: str, row: Row, index: int) -> list[WeightSource]:
         WeightSource(ours + our_ending, tuple(stem + ending for stem in stems), layout)
         for our_ending, ending, layout in _PARTS[format_name][row.kind]
     ]
+
+
+def shape_to_ours(shapes: list[tuple[int, ...]], source: WeightSource) -> tuple:
+    """Returns the shape of what `to_ours` makes of parts with these shapes; all of them if they do not fit together."""
+    if source.layout == TURNED:
+        shapes = [shape[::-1] for shape in shapes]
+    elif source.layout == HEADS_LAST:
+        shapes = [(*shape[:1], math.prod(shape[1:])) for shape in shapes]
+    elif source.layout == HEADS_FIRST:
+        shapes = [(math.prod(shape[:2]), *shape[2:]) for shape in shapes]
+    if len({shape[:-1] for shape in shapes}) > 1:
+        return tuple(shapes)
+    return (*shapes[0][:-1], *([sum(shape[-1] for shape in shapes)] if shapes[0] else []))
 
 
 def to_ours(parts: list[np.ndarray], source: WeightSource) -> np.ndarray:

@@ -159,7 +159,8 @@ class BertTask:
             backbone = BertBackbone.from_preset(preset, load_weights=False, dtype=dtype, **overrides)
             return cls(backbone, **cls._merge(stored, own, preset))
         with weights.open_checkpoint(preset) as checkpoint:
-            stored = cls._settings_of(checkpoint) | cls._as_saved(checkpoint.settings, overrides)
+            # The tensors know better than `task.json` how many outputs a head has.
+            stored = cls._as_saved(checkpoint.settings, overrides) | cls._settings_of(checkpoint)
             overrides = weights.as_saved(checkpoint.settings, dtype=dtype, **overrides)
             model = cls._build(checkpoint, cls._merge(stored, own, preset), overrides)
             if not cls.heads_are_pretrained and cls.heads[0] not in checkpoint.heads:
@@ -278,8 +279,8 @@ class LabeledTask(BertTask):
     @classmethod
     def _settings_of(cls, checkpoint):
         if cls.heads[0] not in checkpoint.heads:
-            return {}
-        num_classes = checkpoint.tensors[f"{cls.heads[0]}/kernel"].read().shape[-1]
+            return {"num_classes": None, "labels": None}
+        num_classes = checkpoint.tensors[f"{cls.heads[0]}/kernel"].shape[-1]
         return {"num_classes": num_classes, "labels": checkpoint.labels if num_classes > 1 else None}
 
     @classmethod
@@ -306,7 +307,7 @@ def load_weights(model: BertTask, checkpoint: Checkpoint) -> None:
     misfits = []
     for layer in (layer for layer in model.layers if layer.name in model.heads and not model.heads_are_pretrained):
         held = [variable for variable in layer.weights if variable.path in checkpoint.tensors]
-        stored = [tuple(checkpoint.tensors[variable.path].read().shape) for variable in held]
+        stored = [checkpoint.tensors[variable.path].shape for variable in held]
         wanted = [tuple(variable.shape) for variable in held]
         if stored != wanted:
             misfits.append(layer.name)

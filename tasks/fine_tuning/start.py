@@ -106,7 +106,8 @@ def build_model(
         with weights.open_checkpoint(start.preset) as checkpoint:
             model = model_class.from_checkpoint(checkpoint, compile=False, **arguments)
     else:
-        backbone = BertBackbone(**weights.read_bert_config(start.preset).to_dict())
+        config = weights.read_bert_config(start.preset)
+        backbone = BertBackbone(**weights.merge_settings(config, {}, start.preset))
         model = model_class(backbone, compile=False, **arguments)
     backbone = model.backbone
     if settings.lora_rank:
@@ -155,6 +156,6 @@ def load_fine_tuned(
             raise InputError(
                 f"{checkpoint.source}: expected a fine-tuned {head} head, found {there}. Train it first: --do_train."
             )
-        num_outputs = checkpoint.tensors[f"{head}/kernel"].read().shape[-1]
+        num_outputs = checkpoint.tensors[f"{head}/kernel"].shape[-1]
         arguments = make_arguments(checkpoint.labels, num_outputs, checkpoint.config.max_sequence_length)
         return model_class.from_checkpoint(checkpoint, compile=False, **arguments)

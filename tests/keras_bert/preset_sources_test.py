@@ -121,11 +121,12 @@ def test_home_without_what_is_needed_is_passed_over_with_a_warning(caches, monke
     monkeypatch.setattr(logging, "warning", lambda text, *values: warnings.append(text % values))
     partial = put(caches / "tiny", "config.json", "vocab.txt")
     (caches / "uncased_L-2_H-128_A-2.zip").write_text("no zip")
-    with pytest.raises(InputError, match=r"BadZipFile.*Hugging Face's cache"):
+    with pytest.raises(InputError, match=r"not a whole zip file.*Hugging Face's cache"):
         resolve_preset("tiny", "weights")
     assert warnings == [
         f"{partial}: not used (lacks weights (model.safetensors)).",
-        f"{caches / 'uncased_L-2_H-128_A-2.zip'}: not used (BadZipFile: File is not a zip file).",
+        f"{caches / 'uncased_L-2_H-128_A-2.zip'}: not used (not a whole zip file (File is not a zip file). Fetch it "
+        "again.).",
     ]
     assert resolve_preset("tiny", "tokenizer") == partial
     model = put(caches / "toy" / "bert", "config.json")

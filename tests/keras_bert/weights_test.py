@@ -190,7 +190,7 @@ def test_tensors_are_read_one_ahead_and_in_order():
 
         return read_it
 
-    tensors = {str(number): StoredTensor(f"file: {number}", reader(number)) for number in range(8)}
+    tensors = {str(number): StoredTensor(f"file: {number}", (1,), reader(number)) for number in range(8)}
     variables = [Variable(str(number)) for number in (0, 1, 2, 9, 3)]
     assert assign(variables, tensors) == ["9"]
     assert read == [0, 1, 2, 3] and variables[4].value[0] == 3

@@ -127,8 +127,8 @@ def test_classifiers_and_readers_of_squad(tmp_path):
         directory = tmp_path / head
         kernel = np.arange(16 * outputs, dtype="float32").reshape(16, outputs)
         tensors = {
-            f"{head}/kernel": StoredTensor("", lambda kernel=kernel: kernel),
-            f"{head}/bias": StoredTensor("", lambda outputs=outputs: np.ones(outputs, "float32")),
+            f"{head}/kernel": StoredTensor("", kernel.shape, lambda kernel=kernel: kernel),
+            f"{head}/bias": StoredTensor("", (outputs,), lambda outputs=outputs: np.ones(outputs, "float32")),
         }
         backbone = weights.checkpoint_of(BertBackbone(**SIZES))
         google.write(str(directory), Checkpoint("model", "", config, {**backbone.tensors, **tensors}), None)

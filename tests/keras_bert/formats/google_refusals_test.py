@@ -101,7 +101,7 @@ def damage(directory, what):
 
 
 DAMAGES = {
-    "data cut": r"data-00000-of-00001: truncated. Expected at least \d+ bytes of data .*, found 1000",
+    "data cut": r"data-00000-of-00001: truncated.* Expected at least [\d,]+ bytes by .*, found 1,000",
     "data gone": "data-00000-of-00001: no such file. Expected the data beside",
     "data flipped": r"bert_model.ckpt: cannot read (bert|cls)/.*expected a whole array of shape \(.*\), found",
     "index cut": "bert_model.ckpt.index: not a whole checkpoint index",
@@ -168,7 +168,7 @@ def test_an_encoder_without_pooler_and_heads(tmp_path, model):
 
 def test_heads_that_have_no_place_there(tmp_path):
     whole = weights.checkpoint_of(BertBackbone(**SIZES))
-    tensors = {**whole.tensors, "token_classification/kernel": StoredTensor("", lambda: np.zeros((16, 3)))}
+    tensors = {**whole.tensors, "token_classification/kernel": StoredTensor("", (16, 3), lambda: np.zeros((16, 3)))}
     with pytest.raises(
         InputError, match="their.model: .* no place for the head token_classification. Expected masked_lm"
     ):

@@ -1,9 +1,9 @@
 """Hugging Face directories that are damaged, foreign or hostile: each one a clear error, and no code of theirs runs."""
 
-import importlib.util
 import json
 import os
 import pickle
+import sys
 
 import numpy as np
 import pytest
@@ -212,7 +212,7 @@ def _load_carelessly(path):
 def test_a_hostile_pickle_does_not_run(pretrained, tmp_path, save, careless_load):
     directory = copied(pretrained / "torch", tmp_path / "model")
     save({WORDS: Evil(tmp_path / "was here")}, directory / TORCH)
-    refused(directory, f"{TORCH}: not a whole PyTorch file of tensors (UnpicklingError")
+    refused(directory, f"{TORCH}: not a whole PyTorch file of tensors (it names posix.mkdir, which is no part")
     assert not os.path.exists(tmp_path / "was here")
     careless_load(directory / TORCH)
     assert os.path.exists(tmp_path / "was here")  # The file is as hostile as it should be.
@@ -231,15 +231,20 @@ def test_tensors_that_are_no_floats(pretrained, tmp_path):
     directory = copied(pretrained / "torch", tmp_path)
     state = torch.load(directory / TORCH, weights_only=True)
     torch.save({**state, WORDS: state[WORDS].char()}, directory / TORCH)
-    refused(directory, f"{TORCH}: {WORDS}: expected dense floats, found torch.int8")
+    refused(directory, f"{TORCH}: {WORDS}: expected floats, found int8")
 
 
-def test_without_torch_the_cure_is_told(pretrained, monkeypatch):
-    find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else find(name))
-    refused(pretrained / "torch", f"{TORCH}: only torch can read this file", "pip install torch", "model.safetensors")
+def test_no_torch_is_needed(pretrained, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    np.testing.assert_equal(read_all(pretrained / "torch"), read_all(pretrained / "whole"))
 
 
-def test_a_torch_that_can_be_tricked_is_refused(pretrained, monkeypatch):
-    monkeypatch.setattr("torch.__version__", "2.5.1+cpu")
-    refused(pretrained / "torch", "before torch 2.6 such a file can run code", "Found torch 2.5.1+cpu. Update torch")
+def test_views_of_storages(pretrained, tmp_path):
+    """Tensors that begin inside a storage, or go through it by columns, as if converted from TensorFlow."""
+    directory = copied(pretrained / "torch", tmp_path)
+    state = torch.load(directory / TORCH, weights_only=True)
+    wide = torch.stack([state[WORDS].T.contiguous(), torch.zeros_like(state[WORDS].T)])
+    torch.save({**state, WORDS: wide[0].T}, directory / TORCH)
+    np.testing.assert_equal(read_all(directory), read_all(pretrained / "whole"))
+    torch.save({**state, WORDS: state[WORDS][:1].clone().expand(100, 16)}, directory / TORCH)
+    refused(directory, f"{TORCH}: not a whole PyTorch file", "a tensor of shape (100, 16) beyond its storage of 16")

@@ -236,7 +236,7 @@ def test_a_pooler_that_nothing_reads_is_left_out_with_a_warning(tmp_path, said, 
     model.save_pretrained(tmp_path / "in")
 
     def with_pooler(checkpoint):
-        square = StoredTensor("x", lambda: np.ones((16, 16), "float32"))
+        square = StoredTensor("x", (16, 16), lambda: np.ones((16, 16), "float32"))
         tensors = {**checkpoint.tensors, "pooled_dense/kernel": square, "pooled_dense/bias": square}
         return dataclasses.replace(checkpoint, tensors=tensors)
 
@@ -247,7 +247,7 @@ def test_a_pooler_that_nothing_reads_is_left_out_with_a_warning(tmp_path, said, 
 
 def with_tensor(path):
     def change(checkpoint):
-        stored = StoredTensor("x", lambda: np.ones((16, 2), "float32"))
+        stored = StoredTensor("x", (16, 2), lambda: np.ones((16, 2), "float32"))
         return dataclasses.replace(checkpoint, tensors={**checkpoint.tensors, path: stored})
 
     return change
@@ -286,7 +286,7 @@ def test_heads_of_another_width_are_refused(tmp_path, cls, head, outputs):
     random_model(cls).save_pretrained(tmp_path / "in")
 
     def wider(checkpoint):
-        bias = StoredTensor("x", lambda: np.ones(outputs + 1, "float32"))
+        bias = StoredTensor("x", (outputs + 1,), lambda: np.ones(outputs + 1, "float32"))
         return dataclasses.replace(checkpoint, tensors={**checkpoint.tensors, f"{head}/bias": bias})
 
     with pytest.raises(InputError, match=rf"in: {head}/bias: expected shape \({outputs},\) in {cls}, found"):

@@ -195,7 +195,10 @@ def test_heads_that_keras_hub_has_otherwise_stay_behind_with_a_warning(tmp_path,
 
 def test_a_wrong_shape_and_a_missing_tensor_are_refused(tmp_path):
     checkpoint = weights.checkpoint_of(BertBackbone(**TINY), source="some.ckpt")
-    bad = {**checkpoint.tensors, "pooled_dense/bias": StoredTensor("some.ckpt: b", lambda: np.zeros(7, "float32"))}
+    bad = {
+        **checkpoint.tensors,
+        "pooled_dense/bias": StoredTensor("some.ckpt: b", (7,), lambda: np.zeros(7, "float32")),
+    }
     with pytest.raises(InputError, match=r"some.ckpt: b: expected shape \(8,\) by the configuration, found \(7,\)"):
         keras_hub.write(str(tmp_path / "p"), dataclasses.replace(checkpoint, tensors=bad), None)
     few = Checkpoint("google", "some.ckpt", checkpoint.config, {})

@@ -159,12 +159,22 @@ def test_missing_files(copy, name, message):
 
 def test_truncated_files(copy):
     data = copy / "variables" / "variables.data-00000-of-00001"
-    os.truncate(data, data.stat().st_size // 2)  # Here the graph of objects is the larger half.
-    with pytest.raises(InputError, match=re.escape(f"{data.parent / 'variables'}: its graph of objects is damaged")):
-        BertBackbone.from_preset(str(copy))
-    os.truncate(data, 5000)
-    with pytest.raises(InputError, match=re.escape(f"{data}: truncated. Expected at least")):
-        BertBackbone.from_preset(str(copy))
+    for size in (data.stat().st_size // 2, 5000):  # In the graph of objects, which is the larger half, and before it.
+        os.truncate(data, size)
+        with pytest.raises(InputError, match=re.escape(f"{data}: truncated")):
+            BertBackbone.from_preset(str(copy))
+
+
+def test_a_damaged_graph_of_objects(copy):
+    data = copy / "variables" / "variables.data-00000-of-00001"
+    content = data.read_bytes()
+    start = content.index(b"_transformer_layers")
+    for damaged in (content[:start] + b"\xff" * 99 + content[start + 99 :], content.replace(b"_layers", b"\xff" * 7)):
+        data.write_bytes(damaged)
+        with pytest.raises(
+            InputError, match=re.escape(f"{data.parent / 'variables'}: its graph of objects is damaged")
+        ):
+            BertBackbone.from_preset(str(copy))
 
 
 def test_vocabularies(copy):

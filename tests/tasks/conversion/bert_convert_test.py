@@ -145,7 +145,7 @@ def test_what_a_format_has_no_place_for_is_named(tmp_path):
     head = {
         f"question_answering/{part}": np.ones(shape, "float32") for part, shape in (("kernel", (8, 2)), ("bias", 2))
     }
-    stored = {path: StoredTensor(path, lambda value=value: value) for path, value in head.items()}
+    stored = {path: StoredTensor(path, value.shape, lambda value=value: value) for path, value in head.items()}
     google.write(
         str(tmp_path / "squad"), dataclasses.replace(checkpoint, tensors={**checkpoint.tensors, **stored}), None
     )
