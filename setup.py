@@ -39,9 +39,9 @@ INSTALL_REQUIRES = [
     "scipy>=1.14",
 ]
 
-# What a part of the project does only where it is installed: reading pytorch_model.bin and comparing with
-# transformers; sentences out of paragraphs; features in Parquet files; data sets by name; exports as ONNX and
-# for LiteRT; and Apache Beam, which wants older packages than the lock has: requirements_beam_lock.txt.
+# What a part of the project does only where it is installed: comparing with transformers; sentences out of
+# paragraphs; features in Parquet files; data sets by name; exports as ONNX and for LiteRT; and Apache Beam, which wants
+# older packages than the lock has: requirements_beam_lock.txt.
 OPTIONAL_REQUIRES = {
     "hugging-face": ["torch>=2.6", "transformers>=5.0,<6"],
     "sentences": ["sentencex>=1.0"],
