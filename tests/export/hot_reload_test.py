@@ -5,7 +5,9 @@ import contextlib
 import dataclasses
 import itertools
 import json
+import os
 import re
+import shutil
 import signal
 import threading
 import time
@@ -20,6 +22,7 @@ import toy_server
 from tensorflow_serving.apis import prediction_service_pb2_grpc
 
 from export.base_path import WARMUP_FILE
+from export.server import model_manager
 from export.server.admission import Admission
 from export.server.assembly import running_server
 from export.server.batching_parameters import BatchingParameters
@@ -136,6 +139,27 @@ def test_warm_up_requests_are_replayed_and_counted(tmp_path):
     half_plus.write_warmup(directory, *[half_plus.request([float(number)]) for number in range(3)])
     with running_server([ModelSettings("half", str(tmp_path / "half"))], SETTINGS) as server:
         assert toy_server.figure(server, "model_warmup_records_read", model_path=directory, status="OK") == 3
+
+
+def test_labels_of_metrics_by_version_do_not_grow_without_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(model_manager, "_MAX_ENDED", 1)
+    base_path, counts = tmp_path / "half", []
+    half_plus.write_warmup(half_plus.save(str(base_path), 1), half_plus.request([1.0]))
+
+    def labels():
+        lines = server.metrics.text().decode().splitlines()
+        return [line.rpartition(" ")[0] for line in lines if not line.startswith("#")]
+
+    with running_server([ModelSettings("half", str(base_path))], SETTINGS) as server:
+        for version in range(2, 6):
+            shutil.copytree(base_path / "1", tmp_path / "copy")
+            os.rename(tmp_path / "copy", base_path / str(version))
+            toy_server.until(lambda version=version: server.served() == [("half", version)])
+            toy_server.until(lambda version=version: not any(f"half/{version - 1}" in label for label in labels()))
+            toy_server.ask(server, "POST", "/v1/models/half:predict", {"instances": [1.0]})
+            assert any(f"half/{version}" in label for label in labels())
+            counts.append(len(labels()))
+    assert len(set(counts)) == 1, counts
 
 
 # === Batching through both protocols ===
