@@ -179,7 +179,8 @@ def write_answers(directory, name: str, classes: list[str], outputs: np.ndarray,
     part = Part("test", table_with_a_gap(), file)
     answers = Answers(Trained(None, None, spec), part, None, outputs)
     task = Classification(ClassificationSettings(output_dir=str(directory), task_name=name))
-    return [path.rpartition("/")[2] for path in task.write_predictions(answers, str(directory)).paths]
+    paths, _ = task.write_predictions(answers, str(directory))
+    return [path.rpartition("/")[2] for path in paths]
 
 
 @pytest.mark.parametrize("name", ["mnli", "ax", "rte", "cola", "qqp"])
