@@ -101,7 +101,7 @@ def _trained(request, preset, tmp_path_factory):
         (directory / name.format(split)).write_text(bad if split == "train" else good)
     settings = {"output_dir": str(directory / "run"), "preset": preset, "data_dir": str(directory), **TRAINING}
     with pytest.raises(InputError) as error:
-        entry(do_train=True, do_eval=True, **settings)
+        entry(do_train=True, do_eval=True, bad_rows="refuse", **settings)
     assert where in str(error.value) and not (directory / "run").exists()
     results = entry(do_train=True, do_eval=True, bad_rows="skip", **settings)
     return entry, directory, results
