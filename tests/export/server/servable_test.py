@@ -75,9 +75,9 @@ def test_scalars_are_written(server):
 
 
 @pytest.mark.parametrize(("signature", "dtype"), [("turn", "complex64"), ("halve", "float16")])
-def test_a_type_that_json_lacks_is_unimplemented(server, signature, dtype):
+def test_a_type_that_json_lacks_is_refused(server, signature, dtype):
     status, answer = _ask(server, {"instances": [[1, 2]], "signature_name": signature})
-    assert (status, dtype in answer["error"]) == (501, True)
+    assert (status, dtype in answer["error"]) == (400, True)
 
 
 def test_the_graph_judges_shapes(server):
