@@ -161,15 +161,22 @@ def test_slices_of_many_rows_answer_as_one_run_does(tmp_path):
         assert array.dtype == sliced[name].dtype and array.tolist() == sliced[name].tolist()
 
 
-def test_a_deadline_ends_a_long_run_between_two_slices(tmp_path, monkeypatch):
-    _save_words(str(tmp_path))
-    model = ServedModel(str(tmp_path), "words", 1)
-    runs, run = [], model._run
-    monkeypatch.setattr(
-        model, "_run", lambda *asked: (runs.append(len(asked[1]["text"])), time.sleep(0.3), run(*asked))[2]
-    )
-    with pytest.raises(ServingError, match="deadline passed"):
-        model.run("serving_default", _texts(1000), time.monotonic() + 0.5)
+@pytest.mark.parametrize("batching", [None, BatchingParameters(1000)], ids=["alone", "batched"])
+def test_a_deadline_ends_a_long_run_between_two_slices(tmp_path, monkeypatch, batching):
+    _save_words(str(tmp_path / "1"))
+    with toy_server.running(str(tmp_path), name="words", rest_api_timeout_in_ms=500, batching=batching) as server:
+        runs, run = [], ServedModel._run
+
+        def run_slowly(model, name, arrays):
+            runs.append(len(arrays["text"]))
+            time.sleep(0.3)
+            return run(model, name, arrays)
+
+        monkeypatch.setattr(ServedModel, "_run", run_slowly)
+        texts = {"inputs": [text.decode() for text in _texts(1000)["text"]]}
+        begun = time.monotonic()
+        status, answer = toy_server.ask(server, "POST", "/v1/models/words:predict", texts)
+    assert (status, time.monotonic() - begun < 5) == (504, True) and "deadline" in answer["error"]
     assert runs[0] == 32 and len(runs) <= 2
 
 
