@@ -1,12 +1,19 @@
-"""Reads and writes files: errors name path and line, and a file appears whole or not at all."""
+"""Reads and writes files: errors name path and line, and a file appears whole or not at all.
+
+A path may be a URL that `tf.io.gfile` knows, such as gs://bucket/file: each function has one branch for it. Only that
+branch imports TensorFlow, and whatever it raises is an OSError, as for a local path.
+"""
 
 import contextlib
 import csv
+import errno
 import glob
+import io
 import json
 import os
 import re
 import shutil
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO
 
@@ -15,6 +22,214 @@ from keras_bert.errors import InputError, first_line
 # Bytes of a vocabulary, or of JSON beside a checkpoint. LaBSE's tokenizer.json, of 501,153 pieces, has 14 MB at most.
 # Parsed JSON takes up to 27 times its bytes.
 MOST_TEXT = 16 * 2**20
+# Stands in a remote directory while it is filled, since no rename can make a directory of a bucket appear at once. The
+# mark is of what is not complete, so that directories which other programs have copied into a bucket count as complete.
+INCOMPLETE = "INCOMPLETE"
+_SMALL = (".json", ".txt", ".yaml")  # What may belong to the prefix of a checkpoint beside it.
+_BUFFER = 2**20
+_copies: dict[str, tuple[dict, tempfile.TemporaryDirectory]] = {}  # By URL; removed when the process ends.
+
+
+# === Local paths and URLs ===
+
+
+def is_remote(path: str) -> bool:
+    """Returns whether a path is a URL for `tf.io.gfile`; handles of presets (hf://, kaggle://) are not."""
+    return re.match(r"(?!hf:|kaggle:)[a-z][a-z0-9+.-]*://", path) is not None
+
+
+@contextlib.contextmanager
+def _remote(path: str) -> Iterator:
+    """Gives `tf.io.gfile`, and turns its errors into OSErrors that name the path and the cure."""
+    import tensorflow as tf
+
+    try:
+        yield tf.io.gfile
+    except tf.errors.OpError as error:
+        known = {
+            "NotFoundError": (errno.ENOENT, "no such file or bucket"),
+            "PermissionDeniedError": (errno.EACCES, f"permission denied; {_LOG_IN}"),
+            "UnauthenticatedError": (errno.EACCES, f"not logged in; {_LOG_IN}"),
+            "UnimplementedError": (errno.EPROTONOSUPPORT, "TensorFlow knows no file system of this name here"),
+        }
+        number, reason = known.get(type(error).__name__, (errno.EIO, first_line(error)))
+        raise OSError(number, reason, path) from error
+
+
+_LOG_IN = "run gcloud auth application-default login, or set GOOGLE_APPLICATION_CREDENTIALS"
+
+
+def absolute(path: str) -> str:
+    """Returns an absolute path; a URL without slashes at its end."""
+    return path.rstrip("/") if is_remote(path) else os.path.abspath(path)
+
+
+def exists(path: str) -> bool:
+    """Returns whether there is a file or directory."""
+    if not is_remote(path):
+        return os.path.exists(path)
+    with _remote(path) as gfile:
+        return gfile.exists(path)
+
+
+def is_directory(path: str) -> bool:
+    """Returns whether there is a directory."""
+    if not is_remote(path):
+        return os.path.isdir(path)
+    with _remote(path) as gfile:
+        return gfile.isdir(path)
+
+
+def is_file(path: str) -> bool:
+    """Returns whether there is a file; a local pipe is none."""
+    return exists(path) and not is_directory(path) if is_remote(path) else os.path.isfile(path)
+
+
+def size(path: str) -> int:
+    """Returns a file's size in bytes."""
+    if not is_remote(path):
+        return os.path.getsize(path)
+    with _remote(path) as gfile:
+        return gfile.stat(path).length
+
+
+def list_directory(path: str) -> list[str]:
+    """Returns the sorted names of what a directory holds."""
+    if not is_remote(path):
+        return sorted(os.listdir(path))
+    with _remote(path) as gfile:
+        return sorted(name.rstrip("/") for name in gfile.listdir(path))
+
+
+def find_paths(pattern: str) -> list[str]:
+    """Returns the sorted paths that match a glob pattern."""
+    if not is_remote(pattern):
+        return sorted(glob.glob(pattern))
+    with _remote(pattern) as gfile:
+        return sorted(gfile.glob(pattern))
+
+
+def make_directory(path: str) -> None:
+    """Makes a directory and its parents, unless they exist."""
+    if not is_remote(path):
+        os.makedirs(path, exist_ok=True)
+        return
+    with _remote(path) as gfile:
+        gfile.makedirs(path)
+
+
+def remove_path(path: str) -> None:
+    """Removes a file or a directory tree, if it exists."""
+    if is_remote(path):
+        with contextlib.suppress(FileNotFoundError), _remote(path) as gfile:
+            (gfile.rmtree if gfile.isdir(path) else gfile.remove)(path)
+    elif os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path)
+    elif os.path.lexists(path):
+        os.remove(path)
+
+
+def open_file(path: str) -> BinaryIO:
+    """Opens a file to read its bytes; a remote one can be sought in, too. To write, see `atomic_path`."""
+    return io.BufferedReader(_RemoteFile(path), _BUFFER) if is_remote(path) else open(path, "rb")
+
+
+class _RemoteFile(io.RawIOBase):
+    """What `io.BufferedReader` needs of a file of `tf.io.gfile`."""
+
+    def __init__(self, path: str):
+        self._path = path
+        with _remote(path) as gfile:
+            self._file = gfile.GFile(path, "rb")
+            self._file.size()  # Opens it.
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._file.seek(offset, whence)
+        return self._file.tell()
+
+    def readinto(self, buffer: memoryview) -> int:
+        with _remote(self._path):
+            data = self._file.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._file.close()
+        super().close()
+
+
+def check_complete(directory: str) -> None:
+    """Refuses a remote directory that `atomic_path` has begun to fill, and has not finished.
+
+    Raises:
+        InputError: it is half written.
+    """
+    if is_remote(directory) and exists(os.path.join(directory, INCOMPLETE)):
+        raise InputError(
+            f"{directory}: half written, since it holds {INCOMPLETE}. Wait for its writer, or run that command again."
+        )
+
+
+def local_copy(path: str) -> str:
+    """Returns the path of a local copy of a remote file or directory; a local path as it is.
+
+    The copy serves what cannot read URLs, such as memory maps and HDF5. It is kept until the process ends, or until
+    the original is found changed.
+
+    Args:
+        path: a file, a directory, or the prefix of a TensorFlow checkpoint, which comes with the small files beside it.
+
+    Raises:
+        InputError: a directory is half written, or changes while it is copied.
+        OSError: there is no such path, or it cannot be read.
+    """
+    if not is_remote(path):
+        return path
+    path = absolute(path)
+    check_complete(path)
+    found = _describe(path)
+    if path not in _copies or _copies[path][0] != found:
+        directory = tempfile.TemporaryDirectory(prefix="keras_bert_")
+        for name in found:
+            target = os.path.join(directory.name, name)
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            source = os.path.join(os.path.dirname(path), name)
+            with _remote(source) as gfile:
+                gfile.copy(source, target, overwrite=True)
+        check_complete(path)
+        if _describe(path) != found:
+            raise InputError(f"{path}: changed while it was copied. Repeat the command when its writer has finished.")
+        _copies[path] = (found, directory)
+    return os.path.join(_copies[path][1].name, os.path.basename(path))
+
+
+def _describe(path: str) -> dict[str, tuple[int, int]]:
+    """Returns size and time of the files that belong to a remote path, by their name relative to its parent."""
+    parent = os.path.dirname(path)
+    with _remote(path) as gfile:
+        if gfile.exists(f"{path}.index"):
+            prefix = f"{os.path.basename(path)}."
+            names = [name for name in gfile.listdir(parent) if name.startswith(prefix) or name.endswith(_SMALL)]
+            files = [os.path.join(parent, name) for name in names]
+        elif gfile.isdir(path):
+            files = [os.path.join(folder, file) for folder, _, names in gfile.walk(path) for file in names]
+        else:
+            files = [path]
+        states = {file: gfile.stat(file) for file in files}
+    return {os.path.relpath(file, parent): (state.length, state.mtime_nsec) for file, state in states.items()}
+
+
+# === Reading ===
 
 
 def expand_files(patterns: str | list[str]) -> list[str]:
@@ -32,16 +247,16 @@ def expand_files(patterns: str | list[str]) -> list[str]:
     """
     if isinstance(patterns, str):
         parts = [part.strip() for part in patterns.split(",") if part.strip()]
-        patterns = [patterns] if os.path.exists(patterns) else parts
+        patterns = [patterns] if exists(patterns) else parts
     if not patterns:
         raise InputError("No input file was named. Expected a path, a glob pattern, or several with commas between.")
     files: dict[str, None] = {}
     for pattern in patterns:
-        matches = [pattern] if os.path.exists(pattern) else sorted(glob.glob(pattern))
+        matches = [pattern] if exists(pattern) else find_paths(pattern)
         if not matches:
             raise InputError(f"{pattern}: no such file, and no file matches it as a pattern. Check the path.")
         for path in matches:
-            if os.path.isdir(path):
+            if is_directory(path):
                 raise InputError(f"{path}: expected a file, found a directory. Name its files, e.g. '{path}/*'.")
             files[path] = None
     return list(files)
@@ -69,7 +284,7 @@ def check_size(path: str, most_bytes: int) -> None:
     Raises:
         InputError: it has more.
     """
-    found = os.path.getsize(path)
+    found = size(path)
     if found > most_bytes:
         raise InputError(f"{path}: expected at most {most_bytes:,} bytes, found {found:,}. Do not trust this file.")
 
@@ -99,7 +314,7 @@ def read_lines(path: str, most_bytes: int | None = None) -> Iterator[tuple[int, 
         InputError: the file cannot be opened, is larger, or a line is not valid UTF-8.
     """
     try:
-        file = open(path, "rb")
+        file = open_file(path)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}). Check the path.") from error
     with file:
@@ -128,22 +343,33 @@ def not_utf8(where: str, place: str, byte: int) -> InputError:
     )
 
 
+# === Writing ===
+
+
 @contextlib.contextmanager
 def atomic_path(path: str) -> Iterator[str]:
-    """Gives a temporary path beside `path`; renames it to `path` on success, removes it on any error.
+    """Gives a temporary local path; what the caller makes there becomes `path` on success, and is removed on any error.
 
     The caller may create a file or a directory under the temporary name. An existing `path` is replaced at the end, so
-    that a reader never sees half a result. Leftovers of killed processes are removed at the start.
+    that a reader never sees half a result. A local path is written beside its place and renamed; leftovers of killed
+    processes are removed at the start. A remote file is uploaded under another name and renamed, a remote directory
+    is marked while it is filled (`check_complete`).
 
     Raises:
         InputError: the parent directory cannot be created or written.
     """
-    path = os.path.abspath(path)
+    path = absolute(path)
     parent = os.path.dirname(path)
     try:
-        os.makedirs(parent, exist_ok=True)
+        make_directory(parent)
     except OSError as error:
         raise InputError(f"{parent}: cannot be created ({error.strerror}). Choose another output path.") from error
+    if is_remote(path):
+        with tempfile.TemporaryDirectory(prefix="keras_bert_") as directory:
+            temporary = os.path.join(directory, os.path.basename(path))
+            yield temporary
+            _upload(temporary, path)
+        return
     if not os.access(parent, os.W_OK):
         raise InputError(f"{parent}: cannot be written. Choose another output path.")
     _remove_leftovers(path)
@@ -153,6 +379,38 @@ def atomic_path(path: str) -> Iterator[str]:
         _replace(temporary, path)
     finally:
         remove_path(temporary)
+
+
+def _upload(source: str, path: str) -> None:
+    _copies.pop(path, None)
+    if not os.path.isdir(source):
+        _upload_file(source, path)
+        return
+    make_directory(path)
+    marker = os.path.join(path, INCOMPLETE)
+    write_lines(marker, ["Another command is writing this directory, or was killed while it did."])
+    for name in list_directory(path):
+        if name != INCOMPLETE:
+            remove_path(os.path.join(path, name))
+    # The files of sub-directories come first, so that TensorFlow Serving, which does not know the mark, finds a
+    # saved_model.pb only when its variables are there.
+    for folder, _, names in os.walk(source, topdown=False):
+        target = os.path.normpath(os.path.relpath(folder, source))
+        directory = path if target == os.curdir else os.path.join(path, target)
+        make_directory(directory)
+        for name in sorted(names):
+            _upload_file(os.path.join(folder, name), os.path.join(directory, name))
+    remove_path(marker)
+
+
+def _upload_file(source: str, path: str) -> None:
+    # A bucket's upload appears at once. Other remote file systems need the rename, and ram:// appends to a file that
+    # exists.
+    temporary = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.partial")
+    remove_path(temporary)
+    with _remote(path) as gfile:
+        gfile.copy(source, temporary)
+        gfile.rename(temporary, path, overwrite=True)
 
 
 def _replace(temporary: str, path: str) -> None:
@@ -197,14 +455,6 @@ def is_alive(process: int) -> bool:
     return True
 
 
-def remove_path(path: str) -> None:
-    """Removes a file or a directory tree, if it exists."""
-    if os.path.isdir(path) and not os.path.islink(path):
-        shutil.rmtree(path)
-    elif os.path.lexists(path):
-        os.remove(path)
-
-
 def write_lines(path: str, lines: Iterable[str]) -> None:
     """Writes lines of text, UTF-8 with line feeds, whole or not at all."""
     with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8", newline="\n") as file:
@@ -246,7 +496,7 @@ def read_json(path: str, most_bytes: int | None = MOST_TEXT):
 
 def read_optional_json(path: str):
     """Reads a JSON file as `read_json` does; returns {} if there is no such file."""
-    return read_json(path) if os.path.isfile(path) else {}
+    return read_json(path) if is_file(path) else {}
 
 
 def read_object(path: str, most_bytes: int | None = MOST_TEXT) -> dict:
