@@ -21,6 +21,7 @@ __all__ = [
     "BertSpanLabeler",
     "BertSpanLabelerPreprocessor",
     "BertTextClassifier",
+    "BertTextEmbedder",
     "BertTokenClassifier",
     "BertTokenClassifierPreprocessor",
     "BertTokenizer",

@@ -106,6 +106,41 @@ def last_positions(padding_mask, count):
     return ops.max(ops.where(is_inside, positions[None, None, :], 0), axis=-1)
 
 
+@keras.saving.register_keras_serializable(package="keras_bert")
+class PoolTokens(keras.layers.Layer):
+    """Makes one vector of a sequence's real tokens.
+
+    Args:
+        pooling: str, `"mean"` of them, `"cls"` for the first one, or `"max"` of each component.
+
+    Call arguments:
+        sequence_output: float, shape (B, S, H).
+        padding_mask: int or bool, shape (B, S), 0 for padding.
+
+    Returns:
+        Shape (B, H), in the layer's dtype.
+    """
+
+    def __init__(self, pooling: str, **kwargs):
+        super().__init__(**kwargs)
+        self.pooling = pooling
+
+    def call(self, sequence_output, padding_mask):
+        if self.pooling == "cls":
+            return sequence_output[:, 0]
+        is_real = ops.not_equal(padding_mask, 0)[..., None]
+        if self.pooling == "max":
+            return ops.max(ops.where(is_real, sequence_output, -1e9), axis=1)
+        counts = ops.maximum(ops.sum(ops.cast(is_real, sequence_output.dtype), axis=1), 1)
+        return ops.sum(ops.where(is_real, sequence_output, 0), axis=1) / counts
+
+    def compute_output_spec(self, sequence_output, padding_mask):
+        return keras.KerasTensor((sequence_output.shape[0], sequence_output.shape[-1]), dtype=self.compute_dtype)
+
+    def get_config(self):
+        return {**super().get_config(), "pooling": self.pooling}
+
+
 def rows_at(sequence_output, positions):
     """Returns the representations `[B * K, H]` at positions `[B, K]` within each sequence."""
     # `take` has no batch axis, so the positions become indices into the rows of the whole batch.

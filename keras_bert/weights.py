@@ -170,7 +170,14 @@ def checkpoint_of(model, source: str = "the model", labels: list[str] | None = N
     own = {name: getattr(model, f"masked_lm_{name}", None) for name in ("activation", "layer_norm_epsilon")}
     settings = {name: value for name, value in own.items() if value is not None}
     head_settings = {"masked_lm": settings} if settings else {}
-    return Checkpoint("model", source, backbone.bert_config, tensors, labels, head_settings)
+    task = {}
+    if hasattr(model, "pooling"):  # An embedder.
+        task = {name: getattr(model, name) for name in ("pooling", "normalize", "embedding_activation")}
+        task |= {
+            "class_name": type(model).__name__,
+            "sequence_length": getattr(model.preprocessor, "sequence_length", None),
+        }
+    return Checkpoint("model", source, backbone.bert_config, tensors, labels, head_settings, {"task": task})
 
 
 def merge_settings(config: BertConfig, overrides: dict, preset: str) -> dict:

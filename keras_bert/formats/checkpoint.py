@@ -43,7 +43,8 @@ class Checkpoint:
         head_settings: arguments of the heads that compute differently from the encoder, by head. KerasHub's are
             `{"masked_lm": {"activation": "gelu", "layer_norm_epsilon": 1e-5}}`. Other heads follow the encoder.
         settings: settings that a preset of ours was saved with, beside its sizes: `layout`, `dtype` and `trainable` of
-            `BertBackbone`, and `task`, the arguments of a task model with its `class_name`.
+            `BertBackbone`, and `task`, the arguments of a task model with its `class_name`. A directory of
+            sentence-transformers has `task` too.
     """
 
     format: str
@@ -64,6 +65,11 @@ class Checkpoint:
     def has_pooler(self) -> bool:
         """True if it holds the pooler."""
         return "pooled_dense/kernel" in self.tensors
+
+    @property
+    def is_embedder(self) -> bool:
+        """True if its settings are those of a `BertTextEmbedder`."""
+        return "pooling" in self.settings.get("task", {})
 
     def foreign_tensors(self, sources: Iterable[WeightSource]) -> Iterator[tuple[WeightSource, str, np.ndarray]]:
         """Yields the tensors of a foreign format, each with its row of the table and its name there.

@@ -14,6 +14,7 @@ from absl import logging
 from keras_bert.config import BertConfig, is_foreign
 from keras_bert.errors import InputError
 from keras_bert.files import read_object, read_optional_json
+from keras_bert.formats import sentence_transformers
 from keras_bert.formats.checkpoint import Checkpoint, StoredTensor, check_depth, collect, listed
 from keras_bert.formats.hugging_face_files import CONFIG_FILE, WeightFile, find_weights, open_weights
 from keras_bert.formats.hugging_face_out import write as write
@@ -37,12 +38,18 @@ def read_config(path: str) -> BertConfig:
     return BertConfig.from_json_file(os.path.join(path, CONFIG_FILE), at_hugging_face=True)
 
 
+def read_settings(path: str) -> dict:
+    """Returns the embedder that sentence-transformers describes in the directory; see `Checkpoint.settings`."""
+    return {"task": sentence_transformers.read_settings(path)}
+
+
 @contextlib.contextmanager
 def open_checkpoint(path: str) -> Iterator[Checkpoint]:
     config = read_config(path)
     settings = read_object(os.path.join(path, CONFIG_FILE))
     parts = _parts(config.num_layers, _classifier(path, settings))
-    with open_weights(path) as weights:
+    with contextlib.ExitStack() as stack:
+        weights = stack.enter_context(open_weights(path))
         available = _by_table_names(weights)
         check_depth(available, "encoder.layer.", config.num_layers, weights.path)
         tensors = {}
@@ -54,7 +61,11 @@ def open_checkpoint(path: str) -> Iterator[Checkpoint]:
         _warn_of_others(parts, weights, available)
         has_classes = "classification/bias" in tensors or "token_classification/bias" in tensors
         labels = _labels(path, settings) if has_classes else None
-        yield Checkpoint("hugging_face", path, config, tensors, labels)
+        tensors |= sentence_transformers.read_dense(path, stack)
+        task = sentence_transformers.read_settings(path)
+        if "refusal" in task:
+            logging.warning("%s: only the encoder can be read. %s", path, task["refusal"])
+        yield Checkpoint("hugging_face", path, config, tensors, labels, settings={"task": task})
 
 
 def _by_table_names(weights: WeightFile) -> dict[str, StoredTensor]:

@@ -8,6 +8,7 @@ from safetensors.numpy import save_file
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.files import write_json, write_lines
+from keras_bert.formats import sentence_transformers
 from keras_bert.formats.checkpoint import Checkpoint, check_heads_follow_encoder
 from keras_bert.formats.hugging_face_files import CONFIG_FILE, SAFETENSORS_FILE
 from keras_bert.formats.hugging_face_tokenizer import SETTINGS_FILE, VOCABULARY_FILE
@@ -27,12 +28,13 @@ _ARCHITECTURES = {
     ("token_classification",): ("BertForTokenClassification", _LEFT_OUT),
     ("multiple_choice",): ("BertForMultipleChoice", _NEEDED),
     ("question_answering",): ("BertForQuestionAnswering", _LEFT_OUT),
+    ("embedding",): ("BertModel", _KEPT),  # The head is a file of its own.
 }
 _OUTPUTS = {"next_sentence": 2, "multiple_choice": 1, "question_answering": 2}  # Other heads have one for each label.
 
 
 def write(path: str, checkpoint: Checkpoint, tokenizer: dict | None) -> None:
-    """Writes a checkpoint in Hugging Face's format.
+    """Writes a checkpoint in Hugging Face's format; an embedder's also in sentence-transformers'.
 
     `config.json` names the class that has just the checkpoint's heads. The tensors keep every bit. A token classifier
     and a question-answering model have no pooler there: it is left out with a warning.
@@ -57,11 +59,14 @@ def write(path: str, checkpoint: Checkpoint, tokenizer: dict | None) -> None:
     tensors = {
         name if source.path.partition("/")[0] in HEADS else prefix + name: part
         for source, name, part in checkpoint.foreign_tensors(sources)
+        if not source.path.startswith("embedding/")
     }
     # Without the mark transformers refuses the file; "pt" means PyTorch's layouts.
     save_file(tensors, os.path.join(path, SAFETENSORS_FILE), metadata={"format": "pt"})
     if vocabulary is not None:
         _write_tokenizer(path, vocabulary, tokenizer["lowercase"], checkpoint.config)
+    if checkpoint.is_embedder:
+        sentence_transformers.write(path, checkpoint)
 
 
 def _architecture(checkpoint: Checkpoint) -> tuple[str, str]:
@@ -102,7 +107,7 @@ def _config(checkpoint: Checkpoint, architecture: str, vocabulary: list[str] | N
     padding = vocabulary.index("[PAD]") if vocabulary and "[PAD]" in vocabulary else 0
     values = {"architectures": [architecture], **checkpoint.config.to_hugging_face(), "pad_token_id": padding}
     for head in checkpoint.heads:
-        if head == "masked_lm":
+        if head in ("masked_lm", "embedding"):
             continue
         bias = f"{head}/bias"
         (outputs,) = checkpoint.tensors[bias].shape

@@ -27,7 +27,9 @@ _TASK_OF_HEADS = {  # Class and module. Multiple choice is not among them: a che
     ("token_classification",): ("BertTokenClassifier", "keras_bert.models.token_classifier"),
     ("question_answering",): ("BertSpanLabeler", "keras_bert.models.span_labeler"),
 }
-_TASKS = (*(f"keras_bert>{name}" for name, _ in _TASK_OF_HEADS.values()), "keras_bert>BertMultipleChoice")
+_EMBEDDER = ("BertTextEmbedder", "keras_bert.models.text_embedder")
+_OTHERS = ("BertMultipleChoice", _EMBEDDER[0])
+_TASKS = tuple(f"keras_bert>{name}" for name in (*(name for name, _ in _TASK_OF_HEADS.values()), *_OTHERS))
 _MASKED_LMS = _TASKS[:2]
 
 # keras_hub/src/layers/modeling/masked_lm_head.py and models/bert/bert_masked_lm.py.
@@ -186,12 +188,12 @@ def write_heads(path: str, checkpoint: Checkpoint, backbone: dict, preprocessor:
         preprocessor: gives the serialized preprocessor for a class of models, or None.
     """
     heads = checkpoint.heads
+    if heads in _TASK_OF_HEADS or checkpoint.is_embedder:
+        name, module = _TASK_OF_HEADS.get(heads, _EMBEDDER)
+        config = {"backbone": backbone, "preprocessor": preprocessor(name), **_arguments(checkpoint, heads[:1])}
+        write_json(os.path.join(path, TASK_FILE), serialized(module, name, config))
     if not heads:
         return
-    if heads in _TASK_OF_HEADS:
-        name, module = _TASK_OF_HEADS[heads]
-        config = {"backbone": backbone, "preprocessor": preprocessor(name), **_arguments(checkpoint, heads[0])}
-        write_json(os.path.join(path, TASK_FILE), serialized(module, name, config))
     tensors = {name: tensor for name, tensor in checkpoint.tensors.items() if name.partition("/")[0] in heads}
     # Keras's own reader looks for layers by class and number, not by name.
     dense = [name.partition("/")[0] for name in tensors if name.count("/") == 1 and name.endswith("/kernel")]
@@ -199,8 +201,12 @@ def write_heads(path: str, checkpoint: Checkpoint, backbone: dict, preprocessor:
     write_weights(os.path.join(path, "task.weights.h5"), tensors, lambda name: places.get(name, name))
 
 
-def _arguments(checkpoint: Checkpoint, head: str) -> dict:
-    """Returns the constructor's arguments that describe a head."""
+def _arguments(checkpoint: Checkpoint, heads: tuple[str, ...]) -> dict:
+    """Returns the constructor's arguments that describe the first head; none is an embedder's without a dense layer."""
+    if checkpoint.is_embedder:
+        own = checkpoint.settings["task"]
+        return {name: value for name, value in own.items() if name not in ("class_name", "sequence_length")}
+    (head,) = heads
     if head == "masked_lm":
         own = checkpoint.head_settings.get(head, {})
         return {f"masked_lm_{name}": own.get(name) for name in KERAS_HUB_MASKED_LM}

@@ -131,8 +131,9 @@ def write(path: str, checkpoint: Checkpoint, tokenizer: dict | None) -> None:
     def preprocessor(task: str) -> dict | None:
         if described is None:
             return None
-        name = "BertPreprocessor" if task == "BertTextClassifier" else f"{task}Preprocessor"
-        length = checkpoint.config.max_sequence_length
+        name = "BertPreprocessor" if task in ("BertTextClassifier", "BertTextEmbedder") else f"{task}Preprocessor"
+        saved = checkpoint.settings.get("task", {}).get("sequence_length") if checkpoint.is_embedder else None
+        length = saved or checkpoint.config.max_sequence_length
         return keras_model.serialized("keras_bert.models", name, {"tokenizer": described, "sequence_length": length})
 
     keras_model.write_heads(path, checkpoint, backbone, preprocessor)

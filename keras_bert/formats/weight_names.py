@@ -97,6 +97,7 @@ _HEADS = {
     "question_answering": [
         Row("head", "question_answering", "qa_outputs", "cls/squad/output_", None, "question_answering")
     ],
+    "embedding": [Row("head", "embedding", "linear", None, None, None)],  # sentence-transformers' Dense.
 }
 HEADS = tuple(_HEADS)
 POOLER = "pooled_dense"

@@ -8,6 +8,7 @@ from keras_bert.models.multiple_choice import BertMultipleChoice, BertMultipleCh
 from keras_bert.models.pretrainer import BertPretrainer, BertPretrainerPreprocessor
 from keras_bert.models.span_labeler import BertSpanLabeler, BertSpanLabelerPreprocessor
 from keras_bert.models.text_classifier import BertTextClassifier
+from keras_bert.models.text_embedder import BertTextEmbedder
 from keras_bert.models.token_classifier import BertTokenClassifier, BertTokenClassifierPreprocessor
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 from keras_bert.tokenization.tokenizer import BertTokenizer

@@ -163,7 +163,8 @@ class BertTask:
             stored = cls._as_saved(checkpoint.settings, overrides) | cls._settings_of(checkpoint)
             overrides = weights.as_saved(checkpoint.settings, dtype=dtype, **overrides)
             model = cls._build(checkpoint, cls._merge(stored, own, preset), overrides)
-            if not cls.heads_are_pretrained and cls.heads[0] not in checkpoint.heads:
+            has_head = any(layer.name == cls.heads[0] for layer in model.layers)
+            if has_head and not cls.heads_are_pretrained and cls.heads[0] not in checkpoint.heads:
                 logging.warning("%s: has no %s head; it starts from random weights.", preset, cls.heads[0])
         return model
 

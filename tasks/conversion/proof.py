@@ -101,7 +101,7 @@ def _linear_heads(checkpoint: Checkpoint, pooled: np.ndarray, tokens: np.ndarray
     """Returns the logits of fine-tuned heads, of the pooled output or of each real token."""
     logits = {}
     for head in checkpoint.heads:
-        if f"{head}/kernel" in checkpoint.tensors and head != "next_sentence":
+        if f"{head}/kernel" in checkpoint.tensors and head not in ("next_sentence", "embedding"):
             kernel, bias = (checkpoint.tensors[f"{head}/{part}"].read() for part in ("kernel", "bias"))
             of_tokens = head in ("token_classification", "question_answering")
             logits[head] = (tokens if of_tokens else pooled) @ kernel.astype("float32") + bias

@@ -23,11 +23,12 @@ def test_the_page_s_examples_run(tmp_path, monkeypatch):
     BertBackbone(tokenizer.vocabulary_size(), 1, 2, 8, 16).save_to_preset(str(preset))
     monkeypatch.setenv("KERAS_BERT_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(keras.Model, "run_eagerly", True)  # Tracing each of seven models takes seconds.
+    monkeypatch.setattr(keras.Model, "run_eagerly", True)  # Tracing each of eight models takes seconds.
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
-    assert len(blocks) == 9
+    assert len(blocks) == 10
     names = {}
     for block in blocks:
         exec(compile(block, str(PAGE), "exec"), names)  # noqa: S102
     assert names["logits"].shape == (1, 2) and names["again"].num_classes == 2
+    assert names["similarity"].shape == (2, 2)
     assert names["predicted"].shape[0] == 2 and names["spans"].shape == (2, 2) and names["best"].shape == (2,)

