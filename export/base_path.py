@@ -9,7 +9,7 @@ import re
 import urllib.parse
 
 from keras_bert.errors import InputError
-from keras_bert.files import is_alive, remove_path
+from keras_bert.files import is_alive, is_directory, is_file, list_directory, remove_path
 
 MAX_VERSION = 2**63 - 1  # TensorFlow Serving reads a version into an int64.
 
@@ -45,7 +45,7 @@ def model_url(host: str, port: int, name: str) -> str:
 
 def numbered_versions(directory: str) -> list[tuple[int, str]]:
     """Lists number and path of each version under a base path, ascending; `0001` is version 1, as for the server."""
-    names = [name for name in os.listdir(directory) if name.isascii() and name.isdigit()]
+    names = [name for name in list_directory(directory) if name.isascii() and name.isdigit()]
     versions = [(int(name), os.path.join(directory, name)) for name in names]
     return sorted(version for version in versions if version[0] <= MAX_VERSION)
 
@@ -53,7 +53,7 @@ def numbered_versions(directory: str) -> list[tuple[int, str]]:
 def complete_versions(directory: str) -> list[tuple[int, str]]:
     """Lists the versions that hold a `saved_model.pb`, which a half-copied version lacks."""
     versions = numbered_versions(directory)
-    return [version for version in versions if os.path.isfile(os.path.join(version[1], "saved_model.pb"))]
+    return [version for version in versions if is_file(os.path.join(version[1], "saved_model.pb"))]
 
 
 def newest_version(model_base_path: str) -> tuple[int, str]:
@@ -62,7 +62,7 @@ def newest_version(model_base_path: str) -> tuple[int, str]:
     Raises:
         InputError: there is no such directory, or no version in it.
     """
-    if not os.path.isdir(model_base_path):
+    if not is_directory(model_base_path):
         raise InputError(f"{model_base_path}: no such directory. Give the base path that bert-export wrote to.")
     versions = complete_versions(model_base_path)
     if not versions:
@@ -84,7 +84,7 @@ def partial_path(directory: str) -> str:
 def remove_abandoned(directory: str) -> None:
     """Removes the remains of killed exports on this machine; the directory of a running export stays."""
     prefix = _partial_prefix()
-    for name in os.listdir(directory):
+    for name in list_directory(directory):
         process = name.removeprefix(prefix)
         if process != name and process.isdecimal() and not is_alive(int(process)):
             remove_path(os.path.join(directory, name))

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import jinja2
 
 from export import base_path
+from keras_bert.files import absolute, is_remote
 
 # TensorFlow Serving's release on the TensorFlow version that writes the graph.
 SERVING_IMAGE = "tensorflow/serving:2.20.0"
@@ -19,7 +20,7 @@ _LINE_LENGTH = 100
 
 def model_name(export_dir: str) -> str:
     """Returns the name that the model is served under: the last part of its base path."""
-    return os.path.basename(os.path.abspath(export_dir))
+    return os.path.basename(absolute(export_dir))
 
 
 # === Serving ===
@@ -27,18 +28,21 @@ def model_name(export_dir: str) -> str:
 
 def serve_command(export_dir: str) -> str:
     """Returns the command that serves the model on this machine, without docker."""
-    base = shlex.quote(os.path.abspath(export_dir))
+    base = shlex.quote(absolute(export_dir))
     return f"bert-serve --model_name={shlex.quote(model_name(export_dir))} --model_base_path={base}"
 
 
 def docker_command(export_dir: str) -> str:
     """Returns the command that serves the model with TensorFlow Serving's image, batched by its own parameters."""
-    name = model_name(export_dir)
-    mount = shlex.quote(f"type=bind,source={os.path.abspath(export_dir)},target=/models/{name}")
+    name, path = model_name(export_dir), absolute(export_dir)
+    if is_remote(path):
+        place = f"-e MODEL_BASE_PATH={shlex.quote(os.path.dirname(path))}"  # The server reads the bucket itself.
+    else:
+        place = "--mount " + shlex.quote(f"type=bind,source={path},target=/models/{name}")
     return (
         f"docker run --rm -p {GRPC_PORT}:{GRPC_PORT} -p {REST_PORT}:{REST_PORT} \\\n"
         f"    -e TF_ENABLE_ONEDNN_OPTS=1 -e MODEL_NAME={shlex.quote(name)} \\\n"
-        f"    --mount {mount} \\\n"
+        f"    {place} \\\n"
         f"    {SERVING_IMAGE} --enable_batching --enable_per_model_batching_parameters"
     )
 

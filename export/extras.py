@@ -21,7 +21,7 @@ from export import clients, signatures
 from export.base_path import DESCRIPTION_FILE, WARMUP_FILE
 from export.heads.base import Head
 from export.server.batching_parameters import PER_MODEL_FILE
-from keras_bert.files import atomic_path, write_json
+from keras_bert.files import atomic_path, make_directory, write_json
 
 README_FILE = "README.md"
 
@@ -49,7 +49,7 @@ def write_extras(directory: str, head: Head) -> None:
         directory: the unfinished version; holds `saved_model.pb`.
         head: the exported model.
     """
-    os.makedirs(os.path.join(directory, "assets.extra"), exist_ok=True)
+    make_directory(os.path.join(directory, "assets.extra"))
     with tf.io.TFRecordWriter(os.path.join(directory, WARMUP_FILE)) as writer:
         for signature, inputs in head.warmup()[:_MAX_WARMUP_REQUESTS]:
             writer.write(warmup_record(signature, inputs).SerializeToString())

@@ -15,6 +15,8 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
+from keras_bert.files import absolute
+
 _TIMEOUT_S = 600
 
 # Signature and inputs by name.
@@ -50,7 +52,7 @@ def ask(
     with tempfile.TemporaryDirectory(prefix="keras-bert-zoo-") as folder:
         files = [pathlib.Path(folder, name) for name in ("requests", "answers")]
         files[0].write_bytes(_encode(requests))
-        run([*program, os.path.abspath(directory), *map(str, files), *more], environment or {})
+        run([*program, absolute(directory), *map(str, files), *more], environment or {})
         answers = graph_pb2.GraphDef.FromString(files[1].read_bytes())
     return [{name: tf.make_ndarray(value.tensor) for name, value in node.attr.items()} for node in answers.node]
 

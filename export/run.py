@@ -15,6 +15,7 @@ import os
 
 from export import base_path, targets
 from keras_bert.errors import InputError
+from keras_bert.files import absolute
 from tasks import flags
 from tasks.settings import Settings, setting
 
@@ -105,7 +106,7 @@ def _check(settings: ExportSettings) -> None:
     if settings.preset and not settings.task:
         tasks = " or ".join(f"--task={task}" for task in _PRESET_TASKS)
         raise InputError(f"--preset={settings.preset}: say what it is to do, {tasks}.")
-    name = os.path.basename(os.path.abspath(settings.export_dir))
+    name = os.path.basename(absolute(settings.export_dir))
     base_path.check_model_name(name, "It is the last part of --export_dir: choose another.")
 
 

@@ -13,7 +13,7 @@ from export.heads.loading import HEADS
 from export.served_backbone import ServedBackbone
 from keras_bert.backbone import BertBackbone
 from keras_bert.errors import InputError
-from keras_bert.files import read_json, remove_path, write_json
+from keras_bert.files import absolute, atomic_path, is_remote, make_directory, read_json, remove_path, write_json
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 
 _REPORT_FILE = os.path.join("assets.extra", "verification.json")
@@ -59,7 +59,8 @@ def export_head(head: Head, directory: str, version: int | None = None, with_cc:
     """Writes a head as a new version under a base path that TensorFlow Serving watches.
 
     The version is built beside its place under another name, verified there (`verify.verify`), and renamed once it has
-    passed, so a server that polls the base path sees a complete version or none.
+    passed, so a server that polls the base path sees a complete version or none. For a bucket it is built on this
+    machine and uploaded, last of all the `saved_model.pb`, without which servers pass a version over.
 
     Args:
         head: the trained model of one task; exported in float32 whatever it was trained in.
@@ -79,7 +80,9 @@ def export_head(head: Head, directory: str, version: int | None = None, with_cc:
     if version is not None and not 0 <= version <= MAX_VERSION:
         raise ValueError(f"`version` must not be negative, and fit an int64. Received: version={version}")
     head.preprocessor.tokenizer.require_graph()
-    directory = os.path.abspath(directory)
+    directory = absolute(directory)
+    if is_remote(directory):
+        return _export_remotely(head, directory, version, with_cc)
     temporary = partial_path(directory)
     try:
         os.makedirs(directory, exist_ok=True)
@@ -94,6 +97,18 @@ def export_head(head: Head, directory: str, version: int | None = None, with_cc:
         return _publish(temporary, directory, version)
     finally:
         remove_path(temporary)
+
+
+def _export_remotely(head: Head, directory: str, version: int | None, with_cc: str) -> str:
+    """Builds and verifies a version on this machine, then uploads it, the graph last."""
+    make_directory(directory)
+    _check_version_is_free(directory, version)
+    version = next_version(directory) if version is None else version
+    with atomic_path(os.path.join(directory, str(version))) as temporary:
+        os.mkdir(temporary)
+        _write(head, temporary, with_cc)
+        _check_version_is_free(directory, version)  # Another export may have taken it.
+    return os.path.join(directory, str(version))
 
 
 def read_report(version_directory: str) -> verify.Report:

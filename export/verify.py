@@ -19,6 +19,7 @@ from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
 from export import cc_check, fresh_process, other_process, signatures
 from export.other_process import ProcessError
+from keras_bert.files import file_states, open_file
 
 # Allowed difference of two answers: absolute for numbers up to 1, relative for larger ones (logits, embeddings).
 TOLERANCE = 1e-5
@@ -163,7 +164,7 @@ def _message(directory: str, findings: list[str]) -> str:
 
 def read_meta_graph(directory: str) -> meta_graph_pb2.MetaGraphDef:
     """Reads a version's graph, functions and signatures."""
-    with open(os.path.join(directory, "saved_model.pb"), "rb") as file:
+    with open_file(os.path.join(directory, "saved_model.pb")) as file:
         return saved_model_pb2.SavedModel.FromString(file.read()).meta_graphs[0]
 
 
@@ -226,7 +227,7 @@ def stored_weight_bytes(directory: str) -> int:
 
 def directory_bytes(directory: str) -> int:
     """Returns the size of all files of a version, in bytes."""
-    return sum(os.path.getsize(os.path.join(folder, name)) for folder, _, names in os.walk(directory) for name in names)
+    return sum(size for size, _ in file_states(directory).values())
 
 
 # === Answers elsewhere ===

@@ -85,12 +85,29 @@ def is_file(path: str) -> bool:
     return exists(path) and not is_directory(path) if is_remote(path) else os.path.isfile(path)
 
 
-def size(path: str) -> int:
+def file_size(path: str) -> int:
     """Returns a file's size in bytes."""
+    return _state(path)[0]
+
+
+def file_states(directory: str) -> dict[str, tuple[int, int]]:
+    """Returns size in bytes and time in nanoseconds of all files below a directory, by their path."""
+    states = {}
+    with _remote(directory) if is_remote(directory) else contextlib.nullcontext(os) as file_system:
+        for folder, _, names in file_system.walk(directory):
+            for path in (os.path.join(folder, name) for name in names):
+                with contextlib.suppress(FileNotFoundError):  # Removed meanwhile.
+                    states[path] = _state(path)
+    return states
+
+
+def _state(path: str) -> tuple[int, int]:
     if not is_remote(path):
-        return os.path.getsize(path)
+        state = os.stat(path)
+        return state.st_size, state.st_mtime_ns
     with _remote(path) as gfile:
-        return gfile.stat(path).length
+        state = gfile.stat(path)
+        return state.length, state.mtime_nsec
 
 
 def list_directory(path: str) -> list[str]:
@@ -216,17 +233,13 @@ def local_copy(path: str) -> str:
 def _describe(path: str) -> dict[str, tuple[int, int]]:
     """Returns size and time of the files that belong to a remote path, by their name relative to its parent."""
     parent = os.path.dirname(path)
-    with _remote(path) as gfile:
-        if gfile.exists(f"{path}.index"):
-            prefix = f"{os.path.basename(path)}."
-            names = [name for name in gfile.listdir(parent) if name.startswith(prefix) or name.endswith(_SMALL)]
-            files = [os.path.join(parent, name) for name in names]
-        elif gfile.isdir(path):
-            files = [os.path.join(folder, file) for folder, _, names in gfile.walk(path) for file in names]
-        else:
-            files = [path]
-        states = {file: gfile.stat(file) for file in files}
-    return {os.path.relpath(file, parent): (state.length, state.mtime_nsec) for file, state in states.items()}
+    if exists(f"{path}.index"):
+        prefix = f"{os.path.basename(path)}."
+        names = [name for name in list_directory(parent) if name.startswith(prefix) or name.endswith(_SMALL)]
+        states = {os.path.join(parent, name): _state(os.path.join(parent, name)) for name in names}
+    else:
+        states = file_states(path) if is_directory(path) else {path: _state(path)}
+    return {os.path.relpath(file, parent): state for file, state in states.items()}
 
 
 # === Reading ===
@@ -284,7 +297,7 @@ def check_size(path: str, most_bytes: int) -> None:
     Raises:
         InputError: it has more.
     """
-    found = size(path)
+    found = file_size(path)
     if found > most_bytes:
         raise InputError(f"{path}: expected at most {most_bytes:,} bytes, found {found:,}. Do not trust this file.")
 
@@ -382,7 +395,8 @@ def atomic_path(path: str) -> Iterator[str]:
 
 
 def _upload(source: str, path: str) -> None:
-    _copies.pop(path, None)
+    for copied in [one for one in _copies if f"{path}/".startswith(f"{one}/")]:
+        del _copies[copied]
     if not os.path.isdir(source):
         _upload_file(source, path)
         return

@@ -7,6 +7,7 @@ import re
 from keras_bert import preset_table
 from keras_bert.downloads import HOME_VARIABLE, Sources, find_files
 from keras_bert.errors import InputError
+from keras_bert.files import exists
 from keras_bert.preset_table import Preset
 
 PRESETS = {preset.name: preset for preset in preset_table.SHORT}  # by short name
@@ -96,7 +97,7 @@ def resolve_preset(preset: str | os.PathLike, purpose: str = "config") -> str:
         InputError: no place has the preset; the message lists the places that were tried.
     """
     preset = name_of(preset)
-    if os.path.exists(preset) or os.path.exists(f"{preset}.index"):
+    if exists(preset) or exists(f"{preset}.index"):
         return preset
     known = find_preset(preset)
     if known is not None and known.lowercase is None and purpose == "tokenizer":

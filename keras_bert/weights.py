@@ -11,7 +11,7 @@ from absl import logging
 from keras_bert import formats, presets
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
-from keras_bert.files import read_lines
+from keras_bert.files import absolute, exists, read_lines
 from keras_bert.formats.checkpoint import Checkpoint, StoredTensor, assign, check_shapes
 from keras_bert.formats.weight_names import HEADS
 from keras_bert.preset_table import Preset
@@ -50,7 +50,7 @@ def _located(preset: str | os.PathLike, purpose: str = "config") -> contextlib.A
 def _known(preset: str | os.PathLike) -> Preset | None:
     """Returns the preset of a name, or None for a path, a handle, and a name that a file here has too."""
     name = presets.name_of(preset)
-    return None if os.path.exists(name) else presets.find_preset(name)
+    return None if exists(name) else presets.find_preset(name)
 
 
 def read_bert_config(preset: str | os.PathLike) -> BertConfig:
@@ -232,9 +232,9 @@ def case_of_preset(preset: str) -> bool | None:
     known = _published_case(preset)
     if known is not None:
         return known
-    is_prefix = os.path.exists(f"{preset}.index") or preset.endswith(".index")  # Of a TensorFlow checkpoint.
-    name = os.path.dirname(os.path.abspath(preset)) if is_prefix else preset
-    return case_of_name(os.path.abspath(name) if os.path.exists(name) else name)
+    is_prefix = exists(f"{preset}.index") or preset.endswith(".index")  # Of a TensorFlow checkpoint.
+    name = os.path.dirname(absolute(preset)) if is_prefix else preset
+    return case_of_name(absolute(name) if exists(name) else name)
 
 
 def decide_case(preset: str, settings: dict, lowercase: bool | None = None) -> bool | None:

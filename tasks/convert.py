@@ -12,10 +12,9 @@ fixed batch. If the library that owns the format is installed, its own forward p
 """
 
 import dataclasses
-import os
 
 from keras_bert.errors import InputError
-from keras_bert.files import atomic_path
+from keras_bert.files import atomic_path, exists, is_directory, list_directory
 from tasks import flags
 from tasks.settings import Settings, setting
 
@@ -57,7 +56,7 @@ def convert(settings: ConversionSettings):
         InputError: the source cannot be read, the format cannot hold it, the target exists, or verification fails.
     """
     source, target = settings.source, settings.target
-    if os.path.exists(target) and not (os.path.isdir(target) and not os.listdir(target)):
+    if exists(target) and not (is_directory(target) and not list_directory(target)):
         raise InputError(f"{target}: exists already. Remove it, or name another directory by --to.")
     from keras_bert import formats, presets, weights
     from keras_bert.tokenization.vocabulary import check_rows

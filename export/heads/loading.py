@@ -14,6 +14,7 @@ from export.heads.question_answering import QuestionAnswering
 from export.heads.token_classification import TokenClassification
 from export.heads.token_regression import TokenRegression
 from keras_bert.errors import InputError, first_line
+from keras_bert.files import is_directory, is_file
 from tasks.fine_tuning.model_files import MODEL_FILE, TASK_FILE, load_model, read_task
 
 HEADS: dict[str, type[Head]] = {
@@ -60,7 +61,7 @@ def load_head(directory: str, task: str | None = None, **settings) -> Head:
     try:
         if task is not None:
             model_file = os.path.join(directory, MODEL_FILE)
-            return head_class.load_preset(directory, model_file if os.path.isfile(model_file) else directory, **given)
+            return head_class.load_preset(directory, model_file if is_file(model_file) else directory, **given)
         return head_class.load(_read(directory, head_class), **given)
     except ValueError as error:
         if isinstance(error, InputError):
@@ -71,7 +72,7 @@ def load_head(directory: str, task: str | None = None, **settings) -> Head:
 
 def _task_of(directory: str) -> str:
     # Not by the task.json alone: KerasHub's presets have a file of that name.
-    if os.path.isdir(directory) and not os.path.isfile(os.path.join(directory, MODEL_FILE)):
+    if is_directory(directory) and not is_file(os.path.join(directory, MODEL_FILE)):
         presets = f"--task={' or --task='.join(PRESET_TASKS)}"
         raise InputError(
             f"{directory}: holds no trained model. Expected {TASK_FILE} and {MODEL_FILE}, as bert-classify and the "

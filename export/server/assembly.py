@@ -28,6 +28,7 @@ from export.server.servable import Servable, ServedModel
 from export.server.server_settings import ServerSettings
 from export.server.warmup import warm_up
 from keras_bert.errors import InputError
+from keras_bert.files import is_file
 
 # Bytes held at once, in units of the longest body: parsed, a body takes up to about 50 times its own bytes.
 _LONGEST_BODIES = 64
@@ -72,7 +73,7 @@ def _loader(
         model, parameters = ServedModel(directory, name, version, settings.saved_model_tags, config), common
         if scheduler and settings.enable_per_model_batching_parameters:
             path = os.path.join(directory, PER_MODEL_FILE)
-            parameters = read_batching_parameters(path) if os.path.isfile(path) else None
+            parameters = read_batching_parameters(path) if is_file(path) else None
         batcher = Batcher(model.run, parameters, scheduler, name, metrics, model.own_columns) if parameters else None
         servable = Servable(model, metrics, batcher, settings.max_request_rows)
         if settings.enable_model_warmup:

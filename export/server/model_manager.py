@@ -9,7 +9,6 @@ old one is unloaded once its last request is answered. A version that cannot be 
 import contextlib
 import gc
 import logging
-import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -19,6 +18,7 @@ from export.server.model_config import ModelSettings, aspired_versions
 from export.server.servable import Servable
 from export.server.serving_error import ServingError, invalid
 from keras_bert.errors import InputError
+from keras_bert.files import file_states, is_directory
 
 # States as in TensorFlow Serving's GetModelStatusResponse.
 LOADING, AVAILABLE, UNLOADING, END = "LOADING", "AVAILABLE", "UNLOADING", "END"
@@ -47,7 +47,7 @@ class _Version:
         self.error: str | None = None
         self.servable: Servable | None = None
         self.users = 0
-        self.fingerprint: list = []  # Of the files that could not be loaded.
+        self.fingerprint: dict = {}  # Of the files that could not be loaded.
 
     @property
     def status(self) -> VersionStatus:
@@ -224,7 +224,7 @@ class ModelManager:
         """Looks for new and removed versions; returns once new ones are loaded and old ones take no more requests."""
         with self._changing:
             for model in list(self._models.values()):
-                if not os.path.isdir(model.settings.base_path):
+                if not is_directory(model.settings.base_path):
                     continue  # As in TensorFlow Serving, a missing path ends nothing: it may be back in a moment.
                 aspired = model.settings.policy.choose(base_path.complete_versions(model.settings.base_path))
                 with contextlib.suppress(InputError):  # Status and log report it.
@@ -252,7 +252,7 @@ class ModelManager:
             if self._is_closed:
                 return
             record = model.versions.get(number)
-            if record and (record.state == AVAILABLE or record.fingerprint == _fingerprint(directory) != []):
+            if record and (record.state == AVAILABLE or record.fingerprint == file_states(directory) != {}):
                 failure = failure or (InputError(record.error) if record.error else None)
                 continue
             if record and record.state == UNLOADING:
@@ -267,7 +267,7 @@ class ModelManager:
     def _load_version(self, model: _Model, number: int, directory: str) -> None:
         name = model.settings.name
         record = _Version(number)
-        fingerprint = _fingerprint(directory)
+        fingerprint = file_states(directory)
         with self._lock:
             model.versions[number] = record
         try:
@@ -310,17 +310,6 @@ class ModelManager:
 def _common(versions: Mapping[int, _Version], others: Mapping[int, _Version]) -> set[int]:
     """Returns the numbers under which both have the same loaded version; other base paths have other versions."""
     return {number for number, record in versions.items() if others.get(number) is record}
-
-
-def _fingerprint(directory: str) -> list:
-    """Returns name, size and time of a version's files; a failed version is tried again when they change."""
-    files = []
-    for folder, _, names in os.walk(directory):
-        for name in names:
-            with contextlib.suppress(OSError):  # Removed meanwhile.
-                status = os.stat(os.path.join(folder, name))
-                files.append((os.path.join(folder, name), status.st_size, status.st_mtime_ns))
-    return sorted(files)
 
 
 @contextlib.contextmanager

@@ -26,7 +26,7 @@ from export.server.batching import Batcher
 from export.server.monitoring import Metrics
 from export.server.serving_error import CODE_NAMES, ServingError, invalid, too_late
 from keras_bert.errors import InputError
-from keras_bert.files import read_object
+from keras_bert.files import file_size, is_file, read_object
 
 _MAX_DESCRIPTION_BYTES = 1 << 20
 # Rows of a slice: of the first one, and of any. They are chosen so that a slice takes about `_SLICE_SECONDS`.
@@ -211,7 +211,7 @@ def _signature(signature: meta_graph_pb2.SignatureDef) -> Signature:
 def _read_description(directory: str) -> dict | None:
     """Reads a version's description; returns None for anything but a JSON object of reasonable size."""
     path = os.path.join(directory, DESCRIPTION_FILE)
-    if not os.path.isfile(path) or os.path.getsize(path) > _MAX_DESCRIPTION_BYTES:
+    if not is_file(path) or file_size(path) > _MAX_DESCRIPTION_BYTES:
         return None
     with contextlib.suppress(InputError):
         return read_object(path)

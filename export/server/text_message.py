@@ -6,6 +6,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, te
 from google.protobuf.message import Message
 
 from keras_bert.errors import InputError
+from keras_bert.files import open_file
 
 _PACKAGE = "tensorflow.serving"
 _KINDS = descriptor_pb2.FieldDescriptorProto
@@ -23,8 +24,8 @@ def read_text_message(path: str, message: Message, expected: str) -> Message:
         InputError: the file cannot be read, or is no such message.
     """
     try:
-        with open(path, encoding="utf-8") as file:
-            return text_format.Parse(file.read(), message)
+        with open_file(path) as file:
+            return text_format.Parse(file.read().decode("utf-8"), message)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}). Check the path.") from error
     except (text_format.ParseError, UnicodeDecodeError) as error:

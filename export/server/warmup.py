@@ -12,6 +12,7 @@ from export.server import grpc_messages
 from export.server.servable import Servable
 from export.server.serving_error import ServingError
 from keras_bert.errors import InputError
+from keras_bert.files import is_file
 
 _MAX_RECORDS = 1000  # TensorFlow Serving's bound.
 
@@ -33,7 +34,7 @@ def warm_up(servable: Servable, repetitions: int = 1) -> int:
         InputError: the file is damaged or a request fails, so the version must not be served.
     """
     path = os.path.join(servable.model.directory, WARMUP_FILE)
-    if not os.path.isfile(path):
+    if not is_file(path):
         return 0
     start = time.perf_counter()
     count = 0

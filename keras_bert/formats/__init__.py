@@ -18,6 +18,7 @@ import types
 from collections.abc import Iterator
 
 from keras_bert.errors import InputError
+from keras_bert.files import is_remote, local_copy
 from keras_bert.formats.archive import extract, is_archive
 
 _NO_PART = ("__MACOSX", ".DS_Store")  # What macOS adds to the archives that it makes.
@@ -31,6 +32,14 @@ def located(path: str) -> Iterator[str]:
         InputError: it is a file of another kind, or a zip or tar that is damaged or would write outside its directory.
     """
     path = path.removesuffix(".index")  # A TensorFlow checkpoint is named by its prefix.
+    if is_remote(path):
+        copy = local_copy(path)
+        try:
+            with located(copy) as place:
+                yield place
+        except InputError as error:  # The user knows the URL, not the copy.
+            raise InputError(str(error).replace(copy, path)) from error
+        return
     if not os.path.isfile(path):
         yield path
         return

@@ -13,6 +13,7 @@ import tensorflow as tf
 from keras_bert import formats, presets, weights
 from keras_bert.backbone import BertBackbone
 from keras_bert.errors import InputError
+from keras_bert.files import is_directory, local_copy
 from keras_bert.layer import arguments_of
 from keras_bert.tokenization.tokenizer import BertTokenizer
 from keras_bert.tokenization.vocabulary import check_rows
@@ -72,7 +73,7 @@ class BertPreprocessor(keras_nlp.models.Preprocessor):
             _check_length(sequence_length)
         preset = presets.name_of(preset)
         config = None
-        if not os.path.isdir(preset) or formats.has_checkpoint(preset):
+        if not is_directory(preset) or formats.has_checkpoint(local_copy(preset)):
             config = weights.read_bert_config(preset)
         positions = _DEFAULT_LENGTH if config is None else config.max_sequence_length
         if sequence_length is not None and sequence_length > positions:

@@ -7,7 +7,7 @@ import sys
 import tensorflow as tf
 
 from keras_bert.errors import InputError, first_line
-from keras_bert.files import read_json, remove_path, write_json
+from keras_bert.files import exists, is_directory, list_directory, read_json, remove_path, write_json
 
 SETTINGS_FILE = "training.json"
 
@@ -42,7 +42,7 @@ class Checkpoints:
     def remove_leftovers(self, keep: int) -> None:
         """Removes partial and surplus checkpoints that killed runs left behind; keeps the newest `keep`."""
         names = {os.path.basename(path) for path in self._paths()[:keep]}
-        for entry in sorted(os.listdir(self.directory)):
+        for entry in list_directory(self.directory):
             match = re.match(r"(ckpt-\d+)(\.index$|\.data-\d+-of-\d+$|[._])", entry)
             is_old = match is not None and (match[1] not in names or len(match[2]) == 1)
             if is_old or entry.startswith("checkpoint.tmp"):  # TensorFlow's state file before its rename.
@@ -79,7 +79,7 @@ class Checkpoints:
 
         Lists the files themselves: a crash may leave TensorFlow's state file out of date.
         """
-        names = os.listdir(self.directory) if os.path.isdir(self.directory) else []
+        names = list_directory(self.directory) if is_directory(self.directory) else []
         steps = [int(match[1]) for match in (re.fullmatch(r"ckpt-(\d+)\.index", name) for name in names) if match]
         return [os.path.join(self.directory, f"ckpt-{step}") for step in sorted(steps, reverse=True)]
 
@@ -99,7 +99,7 @@ def keep_settings(output_dir: str, settings: dict, writes: bool = True) -> None:
         InputError: `output_dir` holds checkpoints of a training with other settings.
     """
     path = os.path.join(output_dir, SETTINGS_FILE)
-    resumes = os.path.isdir(os.path.join(output_dir, "checkpoints")) and os.path.exists(path)
+    resumes = is_directory(os.path.join(output_dir, "checkpoints")) and exists(path)
     before = read_json(path) if resumes else settings
     for name, value in settings.items():
         if before.get(name) != value:

@@ -62,7 +62,7 @@ class Reporter:
         self._is_active = is_active
         if is_active:
             try:
-                os.makedirs(output_dir, exist_ok=True)
+                files.make_directory(output_dir)
             except OSError as error:
                 raise InputError(f"{output_dir}: cannot be created ({error.strerror}). Choose another one.") from error
             self.history = History.read(self._path("history.json"), start_step)

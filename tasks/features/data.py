@@ -4,14 +4,13 @@ Shapes: N rows (texts or sentences), R sequences, T tokens of all sequences, U k
 """
 
 import itertools
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from keras_bert.errors import InputError
-from keras_bert.files import read_lines
+from keras_bert.files import is_file, read_lines
 from tasks.fine_tuning.examples import Examples
 from tasks.text.bad_rows import BadRows
 from tasks.text.conll import Documents, splits_of
@@ -75,7 +74,7 @@ def read_texts(paths: Sequence[str], bad_rows: BadRows | None) -> Iterator[Row]:
     """
     index = 0
     for path in paths:
-        if not os.path.isfile(path):  # A pipe would be empty at the second reading.
+        if not is_file(path):  # A pipe would be empty at the second reading.
             raise InputError(f"{path}: expected a regular file, since it is read twice. Save it to one first.")
         for line, text in read_lines(path):
             text = text.strip()

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from keras_bert.errors import InputError
-from keras_bert.files import expand_files, write_json
+from keras_bert.files import expand_files, make_directory, write_json
 from keras_bert.weights import open_checkpoint
 from tasks.features import data, writing
 from tasks.features.layers import check_layer_weights, layer_name
@@ -42,7 +42,7 @@ def extract(settings: FeatureSettings) -> dict:
     rows, count = _read(settings, bad_rows)
     results = _Extraction(settings, layers, weights, bad_rows).write(rows, count, path)
     if settings.output_dir:
-        os.makedirs(settings.output_dir, exist_ok=True)
+        make_directory(settings.output_dir)
         write_json(os.path.join(settings.output_dir, "metrics.json"), results)
         bad_rows.write(settings.output_dir)
     return results

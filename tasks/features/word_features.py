@@ -14,7 +14,7 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from keras_bert.encoder import BertEncoderLayer
-from keras_bert.files import atomic_path, read_json, write_json
+from keras_bert.files import atomic_path, exists, local_copy, read_json, write_json
 from tasks.engine.settings import tokenizer_identity, weights_checksum
 from tasks.features import data
 from tasks.features.model import COMBINED, Extractor
@@ -65,7 +65,7 @@ def load_features(
         "words_checksum": zlib.crc32(repr((documents.tokens, splits)).encode()),
     }
     path = os.path.join(directory, IDENTITY_FILE)
-    if not os.path.exists(path) or read_json(path) != identity:
+    if not exists(path) or read_json(path) != identity:
         *encoded, sentence_lengths = data.encode_words(documents, tokenizer, spec.max_seq_length, spec.document_context)
         with atomic_path(directory) as temporary:
             os.makedirs(temporary)
@@ -73,6 +73,7 @@ def load_features(
             _compute(os.path.join(temporary, FEATURES_FILE), *encoded, Extractor(extractor, batch_size), description)
             np.save(os.path.join(temporary, LENGTHS_FILE), sentence_lengths)
             write_json(os.path.join(temporary, IDENTITY_FILE), identity)
+    directory = local_copy(directory)
     vectors = np.load(os.path.join(directory, FEATURES_FILE), mmap_mode="r")
     return vectors, np.load(os.path.join(directory, LENGTHS_FILE))
 

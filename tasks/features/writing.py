@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from keras_bert.errors import InputError
-from keras_bert.files import atomic_path
+from keras_bert.files import atomic_path, is_directory
 
 
 class Column(NamedTuple):
@@ -80,7 +80,7 @@ def check_path(path: str) -> str:
     extension = os.path.splitext(path)[1].lower()
     if extension not in WRITERS:
         raise InputError(f"--output_file={path}: expected a name that ends in {', '.join(WRITERS)}.")
-    if os.path.isdir(path):
+    if is_directory(path):
         raise InputError(f"--output_file={path}: is a directory. Name a file.")
     if extension == ".parquet":
         _import_parquet(path)

@@ -5,6 +5,7 @@ import os
 from typing import Any, NamedTuple
 
 from keras_bert.errors import InputError
+from keras_bert.files import is_directory, is_file
 from keras_bert.presets import PRESETS, resolve_preset
 from tasks.fine_tuning import model_files
 from tasks.fine_tuning.examples import count_steps
@@ -71,10 +72,10 @@ def find_trained(settings: FineTuningSettings) -> str | None:
     preset is to be applied instead. Without any of these it is `model/` all the same, and reading it reports the error.
     """
     directory = os.path.join(settings.output_dir, MODEL_DIRECTORY)
-    if os.path.isdir(directory):
+    if is_directory(directory):
         return directory
     for candidate in (settings.init_checkpoint, os.path.join(settings.init_checkpoint or "", MODEL_DIRECTORY)):
-        if settings.init_checkpoint and os.path.isfile(os.path.join(candidate, model_files.TASK_FILE)):
+        if settings.init_checkpoint and is_file(os.path.join(candidate, model_files.TASK_FILE)):
             return candidate
     return None if settings.preset or settings.init_checkpoint else directory
 

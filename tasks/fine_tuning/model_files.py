@@ -3,7 +3,7 @@
 import os
 
 from keras_bert.errors import InputError, first_line
-from keras_bert.files import atomic_path, read_json, write_json
+from keras_bert.files import atomic_path, check_complete, is_file, local_copy, read_json, write_json
 
 MODEL_FILE = "model.keras"
 TASK_FILE = "task.json"
@@ -46,7 +46,7 @@ def load_model(directory: str, task_name: str, command: str) -> tuple:
     task = read_task(directory, command, task_name)
     path = os.path.join(directory, MODEL_FILE)
     try:
-        model = keras.saving.load_model(path, compile=False)
+        model = keras.saving.load_model(os.path.join(local_copy(directory), MODEL_FILE), compile=False)
     except (ValueError, OSError) as error:
         raise InputError(f"{path}: cannot be loaded ({first_line(error)}). Train it again.") from error
     return model, BertTokenizer.from_preset(directory), task
@@ -58,8 +58,9 @@ def read_task(directory: str, command: str = "bert-classify", task_name: str | N
     Raises:
         InputError: there is no such file, or it names no task, or another one than `task_name`.
     """
+    check_complete(directory)
     path = os.path.join(directory, TASK_FILE)
-    if not os.path.isfile(path):
+    if not is_file(path):
         raise InputError(
             f"{path}: no such file. Expected the model directory that {command} wrote: --do_train does, evaluating a "
             "preset does not."

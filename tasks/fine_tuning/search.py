@@ -9,7 +9,7 @@ import shutil
 
 import keras
 
-from keras_bert.files import atomic_path, remove_path, write_json
+from keras_bert.files import atomic_path, local_copy, remove_path, write_json
 from tasks.fine_tuning import sweep
 from tasks.fine_tuning.inputs import MODEL_DIRECTORY, Inputs
 from tasks.fine_tuning.session import HISTORY_FILE, METRICS_FILE, Session
@@ -54,7 +54,7 @@ def search(task: Task, inputs: Inputs) -> tuple[Inputs, list[tuple[str, list[str
         settings.output_dir, grid, settings.num_restarts, run_one, task.metric, higher_is_better, shared=shared
     )
     for name in _KEPT:
-        source = os.path.join(result["directory"], name)
+        source = local_copy(os.path.join(result["directory"], name))
         copy = shutil.copytree if os.path.isdir(source) else shutil.copyfile
         with atomic_path(os.path.join(settings.output_dir, name)) as temporary:
             copy(source, temporary)

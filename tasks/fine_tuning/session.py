@@ -9,7 +9,7 @@ import numpy as np
 
 from keras_bert.backbone import BertBackbone
 from keras_bert.errors import InputError
-from keras_bert.files import read_json, read_optional_json, write_json
+from keras_bert.files import absolute, exists, is_directory, is_remote, read_json, read_optional_json, write_json
 from tasks.engine.build_trainer import build_trainer, prepare_devices
 from tasks.engine.checkpoints import keep_settings
 from tasks.engine.early_stopping import EarlyStopping
@@ -97,7 +97,7 @@ class Session:
         seconds = self._fit(trainer, encoded, num_steps, settings)
         directory = os.path.join(self.output_dir, MODEL_DIRECTORY)
         # If the training was finished before, keep what was found and measured since.
-        if seconds is None and os.path.isdir(directory):
+        if seconds is None and is_directory(directory):
             self.trained = self.trained._replace(spec=task.adjust_spec(read_spec(task, directory)))
         if self._is_chief:
             saved = {"task": task.name, **dataclasses.asdict(self.trained.spec)}
@@ -232,7 +232,7 @@ class Session:
         """Adds values to the spec, and to the run's own `model/` if there is one; a preset is never changed."""
         self.trained = self.trained._replace(spec=dataclasses.replace(self.trained.spec, **found))
         path = os.path.join(self.output_dir, MODEL_DIRECTORY, model_files.TASK_FILE)
-        if self._is_chief and os.path.exists(path):
+        if self._is_chief and exists(path):
             write_json(path, {**read_json(path), **found})
 
     # === Report and metrics ===
@@ -250,7 +250,7 @@ class Session:
             return
         self.inputs.bad_rows.write(self.output_dir)
         path = os.path.join(self.output_dir, REPORT_FILE)
-        if not settings.do_train and not self._evaluations and os.path.exists(path):
+        if not settings.do_train and not self._evaluations and exists(path):
             return
         first = self._evaluations[0] if self._evaluations else Evaluation({})
         spec = dataclasses.asdict(self.trained.spec)
@@ -302,4 +302,5 @@ class Session:
 
 def _last_part(preset: str) -> str:
     """Returns the last part of a path, and other presets' names and handles unchanged."""
-    return preset if "://" in preset else os.path.basename(os.path.abspath(preset))
+    is_path = is_remote(preset) or "://" not in preset
+    return os.path.basename(absolute(preset)) if is_path else preset

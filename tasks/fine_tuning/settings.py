@@ -5,7 +5,7 @@ import os
 from collections.abc import Sequence
 
 from keras_bert.errors import InputError
-from keras_bert.files import expand_file
+from keras_bert.files import exists, expand_file
 from tasks.engine.settings import TrainingSettings
 from tasks.settings import changeable, replaced, setting
 from tasks.text.bad_rows import BAD_ROWS
@@ -110,7 +110,7 @@ class SplitSettings(FineTuningSettings):
             wanted = names[0] + extensions[0]
             raise InputError(f"No {split} file was named. Give --{split}_file, or --data_dir with a {wanted}.")
         candidates = [os.path.join(self.data_dir, name + extension) for name in names for extension in extensions]
-        found = [path for path in candidates if os.path.exists(path)]
+        found = [path for path in candidates if exists(path)]
         if len(found) != 1:
             state = f"{len(found)} of them are there" if found else "no such file"
             raise InputError(f"{' or '.join(found or candidates)}: {state}. Name the right one with --{split}_file.")

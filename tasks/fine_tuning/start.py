@@ -9,7 +9,7 @@ from collections.abc import Callable
 from keras_bert import weights
 from keras_bert.backbone import BertBackbone
 from keras_bert.errors import InputError
-from keras_bert.files import expand_file
+from keras_bert.files import absolute, expand_file, local_copy
 from keras_bert.formats.tensorflow_files import find_prefix
 from keras_bert.models.task import BertTask
 from keras_bert.tokenization.tokenizer import BertTokenizer
@@ -65,7 +65,7 @@ def _assemble(settings: FineTuningSettings, vocabulary: str | None) -> str:
     if vocabulary:
         files["vocab.txt"] = vocabulary
     if settings.init_checkpoint:
-        prefix = find_prefix(settings.init_checkpoint)
+        prefix = find_prefix(local_copy(settings.init_checkpoint))
         if prefix is None:
             raise InputError(
                 f"--init_checkpoint={settings.init_checkpoint}: no TensorFlow checkpoint. Expected the path before "
@@ -75,11 +75,11 @@ def _assemble(settings: FineTuningSettings, vocabulary: str | None) -> str:
             files[f"bert_model.ckpt{path.removeprefix(prefix)}"] = path
     _assembled.append(tempfile.TemporaryDirectory())
     # Keep the directory's name, which may tell whether the checkpoint is cased.
-    source_directory = os.path.dirname(os.path.abspath(files["bert_config.json"]))
+    source_directory = os.path.dirname(absolute(files["bert_config.json"]))
     directory = os.path.join(_assembled[-1].name, os.path.basename(source_directory))
     os.mkdir(directory)
     for name, source in files.items():
-        os.symlink(os.path.abspath(source), os.path.join(directory, name))
+        os.symlink(absolute(local_copy(source)), os.path.join(directory, name))
     return directory
 
 

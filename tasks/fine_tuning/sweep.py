@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from keras_bert.errors import InputError
-from keras_bert.files import read_object, write_json
+from keras_bert.files import exists, read_object, write_json
 
 DIRECTORY = "sweep"
 SWEEP_FILE = "sweep.json"
@@ -119,7 +119,7 @@ def run_name(settings: dict) -> str:
 def _read_finished(directory: str, settings: dict, metric: str, shared: dict | None) -> dict:
     """Returns the "metrics", "score" and "error" of a run that an earlier call finished, or an empty dict."""
     path = os.path.join(directory, RUN_FILE)
-    if not os.path.exists(path):
+    if not exists(path):
         return {}
     record = read_object(path)
     found, metrics = record.get("settings"), record.get("metrics")

@@ -5,7 +5,7 @@ import itertools
 import os
 
 from keras_bert.errors import InputError
-from keras_bert.files import read_lines
+from keras_bert.files import absolute, read_lines
 from tasks.quickstart.corpus import Corpus, Document, hash_of
 
 
@@ -30,7 +30,7 @@ def read_corpus(paths: list[str]) -> Corpus:
 
 def _labels(paths: list[str]) -> list[str]:
     """Returns the shortest path suffixes, without file extensions, that tell all paths apart."""
-    parts = [os.path.splitext(os.path.abspath(path))[0].split(os.sep) for path in paths]
+    parts = [os.path.splitext(absolute(path))[0].split(os.sep) for path in paths]
     for depth in range(1, max(map(len, parts)) + 1):
         labels = ["/".join(names[-depth:]) for names in parts]
         if len(set(labels)) == len(paths):

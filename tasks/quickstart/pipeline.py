@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from keras_bert.errors import InputError
-from keras_bert.files import read_json, remove_path, write_json
+from keras_bert.files import is_directory, is_file, list_directory, make_directory, read_json, remove_path, write_json
 
 SETTINGS_FILE = "flags.json"
 _RECORDS = "stages"
@@ -48,13 +48,13 @@ class StageRun:
         self.records: dict[str, dict] = {}
         self._check(settings, overwrite)
         write_json(os.path.join(directory, SETTINGS_FILE), settings)
-        os.makedirs(self.path(_RECORDS), exist_ok=True)
+        make_directory(self.path(_RECORDS))
 
     def _check(self, settings: dict, overwrite: bool) -> None:
         path = os.path.join(self.directory, SETTINGS_FILE)
-        if not os.path.isdir(self.directory) or not os.listdir(self.directory):
+        if not is_directory(self.directory) or not list_directory(self.directory):
             return
-        if not os.path.isfile(path) or not os.path.isdir(self.path(_RECORDS)):
+        if not is_file(path) or not is_directory(self.path(_RECORDS)):
             raise InputError(
                 f"{self.directory}: holds files, but no run of stages ({SETTINGS_FILE} and {_RECORDS}/). "
                 "Choose another directory."
@@ -64,7 +64,7 @@ class StageRun:
             return
         before = read_json(path)
         changed = sorted(name for name in {*before, *settings} if before.get(name) != settings.get(name))
-        if changed and os.listdir(self.path(_RECORDS)):  # A run whose first stage failed has nothing to lose.
+        if changed and list_directory(self.path(_RECORDS)):  # A run whose first stage failed has nothing to lose.
             differences = ", ".join(f"{name} was {before.get(name)!r}, is {settings.get(name)!r}" for name in changed)
             raise InputError(
                 f"{self.directory}: holds a run with other settings ({differences}). Pass --overwrite to start anew, "
@@ -85,7 +85,7 @@ class StageRun:
         """
         record_path = self.path(_RECORDS, f"{name.replace(' ', '_').replace(',', '')}.json")
         number = len(self.records) + 1
-        if keep and os.path.isfile(record_path):
+        if keep and is_file(record_path):
             record = read_json(record_path)
             print(f"\n[{number}] {name}: done before, kept.", flush=True)
         else:

@@ -14,6 +14,7 @@ from typing import Any
 from tqdm import tqdm
 
 from keras_bert.errors import InputError
+from keras_bert.files import file_size, is_file
 
 _BYTES_PER_WORKER = 1 << 23  # Text for about a second of work, twice the time that a process takes to start.
 
@@ -34,9 +35,9 @@ def workers_for(files: list[str], num_workers: int | None, passes: int = 1) -> i
     if num_workers is not None:
         return num_workers
     cores = available_cores()
-    if not all(map(os.path.isfile, files)):
+    if not all(map(is_file, files)):
         return cores  # The size of a pipe is unknown.
-    return max(1, min(cores, sum(map(os.path.getsize, files)) * passes // _BYTES_PER_WORKER))
+    return max(1, min(cores, sum(map(file_size, files)) * passes // _BYTES_PER_WORKER))
 
 
 class LocalPool:

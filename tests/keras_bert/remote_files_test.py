@@ -32,7 +32,7 @@ def test_a_file_is_written_read_replaced_and_removed(ram):
     assert not files.exists(path) and not files.is_file(path) and not files.is_directory(ram)
     write(path, "one\ntwo\n")
     assert files.is_file(path) and files.is_directory(f"{ram}/deep") and not files.is_file(f"{ram}/deep")
-    assert list(files.read_lines(path)) == [(1, "one"), (2, "two")] and files.size(path) == 8
+    assert list(files.read_lines(path)) == [(1, "one"), (2, "two")] and files.file_size(path) == 8
     write(path, "three\n")
     assert read(path) == b"three\n" and files.list_directory(f"{ram}/deep/in") == ["a.txt"]
     files.remove_path(f"{ram}/deep")
@@ -137,7 +137,7 @@ def test_a_prefix_is_copied_with_the_small_files_beside_it(ram):
     assert sorted(os.listdir(os.path.dirname(prefix))) == expected
 
 
-@pytest.mark.parametrize("call", [files.open_file, files.size, files.local_copy, files.list_directory])
+@pytest.mark.parametrize("call", [files.open_file, files.file_size, files.local_copy, files.list_directory])
 def test_what_is_missing_is_an_error_as_for_a_local_path(ram, call):
     with pytest.raises(FileNotFoundError) as caught:
         call(f"{ram}/missing")

@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_bert.errors import InputError
-from keras_bert.files import atomic_path
+from keras_bert.files import atomic_path, open_file
 from tasks.pretraining.data.record_names import FEATURE_NAMES
 from tasks.pretraining.data.records import ABSENT, explain_failure, feature_lengths, lacking, parse_records
 from tasks.text.parallel import available_cores, progress_bar
@@ -164,7 +164,7 @@ def total(files: list[str], indexes: list[ShardIndex], vocabulary_size: int) -> 
 def _load(path: str) -> ShardIndex | None:
     """Returns the index of a file; None if there is none, or if it is damaged or of another file."""
     try:
-        with np.load(index_path(path)) as stored:
+        with open_file(index_path(path)) as file, np.load(file) as stored:
             index = ShardIndex(*(stored[name] for name in ShardIndex._fields))
             return index if index.fingerprint.tolist() == _fingerprint(path) else None
     except (OSError, ValueError, KeyError, EOFError, zlib.error, zipfile.BadZipFile):
@@ -173,7 +173,7 @@ def _load(path: str) -> ShardIndex | None:
 
 def _fingerprint(path: str) -> list[int]:
     """Returns the size of a file, the CRC-32 of its first, middle and last bytes, and `GROUP`."""
-    with open(path, "rb") as file:
+    with open_file(path) as file:
         size, checksum = file.seek(0, os.SEEK_END), 0
         for start in (0, size // 2, max(0, size - _SAMPLE_BYTES)):
             file.seek(start)

@@ -8,7 +8,7 @@ import zlib
 from typing import NamedTuple
 
 from keras_bert.errors import InputError
-from keras_bert.files import atomic_path, expand_files, read_json, write_json
+from keras_bert.files import atomic_path, exists, expand_files, read_json, write_json
 from keras_bert.tokenization.tokenizer import BertTokenizer
 from tasks.engine.build_trainer import build_trainer, prepare_devices
 from tasks.engine.checkpoints import keep_settings
@@ -68,7 +68,7 @@ def run_stages(settings: PretrainingSettings) -> dict:
                 tokenizer.save_to_preset(temporary)
         path = os.path.join(settings.output_dir, METRICS_FILE)
         # A call that trained nothing adds to the metrics of an earlier one.
-        if "train_seconds" not in metrics and os.path.exists(path):
+        if "train_seconds" not in metrics and exists(path):
             metrics = {**read_json(path), **metrics}
         write_json(path, metrics)
     trainer.workers.wait()
