@@ -381,7 +381,7 @@ def atomic_path(path: str) -> Iterator[str]:
         with tempfile.TemporaryDirectory(prefix="keras_bert_") as directory:
             temporary = os.path.join(directory, os.path.basename(path))
             yield temporary
-            _upload(temporary, path)
+            move_into_place(temporary, path)
         return
     if not os.access(parent, os.W_OK):
         raise InputError(f"{parent}: cannot be written. Choose another output path.")
@@ -389,9 +389,17 @@ def atomic_path(path: str) -> Iterator[str]:
     temporary = os.path.join(parent, f".{os.path.basename(path)}.partial-{os.getpid()}")
     try:
         yield temporary
-        _replace(temporary, path)
+        move_into_place(temporary, path)
     finally:
         remove_path(temporary)
+
+
+def move_into_place(temporary: str, path: str) -> None:
+    """Makes a finished local file or directory `path`: renames it on the same disk, or uploads it to a URL."""
+    if is_remote(path):
+        _upload(temporary, path)
+    else:
+        _replace(temporary, path)
 
 
 def _upload(source: str, path: str) -> None:

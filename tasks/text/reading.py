@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import BinaryIO, NamedTuple
 
 from keras_bert.errors import InputError
-from keras_bert.files import decode_lines, is_file, not_utf8
+from keras_bert.files import decode_lines, not_utf8
 
 _LONGEST_CHUNK = 1 << 26  # A file without a cut in so many bytes is not text.
 _STEP = 1 << 16  # Bytes per read from a pipe, and beyond the end of a piece.
@@ -219,7 +219,7 @@ def _read_bytes(piece: Piece, open_file: Callable) -> bytes:
 
 def _not_utf8(piece: Piece, error: UnicodeDecodeError, open_file: Callable) -> InputError:
     """Returns the error for invalid UTF-8; reads the file again to name the line, unless it is a pipe."""
-    if piece.data is None or is_file(piece.path):
+    if piece.data is None or os.path.isfile(piece.path):
         with readable(piece.path), open_file(piece.path, "rb") as file:
             try:
                 for _ in decode_lines(piece.path, gzip.GzipFile(fileobj=file) if piece.is_gzip else file):
