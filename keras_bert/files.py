@@ -87,7 +87,7 @@ def is_file(path: str) -> bool:
 
 def file_size(path: str) -> int:
     """Returns a file's size in bytes."""
-    return _state(path)[0]
+    return file_state(path)[0]
 
 
 def file_states(directory: str) -> dict[str, tuple[int, int]]:
@@ -97,11 +97,12 @@ def file_states(directory: str) -> dict[str, tuple[int, int]]:
         for folder, _, names in file_system.walk(directory):
             for path in (os.path.join(folder, name) for name in names):
                 with contextlib.suppress(FileNotFoundError):  # Removed meanwhile.
-                    states[path] = _state(path)
+                    states[path] = file_state(path)
     return states
 
 
-def _state(path: str) -> tuple[int, int]:
+def file_state(path: str) -> tuple[int, int]:
+    """Returns a file's size in bytes, and when it was changed last, in nanoseconds."""
     if not is_remote(path):
         state = os.stat(path)
         return state.st_size, state.st_mtime_ns
@@ -236,9 +237,9 @@ def _describe(path: str) -> dict[str, tuple[int, int]]:
     if exists(f"{path}.index"):
         prefix = f"{os.path.basename(path)}."
         names = [name for name in list_directory(parent) if name.startswith(prefix) or name.endswith(_SMALL)]
-        states = {os.path.join(parent, name): _state(os.path.join(parent, name)) for name in names}
+        states = {os.path.join(parent, name): file_state(os.path.join(parent, name)) for name in names}
     else:
-        states = file_states(path) if is_directory(path) else {path: _state(path)}
+        states = file_states(path) if is_directory(path) else {path: file_state(path)}
     return {os.path.relpath(file, parent): state for file, state in states.items()}
 
 
