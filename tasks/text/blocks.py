@@ -112,7 +112,7 @@ def spool_pipes(paths: list[str], directory: str) -> list[str]:
 
 def _look_at(path: str) -> tuple[int, bool]:
     with readable(path), files.open_file(path) as file:
-        return files.size(path), file.read(2) == _GZIP
+        return files.file_size(path), file.read(2) == _GZIP
 
 
 @contextlib.contextmanager
