@@ -46,7 +46,8 @@ def build_trainer(
     """
     with strategy.scope():
         model = build_model()
-        optimizer = build_optimizer(settings.optimizer, settings.learning_rate, *num_steps, settings.layer_decay)
+        options = settings.optimizer_options
+        optimizer = build_optimizer(settings.optimizer, settings.learning_rate, *num_steps, **options)
         optimizer = wrap_loss_scale(optimizer, settings.mixed_precision)
     names = ("output_dir", "gradient_accumulation_steps", "jit_compile", "random_seed", "spike_factor")
     options = {name: getattr(settings, name) for name in names}

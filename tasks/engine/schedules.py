@@ -48,3 +48,57 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
             "num_train_steps": self.num_train_steps,
             "num_warmup_steps": self.num_warmup_steps,
         }
+
+
+@keras.saving.register_keras_serializable(package="keras_bert")
+class WarmupConstantDecay(keras.optimizers.schedules.LearningRateSchedule):
+    """Linear warm-up to the peak, which stays until a linear decay to 0.
+
+        learning_rate * min(1, step / num_warmup_steps, (num_train_steps - step) / num_decay_steps)
+
+    Args:
+        learning_rate: float >= 0, the peak.
+        num_train_steps: int >= 1, the step at which the rate reaches 0.
+        num_warmup_steps: int >= 0.
+        num_decay_steps: int >= 1; together with the warm-up at most `num_train_steps`.
+
+    Raises:
+        ValueError: an argument is outside its range.
+    """
+
+    def __init__(self, learning_rate: float, num_train_steps: int, num_warmup_steps: int, num_decay_steps: int):
+        super().__init__()
+        fits = num_warmup_steps >= 0 and 1 <= num_decay_steps <= num_train_steps - num_warmup_steps
+        if not (learning_rate >= 0.0 and fits):
+            received = f"{learning_rate=}, {num_train_steps=}, {num_warmup_steps=}, {num_decay_steps=}"
+            raise ValueError(f"A rate must be 0 or more, and its phases fit into the training. Received: {received}")
+        self.learning_rate = learning_rate
+        self.num_train_steps = num_train_steps
+        self.num_warmup_steps = num_warmup_steps
+        self.num_decay_steps = num_decay_steps
+
+    def __call__(self, step):
+        """Returns the rate, a float32 scalar, of the update that follows `step` finished ones (int scalar)."""
+        step = ops.cast(step, "float32")
+        share = ops.clip((self.num_train_steps - step) / self.num_decay_steps, 0.0, 1.0)
+        if self.num_warmup_steps:
+            share = ops.minimum(share, step / self.num_warmup_steps)
+        return self.learning_rate * share
+
+    def get_config(self) -> dict:
+        names = ("learning_rate", "num_train_steps", "num_warmup_steps", "num_decay_steps")
+        return {name: getattr(self, name) for name in names}
+
+
+def _one_cycle(learning_rate: float, num_train_steps: int, num_warmup_steps: int) -> WarmupConstantDecay:
+    num_decay_steps = max(1, num_train_steps - num_warmup_steps)
+    return WarmupConstantDecay(learning_rate, num_train_steps, num_warmup_steps, num_decay_steps)
+
+
+def _constant_then_linear(learning_rate: float, num_train_steps: int, num_warmup_steps: int) -> WarmupConstantDecay:
+    num_decay_steps = min(max(1, num_train_steps // 2), num_train_steps - num_warmup_steps)
+    return WarmupConstantDecay(learning_rate, num_train_steps, num_warmup_steps, num_decay_steps)
+
+
+# Each takes `learning_rate`, `num_train_steps` and `num_warmup_steps`.
+SCHEDULES = {"linear": WarmupLinearDecay, "one_cycle": _one_cycle, "constant_then_linear": _constant_then_linear}

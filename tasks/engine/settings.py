@@ -8,6 +8,7 @@ import numpy as np
 from tasks.settings import Settings, changeable, setting
 
 OPTIMIZERS = ("bert-2018", "adamw", "lamb")
+LR_SCHEDULES = ("linear", "one_cycle", "constant_then_linear")
 DISTRIBUTION_STRATEGIES = ("one_device", "mirrored", "multi_worker_mirrored", "tpu")
 MIXED_PRECISION = ("float32", "bfloat16", "float16")
 
@@ -49,6 +50,11 @@ class TrainingSettings(Settings):
     )
     jit_compile: bool = changeable(False, "Compile the training step with XLA; slower on a CPU.")
     deterministic_ops: bool = changeable(False, "Make runs bit-identical on GPUs too, at some cost of time.")
+
+    @property
+    def optimizer_options(self) -> dict:
+        """Arguments of `build_optimizer`, by name."""
+        return {"layer_decay": self.layer_decay}
 
 
 def tokenizer_identity(tokenizer) -> dict:

@@ -3,6 +3,7 @@
 import itertools
 
 import keras
+import numpy as np
 
 from keras_bert.backbone import BertBackbone
 from keras_bert.config import BertConfig
@@ -61,6 +62,17 @@ def check_vocabulary(settings: PretrainingSettings, pieces: list[str]) -> None:
         f"{settings.vocab_file}:{number}: {ours!r}, but the vocabulary of --init_checkpoint={settings.init_checkpoint} "
         f"has {theirs!r} there. Create the data with the vocabulary that belongs to the weights."
     )
+
+
+def set_unigram_bias(model: BertPretrainer, answer_counts: np.ndarray) -> None:
+    """Starts the masked-LM head's output bias from log((count + 1) / sum): it need not learn how frequent words are.
+
+    Args:
+        model: with random weights.
+        answer_counts: int64, shape (V,), how often each WordPiece is an answer.
+    """
+    counts = answer_counts + 1.0
+    model.get_layer("masked_lm").output_bias.assign(np.log(counts / counts.sum()).astype(np.float32))
 
 
 def model_builder(settings: PretrainingSettings, tokenizer: BertTokenizer):

@@ -5,8 +5,8 @@ from dataclasses import MISSING
 
 from keras_bert.config import ATTENTIONS, BertConfig
 from keras_bert.errors import InputError
-from tasks.engine.settings import TrainingSettings
-from tasks.settings import changeable, setting
+from tasks.engine.settings import LR_SCHEDULES, OPTIMIZERS, TrainingSettings
+from tasks.settings import changeable, replaced, setting
 
 
 def _size(what: str) -> int | None:
@@ -45,6 +45,11 @@ class PretrainingSettings(TrainingSettings):
         "Tokens that a token attends to; left_to_right is the paper's ablation (table 5). Default: the architecture's.",
         choices=ATTENTIONS,
     )
+    masked_lm_bias: str = setting(
+        "zeros",
+        "What the masked-LM head's output bias starts from; unigram: log frequencies of the data's answers.",
+        choices=("zeros", "unigram"),
+    )
     use_next_sentence: bool = setting(True, "Train the next-sentence head too; false: masked LM alone.")
     max_seq_length: int = setting(128, "Tokens of an instance, as in the data.", at_least=3)
     max_predictions_per_seq: int = setting(20, "Masked positions of an instance, as in the data.", at_least=1)
@@ -55,6 +60,24 @@ class PretrainingSettings(TrainingSettings):
     do_train: bool = changeable(False, "Train the model.")
     do_eval: bool = changeable(False, "Evaluate the model.")
     max_eval_steps: int | None = changeable(None, "Number of batches of an evaluation; default: all.", at_least=1)
+    optimizer: str = replaced(
+        TrainingSettings,
+        "optimizer",
+        "bert-2018",
+        help="bert-2018: Adam with decoupled weight decay and no bias correction; adamw: with bias correction; lamb: "
+        "for batches of thousands; muon: orthogonal updates of the encoder's matrices, else adamw.",
+        choices=(*OPTIMIZERS, "muon"),
+    )
+    adam_lr_ratio: float = setting(
+        1.0, "With --optimizer=muon, the learning rate of all but the matrices, as a share of theirs.", above=0.0
+    )
+    adam_beta_2: float = setting(0.999, "Decay rate of Adam's second moment.", above=0.0, at_most=0.99999)
+    lr_schedule: str = setting(
+        "linear",
+        "linear: warm-up, then what a decay from step 0 has left; one_cycle: warm-up, then a decay from the peak; "
+        "constant_then_linear: the peak until half of the steps are done.",
+        choices=LR_SCHEDULES,
+    )
     num_train_steps: int = setting(100000, "Number of training steps.", at_least=1)
     num_warmup_steps: int = setting(10000, "Steps over which the learning rate rises.", at_least=0)
     peak_tflops: float | None = changeable(
@@ -72,6 +95,8 @@ class PretrainingSettings(TrainingSettings):
         warmup, steps = self.num_warmup_steps, self.num_train_steps
         if warmup > steps:
             raise InputError(f"--num_warmup_steps must be at most --num_train_steps. Received: {warmup} and {steps}")
+        if warmup == steps and self.lr_schedule != "linear":
+            raise InputError(f"--lr_schedule={self.lr_schedule}: --num_warmup_steps={warmup} leaves no step to decay.")
         sources = {name: getattr(self, name) for name in ("preset", "bert_config_file", "init_checkpoint")}
         given = [f"--{name}" for name, value in sources.items() if value]
         if len(given) != 1:
@@ -79,6 +104,16 @@ class PretrainingSettings(TrainingSettings):
                 "The architecture must be given once, by --preset, --bert_config_file or --init_checkpoint. "
                 f"Received: {' and '.join(given) or 'none of them'}"
             )
+        if self.masked_lm_bias != "zeros" and self.init_checkpoint:
+            raise InputError(
+                f"--masked_lm_bias={self.masked_lm_bias}: --init_checkpoint has an output bias of its own."
+            )
+
+    @property
+    def optimizer_options(self) -> dict:
+        """Arguments of `build_optimizer`, by name."""
+        options = {**super().optimizer_options, "beta_2": self.adam_beta_2, "lr_schedule": self.lr_schedule}
+        return {**options, "adam_lr_ratio": self.adam_lr_ratio} if self.optimizer == "muon" else options
 
     @property
     def lengths(self) -> dict[str, int]:

@@ -18,7 +18,7 @@ from tasks.engine.training import Trainer
 from tasks.flags import write_flags
 from tasks.pretraining.data.masking import MaskingRules
 from tasks.pretraining.data.shard_index import RecordStatistics, ShardIndex, read_indexes, total
-from tasks.pretraining.train.architecture import model_builder
+from tasks.pretraining.train.architecture import model_builder, set_unigram_bias
 from tasks.pretraining.train.batches import TrainBatches, make_eval_dataset
 from tasks.pretraining.train.losses import PretrainingObjective
 from tasks.pretraining.train.metrics import most_frequent_accuracy, perplexity
@@ -40,6 +40,8 @@ def run_stages(settings: PretrainingSettings) -> dict:
     trainer = build_trainer(settings, model_builder(settings, tokenizer), objective, strategy, num_steps)
     writes = trainer.workers.is_chief
     train_data = _read(train_files, trainer, tokenizer, settings)
+    if settings.masked_lm_bias == "unigram":
+        set_unigram_bias(trainer.model, train_data.statistics.answer_counts)
     metrics, evaluation = {}, None
     if settings.do_eval:
         eval_data = _read(eval_files, trainer, tokenizer, settings)

@@ -14,7 +14,7 @@ import tensorflow as tf
 from toy_optimizer import draw, run_steps
 
 from tasks.engine.optimization import PROFILES, BertAdam, BertAdamW, build_optimizer
-from tasks.engine.schedules import WarmupLinearDecay
+from tasks.engine.schedules import SCHEDULES, WarmupConstantDecay, WarmupLinearDecay
 
 SHAPES = {"kernel": (4, 3), "query_key_value/kernel": (2, 6), "bias": (3,)}
 
@@ -50,6 +50,28 @@ def test_schedule_refuses_what_makes_no_sense():
         WarmupLinearDecay(1e-3, 0)
     with pytest.raises(ValueError, match="Received: learning_rate=nan"):
         WarmupLinearDecay(float("nan"), 10)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [  # Peak 1, 20 steps, of which 4 warm up.
+        ("linear", {0: 0.0, 3: 0.75, 4: 0.8, 10: 0.5, 19: 0.05, 20: 0.0, 25: 0.0}),
+        ("one_cycle", {0: 0.0, 3: 0.75, 4: 1.0, 8: 0.75, 19: 0.0625, 20: 0.0, 25: 0.0}),
+        ("constant_then_linear", {0: 0.0, 3: 0.75, 4: 1.0, 10: 1.0, 12: 0.8, 19: 0.1, 20: 0.0, 25: 0.0}),
+    ],
+)
+def test_schedules_by_name(name, expected):
+    schedule = SCHEDULES[name](1.0, 20, 4)
+    again = type(schedule).from_config(schedule.get_config())
+    for step, rate in expected.items():
+        assert float(schedule(step)) == pytest.approx(rate, abs=1e-6)
+        assert float(again(step)) == float(schedule(step))
+    assert float(SCHEDULES[name](1.0, 20, 0)(0)) == 1.0  # Without a warm-up.
+
+
+def test_phases_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match="num_warmup_steps=6, num_decay_steps=5"):
+        WarmupConstantDecay(1e-3, 10, 6, 5)
 
 
 def test_bert_2018_is_googles_adam():

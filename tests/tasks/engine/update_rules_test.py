@@ -61,7 +61,13 @@ EXPECTED = {
 
 def expected_rules(weight_decay: float, layer_decay: float) -> set[UpdateRule]:
     return {
-        UpdateRule(path, weight_decay if is_decayed else 0.0, layer_decay**power, ratios)
+        UpdateRule(
+            path,
+            weight_decay if is_decayed else 0.0,
+            layer_decay**power,
+            ratios,
+            is_orthogonal=is_decayed and path.startswith("transformer_layer_"),
+        )
         for path, (is_decayed, ratios, power) in EXPECTED.items()
     }
 

@@ -1,0 +1,39 @@
+"""Orthogonal updates of matrices, as `keras.optimizers.Muon` makes them."""
+
+from collections import defaultdict
+from collections.abc import Callable
+
+from keras import ops
+
+_SIZE = 0.2  # Of an update's root mean square, which is about that of Adam's (Liu et al. 2025, arXiv:2502.16982, 2.2).
+
+
+def orthogonal_updates(momenta: list, slices: list[int], iterate: Callable) -> list:
+    """Takes each matrix to about the nearest orthogonal one, times 0.2 sqrt(max(rows, columns)).
+
+    Matrices of one shape, or of its transpose, go through the Newton-Schulz iteration together. At 128 units one matrix
+    at a time takes too little of the processor.
+
+    Args:
+        momenta: float tensors, of shape (rows, slices * columns).
+        slices: number of matrices side by side in each tensor, each of which becomes orthogonal by itself.
+        iterate: `zeropower_via_newtonschulz5` of a `keras.optimizers.Muon`.
+
+    Returns:
+        Tensors of the same shapes.
+    """
+    parts = [part for momentum, count in zip(momenta, slices, strict=True) for part in ops.split(momentum, count, -1)]
+    groups = defaultdict(list)
+    for place, part in enumerate(parts):
+        groups[tuple(sorted(part.shape))].append(place)
+    for (_, longest), places in groups.items():
+        wide = [_widen(parts[place]) for place in places]
+        updates = iterate(ops.stack(wide), 5) * (_SIZE * longest**0.5)
+        for place, update in zip(places, ops.unstack(updates, len(places)), strict=True):
+            parts[place] = ops.transpose(update) if parts[place].shape[0] > parts[place].shape[1] else update
+    left = iter(parts)
+    return [ops.concatenate([next(left) for _ in range(count)], -1) for count in slices]
+
+
+def _widen(matrix):
+    return ops.transpose(matrix) if matrix.shape[0] > matrix.shape[1] else matrix
