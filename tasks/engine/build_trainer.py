@@ -10,6 +10,7 @@ from tasks.engine.settings import TrainingSettings
 from tasks.engine.strategy import build_strategy, set_mixed_precision, wrap_loss_scale
 from tasks.engine.train_step import Objective
 from tasks.engine.training import Trainer
+from tasks.engine.workers import Workers
 
 
 def prepare_devices(settings: TrainingSettings) -> tf.distribute.Strategy:
@@ -18,11 +19,12 @@ def prepare_devices(settings: TrainingSettings) -> tf.distribute.Strategy:
     Call it before the first TensorFlow op: a multi-worker strategy must be created before TensorFlow initializes.
 
     Raises:
-        InputError: as `build_strategy`.
+        InputError: as `build_strategy`; or another worker has other flags.
     """
     if settings.deterministic_ops:
         tf.config.experimental.enable_op_determinism()
     strategy = build_strategy(settings.distribution_strategy, settings.num_gpus, settings.tpu)
+    Workers(strategy).check_equal(settings.of_all_workers())
     keras.utils.set_random_seed(settings.random_seed)
     set_mixed_precision(settings.mixed_precision)
     return strategy

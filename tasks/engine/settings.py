@@ -5,7 +5,7 @@ import zlib
 
 import numpy as np
 
-from tasks.settings import Settings, changeable, setting
+from tasks.settings import Settings, changeable, kind_of, setting
 
 OPTIMIZERS = ("bert-2018", "adamw", "lamb")
 LR_SCHEDULES = ("linear", "one_cycle", "constant_then_linear")
@@ -55,6 +55,18 @@ class TrainingSettings(Settings):
     def optimizer_options(self) -> dict:
         """Arguments of `build_optimizer`, by name."""
         return {"layer_decay": self.layer_decay}
+
+    def of_all_workers(self) -> dict[str, object]:
+        """Returns what all workers must have, by flag: the settings, but of each path only whether it is given.
+
+        Workers with other evaluations or checkpoints would wait for each other forever.
+        """
+        values = {}
+        for field in dataclasses.fields(self):
+            value, rule = getattr(self, field.name), field.metadata["rule"]
+            is_path = not (rule.identifies or rule.choices) and kind_of(type(self), field.name)[0] is str
+            values[f"--{rule.flag or field.name}"] = value is None if is_path else value
+        return values
 
 
 def tokenizer_identity(tokenizer) -> dict:

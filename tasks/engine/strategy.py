@@ -1,19 +1,27 @@
 """Distribution strategies: one device, several devices of one machine, several machines, or a TPU."""
 
+import contextlib
+import functools
 import json
 import os
 import socket
+import time
+from collections.abc import Sequence
 
 import keras
 import tensorflow as tf
 
 from keras_bert.errors import InputError, first_line
+from tasks.engine.workers import is_reachable
 
 POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
 _TF_CONFIG_EXAMPLE = (
     """TF_CONFIG='{"cluster": {"worker": ["host0:2222", "host1:2222"]}, "task": {"type": "worker", "index": 0}}'"""
 )
-_TPU_TIMEOUT = 10.0  # Seconds to wait for a TPU's address; TensorFlow itself would wait forever.
+# Seconds to wait; TensorFlow itself would wait for an hour or forever.
+_TPU_TIMEOUT = 10.0
+_WORKERS_TIMEOUT = 600.0
+_POLL_SECONDS = 0.1
 
 
 def build_strategy(
@@ -43,7 +51,7 @@ def build_strategy(
     if distribution_strategy == "tpu":
         return _tpu_strategy(tpu)
     if distribution_strategy == "multi_worker_mirrored":
-        check_cluster(os.environ.get("TF_CONFIG"))
+        addresses, own = check_cluster(os.environ.get("TF_CONFIG"))
     elif distribution_strategy not in ("one_device", "mirrored"):
         raise ValueError(
             "`distribution_strategy` must be 'one_device', 'mirrored', 'multi_worker_mirrored' or 'tpu'. "
@@ -58,9 +66,7 @@ def build_strategy(
             "TF_CPP_MIN_LOG_LEVEL=0 to read why a GPU was not found."
         )
     if distribution_strategy == "multi_worker_mirrored":
-        if num_gpus is not None:  # This strategy uses every visible GPU.
-            tf.config.set_visible_devices(tf.config.list_physical_devices("GPU")[:num_gpus], "GPU")
-        return tf.distribute.MultiWorkerMirroredStrategy()
+        return _multi_worker_strategy(num_gpus, tuple(addresses), own)
     gpus = tf.config.list_logical_devices("GPU")
     names = [device.name for device in gpus[:num_gpus] or tf.config.list_logical_devices("CPU")]
     if distribution_strategy == "mirrored":
@@ -68,8 +74,18 @@ def build_strategy(
     return tf.distribute.OneDeviceStrategy(names[0])
 
 
-def check_cluster(tf_config: str | None) -> None:
-    """Checks the environment variable TF_CONFIG, since TensorFlow would wait forever for a misspelled worker.
+@functools.cache  # TensorFlow joins a cluster once a process; a second start would lose the first one's variables.
+def _multi_worker_strategy(
+    num_gpus: int | None, addresses: tuple[str, ...], own: str
+) -> tf.distribute.MultiWorkerMirroredStrategy:
+    if num_gpus is not None:  # This strategy uses every visible GPU.
+        tf.config.set_visible_devices(tf.config.list_physical_devices("GPU")[:num_gpus], "GPU")
+    meet(addresses, own)
+    return tf.distribute.MultiWorkerMirroredStrategy()
+
+
+def check_cluster(tf_config: str | None) -> tuple[list[str], str]:
+    """Checks the environment variable TF_CONFIG; returns the addresses of all workers, and this one's.
 
     Raises:
         InputError: it is missing, is not JSON, or does not list the workers and this one's place among them.
@@ -99,8 +115,35 @@ def check_cluster(tf_config: str | None) -> None:
             "TF_CONFIG: every worker needs an address of its own, host:port. "
             f"Received: {', '.join(map(str, wrong or addresses.values()))}"
         )
+    return list(addresses.values()), addresses[task]
 
 
+def meet(addresses: Sequence[str], own: str, timeout: float = _WORKERS_TIMEOUT) -> None:
+    """Waits until a process listens at every worker's address, and meanwhile listens at this one's.
+
+    Raises:
+        InputError: a worker did not come within `timeout` seconds, or another process has this one's address.
+    """
+    end = time.monotonic() + timeout
+    dual = {"family": socket.AF_INET6, "dualstack_ipv6": True} if socket.has_dualstack_ipv6() else {}
+    missing, is_heard = [address for address in addresses if address != own], False
+    with contextlib.ExitStack() as stack:
+        while missing or not is_heard:
+            if not is_heard:
+                with contextlib.suppress(OSError):  # An earlier process of this worker may still be ending.
+                    listener = socket.create_server(("", int(own.rpartition(":")[2])), backlog=len(addresses), **dual)
+                    is_heard = bool(stack.enter_context(listener))
+            missing = [address for address in missing if not is_reachable(address)]
+            if time.monotonic() > end and (missing or not is_heard):
+                fault = f"{', '.join(missing)} did not come" if missing else f"another process has the port of {own}"
+                raise InputError(
+                    f"TF_CONFIG: after {timeout:g} seconds {fault}. Start the same command on all {len(addresses)} "
+                    "machines within this time, each with its own index."
+                )
+            time.sleep(_POLL_SECONDS)
+
+
+@functools.cache
 def _tpu_strategy(tpu: str) -> tf.distribute.TPUStrategy:
     unreachable = "Give --tpu=local on the TPU's own machine (with the package tensorflow-tpu), or its name or address."
     if tpu.startswith("grpc://"):
@@ -117,6 +160,19 @@ def _tpu_strategy(tpu: str) -> tf.distribute.TPUStrategy:
         reason = first_line(error)
         raise InputError(f"--tpu={tpu}: no TPU found ({reason}). {unreachable}") from error
     return tf.distribute.TPUStrategy(resolver)
+
+
+def needs_static_shapes(strategy: tf.distribute.Strategy) -> bool:
+    """Returns whether each new shape of a batch costs a compilation, of training, evaluation and prediction."""
+    return isinstance(strategy, tf.distribute.TPUStrategy)
+
+
+def distribute(strategy: tf.distribute.Strategy, dataset: tf.data.Dataset):
+    """Splits each batch among the replicas; each of several workers reads all batches and keeps its own part."""
+    options = tf.data.Options()
+    # The default would shard by files, which gives other batches than one device gets.
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
+    return strategy.experimental_distribute_dataset(dataset.with_options(options))
 
 
 def set_mixed_precision(mixed_precision: str) -> None:

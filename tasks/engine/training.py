@@ -14,11 +14,12 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from keras_bert.errors import InputError
-from tasks.engine.checkpoints import Checkpoints
+from tasks.engine.checkpoints import Checkpoints, keep_settings
 from tasks.engine.divergence import Divergence, save_batch
 from tasks.engine.early_stopping import EarlyStopping
 from tasks.engine.preemption import Preemption
 from tasks.engine.progress import History, Reporter
+from tasks.engine.strategy import distribute
 from tasks.engine.throughput import Speed
 from tasks.engine.train_step import Objective, TrainStep, named_losses
 from tasks.engine.workers import Workers
@@ -119,8 +120,9 @@ class Trainer:
         Raises:
             InputError: the data ended early; the loss or gradient is not finite, or the loss spiked (the batch is
                 saved); a batch cannot be split into `gradient_accumulation_steps`; no checkpoint can be read;
-                `output_dir` cannot be written; another worker is gone.
+                `output_dir` cannot be written.
             Preempted: SIGTERM arrived; the checkpoint is saved.
+            WorkerLost: another worker is gone.
             ValueError: early stopping without `evaluate`, or with several workers.
         """
         if early_stopping is not None and (evaluate is None or self.workers.count > 1):
@@ -173,7 +175,7 @@ class Trainer:
             InputError: no checkpoint can be read, or it belongs to another model or optimizer.
         """
         step = self._checkpoints().restore() if self.workers.is_chief else 0
-        step = int(self.workers.from_chief(step))
+        self.workers.saved_step = step = int(self.workers.from_chief(step))
         if step:
             self.workers.share([self.step, *self._weights(), *self._optimizer_variables()])
         return step
@@ -183,6 +185,16 @@ class Trainer:
         if self.workers.is_chief:
             self._checkpoints().save(self.keep_checkpoints)
         self.workers.wait()
+        self.workers.saved_step = int(self.step.numpy())
+
+    def keep_settings(self, identity: dict) -> None:
+        """Records what the weights depend on; see `tasks.engine.checkpoints.keep_settings`.
+
+        Raises:
+            InputError: `output_dir` holds a training with other settings, or another worker has others.
+        """
+        self.workers.check_equal(identity)
+        keep_settings(self.output_dir, identity, writes=self.workers.is_chief)
 
     def _checkpoints(self) -> Checkpoints:
         directory = os.path.join(self.output_dir, "checkpoints")
@@ -266,7 +278,7 @@ class Trainer:
 
     def _training_batches(self, make_dataset: MakeDataset, step: int):
         if not hasattr(make_dataset, "share") or not isinstance(self.strategy, _OF_SEVERAL_HOSTS):
-            return self._distribute(make_dataset(step))
+            return distribute(self.strategy, make_dataset(step))
 
         def of_host(context: tf.distribute.InputContext) -> tf.data.Dataset:
             dataset = make_dataset.share(step, context.input_pipeline_id, context.num_input_pipelines)
@@ -275,13 +287,6 @@ class Trainer:
             return dataset if num_replicas == 1 else dataset.rebatch(size // num_replicas, drop_remainder=True)
 
         return self.strategy.distribute_datasets_from_function(of_host)
-
-    def _distribute(self, dataset: tf.data.Dataset):
-        """Splits each batch among the replicas; each of several workers reads all batches and keeps its own part."""
-        options = tf.data.Options()
-        # The default would shard by files, which gives other batches than one device gets.
-        options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
-        return self.strategy.experimental_distribute_dataset(dataset.with_options(options))
 
     # === Evaluation ===
 
@@ -303,7 +308,7 @@ class Trainer:
             dataset = dataset.take(max_steps)
         cardinality = int(dataset.cardinality().numpy())
         totals: dict[tuple[str, str], np.ndarray] = {}
-        iterator = iter(self._distribute(dataset))
+        iterator = iter(distribute(self.strategy, dataset))
         total = cardinality if cardinality >= 0 else None  # Negative if unknown or infinite.
         with tqdm(total=total, desc="evaluation", unit="step", mininterval=0.5, leave=False) as bar:
             while True:

@@ -5,12 +5,23 @@ free.
 """
 
 import contextlib
+import json
+import re
+import socket
+import sys
+import time
+import zlib
 from collections.abc import Iterator, Mapping
 
 import numpy as np
 import tensorflow as tf
 
 from keras_bert.errors import InputError
+
+LOST_STATUS = 43
+# TensorFlow's heartbeat tells every worker of a lost one within ten seconds. None may end before all know which it is.
+_LINGER_SECONDS = 15.0
+_CONNECT_SECONDS = 2.0
 
 # Raised by TensorFlow, depending on timing, when another worker is lost.
 _LOST = (
@@ -20,6 +31,10 @@ _LOST = (
     tf.errors.InternalError,
     tf.errors.DeadlineExceededError,
 )
+
+
+class WorkerLost(SystemExit):
+    """Exits with `LOST_STATUS`: another worker is gone; all of them continue once they are started again."""
 
 
 class Workers:
@@ -33,20 +48,22 @@ class Workers:
         addresses: of these, `host:port`; empty for a single one.
         index: index of this process, from 0.
         is_chief: whether this process is worker 0, which writes all files.
+        saved_step: step of the newest checkpoint, for messages; set by the trainer.
     """
 
     def __init__(self, strategy: tf.distribute.Strategy):
         self._strategy = strategy
-        self.count, self.index, self.addresses = 1, 0, []
+        self.count, self.index, self.addresses, self._tasks = 1, 0, [], []
         if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
             resolver = strategy.cluster_resolver
             cluster = resolver.cluster_spec()
             # In the order in which TensorFlow numbers their replicas.
             kinds = [kind for kind in ("chief", "worker") if kind in cluster.jobs]
-            tasks = [(kind, index) for kind in kinds for index in cluster.task_indices(kind)]
-            self.count, self.index = len(tasks), tasks.index((resolver.task_type, resolver.task_id))
-            self.addresses = [cluster.task_address(*task) for task in tasks]
+            self._tasks = [(kind, index) for kind in kinds for index in cluster.task_indices(kind)]
+            self.count, self.index = len(self._tasks), self._tasks.index((resolver.task_type, resolver.task_id))
+            self.addresses = [cluster.task_address(*task) for task in self._tasks]
         self.is_chief = self.index == 0
+        self.saved_step = 0
 
     def gather(self, value) -> np.ndarray:
         """Returns the values of all workers, numbers or arrays of equal shape: float64, shape (count, ...)."""
@@ -56,36 +73,30 @@ class Workers:
         mine[self.index] = value
         return self._sum(tf.constant(mine[np.newaxis])).numpy()[0]
 
-    def check_equal(self, values: Mapping[str, int]) -> None:
-        """Refuses to go on with workers of different data.
+    def check_equal(self, values: Mapping[str, object]) -> None:
+        """Refuses to go on with workers of different data, vocabularies or settings.
 
         Args:
-            values: name -> number below 2^53 that all workers must have; the same names on each.
+            values: what all workers must have, as JSON values by the names to show; as many on each.
 
         Raises:
-            InputError: a worker has another number than the chief; names both.
+            InputError: a worker has another value than the chief; names both.
         """
-        found = self.gather(list(values.values()))
-        for worker, row in enumerate(found):
-            for name, number, chief in zip(values, row, found[0], strict=True):
-                if number != chief:
-                    raise InputError(
-                        f"{name}: worker {worker} ({self.addresses[worker]}) has another than worker 0 "
-                        f"({self.addresses[0]}). All workers need the same data, vocabulary and flags."
-                    )
+        checksums = [zlib.crc32(json.dumps(value, sort_keys=True).encode()) for value in values.values()]
+        found = self.gather(checksums)
+        for worker, place in np.argwhere(found != found[0])[:1]:
+            raise InputError(
+                f"{list(values)[place]}: {self._name(worker)} has another than {self._name(0)}. All workers need the "
+                "same data, vocabulary, configuration and flags."
+            )
 
     def from_chief(self, value: float) -> float:
         """Returns the chief's value."""
         return float(self.gather(value)[0])
 
     def wait(self) -> None:
-        """Waits for all workers; one that exits early may take the others down.
-
-        Raises:
-            InputError: another worker is gone.
-        """
-        with self.naming_lost_ones():
-            self.gather(0.0)
+        """Waits for all workers; one that exits early may take the others down."""
+        self.gather(0.0)
 
     def share(self, variables: list[tf.Variable]) -> None:
         """Copies the chief's values of these variables to all workers."""
@@ -97,20 +108,45 @@ class Workers:
 
     @contextlib.contextmanager
     def naming_lost_ones(self) -> Iterator[None]:
-        """Turns the errors that a lost worker causes into one message.
+        """Turns the errors that a lost worker causes into one message, on every worker that is left.
 
         Raises:
-            InputError: another worker is gone.
+            WorkerLost: another worker is gone.
         """
         try:
             yield
         except _LOST as error:
-            if self.count == 1:
+            lost = self._find_lost(str(error))
+            if not lost:
                 raise
-            raise InputError(
-                f"Another worker of this training is gone ({type(error).__name__}). Start all {self.count} again with "
-                "the same command: they continue from the last checkpoint."
-            ) from error
+            kept = (
+                f"The checkpoint of step {self.saved_step} is kept" if self.saved_step else "No checkpoint is saved yet"
+            )
+            print(
+                f"This training has lost {', '.join(map(self._name, lost))}. {kept}. Start all {self.count} workers "
+                "again, or another number of them, with the same command: they continue.",
+                file=sys.stderr,
+                flush=True,
+            )
+            time.sleep(_LINGER_SECONDS)
+            raise WorkerLost(LOST_STATUS) from error
+
+    def _name(self, worker: int) -> str:
+        return f"worker {worker} ({self.addresses[worker]})"
+
+    def _find_lost(self, message: str) -> list[int]:
+        """Returns the workers that TensorFlow calls unhealthy, or cannot be reached, or else are in its message."""
+        others = [worker for worker in range(self.count) if worker != self.index]
+        unhealthy = "".join(re.findall(r"stopped sending heartbeats\):((?:\s+/job:\S+)+)", message))
+        return (
+            [worker for worker in others if self._is_in(unhealthy, worker)]
+            or [worker for worker in others if not is_reachable(self.addresses[worker])]
+            or [worker for worker in others if self._is_in(message, worker)]
+        )
+
+    def _is_in(self, message: str, worker: int) -> bool:
+        kind, index = self._tasks[worker]
+        return re.search(rf"/job:{kind}/(?:replica:0/)?task:{index}\b", message) is not None
 
     def _sum(self, value: tf.Tensor) -> tf.Tensor:
         """Sums one tensor per worker; each worker contributes through its first replica."""
@@ -121,3 +157,13 @@ class Workers:
 
         parts = self._strategy.experimental_distribute_values_from_function(part)
         return self._strategy.reduce("SUM", parts, axis=None)
+
+
+def is_reachable(address: str) -> bool:
+    """Returns whether a process listens at `host:port`."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()
+    except OSError:
+        return False
+    return True

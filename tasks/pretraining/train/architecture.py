@@ -21,7 +21,7 @@ def read_architecture(settings: PretrainingSettings, vocabulary_size: int) -> Be
     Raises:
         InputError: it does not fit the data's length, the vocabulary or, with `init_checkpoint`, the weights.
     """
-    source = settings.preset or settings.bert_config_file or settings.init_checkpoint
+    source = settings.architecture_source
     config = BertConfig.from_json_file(source) if settings.bert_config_file else read_bert_config(source)
     overrides = settings.architecture
     sizes = [name for name in overrides if name != "attention"]
@@ -75,13 +75,12 @@ def set_unigram_bias(model: BertPretrainer, answer_counts: np.ndarray) -> None:
     model.get_layer("masked_lm").output_bias.assign(np.log(counts / counts.sum()).astype(np.float32))
 
 
-def model_builder(settings: PretrainingSettings, tokenizer: BertTokenizer):
+def model_builder(settings: PretrainingSettings, config: BertConfig, tokenizer: BertTokenizer):
     """Returns a function that builds the model, of random weights or of those of `init_checkpoint`.
 
     Raises:
-        InputError: as `read_architecture` and `check_vocabulary`.
+        InputError: as `check_vocabulary`.
     """
-    config = read_architecture(settings, tokenizer.vocabulary_size())
     layout = "packed" if settings.packing else "rectangular"
     if not settings.init_checkpoint:
         return lambda: build_pretrainer(BertBackbone(**config.to_dict(), layout=layout), settings.use_next_sentence)

@@ -141,18 +141,40 @@ class TrainBatches:
 
 
 def make_eval_dataset(
-    files: list[str], indexes: list[ShardIndex], *, batch_size: int, packing: PackingPlan | None = None, **lengths: int
+    files: list[str],
+    indexes: list[ShardIndex],
+    *,
+    batch_size: int,
+    packing: PackingPlan | None = None,
+    is_static: bool = False,
+    **lengths: int,
 ) -> tf.data.Dataset:
-    """Returns every record once, in the files' order, with its stored masks; the last batch may be smaller.
+    """Returns every record once, in the files' order, with its stored masks.
 
-    Args: as of `TrainBatches`.
+    Args:
+        is_static: whether the last batch is filled with rows of zeros, whose answers weigh nothing; otherwise it may be
+            smaller. The others are as of `TrainBatches`.
     """
     blocks, load = _blocks(indexes, packing), _loader(files, packing)
     read = tf.autograph.experimental.do_not_convert(_reader(packing, **lengths))
     units = tf.data.Dataset.from_tensor_slices(blocks[:-1]).flat_map(lambda *block: load(*block).unbatch())
     units = units.apply(tf.data.experimental.assert_cardinality(int(tf.reduce_sum(blocks.units))))
     batches = units.enumerate().batch(batch_size).map(read, num_parallel_calls=tf.data.AUTOTUNE)
+    if is_static:
+        batches = batches.map(tf.autograph.experimental.do_not_convert(lambda *batch: _fill(*batch, batch_size)))
     return batches.prefetch(tf.data.AUTOTUNE)
+
+
+def _fill(features: dict[str, tf.Tensor], labels: dict[str, tf.Tensor], batch_size: int) -> tuple[dict, dict]:
+    """Adds rows of zeros, weights included, up to `batch_size`."""
+    weights = {"next_sentence_weights": tf.ones_like(labels["next_sentence_labels"], tf.float32)}
+
+    def fill(rows):
+        missing = batch_size - tf.shape(rows)[0]
+        filled = tf.pad(rows, [[0, missing], *[[0, 0]] * (len(rows.shape) - 1)])
+        return tf.ensure_shape(filled, [batch_size, *rows.shape[1:]])
+
+    return tf.nest.map_structure(fill, (features, weights | labels))
 
 
 def _blocks(indexes: list[ShardIndex], packing: PackingPlan | None) -> _Blocks:

@@ -121,6 +121,11 @@ class PretrainingSettings(TrainingSettings):
         return {"max_seq_length": self.max_seq_length, "max_predictions_per_seq": self.max_predictions_per_seq}
 
     @property
+    def architecture_source(self) -> str:
+        """Where the architecture comes from, as given."""
+        return self.preset or self.bert_config_file or self.init_checkpoint
+
+    @property
     def architecture(self) -> dict:
         """The fields of `BertConfig` that are given, and replace the architecture's own."""
         names = [field.name for field in dataclasses.fields(BertConfig) if hasattr(self, field.name)]

@@ -1,24 +1,25 @@
 """The stages of `bert-pretrain`: check the records, train, evaluate, save the preset."""
 
 import dataclasses
-import json
 import os
 import time
-import zlib
 from typing import NamedTuple
+
+import tensorflow as tf
 
 from keras_bert.errors import InputError
 from keras_bert.files import atomic_path, exists, expand_files, read_json, write_json
 from keras_bert.tokenization.tokenizer import BertTokenizer
 from tasks.engine.build_trainer import build_trainer, prepare_devices
-from tasks.engine.checkpoints import keep_settings
-from tasks.engine.settings import identify
+from tasks.engine.settings import identify, tokenizer_identity
+from tasks.engine.strategy import needs_static_shapes
 from tasks.engine.throughput import Speed, find_peak, pretraining_flops_per_token
 from tasks.engine.training import Trainer
+from tasks.engine.workers import Workers
 from tasks.flags import write_flags
 from tasks.pretraining.data.masking import MaskingRules
 from tasks.pretraining.data.shard_index import RecordStatistics, ShardIndex, read_indexes, total
-from tasks.pretraining.train.architecture import model_builder, set_unigram_bias
+from tasks.pretraining.train.architecture import model_builder, read_architecture, set_unigram_bias
 from tasks.pretraining.train.batches import TrainBatches, make_eval_dataset
 from tasks.pretraining.train.losses import PretrainingObjective
 from tasks.pretraining.train.metrics import most_frequent_accuracy, perplexity
@@ -32,12 +33,21 @@ METRICS_FILE = "metrics.json"
 def run_stages(settings: PretrainingSettings) -> dict:
     """Trains and evaluates, or one of them; see `tasks.pretraining.run.pretrain`."""
     strategy = prepare_devices(settings)
+    with Workers(strategy).naming_lost_ones():
+        return _run(settings, strategy)
+
+
+def _run(settings: PretrainingSettings, strategy: tf.distribute.Strategy) -> dict:
     tokenizer = BertTokenizer(settings.vocab_file, lowercase=settings.do_lower_case)
     train_files = expand_files(settings.input_file)
     eval_files = expand_files(settings.eval_input_file) if settings.do_eval else []
     objective = PretrainingObjective(settings.use_next_sentence)
     num_steps = (settings.num_train_steps, settings.num_warmup_steps)
-    trainer = build_trainer(settings, model_builder(settings, tokenizer), objective, strategy, num_steps)
+    config = read_architecture(settings, tokenizer.vocabulary_size())
+    contents = {settings.vocab_file: tokenizer_identity(tokenizer), settings.architecture_source: config.to_dict()}
+    Workers(strategy).check_equal(contents)
+    build = model_builder(settings, config, tokenizer)
+    trainer = build_trainer(settings, build, objective, strategy, num_steps)
     writes = trainer.workers.is_chief
     train_data = _read(train_files, trainer, tokenizer, settings)
     if settings.masked_lm_bias == "unigram":
@@ -52,8 +62,7 @@ def run_stages(settings: PretrainingSettings) -> dict:
         identity = identify(settings, trainer.model.backbone, tokenizer, weights_are_loaded=loads)
         records = train_data.statistics
         identity |= {"train_records": records.num_records, "train_records_checksum": records.checksum}
-        trainer.workers.check_equal({"settings": zlib.crc32(json.dumps(identity, sort_keys=True).encode())})
-        keep_settings(settings.output_dir, identity, writes=writes)
+        trainer.keep_settings(identity)
     elif not trainer.restore():
         raise InputError(f"{settings.output_dir}: no checkpoint to evaluate. Train first, with --do_train.")
     if writes:
@@ -194,6 +203,7 @@ class _Evaluation:
             data.indexes,
             batch_size=settings.eval_batch_size,
             packing=_plan(data, None, settings),
+            is_static=needs_static_shapes(trainer.strategy),
             **settings.lengths,
         )
 

@@ -1,14 +1,17 @@
 """Strategies by name, and what is refused before TensorFlow waits for what never comes."""
 
+import concurrent.futures
 import json
 import re
+import socket
 
 import keras
 import pytest
 import tensorflow as tf
+from toy_workers import free_ports
 
 from keras_bert.errors import InputError
-from tasks.engine.strategy import build_strategy, check_cluster, set_mixed_precision, wrap_loss_scale
+from tasks.engine.strategy import build_strategy, check_cluster, meet, set_mixed_precision, wrap_loss_scale
 
 
 def test_strategies_by_name():
@@ -29,8 +32,8 @@ def cluster(workers=("a:1", "b:2"), task=("worker", 0), **others):
 
 
 def test_clusters_that_are_fine():
-    check_cluster(cluster())
-    check_cluster(cluster(task=("worker", 1)))
+    assert check_cluster(cluster()) == (["a:1", "b:2"], "a:1")
+    assert check_cluster(cluster(task=("worker", 1))) == (["a:1", "b:2"], "b:2")
     check_cluster(cluster(("10.0.0.2:1", "[::1]:2"), ("chief", 0), chief=["10.0.0.1:1"]))
 
 
@@ -59,6 +62,33 @@ def test_clusters_that_are_refused(monkeypatch, tf_config, message):
         monkeypatch.setenv("TF_CONFIG", tf_config)
     with pytest.raises(InputError, match="TF_CONFIG"):
         build_strategy("multi_worker_mirrored")
+
+
+def local(*ports: int) -> list[str]:
+    return [f"localhost:{port}" for port in ports]
+
+
+def test_workers_that_come_at_different_times_meet():
+    addresses = local(*free_ports(3))
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        early = [pool.submit(meet, addresses, own, 30.0) for own in addresses[:2]]
+        assert concurrent.futures.wait(early, 0.5).not_done == set(early)
+        server = tf.distribute.Server({"worker": addresses[2:]}, protocol="grpc")  # As TensorFlow listens afterwards.
+        assert [one.result() for one in early] == [None, None]
+        del server
+
+
+def test_a_worker_that_never_comes_is_named():
+    here, absent = local(*free_ports(2))
+    with pytest.raises(InputError, match=f"after 0.2 seconds {absent} did not come. Start the same command on all 2"):
+        meet([here, absent], here, 0.2)
+
+
+def test_a_port_in_use_is_named():
+    with socket.create_server(("", 0)) as other:
+        own = local(other.getsockname()[1])[0]
+        with pytest.raises(InputError, match=f"after 0.2 seconds another process has the port of {own}"):
+            meet([own], own, 0.2)
 
 
 def test_tpus_that_cannot_be_reached():

@@ -23,7 +23,7 @@ from keras_bert.errors import InputError
 from tasks.engine import training
 from tasks.engine.preemption import PREEMPTED_STATUS
 from tasks.engine.strategy import build_strategy
-from tasks.engine.workers import Workers
+from tasks.engine.workers import LOST_STATUS, Workers
 
 STEPS, SAVE_STEPS = 40, 5
 NOT_NUMBERS = np.full((BATCH, PREDICTIONS), np.nan, np.float32)
@@ -43,10 +43,7 @@ def train(directory: str) -> None:
     output_dir = os.path.join(directory, f"disk{index()}")
     strategy = build_strategy("multi_worker_mirrored")
     trainer = build_trainer(output_dir, strategy, dropout=0.1, num_steps=STEPS, steps_per_call=2)
-    try:
-        trainer.fit(slow, STEPS, save_checkpoints_steps=SAVE_STEPS, evaluate=lambda: {"loss": 1.0})
-    except InputError as error:
-        sys.exit(str(error))
+    trainer.fit(slow, STEPS, save_checkpoints_steps=SAVE_STEPS, evaluate=lambda: {"loss": 1.0})
     np.savez(os.path.join(directory, f"weights{index()}.npz"), *trainer.model.get_weights())
 
 
@@ -79,9 +76,9 @@ def diverge(trainer, directory: str) -> bool:
 
 def refusal(workers: Workers) -> str:
     """What is said of files that differ."""
-    workers.check_equal({"a.tfrecord": 5})
+    workers.check_equal({"a.tfrecord": 5, "vocab.txt": ["a", "b"]})
     with pytest.raises(InputError) as caught:
-        workers.check_equal({"a.tfrecord": 5, "b.tfrecord": 6 + workers.index})
+        workers.check_equal({"a.tfrecord": 5, "vocab.txt": ["a", "b", str(workers.index)]})
     return str(caught.value)
 
 
@@ -105,6 +102,12 @@ def told(directory: str) -> None:
     }
     with open(os.path.join(directory, f"told{workers.index}.json"), "w") as file:
         json.dump(heard, file)
+    if workers.index:
+        os.kill(os.getpid(), signal.SIGKILL)
+    monkeypatch = pytest.MonkeyPatch()
+    monkeypatch.setattr("tasks.engine.workers._LINGER_SECONDS", 0.5)
+    with workers.naming_lost_ones():
+        workers.wait()
 
 
 def wait(processes: list[subprocess.Popen], directory, seconds: float = 200.0) -> list[int]:
@@ -133,12 +136,14 @@ def finished_steps(directory) -> set[int]:
 
 def test_workers_tell_each_other_train_as_one_device_and_leave_together(tmp_path):
     expected = train_and_evaluate(build_trainer(tmp_path / "one", num_layers=1))
-    assert wait(start_workers(__file__, "told", tmp_path), tmp_path) == [0, 0]
+    assert wait(start_workers(__file__, "told", tmp_path), tmp_path) == [LOST_STATUS, -signal.SIGKILL]
+    lost = r"^This training has lost worker 1 \(127.0.0.1:\d+\). No checkpoint is saved yet. Start all 2 workers"
+    assert re.search(lost, (tmp_path / "log0.txt").read_text(), re.MULTILINE)
     for number in range(2):
         heard = json.loads((tmp_path / f"told{number}.json").read_text())
         assert heard["chief"] == (number == 0)
         assert heard["gathered"] == [10.0, 11.0] and heard["from_chief"] == 0.0
-        assert re.match(r"b.tfrecord: worker 1 \(.+:\d+\) has another than worker 0 \(.+:\d+\)", heard["refused"])
+        assert re.match(r"vocab.txt: worker 1 \(.+:\d+\) has another than worker 0 \(.+:\d+\)", heard["refused"])
         assert heard["shared"] == [1.0, 3.0, 7]
         assert heard["losses"] == pytest.approx(expected["losses"], rel=1e-5)
         assert heard["evaluation"] == pytest.approx(expected["evaluation"], rel=1e-5)
@@ -174,8 +179,10 @@ def test_a_stopped_and_then_killed_pair_ends_like_an_undisturbed_one(tmp_path):
     wait_for(here / "disk0" / "checkpoints" / f"ckpt-{(saved // SAVE_STEPS + 1) * SAVE_STEPS}.index", pair, here)
     pair[1].kill()
     statuses = wait(pair, here)
-    assert statuses[1] == -signal.SIGKILL and statuses[0] not in (0, PREEMPTED_STATUS)
-    assert "Another worker of this training is gone" in (here / "log0.txt").read_text()
+    assert statuses == [LOST_STATUS, -signal.SIGKILL]
+    assert re.search(
+        r"has lost worker 1 \(.+:\d+\). The checkpoint of step \d+ is kept.", (here / "log0.txt").read_text()
+    )
     assert max(finished_steps(here)) < STEPS
 
     assert wait(start_workers(__file__, "train", here), here) == [0, 0]
