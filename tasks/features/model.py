@@ -174,7 +174,7 @@ class MeanOfTokens(keras.layers.Layer):
 
 
 def load_encoder(settings: FeatureSettings) -> tuple[BertBackbone, BertTokenizer]:
-    """Loads the encoder, in the layout that skips padding, and its tokenizer.
+    """Loads the encoder, in the layout that skips padding except for TPUs, and its tokenizer.
 
     Raises:
         InputError: the preset does not exist, is too short for `max_seq_length`, or does not fit its vocabulary.
@@ -184,8 +184,9 @@ def load_encoder(settings: FeatureSettings) -> tuple[BertBackbone, BertTokenizer
     start.check_encoder(origin, settings, settings.max_seq_length, tokenizer.vocabulary_size())
     if not origin.load_weights:
         keras.utils.set_random_seed(settings.random_seed)
+    layout = "rectangular" if settings.distribution_strategy == "tpu" else "unpadded"
     policy = keras.config.dtype_policy()
-    return BertBackbone.from_preset(origin.preset, origin.load_weights, policy, layout="unpadded"), tokenizer
+    return BertBackbone.from_preset(origin.preset, origin.load_weights, policy, layout=layout), tokenizer
 
 
 class Extractor:

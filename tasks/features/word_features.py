@@ -18,7 +18,7 @@ from keras_bert.files import atomic_path, exists, local_copy, read_json, write_j
 from tasks.engine.settings import tokenizer_identity, weights_checksum
 from tasks.features import data
 from tasks.features.model import COMBINED, Extractor
-from tasks.fine_tuning.examples import Examples, model_graph, train_batches
+from tasks.fine_tuning.examples import Examples, apply_model, eval_order, train_batches
 from tasks.fine_tuning.task import Encoded
 from tasks.text.conll import Documents
 
@@ -138,17 +138,24 @@ class EncodedFeatures(Encoded):
 
     def compute_outputs(self, model, batch_size, description):
         """Runs the BiLSTM on every sentence; returns logits, float32, shape (W, C), in the file's order."""
-        vectors, splits, _ = self.source
-        order = np.argsort(np.diff(splits), kind="stable")
-        forward = model_graph(model, (_input_spec((None, None), vectors.shape[1]),))
-        logits = np.empty((len(vectors), model.output_shape[-1]), np.float32)
-        with tqdm(total=len(order), desc=description, unit="sentence", mininterval=0.5) as progress:
-            for start in range(0, len(order), batch_size):
-                numbers = order[start : start + batch_size]
-                features, places, mask = self._batch(numbers)
-                logits[places] = forward({name: tf.constant(array) for name, array in features.items()}).numpy()[mask]
-                progress.update(len(numbers))
+        logits = np.empty((len(self.source.vectors), model.output_shape[-1]), np.float32)
+        for numbers, batch in apply_model(model, self._make_eval_dataset, batch_size, description):
+            _, places, mask = self._batch(numbers, batch.shape[1])
+            logits[places] = batch[mask]
         return logits
+
+    def _make_eval_dataset(self, batch_size: int, *, is_full: bool, is_static: bool):
+        vectors, splits, _ = self.source
+        counts = np.diff(splits)
+        order = eval_order(counts, batch_size, is_full)
+        shape = (batch_size, int(counts.max())) if is_static else (None, None)
+
+        def generate():
+            for start in range(0, len(order), batch_size):
+                yield (self._batch(order[start : start + batch_size], shape[1])[0],)
+
+        signature = (_input_spec(shape, vectors.shape[1]),)
+        return tf.data.Dataset.from_generator(generate, output_signature=signature).prefetch(2), order
 
     def _batch(self, numbers: np.ndarray, length: int | None = None) -> tuple[dict, np.ndarray, np.ndarray]:
         """Returns the model's inputs, the indices of the words in the file, and their mask in the batch, [B, S]."""

@@ -4,6 +4,7 @@ Shapes: N words.
 """
 
 import dataclasses
+import functools
 
 import numpy as np
 
@@ -47,8 +48,9 @@ class EntityTask(WordTask):
 
     def evaluate(self, answers, results):
         documents, (figures, predicted, losses) = answers.part.rows, self._score(answers)
-        entity_metrics.write_tags(self.path_of("dev", self.settings.output_dir), documents, predicted)
         found = entity_metrics.evaluate_tags(documents, predicted, figures, losses)
+        path = self.path_of("dev", self.settings.output_dir)
+        found.write = functools.partial(entity_metrics.write_tags, path, documents, predicted)
         found.details |= self.window_details(answers)
         return found
 

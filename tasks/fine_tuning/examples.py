@@ -5,7 +5,9 @@ T tokens of all sequences, B examples of a batch, S tokens of its longest sequen
 Functions import TensorFlow when they are called, so that a wrong file is reported within a second.
 """
 
+import functools
 import weakref
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -110,16 +112,27 @@ def make_train_dataset(
     return _make_dataset(examples, batches.ravel(), limits, length, batch_size)
 
 
-def make_eval_dataset(examples: Examples, batch_size: int):
-    """Makes the batches of one pass over all examples, sorted by length. The last batch may be smaller.
+def eval_order(lengths: np.ndarray, batch_size: int, is_full: bool) -> np.ndarray:
+    """Sorts examples by length; fills the last batch, if `is_full`, with its last example, again and again."""
+    order = np.argsort(lengths, kind="stable")
+    return np.pad(order, (0, -len(order) % batch_size), mode="edge") if is_full else order
+
+
+def make_eval_dataset(examples: Examples, batch_size: int, *, is_full: bool = False, is_static: bool = False):
+    """Makes the batches of one pass over all examples, sorted by length.
+
+    Args:
+        examples, batch_size: as in `make_train_dataset`.
+        is_full: whether the last batch is filled with its last example; otherwise it may be smaller.
+        is_static: whether every sequence is padded to the longest of all; needs `is_full`.
 
     Returns:
         (`tf.data.Dataset` as from `make_train_dataset`, or of (features,) without labels; example numbers in the order
-        of the batches, int64, shape (N,)).
+        of the batches, int64, shape (N,), or more if `is_full`).
     """
-    order = np.argsort(examples.lengths, kind="stable")
+    order = eval_order(examples.lengths, batch_size, is_full)
     limits = np.append(np.arange(0, len(order), batch_size), len(order))
-    return _make_dataset(examples, order, limits, None, batch_size), order
+    return _make_dataset(examples, order, limits, int(examples.lengths.max()) if is_static else None, batch_size), order
 
 
 def _make_dataset(examples: Examples, order: np.ndarray, limits: np.ndarray, length: int | None, batch_size: int):
@@ -177,7 +190,7 @@ def compute_outputs(model, examples: Examples, batch_size: int, description: str
         float32, shape (N, ...), in the order of the examples.
     """
     outputs = None
-    for numbers, batch, _ in _forward(model, examples, batch_size, description):
+    for numbers, batch in _forward(model, examples, batch_size, description):
         if outputs is None:
             outputs = np.empty((examples.num_examples, *batch.shape[1:]), np.float32)
         outputs[numbers] = batch
@@ -192,42 +205,55 @@ def compute_token_outputs(model, examples: Examples, batch_size: int, descriptio
     """
     outputs = np.empty((len(examples.token_ids), model.output_shape[-1]), np.float32)
     starts, lengths = examples.row_splits[:-1], np.diff(examples.row_splits)
-    for numbers, batch, mask in _forward(model, examples, batch_size, description):
-        within = np.arange(mask.shape[1])[np.newaxis] + starts[numbers, np.newaxis]  # [B, S]
-        outputs[within[np.arange(mask.shape[1]) < lengths[numbers, np.newaxis]]] = batch[mask.astype(bool)]
+    for numbers, batch in _forward(model, examples, batch_size, description):
+        places = np.arange(batch.shape[1])
+        is_real = places < lengths[numbers, np.newaxis]  # [B, S]
+        outputs[(starts[numbers, np.newaxis] + places)[is_real]] = batch[is_real]
     return outputs
 
 
-_graphs = weakref.WeakKeyDictionary()  # Graphs of each model, by the element spec of the batches.
-
-
-def model_graph(model, element_spec):
-    """Returns the model as a graph for such batches. Repeated evaluations trace it only once."""
-    import tensorflow as tf
-
-    graphs = _graphs.setdefault(model, {})
-    key = str(element_spec)
-    if key not in graphs:
-        reference = weakref.ref(model)  # A graph that referred to its model would keep it alive.
-        graphs[key] = tf.function(
-            lambda features: reference()(features, training=False), input_signature=element_spec, autograph=False
-        )
-    return graphs[key]
-
-
 def _forward(model, examples: Examples, batch_size: int, description: str | None):
-    """Yields (example numbers, output, padding mask) of each batch, as arrays."""
-    from tqdm import tqdm
-
     if not examples.num_examples:
         raise ValueError("`examples` must hold at least one example. Received: none")
-    dataset, order = make_eval_dataset(examples._replace(labels={}, token_labels={}), batch_size)
+    make_dataset = functools.partial(make_eval_dataset, examples._replace(labels={}, token_labels={}))
+    return apply_model(model, make_dataset, batch_size, description)
 
-    forward = model_graph(model, dataset.element_spec[:1])
-    done, disable = 0, description is None
+
+_graphs = weakref.WeakKeyDictionary()  # The graph of each model. Repeated evaluations trace it only once.
+
+
+def apply_model(
+    model, make_dataset: Callable[..., tuple], batch_size: int, description: str | None
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Applies a model to every example, on all replicas of the strategy in whose scope it was built.
+
+    Args:
+        model, batch_size, description: as in `compute_outputs`.
+        make_dataset: as `make_eval_dataset`, from the batch size on; of (features,).
+
+    Yields:
+        (example numbers, outputs) of each batch, as arrays.
+    """
+    import tensorflow as tf
+    from tqdm import tqdm
+
+    from tasks.engine.strategy import distribute, needs_static_shapes
+
+    strategy = model.distribute_strategy
+    num_replicas, is_static = strategy.num_replicas_in_sync, needs_static_shapes(strategy)
+    batch_size = -(-batch_size // num_replicas) * num_replicas
+    dataset, order = make_dataset(batch_size, is_full=is_static or num_replicas > 1, is_static=is_static)
+    if model not in _graphs:
+        reference = weakref.ref(model)  # A graph that referred to its model would keep it alive.
+
+        def compute(batches):
+            return strategy.run(lambda features: reference()(features, training=False), args=batches.get_next())
+
+        _graphs[model] = tf.function(compute, autograph=False)
+    batches, disable = iter(distribute(strategy, dataset)), description is None
     with tqdm(total=len(order), desc=description, unit="example", mininterval=0.5, disable=disable) as progress:
-        for (features,) in dataset:
-            batch = forward(features).numpy()
-            yield order[done : done + len(batch)], batch, features["padding_mask"].numpy()
-            done += len(batch)
-            progress.update(len(batch))
+        for start in range(0, len(order), batch_size):
+            numbers = order[start : start + batch_size]
+            outputs = _graphs[model](batches)
+            yield numbers, (strategy.gather(outputs, axis=0) if num_replicas > 1 else outputs).numpy()
+            progress.update(len(numbers))

@@ -6,14 +6,17 @@ import time
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from keras_bert.backbone import BertBackbone
 from keras_bert.errors import InputError
 from keras_bert.files import absolute, exists, is_directory, is_remote, read_json, read_optional_json, write_json
+from keras_bert.weights import read_bert_config
 from tasks.engine.build_trainer import build_trainer, prepare_devices
-from tasks.engine.checkpoints import keep_settings
 from tasks.engine.early_stopping import EarlyStopping
-from tasks.engine.settings import identify
+from tasks.engine.settings import identify, tokenizer_identity
+from tasks.engine.strategy import needs_static_shapes
+from tasks.engine.workers import Workers
 from tasks.fine_tuning import model_files, start
 from tasks.fine_tuning.examples import count_steps
 from tasks.fine_tuning.inputs import MODEL_DIRECTORY, Inputs, check_positions, check_steps, read_spec, require_preset
@@ -49,7 +52,7 @@ class Session:
         self.output_dir = output_dir
         self.trained: Trained | None = None
         self.results: dict[str, Any] = {}
-        self._is_chief = True
+        self._workers: Workers | None = None
         self._encoded: dict[int, Encoded] = {}
         self._answers: dict[int, Answers] = {}
         self._evaluations: list[Evaluation] = []
@@ -68,11 +71,26 @@ class Session:
             InputError: the preset does not fit, there is too little data, or `output_dir` holds a training with other
                 settings.
         """
+        strategy = self._prepare_devices(settings)
+        with self._workers.naming_lost_ones():
+            self._train(settings, strategy)
+
+    def _prepare_devices(self, settings: FineTuningSettings) -> tf.distribute.Strategy:
+        strategy = prepare_devices(settings)
+        self._workers = Workers(strategy)
+        if self._workers.count > 1:
+            parts = self.inputs.parts
+            self._workers.check_equal({f"{part.rows.path} ({part.title})": part.rows.checksum() for part in parts})
+        return strategy
+
+    def _train(self, settings: FineTuningSettings, strategy) -> None:
         task, spec = self.task, self.inputs.spec
         train = self.inputs.of("train")[0]
-        strategy = prepare_devices(settings)
         origin = start.find_start(settings)
         tokenizer = origin.tokenizer()
+        self._workers.check_equal(
+            {origin.preset: [tokenizer_identity(tokenizer), read_bert_config(origin.preset).to_dict()]}
+        )
         start.check_encoder(origin, settings, spec.sequence_length, tokenizer.vocabulary_size())
         self.trained = Trained(None, tokenizer, spec)
         encoded = self._encode(train)
@@ -88,18 +106,17 @@ class Session:
         num_warmup_steps = int(num_steps * settings.warmup_proportion)
         trainer = build_trainer(settings, build, task.objective(), strategy, (num_steps, num_warmup_steps))
         self.trained = self.trained._replace(model=trainer.model)
-        self._is_chief = trainer.workers.is_chief
         identity = {
             **identify(settings, backbones[0], tokenizer, weights_are_loaded=origin.load_weights),
             **task.identity(train, spec),
         }
-        keep_settings(self.output_dir, identity, writes=self._is_chief)
+        trainer.keep_settings(identity)
         seconds = self._fit(trainer, encoded, num_steps, settings)
         directory = os.path.join(self.output_dir, MODEL_DIRECTORY)
         # If the training was finished before, keep what was found and measured since.
         if seconds is None and is_directory(directory):
             self.trained = self.trained._replace(spec=task.adjust_spec(read_spec(task, directory)))
-        if self._is_chief:
+        if self._workers.is_chief:
             saved = {"task": task.name, **dataclasses.asdict(self.trained.spec)}
             model_files.save_model(directory, task.model_to_save(self.trained), tokenizer, saved)
         self.results = self._earlier_results() if seconds is None else {"train_seconds": round(seconds, 2)}
@@ -116,7 +133,8 @@ class Session:
         first_step = trainer.restore()
         steps_of_epoch = max(1, encoded.num_examples // settings.train_batch_size)
         # XLA compiles each shape anew, so that all batches should have the same.
-        length = self.trained.spec.sequence_length if settings.jit_compile else None
+        is_static = settings.jit_compile or needs_static_shapes(trainer.strategy)
+        length = self.trained.spec.sequence_length if is_static else None
         history = trainer.fit(
             lambda step: encoded.make_train_dataset(
                 settings.train_batch_size, settings.random_seed, step, num_steps, length
@@ -136,7 +154,10 @@ class Session:
         Raises:
             InputError: there is neither, or it does not fit the data.
         """
-        settings, directory = self.task.settings, self.inputs.model_directory
+        with self._prepare_devices(self.task.settings).scope():
+            self._load(self.task.settings, self.inputs.model_directory)
+
+    def _load(self, settings: FineTuningSettings, directory: str | None) -> None:
         earlier = self._earlier_results()
         if directory is None:
             self._load_preset(settings)
@@ -182,6 +203,8 @@ class Session:
         for part in self.inputs.of("dev"):
             started = time.perf_counter()
             evaluation = self.task.evaluate(self._answer(part), self.results)
+            if evaluation.write is not None and self._workers.is_chief:
+                evaluation.write()
             seconds = {"eval_seconds": round(time.perf_counter() - started, 2)}
             source = {"dev_file": part.rows.path, "dev_rows_checksum": part.rows.checksum()}
             for name, value in {**evaluation.figures, **evaluation.details, **seconds, **source}.items():
@@ -199,7 +222,7 @@ class Session:
         paths = []
         for part in self.inputs.of("test"):
             answers = self._answer(part)._replace(trained=self.trained)
-            if not self._is_chief:
+            if not self._workers.is_chief:
                 continue
             written, details = self.task.write_predictions(answers, self.output_dir)
             paths += written
@@ -222,7 +245,8 @@ class Session:
             return self._answers[key]._replace(part=part)
         encoded = self._encode(part)
         description = f"answer {part.title}" if is_final else "evaluation"
-        outputs = encoded.compute_outputs(self.trained.model, self.task.settings.eval_batch_size, description)
+        with self._workers.naming_lost_ones():
+            outputs = encoded.compute_outputs(self.trained.model, self.task.settings.eval_batch_size, description)
         answers = Answers(self.trained, part, encoded, outputs)
         if is_final:
             self._answers[key] = answers
@@ -232,7 +256,7 @@ class Session:
         """Adds values to the spec, and to the run's own `model/` if there is one; a preset is never changed."""
         self.trained = self.trained._replace(spec=dataclasses.replace(self.trained.spec, **found))
         path = os.path.join(self.output_dir, MODEL_DIRECTORY, model_files.TASK_FILE)
-        if self._is_chief and exists(path):
+        if self._workers.is_chief and exists(path):
             write_json(path, {**read_json(path), **found})
 
     # === Report and metrics ===
@@ -246,7 +270,7 @@ class Session:
             settings: settings to show in the report.
             tables: further tables: caption, header, rows.
         """
-        if not self._is_chief:
+        if not self._workers.is_chief:
             return
         self.inputs.bad_rows.write(self.output_dir)
         path = os.path.join(self.output_dir, REPORT_FILE)
@@ -296,7 +320,7 @@ class Session:
 
     def _write_metrics(self) -> None:
         self.results |= {**self.task.describe_model(self.trained), "skipped_rows": self.inputs.bad_rows.count}
-        if self._is_chief:
+        if self._workers.is_chief:
             write_json(os.path.join(self.output_dir, METRICS_FILE), self.results)
 
 

@@ -64,6 +64,11 @@ class FineTuningSettings(TrainingSettings):
         if self.use_tpu:
             object.__setattr__(self, "distribution_strategy", "tpu")
         object.__setattr__(self, "tpu", self.tpu or self.tpu_name)
+        if self.distribution_strategy == "multi_worker_mirrored" and (self.is_search or self.early_stopping_patience):
+            raise InputError(
+                "A search over rates, batch sizes or seeds, and --early_stopping_patience, run on one machine. Leave "
+                "them out, or give another --distribution_strategy."
+            )
 
     @property
     def grid(self) -> dict[str, list]:

@@ -7,6 +7,7 @@ within a second.
 
 import abc
 import dataclasses
+from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -129,6 +130,7 @@ class Evaluation:
         scores: headline figures of the report.
         confusion, predictions, mistakes, tables, notes: as in `tasks.report.page.Report`.
         found: values of the spec that the evaluation determined, such as a threshold. The trained model keeps them.
+        write: writes the answers to files, if the task keeps those of an evaluation; called on the chief alone.
     """
 
     figures: dict[str, float]
@@ -141,6 +143,7 @@ class Evaluation:
     tables: list[tuple[str, list[str], list[list]]] = dataclasses.field(default_factory=list)
     notes: list[str] = dataclasses.field(default_factory=list)
     found: dict[str, Any] = dataclasses.field(default_factory=dict)
+    write: Callable[[], None] | None = None
 
 
 class Task(abc.ABC):
