@@ -9,6 +9,7 @@ COMMANDS = {
     "bert-squad": "tasks.squad.run",
     "bert-swag": "tasks.swag.run",
     "bert-ner": "tasks.ner.run",
+    "bert-embed": "tasks.embedding.run",
     "bert-score-words": "tasks.word_scores.run",
     "bert-features": "tasks.features.run",
     "bert-convert": "tasks.convert",

@@ -163,8 +163,8 @@ class BertTask:
             stored = cls._as_saved(checkpoint.settings, overrides) | cls._settings_of(checkpoint)
             overrides = weights.as_saved(checkpoint.settings, dtype=dtype, **overrides)
             model = cls._build(checkpoint, cls._merge(stored, own, preset), overrides)
-            has_head = any(layer.name == cls.heads[0] for layer in model.layers)
-            if has_head and not cls.heads_are_pretrained and cls.heads[0] not in checkpoint.heads:
+            has_layer = any(layer.name == cls.heads[0] for layer in model.layers)
+            if has_layer and not cls.heads_are_pretrained and cls.heads[0] not in checkpoint.heads:
                 logging.warning("%s: has no %s head; it starts from random weights.", preset, cls.heads[0])
         return model
 
@@ -186,6 +186,11 @@ class BertTask:
         own, overrides = cls._split(settings)
         own = cls._merge(cls._settings_of(checkpoint), own, checkpoint.source)
         return cls._build(checkpoint, own, {**overrides, "dtype": dtype})
+
+    @classmethod
+    def has_head(cls, checkpoint: Checkpoint) -> bool:
+        """Tells whether a checkpoint has what the model needs besides the encoder."""
+        return cls.heads[0] in checkpoint.heads
 
     @classmethod
     def _build(cls, checkpoint: Checkpoint, own: dict, overrides: dict) -> "BertTask":

@@ -88,9 +88,14 @@ class BertTextEmbedder(BertTask, keras_nlp.models.Task):
         return [keras.metrics.CosineSimilarity()]
 
     @classmethod
+    def has_head(cls, checkpoint):
+        return True  # Pooling has no weights.
+
+    @classmethod
     def _settings_of(cls, checkpoint):
-        refusal = checkpoint.settings.get("task", {}).get("refusal")
-        if refusal:
-            raise InputError(refusal)
+        task = checkpoint.settings.get("task", {})
+        if "refusal" in task:
+            raise InputError(task["refusal"])
+        own = {name: task[name] for name in cls._settings() if name in task} if checkpoint.is_embedder else {}
         head = checkpoint.tensors.get("embedding/kernel")
-        return {} if head is None else {"embedding_dim": head.shape[-1]}
+        return own if head is None else {**own, "embedding_dim": head.shape[-1]}

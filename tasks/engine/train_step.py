@@ -31,9 +31,12 @@ class Objective:
 
     Attributes:
         epsilon: added to every weight.
+        needs_whole_batch: whether the loss of an example depends on the others. Micro-batches are then encoded twice:
+            first without gradients, for the loss of the whole batch, and again for the gradients of the weights.
     """
 
     epsilon: float = 0.0
+    needs_whole_batch: bool = False
 
     def weights(self, features, labels) -> dict[str, tf.Tensor]:
         """Returns the sum of weights of each named loss over a local batch."""
@@ -197,6 +200,8 @@ class TrainStep:
         if count == 1:
             return self._gradients(features, labels, scales)
         get_part = _splitter((features, labels), count)
+        if self.objective.needs_whole_batch:
+            return self._accumulate_cached(get_part, labels, scales)
 
         def one_part(index, gradients, losses):
             more_gradients, more_losses = self._gradients(*get_part(index), scales)
@@ -207,6 +212,47 @@ class TrainStep:
         start = (0, zeros, {name: tf.constant(0.0) for name in scales})
         # `maximum_iterations` gives XLA a static trip count.
         _, gradients, losses = tf.while_loop(lambda index, *_: index < count, one_part, start, maximum_iterations=count)
+        return gradients, losses
+
+    def _accumulate_cached(self, get_part, labels, scales) -> tuple[list[tf.Tensor], dict[str, tf.Tensor]]:
+        """Returns the same for a loss of the whole batch, without holding its activations (Gao et al., 2101.06983)."""
+        count, variables = self.gradient_accumulation_steps, [one.value for one in self.model.trainable_variables]
+        states = [tf.identity(variable) for variable in self._seeds]
+
+        def forward(index):
+            with self._fused_layers(), self._layer_graphs(self.model):
+                return self.model(get_part(index)[0], training=True)
+
+        def repeat(body, start):
+            _, result = tf.while_loop(
+                lambda index, _: index < count,
+                lambda index, result: (index + 1, body(index, result)),
+                (0, start),
+                maximum_iterations=count,
+                parallel_iterations=1,
+            )
+            return result
+
+        parts = tf.TensorArray(tf.float32, count, infer_shape=False, element_shape=self.model.output_shape)
+        outputs = repeat(lambda index, parts: parts.write(index, forward(index)), parts).concat()
+        with tf.GradientTape() as tape:
+            tape.watch(outputs)
+            sums = self.objective.sums(outputs, labels)
+            losses = {name: sums[name] * scale for name, scale in scales.items()}
+            loss = tf.add_n(list(losses.values())) * self._loss_scale()
+        get_gradient = _splitter(tape.gradient(loss, outputs), count)
+        for variable, state in zip(self._seeds, states, strict=True):
+            variable.assign(state)  # The same dropout masks once more.
+
+        def add_gradients(index, gradients):
+            with tf.GradientTape() as tape:
+                part = forward(index)
+            more = tape.gradient(part, variables, output_gradients=get_gradient(index))
+            self._has_gradient = [gradient is not None for gradient in more]
+            pairs = zip(gradients, more, strict=True)
+            return [total if part is None else total + tf.convert_to_tensor(part) for total, part in pairs]
+
+        gradients = repeat(add_gradients, [tf.zeros(variable.shape, variable.dtype) for variable in variables])
         return gradients, losses
 
     def _gradients(self, features, labels, scales) -> tuple[list[tf.Tensor], dict[str, tf.Tensor]]:

@@ -166,7 +166,7 @@ class Session:
         model, tokenizer = self.task.load(directory)
         self.trained = Trained(model, tokenizer, self.inputs.spec)
         found, expected = model.output_shape[-1], self.task.num_outputs(self.inputs.spec)
-        if found != expected:
+        if expected not in (None, found):
             raise InputError(
                 f"{directory}: by {model_files.TASK_FILE} the model has {expected} outputs, but it has {found}. They "
                 "are not of one training."
@@ -190,7 +190,7 @@ class Session:
             return task.model_arguments(specs[0])
 
         model = start.load_fine_tuned(origin.preset, task.model_class(), make_arguments)
-        self.trained = Trained(model, origin.tokenizer(), specs[0])
+        self.trained = Trained(task.to_answer(model), origin.tokenizer(), specs[0])
         parts = [task.match(part, specs[0], self.inputs.bad_rows) for part in parts]
         self.inputs = self.inputs._replace(parts=parts, spec=specs[0])
 

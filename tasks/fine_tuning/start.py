@@ -151,11 +151,12 @@ def load_fine_tuned(
     """
     head = model_class.heads[0]
     with weights.open_checkpoint(preset) as checkpoint:
-        if head not in checkpoint.heads:
+        if not model_class.has_head(checkpoint):
             there = ", ".join(checkpoint.heads) or "none"
             raise InputError(
                 f"{checkpoint.source}: expected a fine-tuned {head} head, found {there}. Train it first: --do_train."
             )
-        num_outputs = checkpoint.tensors[f"{head}/kernel"].shape[-1]
+        kernel = checkpoint.tensors.get(f"{head}/kernel")
+        num_outputs = checkpoint.config.hidden_dim if kernel is None else kernel.shape[-1]
         arguments = make_arguments(checkpoint.labels, num_outputs, checkpoint.config.max_sequence_length)
         return model_class.from_checkpoint(checkpoint, compile=False, **arguments)

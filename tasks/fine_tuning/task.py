@@ -246,10 +246,14 @@ class Task(abc.ABC):
     def load(self, directory: str) -> tuple[Any, Any]:
         """Loads the model that answers, and the tokenizer, from a directory with the model of `model_to_save`."""
         model, tokenizer, _ = load_model(directory, self.name, self.command)
-        return model, tokenizer
+        return self.to_answer(model), tokenizer
 
-    def num_outputs(self, spec: Any) -> int:
-        """Returns the size of the model's last axis, to check a loaded model against `task.json`."""
+    def to_answer(self, model):
+        """Returns the model that answers, from the one in `model/` or in a checkpoint."""
+        return model
+
+    def num_outputs(self, spec: Any) -> int | None:
+        """Returns the size of the model's last axis, to check a loaded model against `task.json`; None: unknown."""
         return self.model_arguments(spec)["num_classes"]
 
     @abc.abstractmethod

@@ -1,6 +1,7 @@
 """The fine-tuning tasks called from Python: settings by keyword, what `metrics.json` holds in return."""
 
 from tasks.classification.task import Classification, ClassificationSettings
+from tasks.embedding.task import Embedding
 from tasks.features.extraction import extract
 from tasks.features.settings import FeatureSettings
 from tasks.features.task import FeatureTagging
@@ -46,3 +47,7 @@ def read_tables(*stages: str, **settings) -> Inputs:
     return read_inputs(
         Classification(ClassificationSettings(**{"output_dir": "", "preset": "tiny", **settings, **wanted}))
     )
+
+
+def embed(**settings) -> dict:
+    return run_task(Embedding(Embedding.Settings(**settings)))

@@ -42,6 +42,10 @@ def classes(*last) -> str:
     return csv(("text", "label"), *((f"w{number}", number % 2) for number in range(8)), *last)
 
 
+def pairs(*last) -> str:
+    return csv(("text", "match"), *((f"w{number}", f"w{number} w1") for number in range(8)), *last)
+
+
 def words(column: str, last: str = "") -> str:
     return "\n\n".join(f"w{number} {column.format(number)}\nw1 {column.format(1)}" for number in range(8)) + f"\n{last}"
 
@@ -77,6 +81,7 @@ TASKS = {
         words("B-x", "\nw1 I-y\n"),
         "train.conll:25: I-y follows O",
     ),
+    "embedding": (run_tasks.embed, "{}.csv", pairs(), pairs(("w1",)), "train.csv:10: expected 2 fields"),
     "word_scores": (
         run_tasks.score_words,
         "{}.conll",

@@ -1,0 +1,137 @@
+"""Groups of texts: a text, its match, and texts that do not match; or two texts and their similarity.
+
+This module does not import TensorFlow, so that a wrong file is reported within a second. Shapes: N rows of a table, K
+texts of a row.
+"""
+
+import math
+import random
+import zlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from keras_bert.errors import InputError
+from keras_bert.files import read_lines
+from tasks.fine_tuning.rows import Broken, check_text, open_rows, read_usable, take
+from tasks.text.bad_rows import BadRows
+
+EXTENSIONS = (".tsv", ".csv", ".jsonl")
+SCORE_NAMES = ("score", "label", "similarity_score")
+_CURE = "Name the right ones with --text_columns and --score_column."
+
+
+class Table(NamedTuple):
+    """The usable rows of one file, in the file's order.
+
+    Attributes:
+        path: the file.
+        lines: N line numbers, counted from 1, of each row's first line.
+        texts: N lists of K texts.
+        scores: N similarities of the first two texts, or None.
+    """
+
+    path: str
+    lines: list[int]
+    texts: list[list[str]]
+    scores: list[float] | None
+
+    @property
+    def num_texts(self) -> int:
+        """K."""
+        return len(self.texts[0])
+
+    def checksum(self) -> int:
+        return zlib.crc32(repr(self[2:]).encode())
+
+
+def read_table(path: str, text_columns: Sequence[str] | None, score_column: str | None, bad_rows: BadRows) -> Table:
+    """Reads a table of texts.
+
+    A row is bad if it is malformed, lacks a column, has an empty text or a score that is not a number.
+
+    Args:
+        path: the file, UTF-8: CSV (RFC 4180 quoting), JSON Lines, or else TSV without quoting.
+        text_columns: columns of the texts; None for all but the score, in the order of the header or of the first
+            object.
+        score_column: column of the similarity; None for the one in `SCORE_NAMES`, if there is one.
+        bad_rows: collects the bad rows.
+
+    Raises:
+        InputError: a column is missing, no row is usable, or `bad_rows` refuses the file.
+    """
+    file, chosen = open_rows(path), []
+
+    def choose(columns: Sequence[str]) -> None:
+        found = [name for name in SCORE_NAMES if name in columns and name not in (text_columns or ())]
+        score = score_column or next(iter(found), None)
+        chosen.extend([list(text_columns or (name for name in columns if name != score)), score])
+
+    if file.columns is not None:
+        choose(file.columns)
+        file.require([*chosen[0], *[chosen[1]] * (chosen[1] is not None)], _CURE)
+
+    def read_row(_, row: dict) -> tuple[list[str], float | None]:
+        if not chosen:
+            choose(list(row))
+        names, score = chosen
+        return [check_text(name, take(row, name)) for name in names], score and _read_score(score, take(row, score))
+
+    usable, _ = read_usable(path, file.rows, read_row, bad_rows)
+    if not usable or not chosen[0]:
+        raise InputError(f"{path}: the file holds no texts that can be used. Expected one or more in each row.")
+    _, lines, values = zip(*usable, strict=True)
+    texts, scores = map(list, zip(*values, strict=True))
+    if chosen[1] is not None and len(chosen[0]) != 2:
+        raise InputError(
+            f"{path}: a score is the similarity of two texts, but a row has {len(chosen[0])}: "
+            f"{', '.join(chosen[0])}. {_CURE}"
+        )
+    return Table(path, list(lines), texts, None if chosen[1] is None else scores)
+
+
+def _read_score(name: str, value: Any) -> float:
+    try:
+        score = float(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else math.nan
+    except (ValueError, OverflowError):
+        score = math.nan
+    if not math.isfinite(score):
+        raise Broken(f"column {name!r}: expected a number, found {value!r}. Correct it or remove the row.")
+    return score
+
+
+def read_documents(path: str, seed: int) -> Table:
+    """Makes a pair of each document of raw text: one of its sentences, and the others (Lee et al., arXiv:1906.00300).
+
+    Args:
+        path: UTF-8 text, a sentence per line and a blank line between documents.
+        seed: of the choice of the sentences, which depends on nothing else but the document's number.
+
+    Raises:
+        InputError: no document has two sentences.
+    """
+    lines, texts = [], []
+    for number, (line, sentences) in enumerate(_documents(path)):
+        if len(sentences) > 1:
+            question = random.Random(f"{seed}/{number}").randrange(len(sentences))
+            rest = " ".join(sentence for index, sentence in enumerate(sentences) if index != question)
+            lines.append(line + question)
+            texts.append([sentences[question], rest])
+    if not texts:
+        raise InputError(
+            f"{path}: no document has two sentences. Expected a sentence per line and a blank line between documents."
+        )
+    return Table(path, lines, texts, None)
+
+
+def _documents(path: str):
+    """Yields (line number of the first sentence, sentences) of each document."""
+    first, sentences = 1, []
+    for number, text in read_lines(path):
+        if text.strip():
+            sentences.append(text.strip())
+            continue
+        if sentences:
+            yield first, sentences
+        first, sentences = number + 1, []
+    if sentences:
+        yield first, sentences

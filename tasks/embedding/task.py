@@ -1,0 +1,242 @@
+"""Embeddings of texts, trained by pairs or scores (Reimers and Gurevych, arXiv:1908.10084).
+
+Shapes: N rows of a table, K texts of a row, D embedding.
+"""
+
+import dataclasses
+import os
+
+import numpy as np
+
+import keras_bert
+from keras_bert.errors import InputError
+from keras_bert.files import atomic_path
+from tasks.embedding import data, retrieval
+from tasks.fine_tuning import metrics, task
+from tasks.fine_tuning.encoding import encode_texts, lengths_before_cutting
+from tasks.fine_tuning.settings import SplitSettings
+from tasks.report.page import Mistake, Score
+from tasks.settings import changeable, replaced, setting
+
+LOSSES = ("multiple_negatives_ranking", "cosine_similarity", "cosent", "triplet")
+_OF_SCORES = ("cosine_similarity", "cosent")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EmbeddingSettings(SplitSettings):
+    """Settings of `bert-embed`."""
+
+    text_columns: list[str] | None = changeable(
+        None, "Columns of the texts: a text, its match, texts that do not match; default: all but the score."
+    )
+    score_column: str | None = changeable(None, "Column of the similarity; default: score or label, if there is one.")
+    loss: str | None = setting(
+        None, "Loss to minimize; default: cosent for rows with scores, else multiple_negatives_ranking.", choices=LOSSES
+    )
+    pooling: str | None = setting(
+        None,
+        "Vector of a text: the mean of its tokens, [CLS], or the maximum; default: the preset's, else mean.",
+        choices=("mean", "cls", "max"),
+    )
+    embedding_dim: int | None = setting(
+        None, "Components of an embedding, by a linear layer; default: the encoder's width.", at_least=1
+    )
+    matryoshka_dims: list[int] = setting((), "Train the first so many components to be embeddings, too.")
+    train_batch_size: int | list[int] = replaced(SplitSettings, "train_batch_size", 32, several=True)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EmbeddingSpec(task.Spec):
+    """Spec of a trained embedder.
+
+    Attributes:
+        score_scale: what scores are divided by, so that they lie in [-1, 1] as cosines do.
+    """
+
+    score_scale: float = 1.0
+
+
+class Embedding(task.Task):
+    """Embeddings of pairs, triplets, scored pairs, or raw text."""
+
+    Settings = EmbeddingSettings
+    Spec = EmbeddingSpec
+    name = "embedding"
+    command = "bert-embed"
+    metric = stopping_metric = "ndcg@10"
+
+    def __init__(self, settings):
+        super().__init__(settings)
+        self._has_scores = False  # Of the training file.
+
+    def for_run(self, settings):
+        run = type(self)(settings)
+        run.metric = run.stopping_metric = self.metric
+        run._has_scores = self._has_scores
+        return run
+
+    # === Data ===
+
+    def read(self, split, bad_rows):
+        settings = self.settings
+        extensions = (*data.EXTENSIONS, ".txt") if split == "train" else data.EXTENSIONS
+        path = settings.find_file(split, (split,), extensions)
+        if split == "train" and path.endswith(".txt"):
+            return [task.Part(split, data.read_documents(path, settings.random_seed))]
+        table = data.read_table(path, settings.text_columns, settings.score_column, bad_rows)
+        if split == "dev":
+            if table.num_texts < 2:
+                raise InputError(f"{path}: a row has one text. Expected a text and its match, to evaluate by.")
+            if table.scores is not None:
+                self.metric = self.stopping_metric = "spearman"
+        return [task.Part(split, table)]
+
+    def make_spec(self, train):
+        loss, has_scores = self.settings.loss, train.scores is not None
+        self._has_scores = has_scores
+        if loss in _OF_SCORES and not has_scores:
+            raise InputError(f"{train.path}: --loss={loss} needs a score in each row. Name its column: --score_column.")
+        if loss == "triplet" and train.num_texts != 3:
+            raise InputError(
+                f"{train.path}: --loss=triplet needs a text, its match and one that does not match in each row, found "
+                f"{train.num_texts} texts."
+            )
+        highest = max(map(abs, train.scores)) if has_scores else 1.0
+        return EmbeddingSpec(sequence_length=self.settings.max_seq_length, score_scale=max(highest, 1.0))
+
+    def foreign_spec(self, source, labels, num_outputs, parts):
+        return EmbeddingSpec(sequence_length=self.settings.max_seq_length)
+
+    def num_examples(self, rows):
+        return len(rows.lines)
+
+    def encode(self, part, trained):
+        """Makes K sequences `[CLS] text [SEP]` of each row; a row of one text to train on has it twice."""
+        table, tokenizer, limit = part.rows, trained.tokenizer, trained.spec.sequence_length
+        copies = 2 if part.split == "train" and table.num_texts == 1 else 1
+        texts = [text for row in table.texts for text in row * copies]
+        num_texts = table.num_texts * copies
+        examples = encode_texts(texts, None, tokenizer, limit, f"tokenize {part.title}", num_texts)
+        scores = np.zeros(len(table.lines), np.float32)
+        if table.scores is not None:
+            scores = (np.array(table.scores) / trained.spec.score_scale).astype(np.float32)
+        lengths = lengths_before_cutting(
+            np.diff(examples.row_splits), lambda number: (texts[number],), tokenizer, limit
+        )
+        examples = examples._replace(labels={"labels": scores})
+        return task.Encoded(examples, lengths.reshape(-1, num_texts).max(axis=1))
+
+    # === Model ===
+
+    def model_class(self):
+        return keras_bert.BertTextEmbedder
+
+    def model_arguments(self, spec):
+        given = {"pooling": self.settings.pooling, "embedding_dim": self.settings.embedding_dim}
+        return {name: value for name, value in given.items() if value is not None}
+
+    def num_outputs(self, spec):
+        return None  # The checkpoint may have a dense layer.
+
+    def build_training_model(self, origin, settings, spec):
+        model, backbone = super().build_training_model(origin, settings, spec)
+        return self.to_answer(model), backbone
+
+    def to_answer(self, model):
+        from tasks.embedding.model import embed_groups
+
+        return embed_groups(model)
+
+    def model_to_save(self, trained):
+        return trained.model.get_layer("text_embedder")
+
+    def objective(self):
+        from tasks.embedding.objectives import OBJECTIVES
+
+        name = self.settings.loss or ("cosent" if self._has_scores else "multiple_negatives_ranking")
+        return OBJECTIVES[name](self.settings.matryoshka_dims)
+
+    # === Answers ===
+
+    def evaluate(self, answers, results):
+        return self._of_scores(answers) if answers.part.rows.scores is not None else self._of_search(answers)
+
+    def checkpoint_figures(self, answers):
+        if answers.part.rows.scores is not None:
+            similarities = cosines(answers.outputs)
+            return {
+                "spearman": metrics.spearman(answers.labels, similarities),
+                "loss": metrics.mean_squared_error(answers.labels, similarities),
+            }
+        ranking = retrieval.rank(answers.part.rows.texts, unit(answers.outputs))
+        figures = {name: float(values.mean()) for name, values in ranking.figures.items()}
+        return {**figures, "loss": float(ranking.losses.mean())}
+
+    def _of_scores(self, answers):
+        table, similarities = answers.part.rows, cosines(answers.outputs)
+        scale = answers.trained.spec.score_scale
+        statistics = {"spearman": metrics.spearman, "pearson": metrics.pearson}
+        ends = metrics.intervals(statistics, answers.labels, similarities)
+        figures = {name: of(answers.labels, similarities) for name, of in statistics.items()}
+        losses = np.square(answers.labels - similarities)
+        mistakes = [
+            Mistake(
+                float(losses[row]),
+                [("line", str(table.lines[row])), *zip(("first text", "second text"), table.texts[row], strict=True)]
+                + [("score", f"{table.scores[row]:g}"), ("cosine", f"{similarities[row]:.3f}")],
+            )
+            for row in metrics.worst_rows(losses, losses > 0)
+        ]
+        return task.Evaluation(
+            {**figures, "loss": float(losses.mean())},
+            ends,
+            {"rows": len(table.lines)},
+            scores=metrics.headline_scores(figures, ends),
+            predictions=(np.array(table.scores), similarities * scale),
+            mistakes=mistakes,
+        )
+
+    def _of_search(self, answers):
+        table = answers.part.rows
+        ranking = retrieval.rank(table.texts, unit(answers.outputs))
+        ends = {name: metrics.intervals({name: np.mean}, values)[name] for name, values in ranking.figures.items()}
+        figures = {name: float(values.mean()) for name, values in ranking.figures.items()}
+        loss, count = float(ranking.losses.mean()), len(ranking.passages)
+        return task.Evaluation(
+            {**figures, "loss": loss},
+            ends,
+            {"rows": len(table.lines), "questions": len(ranking.questions), "passages": count},
+            scores=[*metrics.headline_scores(figures, ends), Score("loss", loss, percent=False)],
+            mistakes=find_mistakes(table, ranking),
+            notes=[f"Each of {len(ranking.questions)} questions ranks all {count} passages by cosine."],
+        )
+
+    def write_predictions(self, answers, output_dir):
+        """Writes the vectors: float32, shape (N, K, D), NumPy's format."""
+        path = os.path.join(output_dir, "predictions.npy")
+        with atomic_path(path) as temporary, open(temporary, "wb") as file:
+            np.save(file, answers.outputs)
+        return [path], {"test_rows": len(answers.outputs)}
+
+
+def unit(vectors: np.ndarray) -> np.ndarray:
+    """Divides vectors by their lengths: float32, shape (..., D)."""
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+
+
+def cosines(vectors: np.ndarray) -> np.ndarray:
+    """Returns the cosine of each row's first two texts: (N, K, D) to float64 (N,)."""
+    vectors = unit(vectors.astype(np.float64))
+    return np.sum(vectors[:, 0] * vectors[:, 1], axis=-1)
+
+
+def find_mistakes(table: data.Table, ranking: retrieval.Ranking) -> list[Mistake]:
+    """Returns the questions whose match is not the first passage found, those of the largest loss first."""
+    mistakes = []
+    for number in metrics.worst_rows(ranking.losses, ranking.ranks > 1):
+        row = ranking.questions[number]
+        found_row, place = ranking.passages[ranking.best[number][0]]
+        parts = [("line", str(table.lines[row])), ("question", table.texts[row][0]), ("match", table.texts[row][1])]
+        parts += [("its rank", str(ranking.ranks[number])), ("found first", table.texts[found_row][place])]
+        mistakes.append(Mistake(float(ranking.losses[number]), parts))
+    return mistakes
