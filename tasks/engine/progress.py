@@ -12,6 +12,7 @@ from tqdm import tqdm
 from keras_bert import files
 from keras_bert.errors import InputError
 from tasks.engine.throughput import Speed
+from tasks.engine.time_budget import UNSETTLED
 
 _CURVE_SECONDS = 10.0  # Minimum time between two drawings of the curve, each of which takes half a second.
 _COUNTS = ("examples", "real_tokens")  # Summed to give the speed; all other figures are averaged.
@@ -43,7 +44,6 @@ class Reporter:
     Args:
         output_dir: directory for `history.json`, `curve.png` and `events/`.
         start_step: step to resume from; later rows of an earlier run are dropped.
-        num_steps: last step of the training.
         description: title of the progress bar and the curve.
         speed: peak of the hardware, to report the share of it that is reached; None to leave this out.
         is_active: whether to show and write anything; False on all workers but the chief.
@@ -52,9 +52,7 @@ class Reporter:
         InputError: `output_dir` cannot be created.
     """
 
-    def __init__(
-        self, output_dir: str, start_step: int, num_steps: int, description: str, speed: Speed | None, is_active: bool
-    ):
+    def __init__(self, output_dir: str, start_step: int, description: str, speed: Speed | None, is_active: bool):
         self.history = History()
         self._output_dir = output_dir
         self._description = description
@@ -69,9 +67,7 @@ class Reporter:
         self._rows: list[np.ndarray] = []
         self._seconds = 0.0  # Time spent on `_rows`.
         self._since = time.monotonic()
-        self._bar = tqdm(
-            total=num_steps, initial=start_step, desc=description, unit="step", mininterval=0.5, disable=not is_active
-        )
+        self._bar = tqdm(initial=start_step, desc=description, unit="step", mininterval=0.5, disable=not is_active)
         self._drawn: tuple[int, int] | None = None  # Numbers of history rows in the latest drawing of the curve.
         self._drawn_at = -_CURVE_SECONDS
         make_writer = tf.summary.create_file_writer if is_active else lambda path: tf.summary.create_noop_writer()
@@ -85,6 +81,10 @@ class Reporter:
             self._draw()  # Adds the latest rows.
         self._bar.close()
         self._events.close()
+
+    def expect(self, num_steps: int) -> None:
+        """Shows the time left until the last step, if that is known."""
+        self._bar.total = None if num_steps == UNSETTLED else num_steps
 
     def steps(self, names: list[str], values: np.ndarray) -> None:
         """Adds the figures of the latest steps; `values[i, j]` is the figure `names[j]` of the i-th step."""

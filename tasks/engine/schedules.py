@@ -76,11 +76,18 @@ class WarmupConstantDecay(keras.optimizers.schedules.LearningRateSchedule):
         self.num_train_steps = num_train_steps
         self.num_warmup_steps = num_warmup_steps
         self.num_decay_steps = num_decay_steps
+        # A variable, so that a graph need not be built again for another end. Exact up to 2^24 steps.
+        self._decay = keras.Variable([num_train_steps, num_decay_steps], trainable=False, dtype="float32")
+
+    def end_at(self, num_train_steps: int) -> None:
+        """Moves the end; the decay takes half of all steps."""
+        self.num_train_steps, self.num_decay_steps = num_train_steps, num_train_steps // 2
+        self._decay.assign([self.num_train_steps, self.num_decay_steps])
 
     def __call__(self, step):
         """Returns the rate, a float32 scalar, of the update that follows `step` finished ones (int scalar)."""
         step = ops.cast(step, "float32")
-        share = ops.clip((self.num_train_steps - step) / self.num_decay_steps, 0.0, 1.0)
+        share = ops.clip((self._decay[0] - step) / self._decay[1], 0.0, 1.0)
         if self.num_warmup_steps:
             share = ops.minimum(share, step / self.num_warmup_steps)
         return self.learning_rate * share

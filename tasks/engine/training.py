@@ -21,6 +21,7 @@ from tasks.engine.preemption import Preemption
 from tasks.engine.progress import History, Reporter
 from tasks.engine.strategy import distribute
 from tasks.engine.throughput import Speed
+from tasks.engine.time_budget import UNSETTLED, StepBudget, TimeBudget
 from tasks.engine.train_step import Objective, TrainStep, named_losses
 from tasks.engine.workers import Workers
 
@@ -82,12 +83,17 @@ class Trainer:
         self._evaluate = tf.function(self._evaluate_batch, autograph=False)
         self._preemption = Preemption()  # Entered by `fit`.
 
+    @property
+    def schedule(self):
+        """The learning rate, a float or a `LearningRateSchedule`."""
+        return getattr(self.optimizer, "inner_optimizer", self.optimizer)._learning_rate
+
     # === Training ===
 
     def fit(
         self,
         make_dataset: MakeDataset,
-        num_steps: int,
+        num_steps: int | TimeBudget,
         *,
         save_checkpoints_steps: int = 1000,
         evaluate: Callable[[], dict[str, float]] | None = None,
@@ -95,7 +101,7 @@ class Trainer:
         speed: Speed | None = None,
         description: str = "training",
     ) -> History:
-        """Trains up to step `num_steps`, starting from the newest checkpoint in `output_dir` if there is one.
+        """Trains up to a step, or for a time, starting from the newest checkpoint in `output_dir` if there is one.
 
         A killed and restarted run ends with the same weights as an uninterrupted one (bit for bit on one CPU), provided
         that `make_dataset(n)` equals `make_dataset(0).skip(n)`. After SIGTERM, which only the main thread receives, any
@@ -105,7 +111,7 @@ class Trainer:
             make_dataset: takes the number of finished steps and returns the batches that follow: `(features, labels)`
                 dicts of tensors, of the global batch. If it has a method `share(step, index, count)`, which returns
                 that part of the rows of all batches, each of several workers reads nothing but its own part.
-            num_steps: total number of training steps, finished ones included.
+            num_steps: total number of training steps, finished ones included, or the time that they may take.
             save_checkpoints_steps: steps between checkpoints; the last step is always saved.
             evaluate: called after every checkpoint, and right away if an earlier run stopped between the newest
                 checkpoint and its evaluation. Returns figures by name for history, events and curve.
@@ -127,6 +133,7 @@ class Trainer:
         """
         if early_stopping is not None and (evaluate is None or self.workers.count > 1):
             raise ValueError("`early_stopping` needs `evaluate` and a single worker.")
+        budget = num_steps if isinstance(num_steps, TimeBudget) else StepBudget(num_steps)
 
         def complete(step: int) -> None:
             """Evaluates a checkpoint and saves the report, unless its evaluation is there or not wanted."""
@@ -138,30 +145,40 @@ class Trainer:
 
         with self.workers.naming_lost_ones(), self._preemption:
             start_step = step = self.restore()
-            with Reporter(self.output_dir, step, num_steps, description, speed, self.workers.is_chief) as report:
-                if step and (step % save_checkpoints_steps == 0 or step >= num_steps):
+            is_over = self.workers.from_chief(budget.is_over(step))
+            with Reporter(self.output_dir, step, description, speed, self.workers.is_chief) as report:
+                report.expect(budget.num_steps)
+                if step and (step % save_checkpoints_steps == 0 or is_over):
                     complete(step)
-                if step >= num_steps or (early_stopping and step and early_stopping.is_over(report.history)):
+                if is_over or (early_stopping and step and early_stopping.is_over(report.history)):
                     if step and self.workers.is_chief:  # A run may have been killed while it removed the oldest.
                         self._checkpoints().remove_leftovers(self.keep_checkpoints)
                     report.save()
                     return self._end(report, early_stopping)
-                intervals = (save_checkpoints_steps, max(1, num_steps // RECORDS))
-                for step, values in self._calls(make_dataset, start_step, num_steps, intervals):
+                is_settled = budget.num_steps != UNSETTLED
+                expected_steps = budget.num_steps if is_settled else 10 * save_checkpoints_steps
+                intervals = (save_checkpoints_steps, max(1, expected_steps // RECORDS))
+                for step, values in self._calls(make_dataset, start_step, budget, intervals):
                     names = self.train_step.figure_names
                     report.steps(names, values)
-                    is_preempted = self.workers.gather(self._preemption.requested).any()
-                    is_last = is_preempted or step == num_steps
-                    if is_last or step % intervals[1] == 0:
+                    is_preempted, is_over, needs_pause = self._agree(budget, step)
+                    report.expect(budget.num_steps)
+                    is_last = is_preempted or is_over
+                    if is_last or needs_pause or step % intervals[1] == 0:
                         report.record(step, names)
-                    if is_last or step % save_checkpoints_steps == 0:
-                        report.save()  # Before the checkpoint: surplus rows are dropped, missing ones would stay lost.
-                        self.save()
-                        if is_preempted:
-                            self._preemption.stop(step)
-                        complete(step)
+                    if is_last or needs_pause or step % save_checkpoints_steps == 0:
+                        with budget.pause():
+                            report.save()  # Before the checkpoint: surplus rows are dropped, missing ones stay lost.
+                            self.save()
+                            if is_preempted:
+                                self._preemption.stop(step)
+                            complete(step)
                         if early_stopping is not None and early_stopping.is_over(report.history):
                             break
+                    if self.workers.is_chief:
+                        budget.keep(step if is_over else None)
+                    if is_over:
+                        break
                 if self._preemption.requested:
                     self._preemption.stop(step)
                 return self._end(report, early_stopping)
@@ -215,8 +232,16 @@ class Trainer:
             self._best().restore()
         return report.history
 
+    def _agree(self, budget: StepBudget, step: int) -> tuple[bool, bool, bool]:
+        """Returns, alike on all workers, whether the training is preempted, is over, and needs a checkpoint."""
+        budget.settle(step)
+        flags = [self._preemption.requested, budget.num_steps, budget.is_over(step), budget.needs_pause()]
+        of_workers = self.workers.gather(flags)
+        budget.agree(int(of_workers[0, 1]))
+        return bool(of_workers[:, 0].any()), bool(of_workers[0, 2]), bool(of_workers[0, 3])
+
     def _calls(
-        self, make_dataset: MakeDataset, step: int, num_steps: int, intervals: tuple[int, ...]
+        self, make_dataset: MakeDataset, step: int, budget: StepBudget, intervals: tuple[int, ...]
     ) -> Iterator[tuple[int, np.ndarray]]:
         """Runs the steps after `step`, several per call; yields the last one's number and all figures of each call.
 
@@ -225,8 +250,10 @@ class Trainer:
         batches = iter(self._training_batches(make_dataset, step))
         divergence = Divergence(self.spike_factor)
         seconds_per_step = SECONDS_PER_CALL  # The first call does one step.
-        while step < num_steps:
-            count = min(num_steps - step, self.steps_per_call, *(interval - step % interval for interval in intervals))
+        while step < budget.num_steps:
+            count = min(
+                budget.num_steps - step, self.steps_per_call, *(interval - step % interval for interval in intervals)
+            )
             count = max(1, min(count, int(SECONDS_PER_CALL / seconds_per_step)))
             start = time.monotonic()
             values = self._call_train(batches, count)

@@ -12,6 +12,8 @@ On several machines the same command runs on each, with --distribution_strategy=
 TF_CONFIG; the first one writes the files.
 """
 
+import time
+
 from tasks import flags
 from tasks.pretraining.train.settings import PretrainingSettings
 
@@ -25,15 +27,17 @@ def pretrain(settings: PretrainingSettings) -> dict:
         `perplexity`, and what always giving the most frequent answer of the training records would score,
         `unigram_accuracy` and `majority_next_sentence_accuracy`. With `do_train` `train_records`, `train_steps` and,
         if a step was left to do, `train_seconds` (without evaluation), `examples_per_second`,
-        `real_tokens_per_second`, `share_of_peak`, `peak_tflops` (of all devices) and `peak_source`.
+        `real_tokens_per_second`, `share_of_peak`, `peak_tflops` (of all devices) and `peak_source`. With
+        `time_budget_minutes` `num_train_steps`: a run that is given it, and no budget, is the same.
 
     Raises:
         InputError: settings that do not fit the data or the weights, or files that cannot be used.
         Preempted: SIGTERM came during training; the checkpoint is saved.
     """
+    started = time.monotonic()  # Before TensorFlow is imported, which takes seconds of a --time_budget_minutes.
     from tasks.pretraining.train.stages import run_stages
 
-    return run_stages(settings)
+    return run_stages(settings, started)
 
 
 def main(settings: PretrainingSettings) -> None:

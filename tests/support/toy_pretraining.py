@@ -54,10 +54,18 @@ def batches(start_step: int) -> tf.data.Dataset:
 
 
 def build_trainer(
-    directory, strategy=None, *, dropout=0.0, num_layers=2, num_steps=20, optimizer="bert-2018", **options
+    directory,
+    strategy=None,
+    *,
+    dropout=0.0,
+    num_layers=2,
+    num_steps=20,
+    optimizer="bert-2018",
+    lr_schedule="linear",
+    **options,
 ) -> Trainer:
     strategy = strategy or tf.distribute.get_strategy()
     with strategy.scope():
         model = build_model(dropout, num_layers)
-        optimizer = build_optimizer(optimizer, 0.01, num_steps, 2)
+        optimizer = build_optimizer(optimizer, 0.01, num_steps, 2, lr_schedule=lr_schedule)
     return Trainer(model, optimizer, PretrainingObjective(), output_dir=str(directory), strategy=strategy, **options)

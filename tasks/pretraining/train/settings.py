@@ -79,6 +79,12 @@ class PretrainingSettings(TrainingSettings):
         choices=LR_SCHEDULES,
     )
     num_train_steps: int = setting(100000, "Number of training steps.", at_least=1)
+    time_budget_minutes: float | None = setting(
+        None,
+        "Minutes that the run may take, all calls together; the measured rate then decides the number of steps, in "
+        "place of --num_train_steps. Needs --lr_schedule=constant_then_linear.",
+        above=0.0,
+    )
     num_warmup_steps: int = setting(10000, "Steps over which the learning rate rises.", at_least=0)
     peak_tflops: float | None = changeable(
         None,
@@ -93,9 +99,12 @@ class PretrainingSettings(TrainingSettings):
         if self.do_eval and not self.eval_input_file:
             raise InputError("--do_eval needs --eval_input_file: records that are not among the training ones.")
         warmup, steps = self.num_warmup_steps, self.num_train_steps
-        if warmup > steps:
+        if self.time_budget_minutes:
+            if self.lr_schedule != "constant_then_linear":
+                raise InputError("--time_budget_minutes needs --lr_schedule=constant_then_linear.")
+        elif warmup > steps:
             raise InputError(f"--num_warmup_steps must be at most --num_train_steps. Received: {warmup} and {steps}")
-        if warmup == steps and self.lr_schedule != "linear":
+        elif warmup == steps and self.lr_schedule != "linear":
             raise InputError(f"--lr_schedule={self.lr_schedule}: --num_warmup_steps={warmup} leaves no step to decay.")
         sources = {name: getattr(self, name) for name in ("preset", "bert_config_file", "init_checkpoint")}
         given = [f"--{name}" for name, value in sources.items() if value]

@@ -14,6 +14,7 @@ from tasks.engine.build_trainer import build_trainer, prepare_devices
 from tasks.engine.settings import identify, tokenizer_identity
 from tasks.engine.strategy import needs_static_shapes
 from tasks.engine.throughput import Speed, find_peak, pretraining_flops_per_token
+from tasks.engine.time_budget import UNSETTLED, TimeBudget
 from tasks.engine.training import Trainer
 from tasks.engine.workers import Workers
 from tasks.flags import write_flags
@@ -28,21 +29,27 @@ from tasks.pretraining.train.settings import PretrainingSettings
 
 PRESET_DIRECTORY = "preset"
 METRICS_FILE = "metrics.json"
+BUDGET_FILE = "time_budget.json"
 
 
-def run_stages(settings: PretrainingSettings) -> dict:
-    """Trains and evaluates, or one of them; see `tasks.pretraining.run.pretrain`."""
+def run_stages(settings: PretrainingSettings, started: float) -> dict:
+    """Trains and evaluates, or one of them; see `tasks.pretraining.run.pretrain`.
+
+    Args:
+        settings: of the run.
+        started: `time.monotonic()` when the run began.
+    """
     strategy = prepare_devices(settings)
     with Workers(strategy).naming_lost_ones():
-        return _run(settings, strategy)
+        return _run(settings, strategy, started)
 
 
-def _run(settings: PretrainingSettings, strategy: tf.distribute.Strategy) -> dict:
+def _run(settings: PretrainingSettings, strategy: tf.distribute.Strategy, started: float) -> dict:
     tokenizer = BertTokenizer(settings.vocab_file, lowercase=settings.do_lower_case)
     train_files = expand_files(settings.input_file)
     eval_files = expand_files(settings.eval_input_file) if settings.do_eval else []
     objective = PretrainingObjective(settings.use_next_sentence)
-    num_steps = (settings.num_train_steps, settings.num_warmup_steps)
+    num_steps = (UNSETTLED if settings.time_budget_minutes else settings.num_train_steps, settings.num_warmup_steps)
     config = read_architecture(settings, tokenizer.vocabulary_size())
     contents = {settings.vocab_file: tokenizer_identity(tokenizer), settings.architecture_source: config.to_dict()}
     Workers(strategy).check_equal(contents)
@@ -69,7 +76,8 @@ def _run(settings: PretrainingSettings, strategy: tf.distribute.Strategy) -> dic
         write_flags(dict(sorted(dataclasses.asdict(settings).items())), settings.output_dir)
     if settings.do_train:
         masking = MaskingRules.of(tokenizer, settings) if settings.dynamic_masking else None
-        metrics |= _train(trainer, train_data, masking, evaluation, settings)
+        budget = _time_budget(trainer, settings, started) or settings.num_train_steps
+        metrics |= _train(trainer, train_data, masking, evaluation, budget, settings)
     if evaluation is not None:
         metrics |= evaluation.figures or evaluation()
     if writes:
@@ -131,11 +139,20 @@ def _plan(data: _Data, masking: MaskingRules | None, settings: PretrainingSettin
     return plan_packing(data.files, data.indexes, max_seq_length=settings.max_seq_length, masking=masking)
 
 
+def _time_budget(trainer: Trainer, settings: PretrainingSettings, started: float) -> TimeBudget | None:
+    if not settings.time_budget_minutes:
+        return None
+    path = os.path.join(settings.output_dir, BUDGET_FILE)
+    seconds = 60.0 * settings.time_budget_minutes
+    return TimeBudget(path, seconds, started, trainer.schedule, settings.save_checkpoints_steps)
+
+
 def _train(
     trainer: Trainer,
     data: _Data,
     masking: MaskingRules | None,
     evaluation: "_Evaluation | None",
+    budget: int | TimeBudget,
     settings: PretrainingSettings,
 ) -> dict:
     """Trains to the last step; returns the training's figures, those of speed only if a step was left to do."""
@@ -149,12 +166,16 @@ def _train(
         packing=plan,
         **settings.lengths,
     )
-    steps = settings.num_train_steps - trainer.restore()
-    speed = _speed(trainer, records, settings) if steps > 0 else None
+    before = trainer.restore()
+    is_over = before >= budget if isinstance(budget, int) else budget.is_over(before)
+    speed = None if is_over else _speed(trainer, records, settings)
     start = time.monotonic()
     options = {"save_checkpoints_steps": settings.save_checkpoints_steps, "evaluate": evaluation, "speed": speed}
-    trainer.fit(make_dataset, settings.num_train_steps, description="pre-training", **options)
-    figures = {"train_records": records.num_records, "train_steps": settings.num_train_steps}
+    trainer.fit(make_dataset, budget, description="pre-training", **options)
+    last = int(trainer.step.numpy())
+    steps, figures = last - before, {"train_records": records.num_records, "train_steps": last}
+    if isinstance(budget, TimeBudget):
+        figures["num_train_steps"] = budget.num_steps
     if plan is not None:
         figures["real_token_share"] = plan.real_token_share_before
         figures["packed_real_token_share"] = plan.real_token_share_after

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import time
 
 import numpy as np
 import pytest
@@ -159,6 +160,16 @@ def test_the_output_bias_starts_from_log_frequencies(data, tmp_path):
     np.testing.assert_allclose(np.exp(bias), (counts + 1) / (counts.sum() + 17), rtol=1e-5)
 
 
+@pytest.mark.slow
+def test_a_run_may_end_by_the_clock(data, tmp_path):
+    changes = {"lr_schedule": "constant_then_linear", "num_warmup_steps": 5, "peak_tflops": 1.0, "do_eval": False}
+    start = time.monotonic()
+    metrics = run(data, tmp_path / "out", time_budget_minutes=0.3, **changes)
+    assert 0.85 * 18 < time.monotonic() - start < 1.05 * 18
+    assert 40 < metrics["train_steps"] <= metrics["num_train_steps"]
+    assert run(data, tmp_path / "out", time_budget_minutes=0.3, **changes) == metrics  # It is finished.
+
+
 def test_architecture_comes_from_preset_or_file(data, tmp_path):
     def read(**changes):
         return read_architecture(PretrainingSettings(**settings(data, tmp_path, **changes)), 17)
@@ -183,6 +194,7 @@ def test_architecture_comes_from_preset_or_file(data, tmp_path):
         ({"eval_input_file": None}, "--do_eval needs --eval_input_file"),
         ({"num_warmup_steps": 121}, "--num_warmup_steps must be at most --num_train_steps. Received: 121 and 120"),
         ({"num_warmup_steps": 120, "lr_schedule": "one_cycle"}, "--num_warmup_steps=120 leaves no step to decay"),
+        ({"time_budget_minutes": 3.0}, "--time_budget_minutes needs --lr_schedule=constant_then_linear"),
         ({"adam_beta_2": 1.0}, "--adam_beta_2=1.0: must be at most 0.99999"),
         ({"adam_lr_ratio": 0.0}, "--adam_lr_ratio=0.0: must be greater than 0.0"),
         ({**NO_ARCHITECTURE, "init_checkpoint": "tiny", "masked_lm_bias": "unigram"}, "has an output bias of its own"),
