@@ -3,7 +3,6 @@
 import itertools
 
 import keras
-import numpy as np
 
 from keras_bert.backbone import BertBackbone
 from keras_bert.config import BertConfig
@@ -12,6 +11,7 @@ from keras_bert.models import BertPretrainer
 from keras_bert.tokenization.tokenizer import BertTokenizer
 from keras_bert.weights import read_bert_config, read_tokenizer
 from tasks.pretraining.model import build_pretrainer
+from tasks.pretraining.train.initial_weights import attend_to_neighbors
 from tasks.pretraining.train.settings import PretrainingSettings
 
 
@@ -64,17 +64,6 @@ def check_vocabulary(settings: PretrainingSettings, pieces: list[str]) -> None:
     )
 
 
-def set_unigram_bias(model: BertPretrainer, answer_counts: np.ndarray) -> None:
-    """Starts the masked-LM head's output bias from log((count + 1) / sum): it need not learn how frequent words are.
-
-    Args:
-        model: with random weights.
-        answer_counts: int64, shape (V,), how often each WordPiece is an answer.
-    """
-    counts = answer_counts + 1.0
-    model.get_layer("masked_lm").output_bias.assign(np.log(counts / counts.sum()).astype(np.float32))
-
-
 def model_builder(settings: PretrainingSettings, config: BertConfig, tokenizer: BertTokenizer):
     """Returns a function that builds the model, of random weights or of those of `init_checkpoint`.
 
@@ -83,7 +72,7 @@ def model_builder(settings: PretrainingSettings, config: BertConfig, tokenizer: 
     """
     layout = "packed" if settings.packing else "rectangular"
     if not settings.init_checkpoint:
-        return lambda: build_pretrainer(BertBackbone(**config.to_dict(), layout=layout), settings.use_next_sentence)
+        return lambda: _build(settings, BertBackbone(**config.to_dict(), layout=layout))
     check_vocabulary(settings, tokenizer.get_vocabulary())
     return lambda: BertPretrainer.from_preset(
         settings.init_checkpoint,
@@ -95,3 +84,9 @@ def model_builder(settings: PretrainingSettings, config: BertConfig, tokenizer: 
         preprocessor=None,
         compile=False,
     )
+
+
+def _build(settings: PretrainingSettings, backbone: BertBackbone) -> BertPretrainer:
+    if settings.initial_attention == "neighbors":
+        attend_to_neighbors(backbone)
+    return build_pretrainer(backbone, settings.use_next_sentence)

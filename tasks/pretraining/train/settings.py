@@ -45,6 +45,11 @@ class PretrainingSettings(TrainingSettings):
         "Tokens that a token attends to; left_to_right is the paper's ablation (table 5). Default: the architecture's.",
         choices=ATTENTIONS,
     )
+    initial_attention: str = setting(
+        "random",
+        "neighbors: each head begins by attending to a token at a distance of its own, from 1 to 4.",
+        choices=("random", "neighbors"),
+    )
     masked_lm_bias: str = setting(
         "zeros",
         "What the masked-LM head's output bias starts from; unigram: log frequencies of the data's answers.",
@@ -113,10 +118,9 @@ class PretrainingSettings(TrainingSettings):
                 "The architecture must be given once, by --preset, --bert_config_file or --init_checkpoint. "
                 f"Received: {' and '.join(given) or 'none of them'}"
             )
-        if self.masked_lm_bias != "zeros" and self.init_checkpoint:
-            raise InputError(
-                f"--masked_lm_bias={self.masked_lm_bias}: --init_checkpoint has an output bias of its own."
-            )
+        for name, own in (("initial_attention", "random"), ("masked_lm_bias", "zeros")):
+            if getattr(self, name) != own and self.init_checkpoint:
+                raise InputError(f"--{name}={getattr(self, name)}: --init_checkpoint has weights of its own.")
 
     @property
     def optimizer_options(self) -> dict:

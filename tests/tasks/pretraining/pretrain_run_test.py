@@ -197,7 +197,10 @@ def test_architecture_comes_from_preset_or_file(data, tmp_path):
         ({"time_budget_minutes": 3.0}, "--time_budget_minutes needs --lr_schedule=constant_then_linear"),
         ({"adam_beta_2": 1.0}, "--adam_beta_2=1.0: must be at most 0.99999"),
         ({"adam_lr_ratio": 0.0}, "--adam_lr_ratio=0.0: must be greater than 0.0"),
-        ({**NO_ARCHITECTURE, "init_checkpoint": "tiny", "masked_lm_bias": "unigram"}, "has an output bias of its own"),
+        (
+            {**NO_ARCHITECTURE, "init_checkpoint": "tiny", "masked_lm_bias": "unigram"},
+            "unigram: --init_checkpoint has weights of its own",
+        ),
         ({"preset": None}, "architecture must be given once, .* Received: none of them"),
         ({"bert_config_file": "x.json"}, "Received: --preset and --bert_config_file"),
         ({"preset": None, "init_checkpoint": "tiny", "vocab_file": None}, "--num_layers cannot change the sizes"),
