@@ -36,7 +36,7 @@ def write_records(path: str) -> None:
     import numpy as np
 
     from tasks.pretraining.data.masking import MaskingRules, mask_batch
-    from tasks.pretraining.data.record_bytes import serialize_batch
+    from tasks.pretraining.data.record_bytes import instance_features, serialize_batch
 
     rng = np.random.default_rng(0)
     lengths = np.full(_RECORDS, _LENGTHS["max_seq_length"])
@@ -44,7 +44,8 @@ def write_records(path: str) -> None:
     rules = MaskingRules(101, 102, 103, _VOCABULARY, 0.15, _LENGTHS["max_predictions_per_seq"], None)
     batch = mask_batch(token_ids, lengths, rules, np.arange(_RECORDS, dtype=np.uint64))
     with open(path, "wb") as file:
-        file.write(serialize_batch(batch, lengths, lengths // 2, np.arange(_RECORDS) % 2)[0])
+        features = instance_features(batch, lengths, lengths // 2, np.arange(_RECORDS) % 2)
+        file.write(serialize_batch(features)[0])
 
 
 def first_batch() -> float:

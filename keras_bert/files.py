@@ -147,6 +147,20 @@ def remove_path(path: str) -> None:
         os.remove(path)
 
 
+def move(source: str, target: str) -> None:
+    """Moves a file, which replaces another; it appears there whole."""
+    if is_remote(source) and is_remote(target):
+        with _remote(source) as gfile:
+            gfile.rename(source, target, overwrite=True)
+        return
+    try:
+        os.replace(source, target)
+    except OSError:  # Another disk, or a bucket.
+        with atomic_path(target) as temporary, open_file(source) as file, open(temporary, "wb") as copy:
+            shutil.copyfileobj(file, copy, _BUFFER)
+        remove_path(source)
+
+
 def open_file(path: str) -> BinaryIO:
     """Opens a file to read its bytes; a remote one can be sought in, too. To write, see `atomic_path`."""
     return io.BufferedReader(_RemoteFile(path), _BUFFER) if is_remote(path) else open(path, "rb")

@@ -8,7 +8,6 @@ with the text; disk space beside the output does. Source: google-research/bert, 
 """
 
 import os
-import time
 
 from keras_bert.errors import InputError
 from tasks import flags
@@ -38,24 +37,9 @@ def create_pretraining_data(settings: DataSettings) -> dict:
     Raises:
         InputError: text or a vocabulary that cannot be used, or a file that cannot be written.
     """
-    from tasks.pretraining.data.report import draw_lengths, render_json, report_files
+    from tasks.pretraining.data import driver
 
-    start = time.monotonic()
-    prefix, output_files = _output_files(settings.output_file, settings.num_shards)
-    if settings.runner is None:
-        from tasks.pretraining.data import driver as backend
-    else:
-        from tasks.pretraining.data import beam as backend
-    report = {
-        **backend.create(settings, prefix, output_files),
-        "seconds": round(time.monotonic() - start, 1),
-        "output_files": output_files,
-        "settings": settings.identity(),
-    }
-    json_file, png_file = report_files(prefix)
-    backend.save(json_file, render_json(report))
-    backend.save(png_file, draw_lengths(report))
-    return report
+    return driver.create(settings, *_output_files(settings.output_file, settings.num_shards))
 
 
 def _output_files(output_file: str | list[str], num_shards: int | None) -> tuple[str, list[str]]:

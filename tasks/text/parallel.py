@@ -40,14 +40,16 @@ def workers_for(files: list[str], num_workers: int | None, passes: int = 1) -> i
     return max(1, min(cores, sum(map(file_size, files)) * passes // _BYTES_PER_WORKER))
 
 
+class WorkerLostError(InputError):
+    """A process was killed; the same work may succeed."""
+
+
 class LocalPool:
     """A pool of processes on this machine, started by the first `map` and ended with the context.
 
     Args:
         num_workers: at least 1; with 1 the calling process does all work itself.
     """
-
-    reads_text = True  # The caller reads data that must be read in order, such as gzip files.
 
     def __init__(self, num_workers: int):
         self.num_workers = num_workers
@@ -69,7 +71,8 @@ class LocalPool:
             shared: first arguments of all calls, such as the directory that they read.
 
         Raises:
-            InputError: a process was killed, or `function` raised it.
+            WorkerLostError: a process was killed.
+            InputError: `function` raised it.
         """
         if self.num_workers == 1:
             yield from map(functools.partial(function, *shared), arguments)
@@ -87,22 +90,27 @@ class LocalPool:
             while pending:
                 yield pending.popleft().result()
         except concurrent.futures.process.BrokenProcessPool as error:
-            raise InputError("A worker process was killed, perhaps for lack of memory. Lower --num_workers.") from error
+            raise WorkerLostError(
+                "A worker process was killed, perhaps for lack of memory. Lower --num_workers."
+            ) from error
         finally:
             for future in pending:
                 future.cancel()
 
 
-def progress_bar(description: str, unit: str, total: int | None = None) -> tqdm:
+def progress_bar(description: str, unit: str, total: int | None = None, initial: int = 0) -> tqdm:
     """Returns a progress bar whose thread leaves all signals to the main thread.
 
     Args:
         description: title of the bar.
         unit: unit of the count; "B" is scaled to kB and MB.
         total: final count; None or 0 if unknown.
+        initial: count of what was done before.
     """
     with _signals_held_back():
-        return tqdm(total=total or None, desc=description, unit=unit, unit_scale=unit == "B", mininterval=0.5)
+        return tqdm(
+            total=total or None, initial=initial, desc=description, unit=unit, unit_scale=unit == "B", mininterval=0.5
+        )
 
 
 @contextlib.contextmanager

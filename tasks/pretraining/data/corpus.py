@@ -1,107 +1,80 @@
-"""Tokenizes text files into a store on disk; the number of processes does not change the result."""
+"""Tokenizes blocks of text into stores on disk."""
 
-import functools
-import os
-from collections.abc import Callable
-from typing import NamedTuple
+import array
+from collections.abc import Iterator
 
 import numpy as np
 
 from keras_bert.errors import InputError
-from tasks.pretraining.data.token_store import StoreWriter, token_dtype
+from tasks.pretraining.data.token_store import Corpus, write_store
 from tasks.pretraining.data.workspace import Workspace, open_workspace
-from tasks.text.parallel import progress_bar
-from tasks.text.reading import LINES, Piece, sentence_splitter, split_piece, text_units
+from tasks.text.blocks import Block, split_block
+from tasks.text.reading import sentence_splitter
+from tasks.text.steps import create_whole
+
+_BYTES_PER_TOKEN = 4  # Of English: a store for each block, or several of text whose tokens are shorter.
 
 
-class TokenizedUnit(NamedTuple):
-    """Token ids of some text, with the bounds of its sentences and documents.
-
-    Attributes:
-        token_ids: uint16 or uint32, shape (tokens,).
-        lengths: int64, shape (sentences,), at least 1 each.
-        starts_document: bool, shape (sentences,), whether a document ended since the sentence before, or since the
-            beginning of the unit.
-        ends_document: bool, whether a document ended since the last sentence.
-        num_bytes: int, what was read of the files.
-    """
-
-    token_ids: np.ndarray
-    lengths: np.ndarray
-    starts_document: np.ndarray
-    ends_document: bool
-    num_bytes: int
-
-
-def tokenize_unit(directory: str, unit: list[Piece], *, open_file: Callable = open) -> TokenizedUnit:
-    """Tokenizes some pieces of the text, leaving out sentences that give no token.
+def tokenize_block(directory: str, task: tuple[int, Block]) -> list[tuple[int, int, int, bool]]:
+    """Tokenizes a block into one store or, if it is a large gzip file, several.
 
     Args:
         directory: the workspace's.
+        task: number of the block, and the block.
+
+    Returns:
+        Tokens, sentences and documents of each store, and whether its first document began before it.
 
     Raises:
         InputError: a file cannot be read, or is not UTF-8.
     """
+    number, block = task
     workspace = open_workspace(directory)
-    settings, tokenizer = workspace.settings, workspace.tokenizer
+    found = []
+    for corpus, is_continued in _tokenized(workspace, block):
+        with create_whole(workspace.store_path(number, len(found))) as temporary, open(temporary, "wb") as file:
+            write_store(file, corpus)
+        found.append((len(corpus.token_ids), corpus.num_sentences, corpus.num_documents, is_continued))
+    return found
+
+
+def _tokenized(workspace: Workspace, block: Block) -> Iterator[tuple[Corpus, bool]]:
+    """Yields stores; a document of more than two stores' tokens is cut."""
+    settings, tokenizer, dtype = workspace.settings, workspace.tokenizer, workspace.dtype
     split = sentence_splitter(settings.sentence_splitter, settings.sentence_language)
-    token_ids, lengths, starts_document = [], [], []
-    has_ended = False
-    for piece in unit:
-        for text in split_piece(piece, settings.input_format, open_file):
-            if text is None:
-                has_ended = True
-                continue
-            for sentence in split(text):
-                found = tokenizer.tokenize(sentence)
-                if found:
-                    token_ids.extend(found)
-                    lengths.append(len(found))
-                    starts_document.append(has_ended)
-                    has_ended = False
-    return TokenizedUnit(
-        np.array(token_ids, token_dtype(tokenizer.vocabulary_size())),
-        np.array(lengths, np.int64),
-        np.array(starts_document, bool),
-        has_ended,
-        sum(piece.num_bytes for piece in unit),
-    )
+    most = max(1, workspace.block_bytes // _BYTES_PER_TOKEN)
+    token_ids, sentences, documents = array.array(dtype.char), [0], []
+    has_ended = is_continued = False
+    for text in split_block(block, settings.input_format):
+        if text is None:
+            has_ended = True
+            continue
+        for tokens in filter(None, map(tokenizer.tokenize, split(text))):
+            if len(token_ids) >= (most if has_ended else 2 * most):
+                yield _corpus(token_ids, sentences, documents), is_continued
+                token_ids, sentences, documents = array.array(dtype.char), [0], []
+            if not documents:
+                is_continued = not has_ended
+            if has_ended or not documents:
+                documents.append(len(sentences) - 1)
+            has_ended = False
+            token_ids.extend(tokens)
+            sentences.append(len(token_ids))
+    if documents:
+        yield _corpus(token_ids, sentences, documents), is_continued
 
 
-def create_store(workspace: Workspace, files: list[str], pool, *, open_file: Callable = open) -> StoreWriter:
-    """Tokenizes files into the workspace's store; the writer returned says how much it holds.
+def _corpus(token_ids: array.array, sentences: list[int], documents: list[int]) -> Corpus:
+    return Corpus(np.array(token_ids), np.array(sentences), np.array([*documents, len(sentences) - 1]))
 
-    A document runs on into the next file unless something ends it (google-research/bert,
-    create_pretraining_data.py:183-204). Documents without a sentence are left out.
 
-    Args:
-        pool: `tasks.text.parallel.LocalPool`, or what maps like it.
-        open_file: `open`, or another function of path and mode.
+def check_documents(paths: list[str], num_documents: int, input_format: str) -> None:
+    """Refuses text of fewer than two documents.
 
     Raises:
-        InputError: text that cannot be read, or fewer than two documents.
+        InputError: the message has the cure for the format.
     """
-    tokenize = functools.partial(tokenize_unit, open_file=open_file)
-    has_ended = True
-    num_bytes = sum(os.path.getsize(path) for path in files if os.path.exists(path))  # A remote file's is not known.
-    with (
-        StoreWriter(workspace.directory, workspace.tokenizer.vocabulary_size()) as writer,
-        progress_bar("tokenize", "B", num_bytes) as progress,
-    ):
-        units = text_units(files, LINES, open_file=open_file, split_gzip=pool.reads_text)
-        for unit in pool.map(tokenize, units, workspace.directory):
-            if len(unit.lengths):
-                unit.starts_document[0] |= has_ended
-                has_ended = False
-                writer.append(unit.token_ids, unit.lengths, unit.starts_document)
-            has_ended |= unit.ends_document
-            progress.update(unit.num_bytes)
-    _check_documents(files, writer.num_documents, workspace.settings.input_format)
-    return writer
-
-
-def _check_documents(files: list[str], num_documents: int, input_format: str) -> None:
-    named = f"{', '.join(files[:5])}{' ...' if len(files) > 5 else ''}"
+    named = f"{', '.join(paths[:5])}{' ...' if len(paths) > 5 else ''}"
     if not num_documents:
         raise InputError(f"{named}: no text. Expected one sentence a line and a blank line between documents.")
     if num_documents == 1:

@@ -1,98 +1,122 @@
-"""The three steps of data creation, tokenize, draw pairs, build records, and their run on this machine."""
+"""The steps of data creation, here or on a cluster: tokenize blocks, write their records, join them to shards.
 
-import contextlib
-import functools
+What each task does is a function of the text and the settings, and of what the step before has left in the scratch
+directory. No text, token or record passes through this process.
+"""
+
+import hashlib
+import json
 import os
 import secrets
-from collections.abc import Callable
+import time
 
-from keras_bert.files import atomic_path, expand_files, remove_path
-from tasks.pretraining.data.corpus import create_store
-from tasks.pretraining.data.report import Counts, report_files
+import numpy as np
+
+import keras_bert
+from keras_bert.errors import InputError
+from keras_bert.files import (
+    absolute,
+    atomic_path,
+    exists,
+    expand_files,
+    file_size,
+    file_state,
+    is_file,
+    make_directory,
+    move,
+    open_file,
+    remove_path,
+)
+from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
+from tasks.pretraining.data.corpus import check_documents, tokenize_block
+from tasks.pretraining.data.report import Counts, draw_lengths, render_json, report_files
 from tasks.pretraining.data.settings import DataSettings
-from tasks.pretraining.data.workspace import Workspace, new_workspace, scratch_directory
-from tasks.pretraining.data.writing import INSTANCES_PER_UNIT, build_unit, draw_unit, pair_units
-from tasks.text.parallel import LocalPool, progress_bar, workers_for
+from tasks.pretraining.data.shard_index import index_path
+from tasks.pretraining.data.workspace import Workspace, fill_workspace, open_workspace
+from tasks.pretraining.data.writing import join_shard, write_block
+from tasks.text.blocks import block_bytes, count_bytes, spool_pipes, text_blocks
+from tasks.text.parallel import LocalPool, workers_for
+from tasks.text.steps import run_step, scratch_directory
 
 
 def create(settings: DataSettings, prefix: str, output_files: list[str]) -> dict:
-    """Creates data on this machine; see `create_data.create_pretraining_data`.
+    """Creates data; see `create_data.create_pretraining_data`.
 
     Args:
         prefix: what the names of the reports begin with; an earlier run's are removed before its data are replaced.
-
-    Returns:
-        The first part of the report: what was read and written.
     """
-    files = expand_files(settings.input_file)
-    with contextlib.ExitStack() as stack:
-        temporary_files = _temporary_files(stack, prefix, output_files)
-        directory = os.path.join(os.path.dirname(temporary_files[0]), secrets.token_hex(8))
-        os.mkdir(directory)
-        num_workers = workers_for(files, settings.num_workers, passes=settings.dupe_factor)
-        pool = stack.enter_context(LocalPool(num_workers))
-        workspace = stack.enter_context(new_workspace(directory, settings.vocab_file, settings))
-        documents, sentences = draw_all_pairs(workspace, files, pool)
-        counts = _write_records(workspace, pool, temporary_files)
+    start = time.monotonic()
+    prefix, paths = absolute(prefix), [absolute(path) for path in expand_files(settings.input_file)]
+    PythonBertTokenizer(settings.vocab_file, settings.do_lower_case)  # Its error names the user's file, not a copy.
+    with open_file(settings.vocab_file) as file:
+        vocabulary = file.read()
+    scratch = os.path.join(os.path.dirname(prefix), f".{os.path.basename(prefix)}.scratch")
+    with scratch_directory(scratch, _identity(settings, paths, vocabulary, output_files)) as directory:
+        paths = spool_pipes(paths, directory)
+        block_size = block_bytes(sum(map(file_size, paths)), settings.dupe_factor)
+        workspace = fill_workspace(directory, vocabulary, settings, block_size, len(output_files))
+        try:
+            report = _run(settings, workspace, paths, block_size)
+        finally:
+            open_workspace.cache_clear()
         for path in report_files(prefix):
             remove_path(path)
-        for temporary, path in zip(temporary_files, output_files, strict=True):
-            os.replace(temporary, path)
-    return {"documents": documents, "sentences": sentences, **counts.report()}
+        _publish(workspace, output_files)
+        report |= {
+            "seconds": round(time.monotonic() - start, 1),
+            "output_files": output_files,
+            "settings": settings.identity(),
+        }
+        for path, content in zip(report_files(prefix), (render_json(report), draw_lengths(report)), strict=True):
+            with atomic_path(path) as temporary, open(temporary, "wb") as file:
+                file.write(content)
+    return report
 
 
-def _temporary_files(stack: contextlib.ExitStack, prefix: str, output_files: list[str]) -> list[str]:
-    """Names a temporary file for each output, on the same disk: in a scratch directory beside it."""
-    parents = [os.path.dirname(os.path.abspath(path)) for path in output_files]
-    name = f".{os.path.basename(prefix)}.scratch"
-    scratch = {
-        parent: stack.enter_context(scratch_directory(os.path.join(parent, name))) for parent in dict.fromkeys(parents)
-    }
-    return [os.path.join(scratch[parent], f"{number:05d}") for number, parent in enumerate(parents)]
+def _identity(settings: DataSettings, paths: list[str], vocabulary: bytes, output_files: list[str]) -> str:
+    """Returns a name for all that the data depend on; of the text it takes names, sizes and times."""
+    # What a pipe gives cannot be known.
+    states = [(path, *file_state(path)) if is_file(path) else secrets.token_hex(8) for path in paths]
+    found = [keras_bert.__version__, settings.identity(), hashlib.sha256(vocabulary).hexdigest(), states, output_files]
+    return hashlib.sha256(json.dumps(found).encode()).hexdigest()[:16]
 
 
-def save(path: str, content: bytes) -> None:
-    """Writes a file, whole or not at all."""
-    with atomic_path(path) as temporary, open(temporary, "wb") as file:
-        file.write(content)
+def _run(settings: DataSettings, workspace: Workspace, paths: list[str], block_size: int) -> dict:
+    directory, num_shards = workspace.directory, workspace.num_shards
+    with _open_pool(settings, paths, directory) as pool:
+        tasks = list(enumerate(text_blocks(paths, block_size)))
+        num_bytes = [count_bytes(block) for _, block in tasks]
+        found = run_step(pool, directory, "tokenize", tokenize_block, tasks, num_bytes, "B")
+        stores = [
+            (block, number, *store) for block, of_block in enumerate(found) for number, store in enumerate(of_block)
+        ]
+        table = np.array(stores, np.int64).reshape(-1, 6)
+        documents = int(table[:, 4].sum() - table[:, 5].sum())
+        check_documents(paths, documents, settings.input_format)
+        workspace.save_plan(table[:, [0, 1, 2, 4]])
+        tokens = table[:, 2].tolist()
+        written = run_step(pool, directory, "write", write_block, range(len(table)), tokens, "token")
+        counts = sum(map(Counts.from_json, written), Counts())
+        for _ in run_step(pool, directory, "join", join_shard, range(num_shards), [1] * num_shards, "file"):
+            pass
+    return {"documents": documents, "sentences": int(table[:, 3].sum()), **counts.report()}
 
 
-def draw_all_pairs(workspace: Workspace, files: list[str], pool, open_file: Callable = open) -> tuple[int, int]:
-    """Tokenizes the text and draws all pairs into the workspace.
+def _open_pool(settings: DataSettings, paths: list[str], directory: str):
+    if settings.runner is None:
+        return LocalPool(workers_for(paths, settings.num_workers, passes=settings.dupe_factor))
+    from tasks.pretraining.data.beam import BeamPool
 
-    Args:
-        pool: runs the functions; `LocalPool` or `beam.BeamPool`.
-        open_file: opens text, as `open` does.
-
-    Returns:
-        The numbers of documents and sentences.
-    """
-    store = create_store(workspace, files, pool, open_file=open_file)
-    dupe_factor = workspace.settings.dupe_factor
-    with (
-        open(workspace.pairs_file, "wb") as file,
-        progress_bar("draw pairs", "document", store.num_documents * dupe_factor) as progress,
-    ):
-        for pairs, num_documents in pool.map(draw_unit, pair_units(workspace.corpus, dupe_factor), workspace.directory):
-            file.write(pairs)
-            progress.update(num_documents)
-    return store.num_documents, store.num_sentences
+    return BeamPool(settings.runner, settings.beam_options, settings.dask_scheduler, directory)
 
 
-def _write_records(workspace: Workspace, pool: LocalPool, paths: list[str]) -> Counts:
-    """Writes the records of all pairs, round-robin over the files."""
-    num_instances, num_shards = workspace.num_instances, len(paths)
-    step = max(num_shards, INSTANCES_PER_UNIT // num_shards * num_shards)
-    units = (range(start, min(start + step, num_instances)) for start in range(0, num_instances, step))
-    build = functools.partial(build_unit, num_shards=num_shards)
-    total = Counts()
-    for path in paths:
-        open(path, "wb").close()
-    with progress_bar("write instances", "instance", num_instances) as progress:
-        for contents, counts in pool.map(build, units, workspace.directory):
-            for path, content in zip(paths, contents, strict=True):
-                with open(path, "ab") as file:
-                    file.write(content)
-            total += counts
-            progress.update(int(counts.lengths.sum()))
-    return total
+def _publish(workspace: Workspace, output_files: list[str]) -> None:
+    """Moves all shards and their indexes to their places. A run that was killed here goes on with the rest."""
+    for shard, path in enumerate(output_files):
+        source = workspace.shard_path(shard)
+        if not (exists(source) or exists(path)):
+            raise InputError(f"{path}: was removed while this command was to continue. Start it again.")
+        make_directory(os.path.dirname(absolute(path)))
+        for found, target in ((source, path), (f"{source}.npz", index_path(path))):
+            if exists(found):
+                move(found, target)

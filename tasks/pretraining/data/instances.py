@@ -38,7 +38,7 @@ def document_generator(seed: int, duplicate: int, document: int) -> random.Rando
 
 
 def draw_pairs(
-    corpus: Corpus, document: int, rng: random.Random, *, max_seq_length: int, short_seq_prob: float
+    corpus: Corpus, document: int, others: range, rng: random.Random, *, max_seq_length: int, short_seq_prob: float
 ) -> Iterator[Pair]:
     """Cuts one document into pairs of segments (create_pretraining_data.py:223-341).
 
@@ -46,8 +46,9 @@ def draw_pairs(
     the second part is the actual next segment, or is put back and replaced by a random segment of another document.
 
     Args:
-        corpus: at least one document; if it is the only one, every random segment comes from it.
+        corpus: at least one document.
         document: int, index of the document.
+        others: indices of the documents that random segments come from; if it is only `document`, all come from it.
         rng: generator of this document's draws.
         max_seq_length: int, at least 5, with `SPECIAL_TOKENS` counted.
         short_seq_prob: float, probability of a target length uniform in [2, max_seq_length - 3].
@@ -62,7 +63,7 @@ def draw_pairs(
         cut = first + (rng.randint(1, stop - first - 1) if stop - first > 1 else 1)
         is_random_next = stop - first == 1 or rng.random() < 0.5
         if is_random_next:
-            b_start, b_stop = _random_segment(corpus, document, target - int(bounds[cut] - bounds[first]), rng)
+            b_start, b_stop = _random_segment(corpus, document, others, target - int(bounds[cut] - bounds[first]), rng)
         else:
             b_start, b_stop = int(bounds[cut]), int(bounds[stop])
         segments = truncate_pair(int(bounds[first]), int(bounds[cut]), b_start, b_stop, max_tokens, rng)
@@ -75,9 +76,11 @@ def _stop_sentence(bounds: np.ndarray, first: int, num_tokens: int) -> int:
     return min(bisect.bisect_left(bounds, bounds[first] + num_tokens, lo=first + 1), len(bounds) - 1)
 
 
-def _random_segment(corpus: Corpus, document: int, num_tokens: int, rng: random.Random) -> tuple[int, int]:
+def _random_segment(
+    corpus: Corpus, document: int, others: range, num_tokens: int, rng: random.Random
+) -> tuple[int, int]:
     for _ in range(_TRIES_FOR_ANOTHER_DOCUMENT):
-        other = rng.randint(0, corpus.num_documents - 1)
+        other = rng.randint(others.start, others.stop - 1)
         if other != document:
             break
     bounds = corpus.bounds(other)

@@ -31,35 +31,53 @@ class _Columns(NamedTuple):
         return self.used.sum(axis=1)
 
 
-def serialize_batch(
-    batch: MaskedBatch, lengths: np.ndarray, first_lengths: np.ndarray, is_random_next: np.ndarray, num_shards: int = 1
-) -> list[bytes]:
-    """Writes instances as framed records, the first to the first shard, and so on around.
+def instance_features(
+    batch: MaskedBatch, lengths: np.ndarray, first_lengths: np.ndarray, is_random_next: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Returns the features of instances by our names, as training reads them.
 
     Args:
         batch: MaskedBatch.
         lengths, first_lengths: int64, shape (B,), as `instances.build_tokens` returns them.
         is_random_next: int64, shape (B,); label 1 means a random second segment, 0 the actual next.
-        num_shards: int, how many files the records go to.
 
     Returns:
-        The bytes for each file.
+        int32 (`mask_weights`: float32), shape (B, S), (B, P) or, of `next_sentence_labels`, (B,).
     """
     columns = np.arange(batch.token_ids.shape[1])
     is_real = columns < lengths[:, np.newaxis]
     is_masked = np.arange(batch.mask_ids.shape[1]) < batch.num_masked[:, np.newaxis]
-    weights = is_masked.astype("<f4").view(np.uint8)
-    features = [
-        _feature("token_ids", _INT64_LIST, _varints(batch.token_ids)),
-        _feature("padding_mask", _INT64_LIST, _varints(is_real)),
-        _feature("segment_ids", _INT64_LIST, _varints(is_real & (columns >= first_lengths[:, np.newaxis]))),
-        _feature("mask_positions", _INT64_LIST, _varints(batch.mask_positions)),
-        _feature("mask_ids", _INT64_LIST, _varints(batch.mask_ids)),
-        _feature("mask_weights", _FLOAT_LIST, _Columns(weights, np.ones_like(weights, bool))),
-        _feature("next_sentence_labels", _INT64_LIST, _varints(is_random_next[:, np.newaxis])),
-    ]
-    framed = _frame(_message(1, _join(features)))
-    return [framed.values[i::num_shards][framed.used[i::num_shards]].tobytes() for i in range(num_shards)]
+    return {
+        "token_ids": batch.token_ids,
+        "padding_mask": is_real.astype(np.int32),
+        "segment_ids": (is_real & (columns >= first_lengths[:, np.newaxis])).astype(np.int32),
+        "mask_positions": batch.mask_positions,
+        "mask_ids": batch.mask_ids,
+        "mask_weights": is_masked.astype("<f4"),
+        "next_sentence_labels": is_random_next.astype(np.int32),
+    }
+
+
+def serialize_batch(features: dict[str, np.ndarray]) -> tuple[bytes, np.ndarray]:
+    """Writes instances as framed records.
+
+    Args:
+        features: of `instance_features`.
+
+    Returns:
+        The bytes of the records, one after another, and the size of each without its frame: int64, shape (B,).
+    """
+    columns = []
+    for name in FEATURE_NAMES:
+        numbers = features[name].reshape(len(features[name]), -1)
+        if name == "mask_weights":
+            weights = numbers.view(np.uint8)
+            columns.append(_feature(name, _FLOAT_LIST, _Columns(weights, np.ones_like(weights, bool))))
+        else:
+            columns.append(_feature(name, _INT64_LIST, _varints(numbers)))
+    records = _message(1, _join(columns))
+    framed = _frame(records)
+    return framed.values[framed.used].tobytes(), records.sizes()
 
 
 # === Protocol buffers ===

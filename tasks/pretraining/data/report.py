@@ -42,6 +42,14 @@ class Counts(NamedTuple):
     def __add__(self, other: "Counts") -> "Counts":
         return Counts(*map(operator.add, self, other))
 
+    def as_json(self) -> dict:
+        """Returns the arguments of `Counts` as JSON can hold them."""
+        return {**self._asdict(), "lengths": self.lengths.tolist()}
+
+    @classmethod
+    def from_json(cls, values: dict) -> "Counts":
+        return cls(**{**values, "lengths": np.array(values["lengths"], np.int64)})
+
     def report(self) -> dict:
         """Returns counts and shares of at least one instance.
 

@@ -56,9 +56,10 @@ class DataSettings(InstanceSettings):
     num_workers: int | None = changeable(None, "Processes; default: one for each core.", at_least=1)
     runner: str | None = changeable(
         None,
-        "Apache Beam runner to use in place of local processes, such as DirectRunner, DataflowRunner, FlinkRunner or "
-        "SparkRunner; needs apache-beam: pip install 'keras-bert-zoo[beam]'.",
+        "Cluster to use in place of local processes: dask, portable, or the name of an Apache Beam runner, such as "
+        "DataflowRunner. Needs apache-beam: pip install 'keras-bert-zoo[cluster]'.",
     )
+    dask_scheduler: str | None = changeable(None, "Address of the scheduler, tcp://host:8786, for --runner=dask.")
     beam_options: list[str] = changeable(
         [],
         "One of Beam's own options; repeat the flag for several: --beam_options=--project=p --beam_options=--region=r.",
@@ -69,3 +70,5 @@ class DataSettings(InstanceSettings):
         super().__post_init__()
         if self.beam_options and not self.runner:
             raise InputError("--beam_options needs --runner, such as --runner=DirectRunner.")
+        if (self.runner == "dask") != (self.dask_scheduler is not None):
+            raise InputError("--runner=dask and --dask_scheduler=tcp://host:8786 need each other.")

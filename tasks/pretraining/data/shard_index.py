@@ -1,7 +1,8 @@
 """The index of a TFRecord file of pre-training instances: what a training must know of it before it starts.
 
-An index lies beside its file, as `.NAME.index.npz`. The first training that reads the file makes it, on all cores, and
-checks every record on the way. Later ones start at once, at any record.
+An index lies beside its file, as `.NAME.index.npz`. bert-create-pretraining-data writes it with the data. For other
+files the first training makes it, on all cores, and checks every record on the way. Then a training starts at once, at
+any record.
 
 N: records, G: groups of `GROUP` records, V: vocabulary.
 """
@@ -12,16 +13,14 @@ import functools
 import os
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
 from keras_bert.errors import InputError
 from keras_bert.files import atomic_path, open_file
 from tasks.pretraining.data.record_names import FEATURE_NAMES
-from tasks.pretraining.data.records import ABSENT, explain_failure, feature_lengths, lacking, parse_records
 from tasks.text.parallel import available_cores, progress_bar
 
 GROUP = 128
@@ -40,7 +39,7 @@ class ShardIndex(NamedTuple):
         sizes: the `max_seq_length` and `max_predictions_per_seq` of its records.
         num_records: N.
         num_real_tokens: tokens that are not padding.
-        checksum: CRC-32 of all numbers.
+        checksum: CRC-32 of the CRC-32 of each record's numbers.
         highest: shape (2, 2), the highest `token_ids` and `mask_ids`, each with its record, from 1.
         first_hole: the first record, from 1, with padding before a real token; 0 if there is none.
         answer_counts: int64, shape (highest answer + 1,), how often each WordPiece is the answer at a masked position.
@@ -132,8 +131,13 @@ def read_indexes(files: list[str], *, for_packing: bool = False, **lengths: int)
 def save_index(path: str, index: ShardIndex) -> None:
     """Writes the index of a file; where that is not allowed, every training makes it anew."""
     with contextlib.suppress(InputError, PermissionError), atomic_path(index_path(path)) as temporary:
-        with open(temporary, "wb") as file:
-            np.savez(file, **index._asdict())
+        write_arrays(temporary, index)
+
+
+def write_arrays(path: str, arrays: NamedTuple) -> None:
+    """Writes an index, or figures of records."""
+    with open(path, "wb") as file:
+        np.savez(file, **arrays._asdict())
 
 
 def total(files: list[str], indexes: list[ShardIndex], vocabulary_size: int) -> RecordStatistics:
@@ -184,55 +188,114 @@ def _fingerprint(path: str) -> list[int]:
 # === Making an index ===
 
 
+class RecordFigures(NamedTuple):
+    """What an index is made of: figures of consecutive records.
+
+    Attributes:
+        record_bytes, lengths, masked: int32, shape (N,), of each record: its bytes without the frame, its tokens that
+            are not padding, its masked positions.
+        checksums: uint32, shape (N,), CRC-32 of the numbers of each record.
+        highest, first_hole, answer_counts, next_sentence_counts: as of `ShardIndex`.
+    """
+
+    record_bytes: np.ndarray
+    lengths: np.ndarray
+    masked: np.ndarray
+    checksums: np.ndarray
+    highest: np.ndarray
+    first_hole: np.ndarray
+    answer_counts: np.ndarray
+    next_sentence_counts: np.ndarray
+
+    @classmethod
+    def of(cls, batch: dict[str, np.ndarray], record_bytes: np.ndarray) -> "RecordFigures":
+        """Describes a batch of records; `batch` has all features, as `record_bytes.instance_features` returns them."""
+        is_masked, is_real = batch["mask_weights"] > 0, batch["padding_mask"] > 0
+        lengths = is_real.sum(axis=1, dtype=np.int32)
+        has_hole = (is_real != (np.arange(is_real.shape[1]) < lengths[:, np.newaxis])).any(axis=1)
+        most = [batch[name].max(axis=1) for name in _VOCABULARY_FEATURES]
+        features = [np.ascontiguousarray(batch[name]).reshape(len(lengths), -1) for name in FEATURE_NAMES]
+        rows = np.concatenate([feature.view(np.uint8) for feature in features], axis=1)
+        return cls(
+            record_bytes=record_bytes.astype(np.int32),
+            lengths=lengths,
+            masked=is_masked.sum(axis=1, dtype=np.int32),
+            checksums=np.fromiter(map(zlib.crc32, rows), np.uint32, len(rows)),
+            highest=np.array([[ids.max(), 1 + np.argmax(ids)] for ids in most], np.int64),
+            first_hole=np.int64(1 + np.argmax(has_hole) if has_hole.any() else 0),
+            answer_counts=np.bincount(batch["mask_ids"][is_masked], minlength=1),
+            next_sentence_counts=np.bincount(batch["next_sentence_labels"], minlength=2),
+        )
+
+    @classmethod
+    def join(cls, parts: Iterable["RecordFigures"]) -> "RecordFigures":
+        """Describes records one after another."""
+        highest = np.zeros((len(_VOCABULARY_FEATURES), 2), np.int64)
+        answer_counts, next_sentence_counts = np.zeros(1, np.int64), np.zeros(2, np.int64)
+        count = first_hole = 0
+        arrays = [(np.zeros(0, np.int32),) * 3 + (np.zeros(0, np.uint32),)]
+        for part in parts:
+            of_part = part.highest + [0, count]
+            highest = np.where(of_part[:, :1] > highest[:, :1], of_part, highest)
+            if part.first_hole and not first_hole:
+                first_hole = count + int(part.first_hole)
+            width = max(len(answer_counts), len(part.answer_counts))
+            answer_counts = sum(np.pad(one, (0, width - len(one))) for one in (answer_counts, part.answer_counts))
+            next_sentence_counts = next_sentence_counts + part.next_sentence_counts
+            arrays.append(part[:4])
+            count += len(part.lengths)
+        joined = map(np.concatenate, zip(*arrays, strict=True))
+        return cls(*joined, highest, np.int64(first_hole), answer_counts, next_sentence_counts)
+
+
+def load_figures(path: str) -> RecordFigures:
+    """Reads figures that `write_arrays` has written."""
+    with open_file(path) as file, np.load(file) as stored:
+        return RecordFigures(*(stored[name] for name in RecordFigures._fields))
+
+
+def make_index(path: str, figures: RecordFigures, sizes: tuple[int, int]) -> ShardIndex:
+    """Returns the index of a file whose records have some figures; of the file only its fingerprint is read."""
+    ends = np.cumsum(figures.record_bytes + _FRAME_BYTES, dtype=np.int64)
+    return ShardIndex(
+        fingerprint=np.array(_fingerprint(path), np.int64),
+        sizes=np.array(sizes, np.int64),
+        num_records=np.int64(len(figures.lengths)),
+        num_real_tokens=figures.lengths.sum(dtype=np.int64),
+        checksum=np.int64(zlib.crc32(figures.checksums.astype("<u4"))),
+        highest=figures.highest,
+        first_hole=figures.first_hole,
+        answer_counts=figures.answer_counts,
+        next_sentence_counts=figures.next_sentence_counts,
+        offsets=np.concatenate([np.zeros(1, np.int64), ends])[:-1][::GROUP],
+        lengths=figures.lengths,
+        masked=figures.masked,
+        rows=np.zeros(0, np.int16),
+    )
+
+
 def _scan(path: str, lengths: dict[str, int], report: Callable[[int], object]) -> ShardIndex:
     """Reads and checks every record of a file."""
     # The number that each feature must be less than.
     limits = {"token_ids": _HIGHEST_ID, "padding_mask": 2, "segment_ids": 2, "mask_ids": _HIGHEST_ID}
     limits |= {"mask_positions": lengths["max_seq_length"], "mask_weights": np.inf, "next_sentence_labels": 2}
-    count = checksum = first_hole = 0
-    highest = np.zeros((len(_VOCABULARY_FEATURES), 2), np.int64)
-    answer_counts, next_sentence_counts = np.zeros(1, np.int64), np.zeros(2, np.int64)
-    parts = [(np.zeros(0, np.int32),) * 3]  # Bytes, lengths and masked positions of records.
-    for batch in _parsed_batches(path, lengths):
-        _check_values(path, count + 1, batch, limits)
-        for place, name in enumerate(_VOCABULARY_FEATURES):
-            of_records = batch[name].max(axis=1)
-            if of_records.max() > highest[place, 0]:
-                highest[place] = of_records.max(), count + 1 + np.argmax(of_records)
-        is_masked, is_real = batch["mask_weights"] > 0, batch["padding_mask"] > 0
-        answers = np.bincount(batch["mask_ids"][is_masked], minlength=len(answer_counts))
-        answers[: len(answer_counts)] += answer_counts
-        answer_counts = answers
-        next_sentence_counts += np.bincount(batch["next_sentence_labels"], minlength=2)
-        for name in FEATURE_NAMES:
-            checksum = zlib.crc32(np.ascontiguousarray(batch[name]), checksum)
-        sizes = is_real.sum(axis=1, dtype=np.int32)
-        has_hole = (is_real != (np.arange(is_real.shape[1]) < sizes[:, np.newaxis])).any(axis=1)
-        if has_hole.any() and not first_hole:
-            first_hole = count + 1 + int(np.argmax(has_hole))
-        parts.append((batch["bytes"], sizes, is_masked.sum(axis=1, dtype=np.int32)))
-        count += len(sizes)
-        report(len(sizes))
-    record_bytes, sizes, masked = map(np.concatenate, zip(*parts, strict=True))
-    ends = np.cumsum(record_bytes + _FRAME_BYTES, dtype=np.int64)
-    return ShardIndex(
-        fingerprint=np.array(_fingerprint(path), np.int64),
-        sizes=np.array(list(lengths.values()), np.int64),
-        num_records=np.int64(count),
-        num_real_tokens=sizes.sum(dtype=np.int64),
-        checksum=np.int64(checksum),
-        highest=highest,
-        first_hole=np.int64(first_hole),
-        answer_counts=answer_counts,
-        next_sentence_counts=next_sentence_counts,
-        offsets=np.concatenate([np.zeros(1, np.int64), ends])[:-1][::GROUP],
-        lengths=sizes,
-        masked=masked,
-        rows=np.zeros(0, np.int16),
-    )
+
+    def describe() -> Iterator[RecordFigures]:
+        count = 0
+        for batch in _parsed_batches(path, lengths):
+            _check_values(path, count + 1, batch, limits)
+            yield RecordFigures.of(batch, batch["bytes"])
+            count += len(batch["bytes"])
+            report(len(batch["bytes"]))
+
+    return make_index(path, RecordFigures.join(describe()), tuple(lengths.values()))
 
 
 def _parsed_batches(path: str, lengths: dict[str, int]) -> Iterator[dict[str, np.ndarray]]:
+    import tensorflow as tf
+
+    from tasks.pretraining.data.records import explain_failure, feature_lengths, parse_records
+
     @tf.autograph.experimental.do_not_convert
     def parse(serialized):
         features, labels = parse_records(serialized, **lengths)
@@ -247,6 +310,8 @@ def _parsed_batches(path: str, lengths: dict[str, int]) -> Iterator[dict[str, np
 
 
 def _check_values(path: str, first_record: int, batch: dict[str, np.ndarray], limits: dict[str, float]) -> None:
+    from tasks.pretraining.data.records import ABSENT, lacking
+
     for name, limit in limits.items():
         values = batch[name]
         if values.min() >= 0 and values.max() < limit:  # False for NaN.

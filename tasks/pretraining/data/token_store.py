@@ -1,15 +1,17 @@
-"""Tokenized text on disk: an array of token ids and the offsets of sentences and documents, mapped to memory.
+"""The tokenized text of a block: one file, of which some of the documents can be read alone.
 
-T: tokens of the corpus, N: its sentences, D: its documents.
+T: tokens of the block, N: its sentences, D: its documents. The file holds T, N, D, then the arrays of `Corpus`, the
+last one first.
 """
 
 import dataclasses
-import mmap
-import os
+from typing import BinaryIO
 
 import numpy as np
 
-TOKENS, SENTENCES, DOCUMENTS = "tokens.bin", "sentences.bin", "documents.bin"
+from keras_bert.files import open_file
+
+_OFFSET = np.dtype(np.int64)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,13 +22,11 @@ class Corpus:
         token_ids: uint16 or uint32, shape (T,), all documents one after another.
         sentence_starts: int64, shape (N + 1,), offsets into `token_ids`; the last is T.
         document_starts: int64, shape (D + 1,), offsets into the sentences; the last is N.
-        maps: the memory maps below the arrays, if they lie in files.
     """
 
     token_ids: np.ndarray
     sentence_starts: np.ndarray
     document_starts: np.ndarray
-    maps: tuple[mmap.mmap, ...] = ()
 
     @property
     def num_documents(self) -> int:
@@ -41,61 +41,52 @@ class Corpus:
         first, last = self.document_starts[document : document + 2].tolist()
         return self.sentence_starts[first : last + 1]
 
-    def release(self) -> None:
-        """Returns the memory of pages that were read to the system; the next access maps them again."""
-        for mapped in self.maps:
-            mapped.madvise(mmap.MADV_DONTNEED)
-
 
 def token_dtype(vocabulary_size: int) -> np.dtype:
     """Returns the smallest of uint16 and uint32 that holds every id."""
     return np.dtype(np.uint16 if vocabulary_size <= 1 << 16 else np.uint32)
 
 
-def open_store(directory: str, vocabulary_size: int) -> Corpus:
-    """Opens a store of at least one document that a `StoreWriter` has written."""
-    dtypes = {TOKENS: token_dtype(vocabulary_size), SENTENCES: np.int64, DOCUMENTS: np.int64}
-    maps = [np.memmap(os.path.join(directory, name), dtype, "r") for name, dtype in dtypes.items()]
-    # Plain arrays: slices of `np.memmap` are made in Python, and slower.
-    return Corpus(*map(np.asarray, maps), maps=tuple(array.base for array in maps))
+def write_store(file: BinaryIO, corpus: Corpus) -> None:
+    """Writes a corpus of at least one document."""
+    sizes = [len(corpus.token_ids), corpus.num_sentences, corpus.num_documents]
+    for array in (np.array(sizes), corpus.document_starts, corpus.sentence_starts):
+        file.write(array.astype(_OFFSET, copy=False).tobytes())
+    file.write(corpus.token_ids.tobytes())
 
 
-class StoreWriter:
-    """Appends tokenized sentences to the files of a store; a context manager.
+def read_store(path: str, dtype: np.dtype, part: int = 0, num_parts: int = 1) -> Corpus:
+    """Reads one of equal parts of the documents of a store; at least one document.
 
-    Attributes:
-        num_documents, num_sentences, num_tokens: what was appended so far.
+    Args:
+        path: of a file of `write_store`.
+        dtype: `token_dtype` of the vocabulary.
+        part: int in [0, num_parts).
     """
+    with open_file(path) as file:
 
-    def __init__(self, directory: str, vocabulary_size: int):
-        self.num_documents = self.num_sentences = self.num_tokens = 0
-        self._dtype = token_dtype(vocabulary_size)
-        self._files = {name: open(os.path.join(directory, name), "wb") for name in (TOKENS, SENTENCES, DOCUMENTS)}
+        def read(start: int, count: int, dtype: np.dtype = _OFFSET) -> np.ndarray:
+            file.seek(start)
+            return np.frombuffer(file.read(count * dtype.itemsize), dtype)
 
-    def __enter__(self):
-        return self
+        _, num_sentences, num_documents = read(0, 3).tolist()
+        first = num_documents * part // num_parts
+        last = max(first + 1, num_documents * (part + 1) // num_parts)
+        documents = read(8 * (3 + first), last - first + 1)
+        place = 8 * (4 + num_documents)
+        sentences = read(place + 8 * int(documents[0]), int(documents[-1] - documents[0]) + 1)
+        place += 8 * (num_sentences + 1) + dtype.itemsize * int(sentences[0])
+        tokens = read(place, int(sentences[-1] - sentences[0]), dtype)
+    return Corpus(tokens, sentences - sentences[0], documents - documents[0])
 
-    def __exit__(self, *error) -> None:
-        """Appends the last offsets and closes the files."""
-        self._write(SENTENCES, [self.num_tokens])
-        self._write(DOCUMENTS, [self.num_sentences])
-        for file in self._files.values():
-            file.close()
 
-    def append(self, token_ids: np.ndarray, lengths: np.ndarray, starts_document: np.ndarray) -> None:
-        """Appends sentences.
-
-        Args:
-            token_ids: integers, shape (tokens,), all sentences one after another.
-            lengths: int64, shape (sentences,), tokens of each, at least 1.
-            starts_document: bool, shape (sentences,), whether a sentence is the first of a document.
-        """
-        self._files[TOKENS].write(token_ids.astype(self._dtype, copy=False).tobytes())
-        self._write(SENTENCES, self.num_tokens + np.cumsum(lengths) - lengths)
-        self._write(DOCUMENTS, self.num_sentences + np.flatnonzero(starts_document))
-        self.num_documents += int(starts_document.sum())
-        self.num_sentences += len(lengths)
-        self.num_tokens += len(token_ids)
-
-    def _write(self, name: str, offsets) -> None:
-        self._files[name].write(np.asarray(offsets, np.int64).tobytes())
+def join(parts: list[Corpus]) -> Corpus:
+    """Returns the documents of several corpora as one."""
+    token_ids = np.concatenate([part.token_ids for part in parts])
+    starts = []
+    for name in ("sentence_starts", "document_starts"):
+        arrays = [getattr(part, name) for part in parts]
+        offsets = np.cumsum([0, *(array[-1] for array in arrays)])
+        shifted = [array[:-1] + offset for array, offset in zip(arrays, offsets[:-1], strict=True)]
+        starts.append(np.concatenate([*shifted, offsets[-1:]]))
+    return Corpus(token_ids, *starts)

@@ -1,54 +1,79 @@
 """The directory in which instances are created: what its steps, and their processes, share."""
 
-import contextlib
 import dataclasses
-import fcntl
 import functools
 import os
-import shutil
-from collections.abc import Iterator
 
-from keras_bert.errors import InputError
-from keras_bert.files import read_json, remove_path, write_json
+import numpy as np
+
+from keras_bert.files import atomic_path, make_directory, open_file, read_json, write_json
 from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
-from tasks.pretraining.data.instances import Pair
 from tasks.pretraining.data.masking import MaskingRules
+from tasks.pretraining.data.plan import Plan
 from tasks.pretraining.data.settings import InstanceSettings
-from tasks.pretraining.data.token_store import Corpus, open_store
+from tasks.pretraining.data.token_store import token_dtype
 
-PAIR_BYTES = 8 * len(Pair._fields)
-_VOCABULARY, _SETTINGS = "vocab.txt", "settings.json"
+_VOCABULARY, _SETTINGS, _PLAN = "vocab.txt", "settings.json", "plan.npy"
 
 
 class Workspace:
-    """A directory with the vocabulary and the settings, then the tokenized text, then the pairs.
+    """A directory with the vocabulary and the settings, then the tokenized text, then the records.
 
     Each part is opened when it is used first, and once.
     """
 
     def __init__(self, directory: str):
         self.directory = directory
-        self.pairs_file = os.path.join(directory, "pairs.bin")  # int64, shape (instances, fields of `Pair`).
+
+    @functools.cached_property
+    def _numbers(self) -> dict:
+        return read_json(os.path.join(self.directory, _SETTINGS))
 
     @functools.cached_property
     def settings(self) -> InstanceSettings:
-        return InstanceSettings(**read_json(os.path.join(self.directory, _SETTINGS)))
+        return InstanceSettings(**self._numbers["settings"])
+
+    @property
+    def block_bytes(self) -> int:
+        return self._numbers["block_bytes"]
+
+    @property
+    def num_shards(self) -> int:
+        return self._numbers["num_shards"]
 
     @functools.cached_property
     def tokenizer(self) -> PythonBertTokenizer:
         return PythonBertTokenizer(os.path.join(self.directory, _VOCABULARY), self.settings.do_lower_case)
 
-    @functools.cached_property
-    def corpus(self) -> Corpus:
-        return open_store(self.directory, self.tokenizer.vocabulary_size())
+    @property
+    def dtype(self) -> np.dtype:
+        return token_dtype(self.tokenizer.vocabulary_size())
 
     @functools.cached_property
     def masking(self) -> MaskingRules:
         return MaskingRules.of(self.tokenizer, self.settings)
 
-    @property
-    def num_instances(self) -> int:
-        return os.path.getsize(self.pairs_file) // PAIR_BYTES
+    @functools.cached_property
+    def plan(self) -> Plan:
+        with open_file(os.path.join(self.directory, _PLAN)) as file:
+            table = np.load(file)
+        return Plan(table, self.settings.random_seed, self.num_shards, self.block_bytes)
+
+    def save_plan(self, table: np.ndarray) -> None:
+        """Saves the table of `Plan`."""
+        with atomic_path(os.path.join(self.directory, _PLAN)) as temporary, open(temporary, "wb") as file:
+            np.save(file, table)
+
+    def store_path(self, block: int, store: int) -> str:
+        return os.path.join(self.directory, "stores", f"{block:06d}-{store}")
+
+    def part_path(self, shard: int, block: int) -> str:
+        """Returns the path of those records of a block that go to a shard; `.npz` is added for their figures."""
+        return os.path.join(self.directory, "parts", f"{shard:05d}-{block:06d}")
+
+    def shard_path(self, shard: int) -> str:
+        """Returns the path of a finished shard; `.npz` is added for its index."""
+        return os.path.join(self.directory, "shards", f"{shard:05d}")
 
 
 @functools.lru_cache(maxsize=1)
@@ -57,63 +82,17 @@ def open_workspace(directory: str) -> Workspace:
     return Workspace(directory)
 
 
-@contextlib.contextmanager
-def new_workspace(directory: str, vocab_file: str, settings: InstanceSettings) -> Iterator[Workspace]:
-    """Makes a workspace of an empty directory; this process closes it with the context.
-
-    Raises:
-        InputError: the vocabulary cannot be used.
-    """
-    PythonBertTokenizer(vocab_file, settings.do_lower_case)  # Its error names the user's file, not the copy.
-    shutil.copyfile(vocab_file, os.path.join(directory, _VOCABULARY))
-    names = (field.name for field in dataclasses.fields(InstanceSettings))
-    write_json(os.path.join(directory, _SETTINGS), {name: getattr(settings, name) for name in names})
-    try:
-        yield open_workspace(directory)
-    finally:
-        open_workspace.cache_clear()  # Lets go of the files.
-
-
-# === Scratch directories ===
-
-
-@contextlib.contextmanager
-def scratch_directory(path: str) -> Iterator[str]:
-    """Gives an empty directory at `path` that no other run uses, and removes it at the end, also on an error.
-
-    The owner holds a lock on the directory. The system drops it with the process, so that the next run knows what a
-    killed one left, and clears it.
-
-    Raises:
-        InputError: another run holds the directory, or it cannot be created.
-    """
-    path = os.path.abspath(path)
-    descriptor = _lock(path)
-    try:
-        for name in os.listdir(path):
-            remove_path(os.path.join(path, name))
-        yield path
-    finally:
-        remove_path(path)
-        os.close(descriptor)
-
-
-def _lock(path: str) -> int:
-    while True:
-        try:
-            os.makedirs(path, exist_ok=True)
-            descriptor = os.open(path, os.O_RDONLY)
-        except FileNotFoundError:
-            continue  # Its owner removed it between the two calls.
-        except OSError as error:
-            raise InputError(f"{path}: cannot be created ({error.strerror}). Choose another output path.") from error
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.samestat(os.fstat(descriptor), os.stat(path)):
-                return descriptor
-        except BlockingIOError as error:
-            os.close(descriptor)
-            raise InputError(f"{path}: another run is writing there. Wait for it, or choose another path.") from error
-        except FileNotFoundError:
-            pass
-        os.close(descriptor)  # The lock is on a directory that its owner has removed meanwhile.
+def fill_workspace(
+    directory: str, vocabulary: bytes, settings: InstanceSettings, block_bytes: int, num_shards: int
+) -> Workspace:
+    """Makes a workspace of a directory; it may hold an earlier run's results of the same arguments."""
+    for name in ("stores", "parts", "shards"):
+        make_directory(os.path.join(directory, name))
+    with atomic_path(os.path.join(directory, _VOCABULARY)) as temporary, open(temporary, "wb") as file:
+        file.write(vocabulary)
+    values = {field.name: getattr(settings, field.name) for field in dataclasses.fields(InstanceSettings)}
+    write_json(
+        os.path.join(directory, _SETTINGS),
+        {"settings": values, "block_bytes": block_bytes, "num_shards": num_shards},
+    )
+    return Workspace(directory)

@@ -2,18 +2,23 @@
 
 import json
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from repository import SHARED, needs_data
+from repository import ROOT, SHARED, needs_data
 
 from keras_bert.errors import InputError
+from keras_bert.files import read_json
 from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
 from tasks.pretraining.create_data import create_pretraining_data
+from tasks.pretraining.data import driver, shard_index
 from tasks.pretraining.data.records import parse_records
 from tasks.pretraining.data.report import format_report
 from tasks.pretraining.data.settings import DataSettings
+from tasks.text import blocks
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 CLS, SEP, MASK = 2, 3, 4
@@ -128,10 +133,59 @@ def test_report_counts_what_the_files_hold(text, tmp_path):
         1:
     ].tolist()
     assert (tmp_path / "0.lengths.png").read_bytes().startswith(b"\x89PNG")
-    assert sorted(os.listdir(tmp_path)) == ["0", "0.lengths.png", "0.report.json", "1"]
+    indexes = [".0.index.npz", ".1.index.npz"]
+    assert sorted(os.listdir(tmp_path)) == [*indexes, "0", "0.lengths.png", "0.report.json", "1"]
     counts = [len(read([path])["token_ids"]) for path in paths]
-    assert counts[0] - counts[1] in (0, 1)  # round-robin
+    assert abs(counts[0] - counts[1]) <= 1
     assert f"{'instances':24}{report['instances']:14,}" in format_report(report)
+
+
+def test_each_file_has_its_index(text, tmp_path, monkeypatch):
+    monkeypatch.setattr(blocks, "_MEBIBYTE", 400)  # Several blocks, whose figures are joined.
+    paths = create(text, [str(tmp_path / name) for name in "012"], dupe_factor=30)["output_files"]
+    lengths = {"max_seq_length": S, "max_predictions_per_seq": P}
+    with monkeypatch.context() as patch:
+        patch.setattr(shard_index, "_scan", None)
+        written = shard_index.read_indexes(paths, **lengths)
+    for path in paths:
+        os.remove(shard_index.index_path(path))
+    for found, expected in zip(written, shard_index.read_indexes(paths, **lengths), strict=True):
+        assert found.num_records > 2 * shard_index.GROUP and len(found.offsets) > 2
+        for name in expected._fields:
+            np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), strict=True)
+
+
+def test_data_are_created_without_tensorflow(text, tmp_path):
+    directory = text[0]
+    code = f"""
+import sys
+sys.modules["tensorflow"] = None
+from tasks.pretraining import create_data
+from tasks.pretraining.data.settings import DataSettings
+files = dict(input_file="{directory}/a.txt", output_file="{tmp_path}/out", vocab_file="{directory}/vocab.txt")
+create_data.create_pretraining_data(DataSettings(**files, num_workers=1))
+"""
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True)
+    assert (tmp_path / "out").exists() and (tmp_path / ".out.index.npz").exists()
+
+
+def test_text_output_and_scratch_may_be_remote(text, tmp_path, monkeypatch):
+    local = create(text, str(tmp_path / "out"), num_shards=2)
+    for name in ("a.txt", "b.txt", "vocab.txt"):
+        tf.io.gfile.copy(f"{text[0]}/{name}", f"ram://text/{name}", overwrite=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(driver, "join_shard", None)
+        with pytest.raises(TypeError):
+            create(("ram://text",), "ram://data/out", num_shards=2, num_workers=1)
+    assert tf.io.gfile.listdir("ram://data") == [".out.scratch"]
+    remote = create(("ram://text",), "ram://data/out", num_shards=2, num_workers=1)
+    assert not tf.io.gfile.exists("ram://data/.out.scratch")
+    for here, there in zip(local["output_files"], remote["output_files"], strict=True):
+        for path, url in ((here, there), (shard_index.index_path(here), shard_index.index_path(there))):
+            with open(path, "rb") as file, tf.io.gfile.GFile(url, "rb") as found:
+                assert found.read() == file.read()
+    assert read_json("ram://data/out.report.json")["instances"] == local["instances"]
+    tf.io.gfile.rmtree("ram://data")
 
 
 def test_bytes_depend_on_the_seed_alone(text, tmp_path):
@@ -254,7 +308,7 @@ def test_whole_words_of_real_text(tmp_path):
 
 
 def test_the_report_does_not_depend_on_workers(text, tmp_path, monkeypatch):
-    monkeypatch.setattr("tasks.pretraining.data.driver.INSTANCES_PER_UNIT", 50)
+    monkeypatch.setattr("tasks.text.blocks._MEBIBYTE", 300)
     one, two = (create(text, str(tmp_path / "train"), num_shards=9, num_workers=number) for number in (1, 2))
     assert {**one, "seconds": 0} == {**two, "seconds": 0}
     printed = format_report(one).splitlines()

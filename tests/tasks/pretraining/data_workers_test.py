@@ -1,24 +1,28 @@
-"""Data creation by several processes: the same bytes; killed or failed, it leaves nothing that looks whole."""
+"""Data creation by several processes: the same bytes; killed, it leaves nothing that looks whole, and goes on."""
 
 import hashlib
 import itertools
 import os
+import random
+import shutil
 import signal
 import subprocess
 import sys
 import time
 
+import fuzzing
 import numpy as np
 import pytest
 from repository import ROOT
 
 from keras_bert.errors import InputError
 from tasks.pretraining.create_data import create_pretraining_data
-from tasks.pretraining.data import corpus
+from tasks.pretraining.data import driver
+from tasks.pretraining.data.corpus import tokenize_block
 from tasks.pretraining.data.settings import DataSettings
-from tasks.pretraining.data.workspace import scratch_directory
-from tasks.text.parallel import LocalPool
-from tasks.text.reading import LINES
+from tasks.text import blocks
+from tasks.text.parallel import LocalPool, WorkerLostError
+from tasks.text.steps import scratch_directory
 
 SETTINGS = {
     "max_seq_length": 64,
@@ -63,18 +67,112 @@ def create(text, output_file, **changes):
     return [open(path, "rb").read() for path in report["output_files"]]
 
 
-def test_bytes_do_not_depend_on_workers_nor_on_how_work_is_cut(text, tmp_path, monkeypatch):
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """Cuts the text into some 30 blocks, of which each has neighbours."""
+    monkeypatch.setattr(blocks, "_MEBIBYTE", 2_500)
+
+
+def test_bytes_do_not_depend_on_workers_nor_on_batches(text, tmp_path, monkeypatch, small_blocks):
     expected = create(text, tmp_path / "one", num_shards=3)
     assert len(set(expected)) == 3 and sum(map(len, expected)) > 500_000
-    assert hashlib.sha256(b"".join(expected)).hexdigest().startswith("aef1e5260d76154c")  # Since the first release.
-    monkeypatch.setattr(corpus, "LINES", LINES._replace(piece_bytes=10_000, unit_bytes=10_000))
-    monkeypatch.setattr("tasks.pretraining.data.writing._TOKENS_PER_UNIT", 3_000)
-    monkeypatch.setattr("tasks.pretraining.data.writing._DOCUMENTS_PER_UNIT", 40)
-    monkeypatch.setattr("tasks.pretraining.data.driver.INSTANCES_PER_UNIT", 100)
+    assert hashlib.sha256(b"".join(expected)).hexdigest().startswith("64bbe8c49a4379be")  # Of this release.
+    sizes = list(map(len, expected))
+    assert max(sizes) < 1.1 * min(sizes)
     assert create(text, tmp_path / "three", num_shards=3, num_workers=3) == expected
     monkeypatch.setattr("tasks.pretraining.data.writing._INSTANCES_AT_ONCE", 7)
-    monkeypatch.setattr("tasks.pretraining.data.writing._LOOK_UPS_AT_ONCE", 2)
     assert create(text, tmp_path / "small", num_shards=3, num_workers=1) == expected
+
+
+# === Runs that are killed, and go on ===
+
+
+class Killed(BaseException):
+    """Stands for a SIGKILL: nothing handles it but context managers, whose work the next run must not need."""
+
+
+def files_below(directory):
+    return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+def test_a_run_that_was_killed_goes_on_where_it_stopped(text, tmp_path, monkeypatch, small_blocks):
+    """Before or behind any renaming of a finished file."""
+    rename, tokenized, renamed = os.replace, [], []
+
+    def counted(directory, task):
+        tokenized.append(task[0])
+        return tokenize_block(directory, task)
+
+    def create_killed(moment):
+        def replace(source, target):
+            renamed.append(target)
+            if len(renamed) == moment // 2 and moment % 2:
+                raise Killed
+            rename(source, target)
+            if len(renamed) == moment // 2:
+                raise Killed
+
+        renamed.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "replace", replace)
+            patch.setattr(driver, "tokenize_block", counted)
+            return create(text, tmp_path / "out", input_file=f"{text}/a.txt", num_shards=2, dupe_factor=1)
+
+    expected = create_killed(0)
+    files = {path: content for path, content in files_below(tmp_path).items() if path.suffix == ".npz"}
+    num_blocks, num_renamed = len(tokenized), len(renamed)
+    assert num_blocks > 10 and len(files) == 2
+    moments = [
+        *range(4, 2 * num_renamed, 2 * num_renamed // fuzzing.some(60)),
+        *range(2 * num_renamed - 9, 2 * num_renamed),
+    ]
+    for moment in moments:
+        for path in tmp_path.glob("out*"):
+            path.unlink()
+        tokenized.clear()
+        with pytest.raises(Killed):
+            create_killed(moment)
+        assert len(list(tmp_path.glob("out-*"))) in (0, 2) or moment > 2 * num_renamed - 14  # Those of the last files.
+        assert create_killed(0) == expected
+        assert len(tokenized) <= num_blocks + 1 and set(tokenized) == set(range(num_blocks))
+        assert {path: path.read_bytes() for path in files} == files
+        assert not list(tmp_path.glob(".out.scratch"))
+
+
+def test_another_flag_or_text_starts_afresh_and_says_so(text, tmp_path, monkeypatch, small_blocks, capsys):
+    def fail(directory, block):
+        raise Killed
+
+    copy = shutil.copytree(text, tmp_path / "text")
+    for changes in ({}, {"random_seed": 6}, {"num_shards": 2}, "text", "vocabulary"):
+        with monkeypatch.context() as patch, pytest.raises(Killed):
+            patch.setattr(driver, "write_block", fail)
+            create(copy, tmp_path / "out")
+        capsys.readouterr()
+        if changes == "text":
+            (copy / "a.txt").write_text((copy / "a.txt").read_text().replace("w1", "w2"))
+        elif changes == "vocabulary":
+            (copy / "vocab.txt").write_text((copy / "vocab.txt").read_text() + "\nnew")
+        flags = changes if isinstance(changes, dict) else {}
+        found = create(copy, tmp_path / "out", **flags)
+        printed = capsys.readouterr().err
+        assert ("tasks are finished already" in printed) == (not changes)
+        assert ("out.scratch: is of other text or flags. Starting afresh." in printed) == bool(changes)
+        assert found == create(copy, tmp_path / "again", **flags)
+        assert sorted(path.name for path in tmp_path.iterdir() if path.name.endswith("scratch")) == []
+
+
+def test_a_lost_worker_leaves_what_is_finished(text, tmp_path, monkeypatch, small_blocks, capsys):
+    def lose(self, function, arguments, *shared):
+        for argument in list(arguments)[:5]:
+            yield function(*shared, argument)
+        raise WorkerLostError("A worker process was killed")
+
+    with monkeypatch.context() as patch, pytest.raises(InputError, match="was killed"):
+        patch.setattr(LocalPool, "map", lose)
+        create(text, tmp_path / "out")
+    create(text, tmp_path / "out")
+    assert "tokenize: 5 of " in capsys.readouterr().err
 
 
 def test_an_error_in_a_worker_reaches_the_caller_and_leaves_nothing(text, tmp_path):
@@ -131,40 +229,43 @@ def test_errors_of_workers_are_input_errors():
         list(pool.map(die, range(9), "place"))
 
 
-# === Scratch directories, and runs that are killed ===
+# === Scratch directories ===
 
 
-def test_a_scratch_directory_is_empty_then_gone(tmp_path):
+def test_a_scratch_directory_is_kept_for_the_same_work(tmp_path):
     path = tmp_path / "deep" / ".scratch"
     (path / "left").mkdir(parents=True)
-    with scratch_directory(str(path)) as found:
-        assert os.listdir(found) == []
-        (path / "file").write_text("x")
-    assert os.listdir(tmp_path / "deep") == []
-    with pytest.raises(KeyError), scratch_directory(str(path)):
+    with pytest.raises(KeyError), scratch_directory(str(path), "mine") as found:
+        assert os.listdir(path) == ["mine"] and os.listdir(found) == []
+        (path / "mine" / "file").write_text("x")
         raise KeyError
+    with scratch_directory(str(path), "mine") as found:
+        assert os.listdir(found) == ["file"]
+    assert os.listdir(tmp_path / "deep") == []
+    with pytest.raises(InputError), scratch_directory(str(path), "mine"):
+        raise InputError("bad text")
     assert not path.exists()
 
 
 def test_a_scratch_directory_has_one_owner(tmp_path, text):
-    with scratch_directory(str(tmp_path / ".out.scratch")):
+    with scratch_directory(str(tmp_path / ".out.scratch"), "mine"):
         with pytest.raises(InputError, match="another run is writing there"):
             create(text, tmp_path / "out")
-        assert os.listdir(tmp_path / ".out.scratch") == []
+        assert os.listdir(tmp_path / ".out.scratch") == ["mine"]
     create(text, tmp_path / "out")
 
 
 def test_a_scratch_directory_that_cannot_be_created_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="file/x: cannot be created .Not a directory"):
-        with scratch_directory(str(tmp_path / "file" / "x")):
+        with scratch_directory(str(tmp_path / "file" / "x"), "mine"):
             pass
 
 
 def start(text, output_file):
     command = [sys.executable, "-m", "tasks.pretraining.create_data", "--num_workers=2", "--num_shards=2"]
     values = {"input_file": f"{text}/[ab].txt", "output_file": output_file, "vocab_file": f"{text}/vocab.txt"}
-    settings = {**values, **SETTINGS, "dupe_factor": 120}
+    settings = {**values, **SETTINGS, "dupe_factor": 1}
     return subprocess.Popen(
         [*command, *(f"--{name}={value}" for name, value in settings.items())],
         cwd=ROOT,
@@ -199,23 +300,36 @@ def processes_on(path):
 @pytest.mark.slow
 @pytest.mark.skipif(not os.path.isdir("/proc"), reason="looks processes up in /proc")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_killed_half_way_it_leaves_no_file_that_looks_whole(text, tmp_path, number):
+def test_killed_at_any_moment_the_same_command_goes_on(text, tmp_path, number):
     names = [f"out-0000{shard}-of-00002" for shard in range(2)]
+    large = tmp_path / "text"
+    large.mkdir()
+    for name in ("a.txt", "b.txt"):
+        (large / name).write_text((text / name).read_text() * 60)
+    shutil.copyfile(text / "vocab.txt", large / "vocab.txt")
     for name in names:
         (tmp_path / name).write_text("of an earlier run")
-    process = start(text, tmp_path / "out")
     scratch = tmp_path / ".out.scratch"
-    wait_for(lambda: process.poll() is not None or sum(os.path.getsize(path) for path in scratch.glob("0*")) > 10**5)
-    assert process.returncode is None, process.stderr.read()
-    running = processes_on(tmp_path)
-    assert len(running) >= 3
-    process.send_signal(number)
-    assert process.wait(30) == {signal.SIGKILL: -9, signal.SIGTERM: 143, signal.SIGINT: 130}[number]
-    assert [(tmp_path / name).read_text() for name in names] == ["of an earlier run"] * 2
-    left = {".out.scratch"} if number == signal.SIGKILL else set()
-    assert set(os.listdir(tmp_path)) == {*names, *left}
-    wait_for(lambda: not any(os.path.exists(f"/proc/{one}") for one in running - {process.pid}), 20)
-    found = create(text, tmp_path / "out", num_shards=2, num_workers=1)
-    assert found == create(text, tmp_path / "again", num_shards=2)
+    rng, continued = random.Random(number), 0
+    for _ in range(4):
+        process = start(large, tmp_path / "out")
+        wait_for(lambda process=process: process.poll() is not None or list(scratch.glob("*/tokenize/0*")))
+        time.sleep(rng.uniform(0, 6))
+        if process.poll() is not None:
+            break
+        running = processes_on(tmp_path) - {process.pid}
+        process.send_signal(number)
+        # The last two of a line: before the command has said what a signal does.
+        codes = {signal.SIGKILL: [-9], signal.SIGTERM: [143, -15], signal.SIGINT: [130, 1, -2]}
+        assert process.wait(30) in codes[number]
+        continued += b"tasks are finished already" in process.stderr.read()
+        if scratch.exists():
+            is_publishing = len(list(scratch.glob("*/join/0*"))) == 2
+            assert is_publishing or [(tmp_path / name).read_text() for name in names] == ["of an earlier run"] * 2
+            assert is_publishing or set(os.listdir(tmp_path)) == {*names, ".out.scratch", "text"}
+        wait_for(lambda running=running: not any(os.path.exists(f"/proc/{one}") for one in running), 20)
+    assert continued
+    settings = {"num_shards": 2, "dupe_factor": 1}
+    assert create(large, tmp_path / "out", **settings) == create(large, tmp_path / "again", **settings)
     assert not scratch.exists()
-    assert len(list(itertools.chain(tmp_path.glob("out*"), tmp_path.glob(".out*")))) == 4  # two reports
+    assert len(list(itertools.chain(tmp_path.glob("out*"), tmp_path.glob(".out*")))) == 6

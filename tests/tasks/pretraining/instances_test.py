@@ -28,10 +28,12 @@ def random_corpus(num_documents=40, seed=0):
 
 def draw(corpus, seeds=range(5), max_seq_length=64, short_seq_prob=0.1):
     """(document, pair) of every document in several duplicates."""
+    lengths = {"max_seq_length": max_seq_length, "short_seq_prob": short_seq_prob}
+    everything = range(corpus.num_documents)
     for duplicate in seeds:
         for document in range(corpus.num_documents):
             rng = document_generator(7, duplicate, document)
-            for pair in draw_pairs(corpus, document, rng, max_seq_length=max_seq_length, short_seq_prob=short_seq_prob):
+            for pair in draw_pairs(corpus, document, everything, rng, **lengths):
                 yield document, pair
 
 
@@ -95,7 +97,9 @@ def test_pairs_equal_an_independent_derivation_draw_by_draw():
     for document in range(len(lengths)):
         for seed in range(10):
             ours, theirs = NoCoins(seed), NoCoins(seed)
-            pairs = draw_pairs(corpus, document, ours, max_seq_length=longest + 3, short_seq_prob=1.0)
+            pairs = draw_pairs(
+                corpus, document, range(len(lengths)), ours, max_seq_length=longest + 3, short_seq_prob=1.0
+            )
             theirs.random()
             target = theirs.randint(2, longest)
             expected = list(google_pairs(document, documents, theirs, longest, target))
@@ -134,6 +138,17 @@ def test_segments_stay_in_one_document_and_labels_say_what_follows():
         assert pair.a_stop - pair.a_start + pair.b_stop - pair.b_start <= 61
         if not pair.is_random_next:
             assert pair.a_stop <= pair.b_start
+
+
+def test_random_segments_come_from_the_documents_given():
+    corpus = random_corpus()
+    found = collections.Counter()
+    for document in range(20):
+        rng = document_generator(7, 0, document)
+        for pair in draw_pairs(corpus, document, range(30, 40), rng, max_seq_length=32, short_seq_prob=0.1):
+            if pair.is_random_next:
+                found[document_of(corpus, pair.b_start)] += 1
+    assert set(found) == set(range(30, 40))
 
 
 def test_every_sentence_of_a_document_is_used_once_per_duplicate():
@@ -184,7 +199,7 @@ def test_draws_depend_on_seed_duplicate_and_document_alone():
 
     def drawn(seed, duplicate, document):
         rng = document_generator(seed, duplicate, document)
-        return list(draw_pairs(corpus, document, rng, max_seq_length=32, short_seq_prob=0.1))
+        return list(draw_pairs(corpus, document, range(40), rng, max_seq_length=32, short_seq_prob=0.1))
 
     assert drawn(1, 0, 5) == drawn(1, 0, 5)
     assert len({str(drawn(*key)) for key in [(1, 0, 5), (2, 0, 5), (1, 1, 5), (11, 0, 5)]}) == 4
@@ -214,6 +229,6 @@ def test_a_random_segment_costs_a_look_up():
             return super().__getitem__(key)
 
     watched = Corpus(corpus.token_ids, corpus.sentence_starts.view(Watched), corpus.document_starts)
-    (pair,) = draw_pairs(watched, 0, random.Random(0), max_seq_length=64, short_seq_prob=0.0)
+    (pair,) = draw_pairs(watched, 0, range(2), random.Random(0), max_seq_length=64, short_seq_prob=0.0)
     assert pair.b_stop - pair.b_start == 58
     assert len(touched) < 60
