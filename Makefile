@@ -1,7 +1,7 @@
 # make test         installs everything into .venv, then lints and tests, in ten minutes on two cores
 # make test-all     the same with the slow tests and all of the fuzzing (docs/testing.md)
 # make oracle SUITES=path   runs others' tests on this project (docs/testing.md)
-# make test-beam    tests bert-create-pretraining-data --runner, with Apache Beam's own lock in .venv-beam
+# make test-cluster   tests bert-create-pretraining-data --runner on clusters of this machine, in .venv-cluster
 # make install-browser   installs Chromium (Debian, as root), without which the tests of pages are skipped
 # make quickstart   installs the runtime packages into .venv, then runs bert-quickstart: raw text to a served model
 # make lint         ruff alone: check and format
@@ -34,10 +34,10 @@ PYTHON_STAMP := $(VENV)/.stamp-python
 RUNTIME_STAMP := $(VENV)/.stamp-runtime
 TEST_STAMP := $(VENV)/.stamp-test
 PACKAGE_STAMP := $(VENV)/.stamp-package
-BEAM := .venv-beam
-BEAM_STAMP := $(BEAM)/.stamp
+CLUSTER := .venv-cluster
+CLUSTER_STAMP := $(CLUSTER)/.stamp
 
-.PHONY: test test-all test-beam oracle install-browser quickstart lint install install-test clean
+.PHONY: test test-all test-cluster oracle install-browser quickstart lint install install-test clean
 
 test: install-test lint
 	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_FLAGS)
@@ -48,8 +48,8 @@ test: export PYTHONDONTWRITEBYTECODE :=
 test-all: export FUZZ := full
 test-all: test
 
-test-beam: $(BEAM_STAMP)
-	$(BEAM)/bin/python -m pytest tests/tasks/pretraining/data_beam_test.py $(PYTEST_FLAGS)
+test-cluster: $(CLUSTER_STAMP)
+	$(CLUSTER)/bin/python -m pytest tests/tasks/pretraining/data_cluster_test.py $(PYTEST_FLAGS)
 
 oracle: install-test
 	$(if $(SUITES),,$(error SUITES is not set. Call: make oracle SUITES=path, where docs/testing.md says what lies there))
@@ -101,12 +101,12 @@ $(PACKAGE_STAMP): setup.py pyproject.toml | $(if $(filter quickstart install,$(M
 	$(PIP) install --no-deps --no-build-isolation -e .
 	touch $@
 
-$(BEAM_STAMP): requirements_beam_lock.txt requirements_test_lock.txt
-	"$(PYTHON)" -m venv $(BEAM)
-	$(BEAM)/bin/python -m pip install -r requirements_beam_lock.txt $$(grep '^pytest==' requirements_test_lock.txt)
-	$(BEAM)/bin/python -m pip install --no-deps --no-build-isolation -e .
+$(CLUSTER_STAMP): requirements_cluster_lock.txt requirements_test_lock.txt
+	"$(PYTHON)" -m venv $(CLUSTER)
+	$(CLUSTER)/bin/python -m pip install -r requirements_cluster_lock.txt $$(grep '^pytest==' requirements_test_lock.txt)
+	$(CLUSTER)/bin/python -m pip install --no-deps --no-build-isolation -e .
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(BEAM) .setuptools-build dist *.egg-info .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(CLUSTER) .setuptools-build dist *.egg-info .pytest_cache .ruff_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -35,9 +35,9 @@ SETUP = setup_literals()
     [
         ("requirements_lock.txt", SETUP["INSTALL_REQUIRES"]),
         ("requirements_test_lock.txt", SETUP["TEST_REQUIRES"]),
-        ("requirements_beam_lock.txt", SETUP["INSTALL_REQUIRES"] + SETUP["OPTIONAL_REQUIRES"]["beam"]),
+        ("requirements_cluster_lock.txt", SETUP["INSTALL_REQUIRES"] + SETUP["OPTIONAL_REQUIRES"]["cluster"]),
     ],
-    ids=["runtime", "test", "beam"],
+    ids=["runtime", "test", "cluster"],
 )
 def test_lock_satisfies_setup(path, required):
     pins = lock(path)
@@ -49,14 +49,19 @@ def test_test_lock_holds_the_runtime_lock():
     assert lock("requirements_lock.txt").items() <= lock("requirements_test_lock.txt").items()
 
 
-def test_beams_lock_is_the_runtime_lock_but_for_what_beam_wants_older():
-    runtime, beam = lock("requirements_lock.txt"), lock("requirements_beam_lock.txt")
-    differing = {name for name, version in runtime.items() if beam.get(name) != version}
+def test_the_lock_of_clusters_is_the_runtime_lock_but_for_what_beam_wants_older():
+    runtime, cluster = lock("requirements_lock.txt"), lock("requirements_cluster_lock.txt")
+    differing = {name for name, version in runtime.items() if cluster.get(name) != version}
     refused = {"pillow", "protobuf", "pyarrow", "python-dateutil"}
     assert differing == refused | {"grpcio-health-checking", "grpcio-reflection"} | {
         "tzdata"
     }  # By protobuf and dateutil.
-    assert "apache-beam" in beam and not {"pytest", "pip", "keras-bert-zoo"} & beam.keys()
+    assert SETUP["OPTIONAL_REQUIRES"]["beam"] == SETUP["OPTIONAL_REQUIRES"]["cluster"]  # The older name.
+    assert {"apache-beam", "dask", "distributed"} <= cluster.keys() and not {
+        "pytest",
+        "pip",
+        "keras-bert-zoo",
+    } & cluster.keys()
 
 
 @pytest.mark.parametrize("path", ["requirements_lock.txt", "requirements_test_lock.txt"])
