@@ -4,34 +4,57 @@
 
 Text is UTF-8, gzip-compressed or not, one sentence a line, with a blank line between documents. It is split into words
 by google-research/bert's rules; then the pair of pieces that occurs most often is joined, again and again, until the
-vocabulary is full. The result depends on the text and the settings alone, not on the number of processes. Cost: about
-2.5 s for 48 MB of English (2 cores).
+vocabulary is full. The result depends on the text and the settings alone, not on the number of processes. Text may be
+counted in parts, elsewhere:
+
+    bert-train-vocab --input_file='text/a*.txt' --word_counts_file=a.counts
+    bert-train-vocab --input_file='*.counts' --vocab_file=vocab.txt
+
+Cost: about 2.5 s for 48 MB of English (2 cores).
 """
 
 import dataclasses
 import heapq
 import itertools
 import os
+import shutil
 import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
 from keras_bert.errors import InputError
-from keras_bert.files import atomic_path, expand_files, write_json
+from keras_bert.files import (
+    absolute,
+    atomic_path,
+    expand_files,
+    is_directory,
+    is_remote,
+    local_copy,
+    write_json,
+    write_lines,
+)
 from keras_bert.tokenization.normalizer import MAX_WORD_LENGTH
 from keras_bert.tokenization.vocabulary import SPECIAL_TOKENS
 from tasks import flags
-from tasks.settings import Settings, setting
+from tasks.pretraining.engines import EngineSettings
+from tasks.settings import setting
+from tasks.text.blocks import spool_pipes
 from tasks.text.parallel import progress_bar
+from tasks.text.steps import scratch_directory, work_identity
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class VocabularySettings(Settings):
+class VocabularySettings(EngineSettings):
     """Settings of bert-train-vocab, which are its flags."""
 
-    input_file: str | list[str] = setting(dataclasses.MISSING, "Text: paths or patterns, separated by commas.")
-    vocab_file: str = setting(dataclasses.MISSING, "Vocabulary to write, one WordPiece a line.")
+    input_file: str | list[str] = setting(
+        dataclasses.MISSING, "Text or word counts: paths or patterns, separated by commas."
+    )
+    vocab_file: str | None = setting(None, "Vocabulary to write, one WordPiece a line.")
+    word_counts_file: str | None = setting(
+        None, "Counts of all words to write, in place of a vocabulary or besides; --input_file takes such files, too."
+    )
     vocab_size: int = setting(30522, "Maximum number of WordPieces; a small text may give fewer.")
     do_lower_case: bool = setting(True, "Lower the case and strip accents.")
     min_frequency: int = setting(
@@ -42,12 +65,14 @@ class VocabularySettings(Settings):
     # 800,000 words take 1.1 GB. Measured as the peak of a run on random words of 4 to 13 letters: 928 MB with 694,804
     # words.
     max_distinct_words: int = setting(
-        800_000, "Words to keep in memory, about 1.3 KB each; beyond, the rarest are dropped.", at_least=1
-    )
-    num_workers: int | None = setting(
-        None, "Processes that count words; default: one for each core, as far as there is work for them.", at_least=1
+        800_000, "Words to train on, the most frequent ones; each takes about 1.3 KB of memory.", at_least=1
     )
     report_file: str | None = setting(None, "JSON file to write the report to, as well.")
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not (self.vocab_file or self.word_counts_file):
+            raise InputError("Give --vocab_file, --word_counts_file or both: where to write the result.")
 
 
 def main(settings: VocabularySettings) -> None:
@@ -60,26 +85,49 @@ console_main = flags.console_main(main, VocabularySettings)
 
 
 def train_vocab(settings: VocabularySettings) -> dict:
-    """Trains a WordPiece vocabulary and writes it, whole or not at all.
+    """Counts words, trains a WordPiece vocabulary and writes it, whole or not at all.
 
     The pieces are, in this order, the special tokens, the characters, then the joined pieces, most useful first. With
-    several workers, a script that calls this must do so below `if __name__ == "__main__"`.
+    several workers, a script that calls this must do so below `if __name__ == "__main__"`. Counts lie in a directory
+    beside the output, `.<output file>.scratch`, until the run is through. A run that was stopped continues from there.
 
     Returns:
-        The report: see `tasks.pretraining.vocabulary.report.describe`; and seconds, vocab_file, report_file if given.
+        The report: see `tasks.pretraining.vocabulary.report.describe`; and seconds, and the files that were written.
 
     Raises:
         InputError: no text, text that cannot be read or is not UTF-8, a `vocab_size` that cannot hold the characters,
             or a file that cannot be written.
     """
-    from tasks.pretraining.vocabulary.report import describe
-    from tasks.pretraining.vocabulary.word_counts import count_words
+    from tasks.pretraining.vocabulary.word_counts import count_words, describe_counts, read_counts
 
     start = time.monotonic()
-    files = expand_files(settings.input_file)
+    do_lower_case = settings.do_lower_case
+    files = [absolute(path) for path in expand_files(settings.input_file)]
     outputs = {name: path for name in _OUTPUTS if (path := getattr(settings, name))}
     _check_outputs(outputs, files)
-    words = count_words(files, settings.do_lower_case, settings.max_distinct_words, settings.num_workers)
+    parent, name = os.path.split(absolute(next(iter(outputs.values()))))
+    identity = work_identity(files, do_lower_case)
+    with scratch_directory(os.path.join(parent, f".{name}.scratch"), identity) as directory:
+        files = spool_pipes(files, directory)
+        with settings.open_pool(files, directory) as pool:
+            counted = count_words(files, do_lower_case, directory, pool)
+        if settings.word_counts_file:
+            with atomic_path(settings.word_counts_file) as temporary:
+                shutil.copyfile(local_copy(counted), temporary)
+        if settings.vocab_file:
+            words = read_counts(counted, do_lower_case, settings.max_distinct_words)
+            report = _write_vocabulary(words, settings)
+        else:
+            report = describe_counts(counted, do_lower_case)
+        report |= {"seconds": round(time.monotonic() - start, 1), **outputs}
+        if settings.report_file:
+            write_json(settings.report_file, report)
+    return report
+
+
+def _write_vocabulary(words, settings: VocabularySettings) -> dict:
+    from tasks.pretraining.vocabulary.report import describe
+
     characters, inner = _count_characters(words.counts)
     rare = {character for character, count in characters.items() if count < settings.min_frequency}
     alphabet = sorted({*characters, *(f"##{character}" for character in inner - rare)} - rare)
@@ -91,33 +139,29 @@ def train_vocab(settings: VocabularySettings) -> dict:
             "characters out."
         )
     pieces = _train(words.counts, alphabet, rare, settings.vocab_size, settings.min_frequency)
-    report = describe(pieces, words, characters)
-    report |= {"seconds": round(time.monotonic() - start, 1), **outputs}
-    with atomic_path(settings.vocab_file) as temporary:
-        with open(temporary, "w", encoding="utf-8", newline="\n") as file:
-            file.writelines(f"{piece}\n" for piece in pieces)
-        if settings.report_file:
-            write_json(settings.report_file, report)
-    return report
+    write_lines(settings.vocab_file, pieces)
+    return describe(pieces, words, characters)
 
 
-_OUTPUTS = {"vocab_file": "vocab.txt", "report_file": "report.json"}  # With examples.
+# With examples.
+_OUTPUTS = {"vocab_file": "vocab.txt", "word_counts_file": "text.counts", "report_file": "report.json"}
 
 
 def _check_outputs(outputs: dict[str, str], files: list[str]) -> None:
     """Refuses what could not be written at the end, perhaps hours later, or would replace what is read."""
     for name, path in outputs.items():
-        if os.path.isdir(path):
+        if is_directory(path):
             raise InputError(f"{path}: --{name} is a directory. Name a file in it, e.g. {_OUTPUTS[name]}.")
-        if os.path.exists(path) and any(os.path.samefile(path, file) for file in files):
+        if any(os.path.realpath(path) == os.path.realpath(file) for file in files):
             raise InputError(f"{path}: --{name} is one of the files of --input_file. Choose another path.")
-        parent = os.path.dirname(os.path.abspath(path))
-        while not os.path.lexists(parent):
+        parent = os.path.dirname(absolute(path))
+        while not is_remote(path) and not os.path.lexists(parent):
             parent = os.path.dirname(parent)
-        if not os.path.isdir(parent) or not os.access(parent, os.W_OK):
+        if not is_remote(path) and not (os.path.isdir(parent) and os.access(parent, os.W_OK)):
             raise InputError(f"{parent}: no directory that can be written. Choose another path for --{name}.")
-    if len({os.path.abspath(path) for path in outputs.values()}) < len(outputs):
-        raise InputError(f"{outputs['report_file']}: --report_file is --vocab_file too. Choose another path.")
+        others = [other for other in outputs if absolute(outputs[other]) == absolute(path)]
+        if others[0] != name:
+            raise InputError(f"{path}: --{name} is --{others[0]} too. Choose another path.")
 
 
 def _count_characters(counts: dict[str, int]) -> tuple[Counter[str], set[str]]:

@@ -7,22 +7,28 @@ others, as long as all of them reach the directory.
 import concurrent.futures
 import contextlib
 import functools
+import hashlib
 import json
 import os
 import secrets
 import sys
 from collections.abc import Callable, Iterator, Sequence
 
+import keras_bert
 from keras_bert.errors import InputError
 from keras_bert.files import (
+    absolute,
     atomic_path,
     exists,
+    file_state,
+    is_file,
     is_remote,
     list_directory,
     make_directory,
     read_json,
     remove_path,
 )
+from keras_bert.tokenization.normalizer import UNICODE_VERSION
 from tasks.text.parallel import WorkerLostError, progress_bar
 
 _FINISHED = "-finished"
@@ -93,6 +99,14 @@ def create_whole(path: str) -> Iterator[str]:
 
 
 # === Scratch directories ===
+
+
+def work_identity(paths: list[str], *settings: object) -> str:
+    """Returns a name for some work: of its text it takes paths, sizes and times, and all of `settings`, as JSON."""
+    # What a pipe gives cannot be known.
+    states = [(absolute(path), *file_state(path)) if is_file(path) else secrets.token_hex(8) for path in paths]
+    found = json.dumps([keras_bert.__version__, UNICODE_VERSION, states, *settings])
+    return hashlib.sha256(found.encode()).hexdigest()[:16]
 
 
 @contextlib.contextmanager

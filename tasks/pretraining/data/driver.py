@@ -5,14 +5,11 @@ directory. No text, token or record passes through this process.
 """
 
 import hashlib
-import json
 import os
-import secrets
 import time
 
 import numpy as np
 
-import keras_bert
 from keras_bert.errors import InputError
 from keras_bert.files import (
     absolute,
@@ -20,8 +17,6 @@ from keras_bert.files import (
     exists,
     expand_files,
     file_size,
-    file_state,
-    is_file,
     make_directory,
     move,
     open_file,
@@ -35,8 +30,7 @@ from tasks.pretraining.data.shard_index import index_path
 from tasks.pretraining.data.workspace import Workspace, fill_workspace, open_workspace
 from tasks.pretraining.data.writing import join_shard, write_block
 from tasks.text.blocks import block_bytes, count_bytes, spool_pipes, text_blocks
-from tasks.text.parallel import LocalPool, workers_for
-from tasks.text.steps import run_step, scratch_directory
+from tasks.text.steps import run_step, scratch_directory, work_identity
 
 
 def create(settings: DataSettings, prefix: str, output_files: list[str]) -> dict:
@@ -74,16 +68,12 @@ def create(settings: DataSettings, prefix: str, output_files: list[str]) -> dict
 
 
 def _identity(settings: DataSettings, paths: list[str], vocabulary: bytes, output_files: list[str]) -> str:
-    """Returns a name for all that the data depend on; of the text it takes names, sizes and times."""
-    # What a pipe gives cannot be known.
-    states = [(path, *file_state(path)) if is_file(path) else secrets.token_hex(8) for path in paths]
-    found = [keras_bert.__version__, settings.identity(), hashlib.sha256(vocabulary).hexdigest(), states, output_files]
-    return hashlib.sha256(json.dumps(found).encode()).hexdigest()[:16]
+    return work_identity(paths, settings.identity(), hashlib.sha256(vocabulary).hexdigest(), output_files)
 
 
 def _run(settings: DataSettings, workspace: Workspace, paths: list[str], block_size: int) -> dict:
     directory, num_shards = workspace.directory, workspace.num_shards
-    with _open_pool(settings, paths, directory) as pool:
+    with settings.open_pool(paths, directory, settings.dupe_factor) as pool:
         tasks = list(enumerate(text_blocks(paths, block_size)))
         num_bytes = [count_bytes(block) for _, block in tasks]
         found = run_step(pool, directory, "tokenize", tokenize_block, tasks, num_bytes, "B")
@@ -100,14 +90,6 @@ def _run(settings: DataSettings, workspace: Workspace, paths: list[str], block_s
         for _ in run_step(pool, directory, "join", join_shard, range(num_shards), [1] * num_shards, "file"):
             pass
     return {"documents": documents, "sentences": int(table[:, 3].sum()), **counts.report()}
-
-
-def _open_pool(settings: DataSettings, paths: list[str], directory: str):
-    if settings.runner is None:
-        return LocalPool(workers_for(paths, settings.num_workers, passes=settings.dupe_factor))
-    from tasks.pretraining.data.beam import BeamPool
-
-    return BeamPool(settings.runner, settings.beam_options, settings.dask_scheduler, directory)
 
 
 def _publish(workspace: Workspace, output_files: list[str]) -> None:

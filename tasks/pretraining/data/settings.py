@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from keras_bert.errors import InputError
+from tasks.pretraining.engines import EngineSettings
 from tasks.settings import Settings, changeable, setting
 
 REQUIRED = dataclasses.MISSING
@@ -37,7 +37,7 @@ class InstanceSettings(Settings):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DataSettings(InstanceSettings):
+class DataSettings(InstanceSettings, EngineSettings):
     """Settings of bert-create-pretraining-data, which are its flags.
 
     Raises:
@@ -53,22 +53,3 @@ class DataSettings(InstanceSettings):
         at_least=1,
         at_most=99999,
     )
-    num_workers: int | None = changeable(None, "Processes; default: one for each core.", at_least=1)
-    runner: str | None = changeable(
-        None,
-        "Cluster to use in place of local processes: dask, portable, or the name of an Apache Beam runner, such as "
-        "DataflowRunner. Needs apache-beam: pip install 'keras-bert-zoo[cluster]'.",
-    )
-    dask_scheduler: str | None = changeable(None, "Address of the scheduler, tcp://host:8786, for --runner=dask.")
-    beam_options: list[str] = changeable(
-        [],
-        "One of Beam's own options; repeat the flag for several: --beam_options=--project=p --beam_options=--region=r.",
-        repeats=True,
-    )
-
-    def __post_init__(self):
-        super().__post_init__()
-        if self.beam_options and not self.runner:
-            raise InputError("--beam_options needs --runner, such as --runner=DirectRunner.")
-        if (self.runner == "dask") != (self.dask_scheduler is not None):
-            raise InputError("--runner=dask and --dask_scheduler=tcp://host:8786 need each other.")

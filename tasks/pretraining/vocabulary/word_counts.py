@@ -1,8 +1,8 @@
-"""Counts the words of text files: in parallel, in bounded memory, the same result whatever the number of processes.
+"""Counts the words of text files: in parallel, in bounded memory, the same result on every engine.
 
-A process takes a piece of the text (tasks/text/reading.py), counts the chunks between its blanks, and splits each
-distinct chunk into words once: no rule of `keras_bert.tokenization.normalizer` looks beyond a blank. The parent merges
-the pieces in the order of the text, so that neither the words nor those dropped depend on the number of processes.
+A worker takes a block of the text (tasks/text/blocks.py), counts the chunks between its blanks, splits each distinct
+chunk into words once (no rule of `keras_bert.tokenization.normalizer` looks beyond a blank), and writes a count file.
+Workers then merge count files, several at a time, until one is left.
 """
 
 import dataclasses
@@ -11,135 +11,158 @@ import re
 from collections import Counter, defaultdict
 
 from keras_bert.errors import InputError
+from keras_bert.files import file_size
 from keras_bert.tokenization.normalizer import MAX_WORD_LENGTH, split_words
-from tasks.text.parallel import LocalPool, progress_bar, workers_for
-from tasks.text.reading import WORDS, Piece, read_piece, text_units
+from tasks.pretraining.vocabulary.count_files import (
+    BLANK,
+    NEITHER,
+    SENTENCE,
+    Totals,
+    check_counts,
+    is_count_file,
+    merge_counts,
+    most_frequent,
+    read_totals,
+    write_counts,
+)
+from tasks.text.blocks import Block, block_bytes, count_bytes, read_block, text_blocks
+from tasks.text.steps import run_step
 
+# Larger blocks repeat fewer words, so that less is merged.
+_SMALLEST_BLOCK = 1 << 22
 _COUNTED_AT_ONCE = 1 << 16  # Bytes whose chunks stay in the processor's cache: a quarter faster than a whole piece.
+_MERGED_AT_ONCE = 16  # Count files; more at once leave less to do in parallel.
 
-_BLANKS = re.compile(b"[" + WORDS.after + b"]")
+_BLANKS = re.compile(rb"[ \t\r\n]")
 _DELETED = b"\x0b\x0c"  # The rules delete these two; `bytes.split` would split there.
 # Characters that always leave something to a word: most lines are settled by their first one.
 _IN_A_WORD = re.compile(r"[!-~]|[^\W_]")
 
-# Kinds of lines, and of parts of lines: a line is of its parts' largest kind.
-_MISSING, _BLANK, _NEITHER, _SENTENCE = "-bns"
-
 
 @dataclasses.dataclass
 class WordCounts:
-    """The words of a text, in a table with an upper bound on its size.
+    """The words of a text that occur most often.
 
     Attributes:
-        counts: word -> occurrences. Words over `MAX_WORD_LENGTH` characters are cut behind the next character.
+        counts: word -> occurrences, in the order of the words' bytes. Words over `MAX_WORD_LENGTH` characters are cut
+            behind the next character.
         documents: documents with at least one sentence.
-        sentences: lines with at least one word.
+        sentences: lines with at least one word; of more than a MiB, each MiB.
         words: occurrences of all words, dropped ones too.
-        dropped_words: times that a word was dropped from the full table.
-        dropped_occurrences: occurrences dropped with them; `words` is the sum of `counts` and this.
-        largest_count_error: what a count may lack at most; a word that is not in `counts` occurs no more often.
+        dropped_words: how many words are left out of `counts`.
+        dropped_occurrences: their occurrences; `words` is the sum of `counts` and this.
+        largest_dropped_count: the most occurrences of a word that was left out; those in `counts` have more.
     """
 
-    counts: dict[str, int] = dataclasses.field(default_factory=dict)
-    documents: int = 0
-    sentences: int = 0
-    words: int = 0
+    counts: dict[str, int]
+    documents: int
+    sentences: int
+    words: int
     dropped_words: int = 0
     dropped_occurrences: int = 0
-    largest_count_error: int = 0
-
-    def add(self, counts: dict[str, int], max_distinct_words: int) -> None:
-        known = self.counts
-        for word, count in counts.items():
-            known[word] = known.get(word, 0) + count
-        self.words += sum(counts.values())
-        if len(known) > max_distinct_words:
-            self._drop_rarest(max_distinct_words * 3 // 4)
-
-    def _drop_rarest(self, max_kept: int) -> None:
-        """Keeps at most `max_kept` words, and of the words of one count all or none.
-
-        A word loses at most `limit` occurrences each time; their sum is the largest error. This is lossy counting
-        (Manku and Motwani, 2002) with the limit set by memory instead of by the error.
-        """
-        sizes = Counter(self.counts.values())
-        kept, limit = len(self.counts), 0
-        for count in sorted(sizes):
-            if kept <= max_kept:
-                break
-            limit = count
-            kept -= sizes[count]
-            self.dropped_occurrences += count * sizes[count]
-        self.dropped_words += len(self.counts) - kept
-        self.largest_count_error += limit
-        self.counts = {word: count for word, count in self.counts.items() if count > limit}
+    largest_dropped_count: int = 0
 
 
-def count_words(
-    files: list[str], do_lower_case: bool, max_distinct_words: int, num_workers: int | None = 1
-) -> WordCounts:
+def count_words(files: list[str], do_lower_case: bool, directory: str, pool) -> str:
     """Counts the words of UTF-8 files, gzip-compressed or not, one sentence a line, a blank line between documents.
 
-    A document runs on into the next file, as in google-research/bert. When the table holds more than
-    `max_distinct_words` after a block, the rarest words are dropped, all of one count together.
+    A document runs on into the next file, as in google-research/bert.
 
     Args:
-        files: paths, read in this order; they may be pipes.
+        files: paths, in this order, of text or of count files.
         do_lower_case: lower the case and strip accents.
-        max_distinct_words: most words that the table may hold.
-        num_workers: processes that count; None: one for each core that this process may use.
-
-    Raises:
-        InputError: a file that cannot be read, damaged gzip data, a line that is not UTF-8, or no words.
-    """
-    words, lines = WordCounts(), _Lines()
-    total = sum(os.path.getsize(path) for path in files)
-    with LocalPool(workers_for(files, num_workers)) as pool, progress_bar("count words", "B", total) as progress:
-        for counts, line_kinds, num_bytes in pool.map(_count_unit, text_units(files, WORDS), do_lower_case):
-            for path, kinds in line_kinds:
-                lines.add(path, kinds)
-            words.add(counts, max_distinct_words)
-            progress.update(num_bytes)
-    lines.end_file()
-    words.documents, words.sentences = lines.documents, lines.sentences
-    if words.dropped_words and not words.counts:
-        raise InputError(
-            f"--max_distinct_words={max_distinct_words} is too small: all words of this text were equally rare when "
-            "the table was full, and dropped. Raise it."
-        )
-    if not words.counts:
-        raise InputError(f"{', '.join(files)}: no text. Expected one sentence a line, a blank line between documents.")
-    return words
-
-
-# === Counting a unit of pieces ===
-
-
-def _count_unit(do_lower_case: bool, unit: list[Piece]) -> tuple[dict[str, int], list[tuple[str, str]], int]:
-    """Counts the words of some pieces.
+        directory: for what is unfinished; an earlier run's on the same files is used again.
+        pool: runs the functions: `tasks.text.parallel.LocalPool` or what maps like it.
 
     Returns:
-        (the counts, `(path, kinds)` of each piece: a character per line, or part of one at its ends; bytes of the files
-        that were read).
+        The path of a count file of all words, in `directory` unless it is the only one of `files`.
+
+    Raises:
+        InputError: a file that cannot be read, damaged gzip data, a line that is not UTF-8, a count file that is
+            damaged or was counted with another `do_lower_case`, or no words.
     """
+    counted = [path for path in files if is_count_file(path)]
+    text = [path for path in files if path not in counted]
+    if counted:
+        tasks = [(do_lower_case, path) for path in counted]
+        list(run_step(pool, directory, "check counts", _check, tasks, list(map(file_size, counted)), "B"))
+    paths = []
+    if text:
+        blocks = text_blocks(text, max(_SMALLEST_BLOCK, block_bytes(sum(map(file_size, text)))))
+        paths = [os.path.join(directory, f"counts-{number:06d}") for number in range(len(blocks))]
+        tasks = [(do_lower_case, path, block) for path, block in zip(paths, blocks, strict=True)]
+        list(run_step(pool, directory, "count words", _count_block, tasks, list(map(count_bytes, blocks)), "B"))
+    paths += counted
+    level = 0
+    while len(paths) > 1:
+        level += 1
+        groups = [paths[start : start + _MERGED_AT_ONCE] for start in range(0, len(paths), _MERGED_AT_ONCE)]
+        paths = [os.path.join(directory, f"merged-{level}-{number:06d}") for number in range(len(groups))]
+        tasks = [(do_lower_case, path, group) for path, group in zip(paths, groups, strict=True)]
+        list(run_step(pool, directory, f"merge counts {level}", _merge, tasks, list(map(len, groups)), "file"))
+    if not paths or not read_totals(paths[0], do_lower_case).words:
+        raise InputError(f"{', '.join(files)}: no text. Expected one sentence a line, a blank line between documents.")
+    return paths[0]
+
+
+def describe_counts(path: str, do_lower_case: bool) -> dict[str, int]:
+    """Describes a count file: documents, sentences and words, as of `WordCounts`, and distinct_words."""
+    totals = (Totals(last=BLANK) + read_totals(path, do_lower_case))._asdict()
+    figures = {name: totals[name] for name in ("documents", "sentences", "words")}
+    return {**figures, "distinct_words": sum(1 for _ in merge_counts([path]))}
+
+
+def read_counts(path: str, do_lower_case: bool, max_distinct_words: int) -> WordCounts:
+    """Reads at most so many words of a count file, those that occur most often.
+
+    Raises:
+        InputError: there are more words, all of one count.
+    """
+    counts, limit, dropped = most_frequent(path, max_distinct_words)
+    if not counts:
+        raise InputError(
+            f"--max_distinct_words={max_distinct_words} is too small: more words than these occur equally often, most "
+            "often of all. Raise it."
+        )
+    num_occurrences = sum(count * size for count, size in dropped.items())
+    totals = Totals(last=BLANK) + read_totals(path, do_lower_case)
+    figures = totals.documents, totals.sentences, totals.words
+    return WordCounts(counts, *figures, dropped.total(), num_occurrences, limit)
+
+
+# === Tasks of workers ===
+
+
+def _check(directory: str, task: tuple[bool, str]) -> None:
+    do_lower_case, path = task
+    check_counts(path, do_lower_case)
+
+
+def _merge(directory: str, task: tuple[bool, str, list[str]]) -> None:
+    do_lower_case, path, paths = task
+    totals = sum((read_totals(one, do_lower_case) for one in paths), Totals())
+    write_counts(path, do_lower_case, totals, merge_counts(paths))
+
+
+def _count_block(directory: str, task: tuple[bool, str, Block]) -> None:
+    do_lower_case, path, block = task
     chunks: Counter[bytes] = Counter()
-    line_kinds = []
-    for piece in unit:
-        data, text = read_piece(piece)
-        *lines, rest = text.split("\n")
-        kinds = [_line_kind(line, do_lower_case) for line in lines]
-        kinds.append(_line_kind(rest, do_lower_case) if rest else _MISSING)
-        line_kinds.append((piece.path, "".join(kinds)))
-        _count_chunks(data, chunks)
-    return _count_chunk_words(chunks, do_lower_case), line_kinds, sum(piece.num_bytes for piece in unit)
+    kinds = []
+    for chunk in read_block(block):
+        lines = chunk.text.removesuffix("\n").split("\n") if chunk.text else []
+        kinds += [_line_kind(line, do_lower_case) for line in lines]
+        _count_chunks(chunk.data, chunks)
+    counts = _count_chunk_words(chunks, do_lower_case)
+    totals = Totals.of("".join(kinds), sum(counts.values()))
+    write_counts(path, do_lower_case, totals, sorted((word.encode(), count) for word, count in counts.items()))
 
 
 def _line_kind(line: str, do_lower_case: bool) -> str:
     if _IN_A_WORD.search(line):
-        return _SENTENCE
+        return SENTENCE
     if not line.strip():
-        return _BLANK
-    return _SENTENCE if split_words(line, do_lower_case) else _NEITHER
+        return BLANK
+    return SENTENCE if split_words(line, do_lower_case) else NEITHER
 
 
 def _count_chunks(data: bytes, chunks: Counter[bytes]) -> None:
@@ -163,35 +186,3 @@ def _count_chunk_words(chunks: Counter[bytes], do_lower_case: bool) -> dict[str,
             word = word[: MAX_WORD_LENGTH + 1]
             counts[word] = counts.get(word, 0) + count * times
     return counts
-
-
-# === Merging, in the order of the text ===
-
-
-class _Lines:
-    """Counts documents and sentences over pieces and files."""
-
-    def __init__(self):
-        self.documents = self.sentences = 0
-        self._path: str | None = None
-        self._open_line = _MISSING
-        self._last_kind = _BLANK  # Of the lines so far that are blank or sentences.
-
-    def add(self, path: str, kinds: str) -> None:
-        """Goes on with the next piece of the text."""
-        if path != self._path:
-            self.end_file()
-            self._path = path
-        *kinds, self._open_line = max(self._open_line, kinds[0]) + kinds[1:]
-        self._close("".join(kinds))
-
-    def end_file(self) -> None:
-        """Ends the last line; there is none after a line feed."""
-        self._close(self._open_line.replace(_MISSING, ""))
-        self._open_line = _MISSING
-
-    def _close(self, kinds: str) -> None:
-        self.sentences += kinds.count(_SENTENCE)
-        telling = self._last_kind + kinds.replace(_NEITHER, "")
-        self.documents += telling.count(_BLANK + _SENTENCE)
-        self._last_kind = telling[-1]

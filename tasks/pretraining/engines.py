@@ -1,0 +1,50 @@
+"""Where the steps of long work on text run: on processes of this machine, or on a cluster."""
+
+import dataclasses
+
+from keras_bert.errors import InputError
+from tasks.settings import Settings, changeable
+from tasks.text.parallel import LocalPool, workers_for
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EngineSettings(Settings):
+    """Settings of where work runs; what it makes does not depend on them.
+
+    Raises:
+        InputError: values contradict each other.
+    """
+
+    num_workers: int | None = changeable(None, "Processes; default: one for each core.", at_least=1)
+    runner: str | None = changeable(
+        None,
+        "Cluster to use in place of local processes: dask, portable, or the name of an Apache Beam runner, such as "
+        "DataflowRunner. Needs apache-beam: pip install 'keras-bert-zoo[cluster]'.",
+    )
+    dask_scheduler: str | None = changeable(None, "Address of the scheduler, tcp://host:8786, for --runner=dask.")
+    beam_options: list[str] = changeable(
+        [],
+        "One of Beam's own options; repeat the flag for several: --beam_options=--project=p --beam_options=--region=r.",
+        repeats=True,
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.beam_options and not self.runner:
+            raise InputError("--beam_options needs --runner, such as --runner=DirectRunner.")
+        if (self.runner == "dask") != (self.dask_scheduler is not None):
+            raise InputError("--runner=dask and --dask_scheduler=tcp://host:8786 need each other.")
+
+    def open_pool(self, files: list[str], directory: str, passes: int = 1):
+        """Opens what runs the tasks of `tasks.text.steps`: a context manager with `LocalPool`'s `map`.
+
+        Args:
+            files: paths of the text.
+            directory: one that all workers reach.
+            passes: number of times that each byte is processed.
+        """
+        if self.runner is None:
+            return LocalPool(workers_for(files, self.num_workers, passes))
+        from tasks.pretraining.data.beam import BeamPool
+
+        return BeamPool(self.runner, self.beam_options, self.dask_scheduler, directory)
