@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from keras_bert.errors import InputError
+from tasks.pretraining.data.duplicates import without_duplicates
 from tasks.pretraining.data.token_store import Corpus, write_store
 from tasks.pretraining.data.workspace import Workspace, open_workspace
 from tasks.text.blocks import Block, split_block
@@ -31,21 +32,24 @@ def tokenize_block(directory: str, task: tuple[int, Block]) -> list[tuple[int, i
     number, block = task
     workspace = open_workspace(directory)
     found = []
-    for corpus, is_continued in _tokenized(workspace, block):
+    texts = split_block(block, workspace.settings.input_format)
+    if workspace.settings.drop_duplicates != "none":
+        texts = without_duplicates(directory, number, texts, workspace.settings.drop_duplicates)
+    for corpus, is_continued in _tokenized(workspace, texts):
         with create_whole(workspace.store_path(number, len(found))) as temporary, open(temporary, "wb") as file:
             write_store(file, corpus)
         found.append((len(corpus.token_ids), corpus.num_sentences, corpus.num_documents, is_continued))
     return found
 
 
-def _tokenized(workspace: Workspace, block: Block) -> Iterator[tuple[Corpus, bool]]:
+def _tokenized(workspace: Workspace, texts: Iterator[str | None]) -> Iterator[tuple[Corpus, bool]]:
     """Yields stores; a document of more than two stores' tokens is cut."""
     settings, tokenizer, dtype = workspace.settings, workspace.tokenizer, workspace.dtype
     split = sentence_splitter(settings.sentence_splitter, settings.sentence_language)
     most = max(1, workspace.block_bytes // _BYTES_PER_TOKEN)
     token_ids, sentences, documents = array.array(dtype.char), [0], []
     has_ended = is_continued = False
-    for text in split_block(block, settings.input_format):
+    for text in texts:
         if text is None:
             has_ended = True
             continue

@@ -24,6 +24,7 @@ from keras_bert.files import (
 )
 from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
 from tasks.pretraining.data.corpus import check_documents, tokenize_block
+from tasks.pretraining.data.duplicates import find_duplicates
 from tasks.pretraining.data.report import Counts, draw_lengths, render_json, report_files
 from tasks.pretraining.data.settings import DataSettings
 from tasks.pretraining.data.shard_index import index_path
@@ -74,7 +75,12 @@ def _identity(settings: DataSettings, paths: list[str], vocabulary: bytes, outpu
 def _run(settings: DataSettings, workspace: Workspace, paths: list[str], block_size: int) -> dict:
     directory, num_shards = workspace.directory, workspace.num_shards
     with settings.open_pool(paths, directory, settings.dupe_factor) as pool:
-        tasks = list(enumerate(text_blocks(paths, block_size)))
+        blocks, repeated = text_blocks(paths, block_size), {}
+        if settings.drop_duplicates != "none" and blocks:
+            unit = settings.drop_duplicates
+            total, num_repeated = find_duplicates(pool, directory, blocks, settings.input_format, unit)
+            repeated = {f"repeated_{unit}": num_repeated, f"repeated_{unit}_share": num_repeated / max(1, total)}
+        tasks = list(enumerate(blocks))
         num_bytes = [count_bytes(block) for _, block in tasks]
         found = run_step(pool, directory, "tokenize", tokenize_block, tasks, num_bytes, "B")
         stores = [
@@ -89,7 +95,7 @@ def _run(settings: DataSettings, workspace: Workspace, paths: list[str], block_s
         counts = sum(map(Counts.from_json, written), Counts())
         for _ in run_step(pool, directory, "join", join_shard, range(num_shards), [1] * num_shards, "file"):
             pass
-    return {"documents": documents, "sentences": int(table[:, 3].sum()), **counts.report()}
+    return {**repeated, "documents": documents, "sentences": int(table[:, 3].sum()), **counts.report()}
 
 
 def _publish(workspace: Workspace, output_files: list[str]) -> None:

@@ -25,6 +25,12 @@ class InstanceSettings(Settings):
         choices=("none", "sentencex"),
     )
     sentence_language: str = setting("en", "Language code for --sentence_splitter.")
+    drop_duplicates: str = setting(
+        "none",
+        "lines or documents: leave out each one that occurred before, anywhere in the text, white space at the ends of "
+        "lines aside.",
+        choices=("none", "lines", "documents"),
+    )
     max_seq_length: int = setting(128, "Tokens of an instance, [CLS] and two [SEP] included.", at_least=5)
     max_predictions_per_seq: int = setting(20, "Maximum number of masked positions of an instance.", at_least=1)
     masked_lm_prob: float = setting(0.15, "Share of the tokens that are masked.", above=0.0, at_most=1.0)
