@@ -15,16 +15,12 @@ import itertools
 import os
 import re
 import statistics
-import subprocess
 import sys
 import tempfile
-import threading
-import time
-from typing import NamedTuple
 
-import psutil
 from absl import flags
 from machine import describe_machine
+from process_cost import Cost, measure
 
 from keras_bert.errors import InputError
 from keras_bert.files import read_json
@@ -41,15 +37,6 @@ flags.DEFINE_integer("num_workers", None, "Our processes; default: one for each 
 
 DATA = os.path.join(os.path.dirname(__file__), "..", "..", "shared", "data")
 MODULES = {"keras-bert-zoo": "tasks.pretraining.create_data", "official": "official.nlp.data.create_pretraining_data"}
-
-
-class Cost(NamedTuple):
-    """Time and memory of a command."""
-
-    cpu_seconds: float
-    seconds: float
-    peak_megabytes: float
-    largest_megabytes: float
 
 
 def read_documents() -> list[list[str]]:
@@ -99,37 +86,7 @@ def run_command(name: str, input_file: str, output_file: str, **settings) -> Cos
     if name == "keras-bert-zoo" and FLAGS.num_workers:
         arguments["num_workers"] = FLAGS.num_workers
     command = [sys.executable, "-m", MODULES[name], *(f"--{key}={value}" for key, value in arguments.items())]
-    start = time.perf_counter()
-    with tempfile.TemporaryFile() as errors:
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors)
-        peaks = [0]
-        watcher = threading.Thread(target=_watch, args=(process.pid, peaks), daemon=True)
-        watcher.start()
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        seconds = time.perf_counter() - start
-        watcher.join()
-        if process.returncode:
-            errors.seek(0)
-            raise InputError(f"{' '.join(command)} failed: {errors.read().decode()[-2000:]}")
-    return Cost(usage.ru_utime + usage.ru_stime, seconds, peaks[0] / 1e6, usage.ru_maxrss / 1e3)
-
-
-def _watch(process_id: int, peaks: list[int]) -> None:
-    """Records the largest sum of resident sets of a process and its descendants, until it ends."""
-    try:
-        process = psutil.Process(process_id)
-        while process.status() != psutil.STATUS_ZOMBIE:
-            resident = 0
-            for one in [process, *process.children(recursive=True)]:
-                try:
-                    resident += one.memory_info().rss
-                except psutil.NoSuchProcess:
-                    continue
-            peaks[0] = max(peaks[0], resident)
-            time.sleep(0.05)
-    except psutil.NoSuchProcess:
-        return
+    return measure(command)
 
 
 def compare(directory: str, num_bytes: int) -> dict[str, list[tuple[Cost, float]]]:
