@@ -22,6 +22,7 @@ from tasks.pretraining.create_data import create_pretraining_data
 from tasks.pretraining.data import driver
 from tasks.pretraining.data.settings import DataSettings
 from tasks.pretraining.data.shard_index import index_path
+from tasks.pretraining.train_vocab import VocabularySettings, train_vocab
 
 SETTINGS = {
     "max_seq_length": 32,
@@ -87,6 +88,27 @@ def test_direct_runner_writes_the_bytes_of_the_local_run(text, tmp_path):
     reports = [f"{name}.{end}" for name in ("beam", "local") for end in ("lengths.png", "report.json")]
     indexes = [f".{shard}.index.npz" for shard in shards]
     assert sorted(os.listdir(tmp_path)) == sorted([*shards, *reports, *indexes])
+
+
+def test_direct_runner_drops_the_repeated_lines_of_the_local_run(text, tmp_path):
+    needs_beam()
+    (tmp_path / "again.txt").write_bytes((text / "a.txt").read_bytes())
+    settings = {"input_file": [f"{text}/a.txt", f"{tmp_path}/again.txt", f"{text}/b.txt"], "drop_duplicates": "lines"}
+    local = create(text, tmp_path / "local", **settings)
+    beam = create(text, tmp_path / "beam", runner="DirectRunner", **settings)
+    assert digests(beam) == digests(local) and beam["repeated_lines"] == local["repeated_lines"] == 360
+
+
+def test_direct_runner_counts_the_words_of_the_local_run(text, tmp_path):
+    needs_beam()
+    written = []
+    for runner in (None, "DirectRunner"):
+        settings = {"input_file": [f"{text}/a.txt", f"{text}/b.gz"], "vocab_file": str(tmp_path / "vocab.txt")}
+        counts = tmp_path / "text.counts"
+        train_vocab(VocabularySettings(**settings, word_counts_file=str(counts), runner=runner))
+        written.append((counts.read_bytes(), (tmp_path / "vocab.txt").read_bytes()))
+    assert written[0] == written[1]
+    assert sorted(os.listdir(tmp_path)) == ["text.counts", "vocab.txt"]
 
 
 def test_beam_refuses_what_the_local_run_refuses(text, tmp_path):
