@@ -15,6 +15,7 @@ import pytest
 from repository import ROOT, SHARED, needs_data
 
 from keras_bert.errors import InputError
+from keras_bert.files import list_directory, read_lines, write_lines
 from keras_bert.tokenization.normalizer import split_words
 from keras_bert.tokenization.vocabulary import SPECIAL_TOKENS
 from tasks.pretraining import train_vocab as train_vocab_module
@@ -120,6 +121,20 @@ def test_a_pipe_is_read(tmp_path):
     report = train(str(tmp_path / "pipe"), tmp_path, vocab_size=50)[0]
     writer.join()
     assert (report["documents"], report["words"]) == (31, 30 * (10 + 4 + 9))
+
+
+def test_every_path_may_be_a_url(corpus, tmp_path):
+    pieces = train(corpus, tmp_path, vocab_size=50)[1]
+    text, root = f"ram://{tmp_path.name}/text/1.txt", f"ram://{tmp_path.name}/out"
+    write_lines(text, TEXT.splitlines())
+    settings = {"vocab_file": f"{root}/vocab.txt", "word_counts_file": f"{root}/1.counts", "num_workers": 1}
+    train_vocab(VocabularySettings(input_file=text, vocab_size=50, report_file=f"{root}/report.json", **settings))
+    assert [piece for _, piece in read_lines(f"{root}/vocab.txt")] == pieces
+    assert list_directory(root) == ["1.counts", "report.json", "vocab.txt"]
+    settings["vocab_file"] = f"{root}/again.txt"
+    del settings["word_counts_file"]
+    train_vocab(VocabularySettings(input_file=f"{root}/*.counts", vocab_size=50, **settings))
+    assert [piece for _, piece in read_lines(f"{root}/again.txt")] == pieces
 
 
 def test_dropped_words_are_reported(tmp_path):
