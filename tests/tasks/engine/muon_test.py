@@ -25,7 +25,7 @@ def split(values: dict) -> dict:
 
 @pytest.mark.parametrize("shares_graphs", [False, True])
 def test_matrices_follow_kerass_and_the_rest_adamw(shares_graphs):
-    start, gradients = draw({**MATRICES, **OTHERS})
+    start, gradients = draw({**MATRICES, **OTHERS}, steps=4)
     optimizer = BertMuon(SCHEDULE, adam_lr_ratio=0.25, beta_2=0.98)
     optimizer.shares_graphs = shares_graphs  # All matrices at once.
     got = run_steps(optimizer, start, gradients)
@@ -80,14 +80,23 @@ def test_it_takes_the_matrices_of_the_layers_and_survives_keras_saving():
     assert type(loaded) is BertMuon and (loaded.adam_lr_ratio, loaded.momentum) == (0.3, 0.9)
 
 
-def test_accumulated_and_resumed_steps_are_the_same(tmp_path):
-    """With a pause bit by bit; in micro-batches up to rounding."""
-    weights = {}
-    for name, options in {"whole": {}, "parts": {"gradient_accumulation_steps": 4}, "paused": {}}.items():
-        for num_steps in (3, 6) if name == "paused" else (6,):
-            sizes = {"num_layers": 1, "num_steps": 6}
-            trainer = toy_pretraining.build_trainer(tmp_path / name, optimizer="muon", **sizes, **options)
-            trainer.fit(toy_pretraining.batches, num_steps)
-        weights[name] = np.concatenate([variable.numpy().ravel() for variable in trainer.model.weights])
-    np.testing.assert_array_equal(weights["paused"], weights["whole"])
-    np.testing.assert_allclose(weights["parts"], weights["whole"], rtol=1e-4, atol=1e-4)
+def fit(directory, **options) -> np.ndarray:
+    """Returns the weights after six steps, with a checkpoint after three."""
+    sizes = {"num_layers": 1, "num_steps": 6}
+    trainer = toy_pretraining.build_trainer(directory, optimizer="muon", **sizes, **options)
+    trainer.fit(toy_pretraining.batches, 6, save_checkpoints_steps=3)
+    return np.concatenate([variable.numpy().ravel() for variable in trainer.model.weights])
+
+
+@pytest.mark.slow
+def test_resumed_steps_are_the_same_bit_by_bit(tmp_path):
+    whole = fit(tmp_path)
+    for path in (tmp_path / "checkpoints").glob("ckpt-6.*"):
+        path.unlink()
+    np.testing.assert_array_equal(fit(tmp_path), whole)
+
+
+@pytest.mark.slow
+def test_accumulated_steps_are_the_same(tmp_path):
+    parts = fit(tmp_path / "parts", gradient_accumulation_steps=4)
+    np.testing.assert_allclose(parts, fit(tmp_path / "whole"), rtol=1e-4, atol=1e-4)

@@ -127,7 +127,7 @@ def checkpoints(directory, model, optimizer) -> Checkpoints:
     return Checkpoints(str(directory), tf.Variable(0, dtype=tf.int64), *variables)
 
 
-@pytest.mark.slow(keep=["lamb"])
+@pytest.mark.slow(keep=["lamb", "muon"])
 @pytest.mark.parametrize("name", sorted(PROFILES))
 def test_rules_and_moments_survive_a_checkpoint(name, tmp_path):
     """A step after restoring is the step that would have come."""
