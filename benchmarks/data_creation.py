@@ -7,7 +7,8 @@ document. Both commands get the same text, vocabulary and settings, and take tur
 is text per second of processor time (user and system, over all processes of the command), without the time for two
 documents of two sentences, which is spent on imports and the vocabulary. Peak memory is the largest sum of the resident
 sets of the command's processes, sampled twenty times per second. With --memory_megabytes ours runs once more on that
-much text. ru_maxrss is that of the largest process.
+much text. ru_maxrss is that of the largest process. With --cluster_megabytes, in .venv-cluster, ours also runs on two
+workers of Dask, in turn with two processes of its own; the memory is then that of the driver, which is the command.
 """
 
 import glob
@@ -30,6 +31,7 @@ FLAGS = flags.FLAGS
 
 flags.DEFINE_integer("corpus_megabytes", 8, "Text of the comparison.", lower_bound=1)
 flags.DEFINE_integer("memory_megabytes", 0, "Text of another run of ours alone, for its peak memory.", lower_bound=0)
+flags.DEFINE_integer("cluster_megabytes", 0, "Text of a comparison with Dask, in place of the others.", lower_bound=0)
 flags.DEFINE_integer("rounds", 3, "Rounds, interleaved.", lower_bound=1)
 flags.DEFINE_integer("dupe_factor", 10, "Times the text is gone through.", lower_bound=1)
 flags.DEFINE_integer("memory_dupe_factor", 1, "The same, for --memory_megabytes.", lower_bound=1)
@@ -104,6 +106,30 @@ def compare(directory: str, num_bytes: int) -> dict[str, list[tuple[Cost, float]
     return found
 
 
+def compare_cluster(directory: str) -> None:
+    """Prints time and memory of each round, on two processes of this machine and on two workers of Dask."""
+    from distributed import LocalCluster
+
+    corpus = os.path.join(directory, "corpus.txt")
+    settings = {"dupe_factor": FLAGS.memory_dupe_factor, "num_shards": 8}
+    ratios = []
+    print("| round | local, s | Dask, s | speed | driver's peak MB |\n| --- | --- | --- | --- | --- |")
+    with LocalCluster(n_workers=2, threads_per_worker=1, protocol="tcp", dashboard_address=None) as cluster:
+        engines = {"local": {"num_workers": 2}, "dask": {"runner": "dask", "dask_scheduler": cluster.scheduler_address}}
+        for number in range(FLAGS.rounds):
+            costs = {}
+            for name, flags_of_engine in engines.items():
+                output_file = os.path.join(directory, f"{name}.tfrecord")
+                costs[name] = run_command("keras-bert-zoo", corpus, output_file, **settings, **flags_of_engine)
+            local, dask = costs.values()
+            ratios.append(local.seconds / dask.seconds)
+            figures = f"{local.seconds:.0f} | {dask.seconds:.0f} | {ratios[-1]:.2f} | {dask.largest_megabytes:.0f}"
+            print(f"| {number + 1} | {figures} |", flush=True)
+    print(
+        f"\nspeed on Dask: {statistics.median(ratios):.2f} of the local engine's ({min(ratios):.2f}-{max(ratios):.2f})"
+    )
+
+
 def print_comparison(found: dict[str, list[tuple[Cost, float]]], num_bytes: int) -> None:
     print(
         "| command | start, CPU s | CPU s | wall s | text MB / CPU s | peak MB |\n| --- | --- | --- | --- | --- | --- |"
@@ -131,6 +157,10 @@ def main(argv: list[str]) -> None:
     print(describe_machine())
     with tempfile.TemporaryDirectory() as directory:
         corpus, output_file = os.path.join(directory, "corpus.txt"), os.path.join(directory, "large.tfrecord")
+        if FLAGS.cluster_megabytes:
+            write_corpus(corpus, FLAGS.cluster_megabytes * 10**6)
+            compare_cluster(directory)
+            return
         num_bytes = write_corpus(corpus, FLAGS.corpus_megabytes * 10**6)
         print(f"{num_bytes / 1e6:.1f} MB of text, dupe_factor {FLAGS.dupe_factor}, {FLAGS.rounds} rounds\n", flush=True)
         print_comparison(compare(directory, num_bytes), num_bytes)

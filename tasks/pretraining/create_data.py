@@ -10,6 +10,7 @@ with the text; disk space beside the output does. Source: google-research/bert, 
 import os
 
 from keras_bert.errors import InputError
+from keras_bert.files import is_directory
 from tasks import flags
 from tasks.pretraining.data.settings import DataSettings
 
@@ -24,11 +25,12 @@ console_main = flags.console_main(main, DataSettings)
 
 
 def create_pretraining_data(settings: DataSettings) -> dict:
-    """Writes the instances of a text, shuffled, round-robin over the output files, and a report beside the first.
+    """Writes the instances of a text over the output files, each with its index, and a report beside the first.
 
-    All output files appear at the end, or none of them. Until then the run's data lie in a directory beside the output,
-    `.<output file>.scratch`, which the run removes, or the next run if this one is killed. With several workers, a
-    script that calls this must do so below `if __name__ == "__main__"`.
+    All output files appear at the end, or none of them. They are about equally long: equal parts of the tokens, of
+    blocks of text in random order, each block's instances shuffled. Until the end the run's data lie in a directory
+    beside the output, `.<output file>.scratch`. If the run is killed, the same call goes on from there. With several
+    workers, a script that calls this must do so below `if __name__ == "__main__"`.
 
     Returns:
         The report: counts and shares of what was written. It is also at `<output file>.report.json`, with a histogram
@@ -59,7 +61,7 @@ def _output_files(output_file: str | list[str], num_shards: int | None) -> tuple
             raise InputError(f"--num_shards={num_shards} numbers one --output_file. Received: {output_file!r}")
         files = [f"{prefix}-{shard:05d}-of-{num_shards:05d}" for shard in range(num_shards)]
     for path in files:
-        if os.path.isdir(path):
+        if is_directory(path):
             raise InputError(f"{path}: is a directory. --output_file names files, e.g. {path}/train.tfrecord")
     return prefix, files
 

@@ -12,7 +12,10 @@ import json
 import os
 import secrets
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
+
+from tqdm import tqdm
 
 import keras_bert
 from keras_bert.errors import InputError
@@ -29,10 +32,11 @@ from keras_bert.files import (
     remove_path,
 )
 from keras_bert.tokenization.normalizer import UNICODE_VERSION
-from tasks.text.parallel import WorkerLostError, progress_bar
+from tasks.text.parallel import LocalPool, WorkerLostError, progress_bar
 
 _FINISHED = "-finished"
 _FILES_AT_ONCE = 32
+_SECONDS_BETWEEN_LOOKS = 5
 
 
 def run_step(
@@ -55,15 +59,37 @@ def run_step(
     waiting = [number for number in range(len(tasks)) if _result_name(number) not in done]
     if len(waiting) < len(tasks):
         print(f"{name}: {len(tasks) - len(waiting)} of {len(tasks)} tasks are finished already.", file=sys.stderr)
-    finished = sum(weights) - sum(weights[number] for number in waiting)
-    with progress_bar(name, unit, sum(weights), finished) as progress:
+    left = {_result_name(number): weights[number] for number in waiting}
+    with (
+        progress_bar(name, unit, sum(weights), sum(weights) - sum(left.values())) as progress,
+        _watched(results, left, progress) if waiting and not isinstance(pool, LocalPool) else contextlib.nullcontext(),
+    ):
         arguments = ((number, tasks[number]) for number in waiting)
         run = functools.partial(_run_task, function, results)
         for number, _ in zip(waiting, pool.map(run, arguments, directory), strict=True):
-            progress.update(weights[number])
+            progress.update(left.pop(_result_name(number), 0))
     with concurrent.futures.ThreadPoolExecutor(_FILES_AT_ONCE) as readers:
         paths = [os.path.join(results, _result_name(number)) for number in range(len(tasks))]
         yield from readers.map(functools.partial(read_json, most_bytes=None), paths)
+
+
+@contextlib.contextmanager
+def _watched(results: str, left: dict[str, int], progress: tqdm) -> Iterator[None]:
+    """Moves a progress bar on as results appear, since a cluster says nothing before the end of the step."""
+    is_over = threading.Event()
+
+    def watch() -> None:
+        while not is_over.wait(_SECONDS_BETWEEN_LOOKS):
+            for name in list_directory(results):
+                progress.update(left.pop(name, 0))
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        watcher.join()
 
 
 def _result_name(number: int) -> str:

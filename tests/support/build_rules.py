@@ -14,7 +14,10 @@ from typing import NamedTuple
 
 from source_imports import PACKAGES, imports, read, read_sources
 
-_UNLOCKED = {"apache-beam"}  # It does not resolve together with the lock, so Bazel has no label for it.
+_UNLOCKED = {
+    "apache-beam",
+    "distributed",
+}  # They do not resolve together with the lock, so Bazel has no label for them.
 
 
 class Target(NamedTuple):

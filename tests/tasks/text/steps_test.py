@@ -1,0 +1,83 @@
+"""Steps whose results are kept: what was done before is not done again, on this machine or elsewhere."""
+
+import os
+import time
+
+import pytest
+
+from tasks.text import steps
+from tasks.text.parallel import LocalPool
+from tasks.text.steps import create_whole, run_step
+
+DONE = []
+
+
+def square(directory, number):
+    DONE.append(number)
+    if number == 3 and not os.path.exists(os.path.join(directory, "may")):
+        raise KeyError("three")
+    return {"square": number**2}
+
+
+def run(directory, pool=None):
+    tasks = range(6)
+    return [
+        result["square"] for result in run_step(pool or LocalPool(1), directory, "square", square, tasks, tasks, "it")
+    ]
+
+
+def test_results_are_kept_and_the_rest_is_done(tmp_path, capsys):
+    DONE.clear()
+    with pytest.raises(KeyError):
+        run(str(tmp_path))
+    (tmp_path / "may").write_text("")
+    assert run(str(tmp_path)) == [0, 1, 4, 9, 16, 25]
+    assert DONE == [0, 1, 2, 3, 3, 4, 5]
+    assert "square: 3 of 6 tasks are finished already." in capsys.readouterr().err
+    assert run(str(tmp_path)) == [0, 1, 4, 9, 16, 25] and len(DONE) == 7
+
+
+def test_a_cluster_shows_its_progress_and_does_nothing_twice(tmp_path, monkeypatch, capsys):
+    class Cluster:
+        """Says nothing until all is done, and does everything twice."""
+
+        def map(self, function, arguments, *shared):
+            elements = list(arguments)
+            for element in elements + elements:
+                function(*shared, element)
+                time.sleep(0.05)
+            yield from (None for _ in elements)
+
+    monkeypatch.setattr(steps, "_SECONDS_BETWEEN_LOOKS", 0.02)
+    monkeypatch.setattr("tasks.text.steps.progress_bar", lambda *arguments: Bar())
+    DONE.clear()
+    shown = []
+
+    class Bar:
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            pass
+
+        def update(self, count):
+            shown.append(count)
+
+    (tmp_path / "may").write_text("")
+    assert run(str(tmp_path), Cluster()) == [0, 1, 4, 9, 16, 25]
+    assert DONE == list(range(6)) and sum(shown) == 15
+    assert shown.index(5) < len(shown) - 6  # Before the step was over.
+
+
+def test_a_file_appears_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "file"
+    with pytest.raises(KeyError), create_whole(str(path)) as temporary:
+        open(temporary, "w").close()
+        raise KeyError
+    assert os.listdir(tmp_path) == []
+    with create_whole(str(path)) as first, create_whole(str(path)) as second:  # Two machines at once.
+        assert first != second
+        for temporary in (first, second):
+            with open(temporary, "w") as file:
+                file.write("x")
+    assert os.listdir(tmp_path) == ["file"]
