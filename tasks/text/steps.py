@@ -129,8 +129,12 @@ def create_whole(path: str) -> Iterator[str]:
 
 def work_identity(paths: list[str], *settings: object) -> str:
     """Returns a name for some work: of its text it takes paths, sizes and times, and all of `settings`, as JSON."""
-    # What a pipe gives cannot be known.
-    states = [(absolute(path), *file_state(path)) if is_file(path) else secrets.token_hex(8) for path in paths]
+
+    def describe(path: str) -> object:
+        return (absolute(path), *file_state(path)) if is_file(path) else secrets.token_hex(8)  # A pipe gives anything.
+
+    with concurrent.futures.ThreadPoolExecutor(_FILES_AT_ONCE) as pool:  # A bucket takes long to answer.
+        states = list(pool.map(describe, paths))
     found = json.dumps([keras_bert.__version__, UNICODE_VERSION, states, *settings])
     return hashlib.sha256(found.encode()).hexdigest()[:16]
 
