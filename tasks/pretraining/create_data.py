@@ -47,7 +47,7 @@ def create_pretraining_data(settings: DataSettings) -> dict:
 def _output_files(output_file: str | list[str], num_shards: int | None) -> tuple[str, list[str]]:
     """Returns the path that the reports are named after, `--output_file` or the first of several; and all files."""
     parent = os.path.dirname(output_file) if isinstance(output_file, str) else ""
-    if "," in parent and os.path.isdir(parent):
+    if "," in parent and is_directory(parent):
         raise InputError(
             f"--output_file={output_file}: a comma separates files here, but {parent} is one directory. Choose another."
         )
