@@ -2,9 +2,11 @@
 
     bert-export --model_dir=runs/mood/model --export_dir=served/mood
     bert-export --preset=base --task=embeddings --layer=-2 --export_dir=served/embeddings
+    bert-export --model_dir=runs/search/model --task=search --passages=passages.txt --export_dir=served/search
 
-Exports what a task's command trained (its output_dir/model), and any preset for the tasks embeddings and fill_mask
-(which needs the masked-LM head, as in bert-pretrain's output_dir/preset). Writes `served/mood/1` (then 2, 3, ...), and
+Exports what a task's command trained (its output_dir/model). Some tasks take any preset: embeddings, fill_mask (which
+needs the masked-LM head, as in bert-pretrain's output_dir/preset), sentence_embedding and search (which take the
+embedders of bert-embed and sentence-transformers). Writes `served/mood/1` (then 2, 3, ...), and
 `served/mood/README.md` with the commands that serve and ask this very model. A version gets its number only after it
 was verified in a fresh process and, where g++ is installed, by a C++ program. An export takes seconds for a small
 model, and about a minute for BERT-base.
@@ -19,7 +21,7 @@ from keras_bert.files import absolute
 from tasks import flags
 from tasks.settings import Settings, setting
 
-_PRESET_TASKS = ("fill_mask", "embeddings")
+_PRESET_TASKS = ("fill_mask", "embeddings", "sentence_embedding", "search")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,7 +39,15 @@ class ExportSettings(Settings):
         None, "Longest sequence in tokens. Default: the model's; for a preset, its maximum length.", at_least=3
     )
     layer: int | None = setting(None, "Embeddings: encoder layer, 1 (lowest) upwards or -1 (last, default) downwards.")
-    top_k: int | None = setting(None, "Filling in masks: tokens named for each mask. Default: 5.", at_least=1)
+    top_k: int | None = setting(
+        None, "Tokens named for each mask (default: 5), or passages found by a search (default: 10).", at_least=1
+    )
+    passages: str | None = setting(None, "Search: the text that is searched, a passage per line.")
+    passages_dtype: str | None = setting(
+        None,
+        "Search: type of the passages' vectors (default: float32); int8 takes a quarter, and prints what it loses.",
+        choices=("float32", "int8"),
+    )
     n_best_size: int | None = setting(None, "Question answering: answers listed. Default: the model's.", at_least=1)
     max_answer_length: int | None = setting(
         None, "Question answering: longest answer in tokens. Default: the model's.", at_least=1
@@ -88,7 +98,8 @@ def export(settings: ExportSettings) -> str:
         written = targets.write(wanted, head, settings.export_dir, version_directory)
     except VerificationError as error:
         raise InputError(str(error)) from error
-    lines = [f"exported: {version_directory}", *saved_model.read_report(version_directory).lines(), *written]
+    summary = f"what it does: {head.about().summary}"
+    lines = [f"exported: {version_directory}", summary, *saved_model.read_report(version_directory).lines(), *written]
     commands = {
         "serve it here:": clients.serve_command(settings.export_dir),
         "serve it by docker (not run here):": clients.docker_command(settings.export_dir),

@@ -149,8 +149,10 @@ def write_graph(head: Head, model: keras.Model, directory: str) -> int:
     used = {id(variable) for function in functions.values() for variable in function.graph.variables}
     module = tf.Module()
     module.weights = [weight.value for weight in model.weights if id(weight.value) in used]
+    module.more = list(head.variables)
     tf.saved_model.save(module, directory, signatures=functions)
-    return sum(int(np.prod(weight.shape)) * weight.dtype.size for weight in module.weights)
+    numbers = (one for one in (*module.weights, *module.more) if one.dtype != tf.string)
+    return sum(int(np.prod(weight.shape)) * weight.dtype.size for weight in numbers)
 
 
 def _publish(temporary: str, directory: str, version: int | None) -> str:

@@ -84,6 +84,7 @@ class Head(abc.ABC):
         padding: of the outputs of `serving_default` that are filled up to the longest of the batch: `values` has what
             fills each, and `count` names the output that says how long each row is; they have at least one column.
             Servers need it to take batches apart. Empty: no output is.
+        variables: state of the graph besides the model's weights.
         token_outputs: the outputs that other targets (ONNX, LiteRT) compute from the same token ids.
         model: as loaded, of any float type, with a BertBackbone inside.
         preprocessor: tokenizer and `sequence_length`. The graph pads to the batch's longest whatever `pad_to_longest`.
@@ -99,6 +100,7 @@ class Head(abc.ABC):
     text_inputs: Mapping[str, Axes] = {"text": ()}
     token_inputs: Mapping[str, Axes] = signatures.TOKEN_AXES
     padding: Mapping[str, Any] = {}
+    variables: tuple[tf.Variable, ...] = ()
     token_outputs: Mapping[str, TokenOutput]
 
     def __init__(self, model: keras.Model, preprocessor: BertPreprocessor):

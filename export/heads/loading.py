@@ -11,6 +11,8 @@ from export.heads.embeddings import Embeddings
 from export.heads.fill_mask import FillMask
 from export.heads.multiple_choice import MultipleChoice
 from export.heads.question_answering import QuestionAnswering
+from export.heads.search import Search
+from export.heads.sentence_embedding import SentenceEmbedding
 from export.heads.token_classification import TokenClassification
 from export.heads.token_regression import TokenRegression
 from keras_bert.errors import InputError, first_line
@@ -28,6 +30,8 @@ HEADS: dict[str, type[Head]] = {
         QuestionAnswering,
         FillMask,
         Embeddings,
+        SentenceEmbedding,
+        Search,
     )
 }
 # These tasks need no training of their own, so any preset will do.

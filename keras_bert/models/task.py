@@ -152,8 +152,7 @@ class BertTask:
         own, overrides = cls._split(settings)
         # The preprocessor comes first, so that a bad tokenizer is refused before weights are downloaded.
         if "preprocessor" not in own and weights.has_tokenizer(preset):
-            length = sequence_length or _task_of(cls, weights.read_settings(preset)).get("sequence_length")
-            own["preprocessor"] = cls.preprocessor_cls.from_preset(preset, length)
+            own["preprocessor"] = cls.preprocessor_of(preset, sequence_length)
         if not load_weights:
             stored = cls._as_saved(weights.read_settings(preset), overrides)
             backbone = BertBackbone.from_preset(preset, load_weights=False, dtype=dtype, **overrides)
@@ -167,6 +166,12 @@ class BertTask:
             if has_layer and not cls.heads_are_pretrained and cls.heads[0] not in checkpoint.heads:
                 logging.warning("%s: has no %s head; it starts from random weights.", preset, cls.heads[0])
         return model
+
+    @classmethod
+    def preprocessor_of(cls, preset: str | os.PathLike, sequence_length: int | None = None) -> BertPreprocessor:
+        """Returns the preprocessor that `from_preset` gives the model of a preset."""
+        length = sequence_length or _task_of(cls, weights.read_settings(preset)).get("sequence_length")
+        return cls.preprocessor_cls.from_preset(preset, length)
 
     @classmethod
     def from_checkpoint(cls, checkpoint: Checkpoint, dtype=None, **settings) -> "BertTask":

@@ -61,7 +61,7 @@ class Embedding(task.Task):
 
     Settings = EmbeddingSettings
     Spec = EmbeddingSpec
-    name = "embedding"
+    name = "sentence_embedding"
     command = "bert-embed"
     metric = stopping_metric = "ndcg@10"
 

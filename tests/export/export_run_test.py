@@ -71,7 +71,7 @@ def test_a_heads_task_is_the_name_in_task_json():
     assert {name: head.task for name, head in loading.HEADS.items()} == {name: name for name in loading.HEADS}
     assert set(loading.HEADS) == {
         *("classification", "regression", "multiple_choice", "token_classification", "token_regression"),
-        *("question_answering", "fill_mask", "embeddings"),
+        *("question_answering", "fill_mask", "embeddings", "sentence_embedding", "search"),
     }
 
 
@@ -86,9 +86,17 @@ def test_a_preset_does_what_it_is_told(models):
     [
         ("classification", {"top_k": 3}, "--top_k is not for the task classification. Its own flags: none. Leave it"),
         ("multiple_choice", {"layer": 1}, "--layer is not for the task multiple_choice"),
-        ("classification", {"task": "regression"}, "--task=regression: expected fill_mask or embeddings; a trained"),
+        (
+            "classification",
+            {"task": "regression"},
+            "--task=regression: expected fill_mask or embeddings or sentence_embedding or search; a trained",
+        ),
         ("classification", {"task": "fill_mask"}, "classification"),
-        ("fill_mask", {}, "holds no trained model. .*a preset is served with --task=fill_mask or --task=embeddings"),
+        (
+            "fill_mask",
+            {},
+            "holds no trained model. .*a preset is served with --task=fill_mask or --task=embeddings or --task=",
+        ),
         ("fill_mask", {"task": "embeddings", "top_k": 2}, "--top_k is not .* embeddings. Its own flags: --layer. "),
         (
             "classification",
@@ -170,7 +178,10 @@ def test_a_path_that_is_no_name_for_a_model(tmp_path, name):
         ({"model_dir": "{}/nowhere"}, "nowhere"),
         ({"model_dir": None}, "Name one model: --model_dir, .* or --preset. Received neither."),
         ({"model_dir": "a", "preset": "b"}, "Received both."),
-        ({"model_dir": None, "preset": "b"}, "--preset=b: say what it is to do, --task=fill_mask or --task=embeddings"),
+        (
+            {"model_dir": None, "preset": "b"},
+            "--preset=b: say what it is to do, --task=fill_mask or --task=embeddings or --task=sent",
+        ),
     ],
 )
 def test_models_that_are_not_named_rightly(tmp_path, settings, message):

@@ -1,5 +1,7 @@
 """A head of each task, its graph on disk without the verification of an export, and exports that are as described."""
 
+import tempfile
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -9,8 +11,11 @@ from toy_heads import HEADS, backbone, shaken
 from export import saved_model, verify
 from export.heads.base import Head
 from export.heads.question_answering import QuestionAnswering
+from export.heads.search import Search
+from export.heads.sentence_embedding import SentenceEmbedding
 from export.heads.token_classification import TokenClassification
 from export.heads.token_regression import TokenRegression
+from keras_bert import BertTextEmbedder
 from keras_bert.heads import output_head
 from tasks.ner.model import build_tagger
 from tasks.squad.model import build_question_answerer
@@ -24,10 +29,25 @@ def word_scorer(encoder) -> keras.Model:
     return keras.Model(encoder.input, output_head(1, encoder.initializer_range, name="token_regression")(tokens))
 
 
+def embedder() -> BertTextEmbedder:
+    return shaken(BertTextEmbedder(backbone(), embedding_dim=6, embedding_activation="tanh"))
+
+
+def search(**settings) -> Search:
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".txt") as file:
+        file.write("".join(f"{passage}\n" for passage in PASSAGES))
+        file.flush()
+        return Search(embedder(), assets(), file.name, top_k=3, **settings)
+
+
+PASSAGES = ("hello", "wonderful world", "who was jim", "a world of wonder", "hello hello")
 ALL_HEADS = {
     **HEADS,
     "token_classification": lambda: TokenClassification(shaken(build_tagger(backbone(), len(TAGS))), assets(), TAGS),
     "token_regression": lambda: TokenRegression(shaken(word_scorer(backbone())), assets()),
+    "sentence_embedding": lambda: SentenceEmbedding(embedder(), assets()),
+    "search": search,
+    "search in int8": lambda: search(passages_dtype="int8"),
     "question_answering": lambda: QuestionAnswering(
         shaken(build_question_answerer(backbone())), assets(), max_query_length=8, doc_stride=8
     ),

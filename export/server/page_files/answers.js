@@ -86,6 +86,17 @@ const SHOW = {
     return [headline("Filled in"), box, ...parts];
   },
 
+  passages(instance, prediction) {
+    const found = prediction.passages.map((text, index) => [textOf(text), prediction.scores[index]]);
+    const asked = new Set(wordsOf(instance.text ?? instance).map(word => word.toLowerCase()));
+    const parts = [headline(found.length === 1 ? "1 passage" : `${found.length} passages`)];
+    found.forEach(([text, score], index) => {
+      parts.push(make("h2", {}, `${index + 1}. `, make("span", {className: "soft"}, decimal(score))));
+      parts.push(passage(text, spansOf(text, asked)));
+    });
+    return parts;
+  },
+
   vectors(instance, prediction) {
     const vectors = Object.entries(prediction).filter(([, value]) => Array.isArray(value) && value.length);
     const named = Array.isArray(prediction) ? [["embedding", prediction]] : vectors;
@@ -107,6 +118,21 @@ function headline(text, note) {
   return paragraph("headline", ...parts);
 }
 
+function wordsOf(text) {
+  return String(text).match(/[\p{L}\p{N}]+/gu) || [];
+}
+
+// The places, in characters, of a text's words that are among those asked for.
+function spansOf(text, asked) {
+  const found = [];
+  for (const match of text.matchAll(/[\p{L}\p{N}]+/gu)) {
+    if (!asked.has(match[0].toLowerCase())) continue;
+    const start = Array.from(text.slice(0, match.index)).length;
+    found.push({start, end: start + Array.from(match[0]).length});
+  }
+  return found;
+}
+
 // The kind of answer that a signature gives, told by its names; null for one of another kind.
 function kindOf(signature) {
   const inputs = Object.keys(signature.inputs), outputs = Object.keys(signature.outputs);
@@ -117,6 +143,8 @@ function kindOf(signature) {
   if (has("text", "words", "scores", "num_words")) return "words";
   if (has("text", "tokens", "positions")) return "masks";
   if (has("text", "label", "probabilities")) return "labels";
+  if (has("text", "passages", "scores")) return "passages";
+  if (has("text", "embedding")) return "vectors";
   if (has("text", "mean") || has("text", "cls") || has("text", "pooled")) return "vectors";
   return has("text", "score") && outputs.length === 1 ? "number" : null;
 }

@@ -1,0 +1,72 @@
+"""Search: the passages that a SavedModel finds, beside numpy, for one block of passages and for several."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import toy_saved
+from toy_classifier import PIECES, VOCABULARY, assets
+
+from export import saved_model
+from export.heads import search
+from export.heads.loading import load_head
+from keras_bert import BertTokenizer
+from keras_bert.errors import InputError
+from tasks.fine_tuning.model_files import save_model
+
+WORDS = [piece for piece in PIECES if not piece.startswith("##")]
+
+
+def write(path, count) -> str:
+    generator = np.random.default_rng(1)
+    path.write_text("".join(f"{' '.join(generator.choice(WORDS, 5))}\n" for _ in range(count)), encoding="utf-8")
+    return str(path)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+@pytest.mark.parametrize("count", [3, 64, 150], ids=["fewer than asked", "whole blocks", "a part of a block"])
+def test_blocks_of_passages_find_what_numpy_finds(tmp_path, monkeypatch, count, dtype):
+    monkeypatch.setattr(search, "_BLOCK", 32)
+    head = search.Search(toy_saved.embedder(), assets(), write(tmp_path / "p.txt", count), 5, dtype)
+    loaded = tf.saved_model.load(toy_saved.save_graph(head, str(tmp_path / "saved")))
+    questions = ["the cat", "on a mat", ""]
+    found = {name: value.numpy() for name, value in loaded.signatures["query"](tf.constant(questions)).items()}
+    vectors = loaded.signatures["embed"](tf.constant(questions))["embedding"].numpy()
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=1e-6)
+    stored = head._stored.astype(np.float32) * head._scales[:, np.newaxis]
+    scores = vectors @ stored.T
+    assert found["indices"].shape == (3, min(count, 5))
+    np.testing.assert_allclose(found["scores"], -np.sort(-scores, axis=1)[:, :5], atol=1e-5)
+    np.testing.assert_allclose(np.take_along_axis(scores, found["indices"], 1), found["scores"], atol=1e-5)
+    lines = (tmp_path / "p.txt").read_text(encoding="utf-8").splitlines()
+    assert [[text.decode() for text in row] for row in found["passages"]] == [
+        [lines[index] for index in row] for row in found["indices"]
+    ]
+    assert (head.recall == 1.0) if dtype == "float32" or count == 3 else (0.5 < head.recall <= 1.0)
+
+
+def test_a_trained_embedder_searches_a_file(tmp_path):
+    """What `bert-export --model_dir --task=search --passages` does, verified in a fresh process."""
+    task = {"task": "sentence_embedding", "sequence_length": 16, "score_scale": 1.0}
+    model = toy_saved.embedder()
+    save_model(str(tmp_path / "model"), model, BertTokenizer(VOCABULARY), task)
+    settings = {"passages": write(tmp_path / "p.txt", 40), "top_k": 4}
+    head = load_head(str(tmp_path / "model"), "search", **settings)
+    assert head.preprocessor.sequence_length == 16
+    version = saved_model.export_head(head, str(tmp_path / "served" / "find"), with_cc="off")
+    report = saved_model.read_report(version)
+    assert report.signatures == ["embed", "query", "serving_default", "token_ids"]
+    assert head.description()["num_passages"] == 40 and "4 of 40 passages" in head.about().summary
+    alone = load_head(str(tmp_path / "model"))
+    assert alone.task == "sentence_embedding"
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [("", "p.txt: the file is empty"), ("a\n\nb\n", "p.txt:2: an empty line. Expected a passage in each")],
+)
+def test_passages_that_cannot_be_searched(tmp_path, content, message):
+    (tmp_path / "p.txt").write_text(content)
+    with pytest.raises(InputError, match=message):
+        search.Search(toy_saved.embedder(), assets(), str(tmp_path / "p.txt"))
+    with pytest.raises(InputError, match="--task=search: name the text to search by --passages"):
+        search.Search(toy_saved.embedder(), assets())
