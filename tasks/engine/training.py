@@ -145,6 +145,7 @@ class Trainer:
 
         with self.workers.naming_lost_ones(), self._preemption:
             start_step = step = self.restore()
+            budget.agree(int(self.workers.from_chief(budget.num_steps)))  # The chief alone may have its file.
             is_over = self.workers.from_chief(budget.is_over(step))
             with Reporter(self.output_dir, step, description, speed, self.workers.is_chief) as report:
                 report.expect(budget.num_steps)
