@@ -70,8 +70,13 @@ def build_strategy(
     gpus = tf.config.list_logical_devices("GPU")
     names = [device.name for device in gpus[:num_gpus] or tf.config.list_logical_devices("CPU")]
     if distribution_strategy == "mirrored":
-        return tf.distribute.MirroredStrategy(names)
+        return _mirrored_strategy(tuple(names))
     return tf.distribute.OneDeviceStrategy(names[0])
+
+
+@functools.cache  # The reductions of two strategies of a process would take each other's parts.
+def _mirrored_strategy(names: tuple[str, ...]) -> tf.distribute.MirroredStrategy:
+    return tf.distribute.MirroredStrategy(names)
 
 
 @functools.cache  # TensorFlow joins a cluster once a process; a second start would lose the first one's variables.

@@ -227,6 +227,8 @@ def apply_model(
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Applies a model to every example, on all replicas of the strategy in whose scope it was built.
 
+    Each of several workers computes all outputs on its own, without waiting for the others.
+
     Args:
         model, batch_size, description: as in `compute_outputs`.
         make_dataset: as `make_eval_dataset`, from the batch size on; of (features,).
@@ -240,6 +242,8 @@ def apply_model(
     from tasks.engine.strategy import distribute, needs_static_shapes
 
     strategy = model.distribute_strategy
+    if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        strategy = tf.distribute.get_strategy()
     num_replicas, is_static = strategy.num_replicas_in_sync, needs_static_shapes(strategy)
     batch_size = -(-batch_size // num_replicas) * num_replicas
     dataset, order = make_dataset(batch_size, is_full=is_static or num_replicas > 1, is_static=is_static)

@@ -119,6 +119,7 @@ class Session:
         if self._workers.is_chief:
             saved = {"task": task.name, **dataclasses.asdict(self.trained.spec)}
             model_files.save_model(directory, task.model_to_save(self.trained), tokenizer, saved)
+        self._workers.wait()
         self.results = self._earlier_results() if seconds is None else {"train_seconds": round(seconds, 2)}
         self.results |= {**task.describe(train.rows, encoded, spec), "train_steps": num_steps}
         if settings.early_stopping_patience:
@@ -154,7 +155,8 @@ class Session:
         Raises:
             InputError: there is neither, or it does not fit the data.
         """
-        with self._prepare_devices(self.task.settings).scope():
+        strategy = self._prepare_devices(self.task.settings)
+        with self._workers.naming_lost_ones(), strategy.scope():
             self._load(self.task.settings, self.inputs.model_directory)
 
     def _load(self, settings: FineTuningSettings, directory: str | None) -> None:
@@ -245,8 +247,7 @@ class Session:
             return self._answers[key]._replace(part=part)
         encoded = self._encode(part)
         description = f"answer {part.title}" if is_final else "evaluation"
-        with self._workers.naming_lost_ones():
-            outputs = encoded.compute_outputs(self.trained.model, self.task.settings.eval_batch_size, description)
+        outputs = encoded.compute_outputs(self.trained.model, self.task.settings.eval_batch_size, description)
         answers = Answers(self.trained, part, encoded, outputs)
         if is_final:
             self._answers[key] = answers

@@ -13,7 +13,7 @@ from tasks.pretraining.train.losses import PretrainingObjective
 VOCABULARY, LENGTH, PREDICTIONS, BATCH = 37, 12, 4, 16
 
 
-def build_model(dropout: float = 0.0, num_layers: int = 2) -> keras.Model:
+def build_model(dropout: float = 0.0, num_layers: int = 2, layout: str = "rectangular") -> keras.Model:
     keras.utils.set_random_seed(11)
     return build_pretrainer(
         BertBackbone(
@@ -25,6 +25,7 @@ def build_model(dropout: float = 0.0, num_layers: int = 2) -> keras.Model:
             max_sequence_length=LENGTH,
             dropout=dropout,
             attention_dropout=dropout,
+            layout=layout,
         )
     )
 
@@ -59,6 +60,7 @@ def build_trainer(
     *,
     dropout=0.0,
     num_layers=2,
+    layout="rectangular",
     num_steps=20,
     optimizer="bert-2018",
     lr_schedule="linear",
@@ -66,6 +68,6 @@ def build_trainer(
 ) -> Trainer:
     strategy = strategy or tf.distribute.get_strategy()
     with strategy.scope():
-        model = build_model(dropout, num_layers)
+        model = build_model(dropout, num_layers, layout)
         optimizer = build_optimizer(optimizer, 0.01, num_steps, 2, lr_schedule=lr_schedule)
     return Trainer(model, optimizer, PretrainingObjective(), output_dir=str(directory), strategy=strategy, **options)

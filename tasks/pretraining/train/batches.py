@@ -161,11 +161,11 @@ def make_eval_dataset(
     units = units.apply(tf.data.experimental.assert_cardinality(int(tf.reduce_sum(blocks.units))))
     batches = units.enumerate().batch(batch_size).map(read, num_parallel_calls=tf.data.AUTOTUNE)
     if is_static:
-        batches = batches.map(tf.autograph.experimental.do_not_convert(lambda *batch: _fill(*batch, batch_size)))
+        batches = batches.map(tf.autograph.experimental.do_not_convert(lambda *batch: fill_batch(*batch, batch_size)))
     return batches.prefetch(tf.data.AUTOTUNE)
 
 
-def _fill(features: dict[str, tf.Tensor], labels: dict[str, tf.Tensor], batch_size: int) -> tuple[dict, dict]:
+def fill_batch(features: dict[str, tf.Tensor], labels: dict[str, tf.Tensor], batch_size: int) -> tuple[dict, dict]:
     """Adds rows of zeros, weights included, up to `batch_size`."""
     weights = {"next_sentence_weights": tf.ones_like(labels["next_sentence_labels"], tf.float32)}
 

@@ -1,4 +1,4 @@
-"""The whole training step as one XLA program, as a TPU needs it: the same losses, static shapes, no strings."""
+"""The training step, evaluation and prediction as XLA programs, as a TPU needs them: static shapes, no strings."""
 
 import functools
 import re
@@ -9,7 +9,10 @@ import tensorflow as tf
 import toy_pretraining
 from toy_pretraining import BATCH, batches, draw
 
+from keras_bert import BertBackbone, BertMultipleChoice, BertSpanLabeler, BertTextClassifier, BertTokenClassifier
 from tasks.engine.strategy import set_mixed_precision
+from tasks.fine_tuning.examples import Examples, compute_outputs, compute_token_outputs, make_eval_dataset
+from tasks.pretraining.train.batches import fill_batch
 
 # XLA takes as long for each layer.
 build_trainer = functools.partial(toy_pretraining.build_trainer, num_layers=1)
@@ -42,11 +45,70 @@ def test_the_step_has_static_shapes_and_no_strings(tmp_path, dtype):
         text = trainer.train_step.compiled.experimental_get_compiler_ir(features, labels)(stage="stablehlo")
     finally:
         set_mixed_precision("float32")
+    assert check_program(text) > 250
+    assert ("bf16" in text) == (dtype == "bfloat16")
+
+
+def check_program(text: str) -> int:
+    """Returns how many shapes StableHLO has; all must be static, and no op of another program's."""
     shapes = re.findall(r"tensor<([^>]*)>", text)
-    assert len(shapes) > 250
     assert not [shape for shape in shapes if "?" in shape]
     assert not [shape for shape in shapes if "string" in shape] and "custom_call" not in text
-    assert ("bf16" in text) == (dtype == "bfloat16")
+    return len(shapes)
+
+
+@pytest.mark.slow(keep=["packed"])
+@pytest.mark.parametrize("layout", ["rectangular", "packed"])
+def test_evaluation_has_static_shapes_and_no_strings(tmp_path, layout):
+    trainer = build_trainer(tmp_path, layout=layout)
+    records = tf.data.Dataset.from_tensor_slices(draw(BATCH + 3)).batch(BATCH)
+    if layout == "packed":
+        records = records.map(as_packed)
+    evaluate = tf.function(trainer._replica_evaluate, jit_compile=True, autograph=False)
+    for features, labels in records.map(lambda *batch: fill_batch(*batch, BATCH)):
+        text = evaluate.experimental_get_compiler_ir(features, labels)(stage="stablehlo")
+        assert check_program(text) > 100
+    assert evaluate.experimental_get_tracing_count() == 1
+
+
+def as_packed(features, labels):
+    """Rows of one instance each."""
+    first_positions = tf.zeros_like(features["token_ids"][:, :1])
+    answers = tf.expand_dims(labels["next_sentence_labels"], 1)
+    weights = {"next_sentence_labels": answers, "next_sentence_weights": tf.ones_like(answers, tf.float32)}
+    return {**features, "first_positions": first_positions}, {**labels, **weights}
+
+
+PREDICTORS = {
+    "classifier": lambda backbone: BertTextClassifier(backbone, 2, preprocessor=None, compile=False),
+    "tagger": lambda backbone: BertTokenClassifier(backbone, 2, preprocessor=None, compile=False),
+    "span labeler": lambda backbone: BertSpanLabeler(backbone, preprocessor=None, compile=False),
+    "choices": lambda backbone: BertMultipleChoice(backbone, 3, compile=False),
+}
+
+
+@pytest.mark.slow(keep=["tagger"])
+@pytest.mark.parametrize("kind", PREDICTORS)
+def test_prediction_has_static_shapes_and_the_same_answers(kind, monkeypatch):
+    """As a TPU predicts: each batch full, all as long as the longest example."""
+    backbone = BertBackbone(40, num_layers=1, num_heads=2, hidden_dim=16, intermediate_dim=32, initializer_range=0.3)
+    model, per_example = PREDICTORS[kind](backbone), 3 if kind == "choices" else 1
+    lengths = np.random.default_rng(0).integers(3, 12, 7 * per_example)
+    ids = np.random.default_rng(1).integers(5, 40, lengths.sum()).astype(np.int32)
+    examples = Examples(ids, ids * 0, np.cumsum([0, *lengths]), {}, {}, per_example)
+    compute = compute_token_outputs if kind in ("tagger", "span labeler") else compute_outputs
+    expected = compute(model, examples, 4)
+    monkeypatch.setattr("tasks.engine.strategy.needs_static_shapes", lambda strategy: True)
+    monkeypatch.setattr("tasks.fine_tuning.examples._graphs", {})
+    np.testing.assert_allclose(compute(model, examples, 4), expected, atol=1e-5)
+    dataset, order = make_eval_dataset(examples, 4, is_full=True, is_static=True)
+    assert len(order) == 8 and sorted(set(order)) == list(range(7))
+    [features] = dataset.element_spec
+    shape = (4, 3, lengths.max()) if kind == "choices" else (4, lengths.max())
+    assert {tuple(spec.shape) for spec in features.values()} == {shape}
+    predict = tf.function(lambda features: model(features, training=False), jit_compile=True, autograph=False)
+    [(batch,)] = dataset.take(1)
+    assert check_program(predict.experimental_get_compiler_ir(batch)(stage="stablehlo")) > 50
 
 
 def test_a_string_in_the_step_is_found(tmp_path):

@@ -163,6 +163,21 @@ def test_evaluation_sees_every_record_once_with_a_partial_last_batch(files):
     assert sorted(sum(batches, [])) == list(range(19))
 
 
+def test_a_static_evaluation_fills_its_last_batch_with_rows_that_weigh_nothing(files):
+    settings = {"batch_size": 8, **LENGTHS}
+    plain = list(data.make_eval_dataset(files, shard_index.read_indexes(files, **LENGTHS), **settings))
+    dataset = data.make_eval_dataset(files, shard_index.read_indexes(files, **LENGTHS), is_static=True, **settings)
+    assert {spec.shape[0] for spec in tf.nest.flatten(dataset.element_spec)} == {8}
+    filled = list(dataset)
+    for (features, labels), (all_features, all_labels) in zip(plain, filled, strict=True):
+        count = len(labels["mask_ids"])
+        for name, rows in {**features, **labels}.items():
+            np.testing.assert_array_equal({**all_features, **all_labels}[name][:count], rows)
+        weights = all_labels["next_sentence_weights"].numpy()
+        assert weights.tolist() == [1.0] * count + [0.0] * (8 - count)
+        assert not all_labels["mask_weights"][count:].numpy().any()
+
+
 def test_shapes_are_static_for_training(files):
     features, labels = make(files)(0).element_spec
     assert {name: tuple(spec.shape) for name, spec in features.items()} == {
