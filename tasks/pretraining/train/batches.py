@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from keras_bert.errors import InputError
 from tasks.pretraining.data import shard_index
 from tasks.pretraining.data.masking import MaskingRules
 from tasks.pretraining.data.records import parse_records
@@ -90,7 +91,15 @@ class TrainBatches:
         return self.share(start_step, 0, 1)
 
     def share(self, start_step: int, index: int, count: int) -> tf.data.Dataset:
-        """Returns the rows `[index * B / count, (index + 1) * B / count)` of each of these batches."""
+        """Returns the rows `[index * B / count, (index + 1) * B / count)` of each of these batches.
+
+        Raises:
+            InputError: B is no multiple of `count`.
+        """
+        if self._batch_size % count:
+            raise InputError(
+                f"--train_batch_size={self._batch_size} cannot be split among {count} workers. Give a multiple of that."
+            )
         size = self._batch_size // count
         first_row, start = index * size, start_step * self._batch_size
         first_epoch, skipped = divmod(start, self._num_units)

@@ -163,6 +163,11 @@ def test_evaluation_sees_every_record_once_with_a_partial_last_batch(files):
     assert sorted(sum(batches, [])) == list(range(19))
 
 
+def test_a_batch_that_workers_cannot_split_is_refused(files):
+    with pytest.raises(InputError, match="--train_batch_size=4 cannot be split among 3 workers. Give a multiple"):
+        make(files).share(0, 0, 3)
+
+
 def test_a_static_evaluation_fills_its_last_batch_with_rows_that_weigh_nothing(files):
     settings = {"batch_size": 8, **LENGTHS}
     plain = list(data.make_eval_dataset(files, shard_index.read_indexes(files, **LENGTHS), **settings))
