@@ -14,8 +14,8 @@ import processes
 import pytest
 import tensorflow as tf
 import toy_words
-from all_tasks_test import TASKS as ALL_TASKS
-from all_tasks_test import TRAINING
+from every_task import TASKS as ALL_TASKS
+from every_task import TRAINING
 from toy_workers import start_workers
 
 from keras_bert import BertBackbone, BertTokenizer
