@@ -13,6 +13,7 @@ from export.server import model_manager
 from export.server.model_config import ModelSettings, VersionPolicy, aspired_versions
 from export.server.model_manager import ModelManager, UnavailableVersionError, polling
 from export.server.serving_error import ServingError
+from keras_bert import files
 from keras_bert.errors import InputError
 
 
@@ -320,3 +321,17 @@ def test_an_ended_version_is_closed_after_its_last_request(load, base_path, monk
         assert closed == []
     manager.poll()
     assert closed == [1]
+
+
+def test_a_base_path_in_a_bucket_is_watched(load):
+    base_path = "ram://watched"
+    files.write_lines(f"{base_path}/1/saved_model.pb", ["x"])
+    manager = ModelManager(load)
+    manager.apply([ModelSettings("m", base_path)])
+    files.write_lines(f"{base_path}/2/variables/variables.index", ["An upload that goes on; the graph comes last."])
+    manager.poll()
+    assert load.loaded == [("m", 1)]
+    files.write_lines(f"{base_path}/2/saved_model.pb", ["x"])
+    manager.poll()
+    assert load.loaded == [("m", 1), ("m", 2)]
+    assert served(manager) == 2
