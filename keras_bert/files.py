@@ -35,7 +35,7 @@ _copies: dict[str, tuple[dict, tempfile.TemporaryDirectory]] = {}  # By URL; rem
 
 def is_remote(path: str) -> bool:
     """Returns whether a path is a URL for `tf.io.gfile`; handles of presets (hf://, kaggle://) are not."""
-    return re.match(r"(?!hf:|kaggle:)[a-z][a-z0-9+.-]*://", path) is not None
+    return re.match(r"(?!hf:|kaggle:)[a-z][a-z0-9+.-]*://", os.fspath(path)) is not None
 
 
 @contextlib.contextmanager
@@ -399,7 +399,7 @@ def atomic_path(path: str) -> Iterator[str]:
         with tempfile.TemporaryDirectory(prefix="keras_bert_") as directory:
             temporary = os.path.join(directory, os.path.basename(path))
             yield temporary
-            move_into_place(temporary, path)
+            _upload(temporary, path)
         return
     if not os.access(parent, os.W_OK):
         raise InputError(f"{parent}: cannot be written. Choose another output path.")
@@ -407,17 +407,9 @@ def atomic_path(path: str) -> Iterator[str]:
     temporary = os.path.join(parent, f".{os.path.basename(path)}.partial-{os.getpid()}")
     try:
         yield temporary
-        move_into_place(temporary, path)
+        _replace(temporary, path)
     finally:
         remove_path(temporary)
-
-
-def move_into_place(temporary: str, path: str) -> None:
-    """Makes a finished local file or directory `path`: renames it on the same disk, or uploads it to a URL."""
-    if is_remote(path):
-        _upload(temporary, path)
-    else:
-        _replace(temporary, path)
 
 
 def _upload(source: str, path: str) -> None:

@@ -148,3 +148,8 @@ def test_an_unknown_scheme_is_named():
     with pytest.raises(OSError, match="TensorFlow knows no file system of this name here: 'foo://bucket/a'"):
         files.exists("foo://bucket/a")
     assert not files.exists("hf://google/bert")  # A preset's handle, which is no path.
+
+
+def test_a_path_of_pathlib_is_a_local_one(tmp_path):
+    files.write_json(tmp_path / "a.json", [1])
+    assert files.read_json(tmp_path / "a.json") == [1] and files.is_file(tmp_path / "a.json")
