@@ -13,6 +13,7 @@ workers of Dask, in turn with two processes of its own; the memory is then that 
 
 import glob
 import itertools
+import logging
 import os
 import re
 import statistics
@@ -114,7 +115,9 @@ def compare_cluster(directory: str) -> None:
     settings = {"dupe_factor": FLAGS.memory_dupe_factor, "num_shards": 8}
     ratios = []
     print("| round | local, s | Dask, s | speed | driver's peak MB |\n| --- | --- | --- | --- | --- |")
-    with LocalCluster(n_workers=2, threads_per_worker=1, protocol="tcp", dashboard_address=None) as cluster:
+    with LocalCluster(
+        n_workers=2, threads_per_worker=1, protocol="tcp", dashboard_address=None, silence_logs=logging.ERROR
+    ) as cluster:
         engines = {"local": {"num_workers": 2}, "dask": {"runner": "dask", "dask_scheduler": cluster.scheduler_address}}
         for number in range(FLAGS.rounds):
             costs = {}
