@@ -17,9 +17,11 @@ from repository import ROOT
 
 from keras_bert.errors import InputError
 from tasks.pretraining.create_data import create_pretraining_data
-from tasks.pretraining.data import driver
+from tasks.pretraining.data import driver, writing
 from tasks.pretraining.data.corpus import tokenize_block
+from tasks.pretraining.data.plan import NEIGHBOURS
 from tasks.pretraining.data.settings import DataSettings
+from tasks.pretraining.data.token_store import read_store
 from tasks.text import blocks
 from tasks.text.parallel import LocalPool, WorkerLostError
 from tasks.text.steps import scratch_directory
@@ -82,6 +84,34 @@ def test_bytes_do_not_depend_on_workers_nor_on_batches(text, tmp_path, monkeypat
     assert create(text, tmp_path / "three", num_shards=3, num_workers=3) == expected
     monkeypatch.setattr("tasks.pretraining.data.writing._INSTANCES_AT_ONCE", 7)
     assert create(text, tmp_path / "small", num_shards=3, num_workers=1) == expected
+
+
+def test_no_data_pass_through_the_driver(text, tmp_path, monkeypatch, small_blocks):
+    expected = create(text, tmp_path / "one", num_shards=2)
+    for name in ("corpus.split_block", "writing.read_store", "writing.open_file", "writing.load_figures"):
+        monkeypatch.setattr(f"tasks.pretraining.data.{name}", None)  # Here, not in the workers.
+    assert create(text, tmp_path / "two", num_shards=2, num_workers=2) == expected
+
+
+def test_a_worker_opens_few_files(text, tmp_path, monkeypatch, small_blocks):
+    stores, parts = [], []
+
+    def recorded(path, dtype, *part):
+        stores.append(path)
+        return read_store(path, dtype, *part)
+
+    def written(workspace, path, corpus, pairs):
+        parts.append(path)
+        return write_part(workspace, path, corpus, pairs)
+
+    write_part = writing._write_part
+    monkeypatch.setattr(writing, "read_store", recorded)
+    monkeypatch.setattr(writing, "_write_part", written)
+    create(text, tmp_path / "out", num_shards=40, num_workers=1)
+    num_blocks = len(set(stores))
+    assert num_blocks > NEIGHBOURS + 1
+    assert len(stores) == num_blocks * (1 + NEIGHBOURS)  # However many blocks there are.
+    assert len(set(parts)) == len(parts) < num_blocks + 40  # Whatever the number of shards, each file once.
 
 
 # === Runs that are killed, and go on ===
