@@ -8,6 +8,7 @@ from absl import flags as absl_flags
 from keras_bert.errors import InputError
 from tasks import flags
 from tasks.engine.settings import TrainingSettings
+from tasks.fine_tuning.settings import FineTuningSettings
 from tasks.settings import Settings, replaced, setting
 
 
@@ -82,3 +83,21 @@ def test_identity_leaves_out_paths_devices_and_speed():
 def test_every_setting_of_a_training_has_a_help_text():
     for field in dataclasses.fields(TrainingSettings):
         assert field.metadata["rule"].help.endswith("."), field.name
+
+
+def test_workers_share_all_flags_but_paths():
+    given = {"output_dir": "a", "preset": "b"}
+    shared = FineTuningSettings(**given).of_all_workers()
+    assert shared == FineTuningSettings(output_dir="c", preset="d").of_all_workers()
+    assert shared["--preset"] is False and shared["--vocab_file"] is True  # Whether it is left out.
+    for changed in ({"do_eval": True}, {"save_checkpoints_steps": 7}, {"vocab_file": "v"}, {"learning_rate": 1.0}):
+        other = FineTuningSettings(**given, **changed).of_all_workers()
+        assert {name for name in shared if other[name] != shared[name]} == {f"--{name}" for name in changed}
+
+
+@pytest.mark.parametrize(
+    "changed", [{"early_stopping_patience": 1}, {"num_restarts": 2}, {"learning_rate": [1.0, 2.0]}], ids=str
+)
+def test_what_several_workers_cannot_do_is_refused(changed):
+    with pytest.raises(InputError, match="A search over rates.*, and --early_stopping_patience, run on one machine"):
+        FineTuningSettings(output_dir="a", distribution_strategy="multi_worker_mirrored", **changed)

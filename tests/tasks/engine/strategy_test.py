@@ -18,6 +18,8 @@ def test_strategies_by_name():
     assert build_strategy("one_device").num_replicas_in_sync == 1
     assert isinstance(build_strategy("one_device"), tf.distribute.OneDeviceStrategy)
     assert isinstance(build_strategy("mirrored", num_gpus=0), tf.distribute.MirroredStrategy)
+    # Those of two such strategies in a process, as in a search, would take each other's gradients.
+    assert build_strategy("mirrored", num_gpus=0) is build_strategy("mirrored")
     with pytest.raises(ValueError, match="Received: 'two_devices'"):
         build_strategy("two_devices")
     with pytest.raises(InputError, match="--num_gpus=2 needs --distribution_strategy=mirrored"):
