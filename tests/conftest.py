@@ -97,7 +97,7 @@ def _curves_are_drawn_once():
                 file.write(drawn[figures])
         else:
             draw(history, path, title)
-            with open(path, "rb") as file:
+            with progress.files.open_file(path) as file:
                 drawn[figures] = file.read()
 
     with pytest.MonkeyPatch.context() as patch:

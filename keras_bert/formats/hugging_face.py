@@ -40,7 +40,8 @@ def read_config(path: str) -> BertConfig:
 
 def read_settings(path: str) -> dict:
     """Returns the embedder that sentence-transformers describes in the directory; see `Checkpoint.settings`."""
-    return {"task": sentence_transformers.read_settings(path)}
+    task = sentence_transformers.read_settings(path)
+    return {"task": task} if task else {}
 
 
 @contextlib.contextmanager
