@@ -27,9 +27,9 @@ class QuickstartSettings(Settings):
     max_seq_length: int = setting(
         64, "Tokens of a sequence.", at_least=16, at_most=PRESETS["tiny"].config.max_sequence_length
     )
-    train_batch_size: int = setting(64, "Instances of a pre-training step.", at_least=1)
-    num_train_steps: int = setting(2500, "Pre-training steps.", at_least=1)
-    learning_rate: float = setting(2e-3, "Peak learning rate of pre-training.", at_least=0.0)
+    train_batch_size: int = setting(32, "Instances of a pre-training step.", at_least=1)
+    num_train_steps: int = setting(4100, "Pre-training steps.", at_least=1)
+    learning_rate: float = setting(4e-3, "Peak learning rate of pre-training.", at_least=0.0)
     num_train_epochs: int = setting(5, "Fine-tuning epochs.", at_least=1)
     num_labels: int = setting(8, "Packages (or input files) to tell apart.", at_least=2)
     rows_per_label: int = setting(250, "Maximum number of sentences per label for fine-tuning.", at_least=1)
