@@ -156,9 +156,7 @@ class Trainer:
                         self._checkpoints().remove_leftovers(self.keep_checkpoints)
                     report.save()
                     return self._end(report, early_stopping)
-                is_settled = budget.num_steps != UNSETTLED
-                expected_steps = budget.num_steps if is_settled else 10 * save_checkpoints_steps
-                intervals = (save_checkpoints_steps, max(1, expected_steps // RECORDS))
+                intervals = (save_checkpoints_steps, _steps_between_records(budget, save_checkpoints_steps))
                 for step, values in self._calls(make_dataset, start_step, budget, intervals):
                     names = self.train_step.figure_names
                     report.steps(names, values)
@@ -368,3 +366,9 @@ class Trainer:
         for name, pair in self.objective.metric_sums(outputs, labels).items():
             pairs["metric", name] = tf.stack(pair)
         return tf.distribute.get_replica_context().all_reduce("SUM", pairs)
+
+
+def _steps_between_records(budget: StepBudget | TimeBudget, save_checkpoints_steps: int) -> int:
+    is_settled = budget.num_steps != UNSETTLED
+    expected_steps = budget.num_steps if is_settled else 10 * save_checkpoints_steps
+    return max(1, expected_steps // RECORDS)
