@@ -23,21 +23,15 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
+from keras_bert import files
 from keras_bert.errors import InputError
-from keras_bert.files import (
-    absolute,
-    atomic_path,
-    expand_files,
-    is_directory,
-    is_remote,
-    local_copy,
-    write_json,
-    write_lines,
-)
+from keras_bert.files import absolute, is_remote
 from keras_bert.tokenization.normalizer import MAX_WORD_LENGTH
 from keras_bert.tokenization.vocabulary import SPECIAL_TOKENS
 from tasks import flags
 from tasks.pretraining.engines import EngineSettings
+from tasks.pretraining.figures import figure_lines
+from tasks.pretraining.word_counts import WordCounts, count_words, describe_counts, read_counts
 from tasks.settings import setting
 from tasks.text.blocks import spool_pipes
 from tasks.text.parallel import progress_bar
@@ -76,8 +70,6 @@ class VocabularySettings(EngineSettings):
 
 
 def main(settings: VocabularySettings) -> None:
-    from tasks.pretraining.vocabulary.report import format_report
-
     print(format_report(train_vocab(settings)))
 
 
@@ -92,28 +84,26 @@ def train_vocab(settings: VocabularySettings) -> dict:
     beside the output, `.<output file>.scratch`, until the run is through. A run that was stopped continues from there.
 
     Returns:
-        The report: see `tasks.pretraining.vocabulary.report.describe`; and seconds, and the files that were written.
+        The report: see `_describe`; and seconds, and the files that were written.
 
     Raises:
         InputError: no text, text that cannot be read or is not UTF-8, a `vocab_size` that cannot hold the characters,
             or a file that cannot be written.
     """
-    from tasks.pretraining.vocabulary.word_counts import count_words, describe_counts, read_counts
-
     start = time.monotonic()
     do_lower_case = settings.do_lower_case
-    files = [absolute(path) for path in expand_files(settings.input_file)]
+    paths = [absolute(path) for path in files.expand_files(settings.input_file)]
     outputs = {name: path for name in _OUTPUTS if (path := getattr(settings, name))}
-    _check_outputs(outputs, files)
+    _check_outputs(outputs, paths)
     parent, name = os.path.split(absolute(next(iter(outputs.values()))))
-    identity = work_identity(files, do_lower_case)
+    identity = work_identity(paths, do_lower_case)
     with scratch_directory(os.path.join(parent, f".{name}.scratch"), identity) as directory:
-        files = spool_pipes(files, directory)
-        with settings.open_pool(files, directory) as pool:
-            counted = count_words(files, do_lower_case, directory, pool)
+        paths = spool_pipes(paths, directory)
+        with settings.open_pool(paths, directory) as pool:
+            counted = count_words(paths, do_lower_case, directory, pool)
         if settings.word_counts_file:
-            with atomic_path(settings.word_counts_file) as temporary:
-                shutil.copyfile(local_copy(counted), temporary)
+            with files.atomic_path(settings.word_counts_file) as temporary:
+                shutil.copyfile(files.local_copy(counted), temporary)
         if settings.vocab_file:
             words = read_counts(counted, do_lower_case, settings.max_distinct_words)
             report = _write_vocabulary(words, settings)
@@ -121,13 +111,11 @@ def train_vocab(settings: VocabularySettings) -> dict:
             report = describe_counts(counted, do_lower_case)
         report |= {"seconds": round(time.monotonic() - start, 1), **outputs}
         if settings.report_file:
-            write_json(settings.report_file, report)
+            files.write_json(settings.report_file, report)
     return report
 
 
-def _write_vocabulary(words, settings: VocabularySettings) -> dict:
-    from tasks.pretraining.vocabulary.report import describe
-
+def _write_vocabulary(words: WordCounts, settings: VocabularySettings) -> dict:
     characters, inner = _count_characters(words.counts)
     rare = {character for character, count in characters.items() if count < settings.min_frequency}
     alphabet = sorted({*characters, *(f"##{character}" for character in inner - rare)} - rare)
@@ -139,20 +127,20 @@ def _write_vocabulary(words, settings: VocabularySettings) -> dict:
             "characters out."
         )
     pieces = _train(words.counts, alphabet, rare, settings.vocab_size, settings.min_frequency)
-    write_lines(settings.vocab_file, pieces)
-    return describe(pieces, words, characters)
+    files.write_lines(settings.vocab_file, pieces)
+    return _describe(pieces, words, characters)
 
 
 # With examples.
 _OUTPUTS = {"vocab_file": "vocab.txt", "word_counts_file": "text.counts", "report_file": "report.json"}
 
 
-def _check_outputs(outputs: dict[str, str], files: list[str]) -> None:
+def _check_outputs(outputs: dict[str, str], inputs: list[str]) -> None:
     """Refuses what could not be written at the end, perhaps hours later, or would replace what is read."""
     for name, path in outputs.items():
-        if is_directory(path):
+        if files.is_directory(path):
             raise InputError(f"{path}: --{name} is a directory. Name a file in it, e.g. {_OUTPUTS[name]}.")
-        if any(os.path.realpath(path) == os.path.realpath(file) for file in files):
+        if any(os.path.realpath(path) == os.path.realpath(file) for file in inputs):
             raise InputError(f"{path}: --{name} is one of the files of --input_file. Choose another path.")
         parent = os.path.dirname(absolute(path))
         while not is_remote(path) and not os.path.lexists(parent):
@@ -253,6 +241,59 @@ def _join(
                     places[joined, after].append(number)
             place += 1
     return places
+
+
+# === The report ===
+
+
+def _describe(pieces: list[str], words: WordCounts, characters: Counter[str]) -> dict:
+    """Describes a vocabulary; tokenizes each distinct word once.
+
+    Args:
+        pieces: the vocabulary.
+        words: what it was trained on.
+        characters: character -> occurrences in words that are not too long.
+
+    Returns:
+        What `words` says but for `counts`; distinct_words; vocabulary_size; single_characters (of the vocabulary),
+        known_character_share (of the occurrences of `characters`); tokens_per_word (of known words), unknown_share
+        (of the occurrences of words: those that become [UNK]), longest_piece (without `##`; the first of them). Dropped
+        words count in `words` alone.
+    """
+    known = {piece for piece in pieces if len(piece) == 1}
+    num_known = sum(count for character, count in characters.items() if character in known)
+    return {
+        **{name: value for name, value in vars(words).items() if name != "counts"},
+        "distinct_words": len(words.counts),
+        "vocabulary_size": len(pieces),
+        "single_characters": len(known),
+        "known_character_share": num_known / max(1, characters.total()),
+        **_coverage(pieces, words.counts),
+        "longest_piece": max((piece.removeprefix("##") for piece in pieces if piece[0] != "["), key=len, default=""),
+    }
+
+
+def _coverage(pieces: list[str], counts: dict[str, int]) -> dict[str, float]:
+    from tokenizers import models
+
+    ids = {piece: index for index, piece in enumerate(pieces)}
+    model = models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=MAX_WORD_LENGTH)
+    total = unknown = num_pieces = 0
+    for word, count in counts.items():
+        total += count
+        tokens = model.tokenize(word)
+        if tokens[0].value == "[UNK]":
+            unknown += count
+        else:
+            num_pieces += count * len(tokens)
+    return {"tokens_per_word": num_pieces / max(1, total - unknown), "unknown_share": unknown / total}
+
+
+def format_report(report: dict) -> str:
+    """Renders a report as lines of name and figure, the paths of files last."""
+    figures = {name: value for name, value in report.items() if not name.endswith("_file")}
+    paths = [value for name, value in report.items() if name not in figures]
+    return "\n".join([*figure_lines(figures), *paths])
 
 
 if __name__ == "__main__":

@@ -19,8 +19,7 @@ from keras_bert.files import list_directory, read_lines, write_lines
 from keras_bert.tokenization.normalizer import split_words
 from keras_bert.tokenization.vocabulary import SPECIAL_TOKENS
 from tasks.pretraining import train_vocab as train_vocab_module
-from tasks.pretraining.train_vocab import VocabularySettings, train_vocab
-from tasks.pretraining.vocabulary.report import format_report
+from tasks.pretraining.train_vocab import VocabularySettings, format_report, train_vocab
 
 TEXT = "The low lower lowest, the new newer newest.\nWide wider widest!\n\nThe newest low widest thing: the lowest.\n"
 TEXT *= 30
@@ -161,7 +160,7 @@ def test_fresh_processes_write_the_same_file(tmp_path):
     for workers in (1, 2, 4, 2):
         vocab_file = tmp_path / f"{len(written)}.txt"
         script = (
-            "from tasks.pretraining import train_vocab; from tasks.pretraining.vocabulary import word_counts; "
+            "from tasks.pretraining import train_vocab; from tasks.pretraining import word_counts; "
             "word_counts._SMALLEST_BLOCK = 1; word_counts.block_bytes = lambda _: 250; "
             "train_vocab.train_vocab(train_vocab.VocabularySettings("
             f"input_file={str(tmp_path / 'text.txt')!r}, vocab_file={str(vocab_file)!r}, vocab_size=200, "

@@ -14,8 +14,8 @@ from repository import SHARED, needs_data
 from keras_bert.errors import InputError
 from keras_bert.files import read_lines
 from keras_bert.tokenization.normalizer import split_words
-from tasks.pretraining.vocabulary import word_counts
-from tasks.pretraining.vocabulary.word_counts import count_words, read_counts
+from tasks.pretraining import word_counts
+from tasks.pretraining.word_counts import count_words, read_counts
 from tasks.text import parallel
 from tasks.text.parallel import LocalPool, available_cores, workers_for
 

@@ -3,30 +3,26 @@
 A worker takes a block of the text (tasks/text/blocks.py), counts the chunks between its blanks, splits each distinct
 chunk into words once (no rule of `keras_bert.tokenization.normalizer` looks beyond a blank), and writes a count file.
 Workers then merge count files, several at a time, until one is left.
+
+The first line of a count file holds `Totals` as JSON. Each further line is a word, a tab and its occurrences, in the
+order of the words' bytes. Whatever the parts in which a text is counted, and however they are merged, the result is the
+same.
 """
 
 import dataclasses
+import heapq
+import json
 import os
 import re
 from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from keras_bert.errors import InputError
-from keras_bert.files import file_size
+from keras_bert.files import file_size, open_file, parsing
 from keras_bert.tokenization.normalizer import MAX_WORD_LENGTH, split_words
-from tasks.pretraining.vocabulary.count_files import (
-    BLANK,
-    NEITHER,
-    SENTENCE,
-    Totals,
-    check_counts,
-    is_count_file,
-    merge_counts,
-    most_frequent,
-    read_totals,
-    write_counts,
-)
-from tasks.text.blocks import Block, block_bytes, count_bytes, read_block, text_blocks
-from tasks.text.steps import run_step
+from tasks.text.blocks import Block, block_bytes, count_bytes, read_block, readable, text_blocks
+from tasks.text.steps import create_whole, run_step
 
 # Larger blocks repeat fewer words, so that less is merged.
 _SMALLEST_BLOCK = 1 << 22
@@ -37,6 +33,8 @@ _BLANKS = re.compile(rb"[ \t\r\n]")
 _DELETED = b"\x0b\x0c"  # The rules delete these two; `bytes.split` would split there.
 # Characters that always leave something to a word: most lines are settled by their first one.
 _IN_A_WORD = re.compile(r"[!-~]|[^\W_]")
+_MAGIC = b"#bert-word-counts "
+BLANK, NEITHER, SENTENCE = "bns"  # Kinds of lines.
 
 
 @dataclasses.dataclass
@@ -85,7 +83,7 @@ def count_words(files: list[str], do_lower_case: bool, directory: str, pool) -> 
     text = [path for path in files if path not in counted]
     if counted:
         tasks = [(do_lower_case, path) for path in counted]
-        list(run_step(pool, directory, "check counts", _check, tasks, list(map(file_size, counted)), "B"))
+        list(run_step(pool, directory, "check counts", _check_counts, tasks, list(map(file_size, counted)), "B"))
     paths = []
     if text:
         blocks = text_blocks(text, max(_SMALLEST_BLOCK, block_bytes(sum(map(file_size, text)))))
@@ -113,29 +111,53 @@ def describe_counts(path: str, do_lower_case: bool) -> dict[str, int]:
 
 
 def read_counts(path: str, do_lower_case: bool, max_distinct_words: int) -> WordCounts:
-    """Reads at most so many words of a count file, those that occur most often.
+    """Reads at most so many words of a count file, those that occur most often; of the words of one count all or none.
 
     Raises:
         InputError: there are more words, all of one count.
     """
-    counts, limit, dropped = most_frequent(path, max_distinct_words)
-    if not counts:
+    sizes = Counter(count for _, count in merge_counts([path]))
+    kept, limit = sizes.total(), 0
+    for count in sorted(sizes):
+        if kept <= max_distinct_words:
+            break
+        limit = count
+        kept -= sizes[count]
+    if not kept:
         raise InputError(
             f"--max_distinct_words={max_distinct_words} is too small: more words than these occur equally often, most "
             "often of all. Raise it."
         )
-    num_occurrences = sum(count * size for count, size in dropped.items())
+    counts = {word.decode("utf-8"): count for word, count in merge_counts([path]) if count > limit}
+    num_occurrences = sum(count * size for count, size in sizes.items() if count <= limit)
     totals = Totals(last=BLANK) + read_totals(path, do_lower_case)
     figures = totals.documents, totals.sentences, totals.words
-    return WordCounts(counts, *figures, dropped.total(), num_occurrences, limit)
+    return WordCounts(counts, *figures, sizes.total() - kept, num_occurrences, limit)
 
 
 # === Tasks of workers ===
 
 
-def _check(directory: str, task: tuple[bool, str]) -> None:
+def _check_counts(directory: str, task: tuple[bool, str]) -> None:
+    """Reads a count file that was made elsewhere.
+
+    Raises:
+        InputError: it is truncated or damaged; the message names the line.
+    """
     do_lower_case, path = task
-    check_counts(path, do_lower_case)
+    expected, found, previous = read_totals(path, do_lower_case).words, 0, b""
+    with readable(path), open_file(path) as file:
+        file.readline()
+        for number, line in enumerate(file, start=2):
+            word, _, count = line.partition(b"\t")
+            with parsing(f"{path}:{number}", "line of a count file"):
+                word.decode("utf-8")
+                found += int(count)
+            if not previous < word or int(count) < 1:
+                raise InputError(f"{path}:{number}: expected words in order, each with its count. Copy it again.")
+            previous = word
+    if found != expected:
+        raise InputError(f"{path}: expected counts of {expected:,} words, found {found:,}. Copy it again.")
 
 
 def _merge(directory: str, task: tuple[bool, str, list[str]]) -> None:
@@ -186,3 +208,82 @@ def _count_chunk_words(chunks: Counter[bytes], do_lower_case: bool) -> dict[str,
             word = word[: MAX_WORD_LENGTH + 1]
             counts[word] = counts.get(word, 0) + count * times
     return counts
+
+
+# === Count files ===
+
+
+class Totals(NamedTuple):
+    """What is known of some consecutive lines besides their words; `+` goes on with the lines that follow.
+
+    Attributes:
+        words: occurrences of all words.
+        sentences: lines with at least one word.
+        documents: sentences behind a blank line, with no other sentence between.
+        first, last: kinds of the first and the last line that is blank or a sentence; "" if there is none.
+    """
+
+    words: int = 0
+    sentences: int = 0
+    documents: int = 0
+    first: str = ""
+    last: str = ""
+
+    @classmethod
+    def of(cls, kinds: str, words: int = 0) -> "Totals":
+        """Describes lines by their kinds, a character each."""
+        telling = kinds.replace(NEITHER, "")
+        return cls(words, kinds.count(SENTENCE), telling.count(BLANK + SENTENCE), telling[:1], telling[-1:])
+
+    def __add__(self, other: "Totals") -> "Totals":
+        begun = self.documents + other.documents + (self.last + other.first == BLANK + SENTENCE)
+        counted = self.words + other.words, self.sentences + other.sentences, begun
+        return Totals(*counted, self.first or other.first, other.last or self.last)
+
+
+def write_counts(path: str, do_lower_case: bool, totals: Totals, counts: Iterable[tuple[bytes, int]]) -> None:
+    """Writes a count file, whole or not at all; `counts` come in the order of the words."""
+    header = {"do_lower_case": do_lower_case, **totals._asdict()}
+    with create_whole(path) as temporary, open(temporary, "wb") as file:
+        file.write(_MAGIC + json.dumps(header).encode() + b"\n")
+        file.writelines(b"%b\t%d\n" % pair for pair in counts)
+
+
+def is_count_file(path: str) -> bool:
+    """Returns whether a file holds counts, and no text."""
+    with readable(path), open_file(path) as file:
+        return file.read(len(_MAGIC)) == _MAGIC
+
+
+def read_totals(path: str, do_lower_case: bool) -> Totals:
+    """Reads the first line of a count file.
+
+    Raises:
+        InputError: it is damaged, or was counted with another `do_lower_case`.
+    """
+    with readable(path), open_file(path) as file, parsing(path, "count file"):
+        header = json.loads(file.readline().removeprefix(_MAGIC))
+        is_lower, totals = header.pop("do_lower_case"), Totals(**header)
+    if is_lower != do_lower_case:
+        raise InputError(f"{path}: counted with --do_lower_case={is_lower}, found --do_lower_case={do_lower_case}.")
+    return totals
+
+
+def merge_counts(paths: list[str]) -> Iterator[tuple[bytes, int]]:
+    """Yields the words of count files in their order, each with the sum of its occurrences; reads one line of each."""
+    word, total = b"", 0
+    for line in heapq.merge(*map(_lines, paths)):  # A tab sorts before every character of a word.
+        found, _, count = line.partition(b"\t")
+        if found != word:
+            if total:
+                yield word, total
+            word, total = found, 0
+        total += int(count)
+    if total:
+        yield word, total
+
+
+def _lines(path: str) -> Iterator[bytes]:
+    with readable(path), open_file(path) as file:
+        file.readline()
+        yield from file
