@@ -21,7 +21,7 @@ from absl import flags
 from keras_bert.errors import InputError
 from keras_bert.files import atomic_path, expand_files, read_lines
 from tasks import flags as task_flags
-from tasks.text.reading import sentence_splitter
+from tasks.pretraining.data.corpus import sentence_splitter
 
 FLAGS = flags.FLAGS
 

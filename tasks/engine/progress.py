@@ -1,5 +1,6 @@
 """Progress of a training: progress bar, history.json, TensorBoard events and curve.png."""
 
+import contextlib
 import dataclasses
 import os
 import sys
@@ -38,7 +39,7 @@ class History:
         return cls(*([row for row in rows[name] if row["step"] <= last_step] for name in ("training", "evaluations")))
 
 
-class Reporter:
+class Reporter(contextlib.AbstractContextManager):
     """Context manager that reports on a running training.
 
     Args:
@@ -72,9 +73,6 @@ class Reporter:
         self._drawn_at = -_CURVE_SECONDS
         make_writer = tf.summary.create_file_writer if is_active else lambda path: tf.summary.create_noop_writer()
         self._events = make_writer(self._path("events"))
-
-    def __enter__(self) -> "Reporter":
-        return self
 
     def __exit__(self, *exception) -> None:
         if self._drawn is not None:

@@ -44,7 +44,7 @@ class WorkerLostError(InputError):
     """A process was killed; the same work may succeed."""
 
 
-class LocalPool:
+class LocalPool(contextlib.AbstractContextManager):
     """A pool of processes on this machine, started by the first `map` and ended with the context.
 
     Args:
@@ -54,9 +54,6 @@ class LocalPool:
     def __init__(self, num_workers: int):
         self.num_workers = num_workers
         self._executor: concurrent.futures.ProcessPoolExecutor | None = None
-
-    def __enter__(self):
-        return self
 
     def __exit__(self, *error) -> None:
         if self._executor is not None:

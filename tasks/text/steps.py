@@ -18,19 +18,9 @@ from collections.abc import Callable, Iterator, Sequence
 from tqdm import tqdm
 
 import keras_bert
+from keras_bert import files
 from keras_bert.errors import InputError
-from keras_bert.files import (
-    absolute,
-    atomic_path,
-    exists,
-    file_state,
-    is_file,
-    is_remote,
-    list_directory,
-    make_directory,
-    read_json,
-    remove_path,
-)
+from keras_bert.files import absolute, file_state, is_file, is_remote, list_directory, make_directory, remove_path
 from keras_bert.tokenization.normalizer import UNICODE_VERSION
 from tasks.text.parallel import LocalPool, WorkerLostError, progress_bar
 
@@ -70,7 +60,7 @@ def run_step(
             progress.update(left.pop(_result_name(number), 0))
     with concurrent.futures.ThreadPoolExecutor(_FILES_AT_ONCE) as readers:
         paths = [os.path.join(results, _result_name(number)) for number in range(len(tasks))]
-        yield from readers.map(functools.partial(read_json, most_bytes=None), paths)
+        yield from readers.map(functools.partial(files.read_json, most_bytes=None), paths)
 
 
 @contextlib.contextmanager
@@ -99,7 +89,7 @@ def _result_name(number: int) -> str:
 def _run_task(function: Callable, results: str, directory: str, task: tuple) -> None:
     number, argument = task
     path = os.path.join(results, _result_name(number))
-    if not exists(path):  # A cluster repeats what a lost worker had finished.
+    if not files.exists(path):  # A cluster repeats what a lost worker had finished.
         result = function(directory, argument)
         with create_whole(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
             json.dump(result, file)
@@ -112,7 +102,7 @@ def create_whole(path: str) -> Iterator[str]:
     Unlike `files.atomic_path` it lets several machines do the same work at the same time, as clusters do.
     """
     if is_remote(path):
-        with atomic_path(path) as temporary:
+        with files.atomic_path(path) as temporary:
             yield temporary
         return
     temporary = f"{path}.partial-{secrets.token_hex(8)}"

@@ -5,6 +5,7 @@ through the driver or between workers. All of them must reach the text and the d
 file system or in a bucket.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -26,7 +27,7 @@ except ImportError as error:
 _RUNNERS = {"dask": "apache_beam.runners.dask.dask_runner.DaskRunner", "portable": "PortableRunner"}
 
 
-class BeamPool:
+class BeamPool(contextlib.AbstractContextManager):
     """Maps like `tasks.text.parallel.LocalPool`, by one pipeline for each map; a context manager.
 
     Args:
@@ -46,9 +47,6 @@ class BeamPool:
             apache_beam.Pipeline(options=PipelineOptions(self._arguments))
         except (ValueError, SystemExit) as error:
             raise InputError(f"--runner={runner} --beam_options={options}: Beam refuses them ({error}).") from error
-
-    def __enter__(self):
-        return self
 
     def __exit__(self, *error) -> None:
         pass

@@ -1,7 +1,8 @@
 """Tokenizes blocks of text into stores on disk."""
 
 import array
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -10,7 +11,6 @@ from tasks.pretraining.data.duplicates import without_duplicates
 from tasks.pretraining.data.token_store import Corpus, write_store
 from tasks.pretraining.data.workspace import Workspace, open_workspace
 from tasks.text.blocks import Block, split_block
-from tasks.text.reading import sentence_splitter
 from tasks.text.steps import create_whole
 
 _BYTES_PER_TOKEN = 4  # Of English: a store for each block, or several of text whose tokens are shorter.
@@ -70,6 +70,30 @@ def _tokenized(workspace: Workspace, texts: Iterator[str | None]) -> Iterator[tu
 
 def _corpus(token_ids: array.array, sentences: list[int], documents: list[int]) -> Corpus:
     return Corpus(np.array(token_ids), np.array(sentences), np.array([*documents, len(sentences) - 1]))
+
+
+@functools.lru_cache(maxsize=1)
+def sentence_splitter(name: str, language: str) -> Callable[[str], list[str]]:
+    """Returns a function that splits a line into sentences.
+
+    Args:
+        name: "none" keeps each line as one sentence; "sentencex" applies Wikimedia's rules for some 240 languages, with
+            no model to download (https://github.com/wikimedia/sentencex).
+        language: language code of the text, such as "en"; ignored for "none".
+
+    Raises:
+        InputError: sentencex is not installed.
+    """
+    if name == "none":
+        return lambda text: [text]
+    try:
+        import sentencex
+    except ImportError as error:
+        raise InputError(
+            "--sentence_splitter=sentencex needs the package sentencex: pip install 'keras-bert-zoo[sentences]'. "
+            "Without it, give text with one sentence a line."
+        ) from error
+    return functools.partial(sentencex.segment, language)
 
 
 def check_documents(paths: list[str], num_documents: int, input_format: str) -> None:

@@ -10,22 +10,13 @@ import time
 
 import numpy as np
 
+from keras_bert import files
 from keras_bert.errors import InputError
-from keras_bert.files import (
-    absolute,
-    atomic_path,
-    exists,
-    expand_files,
-    file_size,
-    make_directory,
-    move,
-    open_file,
-    remove_path,
-)
+from keras_bert.files import absolute, exists
 from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
 from tasks.pretraining.data.corpus import check_documents, tokenize_block
 from tasks.pretraining.data.duplicates import find_duplicates
-from tasks.pretraining.data.report import Counts, draw_lengths, render_json, report_files
+from tasks.pretraining.data.report import describe_counts, draw_lengths, report_files
 from tasks.pretraining.data.settings import DataSettings
 from tasks.pretraining.data.shard_index import index_path
 from tasks.pretraining.data.workspace import Workspace, fill_workspace, open_workspace
@@ -41,35 +32,32 @@ def create(settings: DataSettings, prefix: str, output_files: list[str]) -> dict
         prefix: what the names of the reports begin with; an earlier run's are removed before its data are replaced.
     """
     start = time.monotonic()
-    prefix, paths = absolute(prefix), [absolute(path) for path in expand_files(settings.input_file)]
+    prefix, paths = absolute(prefix), [absolute(path) for path in files.expand_files(settings.input_file)]
     PythonBertTokenizer(settings.vocab_file, settings.do_lower_case)  # Its error names the user's file, not a copy.
-    with open_file(settings.vocab_file) as file:
+    with files.open_file(settings.vocab_file) as file:
         vocabulary = file.read()
     scratch = os.path.join(os.path.dirname(prefix), f".{os.path.basename(prefix)}.scratch")
-    with scratch_directory(scratch, _identity(settings, paths, vocabulary, output_files)) as directory:
+    identity = work_identity(paths, settings.identity(), hashlib.sha256(vocabulary).hexdigest(), output_files)
+    with scratch_directory(scratch, identity) as directory:
         paths = spool_pipes(paths, directory)
-        block_size = block_bytes(sum(map(file_size, paths)), settings.dupe_factor)
+        block_size = block_bytes(sum(map(files.file_size, paths)), settings.dupe_factor)
         workspace = fill_workspace(directory, vocabulary, settings, block_size, len(output_files))
         try:
             report = _run(settings, workspace, paths, block_size)
         finally:
             open_workspace.cache_clear()
         for path in report_files(prefix):
-            remove_path(path)
+            files.remove_path(path)
         _publish(workspace, output_files)
         report |= {
             "seconds": round(time.monotonic() - start, 1),
             "output_files": output_files,
             "settings": settings.identity(),
         }
-        for path, content in zip(report_files(prefix), (render_json(report), draw_lengths(report)), strict=True):
-            with atomic_path(path) as temporary, open(temporary, "wb") as file:
-                file.write(content)
+        report_file, lengths_file = report_files(prefix)
+        files.write_json(report_file, report)
+        draw_lengths(report, lengths_file)
     return report
-
-
-def _identity(settings: DataSettings, paths: list[str], vocabulary: bytes, output_files: list[str]) -> str:
-    return work_identity(paths, settings.identity(), hashlib.sha256(vocabulary).hexdigest(), output_files)
 
 
 def _run(settings: DataSettings, workspace: Workspace, paths: list[str], block_size: int) -> dict:
@@ -92,10 +80,10 @@ def _run(settings: DataSettings, workspace: Workspace, paths: list[str], block_s
         workspace.save_plan(table[:, [0, 1, 2, 4]])
         tokens = table[:, 2].tolist()
         written = run_step(pool, directory, "write", write_block, range(len(table)), tokens, "token")
-        counts = sum(map(Counts.from_json, written), Counts())
+        counts = sum(map(np.array, written))
         for _ in run_step(pool, directory, "join", join_shard, range(num_shards), [1] * num_shards, "file"):
             pass
-    return {**repeated, "documents": documents, "sentences": int(table[:, 3].sum()), **counts.report()}
+    return {**repeated, "documents": documents, "sentences": int(table[:, 3].sum()), **describe_counts(counts)}
 
 
 def _publish(workspace: Workspace, output_files: list[str]) -> None:
@@ -104,7 +92,7 @@ def _publish(workspace: Workspace, output_files: list[str]) -> None:
         source = workspace.shard_path(shard)
         if not (exists(source) or exists(path)):
             raise InputError(f"{path}: was removed while this command was to continue. Start it again.")
-        make_directory(os.path.dirname(absolute(path)))
+        files.make_directory(os.path.dirname(absolute(path)))
         for found, target in ((source, path), (f"{source}.npz", index_path(path))):
             if exists(found):
-                move(found, target)
+                files.move(found, target)

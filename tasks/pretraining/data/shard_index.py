@@ -64,10 +64,6 @@ class ShardIndex(NamedTuple):
     masked: np.ndarray
     rows: np.ndarray
 
-    def offset_of(self, records: np.ndarray) -> np.ndarray:
-        """Returns where records begin, whose numbers are multiples of `GROUP`."""
-        return self.offsets[records // GROUP]
-
 
 class RecordStatistics(NamedTuple):
     """Totals over files.
@@ -263,14 +259,9 @@ def make_index(path: str, figures: RecordFigures, sizes: tuple[int, int]) -> Sha
         num_records=np.int64(len(figures.lengths)),
         num_real_tokens=figures.lengths.sum(dtype=np.int64),
         checksum=np.int64(zlib.crc32(figures.checksums.astype("<u4"))),
-        highest=figures.highest,
-        first_hole=figures.first_hole,
-        answer_counts=figures.answer_counts,
-        next_sentence_counts=figures.next_sentence_counts,
         offsets=np.concatenate([np.zeros(1, np.int64), ends])[:-1][::GROUP],
-        lengths=figures.lengths,
-        masked=figures.masked,
         rows=np.zeros(0, np.int16),
+        **{name: value for name, value in figures._asdict().items() if name in ShardIndex._fields},
     )
 
 

@@ -19,39 +19,21 @@ _VOCABULARY, _SETTINGS, _PLAN = "vocab.txt", "settings.json", "plan.npy"
 class Workspace:
     """A directory with the vocabulary and the settings, then the tokenized text, then the records.
 
-    Each part is opened when it is used first, and once.
+    Attributes:
+        settings, block_bytes, num_shards: as given to `fill_workspace`.
+        tokenizer: of the vocabulary.
+        dtype: of its ids in a store.
+        masking: what masking needs of vocabulary and settings.
     """
 
     def __init__(self, directory: str):
         self.directory = directory
-
-    @functools.cached_property
-    def _numbers(self) -> dict:
-        return read_json(os.path.join(self.directory, _SETTINGS))
-
-    @functools.cached_property
-    def settings(self) -> InstanceSettings:
-        return InstanceSettings(**self._numbers["settings"])
-
-    @property
-    def block_bytes(self) -> int:
-        return self._numbers["block_bytes"]
-
-    @property
-    def num_shards(self) -> int:
-        return self._numbers["num_shards"]
-
-    @functools.cached_property
-    def tokenizer(self) -> PythonBertTokenizer:
-        return PythonBertTokenizer(os.path.join(self.directory, _VOCABULARY), self.settings.do_lower_case)
-
-    @property
-    def dtype(self) -> np.dtype:
-        return token_dtype(self.tokenizer.vocabulary_size())
-
-    @functools.cached_property
-    def masking(self) -> MaskingRules:
-        return MaskingRules.of(self.tokenizer, self.settings)
+        values = read_json(os.path.join(directory, _SETTINGS))
+        self.settings = InstanceSettings(**values["settings"])
+        self.block_bytes, self.num_shards = values["block_bytes"], values["num_shards"]
+        self.tokenizer = PythonBertTokenizer(os.path.join(directory, _VOCABULARY), self.settings.do_lower_case)
+        self.dtype = token_dtype(self.tokenizer.vocabulary_size())
+        self.masking = MaskingRules.of(self.tokenizer, self.settings)
 
     @functools.cached_property
     def plan(self) -> Plan:

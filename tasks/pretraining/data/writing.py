@@ -14,7 +14,7 @@ from tasks.pretraining.data.counter_random import random_order
 from tasks.pretraining.data.instances import Pair, build_tokens, document_generator, draw_pairs
 from tasks.pretraining.data.masking import mask_batch
 from tasks.pretraining.data.record_bytes import instance_features, serialize_batch
-from tasks.pretraining.data.report import Counts
+from tasks.pretraining.data.report import count_batch
 from tasks.pretraining.data.shard_index import RecordFigures, load_figures, make_index, write_arrays
 from tasks.pretraining.data.token_store import Corpus, read_store
 from tasks.pretraining.data.workspace import Workspace, open_workspace
@@ -23,22 +23,22 @@ from tasks.text.steps import create_whole
 _INSTANCES_AT_ONCE = 512
 
 
-def write_block(directory: str, block: int) -> dict:
+def write_block(directory: str, block: int) -> list[int]:
     """Writes the records of all instances of a block, a file for each shard that gets some of them.
 
     Args:
         directory: the workspace's, with all stores.
 
     Returns:
-        Their counts, as `Counts.as_json` gives them.
+        Their counts, as `count_batch` gives them.
     """
     workspace = open_workspace(directory)
     pairs, corpus = _draw_pairs(workspace, block)
     order = random_order(len(pairs), workspace.settings.random_seed, stream=block + 1)
-    total = Counts()
+    total = np.zeros(1, np.int64)
     for shard, first, last in workspace.plan.shares(block, len(pairs)):
-        total += _write_part(workspace, workspace.part_path(shard, block), corpus, pairs[order[first:last]])
-    return total.as_json()
+        total = total + _write_part(workspace, workspace.part_path(shard, block), corpus, pairs[order[first:last]])
+    return total.tolist()
 
 
 def _draw_pairs(workspace: Workspace, block: int) -> tuple[np.ndarray, Corpus]:
@@ -63,12 +63,11 @@ def _read_block(workspace: Workspace, block: int, *part: int) -> Corpus:
     return read_store(workspace.store_path(*workspace.plan.table[block, :2]), workspace.dtype, *part)
 
 
-def _write_part(workspace: Workspace, path: str, corpus: Corpus, pairs: np.ndarray) -> Counts:
+def _write_part(workspace: Workspace, path: str, corpus: Corpus, pairs: np.ndarray) -> np.ndarray:
     rules, settings = workspace.masking, workspace.settings
-    counts = Counts()
+    counts = []
 
     def write(file: BinaryIO) -> Iterator[RecordFigures]:
-        nonlocal counts
         for start in range(0, len(pairs), _INSTANCES_AT_ONCE):
             part = pairs[start : start + _INSTANCES_AT_ONCE]
             built = build_tokens(corpus, part, rules.cls_token_id, rules.sep_token_id, settings.max_seq_length)
@@ -77,14 +76,14 @@ def _write_part(workspace: Workspace, path: str, corpus: Corpus, pairs: np.ndarr
             features = instance_features(batch, lengths, first_lengths, part[:, 4])
             content, record_bytes = serialize_batch(features)
             file.write(content)
-            counts += Counts.of(batch, lengths, part[:, 4], rules.mask_token_id)
+            counts.append(count_batch(batch, lengths, part[:, 4], rules.mask_token_id))
             yield RecordFigures.of(features, record_bytes)
 
     with create_whole(path) as temporary, open(temporary, "wb") as file:
         figures = RecordFigures.join(write(file))
     with create_whole(f"{path}.npz") as temporary:
         write_arrays(temporary, figures)
-    return counts
+    return sum(counts)
 
 
 def join_shard(directory: str, shard: int) -> None:

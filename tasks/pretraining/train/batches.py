@@ -194,7 +194,8 @@ def _blocks(indexes: list[ShardIndex], packing: PackingPlan | None) -> _Blocks:
     for number, index in enumerate(indexes):
         starts = np.arange(0, index.num_records, size)
         sizes = np.minimum(index.num_records - starts, size)
-        parts.append((np.full(len(starts), number), index.offset_of(starts), firsts[number] + starts, sizes))
+        offsets = index.offsets[starts // shard_index.GROUP]
+        parts.append((np.full(len(starts), number), offsets, firsts[number] + starts, sizes))
     file, offset, first, records = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     units = packing.rows_per_window if packing else records
     # Eager constants: inside a graph they would count towards its limit of 2 GB.

@@ -9,11 +9,11 @@ import pytest
 from repository import SHARED, needs_data
 
 from keras_bert.errors import InputError
-from tasks.pretraining.data.corpus import check_documents, tokenize_block
+from tasks.pretraining.data.corpus import check_documents, sentence_splitter, tokenize_block
 from tasks.pretraining.data.settings import InstanceSettings
 from tasks.pretraining.data.token_store import Corpus, join, read_store, token_dtype, write_store
 from tasks.pretraining.data.workspace import fill_workspace, open_workspace
-from tasks.text import blocks, reading
+from tasks.text import blocks
 from tasks.text.blocks import split_block, text_blocks
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh", "."]
@@ -108,23 +108,23 @@ def test_a_splitter_makes_sentences_of_lines(tmp_path, monkeypatch):
     library = types.ModuleType("sentencex")
     library.segment = lambda language, text: [f"{part}." for part in text.split(".") if part and language == "xx"]
     monkeypatch.setitem(sys.modules, "sentencex", library)
-    reading.sentence_splitter.cache_clear()
+    sentence_splitter.cache_clear()
     (tmp_path / "text").write_text("a b. c.\n\nd. e f.\n")
     rules = {"sentence_splitter": "sentencex", "sentence_language": "xx"}
     assert store(tmp_path / "store", [tmp_path / "text"], **rules)[0] == [["ab.", "c."], ["d.", "ef."]]
-    reading.sentence_splitter.cache_clear()
+    sentence_splitter.cache_clear()
 
 
 def test_a_splitter_that_is_not_installed_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "sentencex", None)
-    reading.sentence_splitter.cache_clear()
+    sentence_splitter.cache_clear()
     with pytest.raises(InputError, match=r"pip install 'keras-bert-zoo\[sentences\]'"):
-        reading.sentence_splitter("sentencex", "en")
+        sentence_splitter("sentencex", "en")
 
 
 def test_sentencex_splits_prose():
     pytest.importorskip("sentencex", reason="sentencex is not installed")
-    split = reading.sentence_splitter("sentencex", "en")
+    split = sentence_splitter("sentencex", "en")
     found = [sentence.strip() for sentence in split("Mr. Smith left the U.S. in May. He paid $3.50. Why?")]
     assert found == ["Mr. Smith left the U.S. in May.", "He paid $3.50.", "Why?"]
 
