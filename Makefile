@@ -4,12 +4,13 @@
 # make test-cluster   tests bert-create-pretraining-data --runner on clusters of this machine, in .venv-cluster
 # make install-browser   installs Chromium (Debian, as root), without which the tests of pages are skipped
 # make quickstart   installs the runtime packages into .venv, then runs bert-quickstart: raw text to a served model
+# make docs         builds the site of the pages into docs/_build/html, with Sphinx in .venv-docs, and executes the guides
 # make lint         ruff alone: check and format
 # make clean        removes .venv and what tools left behind
 #
 # On a machine without any of it, GNU make, bash and Python 3.11 with its venv module are all that is needed; 3.12 and
 # 3.13 are let in, but not tested.
-# Variables: PYTHON (interpreter for .venv), PYTEST_FLAGS, PYTEST_WORKERS, QUICKSTART_FLAGS, ONLY and WORDS (of make oracle).
+# Variables: PYTHON (interpreter for .venv), PYTEST_FLAGS, PYTEST_WORKERS, QUICKSTART_FLAGS, DOCS_FLAGS, ONLY and WORDS (of make oracle).
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -36,8 +37,11 @@ TEST_STAMP := $(VENV)/.stamp-test
 PACKAGE_STAMP := $(VENV)/.stamp-package
 CLUSTER := .venv-cluster
 CLUSTER_STAMP := $(CLUSTER)/.stamp
+DOCS := .venv-docs
+DOCS_STAMP := $(DOCS)/.stamp
+DOCS_FLAGS ?=
 
-.PHONY: test test-all test-cluster oracle install-browser quickstart lint install install-test clean
+.PHONY: test test-all test-cluster oracle install-browser quickstart docs lint install install-test clean
 
 test: install-test lint
 	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_FLAGS)
@@ -66,6 +70,9 @@ install-browser:
 
 quickstart: install
 	$(BIN)/bert-quickstart $(QUICKSTART_FLAGS)
+
+docs: install $(DOCS_STAMP)
+	$(BIN)/python docs/site/build.py $(DOCS_FLAGS)
 
 lint: install-test
 	$(BIN)/ruff check .
@@ -97,7 +104,7 @@ $(TEST_STAMP): requirements_test_lock.txt requirements_lock.txt | $(PYTHON_STAMP
 	touch $@ $(RUNTIME_STAMP)
 
 # Without build isolation: setuptools is in the lock. The order-only stamps wait for whichever lock was asked for.
-$(PACKAGE_STAMP): setup.py pyproject.toml | $(if $(filter quickstart install,$(MAKECMDGOALS)),$(RUNTIME_STAMP),$(TEST_STAMP))
+$(PACKAGE_STAMP): setup.py pyproject.toml | $(if $(filter quickstart install docs,$(MAKECMDGOALS)),$(RUNTIME_STAMP),$(TEST_STAMP))
 	$(PIP) install --no-deps --no-build-isolation -e .
 	touch $@
 
@@ -107,6 +114,11 @@ $(CLUSTER_STAMP): requirements_cluster_lock.txt requirements_test_lock.txt
 	$(CLUSTER)/bin/python -m pip install --no-deps --no-build-isolation -e .
 	touch $@
 
+$(DOCS_STAMP): requirements_docs_lock.txt
+	"$(PYTHON)" -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip --disable-pip-version-check install -r requirements_docs_lock.txt
+	touch $@
+
 clean:
-	rm -rf $(VENV) $(CLUSTER) .setuptools-build dist *.egg-info .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(CLUSTER) $(DOCS) docs/_build .setuptools-build dist *.egg-info .pytest_cache .ruff_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +

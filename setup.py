@@ -40,8 +40,9 @@ INSTALL_REQUIRES = [
 ]
 
 # What a part of the project does only where it is installed: comparing with transformers; sentences out of
-# paragraphs; features in Parquet files; data sets by name; exports as ONNX and for LiteRT; and Apache Beam, which wants
-# older packages than the lock has: requirements_cluster_lock.txt. `beam` is an older name of `cluster`.
+# paragraphs; features in Parquet files; data sets by name; exports as ONNX and for LiteRT; the site of the pages; and
+# Apache Beam, which wants older packages than the lock has: requirements_cluster_lock.txt. `beam` is an older name of
+# `cluster`.
 OPTIONAL_REQUIRES = {
     "hugging-face": ["torch>=2.6", "transformers>=5.0,<6"],
     "sentences": ["sentencex>=1.0"],
@@ -49,6 +50,7 @@ OPTIONAL_REQUIRES = {
     "onnx": ["onnx>=1.17", "onnxruntime>=1.20"],
     "litert": ["ai-edge-litert>=2.0"],
     "datasets": ["tensorflow-datasets>=4.9"],
+    "docs": ["furo>=2025.12", "myst-parser>=5.0", "sphinx>=9.0,<10"],
     "cluster": ["apache-beam[dask]>=2.77"],
     "beam": ["apache-beam[dask]>=2.77"],
 }

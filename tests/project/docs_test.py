@@ -143,7 +143,7 @@ def test_command_lines_have_the_flags_that_they_name():
 
 @pytest.mark.parametrize("page", PAGES)
 def test_flags_in_the_prose_exist(page):
-    known = {"help", "durations"}.union(*flags_of_commands().values(), flags_of_benchmarks())
+    known = {"help", "durations", "keep_guides"}.union(*flags_of_commands().values(), flags_of_benchmarks())
     known |= {f"no{name}" for name in known}
     named = {name for code in re.findall(r"`(?!pip )([^`]+)`", prose(page)) for name in re.findall(r"--(\w+)", code)}
     assert named - known == set()

@@ -35,9 +35,10 @@ SETUP = setup_literals()
     [
         ("requirements_lock.txt", SETUP["INSTALL_REQUIRES"]),
         ("requirements_test_lock.txt", SETUP["TEST_REQUIRES"]),
+        ("requirements_docs_lock.txt", SETUP["OPTIONAL_REQUIRES"]["docs"]),
         ("requirements_cluster_lock.txt", SETUP["INSTALL_REQUIRES"] + SETUP["OPTIONAL_REQUIRES"]["cluster"]),
     ],
-    ids=["runtime", "test", "cluster"],
+    ids=["runtime", "test", "docs", "cluster"],
 )
 def test_lock_satisfies_setup(path, required):
     pins = lock(path)

@@ -1,0 +1,146 @@
+"""Public classes and functions as Markdown, from the source alone: nothing is imported, so TensorFlow is not needed."""
+
+import ast
+import functools
+import inspect
+import pathlib
+import re
+
+ROOT = pathlib.Path(__file__).parents[2]
+_SECTIONS = ("Args", "Attributes", "Returns", "Yields", "Raises")
+_SECTION = re.compile(rf"^({'|'.join(_SECTIONS)}):$")
+_ITEM = re.compile(r"^(\*{0,2}\w+(?:, \*{0,2}\w+)*)(?: \([^)]*\))?: ")
+
+
+@functools.cache
+def parsed(path: pathlib.Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@functools.cache
+def _classes() -> dict[str, tuple[ast.ClassDef, str]]:
+    """Every class of `keras_bert` by name, with its module."""
+    return {
+        node.name: (node, _module(path))
+        for path in sorted((ROOT / "keras_bert").rglob("*.py"))
+        for node in parsed(path).body
+        if isinstance(node, ast.ClassDef)
+    }
+
+
+def _module(path: pathlib.Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+# === Markdown ===
+
+
+def markdown(docstring: str) -> str:
+    """Turns a docstring of Google's form into Markdown: sections become lists, doctests become code blocks."""
+    lines, out, section = inspect.cleandoc(docstring).splitlines(), [], None
+    while lines:
+        line = lines.pop(0)
+        found = _SECTION.match(line)
+        if found:
+            section = found[1]
+            out += ["", f"**{'Arguments' if section == 'Args' else section}**", ""]
+        elif line.lstrip().startswith(">>>"):
+            block = [line]
+            while lines and lines[0].strip():
+                block.append(lines.pop(0))
+            out += ["", "```python", *inspect.cleandoc("\n".join(block)).splitlines(), "```", ""]
+        elif line.startswith("    ") and section:
+            item = _ITEM.match(line.strip()) if line[4:5] != " " else None
+            if item:
+                out.append(f"- `{item[1]}`: {line.strip()[len(item[0]) :]}")
+            elif line[4:5] == " ":
+                out.append(f"  {line.strip()}")
+            else:
+                out.append(line.strip())
+        elif line.startswith("    "):
+            block = [line]
+            while lines and (
+                lines[0].startswith("    ") or (not lines[0].strip() and lines[1:2] and lines[1][:4] == "    ")
+            ):
+                block.append(lines.pop(0))
+            out += ["", "```", *inspect.cleandoc("\n".join(block)).splitlines(), "```", ""]
+        else:
+            if line.strip():
+                section = None
+            out.append(line)
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(out)).strip()
+
+
+def signature(node: ast.FunctionDef, name: str, is_method: bool) -> str:
+    """Returns a call with its arguments, types and defaults as they are written."""
+    arguments = ast.unparse(node.args)
+    if is_method:
+        arguments = re.sub(r"^(self|cls)(, )?", "", arguments)
+    returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
+    return f"{name}({arguments}){returns}"
+
+
+def _code(line: str) -> str:
+    return f"```python\n{line}\n```"
+
+
+# === What is described ===
+
+
+def function_page(path: str, name: str) -> str:
+    """Returns the section of a function of a module."""
+    module = ROOT / path
+    node = next(one for one in parsed(module).body if isinstance(one, ast.FunctionDef) and one.name == name)
+    full = f"{_module(module)}.{name}"
+    return f"## {full}\n\n{_code(signature(node, name, False))}\n\n{markdown(ast.get_docstring(node) or '')}\n"
+
+
+def class_page(name: str) -> str:
+    """Returns the page of a public class of `keras_bert`: itself, and the methods that it has from this project."""
+    if name not in _classes():
+        return _function_of_package(name)
+    methods, order = {}, _ancestors(name)
+    for cls in order:
+        for node in _classes()[cls][0].body:
+            if isinstance(node, ast.FunctionDef):
+                methods.setdefault(node.name, node)
+    bases = ", ".join(f"`{ast.unparse(base)}`" for base in _classes()[name][0].bases)
+    lines = [f"# {name}", ""]
+    if "__init__" in methods:
+        lines += [_code(signature(methods["__init__"], f"keras_bert.{name}", True)), ""]
+    if bases:
+        lines += [f"Bases: {bases}.", ""]
+    documentation = next(
+        (ast.get_docstring(_classes()[cls][0]) for cls in order if ast.get_docstring(_classes()[cls][0])), ""
+    )
+    lines += [markdown(documentation), ""]
+    for method, node in methods.items():
+        text = ast.get_docstring(node)
+        if method.startswith("_") or not text:
+            continue
+        kinds = {ast.unparse(one) for one in node.decorator_list}
+        lines += [f"## {method}", ""]
+        if "property" in kinds:
+            lines += [markdown(text), ""]
+        else:
+            prefix = f"{name}." if "classmethod" in kinds else ""
+            lines += [_code(signature(node, prefix + method, "staticmethod" not in kinds)), "", markdown(text), ""]
+    return "\n".join(lines)
+
+
+def _ancestors(name: str) -> list[str]:
+    """The class and its bases of this project, nearest first."""
+    found = [name]
+    for base in _classes()[name][0].bases:
+        last = ast.unparse(base).rpartition(".")[2]
+        if last in _classes() and last != name:
+            found += [one for one in _ancestors(last) if one not in found]
+    return found
+
+
+def _function_of_package(name: str) -> str:
+    for path in sorted((ROOT / "keras_bert").rglob("*.py")):
+        if any(isinstance(node, ast.FunctionDef) and node.name == name for node in parsed(path).body):
+            section = function_page(str(path.relative_to(ROOT)), name).partition("\n")[2]
+            return f"# {name}\n{section.replace(f'{name}(', f'keras_bert.{name}(', 1)}"
+    raise ValueError(f"keras_bert.{name} is defined nowhere")
