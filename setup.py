@@ -94,6 +94,7 @@ setup(
     # A bare find_packages() would install tests/ and benchmarks/ too.
     packages=find_packages(include=["keras_bert", "keras_bert.*", "tasks", "tasks.*", "export", "export.*"]),
     package_data={
+        "keras_bert": ["*.csv"],
         "export": ["cc/*.cc", "templates/*"],
         "export.server": ["page_files/*"],
         "tasks.report": ["*.j2", "*.css"],
