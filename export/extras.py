@@ -11,6 +11,7 @@ A version's own files are written before it is published:
 """
 
 import os
+import shutil
 from collections.abc import Mapping
 
 import numpy as np
@@ -29,17 +30,7 @@ README_FILE = "README.md"
 _MAX_WARMUP_REQUESTS = 10
 
 # A BatchingParameters message of TensorFlow Serving (session_bundle_config.proto), which no package ships.
-_BATCHING_PARAMETERS = """\
-# Read with --enable_batching --enable_per_model_batching_parameters.
-# The number of threads is the server's, not the model's: --batching_parameters_file with num_batch_threads.
-# A request of more rows than this is refused.
-max_batch_size { value: 128 }
-batch_timeout_micros { value: 1000 }
-max_enqueued_batches { value: 100 }
-# No allowed_batch_sizes: the graph takes every size, so padding a batch would only cost time.
-# Texts of unequal length need no padding, and TensorFlow Serving would pad token ids with the first one.
-pad_variable_length_inputs: false
-"""
+_BATCHING_PARAMETERS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "templates", PER_MODEL_FILE)
 
 
 def write_extras(directory: str, head: Head) -> None:
@@ -53,8 +44,7 @@ def write_extras(directory: str, head: Head) -> None:
     with tf.io.TFRecordWriter(os.path.join(directory, WARMUP_FILE)) as writer:
         for signature, inputs in head.warmup()[:_MAX_WARMUP_REQUESTS]:
             writer.write(warmup_record(signature, inputs).SerializeToString())
-    with open(os.path.join(directory, PER_MODEL_FILE), "w", encoding="utf-8") as file:
-        file.write(_BATCHING_PARAMETERS)
+    shutil.copyfile(_BATCHING_PARAMETERS, os.path.join(directory, PER_MODEL_FILE))
     write_json(os.path.join(directory, DESCRIPTION_FILE), head.description())
 
 
