@@ -95,6 +95,7 @@ setup(
     packages=find_packages(include=["keras_bert", "keras_bert.*", "tasks", "tasks.*", "export", "export.*"]),
     package_data={
         "keras_bert": ["*.csv"],
+        "keras_bert.formats": ["*.csv"],
         "export": ["cc/*.cc", "templates/*"],
         "export.server": ["page_files/*"],
         "tasks.report": ["*.j2", "*.css"],

@@ -1,105 +1,27 @@
 """The table of weight names: which tensors of a foreign checkpoint hold a variable of ours, and how they are laid out.
 
-A row names one layer in every format; `_PARTS` adds the endings and layouts of that layer's variables. In a name, `{i}`
-is the number of the encoder layer, and `*` stands for `query`, `key` and `value`, which are one product here. Letters:
-H hidden, N heads, D = H / N, and O the outputs of a layer.
+A row of `weight_names.csv` names one layer in every format; nothing stands where a format has no such layer. The
+encoder comes first, then the heads. `_PARTS` adds the endings and layouts of a layer's variables, by its kind. In a
+name, `{i}` is the number of the encoder layer, and `*` stands for `query`, `key` and `value`, which are one product
+here. A name of Model Garden's is the layer's place in the object graph of `BertPretrainerV2`, below its encoder.
+KerasHub has two of the heads, in its BertMaskedLM and its BertTextClassifier. `embedding` is sentence-transformers'
+Dense.
+
+Letters: H hidden, N heads, D = H / N, and O the outputs of a layer.
 """
 
+import csv
 import math
+import os
 from typing import NamedTuple
 
 import numpy as np
 
 OURS, HUGGING_FACE, GOOGLE, KERAS_HUB, MODEL_GARDEN = "ours", "hugging_face", "google", "keras_hub", "model_garden"
 
-
-class Row(NamedTuple):
-    """One layer under all its names; None where a format has no such layer.
-
-    A name of Model Garden's is the layer's place in the object graph of `BertPretrainerV2`, below its encoder.
-    """
-
-    kind: str
-    ours: str
-    hugging_face: str | None
-    google: str | None
-    keras_hub: str | None
-    model_garden: str | None
-
-
-def _rows(stems: Row, *rows: tuple[str, ...]) -> list[Row]:
-    """Makes the rows of layers whose names begin alike.
-
-    Args:
-        stems: the beginnings of the names; its kind is empty.
-        *rows: the kind of each layer, then the rest of our name, Hugging Face's, KerasHub's and Model Garden's. The
-            rest of google-research/bert's is Hugging Face's with slashes, or comes last where it is another.
-    """
-    found = []
-    for kind, ours, hugging_face, keras_hub, model_garden, *google in rows:
-        google = google or [hugging_face.replace(".", "/")]
-        rest = Row(kind, ours, hugging_face, *google, keras_hub, model_garden)
-        found.append(Row(*map("".join, zip(stems, rest, strict=True))))
-    return found
-
-
-_TABLE = [
-    *_rows(
-        Row("", "embeddings/", "embeddings.", "bert/embeddings/", "", "_"),
-        ("table", "token_embedding", "word_embeddings", "token_embedding", "embedding_layer"),
-        ("table", "segment_embedding", "token_type_embeddings", "segment_embedding", "type_embedding_layer"),
-        ("table", "position_embedding", "position_embeddings", "position_embedding", "position_embedding_layer"),
-        ("norm", "layer_norm", "LayerNorm", "embeddings_layer_norm", "embedding_norm_layer"),
-    ),
-    *_rows(
-        Row(
-            "",
-            "transformer_layer_{i}/self_attention",
-            "encoder.layer.{i}.attention.",
-            "bert/encoder/layer_{i}/attention/",
-            "transformer_layer_{i}/self_attention_layer",
-            "_transformer_layers/{i}/_attention_layer",
-        ),
-        ("attention_in", "/query_key_value", "self.*", "/*", "/_*_dense"),
-        ("attention_out", "/output_dense", "output.dense", "/attention_output", "/_output_dense"),
-        ("norm", "_layer_norm", "output.LayerNorm", "_norm", "_norm"),
-    ),
-    *_rows(
-        Row(
-            "",
-            "transformer_layer_{i}/",
-            "encoder.layer.{i}.",
-            "bert/encoder/layer_{i}/",
-            "transformer_layer_{i}/feedforward_",
-            "_transformer_layers/{i}/_",
-        ),
-        ("dense", "intermediate_dense", "intermediate.dense", "intermediate_dense", "intermediate_dense"),
-        ("dense", "output_dense", "output.dense", "output_dense", "output_dense"),
-        ("norm", "output_layer_norm", "output.LayerNorm", "layer_norm", "output_layer_norm"),
-    ),
-    Row("dense", "pooled_dense", "pooler.dense", "bert/pooler/dense", "pooled_dense", "_pooler_layer"),
-]
-
-# The heads, by name. KerasHub has two of them, in its BertMaskedLM and its BertTextClassifier.
-_HEADS = {
-    "masked_lm": _rows(
-        Row("", "masked_lm/", "cls.predictions.", "cls/predictions/", "mlm_head/", "masked_lm/"),
-        ("dense", "transform_dense", "transform.dense", "intermediate_dense", "dense"),
-        ("norm", "transform_layer_norm", "transform.LayerNorm", "intermediate_layer_norm", "layer_norm"),
-        ("vector", "output_bias", "bias", "output_bias", "bias", "output_bias"),
-    ),
-    "next_sentence": [
-        Row("head", "next_sentence", "cls.seq_relationship", "cls/seq_relationship/output_", None, "next_sentence")
-    ],
-    "classification": [Row("head", "classification", "classifier", "output_", "logits", "classification")],
-    "token_classification": [Row("head", "token_classification", "classifier", None, None, "token_classification")],
-    "multiple_choice": [Row("head", "multiple_choice", "classifier", None, None, None)],
-    "question_answering": [
-        Row("head", "question_answering", "qa_outputs", "cls/squad/output_", None, "question_answering")
-    ],
-    "embedding": [Row("head", "embedding", "linear", None, None, None)],  # sentence-transformers' Dense.
-}
-HEADS = tuple(_HEADS)
+with open(os.path.join(os.path.dirname(__file__), "weight_names.csv"), encoding="utf-8", newline="") as _file:
+    _TABLE = list(csv.DictReader(_file))
+HEADS = tuple(dict.fromkeys(row["head"] for row in _TABLE if row["head"]))
 POOLER = "pooled_dense"
 
 # The layout of a foreign tensor: as here; turned, (O, H); or with the heads on axes of their own.
@@ -151,24 +73,24 @@ class WeightSource(NamedTuple):
 
 def encoder_sources(format_name: str, num_layers: int) -> list[WeightSource]:
     """Lists the sources of every variable of an encoder with `num_layers` layers, its pooler last."""
-    rows = [(row, index) for row in _TABLE for index in range(num_layers if "{i}" in row.ours else 1)]
-    return [source for row, index in rows for source in _sources(format_name, row, index)]
+    rows = [row for row in _TABLE if not row["head"]]
+    layers = [(row, index) for row in rows for index in range(num_layers if "{i}" in row["ours"] else 1)]
+    return [source for row, index in layers for source in _sources(format_name, row, index)]
 
 
 def head_sources(format_name: str, head: str) -> list[WeightSource]:
     """Lists the sources of a head's variables; empty where the format has no such head."""
-    return [source for row in _HEADS[head] for source in _sources(format_name, row, 0)]
+    return [source for row in _TABLE if row["head"] == head for source in _sources(format_name, row, 0)]
 
 
-def _sources(format_name: str, row: Row, index: int) -> list[WeightSource]:
-    theirs = getattr(row, format_name)
-    if theirs is None:
+def _sources(format_name: str, row: dict[str, str], index: int) -> list[WeightSource]:
+    ours, theirs = (row[name].replace("{i}", str(index)) for name in (OURS, format_name))
+    if not theirs:
         return []
-    theirs, ours = theirs.replace("{i}", str(index)), row.ours.replace("{i}", str(index))
     stems = [theirs.replace("*", part) for part in ("query", "key", "value")] if "*" in theirs else [theirs]
     return [
         WeightSource(ours + our_ending, tuple(stem + ending for stem in stems), layout)
-        for our_ending, ending, layout in _PARTS[format_name][row.kind]
+        for our_ending, ending, layout in _PARTS[format_name][row["kind"]]
     ]
 
 
