@@ -97,7 +97,7 @@ setup(
         "keras_bert": ["*.csv"],
         "keras_bert.formats": ["*.csv"],
         "export": ["cc/*.cc", "templates/*"],
-        "export.server": ["page_files/*"],
+        "export.server": ["*.pbtxt", "page_files/*"],
         "tasks.report": ["*.j2", "*.css"],
     },
     install_requires=INSTALL_REQUIRES,

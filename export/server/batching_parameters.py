@@ -1,28 +1,15 @@
 """Reads TensorFlow Serving's batching parameters. Imports no TensorFlow.
 
-The package tensorflow-serving-api lacks the message `BatchingParameters`, so its fields are declared here. They have
-the meaning that TensorFlow's `SharedBatchScheduler` gives them.
+They have the meaning that TensorFlow's `SharedBatchScheduler` gives them.
 """
 
 import os
 from typing import NamedTuple
 
-from export.server.text_message import declare_message, read_text_message
+from export.server.text_message import declared_message, read_text_message
 from keras_bert.errors import InputError
 
 PER_MODEL_FILE = "batching_params.pbtxt"
-
-_WRAPPED = {
-    **dict.fromkeys(("max_batch_size", "batch_timeout_micros", "max_enqueued_batches", "num_batch_threads"), int),
-    "thread_pool_name": str,
-    "enable_large_batch_splitting": bool,
-    "max_execution_batch_size": int,
-}
-_FIELDS = {
-    **{name: {"value": kind} for name, kind in _WRAPPED.items()},
-    "allowed_batch_sizes": [int],
-    "pad_variable_length_inputs": bool,
-}
 
 
 class BatchingParameters(NamedTuple):
@@ -53,8 +40,8 @@ def read_batching_parameters(path: str) -> BatchingParameters:
         InputError: the file cannot be read, is not that message, or its values contradict each other.
     """
     expected = "TensorFlow Serving's batching parameters, such as max_batch_size { value: 32 }"
-    message = read_text_message(path, declare_message("BatchingParameters", _FIELDS)(), expected)
-    given = {name: getattr(message, name).value for name in _WRAPPED if message.HasField(name)}
+    message = read_text_message(path, declared_message("BatchingParameters"), expected)
+    given = {field.name: value.value for field, value in message.ListFields() if field.message_type}
     parameters = BatchingParameters(
         **{name: value for name, value in given.items() if name in BatchingParameters._fields},
         allowed_batch_sizes=tuple(message.allowed_batch_sizes),

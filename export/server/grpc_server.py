@@ -32,7 +32,7 @@ from export.server.model_manager import ModelManager, UnavailableVersionError
 from export.server.monitoring import Metrics
 from export.server.server_settings import ServerSettings
 from export.server.serving_error import ServingError, as_serving_error, invalid
-from export.server.text_message import declare_message, read_text_message
+from export.server.text_message import declared_message, read_text_message
 from keras_bert.errors import InputError
 
 _MAX_MESSAGE = 1024  # Characters of an error's message, TensorFlow Serving's bound.
@@ -259,11 +259,7 @@ def _credentials(path: str | None) -> grpc.ServerCredentials | None:
     """Reads TensorFlow Serving's file of certificates."""
     if path is None:
         return None
-    message = declare_message(
-        "SSLConfig", {**dict.fromkeys(("server_key", "server_cert", "custom_ca"), str), "client_verify": bool}
-    )()
-    config = read_text_message(
-        path, message, "TensorFlow Serving's SSLConfig: server_key, server_cert, custom_ca, client_verify"
-    )
+    expected = "TensorFlow Serving's SSLConfig: server_key, server_cert, custom_ca, client_verify"
+    config = read_text_message(path, declared_message("SSLConfig"), expected)
     pair = (config.server_key.encode(), config.server_cert.encode())
     return grpc.ssl_server_credentials([pair], config.custom_ca.encode() or None, config.client_verify)

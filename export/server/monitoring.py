@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
 from export.server.serving_error import ServingError
-from export.server.text_message import declare_message, read_text_message
+from export.server.text_message import declared_message, read_text_message
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 METRICS_PATHS = ("/metrics", "/monitoring/prometheus/metrics")
@@ -36,9 +36,8 @@ def read_metrics_paths(path: str | None) -> tuple[str, ...]:
     """
     if path is None:
         return METRICS_PATHS
-    message = declare_message("MonitoringConfig", {"prometheus_config": {"enable": bool, "path": str}})()
     expected = "TensorFlow Serving's prometheus_config { enable: true path: ... }"
-    config = read_text_message(path, message, expected).prometheus_config
+    config = read_text_message(path, declared_message("MonitoringConfig"), expected).prometheus_config
     return (config.path or METRICS_PATHS[1],) if config.enable else ()
 
 

@@ -37,27 +37,8 @@ _CORS_HEADERS = {
 }
 
 
-class _Departures(io.RawIOBase):
-    """Writes a connection's bytes until a deadline, which writing does not extend."""
-
-    def __init__(self, connection: socket.socket):
-        super().__init__()
-        self._connection = connection
-        self.deadline = time.monotonic()
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data) -> int:
-        left = self.deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError("The client took too long to read its answer.")
-        self._connection.settimeout(left)
-        return self._connection.send(data)
-
-
-class _Arrivals(io.RawIOBase):
-    """Reads a connection's bytes until a deadline, which reading does not extend."""
+class _Timed(io.RawIOBase):
+    """Reads or writes a connection's bytes until a deadline, which reading and writing do not extend."""
 
     def __init__(self, connection: socket.socket):
         super().__init__()
@@ -67,12 +48,20 @@ class _Arrivals(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
+    writable = readable
+
     def readinto(self, buffer) -> int:
+        return self._in_time().recv_into(buffer)
+
+    def write(self, data) -> int:
+        return self._in_time().send(data)
+
+    def _in_time(self) -> socket.socket:
         left = self.deadline - time.monotonic()
         if left <= 0:
-            raise TimeoutError("The request took too long to arrive.")
+            raise TimeoutError("The client took too long.")
         self._connection.settimeout(left)
-        return self._connection.recv_into(buffer)
+        return self._connection
 
 
 class RestHandler(http.server.BaseHTTPRequestHandler):
@@ -90,7 +79,7 @@ class RestHandler(http.server.BaseHTTPRequestHandler):
         """Prepares to read and write with deadlines."""
         super().setup()
         self.rfile.close()
-        self._arrivals, self._departures = _Arrivals(self.connection), _Departures(self.connection)
+        self._arrivals, self._departures = _Timed(self.connection), _Timed(self.connection)
         self.rfile = io.BufferedReader(self._arrivals, _PIECE_BYTES)
         self.wfile = io.BufferedWriter(self._departures, _PIECE_BYTES)
 

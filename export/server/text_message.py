@@ -1,15 +1,13 @@
 """Reads protocol buffers in text format, in which TensorFlow Serving takes its settings. Imports no TensorFlow."""
 
-from collections.abc import Mapping
+import functools
+import os
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format, wrappers_pb2
 from google.protobuf.message import Message
 
 from keras_bert.errors import InputError
 from keras_bert.files import open_file
-
-_PACKAGE = "tensorflow.serving"
-_KINDS = descriptor_pb2.FieldDescriptorProto
 
 
 def read_text_message(path: str, message: Message, expected: str) -> Message:
@@ -34,28 +32,16 @@ def read_text_message(path: str, message: Message, expected: str) -> Message:
         raise InputError(f"{path}: {parsing}: expected {expected}. Received: {received}") from error
 
 
-def declare_message(name: str, fields: Mapping) -> type[Message]:
-    """Returns the class of a message that tensorflow-serving-api lacks. It can be read as text, not as bytes.
-
-    Args:
-        name: the message's name, such as `BatchingParameters`.
-        fields: name of a field -> `bool`, `int`, `str`, a list with one of these for a repeated field, or the fields
-            of a nested message.
-    """
-    file = descriptor_pb2.FileDescriptorProto(name=f"{name}.proto", package=_PACKAGE, syntax="proto3")
-    _declare(file.message_type.add(name=name), f".{_PACKAGE}.{name}", fields)
+@functools.cache
+def _declared() -> descriptor_pool.DescriptorPool:
+    """Returns the messages of `messages.pbtxt`."""
     pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}"))
+    pool.AddSerializedFile(wrappers_pb2.DESCRIPTOR.serialized_pb)
+    with open(os.path.join(os.path.dirname(__file__), "messages.pbtxt"), encoding="utf-8") as file:
+        pool.Add(text_format.Parse(file.read(), descriptor_pb2.FileDescriptorProto()))
+    return pool
 
 
-def _declare(message: descriptor_pb2.DescriptorProto, path: str, fields: Mapping) -> None:
-    for number, (name, kind) in enumerate(fields.items(), 1):
-        field = message.field.add(name=name, number=number, label=_KINDS.LABEL_OPTIONAL)
-        if isinstance(kind, Mapping):
-            field.type, field.type_name = _KINDS.TYPE_MESSAGE, f"{path}.{name}"
-            _declare(message.nested_type.add(name=name), field.type_name, kind)
-            continue
-        if isinstance(kind, list):
-            field.label, kind = _KINDS.LABEL_REPEATED, kind[0]
-        field.type = {bool: _KINDS.TYPE_BOOL, int: _KINDS.TYPE_INT64, str: _KINDS.TYPE_STRING}[kind]
+def declared_message(name: str) -> Message:
+    """Returns an empty message of TensorFlow Serving that tensorflow-serving-api lacks, such as `SSLConfig`."""
+    return message_factory.GetMessageClass(_declared().FindMessageTypeByName(f"tensorflow.serving.{name}"))()
