@@ -14,7 +14,7 @@ from keras_bert.errors import InputError
 from keras_bert.files import absolute, exists, read_lines
 from keras_bert.formats.checkpoint import Checkpoint, StoredTensor, assign, check_shapes
 from keras_bert.formats.weight_names import HEADS
-from keras_bert.preset_table import Preset
+from keras_bert.presets import Preset
 from keras_bert.tokenization.vocabulary import case_of_name, case_of_vocabulary, read_vocabulary
 
 _SHAPES = ("vocabulary_size", "num_heads", "hidden_dim", "intermediate_dim", "max_sequence_length", "num_segments")

@@ -1,6 +1,6 @@
-"""Embeddings of texts, from any preset or trained model: the encoder's vectors of a chosen layer, pooled.
+"""Embeddings of texts: the encoder's vectors of a chosen layer, pooled, or what `bert-embed` trains.
 
-Shapes: B batch, S sequence, H hidden.
+Shapes: B batch, S sequence, H hidden, D embedding.
 """
 
 import numpy as np
@@ -12,11 +12,13 @@ from keras_bert import weights
 from keras_bert.backbone import BertBackbone
 from keras_bert.errors import InputError
 from keras_bert.layer import weights_follow
+from keras_bert.models import BertTextEmbedder
 from keras_bert.tokenization.preprocessor import BertPreprocessor
+from tasks.fine_tuning.model_files import read_task
 
 
 class Embeddings(SequenceHead):
-    """An encoder that ends at the chosen layer.
+    """An encoder that ends at the chosen layer, of any preset or trained model.
 
     The lower layers of a BERT are a BERT of fewer layers, since each layer ends with its LayerNorm: a layer is chosen
     by building a backbone that has it on top. Nothing above it is stored or computed.
@@ -93,4 +95,44 @@ class Embeddings(SequenceHead):
             self.inputs,
             {name: outputs[name] for name in self.token_outputs},
             more={"layer": number},
+        )
+
+
+class SentenceEmbedding(SequenceHead):
+    """An embedder, as `bert-embed` trains them; its model gives embeddings [B, D], one for each text."""
+
+    task = "sentence_embedding"
+    token_outputs = {"embedding": TokenOutput(("components",))}
+
+    @classmethod
+    def load_preset(cls, directory: str, source: str, sequence_length: int | None = None, **settings):
+        """Builds the head of an embedder, such as a directory of sentence-transformers.
+
+        Args:
+            directory, source, sequence_length: as in `Embeddings.load_preset`.
+            **settings: of the head's class.
+        """
+        model = BertTextEmbedder.from_preset(source, preprocessor=None, compile=False)
+        if source == directory:
+            preprocessor = BertTextEmbedder.preprocessor_of(directory, sequence_length)
+        else:
+            length = sequence_length or read_task(directory)["sequence_length"]
+            preprocessor = BertPreprocessor.from_preset(directory, length)
+        return cls(model, preprocessor, **settings)
+
+    def answer(self, outputs, encoded):
+        return {"embedding": tf.cast(outputs, tf.float32)}
+
+    def expected_answer(self, outputs, encoded):
+        return {"embedding": outputs}, None
+
+    def about(self):
+        width = self.model.output_shape[-1]
+        length = "Its length is 1, so products are cosines." if self.model.normalize else "It is not normalized."
+        return About(
+            "Sentence embeddings",
+            f"Turns each text into a vector of {width} numbers. {length}",
+            self.instances("A man is playing a guitar.", "Someone plays an instrument."),
+            self.inputs,
+            {"embedding": f"float ({width}): the vector"},
         )

@@ -7,12 +7,11 @@ import os
 
 from export.heads.base import Head
 from export.heads.classification import Classification, Regression
-from export.heads.embeddings import Embeddings
+from export.heads.embeddings import Embeddings, SentenceEmbedding
 from export.heads.fill_mask import FillMask
 from export.heads.multiple_choice import MultipleChoice
 from export.heads.question_answering import QuestionAnswering
 from export.heads.search import Search
-from export.heads.sentence_embedding import SentenceEmbedding
 from export.heads.token_classification import TokenClassification
 from export.heads.token_regression import TokenRegression
 from keras_bert.errors import InputError, first_line

@@ -9,7 +9,7 @@ from tqdm import tqdm
 
 from export import probes, serving, signatures
 from export.heads.base import About, TokenOutput
-from export.heads.sentence_embedding import SentenceEmbedding
+from export.heads.embeddings import SentenceEmbedding
 from keras_bert.errors import InputError
 from keras_bert.files import read_lines
 from keras_bert.models import BertTextEmbedder

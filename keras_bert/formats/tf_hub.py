@@ -14,8 +14,7 @@ from keras_bert.config import SAME_ACTIVATIONS, BertConfig, find_activation
 from keras_bert.errors import InputError
 from keras_bert.formats.checkpoint import Checkpoint
 from keras_bert.formats.model_garden import config_of_shapes, stored_tensors
-from keras_bert.formats.model_garden_graph import Variables, find_variables
-from keras_bert.formats.object_graph import read_object_graph
+from keras_bert.formats.model_garden_graph import Variables, find_variables, read_object_graph
 from keras_bert.formats.tensorflow_files import TensorFlowCheckpoint, check_vocabulary, search
 
 GRAPH_FILE = "saved_model.pb"

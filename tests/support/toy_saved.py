@@ -10,9 +10,9 @@ from toy_heads import HEADS, backbone, shaken
 
 from export import saved_model, verify
 from export.heads.base import Head
+from export.heads.embeddings import SentenceEmbedding
 from export.heads.question_answering import QuestionAnswering
 from export.heads.search import Search
-from export.heads.sentence_embedding import SentenceEmbedding
 from export.heads.token_classification import TokenClassification
 from export.heads.token_regression import TokenRegression
 from keras_bert import BertTextEmbedder

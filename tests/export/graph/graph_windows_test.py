@@ -10,8 +10,7 @@ from tokenizer_reference import ADVERSARIAL
 from tokenizer_texts import alphabet_vocabulary, fuzzed_texts
 
 from export.graph import windows as graph_windows
-from export.graph.normalized_words import WordSplitter
-from export.graph.projection import Projector
+from export.graph.projection import Projector, WordSplitter
 from export.graph.source_text import BYTES_PER_TOKEN, SourceText, cut_texts, read_text
 from keras_bert import BertTokenizer
 from keras_bert.tokenization.normalizer import split_words, substitutes
