@@ -184,9 +184,6 @@ class _RemoteFile(io.RawIOBase):
     def seekable(self) -> bool:
         return True
 
-    def tell(self) -> int:
-        return self._file.tell()
-
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         self._file.seek(offset, whence)
         return self._file.tell()

@@ -44,68 +44,48 @@ _MAX_REFLECTIONS = 4
 Method = Callable[[Message, float | None], Message]  # (request, deadline) -> response; raises `ServingError`.
 
 
-class _Services:
-    """The methods of both services."""
+def _services(
+    manager: ModelManager, metrics: Metrics, settings: ServerSettings
+) -> dict[str, dict[str, tuple[type[Message], Method]]]:
+    """Returns the methods of both services, with the class of their requests."""
 
-    def __init__(self, manager: ModelManager, metrics: Metrics, settings: ServerSettings):
-        self._manager = manager
-        self._metrics = metrics
-        self._allows_reload = settings.allow_reload_config
-        self._as_content = settings.enable_serialization_as_tensor_content
-
-    def methods(self) -> dict[str, dict[str, tuple[type[Message], Method]]]:
-        """Returns the methods of each service, with the class of their requests."""
-        answers = dict(grpc_messages.ANSWERS)
-        if self._as_content:
-            request_class, predict = answers["Predict"]
-            answers["Predict"] = (request_class, functools.partial(predict, as_content=True))
-        return {
-            "tensorflow.serving.PredictionService": {
-                api: (request_class, functools.partial(self._infer, api, answer))
-                for api, (request_class, answer) in answers.items()
-            },
-            "tensorflow.serving.ModelService": {
-                "GetModelStatus": (get_model_status_pb2.GetModelStatusRequest, self._status),
-                "HandleReloadConfigRequest": (model_management_pb2.ReloadConfigRequest, self._reload),
-            },
-        }
-
-    def _infer(self, api: str, answer: Callable, request: Message, deadline: float | None) -> Message:
-        """Lets a loaded version answer."""
+    def infer(api: str, answer: Callable, request: Message, deadline: float | None) -> Message:
         spec = grpc_messages.spec_of(request)
-        known = spec.name if spec.name in self._manager.names() else ""
-        with self._metrics.request(known, api, "GRPC"), self._manager.use(*_address(spec)) as servable:
+        known = spec.name if spec.name in manager.names() else ""
+        with metrics.request(known, api, "GRPC"), manager.use(*_address(spec)) as servable:
             return answer(servable, request, deadline)
 
-    def _status(self, request: get_model_status_pb2.GetModelStatusRequest, _: float | None) -> Message:
-        return grpc_messages.status(self._manager.status(*_address(grpc_messages.spec_of(request))))
+    def status(request: get_model_status_pb2.GetModelStatusRequest, _: float | None) -> Message:
+        return grpc_messages.status(manager.status(*_address(grpc_messages.spec_of(request))))
 
-    def _reload(self, request: model_management_pb2.ReloadConfigRequest, _: float | None) -> Message:
+    def reload(request: model_management_pb2.ReloadConfigRequest, _: float | None) -> Message:
         """Serves the models that the request names, and no others."""
-        if not self._allows_reload:
+        if not settings.allow_reload_config:
             raise ServingError("PERMISSION_DENIED", "This server was started without --allow_reload_config.")
         # By way of bytes, since the two packages' message classes may differ.
         config = model_server_config_pb2.ModelServerConfig.FromString(request.config.SerializeToString())
         try:
-            self._manager.apply(settings_of(config, "ReloadConfigRequest"))
+            manager.apply(settings_of(config, "ReloadConfigRequest"))
         except UnavailableVersionError as error:
             raise ServingError("FAILED_PRECONDITION", str(error)) from error
         except InputError as error:
             raise invalid(str(error)) from error
         return model_management_pb2.ReloadConfigResponse(status=status_pb2.StatusProto())
 
-
-def _handlers(services: Mapping[str, Mapping[str, tuple]], admission: Admission) -> list[grpc.GenericRpcHandler]:
-    return [
-        grpc.method_handlers_generic_handler(
-            service,
-            {
-                name: grpc.unary_unary_rpc_method_handler(functools.partial(_handle, *method, admission))
-                for name, method in methods.items()
-            },
-        )
-        for service, methods in services.items()
-    ]
+    answers = dict(grpc_messages.ANSWERS)
+    if settings.enable_serialization_as_tensor_content:
+        request_class, predict = answers["Predict"]
+        answers["Predict"] = (request_class, functools.partial(predict, as_content=True))
+    return {
+        "tensorflow.serving.PredictionService": {
+            api: (request_class, functools.partial(infer, api, answer))
+            for api, (request_class, answer) in answers.items()
+        },
+        "tensorflow.serving.ModelService": {
+            "GetModelStatus": (get_model_status_pb2.GetModelStatusRequest, status),
+            "HandleReloadConfigRequest": (model_management_pb2.ReloadConfigRequest, reload),
+        },
+    }
 
 
 def _address(spec: model_pb2.ModelSpec) -> tuple[str, int | None, str | None]:
@@ -184,8 +164,13 @@ class GrpcServer:
             options=list(options.items()),
             maximum_concurrent_rpcs=num_threads,
         )
-        services = _Services(manager, metrics, settings).methods()
-        self._server.add_generic_rpc_handlers(_handlers(services, admission))
+        services = _services(manager, metrics, settings)
+        for service, methods in services.items():
+            handlers = {
+                name: grpc.unary_unary_rpc_method_handler(functools.partial(_handle, *method, admission))
+                for name, method in methods.items()
+            }
+            self._server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(service, handlers)])
         _describe(services)
         reflected = _Reflection([*services, reflection.SERVICE_NAME])
         reflection_pb2_grpc.add_ServerReflectionServicer_to_server(reflected, self._server)

@@ -98,12 +98,9 @@ def check_heads_follow_encoder(checkpoint: Checkpoint, format_owner: str) -> Non
                 )
 
 
-def wrong_shape(
-    source: str, expected: Sequence[int], by: str, found: Sequence[int] | None, more: str = ""
-) -> InputError:
+def wrong_shape(source: str, expected: Sequence[int], by: str, found: Sequence[int], more: str = "") -> InputError:
     """Returns the error for a tensor `source` that has another shape than `by` says; `more` follows."""
-    found = None if found is None else tuple(found)
-    return InputError(f"{source}: expected shape {tuple(expected)} by {by}, found {found}{more}.")
+    return InputError(f"{source}: expected shape {tuple(expected)} by {by}, found {tuple(found)}{more}.")
 
 
 # The inputs and outputs of our layers, by the end of their path; of other layers both are `hidden_dim`.
