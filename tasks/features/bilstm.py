@@ -107,8 +107,5 @@ class CombineStates(keras.layers.Layer):
         weights = ops.cast(self.layer_weights(), states.dtype)
         return ops.sum(layers * weights[:, None], axis=2)
 
-    def compute_output_spec(self, states):
-        return keras.KerasTensor((*states.shape[:2], states.shape[2] // self.num_layers), dtype=self.compute_dtype)
-
     def get_config(self):
         return {**super().get_config(), "num_layers": self.num_layers, "combine": self.combine}

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import keras
 import numpy as np
-from keras import ops
 
 from keras_bert.backbone import BertBackbone, FirstRows, RestoreRectangle
+from keras_bert.heads import PoolTokens
 from keras_bert.tokenization.tokenizer import BertTokenizer
 from tasks.features.layers import COMBINES, POOLINGS, layer_name
 from tasks.features.settings import FeatureSettings
@@ -136,7 +136,8 @@ def _pool(backbone: BertBackbone, name: str, rows, pooling: str):
     if pooling == "none":
         return RestoreRectangle(**common)(rows, layout=tokens)
     rectangle = RestoreRectangle(dtype=backbone.compute_dtype, name=f"{name}_rectangle")(rows, layout=tokens)
-    return MeanOfTokens(**common)(rectangle, padding_mask=backbone.input["padding_mask"])
+    # A mean of hundreds of tokens needs float32's mantissa.
+    return PoolTokens("mean", dtype="float32", name=f"{name}_output")(rectangle, backbone.input["padding_mask"])
 
 
 @keras.saving.register_keras_serializable(package="keras_bert")
@@ -150,24 +151,8 @@ class MixLayers(keras.layers.Layer):
     def call(self, states):
         return sum(state * factor for state, factor in zip(states, self.factors, strict=True))
 
-    def compute_output_spec(self, states):
-        return keras.KerasTensor(states[0].shape, dtype=self.compute_dtype)
-
     def get_config(self):
         return {**super().get_config(), "factors": self.factors}
-
-
-@keras.saving.register_keras_serializable(package="keras_bert")
-class MeanOfTokens(keras.layers.Layer):
-    """Mean of the real tokens' vectors: (B, S, H) and `padding_mask` (B, S) to float32 (B, H)."""
-
-    def call(self, states, padding_mask):
-        mask = ops.cast(padding_mask, "float32")[..., None]  # [B, S, 1]
-        # A sum over hundreds of tokens needs float32's mantissa.
-        return ops.sum(ops.cast(states, "float32") * mask, axis=1) / ops.maximum(ops.sum(mask, axis=1), 1.0)
-
-    def compute_output_spec(self, states, padding_mask):
-        return keras.KerasTensor((states.shape[0], states.shape[-1]), dtype="float32")
 
 
 # === Running it ===

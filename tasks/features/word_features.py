@@ -6,6 +6,7 @@ sentence.
 
 import os
 import zlib
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import keras
@@ -122,19 +123,8 @@ class EncodedFeatures(Encoded):
         See `tasks.fine_tuning.examples.make_train_dataset`. Unless `length` is None, shapes are static, with room for
         the longest sentence.
         """
-        vectors, splits, _ = self.source
-        counts = np.diff(splits)
-        batches = train_batches(counts, batch_size, seed, start_step, num_steps)
-        shape = (None, None) if length is None else (batch_size, int(counts.max()))
-        labels = {"labels": tf.TensorSpec(shape, tf.int32), "weights": tf.TensorSpec(shape, tf.float32)}
-        signature = (_input_spec(shape, vectors.shape[1]), labels)
-
-        def generate():
-            for numbers in batches:
-                yield self._train_batch(numbers, shape[1])
-
-        dataset = tf.data.Dataset.from_generator(generate, output_signature=signature)
-        return dataset.apply(tf.data.experimental.assert_cardinality(len(batches))).prefetch(2)
+        batches = train_batches(np.diff(self.source.splits), batch_size, seed, start_step, num_steps)
+        return self._dataset(batches, None if length is None else batch_size, with_labels=True)
 
     def compute_outputs(self, model, batch_size, description):
         """Runs the BiLSTM on every sentence; returns logits, float32, shape (W, C), in the file's order."""
@@ -145,17 +135,24 @@ class EncodedFeatures(Encoded):
         return logits
 
     def _make_eval_dataset(self, batch_size: int, *, is_full: bool, is_static: bool):
+        order = eval_order(np.diff(self.source.splits), batch_size, is_full)
+        batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+        return self._dataset(batches, batch_size if is_static else None, with_labels=False), order
+
+    def _dataset(self, batches: Sequence[np.ndarray], static_size: int | None, with_labels: bool) -> tf.data.Dataset:
         vectors, splits, _ = self.source
-        counts = np.diff(splits)
-        order = eval_order(counts, batch_size, is_full)
-        shape = (batch_size, int(counts.max())) if is_static else (None, None)
+        shape = (None, None) if static_size is None else (static_size, int(np.diff(splits).max()))
+        features = tf.TensorSpec((*shape, vectors.shape[1]), tf.float32)
+        signature = ({"features": features, "padding_mask": tf.TensorSpec(shape, tf.int32)},)
+        if with_labels:
+            signature += ({"labels": tf.TensorSpec(shape, tf.int32), "weights": tf.TensorSpec(shape, tf.float32)},)
 
         def generate():
-            for start in range(0, len(order), batch_size):
-                yield (self._batch(order[start : start + batch_size], shape[1])[0],)
+            for numbers in batches:
+                yield self._train_batch(numbers, shape[1]) if with_labels else (self._batch(numbers, shape[1])[0],)
 
-        signature = (_input_spec(shape, vectors.shape[1]),)
-        return tf.data.Dataset.from_generator(generate, output_signature=signature).prefetch(2), order
+        dataset = tf.data.Dataset.from_generator(generate, output_signature=signature)
+        return dataset.apply(tf.data.experimental.assert_cardinality(len(batches))).prefetch(2)
 
     def _batch(self, numbers: np.ndarray, length: int | None = None) -> tuple[dict, np.ndarray, np.ndarray]:
         """Returns the model's inputs, the indices of the words in the file, and their mask in the batch, [B, S]."""
@@ -173,10 +170,3 @@ class EncodedFeatures(Encoded):
         labels = np.full(mask.shape, -1, np.int32)
         labels[mask] = self.source.labels[places]
         return features, {"labels": np.maximum(labels, 0), "weights": (labels >= 0).astype(np.float32)}
-
-
-def _input_spec(shape: tuple, width: int) -> dict[str, tf.TensorSpec]:
-    return {
-        "features": tf.TensorSpec((*shape, width), tf.float32),
-        "padding_mask": tf.TensorSpec(shape, tf.int32),
-    }

@@ -261,7 +261,7 @@ class Task(abc.ABC):
         """Returns the `tasks.engine.train_step.Objective` to minimize."""
 
     def foreign_spec(self, source: str, labels: list[str] | None, num_outputs: int, parts: list[Part]) -> Any:
-        """Makes the spec of a checkpoint that was fine-tuned elsewhere.
+        """Makes the spec of a checkpoint that was fine-tuned elsewhere, by default as that of a new model.
 
         Args:
             source: name of the checkpoint, for messages.
@@ -269,7 +269,7 @@ class Task(abc.ABC):
             num_outputs: units of its head.
             parts: files of this call.
         """
-        raise NotImplementedError
+        return self.make_spec(parts[0].rows)
 
     def identity(self, part: Part, spec: Any) -> dict[str, Any]:
         """Returns the values, besides settings and encoder, that must not change when a stopped training continues."""

@@ -162,9 +162,6 @@ class Squad(task.Task):
     def adjust_spec(self, spec):
         return self.settings.override(spec)
 
-    def foreign_spec(self, source, labels, num_outputs, parts):
-        return self.settings.override(DEFAULTS)
-
     def describe(self, rows, encoded, spec):
         return {"train_questions": len(rows.questions), "train_windows": encoded.num_examples}
 

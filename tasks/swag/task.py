@@ -70,11 +70,8 @@ class Swag(task.Task):
         return [task.Part(split, data.read_table(path, self.settings.columns, bad_rows, split != "test"))]
 
     def make_spec(self, train):
+        # Also of a foreign checkpoint: one vector scores every choice, so it does not tell their number.
         return SwagSpec(sequence_length=self.settings.max_seq_length, num_choices=train.num_choices)
-
-    def foreign_spec(self, source, labels, num_outputs, parts):
-        # One vector scores every choice, so a checkpoint does not tell their number.
-        return self.make_spec(parts[0].rows)
 
     def match(self, part, spec, bad_rows):
         table = part.rows
