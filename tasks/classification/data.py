@@ -3,17 +3,16 @@
 This module does not import TensorFlow, so that a wrong file is reported within a second. Shapes: N rows of a table.
 """
 
-import math
+import dataclasses
 import zlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from keras_bert.errors import InputError
-from tasks.classification.glue import TableTask
-from tasks.fine_tuning.rows import Broken, Rows, check_text, open_rows, read_usable, take
+from keras_bert.errors import InputError, first_line
+from tasks.classification.glue import TASKS, TableTask
+from tasks.fine_tuning.encoding import format_labels
+from tasks.fine_tuning.rows import Broken, Rows, check_number, check_text, open_rows, read_usable, take
 from tasks.text.bad_rows import BadRows
-
-LABELS_SHOWN = 20
 
 
 class Table(NamedTuple):
@@ -106,7 +105,7 @@ def _read_row(row: dict, task: TableTask, with_labels: bool) -> list:
     """Returns the texts unchanged, then the label as a string or the score as a number."""
     values = [check_text(name, take(row, name)) for name in task.columns(with_labels=False)]
     if with_labels:
-        read_label = _read_score if task.is_regression else _read_label
+        read_label = check_number if task.is_regression else _read_label
         values.append(read_label(task.label_column, take(row, task.label_column)))
     return values
 
@@ -115,16 +114,6 @@ def _read_label(name: str, value: Any) -> str:
     if isinstance(value, bool | int):  # From JSON, where 1 is as good a label as "1".
         return str(value).lower()
     return check_text(name, "" if value is None else value, "a label")
-
-
-def _read_score(name: str, value: Any) -> float:
-    try:
-        score = float(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else math.nan
-    except (ValueError, OverflowError):
-        score = math.nan
-    if not math.isfinite(score):
-        raise Broken(f"column {name!r}: expected a number, found {value!r}. Correct it or remove the row.")
-    return score
 
 
 # === Labels ===
@@ -169,7 +158,110 @@ def keep_known_labels(table: Table, labels: Sequence[str], bad_rows: BadRows) ->
     return table.take(kept)
 
 
-def format_labels(labels: Sequence[str]) -> str:
-    """Lists labels for a message: all of them, or the first twenty and the total number."""
-    shown = ", ".join(repr(label) for label in labels[:LABELS_SHOWN])
-    return shown if len(labels) <= LABELS_SHOWN else f"{shown}, ... ({len(labels)} in all)"
+# === TensorFlow Datasets ===
+
+
+def choose_task(task_name: str, tfds_name: str) -> TableTask:
+    """Returns the task with its columns in TensorFlow Datasets.
+
+    With the task name "table", a data set `glue/<task>` names the task.
+
+    >>> choose_task("table", "glue/mnli").text_column
+    'premise'
+    """
+    collection, _, name = tfds_name.partition(":")[0].partition("/")
+    if task_name == "table" and collection == "glue" and name in TASKS:
+        task_name = name
+    task = TASKS[task_name]
+    text, text_pair = task.tfds_texts or (task.text_column, task.text_pair_column)
+    return dataclasses.replace(
+        task, text_column=text, text_pair_column=text_pair, label_column="label", headerless_columns=None
+    )
+
+
+class TfdsTables:
+    """The splits of a data set of TensorFlow Datasets, downloaded and prepared if necessary.
+
+    Args:
+        name: as for `tfds.builder`: `collection/config:version`.
+        data_dir: directory of prepared data sets; None for the package's own (`TFDS_DATA_DIR`, or
+            `~/tensorflow_datasets`).
+
+    Raises:
+        InputError: the package is not installed, or there is no such data set, or it cannot be prepared.
+    """
+
+    def __init__(self, name: str, data_dir: str | None = None):
+        self.name = name
+        try:
+            import tensorflow_datasets
+        except ImportError as error:
+            raise InputError(
+                f"--tfds_name needs the package tensorflow-datasets ({error}). Run: pip install tensorflow-datasets"
+            ) from error
+        self._tfds = tensorflow_datasets
+        try:
+            self._builder = self._tfds.builder(name, data_dir=data_dir)
+        except (ValueError, OSError) as error:
+            raise InputError(f"--tfds_name={name}: {first_line(error)} See tfds.list_builders().") from error
+        try:
+            self._builder.download_and_prepare()
+        except Exception as error:  # The data set's own code may raise anything: network, disk, a missing package.
+            reason = f"{type(error).__name__}: {first_line(error)}"
+            raise InputError(f"--tfds_name={name}: cannot be downloaded and prepared ({reason}).") from error
+
+    def read_table(self, split: str, task: TableTask, bad_rows: BadRows, with_labels: bool = True) -> Table:
+        """Reads a split, e.g. `train`, `validation` or `train[:10%]`, as `tasks.classification.data.read_table` does.
+
+        A class number becomes the task's label, or the data set's own name for it; -1 means no label. Rows with an
+        `idx` are sorted by it, since the package stores them shuffled.
+
+        Raises:
+            InputError: there is no such split or column, or a row is bad.
+        """
+        base = split.partition("[")[0]
+        splits = list(self._builder.info.splits)
+        if base not in splits and not any(part in base for part in ("+", "all")):
+            raise InputError(
+                f"--tfds_name={self.name}: no split {base!r}. There are: {', '.join(splits)}. Name them with "
+                "--train_file, --dev_file and --test_file; train[:90%] and train[90%:] are such names too."
+            )
+        wanted = task.columns(with_labels)
+        features = self._builder.info.features
+        missing = [name for name in wanted if name not in features]
+        if missing:
+            raise InputError(
+                f"--tfds_name={self.name}: no feature {missing[0]!r}. There are: {', '.join(features)}. Name the right "
+                "one with --text_column, --text_pair_column or --label_column."
+            )
+        rows = self._rows(split, wanted, self._label_names(task) if with_labels else None)
+        return collect(f"{self.name}[{split}]", rows, task, bad_rows, with_labels)
+
+    def _label_names(self, task: TableTask) -> list[str] | None:
+        """Returns the names of the class numbers, or None if the label is not a class number."""
+        names = getattr(self._builder.info.features[task.label_column], "names", None)
+        if names is None or task.is_regression:
+            return None
+        # Where the package has names such as "negative", GLUE's files have 0 and 1, in the same order.
+        replaces = task.labels is not None and len(task.labels) == len(names) and set(task.labels) != set(names)
+        return list(task.labels) if replaces else list(names)
+
+    def _rows(self, split: str, wanted: list[str], names: list[str] | None) -> Rows:
+        examples = enumerate(self._tfds.as_numpy(self._builder.as_dataset(split=split)))
+        rows = [
+            (int(example.get("idx", index)), [_plain(example[name]) for name in wanted]) for index, example in examples
+        ]
+        for index, values in sorted(rows, key=lambda row: row[0]):
+            if names is not None:
+                number = values[-1]
+                if not 0 <= number < len(names):
+                    yield index, Broken(f"feature {wanted[-1]!r} is {number}: no label. Choose a split that has them.")
+                    continue
+                values[-1] = names[number]
+            yield index, dict(zip(wanted, values, strict=True))
+
+
+def _plain(value):
+    """Returns a NumPy scalar or bytes as a Python value."""
+    value = value.item() if hasattr(value, "item") else value
+    return value.decode("utf-8", errors="replace") if isinstance(value, bytes) else value

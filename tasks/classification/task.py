@@ -14,7 +14,6 @@ from keras_bert.errors import InputError
 from keras_bert.files import write_table
 from tasks.classification import data, metrics
 from tasks.classification.glue import TASKS, Split, TableTask
-from tasks.classification.tfds_tables import TfdsTables, choose_task
 from tasks.fine_tuning import metrics as shared_metrics
 from tasks.fine_tuning import task
 from tasks.fine_tuning.encoding import encode_texts, label_ids, lengths_before_cutting
@@ -58,7 +57,7 @@ class ClassificationSettings(SplitSettings):
         Raises:
             InputError: settings contradict the task or each other.
         """
-        chosen = choose_task(self.task_name, self.tfds_name) if self.tfds_name else TASKS[self.task_name]
+        chosen = data.choose_task(self.task_name, self.tfds_name) if self.tfds_name else TASKS[self.task_name]
         if self.regression and not chosen.is_regression:
             if chosen.labels is not None:
                 raise InputError(f"--regression: {chosen.name} has classes ({', '.join(chosen.labels)}), not scores.")
@@ -118,7 +117,7 @@ class Classification(task.Task):
                 "--do_predict, with a model of mnli."
             )
         name, parts = self.settings.tfds_name, []
-        read_table = TfdsTables(name, self.settings.data_dir).read_table if name else data.read_table
+        read_table = data.TfdsTables(name, self.settings.data_dir).read_table if name else data.read_table
         for one in wanted[:1] if file else wanted:
             source = (file or one.tfds_name) if name else self._find(split, one)
             table = read_table(source, self.table_task, bad_rows, with_labels=split != "test")

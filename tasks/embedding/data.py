@@ -4,15 +4,14 @@ This module does not import TensorFlow, so that a wrong file is reported within 
 texts of a row.
 """
 
-import math
 import random
 import zlib
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from keras_bert.errors import InputError
 from keras_bert.files import read_lines
-from tasks.fine_tuning.rows import Broken, check_text, open_rows, read_usable, take
+from tasks.fine_tuning.rows import check_number, check_text, open_rows, read_usable, take
 from tasks.text.bad_rows import BadRows
 
 EXTENSIONS = (".tsv", ".csv", ".jsonl")
@@ -74,7 +73,7 @@ def read_table(path: str, text_columns: Sequence[str] | None, score_column: str 
         if not chosen:
             choose(list(row))
         names, score = chosen
-        return [check_text(name, take(row, name)) for name in names], score and _read_score(score, take(row, score))
+        return [check_text(name, take(row, name)) for name in names], score and check_number(score, take(row, score))
 
     usable, _ = read_usable(path, file.rows, read_row, bad_rows)
     if not usable or not chosen[0]:
@@ -87,16 +86,6 @@ def read_table(path: str, text_columns: Sequence[str] | None, score_column: str 
             f"{', '.join(chosen[0])}. {_CURE}"
         )
     return Table(path, list(lines), texts, None if chosen[1] is None else scores)
-
-
-def _read_score(name: str, value: Any) -> float:
-    try:
-        score = float(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else math.nan
-    except (ValueError, OverflowError):
-        score = math.nan
-    if not math.isfinite(score):
-        raise Broken(f"column {name!r}: expected a number, found {value!r}. Correct it or remove the row.")
-    return score
 
 
 def read_documents(path: str, seed: int) -> Table:

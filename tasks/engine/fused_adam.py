@@ -1,11 +1,12 @@
 """Adam updates by TensorFlow's fused kernel, with one shared graph for identical encoder layers.
 
-Imports TensorFlow inside the functions, since the optimizers also run on Keras's other backends.
+The optimizers also run on Keras's other backends, without these functions.
 """
 
-import functools
 import re
 from collections import defaultdict
+
+import tensorflow as tf
 
 _LAYER = re.compile(r"transformer_layer_\d+")
 # Compiling pays off only for large variables: XLA takes 20 ms per shape, more than it saves in a hundred steps on less.
@@ -29,13 +30,11 @@ def fused_adam(
         compiles: whether to compile the decay with XLA. On a CPU this takes one pass over memory instead of two and
             half the time.
     """
-    import tensorflow as tf
-
     variable, first, second = handles
     if decay is not None:
         size = gradient.shape.num_elements()  # None if the static shape is unknown.
         pays = size is None or size >= _FEWEST_COMPILED
-        (_compiled_decay() if compiles and pays else _decay)(variable, decay)
+        (_compiled_decay if compiles and pays else _decay)(variable, decay)
     zero = tf.zeros((), gradient.dtype)
     tf.raw_ops.ResourceApplyAdam(
         var=variable,
@@ -56,18 +55,12 @@ def _decay(variable, decay) -> None:
 
     The form w (1 - decay) would lose precision: float32 has steps of 6e-8 below 1, a tenth of a decay at rate 5e-5.
     """
-    import tensorflow as tf
-
     value = tf.raw_ops.ReadVariableOp(resource=variable, dtype=decay.dtype)
     tf.raw_ops.AssignSubVariableOp(resource=variable, value=value * decay)
 
 
-@functools.cache
-def _compiled_decay():
-    """Returns one `tf.function` for all variables, so that XLA compiles once per shape."""
-    import tensorflow as tf
-
-    return tf.function(_decay, autograph=False, jit_compile=True)
+# One function for all variables, so that XLA compiles once per shape.
+_compiled_decay = tf.function(_decay, autograph=False, jit_compile=True)
 
 
 def update_alike(optimizer, pairs: list[tuple], learning_rate) -> list[tuple]:
@@ -83,8 +76,6 @@ def update_alike(optimizer, pairs: list[tuple], learning_rate) -> list[tuple]:
     Returns:
         The pairs that belong to no encoder layer; these are not updated.
     """
-    import tensorflow as tf
-
     layers, left = defaultdict(list), []
     for gradient, variable in pairs:
         index = optimizer._get_variable_index(variable)

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import keras
+import tensorflow as tf
 from keras import ops
 
 from tasks.engine.fused_adam import fused_adam, update_alike
@@ -371,8 +372,6 @@ class BertMuon(BertAdamW):
 def _dense(gradient, dtype: str):
     """Returns a gradient as a dense tensor; that of an embedding lookup is `tf.IndexedSlices` with repeated rows."""
     if keras.backend.backend() == "tensorflow":
-        import tensorflow as tf
-
         gradient = tf.convert_to_tensor(gradient)  # `ops.convert_to_tensor` does not densify.
     return ops.cast(gradient, dtype)
 

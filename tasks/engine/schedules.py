@@ -1,12 +1,21 @@
 """Learning rate schedules."""
 
+import inspect
+
 import keras
 from keras import ops
 
 
+class _Schedule(keras.optimizers.schedules.LearningRateSchedule):
+    """A schedule that keeps its arguments under their own names."""
+
+    def get_config(self) -> dict:
+        return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
+
+
 @keras.saving.register_keras_serializable(package="keras_bert")
 @keras.saving.register_keras_serializable(package="keras_bert_zoo")  # Its name in files of before.
-class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
+class WarmupLinearDecay(_Schedule):
     """Linear warm-up followed by a linear decay that counts from step 0.
 
         step < num_warmup_steps:   learning_rate * step / num_warmup_steps
@@ -42,16 +51,9 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
         warmup_rate = self.learning_rate * (step / self.num_warmup_steps)
         return ops.where(step < self.num_warmup_steps, warmup_rate, rate)
 
-    def get_config(self) -> dict:
-        return {
-            "learning_rate": self.learning_rate,
-            "num_train_steps": self.num_train_steps,
-            "num_warmup_steps": self.num_warmup_steps,
-        }
-
 
 @keras.saving.register_keras_serializable(package="keras_bert")
-class WarmupConstantDecay(keras.optimizers.schedules.LearningRateSchedule):
+class WarmupConstantDecay(_Schedule):
     """Linear warm-up to the peak, which stays until a linear decay to 0.
 
         learning_rate * min(1, step / num_warmup_steps, (num_train_steps - step) / num_decay_steps)
@@ -91,10 +93,6 @@ class WarmupConstantDecay(keras.optimizers.schedules.LearningRateSchedule):
         if self.num_warmup_steps:
             share = ops.minimum(share, step / self.num_warmup_steps)
         return self.learning_rate * share
-
-    def get_config(self) -> dict:
-        names = ("learning_rate", "num_train_steps", "num_warmup_steps", "num_decay_steps")
-        return {name: getattr(self, name) for name in names}
 
 
 def _one_cycle(learning_rate: float, num_train_steps: int, num_warmup_steps: int) -> WarmupConstantDecay:

@@ -16,9 +16,8 @@ from tqdm import tqdm
 from keras_bert.errors import InputError
 from tasks.engine.checkpoints import Checkpoints, keep_settings
 from tasks.engine.divergence import Divergence, save_batch
-from tasks.engine.early_stopping import EarlyStopping
 from tasks.engine.preemption import Preemption
-from tasks.engine.progress import History, Reporter
+from tasks.engine.progress import EarlyStopping, History, Reporter
 from tasks.engine.strategy import distribute
 from tasks.engine.throughput import Speed
 from tasks.engine.time_budget import UNSETTLED, StepBudget, TimeBudget

@@ -10,8 +10,7 @@ from keras_bert.errors import InputError
 from keras_bert.files import expand_files, make_directory, write_json
 from keras_bert.weights import open_checkpoint
 from tasks.features import data, writing
-from tasks.features.layers import check_layer_weights, layer_name
-from tasks.features.settings import DEFAULT_OUTPUT, FeatureSettings, choose_layers
+from tasks.features.settings import DEFAULT_OUTPUT, FeatureSettings, check_layer_weights, choose_layers, layer_name
 from tasks.features.writing import Block, Column, open_writer
 from tasks.text.bad_rows import BadRows
 

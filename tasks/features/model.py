@@ -11,10 +11,9 @@ import numpy as np
 from keras_bert.backbone import BertBackbone, FirstRows, RestoreRectangle
 from keras_bert.heads import PoolTokens
 from keras_bert.tokenization.tokenizer import BertTokenizer
-from tasks.features.layers import COMBINES, POOLINGS, layer_name
-from tasks.features.settings import FeatureSettings
+from tasks.features.settings import COMBINES, POOLINGS, FeatureSettings, layer_name
 from tasks.fine_tuning import start
-from tasks.fine_tuning.examples import Examples, compute_outputs, compute_token_outputs
+from tasks.fine_tuning.examples import Examples, compute_outputs
 
 COMBINED = "features"
 POOLED = "pooled_output"
@@ -195,7 +194,6 @@ class Extractor:
 
     def __call__(self, examples: Examples) -> dict[str, np.ndarray]:
         """Returns float32 arrays by output name, in the order of the sequences: (T, D), or (R, D) if pooled."""
-        compute = compute_token_outputs if self._by_token else compute_outputs
-        joined = compute(self._model, examples, self._batch_size)
+        joined = compute_outputs(self._model, examples, self._batch_size, per_token=self._by_token)
         ends = np.cumsum(list(self.widths.values()))[:-1]
         return dict(zip(self.widths, np.split(joined, ends, axis=-1), strict=True))

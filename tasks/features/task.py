@@ -8,8 +8,7 @@ import os
 
 import numpy as np
 
-from tasks.features.layers import layer_name
-from tasks.features.settings import FeatureSettings, choose_layers
+from tasks.features.settings import FeatureSettings, choose_layers, layer_name
 from tasks.fine_tuning.entity_task import EntityTask
 
 
@@ -19,7 +18,7 @@ class FeatureSpec:
 
     Attributes:
         tags: name of each class.
-        layers: numbers of the layers, as `tasks.features.layers.resolve_layers` returns them.
+        layers: numbers of the layers, as `tasks.features.settings.resolve_layers` returns them.
         combine: as in `tasks.features.bilstm.build_tagger`.
         max_seq_length: maximum number of tokens of a window, special tokens included.
         document_context: whether windows span whole documents rather than single sentences.

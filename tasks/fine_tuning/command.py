@@ -41,8 +41,8 @@ def run_task(task: Task) -> dict:
     if settings.do_train:
         check_training(task, inputs.parts)
 
-    from tasks.fine_tuning.search import search
     from tasks.fine_tuning.session import Session
+    from tasks.fine_tuning.sweep import search
 
     tables = []
     if settings.do_train and settings.is_search:

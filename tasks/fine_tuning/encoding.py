@@ -11,6 +11,7 @@ from tasks.fine_tuning.examples import Examples
 
 # Sequences tokenized by one call of the preprocessor: a few megabytes of tensors, and a progress bar that moves.
 CHUNK = 1024
+_SHOWN = 20  # Labels in a message.
 _CUT_AT_ONCE = 256  # Sequences that may have been cut, tokenized anew by one call.
 
 
@@ -88,3 +89,9 @@ def label_ids(labels: Sequence[str], names: Sequence[str]) -> np.ndarray:
     """
     numbers = {name: number for number, name in enumerate(names)}
     return np.array([numbers.get(label, -1) for label in labels], np.int32)
+
+
+def format_labels(labels: Sequence[str]) -> str:
+    """Lists labels for a message: all of them, or the first twenty and the total number."""
+    shown = ", ".join(repr(label) for label in labels[:_SHOWN])
+    return shown if len(labels) <= _SHOWN else f"{shown}, ... ({len(labels)} in all)"

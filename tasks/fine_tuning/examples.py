@@ -177,7 +177,9 @@ def _make_dataset(examples: Examples, order: np.ndarray, limits: np.ndarray, len
 # === Answers ===
 
 
-def compute_outputs(model, examples: Examples, batch_size: int, description: str | None = None) -> np.ndarray:
+def compute_outputs(
+    model, examples: Examples, batch_size: int, description: str | None = None, per_token: bool = False
+) -> np.ndarray:
     """Applies a model to every example.
 
     Args:
@@ -185,38 +187,25 @@ def compute_outputs(model, examples: Examples, batch_size: int, description: str
         examples: N examples; labels are ignored.
         batch_size: examples per batch.
         description: title of the progress bar, or None for no bar.
+        per_token: whether the model answers for each token, with outputs of shape (B, S, C).
 
     Returns:
-        float32, shape (N, ...), in the order of the examples.
+        float32, shape (N, ...), in the order of the examples; or (T, C), aligned with `examples.token_ids`.
     """
-    outputs = None
-    for numbers, batch in _forward(model, examples, batch_size, description):
-        if outputs is None:
-            outputs = np.empty((examples.num_examples, *batch.shape[1:]), np.float32)
-        outputs[numbers] = batch
-    return outputs
-
-
-def compute_token_outputs(model, examples: Examples, batch_size: int, description: str | None = None) -> np.ndarray:
-    """Applies a model that answers for each token, with outputs of shape (B, S, C). See `compute_outputs`.
-
-    Returns:
-        float32, shape (T, C), aligned with `examples.token_ids`.
-    """
-    outputs = np.empty((len(examples.token_ids), model.output_shape[-1]), np.float32)
-    starts, lengths = examples.row_splits[:-1], np.diff(examples.row_splits)
-    for numbers, batch in _forward(model, examples, batch_size, description):
-        places = np.arange(batch.shape[1])
-        is_real = places < lengths[numbers, np.newaxis]  # [B, S]
-        outputs[(starts[numbers, np.newaxis] + places)[is_real]] = batch[is_real]
-    return outputs
-
-
-def _forward(model, examples: Examples, batch_size: int, description: str | None):
     if not examples.num_examples:
         raise ValueError("`examples` must hold at least one example. Received: none")
     make_dataset = functools.partial(make_eval_dataset, examples._replace(labels={}, token_labels={}))
-    return apply_model(model, make_dataset, batch_size, description)
+    count = len(examples.token_ids) if per_token else examples.num_examples
+    outputs, starts, lengths = None, examples.row_splits[:-1], np.diff(examples.row_splits)
+    for numbers, batch in apply_model(model, make_dataset, batch_size, description):
+        if per_token:
+            places = np.arange(batch.shape[1])
+            is_real = places < lengths[numbers, np.newaxis]  # [B, S]
+            numbers, batch = (starts[numbers, np.newaxis] + places)[is_real], batch[is_real]
+        if outputs is None:
+            outputs = np.empty((count, *batch.shape[1:]), np.float32)
+        outputs[numbers] = batch
+    return outputs
 
 
 _graphs = weakref.WeakKeyDictionary()  # The graph of each model. Repeated evaluations trace it only once.

@@ -5,6 +5,7 @@ A row that cannot be parsed is returned as `Broken`, so that the caller can refu
 
 import csv
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -136,6 +137,21 @@ def check_text(name: str, value: Any, expected: str = "a text", may_be_empty: bo
     if not may_be_empty and not value.strip():
         raise Broken(f"column {name!r} is empty. Fill it or remove the row.")
     return value
+
+
+def check_number(name: str, value: Any) -> float:
+    """Returns the value of the column `name` as a finite number.
+
+    Raises:
+        Broken: it is none.
+    """
+    try:
+        score = float(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else math.nan
+    except (ValueError, OverflowError):
+        score = math.nan
+    if not math.isfinite(score):
+        raise Broken(f"column {name!r}: expected a number, found {value!r}. Correct it or remove the row.")
+    return score
 
 
 # === Formats ===

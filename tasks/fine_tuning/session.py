@@ -13,7 +13,7 @@ from keras_bert.errors import InputError
 from keras_bert.files import absolute, exists, is_directory, is_remote, read_json, read_optional_json, write_json
 from keras_bert.weights import read_bert_config
 from tasks.engine.build_trainer import build_trainer, prepare_devices
-from tasks.engine.early_stopping import EarlyStopping
+from tasks.engine.progress import EarlyStopping
 from tasks.engine.settings import identify, tokenizer_identity
 from tasks.engine.strategy import needs_static_shapes
 from tasks.engine.workers import Workers

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from tasks.fine_tuning.examples import Examples, compute_outputs, compute_token_outputs, make_train_dataset
+from tasks.fine_tuning.examples import Examples, compute_outputs, make_train_dataset
 from tasks.fine_tuning.model_files import load_model
 from tasks.fine_tuning.settings import FineTuningSettings
 from tasks.report.page import Mistake, Score
@@ -80,8 +80,7 @@ class Encoded:
 
     def compute_outputs(self, model, batch_size: int, description: str) -> np.ndarray:
         """Applies a model: float32, shape (N, ...), or (T, C) if it answers for every token."""
-        compute = compute_token_outputs if self.per_token else compute_outputs
-        return compute(model, self.examples, batch_size, description)
+        return compute_outputs(model, self.examples, batch_size, description, self.per_token)
 
 
 class Trained(NamedTuple):

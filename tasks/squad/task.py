@@ -17,7 +17,7 @@ from tasks.fine_tuning import task
 from tasks.fine_tuning.inputs import find_trained, read_spec
 from tasks.fine_tuning.settings import FineTuningSettings
 from tasks.settings import changeable, replaced
-from tasks.squad import data, metrics, report
+from tasks.squad import data, metrics
 from tasks.squad.answers import Answers, apply_threshold, best_answers
 from tasks.squad.windows import make_windows
 
@@ -221,10 +221,10 @@ class Squad(task.Task):
             figures,
             intervals,
             {"eval_windows": len(losses)},
-            scores=report.make_scores(figures, intervals),
-            mistakes=report.find_mistakes(questions, windows, losses, final, scores),
-            tables=report.make_tables(questions, windows, scores, with_negative),
-            notes=report.make_notes(figures, searches),
+            scores=metrics.make_scores(figures, intervals),
+            mistakes=metrics.find_mistakes(questions, windows, losses, final, scores),
+            tables=metrics.make_tables(questions, windows, scores, with_negative),
+            notes=metrics.make_notes(figures, searches),
             found=found,
         )
 

@@ -21,7 +21,7 @@ LOCAL = {
     "keras_bert/downloads.py": "reads the caches of Hugging Face and Kaggle",
     "tasks/conversion/peers.py": "asks whether an open checkpoint is a directory, which is a local copy",
     "tasks/features/writing.py": "writes what `atomic_path` gave",
-    "tasks/fine_tuning/search.py": "copies a local copy",
+    "tasks/fine_tuning/sweep.py": "copies a local copy",
     "tasks/fine_tuning/start.py": "links local copies",
     "tasks/pretraining/data/shard_index.py": "writes what `atomic_path` gave",
     "tasks/pretraining/data/writing.py": "renames a local file",

@@ -8,7 +8,7 @@ from run_tasks import classify
 from toy_classifier import COLUMNS, TRAINING, write_preset, write_tables
 
 from keras_bert.errors import InputError
-from tasks.fine_tuning import search
+from tasks.fine_tuning import sweep
 
 GRID = {"learning_rate": [1e-6, 6e-3], "train_batch_size": [16]}
 
@@ -64,7 +64,7 @@ def test_finished_runs_are_kept_and_a_changed_one_is_refused(found, settings, mo
     def refuse(*_):
         raise AssertionError("trained again")
 
-    monkeypatch.setattr(search.Session, "train", refuse)
+    monkeypatch.setattr(sweep.Session, "train", refuse)
     again = classify(**settings)
     assert again["accuracy"] == found[1]["accuracy"] and again["sweep"] == found[1]["sweep"]
     with pytest.raises(InputError, match="holds a run with other settings .num_train_epochs: 1 there, 2 now"):
@@ -78,7 +78,7 @@ def test_each_combination_is_trained_from_several_seeds(settings, tmp_path, monk
         trained.append((settings.learning_rate, settings.random_seed))
         raise InputError("no training")
 
-    monkeypatch.setattr(search.Session, "train", fail)
+    monkeypatch.setattr(sweep.Session, "train", fail)
     with pytest.raises(InputError, match="all 4 runs failed. The first, lr1e-06_batch16_seed3: no training"):
         classify(**{**settings, "output_dir": str(tmp_path), "num_restarts": 2})
     assert trained == [(1e-6, 3), (1e-6, 4), (6e-3, 3), (6e-3, 4)]

@@ -10,7 +10,7 @@ import pytest
 from run_tasks import read_tables
 
 from keras_bert.errors import InputError
-from tasks.classification.tfds_tables import TfdsTables, choose_task
+from tasks.classification.data import TfdsTables, choose_task
 from tasks.text.bad_rows import BadRows
 
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from toy_training import build_trainer, repeated, state
 
-from tasks.engine.early_stopping import EarlyStopping
-from tasks.engine.progress import History
+from tasks.engine.progress import EarlyStopping, History
 
 SCORES = {2: 0.1, 4: 0.5, 6: 0.4, 8: 0.5, 10: 0.3, 12: 0.9}  # Best at 4; patience 3 ends it at 10.
 

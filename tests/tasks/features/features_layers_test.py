@@ -3,7 +3,7 @@
 import pytest
 
 from keras_bert.errors import InputError
-from tasks.features.layers import check_layer_weights, layer_name, resolve_layers
+from tasks.features.settings import check_layer_weights, layer_name, resolve_layers
 
 
 @pytest.mark.parametrize(

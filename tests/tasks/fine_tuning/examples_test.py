@@ -8,7 +8,6 @@ from keras_bert import BertBackbone, BertMultipleChoice
 from tasks.fine_tuning.examples import (
     Examples,
     compute_outputs,
-    compute_token_outputs,
     count_steps,
     epoch_batches,
     make_eval_dataset,
@@ -129,7 +128,7 @@ def test_outputs_stand_in_the_order_of_the_examples():
 def test_token_outputs_are_aligned_with_the_tokens():
     examples = make_examples()
     model = features_model(lambda ids: keras.ops.stack([ids * 2, -ids], -1))
-    outputs = compute_token_outputs(model, examples, 8, "apply")
+    outputs = compute_outputs(model, examples, 8, "apply", per_token=True)
     np.testing.assert_array_equal(outputs, np.stack([examples.token_ids * 2, -examples.token_ids], -1))
 
 

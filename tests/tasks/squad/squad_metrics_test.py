@@ -8,7 +8,7 @@ import pytest
 
 from keras_bert.errors import InputError
 from tasks.fine_tuning.examples import Examples
-from tasks.squad import metrics, report
+from tasks.squad import metrics
 from tasks.squad.answers import Answers
 from tasks.squad.data import Question
 from tasks.squad.metrics import Scores
@@ -158,7 +158,7 @@ def test_tables_say_where_the_model_is_weak():
         ask("4", "France", question="Name the country the Normans came to in the year nine hundred and eleven please"),
     ]
     scores = Scores(np.array([1.0, 0.0, 0.0, 1.0]), np.array([1.0, 0.5, 0.0, 1.0]))
-    tables = report.make_tables(asked, windows_of([0, 1, 1, 2, 3, 3, 3, 3, 3]), scores, True)
+    tables = metrics.make_tables(asked, windows_of([0, 1, 1, 2, 3, 3, 3, 3, 3]), scores, True)
     rows = {caption: {row[0]: row[1:] for row in rows} for caption, _, rows in tables}
     assert all(header == ["", "questions", "exact match %", "F1 %"] for _, header, _ in tables)
     assert rows["By question word"] == {
@@ -174,7 +174,7 @@ def test_tables_say_where_the_model_is_weak():
     assert rows["By windows of the context"]["4 windows and more"] == [1, "100.0", "100.0"]
     assert rows["By windows of the context"]["1 window"][0] == 2
     assert rows["By answer"]["(no answer)"] == [1, "0.0", "0.0"]
-    assert len(report.make_tables(asked, windows_of([0, 1, 2, 3]), scores, False)) == 3
+    assert len(metrics.make_tables(asked, windows_of([0, 1, 2, 3]), scores, False)) == 3
 
 
 def test_mistakes_are_the_wrong_answers_of_the_highest_loss():
@@ -186,7 +186,9 @@ def test_mistakes_are_the_wrong_answers_of_the_highest_loss():
     }
     scores = Scores(np.array([1.0, 0.0, 0.0, 0.0]), np.array([1.0, 0.0, 0.0, 0.0]))
     losses = np.array([9.0, 1.0, 3.0, 4.0, 1.0])
-    mistakes = report.find_mistakes(asked, windows_of([0, 1, 1, 2, 3]), losses, Answers(predictions, nbest, {}), scores)
+    mistakes = metrics.find_mistakes(
+        asked, windows_of([0, 1, 1, 2, 3]), losses, Answers(predictions, nbest, {}), scores
+    )
     assert [mistake.loss for mistake in mistakes] == [4.0, 2.0, 1.0]
     parts = [dict(mistake.parts) for mistake in mistakes]
     assert [part["id"] for part in parts] == ["3", "2", "4"]
@@ -197,25 +199,25 @@ def test_mistakes_are_the_wrong_answers_of_the_highest_loss():
 
 def test_a_long_context_is_shown_around_the_answer():
     context = "before " * 100 + "Rollo led" + " after" * 100
-    excerpt = report._excerpt(ask("1", "Rollo", context=context), "after")
+    excerpt = metrics._excerpt(ask("1", "Rollo", context=context), "after")
     assert len(excerpt) == 2 * 150 + len("Rollo") + 2 and "before Rollo led after" in excerpt
     assert excerpt[0] == excerpt[-1] == "…"
-    assert "Rollo" in report._excerpt(ask("1", context=context), "Rollo led")
-    assert report._excerpt(ask("1", context=context), "not there").startswith("before before")
+    assert "Rollo" in metrics._excerpt(ask("1", context=context), "Rollo led")
+    assert metrics._excerpt(ask("1", context=context), "not there").startswith("before before")
 
 
 def test_notes_name_the_share_without_an_answer_and_where_the_threshold_comes_from():
-    assert report.make_notes({"f1": 1.0}, True) == []
-    (note,) = report.make_notes({"null_score_diff_threshold": -1.25}, True)
+    assert metrics.make_notes({"f1": 1.0}, True) == []
+    (note,) = metrics.make_notes({"null_score_diff_threshold": -1.25}, True)
     assert "by more than -1.250. This threshold gives" in note
-    assert report.make_notes({"null_score_diff_threshold": -1.25}, False) == []
-    (note,) = report.make_notes({"NoAns_total": 3, "total": 8}, False)
+    assert metrics.make_notes({"null_score_diff_threshold": -1.25}, False) == []
+    (note,) = metrics.make_notes({"NoAns_total": 3, "total": 8}, False)
     assert "at all would give 37.5%" in note
 
 
 def test_headline_scores_are_shares():
     figures = {"exact": 40.0, "f1": 60.0, "loss": 2.5, "NoAns_exact": 10.0}
-    scores = report.make_scores(figures, {"exact": [30.0, 50.0], "f1": [50.0, 70.0]})
+    scores = metrics.make_scores(figures, {"exact": [30.0, 50.0], "f1": [50.0, 70.0]})
     assert scores[0] == ("F1", 0.6, 0.5, 0.7, True) and scores[1].value == 0.4
     assert [score.value for score in scores[2:]] == [0.1, 2.5] and not scores[-1].percent
     assert all(math.isfinite(score.value) for score in scores)

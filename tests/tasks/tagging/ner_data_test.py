@@ -9,7 +9,7 @@ from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
 from tasks.fine_tuning import word_task
 from tasks.fine_tuning.encoding import label_ids
 from tasks.fine_tuning.word_task import make_examples
-from tasks.tagging import data
+from tasks.tagging import task
 from tasks.tagging.task import Tagging
 from tasks.text.bad_rows import BadRows
 from tasks.text.conll import read_conll
@@ -26,35 +26,35 @@ def _documents(tmp_path):
 
 
 def test_labels_are_b_and_i_of_each_type(documents):
-    labels = data.make_labels(documents)
+    labels = task.make_labels(documents)
     assert labels == ["O", "B-city", "I-city", "B-person", "I-person"]
     np.testing.assert_array_equal(label_ids(documents.tags, labels), [3, 4, 0, 1, 3, 1])
     np.testing.assert_array_equal(label_ids(["B-city", "O"], ["I-city", "O"]), [-1, 1])
-    assert data.entity_types(["O", "B", "I-x"]) == ["", "x"]
+    assert task.entity_types(["O", "B", "I-x"]) == ["", "x"]
 
 
 def test_a_file_without_entities_cannot_be_learned(tmp_path):
     (tmp_path / "a.conll").write_text("a O\nb O\n")
     with pytest.raises(InputError, match="a.conll: no token is tagged as an entity"):
-        data.make_labels(read_conll(str(tmp_path / "a.conll"), bad_rows=BadRows()))
+        task.make_labels(read_conll(str(tmp_path / "a.conll"), bad_rows=BadRows()))
 
 
 def test_an_unknown_type_is_refused_by_line_or_its_sentence_left_out(documents):
     labels = ["O", "B-person", "I-person"]
     with pytest.raises(InputError, match=r"a.conll:4: unknown entity type 'city'. Expected 'person'. \(2 bad rows"):
-        data.leave_out_unknown(documents, labels, BadRows())
+        task.leave_out_unknown(documents, labels, BadRows())
     rows = BadRows("skip")
-    assert data.leave_out_unknown(documents, labels, rows).tokens == ["Bob"]
+    assert task.leave_out_unknown(documents, labels, rows).tokens == ["Bob"]
     assert [where.rsplit(":", 1)[1] for where, _ in rows.rows] == ["4", "8"]
-    assert data.leave_out_unknown(documents, ["O", "I-city", "B-person"], BadRows()) is documents
+    assert task.leave_out_unknown(documents, ["O", "I-city", "B-person"], BadRows()) is documents
 
 
 def test_labels_of_a_foreign_model():
     for labels in (["O", "B-PER", "I-PER"], ["I-PER", "O"], ["B", "I", "O"]):
-        assert data.check_labels(labels, "there") == labels
+        assert task.check_labels(labels, "there") == labels
     for labels in (None, [], ["O", "PER"], ["O", "U-PER"], ["O", ""]):
         with pytest.raises(InputError, match='^there: the .*label.* Expected "O", and B- and I- of each entity type'):
-            data.check_labels(labels, "there")
+            task.check_labels(labels, "there")
 
 
 def find(split, **settings):
@@ -103,7 +103,7 @@ def test_the_same_examples_come_of_every_scheme_and_delimiter(tmp_path, document
     assert again.tags == documents.tags and again.delimiter == ("tab" if delimiter == "\t" else "whitespace")
     tokenizer = PythonBertTokenizer(VOCABULARY)
     windows = make_windows(again, tokenizer, 8, 3)
-    examples = make_examples(windows, label_ids(again.tags, data.make_labels(again)))
+    examples = make_examples(windows, label_ids(again.tags, task.make_labels(again)))
     pieces = [VOCABULARY[number] for number in examples.token_ids]
     assert pieces == [
         "[CLS]",

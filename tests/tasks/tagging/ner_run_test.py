@@ -411,5 +411,5 @@ def test_a_broken_tag_is_one_line_and_exit_status_1_before_tensorflow_is_importe
         f"error: {tmp_path}/dev.conll:3: I-city follows O; expected B-city at an entity's first token." in messages[0]
     )
     imported = {line.split("|")[-1].strip() for line in done.stderr.splitlines()}
-    assert "tasks.tagging.data" in imported and "tensorflow" not in imported
+    assert "tasks.tagging.task" in imported and "tensorflow" not in imported
     assert not (tmp_path / "run").exists()
