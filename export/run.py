@@ -24,7 +24,6 @@ from tasks.settings import Settings, setting
 _PRESET_TASKS = ("fill_mask", "embeddings", "sentence_embedding", "search")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class ExportSettings(Settings):
     """Settings of bert-export, which are its flags."""
 

@@ -21,7 +21,6 @@ from tasks.settings import Settings, setting
 TO_FORMATS = {"keras": "keras_preset", "keras_hub": "keras_hub", "hugging_face": "hugging_face", "google": "google"}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class ConversionSettings(Settings):
     """Settings of `bert-convert`."""
 

@@ -67,8 +67,7 @@ def setting(default: Any, help: str, **bounds: Any) -> Any:
         repeats: whether a list's flag is given once per value, so that values may contain commas.
         identifies: False if the value may change when a stopped training continues: paths, stages, devices, speed.
 
-    >>> @dataclasses.dataclass(frozen=True, kw_only=True)
-    ... class Example(Settings):
+    >>> class Example(Settings):
     ...     rate: float = setting(5e-5, "Peak learning rate.", at_least=0.0)
     >>> Example(rate=-1.0)
     Traceback (most recent call last):
@@ -91,8 +90,16 @@ def replaced(base: type, name: str, default: Any, **changes: Any) -> Any:
     return dataclasses.field(default=default, metadata={"rule": rule._replace(**changes)})
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings:
+@typing.dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(setting, changeable, replaced))
+class Values:
+    """Base of frozen dataclasses whose arguments are all keywords. A subclass needs no decorator."""
+
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        dataclasses.dataclass(frozen=True, kw_only=True)(cls)
+
+
+class Settings(Values):
     """Base class of all settings. Checks every value against its rule.
 
     Raises:
@@ -101,9 +108,8 @@ class Settings:
 
     def __post_init__(self):
         for field in dataclasses.fields(self):
-            rule = field.metadata.get("rule")
-            value = getattr(self, field.name)
-            if rule is None or value is None:
+            rule, value = field.metadata["rule"], getattr(self, field.name)
+            if value is None:
                 continue
             if rule.any_spelling:
                 value = rule.spelled(value)
@@ -115,7 +121,7 @@ class Settings:
 
     def identity(self) -> dict:
         """Returns, by name, the settings that must stay the same when a stopped training continues."""
-        names = [field.name for field in dataclasses.fields(self) if field.metadata.get("rule", Rule("")).identifies]
+        names = [field.name for field in dataclasses.fields(self) if field.metadata["rule"].identifies]
         return {name: getattr(self, name) for name in names}
 
 

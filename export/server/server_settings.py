@@ -1,6 +1,5 @@
 """Settings of the server. Imports neither TensorFlow nor flags."""
 
-import dataclasses
 import ipaddress
 import sys
 
@@ -11,7 +10,6 @@ from tasks.settings import Settings, setting
 _NOT_TO_BE_LEFT_OUT = ("use_alts_credentials", "platform_config_file")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class ServerSettings(Settings):
     """Settings of bert-serve, which are its flags; TensorFlow Serving's names and defaults where it has them."""
 

@@ -25,7 +25,6 @@ from tasks.settings import changeable
 CONFUSION_FILE = "confusion_matrix.png"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class ClassificationSettings(SplitSettings):
     """Settings of `bert-classify`."""
 
@@ -74,7 +73,6 @@ class ClassificationSettings(SplitSettings):
         return dataclasses.replace(chosen, test_has_header=chosen.test_has_header and not self.column_names)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class ClassificationSpec(task.Spec):
     """Spec of a trained classifier, or regressor.
 

@@ -3,7 +3,6 @@
 Shapes: N rows of a table, K texts of a row, D embedding.
 """
 
-import dataclasses
 import os
 
 import numpy as np
@@ -22,7 +21,6 @@ LOSSES = ("multiple_negatives_ranking", "cosine_similarity", "cosent", "triplet"
 _OF_SCORES = ("cosine_similarity", "cosent")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class EmbeddingSettings(SplitSettings):
     """Settings of `bert-embed`."""
 
@@ -45,7 +43,6 @@ class EmbeddingSettings(SplitSettings):
     train_batch_size: int | list[int] = replaced(SplitSettings, "train_batch_size", 32, several=True)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class EmbeddingSpec(task.Spec):
     """Spec of a trained embedder.
 

@@ -1,16 +1,16 @@
 """Learning rate schedules."""
 
-import inspect
-
 import keras
 from keras import ops
+
+from keras_bert.layer import arguments_of
 
 
 class _Schedule(keras.optimizers.schedules.LearningRateSchedule):
     """A schedule that keeps its arguments under their own names."""
 
     def get_config(self) -> dict:
-        return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
+        return {name: getattr(self, name) for name in arguments_of(type(self))}
 
 
 @keras.saving.register_keras_serializable(package="keras_bert")

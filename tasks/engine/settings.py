@@ -13,7 +13,6 @@ DISTRIBUTION_STRATEGIES = ("one_device", "mirrored", "multi_worker_mirrored", "t
 MIXED_PRECISION = ("float32", "bfloat16", "float16")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingSettings(Settings):
     """Settings of every training, with google-research/bert's defaults where it has them."""
 

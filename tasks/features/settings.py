@@ -33,7 +33,6 @@ SHARED = frozenset(
 )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class FeatureSettings(EntitySettings):
     """Settings of `bert-features`, which are its flags.
 

@@ -3,23 +3,22 @@
 Shapes: W words of a file, K chosen layers, H hidden size.
 """
 
-import dataclasses
 import os
 
 import numpy as np
 
 from tasks.features.settings import FeatureSettings, choose_layers, layer_name
 from tasks.fine_tuning.entity_task import EntityTask
+from tasks.settings import Values
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class FeatureSpec:
+class FeatureSpec(Values):
     """Description of a trained feature-based tagger.
 
     Attributes:
         tags: name of each class.
         layers: numbers of the layers, as `tasks.features.settings.resolve_layers` returns them.
-        combine: as in `tasks.features.bilstm.build_tagger`.
+        combine: as in `tasks.features.model.build_tagger`.
         max_seq_length: maximum number of tokens of a window, special tokens included.
         document_context: whether windows span whole documents rather than single sentences.
     """
@@ -92,19 +91,19 @@ class FeatureTagging(EntityTask):
         return None
 
     def build_training_model(self, origin, settings, spec):
-        from tasks.features.bilstm import build_tagger
+        from tasks.features.model import build_tagger
 
         sizes = (len(spec.layers), self._backbone.hidden_dim, len(spec.tags))
         options = {name: getattr(settings, name) for name in ("lstm_units", "lstm_layers", "lstm_dropout")}
         return build_tagger(*sizes, spec.combine, **options), self._backbone
 
     def model_to_save(self, trained):
-        from tasks.features.bilstm import join_extractor
+        from tasks.features.model import join_extractor
 
         return join_extractor(self._extractor, trained.model)
 
     def load(self, directory):
-        from tasks.features.bilstm import EXTRACTOR, TAGGER  # Registers the model's layers with Keras.
+        from tasks.features.model import EXTRACTOR, TAGGER  # Registers the model's layers with Keras.
 
         model, tokenizer = super().load(directory)
         self._extractor = model.get_layer(EXTRACTOR)

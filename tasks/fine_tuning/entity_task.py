@@ -3,7 +3,6 @@
 Shapes: N words.
 """
 
-import dataclasses
 import functools
 
 import numpy as np
@@ -15,7 +14,6 @@ from tasks.settings import changeable
 from tasks.text.tags import SCHEMES
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class EntitySettings(WordSettings):
     """Settings of a task that tags words."""
 

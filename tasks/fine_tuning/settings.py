@@ -11,7 +11,6 @@ from tasks.settings import changeable, replaced, setting
 from tasks.text.bad_rows import BAD_ROWS
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class FineTuningSettings(TrainingSettings):
     """Settings of the starting point, the stages and the training of any fine-tuning.
 
@@ -82,7 +81,6 @@ class FineTuningSettings(TrainingSettings):
         return self.num_restarts > 1 or any(len(values) > 1 for values in self.grid.values())
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class SplitSettings(FineTuningSettings):
     """Settings of a task with one file per split."""
 

@@ -16,11 +16,11 @@ from tasks.fine_tuning.examples import Examples, compute_outputs, make_train_dat
 from tasks.fine_tuning.model_files import load_model
 from tasks.fine_tuning.settings import FineTuningSettings
 from tasks.report.page import Mistake, Score
+from tasks.settings import Values
 from tasks.text.bad_rows import BadRows
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Spec:
+class Spec(Values):
     """The values that a trained model needs besides weights and vocabulary. `task.json` holds its fields.
 
     Attributes:

@@ -3,7 +3,6 @@
 Shapes: N words of a file, T tokens of all windows, C outputs.
 """
 
-import dataclasses
 import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -26,7 +25,6 @@ _CONTEXT_NOTES = {
 }
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class WordSettings(SplitSettings):
     """Settings of a task on words."""
 
@@ -62,7 +60,6 @@ class WordSettings(SplitSettings):
         return read_conll(path, needs_tags=needs_tags, bad_rows=bad_rows, **options)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class WordSpec(task.Spec):
     """Spec of a model that answers for words.
 
@@ -95,17 +92,13 @@ class WordTask(task.Task):
     unit = "sentences"
     long_examples = "read in several windows"
 
-    def read_file(self, path: str, bad_rows: BadRows, needs_tags: bool) -> Documents:
-        """Reads one file; see `tasks.text.conll.read_conll`."""
-        return self.settings.read_file(path, bad_rows, needs_tags)
-
     def number(self, tags: list[str], spec: WordSpec) -> np.ndarray:
         """Returns the labels that the objective takes, shape (N,). Negative integers and NaN weigh nothing."""
         raise NotImplementedError
 
     def read(self, split, bad_rows):
         path = self.settings.find_file(split, (split,), EXTENSIONS, any_extension=True)
-        return [task.Part(split, self.read_file(path, bad_rows, needs_tags=split != "test"))]
+        return [task.Part(split, self.settings.read_file(path, bad_rows, needs_tags=split != "test"))]
 
     def model_class(self):
         return keras_bert.BertTokenClassifier

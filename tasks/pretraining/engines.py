@@ -1,13 +1,10 @@
 """Where the steps of long work on text run: on processes of this machine, or on a cluster."""
 
-import dataclasses
-
 from keras_bert.errors import InputError
 from tasks.settings import Settings, changeable
 from tasks.text.parallel import LocalPool, workers_for
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class EngineSettings(Settings):
     """Settings of where work runs; what it makes does not depend on them.
 

@@ -38,7 +38,6 @@ from tasks.text.parallel import progress_bar
 from tasks.text.steps import scratch_directory, work_identity
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class VocabularySettings(EngineSettings):
     """Settings of bert-train-vocab, which are its flags."""
 

@@ -1,13 +1,10 @@
 """The settings of bert-quickstart."""
 
-import dataclasses
-
 from keras_bert.errors import InputError
 from keras_bert.presets import PRESETS
 from tasks.settings import Settings, changeable, setting
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class QuickstartSettings(Settings):
     """Settings of bert-quickstart, which are its flags.
 

@@ -5,12 +5,13 @@ Shapes: B windows of a batch, S tokens of its longest window.
 
 import tensorflow as tf
 
+from keras_bert.models.span_labeler import SpanLoss, span_accuracy
 from tasks.engine.train_step import Objective
 from tasks.squad.windows import POSITIONS
 
 
 class SpanObjective(Objective):
-    """Mean over the windows of (cross entropy of the start + cross entropy of the end) / 2.
+    """Mean over the windows of (cross entropy of the start + cross entropy of the end) / 2, which is `SpanLoss`.
 
         loss = -(log softmax(start_logits)[start] + log softmax(end_logits)[end]) / 2
 
@@ -29,24 +30,15 @@ class SpanObjective(Objective):
         return {self.name: _count(labels)}
 
     def sums(self, outputs, labels):
-        masked = _masked(outputs, labels)
-        losses = [
-            tf.nn.sparse_softmax_cross_entropy_with_logits(labels[name], masked[..., side])  # [B]
-            for side, name in enumerate(POSITIONS)
-        ]
-        return {self.name: tf.reduce_sum(losses) / 2.0}
+        return {self.name: tf.reduce_sum(SpanLoss().call(_truth(labels), outputs))}
 
     def metric_sums(self, outputs, labels):
-        best = tf.argmax(_masked(outputs, labels), axis=1, output_type=tf.int32)  # [B, 2]
-        true = tf.stack([tf.cast(labels[name], tf.int32) for name in POSITIONS], axis=1)
-        correct = tf.reduce_all(tf.equal(best, true), axis=1)
-        return {"span_accuracy": (tf.reduce_sum(tf.cast(correct, tf.float32)), _count(labels))}
+        return {"span_accuracy": (tf.reduce_sum(span_accuracy(_truth(labels), outputs)), _count(labels))}
 
 
-def _masked(outputs, labels) -> tf.Tensor:
-    """Returns the logits [B, S, 2], with those of padding replaced by the lowest float."""
-    is_real = tf.sequence_mask(labels["lengths"], tf.shape(outputs)[1])[..., tf.newaxis]  # [B, S, 1]
-    return tf.where(is_real, outputs, outputs.dtype.min)
+def _truth(labels) -> tf.Tensor:
+    """Returns the labels as `SpanLoss` takes them: [B, 3]."""
+    return tf.stack([labels[name] for name in (*POSITIONS, "lengths")], axis=1)
 
 
 def _count(labels) -> tf.Tensor:

@@ -25,7 +25,6 @@ THRESHOLD = "null_score_diff_threshold"
 _ANSWERING = ("n_best_size", "max_answer_length", THRESHOLD)  # Fields of the spec that training does not depend on.
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class SquadSpec(task.Spec):
     """Spec of a trained question answerer.
 
@@ -64,7 +63,6 @@ def _of_model(help: str, default: Any, **bounds: Any) -> Any:
     return changeable(None, f"{help} Default: the trained model's, else {default}.", **bounds)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class SquadSettings(FineTuningSettings):
     """Settings of `bert-squad`."""
 

@@ -3,7 +3,6 @@
 Shapes: N rows of a table, K choices.
 """
 
-import dataclasses
 import os
 
 import numpy as np
@@ -18,7 +17,6 @@ from tasks.settings import changeable, replaced
 from tasks.swag import data
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class SwagSettings(SplitSettings):
     """Settings of `bert-swag`; rate, batch size and epochs are the paper's (section 4.4)."""
 
@@ -48,7 +46,6 @@ class SwagSettings(SplitSettings):
         )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class SwagSpec(task.Spec):
     """Spec of a trained multiple-choice model; `num_choices` is K."""
 

@@ -1,6 +1,5 @@
 """Tagging of named entities or other spans: a linear layer on each word's first sub-token (paper, section 5.3)."""
 
-import dataclasses
 from collections.abc import Sequence
 
 from keras_bert.errors import InputError
@@ -14,7 +13,6 @@ from tasks.text.conll import Documents
 SCHEME = "iob2"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class TaggingSpec(WordSpec):
     """Spec of a trained tagger.
 

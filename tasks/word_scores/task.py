@@ -4,7 +4,6 @@ Shapes: N words of a file.
 """
 
 import contextlib
-import dataclasses
 import math
 
 import numpy as np
@@ -19,11 +18,13 @@ from tasks.text.conll import Documents, write_conll
 NO_SCORE = "_"  # CoNLL-U's empty field. Such a word, say punctuation, is neither learned nor scored.
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class WordScoreSettings(WordSettings):
     """Settings of `bert-score-words`."""
 
     tag_column: int = changeable(-1, "Column of the number, from 0 (the token's); negative: from the end.")
+
+    def read_file(self, path, bad_rows, needs_tags):
+        return check_numbers(super().read_file(path, bad_rows, needs_tags), bad_rows)
 
 
 class WordScores(WordTask):
@@ -35,9 +36,6 @@ class WordScores(WordTask):
     command = "bert-score-words"
     metric = stopping_metric = "pearson"
     title = "Word scores"
-
-    def read_file(self, path, bad_rows, needs_tags):
-        return check_numbers(super().read_file(path, bad_rows, needs_tags), bad_rows)
 
     def make_spec(self, train):
         if np.isnan(numbers_of(train.tags)).all():

@@ -28,7 +28,6 @@ from tasks.fine_tuning.settings import FineTuningSettings
 from tasks.settings import replaced, setting
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class DemoSettings(TrainingSettings):
     output_dir: str = setting(dataclasses.MISSING, "Directory of the results.")
     do_train: bool = setting(False, "Train the model.")

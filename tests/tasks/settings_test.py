@@ -12,7 +12,6 @@ from tasks.fine_tuning.settings import FineTuningSettings
 from tasks.settings import Settings, replaced, setting
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Example(TrainingSettings):
     source: str = setting(dataclasses.MISSING, "Where from.", flag="from", identifies=False)
     learning_rate: float = replaced(TrainingSettings, "learning_rate", 1e-3, several=True, above=0.0)
@@ -66,7 +65,6 @@ def test_python_callers_meet_the_same_bounds(given, message):
 
 
 def test_two_commands_in_one_process_keep_their_own_defaults():
-    @dataclasses.dataclass(frozen=True, kw_only=True)
     class Other(Settings):
         learning_rate: float = setting(2.0, "Another command's.")
 

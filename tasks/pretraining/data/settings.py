@@ -8,7 +8,6 @@ from tasks.settings import Settings, changeable, setting
 REQUIRED = dataclasses.MISSING
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class InstanceSettings(Settings):
     """Settings that the instances depend on, besides text and vocabulary."""
 
@@ -42,7 +41,6 @@ class InstanceSettings(Settings):
     do_whole_word_mask: bool = setting(False, "Mask all WordPieces of a word together.")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class DataSettings(InstanceSettings, EngineSettings):
     """Settings of bert-create-pretraining-data, which are its flags.
 

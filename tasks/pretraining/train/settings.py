@@ -13,7 +13,6 @@ def _size(what: str) -> int | None:
     return setting(None, f"{what}; default: the architecture's own.", at_least=1)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class PretrainingSettings(TrainingSettings):
     """Settings of bert-pretrain, which are its flags.
 

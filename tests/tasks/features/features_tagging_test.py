@@ -13,7 +13,7 @@ from run_tasks import tag_by_features as tag
 from keras_bert.errors import InputError
 from tasks.features import task as features_task
 from tasks.features import word_features
-from tasks.features.bilstm import CombineStates, build_tagger
+from tasks.features.model import CombineStates, build_tagger
 from tasks.features.task import FeatureTagging
 from tasks.fine_tuning import entity_metrics as metrics
 from tasks.fine_tuning.model_files import load_model

@@ -1,6 +1,5 @@
 """From a preset to a trainer: weights and heads of any checkpoint, frozen layers, LoRA, and what is refused."""
 
-import dataclasses
 import json
 import shutil
 from typing import NamedTuple
@@ -42,7 +41,6 @@ class Rows(NamedTuple):
         return 1
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class ToySpec(Spec):
     outputs: int = 2
 
