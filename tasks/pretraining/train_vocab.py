@@ -21,7 +21,6 @@ import shutil
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable
 
 from keras_bert import files
 from keras_bert.errors import InputError
@@ -151,6 +150,9 @@ def _check_outputs(outputs: dict[str, str], inputs: list[str]) -> None:
             raise InputError(f"{path}: --{name} is --{others[0]} too. Choose another path.")
 
 
+_Pair = tuple[int, int]  # Ids of two pieces.
+
+
 def _count_characters(counts: dict[str, int]) -> tuple[Counter[str], set[str]]:
     """Returns the occurrences of each character, and the characters that a word does not begin with."""
     words_of_count = defaultdict(list)
@@ -182,8 +184,8 @@ def _train(
         if 1 < len(word) <= MAX_WORD_LENGTH and rare.isdisjoint(word):
             words.append([ids[word[0]], *(ids[f"##{character}"] for character in word[1:])])
             times.append(count)
-    frequencies: dict[tuple[int, int], int] = defaultdict(int)
-    places: dict[tuple[int, int], list[int]] = defaultdict(list)
+    frequencies: dict[_Pair, int] = defaultdict(int)
+    places: dict[_Pair, list[int]] = defaultdict(list)
     for number, word in enumerate(words):
         for pair in itertools.pairwise(word):
             frequencies[pair] += times[number]
@@ -212,13 +214,8 @@ def _train(
 
 
 def _join(
-    pair: tuple[int, int],
-    joined: int,
-    numbers: Iterable[int],
-    words: list[list[int]],
-    times: list[int],
-    frequencies: dict[tuple[int, int], int],
-) -> dict[tuple[int, int], list[int]]:
+    pair: _Pair, joined: int, numbers: set[int], words: list[list[int]], times: list[int], frequencies: dict[_Pair, int]
+) -> dict[_Pair, list[int]]:
     """Joins a pair in some words, and updates the frequencies; returns the words in which each new pair stands."""
     first, second = pair
     places = defaultdict(list)

@@ -20,6 +20,9 @@ NO_SPAN_TEXT = "empty"
 # (run_squad.py:769).
 NO_SPAN_ODDS = 1e6
 
+_Null = tuple[float, float] | None  # Start and end logits of "no answer", if there may be none.
+_Candidate = tuple[int, int, float, float]
+
 
 class Answers(NamedTuple):
     """The content of SQuAD's three prediction files, by question id.
@@ -109,13 +112,8 @@ def _null_logits(logits: np.ndarray, places: np.ndarray) -> tuple[float, float]:
 
 
 def _find_candidates(
-    windows: Windows,
-    logits: np.ndarray,
-    row_splits: np.ndarray,
-    null: tuple[float, float] | None,
-    n_best_size: int,
-    max_answer_length: int,
-) -> list[tuple[int, int, float, float]]:
+    windows: Windows, logits: np.ndarray, row_splits: np.ndarray, null: _Null, n_best_size: int, max_answer_length: int
+) -> list[_Candidate]:
     """Finds the possible spans in all windows of a question, and adds `null` if given.
 
     Returns:
@@ -140,10 +138,7 @@ def _find_candidates(
 
 
 def _choose(
-    candidates: list[tuple[int, int, float, float]],
-    null: tuple[float, float] | None,
-    n_best_size: int,
-    text_of: Callable[[int, int], str],
+    candidates: list[_Candidate], null: _Null, n_best_size: int, text_of: Callable[[int, int], str]
 ) -> list[dict]:
     """Lists the distinct texts in the order of the candidates. "No answer" comes last if it is not among the best."""
     chosen: dict[str, tuple[float, float]] = {}
