@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from keras_bert import fused_layers
-from keras_bert.layer import BertLayer
+from keras_bert.layer import BertLayer, keep_arguments
 
 
 @keras.saving.register_keras_serializable(package="keras_bert")
@@ -38,10 +38,7 @@ class BertSelfAttention(BertLayer):
         super().__init__(**kwargs)
         if hidden_dim % num_heads:
             raise ValueError(f"`num_heads` must divide `hidden_dim`. Received: {num_heads=}, {hidden_dim=}")
-        self.hidden_dim = hidden_dim
-        self.num_heads = num_heads
-        self.dropout = dropout
-        self.initializer_range = initializer_range
+        keep_arguments(self, locals())
         self.query_key_value = self._dense(3 * hidden_dim, "query_key_value")
         self.output_dense = self._dense(hidden_dim, "output_dense")
         self.dropout_layer = self._dropout()

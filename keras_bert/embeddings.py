@@ -5,7 +5,7 @@ Shapes: B batch, S sequence, T rows (see packing.py), H hidden.
 
 import keras
 
-from keras_bert.layer import BertLayer, encoder_initializer
+from keras_bert.layer import BertLayer, encoder_initializer, keep_arguments
 
 
 @keras.saving.register_keras_serializable(package="keras_bert")
@@ -37,13 +37,7 @@ class BertEmbeddings(BertLayer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.vocabulary_size = vocabulary_size
-        self.hidden_dim = hidden_dim
-        self.max_sequence_length = max_sequence_length
-        self.num_segments = num_segments
-        self.dropout = dropout
-        self.layer_norm_epsilon = layer_norm_epsilon
-        self.initializer_range = initializer_range
+        keep_arguments(self, locals())
         self.token_embedding = self._table(vocabulary_size, "token_embedding", keras.layers.ReversibleEmbedding)
         self.segment_embedding = self._table(num_segments, "segment_embedding")
         self.position_embedding = self._table(max_sequence_length, "position_embedding")

@@ -7,7 +7,7 @@ import keras
 
 from keras_bert import fused_layers
 from keras_bert.attention import BertSelfAttention
-from keras_bert.layer import BertLayer
+from keras_bert.layer import BertLayer, keep_arguments
 
 _KERAS_ACTIVATIONS = {name: getattr(keras.activations, name) for name in ("relu", "tanh", "linear")}
 
@@ -50,15 +50,9 @@ class BertEncoderLayer(BertLayer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.hidden_dim = hidden_dim
-        self.num_heads = num_heads
-        self.intermediate_dim = intermediate_dim
-        self.activation = activation
-        self.dropout = dropout
-        self.attention_dropout = dropout if attention_dropout is None else attention_dropout
-        self.layer_norm_epsilon = layer_norm_epsilon
-        self.initializer_range = initializer_range
-        settings = (hidden_dim, num_heads, self.attention_dropout, initializer_range)
+        attention_dropout = dropout if attention_dropout is None else attention_dropout
+        keep_arguments(self, locals())
+        settings = (hidden_dim, num_heads, attention_dropout, initializer_range)
         self.self_attention = BertSelfAttention(*settings, dtype=self.dtype_policy, name="self_attention")
         self.self_attention_layer_norm = self._layer_norm("self_attention_layer_norm")
         self.intermediate_dense = self._dense(intermediate_dim, "intermediate_dense")

@@ -8,7 +8,7 @@ import keras
 from keras import ops
 
 from keras_bert.encoder import get_activation
-from keras_bert.layer import truncated_normal
+from keras_bert.layer import BertLayer, truncated_normal
 
 
 @keras.saving.register_keras_serializable(package="keras_bert")
@@ -107,7 +107,7 @@ def last_positions(padding_mask, count):
 
 
 @keras.saving.register_keras_serializable(package="keras_bert")
-class PoolTokens(keras.layers.Layer):
+class PoolTokens(BertLayer):
     """Makes one vector of a sequence's real tokens.
 
     Args:
@@ -136,9 +136,6 @@ class PoolTokens(keras.layers.Layer):
 
     def compute_output_spec(self, sequence_output, padding_mask):
         return keras.KerasTensor((sequence_output.shape[0], sequence_output.shape[-1]), dtype=self.compute_dtype)
-
-    def get_config(self):
-        return {**super().get_config(), "pooling": self.pooling}
 
 
 def rows_at(sequence_output, positions):

@@ -56,8 +56,20 @@ def arguments_of(cls: type, *but: str) -> list[str]:
     return [name for name in inspect.signature(cls.__init__).parameters if name not in ("self", "kwargs", *but)]
 
 
+def keep_arguments(owner, arguments: dict) -> None:
+    """Keeps the arguments of a constructor as attributes of the same name.
+
+    Args:
+        owner: the object.
+        arguments: the constructor's `locals()`, before it has made variables of its own.
+    """
+    for name, value in arguments.items():
+        if name not in ("self", "kwargs", "__class__"):
+            setattr(owner, name, value)
+
+
 class BertLayer(keras.layers.Layer):
-    """A layer that keeps its constructor's arguments as attributes of the same name.
+    """A layer that keeps its constructor's arguments (`keep_arguments`), and returns them by `get_config`.
 
     Inner layers compute under its dtype policy.
     """

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from keras_bert.backbone import BertBackbone
 from keras_bert.heads import MaskedLMHead
+from keras_bert.layer import keep_arguments
 from keras_bert.models.task import BertTask
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 
@@ -51,10 +52,7 @@ class BertMaskedLMPreprocessor(BertPreprocessor):
         **kwargs,
     ):
         super().__init__(tokenizer, sequence_length, pad_to_longest, **kwargs)
-        self.mask_selection_rate = mask_selection_rate
-        self.mask_selection_length = mask_selection_length
-        self.mask_token_rate = mask_token_rate
-        self.random_token_rate = random_token_rate
+        keep_arguments(self, locals())
 
     def call(self, x, y=None, sample_weight=None):
         if y is not None or sample_weight is not None:
@@ -111,19 +109,15 @@ class BertMaskedLM(BertTask, keras_nlp.models.MaskedLM):
         masked_lm_layer_norm_epsilon: float | None = None,
         **kwargs,
     ):
+        keep_arguments(self, locals())
+
         # === Layers ===
-        self.backbone = backbone
-        self.preprocessor = preprocessor
         head = masked_lm_head(backbone, masked_lm_activation, masked_lm_layer_norm_epsilon)
 
         # === Functional model ===
         inputs = {**backbone.input, "mask_positions": keras.Input((None,), dtype="int32", name="mask_positions")}
         tokens = backbone(backbone.input)["sequence_output"]  # [B, S, H]
         super().__init__(inputs=inputs, outputs=head(tokens, mask_positions=inputs["mask_positions"]), **kwargs)
-
-        # === Config ===
-        self.masked_lm_activation = masked_lm_activation
-        self.masked_lm_layer_norm_epsilon = masked_lm_layer_norm_epsilon
 
     @classmethod
     def from_config(cls, config):

@@ -10,6 +10,7 @@ from keras import ops
 
 from keras_bert.backbone import BertBackbone
 from keras_bert.heads import output_head
+from keras_bert.layer import keep_arguments
 from keras_bert.models.task import BertTask
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 
@@ -87,10 +88,9 @@ class BertMultipleChoice(BertTask, keras_nlp.models.Task):
     ):
         if num_choices < 2:
             raise ValueError(f"`num_choices` must be at least 2. Received: num_choices={num_choices}")
+        keep_arguments(self, locals())
 
         # === Layers ===
-        self.backbone = backbone
-        self.preprocessor = preprocessor
         flatten = {name: FlattenChoices(name=f"flatten_{name}") for name in backbone.input}
         rate = backbone.dropout if dropout is None else dropout
         output_dropout = keras.layers.Dropout(rate, dtype=backbone.dtype_policy, name="multiple_choice_dropout")
@@ -101,7 +101,3 @@ class BertMultipleChoice(BertTask, keras_nlp.models.Task):
         pooled = backbone({name: flatten[name](value) for name, value in inputs.items()})["pooled_output"]  # [B * K, H]
         scores = head(output_dropout(pooled))  # [B * K, 1]
         super().__init__(inputs=inputs, outputs=ops.reshape(scores, (-1, num_choices)), **kwargs)
-
-        # === Config ===
-        self.num_choices = num_choices
-        self.dropout = dropout

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from keras_bert.backbone import BertBackbone
 from keras_bert.heads import LastPositions, TakePositions, output_head
+from keras_bert.layer import keep_arguments
 from keras_bert.models.masked_lm import BertMaskedLMPreprocessor, masked_lm_head
 from keras_bert.models.task import BertTask, cross_entropy
 
@@ -79,9 +80,9 @@ class BertPretrainer(BertTask, keras_nlp.models.Task):
         use_next_sentence: bool = True,
         **kwargs,
     ):
+        keep_arguments(self, locals())
+
         # === Layers ===
-        self.backbone = backbone
-        self.preprocessor = preprocessor
         masked_lm = masked_lm_head(backbone, masked_lm_activation, masked_lm_layer_norm_epsilon)
         next_sentence = output_head(2, backbone.initializer_range, name="next_sentence")
 
@@ -97,11 +98,6 @@ class BertPretrainer(BertTask, keras_nlp.models.Task):
         if use_next_sentence:
             outputs["next_sentence"] = next_sentence(pooled)
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
-
-        # === Config ===
-        self.masked_lm_activation = masked_lm_activation
-        self.masked_lm_layer_norm_epsilon = masked_lm_layer_norm_epsilon
-        self.use_next_sentence = use_next_sentence
 
     def default_loss(self):
         return {name: cross_entropy() for name in self.output}

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from keras_bert.backbone import BertBackbone
 from keras_bert.heads import output_head
+from keras_bert.layer import keep_arguments
 from keras_bert.models.task import BertTask
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 
@@ -112,9 +113,9 @@ class BertSpanLabeler(BertTask, keras_nlp.models.Task):
     uses_pooler = False
 
     def __init__(self, backbone: BertBackbone, preprocessor: BertSpanLabelerPreprocessor | None = None, **kwargs):
+        keep_arguments(self, locals())
+
         # === Layers ===
-        self.backbone = backbone
-        self.preprocessor = preprocessor
         head = output_head(2, backbone.initializer_range, self.heads[0])
 
         # === Functional model ===

@@ -15,7 +15,7 @@ from keras_bert.backbone import BertBackbone
 from keras_bert.errors import InputError
 from keras_bert.formats.checkpoint import Checkpoint
 from keras_bert.heads import output_head
-from keras_bert.layer import arguments_of, weights_follow
+from keras_bert.layer import arguments_of, keep_arguments, weights_follow
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 
 _LEARNING_RATE = 5e-5  # KerasHub's default, and the largest of the paper's rates for fine-tuning (appendix A.3).
@@ -258,10 +258,9 @@ class LabeledTask(BertTask):
             raise ValueError(f"`num_classes` must be at least 1. Received: num_classes={num_classes}")
         if labels and len(labels) != num_classes:
             raise ValueError(f"`labels` must have a name for each class. Received: {num_classes=}, {labels=}")
+        keep_arguments(self, locals())
 
         # === Layers ===
-        self.backbone = backbone
-        self.preprocessor = preprocessor
         rate = backbone.dropout if dropout is None else dropout
         output_dropout = keras.layers.Dropout(rate, dtype=backbone.dtype_policy, name=self.dropout_name)
         head = output_head(num_classes, backbone.initializer_range, self.heads[0], activation)
@@ -269,12 +268,6 @@ class LabeledTask(BertTask):
         # === Functional model ===
         states = backbone(backbone.input)["pooled_output" if self.uses_pooler else "sequence_output"]
         super().__init__(inputs=backbone.input, outputs=head(output_dropout(states)), **kwargs)
-
-        # === Config ===
-        self.num_classes = num_classes
-        self.activation = activation
-        self.dropout = dropout
-        self.labels = labels
 
     def default_loss(self):
         head = self.get_layer(self.heads[0])

@@ -10,6 +10,7 @@ from keras_bert.backbone import BertBackbone
 from keras_bert.errors import InputError
 from keras_bert.formats.sentence_transformers import POOLINGS
 from keras_bert.heads import PoolTokens, output_head
+from keras_bert.layer import keep_arguments
 from keras_bert.models.task import BertTask
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 
@@ -57,10 +58,9 @@ class BertTextEmbedder(BertTask, keras_nlp.models.Task):
     ):
         if pooling not in POOLINGS:
             raise ValueError(f"`pooling` must be one of {', '.join(POOLINGS)}. Received: pooling={pooling!r}")
+        keep_arguments(self, locals())
 
         # === Layers ===
-        self.backbone = backbone
-        self.preprocessor = preprocessor
         layers = [PoolTokens(pooling, name="pool_tokens", dtype="float32")]
         if embedding_dim is not None:
             activation, range_ = embedding_activation, backbone.initializer_range
@@ -74,12 +74,6 @@ class BertTextEmbedder(BertTask, keras_nlp.models.Task):
         for layer in others:
             embeddings = layer(embeddings)
         super().__init__(inputs=backbone.input, outputs=embeddings, **kwargs)
-
-        # === Config ===
-        self.pooling = pooling
-        self.embedding_dim = embedding_dim
-        self.embedding_activation = embedding_activation
-        self.normalize = normalize
 
     def default_loss(self):
         return keras.losses.MeanSquaredError(reduction="mean_with_sample_weight")

@@ -14,7 +14,7 @@ from keras_bert import formats, presets, weights
 from keras_bert.backbone import BertBackbone
 from keras_bert.errors import InputError
 from keras_bert.files import is_directory, local_copy
-from keras_bert.layer import arguments_of
+from keras_bert.layer import arguments_of, keep_arguments
 from keras_bert.tokenization.tokenizer import BertTokenizer
 from keras_bert.tokenization.vocabulary import check_rows
 
@@ -49,9 +49,7 @@ class BertPreprocessor(keras_nlp.models.Preprocessor):
     ):
         super().__init__(**kwargs)
         _check_length(sequence_length)
-        self.tokenizer = tokenizer
-        self.sequence_length = sequence_length
-        self.pad_to_longest = pad_to_longest
+        keep_arguments(self, locals())
 
     @classmethod
     def from_preset(
