@@ -91,20 +91,11 @@ def readme(export_dir: str, description: Mapping, version: str, batching_file: s
         version: the version that was written last.
         batching_file: name of a version's batching parameters.
     """
-    return _render(
-        "README.md.j2",
-        name=model_name(export_dir),
-        description=description,
-        version=version,
-        batching_file=batching_file,
-        rest_port=REST_PORT,
-        grpc_port=GRPC_PORT,
-        serve_command=serve_command(export_dir),
-        docker_command=docker_command(export_dir),
-        curl_command=curl_command(export_dir, description),
-        rest_client=rest_client(export_dir, description),
-        grpc_client=grpc_client(export_dir, description),
-    )
+    ports = {"rest_port": REST_PORT, "grpc_port": GRPC_PORT}
+    model = {"name": model_name(export_dir), "description": description, "version": version}
+    commands = {make.__name__: make(export_dir) for make in (serve_command, docker_command)}
+    clients = {make.__name__: make(export_dir, description) for make in (curl_command, rest_client, grpc_client)}
+    return _render("README.md.j2", batching_file=batching_file, **ports, **model, **commands, **clients)
 
 
 def _render(template: str, **values) -> str:

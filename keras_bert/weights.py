@@ -210,7 +210,6 @@ def open_tokenizer(preset: str | os.PathLike) -> Iterator[dict]:
     Raises:
         InputError: no place has the preset, or it has no tokenizer.
     """
-    known = _published_case(presets.name_of(preset))
     with _located(preset, "tokenizer") as place:
         settings = formats.find_tokenizer(place)
         if settings is None:
@@ -218,7 +217,7 @@ def open_tokenizer(preset: str | os.PathLike) -> Iterator[dict]:
                 f"{place}: no tokenizer. Expected assets/tokenizer/vocabulary.txt (with tokenizer.json), vocab.txt, or "
                 "assets/vocab.txt."
             )
-        yield settings if known is None else {**settings, "lowercase": known}
+        yield settings
 
 
 def _published_case(preset: str) -> bool | None:

@@ -6,6 +6,7 @@ begin with `bert_serve_` are this server's own.
 """
 
 import contextlib
+import functools
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -59,27 +60,21 @@ class Metrics:
         api, runtime = ("model_name", "API", "entrypoint"), ("model_name", "API", "runtime")
         warmup = ("model_path", "status")
 
-        def latency(name, help_text, labels=()):
-            return Histogram(name, help_text, labels, buckets=LATENCY_BOUNDS, registry=registry)
-
-        def sizes(name, help_text, label):
-            return Histogram(name, help_text, (label,), buckets=SIZE_BOUNDS, registry=registry)
-
-        def counter(name, help_text, labels=()):
-            return Counter(name, help_text, labels, registry=registry)
-
+        latency = functools.partial(Histogram, buckets=LATENCY_BOUNDS, registry=registry)
+        sizes = functools.partial(Histogram, buckets=SIZE_BOUNDS, registry=registry)
+        counter = functools.partial(Counter, registry=registry)
         self.request_count = counter(_SERVING + "request_count", "Requests.", ("model_name", "status"))
         self.request_latency = latency(_SERVING + "request_latency", "Microseconds of answered requests.", api)
         self.runtime_latency = latency(_SERVING + "runtime_latency", "Microseconds of the graph.", runtime)
-        self.example_counts = sizes(_SERVING + "request_example_counts", "Examples of a request.", "model")
+        self.example_counts = sizes(_SERVING + "request_example_counts", "Examples of a request.", ("model",))
         self.example_count_total = counter(_SERVING + "request_example_count_total", "Examples.", ("model",))
         self.warmup_latency = latency(_SERVING + "model_warmup_latency", "Microseconds of warming up.", warmup)
         self.warmup_records = counter(_SERVING + "model_warmup_records_read", "Warm-up requests.", warmup)
         self.queuing_latency = latency(_BATCHING + "queuing_latency", "Microseconds before a batch was run.")
         self.wrapped_runs = counter(_BATCHING + "wrapped_run_count", "Batches.")
-        self.input_batch_size = sizes(_BATCHING + "input_batch_size", "Rows of a request.", "model_name")
-        self.processed_batch_size = sizes(_BATCHING + "processed_batch_size", "Rows of a batch.", "model_name")
-        self.padding_size = sizes(_BATCHING + "padding_size", "Rows that filled a batch up.", "model_name")
+        self.input_batch_size = sizes(_BATCHING + "input_batch_size", "Rows of a request.", ("model_name",))
+        self.processed_batch_size = sizes(_BATCHING + "processed_batch_size", "Rows of a batch.", ("model_name",))
+        self.padding_size = sizes(_BATCHING + "padding_size", "Rows that filled a batch up.", ("model_name",))
         self.refused = counter("bert_serve_refused_total", "Requests and connections refused.", ("reason",))
         ProcessCollector(registry=registry)
 

@@ -67,7 +67,9 @@ class RestRoutes:
         if method == "POST" and (asked := _VERB_PATH.fullmatch(path)):
             return json_answer(self._infer(asked, body, deadline))
         if method == "GET" and (asked := _MODEL_PATH.fullmatch(path)):
-            return json_answer(self._metadata(asked) if asked["metadata"] else self._status(asked))
+            if asked["metadata"]:
+                return json_answer(self._metadata(asked))
+            return json_answer(grpc_messages.as_json(grpc_messages.status(self.manager.status(*_address(asked)))))
         if method in ("GET", "HEAD"):
             page_path = path.partition("?")[0]
             if page_path in self.metrics_paths:
@@ -87,9 +89,6 @@ class RestRoutes:
             document = rest_api.parse_json(body)
             inference = Inference(servable, rest_api.signature_name_of(document), deadline, api)
             return _ANSWERS[api](inference, document)
-
-    def _status(self, asked: re.Match) -> dict:
-        return grpc_messages.as_json(grpc_messages.status(self.manager.status(*_address(asked))))
 
     def _metadata(self, asked: re.Match) -> dict:
         with self.manager.use(*_address(asked)) as servable:

@@ -25,7 +25,7 @@ from export.base_path import DESCRIPTION_FILE
 from export.server.batching import Batcher
 from export.server.monitoring import Metrics
 from export.server.serving_error import CODE_NAMES, ServingError, invalid, too_late
-from keras_bert.errors import InputError
+from keras_bert.errors import InputError, first_line
 from keras_bert.files import file_size, is_file, read_object
 
 _MAX_DESCRIPTION_BYTES = 1 << 20
@@ -87,7 +87,7 @@ class ServedModel:
         except (OSError, ValueError, LookupError, RuntimeError, DecodeError, tf.errors.OpError) as error:
             self.close()
             raise InputError(
-                f"{directory}: cannot be loaded as a SavedModel ({_first_line(error)}). Was it copied whole? Copy or "
+                f"{directory}: cannot be loaded as a SavedModel ({first_line(error)}). Was it copied whole? Copy or "
                 "export it again."
             ) from error
         self.signature_defs = _copies(meta_graph.signature_def)
@@ -243,10 +243,6 @@ def _joined(parts: list[dict[str, np.ndarray]], padding: dict) -> dict[str, np.n
             arrays = [np.pad(array, width, constant_values=value) for array, width in zip(arrays, widths, strict=True)]
         joined[name] = np.concatenate(arrays)
     return joined
-
-
-def _first_line(error: Exception) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def _refusal(error: Exception, signature: Signature, arrays: Mapping[str, np.ndarray]) -> ServingError:

@@ -126,7 +126,8 @@ def write(path: str, checkpoint: Checkpoint) -> None:
     """Adds the files of an embedder to a directory that holds its encoder in Hugging Face's format."""
     task = checkpoint.settings["task"]
     inputs = checkpoint.config.hidden_dim
-    configs = {"Pooling": {"word_embedding_dimension": inputs, **_old_modes(task["pooling"])}}
+    modes = {key: mode == task["pooling"] for key, mode in _OLD_MODES.items()}
+    configs = {"Pooling": {"word_embedding_dimension": inputs, **modes}}
     tensors = {name: part for source, name, part in checkpoint.foreign_tensors(head_sources(HUGGING_FACE, _HEAD))}
     if tensors:
         activation = next(theirs for theirs, ours in _ACTIVATIONS.items() if ours == task["embedding_activation"])
@@ -150,7 +151,3 @@ def write(path: str, checkpoint: Checkpoint) -> None:
     write_json(os.path.join(path, _MODULES), listed)
     length = task.get("sequence_length") or checkpoint.config.max_sequence_length
     write_json(os.path.join(path, _LENGTH_FILE), {"max_seq_length": length, "do_lower_case": False})
-
-
-def _old_modes(pooling: str) -> dict[str, bool]:
-    return {key: mode == pooling for key, mode in _OLD_MODES.items()}
