@@ -17,12 +17,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool
 from google.protobuf.message import DecodeError, Message
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
-from tensorflow_serving.apis import (
-    get_model_status_pb2,
-    model_management_pb2,
-    model_pb2,
-    status_pb2,
-)
+from tensorflow_serving.apis import get_model_status_pb2, model_management_pb2, model_pb2, status_pb2
 from tensorflow_serving.config import model_server_config_pb2
 
 from export.server import grpc_messages
