@@ -1,8 +1,11 @@
-"""The pre-training losses: masked LM and next sentence.
+"""The pre-training losses: masked LM and next sentence; and metrics beyond those that the trainer sums up.
 
 B: batch, P: masked positions, K: examples of a packed sequence, V: vocabulary.
 """
 
+import math
+
+import numpy as np
 import tensorflow as tf
 
 from tasks.engine.training import Objective
@@ -88,3 +91,26 @@ def _cross_entropy(ids: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
 
 def _is_correct(ids: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.argmax(logits, axis=-1, output_type=ids.dtype) == ids, tf.float32)
+
+
+# === Metrics ===
+
+
+def most_frequent_accuracy(train_counts: np.ndarray, eval_counts: np.ndarray) -> float:
+    """Returns the accuracy of always giving the most frequent answer of training, which a model has to beat.
+
+    Args:
+        train_counts, eval_counts: int, shape (answers,), how often each is the right one: WordPieces at masked
+            positions, or the two labels of next-sentence prediction
+            (`tasks.pretraining.data.records.RecordStatistics`).
+
+    Returns:
+        Share of the held-out questions with that answer; 0.0 if there are none.
+    """
+    total = int(eval_counts.sum())
+    return float(eval_counts[np.argmax(train_counts)]) / total if total else 0.0
+
+
+def perplexity(masked_lm_loss: float) -> float:
+    """Returns exp(mean cross-entropy in nats), as in the paper's table 6; infinite where that overflows."""
+    return math.exp(masked_lm_loss) if masked_lm_loss < 700 else math.inf

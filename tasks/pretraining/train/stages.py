@@ -23,8 +23,7 @@ from tasks.pretraining.data.shard_index import RecordStatistics, ShardIndex, rea
 from tasks.pretraining.train.architecture import model_builder, read_architecture
 from tasks.pretraining.train.batches import TrainBatches, make_eval_dataset
 from tasks.pretraining.train.initial_weights import set_unigram_bias
-from tasks.pretraining.train.losses import PretrainingObjective
-from tasks.pretraining.train.metrics import most_frequent_accuracy, perplexity
+from tasks.pretraining.train.losses import PretrainingObjective, most_frequent_accuracy, perplexity
 from tasks.pretraining.train.packed_data import PackingPlan, plan_packing
 from tasks.pretraining.train.settings import PretrainingSettings
 

@@ -15,7 +15,7 @@ from tasks.features import task as features_task
 from tasks.features import word_features
 from tasks.features.model import CombineStates, build_tagger
 from tasks.features.task import FeatureTagging
-from tasks.fine_tuning import entity_metrics as metrics
+from tasks.fine_tuning import entity_task as metrics
 from tasks.fine_tuning.model_files import load_model
 from tasks.text.bad_rows import BadRows
 from tasks.text.conll import read_conll

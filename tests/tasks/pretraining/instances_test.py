@@ -5,8 +5,8 @@ import random
 
 import numpy as np
 
-from tasks.pretraining.data.instances import Pair, build_tokens, document_generator, draw_pairs, truncate_pair
 from tasks.pretraining.data.token_store import Corpus
+from tasks.pretraining.data.writing import Pair, build_tokens, document_generator, draw_pairs, truncate_pair
 
 CLS, SEP = 1, 2
 

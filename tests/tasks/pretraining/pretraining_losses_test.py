@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tasks.pretraining.train.losses import PretrainingObjective
-from tasks.pretraining.train.metrics import most_frequent_accuracy, perplexity
+from tasks.pretraining.train.losses import PretrainingObjective, most_frequent_accuracy, perplexity
 
 B, P, V = 6, 5, 30
 
