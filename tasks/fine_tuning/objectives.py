@@ -14,7 +14,6 @@ class _WeightedObjective(Objective):
     name = "loss"
 
     def weights(self, features, labels):
-        del features
         return {self.name: tf.reduce_sum(_weights(labels))}
 
     def sums(self, outputs, labels):

@@ -142,18 +142,14 @@ def _cut(path: str, file: BinaryIO, offset: int, input_format: str) -> tuple[int
         return offset - 1 + len(data), True  # The rest of the file belongs to the document before.
     first = data.find(b"\n") + 1
     while not first:
-        first = _first_blank(data)
+        match = re.search(rb"[ \t\r\n]", data)
+        first = match.end() if match else 0
         more = b"" if first else file.read(_LOOK_AHEAD)
         if not (first or more):
             first = len(data)
         data += more
         _check_run(path, offset, len(data))
     return offset - 1 + first, False
-
-
-def _first_blank(data: bytes) -> int:
-    match = re.search(rb"[ \t\r\n]", data)
-    return match.end() if match else 0
 
 
 def _check_run(path: str, start: int, num_bytes: int) -> None:
