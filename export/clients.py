@@ -2,12 +2,14 @@
 
 import json
 import os
+import re
 import shlex
 from collections.abc import Mapping
 
 import jinja2
 
 from export import base_path
+from keras_bert.config import BertConfig
 from keras_bert.files import absolute, is_remote
 
 # TensorFlow Serving's release on the TensorFlow version that writes the graph.
@@ -82,7 +84,9 @@ def _columns(description: Mapping) -> dict[str, list]:
 # === Templates ===
 
 
-def readme(export_dir: str, description: Mapping, version: str, batching_file: str) -> str:
+def readme(
+    export_dir: str, description: Mapping, version: str, batching_file: str, encoder: BertConfig, training: str = ""
+) -> str:
     """Returns instructions for serving and asking this very model, in Markdown.
 
     Args:
@@ -90,9 +94,12 @@ def readme(export_dir: str, description: Mapping, version: str, batching_file: s
         description: see `Head.description`.
         version: the version that was written last.
         batching_file: name of a version's batching parameters.
+        encoder: sizes of the encoder.
+        training: body of the training's card.
     """
     ports = {"rest_port": REST_PORT, "grpc_port": GRPC_PORT}
-    model = {"name": model_name(export_dir), "description": description, "version": version}
+    model = {"name": model_name(export_dir), "description": description, "version": version, "encoder": encoder}
+    model["training"] = re.sub(r"^#(?=#* )", "##", training.strip(), flags=re.MULTILINE)
     commands = {make.__name__: make(export_dir) for make in (serve_command, docker_command)}
     clients = {make.__name__: make(export_dir, description) for make in (curl_command, rest_client, grpc_client)}
     return _render("README.md.j2", batching_file=batching_file, **ports, **model, **commands, **clients)

@@ -18,13 +18,12 @@ import numpy as np
 import tensorflow as tf
 from tensorflow_serving.apis import prediction_log_pb2
 
-from export import clients, signatures
+from export import clients, serving, signatures
 from export.base_path import DESCRIPTION_FILE, WARMUP_FILE
 from export.heads.base import Head
 from export.server.batching_parameters import PER_MODEL_FILE
-from keras_bert.files import atomic_path, make_directory, write_json
-
-README_FILE = "README.md"
+from keras_bert.files import make_directory, write_json
+from tasks.report import card
 
 # TensorFlow Serving reads at most 1,000, and runs each before the version answers anybody.
 _MAX_WARMUP_REQUESTS = 10
@@ -68,8 +67,8 @@ def warmup_record(signature: str, inputs: Mapping[str, np.ndarray]) -> predictio
     return log
 
 
-def write_readme(export_dir: str, head: Head, version_directory: str) -> None:
-    """Writes instructions for serving and asking this model to `README.md` below the base path.
+def write_readme(export_dir: str, head: Head, version_directory: str, source: str = "") -> None:
+    """Writes a model card to `README.md` below the base path: how to serve and ask this model, and how it was trained.
 
     TensorFlow Serving looks only at directories with a number for a name, so a file may lie beside the versions.
 
@@ -77,8 +76,11 @@ def write_readme(export_dir: str, head: Head, version_directory: str) -> None:
         export_dir: base path of the model.
         head: the exported model.
         version_directory: the version that was written last.
+        source: directory of the trained model or preset; the card of its training is taken along.
     """
-    path = os.path.join(export_dir, README_FILE)
-    text = clients.readme(export_dir, head.description(), os.path.basename(version_directory), PER_MODEL_FILE)
-    with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
-        file.write(text)
+    description = head.description()
+    training = card.find_card(source)
+    top, body = card.split_card(training) if training else (card.head(description["task"]), "")
+    encoder = serving.find_backbone(head.model).bert_config
+    text = clients.readme(export_dir, description, os.path.basename(version_directory), PER_MODEL_FILE, encoder, body)
+    card.save(export_dir, top + text)

@@ -93,7 +93,7 @@ def export(settings: ExportSettings) -> str:
     head = load_head(source, settings.task, sequence_length=settings.max_seq_length, **own)
     try:
         version_directory = saved_model.export_head(head, settings.export_dir, settings.version, settings.with_cc)
-        extras.write_readme(settings.export_dir, head, version_directory)
+        extras.write_readme(settings.export_dir, head, version_directory, source)
         written = targets.write(wanted, head, settings.export_dir, version_directory)
     except VerificationError as error:
         raise InputError(str(error)) from error

@@ -60,6 +60,7 @@ def convert(settings: ConversionSettings):
     from keras_bert import formats, presets, weights
     from keras_bert.tokenization.vocabulary import check_rows
     from tasks.conversion import proof as conversion_proof
+    from tasks.report import card
 
     presets.resolve_preset(source, "weights")  # Its error lists every place that was searched.
     tokenizer = weights.read_tokenizer(source, settings.do_lower_case)
@@ -69,6 +70,9 @@ def convert(settings: ConversionSettings):
             check_rows(checkpoint.source, len(tokenizer["vocabulary"]), checkpoint.config.vocabulary_size)
         with atomic_path(target) as temporary:
             module.write(temporary, checkpoint, tokenizer)
+            if found := card.find_card(source):
+                library = "transformers" if settings.to_format == "hugging_face" else "keras"
+                card.save(temporary, found.replace("library_name: keras\n", f"library_name: {library}\n", 1))
             with module.open_checkpoint(temporary) as written:
                 proof = conversion_proof.compare(checkpoint, written, settings.compare_with_peers)
             proof = proof._replace(source=f"{checkpoint.format}: {source}", target=f"{settings.to_format}: {target}")

@@ -22,6 +22,7 @@ from tasks.fine_tuning.examples import count_steps
 from tasks.fine_tuning.inputs import MODEL_DIRECTORY, Inputs, check_positions, check_steps, read_spec, require_preset
 from tasks.fine_tuning.settings import FineTuningSettings
 from tasks.fine_tuning.task import Answers, Encoded, Evaluation, Part, Task, Trained
+from tasks.report.card import Card, Data, command_line, write_card
 from tasks.report.page import Report, write_report
 
 METRICS_FILE = "metrics.json"
@@ -120,7 +121,9 @@ class Session:
             saved = {"task": task.name, **dataclasses.asdict(self.trained.spec)}
             model_files.save_model(directory, task.model_to_save(self.trained), tokenizer, saved)
         self._workers.wait()
-        self.results = self._earlier_results() if seconds is None else {"train_seconds": round(seconds, 2)}
+        command = command_line(task.command.split()[0], settings)
+        trained = {"train_seconds": round(seconds or 0.0, 2), "train_command": command}
+        self.results = self._earlier_results() if seconds is None else trained
         self.results |= {**task.describe(train.rows, encoded, spec), "train_steps": num_steps}
         if settings.early_stopping_patience:
             self.results["best_step"] = int(trainer.step.numpy())
@@ -297,6 +300,33 @@ class Session:
             long_examples=self.task.long_examples,
         )
         write_report(path, report)
+        if is_directory(os.path.join(self.output_dir, MODEL_DIRECTORY)):
+            self._write_card(report, settings)
+
+    def _write_card(self, report: Report, settings: FineTuningSettings) -> None:
+        backbone = next((layer for layer in self.trained.model.layers if isinstance(layer, BertBackbone)), None)
+        data = []
+        for part in self.inputs.distinct:
+            lengths = report.lengths[part.title]
+            num_cut = int(np.count_nonzero(lengths > report.max_length))
+            data.append(Data(part.split, part.rows.path, len(lengths), int(lengths.max(initial=0)), num_cut))
+        card = Card(
+            title=report.title,
+            task="regression" if getattr(self.trained.spec, "is_regression", False) else self.task.name,
+            config=backbone and backbone.bert_config,
+            num_parameters=self.trained.model.count_params(),
+            tokenizer=tokenizer_identity(self.trained.tokenizer),
+            start=(settings.preset or settings.init_checkpoint) if settings.load_weights else "random weights",
+            max_length=report.max_length,
+            long_examples=report.long_examples,
+            data=data,
+            metrics=self.results,
+            scores=list(self.results.get("intervals", ())),
+            history=report.history or {},
+            mistakes=report.mistakes,
+            notes=report.notes,
+        )
+        write_card(self.output_dir, card)
 
     def _notes(self) -> list[str]:
         notes, bad_rows = list(self.task.notes(self.trained.spec)), self.inputs.bad_rows

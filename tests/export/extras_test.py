@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 
+import huggingface_hub
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -24,6 +25,7 @@ from export.server.batching_parameters import PER_MODEL_FILE, read_batching_para
 from export.server.model_config import ModelSettings
 from export.server.server_settings import ServerSettings
 from keras_bert.files import read_json
+from tasks.report import card
 
 # Signatures of every kind: examples, one output and several, and lists of texts and of answers.
 KEPT = ["regression of pairs", "multiple_choice", "fill_mask"]
@@ -116,7 +118,8 @@ def test_the_readme_names_everything(exported, name):
     head, base = exported(name)
     text = _readme(base)
     description = head.description()
-    assert text.startswith(f"# {clients.model_name(base)}\n\n{description['title']}.")
+    assert huggingface_hub.ModelCard(text).data.pipeline_tag == card.PIPELINES[description["task"]]
+    assert text.partition("---\n\n")[2].startswith(f"# {clients.model_name(base)}\n\n{description['title']}.")
     for described in description["signatures"].values():
         for tensor in (*described["inputs"], *described["outputs"]):
             assert f" | `{tensor}` | " in text
@@ -124,6 +127,27 @@ def test_the_readme_names_everything(exported, name):
     assert f"source={base},target=/models/{clients.model_name(base)}" in text
     assert "not run when this was written" in text
     assert "{" not in re.sub(r"```.*?```", "", text, flags=re.DOTALL)  # every place of the template was filled
+
+
+def test_the_card_of_the_training_comes_along(exported, tmp_path):
+    head, base = exported(KEPT[0])
+    figures = {"accuracy": 0.75, "majority_accuracy": 0.5, "train_steps": 9}
+    known = {"task": "classification", "config": None, "num_parameters": 7, "max_length": 16, "history": {}}
+    vocabulary = {"do_lower_case": True, "vocabulary_checksum": 1}
+    data = [card.Data("dev", "dev.csv", 8)]
+    (tmp_path / "metrics.json").write_text("{}")
+    card.write_card(
+        str(tmp_path),
+        card.Card(
+            "A run", tokenizer=vocabulary, start="hf://a/b", data=data, metrics=figures, scores=["accuracy"], **known
+        ),
+    )
+    (tmp_path / "model").mkdir()
+    extras.write_readme(str(tmp_path / "served"), head, os.path.join(base, "1"), str(tmp_path / "model"))
+    found = huggingface_hub.ModelCard.load(tmp_path / "served" / "README.md")
+    assert [(one.metric_type, one.metric_value) for one in found.data.eval_results] == [("accuracy", 0.75)]
+    assert found.data.base_model == "a/b" and "\n## How it was trained\n" in found.text
+    assert "\n### Scores\n" in found.text and "| accuracy | 0.75 |  | 0.5 |" in found.text
 
 
 # === The version's own files ===

@@ -36,6 +36,8 @@ EXPORT_MAY_IMPORT = {
     "tasks/text/tags.py",
     # Models and their files.
     "tasks/fine_tuning/model_files.py",
+    # The card of the training.
+    "tasks/report/card.py",
     # Texts that an export is tried on.
     "tasks/squad/data.py",
     "tasks/text/conll.py",

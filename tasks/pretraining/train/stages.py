@@ -8,7 +8,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from keras_bert.errors import InputError
-from keras_bert.files import atomic_path, exists, expand_files, read_json, write_json
+from keras_bert.files import atomic_path, exists, expand_files, read_json, read_optional_json, write_json
 from keras_bert.tokenization.tokenizer import BertTokenizer
 from tasks.engine.build_trainer import build_trainer, prepare_devices
 from tasks.engine.settings import identify, tokenizer_identity
@@ -26,10 +26,12 @@ from tasks.pretraining.train.initial_weights import set_unigram_bias
 from tasks.pretraining.train.losses import PretrainingObjective, most_frequent_accuracy, perplexity
 from tasks.pretraining.train.packed_data import PackingPlan, plan_packing
 from tasks.pretraining.train.settings import PretrainingSettings
+from tasks.report.card import Card, Data, command_line, write_card
 
 PRESET_DIRECTORY = "preset"
 METRICS_FILE = "metrics.json"
 BUDGET_FILE = "time_budget.json"
+_SCORES = ("masked_lm_accuracy", "next_sentence_accuracy", "masked_lm_loss", "perplexity")
 
 
 def run_stages(settings: PretrainingSettings, started: float) -> dict:
@@ -90,8 +92,29 @@ def _run(settings: PretrainingSettings, strategy: tf.distribute.Strategy, starte
         if "train_seconds" not in metrics and exists(path):
             metrics = {**read_json(path), **metrics}
         write_json(path, metrics)
+        data = [Data("train", str(settings.input_file), train_data.statistics.num_records)]
+        if settings.do_eval:
+            data.append(Data("held out", str(settings.eval_input_file), eval_data.statistics.num_records))
+        _write_card(trainer, tokenizer, data, metrics, settings)
     trainer.workers.wait()
     return metrics
+
+
+def _write_card(trainer: Trainer, tokenizer, data: list[Data], metrics: dict, settings: PretrainingSettings) -> None:
+    card = Card(
+        title="Pre-trained BERT",
+        task="fill_mask",
+        config=trainer.model.backbone.bert_config,
+        num_parameters=trainer.model.count_params(),
+        tokenizer=tokenizer_identity(tokenizer),
+        start=(settings.init_checkpoint or "random weights") if settings.do_train else None,
+        max_length=settings.max_seq_length,
+        data=data,
+        metrics=metrics,
+        scores=[name for name in _SCORES if name in metrics],
+        history=read_optional_json(os.path.join(settings.output_dir, "history.json")),
+    )
+    write_card(settings.output_dir, card)
 
 
 class _Data(NamedTuple):
@@ -183,6 +206,7 @@ def _train(
         seconds = time.monotonic() - start - (evaluation.seconds if evaluation else 0.0)
         num_examples = steps * settings.train_batch_size * (plan.num_records / plan.num_rows if plan else 1)
         figures |= _speed_figures(seconds, num_examples, records, speed)
+        figures["train_command"] = command_line("bert-pretrain", settings)
     return figures
 
 

@@ -218,6 +218,16 @@ def test_the_command_prints_its_proof(tmp_path):
     assert again.returncode == 1 and "exists already" in again.stderr and "Traceback" not in again.stderr
 
 
+def test_the_model_card_comes_along(tmp_path):
+    run, target = tmp_path / "run", tmp_path / "out"
+    (run / "preset").mkdir(parents=True)
+    write_random_bert(run / "preset")
+    (run / "README.md").write_text("---\nlibrary_name: keras\n---\n\n# A run\n")
+    (run / "metrics.json").write_text("{}")
+    convert(str(run / "preset"), str(target), to_format="hugging_face", compare_with_peers=False)
+    assert (target / "README.md").read_text() == "---\nlibrary_name: transformers\n---\n\n# A run\n"
+
+
 def test_every_format_that_is_offered_can_be_written():
     for name in TO_FORMATS.values():
         module = formats.modules()[name]

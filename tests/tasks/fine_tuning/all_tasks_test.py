@@ -1,10 +1,12 @@
 """One behaviour for all tasks: bad rows, metrics.json, predictions alone, and the report."""
 
 import json
+import re
 
 import pytest
 import toy_words
 from every_task import TASKS, TRAINING
+from model_cards import check_card
 
 from keras_bert.errors import InputError
 
@@ -48,6 +50,14 @@ def test_metrics_have_one_shape(trained):
     for name, (low, high) in results["intervals"].items():
         assert low <= results[name] <= high or results[name] != results[name], name
     assert {"loss", "train_steps", "train_seconds", "eval_seconds", "dev_file", "dev_rows_checksum"} <= results.keys()
+
+
+def test_the_card_says_what_the_run_knows(trained):
+    _, directory, results = trained
+    card = check_card(directory / "run", command=results["train_command"], bad="1 bad ")
+    assert "--do_train" in results["train_command"] and "--output_dir" not in results["train_command"]
+    rows = re.findall(r"^\| (train|dev) \| `(.+)` \| (\d+) \| (\d+) \| (\d+) \|$", card.text, re.MULTILINE)
+    assert [row[0] for row in rows] == ["train", "dev"] and all(int(row[2]) >= int(row[4]) for row in rows)
 
 
 def test_predictions_alone_keep_scores_and_report(trained):

@@ -8,6 +8,7 @@ import time
 import numpy as np
 import pytest
 import tensorflow as tf
+from model_cards import check_card
 from toy_run import LENGTHS, NO_ARCHITECTURE, NUM_STEPS, run, settings, write_records
 
 from keras_bert.backbone import BertBackbone
@@ -35,6 +36,12 @@ def test_it_learns_and_says_so(trained):
     [events] = output_dir.glob("events/*")
     tags = {value.tag for event in tf.compat.v1.train.summary_iterator(str(events)) for value in event.summary.value}
     assert {"train/real_tokens_per_second", "train/share_of_peak", "eval/perplexity"} <= tags
+
+
+def test_the_card_says_what_the_run_knows(trained):
+    card = check_card(trained[0], layers="1 layers of 64 units, 2 attention heads", start="from random weights")
+    assert f"| train | `{trained[1]['train_command'].partition('--input_file=')[2].split()[0]}`" in card.text
+    assert f"{trained[1]['unigram_accuracy']:.4g} |" in card.text and f"| {NUM_STEPS} |" in card.text
 
 
 def test_what_always_one_next_sentence_answer_would_score(trained, data):
@@ -66,10 +73,11 @@ def test_the_preset_holds_encoder_heads_and_tokenizer(trained, data):
 def test_a_finished_run_is_not_trained_again(trained, data):
     output_dir, metrics = trained
     again = run(data, output_dir)
-    assert again.pop("peak_source") == metrics["peak_source"]
-    numbers = {name: value for name, value in metrics.items() if name != "peak_source"}
+    assert json.loads((output_dir / "metrics.json").read_text()) == again
+    for name in ("peak_source", "train_command"):
+        assert again.pop(name) == metrics[name]
+    numbers = {name: metrics[name] for name in again}
     assert again == pytest.approx(numbers, rel=1e-6)  # the training's speed among them
-    assert json.loads((output_dir / "metrics.json").read_text()) == {**again, "peak_source": "measured"}
 
 
 def test_evaluation_alone_restores_the_checkpoint(trained, data, tmp_path):
