@@ -4,6 +4,8 @@ import dataclasses
 import os
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from keras_bert.errors import InputError
 from keras_bert.files import is_directory, is_file
 from keras_bert.presets import PRESETS, resolve_preset
@@ -62,7 +64,15 @@ def read_inputs(task: Task) -> Inputs:
             spec = task.adjust_spec(read_spec(task, directory))
     if spec is not None:
         parts = [task.match(part, spec, bad_rows) for part in parts]
+    if settings.do_train and settings.validation_share:
+        train, held_out = task.split_rows(parts[0].rows, lambda count: choose_rows(count, settings.validation_share))
+        parts = [parts[0]._replace(rows=train), Part("validation", held_out), *parts[1:]]
     return Inputs(parts, spec, directory, bad_rows)
+
+
+def choose_rows(count: int, share: float) -> np.ndarray:
+    """Chooses a share of rows, one at least: bool, shape (count,). The choice depends on no seed or file name."""
+    return np.random.default_rng(0).permutation(count) < max(1, round(share * count))
 
 
 def find_trained(settings: FineTuningSettings) -> str | None:
@@ -141,11 +151,15 @@ def check_training(task: Task, parts: list[Part]) -> None:
         InputError: a search or early stopping lacks a dev file, no batch can be filled, or there is no preset.
     """
     settings = task.settings
-    has_dev = any(part.split == "dev" for part in parts)
+    has_dev = any(part.split in ("validation", "dev") for part in parts)
     if settings.is_search and not has_dev:
-        raise InputError("Several learning rates, batch sizes or restarts need --do_eval, to choose the best.")
+        raise InputError(
+            "Several learning rates, batch sizes or restarts need --do_eval or --validation_share, to choose the best."
+        )
     if settings.early_stopping_patience and not has_dev:
-        raise InputError("--early_stopping_patience needs an evaluation: give --do_eval with a dev file.")
+        raise InputError(
+            "--early_stopping_patience needs an evaluation: give --do_eval with a dev file, or --validation_share."
+        )
     count = task.num_examples(parts[0].rows)
     if count is not None:
         check_steps(settings, parts[0].rows.path, count, task.unit)

@@ -31,7 +31,7 @@ REPORT_FILE = "report.html"
 EVALUATIONS = 20  # Maximum evaluations of a training with many short epochs.
 # Prefixes of the keys of metrics.json that describe the model and its training, and of those that describe predictions.
 # All others describe an evaluation and are removed by the next one.
-_OF_TRAINING, _OF_PREDICTIONS = ("train_", "best_step", "sweep", "preset"), ("test_",)
+_OF_TRAINING, _OF_PREDICTIONS = ("train_", "validation_", "best_step", "sweep", "preset"), ("test_",)
 
 
 class Session:
@@ -63,7 +63,7 @@ class Session:
     def train(self, settings: FineTuningSettings) -> None:
         """Fine-tunes a preset and writes `model/`, resuming from the last checkpoint in `output_dir` if there is one.
 
-        The first dev file, if any, is scored at every checkpoint.
+        The validation rows, or else the first dev file, if any, are scored at every checkpoint.
 
         Args:
             settings: settings with a single learning rate and batch size.
@@ -96,7 +96,7 @@ class Session:
         self.trained = Trained(None, tokenizer, spec)
         encoded = self._encode(train)
         check_steps(settings, train.rows.path, encoded.num_examples, "sequences")
-        num_steps = count_steps(encoded.num_examples, settings.train_batch_size, settings.num_train_epochs)
+        num_steps, num_warmup_steps, interval = plan_steps(settings, encoded.num_examples)
         backbones = []
 
         def build():
@@ -104,7 +104,6 @@ class Session:
             backbones.append(backbone)
             return model
 
-        num_warmup_steps = int(num_steps * settings.warmup_proportion)
         trainer = build_trainer(settings, build, task.objective(), strategy, (num_steps, num_warmup_steps))
         self.trained = self.trained._replace(model=trainer.model)
         identity = {
@@ -112,7 +111,7 @@ class Session:
             **task.identity(train, spec),
         }
         trainer.keep_settings(identity)
-        seconds = self._fit(trainer, encoded, num_steps, settings)
+        seconds = self._fit(trainer, encoded, num_steps, interval, settings)
         directory = os.path.join(self.output_dir, MODEL_DIRECTORY)
         # If the training was finished before, keep what was found and measured since.
         if seconds is None and is_directory(directory):
@@ -127,15 +126,19 @@ class Session:
         self.results |= {**task.describe(train.rows, encoded, spec), "train_steps": num_steps}
         if settings.early_stopping_patience:
             self.results["best_step"] = int(trainer.step.numpy())
+        for part in self.inputs.of("validation"):
+            figures = task.checkpoint_figures(self._answer(part))
+            self.results |= {f"validation_{name}": value for name, value in figures.items()}
         self._write_metrics()
 
-    def _fit(self, trainer, encoded: Encoded, num_steps: int, settings: FineTuningSettings) -> float | None:
+    def _fit(
+        self, trainer, encoded: Encoded, num_steps: int, interval: int, settings: FineTuningSettings
+    ) -> float | None:
         """Trains up to the last step. Returns the seconds it took, or None if nothing was left to do."""
         started, task = time.monotonic(), self.task
-        held_out = next(iter(self.inputs.of("dev")), None)
+        held_out = next(iter(self.inputs.of("validation") or self.inputs.of("dev")), None)
         metric, patience = task.stopping_metric, settings.early_stopping_patience
         first_step = trainer.restore()
-        steps_of_epoch = max(1, encoded.num_examples // settings.train_batch_size)
         # XLA compiles each shape anew, so that all batches should have the same.
         is_static = settings.jit_compile or needs_static_shapes(trainer.strategy)
         length = self.trained.spec.sequence_length if is_static else None
@@ -144,7 +147,7 @@ class Session:
                 settings.train_batch_size, settings.random_seed, step, num_steps, length
             ),
             num_steps,
-            save_checkpoints_steps=min(settings.save_checkpoints_steps, max(steps_of_epoch, num_steps // EVALUATIONS)),
+            save_checkpoints_steps=interval,
             evaluate=held_out and (lambda: task.checkpoint_figures(self._answer(held_out, is_final=False))),
             early_stopping=EarlyStopping(metric, patience, not metric.endswith("loss")) if patience else None,
             description="fine-tuning",
@@ -353,6 +356,14 @@ class Session:
         self.results |= {**self.task.describe_model(self.trained), "skipped_rows": self.inputs.bad_rows.count}
         if self._workers.is_chief:
             write_json(os.path.join(self.output_dir, METRICS_FILE), self.results)
+
+
+def plan_steps(settings: FineTuningSettings, num_examples: int) -> tuple[int, int, int]:
+    """Returns the steps of a training, those of its warm-up, and those between two checkpoints or evaluations."""
+    num_steps = count_steps(num_examples, settings.train_batch_size, settings.num_train_epochs)
+    steps_of_epoch = max(1, num_examples // settings.train_batch_size)
+    interval = min(settings.save_checkpoints_steps, max(steps_of_epoch, num_steps // EVALUATIONS))
+    return num_steps, int(num_steps * settings.warmup_proportion), interval
 
 
 def _last_part(preset: str) -> str:

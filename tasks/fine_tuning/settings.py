@@ -48,6 +48,13 @@ class FineTuningSettings(TrainingSettings):
         "keep the last weights.",
         at_least=0,
     )
+    validation_share: float = setting(
+        0.0,
+        "Share of the training rows to train without: early stopping and a search look at these rows instead of the "
+        "dev file.",
+        at_least=0.0,
+        at_most=0.9,
+    )
     num_frozen_layers: int = setting(0, "Lowest encoder layers to freeze, and with them the embeddings.", at_least=0)
     lora_rank: int = setting(
         0,

@@ -1,4 +1,4 @@
-"""The paper's search over learning rates, batch sizes and seeds, which keeps the best combination on dev.
+"""The paper's search over learning rates, batch sizes and seeds, which keeps the best on dev or the validation rows.
 
 The paper (section 4.1) chooses the learning rate on the dev set, and restarts BERT-large from several seeds.
 
@@ -47,7 +47,7 @@ def search(task: Task, inputs: Inputs) -> tuple[Inputs, list[tuple[str, list[str
 
     Args:
         task: task with several learning rates, batch sizes or restarts. Each run is kept in `sweep/`.
-        inputs: data, including dev files.
+        inputs: data, including dev files or validation rows.
 
     Returns:
         (inputs that name the best model, tables of all runs for the report).
@@ -72,9 +72,10 @@ def search(task: Task, inputs: Inputs) -> tuple[Inputs, list[tuple[str, list[str
     shared = {name: value for name, value in settings.identity().items() if name not in grid}
     shared["spec"] = dataclasses.asdict(inputs.spec)
     shared["rows_checksums"] = [part.rows.checksum() for part in inputs.parts if part.split != "test"]
-    higher_is_better = not task.metric.endswith("loss")
+    metric = f"validation_{task.stopping_metric}" if inputs.of("validation") else task.metric
+    higher_is_better = not metric.endswith("loss")
     result = run_sweep(
-        settings.output_dir, grid, settings.num_restarts, run_one, task.metric, higher_is_better, shared=shared
+        settings.output_dir, grid, settings.num_restarts, run_one, metric, higher_is_better, shared=shared
     )
     for name in _KEPT:
         source = local_copy(os.path.join(result["directory"], name))

@@ -7,6 +7,7 @@ within a second.
 
 import abc
 import dataclasses
+import itertools
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
@@ -34,7 +35,7 @@ class Part(NamedTuple):
     """The data of one file.
 
     Attributes:
-        split: "train", "dev" or "test".
+        split: "train", "dev" or "test"; "validation" for the rows held out of the training file.
         rows: of the task's own type, with the attribute `path` and a method `checksum()`, whose number depends on the
             rows but not on their path.
         name: "" for the first file of a split. For any other, a prefix of its figures, such as "mismatched".
@@ -209,6 +210,21 @@ class Task(abc.ABC):
     def match(self, part: Part, spec: Any, bad_rows: BadRows) -> Part:
         """Checks a file against the spec. Rows that do not fit, such as those with unknown labels, go to `bad_rows`."""
         return part
+
+    def split_rows(self, rows: Any, is_chosen: Callable[[int], np.ndarray]) -> tuple[Any, Any]:
+        """Splits the rows of a file, whose lists are its columns: those not chosen, and those chosen.
+
+        Args:
+            rows: a named tuple.
+            is_chosen: takes the number of rows and returns which to choose, bool of that shape.
+        """
+        columns = {name: column for name, column in rows._asdict().items() if isinstance(column, list)}
+        chosen = is_chosen(len(next(iter(columns.values()))))
+        parts = (
+            {name: list(itertools.compress(column, kept)) for name, column in columns.items()}
+            for kept in (~chosen, chosen)
+        )
+        return tuple(rows._replace(**part) for part in parts)
 
     def num_examples(self, rows: Any) -> int | None:
         """Returns the number of examples in `rows`, or None if it depends on the tokenizer."""

@@ -100,6 +100,10 @@ class WordTask(task.Task):
         path = self.settings.find_file(split, (split,), EXTENSIONS, any_extension=True)
         return [task.Part(split, self.settings.read_file(path, bad_rows, needs_tags=split != "test"))]
 
+    def split_rows(self, rows, is_chosen):
+        chosen = is_chosen(rows.num_sentences)
+        return rows.take(~chosen), rows.take(chosen)
+
     def model_class(self):
         return keras_bert.BertTokenClassifier
 
