@@ -1,12 +1,14 @@
 """bert-quickstart: from raw text to a served and queried model in minutes, on a laptop, with no download.
 
-Text -> WordPiece vocabulary -> pre-training data -> masked-LM and next-sentence pre-training -> a fine-tuned
-classifier (and one from random weights to compare) -> a SavedModel that takes strings -> an HTTP server -> answers.
-Each stage runs one of the other commands and shows its command line. The same command continues after the last
-finished stage.
+Text -> WordPiece vocabulary -> pre-training data -> masked-LM and next-sentence pre-training -> words for holes in
+held-out sentences -> a fine-tuned classifier -> a learning curve, which shows what pre-training is worth -> a
+SavedModel that takes strings -> an HTTP server -> answers. Most stages run one of the other commands and show its
+command line. The same command continues after the last finished stage.
 """
 
 import json
+import math
+import statistics
 import subprocess
 import time
 import urllib.request
@@ -15,6 +17,7 @@ from keras_bert.errors import InputError
 from keras_bert.files import expand_files, read_json, read_lines, write_json, write_lines
 from keras_bert.presets import PRESETS
 from tasks import flags
+from tasks.fine_tuning.sweep import format_table
 from tasks.quickstart import docstrings, own_text
 from tasks.quickstart.corpus import Corpus, label_sentences
 from tasks.quickstart.pipeline import StageRun, run_command, start_command
@@ -28,7 +31,14 @@ _LONG_QUESTION = 100  # Characters; about a line of the terminal.
 _STAGES = {"do_train": True, "do_eval": True}
 # Of the recipes in docs/benchmarks.md the one that learns most in these minutes.
 _PRETRAINING = {"optimizer": "muon", "adam_lr_ratio": 0.5, "lr_schedule": "one_cycle", "initial_attention": "neighbors"}
-_FINE_TUNING_RATE = 1e-3  # The paper's rates, 2e-5 to 5e-5, are for models a hundred times larger.
+_NUM_HOLES = 5
+# Of the training rows alone, both starts learn best at this rate of 5e-4, 1e-3 and 2e-3: the paper's rates, 2e-5 to
+# 5e-5, are for models a hundred times larger. Random weights need about a hundred steps to leave chance behind.
+_FINE_TUNING = {"learning_rate": 1e-3, "optimizer": "adamw", "validation_share": 0.2, "early_stopping_patience": 20}
+_FINE_TUNING_BATCH = 32
+_MIN_FINE_TUNING_STEPS = 100
+_SIZES = (16, 64)  # Training rows of each label on the learning curve, besides all that there are.
+_NUM_SEEDS = 3
 
 
 def quickstart(settings: QuickstartSettings) -> dict:
@@ -50,8 +60,9 @@ def quickstart(settings: QuickstartSettings) -> dict:
     run.stage("vocabulary", lambda: _train_vocabulary(run, settings))
     run.stage("pre-training data", lambda: _create_data(run, settings))
     run.stage("pre-training", lambda: _pretrain(run, settings))
-    run.stage("fine-tuning", lambda: _fine_tune(run, settings, "classifier", load_weights=True))
-    run.stage("fine-tuning, random start", lambda: _fine_tune(run, settings, "random", load_weights=False))
+    run.stage("masked words", lambda: _ask_masked_lm(run, settings))
+    run.stage("fine-tuning", lambda: _fine_tune(run, settings))
+    run.stage("learning curve", lambda: _draw_learning_curve(run, settings))
     run.stage("export", lambda: _export(run))
     run.stage("serving", lambda: _serve(run), keep=False)
     write_json(run.path("metrics.json"), run.records)
@@ -171,37 +182,105 @@ def _pretrain(run: StageRun, settings: QuickstartSettings) -> dict:
     return {"figure": figure, **metrics}
 
 
-def _fine_tune(run: StageRun, settings: QuickstartSettings, name: str, load_weights: bool) -> dict:
-    run_command(
-        "bert-classify",
-        train_file=run.path("corpus", "train.tsv"),
+def _ask_masked_lm(run: StageRun, settings: QuickstartSettings) -> dict:
+    from keras_bert import BertMaskedLM
+    from tasks.quickstart import masked_words
+
+    model = BertMaskedLM.from_preset(run.path("pretrained", "preset"), sequence_length=settings.max_seq_length)
+    sentences = [line for _, line in read_lines(run.path("corpus", "held_out.txt"))]
+    holes = masked_words.find_holes(sentences, model.preprocessor, _NUM_HOLES, _LONG_QUESTION)
+    asked = [
+        {"text": hole.text, "word": hole.word, "best": best}
+        for hole, best in zip(holes, masked_words.best_words(model, holes), strict=True)
+    ]
+    for one in asked:
+        words = ", ".join(f"{word} {probability:.0%}" for word, probability in one["best"])
+        print(f"  {one['text']}\n    -> {words}; hidden: {one['word']}", flush=True)
+    among = sum(one["word"] in dict(one["best"]) for one in asked)
+    return {"figure": f"{among} of {len(asked)} hidden words among the model's five likeliest", "asked": asked}
+
+
+# === Fine-tuning ===
+
+
+def _fine_tuning_flags(run: StageRun, settings: QuickstartSettings, rows: int, load_weights: bool, seed: int) -> dict:
+    """Returns the flags of `bert-classify` for a number of rows per label."""
+    record = run.records["corpus"]
+    num_rows = rows * len(record["labels"])
+    num_examples = num_rows - round(num_rows * _FINE_TUNING["validation_share"])
+    name = "train.tsv" if num_rows == record["labelled_sentences"][0] else f"train_{rows}.tsv"
+    return dict(
+        train_file=run.path("corpus", name),
         dev_file=run.path("corpus", "dev.tsv"),
         text_column="sentence",
         label_column="label",
         preset=run.path("pretrained", "preset"),
         load_weights=load_weights,
-        output_dir=run.path(name),
         max_seq_length=settings.max_seq_length,
-        train_batch_size=32,
+        train_batch_size=_FINE_TUNING_BATCH,
         eval_batch_size=64,
-        learning_rate=_FINE_TUNING_RATE,
-        num_train_epochs=settings.num_train_epochs,
-        random_seed=settings.random_seed,
-        optimizer="adamw",
+        num_train_epochs=max(
+            settings.num_train_epochs, math.ceil(_MIN_FINE_TUNING_STEPS * _FINE_TUNING_BATCH / num_examples)
+        ),
+        random_seed=seed,
+        **_FINE_TUNING,
         **_STAGES,
     )
-    metrics = read_json(run.path(name, "metrics.json"))
-    start = "from pre-training" if load_weights else "from random weights"
-    figure = f"accuracy {metrics['accuracy']:.1%} {start} (majority class: {metrics['majority_accuracy']:.1%})"
+
+
+def _rows_per_label(run: StageRun) -> int:
+    record = run.records["corpus"]
+    return record["labelled_sentences"][0] // len(record["labels"])
+
+
+def _fine_tune(run: StageRun, settings: QuickstartSettings) -> dict:
+    flags_of_training = _fine_tuning_flags(run, settings, _rows_per_label(run), True, settings.random_seed)
+    run_command("bert-classify", output_dir=run.path("classifier"), **flags_of_training)
+    metrics = read_json(run.path("classifier", "metrics.json"))
+    figure = (
+        f"accuracy {metrics['accuracy']:.1%} from pre-training (majority class: {metrics['majority_accuracy']:.1%})"
+    )
     return {"figure": figure, **metrics}
+
+
+def _draw_learning_curve(run: StageRun, settings: QuickstartSettings) -> dict:
+    """Repeats the fine-tuning with fewer rows, random weights and other seeds."""
+    from tasks.classification.task import ClassificationSettings
+    from tasks.quickstart import learning_curve
+
+    header, *rows = (line for _, line in read_lines(run.path("corpus", "train.tsv")))
+    largest, seed, found = _rows_per_label(run), settings.random_seed, run.records["fine-tuning"]
+    sizes = [size for size in _SIZES if size < largest]
+    for size in sizes:
+        write_lines(run.path("corpus", f"train_{size}.tsv"), [header, *learning_curve.first_rows(rows, size)])
+    results = learning_curve.measure(
+        lambda *wanted: ClassificationSettings(
+            output_dir=run.path("classifier"), **_fine_tuning_flags(run, settings, *wanted)
+        ),
+        [*sizes, largest],
+        range(seed, seed + _NUM_SEEDS),
+        known={(largest, True, seed): found["accuracy"]},
+    )
+    learning_curve.draw(run.path("learning_curve.png"), results, found["majority_accuracy"])
+    gains = [
+        f"{gain[0]:+.1f} points with {row['rows']} rows a label"
+        for row, gain in zip(results, map(_gain, results), strict=True)
+    ]
+    return {"figure": f"pre-training bought {', '.join(gains)}", "results": results}
+
+
+def _gain(row: dict) -> tuple[float, float, float]:
+    """Returns mean, lowest and highest of what pre-training bought with each seed, in points."""
+    gains = [100 * (one - other) for one, other in zip(row["pretrained"], row["random"], strict=True)]
+    return statistics.fmean(gains), min(gains), max(gains)
+
+
+# === Export and serving ===
 
 
 def _export(run: StageRun) -> dict:
     run_command("bert-export", model_dir=run.path("classifier", "model"), export_dir=run.path("served"))
     return {"figure": f"SavedModel in {run.path('served')}, verified in a fresh process"}
-
-
-# === Serving ===
 
 
 def _serve(run: StageRun) -> dict:
@@ -248,16 +327,17 @@ def _ask(url: str, texts: list[str]) -> list[dict]:
 
 
 def _summary(run: StageRun) -> str:
-    records = run.records
-    pretrained, random = records["fine-tuning"]["accuracy"], records["fine-tuning, random start"]["accuracy"]
-    bought = 100 * (pretrained - random)
+    record = run.records["corpus"]
+    rows = []
+    for row in run.records["learning curve"]["results"]:
+        shares = (f"{statistics.fmean(row[start]):.1%}" for start in ("pretrained", "random"))
+        rows.append([row["rows"], *shares, "{:+.1f} points ({:+.1f} to {:+.1f})".format(*_gain(row))])
+    header = ["rows of each", "from pre-training", "from random weights", "gain, its range over the seeds"]
     return (
-        f"Telling {len(records['corpus']['labels'])} {records['corpus']['labels_are']} apart: pre-trained "
-        f"{pretrained:.1%}, random start {random:.1%}, majority class "
-        f"{records['fine-tuning']['majority_accuracy']:.1%}. "
-        f"Pre-training {'bought' if bought > 0 else 'cost'} {abs(bought):.1f} points.\n\n"
-        f"Curve: {run.path('pretrained', 'curve.png')}   Confusion matrix: "
-        f"{run.path('classifier', 'confusion_matrix.png')}   Figures: {run.path('metrics.json')}\n"
+        f"Telling {len(record['labels'])} {record['labels_are']} apart, means of {_NUM_SEEDS} fine-tunings (majority "
+        f"class: {run.records['fine-tuning']['majority_accuracy']:.1%}):\n{format_table(header, rows)}\n\n"
+        f"Learning curve: {run.path('learning_curve.png')}   Report: {run.path('classifier', 'report.html')}   "
+        f"Figures: {run.path('metrics.json')}\n"
         f"Serve it again: bert-serve --model_name={_MODEL_NAME} --model_base_path={run.path('served')} "
         "--rest_api_port=8501"
     )

@@ -3,20 +3,20 @@
 import json
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
 import time
 import types
 
+import numpy as np
 import processes
 import pytest
 
+from keras_bert import BertMaskedLM, BertPreprocessor, BertTokenizer
 from keras_bert.errors import InputError
-from tasks import flags
-from tasks.classification.task import ClassificationSettings
-from tasks.quickstart import pipeline
+from tasks.fine_tuning.model_files import load_model
+from tasks.quickstart import learning_curve, pipeline
 from tasks.quickstart import run as stages
 from tasks.quickstart.run import quickstart
 from tasks.quickstart.settings import QuickstartSettings
@@ -72,6 +72,55 @@ def unfinished_files(directory):
     return [name for _, names, files in os.walk(directory) for name in [*names, *files] if ".partial" in name]
 
 
+def shrink_learning_curve(monkeypatch):
+    """Two seeds, few steps; and the training that `bert-classify` has done is done again, after others."""
+    measure = learning_curve.measure
+    monkeypatch.setattr(learning_curve, "measure", lambda *args, known: measure(*args, known={}))
+    for name, value in {"_SIZES": (4, 100), "_NUM_SEEDS": 2, "_MIN_FINE_TUNING_STEPS": 6}.items():
+        monkeypatch.setattr(stages, name, value)
+
+
+def check_learning_curve(run, metrics, weights):
+    """The curve's figures and weights are those of `bert-classify` alone, and its rows the first of each label."""
+    small, whole = metrics["learning curve"]["results"]
+    assert [small["rows"], whole["rows"]] == [4, 16]
+    assert whole["pretrained"][0] == metrics["fine-tuning"]["accuracy"]
+    assert len(weights) == 8 and all(0 <= share <= 1 for row in (small, whole) for share in row["random"])
+    for ours, expected in zip(weights["train.tsv", True, 12345], alone(run / "classifier"), strict=True):
+        np.testing.assert_allclose(ours, expected, atol=1e-6)
+    for ours, other in zip(weights["train.tsv", True, 12346], weights["train.tsv", True, 12345], strict=True):
+        assert ours.shape == other.shape
+    header, *rows = (run / "corpus" / "train.tsv").read_text().splitlines()
+    first, *few = (run / "corpus" / "train_4.tsv").read_text().splitlines()
+    assert first == header
+    for topic in TOPICS:
+        assert [row for row in few if row.endswith(topic)] == [row for row in rows if row.endswith(topic)][:4]
+    assert (run / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+def alone(directory):
+    return load_model(str(directory / "model"), "classification", "bert-classify")[0].get_weights()
+
+
+def check_masked_words(run, asked):
+    """Each hole is one token of a held-out sentence, and its words are the model's own, the best first."""
+    assert len(asked) == 5
+    sentences = set((run / "corpus" / "held_out.txt").read_text().splitlines())
+    preset = str(run / "pretrained" / "preset")
+    tokenizer = BertTokenizer.from_preset(preset, special_tokens_in_strings=True)
+    model = BertMaskedLM.from_preset(preset, preprocessor=None)
+    for hole in asked:
+        assert hole["text"].replace("[MASK]", hole["word"]) in sentences
+        encoded = BertPreprocessor(tokenizer, 16, pad_to_longest=True)([hole["text"]])
+        places = np.flatnonzero(encoded["token_ids"][0] == tokenizer.mask_token_id)
+        assert len(places) == 1 and len(tokenizer(hole["word"])) == 1
+        logits = model.predict({**encoded, "mask_positions": places[None].astype("int32")}, verbose=0)[0, 0]
+        best = np.argsort(-logits)[:5]
+        assert [word for word, _ in hole["best"]] == [tokenizer.get_vocabulary()[place] for place in best]
+        probabilities = np.exp(logits - logits.max())[best] / np.exp(logits - logits.max()).sum()
+        np.testing.assert_allclose([share for _, share in hole["best"]], probabilities, rtol=1e-4)
+
+
 def test_interrupted_then_continued_to_answers(tmp_path, monkeypatch, capfd):
     write_texts(tmp_path)
     process = start(tmp_path)
@@ -86,15 +135,16 @@ def test_interrupted_then_continued_to_answers(tmp_path, monkeypatch, capfd):
     forking = types.SimpleNamespace(Popen=processes.popen, TimeoutExpired=subprocess.TimeoutExpired)
     monkeypatch.setattr(pipeline, "subprocess", forking)
 
-    def run_command(command, **given):
-        """Takes the first classifier for the one of a random start, whose command line differs in two flags."""
-        if given.get("load_weights") is not False:
-            return pipeline.run_command(command, **given)
-        read = flags.parse(ClassificationSettings, [f"--{name}={value}" for name, value in given.items()])
-        assert command == "bert-classify" and not read.load_weights
-        shutil.copytree(tmp_path / "run" / "classifier", read.output_dir)
+    shrink_learning_curve(monkeypatch)
+    train, weights = learning_curve.SharedTraining.train, {}
 
-    monkeypatch.setattr(stages, "run_command", run_command)
+    def train_and_keep(self, task):
+        accuracy = train(self, task)
+        key = (os.path.basename(task.settings.train_file), task.settings.load_weights, task.settings.random_seed)
+        weights[key] = self._model.get_weights()
+        return accuracy
+
+    monkeypatch.setattr(learning_curve.SharedTraining, "train", train_and_keep)
     monkeypatch.setenv("PATH", "")  # Without g++, the export is verified in Python alone.
     metrics = quickstart(QuickstartSettings(**settings(tmp_path)))
     out = capfd.readouterr().out
@@ -104,10 +154,10 @@ def test_interrupted_then_continued_to_answers(tmp_path, monkeypatch, capfd):
     assert json.loads((tmp_path / "run" / "metrics.json").read_text()) == metrics
     assert metrics["corpus"]["labels"] == sorted(TOPICS)
     assert metrics["corpus"]["documents"] == 36
-    for name in ("fine-tuning", "fine-tuning, random start"):
-        assert 0 <= metrics[name]["accuracy"] <= 1
+    check_learning_curve(tmp_path / "run", metrics, weights)
+    check_masked_words(tmp_path / "run", metrics["masked words"]["asked"])
     assert [answer["label"] in TOPICS for answer in metrics["serving"]["answers"]] == [True] * 3
-    for line in ("stage", "corpus", "pre-training", "serving", "total"):
+    for line in ("stage", "corpus", "pre-training", "masked words", "learning curve", "serving", "total"):
         assert any(row.startswith(line) for row in out.splitlines())
     assert (tmp_path / "run" / "pretrained" / "curve.png").stat().st_size > 10_000
     assert unfinished_files(tmp_path) == []
