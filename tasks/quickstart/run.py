@@ -32,8 +32,8 @@ _STAGES = {"do_train": True, "do_eval": True}
 # Of the recipes in docs/benchmarks.md the one that learns most in these minutes.
 _PRETRAINING = {"optimizer": "muon", "adam_lr_ratio": 0.5, "lr_schedule": "one_cycle", "initial_attention": "neighbors"}
 _NUM_HOLES = 5
-# The paper's rates, 2e-5 to 5e-5, are for models a hundred times larger; docs/quickstart.md compares three on validation
-# rows. Random weights need about a hundred steps to leave chance behind, so that no patience may end a training.
+# The paper's rates, 2e-5 to 5e-5, are for models a hundred times larger; docs/quickstart.md compares three. Random
+# weights need about a hundred steps to leave chance behind, so no patience may end a training.
 _FINE_TUNING = {"learning_rate": 1e-3, "optimizer": "adamw", "validation_share": 0.2, "early_stopping_patience": 20}
 _FINE_TUNING_BATCH = 32
 _MIN_FINE_TUNING_STEPS = 100
