@@ -17,7 +17,6 @@ from keras_bert.errors import InputError
 from keras_bert.files import expand_files, read_json, read_lines, write_json, write_lines
 from keras_bert.presets import PRESETS
 from tasks import flags
-from tasks.fine_tuning.sweep import format_table
 from tasks.quickstart import docstrings, own_text
 from tasks.quickstart.corpus import Corpus, label_sentences
 from tasks.quickstart.pipeline import StageRun, run_command, start_command
@@ -327,6 +326,8 @@ def _ask(url: str, texts: list[str]) -> list[dict]:
 
 
 def _summary(run: StageRun) -> str:
+    from tasks.fine_tuning.sweep import format_table
+
     record = run.records["corpus"]
     rows = []
     for row in run.records["learning curve"]["results"]:
