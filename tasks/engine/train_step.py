@@ -11,7 +11,8 @@ step into one XLA program, as TPUs require.
 
 import contextlib
 import dataclasses
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Mapping
 
 import keras
 import tensorflow as tf
@@ -24,18 +25,20 @@ from tasks.engine.layer_graphs import shared_layer_graphs
 class Objective:
     """A loss to minimize, given as sums that can be added over replicas and micro-batches.
 
-        loss = sum over names of sums[name] / (weights[name] + epsilon)
+        loss = sum over names of loss_weights[name] * sums[name] / (weights[name] + epsilon)
 
     with sums and weights over the global batch. The methods run in a TensorFlow graph without AutoGraph, must accept
     batches of any size, even empty ones, and return float32 scalars.
 
     Attributes:
         epsilon: added to every weight.
+        loss_weights: factors of the named losses in the total; 1.0 where there is none.
         needs_whole_batch: whether the loss of an example depends on the others. Micro-batches are then encoded twice:
             first without gradients, for the loss of the whole batch, and again for the gradients of the weights.
     """
 
     epsilon: float = 0.0
+    loss_weights: Mapping[str, float] = types.MappingProxyType({})
     needs_whole_batch: bool = False
 
     def weights(self, features, labels) -> dict[str, tf.Tensor]:
@@ -45,6 +48,10 @@ class Objective:
     def sums(self, outputs, labels) -> dict[str, tf.Tensor]:
         """Returns the sum of weight times loss, by the same names, over a local batch or micro-batch."""
         raise NotImplementedError
+
+    def total(self, losses: dict):
+        """Adds up the named losses, tensors or floats, by their weights."""
+        return sum(self.loss_weights.get(name, 1.0) * loss for name, loss in losses.items())
 
     def metric_sums(self, outputs, labels) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
         """Returns `(sum of weight times value, sum of weights)` of each metric for evaluation."""
@@ -139,7 +146,7 @@ class TrainStep:
         trained = [(gradient, variable) for gradient, variable, has_gradient in pairs if has_gradient]
         gradients, losses = _sum(context, ([gradient for gradient, _ in trained], losses))
         return {
-            "loss": tf.add_n(list(losses.values())),
+            "loss": self.objective.total(losses),
             **named_losses(losses),
             "learning_rate": tf.cast(tf.convert_to_tensor(self.optimizer.learning_rate), tf.float32),
             **self._update(gradients, [variable for _, variable in trained]),
@@ -239,7 +246,7 @@ class TrainStep:
             tape.watch(outputs)
             sums = self.objective.sums(outputs, labels)
             losses = {name: sums[name] * scale for name, scale in scales.items()}
-            loss = tf.add_n(list(losses.values())) * self._loss_scale()
+            loss = self.objective.total(losses) * self._loss_scale()
         get_gradient = _splitter(tape.gradient(loss, outputs), count)
         for variable, state in zip(self._seeds, states, strict=True):
             variable.assign(state)  # The same dropout masks once more.
@@ -268,7 +275,7 @@ class TrainStep:
                 outputs = self.model(features, training=True)
             sums = self.objective.sums(outputs, labels)
             losses = {name: sums[name] * scale for name, scale in scales.items()}
-            loss = tf.add_n(list(losses.values())) * self._loss_scale()
+            loss = self.objective.total(losses) * self._loss_scale()
         gradients = tape.gradient(loss, variables)
         self._has_gradient = [gradient is not None for gradient in gradients]
         dense = [

@@ -351,7 +351,7 @@ class Trainer:
         means: dict[str, dict[str, float]] = {"loss": {}, "metric": {}}
         for (kind, name), (total, weight) in totals.items():
             means[kind][name] = float(total / weight) if weight else 0.0
-        return {"loss": sum(means["loss"].values()), **named_losses(means["loss"]), **means["metric"]}
+        return {"loss": self.objective.total(means["loss"]), **named_losses(means["loss"]), **means["metric"]}
 
     def _evaluate_batch(self, iterator) -> dict[tuple[str, str], tf.Tensor]:
         """Evaluates the next batch; returns (sum, sum of weights), float32 [2], by `("loss" or "metric", name)`."""

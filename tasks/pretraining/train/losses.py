@@ -12,7 +12,7 @@ from tasks.engine.training import Objective
 
 
 class PretrainingObjective(Objective):
-    """Masked-LM loss plus next-sentence loss, unweighted (google-research/bert, run_pretraining.py:240-310).
+    """Masked-LM loss plus next-sentence loss (google-research/bert, run_pretraining.py:240-310).
 
         masked LM:     sum(mask_weights * cross-entropy) / (sum(mask_weights) + 1e-5)
         next sentence: mean cross-entropy
@@ -26,13 +26,15 @@ class PretrainingObjective(Objective):
 
     Args:
         use_next_sentence: bool; False: the masked-LM loss alone (paper, section 5.1, "No NSP").
+        next_sentence_weight: float, factor of the next-sentence loss; 1.0 is the source's.
     """
 
     # run_pretraining.py:277. The trainer adds it to the number of examples too: 3e-7 of the next-sentence loss at 32.
     epsilon = 1e-5
 
-    def __init__(self, use_next_sentence: bool = True):
+    def __init__(self, use_next_sentence: bool = True, next_sentence_weight: float = 1.0):
         self.use_next_sentence = use_next_sentence
+        self.loss_weights = {"next_sentence": next_sentence_weight}
 
     def weights(self, features, labels) -> dict[str, tf.Tensor]:
         return {name: tf.reduce_sum(weights) for name, (_, weights) in self._answers(labels).items()}

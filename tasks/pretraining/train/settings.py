@@ -55,6 +55,7 @@ class PretrainingSettings(TrainingSettings):
         choices=("zeros", "unigram"),
     )
     use_next_sentence: bool = setting(True, "Train the next-sentence head too; false: masked LM alone.")
+    next_sentence_weight: float = setting(1.0, "Factor of the next-sentence loss; the masked LM's is 1.", above=0.0)
     max_seq_length: int = setting(128, "Tokens of an instance, as in the data.", at_least=3)
     max_predictions_per_seq: int = setting(20, "Masked positions of an instance, as in the data.", at_least=1)
     packing: bool = setting(False, "Put several instances into a row of max_seq_length tokens; batch sizes count rows.")

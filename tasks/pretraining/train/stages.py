@@ -50,7 +50,7 @@ def _run(settings: PretrainingSettings, strategy: tf.distribute.Strategy, starte
     tokenizer = BertTokenizer(settings.vocab_file, lowercase=settings.do_lower_case)
     train_files = expand_files(settings.input_file)
     eval_files = expand_files(settings.eval_input_file) if settings.do_eval else []
-    objective = PretrainingObjective(settings.use_next_sentence)
+    objective = PretrainingObjective(settings.use_next_sentence, settings.next_sentence_weight)
     num_steps = (UNSETTLED if settings.time_budget_minutes else settings.num_train_steps, settings.num_warmup_steps)
     config = read_architecture(settings, tokenizer.vocabulary_size())
     contents = {settings.vocab_file: tokenizer_identity(tokenizer), settings.architecture_source: config.to_dict()}

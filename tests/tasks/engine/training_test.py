@@ -54,7 +54,7 @@ def torch_step(model: keras.Model, features, labels, clip_norm: float, rate: flo
     mask = torch.tensor(labels["weights"])
     pair = x[:, 0] @ weights["pair/kernel"] + weights["pair/bias"]
     loss = (mask * losses).sum() / (mask.sum() + 1e-5)
-    loss = loss + torch.nn.functional.cross_entropy(pair, torch.tensor(labels["pair"]).long())
+    loss = loss + 0.3 * torch.nn.functional.cross_entropy(pair, torch.tensor(labels["pair"]).long())
     loss.backward()
     trained = [weight for weight in weights.values() if weight.grad is not None]
     norm = torch.nn.utils.clip_grad_norm_(trained, clip_norm)
@@ -63,14 +63,15 @@ def torch_step(model: keras.Model, features, labels, clip_norm: float, rate: flo
 
 
 @pytest.mark.parametrize("options", [{}, {"gradient_accumulation_steps": 4}, {"jit_compile": True}], ids=str)
-def test_step_is_torchs(tmp_path, options):
+def test_step_is_torchs(tmp_path, monkeypatch, options):
+    monkeypatch.setattr(ToyObjective, "loss_weights", {"pair": 0.3})
     trainer = build_trainer(tmp_path, optimizer=lambda: keras.optimizers.SGD(0.5), clip_norm=0.1, **options)
     loss, norm, expected = torch_step(trainer.model, *draw(16), 0.1, 0.5)
     assert norm > 0.1  # The clip acts.
     row = trainer.fit(lambda start: dataset(16, 16), 1).training[0]
     assert row["loss"] == pytest.approx(loss, rel=1e-5)
     assert row["gradient_norm"] == pytest.approx(norm, rel=1e-5)
-    assert row["token_loss"] + row["pair_loss"] == pytest.approx(row["loss"], rel=1e-6)
+    assert row["token_loss"] + 0.3 * row["pair_loss"] == pytest.approx(row["loss"], rel=1e-6)
     for variable in trainer.model.trainable_variables:
         np.testing.assert_allclose(variable.numpy(), expected[variable.path], rtol=1e-5, atol=1e-6)
 

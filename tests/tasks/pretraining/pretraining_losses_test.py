@@ -39,16 +39,17 @@ def cross_entropy(logits, ids):
 def total_loss(objective, outputs, labels):
     sums, weights = objective.sums(outputs, labels), objective.weights({}, labels)
     assert set(sums) == set(weights) == {"masked_lm", "next_sentence"}
-    return float(sum(sums[name] / (weights[name] + objective.epsilon) for name in sums))
+    return float(objective.total({name: sums[name] / (weights[name] + objective.epsilon) for name in sums}))
 
 
-def test_total_equals_the_formula_in_numpy(batch):
+@pytest.mark.parametrize("factor", [1.0, 0.3])
+def test_total_equals_the_formula_in_numpy(batch, factor):
     outputs, labels = batch
     weights = labels["mask_weights"]
     masked_lm = (cross_entropy(outputs["masked_lm"], labels["mask_ids"]) * weights).sum() / (weights.sum() + 1e-5)
     next_sentence = cross_entropy(outputs["next_sentence"], labels["next_sentence_labels"]).mean()
-    ours = total_loss(PretrainingObjective(), tensors(outputs), tensors(labels))
-    assert ours == pytest.approx(masked_lm + next_sentence, rel=3e-6)
+    ours = total_loss(PretrainingObjective(next_sentence_weight=factor), tensors(outputs), tensors(labels))
+    assert ours == pytest.approx(masked_lm + factor * next_sentence, rel=3e-6)
 
 
 @pytest.mark.oracle
