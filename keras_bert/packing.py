@@ -143,6 +143,10 @@ class TokenLayout(BertLayer):
         super().__init__(**kwargs)
         if kind not in LAYOUTS:
             raise ValueError(f"A `layout`'s `kind` must be one of {', '.join(LAYOUTS)}. Received: kind={kind!r}")
+        if kind == "unpadded" and keras.backend.backend() == "jax":
+            raise ValueError(
+                "JAX has no shapes that follow the data, as layout='unpadded' needs. Choose 'rectangular' or 'packed'."
+            )
         if attention not in ATTENTIONS:
             raise ValueError(f"`attention` must be one of {', '.join(ATTENTIONS)}. Received: attention={attention!r}")
         self.kind = kind
