@@ -47,6 +47,11 @@ class ExportSettings(Settings):
         "Search: type of the passages' vectors (default: float32); int8 takes a quarter, and prints what it loses.",
         choices=("float32", "int8"),
     )
+    reranker_dir: str | None = setting(
+        None,
+        "Search: a model of bert-classify on pairs (scores, or two labels, the second of a match) that orders the "
+        "--top_k passages found.",
+    )
     n_best_size: int | None = setting(None, "Question answering: answers listed. Default: the model's.", at_least=1)
     max_answer_length: int | None = setting(
         None, "Question answering: longest answer in tokens. Default: the model's.", at_least=1

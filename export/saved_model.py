@@ -6,19 +6,16 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from export import extras, serving, verify
+from export import extras, verify
 from export.base_path import MAX_VERSION, numbered_versions, partial_path, remove_abandoned
 from export.heads.base import Head
 from export.heads.loading import HEADS
-from export.served_backbone import ServedBackbone
-from keras_bert.backbone import BertBackbone
+from export.rebuilding import is_float32, rebuild, rebuild_for_serving
 from keras_bert.errors import InputError
 from keras_bert.files import absolute, atomic_path, is_remote, make_directory, read_json, remove_path, write_json
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 
 _REPORT_FILE = os.path.join("assets.extra", "verification.json")
-_FLOAT_TYPES = frozenset({"float16", "bfloat16", "float64", "mixed_float16", "mixed_bfloat16"})
-_POOLED_OUTPUT = 0  # Keras counts a dictionary's outputs in the order of their names
 
 
 def export_model(
@@ -123,9 +120,7 @@ def _check_version_is_free(directory: str, version: int | None) -> None:
 
 
 def _write(head: Head, directory: str, with_cc: str) -> None:
-    config = keras.saving.serialize_keras_object(head.model)
-    is_float32 = _rewritten(config, changes={}) == config
-    reference = head.model if is_float32 else rebuild(head.model)
+    reference = head.model if is_float32(head.model) else rebuild(head.model)
     weight_bytes = write_graph(head, rebuild_for_serving(head.model), directory)
     extras.write_extras(directory, head)
     report = verify.verify(directory, head.probes(reference), weight_bytes, with_cc)
@@ -178,69 +173,3 @@ def next_version(directory: str) -> int:
     if newest == MAX_VERSION:
         raise InputError(f"{directory}: {newest} is the last version that there can be. Choose a free --version.")
     return newest + 1
-
-
-# === The model that is served ===
-
-
-def rebuild_for_serving(model: keras.Model) -> keras.Model:
-    """Copies a functional model in float32, with a `ServedBackbone` of the layout "unpadded" as its backbone.
-
-    If the model reads the backbone's pooled output alone, the copy computes only what that needs.
-
-    Raises:
-        ValueError: the model holds no BertBackbone.
-    """
-    return rebuild(model, layout="unpadded", backbone_class=ServedBackbone)
-
-
-def rebuild(
-    model: keras.Model, layout: str | None = None, backbone_class: type[BertBackbone] = BertBackbone
-) -> keras.Model:
-    """Copies a functional model in float32, optionally with another token layout.
-
-    A CPU serves mixed precision 2.4 (bfloat16) to 8 times (float16) slower.
-
-    Raises:
-        ValueError: a layout is given, but the model holds no BertBackbone.
-    """
-    config = keras.saving.serialize_keras_object(model)
-    changes = {} if layout is None else {"layout": layout}
-    if backbone_class is ServedBackbone:
-        changes["first_token_only"] = _reads_pooled_output_only(model)
-    copy = keras.saving.deserialize_keras_object(_rewritten(config, changes, backbone_class))
-    if layout is not None and getattr(serving.find_backbone(copy), "layout", None) != layout:
-        raise ValueError(f"`model` must hold a BertBackbone, to be given the layout {layout!r}. Received: {model}")
-    copy.set_weights([np.asarray(weight, dtype=np.float32) for weight in model.get_weights()])
-    return copy
-
-
-def _rewritten(config, changes: dict, backbone_class: type[BertBackbone] = BertBackbone):
-    """Rewrites a model's config: every float type to float32, and with `changes` the backbone's class and settings."""
-    if isinstance(config, list):
-        return [_rewritten(item, changes, backbone_class) for item in config]
-    if not isinstance(config, dict):
-        return config
-    config = {key: _rewritten(value, changes, backbone_class) for key, value in config.items()}
-    if isinstance(config.get("dtype"), str) and config["dtype"] in _FLOAT_TYPES:
-        config["dtype"] = "float32"
-    if config.get("class_name") == "DTypePolicy" and config["config"]["name"] in _FLOAT_TYPES:
-        config["config"]["name"] = "float32"
-    if changes and config.get("registered_name") == keras.saving.get_registered_name(BertBackbone):
-        config["config"] |= changes
-        names = {"module": backbone_class.__module__, "class_name": backbone_class.__name__}
-        config |= {**names, "registered_name": keras.saving.get_registered_name(backbone_class)}
-    return config
-
-
-def _reads_pooled_output_only(model: keras.Model) -> bool:
-    """Returns True if a functional model reads its backbone's pooled output and no other output of it.
-
-    Only private attributes of Keras tell which layer reads which tensor.
-    """
-    backbone = serving.find_backbone(model)
-    outputs = [node.output_tensors for node in getattr(backbone, "_inbound_nodes", ())]
-    numbers = {id(tensor): number for tensors in outputs for number, tensor in enumerate(tensors)}
-    nodes = [node for operation in model.operations for node in operation._inbound_nodes]
-    read = [*model.outputs, *(tensor for node in nodes for tensor in node.input_tensors)]
-    return {numbers[id(tensor)] for tensor in read if id(tensor) in numbers} == {_POOLED_OUTPUT}

@@ -9,15 +9,21 @@ from tqdm import tqdm
 
 from export import probes, serving, signatures
 from export.heads.base import About, TokenOutput
+<<<<<<< HEAD
 from export.heads.embeddings import SentenceEmbedding
+=======
+from export.heads.sentence_embedding import SentenceEmbedding
+from export.rebuilding import rebuild, rebuild_for_serving
+>>>>>>> 3978c65 (Mine hard negatives, and re-rank what is found by a pair classifier)
 from keras_bert.errors import InputError
 from keras_bert.files import read_lines
 from keras_bert.models import BertTextEmbedder
 from keras_bert.tokenization.preprocessor import BertPreprocessor
+from tasks.fine_tuning.model_files import load_reranker
 
 QUERY, EMBED = "query", "embed"
-# Passages that are compared at once. Larger blocks leave the processor's cache: 2^20 passages of 384 int8 numbers took
-# 1.0, 1.6 and 6.9 times as long with blocks of 4096, 16384 and 65536 (2 cores of an Intel Xeon).
+# Passages that are compared at once. As float32 they stay in the processor's cache; blocks of 65,536 take seven times
+# as long (benchmarks/search_speed.py).
 _BLOCK = 4096
 _BATCH = 32
 _SAMPLE = 1000  # Passages that are searched for, to measure what int8 loses.
@@ -32,6 +38,7 @@ class Search(SentenceEmbedding):
         passages: path of a UTF-8 text with a passage per line.
         top_k: passages in an answer.
         passages_dtype: "float32", or "int8": a quarter of the memory, each vector with a scale of its own.
+        reranker_dir: model of `bert-classify` on pairs that orders the passages found; None: they stay as found.
 
     Attributes:
         recall: share of the passages found with float32 vectors that int8 finds too; 1.0 for float32.
@@ -41,7 +48,7 @@ class Search(SentenceEmbedding):
     """
 
     task = "search"
-    settings = ("passages", "top_k", "passages_dtype")
+    settings = ("passages", "top_k", "passages_dtype", "reranker_dir")
     token_outputs = {"embedding": TokenOutput(("components",))}
 
     def __init__(
@@ -51,6 +58,7 @@ class Search(SentenceEmbedding):
         passages: str | None = None,
         top_k: int = 10,
         passages_dtype: str = "float32",
+        reranker_dir: str | None = None,
     ):
         super().__init__(model, preprocessor)
         if passages is None:
@@ -65,13 +73,16 @@ class Search(SentenceEmbedding):
             self._stored = np.round(vectors / scales[:, np.newaxis]).astype(np.int8)
             self.recall = self._measure_recall(vectors, scales)
         self._scales = scales.astype(np.float32)
-        rows = min(_BLOCK, len(vectors))
-        missing = -len(vectors) % rows
-        blocks = np.pad(self._stored, [(0, missing), (0, 0)]).reshape(-1, rows, vectors.shape[1])
-        self._blocks = tf.Variable(blocks, trainable=False, name="passage_vectors")  # [N, R, D]
-        self._block_scales = tf.Variable(np.pad(self._scales, (0, missing)).reshape(-1, rows), name="passage_scales")
+        self._vectors = tf.Variable(self._stored, trainable=False, name="passage_vectors")  # [P, D]
+        self._vector_scales = tf.Variable(self._scales, trainable=False, name="passage_scales")  # [P]
         self._passages = tf.Variable([text.encode() for text in self._texts], trainable=False, name="passages")
-        self.variables = (self._blocks, self._block_scales, self._passages)
+        self.variables = (self._vectors, self._vector_scales, self._passages)
+        self._reranker = None
+        if reranker_dir:
+            scorer, tokenizer, trained = load_reranker(reranker_dir)
+            self._reranker, self._served_reranker = rebuild(scorer), rebuild_for_serving(scorer)
+            self._pair = BertPreprocessor(tokenizer, trained["sequence_length"], pad_to_longest=True)
+            self.variables += tuple(weight.value for weight in self._served_reranker.weights)
 
     def _embed(self, texts: list[str]) -> np.ndarray:
         """Returns the texts' vectors, of length 1: float32, shape (P, D)."""
@@ -102,24 +113,43 @@ class Search(SentenceEmbedding):
         traced[EMBED] = serving.trace(embed, signatures.specs(self.text_inputs, tf.string))
         return {**traced, QUERY: traced[signatures.SERVING_DEFAULT]}
 
+    def answer_texts(self, model, texts):
+        found = super().answer_texts(model, texts)
+        if self._reranker is None:
+            return found
+        question = serving.bound_texts(texts["text"], self._pair.tokenizer, self._pair.sequence_length)
+        best = tf.math.top_k(self._score_pairs(self._served_reranker, question, found["passages"]), self.top_k)
+        ordered = {name: tf.gather(found[name], best.indices, batch_dims=1) for name in ("passages", "indices")}
+        return {**ordered, "scores": best.values}
+
+    def _score_pairs(self, model, questions, passages):
+        """Returns the re-ranker's scores: string (B,) and (B, K) to float32 (B, K)."""
+        encoded = self._pair((tf.repeat(questions, self.top_k), tf.reshape(passages, [-1])))
+        outputs = model(encoded, training=False)
+        scores = outputs[:, -1] - outputs[:, 0] if outputs.shape[1] == 2 else outputs[:, 0]
+        return tf.reshape(scores, [-1, self.top_k])
+
     def answer_token_ids(self, model, encoded):
         return SentenceEmbedding.answer(self, model(encoded, training=False), encoded)
 
     def answer(self, outputs, encoded):
         questions = tf.math.l2_normalize(tf.cast(outputs, tf.float32), -1)
-        num_blocks, rows, _ = self._blocks.shape
-        num_passages = len(self._texts)
+        num_passages, dim = self._vectors.shape
+        rows = min(_BLOCK, num_passages)
 
         def best_of(number):
-            block = tf.cast(tf.gather(self._blocks, number), tf.float32)
-            scores = tf.matmul(questions, block, transpose_b=True) * tf.gather(self._block_scales, number)
-            indices = number * rows + tf.range(rows)
-            best = tf.math.top_k(tf.where(indices < num_passages, scores, -np.inf), min(self.top_k, rows))
-            return best.values, best.indices + number * rows
+            # The last block begins earlier than its number says, and passes over what was compared before. A slice of
+            # the first dimension is no copy, unlike tf.gather, which would take a third of the time.
+            start = tf.minimum(number * rows, num_passages - rows)
+            block = tf.cast(tf.slice(self._vectors, [start, 0], [rows, dim]), tf.float32)
+            scores = tf.matmul(questions, block, transpose_b=True) * tf.slice(self._vector_scales, [start], [rows])
+            is_new = start + tf.range(rows) >= number * rows
+            best = tf.math.top_k(tf.where(is_new, scores, -np.inf), min(self.top_k, rows))
+            return best.values, best.indices + start
 
         # Two blocks at once keep two cores busy, since a product of one question uses one.
         kinds = (tf.float32, tf.int32)
-        found = tf.map_fn(best_of, tf.range(num_blocks), fn_output_signature=kinds, parallel_iterations=2)
+        found = tf.map_fn(best_of, tf.range(-(-num_passages // rows)), fn_output_signature=kinds, parallel_iterations=2)
         scores, indices = (tf.reshape(tf.transpose(part, [1, 0, 2]), [tf.shape(questions)[0], -1]) for part in found)
         best = tf.math.top_k(scores, self.top_k)  # The first of equal scores comes first, as in the blocks.
         indices = tf.gather(indices, best.indices, batch_dims=1)
@@ -134,6 +164,8 @@ class Search(SentenceEmbedding):
     def expected(self, model, texts, encoded):
         outputs = probes.on_cpu(lambda tensors: model(tensors, training=False), encoded)
         found, vectors = self.expected_answer(outputs, encoded), ({"embedding": outputs}, None)
+        if self._reranker is not None:
+            found = self._reranked(texts["text"], *found)
         return {signatures.SERVING_DEFAULT: found, QUERY: found, EMBED: vectors, signatures.TOKEN_IDS: vectors}
 
     def expected_answer(self, outputs, encoded):
@@ -143,6 +175,14 @@ class Search(SentenceEmbedding):
         passages = probes.as_bytes(self._texts)[indices]
         answer = {"passages": passages, "scores": np.take_along_axis(scores, indices, 1), "indices": indices}
         return answer, probes.undecided(scores, self.top_k)
+
+    def _reranked(self, questions, found, undecided):
+        columns = [questions, found["passages"]]
+        scores = probes.on_cpu(lambda both: self._score_pairs(self._reranker, *both), columns)
+        order = np.argsort(-scores, axis=1, kind="stable")
+        ordered = {name: np.take_along_axis(found[name], order, 1) for name in ("passages", "indices")}
+        ordered["scores"] = np.take_along_axis(scores, order, 1)
+        return ordered, undecided | probes.undecided(scores, self.top_k)
 
     # === Description ===
 
@@ -154,12 +194,13 @@ class Search(SentenceEmbedding):
         )
         return About(
             "Search",
-            f"Finds the {self.top_k} of {len(self._texts):,} passages that are nearest to a text.{kind}",
+            f"Finds the {self.top_k} of {len(self._texts):,} passages that are nearest to a text"
+            f"{'' if self._reranker is None else ', and orders them by a model that reads both'}.{kind}",
             self.instances(self._texts[0]),
             self.inputs,
             {
                 "passages": f"string ({self.top_k}): the passages, the nearest first",
-                "scores": f"float ({self.top_k}): their cosines",
+                "scores": f"float ({self.top_k}): {'their cosines' if self._reranker is None else 'of the re-ranker'}",
                 "indices": f"int32 ({self.top_k}): the number of each passage's line, from 0",
             },
             token_outputs=super().about().outputs,

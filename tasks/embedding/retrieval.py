@@ -3,12 +3,19 @@
 Shapes: N rows, Q different questions, P different passages, D embedding.
 """
 
+import itertools
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 
+from keras_bert.errors import InputError
+
 CUTOFF = 10  # Ranks that recall@10, MRR@10 and nDCG@10 look at.
 _ROWS_AT_ONCE = 256
+Scorer = Callable[
+    [list[tuple[str, str]]], np.ndarray
+]  # Pairs of texts to their scores, float, shape (number of pairs,).
 
 
 class Ranking(NamedTuple):
@@ -31,32 +38,29 @@ class Ranking(NamedTuple):
     passages: list[tuple[int, int]]
 
 
-def rank(texts: list[list[str]], vectors: np.ndarray) -> Ranking:
+def rank(
+    texts: list[list[str]], vectors: np.ndarray, scorer: Scorer | None = None, num_scored: int = CUTOFF
+) -> Ranking:
     """Ranks all passages of a table for each of its questions.
 
     Args:
         texts: N lists of K texts: a question, the passage that matches it, and passages that do not. A question in
             several rows has several matches.
         vectors: float32, shape (N, K, D), of length 1.
+        scorer: re-orders the first passages of each question by its scores of pairs; None: they stay in their order.
+        num_scored: how many passages it re-orders.
     """
-    numbers: dict[str, int] = {}
-    passages: list[tuple[int, int]] = []
-    matches: dict[str, list[int]] = {}
-    first_rows: dict[str, int] = {}
-    for row, (question, *others) in enumerate(texts):
-        for place, passage in enumerate(others, 1):
-            if numbers.setdefault(passage, len(passages)) == len(passages):
-                passages.append((row, place))
-        first_rows.setdefault(question, row)
-        matches.setdefault(question, []).append(numbers[others[0]])
-    rows = np.array(list(first_rows.values()))
-    corpus = np.stack([vectors[row, place] for row, place in passages])
+    pool = _collect(texts)
     best, ranks, losses, figures = [], [], [], []
-    relevant = [sorted(set(of_question)) for of_question in matches.values()]
-    for start in range(0, len(rows), _ROWS_AT_ONCE):
-        similarities = vectors[rows[start : start + _ROWS_AT_ONCE], 0] @ corpus.T
-        for of_question, found in zip(similarities, relevant[start : start + _ROWS_AT_ONCE], strict=True):
-            order = np.argsort(-of_question, kind="stable")
+    for similarities, some in _similarities(pool, vectors):
+        orders = np.argsort(-similarities, axis=1, kind="stable")
+        if scorer:
+            first = orders[:, :num_scored]
+            rows = zip(pool.rows[some], first, strict=True)
+            pairs = [(texts[row][0], texts[at][place]) for row, order in rows for at, place in pool.at(order)]
+            by_score = np.argsort(-scorer(pairs).reshape(first.shape), axis=1, kind="stable")
+            orders[:, :num_scored] = np.take_along_axis(first, by_score, 1)
+        for of_question, order, found in zip(similarities, orders, pool.matches[some], strict=True):
             places = np.flatnonzero(np.isin(order, found)) + 1
             best.append(order[:CUTOFF])
             ranks.append(places[0])
@@ -64,7 +68,77 @@ def rank(texts: list[list[str]], vectors: np.ndarray) -> Ranking:
             figures.append(_figures(places, len(found)))
     names = ("recall@1", "recall@10", "mrr@10", "ndcg@10")
     columns = dict(zip(names, np.array(figures).T, strict=True))
-    return Ranking(rows, np.array(best), np.array(ranks), np.array(losses), columns, passages)
+    return Ranking(np.array(pool.rows), np.array(best), np.array(ranks), np.array(losses), columns, pool.passages)
+
+
+def mine(
+    texts: list[list[str]], vectors: np.ndarray, num_negatives: int, relative_margin: float | None = None
+) -> list[list[str]]:
+    """Adds to each row the passages nearest to its question that are not in a row of this question.
+
+    Args:
+        texts, vectors: as in `rank`.
+        num_negatives: how many to add.
+        relative_margin: passages whose cosine exceeds the match's by more than `-relative_margin` times its size may
+            match, too, and are left out. They come last, the least similar first, if no others are left.
+
+    Raises:
+        InputError: there are too few passages.
+    """
+    pool = _collect(texts)
+    own: dict[str, set[str]] = {}
+    for question, *others in texts:
+        own.setdefault(question, {question}).update(others)
+    negatives = {}
+    for similarities, some in _similarities(pool, vectors):
+        for of_question, found, row in zip(similarities, pool.matches[some], pool.rows[some], strict=True):
+            if relative_margin is not None:
+                least = of_question[found].min()
+                is_near = of_question > least - relative_margin * abs(least)
+                of_question = np.where(is_near, -2.0 - of_question, of_question)
+            question = texts[row][0]
+            others = (texts[at][place] for at, place in pool.at(np.argsort(-of_question, kind="stable")))
+            new = (text for text in others if text not in own[question])
+            negatives[question] = list(itertools.islice(new, num_negatives))
+            if len(negatives[question]) < num_negatives:
+                raise InputError(
+                    f"--num_negatives={num_negatives}: only {len(negatives[question])} passages of the training file "
+                    f"do not belong to {question!r:.80}. Give a lower number."
+                )
+    return [[*row, *negatives[row[0]]] for row in texts]
+
+
+class _Pool(NamedTuple):
+    """The different questions and passages of a table; attributes as of `Ranking`, and the matches' numbers."""
+
+    rows: list[int]
+    passages: list[tuple[int, int]]
+    matches: list[list[int]]
+
+    def at(self, numbers: np.ndarray) -> Iterator[tuple[int, int]]:
+        return (self.passages[number] for number in numbers)
+
+
+def _collect(texts: list[list[str]]) -> _Pool:
+    numbers: dict[str, int] = {}
+    passages: list[tuple[int, int]] = []
+    matches: dict[str, set[int]] = {}
+    rows: dict[str, int] = {}
+    for row, (question, *others) in enumerate(texts):
+        for place, passage in enumerate(others, 1):
+            if numbers.setdefault(passage, len(passages)) == len(passages):
+                passages.append((row, place))
+        rows.setdefault(question, row)
+        matches.setdefault(question, set()).add(numbers[others[0]])
+    return _Pool(list(rows.values()), passages, [sorted(found) for found in matches.values()])
+
+
+def _similarities(pool: _Pool, vectors: np.ndarray) -> Iterator[tuple[np.ndarray, slice]]:
+    """Yields the cosines of some questions with all passages, float32 (some, P), and which questions they are."""
+    corpus = np.stack([vectors[row, place] for row, place in pool.passages])
+    for start in range(0, len(pool.rows), _ROWS_AT_ONCE):
+        some = slice(start, start + _ROWS_AT_ONCE)
+        yield vectors[pool.rows[some], 0] @ corpus.T, some
 
 
 def _figures(places: np.ndarray, num_relevant: int) -> tuple[float, ...]:

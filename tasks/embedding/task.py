@@ -13,6 +13,8 @@ from keras_bert.files import atomic_path
 from tasks.embedding import data, retrieval
 from tasks.fine_tuning import metrics, task
 from tasks.fine_tuning.encoding import encode_texts, lengths_before_cutting
+from tasks.fine_tuning.examples import compute_outputs
+from tasks.fine_tuning.model_files import load_reranker
 from tasks.fine_tuning.settings import SplitSettings
 from tasks.report.page import Mistake, Score
 from tasks.settings import changeable, replaced, setting
@@ -40,6 +42,21 @@ class EmbeddingSettings(SplitSettings):
         None, "Components of an embedding, by a linear layer; default: the encoder's width.", at_least=1
     )
     matryoshka_dims: list[int] = setting((), "Train the first so many components to be embeddings, too.")
+    num_negatives: int = setting(
+        0,
+        "Hard negatives to add to each training row: the passages of other rows that the starting model finds nearest "
+        "to its first text.",
+        at_least=0,
+    )
+    relative_margin: float | None = setting(
+        None, "Mine only negatives whose cosine is below the match's by this share of it, such as 0.05.", at_least=0.0
+    )
+    reranker_dir: str | None = changeable(
+        None,
+        "Evaluation: a model of bert-classify on pairs (scores, or two labels, the second of a match) that re-orders "
+        "the first passages found.",
+    )
+    rerank_top_k: int = changeable(100, "Passages of a question that --reranker_dir re-orders.", at_least=1)
     train_batch_size: int | list[int] = replaced(SplitSettings, "train_batch_size", 32, several=True)
 
 
@@ -98,6 +115,11 @@ class Embedding(task.Task):
                 f"{train.path}: --loss=triplet needs a text, its match and one that does not match in each row, found "
                 f"{train.num_texts} texts."
             )
+        if self.settings.num_negatives and (has_scores or train.num_texts < 2 or loss == "triplet"):
+            raise InputError(
+                f"{train.path}: --num_negatives adds to rows of a text and its match, for multiple_negatives_ranking. "
+                "Leave it out."
+            )
         highest = max(map(abs, train.scores)) if has_scores else 1.0
         return EmbeddingSpec(sequence_length=self.settings.max_seq_length, score_scale=max(highest, 1.0))
 
@@ -109,6 +131,18 @@ class Embedding(task.Task):
 
     def encode(self, part, trained):
         """Makes K sequences `[CLS] text [SEP]` of each row; a row of one text to train on has it twice."""
+        encoded = self._encode_table(part, trained)
+        if part.split != "train" or not self.settings.num_negatives:
+            return encoded
+        from tasks.fine_tuning.start import find_start
+
+        settings, table = self.settings, part.rows
+        model, _ = self.build_training_model(find_start(settings), settings, trained.spec)
+        vectors = encoded.compute_outputs(model, settings.eval_batch_size, "mine negatives")
+        mined = retrieval.mine(table.texts, unit(vectors), settings.num_negatives, settings.relative_margin)
+        return self._encode_table(part._replace(rows=table._replace(texts=mined)), trained)
+
+    def _encode_table(self, part, trained):
         table, tokenizer, limit = part.rows, trained.tokenizer, trained.spec.sequence_length
         copies = 2 if part.split == "train" and table.num_texts == 1 else 1
         texts = [text for row in table.texts for text in row * copies]
@@ -145,7 +179,9 @@ class Embedding(task.Task):
         return embed_groups(model)
 
     def model_to_save(self, trained):
-        return trained.model.get_layer("text_embedder")
+        embedder = trained.model.get_layer("text_embedder")  # With its tokenizer `model.keras` is a whole preset.
+        embedder.preprocessor = keras_bert.BertPreprocessor(trained.tokenizer, trained.spec.sequence_length)
+        return embedder
 
     def objective(self):
         from tasks.embedding.objectives import OBJECTIVES
@@ -194,18 +230,25 @@ class Embedding(task.Task):
         )
 
     def _of_search(self, answers):
-        table = answers.part.rows
+        table, settings = answers.part.rows, self.settings
         ranking = retrieval.rank(table.texts, unit(answers.outputs))
-        ends = {name: metrics.intervals({name: np.mean}, values)[name] for name, values in ranking.figures.items()}
-        figures = {name: float(values.mean()) for name, values in ranking.figures.items()}
-        loss, count = float(ranking.losses.mean()), len(ranking.passages)
+        columns, count = dict(ranking.figures), len(ranking.passages)
+        notes = [f"Each of {len(ranking.questions)} questions ranks all {count} passages by cosine."]
+        if settings.reranker_dir:
+            scorer, number = load_scorer(settings.reranker_dir, settings.eval_batch_size), settings.rerank_top_k
+            ranking = retrieval.rank(table.texts, unit(answers.outputs), scorer, number)
+            columns |= {f"reranked_{name}": values for name, values in ranking.figures.items()}
+            notes.append(f"reranked: the first {number} passages in the order of {settings.reranker_dir}.")
+        ends = {name: metrics.intervals({name: np.mean}, values)[name] for name, values in columns.items()}
+        figures = {name: float(values.mean()) for name, values in columns.items()}
+        loss = float(ranking.losses.mean())
         return task.Evaluation(
             {**figures, "loss": loss},
             ends,
             {"rows": len(table.lines), "questions": len(ranking.questions), "passages": count},
             scores=[*metrics.headline_scores(figures, ends), Score("loss", loss, percent=False)],
             mistakes=find_mistakes(table, ranking),
-            notes=[f"Each of {len(ranking.questions)} questions ranks all {count} passages by cosine."],
+            notes=notes,
         )
 
     def write_predictions(self, answers, output_dir):
@@ -214,6 +257,18 @@ class Embedding(task.Task):
         with atomic_path(path) as temporary, open(temporary, "wb") as file:
             np.save(file, answers.outputs)
         return [path], {"test_rows": len(answers.outputs)}
+
+
+def load_scorer(directory: str, batch_size: int) -> retrieval.Scorer:
+    """Loads a cross-encoder, which reads both texts of a pair at once; see `load_reranker`."""
+    model, tokenizer, trained = load_reranker(directory)
+
+    def score(pairs):
+        examples = encode_texts(*zip(*pairs, strict=True), tokenizer, trained["sequence_length"], "tokenize pairs")
+        outputs = compute_outputs(model, examples, batch_size, "re-rank")
+        return outputs[:, -1] - (outputs[:, 0] if outputs.shape[1] == 2 else 0.0)
+
+    return score
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:

@@ -52,6 +52,27 @@ def load_model(directory: str, task_name: str, command: str) -> tuple:
     return model, BertTokenizer.from_preset(directory), task
 
 
+def load_reranker(directory: str) -> tuple:
+    """Loads a model that scores pairs of texts: the last output less the first, or its only one.
+
+    Args:
+        directory: model of `bert-classify` on pairs, with scores or two labels; the second label is that of a match.
+
+    Returns:
+        As `load_model`.
+
+    Raises:
+        InputError: as `load_model`; or the model takes single texts, or has more labels.
+    """
+    model, tokenizer, task = load_model(directory, "classification", "bert-classify")
+    if task["num_texts"] != 2 or model.output_shape[-1] > 2:
+        raise InputError(
+            f"{directory}: expected a model of pairs of texts with a score or two labels, found one of "
+            f"{task['num_texts']} text(s) with {model.output_shape[-1]} outputs. Train it by bert-classify on pairs."
+        )
+    return model, tokenizer, task
+
+
 def read_task(directory: str, command: str = "bert-classify", task_name: str | None = None) -> dict:
     """Reads `task.json` of a model's directory; the arguments are those of `load_model`.
 

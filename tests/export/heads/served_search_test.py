@@ -5,11 +5,12 @@ import pytest
 import tensorflow as tf
 import toy_saved
 from toy_classifier import PIECES, VOCABULARY, assets
+from toy_heads import backbone, shaken
 
-from export import saved_model
+from export import cc_check, saved_model, verify
 from export.heads import search
 from export.heads.loading import load_head
-from keras_bert import BertTokenizer
+from keras_bert import BertPreprocessor, BertTextClassifier, BertTextEmbedder, BertTokenizer
 from keras_bert.errors import InputError
 from tasks.fine_tuning.model_files import save_model
 
@@ -58,6 +59,58 @@ def test_a_trained_embedder_searches_a_file(tmp_path):
     assert head.description()["num_passages"] == 40 and "4 of 40 passages" in head.about().summary
     alone = load_head(str(tmp_path / "model"))
     assert alone.task == "sentence_embedding"
+
+
+@pytest.mark.parametrize("num_outputs", [1, 2])
+def test_a_reranker_orders_what_is_found(tmp_path, num_outputs):
+    scorer = shaken(BertTextClassifier(backbone(), num_outputs, compile=False), seed=5)
+    trained = {"task": "classification", "sequence_length": 16, "num_texts": 2, "labels": ["0", "1"][:num_outputs]}
+    save_model(str(tmp_path / "model"), scorer, BertTokenizer(VOCABULARY), trained)
+    passages = write(tmp_path / "p.txt", 40)
+    plain = search.Search(toy_saved.embedder(), assets(), passages, 6)
+    head = search.Search(toy_saved.embedder(), assets(), passages, 6, reranker_dir=str(tmp_path / "model"))
+    questions = np.array([b"the cat", b"on a mat", b""], object)
+    found, expected = (
+        tf.saved_model.load(toy_saved.save_graph(one, str(tmp_path / name))).signatures["query"](tf.constant(questions))
+        for name, one in {"reranked": head, "plain": plain}.items()
+    )
+    pairs = (np.repeat(questions, 6), expected["passages"].numpy().reshape(-1))
+    outputs = scorer.predict(BertPreprocessor(BertTokenizer(VOCABULARY), 16)(pairs), verbose=0)
+    scores = (outputs[:, -1] - outputs[:, 0] * (num_outputs - 1)).reshape(3, 6)
+    order = np.argsort(-scores, axis=1)
+    np.testing.assert_array_equal(found["indices"], np.take_along_axis(expected["indices"].numpy(), order, 1))
+    np.testing.assert_array_equal(found["passages"], np.take_along_axis(expected["passages"].numpy(), order, 1))
+    np.testing.assert_allclose(found["scores"], np.take_along_axis(scores, order, 1), atol=1e-4)
+    assert "orders them by a model that reads both" in head.about().summary
+    saved_model.export_head(head, str(tmp_path / "served" / "find"), with_cc="off")
+
+
+class OfRandomVectors(search.Search):
+    """Passages whose vectors take no time."""
+
+    def _embed(self, texts):
+        vectors = np.random.default_rng(2).normal(size=(len(texts), self.model.output_shape[-1]))
+        return search._unit(vectors.astype(np.float32))
+
+
+@pytest.mark.slow(keep=["4500-float32"])
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+@pytest.mark.parametrize("count", [4500, 100_000])
+def test_a_fresh_process_and_the_cc_program_find_what_numpy_finds(tmp_path, count, dtype):
+    model = shaken(BertTextEmbedder(backbone(), embedding_dim=384))
+    head = OfRandomVectors(model, assets(), write(tmp_path / "p.txt", count), 10, dtype)
+    directory = toy_saved.save_graph(head, str(tmp_path / "saved"))
+    questions = np.array([b"the cat", b"on a mat", b"hello"], object)
+    probes = [verify.Probe(name, {"text": questions}, {}) for name in ("query", "embed")]
+    answers = {"fresh process": verify.fresh_answers(directory, probes)}
+    if compiler := cc_check.find_compiler():
+        answers["C++ program"] = verify.cc_answers(cc_check.build_program(compiler), directory, probes)
+    stored = head._stored.astype(np.float32) * head._scales[:, np.newaxis]
+    for found, vectors in answers.values():
+        scores = vectors["embedding"] @ stored.T
+        expected = np.argsort(-scores, axis=1)[:, :10]
+        np.testing.assert_array_equal(found["indices"], expected)
+        np.testing.assert_allclose(found["scores"], np.take_along_axis(scores, expected, 1), atol=1e-6)
 
 
 @pytest.mark.parametrize(

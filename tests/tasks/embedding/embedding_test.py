@@ -2,20 +2,25 @@
 
 import json
 import sys
+import types
 
 import keras
 import numpy as np
+import pandas as pd
 import pytest
 import run_tasks
 import tensorflow as tf
+import torch
 import toy_training
 import toy_words
 
-from keras_bert import BertBackbone, BertPreprocessor, BertTextEmbedder, BertTokenizer
+from keras_bert import BertBackbone, BertPreprocessor, BertTextClassifier, BertTextEmbedder, BertTokenizer
 from keras_bert.errors import InputError
-from tasks.embedding import data, objectives, retrieval
+from tasks.convert import ConversionSettings, convert
+from tasks.embedding import data, objectives, retrieval, task
 from tasks.embedding.model import embed_groups
 from tasks.engine.train_step import TrainStep
+from tasks.fine_tuning.model_files import save_model
 from tasks.text.bad_rows import BadRows
 
 RNG = np.random.default_rng(3)
@@ -29,7 +34,6 @@ SCORES = np.array([0.1, 0.9, 0.5, 0.5, 0.0, 1.0], "float32")
 
 def theirs(name, vectors, dims):
     """Loss and gradient of sentence-transformers, whose model is replaced by given embeddings."""
-    import torch
     from sentence_transformers.sentence_transformer import losses
 
     class Given(torch.nn.Module):
@@ -209,6 +213,64 @@ def test_search_figures_are_those_of_sentence_transformers():
     assert ranking.figures["ndcg@10"].mean() == pytest.approx(expected["ndcg@k"][10])
 
 
+class _Rows(dict):
+    """What stands for a dataset: columns by name."""
+
+    column_names = property(list)
+
+    def to_pandas(self):
+        return pd.DataFrame(self)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("margin", [None, 0.3])
+def test_mined_negatives_are_those_of_sentence_transformers(monkeypatch, margin):
+    from sentence_transformers.util import hard_negatives
+
+    texts = [[f"q{number % 25}", f"p{number}"] for number in range(60)]
+    of_text = {
+        text: row / np.linalg.norm(row) for text, row in zip(sum(texts, []), RNG.normal(size=(120, 6)), strict=True)
+    }
+
+    class Model:
+        device = "cpu"
+
+        def encode_query(self, found, **_):
+            return np.array([of_text[text] for text in found], "float32")
+
+        encode_document = encode_query
+
+        def similarity(self, some, others):
+            return torch.as_tensor(some) @ torch.as_tensor(others).T
+
+        def similarity_pairwise(self, some, others):
+            return (torch.as_tensor(some) * torch.as_tensor(others)).sum(-1)
+
+    monkeypatch.setattr(hard_negatives, "is_datasets_available", lambda: True)
+    monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(Dataset=types.SimpleNamespace(from_dict=dict)))
+    rows = _Rows(zip(("anchor", "positive"), map(list, zip(*texts, strict=True)), strict=True))
+    settings = {"num_negatives": 4, "relative_margin": margin, "range_max": 57, "verbose": False}
+    found = hard_negatives.mine_hard_negatives(rows, Model(), **settings)
+    expected = {}
+    for question, negative in zip(found["anchor"], found["negative"], strict=True):
+        if negative not in expected.setdefault(question, []):
+            expected[question].append(negative)
+    vectors = np.array([[of_text[text] for text in row] for row in texts], "float32")
+    mined = retrieval.mine(texts, vectors, 4, margin)
+    assert [row[:2] for row in mined] == texts
+    for question, _, *negatives in mined:
+        assert negatives[: len(expected.get(question, []))] == expected.get(question, []) and len(set(negatives)) == 4
+    assert sum(map(len, expected.values())) == 100 if margin is None else 50 < sum(map(len, expected.values())) < 100
+
+
+def test_negatives_are_never_in_a_row_of_the_question():
+    texts = [["a", "b", "c"], ["b", "a", "d"], ["a", "e", "f"]]
+    vectors = np.ones((3, 3, 1), "float32")
+    assert [row[3:] for row in retrieval.mine(texts, vectors, 1)] == [["d"], ["c"], ["d"]]
+    with pytest.raises(InputError, match="--num_negatives=2: only 1 passages .* do not belong to 'a'"):
+        retrieval.mine(texts, vectors, 2)
+
+
 # === Data ===
 
 
@@ -280,6 +342,23 @@ def write_pairs(path, count, seed, header="question\tpassage"):
     return str(path)
 
 
+def as_retrieval(rows):
+    """Questions, passages, and the match of each, by number."""
+    questions, passages = (dict(enumerate(column)) for column in zip(*rows, strict=True))
+    by_text = {text: number for number, text in passages.items()}
+    return questions, passages, {number: {by_text[passages[number]]} for number in questions}
+
+
+def evaluated(tmp_path, name, *data):
+    """The figures of sentence-transformers' evaluator on the model that `bert-embed` wrote."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer import evaluation
+
+    source, target = str(tmp_path / "run" / "model" / "model.keras"), str(tmp_path / "theirs")
+    convert(ConversionSettings(source=source, target=target, to_format="hugging_face"))
+    return getattr(evaluation, name)(*data, write_csv=False)(SentenceTransformer(target, device="cpu"))
+
+
 def test_search_is_learned_and_served_anew(tmp_path, preset):
     files = {
         "train_file": write_pairs(tmp_path / "train.tsv", 256, 1),
@@ -297,6 +376,9 @@ def test_search_is_learned_and_served_anew(tmp_path, preset):
     assert results["questions"] == results["passages"] == 64
     low, high = results["intervals"]["ndcg@10"]
     assert low <= results["ndcg@10"] <= high
+    expected = evaluated(tmp_path, "InformationRetrievalEvaluator", *as_retrieval(rows_of(64, 2)))
+    for name in ("recall@10", "mrr@10", "ndcg@10"):
+        assert results[name] == pytest.approx(expected[f"cosine_{name}"], abs=1e-9)
     after = run_tasks.embed(output_dir=run, test_file=files["test_file"], do_predict=True)
     vectors = np.load(tmp_path / "run" / "predictions.npy")
     assert vectors.shape == (5, 2, 32) and after["test_rows"] == 5
@@ -310,7 +392,8 @@ def test_search_is_learned_and_served_anew(tmp_path, preset):
 def test_scores_are_learned(tmp_path, preset):
     generator = np.random.default_rng(4)
     rows = [(*generator.choice(toy_words.WORDS, 2), generator.integers(0, 2)) for _ in range(64)]
-    content = "\n".join(["a,b,score", *(f"{a},{a if same else b},{5 * same}" for a, b, same in rows)]) + "\n"
+    rows = [(str(a), str(a if same else b), 5 * same) for a, b, same in rows]
+    content = "\n".join(["a,b,score", *(",".join(map(str, row)) for row in rows)]) + "\n"
     (tmp_path / "all.csv").write_text(content)
     results = run_tasks.embed(
         preset=preset,
@@ -326,8 +409,98 @@ def test_scores_are_learned(tmp_path, preset):
         loss="cosine_similarity",
         matryoshka_dims=[32, 8],
     )
+    expected = evaluated(tmp_path, "EmbeddingSimilarityEvaluator", *zip(*rows, strict=True))
+    assert results["spearman"] == pytest.approx(expected["spearman_cosine"], abs=1e-6)
+    assert results["pearson"] == pytest.approx(expected["pearson_cosine"], abs=1e-6)
     assert results["pearson"] > 0.8 and list(results)[0] == "train_seconds"
     assert json.loads((tmp_path / "run" / "model" / "task.json").read_text())["score_scale"] == 5.0
+
+
+@pytest.fixture(scope="module", name="reranker", params=[1, 2], ids=["score", "two labels"])
+def _reranker(request, tmp_path_factory):
+    """A cross-encoder of random weights, as bert-classify saves it."""
+    directory = str(tmp_path_factory.mktemp("reranker") / "model")
+    keras.utils.set_random_seed(3)
+    backbone = BertBackbone(len(toy_words.VOCABULARY), 1, 2, 16, 32, max_sequence_length=32, initializer_range=0.5)
+    model = BertTextClassifier(backbone, request.param, compile=False)
+    trained = {"task": "classification", "sequence_length": 16, "num_texts": 2, "is_regression": request.param == 1}
+    save_model(
+        directory, model, BertTokenizer(toy_words.VOCABULARY), {**trained, "labels": ["0", "1"][: request.param]}
+    )
+    return directory
+
+
+@pytest.mark.oracle
+def test_a_reranker_is_a_cross_encoder(tmp_path, preset, reranker):
+    from sentence_transformers import CrossEncoder
+
+    convert(
+        ConversionSettings(source=f"{reranker}/model.keras", target=str(tmp_path / "theirs"), to_format="hugging_face")
+    )
+    cross = CrossEncoder(str(tmp_path / "theirs"), device="cpu", max_length=16)
+    rows = list(rows_of(24, 5))
+    pairs = [(question, passage) for question, _ in rows for _, passage in rows]
+    logits = cross.predict(pairs, activation_fn=torch.nn.Identity()).reshape(len(pairs), -1)
+    scores = logits[:, -1] - (logits[:, 0] if logits.shape[1] == 2 else 0)
+    np.testing.assert_allclose(task.load_scorer(reranker, 32)(pairs), scores, atol=1e-4)
+    settings = {"dev_file": write_pairs(tmp_path / "dev.tsv", 24, 5), "max_seq_length": 16, "do_eval": True}
+    results = run_tasks.embed(
+        preset=preset, output_dir=str(tmp_path / "run"), reranker_dir=reranker, rerank_top_k=24, **settings
+    )
+    scores = scores.reshape(24, 24)
+    ranks = 1 + np.sum(scores > np.diag(scores)[:, np.newaxis], axis=1)
+    assert results["reranked_recall@10"] == pytest.approx(np.mean(ranks <= 10))
+    assert results["reranked_ndcg@10"] == pytest.approx(np.mean(np.where(ranks <= 10, 1 / np.log2(ranks + 1), 0)))
+    assert results["reranked_ndcg@10"] != results["ndcg@10"]
+    assert list(results["intervals"])[4:] == [f"reranked_{name}" for name in list(results["intervals"])[:4]]
+
+
+def test_the_first_passages_alone_are_reranked():
+    texts = [[f"q{number}", f"p{number}"] for number in range(5)]
+    vectors = np.stack([np.eye(5) + 0.1 * np.arange(5), np.eye(5)], axis=1)
+    plain = retrieval.rank(texts, vectors)
+    turned = retrieval.rank(texts, vectors, lambda pairs: -np.arange(len(pairs))[::-1].astype(float), 2)
+    np.testing.assert_array_equal(turned.best[:, :2], plain.best[:, 1::-1])
+    np.testing.assert_array_equal(turned.best[:, 2:], plain.best[:, 2:])
+    np.testing.assert_array_equal(turned.ranks, 2)
+
+
+def test_a_reranker_of_single_texts_is_refused(tmp_path):
+    model = BertTextClassifier(BertBackbone(len(toy_words.VOCABULARY), 1, 2, 16, 32), 2, compile=False)
+    trained = {"task": "classification", "sequence_length": 16, "num_texts": 1, "labels": ["0", "1"]}
+    save_model(str(tmp_path / "model"), model, BertTokenizer(toy_words.VOCABULARY), trained)
+    with pytest.raises(InputError, match="a model of pairs of texts with a score or two labels, found one of 1"):
+        task.load_scorer(str(tmp_path / "model"), 32)
+
+
+def test_negatives_are_mined_by_the_start(tmp_path, preset, monkeypatch):
+    seen = []
+    monkeypatch.setattr(retrieval, "mine", lambda *given: seen.append(given) or [[*row, "w1"] for row in given[0]])
+    run_tasks.embed(
+        preset=preset,
+        train_file=write_pairs(tmp_path / "train.tsv", 16, 1),
+        output_dir=str(tmp_path / "run"),
+        do_train=True,
+        max_seq_length=16,
+        num_train_epochs=1,
+        train_batch_size=16,
+        num_negatives=1,
+        relative_margin=0.1,
+    )
+    ((texts, vectors, *others),) = seen
+    assert others == [1, 0.1] and texts == [list(row) for row in rows_of(16, 1)]
+    start = BertTextEmbedder.from_preset(preset)
+    start.preprocessor.sequence_length = 16
+    np.testing.assert_allclose(start.predict(texts[3], verbose=0), vectors[3], atol=1e-5)
+
+
+@pytest.mark.parametrize("header, loss", [("a,b,score", None), ("a", None), ("a,b,c", "triplet")])
+def test_rows_that_take_no_negatives(tmp_path, preset, header, loss):
+    row = ",".join("1" if name == "score" else f"w{number}" for number, name in enumerate(header.split(",")))
+    (tmp_path / "train.csv").write_text(f"{header}\n{row}\n")
+    with pytest.raises(InputError, match="train.csv: --num_negatives adds to rows of a text and its match"):
+        settings = {"output_dir": str(tmp_path / "run"), "data_dir": str(tmp_path), "do_train": True, "loss": loss}
+        run_tasks.embed(preset=preset, num_negatives=1, **settings)
 
 
 @pytest.mark.parametrize(
