@@ -9,12 +9,8 @@ from tqdm import tqdm
 
 from export import probes, serving, signatures
 from export.heads.base import About, TokenOutput
-<<<<<<< HEAD
 from export.heads.embeddings import SentenceEmbedding
-=======
-from export.heads.sentence_embedding import SentenceEmbedding
 from export.rebuilding import rebuild, rebuild_for_serving
->>>>>>> 3978c65 (Mine hard negatives, and re-rank what is found by a pair classifier)
 from keras_bert.errors import InputError
 from keras_bert.files import read_lines
 from keras_bert.models import BertTextEmbedder

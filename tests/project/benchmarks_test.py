@@ -24,7 +24,7 @@ def test_torch_has_its_fastest_optimizers():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "torch.optim.AdamW":
                 found[path.name] = [ast.unparse(keyword) for keyword in node.keywords]
-    assert found.keys() == {"fine_tuning_peer.py", "pretraining_steps.py"}
+    assert found.keys() == {"embedding_peer.py", "fine_tuning_peer.py", "pretraining_steps.py"}
     assert all("fused=True" in keywords for keywords in found.values())
 
 

@@ -410,7 +410,8 @@ def test_scores_are_learned(tmp_path, preset):
         matryoshka_dims=[32, 8],
     )
     expected = evaluated(tmp_path, "EmbeddingSimilarityEvaluator", *zip(*rows, strict=True))
-    assert results["spearman"] == pytest.approx(expected["spearman_cosine"], abs=1e-6)
+    # Equal texts have a cosine of 1, up to rounding, by which Spearman ranks them.
+    assert results["spearman"] == pytest.approx(expected["spearman_cosine"], abs=1e-3)
     assert results["pearson"] == pytest.approx(expected["pearson_cosine"], abs=1e-6)
     assert results["pearson"] > 0.8 and list(results)[0] == "train_seconds"
     assert json.loads((tmp_path / "run" / "model" / "task.json").read_text())["score_scale"] == 5.0
@@ -422,10 +423,10 @@ def _reranker(request, tmp_path_factory):
     directory = str(tmp_path_factory.mktemp("reranker") / "model")
     keras.utils.set_random_seed(3)
     backbone = BertBackbone(len(toy_words.VOCABULARY), 1, 2, 16, 32, max_sequence_length=32, initializer_range=0.5)
-    model = BertTextClassifier(backbone, request.param, compile=False)
-    trained = {"task": "classification", "sequence_length": 16, "num_texts": 2, "is_regression": request.param == 1}
+    preprocessor = BertPreprocessor(BertTokenizer(toy_words.VOCABULARY), 16)
+    model = BertTextClassifier(backbone, request.param, preprocessor, compile=False)
     save_model(
-        directory, model, BertTokenizer(toy_words.VOCABULARY), {**trained, "labels": ["0", "1"][: request.param]}
+        directory, model, preprocessor.tokenizer, {"task": "classification", "sequence_length": 16, "num_texts": 2}
     )
     return directory
 
