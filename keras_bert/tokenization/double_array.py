@@ -9,6 +9,8 @@ unit `i ^ offset(i) ^ c`, provided that the label of that unit is `c`. The bits 
 A value unit holds the value in bits 0-30 and has bit 31 set, so that no byte equals its label.
 """
 
+from collections.abc import Iterable
+
 import numpy as np
 
 _BLOCK = 256  # A child's index differs from its parent's base only in the low eight bits.
@@ -38,68 +40,52 @@ def build(entries: dict[bytes, int]) -> np.ndarray:
         for byte in key:
             node = node.setdefault(byte, {})
         node[_END] = value
-    return _Placement(root).units()
+    units = _Placement(root, entries.values()).units
+    if len(units) > _MAX_OFFSET:
+        raise ValueError(f"A double array has at most {_MAX_OFFSET} units. Received: entries for {len(units)}")
+    return np.array(units, dtype=np.uint32)
 
 
 class _Placement:
     """Places the tree from its leaves up: each inner node gets a base at which the units of all its children are free.
 
-    Inner nodes with equal children share one base, and leaves of equal value one value unit. That is safe, since the
-    units below a base belong to no other base.
+    Nodes with equal children share one base. That is safe, since the units below a base belong to no other base.
     """
 
-    def __init__(self, root: dict):
-        self._units: list[int] = []
+    def __init__(self, root: dict, values: Iterable[int]):
+        self.units: list[int] = []
         self._free: list[np.ndarray] = []  # For each block, bool, its units that are free
         self._unused: list[np.ndarray] = []  # and those that are no node's base.
         self._start: dict[int, int] = {}  # The block where the last search for as many children ended.
-        self._bases: dict[tuple, int] = {}  # The base of an inner node by its children.
-        self._leaves: list[tuple[int, int, int]] = []  # Unit, label, value.
+        self._bases: dict[tuple, int] = {}  # The base of a node by its children: label, flags, and value or base.
         self._grow()
         self._free[0][0] = False
-        self._units[0] = self._place(root) << 10
-
-    def units(self) -> np.ndarray:
-        values = sorted({value for _, _, value in self._leaves})
-        start = len(self._units)
-        size = -(-(start + len(values)) // _BLOCK) * _BLOCK
-        if size > _MAX_OFFSET:
-            raise ValueError(f"A double array has at most {_MAX_OFFSET} units. Received: entries for {size}")
-        units = np.zeros(size, dtype=np.uint32)
-        units[:start] = self._units
-        units[start : start + len(values)] = np.array(values, dtype=np.uint32) | _IS_VALUE
-        place = {value: start + rank for rank, value in enumerate(values)}
-        for index, label, value in self._leaves:
-            units[index] = label | _HAS_VALUE | (index ^ place[value]) << 10
-        return units
+        for value in sorted(set(values)):  # The bases of leaves lie side by side, without a search.
+            index = len(self._bases) + 1
+            if index == len(self.units):
+                self._grow()
+            self.units[index] = value | _IS_VALUE
+            self._free[-1][index % _BLOCK] = self._unused[-1][index % _BLOCK] = False
+            self._bases[((_END, _IS_VALUE, value),)] = index
+        self.units[0] = self._place(root) << 10
 
     def _grow(self) -> None:
-        self._units.extend([0] * _BLOCK)
+        self.units.extend([0] * _BLOCK)
         self._free.append(np.ones(_BLOCK, dtype=bool))
         self._unused.append(np.ones(_BLOCK, dtype=bool))
 
     def _place(self, node: dict) -> int:
-        """Returns the base of an inner node."""
-        children = []  # Label, flags, and the child: the value that it ends with, or its base.
-        for byte, child in sorted(node.items()):
-            if byte == _END:
-                children.append((byte, _IS_VALUE, child))
-            elif child.keys() == {_END}:
-                children.append((byte, None, child[_END]))
-            else:
-                children.append((byte, _HAS_VALUE if _END in child else 0, self._place(child)))
-        key = tuple(children)
-        if key in self._bases:
-            return self._bases[key]
-        base = self._bases[key] = self._find_base(np.array([label for label, _, _ in children]))
+        """Returns the base of a node."""
+        children = tuple(
+            (byte, _IS_VALUE, child) if byte == _END else (byte, _HAS_VALUE if _END in child else 0, self._place(child))
+            for byte, child in sorted(node.items())
+        )
+        if children in self._bases:
+            return self._bases[children]
+        base = self._bases[children] = self._find_base(np.array([label for label, _, _ in children]))
         for label, flags, target in children:
             index = base ^ label
-            if flags is None:
-                self._leaves.append((index, label, target))
-            elif flags == _IS_VALUE:
-                self._units[index] = target | _IS_VALUE
-            else:
-                self._units[index] = label | flags | (index ^ target) << 10
+            self.units[index] = target | flags if flags == _IS_VALUE else label | flags | (index ^ target) << 10
         return base
 
     def _find_base(self, labels: np.ndarray) -> int:
