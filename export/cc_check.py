@@ -14,7 +14,6 @@ import tensorflow as tf
 import tensorflow_text
 
 from export import other_process
-from export.other_process import ProcessError
 from keras_bert.errors import InputError
 from keras_bert.files import atomic_path
 
@@ -63,7 +62,7 @@ def build_program(compiler: str) -> str:
             with atomic_path(program) as temporary:
                 other_process.run([*command, "-o", temporary])
         except InputError as error:
-            raise ProcessError(f"{error} XDG_CACHE_HOME names it.") from error
+            raise other_process.ProcessError(f"{error} XDG_CACHE_HOME names it.") from error
     return program
 
 

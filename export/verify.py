@@ -18,7 +18,6 @@ import tensorflow_text
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
 from export import cc_check, fresh_process, other_process, signatures
-from export.other_process import ProcessError
 from keras_bert.files import file_states, open_file
 
 # Allowed difference of two answers: absolute for numbers up to 1, relative for larger ones (logits, embeddings).
@@ -144,13 +143,13 @@ def _verify_with_cc(directory: str, probes: Sequence[Probe], with_cc: str) -> tu
         return None, "no g++ with which to compile it"
     try:
         program = cc_check.build_program(compiler)
-    except ProcessError as error:
+    except other_process.ProcessError as error:
         if with_cc == "on":
             raise VerificationError(_message(directory, [str(error)])) from error
         return None, f"it cannot be compiled: {error}"
     try:
         answers = cc_answers(program, directory, probes)
-    except ProcessError as error:
+    except other_process.ProcessError as error:
         raise VerificationError(_message(directory, [str(error)])) from error
     return _compare(directory, "C++ program, ", probes, answers), ""
 
@@ -255,7 +254,7 @@ def fresh_answers(directory: str, probes: Sequence[Probe]) -> list[dict[str, np.
     requests = [(probe.signature, probe.inputs) for probe in probes]
     try:
         return other_process.ask(program, directory, requests, library_folders(), environment)
-    except ProcessError as error:
+    except other_process.ProcessError as error:
         raise VerificationError(_message(directory, [f"the fresh process failed: {error}"])) from error
 
 

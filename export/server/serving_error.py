@@ -9,19 +9,15 @@ import grpc
 # Code -> HTTP status, as TensorFlow Serving's http_server.cc maps them; all other codes are 500. TensorFlow Serving
 # answers 429 to RESOURCE_EXHAUSTED. Here that code means a full server, not one client that asks too often, hence 503.
 _HTTP_STATUS = {
-    "CANCELLED": 499,
-    "INVALID_ARGUMENT": 400,
-    "DEADLINE_EXCEEDED": 504,
-    "NOT_FOUND": 404,
-    "ALREADY_EXISTS": 409,
-    "PERMISSION_DENIED": 403,
-    "RESOURCE_EXHAUSTED": 503,
-    "FAILED_PRECONDITION": 400,
-    "ABORTED": 409,
-    "OUT_OF_RANGE": 400,
-    "UNIMPLEMENTED": 501,
-    "UNAVAILABLE": 503,
+    **dict.fromkeys(("INVALID_ARGUMENT", "FAILED_PRECONDITION", "OUT_OF_RANGE"), 400),
     "UNAUTHENTICATED": 401,
+    "PERMISSION_DENIED": 403,
+    "NOT_FOUND": 404,
+    **dict.fromkeys(("ALREADY_EXISTS", "ABORTED"), 409),
+    "CANCELLED": 499,
+    "UNIMPLEMENTED": 501,
+    **dict.fromkeys(("RESOURCE_EXHAUSTED", "UNAVAILABLE"), 503),
+    "DEADLINE_EXCEEDED": 504,
 }
 
 # The same codes by number, as TensorFlow's errors and `StatusProto` carry them.

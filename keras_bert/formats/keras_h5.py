@@ -56,7 +56,8 @@ class WeightsFile:
             self._seen.add(child)
             if key == "vars":
                 numbered = {number: self._follow(child, number) for number in child}
-                self._layers.setdefault(name, {}).update(numbered)
+                if numbered:
+                    self._layers.setdefault(name, {}).update(numbered)
                 self.num_bytes += sum(getattr(array, "nbytes", 0) for array in numbered.values())
             elif key in _BETWEEN:
                 self.add(child, name_of_place, name)
@@ -73,8 +74,7 @@ class WeightsFile:
 
     def parents_of(self, layer: str) -> list[str]:
         """Lists the prefixes under which a layer is found, each with its slash, or empty."""
-        names = [name for name, numbered in self._layers.items() if numbered]
-        return [name.removesuffix(layer) for name in names if name == layer or name.endswith(f"/{layer}")]
+        return [name.removesuffix(layer) for name in self._layers if name == layer or name.endswith(f"/{layer}")]
 
     def __contains__(self, path: str) -> bool:
         return self._find(path) is not None
@@ -86,8 +86,7 @@ class WeightsFile:
 
     def check_depth(self, parent: str, num_layers: int) -> None:
         """Raises InputError where the encoder under `parent` has layers beyond the configuration's."""
-        names = [name for name, numbered in self._layers.items() if numbered]
-        check_depth(names, f"{parent}transformer_layer_", num_layers, self.path)
+        check_depth(self._layers, f"{parent}transformer_layer_", num_layers, self.path)
 
     def tensor(self, path: str) -> StoredTensor:
         """Returns a variable; its shape is () if there is something else than an array in its place."""
