@@ -25,7 +25,7 @@ CONTENTS = {
     "Begin": ["docs/quickstart", "docs/faq"],
     "Guides": [f"docs/guides/{path.stem}" for path in guides.GUIDES],
     "How to": [
-        *("docs/models", "docs/formats", "docs/pretraining", "docs/fine_tuning", "docs/serving"),
+        *("docs/models", "docs/formats", "docs/pretraining", "docs/fine_tuning", "docs/serving", "docs/deployment"),
         *("docs/tokenization", "recipes/README"),
     ],
     "Reference": [

@@ -43,9 +43,13 @@ def run_cells(source: str) -> list[str]:
         tree, printed, last = ast.parse(text), io.StringIO(), None
         if tree.body and isinstance(tree.body[-1], ast.Expr):
             last = ast.Expression(tree.body.pop().value)
-        with contextlib.redirect_stdout(printed):
-            exec(compile(tree, "guide", "exec"), names)
-            value = eval(compile(last, "guide", "eval"), names) if last is not None else None
+        try:
+            with contextlib.redirect_stdout(printed):
+                exec(compile(tree, "guide", "exec"), names)
+                value = eval(compile(last, "guide", "eval"), names) if last is not None else None
+        except BaseException:
+            print(f"{text}\n\n{printed.getvalue()}", file=sys.stderr)
+            raise
         shown.append((printed.getvalue() + ("" if value is None else repr(value))).strip())
     return shown
 

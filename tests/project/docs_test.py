@@ -98,6 +98,28 @@ def test_settings_are_named_in_the_files_from_flag_to_layer():
     assert [path for name, *paths in rows for path in paths if not re.search(rf"\b{name}\b", read(path))] == []
 
 
+def test_the_walks_name_what_is_there():
+    section = read("docs/architecture.md").split("## Four walks")[1].split("\n## ")[0]
+    stops = re.findall(r"\| `([\w/.]+)` \| `(\w+)` \|$", section, re.MULTILINE)
+    assert len(stops) > 25 and section.count("\n### ") == 4
+    assert [stop for stop in stops if not re.search(rf"^\s*(def|class) {stop[1]}\b", read(stop[0]), re.MULTILINE)] == []
+
+
+def test_extending_names_what_a_task_a_head_and_a_format_have():
+    task, head, form = read("docs/extending.md").split("\n## ")[1:4]
+    needed = {
+        "tasks/fine_tuning/task.py": "read make_spec match model_class model_arguments num_outputs objective encode "
+        "evaluate write_predictions foreign_spec checkpoint_figures build_training_model",
+        "export/heads/base.py": "task trained_settings settings token_outputs answer_texts answer_token_ids expected "
+        "about",
+        "keras_bert/formats/keras_preset.py": "matches read_config open_checkpoint read_tokenizer",
+    }
+    for (path, names), section in zip(needed.items(), (task, head, form), strict=True):
+        for name in names.split():
+            assert f"`{name}" in section, (path, name)
+            assert re.search(rf"^\s*(def )?{name}\b", read(path), re.MULTILINE), (path, name)
+
+
 def test_the_readme_is_short():
     assert len(read("README.md").splitlines()) <= 150
     assert not re.search(r"^[A-Z][A-Z_]{5,}$", read("README.md"), re.MULTILINE), "a placeholder"

@@ -1,0 +1,149 @@
+# %% [markdown]
+# # Question answering and entities, to TensorFlow Serving
+#
+# You get two models: one that answers a question from a context, with the position of the answer, and one that finds
+# names in a sentence. Both become SavedModels that take strings of any length. It takes two minutes on two cores, and
+# needs no download.
+#
+# The encoder is tiny and starts from random weights, and the texts are made of a few patterns, so that everything runs
+# at once. On SQuAD and CoNLL the commands are the same.
+
+# %%
+import json
+import pathlib
+import random
+import subprocess
+import urllib.request
+
+import keras_bert
+
+
+def sh(command):
+    """Runs a command line and shows what it prints."""
+    done = subprocess.run(command, shell=True, text=True, capture_output=True)
+    print(done.stdout.strip() or done.stderr.strip()[-2000:])
+    done.check_returncode()
+
+
+rng = random.Random(0)
+NAMES = ["Ada", "Ben", "Clara", "David", "Emma", "Felix", "Greta", "Hugo"]
+PLACES = ["Paris", "Lima", "Oslo", "Cairo", "Kyoto", "Quito", "Riga", "Accra"]
+
+# %% [markdown]
+# ## Questions
+#
+# SQuAD's JSON: contexts with questions, and for each the text of the answer and the character where it starts.
+
+
+# %%
+def question(number):
+    name, other = rng.sample(NAMES, 2)
+    place, elsewhere = rng.sample(PLACES, 2)
+    facts = [f"{name} lives in {place} .", f"{other} lives in {elsewhere} ."]
+    context = " ".join(rng.sample(facts, 2))
+    start = context.index(f"in {place}") + 3
+    asked = {"id": str(number), "question": f"Where does {name} live ?"}
+    return {"context": context, "qas": [{**asked, "answers": [{"text": place, "answer_start": start}]}]}
+
+
+for split, count in (("train", 2000), ("dev", 200)):
+    paragraphs = [question(number) for number in range(count)]
+    content = {"version": "1.1", "data": [{"title": split, "paragraphs": paragraphs}]}
+    pathlib.Path(f"{split}.json").write_text(json.dumps(content))
+print(paragraphs[0])
+
+# %% [markdown]
+# ## Entities
+#
+# CoNLL's columns: a token and its tag a line, an empty line between sentences.
+
+
+# %%
+def sentence():
+    name, place = rng.choice(NAMES), rng.choice(PLACES)
+    pattern = rng.choice(["{n} went to {p} .", "In {p} we met {n} .", "{p} is cold , says {n} ."])
+    tags = {name: "B-PER", place: "B-LOC"}
+    return "\n".join(f"{word} {tags.get(word, 'O')}" for word in pattern.format(n=name, p=place).split())
+
+
+for split, count in (("train", 800), ("dev", 100)):
+    pathlib.Path(f"{split}.conll").write_text("\n\n".join(sentence() for _ in range(count)) + "\n")
+print(sentence())
+
+# %% [markdown]
+# ## A preset to start from
+#
+# Give `--preset=base` instead, with a network or a filled cache; for names a cased one.
+
+# %%
+text = pathlib.Path("train.json").read_text() + pathlib.Path("train.conll").read_text()
+words = sorted({*NAMES, *PLACES, *"lives live in Where does ? . went to In we met is cold , says".split()})
+tokenizer = keras_bert.BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words], lowercase=False)
+backbone = keras_bert.BertBackbone(
+    tokenizer.vocabulary_size(), num_layers=2, num_heads=4, hidden_dim=64, intermediate_dim=128, max_sequence_length=64
+)
+backbone.save_to_preset("preset")
+tokenizer.save_to_preset("preset")
+
+# %% [markdown]
+# ## Train both
+#
+# `f1` and `exact_match` are those of SQuAD's official script, in percent; the F1 of entities equals seqeval's.
+
+# %%
+sh("""bert-squad --train_file=train.json --predict_file=dev.json --preset=preset --learning_rate=2e-3 \\
+    --train_batch_size=32 --num_train_epochs=6 --max_seq_length=32 --max_query_length=10 --doc_stride=8 \\
+    --do_train --do_predict --do_eval --output_dir=answers""")
+sh("""bert-ner --train_file=train.conll --dev_file=dev.conll --preset=preset --learning_rate=2e-3 \\
+    --num_train_epochs=2 --max_seq_length=16 --do_train --do_eval --output_dir=names""")
+
+# %% [markdown]
+# ## Export both
+#
+# The graph cuts long texts into windows, finds the best answer, and gives positions in characters of what was sent.
+
+# %%
+sh("bert-export --model_dir=answers/model --export_dir=served/answers | head -4")
+sh("bert-export --model_dir=names/model --export_dir=served/names | head -4")
+
+# %% [markdown]
+# ## Serve and ask
+#
+# One server for both, by a file in TensorFlow Serving's form. Here `bert-serve` reads it;
+# `tensorflow_model_server --model_config_file` reads the same file.
+
+# %%
+configs = "".join(
+    f'config {{ name: "{name}" base_path: "{pathlib.Path("served", name).absolute()}" model_platform: "tensorflow" }}\n'
+    for name in ("answers", "names")
+)
+pathlib.Path("models.config").write_text(f"model_config_list {{\n{configs}}}\n")
+server = subprocess.Popen(
+    ["bert-serve", "--model_config_file=models.config", "--rest_api_port=0", "--port=-1"],
+    stdout=subprocess.PIPE,
+    text=True,
+)
+urls = [server.stdout.readline().split()[-1] for _ in range(2)]
+
+
+def ask(url, **row):
+    body = json.dumps({"instances": [row]}).encode()
+    return json.load(urllib.request.urlopen(f"{url}:predict", body))["predictions"][0]
+
+
+context = "Hugo lives in Oslo . Greta lives in Lima ."
+found = ask(urls[0], question="Where does Greta live ?", context=context)
+print({name: found[name] for name in ("answer", "start", "end", "score")})
+print(ask(urls[1], text="In Kyoto we met Clara ."))
+server.terminate()
+server.wait()
+
+# %% [markdown]
+# ## What to change
+#
+# - **Real data.** `--train_file=train-v2.0.json --version_2_with_negative` learns to say that there is no answer, and
+#   `--preset=base --learning_rate=3e-5 --max_seq_length=384` are the usual settings. For entities give a cased preset.
+# - **A checkpoint that was trained already.** `bert-squad --preset=hf://... --do_predict` evaluates it without
+#   training.
+# - **TensorFlow Serving.** `served/answers/README.md` has the command for docker. [Deployment](../deployment.md) has
+#   compose and Kubernetes.
