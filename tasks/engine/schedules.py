@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_bert.layer import arguments_of
+from keras_bert.layer import arguments_of, keep_arguments
 
 
 class _Schedule(keras.optimizers.schedules.LearningRateSchedule):
@@ -35,12 +35,10 @@ class WarmupLinearDecay(_Schedule):
 
     def __init__(self, learning_rate: float, num_train_steps: int, num_warmup_steps: int = 0):
         super().__init__()
+        keep_arguments(self, locals())
         if not (learning_rate >= 0.0 and num_train_steps >= 1 and 0 <= num_warmup_steps <= num_train_steps):
             received = f"{learning_rate=}, {num_train_steps=}, {num_warmup_steps=}"
             raise ValueError(f"A rate must be 0 or more, and a warm-up end with the training. Received: {received}")
-        self.learning_rate = learning_rate
-        self.num_train_steps = num_train_steps
-        self.num_warmup_steps = num_warmup_steps
 
     def __call__(self, step):
         """Returns the rate, a float32 scalar, of the update that follows `step` finished ones (int scalar)."""
@@ -70,14 +68,11 @@ class WarmupConstantDecay(_Schedule):
 
     def __init__(self, learning_rate: float, num_train_steps: int, num_warmup_steps: int, num_decay_steps: int):
         super().__init__()
+        keep_arguments(self, locals())
         fits = num_warmup_steps >= 0 and 1 <= num_decay_steps <= num_train_steps - num_warmup_steps
         if not (learning_rate >= 0.0 and fits):
             received = f"{learning_rate=}, {num_train_steps=}, {num_warmup_steps=}, {num_decay_steps=}"
             raise ValueError(f"A rate must be 0 or more, and its phases fit into the training. Received: {received}")
-        self.learning_rate = learning_rate
-        self.num_train_steps = num_train_steps
-        self.num_warmup_steps = num_warmup_steps
-        self.num_decay_steps = num_decay_steps
         # A variable, so that a graph need not be built again for another end. Exact up to 2^24 steps.
         self._decay = keras.Variable([num_train_steps, num_decay_steps], trainable=False, dtype="float32")
 

@@ -14,6 +14,7 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from keras_bert.errors import InputError
+from keras_bert.layer import keep_arguments
 from tasks.engine.checkpoints import Checkpoints, keep_settings
 from tasks.engine.divergence import Divergence, save_batch
 from tasks.engine.preemption import Preemption
@@ -64,13 +65,7 @@ class Trainer:
         steps_per_call: int = 100,
         **step_options,
     ):
-        self.model = model
-        self.optimizer = optimizer
-        self.objective = objective
-        self.output_dir = output_dir
-        self.spike_factor = spike_factor
-        self.keep_checkpoints = keep_checkpoints
-        self.steps_per_call = steps_per_call
+        keep_arguments(self, locals())
         self.strategy = strategy or tf.distribute.get_strategy()
         self.workers = Workers(self.strategy)
         with self.strategy.scope():

@@ -14,7 +14,7 @@ from keras import ops
 
 from keras_bert.backbone import BertBackbone, FirstRows, RestoreRectangle
 from keras_bert.heads import PoolTokens, TakePositions
-from keras_bert.layer import BertLayer
+from keras_bert.layer import BertLayer, keep_arguments
 from keras_bert.tokenization.tokenizer import BertTokenizer
 from tasks.features.settings import COMBINES, POOLINGS, FeatureSettings, layer_name
 from tasks.fine_tuning import start
@@ -265,8 +265,7 @@ class CombineStates(BertLayer):
 
     def __init__(self, num_layers: int, combine: str, **kwargs):
         super().__init__(**kwargs)
-        self.num_layers = num_layers
-        self.combine = combine
+        keep_arguments(self, locals())
 
     def build(self, shape):
         if self.combine == "weighted_sum":

@@ -11,6 +11,7 @@ import tensorflow as tf
 from keras_bert.backbone import BertBackbone
 from keras_bert.errors import InputError
 from keras_bert.files import absolute, exists, is_directory, is_remote, read_json, read_optional_json, write_json
+from keras_bert.layer import keep_arguments
 from keras_bert.weights import read_bert_config
 from tasks.engine.build_trainer import build_trainer, prepare_devices
 from tasks.engine.progress import EarlyStopping
@@ -48,9 +49,7 @@ class Session:
     """
 
     def __init__(self, task: Task, inputs: Inputs, output_dir: str):
-        self.task = task
-        self.inputs = inputs
-        self.output_dir = output_dir
+        keep_arguments(self, locals())
         self.trained: Trained | None = None
         self.results: dict[str, Any] = {}
         self._workers: Workers | None = None
