@@ -22,7 +22,7 @@ from keras import ops
 
 from tasks.engine.fused_adam import fused_adam, update_alike
 from tasks.engine.muon import orthogonal_updates
-from tasks.engine.schedules import SCHEDULES
+from tasks.engine.schedules import SCHEDULES, Registered
 
 # Matches "masked_lm/output_bias", but not "bias_table/embeddings".
 _NOT_DECAYED = re.compile(r"(?:^|/)(?:gamma|beta|[^/]*bias)$")
@@ -99,7 +99,7 @@ def _path(variable) -> str:
     return getattr(variable, "path", None) or re.sub(r"(/replica_\d+)?(:\d+)?$", "", variable.name)
 
 
-class _BertOptimizer(keras.optimizers.Optimizer):
+class _BertOptimizer(Registered, keras.optimizers.Optimizer):
     """Base of the profiles: two moments per gradient, and update rules by path.
 
     Attributes:
@@ -192,8 +192,6 @@ class _BertOptimizer(keras.optimizers.Optimizer):
         return config
 
 
-@keras.saving.register_keras_serializable(package="keras_bert")
-@keras.saving.register_keras_serializable(package="keras_bert_zoo")  # Its name in files of before.
 class BertAdam(_BertOptimizer):
     """Adam with decoupled weight decay and without bias correction (google-research/bert optimization.py:87-174).
 
@@ -260,16 +258,12 @@ class BertAdam(_BertOptimizer):
         return handles, _dense(gradient, variable.dtype), *self._scalars(index, variable.dtype, learning_rate)
 
 
-@keras.saving.register_keras_serializable(package="keras_bert")
-@keras.saving.register_keras_serializable(package="keras_bert_zoo")  # Its name in files of before.
 class BertAdamW(BertAdam):
     """`BertAdam` with bias correction, as in torch's AdamW; Keras's own adds epsilon before the correction."""
 
     bias_correction = True
 
 
-@keras.saving.register_keras_serializable(package="keras_bert")
-@keras.saving.register_keras_serializable(package="keras_bert_zoo")  # Its name in files of before.
 class BertLamb(_BertOptimizer):
     """LAMB (You et al. 2020, arXiv:1904.00962, algorithm 2), for batches of tens of thousands.
 
@@ -299,7 +293,6 @@ class BertLamb(_BertOptimizer):
         self.assign_sub(variable, update * self._rate(learning_rate, rule.rate_multiplier, variable.dtype))
 
 
-@keras.saving.register_keras_serializable(package="keras_bert")
 class BertMuon(BertAdamW):
     """Muon on the matrices of the encoder layers, and `BertAdamW` on all other variables.
 

@@ -6,15 +6,22 @@ from keras import ops
 from keras_bert.layer import arguments_of, keep_arguments
 
 
-class _Schedule(keras.optimizers.schedules.LearningRateSchedule):
+class Registered:
+    """Makes Keras find subclasses by their names in files, also in those of before the package was renamed."""
+
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        for package in ("keras_bert_zoo", "keras_bert"):
+            keras.saving.register_keras_serializable(package)(cls)
+
+
+class _Schedule(Registered, keras.optimizers.schedules.LearningRateSchedule):
     """A schedule that keeps its arguments under their own names."""
 
     def get_config(self) -> dict:
         return {name: getattr(self, name) for name in arguments_of(type(self))}
 
 
-@keras.saving.register_keras_serializable(package="keras_bert")
-@keras.saving.register_keras_serializable(package="keras_bert_zoo")  # Its name in files of before.
 class WarmupLinearDecay(_Schedule):
     """Linear warm-up followed by a linear decay that counts from step 0.
 
@@ -50,7 +57,6 @@ class WarmupLinearDecay(_Schedule):
         return ops.where(step < self.num_warmup_steps, warmup_rate, rate)
 
 
-@keras.saving.register_keras_serializable(package="keras_bert")
 class WarmupConstantDecay(_Schedule):
     """Linear warm-up to the peak, which stays until a linear decay to 0.
 

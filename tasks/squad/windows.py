@@ -131,31 +131,18 @@ def _tokenize(tokenizer: PythonBertTokenizer, text: str) -> _Context:
 def _find_tokens(
     context: _Context, text: str, first_word: int, last_word: int, tokenizer: PythonBertTokenizer
 ) -> tuple[int, int] | None:
-    """Returns the first and last token of an answer in the context, or None if its words have no token."""
-    first = int(np.searchsorted(context.words, first_word))
-    last = int(np.searchsorted(context.words, last_word, side="right")) - 1
-    return _improve_span(context.ids[first : last + 1].tolist(), first, tokenizer.tokenize(text))
+    """Returns the first and last token of an answer in the context, or None if its words have no token.
 
-
-def _improve_span(tokens: list[int], first: int, answer: list[int]) -> tuple[int, int] | None:
-    """Shrinks the tokens of whole words to those of the answer, if these occur in them (run_squad.py:476-510).
-
-    The answer "1895" is a token of its own in the word "(1895-1943)". The leftmost occurrence counts.
-
-    Args:
-        tokens: tokens of the words.
-        first: number of the first one in the context.
-        answer: tokens of the answer.
-
-    Returns:
-        First and last token in the context, or None if the words have no token.
+    The tokens of whole words are shrunk to those of the answer, if these occur in them (run_squad.py:476-510): the
+    answer "1895" is a token of its own in the word "(1895-1943)". The leftmost occurrence counts.
     """
-    if not tokens:
-        return None  # Words of nothing but control characters.
+    first = int(np.searchsorted(context.words, first_word))
+    stop = int(np.searchsorted(context.words, last_word, side="right"))
+    tokens, answer = context.ids[first:stop].tolist(), tokenizer.tokenize(text)
     for start in range(len(tokens) - len(answer) + 1):
         if answer and tokens[start : start + len(answer)] == answer:
             return first + start, first + start + len(answer) - 1
-    return first, first + len(tokens) - 1
+    return (first, stop - 1) if tokens else None  # Words of nothing but control characters have none.
 
 
 def _fill(plans: list[_Plan], tokenizer: PythonBertTokenizer, with_answers: bool) -> Windows:
