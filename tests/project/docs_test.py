@@ -179,6 +179,39 @@ def test_make_has_the_targets(page):
 
 # === Examples ===
 
+# Blocks of Python that this module does not run, and what does.
+RUN_ELSEWHERE = {
+    "docs/models.md": "tests/keras_bert/models/models_page_test.py",
+    "docs/testing.md": "tests/project/processes_test.py",
+}
+# Commands in blocks: how they are checked, or why they are not run.
+CHECKED = {
+    "bert-": "test_command_lines_have_the_flags_that_they_name",
+    "make": "test_make_has_the_targets",
+    ".venv/bin/python": "a path, looked for below",
+    "pip": "needs an index; the locks are tested in packaging_test.py",
+    "docker": "needs a docker engine",
+    "kubectl": "needs a cluster; deployment_test.py checks the manifest",
+    "gcloud": "needs an account",
+    "curl": "needs docker's server; extras_test.py runs the README's of an export",
+    "export": "sets the variable of the command that follows",
+}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_code_block_is_checked_or_says_why_not(page):
+    for info, block in _FENCE.findall(read(page)):
+        if info == "python":
+            assert (ROOT / RUN_ELSEWHERE[page]).exists()
+        elif info == "":
+            for line in block.replace("\\\n", " ").splitlines():
+                command = line.split(maxsplit=1)[0] if line.strip() else "make"
+                assert command.startswith(tuple(CHECKED)), f"{line}: output is marked ```text"
+                script = re.match(r"\.venv/bin/python (\S+\.py)", line)
+                assert script is None or (ROOT / script[1]).exists()
+        else:
+            assert info in ("text", "python runnable"), info
+
 
 EXAMPLES = [
     pytest.param(block, id=f"{page}-{number}")
