@@ -1,16 +1,18 @@
 """Asks the pre-trained masked LM: held-out sentences with a hole, and the words that it would put there."""
 
+import functools
+import itertools
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
 import tensorflow as tf
 
 from keras_bert import BertMaskedLM
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 from tasks.quickstart.corpus import hash_of
 
+_CANDIDATES = 500
 _MIN_TOKENS = 10  # With [CLS] and [SEP]; a shorter sentence says too little about its words.
 
 
@@ -32,34 +34,33 @@ class Hole(NamedTuple):
 
 def find_holes(sentences: Sequence[str], preprocessor: BertPreprocessor, count: int, max_characters: int) -> list[Hole]:
     """Hides a word, which is one token and occurs once, in each of the first sentences. Hashes choose both."""
-    holes: list[Hole] = []
-    vocabulary = np.array(preprocessor.tokenizer.get_vocabulary())
-    for sentence in sorted(set(sentences), key=hash_of):
-        if len(holes) == count:
-            break
-        if len(sentence) <= max_characters:
-            encoded = preprocessor.encode([sentence])
-            ids = encoded["token_ids"][0].numpy()[: int(tf.reduce_sum(encoded["padding_mask"]))]
-            holes += _hide(sentence, ids, vocabulary, preprocessor)
-    return holes
+    candidates = sorted({text for text in sentences if 0 < len(text) <= max_characters}, key=hash_of)[:_CANDIDATES]
+    if not candidates:
+        return []
+    encoded = {name: value.numpy() for name, value in preprocessor.encode(candidates).items()}
+    ids_of_each = (
+        row[mask > 0].tolist() for row, mask in zip(encoded["token_ids"], encoded["padding_mask"], strict=True)
+    )
+    holes = map(functools.partial(_hide, preprocessor), candidates, ids_of_each)
+    return list(itertools.islice(filter(None, holes), count))
 
 
-def _hide(sentence: str, ids: np.ndarray, vocabulary: np.ndarray, preprocessor: BertPreprocessor) -> list[Hole]:
-    """Returns the sentence with its hole, or nothing if it has no such word, is too short, or was cut."""
-    tokens = vocabulary[ids].tolist()
+def _hide(preprocessor: BertPreprocessor, sentence: str, ids: list[int]) -> Hole | None:
+    """Returns a sentence with its hole, or None if it has no such word, is too short, or was cut."""
+    tokens = [preprocessor.tokenizer.id_to_token(number) for number in ids]
     whole = [
         place
         for place, token in enumerate(tokens)
         if token.isalpha() and not tokens[place + 1].startswith("##") and tokens.count(token) == 1
     ]
     if not whole or not _MIN_TOKENS <= len(tokens) < preprocessor.sequence_length:
-        return []
+        return None
     place = min(whole, key=lambda place: hash_of(f"{tokens[place]} {sentence}"))
     parts = re.split(re.escape(tokens[place]), sentence, flags=re.IGNORECASE)
     if len(parts) != 2:  # It is spelled otherwise in the text, or also part of another word.
-        return []
+        return None
     masked = [*ids[:place], preprocessor.tokenizer.mask_token_id, *ids[place + 1 :]]
-    return [Hole("[MASK]".join(parts), tokens[place], list(map(int, masked)), place)]
+    return Hole("[MASK]".join(parts), tokens[place], masked, place)
 
 
 def best_words(model: BertMaskedLM, holes: Sequence[Hole], count: int = 5) -> list[list[list]]:
