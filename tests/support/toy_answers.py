@@ -89,12 +89,27 @@ def fill_mask(text):
     }
 
 
+def search(text):
+    """Two passages; the first has two words of an ordinary question."""
+    passages = [b"An apple a day is read of in many a book.", b"A stone."]
+    return {
+        "passages": _rows(passages, text),
+        "scores": _rows([0.75, 0.5], text),
+        "indices": _rows([7, 3], text),
+    }
+
+
 def embeddings(text):
     wave = tf.sin(tf.range(48.0)[None] * tf.cast(_length(text), tf.float32)[:, None] / 50.0)
     return {"pooled": tf.tanh(2.0 * wave), "mean": wave / 3.0, "cls": wave[:, ::-1]}
 
 
 DESCRIPTIONS = {
+    search: {
+        "title": "Search",
+        "summary": "Finds the 2 of 8 passages that are nearest to a text.",
+        "example": {"instances": ["Where do I read of an apple?"]},
+    },
     classification: {
         "title": "Mood of a review",
         "summary": "A text classifier.",

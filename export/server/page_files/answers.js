@@ -88,7 +88,9 @@ const SHOW = {
 
   passages(instance, prediction) {
     const found = prediction.passages.map((text, index) => [textOf(text), prediction.scores[index]]);
-    const asked = new Set(wordsOf(instance.text ?? instance).map(word => word.toLowerCase()));
+    // Short words, such as "is" and "a", are everywhere.
+    const longer = wordsOf(instance.text ?? instance).filter(word => word.length > 2 || /[^\x00-\x7f]/.test(word));
+    const asked = new Set(longer.map(word => word.toLowerCase()));
     const parts = [headline(found.length === 1 ? "1 passage" : `${found.length} passages`)];
     found.forEach(([text, score], index) => {
       parts.push(make("h2", {}, `${index + 1}. `, make("span", {className: "soft"}, decimal(score))));

@@ -155,6 +155,14 @@ def test_the_answer_is_marked_in_its_context(tab, server):
     assert texts(tab, ".headline") == ["No answer in the context"] and texts(tab, "mark") == []
 
 
+def test_words_of_the_question_are_marked_in_the_passages(tab, server):
+    show(tab, server, "search")
+    ask(tab, text="Is a BOOK of an apple?")
+    assert texts(tab, ".headline") == ["2 passages"] and texts(tab, "#answer h2") == ["1. 0.7500", "2. 0.5000"]
+    assert texts(tab, "mark") == ["apple", "book"]
+    assert texts(tab, ".passage") == ["An apple a day is read of in many a book.", "A stone."]
+
+
 def test_a_mask_is_filled_in(tab, server):
     show(tab, server, "fill_mask")
     ask(tab, text="The 🦊 lives in [MASK], they say")
