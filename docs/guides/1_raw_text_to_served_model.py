@@ -124,7 +124,7 @@ started = time.perf_counter()
 answer = json.load(urllib.request.urlopen(f"{url}:predict", body))
 print(answer, f"{1000 * (time.perf_counter() - started):.0f} ms", sep="\n")
 server.terminate()
-server.wait()
+_ = server.wait()
 
 # %% [markdown]
 # ## What to change

@@ -28,6 +28,7 @@ def sh(command):
 rng = random.Random(0)
 NAMES = ["Ada", "Ben", "Clara", "David", "Emma", "Felix", "Greta", "Hugo"]
 PLACES = ["Paris", "Lima", "Oslo", "Cairo", "Kyoto", "Quito", "Riga", "Accra"]
+THINGS = ["lamp", "clock", "chair", "radio", "kettle"]
 
 # %% [markdown]
 # ## Questions
@@ -37,16 +38,15 @@ PLACES = ["Paris", "Lima", "Oslo", "Cairo", "Kyoto", "Quito", "Riga", "Accra"]
 
 # %%
 def question(number):
-    name, other = rng.sample(NAMES, 2)
-    place, elsewhere = rng.sample(PLACES, 2)
-    facts = [f"{name} lives in {place} .", f"{other} lives in {elsewhere} ."]
-    context = " ".join(rng.sample(facts, 2))
-    start = context.index(f"in {place}") + 3
-    asked = {"id": str(number), "question": f"Where does {name} live ?"}
-    return {"context": context, "qas": [{**asked, "answers": [{"text": place, "answer_start": start}]}]}
+    name, place, thing = rng.choice(NAMES), rng.choice(PLACES), rng.choice(THINGS)
+    context = rng.choice([f"{name} bought a {thing} in {place} .", f"In {place} , {name} bought a {thing} ."])
+    questions = {"Who bought it ?": name, "Where was it bought ?": place, "What was bought ?": thing}
+    asked, answer = rng.choice(list(questions.items()))
+    answers = [{"text": answer, "answer_start": context.index(answer)}]
+    return {"context": context, "qas": [{"id": str(number), "question": asked, "answers": answers}]}
 
 
-for split, count in (("train", 2000), ("dev", 200)):
+for split, count in (("train", 1000), ("dev", 200)):
     paragraphs = [question(number) for number in range(count)]
     content = {"version": "1.1", "data": [{"title": split, "paragraphs": paragraphs}]}
     pathlib.Path(f"{split}.json").write_text(json.dumps(content))
@@ -76,12 +76,12 @@ print(sentence())
 # Give `--preset=base` instead, with a network or a filled cache; for names a cased one.
 
 # %%
-text = pathlib.Path("train.json").read_text() + pathlib.Path("train.conll").read_text()
-words = sorted({*NAMES, *PLACES, *"lives live in Where does ? . went to In we met is cold , says".split()})
+grammar = "bought a in In , . Who it ? Where was What went to we met is cold says".split()
+words = sorted({*NAMES, *PLACES, *THINGS, *grammar})
 tokenizer = keras_bert.BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words], lowercase=False)
-backbone = keras_bert.BertBackbone(
-    tokenizer.vocabulary_size(), num_layers=2, num_heads=4, hidden_dim=64, intermediate_dim=128, max_sequence_length=64
-)
+sizes = {"num_layers": 2, "num_heads": 4, "hidden_dim": 64, "intermediate_dim": 128, "max_sequence_length": 64}
+# A narrow encoder starts from larger weights than BERT's 0.02: one over the root of its width.
+backbone = keras_bert.BertBackbone(tokenizer.vocabulary_size(), **sizes, initializer_range=0.125)
 backbone.save_to_preset("preset")
 tokenizer.save_to_preset("preset")
 
@@ -92,7 +92,7 @@ tokenizer.save_to_preset("preset")
 
 # %%
 sh("""bert-squad --train_file=train.json --predict_file=dev.json --preset=preset --learning_rate=2e-3 \\
-    --train_batch_size=32 --num_train_epochs=6 --max_seq_length=32 --max_query_length=10 --doc_stride=8 \\
+    --train_batch_size=16 --num_train_epochs=8 --max_seq_length=32 --max_query_length=10 --doc_stride=8 \\
     --do_train --do_predict --do_eval --output_dir=answers""")
 sh("""bert-ner --train_file=train.conll --dev_file=dev.conll --preset=preset --learning_rate=2e-3 \\
     --num_train_epochs=2 --max_seq_length=16 --do_train --do_eval --output_dir=names""")
@@ -131,12 +131,11 @@ def ask(url, **row):
     return json.load(urllib.request.urlopen(f"{url}:predict", body))["predictions"][0]
 
 
-context = "Hugo lives in Oslo . Greta lives in Lima ."
-found = ask(urls[0], question="Where does Greta live ?", context=context)
+found = ask(urls[0], question="Where was it bought ?", context="In Lima , Greta bought a clock .")
 print({name: found[name] for name in ("answer", "start", "end", "score")})
 print(ask(urls[1], text="In Kyoto we met Clara ."))
 server.terminate()
-server.wait()
+_ = server.wait()
 
 # %% [markdown]
 # ## What to change

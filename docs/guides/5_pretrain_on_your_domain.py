@@ -76,7 +76,7 @@ for name in ("general", "domain", "domain_held_out"):
     sh(f"""bert-create-pretraining-data --input_file={name}.txt --output_file={name}.tfrecord --vocab_file=vocab.txt \\
         --dupe_factor=2 {LENGTHS} | head -2""")
 sh(f"""bert-pretrain --input_file=general.tfrecord --eval_input_file=domain_held_out.tfrecord --vocab_file=vocab.txt \\
-    {SIZES} {LENGTHS} {RATES} --num_train_steps=150 --learning_rate=0.004 --initial_attention=neighbors \\
+    {SIZES} {LENGTHS} {RATES} --num_train_steps=80 --learning_rate=0.004 --initial_attention=neighbors \\
     --do_train --do_eval --output_dir=general""")
 
 # %% [markdown]
@@ -86,7 +86,7 @@ sh(f"""bert-pretrain --input_file=general.tfrecord --eval_input_file=domain_held
 
 # %%
 CONTINUE = f"""bert-pretrain --input_file=domain.tfrecord --eval_input_file=domain_held_out.tfrecord \\
-    --vocab_file=vocab.txt --init_checkpoint=general/preset {SIZES} {LENGTHS} {RATES} --num_train_steps=100 \\
+    --vocab_file=vocab.txt --init_checkpoint=general/preset {SIZES} {LENGTHS} {RATES} --num_train_steps=40 \\
     --learning_rate=0.002 --do_train --do_eval"""
 sh(f"{CONTINUE} --output_dir=domain")
 

@@ -50,6 +50,8 @@ def assemble(source: pathlib.Path) -> None:
     )
     (source / HOME).write_text("\n\n".join([text.rstrip(), *trees]) + "\n", encoding="utf-8")
     shutil.copy(ROOT / "docs" / "site" / "conf.py", source)
+    (source / "_static").mkdir()
+    shutil.copy(ROOT / "docs" / "site" / "page.css", source / "_static")
     reference.write(source / "docs", reference.pages)
 
 

@@ -10,6 +10,8 @@ highlight_language = "none"
 smartquotes = False  # They would turn the hyphens of flags into dashes.
 
 html_theme = "furo"
+html_static_path = ["_static"]
+html_css_files = ["page.css"]
 html_title = "keras-bert-zoo"
 html_copy_source = False
 html_show_sphinx = False

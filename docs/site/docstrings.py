@@ -68,7 +68,14 @@ def markdown(docstring: str) -> str:
             if line.strip():
                 section = None
             out.append(line)
-    return re.sub(r"\n{3,}", "\n\n", "\n".join(out)).strip()
+    return mark_flags(re.sub(r"\n{3,}", "\n\n", "\n".join(out)).strip())
+
+
+def mark_flags(text: str) -> str:
+    """Marks flags in the prose as code."""
+    parts = re.split(r"(```.*?```|`[^`]*`)", text, flags=re.DOTALL)
+    parts[::2] = [re.sub(r"(?<![\w-])--[a-z]\w*(=[\w.,:/+-]*\w)?", r"`\g<0>`", part) for part in parts[::2]]
+    return "".join(parts)
 
 
 def signature(node: ast.FunctionDef, name: str, is_method: bool) -> str:

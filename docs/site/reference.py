@@ -125,8 +125,8 @@ def _flag_line(settings_class: type[Settings], field: dataclasses.Field) -> str:
         bounds.append("several, separated by commas")
     if default is dataclasses.MISSING:
         bounds.append("required")
-    shown = "" if default in (None, dataclasses.MISSING) else f"`={default}`"
-    return f"- `{name}`{shown}: {_cell(rule.help)} *({', '.join(bounds)})*"
+    shown = name if default in (None, dataclasses.MISSING) else f"{name}={default}"
+    return f"- `{shown}`: {docstrings.mark_flags(_cell(rule.help))} *({', '.join(bounds)})*"
 
 
 def _cell(text: str) -> str:

@@ -42,11 +42,11 @@ def test_every_public_name_has_a_page_with_its_arguments(pages):
 def test_every_flag_of_every_command_is_on_its_page(pages):
     for (command, _), flags in listed_commands().items():
         page = pages[f"reference/commands/{command}.md"]
-        assert set(re.findall(r"^- `--(\w+)`", page, re.MULTILINE)) == flags.keys(), command
+        assert set(re.findall(r"^- `--(\w+)[`=]", page, re.MULTILINE)) == flags.keys(), command
         assert "**Arguments**" not in page
     page = pages["reference/commands/bert-classify.md"]
     assert re.search(
-        r"^- `--learning_rate``=5e-05`: Peak learning rate. \*\(float, .*above 0, several", page, re.MULTILINE
+        r"^- `--learning_rate=5e-05`: Peak learning rate. \*\(float, .*above 0, several", page, re.MULTILINE
     )
 
 
