@@ -82,11 +82,11 @@ sh(f"""bert-pretrain --input_file=general.tfrecord --eval_input_file=domain_held
 # %% [markdown]
 # ## Continue on the domain
 #
-# `--init_checkpoint` brings encoder and heads along. The optimizer begins anew, so warm up again, at a lower rate.
+# `--init_checkpoint` brings encoder, sizes and heads along. The optimizer begins anew: warm up again, at a lower rate.
 
 # %%
 CONTINUE = f"""bert-pretrain --input_file=domain.tfrecord --eval_input_file=domain_held_out.tfrecord \\
-    --vocab_file=vocab.txt --init_checkpoint=general/preset {SIZES} {LENGTHS} {RATES} --num_train_steps=40 \\
+    --vocab_file=vocab.txt --init_checkpoint=general/preset {LENGTHS} {RATES} --num_train_steps=40 \\
     --learning_rate=0.002 --do_train --do_eval"""
 sh(f"{CONTINUE} --output_dir=domain")
 
@@ -124,7 +124,7 @@ print(f"held-out accuracy: {accuracy('domain'):.4f} on one device, {accuracy('tw
 # %% [markdown]
 # ## What to change
 #
-# - **The start.** `--preset=base --init_checkpoint=hf://google-bert/bert-base-uncased` with its own vocabulary, and
+# - **The start.** `--init_checkpoint=hf://google-bert/bert-base-uncased` with its own vocabulary, and
 #   `--optimizer=adamw --learning_rate=5e-5 --train_batch_size=256`.
 # - **More text.** `--num_shards`, and `--runner=dask` for [clusters](../pretraining.md#on-a-cluster). `--packing`
 #   saves the padding, `--dynamic_masking` draws new masks each epoch.
