@@ -3,7 +3,7 @@
     .venv/bin/bert-quickstart --output_dir=runs/quickstart
     .venv/bin/python benchmarks/pretraining_recipe.py --directory=runs/quickstart
 
-Trains on the data of a finished quickstart, beginning with OLD, the recipe that the quickstart had. The steps of all
+Trains on the text of a finished quickstart, beginning with OLD, the recipe that the quickstart had. The steps of all
 recipes are timed in turns, since the machine may be shared. Each recipe then does the steps that fit into the time that
 2,500 of OLD take, times `--share`. Prints, as mean and range over the seeds, masked-LM accuracy at 15%, next-sentence
 accuracy, perplexity, and the share of OLD's time after which its last accuracy was reached. With three seeds this takes
@@ -25,7 +25,7 @@ from tasks import flags as task_flags
 
 FLAGS = flags.FLAGS
 
-flags.DEFINE_string("directory", None, "Directory of a finished bert-quickstart, with data/ and vocab.txt.")
+flags.DEFINE_string("directory", None, "Directory of a finished bert-quickstart, with corpus/ and vocab.txt.")
 flags.DEFINE_string("output_dir", "runs/recipe", "Directory of the trainings; finished ones are not repeated.")
 flags.DEFINE_list("seeds", ["1", "2", "3"], "Seeds.")
 flags.DEFINE_list("only", [], "Recipes to train, by name; default: all.")
@@ -34,13 +34,15 @@ flags.DEFINE_integer("rounds", 7, "Rounds of timed steps.", lower_bound=1)
 flags.DEFINE_string("worker", None, "Flags of a recipe, as JSON: what the benchmark's own processes are started with.")
 
 _OLD_STEPS, _STEPS_OF_ROUND, _EVALUATIONS = 2500, 10, 10
-_LENGTHS = {"max_seq_length": 64, "max_predictions_per_seq": 10}
+_LENGTH = 64
 OLD = {"train_batch_size": 64, "optimizer": "adamw", "learning_rate": 2e-3}
 TRICKS = {
-    "Muon": {"optimizer": "muon", "learning_rate": 4e-3, "adam_lr_ratio": 0.5},
+    "Muon": {"optimizer": "muon", "learning_rate": 4e-3, "adam_lr_ratio": 0.75},
     "neighbors": {"initial_attention": "neighbors"},
     "batches of 32": {"train_batch_size": 32},
     "one cycle": {"lr_schedule": "one_cycle"},
+    "next sentences 0.3": {"next_sentence_weight": 0.3},
+    "20% masked": {"dynamic_masking": True, "masked_lm_prob": 0.2},
 }
 # Measured beside the whole, and not part of it.
 OTHERS = {
@@ -63,14 +65,34 @@ def recipes() -> dict[str, dict]:
     return {name: given for name, given in named.items() if not FLAGS.only or name in FLAGS.only}
 
 
+def lengths_of(given: dict) -> dict:
+    """Returns the lengths of a recipe's data: as many masked positions as it needs."""
+    return {"max_seq_length": _LENGTH, "max_predictions_per_seq": round(_LENGTH * given.get("masked_lm_prob", 0.15))}
+
+
+def data_of(given: dict, part: str) -> str:
+    """Returns a recipe's records, written with masks of 15% unless they are there."""
+    from tasks.pretraining.create_data import create_pretraining_data
+    from tasks.pretraining.data.settings import DataSettings
+
+    lengths = lengths_of(given)
+    path = os.path.join(FLAGS.output_dir, f"data_{lengths['max_predictions_per_seq']}", f"{part}.tfrecord")
+    if not os.path.exists(f"{path}.report.json"):
+        corpus = os.path.join(FLAGS.directory, "corpus", f"{part}.txt")
+        vocab_file = os.path.join(FLAGS.directory, "vocab.txt")
+        copies = 2 if part == "train" else 1
+        files = {"input_file": corpus, "output_file": path, "vocab_file": vocab_file}
+        create_pretraining_data(DataSettings(**files, dupe_factor=copies, **lengths))
+    return path
+
+
 def settings_of(given: dict, steps: int, seed: int, output_dir: str):
     """Returns the settings of a training."""
     from tasks.pretraining.train.settings import PretrainingSettings
 
-    data = os.path.join(FLAGS.directory, "data")
     return PretrainingSettings(
-        input_file=os.path.join(data, "train.tfrecord"),
-        eval_input_file=os.path.join(data, "held_out.tfrecord"),
+        input_file=data_of(given, "train"),
+        eval_input_file=data_of(given, "held_out"),
         vocab_file=os.path.join(FLAGS.directory, "vocab.txt"),
         bert_config_file=os.path.join(FLAGS.directory, "bert_config.json"),
         output_dir=output_dir,
@@ -82,7 +104,7 @@ def settings_of(given: dict, steps: int, seed: int, output_dir: str):
         peak_tflops=1.0,  # Measuring it takes seconds.
         do_train=True,
         do_eval=True,
-        **_LENGTHS,
+        **lengths_of(given),
         **given,
     )
 
@@ -94,6 +116,7 @@ def build_round(given: dict):
     """Returns a call that does the steps of a round."""
     from keras_bert.tokenization.tokenizer import BertTokenizer
     from tasks.engine.build_trainer import build_trainer, prepare_devices
+    from tasks.pretraining.data.masking import MaskingRules
     from tasks.pretraining.data.shard_index import read_indexes
     from tasks.pretraining.train.architecture import model_builder, read_architecture
     from tasks.pretraining.train.batches import TrainBatches
@@ -104,10 +127,10 @@ def build_round(given: dict):
     tokenizer = BertTokenizer(settings.vocab_file)
     build = model_builder(settings, read_architecture(settings, tokenizer.vocabulary_size()), tokenizer)
     trainer = build_trainer(settings, build, PretrainingObjective(), strategy, (_OLD_STEPS, 1))
-    files = [settings.input_file]
-    batches = TrainBatches(
-        files, read_indexes(files, **_LENGTHS), batch_size=settings.train_batch_size, random_seed=1, **_LENGTHS
-    )
+    files, lengths = [settings.input_file], settings.lengths
+    masking = MaskingRules.of(tokenizer, settings) if settings.dynamic_masking else None
+    options = {"batch_size": settings.train_batch_size, "random_seed": 1, "masking": masking}
+    batches = TrainBatches(files, read_indexes(files, **lengths), **options, **lengths)
     fed = iter(batches(0))
     trainer._call_train(fed, 1)  # Builds the graph.
     return lambda: trainer._call_train(fed, _STEPS_OF_ROUND)
@@ -118,7 +141,10 @@ def step_times(named: dict[str, dict]) -> dict[str, float]:
     with contextlib.ExitStack() as stack:
         sides = []
         for given in [OLD, *named.values()]:
-            arguments = (f"--worker={json.dumps(given)}", f"--directory={FLAGS.directory}")
+            for part in ("train", "held_out"):  # Before its process asks for it.
+                data_of(given, part)
+            arguments = [f"--worker={json.dumps(given)}"]
+            arguments += [f"--{name}={FLAGS[name].value}" for name in ("directory", "output_dir")]
             sides.append(Side(os.path.abspath(__file__), *arguments))
             stack.callback(sides[-1].stop)
         old, *rows = [[seconds for seconds, _ in row] for row in take_turns(sides, [""] * FLAGS.rounds, warm_up=1)]

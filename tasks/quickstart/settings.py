@@ -25,7 +25,7 @@ class QuickstartSettings(Settings):
         64, "Tokens of a sequence.", at_least=16, at_most=PRESETS["tiny"].config.max_sequence_length
     )
     train_batch_size: int = setting(32, "Instances of a pre-training step.", at_least=1)
-    num_train_steps: int = setting(3200, "Pre-training steps.", at_least=1)
+    num_train_steps: int = setting(3000, "Pre-training steps.", at_least=1)
     learning_rate: float = setting(4e-3, "Peak learning rate of pre-training.", at_least=0.0)
     num_train_epochs: int = setting(5, "Fine-tuning epochs.", at_least=1)
     num_labels: int = setting(8, "Packages (or input files) to tell apart.", at_least=2)
