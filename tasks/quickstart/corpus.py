@@ -21,9 +21,15 @@ class Document(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-    """Documents, in the order of their packages and modules."""
+    """Documents, in the order of their packages and modules.
+
+    Attributes:
+        documents: the documents.
+        functions: module, name and sentences of each public function and class of theirs.
+    """
 
     documents: list[Document]
+    functions: list[tuple[str, str, list[str]]] = dataclasses.field(default_factory=list, compare=False)
 
     @property
     def num_documents(self) -> int:
@@ -57,10 +63,12 @@ class Corpus:
 
     def split(self, held_out: set[str]) -> tuple["Corpus", "Corpus"]:
         """Returns the documents whose modules are not in `held_out`, and those whose modules are."""
-        parts = [], []
+        parts = Corpus([]), Corpus([])
         for document in self.documents:
-            parts[document.module in held_out].append(document)
-        return Corpus(parts[0]), Corpus(parts[1])
+            parts[document.module in held_out].documents.append(document)
+        for function in self.functions:
+            parts[function[0] in held_out].functions.append(function)
+        return parts
 
 
 def hash_of(text: str) -> int:

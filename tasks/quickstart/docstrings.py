@@ -43,8 +43,11 @@ _FILES_PER_BATCH = 16
 # === Modules ===
 
 
-def read_module(path: str) -> list[str]:
-    """Returns the sentences of a source file's docstrings; none if the file cannot be read or parsed."""
+def read_module(path: str) -> list[tuple[str, list[str]]]:
+    """Returns the name of each object with a docstring, such as `Class.method`, and the docstring's sentences.
+
+    The module's own name is "". There is none if the file cannot be read or parsed.
+    """
     try:
         with open(path, "rb") as file:
             source = file.read()
@@ -55,16 +58,16 @@ def read_module(path: str) -> list[str]:
             tree = ast.parse(source)
     except (OSError, SyntaxError, ValueError, RecursionError):
         return []
-    return list(dict.fromkeys(text for docstring in _docstrings(tree) for text in prose.sentences(docstring)))
+    return [(name, list(prose.sentences(docstring))) for name, docstring in _docstrings(tree, "")]
 
 
-def _docstrings(node: ast.AST) -> Iterator[str]:
-    """Yields the docstrings of a module and of its classes and functions, from top to bottom."""
+def _docstrings(node: ast.AST, name: str) -> Iterator[tuple[str, str]]:
+    """Yields the docstrings of a module and of its classes and functions by name, from top to bottom."""
     if docstring := ast.get_docstring(node, clean=False):
-        yield docstring
+        yield name, docstring
     for child in node.body:
         if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            yield from _docstrings(child)
+            yield from _docstrings(child, f"{name}.{child.name}".lstrip("."))
 
 
 def list_modules(package: str, directory: str | None = None) -> list[tuple[str, str]]:
@@ -170,23 +173,31 @@ def collect(
     queues = {package: list_modules(package, (directories or {}).get(package)) for package in packages}
     left = dict.fromkeys(packages, max_sentences_per_package)
     documents: dict[str, list[Document]] = {package: [] for package in packages}
+    functions: list[tuple[str, str, list[str]]] = []
     seen: set[str] = set()
     total = sum(map(len, queues.values()))
     bar = progress_bar("Reading docstrings", " modules", total)
     with LocalPool(num_workers or available_cores()) as pool, bar:
-        for package, texts in pool.map(_read_batch, _batches(queues, left)):
-            bar.update(len(texts))
-            for module, found in texts:
-                found = [text for text in found if text not in seen][: left[package]]
-                if found:
-                    seen.update(found)
-                    left[package] -= len(found)
-                    documents[package].append(Document(package, module, found))
+        for package, modules in pool.map(_read_batch, _batches(queues, left)):
+            bar.update(len(modules))
+            for module, found in modules:
+                functions += [(module, f"{module}.{name}", some) for name, some in found if some and _is_public(name)]
+                sentences = dict.fromkeys(text for _, some in found for text in some)
+                sentences = [text for text in sentences if text not in seen][: left[package]]
+                if sentences:
+                    seen.update(sentences)
+                    left[package] -= len(sentences)
+                    documents[package].append(Document(package, module, sentences))
         bar.update(total - bar.n)  # Modules of full packages are not read.
-    corpus = Corpus([document for package in packages for document in sorted(documents[package])])
+    ordered = [document for package in packages for document in sorted(documents[package])]
+    corpus = Corpus(ordered, sorted(functions))
     if not corpus.documents:
         raise InputError(f"No English prose in the docstrings of: {', '.join(packages)}. Name other packages.")
     return corpus
+
+
+def _is_public(name: str) -> bool:
+    return bool(name) and not any(part.startswith("_") for part in name.split("."))
 
 
 def _batches(queues: dict[str, list], left: dict[str, int]) -> Iterator[tuple[str, list]]:
@@ -198,7 +209,7 @@ def _batches(queues: dict[str, list], left: dict[str, int]) -> Iterator[tuple[st
             yield package, modules[start : start + _FILES_PER_BATCH]
 
 
-def _read_batch(batch: tuple[str, list]) -> tuple[str, list[tuple[str, list[str]]]]:
+def _read_batch(batch: tuple[str, list]) -> tuple[str, list[tuple[str, list]]]:
     package, modules = batch
     return package, [(module, read_module(path)) for module, path in modules]
 

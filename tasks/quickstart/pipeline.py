@@ -20,6 +20,7 @@ _MODULES = {
     "bert-create-pretraining-data": "tasks.pretraining.create_data",
     "bert-pretrain": "tasks.pretraining.run",
     "bert-classify": "tasks.glue.run",
+    "bert-embed": "tasks.embedding.run",
     "bert-export": "export.run",
     "bert-serve": "export.local_server",
 }

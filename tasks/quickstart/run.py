@@ -17,7 +17,7 @@ from keras_bert.errors import InputError
 from keras_bert.files import expand_files, read_json, read_lines, write_json, write_lines
 from keras_bert.presets import PRESETS
 from tasks import flags
-from tasks.quickstart import docstrings, own_text
+from tasks.quickstart import docstrings, own_text, search
 from tasks.quickstart.corpus import Corpus, label_sentences
 from tasks.quickstart.pipeline import StageRun, run_command, start_command
 from tasks.quickstart.settings import QuickstartSettings
@@ -71,6 +71,10 @@ def quickstart(settings: QuickstartSettings) -> dict:
     run.stage("masked words", lambda: _ask_masked_lm(run, settings))
     run.stage("fine-tuning", lambda: _fine_tune(run, settings))
     run.stage("learning curve", lambda: _draw_learning_curve(run, settings))
+    if min(run.records["corpus"].get("pairs", [0])) > 1:
+        run.stage("search", lambda: search.train(run, settings, "embedder", load_weights=True))
+        run.stage("search, random start", lambda: search.train(run, settings, "random_embedder", load_weights=False))
+        run.stage("search export", lambda: search.export(run, search.QUESTION))
     run.stage("export", lambda: _export(run))
     run.stage("serving", lambda: _serve(run), keep=False)
     write_json(run.path("metrics.json"), run.records)
@@ -87,6 +91,7 @@ def _make_corpus(run: StageRun, settings: QuickstartSettings, own: Corpus | None
     training, held_out = parts = (own_text if own else docstrings).split(corpus, _HELD_OUT_SHARE)
     write_lines(run.path("corpus", "train.txt"), training.lines())
     write_lines(run.path("corpus", "held_out.txt"), held_out.lines())
+    num_pairs = search.write_texts(run, training, held_out)
     has_labels = len(held_out.sentences_by_package()) > 1
     if not has_labels:
         print("The text gives no two labels: fine-tuning tells the installed packages apart instead.", flush=True)
@@ -112,6 +117,7 @@ def _make_corpus(run: StageRun, settings: QuickstartSettings, own: Corpus | None
         "labels": labels,
         "labels_are": "input files" if are_files else "installed packages",
         "labelled_sentences": [len(rows) for rows in tables],
+        "pairs": num_pairs,
     }
 
 

@@ -31,7 +31,8 @@ def sentences(count):
     if os.path.isdir(SST2):
         with open(os.path.join(SST2, "dev.tsv"), encoding="utf-8") as file:
             return [line.split("\t")[0].strip() for line in file][1 : count + 1]
-    texts = (text for _, path in docstrings.list_modules("python") for text in docstrings.read_module(path))
+    found = (docstrings.read_module(path) for _, path in docstrings.list_modules("python"))
+    texts = (text for module in found for text in dict.fromkeys(text for _, some in module for text in some))
     return list(itertools.islice(texts, count))
 
 

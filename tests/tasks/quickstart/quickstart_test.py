@@ -12,14 +12,21 @@ import types
 import numpy as np
 import processes
 import pytest
+import tensorflow as tf
 
+from export.run import ExportSettings
 from keras_bert import BertMaskedLM, BertPreprocessor, BertTokenizer
 from keras_bert.errors import InputError
+from keras_bert.files import write_json
+from tasks import flags
+from tasks.embedding.data import read_table
+from tasks.embedding.task import EmbeddingSettings
 from tasks.fine_tuning.model_files import load_model
-from tasks.quickstart import learning_curve, pipeline
+from tasks.quickstart import learning_curve, pipeline, search
 from tasks.quickstart import run as stages
 from tasks.quickstart.run import quickstart
 from tasks.quickstart.settings import QuickstartSettings
+from tasks.text.bad_rows import BadRows
 
 TOPICS = {
     "ships": "ship harbour sailor anchor wave storm captain mast rope tide",
@@ -121,6 +128,30 @@ def check_masked_words(run, asked):
         np.testing.assert_allclose([share for _, share in hole["best"]], probabilities, rtol=1e-4)
 
 
+class SearchCommands:
+    """Reads the flags of the commands and writes what they would: embedding_test.py runs them."""
+
+    FOUND = ["ships: the sea", "bread: the oven"]
+
+    def __call__(self, command, **given):
+        kind = {"bert-embed": EmbeddingSettings, "bert-export": ExportSettings}[command]
+        read = flags.parse(kind, [f"--{name}={value}" for name, value in given.items()])
+        if command == "bert-embed":
+            assert all(
+                read_table(path, None, None, BadRows("refuse")).num_texts == 2
+                for path in (read.train_file, read.dev_file)
+            )
+            write_json(f"{read.output_dir}/metrics.json", {"recall@10": 0.5})
+            return
+        module = tf.Module()
+
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "text")])
+        def query(text):
+            return {"passages": tf.repeat(tf.constant([self.FOUND]), tf.size(text), 0)}
+
+        tf.saved_model.save(module, f"{read.export_dir}/1", signatures={"query": query})
+
+
 def test_interrupted_then_continued_to_answers(tmp_path, monkeypatch, capfd):
     write_texts(tmp_path)
     process = start(tmp_path)
@@ -145,6 +176,7 @@ def test_interrupted_then_continued_to_answers(tmp_path, monkeypatch, capfd):
         return accuracy
 
     monkeypatch.setattr(learning_curve.SharedTraining, "train", train_and_keep)
+    monkeypatch.setattr(search, "run_command", SearchCommands())
     monkeypatch.setenv("PATH", "")  # Without g++, the export is verified in Python alone.
     metrics = quickstart(QuickstartSettings(**settings(tmp_path)))
     out = capfd.readouterr().out
@@ -157,6 +189,10 @@ def test_interrupted_then_continued_to_answers(tmp_path, monkeypatch, capfd):
     check_learning_curve(tmp_path / "run", metrics, weights)
     check_masked_words(tmp_path / "run", metrics["masked words"]["asked"])
     assert [answer["label"] in TOPICS for answer in metrics["serving"]["answers"]] == [True] * 3
+    for name in ("search", "search, random start"):
+        assert metrics[name]["recall@10"] == 0.5 and 0 < metrics[name]["bm25_recall@10"] <= 1
+    assert metrics["search export"]["found"] == SearchCommands.FOUND
+    assert "\n  how do I read a csv file\n    -> ships: the sea\n    -> bread: the oven\n" in out
     for line in ("stage", "corpus", "pre-training", "masked words", "learning curve", "serving", "total"):
         assert any(row.startswith(line) for row in out.splitlines())
     assert (tmp_path / "run" / "pretrained" / "curve.png").stat().st_size > 10_000
