@@ -57,7 +57,7 @@ class Card:
 
     Attributes:
         title: heading.
-        task: one of `PIPELINES`.
+        task: a key of `PIPELINES`, or of a head that is not listed there.
         config: sizes of the encoder; None: it has none of its own.
         num_parameters: of the whole model.
         tokenizer: `tasks.engine.settings.tokenizer_identity`.
@@ -155,7 +155,7 @@ def head(
     data: Sequence[Data] = (),
 ) -> str:
     """Returns the YAML head; language, licence and data sets are for the author to add."""
-    pipeline = PIPELINES[task]
+    pipeline = PIPELINES.get(task, "other")  # Hugging Face's name for what has none.
     found: dict[str, Any] = {"library_name": "keras", "pipeline_tag": pipeline, "tags": ["bert", "keras-bert-zoo"]}
     if handle := re.match(r"hf://([\w.-]+/[\w.-]+)", start or ""):
         found["base_model"] = handle[1]
