@@ -49,6 +49,9 @@ OTHERS = {
     "constant": {"lr_schedule": "constant_then_linear"},
     "unigram bias": {"masked_lm_bias": "unigram"},
     "beta 0.98": {"adam_beta_2": 0.98},
+    "rate ratio 0.5": {"adam_lr_ratio": 0.5},
+    "rate ratio 1": {"adam_lr_ratio": 1.0},
+    "next sentences 0.1": {"next_sentence_weight": 0.1},
 }
 
 
