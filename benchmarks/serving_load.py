@@ -179,7 +179,8 @@ class RestClient:
 def rest_request(sentence: str) -> bytes:
     """Returns a complete request for one sentence."""
     body = json.dumps({"instances": [sentence]}).encode()
-    return f"POST /v1/models/{_NAME}:predict HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+    head = f"POST /v1/models/{_NAME}:predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body
 
 
 def is_right(body: bytes, expected: np.ndarray) -> bool:

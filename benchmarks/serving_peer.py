@@ -2,10 +2,12 @@
 
     python -I benchmarks/serving_peer.py KIND DIRECTORY < requests > answers
 
-With `-I`, nothing of this project can be imported. Each line of standard input is a JSON list of texts. Each answer is
-a line `{"seconds": ..., "probabilities": [...]}` with the time from the texts to the numbers. KIND:
+With `-I`, nothing of this project is imported, but for bert-serve. Each line of standard input is a JSON list of texts.
+Each answer is a line `{"seconds": ..., "probabilities": [...]}` with the time from the texts to the numbers. KIND:
 
     saved_model         DIRECTORY is an exported version; uses tensorflow and tensorflow_text alone
+    bert_serve          the same by bert-serve's own code, without its protocols
+    bert_serve_onnx     the same with --runtime=onnxruntime
     onnxruntime         model.onnx and tokenizer.json: Hugging Face tokenizers, padded to the longest of the batch
     keras_hub           a preset of KerasHub's classifier with its default, padded to 512 tokens
     keras_hub_128       the same with sequence_length=128
@@ -28,6 +30,17 @@ def saved_model(directory: str) -> Callable:
 
     signature = tf.saved_model.load(directory).signatures["serving_default"]
     return lambda texts: signature(text=tf.constant(texts))["probabilities"].numpy()
+
+
+def bert_serve(directory: str, **settings) -> Callable:
+    """Loads the exported graph as bert-serve does."""
+    sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    import numpy as np
+
+    from export.server.servable import ServedModel
+
+    model = ServedModel(directory, "peer", 1, **settings)
+    return lambda texts: model.run("serving_default", {"text": np.array(texts, object)})["probabilities"]
 
 
 def onnxruntime(directory: str) -> Callable:
@@ -78,6 +91,8 @@ def keras_hub(directory: str, **settings) -> Callable:
 
 KINDS = {
     "saved_model": saved_model,
+    "bert_serve": bert_serve,
+    "bert_serve_onnx": lambda directory: bert_serve(directory, runtime="onnxruntime"),
     "onnxruntime": onnxruntime,
     "keras_hub": keras_hub,
     "keras_hub_128": lambda directory: keras_hub(directory, sequence_length=_MAX_TOKENS),

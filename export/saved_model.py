@@ -1,16 +1,19 @@
 """Writes a trained model as a versioned SavedModel, texts in and answers out, and verifies it before publishing."""
 
 import os
+from collections.abc import Sequence
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from export import extras, verify
-from export.base_path import MAX_VERSION, numbered_versions, partial_path, remove_abandoned
+from export.base_path import ENCODERS_FILE, MAX_VERSION, numbered_versions, partial_path, remove_abandoned
 from export.heads.base import Head
 from export.heads.loading import HEADS
 from export.rebuilding import is_float32, rebuild, rebuild_for_serving
+from export.served_backbone import ServedBackbone
+from export.serving import find_backbone
 from keras_bert.errors import InputError
 from keras_bert.files import absolute, atomic_path, is_remote, make_directory, read_json, remove_path, write_json
 from keras_bert.tokenization.preprocessor import BertPreprocessor
@@ -128,7 +131,7 @@ def _write(head: Head, directory: str, with_cc: str) -> None:
 
 
 def write_graph(head: Head, model: keras.Model, directory: str) -> int:
-    """Writes a head's signatures and the weights that they use, without verifying anything.
+    """Writes a head's signatures, the weights that they use and what the encoders are, without verifying anything.
 
     Args:
         head: gives the signatures.
@@ -144,10 +147,23 @@ def write_graph(head: Head, model: keras.Model, directory: str) -> int:
     used = {id(variable) for function in functions.values() for variable in function.graph.variables}
     module = tf.Module()
     module.weights = [weight.value for weight in model.weights if id(weight.value) in used]
-    module.more = list(head.variables)
+    module.more = [*head.variables, *(weight.value for other in head.more_models for weight in other.weights)]
     tf.saved_model.save(module, directory, signatures=functions)
+    _write_encoders((model, *head.more_models), module, os.path.join(directory, ENCODERS_FILE))
     numbers = (one for one in (*module.weights, *module.more) if one.dtype != tf.string)
     return sum(int(np.prod(weight.shape)) * weight.dtype.size for weight in numbers)
+
+
+def _write_encoders(models: Sequence[keras.Model], module: tf.Module, path: str) -> None:
+    """Writes what `bert-serve --runtime=onnxruntime` needs to know of the encoders in a graph."""
+    names = {
+        id(variable): f"{group}/{number}"
+        for group in ("weights", "more")
+        for number, variable in enumerate(getattr(module, group))
+    }
+    encoders = [encoder for encoder in map(find_backbone, models) if isinstance(encoder, ServedBackbone)]
+    make_directory(os.path.dirname(path))
+    write_json(path, [encoder.describe(names) for encoder in encoders if encoder.is_traced])
 
 
 def _publish(temporary: str, directory: str, version: int | None) -> str:

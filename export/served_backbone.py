@@ -15,11 +15,15 @@ Tried without gain for one request (2 cores, AMD Zen 4): products by `Einsum`, w
 (7.4 ms for 3 tokens, oneDNN 5.4; the same from 24 tokens on); the single-threaded executor; each layer in two halves,
 of heads and of inner units, one per core. Weights as constants, which oneDNN keeps packed, took 0.94 of a request's
 time, but 1.09 of a batch of 32's, and 420 MB more memory for 43 MB of kernels, since every signature's graph has its
-own copies. So they stay variables.
+own copies. So they stay variables. TF_ONEDNN_ASSUME_FROZEN_WEIGHTS=1 takes 0.86 of the time for 3 tokens, and 1.6 times
+it for 10 and 28, since kernels stay packed for the first size that was asked. TF_SET_ONEDNN_FPMATH_MODE=BF16 changes
+neither time nor answers (2 cores of an AMD EPYC with AVX512_BF16).
 
 Shapes: B batch, S sequence, S' longest of the batch, T rows (see keras_bert/packing.py), N heads, D size per head,
 H = N * D hidden.
 """
+
+from collections.abc import Mapping
 
 import keras
 import tensorflow as tf
@@ -27,6 +31,10 @@ import tensorflow as tf
 from keras_bert.backbone import BertBackbone
 from keras_bert.encoder import BertEncoderLayer
 from keras_bert.packing import MASKED_SCORE
+
+# What `ServedBackbone.describe` tells about the encoder.
+_DESCRIBED = ("num_layers", "num_heads", "hidden_dim", "activation", "layer_norm_epsilon")
+_TABLES = ("token", "position", "segment")
 
 
 class _Places:
@@ -85,6 +93,48 @@ class ServedBackbone(BertBackbone):
 
     def get_config(self):
         return {**super().get_config(), "first_token_only": self.first_token_only}
+
+    @property
+    def is_traced(self) -> bool:
+        """Whether a graph calls the traced function."""
+        return bool(self._encode_in_graph.experimental_get_tracing_count())
+
+    def describe(self, names: Mapping[int, str]) -> dict:
+        """Describes the traced function for a server that computes it by another runtime (`export/encoders.py`).
+
+        Args:
+            names: id of a weight's `tf.Variable` -> its name where the graph is stored.
+
+        Returns:
+            JSON: `function`, its name in the graph; sizes and settings; `weights`, their names there by their own.
+        """
+        config = self.bert_config
+        settings = {name: getattr(config, name) for name in _DESCRIBED}
+        return {
+            "function": tf.compat.as_str(self._encode_in_graph.get_concrete_function().name),
+            **settings,
+            "first_token_only": self.first_token_only,
+            "weights": {name: names[id(variable.value)] for name, variable in self._named_weights().items()},
+        }
+
+    def _named_weights(self) -> dict[str, keras.Variable]:
+        embeddings = self.get_layer("embeddings")
+        found = {f"{name}_embedding": getattr(embeddings, f"{name}_embedding").embeddings for name in _TABLES}
+        parts = {"embeddings": embeddings.layer_norm, "pooled_dense": self.get_layer("pooled_dense")}
+        for index in range(self.num_layers):
+            layer = self.get_layer(f"transformer_layer_{index}")
+            its = {
+                "query_key_value": layer.self_attention.query_key_value,
+                "attention_output": layer.self_attention.output_dense,
+                "attention_norm": layer.self_attention_layer_norm,
+                "intermediate": layer.intermediate_dense,
+                "output": layer.output_dense,
+                "output_norm": layer.output_layer_norm,
+            }
+            parts |= {f"layer_{index}/{name}": part for name, part in its.items()}
+        for name, part in parts.items():
+            found |= {f"{name}/{weight.name}": weight for weight in part.weights}  # kernel, bias, gamma, beta
+        return found
 
     def _encode(self, token_ids, segment_ids, padding_mask) -> dict[str, tf.Tensor]:
         places = _Places(padding_mask, self.num_heads)

@@ -5,6 +5,7 @@ The graph uses only ops that TensorFlow Serving links, and no fixed length: a ba
 Shapes: B batch, S sequence.
 """
 
+import functools
 from collections.abc import Callable, Mapping
 
 import keras
@@ -57,6 +58,18 @@ def bound_texts(texts: tf.Tensor, tokenizer, num_tokens: int) -> tf.Tensor:
         string, shape (B,): the texts or prefixes of them, whose first `num_tokens` tokens are those of the texts, or of
         their first `most_bytes(num_tokens)` bytes.
     """
+    # The ops of a loop cost time even if it is not entered. Not inlined, they are one op until there is a long text.
+    bound = tf.function(
+        functools.partial(_bound_long_texts, tokenizer=tokenizer, num_tokens=num_tokens),
+        input_signature=[tf.TensorSpec([None], tf.string)],
+        autograph=False,
+        experimental_attributes={"_noinline": True},
+    )
+    is_long = tf.strings.length(texts) > _BYTES_PER_TOKEN * num_tokens
+    return tf.cond(tf.reduce_any(is_long), lambda: bound(texts), lambda: texts)
+
+
+def _bound_long_texts(texts: tf.Tensor, tokenizer, num_tokens: int) -> tf.Tensor:
     lengths, most = tf.strings.length(texts), most_bytes(num_tokens)
     num_wanted = num_tokens + tokenizer.special_tokens_in_strings  # The last may be the "[" of a cut "[MASK]".
 

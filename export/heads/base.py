@@ -85,6 +85,7 @@ class Head(abc.ABC):
             fills each, and `count` names the output that says how long each row is; they have at least one column.
             Servers need it to take batches apart. Empty: no output is.
         variables: state of the graph besides the model's weights.
+        more_models: Keras models in the graph besides the head's own, as served; their weights are stored, too.
         token_outputs: the outputs that other targets (ONNX, LiteRT) compute from the same token ids.
         model: as loaded, of any float type, with a BertBackbone inside.
         preprocessor: tokenizer and `sequence_length`. The graph pads to the batch's longest whatever `pad_to_longest`.
@@ -101,6 +102,7 @@ class Head(abc.ABC):
     token_inputs: Mapping[str, Axes] = signatures.TOKEN_AXES
     padding: Mapping[str, Any] = {}
     variables: tuple[tf.Variable, ...] = ()
+    more_models: tuple[keras.Model, ...] = ()
     token_outputs: Mapping[str, TokenOutput]
 
     def __init__(self, model: keras.Model, preprocessor: BertPreprocessor):

@@ -78,7 +78,7 @@ class Search(SentenceEmbedding):
             scorer, tokenizer, trained = load_reranker(reranker_dir)
             self._reranker, self._served_reranker = rebuild(scorer), rebuild_for_serving(scorer)
             self._pair = BertPreprocessor(tokenizer, trained["sequence_length"], pad_to_longest=True)
-            self.variables += tuple(weight.value for weight in self._served_reranker.weights)
+            self.more_models = (self._served_reranker,)
 
     def _embed(self, texts: list[str]) -> np.ndarray:
         """Returns the texts' vectors, of length 1: float32, shape (P, D)."""

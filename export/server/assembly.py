@@ -70,7 +70,8 @@ def _loader(
     )
 
     def load(directory: str, name: str, version: int) -> Servable:
-        model, parameters = ServedModel(directory, name, version, settings.saved_model_tags, config), common
+        model = ServedModel(directory, name, version, settings.saved_model_tags, config, settings.runtime)
+        parameters = common
         if scheduler and settings.enable_per_model_batching_parameters:
             path = os.path.join(directory, PER_MODEL_FILE)
             parameters = read_batching_parameters(path) if is_file(path) else None

@@ -19,7 +19,7 @@ import tensorflow as tf
 import tensorflow_text  # noqa: F401  (registers the tokenizer's ops)
 from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
-from tensorflow.python.util import deprecation
+from tensorflow.python.saved_model import loader_impl
 
 from export.base_path import DESCRIPTION_FILE
 from export.server.batching import Batcher
@@ -32,6 +32,10 @@ _MAX_DESCRIPTION_BYTES = 1 << 20
 # Rows of a slice: of the first one, and of any. They are chosen so that a slice takes about `_SLICE_SECONDS`.
 _FIRST_ROWS, _MOST_ROWS = 32, 128
 _SLICE_SECONDS = 1.0
+
+
+# Where ops run; products use all threads in either case.
+_CALLERS_THREAD, _SESSIONS_POOL = -1, 0
 
 
 class Signature(NamedTuple):
@@ -57,6 +61,7 @@ class ServedModel:
         version: the version's number.
         tags: those of the graph to load.
         config: of the session: threads.
+        runtime: of the encoders, "tensorflow" or "onnxruntime".
 
     Attributes:
         signature_defs: mapping of name to `SignatureDef`.
@@ -74,6 +79,7 @@ class ServedModel:
         version: int,
         tags: Sequence[str] = (tf.saved_model.SERVING,),
         config: config_pb2.ConfigProto | None = None,
+        runtime: str = "tensorflow",
     ):
         self.directory = directory
         self.name = name
@@ -81,8 +87,16 @@ class ServedModel:
         graph = tf.Graph()
         self._session = tf.compat.v1.Session(graph=graph, config=config)
         try:
-            with graph.as_default(), deprecation.silence():
-                meta_graph = tf.compat.v1.saved_model.load(self._session, tags, directory)
+            with graph.as_default():
+                loader, unread = loader_impl.SavedModelLoader(directory), []
+                if runtime == "onnxruntime":
+                    from export import encoders
+
+                    threads = config.intra_op_parallelism_threads if config else 0
+                    unread = encoders.replace(loader.get_meta_graph_def_from_tags(tags), directory, threads)
+                meta_graph = loader.load(self._session, tags)
+                handles = [graph.get_tensor_by_name(f"{name}:0") for name in unread]
+                self._session.run([tf.raw_ops.DestroyResourceOp(resource=handle) for handle in handles])
         # The loader has no error of its own for a damaged directory; cut files and flipped bytes raise these.
         except (OSError, ValueError, LookupError, RuntimeError, DecodeError, tf.errors.OpError) as error:
             self.close()
@@ -93,10 +107,12 @@ class ServedModel:
         self.signature_defs = _copies(meta_graph.signature_def)
         runnable = {name: its for name, its in self.signature_defs.items() if _is_runnable(name, its)}
         self.signatures = {name: _signature(its) for name, its in runnable.items()}
-        self._callables: dict[str, Callable] = {}
-        self._lock = threading.Lock()  # Guards the callables.
+        self._callables: dict[tuple[str, int], Callable] = {}
+        self._num_running = 0
+        self._lock = threading.Lock()  # Guards the two above.
         self.description = _read_description(directory)
         self._paddings = _paddings(self.description, self.signatures)
+        self._is_a_chain = _is_a_chain(self.description, config)
 
     def run(
         self, signature_name: str, arrays: Mapping[str, np.ndarray], deadline: float | None = None
@@ -137,27 +153,36 @@ class ServedModel:
 
     def _run(self, signature_name: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         signature = self.signatures[signature_name]
+        with self._lock:
+            # Beside others, requests share the pool, which is no larger than the machine.
+            pool = _CALLERS_THREAD if self._is_a_chain and not self._num_running else _SESSIONS_POOL
+            self._num_running += 1
         try:
-            values = self._callable(signature_name)(*(arrays[name] for name in signature.inputs))
+            values = self._callable(signature_name, pool)(*(arrays[name] for name in signature.inputs))
         except (tf.errors.OpError, RuntimeError) as error:
             raise _refusal(error, signature, arrays) from error
+        finally:
+            with self._lock:
+                self._num_running -= 1
         # A scalar comes as a Python or NumPy value.
         return {
             name: np.asarray(value, spec.dtype.as_numpy_dtype)
             for (name, spec), value in zip(signature.outputs.items(), values, strict=True)
         }
 
-    def _callable(self, signature_name: str) -> Callable:
+    def _callable(self, signature_name: str, pool: int) -> Callable:
         """Returns the function that runs a signature; making it, at the first call, optimizes the graph."""
         with self._lock:
-            if signature_name not in self._callables:
+            if (signature_name, pool) not in self._callables:
                 definition, signature = self.signature_defs[signature_name], self.signatures[signature_name]
                 options = config_pb2.CallableOptions(
                     feed=[definition.inputs[name].name for name in signature.inputs],
                     fetch=[definition.outputs[name].name for name in signature.outputs],
                 )
-                self._callables[signature_name] = self._session._make_callable_from_options(options)
-            return self._callables[signature_name]
+                for one in {pool, _SESSIONS_POOL}:
+                    options.run_options.inter_op_thread_pool = one
+                    self._callables[signature_name, one] = self._session._make_callable_from_options(options)
+            return self._callables[signature_name, pool]
 
     def close(self) -> None:
         """Frees what the session holds."""
@@ -216,6 +241,17 @@ def _read_description(directory: str) -> dict | None:
     with contextlib.suppress(InputError):
         return read_object(path)
     return None
+
+
+def _is_a_chain(description: dict | None, config: config_pb2.ConfigProto | None) -> bool:
+    """Tells whether a version's ops wait for one another anyway, so that handing them to other threads takes time only.
+
+    A search compares blocks of passages at once. Of other models than bert-export's nothing is known, and whoever sets
+    the number of threads gets it.
+    """
+    is_set = config is not None and config.inter_op_parallelism_threads != 0
+    task = (description or {}).get("task")
+    return not is_set and task not in (None, "search")
 
 
 def _paddings(description: dict | None, signatures: Mapping[str, Signature]) -> dict[str, dict]:

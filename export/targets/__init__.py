@@ -26,9 +26,18 @@ def require(names: Sequence[str]) -> None:
         InputError: a package is missing.
     """
     for name in names:
-        missing = [package for package in _PACKAGES[name] if importlib.util.find_spec(package) is None]
-        if missing:
-            raise InputError(f"--{name} needs {' and '.join(missing)}. Run: pip install 'keras-bert-zoo[{name}]'")
+        require_packages(name, f"--{name}")
+
+
+def require_packages(name: str, flag: str) -> None:
+    """Checks that a target's packages are installed, for the flag that needs them.
+
+    Raises:
+        InputError: a package is missing.
+    """
+    missing = [package for package in _PACKAGES[name] if importlib.util.find_spec(package) is None]
+    if missing:
+        raise InputError(f"{flag} needs {' and '.join(missing)}. Run: pip install 'keras-bert-zoo[{name}]'")
 
 
 def write(names: Sequence[str], head, export_dir: str, version_directory: str) -> list[str]:

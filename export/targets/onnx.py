@@ -1,86 +1,56 @@
-"""ONNX: token ids in, numbers out, with free batch and length, from standard operators alone.
-
-Opset 17 is the first with LayerNormalization; ONNX Runtime has supported it since 1.12 (2022).
-"""
+"""ONNX: token ids in, numbers out, with free batch and length, from standard operators alone."""
 
 import functools
 from collections.abc import Mapping
 
 import numpy as np
-import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto
 
 from export.heads.base import Head
+from export.onnx_nodes import OnnxNodes
 from export.targets import network
 
-OPSET = 17
-_IR_VERSION = 8  # Released with opset 17; an older runtime refuses a higher number.
 
-
-class OnnxOps:
-    """Writes nodes for the operations of `network.TensorFlowOps`; a value is its name."""
-
-    def __init__(self):
-        self.nodes: list[onnx.NodeProto] = []
-        self.initializers: list[onnx.TensorProto] = []
-        self._constants: dict[tuple, str] = {}
-
-    def node(self, kind: str, *inputs: str, outputs: int = 1, **attributes) -> str | list[str]:
-        """Adds a node; returns its output's name, or a list of several outputs' names."""
-        number = len(self.nodes)
-        names = [f"{kind}_{number}" if outputs == 1 else f"{kind}_{number}_{index}" for index in range(outputs)]
-        self.nodes.append(helper.make_node(kind, list(inputs), names, name=f"{kind}_{number}", **attributes))
-        return names[0] if outputs == 1 else names
-
-    def constant(self, array) -> str:
-        array = np.array(array, order="C")
-        key = (array.shape, array.dtype.str, array.tobytes())
-        if key not in self._constants:  # Stores the token table, which the masked-LM head uses as well, once.
-            name = f"constant_{len(self.initializers)}"
-            self.initializers.append(numpy_helper.from_array(array, name))
-            self._constants[key] = name
-        return self._constants[key]
-
-    def _integers(self, *numbers: int) -> str:
-        return self.constant(np.array(numbers, np.int64))
+class OnnxOps(OnnxNodes):
+    """Writes nodes for the operations of `network.TensorFlowOps`."""
 
     def _size(self, value: str, axis: int) -> str:
         """Returns one size of a value, int64 (1,)."""
-        return self.node("Gather", self.node("Shape", value), self._integers(axis), axis=0)
+        return self.node("Gather", self.node("Shape", value), self.integers(axis), axis=0)
 
-    add = functools.partialmethod(node, "Add")
-    multiply = functools.partialmethod(node, "Mul")
-    divide = functools.partialmethod(node, "Div")
-    minimum = functools.partialmethod(node, "Min")
-    matmul = functools.partialmethod(node, "MatMul")
-    softmax = functools.partialmethod(node, "Softmax", axis=-1)
-    take = functools.partialmethod(node, "Gather", axis=0)
-    layer_norm = functools.partialmethod(node, "LayerNormalization", axis=-1)
+    add = functools.partialmethod(OnnxNodes.node, "Add")
+    multiply = functools.partialmethod(OnnxNodes.node, "Mul")
+    divide = functools.partialmethod(OnnxNodes.node, "Div")
+    minimum = functools.partialmethod(OnnxNodes.node, "Min")
+    matmul = functools.partialmethod(OnnxNodes.node, "MatMul")
+    softmax = functools.partialmethod(OnnxNodes.node, "Softmax", axis=-1)
+    take = functools.partialmethod(OnnxNodes.node, "Gather", axis=0)
+    layer_norm = functools.partialmethod(OnnxNodes.node, "LayerNormalization", axis=-1)
 
     def take_positions(self, states, positions):
-        index = self.node("Unsqueeze", self.node("Cast", positions, to=TensorProto.INT64), self._integers(-1))
+        index = self.node("Unsqueeze", self.node("Cast", positions, to=TensorProto.INT64), self.integers(-1))
         return self.node("GatherND", states, index, batch_dims=1)
 
     def leading_rows(self, table, token_ids):
-        return self.node("Slice", table, self._integers(0), self._size(token_ids, 1), self._integers(0))
+        return self.node("Slice", table, self.integers(0), self._size(token_ids, 1), self.integers(0))
 
     def _places(self, value: str) -> str:
         """Returns 0, 1, ... along the last axis, int32 (S,)."""
         zero, one = (self.constant(np.int64(number)) for number in (0, 1))
-        size = self.node("Squeeze", self._size(value, -1), self._integers(0))
+        size = self.node("Squeeze", self._size(value, -1), self.integers(0))
         return self.node("Cast", self.node("Range", zero, size, one), to=TensorProto.INT32)
 
     def length_mask(self, lengths, token_ids):
-        is_real = self.node("Less", self._places(token_ids), self.node("Unsqueeze", lengths, self._integers(-1)))
+        is_real = self.node("Less", self._places(token_ids), self.node("Unsqueeze", lengths, self.integers(-1)))
         return self.node("Cast", is_real, to=TensorProto.FLOAT)
 
     def later_positions(self, token_ids):
         places = self._places(token_ids)
-        is_later = self.node("Greater", places, self.node("Unsqueeze", places, self._integers(1)))
+        is_later = self.node("Greater", places, self.node("Unsqueeze", places, self.integers(1)))
         return self.node("Cast", is_later, to=TensorProto.FLOAT)
 
     def sum(self, a, axis):
-        return self.node("ReduceSum", a, self._integers(axis), keepdims=0)
+        return self.node("ReduceSum", a, self.integers(axis), keepdims=0)
 
     def split(self, a, count):
         return self.node("Split", a, outputs=count, axis=-1)
@@ -89,10 +59,10 @@ class OnnxOps:
         return self.node("Transpose", a, perm=list(order))
 
     def reshape(self, a, sizes):
-        return self.node("Reshape", a, self._integers(*sizes))
+        return self.node("Reshape", a, self.integers(*sizes))
 
     def join_leading(self, a):
-        sizes = self.node("Concat", self._integers(-1), self._size(a, -1), axis=0)
+        sizes = self.node("Concat", self.integers(-1), self._size(a, -1), axis=0)
         return self.node("Reshape", a, sizes)
 
     def first(self, a):
@@ -127,22 +97,14 @@ def convert(head: Head, model) -> bytes:
     ops = OnnxOps()
     found = network.outputs_of(head, model, ops, {name: name for name in head.token_inputs})
     for name, value in found.items():
-        ops.nodes.append(helper.make_node("Identity", [value], [name], name=name))
+        ops.output(name, value)
     outputs = {name: output.axes for name, output in head.token_outputs.items()}
-    graph = helper.make_graph(
-        ops.nodes,
-        head.task,
-        _infos(head.token_inputs, TensorProto.INT32),
-        _infos(outputs, TensorProto.FLOAT),
-        initializer=ops.initializers,
-    )
-    opsets = [helper.make_opsetid("", OPSET)]
-    proto = helper.make_model(graph, producer_name="keras-bert-zoo", opset_imports=opsets, ir_version=_IR_VERSION)
-    return proto.SerializeToString()
+    infos = _infos(head.token_inputs, TensorProto.INT32), _infos(outputs, TensorProto.FLOAT)
+    return ops.model(head.task, *infos)
 
 
-def _infos(axes: Mapping[str, tuple], kind: int) -> list[onnx.ValueInfoProto]:
-    return [helper.make_tensor_value_info(name, kind, ["batch", *its]) for name, its in axes.items()]
+def _infos(axes: Mapping[str, tuple], kind: int) -> dict[str, tuple]:
+    return {name: (kind, ["batch", *its]) for name, its in axes.items()}
 
 
 def run(path: str, requests: list[dict[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:

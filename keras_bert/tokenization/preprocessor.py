@@ -149,31 +149,35 @@ class BertPreprocessor(keras_nlp.models.Preprocessor):
     def _pack(self, rows: list[tf.RaggedTensor], kept: list[tf.Tensor]) -> dict[str, tf.Tensor]:
         """Lays out the rows; `kept`, int32, shape (B,), tells how many ids of each row stay.
 
-        It takes one gather: the ids of all rows, followed by [PAD], [CLS] and [SEP], are one vector, into which every
-        cell of (B, S) gets an index.
+        It takes one gather: [PAD], [CLS] and [SEP], followed by the ids of all rows, are one vector, into which every
+        cell of (B, S) gets an index. Few ops matter here: in a served graph each costs a request of few tokens some
+        microseconds.
         """
         tokenizer = self.tokenizer
         specials = [tokenizer.pad_token_id, tokenizer.cls_token_id, tokenizer.sep_token_id]
-        pool = tf.concat([*(row.values for row in rows), specials], axis=0)
-        pad = tf.size(pool) - 3
-        totals = tf.add_n(kept) + 1 + len(rows)
+        pool = tf.concat([specials, *(row.values for row in rows)], axis=0)
+        pad, cls, sep = range(len(specials))
+        starts, ends = [], [0]  # Where the ids of each row begin, and its [SEP]: int32 (B, 1); [CLS] is at 0.
+        for length in kept:
+            starts.append(ends[-1] + 1)
+            ends.append(starts[-1] + tf.expand_dims(length, 1))
         width = self.sequence_length
         if self.pad_to_longest:
-            width = tf.maximum(tf.reduce_max(totals), _MIN_PADDED_LENGTH)
-        position = tf.range(width)[tf.newaxis]
-        index = tf.where(position == 0, pad + 1, pad)
-        segment_ids = tf.zeros_like(index)
-        start, pool_start = tf.ones_like(totals), 0
-        for number, (row, length) in enumerate(zip(rows, kept, strict=True)):
-            offset = position - start[:, tf.newaxis]
-            inside = (offset >= 0) & (offset < length[:, tf.newaxis])
-            row_start = pool_start + tf.cast(row.row_starts(), tf.int32)
-            index = tf.where(inside, row_start[:, tf.newaxis] + offset, index)
-            index = tf.where(offset == length[:, tf.newaxis], pad + 2, index)
-            segment_ids = tf.where((offset >= 0) & (offset <= length[:, tf.newaxis]), number, segment_ids)
-            start, pool_start = start + length + 1, pool_start + tf.size(row.values)
-        padding_mask = tf.cast(position < totals[:, tf.newaxis], tf.int32)
-        return {"token_ids": tf.gather(pool, index), "segment_ids": segment_ids, "padding_mask": padding_mask}
+            width = tf.maximum(tf.reduce_max(ends[-1]) + 1, _MIN_PADDED_LENGTH)
+        position = tf.expand_dims(tf.range(width), 0)
+        padding_mask = tf.cast(position <= ends[-1], tf.int32)
+        segment_ids = tf.zeros_like(padding_mask)
+        if len(rows) == 2:
+            segment_ids = tf.where(position >= starts[1], padding_mask, 0)
+        index, pool_starts = pad, [len(specials)]
+        for row in rows[:-1]:
+            pool_starts.append(pool_starts[-1] + tf.size(row.values))
+        # Each row's cells are filled up to its [SEP]; those of earlier rows are filled later.
+        for row, start, end, pool_start in reversed([*zip(rows, starts, ends[1:], pool_starts, strict=True)]):
+            first = tf.expand_dims(tf.cast(row.row_starts(), tf.int32), 1) + (pool_start - start)
+            index = tf.where(position < end, first + position, tf.where(position == end, sep, index))
+        token_ids = tf.gather(pool, tf.where(position == 0, cls, index))
+        return {"token_ids": token_ids, "segment_ids": segment_ids, "padding_mask": padding_mask}
 
 
 def _check_length(sequence_length: int) -> None:

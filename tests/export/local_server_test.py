@@ -186,6 +186,7 @@ import sys
 is_model_code = lambda name: name.startswith(("keras_", "tasks"))
 for name in filter(is_model_code, [*sys.modules]):
     del sys.modules[name]
+sys.modules.pop("keras", None)  # With it, keras_bert brings its models.
 import export.server.assembly
 print(sorted(filter(is_model_code, sys.modules)))
 """

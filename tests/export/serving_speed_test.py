@@ -33,6 +33,19 @@ def test_batches():
     assert {len(text.split()) for text in sum(batches["full"] + batches["single128"], [])} == {128}
 
 
+def test_even_batches():
+    batches = _run(
+        "texts = ['word ' * 40 + 'two-part ' * 10] * 30\n"
+        "print(json.dumps(s.make_even_batches(texts, lambda text: len(text.replace('-', ' ').split()), 2, 3)))"
+    )
+    sizes = {kind: [len(batch) for batch in its_batches] for kind, its_batches in batches.items()}
+    assert sizes == {f"{size}x{n}": [size] * (3 if size == 1 else 2) for n in (10, 28, 128) for size in (1, 32)}
+    for kind, its_batches in batches.items():
+        lengths = {len(text.replace("-", " ").split()) for batch in its_batches for text in batch}
+        length = int(kind.partition("x")[2])
+        assert lengths <= {length, length - 1} and length in lengths
+
+
 def test_sentences_of_squad(tmp_path):
     paragraphs = [{"context": "One. Two of 3.5 km! No."}, {"context": "Is it? It is"}]
     path = tmp_path / "dev.json"
