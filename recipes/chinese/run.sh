@@ -8,7 +8,7 @@
 # What: BERT's rules set every Chinese character apart, so that the vocabulary is the characters. Each review is a
 #   document and each clause of it a sentence; half or more of the pairs join two reviews, and the masked-LM is trained
 #   alone, on rows packed to 128 tokens, with masks drawn afresh each epoch. Then the encoder is fine-tuned on the rows.
-# Held against: characters' n-grams and logistic regression on the same rows, benchmarks/chinese_baseline.py.
+# Held against: characters' n-grams and logistic regression on the same rows, benchmarks/n_gram_baseline.py.
 # Cost and scores: README.md of recipes/.
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 

@@ -107,16 +107,19 @@ def _source_files(directory: str) -> Iterator[str]:
 # === Packages ===
 
 
-def installed_packages() -> list[str]:
+def installed_packages(required_only: bool = True) -> list[str]:
     """Lists the packages to read: the standard library, and the direct and indirect requirements of this project.
 
     Other installed packages are ignored, so that the corpus is the same wherever the locked versions are installed. If
     the project itself is not installed (a bare checkout on the path), all installed packages count.
 
+    Args:
+        required_only: whether to ignore them; False lists all installed packages.
+
     Returns:
         "python" first, then import names in alphabetical order.
     """
-    required = _required_distributions(DISTRIBUTION)
+    required = _required_distributions(DISTRIBUTION) if required_only else None
     names = {
         name
         for name, distributions in importlib.metadata.packages_distributions().items()

@@ -50,7 +50,8 @@ def documents() -> list[list[str]]:
 
     found = [list(prose.sentences(text)) for text in topics.values()]
     for package, count in PACKAGES.items():
-        found += [docstrings.read_module(path) for _, path in docstrings.list_modules(package)[:count]]
+        modules = (docstrings.read_module(path) for _, path in docstrings.list_modules(package)[:count])
+        found += [list(itertools.chain.from_iterable(text for _, text in module)) for module in modules]
     return [sentences for sentences in found if len(sentences) > 4]
 
 

@@ -72,8 +72,10 @@ def _run(settings: PretrainingSettings, strategy: tf.distribute.Strategy, starte
         records = train_data.statistics
         identity |= {"train_records": records.num_records, "train_records_checksum": records.checksum}
         trainer.keep_settings(identity)
-    elif not trainer.restore():
-        raise InputError(f"{settings.output_dir}: no checkpoint to evaluate. Train first, with --do_train.")
+    elif not trainer.restore() and not settings.init_checkpoint:
+        raise InputError(
+            f"{settings.output_dir}: no checkpoint to evaluate. Train first (--do_train), or give --init_checkpoint."
+        )
     if writes:
         write_flags(dict(sorted(dataclasses.asdict(settings).items())), settings.output_dir)
     if settings.do_train:

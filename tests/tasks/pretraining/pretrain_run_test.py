@@ -92,6 +92,14 @@ def test_evaluation_alone_restores_the_checkpoint(trained, data, tmp_path):
     assert written["optimizer"] == "bert-2018" and set(written) == set(PretrainingSettings.__dataclass_fields__)
 
 
+def test_a_checkpoint_is_evaluated_as_it_is(trained, data, tmp_path):
+    changes = {**NO_ARCHITECTURE, "init_checkpoint": str(trained[0] / "preset"), "do_train": False}
+    alone = run(data, tmp_path / "out", **changes)
+    for name in ("masked_lm_accuracy", "masked_lm_loss", "next_sentence_accuracy"):
+        assert alone[name] == pytest.approx(trained[1][name], rel=1e-6)
+    assert "train_seconds" not in alone and not (tmp_path / "out" / "preset").exists()
+
+
 def test_other_settings_do_not_continue_a_run(trained, data):
     flags = (trained[0] / "flags.json").read_bytes()
     with pytest.raises(InputError, match="holds a training with learning_rate=0.003. It cannot continue with 0.001"):
