@@ -1,9 +1,11 @@
 """BERT for TensorFlow and Keras: raw text to served model.
 
-Names are imported on first use, so that `keras_bert.BertConfig` and `keras_bert.list_presets` cost no TensorFlow.
+Names are imported on first use, so that `keras_bert.BertConfig` and `keras_bert.list_presets` cost no TensorFlow. Where
+Keras is imported already, its classes come at once, so that `keras.saving.load_model` finds them.
 """
 
 import importlib
+import sys
 
 __version__ = "0.1.0.dev0"
 
@@ -39,3 +41,7 @@ def __getattr__(name: str):
 
 def __dir__() -> list[str]:
     return sorted([*globals(), *__all__])
+
+
+if "keras" in sys.modules:
+    importlib.import_module("keras_bert.models")

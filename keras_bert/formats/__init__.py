@@ -8,7 +8,7 @@ Each module has these functions. `path` is a directory or, where the format has 
     read_tokenizer(path) -> dict | None      returns `vocabulary` (path or list), `lowercase` (None: unknown) and,
                                              where the format has it, `special_tokens_in_strings`
     read_settings(path) -> dict              returns `Checkpoint.settings`; only for our own presets
-    write(path, contents)                    fills the new directory `path`; only for formats that we write
+    write(path, checkpoint, tokenizer)       fills the new directory `path`; only for formats that we write
 """
 
 import contextlib
@@ -86,9 +86,11 @@ def _format_of(path: str) -> types.ModuleType | None:
 
 
 def _guess(path: str, names: list[str]) -> str:
-    """Suggests the sub-directory that was meant, if just one of `names` holds a checkpoint."""
+    """Suggests the sub-directory or `.keras` file that was meant, if just one of `names` holds a checkpoint."""
     inside = [os.path.join(path, name) for name in names if name not in _NO_PART]
-    found = [place for place in inside if os.path.isdir(place) and _seems_checkpoint(place)]
+    found = [
+        place for place in inside if place.endswith(".keras") or (os.path.isdir(place) and _seems_checkpoint(place))
+    ]
     return f" Did you mean {found[0]}?" if len(found) == 1 else ""
 
 

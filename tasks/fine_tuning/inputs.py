@@ -1,6 +1,7 @@
 """The input of a call, read and checked before TensorFlow is imported: files, rows, and the spec of a trained model."""
 
 import dataclasses
+import functools
 import os
 from typing import Any, NamedTuple
 
@@ -54,7 +55,8 @@ def read_inputs(task: Task) -> Inputs:
     if not wanted:
         raise InputError("Nothing to do. Give --do_train, --do_eval or --do_predict, or several of them.")
     bad_rows = BadRows(settings.bad_rows)
-    parts = [part for split in wanted for part in task.read(split, bad_rows)]
+    held_out = {"dev": settings.dev_share, "validation": settings.validation_share} if settings.do_train else {}
+    parts = [part for split in wanted if not held_out.get(split) for part in task.read(split, bad_rows)]
     spec, directory = None, None
     if settings.do_train:
         spec = task.make_spec(parts[0].rows)
@@ -64,9 +66,10 @@ def read_inputs(task: Task) -> Inputs:
             spec = task.adjust_spec(read_spec(task, directory))
     if spec is not None:
         parts = [task.match(part, spec, bad_rows) for part in parts]
-    if settings.do_train and settings.validation_share:
-        train, held_out = task.split_rows(parts[0].rows, lambda count: choose_rows(count, settings.validation_share))
-        parts = [parts[0]._replace(rows=train), Part("validation", held_out), *parts[1:]]
+    for split, share in held_out.items():
+        if share:
+            train, rows = task.split_rows(parts[0].rows, functools.partial(choose_rows, share=share))
+            parts = [parts[0]._replace(rows=train), Part(split, rows), *parts[1:]]
     return Inputs(parts, spec, directory, bad_rows)
 
 

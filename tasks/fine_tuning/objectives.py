@@ -8,7 +8,7 @@ import tensorflow as tf
 from tasks.engine.train_step import Objective
 
 
-class _WeightedObjective(Objective):
+class WeightedObjective(Objective):
     """Mean loss over the rows, or over the tokens, weighted by `labels["weights"]`."""
 
     name = "loss"
@@ -24,7 +24,7 @@ class _WeightedObjective(Objective):
         raise NotImplementedError
 
 
-class CrossEntropy(_WeightedObjective):
+class CrossEntropy(WeightedObjective):
     """Softmax cross entropy and accuracy of classes, of choices, or of tokens.
 
     As in google-research/bert (run_classifier.py: create_model). Labels: `{"labels": int32 [B] or [B, S]}`, and for
@@ -46,7 +46,7 @@ class CrossEntropy(_WeightedObjective):
         return {self.metric: (tf.reduce_sum(tf.cast(correct, tf.float32) * weights), tf.reduce_sum(weights))}
 
 
-class SquaredError(_WeightedObjective):
+class SquaredError(WeightedObjective):
     """Squared difference between the single output and a score, of rows or of tokens.
 
     Labels: `{"labels": float32 [B] or [B, S]}`, and for tokens `"weights"`. Outputs: float32 [B, 1] or [B, S, 1].

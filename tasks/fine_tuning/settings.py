@@ -55,6 +55,12 @@ class FineTuningSettings(TrainingSettings):
         at_least=0.0,
         at_most=0.9,
     )
+    dev_share: float = setting(
+        0.0,
+        "Share of the training rows to train without and to evaluate on, where there is no dev file.",
+        at_least=0.0,
+        at_most=0.9,
+    )
     num_frozen_layers: int = setting(0, "Lowest encoder layers to freeze, and with them the embeddings.", at_least=0)
     lora_rank: int = setting(
         0,
@@ -70,6 +76,11 @@ class FineTuningSettings(TrainingSettings):
         if self.use_tpu:
             object.__setattr__(self, "distribution_strategy", "tpu")
         object.__setattr__(self, "tpu", self.tpu or self.tpu_name)
+        if self.dev_share and not (self.do_train and self.do_eval):
+            raise InputError(
+                f"--dev_share={self.dev_share} holds out training rows for the evaluation. Give --do_train and "
+                "--do_eval with it, or name a dev file."
+            )
         if self.distribution_strategy == "multi_worker_mirrored" and (self.is_search or self.early_stopping_patience):
             raise InputError(
                 "A search over rates, batch sizes or seeds, and --early_stopping_patience, run on one machine. Leave "
@@ -118,7 +129,8 @@ class SplitSettings(FineTuningSettings):
             return path
         if not self.data_dir:
             wanted = names[0] + extensions[0]
-            raise InputError(f"No {split} file was named. Give --{split}_file, or --data_dir with a {wanted}.")
+            share = ", or --dev_share to hold out training rows" if split == "dev" else ""
+            raise InputError(f"No {split} file was named. Give --{split}_file, or --data_dir with a {wanted}{share}.")
         candidates = [os.path.join(self.data_dir, name + extension) for name in names for extension in extensions]
         found = [path for path in candidates if exists(path)]
         if len(found) != 1:

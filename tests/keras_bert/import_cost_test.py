@@ -29,6 +29,11 @@ def test_what_needs_no_tensorflow_imports_none(use):
     assert run(f"import sys, keras_bert\n{use}\nprint([name for name in {HEAVY} if name in sys.modules])") == "[]"
 
 
+def test_a_program_that_has_keras_can_load_saved_models_at_once():
+    found = "keras.saving.get_registered_object('keras_bert>BertMaskedLM')"
+    assert "BertMaskedLM" in run(f"import keras, keras_bert; print({found})")
+
+
 @pytest.mark.slow
 def test_the_backbone_imports_no_module_of_tensorflow_or_keras_that_keras_nlp_does_not():
     listed = "import sys; print(*sorted(name.partition('.')[0] for name in sys.modules))"

@@ -146,6 +146,12 @@ def test_the_one_directory_inside_with_a_checkpoint_is_named(copy, tmp_path):
     assert "Did you mean" not in str(caught.value)
 
 
+def test_the_model_of_a_training_is_named(tmp_path):
+    (tmp_path / "model.keras").touch()
+    (tmp_path / "task.json").touch()
+    refused(tmp_path, "no BERT checkpoint", f"Did you mean {tmp_path}/model.keras?", call=formats.find_format)
+
+
 # === Damaged HDF5 ===
 
 

@@ -391,8 +391,9 @@ def test_search_is_learned_and_served_anew(tmp_path, preset):
 
 def test_scores_are_learned(tmp_path, preset):
     generator = np.random.default_rng(4)
-    rows = [(*generator.choice(toy_words.WORDS, 2), generator.integers(0, 2)) for _ in range(64)]
-    rows = [(str(a), str(a if same else b), 5 * same) for a, b, same in rows]
+    # No two texts are equal: a cosine of 1 is one up to rounding, by which Spearman would rank them.
+    rows = [(*generator.choice(toy_words.WORDS, 2, replace=False), generator.integers(0, 2)) for _ in range(64)]
+    rows = [(str(a), f"{a} {b}" if same else str(b), 5 * same) for a, b, same in rows]
     content = "\n".join(["a,b,score", *(",".join(map(str, row)) for row in rows)]) + "\n"
     (tmp_path / "all.csv").write_text(content)
     results = run_tasks.embed(
@@ -410,7 +411,6 @@ def test_scores_are_learned(tmp_path, preset):
         matryoshka_dims=[32, 8],
     )
     expected = evaluated(tmp_path, "EmbeddingSimilarityEvaluator", *zip(*rows, strict=True))
-    # Equal texts have a cosine of 1, up to rounding, by which Spearman ranks them.
     assert results["spearman"] == pytest.approx(expected["spearman_cosine"], abs=1e-3)
     assert results["pearson"] == pytest.approx(expected["pearson_cosine"], abs=1e-6)
     assert results["pearson"] > 0.8 and list(results)[0] == "train_seconds"

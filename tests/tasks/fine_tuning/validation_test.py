@@ -7,6 +7,7 @@ import run_tasks
 import toy_words
 from every_task import TASKS, TRAINING, classes
 
+from keras_bert.errors import InputError
 from tasks.fine_tuning import sweep
 from tasks.fine_tuning.inputs import read_inputs
 
@@ -34,6 +35,22 @@ def test_training_rows_are_split_whatever_the_seed(name, tmp_path, monkeypatch):
     held_out = splits[0]["validation"]
     assert len(held_out) == 2 and set(held_out) < set(whole["train"])
     assert splits[0]["train"] == [row for row in whole["train"] if row not in held_out]
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_share_of_the_training_rows_takes_the_place_of_a_dev_file(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(run_tasks, "run_task", read_inputs)
+    entry, file, good, _, _ = TASKS[name]
+    (tmp_path / file.format("train")).write_text(good)
+    settings = {"data_dir": str(tmp_path), "output_dir": "", "do_train": True, "do_eval": True, "dev_share": 0.25}
+    parts = {part.split: rows_of(part.rows) for part in entry(**settings).parts}
+    whole = rows_of(entry(**settings | {"do_eval": False, "dev_share": 0.0}).parts[0].rows)
+    assert list(parts) == ["train", "dev"] and len(parts["dev"]) == 2
+    assert parts["train"] == [row for row in whole if row not in parts["dev"]]
+    parts = {part.split: rows_of(part.rows) for part in entry(**settings, validation_share=0.5).parts}
+    assert {split: len(rows) for split, rows in parts.items()} == {"train": 3, "validation": 3, "dev": 2}
+    with pytest.raises(InputError, match="--dev_share=0.25 holds out training rows .* Give --do_train and --do_eval"):
+        entry(**settings | {"do_train": False})
 
 
 def test_they_choose_the_weights_and_the_run(tmp_path, monkeypatch):
