@@ -73,8 +73,7 @@ print(f"{model.count_params():,} parameters")
 # %% [markdown]
 # ## Train
 #
-# `fit` wants arrays, so preprocess once. For texts that do not fit into memory, map the preprocessor over a
-# `tf.data.Dataset`: it runs inside the pipeline.
+# `fit` takes arrays, so preprocess once.
 
 
 # %%
@@ -90,7 +89,7 @@ print(f"accuracy {accuracy:.1%}, always answering the most frequent class: {max(
 # %% [markdown]
 # ## Save, load, ask
 #
-# The file holds your layers and the encoder. Whoever imports `keras_bert` can load it.
+# The file holds your layers and the encoder. A program that imports `keras` and then `keras_bert` can load it.
 
 # %%
 model.save("urgent.keras")
@@ -105,5 +104,9 @@ print(loaded.predict(inputs_of((*questions, None)), verbose=0).round(2).tolist()
 #   take the place of the two constructors. Lower the rate to 2e-5. Any [format](../formats.md) will do.
 # - **A standard head.** For a class, a tag or an answer for each text, `BertTextClassifier` and the other
 #   [task models](../models.md) bring head, loss and preprocessing along.
+# - **A vector for each token.** Take `sequence_output`. Keras then warns that `pooled_dense` has no gradients, since
+#   nothing uses it.
+# - **Many texts.** `dataset.batch(32).map(lambda texts, labels: (preprocessor(texts), labels))` preprocesses them when
+#   they are read.
 # - **Less memory.** `backbone.trainable = False` trains your layers alone; `backbone.enable_lora(8)` adds small
 #   factors.

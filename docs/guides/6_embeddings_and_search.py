@@ -82,20 +82,15 @@ sh("""bert-embed --train_file=train.csv --dev_file=dev.csv --preset=preset --max
 # %% [markdown]
 # ## Search in Python
 #
-# Vectors of length one: the cosine is a product of matrices.
+# The trained embedder takes texts. Its vectors have length one, so the cosine is a product of matrices.
 
 # %%
-from keras_bert.models import BertTextEmbedder
-from tasks.fine_tuning.model_files import load_model
-
-model, tokenizer, task = load_model("run/model", "sentence_embedding", "bert-embed")
-assert isinstance(model, BertTextEmbedder)
-preprocessor = keras_bert.BertPreprocessor(tokenizer, task["sequence_length"])
+embedder = keras_bert.BertTextEmbedder.from_preset("run/model/model.keras")
 passages = sorted({text for _, text in dev})
 
 
 def embed(texts):
-    vectors = model.predict(preprocessor(texts), verbose=0)
+    vectors = embedder.predict(texts, verbose=0)
     return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
 
 

@@ -18,6 +18,8 @@ sys.path.insert(0, str(ROOT / "docs" / "site"))
 import guides  # noqa: E402
 import reference  # noqa: E402
 
+from tasks.flags import ENVIRONMENT  # noqa: E402
+
 HOME = "index.md"  # What README.md is called on the site.
 _LINK = re.compile(r"(\]\()([^)\s#:]+)(#[^)\s]*)?\)")
 # The sidebar: captions and pages. A page that is missing here fails the build.
@@ -85,6 +87,8 @@ def main() -> None:
         "--keep_guides", action="store_true", help="execute only guides that changed since the last build"
     )
     arguments = parser.parse_args()
+    for variable, setting in ENVIRONMENT.items():
+        os.environ.setdefault(variable, setting)
     source, html = arguments.output / "source", arguments.output / "html"
     assemble(source)
     reference.write(source / "docs", reference.signature_pages)

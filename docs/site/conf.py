@@ -15,4 +15,5 @@ html_css_files = ["page.css"]
 html_title = "keras-bert-zoo"
 html_copy_source = False
 html_show_sphinx = False
+html_show_copyright = False
 html_theme_options = {"top_of_page_buttons": []}

@@ -7,8 +7,10 @@ import pathlib
 import re
 
 ROOT = pathlib.Path(__file__).parents[2]
+_MAX_LINE = 100  # Of a signature.
 _SECTIONS = ("Args", "Attributes", "Returns", "Yields", "Raises")
 _SECTION = re.compile(rf"^({'|'.join(_SECTIONS)}):$")
+_NAMES = re.compile(r"^    (?:\w+, )*\w+,$")  # The names of an item go on in the next line.
 _ITEM = re.compile(r"^(\*{0,2}\w+(?:, \*{0,2}\w+)*)(?: \([^)]*\))?: ")
 
 
@@ -50,6 +52,8 @@ def markdown(docstring: str) -> str:
                 block.append(lines.pop(0))
             out += ["", "```python", *inspect.cleandoc("\n".join(block)).splitlines(), "```", ""]
         elif line.startswith("    ") and section:
+            while _NAMES.match(line) and lines:
+                line += f" {lines.pop(0).strip()}"
             item = _ITEM.match(line.strip()) if line[4:5] != " " else None
             if item:
                 out.append(f"- `{item[1]}`: {line.strip()[len(item[0]) :]}")
@@ -79,12 +83,35 @@ def mark_flags(text: str) -> str:
 
 
 def signature(node: ast.FunctionDef, name: str, is_method: bool) -> str:
-    """Returns a call with its arguments, types and defaults as they are written."""
-    arguments = ast.unparse(node.args)
-    if is_method:
-        arguments = re.sub(r"^(self|cls)(, )?", "", arguments)
+    """Returns a call with its arguments, types and defaults as they are written, each on a line if there are many."""
+    arguments = _arguments(node.args)[1 if is_method else 0 :]
     returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
-    return f"{name}({arguments}){returns}"
+    line = f"{name}({', '.join(arguments)}){returns}"
+    if len(line) <= _MAX_LINE:
+        return line
+    return "\n".join([f"{name}(", *(f"    {argument}," for argument in arguments), f"){returns}"])
+
+
+def _arguments(found: ast.arguments) -> list[str]:
+    positional = [*found.posonlyargs, *found.args]
+    defaults = [None] * (len(positional) - len(found.defaults)) + found.defaults
+    one = functools.partial(ast.arguments, posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[])
+    made = [
+        one(args=[arg], defaults=[default] if default else [])
+        for arg, default in zip(positional, defaults, strict=True)
+    ]
+    if found.vararg or found.kwonlyargs:
+        made.append(one(vararg=found.vararg))
+    made += [
+        one(kwonlyargs=[arg], kw_defaults=[default])
+        for arg, default in zip(found.kwonlyargs, found.kw_defaults, strict=True)
+    ]
+    if found.kwarg:
+        made.append(one(kwarg=found.kwarg))
+    texts = [(ast.unparse(arguments) or "*").removeprefix("*, ") for arguments in made]
+    if found.posonlyargs:
+        texts.insert(len(found.posonlyargs), "/")
+    return texts
 
 
 def _code(line: str) -> str:

@@ -66,7 +66,7 @@ def page(source: str, shown: list[str], name: str, seconds: float) -> str:
             continue
         parts.append(f"```python\n{text}\n```")
         if output := next(outputs):
-            parts.append(f"```none\n{_shorten(output)}\n```")
+            parts.append(f"```{{code-block}} none\n:class: output\n\n{_shorten(output)}\n```")
     title, *rest = parts
     files = (
         f"{{download}}`Notebook <{name}.ipynb>` · {{download}}`Python <{name}.py>` · executed in {seconds:.0f} seconds"

@@ -33,6 +33,16 @@ ENTRIES = {
     "export/saved_model.py": "export_model",
     "export/local_server.py": "serve",
 }
+# Headings of the flags that several commands share, by the class that declares them.
+SHARED = {
+    "TrainingSettings": "Flags of every training",
+    "FineTuningSettings": "Flags of every fine-tuning",
+    "SplitSettings": "Flags that name files",
+    "WordSettings": "Flags of tasks on words",
+    "EntitySettings": "Flags of tasks on entities",
+    "EngineSettings": "Flags that say where to work",
+    "InstanceSettings": "Flags of the instances",
+}
 
 
 def pages() -> dict[str, str]:
@@ -106,7 +116,7 @@ def _command_page(name: str, module: str) -> str:
         sections.setdefault(owner, []).append(_flag_line(settings_class, field))
     own_first = sorted(sections, key=settings_class.__mro__.index)
     for owner in own_first:
-        title = "Flags" if owner is own_first[0] else f"Flags shared with other commands ({owner.__name__})"
+        title = "Flags" if owner is own_first[0] else SHARED[owner.__name__]
         lines += [f"## {title}", "", *sections[owner], ""]
     return "\n".join(lines)
 
@@ -125,6 +135,8 @@ def _flag_line(settings_class: type[Settings], field: dataclasses.Field) -> str:
         bounds.append("several, separated by commas")
     if default is dataclasses.MISSING:
         bounds.append("required")
+    if isinstance(default, list):
+        default = ",".join(default) or None
     shown = name if default in (None, dataclasses.MISSING) else f"{name}={default}"
     return f"- `{shown}`: {docstrings.mark_flags(_cell(rule.help))} *({', '.join(bounds)})*"
 

