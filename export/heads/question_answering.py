@@ -17,7 +17,7 @@ from export.graph.source_text import BYTES_PER_TOKEN, read_text
 from export.graph.windows import pad_windows
 from export.heads.base import About, Answer, TokenOutput
 from export.heads.windowed import WindowedHead
-from export.verify import TOLERANCE
+from export.verify import TOLERANCE, rounding_scale
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 from tasks.squad.answers import best_answers
 from tasks.squad.data import Question
@@ -206,7 +206,7 @@ class QuestionAnswering(WindowedHead):
         found = answers(0.0)
         undecided = np.zeros(len(texts["question"]), bool)
         for _ in range(_NUM_SHAKES if len(undecided) else 0):
-            shaken = answers(TOLERANCE)
+            shaken = answers(TOLERANCE * rounding_scale(logits))
             for name, values in found.items():
                 if values.dtype.kind != "f":
                     undecided |= (values != shaken[name]).any(axis=tuple(range(1, values.ndim)))

@@ -80,6 +80,16 @@ def test_strings_are_compared_except_where_rounding_decides(tmp_path):
     assert "probe 1" not in str(caught.value)
 
 
+def test_rounding_goes_with_the_largest_number_but_not_with_a_masked_one():
+    logits, rounded = np.array([-27.0, -6.35, -1e9], np.float32), np.array([-27.00002, -6.35004, -1e9], np.float32)
+    difference, why = verify._difference(logits, rounded, None)
+    assert 1e-6 < difference < 2e-6 and not why
+    _, why = verify._difference(logits, np.array([-27.0, -6.3504, -1e9], np.float32), None)
+    assert "differs by 6.30e-05" in why
+    _, why = verify._difference(logits, np.array([-27.0, -6.35, -1e8], np.float32), None)
+    assert "differs by 9.00e-01" in why
+
+
 def test_a_process_that_fails_is_quoted(good):
     with pytest.raises(verify.VerificationError, match="the fresh process failed: .*no_such_signature"):
         verify.fresh_answers(good, [Probe("no_such_signature", {}, {})])
