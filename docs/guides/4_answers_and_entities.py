@@ -103,8 +103,8 @@ sh("""bert-ner --train_file=train.conll --dev_file=dev.conll --preset=preset --l
 # The graph cuts long texts into windows, finds the best answer, and gives positions in characters of what was sent.
 
 # %%
-sh("bert-export --model_dir=answers/model --export_dir=served/answers | head -4")
-sh("bert-export --model_dir=names/model --export_dir=served/names | head -4")
+sh("bert-export --model_dir=answers/model --export_dir=served/answers")
+sh("bert-export --model_dir=names/model --export_dir=served/names")
 
 # %% [markdown]
 # ## Serve and ask

@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import io
 import json
+import linecache
 import os
 import pathlib
 import re
@@ -48,7 +49,8 @@ def run_cells(source: str) -> list[str]:
                 exec(compile(tree, "guide", "exec"), names)
                 value = eval(compile(last, "guide", "eval"), names) if last is not None else None
         except BaseException:
-            print(f"{text}\n\n{printed.getvalue()}", file=sys.stderr)
+            linecache.cache["guide"] = (len(text), None, text.splitlines(keepends=True), "guide")  # For the traceback.
+            print(f"{chr(10).join(shown[-1:])}\n{printed.getvalue()}", file=sys.stderr)
             raise
         shown.append((printed.getvalue() + ("" if value is None else repr(value))).strip())
     return shown

@@ -156,6 +156,14 @@ x = 3
 """
 
 
+def test_a_guide_that_fails_shows_the_line_and_what_came_before(tmp_path):
+    path = tmp_path / "guide.py"
+    path.write_text('# %%\nprint("before")\n\n# %%\nprint("now")\n[][0]\n')
+    done = subprocess.run([sys.executable, guides.__file__, path], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "before\nnow\n" in done.stderr and 'File "guide", line 2' in done.stderr and "    [][0]\n" in done.stderr
+
+
 def test_a_guide_becomes_a_page_and_a_notebook():
     shown = guides.run_cells(GUIDE)
     assert shown == ["one\n2", ""]
