@@ -32,6 +32,7 @@ CONTENTS = {
     ],
     "Reference": [
         *("docs/reference/commands/index", "docs/reference/python/index", "docs/files", "docs/reference/signatures"),
+        "docs/reference/errors",
     ],
     "Background": ["docs/architecture", "docs/benchmarks", "CHANGELOG"],
     "Contribute": ["CONTRIBUTING", "docs/extending", "docs/testing"],
@@ -58,7 +59,8 @@ def assemble(source: pathlib.Path) -> None:
 
 
 def _copy(page: pathlib.Path, source: pathlib.Path) -> None:
-    """Copies a page, and the files of the repository that it links to; links to README.md and to guides are changed."""
+    """Copies a page, and the files of the repository that it links to; those to README.md and to
+    what pages are made from lead to the pages."""
     here = page.parent
 
     def link(match: re.Match) -> str:
@@ -67,6 +69,8 @@ def _copy(page: pathlib.Path, source: pathlib.Path) -> None:
         anchor = match[3] or ""
         if name == "README.md":
             return f"{match[1]}{os.path.relpath(ROOT / HOME, here)}{anchor})"
+        if name == "docs/site/errors.py":
+            return f"{match[1]}{os.path.relpath(ROOT / 'docs' / 'reference' / 'errors.md', here)})"
         if name.startswith("docs/guides/"):
             return f"{match[1]}{os.path.relpath(target.with_suffix('.md'), here)}{anchor})"
         if target.is_file() and target.suffix != ".md":

@@ -1,4 +1,4 @@
-"""Reference pages, generated from the code: public names, commands with their flags, signatures of served models.
+"""Reference pages, generated from the code: public names, commands with flags, signatures, and error messages.
 
 All but `signature_pages` come without TensorFlow. Each function returns `{path below docs/: Markdown}`.
 """
@@ -15,6 +15,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "docs" / "site"), str(ROOT / "tests" / "support")]
 
 import docstrings  # noqa: E402
+import errors  # noqa: E402
 
 import keras_bert  # noqa: E402
 from tasks.settings import Settings, kind_of  # noqa: E402
@@ -47,7 +48,7 @@ SHARED = {
 
 def pages() -> dict[str, str]:
     """Returns all reference pages that need no TensorFlow."""
-    return python_pages() | command_pages()
+    return python_pages() | command_pages() | errors.pages()
 
 
 def _toctree(entries: list[str]) -> str:

@@ -99,6 +99,30 @@ def texts_of_the_code():
     return found
 
 
+def printed(node):
+    """The texts of an expression, without the values that it fills in."""
+    if isinstance(node, ast.Constant):
+        return {node.value.strip()}
+    parts = {ast.JoinedStr: "values", ast.BinOp: ("left", "right"), ast.IfExp: ("body", "orelse")}.get(type(node), ())
+    children = node.values if parts == "values" else [getattr(node, part) for part in parts]
+    return set().union(*map(printed, children))
+
+
+def test_every_message_of_an_error_is_on_the_page(pages):
+    page = re.sub(r"\\(.)", r"\1", pages["reference/errors.md"])
+    texts = set()
+    for room in ("keras_bert", "tasks", "export"):
+        for path in sorted((ROOT / room).rglob("*.py")):
+            for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(call, ast.Call) and ast.unparse(call.func) in ("InputError", "WorkerLostError", "Broken"):
+                    texts |= printed(call.args[0])
+    assert len(texts) > 600
+    assert [text for text in sorted(texts) if " ".join(text.split()) not in " ".join(page.split())] == []
+    assert "- *{path}*: this version exists. Choose another --version.\n" in page
+    assert "- unknown label *{label}*. Expected *{labels}*.\n" in page
+    assert "--*{flag}*=*{one}*: [must be one of *{choices}* | must be a finite number | must be at least" in page
+
+
 WRITTEN = re.compile(r"[\w.-]*\w\.(?:json|html|png|tsv|npz|npy|csv|conll|keras|pbtxt|md)")
 # Names of files that are read, or belong to another program's format.
 NOT_WRITTEN = set(
