@@ -207,5 +207,7 @@ def _order(text: str) -> str:
 
 
 def _markdown(text: str) -> str:
-    text = re.sub(r"([\\`*_\[\]<>|$~])", r"\\\1", text)
-    return re.sub(r"((?:\{[\w \\]+\})+)", r"*\1*", text)
+    parts = re.split(r"(?<![\w-])(--[a-z]\w*)", text)
+    parts[1::2] = [f"`{flag}`" for flag in parts[1::2]]  # Prose would break a line after the hyphens.
+    parts[::2] = [re.sub(r"([\\`*_\[\]<>|$~])", r"\\\1", part) for part in parts[::2]]
+    return re.sub(r"((?:\{[\w \\]+\})+)", r"*\1*", "".join(parts))
