@@ -44,7 +44,7 @@ def open_checkpoint(preset: str | os.PathLike) -> Iterator[Checkpoint]:
 
 def _located(preset: str | os.PathLike, purpose: str = "config") -> contextlib.AbstractContextManager[str]:
     """Finds a preset's files for a purpose, as `resolve_preset` does; gives their directory or prefix."""
-    return formats.located(presets.resolve_preset(preset, purpose))
+    return formats.located(presets.resolve_preset(preset, purpose), purpose)
 
 
 def _known(preset: str | os.PathLike) -> Preset | None:

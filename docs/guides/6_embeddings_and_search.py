@@ -85,7 +85,7 @@ sh("""bert-embed --train_file=train.csv --dev_file=dev.csv --preset=preset --max
 # The trained embedder takes texts. Its vectors have length one, so the cosine is a product of matrices.
 
 # %%
-embedder = keras_bert.BertTextEmbedder.from_preset("run/model/model.keras")
+embedder = keras_bert.BertTextEmbedder.from_preset("run/model")
 passages = sorted({text for _, text in dev})
 
 

@@ -21,12 +21,15 @@ from keras_bert.errors import InputError
 from keras_bert.files import is_remote, local_copy
 from keras_bert.formats.archive import extract, is_archive
 
+_SAVED_MODEL = "model.keras"
 _NO_PART = ("__MACOSX", ".DS_Store")  # What macOS adds to the archives that it makes.
 
 
 @contextlib.contextmanager
-def located(path: str) -> Iterator[str]:
+def located(path: str, purpose: str = "weights") -> Iterator[str]:
     """Gives the directory or prefix of a checkpoint; for a zip, tar or `.keras` file, a temporary directory.
+
+    A fine-tuning's `model/` has its tokenizer beside `model.keras`, which holds all else.
 
     Raises:
         InputError: it is a file of another kind, or a zip or tar that is damaged or would write outside its directory.
@@ -35,11 +38,14 @@ def located(path: str) -> Iterator[str]:
     if is_remote(path):
         copy = local_copy(path)
         try:
-            with located(copy) as place:
+            with located(copy, purpose) as place:
                 yield place
         except InputError as error:  # The user knows the URL, not the copy.
             raise InputError(str(error).replace(copy, path)) from error
         return
+    saved = os.path.join(path, _SAVED_MODEL)
+    if purpose != "tokenizer" and os.path.isfile(saved) and not has_checkpoint(path):
+        path = saved
     if not os.path.isfile(path):
         yield path
         return

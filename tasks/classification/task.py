@@ -193,7 +193,7 @@ class Classification(task.Task):
         return keras_bert.BertTextClassifier
 
     def model_arguments(self, spec):
-        return {"num_classes": 1 if spec.is_regression else len(spec.labels)}
+        return {"num_classes": len(spec.labels) or 1, "labels": spec.labels or None}
 
     def objective(self):
         from tasks.fine_tuning.objectives import CrossEntropy, SquaredError

@@ -179,9 +179,7 @@ class Embedding(task.Task):
         return embed_groups(model)
 
     def model_to_save(self, trained):
-        embedder = trained.model.get_layer("text_embedder")  # With its tokenizer `model.keras` is a whole preset.
-        embedder.preprocessor = keras_bert.BertPreprocessor(trained.tokenizer, trained.spec.sequence_length)
-        return embedder
+        return trained.model.get_layer("text_embedder")
 
     def objective(self):
         from tasks.embedding.objectives import OBJECTIVES

@@ -43,7 +43,7 @@ class EntityTask(WordTask):
         return {**super().describe(rows, encoded, spec), "train_entities": entities}
 
     def model_arguments(self, spec):
-        return {"num_classes": len(spec.labels)}
+        return {"num_classes": len(spec.labels), "labels": spec.labels}
 
     def objective(self):
         from tasks.fine_tuning.objectives import CrossEntropy

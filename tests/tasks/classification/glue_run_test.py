@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 
+import keras
 import numpy as np
 import pytest
 import toy_classifier
@@ -20,6 +21,7 @@ from toy_classifier import (
     write_tables,
 )
 
+from keras_bert import BertTextClassifier
 from keras_bert.errors import InputError
 from tasks.fine_tuning import session
 
@@ -117,6 +119,14 @@ def test_predictions_are_a_row_per_text_in_order(run):
     probabilities = np.array([row[2:] for row in rows[1:]], float)
     np.testing.assert_allclose(probabilities.sum(axis=1), 1.0, atol=2e-6)
     assert [("animal", "tool")[i] for i in probabilities.argmax(axis=1)] == [row[1] for row in rows[1:]]
+
+
+def test_the_saved_model_is_a_preset_that_takes_texts(run):
+    model = BertTextClassifier.from_preset(run[0] / "model")
+    assert model.labels == ["animal", "tool"] and model.preprocessor.sequence_length == TRAINING["max_seq_length"]
+    shares = keras.ops.softmax(model.predict([text for text, _ in toy_rows(37, 2)], verbose=0))
+    rows = [line.split("\t") for line in (run[0] / "predictions.tsv").read_text().splitlines()[1:]]
+    np.testing.assert_allclose(shares, np.array([row[2:] for row in rows], float), atol=2e-6)
 
 
 def test_the_saved_model_alone_gives_the_same_scores_and_answers(run, tables):

@@ -354,7 +354,7 @@ def evaluated(tmp_path, name, *data):
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer import evaluation
 
-    source, target = str(tmp_path / "run" / "model" / "model.keras"), str(tmp_path / "theirs")
+    source, target = str(tmp_path / "run" / "model"), str(tmp_path / "theirs")
     convert(ConversionSettings(source=source, target=target, to_format="hugging_face"))
     return getattr(evaluation, name)(*data, write_csv=False)(SentenceTransformer(target, device="cpu"))
 

@@ -3,7 +3,10 @@
 import json
 import re
 
+import keras
+import numpy as np
 import pytest
+import tensorflow as tf
 import toy_words
 from every_task import TASKS, TRAINING
 from model_cards import check_card
@@ -58,6 +61,22 @@ def test_the_card_says_what_the_run_knows(trained):
     assert "--do_train" in results["train_command"] and "--output_dir" not in results["train_command"]
     rows = re.findall(r"^\| (train|dev) \| `(.+)` \| (\d+) \| (\d+) \| (\d+) \|$", card.text, re.MULTILINE)
     assert [row[0] for row in rows] == ["train", "dev"] and all(int(row[2]) >= int(row[4]) for row in rows)
+
+
+def test_the_saved_model_is_a_preset(trained):
+    directory = trained[1] / "run" / "model"
+    spec, saved = json.loads((directory / "task.json").read_text()), keras.saving.load_model(directory / "model.keras")
+    model = type(saved).from_preset(directory)
+    assert model.preprocessor.sequence_length == spec["sequence_length"] and model.labels == (
+        spec.get("labels") or None
+    )
+    np.testing.assert_equal(model.get_weights(), saved.get_weights())
+    questions, words = (["w1"], ["w0 w2"]), tf.ragged.constant([["w1", "w2"]])
+    taken = {
+        **{"question_answering": questions, "multiple_choice": (["w1"], [["w0", "w2", "w3"]])},
+        **{"token_classification": words, "token_regression": words},
+    }.get(spec["task"], ["w1 w2"])
+    np.testing.assert_equal(model.predict(taken, verbose=0), saved.predict(taken, verbose=0))
 
 
 def test_predictions_alone_keep_scores_and_report(trained):
