@@ -7,7 +7,8 @@ Each answer is a line `{"seconds": ..., "probabilities": [...]}` with the time f
 
     saved_model         DIRECTORY is an exported version; uses tensorflow and tensorflow_text alone
     bert_serve          the same by bert-serve's own code, without its protocols
-    bert_serve_onnx     the same with --runtime=onnxruntime
+    bert_serve_bfloat16 the same; DIRECTORY has its products in bfloat16
+    bert_serve_onnx     as bert_serve, with --runtime=onnxruntime
     onnxruntime         model.onnx and tokenizer.json: Hugging Face tokenizers, padded to the longest of the batch
     keras_hub           a preset of KerasHub's classifier with its default, padded to 512 tokens
     keras_hub_128       the same with sequence_length=128
@@ -92,6 +93,7 @@ def keras_hub(directory: str, **settings) -> Callable:
 KINDS = {
     "saved_model": saved_model,
     "bert_serve": bert_serve,
+    "bert_serve_bfloat16": bert_serve,
     "bert_serve_onnx": lambda directory: bert_serve(directory, runtime="onnxruntime"),
     "onnxruntime": onnxruntime,
     "keras_hub": keras_hub,

@@ -87,6 +87,7 @@ PEERS = {
     "exported graph, oneDNN on": Peer("saved_model", "1"),
     "exported graph, oneDNN off": Peer("saved_model", "0"),
     "bert-serve, oneDNN on": Peer("bert_serve", "1"),
+    "bert-serve, bfloat16, oneDNN on": Peer("bert_serve_bfloat16", "1"),
     "bert-serve --runtime=onnxruntime": Peer("bert_serve_onnx", "0"),
     "KerasHub (512), oneDNN on": Peer("keras_hub", "1"),
     "KerasHub (512), oneDNN off": Peer("keras_hub", "0"),
@@ -101,6 +102,8 @@ PEERS = {
 def write_models(directory: str, preset: str | None = None) -> dict[str, str]:
     """Writes one classifier in every peer's form; returns kind -> directory."""
     from export import saved_model
+    from export.heads.classification import Classification
+    from export.targets import reduced_precision
     from keras_bert.backbone import BertBackbone
     from keras_bert.tokenization.preprocessor import BertPreprocessor
     from keras_bert.tokenization.tokenizer import BertTokenizer
@@ -117,11 +120,15 @@ def write_models(directory: str, preset: str | None = None) -> dict[str, str]:
     bias = np.zeros(2, np.float32)
     model.get_layer("classification").set_weights([kernel, bias])
     preprocessor = BertPreprocessor(BertTokenizer.from_preset(weights), _MAX_TOKENS)
-    exported = saved_model.export_model(model, preprocessor, os.path.join(directory, "served"), labels=["no", "yes"])
+    head = Classification(model, preprocessor, labels=["no", "yes"])
+    exported = saved_model.export_head(head, os.path.join(directory, "served"))
+    bfloat16 = os.path.join(directory, "bfloat16")
+    reduced_precision.write_bfloat16(head, bfloat16)
     keras_hub = _write_keras_hub(weights, os.path.join(directory, "keras_hub"))
     np.savez(os.path.join(keras_hub, "head.npz"), kernel=kernel, bias=bias)
     onnx = _write_onnx(weights, kernel, bias, os.path.join(directory, "onnx"))
     kinds = {kind: exported for kind in ("saved_model", "bert_serve", "bert_serve_onnx")}
+    kinds |= {"bert_serve_bfloat16": bfloat16}
     return {**kinds, "onnxruntime": onnx, "keras_hub": keras_hub, "keras_hub_128": keras_hub}
 
 
@@ -255,6 +262,26 @@ def _cut(texts: Sequence[str]) -> list[list[str]]:
 # === The processes ===
 
 
+class Rounded(NamedTuple):
+    """How far the answers in bfloat16 are from those in float32.
+
+    Attributes:
+        texts: how many were asked, those in several kinds of batches each time.
+        changed: how many got another label.
+        largest: difference of a probability.
+    """
+
+    texts: int = 0
+    changed: int = 0
+    largest: float = 0.0
+
+    def with_answer(self, right: np.ndarray, answer: np.ndarray) -> "Rounded":
+        """Adds a batch of probabilities, shape (B, 2)."""
+        changed = int((right.argmax(axis=-1) != answer.argmax(axis=-1)).sum())
+        largest = max(self.largest, float(np.abs(right - answer).max()))
+        return Rounded(self.texts + len(right), self.changed + changed, largest)
+
+
 class Process:
     """A running peer."""
 
@@ -306,32 +333,36 @@ def processes(peers: Mapping[str, Peer], directories: Mapping[str, str]) -> Iter
 
 def measure(
     peers: Mapping[str, Process], batches: Mapping[str, list[list[str]]], rounds: int, pause: float
-) -> tuple[dict[str, dict[str, list[float]]], float]:
+) -> tuple[dict[str, dict[str, list[float]]], float, Rounded]:
     """Sends every batch to every peer, in an order that changes from round to round.
 
     Returns:
-        Seconds by kind of batch, peer and batch (a median over rounds); and the largest difference between the
-        exported graph's probabilities and ONNX Runtime's.
+        Seconds by kind of batch, peer and batch (a median over rounds); the largest difference between the
+        exported graph's probabilities and ONNX Runtime's; and how far those in bfloat16 are off.
     """
     seconds = {kind: collections.defaultdict(list) for kind in batches}
-    largest, shuffle = 0.0, random.Random(0).shuffle
+    largest, rounded, shuffle = 0.0, Rounded(), random.Random(0).shuffle
     for kind, its_batches in batches.items():
         for batch in its_batches:
             times = {name: [] for name in peers}
             for round_number in range(rounds + 1):
-                compared, order = [], list(peers)
+                answers, order = {}, list(peers)
                 shuffle(order)
                 for name in order:
                     time.sleep(pause)
-                    spent, probabilities = peers[name].ask(batch)
+                    spent, answers[name] = peers[name].ask(batch)
                     if round_number:
                         times[name].append(spent)
-                    if "KerasHub" not in name:  # its gelu is another, and at 512 tokens it reads on
-                        compared.append(probabilities)
-                largest = max(largest, max(float(np.abs(answer - compared[0]).max()) for answer in compared))
+                # KerasHub's gelu is another, and at 512 tokens it reads on.
+                compared = {name: answer for name, answer in answers.items() if "KerasHub" not in name}
+                coarse = [compared.pop(name) for name in list(compared) if "bfloat16" in name]
+                right = next(iter(compared.values()))
+                largest = max(largest, max(float(np.abs(answer - right).max()) for answer in compared.values()))
+            for answer in coarse:
+                rounded = rounded.with_answer(right, answer)
             for name, values in times.items():
                 seconds[kind][name].append(statistics.median(values))
-    return seconds, largest
+    return seconds, largest, rounded
 
 
 def table(seconds: Mapping[str, Mapping[str, list[float]]], batches: Mapping[str, list[list[str]]]) -> list[str]:
@@ -375,12 +406,16 @@ def main(argv: list[str]) -> None:
         lengths = [len(tokenizer.encode(text)) for batch in counted for text in batch]
         asked = {name: peer for name, peer in PEERS.items() if _is_asked(name)}
         with processes(asked, directories) as peers:
-            seconds, largest = measure(peers, batches, FLAGS.rounds, FLAGS.pause)
+            seconds, largest, rounded = measure(peers, batches, FLAGS.rounds, FLAGS.pause)
     print(describe_machine())
     median = f"{statistics.median(lengths):.0f} tokens in the median"
     print(f"{len(lengths)} sentences of {min(lengths)} to {max(lengths)} tokens, {median}; {FLAGS.rounds} rounds")
     print("\n".join(table(seconds, batches)))
     print(f"largest difference between the exported graph's probabilities and ONNX Runtime's: {largest:.1e}")
+    print(
+        f"bfloat16: {rounded.changed} of {rounded.texts} labels changed ({rounded.changed / rounded.texts:.2%}), "
+        f"largest difference of a probability {rounded.largest:.1e}"
+    )
     if largest > _TOLERANCE:
         raise InputError(f"The peers' answers differ by {largest:.1e}: they did not compute the same.")
 

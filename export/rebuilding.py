@@ -6,6 +6,7 @@ import numpy as np
 from export import serving
 from export.served_backbone import ServedBackbone
 from keras_bert.backbone import BertBackbone
+from keras_bert.heads import MaskedLMHead
 
 _FLOAT_TYPES = frozenset({"float16", "bfloat16", "float64", "mixed_float16", "mixed_bfloat16"})
 _POOLED_OUTPUT = 0  # Keras counts a dictionary's outputs in the order of their names
@@ -16,31 +17,41 @@ def is_float32(model: keras.Model) -> bool:
     return _rewritten(config, changes={}) == config
 
 
-def rebuild_for_serving(model: keras.Model) -> keras.Model:
+def rebuild_for_serving(model: keras.Model, bfloat16: bool = False) -> keras.Model:
     """Copies a functional model in float32, with a `ServedBackbone` of the layout "unpadded" as its backbone.
 
     If the model reads the backbone's pooled output alone, the copy computes only what that needs.
 
+    Args:
+        model: to copy.
+        bfloat16: the backbone's, of which the head keeps float32.
+
     Raises:
         ValueError: the model holds no BertBackbone.
     """
-    return rebuild(model, layout="unpadded", backbone_class=ServedBackbone)
+    tied = any(isinstance(layer, MaskedLMHead) for layer in model._flatten_layers())
+    changes = {"first_token_only": _reads_pooled_output_only(model), "bfloat16": bfloat16, "tied": tied}
+    return rebuild(model, layout="unpadded", backbone_class=ServedBackbone, **changes)
 
 
 def rebuild(
-    model: keras.Model, layout: str | None = None, backbone_class: type[BertBackbone] = BertBackbone
+    model: keras.Model, layout: str | None = None, backbone_class: type[BertBackbone] = BertBackbone, **settings
 ) -> keras.Model:
     """Copies a functional model in float32, optionally with another token layout.
 
-    A CPU serves mixed precision 2.4 (bfloat16) to 8 times (float16) slower.
+    A CPU serves Keras's mixed precision 2.4 (bfloat16) to 8 times (float16) slower.
+
+    Args:
+        model: to copy.
+        layout: of the backbone; None: as it is.
+        backbone_class: of the copy's backbone.
+        **settings: further arguments of that class, with a layout.
 
     Raises:
         ValueError: a layout is given, but the model holds no BertBackbone.
     """
     config = keras.saving.serialize_keras_object(model)
-    changes = {} if layout is None else {"layout": layout}
-    if backbone_class is ServedBackbone:
-        changes["first_token_only"] = _reads_pooled_output_only(model)
+    changes = {} if layout is None else {"layout": layout, **settings}
     copy = keras.saving.deserialize_keras_object(_rewritten(config, changes, backbone_class))
     if layout is not None and getattr(serving.find_backbone(copy), "layout", None) != layout:
         raise ValueError(f"`model` must hold a BertBackbone, to be given the layout {layout!r}. Received: {model}")

@@ -73,6 +73,11 @@ class ExportSettings(Settings):
     onnx: bool = setting(False, "Also write an ONNX model (token ids in) to export_dir/onnx, and check it.")
     litert: bool = setting(False, "Also write a LiteRT model (token ids in) to export_dir/litert, and check it.")
     int8: bool = setting(False, "Also write a SavedModel with int8 weights to export_dir/int8, and measure it.")
+    bfloat16: bool = setting(
+        False,
+        "Also write a SavedModel whose encoder computes its products in bfloat16 to export_dir/bfloat16, and measure "
+        "it: half the size, and faster on processors with AVX512_BF16 or AMX.",
+    )
 
 
 def export(settings: ExportSettings) -> str:
@@ -99,7 +104,7 @@ def export(settings: ExportSettings) -> str:
     try:
         version_directory = saved_model.export_head(head, settings.export_dir, settings.version, settings.with_cc)
         extras.write_readme(settings.export_dir, head, version_directory, source)
-        written = targets.write(wanted, head, settings.export_dir, version_directory)
+        written = targets.write(wanted, head, settings.export_dir, version_directory, settings.with_cc)
     except VerificationError as error:
         raise InputError(str(error)) from error
     summary = f"what it does: {head.about().summary}"

@@ -144,9 +144,10 @@ def write_graph(head: Head, model: keras.Model, directory: str) -> int:
     functions = head.functions(model)
     # Track the weights alone, as plain variables. Tracking the Keras model as well would store each weight twice
     # (keras-team/keras issue 23553), and nothing else in the graph has state.
-    used = {id(variable) for function in functions.values() for variable in function.graph.variables}
+    used = {id(handle) for function in functions.values() for handle in function.graph.external_captures}
     module = tf.Module()
-    module.weights = [weight.value for weight in model.weights if id(weight.value) in used]
+    rounded = getattr(find_backbone(model), "rounded", ())
+    module.weights = [it for it in (*(weight.value for weight in model.weights), *rounded) if id(it.handle) in used]
     module.more = [*head.variables, *(weight.value for other in head.more_models for weight in other.weights)]
     tf.saved_model.save(module, directory, signatures=functions)
     _write_encoders((model, *head.more_models), module, os.path.join(directory, ENCODERS_FILE))
@@ -161,7 +162,8 @@ def _write_encoders(models: Sequence[keras.Model], module: tf.Module, path: str)
         for group in ("weights", "more")
         for number, variable in enumerate(getattr(module, group))
     }
-    encoders = [encoder for encoder in map(find_backbone, models) if isinstance(encoder, ServedBackbone)]
+    served = [encoder for encoder in map(find_backbone, models) if isinstance(encoder, ServedBackbone)]
+    encoders = [encoder for encoder in served if not encoder.bfloat16]
     make_directory(os.path.dirname(path))
     write_json(path, [encoder.describe(names) for encoder in encoders if encoder.is_traced])
 

@@ -17,7 +17,8 @@ of heads and of inner units, one per core. Weights as constants, which oneDNN ke
 time, but 1.09 of a batch of 32's, and 420 MB more memory for 43 MB of kernels, since every signature's graph has its
 own copies. So they stay variables. TF_ONEDNN_ASSUME_FROZEN_WEIGHTS=1 takes 0.86 of the time for 3 tokens, and 1.6 times
 it for 10 and 28, since kernels stay packed for the first size that was asked. TF_SET_ONEDNN_FPMATH_MODE=BF16 changes
-neither time nor answers (2 cores of an AMD EPYC with AVX512_BF16).
+neither time nor answers (2 cores of an AMD EPYC with AVX512_BF16). Kernels that are stored in bfloat16 do: with them,
+and activations cast around each product, a request takes 0.8 of the time (`bfloat16`).
 
 Shapes: B batch, S sequence, S' longest of the batch, T rows (see keras_bert/packing.py), N heads, D size per head,
 H = N * D hidden.
@@ -76,13 +77,19 @@ class ServedBackbone(BertBackbone):
 
     Args:
         *args, **kwargs: as `BertBackbone`.
-        first_token_only: bool; True computes `sequence_output` for the first token alone, shape (B, 1, H). It has no
-            effect where this behaves as the Keras model.
+        first_token_only: bool; True computes `sequence_output` for the first token alone, shape (B, 1, H).
+        bfloat16: bool; True stores tables, kernels and their biases in bfloat16, and computes the products in it.
+        tied: bool; True keeps the token table in float32, which another part of the model reads.
+
+    The last three have no effect where this behaves as the Keras model.
     """
 
-    def __init__(self, *args, first_token_only: bool = False, **kwargs):
+    def __init__(self, *args, first_token_only: bool = False, bfloat16: bool = False, tied: bool = False, **kwargs):
         super().__init__(*args, **kwargs)
         self.first_token_only = first_token_only
+        self.bfloat16 = bfloat16
+        self.tied = tied
+        self._matrices = _Matrices(tf.bfloat16 if bfloat16 else tf.float32)
         ids = tf.TensorSpec([None, None], tf.int32)
         self._encode_in_graph = tf.function(self._encode, input_signature=[ids] * 3, autograph=False)
 
@@ -92,7 +99,13 @@ class ServedBackbone(BertBackbone):
         return self._encode_in_graph(*(inputs[name] for name in ("token_ids", "segment_ids", "padding_mask")))
 
     def get_config(self):
-        return {**super().get_config(), "first_token_only": self.first_token_only}
+        own = {name: getattr(self, name) for name in ("first_token_only", "bfloat16", "tied")}
+        return {**super().get_config(), **own}
+
+    @property
+    def rounded(self) -> list[tf.Variable]:
+        """The weights in bfloat16 that a graph reads in place of the model's own."""
+        return self._matrices.rounded
 
     @property
     def is_traced(self) -> bool:
@@ -141,48 +154,88 @@ class ServedBackbone(BertBackbone):
         rows = self._embed(token_ids, segment_ids, places)
         *others, last = (self.get_layer(f"transformer_layer_{index}") for index in range(self.num_layers))
         for layer in others:
-            rows = _encoder_layer(layer, rows, places)
-        pool = self.get_layer("pooled_dense")
+            rows = _encoder_layer(layer, rows, places, self._matrices)
         if self.first_token_only:
-            first = _encoder_layer_of_first(last, rows, places)  # [B, H]
-            return {"sequence_output": first[:, tf.newaxis], "pooled_output": pool(first)}
-        rows = _encoder_layer(last, rows, places)
+            first = _encoder_layer_of_first(last, rows, places, self._matrices)  # [B, H]
+            return {"sequence_output": first[:, tf.newaxis], "pooled_output": self._pool(first)}
+        rows = _encoder_layer(last, rows, places, self._matrices)
         is_real = tf.cast(places.is_real, rows.dtype)[..., tf.newaxis]
         return {
             "sequence_output": tf.gather(rows, places.row_of_position) * is_real,
-            "pooled_output": pool(tf.gather(rows, places.row_of_position[:, 0])),
+            "pooled_output": self._pool(tf.gather(rows, places.row_of_position[:, 0])),
         }
+
+    def _pool(self, first: tf.Tensor) -> tf.Tensor:
+        layer = self.get_layer("pooled_dense")
+        return layer.activation(tf.cast(self._matrices.dense(layer, first), first.dtype))
 
     def _embed(self, token_ids, segment_ids, places: _Places) -> tf.Tensor:
         layer = self.get_layer("embeddings")
         token_ids, segment_ids = (
             tf.gather(tf.reshape(ids, [-1]), places.position_of_row) for ids in (token_ids, segment_ids)
         )
-        rows = tf.gather(layer.token_embedding.embeddings.value, token_ids)  # [T, H]
-        rows += tf.gather(layer.segment_embedding.embeddings.value, segment_ids)
-        rows += tf.gather(layer.position_embedding.embeddings.value, places.positions)
+        words = layer.token_embedding.embeddings
+        rows = _take(words.value if self.tied else self._matrices(words), token_ids)  # [T, H]
+        rows += _take(self._matrices(layer.segment_embedding.embeddings), segment_ids)
+        rows += _take(self._matrices(layer.position_embedding.embeddings), places.positions)
         return _layer_norm(layer.layer_norm, rows)
 
 
-def _encoder_layer(layer: BertEncoderLayer, rows: tf.Tensor, places: _Places) -> tf.Tensor:
+class _Matrices:
+    """The tables, kernels and biases of an encoder as its graph reads them, of one type, each stored once.
+
+    Args:
+        dtype: float32, which leaves them as they are, or bfloat16.
+    """
+
+    def __init__(self, dtype: tf.DType):
+        self._dtype = dtype
+        self._rounded: dict[int, tf.Variable] = {}
+
+    @property
+    def rounded(self) -> list[tf.Variable]:
+        return list(self._rounded.values())
+
+    def __call__(self, weight: keras.Variable) -> tf.Variable:
+        if self._dtype == tf.float32:
+            return weight.value
+        if id(weight) not in self._rounded:
+            with tf.init_scope():  # outside the graph that is being traced
+                self._rounded[id(weight)] = tf.Variable(tf.cast(weight.value, self._dtype), trainable=False)
+        return self._rounded[id(weight)]
+
+    def dense(self, layer: keras.layers.Dense, rows: tf.Tensor) -> tf.Tensor:
+        """Returns the product and bias of a layer, without its activation, in the matrices' type."""
+        return tf.nn.bias_add(tf.matmul(tf.cast(rows, self._dtype), self(layer.kernel)), self(layer.bias))
+
+
+def _take(table: tf.Variable, places: tf.Tensor) -> tf.Tensor:
+    return tf.cast(tf.gather(table, places), tf.float32)
+
+
+def _encoder_layer(layer: BertEncoderLayer, rows: tf.Tensor, places: _Places, matrices: _Matrices) -> tf.Tensor:
     """Computes `BertEncoderLayer.call`: float [T, H] to the same."""
-    pieces = _query_key_value(layer, rows)
+    pieces = _query_key_value(layer, rows, matrices)
     context = _attend(*tf.unstack(tf.gather(pieces, places.heads), num=3), places)
     back = tf.gather(tf.reshape(context, [-1, pieces.shape[-1]]), places.back)
-    return _after_attention(layer, back, rows)
+    return _after_attention(layer, back, rows, matrices)
 
 
-def _encoder_layer_of_first(layer: BertEncoderLayer, rows: tf.Tensor, places: _Places) -> tf.Tensor:
+def _encoder_layer_of_first(
+    layer: BertEncoderLayer, rows: tf.Tensor, places: _Places, matrices: _Matrices
+) -> tf.Tensor:
     """Computes `_encoder_layer` for the first token of each sequence: float [T, H] to [B, H]."""
-    pieces = _query_key_value(layer, rows)
+    pieces = _query_key_value(layer, rows, matrices)
     query = tf.gather(pieces, places.heads[0, :, :, :1])  # [B, N, 1, D]
     key, value = tf.unstack(tf.gather(pieces, places.heads[1:]), num=2)  # [B, N, S', D]
-    return _after_attention(layer, _attend(query, key, value, places), tf.gather(rows, places.row_of_position[:, 0]))
+    first = tf.gather(rows, places.row_of_position[:, 0])
+    return _after_attention(layer, _attend(query, key, value, places), first, matrices)
 
 
-def _query_key_value(layer: BertEncoderLayer, rows: tf.Tensor) -> tf.Tensor:
+def _query_key_value(layer: BertEncoderLayer, rows: tf.Tensor, matrices: _Matrices) -> tf.Tensor:
     """Projects to Q, K and V, one piece per head: float [T, H] to [T * 3 * N, D]."""
-    return tf.reshape(_dense(layer.self_attention.query_key_value, rows), [-1, layer.hidden_dim // layer.num_heads])
+    fused = tf.cast(matrices.dense(layer.self_attention.query_key_value, rows), rows.dtype)
+    return tf.reshape(fused, [-1, layer.hidden_dim // layer.num_heads])
 
 
 def _attend(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, places: _Places) -> tf.Tensor:
@@ -190,22 +243,19 @@ def _attend(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, places: _Places)
     return tf.matmul(tf.nn.softmax(scores + places.bias), value)
 
 
-def _after_attention(layer: BertEncoderLayer, context: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+def _after_attention(layer: BertEncoderLayer, context: tf.Tensor, rows: tf.Tensor, matrices: _Matrices) -> tf.Tensor:
     """Computes the rest of a layer for the given rows [., H], their context in any shape: [., H]."""
-    attended = _dense(layer.self_attention.output_dense, tf.reshape(context, [-1, layer.hidden_dim]))
-    rows = _layer_norm(layer.self_attention_layer_norm, attended + rows)
-    inner = _activate(layer, _dense(layer.intermediate_dense, rows))
-    return _layer_norm(layer.output_layer_norm, _dense(layer.output_dense, inner) + rows)
+    attended = matrices.dense(layer.self_attention.output_dense, tf.reshape(context, [-1, layer.hidden_dim]))
+    rows = _layer_norm(layer.self_attention_layer_norm, tf.cast(attended, rows.dtype) + rows)
+    inner = _activate(layer, matrices.dense(layer.intermediate_dense, rows))
+    output = tf.cast(matrices.dense(layer.output_dense, inner), rows.dtype)
+    return _layer_norm(layer.output_layer_norm, output + rows)
 
 
 def _activate(layer: BertEncoderLayer, inner: tf.Tensor) -> tf.Tensor:
     if layer.activation != "gelu":
         return layer.activation_function(inner)
     return (tf.math.erf(inner * 0.5**0.5) + 1.0) * 0.5 * inner  # the form that the remapper knows
-
-
-def _dense(layer: keras.layers.Dense, rows: tf.Tensor) -> tf.Tensor:
-    return tf.nn.bias_add(tf.matmul(rows, layer.kernel.value), layer.bias.value)
 
 
 def _layer_norm(layer: keras.layers.LayerNormalization, rows: tf.Tensor) -> tf.Tensor:

@@ -58,6 +58,21 @@ class Probe(NamedTuple):
     undecided: np.ndarray | None = None
 
 
+class Rounding(NamedTuple):
+    """How far two numbers may be apart that are equal but for their rounding.
+
+    Attributes:
+        tolerance: allowed difference, times `rounding_scale`.
+        least_scale: the least of these scales.
+    """
+
+    tolerance: float
+    least_scale: float = 1.0
+
+
+FLOAT32 = Rounding(TOLERANCE)
+
+
 class Report(NamedTuple):
     """The findings of `verify`.
 
@@ -70,6 +85,7 @@ class Report(NamedTuple):
         directory_bytes: of all files.
         cc_difference: between an answer of the C++ program and the right one; None: it was not run.
         cc_not_run: the reason why it was not.
+        tolerance: the allowed difference.
     """
 
     signatures: list[str]
@@ -80,6 +96,7 @@ class Report(NamedTuple):
     directory_bytes: int
     cc_difference: float | None = None
     cc_not_run: str = "not asked for"
+    tolerance: float = TOLERANCE
 
     def lines(self) -> list[str]:
         """Returns the report as text."""
@@ -89,7 +106,7 @@ class Report(NamedTuple):
         return [
             f"signatures: {', '.join(self.signatures)}",
             f"answers in a fresh process: {self.num_probes} requests, largest difference from the Keras model's "
-            f"{self.largest_difference:.1e} (allowed {TOLERANCE:.0e})",
+            f"{self.largest_difference:.1e} (allowed {self.tolerance:.0e})",
             f"answers of a C++ program on LoadSavedModel, without Python and with an empty environment: {cc}",
             f"graph: {self.num_op_kinds} kinds of ops, each TensorFlow's own in the release that exported it, or "
             "tensorflow-text's and linked by TensorFlow Serving 2.18 and later; none needs XLA",
@@ -97,7 +114,13 @@ class Report(NamedTuple):
         ]
 
 
-def verify(directory: str, probes: Sequence[Probe], weight_bytes: int, with_cc: str = "off") -> Report:
+def verify(
+    directory: str,
+    probes: Sequence[Probe],
+    weight_bytes: int,
+    with_cc: str = "off",
+    rounding: Rounding = FLOAT32,
+) -> Report:
     """Checks an exported directory.
 
     Args:
@@ -105,6 +128,7 @@ def verify(directory: str, probes: Sequence[Probe], weight_bytes: int, with_cc: 
         probes: requests with the Keras model's answers.
         weight_bytes: bytes of the model's weights, each once.
         with_cc: one of `WITH_CC`.
+        rounding: what is allowed.
 
     Raises:
         VerificationError: with every finding.
@@ -118,8 +142,8 @@ def verify(directory: str, probes: Sequence[Probe], weight_bytes: int, with_cc: 
     ]
     if findings:  # There is no need to ask a graph that cannot be served.
         raise VerificationError(_message(directory, findings))
-    difference = _compare(directory, "", probes, fresh_answers(directory, probes))
-    cc_difference, cc_not_run = _verify_with_cc(directory, probes, with_cc)
+    difference = _compare(directory, "", probes, fresh_answers(directory, probes), rounding)
+    cc_difference, cc_not_run = _verify_with_cc(directory, probes, with_cc, rounding)
     return Report(
         signatures=sorted({probe.signature for probe in probes}),
         num_probes=len(probes),
@@ -129,10 +153,13 @@ def verify(directory: str, probes: Sequence[Probe], weight_bytes: int, with_cc: 
         directory_bytes=directory_bytes(directory),
         cc_difference=cc_difference,
         cc_not_run=cc_not_run,
+        tolerance=rounding.tolerance,
     )
 
 
-def _verify_with_cc(directory: str, probes: Sequence[Probe], with_cc: str) -> tuple[float | None, str]:
+def _verify_with_cc(
+    directory: str, probes: Sequence[Probe], with_cc: str, rounding: Rounding
+) -> tuple[float | None, str]:
     """Returns the report's `cc_difference` and `cc_not_run`."""
     if with_cc not in WITH_CC:
         raise ValueError(f"`with_cc` must be one of {', '.join(WITH_CC)}. Received: with_cc={with_cc!r}")
@@ -151,7 +178,7 @@ def _verify_with_cc(directory: str, probes: Sequence[Probe], with_cc: str) -> tu
         answers = cc_answers(program, directory, probes)
     except other_process.ProcessError as error:
         raise VerificationError(_message(directory, [str(error)])) from error
-    return _compare(directory, "C++ program, ", probes, answers), ""
+    return _compare(directory, "C++ program, ", probes, answers, rounding), ""
 
 
 def _message(directory: str, findings: list[str]) -> str:
@@ -271,15 +298,17 @@ def library_folders() -> list[str]:
 # === Comparing ===
 
 
-def rounding_scale(numbers: np.ndarray) -> float:
-    """Returns what the rounding errors of an array go with: its largest magnitude, and 1 where all are smaller.
+def rounding_scale(numbers: np.ndarray, least: float = 1.0) -> float:
+    """Returns what the rounding errors of an array go with: its largest magnitude, and `least` where all are smaller.
 
     A logit near zero is a sum of the terms that make the largest logits, and is off by as much as these.
     """
-    return float(np.max(np.abs(numbers), initial=1.0))
+    return float(np.max(np.abs(numbers), initial=least))
 
 
-def _compare(directory: str, who: str, probes: Sequence[Probe], answers: Sequence[Mapping]) -> float:
+def _compare(
+    directory: str, who: str, probes: Sequence[Probe], answers: Sequence[Mapping], rounding: Rounding = FLOAT32
+) -> float:
     """Returns the largest difference of all numbers.
 
     Raises:
@@ -292,7 +321,7 @@ def _compare(directory: str, who: str, probes: Sequence[Probe], answers: Sequenc
             findings.append(f"{where} gives {sorted(answer)}, expected {sorted(probe.outputs)}")
             continue
         for name, expected in probe.outputs.items():
-            difference, why = _difference(np.asarray(expected), answer[name], probe.undecided)
+            difference, why = _difference(np.asarray(expected), answer[name], probe.undecided, rounding)
             if why:
                 findings.append(f"{where}, {name}: {why}")
             largest = max(largest, difference)
@@ -301,7 +330,9 @@ def _compare(directory: str, who: str, probes: Sequence[Probe], answers: Sequenc
     return largest
 
 
-def _difference(expected: np.ndarray, answer: np.ndarray, undecided: np.ndarray | None) -> tuple[float, str]:
+def _difference(
+    expected: np.ndarray, answer: np.ndarray, undecided: np.ndarray | None, rounding: Rounding = FLOAT32
+) -> tuple[float, str]:
     """Returns an array's distance from the right one, and a description of what is wrong with it, "" for nothing."""
     is_text = expected.dtype.kind in "OSU"
     if not is_text and expected.dtype != answer.dtype:
@@ -310,10 +341,11 @@ def _difference(expected: np.ndarray, answer: np.ndarray, undecided: np.ndarray 
         return 0.0, f"has the shape {answer.shape}, expected {expected.shape}"
     if expected.dtype.kind == "f":
         # A masked logit is a large constant, equal in both, and says nothing about the scale of the others.
-        scale = rounding_scale(expected[expected != answer])
-        difference = float(np.max(np.abs(expected - answer), initial=0.0)) / scale
+        scale = rounding_scale(expected[expected != answer], rounding.least_scale)
+        difference = float(np.max(np.abs(expected - answer), initial=0.0)) / (scale or 1.0)
         # Written so that NaN is a finding.
-        return difference, "" if difference <= TOLERANCE else f"differs by {difference:.2e}, allowed {TOLERANCE:.0e}"
+        is_right = difference <= rounding.tolerance
+        return difference, "" if is_right else f"differs by {difference:.2e}, allowed {rounding.tolerance:.0e}"
     if undecided is not None:
         expected, answer = expected[~undecided], answer[~undecided]
     wrong = expected != answer

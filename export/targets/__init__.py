@@ -1,8 +1,9 @@
-"""Writes a model to targets other than the SavedModel: ONNX, LiteRT, and a SavedModel with int8 weights.
+"""Writes a model to targets other than the SavedModel: ONNX, LiteRT, and SavedModels of fewer bytes.
 
 Each lies below the base path in a directory that TensorFlow Serving ignores, since its name is no number, under the
 number of the version that it was checked against: `onnx/1/model.onnx` and `litert/1/model.tflite`, which take token ids
-and have the tokenizer beside them, and `int8/1`, a SavedModel with the base path `int8`.
+and have the tokenizer beside them, and `int8/1` and `bfloat16/1`, SavedModels with the base paths `int8` and
+`bfloat16`.
 """
 
 import importlib.util
@@ -13,7 +14,7 @@ from keras_bert.errors import InputError
 from keras_bert.files import atomic_path, write_json
 
 # Target -> packages that it needs, which this distribution's extra of the same name installs.
-_PACKAGES = {"onnx": ("onnx", "onnxruntime"), "litert": ("ai_edge_litert",), "int8": ()}
+_PACKAGES = {"onnx": ("onnx", "onnxruntime"), "litert": ("ai_edge_litert",), "int8": (), "bfloat16": ()}
 TARGETS = tuple(_PACKAGES)
 # Title and file of the targets that take token ids.
 _FILES = {"onnx": ("ONNX", "model.onnx"), "litert": ("LiteRT", "model.tflite")}
@@ -40,7 +41,7 @@ def require_packages(name: str, flag: str) -> None:
         raise InputError(f"{flag} needs {' and '.join(missing)}. Run: pip install 'keras-bert-zoo[{name}]'")
 
 
-def write(names: Sequence[str], head, export_dir: str, version_directory: str) -> list[str]:
+def write(names: Sequence[str], head, export_dir: str, version_directory: str, with_cc: str = "off") -> list[str]:
     """Writes a version's other targets, each checked against it.
 
     Args:
@@ -48,6 +49,7 @@ def write(names: Sequence[str], head, export_dir: str, version_directory: str) -
         head: the `export.heads.base.Head` that was exported.
         export_dir: base path of the model.
         version_directory: the version as exported, `export_dir/<number>`.
+        with_cc: one of `verify.WITH_CC`, whether to ask SavedModels through the C++ program as well.
 
     Returns:
         Lines for the user, a few for each target.
@@ -55,14 +57,16 @@ def write(names: Sequence[str], head, export_dir: str, version_directory: str) -
     Raises:
         InputError: the target cannot express one of the model's layers, or its answers differ
             from the SavedModel's. Nothing of that target is left then.
-        VerificationError: the int8 version does not pass the verification of an export.
+        VerificationError: the int8 or bfloat16 version does not pass the verification of an export.
     """
     lines = []
     for name in names:
         directory = os.path.join(export_dir, name, os.path.basename(version_directory))
         with atomic_path(directory) as temporary:
-            write_one = _write_int8 if name == "int8" else _write_by_token_ids
-            written = write_one(name, head, temporary, version_directory)
+            if name in _FILES:
+                written = _write_by_token_ids(name, head, temporary, version_directory)
+            else:
+                written = _write_saved_model(name, head, temporary, version_directory, with_cc)
         lines += [f"{name}: {directory}", *(f"    {line}" for line in written)]
     return lines
 
@@ -94,14 +98,18 @@ def _write_by_token_ids(name: str, head, directory: str, version_directory: str)
     ]
 
 
-def _write_int8(_, head, directory: str, version_directory: str) -> list[str]:
+def _write_saved_model(name: str, head, directory: str, version_directory: str, with_cc: str) -> list[str]:
     from export import verify
-    from export.targets import int8
+    from export.targets import reduced_precision
 
-    report = int8.write(head, directory)
+    write_one, reference = {
+        "int8": (reduced_precision.write_int8, "quantized Keras model"),
+        "bfloat16": (reduced_precision.write_bfloat16, "float32 Keras model"),
+    }[name]
+    report = write_one(head, directory, with_cc)
     sizes = [verify.directory_bytes(path) / 1e6 for path in (directory, version_directory)]
     return [
         f"a SavedModel of {sizes[0]:.1f} MB (float32: {sizes[1]:.1f} MB); answers in a fresh process: largest "
-        f"difference from the quantized Keras model's {report.largest_difference:.1e}",
-        *int8.measure(head, version_directory, directory).lines(),
+        f"difference from the {reference}'s {report.largest_difference:.1e} (allowed {report.tolerance:.0e})",
+        *reduced_precision.measure(head, version_directory, directory).lines(),
     ]

@@ -79,7 +79,7 @@ def test_peers_are_asked_in_changing_order():
         "class Peer:\n"
         "    def __init__(self, name): self.name = name\n"
         "    def ask(self, texts): order.append(self.name); return 1.0 + (self.name == 'b'), numpy.zeros([1, 2])\n"
-        "seconds, largest = s.measure({name: Peer(name) for name in 'abc'}, {'single': [['x']] * 4}, 3, 0.0)\n"
+        "seconds, largest, _ = s.measure({name: Peer(name) for name in 'abc'}, {'single': [['x']] * 4}, 3, 0.0)\n"
         "print(json.dumps([order, {name: values for name, values in seconds['single'].items()}, largest]))"
     )
     order, seconds, largest = asked
@@ -89,6 +89,20 @@ def test_peers_are_asked_in_changing_order():
     assert len({tuple(names) for names in rounds}) > 1
     assert seconds == {"a": [1.0] * 4, "b": [2.0] * 4, "c": [1.0] * 4}
     assert largest == 0.0
+
+
+def test_bfloat16_is_counted_and_not_compared():
+    largest, rounded = _run(
+        "import numpy\n"
+        "answers = {'a': [0.4, 0.6], 'bfloat16': [0.55, 0.45], 'KerasHub': [1.0, 0.0], 'b': [0.4, 0.6]}\n"
+        "class Peer:\n"
+        "    def __init__(self, name): self.name = name\n"
+        "    def ask(self, texts): return 1.0, numpy.array([answers[self.name], [0.3, 0.7]])\n"
+        "peers = {name: Peer(name) for name in answers}\n"
+        "print(json.dumps(s.measure(peers, {'arrival': [['x', 'y']] * 3}, 2, 0.0)[1:]))"
+    )
+    assert largest == 0.0
+    assert rounded[:2] == [6, 3] and abs(rounded[2] - 0.15) < 1e-9
 
 
 def test_a_missing_file_is_named():

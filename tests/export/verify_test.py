@@ -90,6 +90,16 @@ def test_rounding_goes_with_the_largest_number_but_not_with_a_masked_one():
     assert "differs by 9.00e-01" in why
 
 
+def test_rounding_goes_with_the_largest_number_also_where_all_are_small():
+    components, rounded = np.array([0.05, -0.1, 0.0], np.float32), np.array([0.05, -0.096, 0.0], np.float32)
+    difference, why = verify._difference(components, rounded, None, verify.Rounding(0.05, least_scale=0.0))
+    assert 0.039 < difference < 0.041 and not why
+    assert "differs by 4.00e-02" in verify._difference(components, rounded, None, verify.Rounding(0.01, 0.0))[1]
+    assert (
+        verify._difference(np.zeros(3, np.float32), np.zeros(3, np.float32), None, verify.Rounding(0.01, 0.0))[1] == ""
+    )
+
+
 def test_a_process_that_fails_is_quoted(good):
     with pytest.raises(verify.VerificationError, match="the fresh process failed: .*no_such_signature"):
         verify.fresh_answers(good, [Probe("no_such_signature", {}, {})])

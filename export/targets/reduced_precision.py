@@ -1,0 +1,151 @@
+"""Exports the graph with weights of fewer bytes, and measures the cost.
+
+int8, a quarter of the size: only weights are quantized, with one scale for each output channel. A matrix becomes floats
+as it is used, and activations stay float32. Integer products, Keras's other int8 mode, are slow with TensorFlow's CPU
+kernels: MiniLM took 2.7 times as long on a processor with AVX512-VNNI, and 1.1 to 1.2 times as long with quantized
+weights alone.
+
+bfloat16, half the size: the encoder's products are computed in it, which is faster where the processor has AVX512_BF16
+or AMX (`export/served_backbone.py`). Attention, LayerNorm, softmax and heads stay float32.
+"""
+
+import functools
+import statistics
+import timeit
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import keras
+import numpy as np
+
+from export import extras, saved_model, signatures, verify
+from export.heads.base import Head
+from export.rebuilding import rebuild_for_serving
+from export.serving import find_backbone
+from export.targets import real_text
+from keras_bert.errors import InputError
+
+# Allowed difference of a bfloat16 answer, times the largest number of its array. Each rounding to bfloat16 is off by
+# 2^-9 of a number at most. A layer has about eight, of activations and products; those of 12 layers add up, as a random
+# walk, to 0.02 of a number, and a third of what is allowed. A graph that computes something else is off by 1.
+BFLOAT16 = verify.Rounding(tolerance=2.0**-4, least_scale=0.0)
+_ROUNDS = 5
+_SPEED_BATCHES = (1, 32)
+_COMPARED_BATCHES = (*real_text.BATCH_SIZES, *(32,) * 5)
+
+
+class Cost(NamedTuple):
+    """The cost of a type compared with float32, on real text.
+
+    Attributes:
+        num_texts: number of texts.
+        largest: largest difference of two numbers.
+        mean: mean of the differences.
+        num_named, num_alike: strings in the answers (labels, tokens, tags), and how many of them are equal.
+        times: batch size -> time relative to float32.
+    """
+
+    num_texts: int
+    largest: float
+    mean: float
+    num_named: int
+    num_alike: int
+    times: dict[int, float]
+
+    def lines(self) -> list[str]:
+        """Returns the figures as text."""
+        named = f", {self.num_alike} of {self.num_named} names alike" if self.num_named else ""
+        times = ", ".join(f"{time:.2f} for {size} text{'s' * (size > 1)}" for size, time in self.times.items())
+        pays = max(self.times.values()) < 1.0
+        verdict = "it pays on this CPU" if pays else "it does not pay on this CPU, but for its size"
+        return [
+            f"accuracy: {self.num_texts} real texts, difference from float32 {self.mean:.1e} in the mean, "
+            f"{self.largest:.1e} at most{named}",
+            f"speed: time relative to float32 {times}: {verdict}",
+        ]
+
+
+def quantize(model: keras.Model) -> None:
+    """Quantizes the matrices and tables of a float32 model to int8, in place."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Keras warns of each layer without a matrix.
+        model.quantize(config=keras.quantizers.Int8QuantizationConfig(activation_quantizer=None))
+
+
+def write_int8(head: Head, directory: str, with_cc: str = "off") -> verify.Report:
+    """Writes the version in int8 and verifies it against the quantized Keras model.
+
+    Args:
+        head: as exported in float32.
+        directory: does not exist.
+        with_cc: one of `verify.WITH_CC`, whether to ask the C++ program as well.
+
+    Raises:
+        VerificationError: the graph does not answer as that model does.
+    """
+    reference = saved_model.rebuild(head.model)
+    quantize(reference)
+    served = saved_model.rebuild(head.model, layout="unpadded")
+    quantize(served)
+    weight_bytes = saved_model.write_graph(head, served, directory)
+    report = verify.verify(directory, head.probes(reference), weight_bytes, with_cc)
+    extras.write_extras(directory, head)
+    return report
+
+
+def write_bfloat16(head: Head, directory: str, with_cc: str = "off") -> verify.Report:
+    """Writes the version in bfloat16 and verifies its numbers against the Keras model in float32.
+
+    What an answer names (labels, tokens, tags) may depend on the rounding, so `measure` counts it. The numbers of
+    `token_ids` do not depend on it, and the graph from them to the other answers is that of the float32 version.
+
+    Args:
+        head, directory, with_cc: as in `write_int8`.
+
+    Raises:
+        InputError: the model reads from left to right, which is left to Keras in float32.
+        VerificationError: a number is off by more than `BFLOAT16` allows.
+    """
+    attention = find_backbone(head.model).bert_config.attention
+    if attention != "bidirectional":
+        raise InputError(
+            f"--bfloat16: expected a model that reads in both directions. Received: attention={attention!r}. Leave out "
+            "the flag."
+        )
+    weight_bytes = saved_model.write_graph(head, rebuild_for_serving(head.model, bfloat16=True), directory)
+    probes = []
+    for probe in head.probes(saved_model.rebuild(head.model)):
+        rows = len(probe.inputs["token_ids"]) if probe.signature == signatures.TOKEN_IDS else 1
+        if rows != 1:  # The number of one row may be near zero by chance, and says nothing about the scale.
+            probes.append(probe._replace(undecided=np.ones(rows, bool)))
+    report = verify.verify(directory, probes, weight_bytes, with_cc, BFLOAT16)
+    extras.write_extras(directory, head)
+    return report
+
+
+def measure(head: Head, float_directory: str, directory: str) -> Cost:
+    """Compares a version with the one in float32 on the same requests; their speed by turns."""
+    runners = [real_text.saved_model_runner(path) for path in (float_directory, directory)]
+    asked = real_text.requests(head, _COMPARED_BATCHES)
+    differences, num_named, num_alike = [], 0, 0
+    for right, answer in zip(*(run(asked) for run in runners), strict=True):
+        for name, values in right.items():
+            if values.dtype.kind == "f":
+                differences.append(np.abs(values - answer[name]).ravel())
+            elif values.dtype.kind == "O":
+                named = values != b""
+                num_named, num_alike = num_named + named.sum(), num_alike + (values == answer[name])[named].sum()
+    joined = np.concatenate(differences)
+    num_texts = sum(len(request["lengths"]) for request in asked)
+    times = {size: _relative_time(runners, real_text.requests(head, [size])) for size in _SPEED_BATCHES}
+    return Cost(num_texts, float(joined.max()), float(joined.mean()), int(num_named), int(num_alike), times)
+
+
+def _relative_time(runners: Sequence[real_text.Runner], requests: Sequence[Mapping[str, np.ndarray]]) -> float:
+    """Returns the second runner's time relative to the first's: the median over rounds, leaving out the first."""
+    ratios = []
+    for _ in range(_ROUNDS + 1):
+        seconds = [timeit.timeit(functools.partial(run, requests), number=1) for run in runners]
+        ratios.append(seconds[1] / seconds[0])
+    return statistics.median(ratios[1:])

@@ -1,0 +1,145 @@
+"""int8 and bfloat16: a fraction of the size, verified against a Keras model, measured beside float32."""
+
+import collections
+import os
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from toy_classifier import LABELS, VOCABULARY, assets
+from toy_heads import HEADS, backbone
+from toy_saved import ALL_HEADS, answers_of, save_graph
+
+from export import cc_check, saved_model, serving, targets, verify
+from export.heads.base import Head
+from export.heads.classification import Classification
+from export.targets import real_text, reduced_precision
+from keras_bert import BertPreprocessor, BertTokenizer
+from keras_bert.errors import InputError
+from keras_bert.files import read_json
+from tasks.glue.model import build_classifier
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory) -> tuple[Head, str]:
+    model = build_classifier(backbone(hidden_dim=64, intermediate_dim=128, initializer_range=0.1), len(LABELS))
+    head = Classification(model, BertPreprocessor(BertTokenizer(VOCABULARY), 32), LABELS)
+    return head, save_graph(head, str(tmp_path_factory.mktemp("int8") / "model" / "7"))
+
+
+@pytest.mark.slow
+def test_int8_is_smaller_verified_and_measured(small):
+    head, version_directory = small
+    base = os.path.dirname(version_directory)
+    lines = targets.write(["int8"], head, base, version_directory)
+    text = "\n".join(lines)
+    assert lines[0] == f"int8: {base}/int8/7"
+    assert "200 real texts, difference from float32" in text
+    assert "names alike" in text
+    assert "time relative to float32" in text
+    assert "it pays on this CPU" in text or "it does not pay on this CPU" in text
+    variables = [
+        os.path.join(path, "variables", "variables.data-00000-of-00001")
+        for path in (os.path.join(base, "int8", "7"), version_directory)
+    ]
+    assert os.path.getsize(variables[0]) < 0.4 * os.path.getsize(variables[1])
+    assert os.path.exists(os.path.join(base, "int8", "7", "batching_params.pbtxt"))
+    # It is a model of its own to serve: close to the float32 one, and not the same.
+    asked = real_text.requests(head, [8])
+    (right,), (answer,) = (
+        real_text.saved_model_runner(path)(asked) for path in (version_directory, os.path.join(base, "int8", "7"))
+    )
+    difference = np.abs(right["probabilities"] - answer["probabilities"]).max()
+    assert 0 < difference < 0.01
+
+
+def test_the_verdict_follows_the_figures():
+    cost = reduced_precision.Cost(40, 0.01, 0.001, 10, 9, {1: 1.2, 32: 1.13})
+    accuracy, speed = cost.lines()
+    assert "9 of 10 names alike" in accuracy
+    assert speed.endswith("1.20 for 1 text, 1.13 for 32 texts: it does not pay on this CPU, but for its size")
+    assert cost._replace(times={1: 0.9, 32: 0.8}, num_named=0).lines()[1].endswith("it pays on this CPU")
+    assert "names" not in cost._replace(num_named=0).lines()[0]
+
+
+@pytest.mark.slow(keep=["multiple_choice"])
+@pytest.mark.parametrize("name", ["fill_mask", "embeddings", "multiple_choice"])
+def test_the_matrices_of_every_kind_of_model_become_integers(name):
+    model = saved_model.rebuild(HEADS[name]().model)
+    before = sum(weight.value.dtype.size * int(np.prod(weight.shape)) for weight in model.weights)
+    reduced_precision.quantize(model)
+    kinds = {str(weight.dtype) for weight in model.weights if len(weight.shape) == 2 and weight.shape[0] > 2}
+    after = sum(weight.value.dtype.size * int(np.prod(weight.shape)) for weight in model.weights)
+    assert "int8" in kinds
+    assert after < 0.5 * before
+
+
+# === bfloat16 ===
+
+
+def test_bfloat16_is_half_verified_and_measured(small):
+    head, version_directory = small
+    base = os.path.dirname(version_directory)
+    lines = targets.write(["bfloat16"], head, base, version_directory)
+    text = "\n".join(lines)
+    assert lines[0] == f"bfloat16: {base}/bfloat16/7"
+    assert "from the float32 Keras model's" in text and "(allowed 6e-02)" in text
+    assert "200 real texts, difference from float32" in text
+    assert "time relative to float32" in text
+    directory = os.path.join(base, "bfloat16", "7")
+    stored, whole = (verify.stored_weight_bytes(path) for path in (directory, version_directory))
+    assert stored < 0.55 * whole  # LayerNorm and the classifier keep float32
+    assert read_json(os.path.join(directory, "assets.extra", "encoders.json")) == []
+    asked = real_text.requests(head, [8])
+    (right,), (answer,) = (real_text.saved_model_runner(path)(asked) for path in (version_directory, directory))
+    difference = np.abs(right["probabilities"] - answer["probabilities"]).max()
+    assert 1e-5 < difference < 0.01
+
+
+@pytest.mark.slow(keep=["fill_mask", "search"])
+@pytest.mark.parametrize("name", ALL_HEADS)
+def test_every_head_answers_in_bfloat16(name, tmp_path, monkeypatch):
+    head, directory = ALL_HEADS[name](), str(tmp_path / "1")
+
+    def answers(directory, probes):
+        return answers_of(tf.saved_model.load(directory))(directory, probes)
+
+    monkeypatch.setattr(verify, "fresh_answers", answers)
+    report = reduced_precision.write_bfloat16(head, directory)
+    assert verify.TOLERANCE < report.largest_difference <= reduced_precision.BFLOAT16.tolerance
+    reader = tf.train.load_checkpoint(os.path.join(directory, "variables", "variables"))
+    types = collections.Counter(reader.get_variable_to_dtype_map().values())
+    per_layer, around = 4 * 2, 2 * 1 + 3  # kernels and biases; the pooler's, and three tables
+    assert types[tf.bfloat16] <= 2 * per_layer + around
+    assert types[tf.bfloat16] >= 2 * per_layer + (2 if name == "fill_mask" else 3)  # its token table is the head's, too
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(cc_check.find_compiler() is None, reason="there is no g++ or no TensorFlow to link with")
+def test_a_cc_program_answers_in_bfloat16(small, tmp_path):
+    report = reduced_precision.write_bfloat16(small[0], str(tmp_path / "1"), with_cc="on")
+    assert 0 < report.cc_difference <= reduced_precision.BFLOAT16.tolerance
+
+
+def test_a_graph_that_computes_something_else_is_refused(small, tmp_path, monkeypatch):
+    head, version_directory = small
+
+    def write_other(head, model, directory):
+        kernel = serving.find_backbone(model).get_layer("transformer_layer_0").output_dense.kernel
+        kernel.assign(-kernel)
+        return write_graph(head, model, directory)
+
+    write_graph = saved_model.write_graph
+    monkeypatch.setattr(saved_model, "write_graph", write_other)
+    with pytest.raises(verify.VerificationError, match=r"probabilities: differs by .*, allowed 6e-02"):
+        targets.write(["bfloat16"], head, str(tmp_path), version_directory)
+    assert not os.path.exists(tmp_path / "bfloat16" / "7")
+
+
+def test_bfloat16_of_a_model_that_reads_from_left_to_right_is_refused(tmp_path):
+    head = Classification(build_classifier(backbone(attention="left_to_right"), len(LABELS)), assets(), LABELS)
+    with pytest.raises(
+        InputError, match="--bfloat16: expected a model that reads in both .*'left_to_right'. Leave out"
+    ):
+        reduced_precision.write_bfloat16(head, str(tmp_path / "1"))
+    assert not os.listdir(tmp_path)
