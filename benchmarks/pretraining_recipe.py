@@ -218,6 +218,8 @@ def main(argv: list[str]) -> None:
             )
         ]
         reached = "not reached" if None in until else mean_and_range([FLAGS.share * one for one in until], ".2f")
+        if name == "old":
+            reached = f"{FLAGS.share:.2f}"
         print("| " + " | ".join([name, f"{steps:,}", *cells, reached]) + " |", flush=True)
     print(f"majority answer of next sentences: {done[0]['majority_next_sentence_accuracy']:.1%}")
 
