@@ -14,7 +14,7 @@ from keras_bert.embeddings import BertEmbeddings
 from keras_bert.encoder import BertEncoderLayer
 from keras_bert.heads import last_positions, output_head, rows_at
 from keras_bert.layer import weights_follow
-from keras_bert.packing import TokenLayout
+from keras_bert.packing import TokenLayout, as_layout
 
 
 @keras.saving.register_keras_serializable(package="keras_bert")
@@ -167,7 +167,7 @@ class RestoreRectangle(keras.layers.Layer):
     """Turns rows `[T, H]` back into `[B, S, H]`, with zeros at padding under the unpadded layout."""
 
     def call(self, rows, layout):
-        return layout.restore(rows)
+        return as_layout(layout).restore(rows)
 
     def compute_output_spec(self, rows, layout):
         return keras.KerasTensor((None, None, rows.shape[-1]), dtype=rows.dtype)
@@ -178,7 +178,7 @@ class FirstRows(keras.layers.Layer):
     """Picks each sequence's first row, [CLS]: `[T, H]` to `[B, H]`."""
 
     def call(self, rows, layout):
-        return layout.first_rows(rows)
+        return as_layout(layout).first_rows(rows)
 
     def compute_output_spec(self, rows, layout):
         return keras.KerasTensor((None, rows.shape[-1]), dtype=rows.dtype)

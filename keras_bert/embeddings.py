@@ -6,6 +6,7 @@ Shapes: B batch, S sequence, T rows (see packing.py), H hidden.
 import keras
 
 from keras_bert.layer import BertLayer, encoder_initializer, keep_arguments
+from keras_bert.packing import as_layout
 
 
 @keras.saving.register_keras_serializable(package="keras_bert")
@@ -62,6 +63,7 @@ class BertEmbeddings(BertLayer):
                 f"Sequences must have at most `max_sequence_length` tokens. Received: {length} tokens, "
                 f"max_sequence_length={self.max_sequence_length}"
             )
+        layout = as_layout(layout)
         rows = self.token_embedding(layout.flatten(token_ids))  # [T, H]
         rows = rows + self.segment_embedding(layout.flatten(segment_ids))
         rows = layout.add_positions(rows, keras.ops.cast(self._position_table(), rows.dtype))

@@ -8,6 +8,7 @@ import keras
 from keras_bert import fused_layers
 from keras_bert.attention import BertSelfAttention
 from keras_bert.layer import BertLayer, keep_arguments
+from keras_bert.packing import as_layout
 
 _KERAS_ACTIVATIONS = {name: getattr(keras.activations, name) for name in ("relu", "tanh", "linear")}
 
@@ -71,7 +72,7 @@ class BertEncoderLayer(BertLayer):
 
     def call(self, rows, layout, training=None):
         # One dropout layer serves both sums, since each call draws another mask.
-        attended = self.self_attention(rows, layout=layout, training=training)
+        attended = self.self_attention(rows, layout=as_layout(layout), training=training)
         attended = fused_layers.dropout(self.dropout_layer, attended, training)
         rows = fused_layers.layer_norm(self.self_attention_layer_norm, rows + attended)
         inner = self.activation_function(fused_layers.dense(self.intermediate_dense, rows))  # [T, intermediate_dim]

@@ -122,6 +122,14 @@ class UnpaddedLayout(NamedTuple):
         return ops.take(rows, self.row_of_position[:, 0], axis=0)
 
 
+_BY_SIZE = {len(layout._fields): layout for layout in (RectangularLayout, PackedLayout, UnpaddedLayout)}
+
+
+def as_layout(layout):
+    """Returns a layout from its tensors: a `.keras` file of a model on `backbone.output` holds them as a list."""
+    return _BY_SIZE[len(layout)](*layout) if type(layout) in (list, tuple) else layout
+
+
 @keras.saving.register_keras_serializable(package="keras_bert")
 class TokenLayout(BertLayer):
     """Makes a layout from a padding mask.

@@ -14,6 +14,7 @@ from repository import SHARED
 from keras_bert.backbone import BertBackbone
 from keras_bert.errors import InputError
 from keras_bert.layer import weights_follow
+from keras_bert.packing import LAYOUTS
 from keras_bert.presets import PRESETS
 from tasks.quickstart import docstrings
 
@@ -239,6 +240,18 @@ def test_keras_file_round_trip(tmp_path):
     again = keras.saving.load_model(tmp_path / "b.keras")
     assert again.get_config() == backbone.get_config()
     np.testing.assert_array_equal(again(random_batch())["pooled_output"], backbone(random_batch())["pooled_output"])
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_model_on_the_output_of_a_backbone_round_trips(layout, tmp_path):
+    """Its file has the layers of the encoder one by one, as those of any functional model."""
+    backbone = BertBackbone(**TINY, layout=layout)
+    outputs = {**backbone.output, "score": keras.layers.Dense(1)(backbone.output["pooled_output"])}
+    model = keras.Model(backbone.input, outputs)
+    model.save(tmp_path / "m.keras")
+    again = keras.saving.load_model(tmp_path / "m.keras")
+    for name, values in model.predict(random_batch(), verbose=0).items():
+        np.testing.assert_array_equal(again.predict(random_batch(), verbose=0)[name], values)
 
 
 def test_bfloat16_computes_near_float32():
