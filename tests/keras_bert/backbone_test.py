@@ -31,7 +31,8 @@ def sentences(count):
     """Real sentences of mixed length: SST-2's, or where they are not at hand the standard library's docstrings."""
     if os.path.isdir(SST2):
         with open(os.path.join(SST2, "dev.tsv"), encoding="utf-8") as file:
-            return [line.split("\t")[0].strip() for line in file][1 : count + 1]
+            texts = dict.fromkeys(line.split("\t")[0].strip() for line in file)  # A clone's own file repeats some.
+            return list(texts)[1 : count + 1]
     found = (docstrings.read_module(path) for _, path in docstrings.list_modules("python"))
     texts = (text for module in found for text in dict.fromkeys(text for _, some in module for text in some))
     return list(itertools.islice(texts, count))
