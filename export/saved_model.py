@@ -177,7 +177,9 @@ def _publish(temporary: str, directory: str, version: int | None) -> str:
             return target
         except OSError as error:
             if not os.path.lexists(target):
-                raise InputError(f"{target}: cannot be created ({error.strerror}).") from error
+                raise InputError(
+                    f"{target}: cannot be created ({error.strerror}). Choose another --export_dir."
+                ) from error
             _check_version_is_free(directory, version)
 
 

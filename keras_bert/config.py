@@ -138,7 +138,9 @@ class BertConfig:
             return
         needed, there = 4 * self.num_parameters, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         if needed > there:
-            raise InputError(f"a model of these sizes takes {needed:,} bytes, and this machine has {there:,}.")
+            raise InputError(
+                f"a model of these sizes takes {needed:,} bytes, and this machine has {there:,}. Choose smaller ones."
+            )
 
     @classmethod
     def from_json_file(cls, path: str, at_hugging_face: bool | None = None) -> "BertConfig":

@@ -302,7 +302,7 @@ def expand_file(flag: str, pattern: str) -> str:
     """
     paths = expand_files([pattern])
     if len(paths) != 1:
-        raise InputError(f"{flag}={pattern}: expected one file, found {len(paths)}: {', '.join(paths)}.")
+        raise InputError(f"{flag}={pattern}: expected one file, found {len(paths)}: {', '.join(paths)}. Name one.")
     return paths[0]
 
 
@@ -517,10 +517,12 @@ def read_json(path: str, most_bytes: int | None = MOST_TEXT):
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        raise InputError(f"{path}:{error.lineno}: not valid JSON ({error.msg}).") from error
+        raise InputError(
+            f"{path}:{error.lineno}: not valid JSON ({error.msg}). Correct the file or fetch it again."
+        ) from error
     except (RecursionError, ValueError) as error:  # Python refuses to convert numbers of thousands of digits.
         reason = "nested too deeply" if isinstance(error, RecursionError) else error
-        raise InputError(f"{path}: not valid JSON ({reason}).") from error
+        raise InputError(f"{path}: not valid JSON ({reason}). Correct the file or fetch it again.") from error
 
 
 def read_optional_json(path: str):

@@ -154,7 +154,7 @@ def keep_known_labels(table: Table, labels: Sequence[str], bad_rows: BadRows) ->
             bad_rows.add(table.place(index), f"unknown label {label!r}. Expected {format_labels(labels)}.")
     bad_rows.finish()
     if not kept:
-        raise InputError(f"{table.path}: no row has one of the labels {format_labels(labels)}.")
+        raise InputError(f"{table.path}: no row has one of the labels {format_labels(labels)}. Correct them.")
     return table.take(kept)
 
 

@@ -59,7 +59,9 @@ class ClassificationSettings(SplitSettings):
         chosen = data.choose_task(self.task_name, self.tfds_name) if self.tfds_name else TASKS[self.task_name]
         if self.regression and not chosen.is_regression:
             if chosen.labels is not None:
-                raise InputError(f"--regression: {chosen.name} has classes ({', '.join(chosen.labels)}), not scores.")
+                raise InputError(
+                    f"--regression: {chosen.name} has classes ({', '.join(chosen.labels)}), not scores. Leave it out."
+                )
             chosen = chosen.as_regression()
         if chosen.is_regression and self.labels:
             raise InputError(f"--labels={','.join(self.labels)}: a task with scores has no classes. Leave it out.")
@@ -168,7 +170,9 @@ class Classification(task.Task):
         if spec.is_regression != self.table_task.is_regression:
             kinds = ("classes", "scores")
             found, wanted = kinds[spec.is_regression], kinds[self.table_task.is_regression]
-            raise InputError(f"{table.path}: a model of {found}, but the task has {wanted}. See --regression.")
+            raise InputError(
+                f"{table.path}: a model of {found}, but the task has {wanted}. Give --regression for scores only."
+            )
         if table.num_texts != spec.num_texts:
             raise InputError(
                 f"{table.path}: {table.num_texts} text column(s) named, but the model was trained on {spec.num_texts}. "

@@ -133,7 +133,7 @@ def check_text(name: str, value: Any, expected: str = "a text", may_be_empty: bo
     """
     if not isinstance(value, str):
         found = "nothing (null)" if value is None else f"{type(value).__name__} {value!r}"
-        raise Broken(f"column {name!r}: expected {expected}, found {found}.")
+        raise Broken(f"column {name!r}: expected {expected}, found {found}. Correct it or remove the row.")
     if not may_be_empty and not value.strip():
         raise Broken(f"column {name!r} is empty. Fill it or remove the row.")
     return value

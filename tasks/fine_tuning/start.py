@@ -129,7 +129,8 @@ def check_encoder(start: Start, settings: FineTuningSettings, sequence_length: i
     check_rows(start.preset, vocabulary_size, config.vocabulary_size)
     if settings.num_frozen_layers > config.num_layers:
         raise InputError(
-            f"--num_frozen_layers={settings.num_frozen_layers}: {start.preset} has {config.num_layers} layers."
+            f"--num_frozen_layers={settings.num_frozen_layers}: {start.preset} has {config.num_layers} layers. "
+            "Give no more."
         )
     if settings.num_frozen_layers and settings.lora_rank:
         raise InputError("--lora_rank leaves the whole encoder as it is: give it without --num_frozen_layers.")

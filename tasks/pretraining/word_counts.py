@@ -265,7 +265,9 @@ def read_totals(path: str, do_lower_case: bool) -> Totals:
         header = json.loads(file.readline().removeprefix(_MAGIC))
         is_lower, totals = header.pop("do_lower_case"), Totals(**header)
     if is_lower != do_lower_case:
-        raise InputError(f"{path}: counted with --do_lower_case={is_lower}, found --do_lower_case={do_lower_case}.")
+        raise InputError(
+            f"{path}: counted with --do_lower_case={is_lower}, found --do_lower_case={do_lower_case}. Give the former."
+        )
     return totals
 
 

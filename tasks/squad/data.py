@@ -90,7 +90,7 @@ def read_squad(path: str, *, with_answers: bool, version_2_with_negative: bool, 
             bad_rows.add(where, str(error), tolerated=isinstance(error, _NotFound))
     bad_rows.finish()
     if not questions:
-        raise InputError(f"{path}: the file holds no question that can be used.")
+        raise InputError(f"{path}: the file holds no question that can be used. Expected some.")
     return questions
 
 
@@ -168,7 +168,7 @@ def _answer(raw: dict) -> tuple[str, int]:
 def _check_answers(question: Question, version_2_with_negative: bool) -> None:
     if question.is_impossible:
         if question.answers:
-            raise Broken(f'"is_impossible" is true, but there is the answer {question.answers[0][0]!r}.')
+            raise Broken(f'"is_impossible" is true, but there is the answer {question.answers[0][0]!r}. Remove one.')
         return
     if not question.answers:
         cure = "; --version_2_with_negative trains questions without an answer"

@@ -60,7 +60,9 @@ def make_labels(documents: Documents) -> list[str]:
     """
     types = entity_types(documents.tags)
     if not types:
-        raise InputError(f"{documents.path}: no token is tagged as an entity. Expected some to learn from.")
+        raise InputError(
+            f"{documents.path}: no token is tagged as an entity. Expected some to learn from. Check --tag_column."
+        )
     return [tag_schemes.OUTSIDE, *(tag_schemes.join_tag(prefix, name) for name in types for prefix in "BI")]
 
 

@@ -297,7 +297,7 @@ def _parsed_batches(path: str, lengths: dict[str, int]) -> Iterator[dict[str, np
         yield from dataset.prefetch(2).as_numpy_iterator()
     except (tf.errors.OpError, UnicodeDecodeError) as error:  # The latter: TensorFlow quotes a record's bytes as text.
         explain_failure(path, feature_lengths(**lengths))
-        raise InputError(f"{path}: cannot be read as TFRecord ({error}).") from error
+        raise InputError(f"{path}: cannot be read as TFRecord ({error}). Create or copy it again.") from error
 
 
 def _check_values(path: str, first_record: int, batch: dict[str, np.ndarray], limits: dict[str, float]) -> None:

@@ -3,6 +3,7 @@
 import itertools
 
 import keras
+from absl import logging
 
 from keras_bert.backbone import BertBackbone
 from keras_bert.config import BertConfig
@@ -26,7 +27,7 @@ def read_architecture(settings: PretrainingSettings, vocabulary_size: int) -> Be
     overrides = settings.architecture
     sizes = [name for name in overrides if name != "attention"]
     if settings.init_checkpoint and sizes:
-        raise InputError(f"--{sizes[0]} cannot change the sizes of --init_checkpoint={source}.")
+        raise InputError(f"--{sizes[0]} cannot change the sizes of --init_checkpoint={source}. Leave it out.")
     if settings.init_checkpoint and config.vocabulary_size != vocabulary_size:
         raise InputError(
             f"{settings.vocab_file}: {vocabulary_size} WordPieces, but --init_checkpoint={source} has "
@@ -72,6 +73,11 @@ def model_builder(settings: PretrainingSettings, config: BertConfig, tokenizer: 
     """
     layout = "packed" if settings.packing else "rectangular"
     if not settings.init_checkpoint:
+        if "/" in (settings.preset or ""):  # In all other commands it brings its weights along.
+            logging.warning(
+                "The weights start at random. To train those of a preset: --init_checkpoint=%s in place of --preset.",
+                settings.preset,
+            )
         return lambda: _build(settings, BertBackbone(**config.to_dict(), layout=layout))
     check_vocabulary(settings, tokenizer.get_vocabulary())
     return lambda: BertPretrainer.from_preset(

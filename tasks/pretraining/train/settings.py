@@ -110,7 +110,9 @@ class PretrainingSettings(TrainingSettings):
         elif warmup > steps:
             raise InputError(f"--num_warmup_steps must be at most --num_train_steps. Received: {warmup} and {steps}")
         elif warmup == steps and self.lr_schedule != "linear":
-            raise InputError(f"--lr_schedule={self.lr_schedule}: --num_warmup_steps={warmup} leaves no step to decay.")
+            raise InputError(
+                f"--lr_schedule={self.lr_schedule}: --num_warmup_steps={warmup} leaves no step to decay. Lower it."
+            )
         sources = {name: getattr(self, name) for name in ("preset", "bert_config_file", "init_checkpoint")}
         given = [f"--{name}" for name, value in sources.items() if value]
         if len(given) != 1:
@@ -120,7 +122,9 @@ class PretrainingSettings(TrainingSettings):
             )
         for name, own in (("initial_attention", "random"), ("masked_lm_bias", "zeros")):
             if getattr(self, name) != own and self.init_checkpoint:
-                raise InputError(f"--{name}={getattr(self, name)}: --init_checkpoint has weights of its own.")
+                raise InputError(
+                    f"--{name}={getattr(self, name)}: --init_checkpoint has weights of its own. Leave it out."
+                )
 
     @property
     def optimizer_options(self) -> dict:

@@ -98,7 +98,9 @@ def test_a_model_of_scores_says_what_it_is(scored, tmp_path):
     spec = read_spec(task, str(scored[0] / "run" / "model"))
     assert spec.is_regression and spec.labels == [] and spec.num_texts == 2
     path = write_rows(tmp_path / "dev.csv", [("text", "other", "label"), ("cat", "saw", "yes"), ("cat", "dog", "no")])
-    with pytest.raises(InputError, match="a model of scores, but the task has classes. See --regression."):
+    with pytest.raises(
+        InputError, match="a model of scores, but the task has classes. Give --regression for scores only."
+    ):
         classify(output_dir=str(scored[0] / "run"), dev_file=path, text_pair_column="other", do_eval=True)
 
 

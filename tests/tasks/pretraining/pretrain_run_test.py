@@ -12,11 +12,12 @@ from model_cards import check_card
 from toy_run import LENGTHS, NO_ARCHITECTURE, NUM_STEPS, run, settings, write_records
 
 from keras_bert.backbone import BertBackbone
+from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.models import BertPretrainer
 from keras_bert.tokenization.tokenizer import BertTokenizer
 from tasks.pretraining.data.shard_index import read_indexes
-from tasks.pretraining.train.architecture import check_vocabulary, read_architecture
+from tasks.pretraining.train.architecture import check_vocabulary, model_builder, read_architecture
 from tasks.pretraining.train.settings import PretrainingSettings
 
 
@@ -201,6 +202,14 @@ def test_architecture_comes_from_preset_or_file(data, tmp_path):
     assert (config.num_layers, config.hidden_dim, config.vocabulary_size) == (3, 48, 17)
     with pytest.raises(InputError, match="--max_seq_length=513: tiny has 512 positions"):
         read(max_seq_length=513)
+
+
+@pytest.mark.parametrize("preset", ["tiny", "hf://owner/bert"])
+def test_a_preset_with_weights_is_said_to_start_at_random(data, tmp_path, caplog, preset):
+    with caplog.at_level("WARNING"):
+        model_builder(PretrainingSettings(**settings(data, tmp_path, preset=preset)), BertConfig(17, 1, 2, 8, 16), None)
+    message = "To train those of a preset: --init_checkpoint=hf://owner/bert in place of --preset."
+    assert (message in caplog.text) == (preset != "tiny")
 
 
 @pytest.mark.parametrize(
