@@ -34,7 +34,7 @@ flags.DEFINE_list("counts", ["100000"], "Numbers of passages.")
 flags.DEFINE_list("dtypes", ["float32", "int8"], "Types of the vectors.")
 flags.DEFINE_integer("rounds", 30, "Questions that count to each side; three before them do not.", lower_bound=1)
 flags.DEFINE_string("side", None, "Be this side, on the export in --directory; for the script's own use.")
-flags.DEFINE_string("directory", None, "See --side.")
+flags.DEFINE_string("directory", None, "Keep the exports here, and use those that are there.")
 
 SIDES = ("served", "embed", "numpy")
 WARM_UP, TOP_K = 3, 10
@@ -51,8 +51,11 @@ def main(argv: list[str]) -> None:
     print(f"{'passages':>9} {'vectors':8} " + " ".join(f"{side + ', ms':>17} {'MB':>6}" for side in SIDES))
     for count in map(int, FLAGS.counts):
         for dtype in FLAGS.dtypes:
-            with tempfile.TemporaryDirectory() as directory:
-                sides.Side(__file__, f"--side=export {count} {dtype}", f"--directory={directory}").stop()
+            with tempfile.TemporaryDirectory() as temporary:
+                directory = os.path.join(FLAGS.directory or temporary, f"{count}_{dtype}")
+                if not os.path.exists(os.path.join(directory, "vectors.npy")):
+                    os.makedirs(directory, exist_ok=True)
+                    sides.Side(__file__, f"--side=export {count} {dtype}", f"--directory={directory}").stop()
                 _compare(directory, count, dtype)
 
 
