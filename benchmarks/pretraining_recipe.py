@@ -6,8 +6,9 @@
 Trains on the text of a finished quickstart, beginning with OLD, the recipe that the quickstart had. The steps of all
 recipes are timed in turns, since the machine may be shared. Each recipe then does the steps that fit into the time that
 2,500 of OLD take, times `--share`. Prints, as mean and range over the seeds, masked-LM accuracy at 15%, next-sentence
-accuracy, perplexity, and the share of OLD's time after which its last accuracy was reached. With three seeds this takes
-many hours: `--only` picks recipes.
+accuracy, perplexity, and the share of OLD's time after which its last accuracy was reached, interpolated between five
+evaluations. A training with `--share=0.5` takes 2 to 3 minutes on 2 cores of an AMD EPYC, and there are three of each
+recipe. Finished ones are not repeated. `--only` picks recipes.
 """
 
 import contextlib
@@ -33,7 +34,7 @@ flags.DEFINE_float("share", 1.0, "Share of OLD's time.", lower_bound=0.01)
 flags.DEFINE_integer("rounds", 7, "Rounds of timed steps.", lower_bound=1)
 flags.DEFINE_string("worker", None, "Flags of a recipe, as JSON: what the benchmark's own processes are started with.")
 
-_OLD_STEPS, _STEPS_OF_ROUND, _EVALUATIONS = 2500, 10, 10
+_OLD_STEPS, _STEPS_OF_ROUND, _EVALUATIONS = 2500, 10, 5
 _LENGTH = 64
 OLD = {"train_batch_size": 64, "optimizer": "adamw", "learning_rate": 2e-3}
 TRICKS = {
