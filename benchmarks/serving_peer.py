@@ -2,13 +2,15 @@
 
     python -I benchmarks/serving_peer.py KIND DIRECTORY < requests > answers
 
-With `-I`, nothing of this project is imported, but for bert-serve. Each line of standard input is a JSON list of texts.
-Each answer is a line `{"seconds": ..., "probabilities": [...]}` with the time from the texts to the numbers. KIND:
+With `-I`, nothing of this project is imported, but for bert-serve and the program. Each line of standard input is a
+JSON list of texts. Each answer is a line `{"seconds": ..., "probabilities": [...]}` with the time from the texts to the
+numbers. KIND:
 
     saved_model         DIRECTORY is an exported version; uses tensorflow and tensorflow_text alone
     bert_serve          the same by bert-serve's own code, without its protocols
     bert_serve_bfloat16 the same; DIRECTORY has its products in bfloat16
     bert_serve_onnx     as bert_serve, with --runtime=onnxruntime
+    cc                  the exported version in the C++ program on TensorFlow Serving's loader, `export/cc`
     onnxruntime         model.onnx and tokenizer.json: Hugging Face tokenizers, padded to the longest of the batch
     keras_hub           a preset of KerasHub's classifier with its default, padded to 512 tokens
     keras_hub_128       the same with sequence_length=128
@@ -16,12 +18,15 @@ Each answer is a line `{"seconds": ..., "probabilities": [...]}` with the time f
 
 import json
 import os
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 
 MARKER = "answer "
 _MAX_TOKENS = 128
+_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def saved_model(directory: str) -> Callable:
@@ -35,13 +40,36 @@ def saved_model(directory: str) -> Callable:
 
 def bert_serve(directory: str, **settings) -> Callable:
     """Loads the exported graph as bert-serve does."""
-    sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    sys.path.insert(0, _ROOT)
     import numpy as np
 
     from export.server.servable import ServedModel
 
     model = ServedModel(directory, "peer", 1, **settings)
     return lambda texts: model.run("serving_default", {"text": np.array(texts, object)})["probabilities"]
+
+
+def cc(directory: str) -> Callable:
+    """Loads the exported graph in the C++ program, which itself measures its time: texts -> seconds, probabilities."""
+    sys.path.insert(0, _ROOT)
+    import numpy as np
+
+    from export import cc_check, other_process
+
+    program = cc_check.build_program(cc_check.require_compiler())
+    command = [program, directory, "-", "-", *cc_check.op_libraries()]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    folder = tempfile.TemporaryDirectory()  # Is removed at the end of the process.
+    files = [os.path.join(folder.name, name) for name in ("requests", "answers")]
+
+    def ask(texts, folder=folder):
+        other_process.write_requests(files[0], [("serving_default", {"text": np.array(texts, object)})])
+        process.stdin.write("\n".join(files) + "\n")
+        process.stdin.flush()
+        seconds = float(process.stdout.readline())
+        return seconds, other_process.read_answers(files[1])[0]["probabilities"]
+
+    return ask
 
 
 def onnxruntime(directory: str) -> Callable:
@@ -90,26 +118,41 @@ def keras_hub(directory: str, **settings) -> Callable:
     return lambda texts: answer(tf.constant(texts)).numpy()
 
 
+def timed(load: Callable) -> Callable:
+    """Makes what a kind loads return seconds, too."""
+
+    def load_timed(directory: str) -> Callable:
+        answer = load(directory)
+
+        def ask(texts):
+            start = time.perf_counter()
+            probabilities = answer(texts)
+            return time.perf_counter() - start, probabilities
+
+        return ask
+
+    return load_timed
+
+
+# Name -> function that loads a directory and returns one of texts -> seconds, probabilities.
 KINDS = {
-    "saved_model": saved_model,
-    "bert_serve": bert_serve,
-    "bert_serve_bfloat16": bert_serve,
-    "bert_serve_onnx": lambda directory: bert_serve(directory, runtime="onnxruntime"),
-    "onnxruntime": onnxruntime,
-    "keras_hub": keras_hub,
-    "keras_hub_128": lambda directory: keras_hub(directory, sequence_length=_MAX_TOKENS),
+    "saved_model": timed(saved_model),
+    "bert_serve": timed(bert_serve),
+    "bert_serve_bfloat16": timed(bert_serve),
+    "bert_serve_onnx": timed(lambda directory: bert_serve(directory, runtime="onnxruntime")),
+    "cc": cc,
+    "onnxruntime": timed(onnxruntime),
+    "keras_hub": timed(keras_hub),
+    "keras_hub_128": timed(lambda directory: keras_hub(directory, sequence_length=_MAX_TOKENS)),
 }
 
 
 def main() -> None:
     """Reads batches, writes times and answers."""
-    answer = KINDS[sys.argv[1]](sys.argv[2])
+    ask = KINDS[sys.argv[1]](sys.argv[2])
     print(f"{MARKER}ready", flush=True)
     for line in sys.stdin:
-        texts = json.loads(line)
-        start = time.perf_counter()
-        probabilities = answer(texts)
-        seconds = time.perf_counter() - start
+        seconds, probabilities = ask(json.loads(line))
         print(MARKER + json.dumps({"seconds": seconds, "probabilities": probabilities.tolist()}), flush=True)
 
 

@@ -50,20 +50,26 @@ def ask(
         ProcessError: the program failed.
     """
     with tempfile.TemporaryDirectory(prefix="keras-bert-zoo-") as folder:
-        files = [pathlib.Path(folder, name) for name in ("requests", "answers")]
-        files[0].write_bytes(_encode(requests))
-        run([*program, absolute(directory), *map(str, files), *more], environment or {})
-        answers = graph_pb2.GraphDef.FromString(files[1].read_bytes())
-    return [{name: tf.make_ndarray(value.tensor) for name, value in node.attr.items()} for node in answers.node]
+        files = [os.path.join(folder, name) for name in ("requests", "answers")]
+        write_requests(files[0], requests)
+        run([*program, absolute(directory), *files, *more], environment or {})
+        return read_answers(files[1])
 
 
-def _encode(requests: Sequence[Request]) -> bytes:
+def write_requests(path: str, requests: Sequence[Request]) -> None:
+    """Writes requests to a file for a program."""
     graph = graph_pb2.GraphDef()
     for signature, inputs in requests:
         node = graph.node.add(op=signature)
         for name, array in inputs.items():
             node.attr[name].tensor.CopyFrom(tf.make_tensor_proto(array))
-    return graph.SerializeToString()
+    pathlib.Path(path).write_bytes(graph.SerializeToString())
+
+
+def read_answers(path: str) -> list[dict[str, np.ndarray]]:
+    """Reads what a program answered to each request: output name -> array."""
+    answers = graph_pb2.GraphDef.FromString(pathlib.Path(path).read_bytes())
+    return [{name: tf.make_ndarray(value.tensor) for name, value in node.attr.items()} for node in answers.node]
 
 
 def run(command: Sequence[str], environment: Mapping[str, str] | None = None) -> str:

@@ -5,8 +5,12 @@
 // LoadSavedModel and SignatureDef are what tensorflow_model_server runs, too. REQUESTS and ANSWERS are files as
 // export/other_process.py describes them. OP_LIBRARY are shared objects with the ops outside TensorFlow's own.
 //
+// With - for REQUESTS and ANSWERS, standard input names them instead, on two lines for each pair of files, so that
+// a loaded model answers in turns with other programs. Each pair prints the seconds that its requests ran.
+//
 // Every error ends the program with status 1 and one line on standard error.
 
+#include <chrono>
 #include <cstdlib>
 #include <iostream>
 #include <string>
@@ -31,9 +35,11 @@ void Require(const absl::Status& status, const std::string& where) {
   if (!status.ok()) Fail(where + ": " + std::string(status.message()));
 }
 
-// Runs one request and writes its answer.
-void Answer(const tensorflow::SavedModelBundle& bundle, const tensorflow::NodeDef& request,
-            tensorflow::NodeDef* answer) {
+using Seconds = std::chrono::duration<double>;
+
+// Runs one request and writes its answer; returns the time of the run.
+Seconds Answer(const tensorflow::SavedModelBundle& bundle, const tensorflow::NodeDef& request,
+               tensorflow::NodeDef* answer) {
   const std::string& signature_name = request.op();
   const auto& signatures = bundle.GetSignatures();
   const auto signature = signatures.find(signature_name);
@@ -52,11 +58,26 @@ void Answer(const tensorflow::SavedModelBundle& bundle, const tensorflow::NodeDe
     fetches.push_back(output.name());
   }
   std::vector<tensorflow::Tensor> values;
+  const auto start = std::chrono::steady_clock::now();
   Require(bundle.GetSession()->Run(feeds, fetches, {}, &values), signature_name);
+  const Seconds spent = std::chrono::steady_clock::now() - start;
   for (size_t i = 0; i < values.size(); ++i) {
     // Not AsProtoTensorContent: Python does not read its form of strings.
     values[i].AsProtoField((*answer->mutable_attr())[names[i]].mutable_tensor());
   }
+  return spent;
+}
+
+// Answers a file of requests.
+Seconds AnswerFile(const tensorflow::SavedModelBundle& bundle, const std::string& request_file,
+                   const std::string& answer_file) {
+  tensorflow::Env* env = tensorflow::Env::Default();
+  tensorflow::GraphDef requests, answers;
+  Require(tensorflow::ReadBinaryProto(env, request_file, &requests), request_file);
+  Seconds spent(0);
+  for (const auto& request : requests.node()) spent += Answer(bundle, request, answers.add_node());
+  Require(tensorflow::WriteBinaryProto(env, answer_file, answers), answer_file);
+  return spent;
 }
 
 }  // namespace
@@ -73,9 +94,13 @@ int main(int argc, char** argv) {
   (*options.config.mutable_device_count())["GPU"] = 0;  // a GPU rounds differently
   tensorflow::SavedModelBundle bundle;
   Require(tensorflow::LoadSavedModel(options, tensorflow::RunOptions(), argv[1], {"serve"}, &bundle), argv[1]);
-  tensorflow::GraphDef requests, answers;
-  Require(tensorflow::ReadBinaryProto(env, argv[2], &requests), argv[2]);
-  for (const auto& request : requests.node()) Answer(bundle, request, answers.add_node());
-  Require(tensorflow::WriteBinaryProto(env, argv[3], answers), argv[3]);
+  if (std::string(argv[2]) != "-") {
+    AnswerFile(bundle, argv[2], argv[3]);
+    return 0;
+  }
+  std::string requests, answers;
+  while (std::getline(std::cin, requests) && std::getline(std::cin, answers)) {
+    std::cout << AnswerFile(bundle, requests, answers).count() << std::endl;
+  }
   return 0;
 }

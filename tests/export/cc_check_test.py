@@ -1,7 +1,9 @@
 """The C++ program on LoadSavedModel: it gives TensorFlow's answers in an empty environment, and fails in one line."""
 
 import os
+import pathlib
 import shutil
+import subprocess
 
 import numpy as np
 import pytest
@@ -155,6 +157,22 @@ def test_a_wrong_request_fails_in_one_line(directory, program, signature, inputs
         verify.cc_answers(program, directory, [Probe(signature, inputs, {})])
 
 
+def test_it_answers_in_turns(directory, answers_to, program, tmp_path):
+    probes = answers_to(*(np.array(texts, object) for texts in ([b"the cat sat"], [b"a mat", b""])))
+    command = [program, directory, "-", "-", *cc_check.op_libraries()]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        for number, probe in enumerate(probes):
+            files = [str(tmp_path / f"{name}_{number}") for name in ("requests", "answers")]
+            other_process.write_requests(files[0], [(probe.signature, probe.inputs)])
+            process.stdin.write("\n".join(files) + "\n")
+            process.stdin.flush()
+            assert 0 < float(process.stdout.readline()) < 60
+            (answer,) = other_process.read_answers(files[1])
+            np.testing.assert_allclose(answer["probabilities"], probe.outputs["probabilities"], atol=1e-6)
+        process.stdin.close()
+        assert process.wait() == 0
+
+
 def test_a_directory_that_is_no_model(program, tmp_path):
     with pytest.raises(ProcessError, match="Could not find SavedModel"):
         verify.cc_answers(program, str(tmp_path), [])
@@ -167,7 +185,9 @@ def test_a_damaged_file_of_requests(directory, program, monkeypatch):
         (b"\x0a\x05", "requests: (Can't parse|Read less bytes)"),
         (request.SerializeToString(), "text: not a tensor"),
     ):
-        monkeypatch.setattr(other_process, "_encode", lambda _, content=content: content)
+        monkeypatch.setattr(
+            other_process, "write_requests", lambda path, _, content=content: pathlib.Path(path).write_bytes(content)
+        )
         with pytest.raises(ProcessError, match=message):
             verify.cc_answers(program, directory, [])
 
