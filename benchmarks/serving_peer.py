@@ -41,11 +41,13 @@ def saved_model(directory: str) -> Callable:
 def bert_serve(directory: str, **settings) -> Callable:
     """Loads the exported graph as bert-serve does."""
     sys.path.insert(0, _ROOT)
+    os.environ["TF_OVERRIDE_GLOBAL_THREADPOOL"] = "1"
     import numpy as np
 
     from export.server.servable import ServedModel
 
     model = ServedModel(directory, "peer", 1, **settings)
+    model.tune()
     return lambda texts: model.run("serving_default", {"text": np.array(texts, object)})["probabilities"]
 
 

@@ -79,6 +79,7 @@ def _loader(
         servable = Servable(model, metrics, batcher, settings.max_request_rows)
         if settings.enable_model_warmup:
             warm_up(servable, settings.num_request_iterations_for_warmup)
+            model.tune()
         return servable
 
     return load

@@ -21,6 +21,7 @@ from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
 from tensorflow.python.saved_model import loader_impl
 
+from export import one_thread
 from export.base_path import DESCRIPTION_FILE
 from export.server.batching import Batcher
 from export.server.monitoring import Metrics
@@ -34,8 +35,11 @@ _FIRST_ROWS, _MOST_ROWS = 32, 128
 _SLICE_SECONDS = 1.0
 
 
-# Where ops run; products use all threads in either case.
-_CALLERS_THREAD, _SESSIONS_POOL = -1, 0
+# Where ops run. Products use all threads, but for those of a short text (`one_thread`).
+_CALLERS_THREAD, _SESSIONS_POOL, _ONE_THREAD = "the caller's thread", "the session's pool", "one thread"
+_POOLS = {_CALLERS_THREAD: -1, _SESSIONS_POOL: 0, _ONE_THREAD: -1}  # `RunOptions.inter_op_thread_pool`
+# The signature of short texts.
+_SHORT = "serving_default"
 
 
 class Signature(NamedTuple):
@@ -86,6 +90,7 @@ class ServedModel:
         self.version = version
         graph = tf.Graph()
         self._session = tf.compat.v1.Session(graph=graph, config=config)
+        self._sessions = dict.fromkeys(_POOLS, self._session)
         try:
             with graph.as_default():
                 loader, unread = loader_impl.SavedModelLoader(directory), []
@@ -107,12 +112,27 @@ class ServedModel:
         self.signature_defs = _copies(meta_graph.signature_def)
         runnable = {name: its for name, its in self.signature_defs.items() if _is_runnable(name, its)}
         self.signatures = {name: _signature(its) for name, its in runnable.items()}
-        self._callables: dict[tuple[str, int], Callable] = {}
+        self._callables: dict[tuple[str, str], Callable] = {}
+        self._short_bytes = 0  # Most bytes of a text that runs in one thread.
         self._num_running = 0
         self._lock = threading.Lock()  # Guards the two above.
         self.description = _read_description(directory)
         self._paddings = _paddings(self.description, self.signatures)
         self._is_a_chain = _is_a_chain(self.description, config)
+        self._may_use_one_thread = self._is_a_chain and runtime == "tensorflow" and not _sets_threads(config)
+        self._tags = tags
+
+    def tune(self) -> None:
+        """Lets lone short texts run in one thread from now on, if that is faster here; takes a second or two."""
+        example = _example(self.description, self.signatures.get(_SHORT))
+        if not self._may_use_one_thread or not example:
+            return
+        self._sessions[_ONE_THREAD] = one_thread.open_session(self._session, self.directory, self._tags)
+        ways = [self._callable(_SHORT, way) for way in (_CALLERS_THREAD, _ONE_THREAD)]
+        self._short_bytes = one_thread.longest_worth(example, ways)
+        if not self._short_bytes:
+            del self._callables[_SHORT, _ONE_THREAD]
+            self._sessions.pop(_ONE_THREAD).close()
 
     def run(
         self, signature_name: str, arrays: Mapping[str, np.ndarray], deadline: float | None = None
@@ -154,11 +174,10 @@ class ServedModel:
     def _run(self, signature_name: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         signature = self.signatures[signature_name]
         with self._lock:
-            # Beside others, requests share the pool, which is no larger than the machine.
-            pool = _CALLERS_THREAD if self._is_a_chain and not self._num_running else _SESSIONS_POOL
+            way = self._way(signature_name, arrays)
             self._num_running += 1
         try:
-            values = self._callable(signature_name, pool)(*(arrays[name] for name in signature.inputs))
+            values = self._callable(signature_name, way)(*(arrays[name] for name in signature.inputs))
         except (tf.errors.OpError, RuntimeError) as error:
             raise _refusal(error, signature, arrays) from error
         finally:
@@ -170,24 +189,35 @@ class ServedModel:
             for (name, spec), value in zip(signature.outputs.items(), values, strict=True)
         }
 
-    def _callable(self, signature_name: str, pool: int) -> Callable:
+    def _way(self, signature_name: str, arrays: Mapping[str, np.ndarray]) -> str:
+        """Chooses where a request's ops run."""
+        if not self._is_a_chain or self._num_running:
+            return _SESSIONS_POOL  # Beside others, requests share the pool, which is no larger than the machine.
+        if not self._short_bytes or signature_name != _SHORT or any(array.size != 1 for array in arrays.values()):
+            return _CALLERS_THREAD
+        is_short = sum(len(array.item()) for array in arrays.values()) <= self._short_bytes
+        return _ONE_THREAD if is_short else _CALLERS_THREAD
+
+    def _callable(self, signature_name: str, way: str) -> Callable:
         """Returns the function that runs a signature; making it, at the first call, optimizes the graph."""
         with self._lock:
-            if (signature_name, pool) not in self._callables:
+            if (signature_name, way) not in self._callables:
                 definition, signature = self.signature_defs[signature_name], self.signatures[signature_name]
                 options = config_pb2.CallableOptions(
                     feed=[definition.inputs[name].name for name in signature.inputs],
                     fetch=[definition.outputs[name].name for name in signature.outputs],
                 )
-                for one in {pool, _SESSIONS_POOL}:
-                    options.run_options.inter_op_thread_pool = one
-                    self._callables[signature_name, one] = self._session._make_callable_from_options(options)
-            return self._callables[signature_name, pool]
+                missing = {(signature_name, way), (signature_name, _SESSIONS_POOL)} - set(self._callables)
+                for _, one in missing:
+                    options.run_options.inter_op_thread_pool = _POOLS[one]
+                    self._callables[signature_name, one] = self._sessions[one]._make_callable_from_options(options)
+            return self._callables[signature_name, way]
 
     def close(self) -> None:
-        """Frees what the session holds."""
+        """Frees what the sessions hold."""
         self._callables = {}
-        self._session.close()
+        for session in {id(session): session for session in self._sessions.values()}.values():
+            session.close()
 
 
 def begin_quietly() -> None:
@@ -252,6 +282,26 @@ def _is_a_chain(description: dict | None, config: config_pb2.ConfigProto | None)
     is_set = config is not None and config.inter_op_parallelism_threads != 0
     task = (description or {}).get("task")
     return not is_set and task not in (None, "search")
+
+
+def _sets_threads(config: config_pb2.ConfigProto | None) -> bool:
+    return config is not None and config.intra_op_parallelism_threads != 0
+
+
+def _example(description: dict | None, signature: Signature | None) -> dict[str, str]:
+    """Returns a row of the description's example, by input; empty if the signature takes anything but texts."""
+    inputs = signature.inputs if signature else {}
+    try:
+        row = (description or {})["example"]["instances"][0]
+    except (LookupError, TypeError):
+        return {}
+    row = row if isinstance(row, dict) else dict.fromkeys(inputs, row)
+    takes_texts = all(spec.dtype == tf.string and spec.shape.rank == 1 for spec in inputs.values())
+    return row if takes_texts and set(row) == set(inputs) and all(map(_is_text, row.values())) else {}
+
+
+def _is_text(value) -> bool:
+    return isinstance(value, str) and value != ""
 
 
 def _paddings(description: dict | None, signatures: Mapping[str, Signature]) -> dict[str, dict]:

@@ -3,15 +3,17 @@
 import concurrent.futures
 import json
 import os
+import shutil
 import time
 
 import numpy as np
 import pytest
 import tensorflow as tf
 import toy_server
-from tensorflow.core.protobuf import saved_model_pb2
+from tensorflow.core.protobuf import config_pb2, saved_model_pb2
 from tensorflow_serving.apis import predict_pb2
 
+from export import one_thread
 from export.base_path import DESCRIPTION_FILE
 from export.server import grpc_messages, servable
 from export.server.batching_parameters import BatchingParameters
@@ -220,3 +222,110 @@ def _equal(answer, right) -> None:
             np.testing.assert_allclose(answer[key], array, atol=1e-6)
         else:
             assert answer[key].tolist() == array.tolist()
+
+
+# === One thread ===
+
+
+@pytest.fixture(name="described")
+def _described(saved, tmp_path):
+    """Makes a copy of a head's export with its description, as bert-export leaves it."""
+
+    def copy(name: str) -> str:
+        head, directory = saved(name), str(tmp_path / "version")
+        shutil.copytree(head.directory, directory)
+        os.makedirs(os.path.join(directory, "assets.extra"), exist_ok=True)
+        write_json(os.path.join(directory, DESCRIPTION_FILE), head.head.description())
+        return directory
+
+    return copy
+
+
+@pytest.mark.parametrize("name", ["classification", pytest.param("question_answering", marks=pytest.mark.slow)])
+def test_a_short_text_runs_in_one_thread(described, name, monkeypatch):
+    model = ServedModel(described(name), name, 1)
+    names = model.signatures["serving_default"].inputs
+    texts = ["the cat sat", "who ran " * 40, "", "\u4e2d\u6587 \u00c9"]
+    requests = [{key: np.array([text.encode()], object) for key in names} for text in texts]
+    right = [model.run("serving_default", request) for request in requests]
+    monkeypatch.setattr(one_thread, "longest_worth", lambda *_: 64)
+    model.tune()
+    used = []
+    make = model._callable
+    monkeypatch.setattr(model, "_callable", lambda name, way: used.append(way) or make(name, way))
+    for request, answer in zip(requests, right, strict=True):
+        _equal(model.run("serving_default", request), answer)
+    one, all_ = servable._ONE_THREAD, servable._CALLERS_THREAD
+    assert used == [one, all_, one, one]
+    pair = {key: np.array([b"a", b"b"], object) for key in names}
+    model.run("serving_default", pair)
+    assert used[-1] == all_
+    model.close()
+
+
+def test_both_sessions_hold_the_same_weights(described):
+    model = ServedModel(described("classification"), "m", 1)
+    text = np.array([b"the cat sat"], object)
+    before = model.run("serving_default", {"text": text})["probabilities"]
+    held = []
+    align = one_thread._aligned
+
+    def aligned(array):
+        held.append(align(array))
+        return held[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(one_thread, "_aligned", aligned)
+        patch.setattr(one_thread, "longest_worth", lambda *_: 64)
+        model.tune()
+    assert held and all(array.ctypes.data % 64 == 0 for array in held)
+    for array in held:  # What both read; neither has a copy.
+        array[...] = 0
+    for way in (servable._CALLERS_THREAD, servable._ONE_THREAD):
+        after = model._callable("serving_default", way)(text)
+        flat = [value for value in after if getattr(value, "shape", ()) == before.shape]
+        np.testing.assert_allclose(flat[0], np.full_like(before, 1 / before.size))
+    model.close()
+
+
+def test_one_thread_that_is_not_faster_is_closed(described, monkeypatch):
+    model = ServedModel(described("classification"), "m", 1)
+    monkeypatch.setattr(one_thread, "longest_worth", lambda *_: 0)
+    model.tune()
+    assert servable._ONE_THREAD not in model._sessions
+    assert model.run("serving_default", {"text": np.array([b"the cat sat"], object)})["label"].shape == (1,)
+    model.close()
+
+
+@pytest.mark.parametrize(
+    ("worth", "longest"), [((0.9, 0.9, 0.9), 256), ((0.9, 0.94, 0.96), 128), ((0.9, 1.0, 0.5), 64), ((0.97,), 0)]
+)
+def test_the_longest_text_that_is_worth_it(worth, longest, monkeypatch):
+    lengths = (64, 128, 256)
+    monkeypatch.setattr(one_thread, "_timed", lambda way, arrays: way(*arrays))
+    seen = set()
+
+    def in_one_thread(first, second):
+        size = len(first.item()) + len(second.item())
+        seen.add((first.item()[:6], size))
+        return worth[next(place for place, length in enumerate(lengths) if size <= length)]
+
+    ways = [lambda *_: 1.0, in_one_thread]
+    assert one_thread.longest_worth({"a": "caf\u00e9", "b": "xyz"}, ways) == longest
+    assert {text for text, _ in seen} == {"caf\u00e9 ".encode()}
+    assert all(length - 3 <= size <= length for (_, size), length in zip(sorted(seen), lengths, strict=False))
+
+
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [
+        ("classification", config_pb2.ConfigProto(intra_op_parallelism_threads=1)),
+        ("classification", config_pb2.ConfigProto(inter_op_parallelism_threads=2)),
+        ("multiple_choice", None),
+    ],
+)
+def test_where_one_thread_is_not_tried(described, name, config, monkeypatch):
+    monkeypatch.setattr(one_thread, "open_session", lambda *_: pytest.fail("a second session"))
+    model = ServedModel(described(name), name, 1, config=config)
+    model.tune()
+    model.close()
