@@ -32,8 +32,6 @@ class OnnxEncoder:
         self._first_token_only = description["first_token_only"]
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = num_threads
-        # Threads that go on looking for work after a run would hold up the graph around the encoder.
-        options.add_session_config_entry("session.force_spinning_stop", "1")
         graph = _Graph(description, read).encoder()
         self._session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
 
