@@ -35,9 +35,10 @@ _FIRST_ROWS, _MOST_ROWS = 32, 128
 _SLICE_SECONDS = 1.0
 
 
-# Where ops run. Products use all threads, but for those of a short text (`one_thread`).
-_CALLERS_THREAD, _SESSIONS_POOL, _ONE_THREAD = "the caller's thread", "the session's pool", "one thread"
-_POOLS = {_CALLERS_THREAD: -1, _SESSIONS_POOL: 0, _ONE_THREAD: -1}  # `RunOptions.inter_op_thread_pool`
+# Where ops run: `RunOptions.inter_op_thread_pool`.
+_CALLERS_THREAD, _SESSIONS_POOL = -1, 0
+# Threads of an op: each is a session (`one_thread`).
+_ALL, _ONE = "all", "one"
 # The signature of short texts.
 _SHORT = "serving_default"
 
@@ -90,7 +91,7 @@ class ServedModel:
         self.version = version
         graph = tf.Graph()
         self._session = tf.compat.v1.Session(graph=graph, config=config)
-        self._sessions = dict.fromkeys(_POOLS, self._session)
+        self._sessions = {_ALL: self._session}
         try:
             with graph.as_default():
                 loader, unread = loader_impl.SavedModelLoader(directory), []
@@ -112,10 +113,10 @@ class ServedModel:
         self.signature_defs = _copies(meta_graph.signature_def)
         runnable = {name: its for name, its in self.signature_defs.items() if _is_runnable(name, its)}
         self.signatures = {name: _signature(its) for name, its in runnable.items()}
-        self._callables: dict[tuple[str, str], Callable] = {}
-        self._short_bytes = 0  # Most bytes of a text that runs in one thread.
+        self._callables: dict[tuple[str, str, int], Callable] = {}
         self._num_running = 0
         self._lock = threading.Lock()  # Guards the two above.
+        self._short_bytes = 0  # Most bytes of a text that runs in one thread.
         self.description = _read_description(directory)
         self._paddings = _paddings(self.description, self.signatures)
         self._is_a_chain = _is_a_chain(self.description, config)
@@ -123,16 +124,16 @@ class ServedModel:
         self._tags = tags
 
     def tune(self) -> None:
-        """Lets lone short texts run in one thread from now on, if that is faster here; takes a second or two."""
+        """Lets single short texts run in one thread from now on, if that is faster here; takes a second or two."""
         example = _example(self.description, self.signatures.get(_SHORT))
         if not self._may_use_one_thread or not example:
             return
-        self._sessions[_ONE_THREAD] = one_thread.open_session(self._session, self.directory, self._tags)
-        ways = [self._callable(_SHORT, way) for way in (_CALLERS_THREAD, _ONE_THREAD)]
+        self._sessions[_ONE] = one_thread.open_session(self._session, self.directory, self._tags)
+        ways = [self._callable(_SHORT, threads, _CALLERS_THREAD) for threads in (_ALL, _ONE)]
         self._short_bytes = one_thread.longest_worth(example, ways)
         if not self._short_bytes:
-            del self._callables[_SHORT, _ONE_THREAD]
-            self._sessions.pop(_ONE_THREAD).close()
+            self._callables = {key: value for key, value in self._callables.items() if key[1] != _ONE}
+            self._sessions.pop(_ONE).close()
 
     def run(
         self, signature_name: str, arrays: Mapping[str, np.ndarray], deadline: float | None = None
@@ -173,11 +174,13 @@ class ServedModel:
 
     def _run(self, signature_name: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         signature = self.signatures[signature_name]
+        threads = _ONE if self._is_short(signature_name, arrays) else _ALL
         with self._lock:
-            way = self._way(signature_name, arrays)
+            # Beside others, requests share the pool, which is no larger than the machine.
+            pool = _CALLERS_THREAD if self._is_a_chain and not self._num_running else _SESSIONS_POOL
             self._num_running += 1
         try:
-            values = self._callable(signature_name, way)(*(arrays[name] for name in signature.inputs))
+            values = self._callable(signature_name, threads, pool)(*(arrays[name] for name in signature.inputs))
         except (tf.errors.OpError, RuntimeError) as error:
             raise _refusal(error, signature, arrays) from error
         finally:
@@ -189,34 +192,31 @@ class ServedModel:
             for (name, spec), value in zip(signature.outputs.items(), values, strict=True)
         }
 
-    def _way(self, signature_name: str, arrays: Mapping[str, np.ndarray]) -> str:
-        """Chooses where a request's ops run."""
-        if not self._is_a_chain or self._num_running:
-            return _SESSIONS_POOL  # Beside others, requests share the pool, which is no larger than the machine.
+    def _is_short(self, signature_name: str, arrays: Mapping[str, np.ndarray]) -> bool:
+        """Tells whether a request is a single text for the session of one thread."""
         if not self._short_bytes or signature_name != _SHORT or any(array.size != 1 for array in arrays.values()):
-            return _CALLERS_THREAD
-        is_short = sum(len(array.item()) for array in arrays.values()) <= self._short_bytes
-        return _ONE_THREAD if is_short else _CALLERS_THREAD
+            return False
+        return sum(len(array.item()) for array in arrays.values()) <= self._short_bytes
 
-    def _callable(self, signature_name: str, way: str) -> Callable:
+    def _callable(self, signature_name: str, threads: str, pool: int) -> Callable:
         """Returns the function that runs a signature; making it, at the first call, optimizes the graph."""
         with self._lock:
-            if (signature_name, way) not in self._callables:
+            if (signature_name, threads, pool) not in self._callables:
                 definition, signature = self.signature_defs[signature_name], self.signatures[signature_name]
                 options = config_pb2.CallableOptions(
                     feed=[definition.inputs[name].name for name in signature.inputs],
                     fetch=[definition.outputs[name].name for name in signature.outputs],
                 )
-                missing = {(signature_name, way), (signature_name, _SESSIONS_POOL)} - set(self._callables)
-                for _, one in missing:
-                    options.run_options.inter_op_thread_pool = _POOLS[one]
-                    self._callables[signature_name, one] = self._sessions[one]._make_callable_from_options(options)
-            return self._callables[signature_name, way]
+                for one in {pool, _SESSIONS_POOL}:
+                    options.run_options.inter_op_thread_pool = one
+                    made = self._sessions[threads]._make_callable_from_options(options)
+                    self._callables[signature_name, threads, one] = made
+            return self._callables[signature_name, threads, pool]
 
     def close(self) -> None:
         """Frees what the sessions hold."""
         self._callables = {}
-        for session in {id(session): session for session in self._sessions.values()}.values():
+        for session in self._sessions.values():
             session.close()
 
 

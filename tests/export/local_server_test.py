@@ -87,10 +87,13 @@ def test_a_name_is_quoted_in_the_address_and_unquoted_in_requests(base_path):
 
 # === The command ===
 
+_THREADS = 60  # More than a server has without the flag.
+
 
 @pytest.mark.parametrize("stop_signal", [signal.SIGTERM, signal.SIGINT])
 def test_the_command_prints_one_line_serves_and_ends_on_a_signal(base_path, stop_signal):
     flags = [f"--model_base_path={base_path}", "--rest_api_port=0", "--port=0", "--model_name=tóy"]
+    flags.append(f"--tensorflow_intra_op_parallelism={_THREADS}")
     with toy_server.run_command("-m", "export.local_server", *flags) as process:
         line = process.stdout.readline().strip()
         start, _, address = line.rpartition(" ")
@@ -103,6 +106,8 @@ def test_the_command_prints_one_line_serves_and_ends_on_a_signal(base_path, stop
         body = '{"instances": ["ab"], "signature_name": "echo"}'
         connection.request("POST", "/v1/models/t%C3%B3y:predict", body)
         assert json.loads(connection.getresponse().read()) == {"predictions": ["ab"]}
+        # A first session without the flag must not give its pool to the model's.
+        assert len(os.listdir(f"/proc/{process.pid}/task")) > _THREADS
         process.send_signal(stop_signal)
         rest, errors = process.communicate(timeout=60)
         connection.close()

@@ -252,14 +252,13 @@ def test_a_short_text_runs_in_one_thread(described, name, monkeypatch):
     model.tune()
     used = []
     make = model._callable
-    monkeypatch.setattr(model, "_callable", lambda name, way: used.append(way) or make(name, way))
+    monkeypatch.setattr(model, "_callable", lambda *way: used.append(way[1]) or make(*way))
     for request, answer in zip(requests, right, strict=True):
         _equal(model.run("serving_default", request), answer)
-    one, all_ = servable._ONE_THREAD, servable._CALLERS_THREAD
-    assert used == [one, all_, one, one]
+    assert used == ["one", "all", "one", "one"]
     pair = {key: np.array([b"a", b"b"], object) for key in names}
     model.run("serving_default", pair)
-    assert used[-1] == all_
+    assert used[-1] == "all"
     model.close()
 
 
@@ -281,8 +280,8 @@ def test_both_sessions_hold_the_same_weights(described):
     assert held and all(array.ctypes.data % 64 == 0 for array in held)
     for array in held:  # What both read; neither has a copy.
         array[...] = 0
-    for way in (servable._CALLERS_THREAD, servable._ONE_THREAD):
-        after = model._callable("serving_default", way)(text)
+    for threads in ("all", "one"):
+        after = model._callable("serving_default", threads, 0)(text)
         flat = [value for value in after if getattr(value, "shape", ()) == before.shape]
         np.testing.assert_allclose(flat[0], np.full_like(before, 1 / before.size))
     model.close()
@@ -292,7 +291,7 @@ def test_one_thread_that_is_not_faster_is_closed(described, monkeypatch):
     model = ServedModel(described("classification"), "m", 1)
     monkeypatch.setattr(one_thread, "longest_worth", lambda *_: 0)
     model.tune()
-    assert servable._ONE_THREAD not in model._sessions
+    assert list(model._sessions) == ["all"]
     assert model.run("serving_default", {"text": np.array([b"the cat sat"], object)})["label"].shape == (1,)
     model.close()
 
