@@ -149,23 +149,29 @@ def write_graph(head: Head, model: keras.Model, directory: str) -> int:
     rounded = getattr(find_backbone(model), "rounded", ())
     module.weights = [it for it in (*(weight.value for weight in model.weights), *rounded) if id(it.handle) in used]
     module.more = [*head.variables, *(weight.value for other in head.more_models for weight in other.weights)]
+    encoders = _served_encoders(model, *head.more_models)
+    module.in_halves = [encoder.encode_in_halves for encoder in encoders]  # For servers that call it instead.
     tf.saved_model.save(module, directory, signatures=functions)
-    _write_encoders((model, *head.more_models), module, os.path.join(directory, ENCODERS_FILE))
+    _write_encoders(encoders, module, os.path.join(directory, ENCODERS_FILE))
     numbers = (one for one in (*module.weights, *module.more) if one.dtype != tf.string)
     return sum(int(np.prod(weight.shape)) * weight.dtype.size for weight in numbers)
 
 
-def _write_encoders(models: Sequence[keras.Model], module: tf.Module, path: str) -> None:
+def _served_encoders(*models: keras.Model) -> list[ServedBackbone]:
+    """Returns the encoders that a graph computes."""
+    found = [encoder for encoder in map(find_backbone, models) if isinstance(encoder, ServedBackbone)]
+    return [encoder for encoder in found if encoder.is_traced]
+
+
+def _write_encoders(encoders: Sequence[ServedBackbone], module: tf.Module, path: str) -> None:
     """Writes what `bert-serve --runtime=onnxruntime` needs to know of the encoders in a graph."""
     names = {
         id(variable): f"{group}/{number}"
         for group in ("weights", "more")
         for number, variable in enumerate(getattr(module, group))
     }
-    served = [encoder for encoder in map(find_backbone, models) if isinstance(encoder, ServedBackbone)]
-    encoders = [encoder for encoder in served if not encoder.bfloat16]
     make_directory(os.path.dirname(path))
-    write_json(path, [encoder.describe(names) for encoder in encoders if encoder.is_traced])
+    write_json(path, [encoder.describe(names) for encoder in encoders if not encoder.bfloat16])
 
 
 def _publish(temporary: str, directory: str, version: int | None) -> str:

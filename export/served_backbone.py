@@ -24,7 +24,8 @@ Shapes: B batch, S sequence, S' longest of the batch, T rows (see keras_bert/pac
 H = N * D hidden.
 """
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping, Sequence
 
 import keras
 import tensorflow as tf
@@ -36,13 +37,21 @@ from keras_bert.packing import MASKED_SCORE
 # What `ServedBackbone.describe` tells about the encoder.
 _DESCRIBED = ("num_layers", "num_heads", "hidden_dim", "activation", "layer_norm_epsilon")
 _TABLES = ("token", "position", "segment")
+# A constant of `encode_in_halves`, the least number of rows of a half, which `export/single_texts.py` changes.
+LEAST_ROWS = "least_rows"
 
 
 class _Places:
     """Indices that say which rows belong together; int32 unless noted.
 
+    Args:
+        padding_mask: int32, shape (B, S).
+        num_heads: N.
+        in_halves: bool; True repeats the last row, so that halves have the least number of rows that the graph names.
+
     Attributes:
         positions: shape (T,), of each row within its sequence.
+        sequences: shape (T,), of each row.
         position_of_row: shape (T,), index of each row's token in the flattened rectangle.
         row_of_position: shape (B, S), 0 at padding.
         is_real: bool, shape (B, S).
@@ -51,21 +60,60 @@ class _Places:
         bias: float, shape (B, 1, 1, S'), added to the attention scores.
     """
 
-    def __init__(self, padding_mask: tf.Tensor, num_heads: int):
+    def __init__(self, padding_mask: tf.Tensor, num_heads: int, in_halves: bool = False):
         batch, sequence = tf.unstack(tf.shape(padding_mask))
         padding_mask = tf.reshape(padding_mask, [batch, sequence])  # The graph optimizer, too, must know the rank.
         self.is_real = tf.cast(padding_mask, tf.bool) | (tf.range(sequence) == 0)
         flat = tf.reshape(self.is_real, [-1])
         self.position_of_row = tf.cast(tf.where(flat)[:, 0], tf.int32)  # [T]
+        if in_halves:
+            self._num_tokens, self._least = tf.size(self.position_of_row), tf.constant(0, name=LEAST_ROWS)
+            least = tf.where(self._num_tokens > self._least, 2 * self._least, self._least)
+            least = tf.where(self._num_tokens == 0, 0, least)  # Of a batch of no texts.
+            rows = tf.minimum(tf.range(tf.maximum(self._num_tokens, least)), self._num_tokens - 1)
+            self.position_of_row = tf.gather(self.position_of_row, rows)
         row = tf.reshape(tf.cumsum(tf.cast(flat, tf.int32)) - 1, [batch, sequence])
         self.row_of_position = tf.where(self.is_real, row, 0)
-        self.positions, examples = self.position_of_row % sequence, self.position_of_row // sequence
+        self.positions, self.sequences = self.position_of_row % sequence, self.position_of_row // sequence
         longest = tf.maximum(tf.reduce_max(self.positions) + 1, 0)  # The largest of no numbers is the least int32.
         heads, parts = tf.range(num_heads), tf.range(3)[:, tf.newaxis, tf.newaxis, tf.newaxis]
         pieces = self.row_of_position[tf.newaxis, :, tf.newaxis, :longest] * (3 * num_heads)
         self.heads = pieces + parts * num_heads + heads[:, tf.newaxis]
-        self.back = (examples[:, tf.newaxis] * num_heads + heads) * longest + self.positions[:, tf.newaxis]
+        self.back = (self.sequences[:, tf.newaxis] * num_heads + heads) * longest + self.positions[:, tf.newaxis]
         self.bias = tf.where(padding_mask[:, tf.newaxis, tf.newaxis, :longest] == 0, MASKED_SCORE, 0.0)
+
+    def halves(self) -> list["_Half"]:
+        """Cuts several sequences between two of them, and a single one in the middle, if it is not too short."""
+        num_sequences = tf.shape(self.heads)[1]
+        is_one = num_sequences == 1
+        sequence = tf.where(is_one, 1, (num_sequences + 1) // 2)
+        position = tf.where(is_one, tf.maximum((self._num_tokens + 1) // 2, self._least), self._num_tokens)
+        row = tf.reduce_sum(tf.cast((self.sequences < sequence) & (self.positions < position), tf.int32))
+        first = _Half(self, slice(0, row), slice(0, sequence), slice(0, position))
+        sequence, position = tf.where(is_one, 0, sequence), tf.where(is_one, position, 0)
+        return [first, _Half(self, slice(row, None), slice(sequence, None), slice(position, None))]
+
+
+class _Half:
+    """Half of the rows, which attend to all rows of their sequences.
+
+    Args:
+        places: of all rows.
+        rows, sequences, positions: of the half. It has all positions of some sequences, or some positions of one.
+
+    Attributes:
+        rows: slice of all rows.
+        attention: tensors that lay out its attention: of `_Places`, `heads` for queries, and for keys and values,
+            `bias` and `back`.
+    """
+
+    def __init__(self, places: _Places, rows: slice, sequences: slice, positions: slice):
+        self.rows = rows
+        queries = places.heads[0, sequences, :, positions]  # [B', N, S'']
+        _, num_heads, length = tf.unstack(tf.shape(queries))
+        sequence, position = places.sequences[rows] - sequences.start, places.positions[rows] - positions.start
+        back = (sequence[:, tf.newaxis] * num_heads + tf.range(num_heads)) * length + position[:, tf.newaxis]
+        self.attention = (queries, places.heads[1:, sequences], places.bias[sequences], back)
 
 
 @keras.saving.register_keras_serializable(package="keras_bert")
@@ -92,6 +140,7 @@ class ServedBackbone(BertBackbone):
         self._matrices = _Matrices(tf.bfloat16 if bfloat16 else tf.float32)
         ids = tf.TensorSpec([None, None], tf.int32)
         self._encode_in_graph = tf.function(self._encode, input_signature=[ids] * 3, autograph=False)
+        self.encode_in_halves = tf.function(self._encode_in_halves, input_signature=[ids] * 3, autograph=False)
 
     def call(self, inputs, training=None, mask=None):
         if training or self.bert_config.attention != "bidirectional":
@@ -152,13 +201,45 @@ class ServedBackbone(BertBackbone):
     def _encode(self, token_ids, segment_ids, padding_mask) -> dict[str, tf.Tensor]:
         places = _Places(padding_mask, self.num_heads)
         rows = self._embed(token_ids, segment_ids, places)
-        *others, last = (self.get_layer(f"transformer_layer_{index}") for index in range(self.num_layers))
+        *others, last = self._encoder_layers()
         for layer in others:
             rows = _encoder_layer(layer, rows, places, self._matrices)
         if self.first_token_only:
-            first = _encoder_layer_of_first(last, rows, places, self._matrices)  # [B, H]
-            return {"sequence_output": first[:, tf.newaxis], "pooled_output": self._pool(first)}
-        rows = _encoder_layer(last, rows, places, self._matrices)
+            return self._of_first(_query_key_value(last, rows, self._matrices), rows, places)
+        return self._of_all(_encoder_layer(last, rows, places, self._matrices), places)
+
+    def _encode_in_halves(self, token_ids, segment_ids, padding_mask) -> dict[str, tf.Tensor]:
+        """Computes `_encode` in two chains of ops, one for each half of the rows, which meet once in each layer.
+
+        Both call the same functions, which are not inlined, so that a kernel has one op, which may keep it packed.
+        """
+        places = _Places(padding_mask, self.num_heads, in_halves=True)
+        rows, halves, layers = self._embed(token_ids, segment_ids, places), places.halves(), self._encoder_layers()
+        parts = [rows[half.rows] for half in halves]
+        project = _called(lambda rows: _query_key_value(layers[0], rows, self._matrices), parts[:1])
+        pieces = tf.concat([project(part) for part in parts], axis=0)
+        for layer, following in zip(layers, [*layers[1:], None], strict=True):
+            if self.first_token_only and not following:
+                return self._of_first(pieces, tf.concat(parts, axis=0), places)
+            its = functools.partial(_half_of_layer, layer, following, self._matrices)
+            its = _called(its, [pieces, *halves[0].attention, parts[0]])
+            results = [its(pieces, *half.attention, part) for half, part in zip(halves, parts, strict=True)]
+            parts, projected = zip(*results, strict=True)
+            pieces = tf.concat(projected, axis=0)
+        return self._of_all(tf.concat(parts, axis=0), places)
+
+    def _encoder_layers(self) -> list[BertEncoderLayer]:
+        return [self.get_layer(f"transformer_layer_{index}") for index in range(self.num_layers)]
+
+    def _of_first(self, pieces: tf.Tensor, rows: tf.Tensor, places: _Places) -> dict[str, tf.Tensor]:
+        """Computes the last layer for the first token of each sequence, from its pieces and the rows before it."""
+        query = tf.gather(pieces, places.heads[0, :, :, :1])  # [B, N, 1, D]
+        key, value = tf.unstack(tf.gather(pieces, places.heads[1:]), num=2)  # [B, N, S', D]
+        context, first = _attend(query, key, value, places.bias), tf.gather(rows, places.row_of_position[:, 0])
+        first = _after_attention(self._encoder_layers()[-1], context, first, self._matrices)
+        return {"sequence_output": first[:, tf.newaxis], "pooled_output": self._pool(first)}
+
+    def _of_all(self, rows: tf.Tensor, places: _Places) -> dict[str, tf.Tensor]:
         is_real = tf.cast(places.is_real, rows.dtype)[..., tf.newaxis]
         return {
             "sequence_output": tf.gather(rows, places.row_of_position) * is_real,
@@ -216,20 +297,33 @@ def _take(table: tf.Variable, places: tf.Tensor) -> tf.Tensor:
 def _encoder_layer(layer: BertEncoderLayer, rows: tf.Tensor, places: _Places, matrices: _Matrices) -> tf.Tensor:
     """Computes `BertEncoderLayer.call`: float [T, H] to the same."""
     pieces = _query_key_value(layer, rows, matrices)
-    context = _attend(*tf.unstack(tf.gather(pieces, places.heads), num=3), places)
+    context = _attend(*tf.unstack(tf.gather(pieces, places.heads), num=3), places.bias)
     back = tf.gather(tf.reshape(context, [-1, pieces.shape[-1]]), places.back)
     return _after_attention(layer, back, rows, matrices)
 
 
-def _encoder_layer_of_first(
-    layer: BertEncoderLayer, rows: tf.Tensor, places: _Places, matrices: _Matrices
-) -> tf.Tensor:
-    """Computes `_encoder_layer` for the first token of each sequence: float [T, H] to [B, H]."""
-    pieces = _query_key_value(layer, rows, matrices)
-    query = tf.gather(pieces, places.heads[0, :, :, :1])  # [B, N, 1, D]
-    key, value = tf.unstack(tf.gather(pieces, places.heads[1:]), num=2)  # [B, N, S', D]
-    first = tf.gather(rows, places.row_of_position[:, 0])
-    return _after_attention(layer, _attend(query, key, value, places), first, matrices)
+def _half_of_layer(layer, following, matrices, pieces, queries, keys_values, bias, back, rows) -> tuple:
+    """Computes `_encoder_layer` for half of the rows, and their pieces for the following layer, if there is one.
+
+    Args:
+        pieces: of all rows.
+        queries, keys_values, bias, back: `_Half.attention`.
+        rows: of the half, before the layer.
+    """
+    key, value = tf.unstack(tf.gather(pieces, keys_values), num=2)
+    context = _attend(tf.gather(pieces, queries), key, value, bias)
+    rows = _after_attention(layer, tf.gather(tf.reshape(context, [-1, pieces.shape[-1]]), back), rows, matrices)
+    return rows, _query_key_value(following, rows, matrices) if following else rows
+
+
+def _called(function: Callable, arguments: Sequence[tf.Tensor]) -> Callable:
+    """Makes a function of the graph that is not inlined, for arguments of these types and shapes."""
+    signature = [tf.TensorSpec(argument.shape, argument.dtype) for argument in arguments]
+
+    def half(*values):
+        return function(*values)
+
+    return tf.function(half, input_signature=signature, autograph=False, experimental_attributes={"_noinline": True})
 
 
 def _query_key_value(layer: BertEncoderLayer, rows: tf.Tensor, matrices: _Matrices) -> tf.Tensor:
@@ -238,9 +332,10 @@ def _query_key_value(layer: BertEncoderLayer, rows: tf.Tensor, matrices: _Matric
     return tf.reshape(fused, [-1, layer.hidden_dim // layer.num_heads])
 
 
-def _attend(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, places: _Places) -> tf.Tensor:
-    scores = tf.matmul(query, key, transpose_b=True) * key.shape[-1] ** -0.5
-    return tf.matmul(tf.nn.softmax(scores + places.bias), value)
+def _attend(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
+    scores = tf.matmul(query, key, transpose_b=True) * key.shape[-1] ** -0.5 + bias
+    scores = tf.ensure_shape(scores, [None] * 4)  # The optimizer cannot infer it in a half, and warns.
+    return tf.matmul(tf.nn.softmax(scores), value)
 
 
 def _after_attention(layer: BertEncoderLayer, context: tf.Tensor, rows: tf.Tensor, matrices: _Matrices) -> tf.Tensor:

@@ -75,6 +75,23 @@ def assert_alike(encoder: Compared, inputs: dict[str, tf.Tensor], tolerance: flo
         np.testing.assert_allclose(answer, expected, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.parametrize("first_token_only", [True, False])
+def test_halves_equal_the_whole(first_token_only):
+    served = saved_model.rebuild_for_serving(shaken(backbone()))
+    served.first_token_only = first_token_only
+    for lengths in ([1], [2], [7], [12], [3, 5], [9, 2, 6], [4, 4, 4, 1]):
+        for width in (None, max(lengths) + 3):
+            inputs = encoded(lengths, width)
+            arguments = [inputs[name] for name in ("token_ids", "segment_ids", "padding_mask")]
+            halves, whole = served.encode_in_halves(*arguments), served._encode_in_graph(*arguments)
+            for name, right in whole.items():
+                np.testing.assert_allclose(halves[name], right, rtol=1e-5, atol=1e-5, err_msg=f"{name} {lengths}")
+    captured = [f.get_concrete_function().captured_inputs for f in (served.encode_in_halves, served._encode_in_graph)]
+    assert list(map(id, captured[0])) == list(
+        map(id, captured[1])
+    )  # So that calls of one may become calls of the other.
+
+
 @pytest.fixture(scope="module")
 def encoder() -> Compared:
     return compared(shaken(backbone()))
@@ -207,8 +224,12 @@ def test_every_head_answers_right_from_a_moved_directory(name, saved, monkeypatc
 @pytest.mark.parametrize("name", ALL_HEADS)
 def test_the_encoder_is_stored_once_for_all_signatures(name, saved):
     functions = verify.read_meta_graph(saved(name).directory).graph_def.library.function
-    with_products = [sum(node.op == "BatchMatMulV2" for node in function.node_def) for function in functions]
-    assert [count for count in with_products if count] == [2 * 2]  # layers x (scores, context)
+    whole, halves = [], []
+    for function in functions:
+        count = sum(node.op == "BatchMatMulV2" for node in function.node_def)
+        (halves if "half" in function.signature.name or "in_halves" in function.signature.name else whole).append(count)
+    assert [count for count in whole if count] == [2 * 2]  # layers x (scores, context)
+    assert sum(halves) == 2 * 2  # Both halves call the same functions.
 
 
 @pytest.mark.slow
