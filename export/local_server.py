@@ -44,7 +44,7 @@ def serve(settings: ServerSettings) -> None:
 
     # gRPC's core writes to standard error itself, for example about a taken port or bytes that are not HTTP/2.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    os.environ.setdefault("TF_OVERRIDE_GLOBAL_THREADPOOL", "1")  # See `one_thread`.
+    os.environ.setdefault("TF_OVERRIDE_GLOBAL_THREADPOOL", "1")  # See `single_texts`.
     # Imported late: it brings TensorFlow, and --help should not wait for that.
     from export.server.assembly import running_server
     from export.server.servable import begin_quietly

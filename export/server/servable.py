@@ -8,6 +8,7 @@ Needs tensorflow and tensorflow_text, but none of the project's model code.
 """
 
 import contextlib
+import math
 import os
 import threading
 import time
@@ -21,7 +22,7 @@ from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
 from tensorflow.python.saved_model import loader_impl
 
-from export import one_thread
+from export import single_texts
 from export.base_path import DESCRIPTION_FILE
 from export.server.batching import Batcher
 from export.server.monitoring import Metrics
@@ -37,10 +38,10 @@ _SLICE_SECONDS = 1.0
 
 # Where ops run: `RunOptions.inter_op_thread_pool`.
 _CALLERS_THREAD, _SESSIONS_POOL = -1, 0
-# Threads of an op: each is a session (`one_thread`).
-_ALL, _ONE = "all", "one"
-# The signature of short texts.
-_SHORT = "serving_default"
+# When a request comes.
+_AFTER_A_PAUSE, _AT_ONCE, _BESIDE_OTHERS = "after a pause", "at once", "beside others"
+# The signature that takes texts.
+_TEXTS = "serving_default"
 
 
 class Signature(NamedTuple):
@@ -90,8 +91,8 @@ class ServedModel:
         self.name = name
         self.version = version
         graph = tf.Graph()
-        self._session = tf.compat.v1.Session(graph=graph, config=config)
-        self._sessions = {_ALL: self._session}
+        self._session = single_texts.open_session(graph, config)
+        self._sessions = {single_texts.ALL: self._session}
         try:
             with graph.as_default():
                 loader, unread = loader_impl.SavedModelLoader(directory), []
@@ -115,25 +116,32 @@ class ServedModel:
         self.signatures = {name: _signature(its) for name, its in runnable.items()}
         self._callables: dict[tuple[str, str, int], Callable] = {}
         self._num_running = 0
-        self._lock = threading.Lock()  # Guards the two above.
-        self._short_bytes = 0  # Most bytes of a text that runs in one thread.
+        self._ended = -math.inf  # When the last request did, of `time.monotonic`.
+        self._lock = threading.Lock()  # Guards these.
+        self._choices: dict[str, dict[int, str]] = {}  # When -> bytes of a text -> session.
         self.description = _read_description(directory)
         self._paddings = _paddings(self.description, self.signatures)
         self._is_a_chain = _is_a_chain(self.description, config)
-        self._may_use_one_thread = self._is_a_chain and runtime == "tensorflow" and not _sets_threads(config)
+        self._may_choose = self._is_a_chain and runtime == "tensorflow" and not _sets_threads(config)
         self._tags = tags
 
     def tune(self) -> None:
-        """Lets single short texts run in one thread from now on, if that is faster here; takes a second or two."""
-        example = _example(self.description, self.signatures.get(_SHORT))
-        if not self._may_use_one_thread or not example:
+        """Lets single texts run in fewer threads from now on, where that is faster here; takes a second or two."""
+        example = _example(self.description, self.signatures.get(_TEXTS))
+        if not self._may_choose or not example:
             return
-        self._sessions[_ONE] = one_thread.open_session(self._session, self.directory, self._tags)
-        ways = [self._callable(_SHORT, threads, _CALLERS_THREAD) for threads in (_ALL, _ONE)]
-        self._short_bytes = one_thread.longest_worth(example, ways)
-        if not self._short_bytes:
-            self._callables = {key: value for key, value in self._callables.items() if key[1] != _ONE}
-            self._sessions.pop(_ONE).close()
+        self._sessions |= single_texts.open_more(self._session, self.directory, self._tags)
+        ways = {name: self._callable(_TEXTS, name, self._pool(name, is_alone=True)) for name in self._sessions}
+        measured = single_texts.measure(example, ways)
+        self._choices = {
+            _AFTER_A_PAUSE: single_texts.fastest(measured),
+            _AT_ONCE: single_texts.fastest(measured, without=[single_texts.PACKED]),
+            _BESIDE_OTHERS: single_texts.fastest_beside_others(measured),
+        }
+        used = {single_texts.ALL}.union(*(choices.values() for choices in self._choices.values()))
+        for name in set(self._sessions) - used:
+            self._callables = {key: value for key, value in self._callables.items() if key[1] != name}
+            self._sessions.pop(name).close()
 
     def run(
         self, signature_name: str, arrays: Mapping[str, np.ndarray], deadline: float | None = None
@@ -174,11 +182,12 @@ class ServedModel:
 
     def _run(self, signature_name: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         signature = self.signatures[signature_name]
-        threads = _ONE if self._is_short(signature_name, arrays) else _ALL
         with self._lock:
-            # Beside others, requests share the pool, which is no larger than the machine.
-            pool = _CALLERS_THREAD if self._is_a_chain and not self._num_running else _SESSIONS_POOL
+            when = _AT_ONCE if time.monotonic() - self._ended < single_texts.PAUSE / 2 else _AFTER_A_PAUSE
+            when = _BESIDE_OTHERS if self._num_running else when
             self._num_running += 1
+        threads = self._choose(signature_name, arrays, when)
+        pool = self._pool(threads, is_alone=when != _BESIDE_OTHERS)
         try:
             values = self._callable(signature_name, threads, pool)(*(arrays[name] for name in signature.inputs))
         except (tf.errors.OpError, RuntimeError) as error:
@@ -186,17 +195,25 @@ class ServedModel:
         finally:
             with self._lock:
                 self._num_running -= 1
+                self._ended = time.monotonic()
         # A scalar comes as a Python or NumPy value.
         return {
             name: np.asarray(value, spec.dtype.as_numpy_dtype)
             for (name, spec), value in zip(signature.outputs.items(), values, strict=True)
         }
 
-    def _is_short(self, signature_name: str, arrays: Mapping[str, np.ndarray]) -> bool:
-        """Tells whether a request is a single text for the session of one thread."""
-        if not self._short_bytes or signature_name != _SHORT or any(array.size != 1 for array in arrays.values()):
-            return False
-        return sum(len(array.item()) for array in arrays.values()) <= self._short_bytes
+    def _choose(self, signature_name: str, arrays: Mapping[str, np.ndarray], when: str) -> str:
+        """Returns the session for a request."""
+        choices = self._choices.get(when)
+        if not choices or signature_name != _TEXTS or any(array.size != 1 for array in arrays.values()):
+            return single_texts.ALL
+        size = sum(len(array.item()) for array in arrays.values())
+        return next((name for length, name in choices.items() if size <= length), single_texts.ALL)
+
+    def _pool(self, threads: str, is_alone: bool) -> int:
+        """Returns where a request's ops run; beside others, requests share the pool, no larger than the machine."""
+        in_caller = self._is_a_chain and is_alone and threads == single_texts.ALL
+        return _CALLERS_THREAD if in_caller else _SESSIONS_POOL
 
     def _callable(self, signature_name: str, threads: str, pool: int) -> Callable:
         """Returns the function that runs a signature; making it, at the first call, optimizes the graph."""

@@ -34,6 +34,7 @@ LOCAL = {
     "export/fresh_process.py": "exchanges files with the process that started it",
     "export/other_process.py": "exchanges files with a process that it starts",
     "export/saved_model.py": "renames a version that was built beside its place",
+    "export/single_texts.py": "lists the threads of this process",
     "export/targets/__init__.py": "fills what `atomic_path` gave",
 }
 

@@ -1,26 +1,39 @@
 """A loaded version: models that only a session loads, values of every type, shapes that the graph judges."""
 
+import ast
+import collections
 import concurrent.futures
 import json
+import math
 import os
+import platform
 import shutil
+import subprocess
+import sys
 import time
 
 import numpy as np
 import pytest
 import tensorflow as tf
 import toy_server
+from repository import ROOT
 from tensorflow.core.protobuf import config_pb2, saved_model_pb2
+from tensorflow.python.saved_model import loader_impl
 from tensorflow_serving.apis import predict_pb2
+from toy_heads import NUM_LAYERS, assets, backbone, shaken
+from toy_saved import save_graph
 
-from export import one_thread
+from export import saved_model, single_texts
 from export.base_path import DESCRIPTION_FILE
+from export.heads.classification import Classification
+from export.rebuilding import rebuild_for_serving
 from export.server import grpc_messages, servable
 from export.server.batching_parameters import BatchingParameters
 from export.server.monitoring import Metrics
 from export.server.servable import Servable, ServedModel
 from export.server.serving_error import ServingError
 from keras_bert.files import write_json
+from tasks.glue.model import build_classifier
 
 
 def _save_counter(directory: str) -> None:
@@ -214,17 +227,17 @@ def test_heads_describe_how_their_answers_are_filled_up(saved, name, monkeypatch
     _equal(sliced, model.run("serving_default", {"text": texts}))
 
 
-def _equal(answer, right) -> None:
+def _equal(answer, right, tolerance: float = 1e-6) -> None:
     assert set(answer) == set(right)
     for key, array in right.items():
         assert answer[key].shape == array.shape and answer[key].dtype == array.dtype
         if array.dtype == np.float32:
-            np.testing.assert_allclose(answer[key], array, atol=1e-6)
+            np.testing.assert_allclose(answer[key], array, atol=tolerance)
         else:
             assert answer[key].tolist() == array.tolist()
 
 
-# === One thread ===
+# === Sessions for single texts ===
 
 
 @pytest.fixture(name="described")
@@ -241,78 +254,243 @@ def _described(saved, tmp_path):
     return copy
 
 
-@pytest.mark.parametrize("name", ["classification", pytest.param("question_answering", marks=pytest.mark.slow)])
-def test_a_short_text_runs_in_one_thread(described, name, monkeypatch):
+_TEXTS = ["the cat sat", "who ran " * 40, "", "\u4e2d\u6587 \u00c9", "a"]
+
+
+def _requests(model: ServedModel) -> list[dict[str, np.ndarray]]:
+    return [
+        {key: np.array([text.encode()], object) for key in model.signatures["serving_default"].inputs}
+        for text in _TEXTS
+    ]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in ("classification", "question_answering") else pytest.param(name, marks=pytest.mark.slow)
+        for name in ("classification", "question_answering", "token_classification", "fill_mask", "embeddings")
+    ],
+)
+def test_all_sessions_answer_alike(described, name):
     model = ServedModel(described(name), name, 1)
-    names = model.signatures["serving_default"].inputs
-    texts = ["the cat sat", "who ran " * 40, "", "\u4e2d\u6587 \u00c9"]
-    requests = [{key: np.array([text.encode()], object) for key in names} for text in texts]
-    right = [model.run("serving_default", request) for request in requests]
-    monkeypatch.setattr(one_thread, "longest_worth", lambda *_: 64)
-    model.tune()
-    used = []
-    make = model._callable
-    monkeypatch.setattr(model, "_callable", lambda *way: used.append(way[1]) or make(*way))
-    for request, answer in zip(requests, right, strict=True):
-        _equal(model.run("serving_default", request), answer)
-    assert used == ["one", "all", "one", "one"]
-    pair = {key: np.array([b"a", b"b"], object) for key in names}
-    model.run("serving_default", pair)
-    assert used[-1] == "all"
+    right = [model.run("serving_default", request) for request in _requests(model)]
+    others = single_texts.open_more(model._session, model.directory, ["serve"])
+    assert set(others) == {"halves", "packed", "one"}
+    model._sessions |= others
+    used = _spied(model)
+    for other in others:
+        model._choices = dict.fromkeys(("after a pause", "at once"), {1024: other})
+        for request, answer in zip(_requests(model), right, strict=True):
+            _equal(model.run("serving_default", request), answer, 1e-5)
+    assert used == [other for other in others for _ in right]
     model.close()
 
 
-def test_both_sessions_hold_the_same_weights(described):
+def _spied(model: ServedModel) -> list[str]:
+    """Returns a list to which each request from now on adds its session."""
+    used, make = [], ServedModel._callable.__get__(model)
+    model._callable = lambda *way: used.append(way[1]) or make(*way)
+    return used
+
+
+def test_a_request_gets_the_session_for_its_size_and_time(described, monkeypatch):
+    model = ServedModel(described("classification"), "m", 1)
+    measured = {
+        64: {"all": 1.0, "halves": 0.5, "packed": 0.4, "one": 0.9},
+        128: {"all": 1.0, "halves": 0.6, "packed": 0.7, "one": 1.2},
+        256: {"all": 1.0, "halves": 0.6, "packed": 0.7, "one": 1.4},
+    }
+    monkeypatch.setattr(single_texts, "measure", lambda *_: measured)
+    model.tune()
+    used = _spied(model)
+
+    def ask(*texts):
+        model.run("serving_default", {"text": np.array([text.encode() for text in texts], object)})
+
+    texts = ["cat " * 16, "cat " * 17, "cat " * 32, "cat " * 33, "cat " * 64, "cat " * 65]
+    for text in texts:
+        model._ended = time.monotonic() - 1
+        ask(text)
+    assert used == ["packed", "halves", "halves", "halves", "halves", "all"]
+    model._ended = math.inf  # Just now, however slow this machine is.
+    used.clear()
+    ask(texts[0])
+    model._ended = time.monotonic() - 1
+    ask("a", "b")
+    assert used == ["halves", "all"]
+    model._num_running = 1  # Another request.
+    used.clear()
+    for text in texts:
+        ask(text)
+    assert used == ["one", "one", "one", "all", "all", "all"]
+    model.close()
+
+
+def test_all_sessions_hold_the_same_weights(described):
     model = ServedModel(described("classification"), "m", 1)
     text = np.array([b"the cat sat"], object)
     before = model.run("serving_default", {"text": text})["probabilities"]
     held = []
-    align = one_thread._aligned
+    align = single_texts._aligned
 
     def aligned(array):
         held.append(align(array))
         return held[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(one_thread, "_aligned", aligned)
-        patch.setattr(one_thread, "longest_worth", lambda *_: 64)
+        patch.setattr(single_texts, "_aligned", aligned)
+        measured = {64: {"all": 1.0, "halves": 0.5, "packed": 0.6, "one": 0.7}}
+        patch.setattr(single_texts, "measure", lambda *_: measured)
         model.tune()
     assert held and all(array.ctypes.data % 64 == 0 for array in held)
-    for array in held:  # What both read; neither has a copy.
+    for array in held:  # What all read; none has a copy.
         array[...] = 0
-    for threads in ("all", "one"):
+    assert set(model._sessions) == {"all", "halves", "one"}
+    for threads in model._sessions:
         after = model._callable("serving_default", threads, 0)(text)
         flat = [value for value in after if getattr(value, "shape", ()) == before.shape]
         np.testing.assert_allclose(flat[0], np.full_like(before, 1 / before.size))
     model.close()
 
 
-def test_one_thread_that_is_not_faster_is_closed(described, monkeypatch):
+def test_sessions_that_are_not_faster_are_closed(described, monkeypatch):
     model = ServedModel(described("classification"), "m", 1)
-    monkeypatch.setattr(one_thread, "longest_worth", lambda *_: 0)
+    monkeypatch.setattr(
+        single_texts, "measure", lambda *_: {64: dict.fromkeys(["all", "halves", "packed"], 1.0) | {"one": 1.4}}
+    )
     model.tune()
     assert list(model._sessions) == ["all"]
     assert model.run("serving_default", {"text": np.array([b"the cat sat"], object)})["label"].shape == (1,)
     model.close()
 
 
-@pytest.mark.parametrize(
-    ("worth", "longest"), [((0.9, 0.9, 0.9), 256), ((0.9, 0.94, 0.96), 128), ((0.9, 1.0, 0.5), 64), ((0.97,), 0)]
-)
-def test_the_longest_text_that_is_worth_it(worth, longest, monkeypatch):
-    lengths = (64, 128, 256)
-    monkeypatch.setattr(one_thread, "_timed", lambda way, arrays: way(*arrays))
+def test_lengths_are_measured_until_no_session_is_worth_it(monkeypatch):
+    monkeypatch.setattr(single_texts, "_timed", lambda way, arrays: way(*arrays)[0])
     seen = set()
 
-    def in_one_thread(first, second):
-        size = len(first.item()) + len(second.item())
-        seen.add((first.item()[:6], size))
-        return worth[next(place for place, length in enumerate(lengths) if size <= length)]
+    def timed(*shares, number=7.0):
+        def run(first, second):
+            size = len(first.item()) + len(second.item())
+            seen.add((first.item()[:6], size))
+            share = shares[(64, 128, 256).index(next(length for length in (64, 128, 256) if size <= length))]
+            return 2 * share, np.array([b"label"], object), np.array([number, -number], np.float32)
 
-    ways = [lambda *_: 1.0, in_one_thread]
-    assert one_thread.longest_worth({"a": "caf\u00e9", "b": "xyz"}, ways) == longest
-    assert {text for text, _ in seen} == {"caf\u00e9 ".encode()}
-    assert all(length - 3 <= size <= length for (_, size), length in zip(sorted(seen), lengths, strict=False))
+        return run
+
+    ways = {"all": timed(1, 1, 1), "halves": timed(0.6, 0.9, 0.97), "one": timed(0.8, 0.7, 0.96, number=7.01)}
+    measured = single_texts.measure({"a": "caf\u00e9", "b": "xyz"}, ways | {"packed": timed(0.1, 0.1, 0.1, number=8.0)})
+    assert {name: [shares[name] for shares in measured.values()] for name in ways} == {
+        "all": [1, 1, 1],
+        "halves": [0.6, 0.9, 0.97],
+        "one": [0.8, 0.7, 0.96],
+    }
+    assert all(set(shares) == set(ways) for shares in measured.values())  # The wrong one is left out.
+    assert {text for text, _ in seen} == {"caf\u00e9 ".encode()} and len(seen) == 3
+    assert single_texts.fastest(measured) == {64: "halves", 128: "one", 256: "all"}
+    assert single_texts.fastest(measured, without=["halves"]) == {64: "one", 128: "one", 256: "all"}
+    assert single_texts.fastest_beside_others(measured) == {64: "one", 128: "one", 256: "one"}
+    assert single_texts.fastest_beside_others({64: {"all": 1.0, "one": 1.31}, 128: {"all": 1.0}}) == {
+        64: "all",
+        128: "all",
+    }
+
+
+@pytest.mark.parametrize(
+    ("activation", "fused"),
+    [("gelu", b"GeluExact"), ("gelu_tanh", b"GeluApproximate"), pytest.param("relu", None, marks=pytest.mark.slow)],
+)
+def test_packed_products_are_those_of_the_optimizer(activation, fused, tmp_path):
+    model = shaken(build_classifier(backbone(activation=activation), 2))
+    directory = save_graph(Classification(model, assets(), ["no", "yes"]), str(tmp_path))
+    meta_graph = loader_impl.SavedModelLoader(directory).get_meta_graph_def_from_tags(["serve"])
+    assert single_texts._pack(meta_graph)
+    functions = {one.signature.name: one for one in meta_graph.graph_def.library.function}
+    called = {node.attr["f"].func.name for one in functions.values() for node in one.node_def if "f" in node.attr}
+    encoders = [name for name in called if "_encode" in name]
+    assert len(encoders) == 1 and "_in_halves" in encoders[0]
+    packed = collections.Counter()
+    for name in (name for name in called if "_half_" in name or name in encoders):
+        assert not [node.name for node in functions[name].node_def if node.op in ("MatMul", "BiasAdd", "Erf", "Pow")]
+        for node in functions[name].node_def:
+            if node.op == "_MklNativeFusedMatMul":
+                assert node.attr["is_filter_const"].b
+                packed[tuple(node.attr["fused_ops"].list.s)] += 1
+    both = NUM_LAYERS if fused else 0
+    assert packed == collections.Counter({(b"BiasAdd",): 4 * NUM_LAYERS + 1 - both, (b"BiasAdd", fused): both})
+
+    served = ServedModel(directory, "m", 1)
+    served._sessions |= single_texts.open_more(served._session, directory, ["serve"])
+    assert set(served._sessions) == {"all", "halves", "packed", "one"}
+    for text in (b"the cat sat", b"who ran " * 10, b""):
+        right, *answers = (
+            served._callable("serving_default", name, 0)(np.array([text], object)) for name in served._sessions
+        )
+        for answer in answers:
+            for value, expected in zip(answer, right, strict=True):
+                if np.asarray(expected).dtype == np.float32:
+                    np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-5)
+    served.close()
+
+
+def test_only_types_that_the_processor_has_are_packed(tmp_path, monkeypatch):
+    """OneDNN's exception for a product that it lacks ends the process."""
+    head = Classification(shaken(build_classifier(backbone(), 2)), assets(), ["no", "yes"])
+    directory = str(tmp_path / "1")
+    saved_model.write_graph(head, rebuild_for_serving(head.model, bfloat16=True), directory)
+    model = ServedModel(directory, "m", 1)
+    others = single_texts.open_more(model._session, directory, ["serve"])
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+        assert ("packed" in others) == ("avx512bw" in file.read())
+    texts = np.array([b"the cat sat"], object)
+    model._sessions |= others
+    answers = [model._callable("serving_default", name, 0)(texts) for name in model._sessions]
+    assert all(single_texts._agree(answer, answers[0]) for answer in answers)
+    model.close()
+
+    def packs() -> bool:
+        return single_texts._pack(loader_impl.SavedModelLoader(directory).get_meta_graph_def_from_tags(["serve"]))
+
+    for features, pays in ({"found": ["X86_V4"]}, True), ({"found": ["AVX512F"]}, True), ({"found": ["AVX2"]}, False):
+        monkeypatch.setattr(np, "show_config", lambda mode, found=features: {"SIMD Extensions": found})
+        assert packs() == pays
+    monkeypatch.setattr(np, "show_config", lambda mode: {"SIMD Extensions": {"found": ["X86_V4"]}})
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    assert not packs()
+
+
+def test_a_graph_without_halves_has_no_such_session(described):
+    directory = described("classification")
+    meta_graph = loader_impl.SavedModelLoader(directory).get_meta_graph_def_from_tags(["serve"])
+    library = meta_graph.graph_def.library.function
+    for place in reversed(range(len(library))):
+        if "_in_halves" in library[place].signature.name:
+            del library[place]
+    before = meta_graph.SerializeToString(deterministic=True)
+    assert not single_texts._halve(meta_graph) and not single_texts._pack(meta_graph)
+    assert meta_graph.SerializeToString(deterministic=True) == before
+
+
+def test_threads_of_a_session_keep_to_a_core_each():
+    code = """
+import os
+os.environ["TF_OVERRIDE_GLOBAL_THREADPOOL"] = "1"
+import tensorflow as tf
+from export import saved_model, single_texts
+before = single_texts._other_threads()
+single_texts.open_session(tf.Graph())
+print(sorted(tuple(os.sched_getaffinity(thread)) for thread in single_texts._other_threads() - before))
+few = tf.compat.v1.ConfigProto(intra_op_parallelism_threads=1)
+before = single_texts._other_threads()
+single_texts.open_session(tf.Graph(), few)
+print([os.sched_getaffinity(thread) == os.sched_getaffinity(0) for thread in single_texts._other_threads() - before])
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+    cores = sorted(os.sched_getaffinity(0))
+    pinned = ast.literal_eval(lines[0])
+    own = [core for core, *others in pinned if not others]
+    assert sorted(set(own)) == cores and len(own) >= len(cores)
+    assert len(cores) == 1 or False not in ast.literal_eval(lines[1])
 
 
 @pytest.mark.parametrize(
@@ -323,8 +501,8 @@ def test_the_longest_text_that_is_worth_it(worth, longest, monkeypatch):
         ("multiple_choice", None),
     ],
 )
-def test_where_one_thread_is_not_tried(described, name, config, monkeypatch):
-    monkeypatch.setattr(one_thread, "open_session", lambda *_: pytest.fail("a second session"))
+def test_where_other_sessions_are_not_tried(described, name, config, monkeypatch):
+    monkeypatch.setattr(single_texts, "open_more", lambda *_: pytest.fail("more sessions"))
     model = ServedModel(described(name), name, 1, config=config)
     model.tune()
     model.close()
