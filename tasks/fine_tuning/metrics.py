@@ -6,17 +6,18 @@ Shapes: N rows, C classes.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
-from scipy import special
 
 from keras_bert.files import write_table
 from tasks.report import bootstrap
 from tasks.report.page import NUM_MISTAKES, Score
 
-# `sklearn.metrics` takes two seconds to import, so each function imports it when called.
+# `sklearn.metrics` takes two seconds to import, and `scipy.special` 0.2, so each function imports them when called.
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
     """Returns the log probabilities of the classes: float64, of the shape of `logits`, (..., C)."""
+    from scipy import special
+
     return special.log_softmax(logits.astype(np.float64), axis=-1)
 
 

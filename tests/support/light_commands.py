@@ -8,13 +8,12 @@ import multiprocessing
 import runpy
 import subprocess
 import sys
-import time
 from typing import NamedTuple
 
 from absl import app, flags
 from repository import ROOT
 
-_HEAVY = {"tensorflow", "keras", "matplotlib", "sklearn"}
+_HEAVY = {"tensorflow", "keras", "matplotlib", "sklearn", "scipy", "pandas", "torch", "onnxruntime", "grpc"}
 
 
 class Call(NamedTuple):
@@ -37,8 +36,7 @@ def run_calls(calls: list[Call]) -> list[dict]:
     """Runs calls, two at a time.
 
     Returns:
-        For each: `lines`, of each line `(exit status, what it printed)`; `seconds` of processor time from the start of
-        a process; `imported`, which heavy packages it imported.
+        For each: `lines`, of each line `(exit status, what it printed)`; `imported`, which heavy packages it imported.
     """
     command = [sys.executable, __file__]
     done = subprocess.run(command, cwd=ROOT, input=json.dumps(calls), capture_output=True, text=True, timeout=120)
@@ -48,8 +46,7 @@ def run_calls(calls: list[Call]) -> list[dict]:
 
 def _run(call: Call) -> dict:
     lines = [_run_line(call, line) for line in call.lines]
-    imported = sorted(_HEAVY & set(sys.modules))
-    return {"lines": lines, "seconds": _shared_seconds + time.process_time(), "imported": imported}
+    return {"lines": lines, "imported": sorted(_HEAVY & set(sys.modules))}
 
 
 def _run_line(call: Call, line: list[str]) -> tuple:
@@ -71,6 +68,5 @@ def _run_line(call: Call, line: list[str]) -> tuple:
 
 if __name__ == "__main__":
     importlib.import_module("tasks.flags")
-    _shared_seconds = time.process_time()
     with multiprocessing.get_context("fork").Pool(2, maxtasksperchild=1) as pool:
         json.dump(pool.map(_run, [Call(*call) for call in json.load(sys.stdin)], chunksize=1), sys.stdout)
