@@ -7,14 +7,13 @@ it: their handles would cost time in each run, and their values memory.
 
 import functools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import tensorflow as tf
 from tensorflow.core.framework import function_pb2, node_def_pb2, types_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
 
 from export.base_path import ENCODERS_FILE
-from export.onnx_encoder import OnnxEncoder
 from keras_bert.errors import InputError
 from keras_bert.files import is_file, read_json
 
@@ -35,6 +34,8 @@ def replace(meta_graph: meta_graph_pb2.MetaGraphDef, directory: str, num_threads
     Raises:
         InputError: the version describes no encoder.
     """
+    from export.onnx_encoder import OnnxEncoder  # Brings ONNX Runtime, which only --runtime=onnxruntime needs.
+
     path = os.path.join(directory, ENCODERS_FILE)
     descriptions = read_json(path) if is_file(path) else []
     if not descriptions:
@@ -50,11 +51,17 @@ def replace(meta_graph: meta_graph_pb2.MetaGraphDef, directory: str, num_threads
             description, lambda name: weights.get_tensor(f"{name}/.ATTRIBUTES/VARIABLE_VALUE"), num_threads
         )
         _call_instead(functions[description["function"]], encoder)
-    _Arguments(functions).drop_unread(meta_graph.graph_def.node)
+    drop_unread_arguments(meta_graph)
     return _unread_handles(meta_graph)
 
 
-def _call_instead(function: function_pb2.FunctionDef, encoder: OnnxEncoder) -> None:
+def drop_unread_arguments(meta_graph: meta_graph_pb2.MetaGraphDef) -> None:
+    """Drops the resources that no function of a graph reads from its arguments."""
+    functions = {function.signature.name: function for function in meta_graph.graph_def.library.function}
+    _Arguments(functions).drop_unread(meta_graph.graph_def.node)
+
+
+def _call_instead(function: function_pb2.FunctionDef, encoder: Callable) -> None:
     """Makes an encoder the body of a function of the same outputs, of which the first three arguments are its own."""
     ids = [tf.compat.v1.placeholder(tf.int32, [None, None]) for _ in range(3)]
     call = tf.numpy_function(encoder, ids, [tf.float32, tf.float32], stateful=False)[0].op.node_def

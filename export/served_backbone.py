@@ -12,20 +12,19 @@ ops help:
 - Scale and mask of the scores are fused into their product, for which the mask's rank must be known.
 
 Tried without gain for one request (2 cores, AMD Zen 4): products by `Einsum`, which stay on Eigen when oneDNN is on
-(7.4 ms for 3 tokens, oneDNN 5.4; the same from 24 tokens on); the single-threaded executor; each layer in two halves,
-of heads and of inner units, one per core. Weights as constants, which oneDNN keeps packed, took 0.94 of a request's
-time, but 1.09 of a batch of 32's, and 420 MB more memory for 43 MB of kernels, since every signature's graph has its
-own copies. So they stay variables. TF_ONEDNN_ASSUME_FROZEN_WEIGHTS=1 takes 0.86 of the time for 3 tokens, and 1.6 times
-it for 10 and 28, since kernels stay packed for the first size that was asked. TF_SET_ONEDNN_FPMATH_MODE=BF16 changes
-neither time nor answers (2 cores of an AMD EPYC with AVX512_BF16). Kernels that are stored in bfloat16 do: with them,
-and activations cast around each product, a request takes 0.8 of the time (`bfloat16`).
+(7.4 ms for 3 tokens, oneDNN 5.4; the same from 24 tokens on); the single-threaded executor. Weights as constants, which
+oneDNN keeps packed, took 0.94 of a request's time, but 1.09 of a batch of 32's, and 420 MB more memory for 43 MB of
+kernels, since every signature's graph has its own copies. So they stay variables. TF_ONEDNN_ASSUME_FROZEN_WEIGHTS=1
+takes 0.86 of the time for 3 tokens, and 1.6 times it for 10 and 28, since kernels stay packed for the first size that
+was asked. TF_SET_ONEDNN_FPMATH_MODE=BF16 changes neither time nor answers (2 cores of an AMD EPYC with AVX512_BF16).
+Kernels that are stored in bfloat16 do: with them, and activations cast around each product, a request takes 0.8 of the
+time (`bfloat16`).
 
 Shapes: B batch, S sequence, S' longest of the batch, T rows (see keras_bert/packing.py), N heads, D size per head,
 H = N * D hidden.
 """
 
-import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 
 import keras
 import tensorflow as tf
@@ -37,8 +36,6 @@ from keras_bert.packing import MASKED_SCORE
 # What `ServedBackbone.describe` tells about the encoder.
 _DESCRIBED = ("num_layers", "num_heads", "hidden_dim", "activation", "layer_norm_epsilon")
 _TABLES = ("token", "position", "segment")
-# A constant of `encode_in_halves`, the least number of rows of a half, which `export/single_texts.py` changes.
-LEAST_ROWS = "least_rows"
 
 
 class _Places:
@@ -46,12 +43,10 @@ class _Places:
 
     Args:
         padding_mask: int32, shape (B, S).
-        num_heads: N.
-        in_halves: bool; True repeats the last row, so that halves have the least number of rows that the graph names.
+        num_heads: N of the encoder, or of a part of it.
 
     Attributes:
         positions: shape (T,), of each row within its sequence.
-        sequences: shape (T,), of each row.
         position_of_row: shape (T,), index of each row's token in the flattened rectangle.
         row_of_position: shape (B, S), 0 at padding.
         is_real: bool, shape (B, S).
@@ -60,60 +55,21 @@ class _Places:
         bias: float, shape (B, 1, 1, S'), added to the attention scores.
     """
 
-    def __init__(self, padding_mask: tf.Tensor, num_heads: int, in_halves: bool = False):
+    def __init__(self, padding_mask: tf.Tensor, num_heads: int):
         batch, sequence = tf.unstack(tf.shape(padding_mask))
         padding_mask = tf.reshape(padding_mask, [batch, sequence])  # The graph optimizer, too, must know the rank.
         self.is_real = tf.cast(padding_mask, tf.bool) | (tf.range(sequence) == 0)
         flat = tf.reshape(self.is_real, [-1])
         self.position_of_row = tf.cast(tf.where(flat)[:, 0], tf.int32)  # [T]
-        if in_halves:
-            self._num_tokens, self._least = tf.size(self.position_of_row), tf.constant(0, name=LEAST_ROWS)
-            least = tf.where(self._num_tokens > self._least, 2 * self._least, self._least)
-            least = tf.where(self._num_tokens == 0, 0, least)  # Of a batch of no texts.
-            rows = tf.minimum(tf.range(tf.maximum(self._num_tokens, least)), self._num_tokens - 1)
-            self.position_of_row = tf.gather(self.position_of_row, rows)
         row = tf.reshape(tf.cumsum(tf.cast(flat, tf.int32)) - 1, [batch, sequence])
         self.row_of_position = tf.where(self.is_real, row, 0)
-        self.positions, self.sequences = self.position_of_row % sequence, self.position_of_row // sequence
+        self.positions, examples = self.position_of_row % sequence, self.position_of_row // sequence
         longest = tf.maximum(tf.reduce_max(self.positions) + 1, 0)  # The largest of no numbers is the least int32.
         heads, parts = tf.range(num_heads), tf.range(3)[:, tf.newaxis, tf.newaxis, tf.newaxis]
         pieces = self.row_of_position[tf.newaxis, :, tf.newaxis, :longest] * (3 * num_heads)
         self.heads = pieces + parts * num_heads + heads[:, tf.newaxis]
-        self.back = (self.sequences[:, tf.newaxis] * num_heads + heads) * longest + self.positions[:, tf.newaxis]
+        self.back = (examples[:, tf.newaxis] * num_heads + heads) * longest + self.positions[:, tf.newaxis]
         self.bias = tf.where(padding_mask[:, tf.newaxis, tf.newaxis, :longest] == 0, MASKED_SCORE, 0.0)
-
-    def halves(self) -> list["_Half"]:
-        """Cuts several sequences between two of them, and a single one in the middle, if it is not too short."""
-        num_sequences = tf.shape(self.heads)[1]
-        is_one = num_sequences == 1
-        sequence = tf.where(is_one, 1, (num_sequences + 1) // 2)
-        position = tf.where(is_one, tf.maximum((self._num_tokens + 1) // 2, self._least), self._num_tokens)
-        row = tf.reduce_sum(tf.cast((self.sequences < sequence) & (self.positions < position), tf.int32))
-        first = _Half(self, slice(0, row), slice(0, sequence), slice(0, position))
-        sequence, position = tf.where(is_one, 0, sequence), tf.where(is_one, position, 0)
-        return [first, _Half(self, slice(row, None), slice(sequence, None), slice(position, None))]
-
-
-class _Half:
-    """Half of the rows, which attend to all rows of their sequences.
-
-    Args:
-        places: of all rows.
-        rows, sequences, positions: of the half. It has all positions of some sequences, or some positions of one.
-
-    Attributes:
-        rows: slice of all rows.
-        attention: tensors that lay out its attention: of `_Places`, `heads` for queries, and for keys and values,
-            `bias` and `back`.
-    """
-
-    def __init__(self, places: _Places, rows: slice, sequences: slice, positions: slice):
-        self.rows = rows
-        queries = places.heads[0, sequences, :, positions]  # [B', N, S'']
-        _, num_heads, length = tf.unstack(tf.shape(queries))
-        sequence, position = places.sequences[rows] - sequences.start, places.positions[rows] - positions.start
-        back = (sequence[:, tf.newaxis] * num_heads + tf.range(num_heads)) * length + position[:, tf.newaxis]
-        self.attention = (queries, places.heads[1:, sequences], places.bias[sequences], back)
 
 
 @keras.saving.register_keras_serializable(package="keras_bert")
@@ -140,7 +96,9 @@ class ServedBackbone(BertBackbone):
         self._matrices = _Matrices(tf.bfloat16 if bfloat16 else tf.float32)
         ids = tf.TensorSpec([None, None], tf.int32)
         self._encode_in_graph = tf.function(self._encode, input_signature=[ids] * 3, autograph=False)
-        self.encode_in_halves = tf.function(self._encode_in_halves, input_signature=[ids] * 3, autograph=False)
+        self._encode_in_halves_in_graph = tf.function(
+            self._encode_in_halves, input_signature=[ids] * 3, autograph=False
+        )
 
     def call(self, inputs, training=None, mask=None):
         if training or self.bert_config.attention != "bidirectional":
@@ -160,6 +118,15 @@ class ServedBackbone(BertBackbone):
     def is_traced(self) -> bool:
         """Whether a graph calls the traced function."""
         return bool(self._encode_in_graph.experimental_get_tracing_count())
+
+    @property
+    def encode_in_halves(self) -> Callable | None:
+        """The traced function with two products in place of one, for a thread each; None if it cannot be halved.
+
+        It captures the same weights in the same order, so that a server can call it instead.
+        """
+        is_even = self.num_heads % 2 == 0 and self.intermediate_dim % 2 == 0
+        return self._encode_in_halves_in_graph if is_even else None
 
     def describe(self, names: Mapping[int, str]) -> dict:
         """Describes the traced function for a server that computes it by another runtime (`export/encoders.py`).
@@ -198,57 +165,32 @@ class ServedBackbone(BertBackbone):
             found |= {f"{name}/{weight.name}": weight for weight in part.weights}  # kernel, bias, gamma, beta
         return found
 
-    def _encode(self, token_ids, segment_ids, padding_mask) -> dict[str, tf.Tensor]:
-        places = _Places(padding_mask, self.num_heads)
-        rows = self._embed(token_ids, segment_ids, places)
-        *others, last = self._encoder_layers()
-        for layer in others:
-            rows = _encoder_layer(layer, rows, places, self._matrices)
-        if self.first_token_only:
-            return self._of_first(_query_key_value(last, rows, self._matrices), rows, places)
-        return self._of_all(_encoder_layer(last, rows, places, self._matrices), places)
+    def _encode(self, token_ids, segment_ids, padding_mask, num_parts: int = 1) -> dict[str, tf.Tensor]:
+        """Computes the encoder; each part of the heads, and of the inner units, has products of its own.
 
-    def _encode_in_halves(self, token_ids, segment_ids, padding_mask) -> dict[str, tf.Tensor]:
-        """Computes `_encode` in two chains of ops, one for each half of the rows, which meet once in each layer.
-
-        Both call the same functions, which are not inlined, so that a kernel has one op, which may keep it packed.
+        Their sum is the layer's: the tensor parallelism of Megatron-LM (Shoeybi et al., 2019, section 3), for threads.
         """
-        places = _Places(padding_mask, self.num_heads, in_halves=True)
-        rows, halves, layers = self._embed(token_ids, segment_ids, places), places.halves(), self._encoder_layers()
-        parts = [rows[half.rows] for half in halves]
-        project = _called(lambda rows: _query_key_value(layers[0], rows, self._matrices), parts[:1])
-        pieces = tf.concat([project(part) for part in parts], axis=0)
-        for layer, following in zip(layers, [*layers[1:], None], strict=True):
-            if self.first_token_only and not following:
-                return self._of_first(pieces, tf.concat(parts, axis=0), places)
-            its = functools.partial(_half_of_layer, layer, following, self._matrices)
-            its = _called(its, [pieces, *halves[0].attention, parts[0]])
-            results = [its(pieces, *half.attention, part) for half, part in zip(halves, parts, strict=True)]
-            parts, projected = zip(*results, strict=True)
-            pieces = tf.concat(projected, axis=0)
-        return self._of_all(tf.concat(parts, axis=0), places)
-
-    def _encoder_layers(self) -> list[BertEncoderLayer]:
-        return [self.get_layer(f"transformer_layer_{index}") for index in range(self.num_layers)]
-
-    def _of_first(self, pieces: tf.Tensor, rows: tf.Tensor, places: _Places) -> dict[str, tf.Tensor]:
-        """Computes the last layer for the first token of each sequence, from its pieces and the rows before it."""
-        query = tf.gather(pieces, places.heads[0, :, :, :1])  # [B, N, 1, D]
-        key, value = tf.unstack(tf.gather(pieces, places.heads[1:]), num=2)  # [B, N, S', D]
-        context, first = _attend(query, key, value, places.bias), tf.gather(rows, places.row_of_position[:, 0])
-        first = _after_attention(self._encoder_layers()[-1], context, first, self._matrices)
-        return {"sequence_output": first[:, tf.newaxis], "pooled_output": self._pool(first)}
-
-    def _of_all(self, rows: tf.Tensor, places: _Places) -> dict[str, tf.Tensor]:
+        places = _Places(padding_mask, self.num_heads // num_parts)
+        rows = self._embed(token_ids, segment_ids, places)
+        *others, last = (self.get_layer(f"transformer_layer_{index}") for index in range(self.num_layers))
+        for layer in others:
+            rows = _encoder_layer(layer, rows, places, self._matrices, num_parts)
+        rows = _encoder_layer(last, rows, places, self._matrices, num_parts, self.first_token_only)
+        if self.first_token_only:
+            return {"sequence_output": rows[:, tf.newaxis], "pooled_output": self._pool(rows)}
         is_real = tf.cast(places.is_real, rows.dtype)[..., tf.newaxis]
         return {
             "sequence_output": tf.gather(rows, places.row_of_position) * is_real,
             "pooled_output": self._pool(tf.gather(rows, places.row_of_position[:, 0])),
         }
 
+    def _encode_in_halves(self, token_ids, segment_ids, padding_mask) -> dict[str, tf.Tensor]:
+        return self._encode(token_ids, segment_ids, padding_mask, num_parts=2)
+
     def _pool(self, first: tf.Tensor) -> tf.Tensor:
         layer = self.get_layer("pooled_dense")
-        return layer.activation(tf.cast(self._matrices.dense(layer, first), first.dtype))
+        product = self._matrices.product(first, self._matrices(layer.kernel), self._matrices(layer.bias))
+        return layer.activation(tf.cast(product, first.dtype))
 
     def _embed(self, token_ids, segment_ids, places: _Places) -> tf.Tensor:
         layer = self.get_layer("embeddings")
@@ -285,66 +227,83 @@ class _Matrices:
                 self._rounded[id(weight)] = tf.Variable(tf.cast(weight.value, self._dtype), trainable=False)
         return self._rounded[id(weight)]
 
-    def dense(self, layer: keras.layers.Dense, rows: tf.Tensor) -> tf.Tensor:
-        """Returns the product and bias of a layer, without its activation, in the matrices' type."""
-        return tf.nn.bias_add(tf.matmul(tf.cast(rows, self._dtype), self(layer.kernel)), self(layer.bias))
+    def product(self, rows: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
+        """Returns the output of a layer without its activation, in the matrices' type."""
+        return tf.nn.bias_add(tf.matmul(tf.cast(rows, self._dtype), kernel), bias)
+
+    def parts(
+        self, first: keras.layers.Dense, second: keras.layers.Dense, num_parts: int, num_blocks: int = 1
+    ) -> Iterator[tuple[tuple[tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]]:
+        """Divides two layers, of which the second reads what the first yields.
+
+        Args:
+            first: is divided by columns. Each part gets its share of each block of columns.
+            second: is divided by rows. The first part gets the bias, others zeros.
+
+        Returns:
+            For each part, kernel and bias of both.
+        """
+        kernels, biases = (_columns(self(weight), num_parts, num_blocks) for weight in (first.kernel, first.bias))
+        kernel, bias = (tf.convert_to_tensor(self(weight)) for weight in (second.kernel, second.bias))
+        rows = [kernel] if num_parts == 1 else tf.unstack(tf.reshape(kernel, [num_parts, -1, kernel.shape[-1]]))
+        added = [bias, *[tf.zeros(bias.shape, bias.dtype)] * (num_parts - 1)]
+        return zip(zip(kernels, biases, strict=True), zip(rows, added, strict=True), strict=True)
+
+
+def _columns(weight: tf.Variable, num_parts: int, num_blocks: int) -> list[tf.Tensor]:
+    if num_parts == 1:
+        return [tf.convert_to_tensor(weight)]
+    *rows, columns = weight.shape
+    blocks = tf.reshape(weight, [*rows, num_blocks, num_parts, -1])
+    parts = tf.transpose(blocks, [len(rows) + 1, *range(len(rows) + 1), len(rows) + 2])
+    return tf.unstack(tf.reshape(parts, [num_parts, *rows, columns // num_parts]))
 
 
 def _take(table: tf.Variable, places: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.gather(table, places), tf.float32)
 
 
-def _encoder_layer(layer: BertEncoderLayer, rows: tf.Tensor, places: _Places, matrices: _Matrices) -> tf.Tensor:
-    """Computes `BertEncoderLayer.call`: float [T, H] to the same."""
-    pieces = _query_key_value(layer, rows, matrices)
-    context = _attend(*tf.unstack(tf.gather(pieces, places.heads), num=3), places.bias)
-    back = tf.gather(tf.reshape(context, [-1, pieces.shape[-1]]), places.back)
-    return _after_attention(layer, back, rows, matrices)
+def _encoder_layer(
+    layer: BertEncoderLayer,
+    rows: tf.Tensor,
+    places: _Places,
+    matrices: _Matrices,
+    num_parts: int,
+    first_token_only: bool = False,
+) -> tf.Tensor:
+    """Computes `BertEncoderLayer.call`: float [T, H] to the same, or to [B, H] for the first token of each sequence."""
+    attention, products = layer.self_attention, []
+    for first, second in matrices.parts(attention.query_key_value, attention.output_dense, num_parts, num_blocks=3):
+        pieces = tf.cast(matrices.product(rows, *first), rows.dtype)
+        pieces = tf.reshape(pieces, [-1, layer.hidden_dim // layer.num_heads])  # [T * 3 * N, D]
+        attend = _attend_from_first if first_token_only else _attend
+        context = tf.reshape(attend(pieces, places), [-1, layer.hidden_dim // num_parts])
+        products.append(tf.cast(matrices.product(context, *second), rows.dtype))
+    if first_token_only:
+        rows = tf.gather(rows, places.row_of_position[:, 0])
+    rows = _layer_norm(layer.self_attention_layer_norm, sum(products, rows))
+    products = []
+    for first, second in matrices.parts(layer.intermediate_dense, layer.output_dense, num_parts):
+        inner = _activate(layer, matrices.product(rows, *first))
+        products.append(tf.cast(matrices.product(inner, *second), rows.dtype))
+    return _layer_norm(layer.output_layer_norm, sum(products, rows))
 
 
-def _half_of_layer(layer, following, matrices, pieces, queries, keys_values, bias, back, rows) -> tuple:
-    """Computes `_encoder_layer` for half of the rows, and their pieces for the following layer, if there is one.
-
-    Args:
-        pieces: of all rows.
-        queries, keys_values, bias, back: `_Half.attention`.
-        rows: of the half, before the layer.
-    """
-    key, value = tf.unstack(tf.gather(pieces, keys_values), num=2)
-    context = _attend(tf.gather(pieces, queries), key, value, bias)
-    rows = _after_attention(layer, tf.gather(tf.reshape(context, [-1, pieces.shape[-1]]), back), rows, matrices)
-    return rows, _query_key_value(following, rows, matrices) if following else rows
+def _attend(pieces: tf.Tensor, places: _Places) -> tf.Tensor:
+    """Computes the context of all rows, [T, N, D], from the pieces of Q, K and V."""
+    context = _context(*tf.unstack(tf.gather(pieces, places.heads), num=3), places)
+    return tf.gather(tf.reshape(context, [-1, pieces.shape[-1]]), places.back)
 
 
-def _called(function: Callable, arguments: Sequence[tf.Tensor]) -> Callable:
-    """Makes a function of the graph that is not inlined, for arguments of these types and shapes."""
-    signature = [tf.TensorSpec(argument.shape, argument.dtype) for argument in arguments]
-
-    def half(*values):
-        return function(*values)
-
-    return tf.function(half, input_signature=signature, autograph=False, experimental_attributes={"_noinline": True})
+def _attend_from_first(pieces: tf.Tensor, places: _Places) -> tf.Tensor:
+    """Computes that of the first token of each sequence, [B, N, 1, D]."""
+    key, value = tf.unstack(tf.gather(pieces, places.heads[1:]), num=2)  # [B, N, S', D]
+    return _context(tf.gather(pieces, places.heads[0, :, :, :1]), key, value, places)
 
 
-def _query_key_value(layer: BertEncoderLayer, rows: tf.Tensor, matrices: _Matrices) -> tf.Tensor:
-    """Projects to Q, K and V, one piece per head: float [T, H] to [T * 3 * N, D]."""
-    fused = tf.cast(matrices.dense(layer.self_attention.query_key_value, rows), rows.dtype)
-    return tf.reshape(fused, [-1, layer.hidden_dim // layer.num_heads])
-
-
-def _attend(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
-    scores = tf.matmul(query, key, transpose_b=True) * key.shape[-1] ** -0.5 + bias
-    scores = tf.ensure_shape(scores, [None] * 4)  # The optimizer cannot infer it in a half, and warns.
-    return tf.matmul(tf.nn.softmax(scores), value)
-
-
-def _after_attention(layer: BertEncoderLayer, context: tf.Tensor, rows: tf.Tensor, matrices: _Matrices) -> tf.Tensor:
-    """Computes the rest of a layer for the given rows [., H], their context in any shape: [., H]."""
-    attended = matrices.dense(layer.self_attention.output_dense, tf.reshape(context, [-1, layer.hidden_dim]))
-    rows = _layer_norm(layer.self_attention_layer_norm, tf.cast(attended, rows.dtype) + rows)
-    inner = _activate(layer, matrices.dense(layer.intermediate_dense, rows))
-    output = tf.cast(matrices.dense(layer.output_dense, inner), rows.dtype)
-    return _layer_norm(layer.output_layer_norm, output + rows)
+def _context(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, places: _Places) -> tf.Tensor:
+    scores = tf.matmul(query, key, transpose_b=True) * key.shape[-1] ** -0.5
+    return tf.matmul(tf.nn.softmax(scores + places.bias), value)
 
 
 def _activate(layer: BertEncoderLayer, inner: tf.Tensor) -> tf.Tensor:

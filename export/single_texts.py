@@ -1,28 +1,25 @@
 """Answers a single text in fewer threads than a batch, where that is faster.
 
 Waking threads for an op takes longer than its work on a few rows, and a graph has some sixty of such ops. So there are
-more sessions, each of whose ops runs in one thread:
+two more sessions, each of whose ops runs in one thread:
 
-- `HALVES`: the encoder runs in two chains of ops, one for each half of the tokens, which meet once in each layer
-  (`ServedBackbone.encode_in_halves`).
-- `PACKED`: the same, and oneDNN keeps the kernels packed. That saves a third of a product of 10 rows and a sixth of one
-  of 30; one of 64 takes 1.2 times as long. It packs them alike for 7 to 80 rows, so each half gets 8 rows at least.
+- `HALVES`: each product of a layer is two, of half of the heads or inner units, which run at the same time. So each
+  thread reads half of the kernels (`ServedBackbone.encode_in_halves`).
 - `ONE`: all in one thread, for a short text beside others, which have the other threads.
 
-All share the weights: TensorFlow takes an array with its own alignment as it is, without a copy. `PACKED` holds the
-encoder's kernels a second time.
+All share the weights: TensorFlow takes an array with its own alignment as it is, without a copy. `HALVES` holds those
+kernels a second time whose halves are not in one piece: 58% of the encoder's.
 
 A thread keeps to a core, as ONNX Runtime's do by default. Without that, a thread that is woken often gets the core of
-the one that woke it and waits there, while another core is idle. With it, a text of 128 tokens takes 0.85 of the time
-in all threads, and 0.6 in halves, which are no faster without it (2 cores of an Intel Xeon, encoder alone).
+the one that woke it and waits there, while another core is idle. Then halves are no faster (docs/benchmarks.md).
 
 Sessions have pools of their own only under TF_OVERRIDE_GLOBAL_THREADPOOL=1, which bert-serve sets.
 """
 
 import contextlib
+import functools
 import math
 import os
-import platform
 import re
 import statistics
 import threading
@@ -34,30 +31,25 @@ import tensorflow as tf
 from tensorflow.core.framework import function_pb2, node_def_pb2
 from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
 from tensorflow.python.saved_model import loader_impl
-from tensorflow.python.util import _pywrap_util_port
+
+from export import encoders
 
 # How a request runs: the session. In `ALL`, each op has all threads.
-ALL, HALVES, PACKED, ONE = "all", "halves", "packed", "one"
+ALL, HALVES, ONE = "all", "halves", "one"
 
 _ALIGNMENT = 64  # Of TensorFlow's allocator (EIGEN_MAX_ALIGN_BYTES), and at least of any array that it takes as it is.
 # Bytes of text that are tried, in this order. A token of English takes four to five.
 _LENGTHS = (64, 128, 256, 512, 1024)
 _WARM_UP, _TRIALS = 1, 5
-# Seconds without a request after which threads sleep and the weights leave the caches, so that it matters how many
-# bytes of them are read: `PACKED` pays only then. In a closed loop it answered 180 requests a second, `HALVES` 220.
-PAUSE = 0.02
+_PAUSE = 0.02  # Seconds before a trial, as between the requests of a client: threads sleep, weights leave the caches.
 # Share of the time in all threads above which another session is not worth its graph, for a text alone; and above which
 # one thread is too slow for a text beside others, as where cores are many and clients few.
 _WORTH, _WORTH_BESIDE = 0.95, 1.3
 _ROUNDING = 2.0**-4  # Share of the largest number by which others may be off, as for an export in bfloat16.
 
-# Names in exported graphs: see `export/served_backbone.py`.
-_LEAST_ROWS = "least_rows"
-_WHOLE, _IN_HALVES, _HALF = (re.compile(rf"__inference_{it}_\d+") for it in ("_encode", "_encode_in_halves", "half"))
-_PACKED_ROWS = 8  # oneDNN packs kernels in another way for fewer than seven.
-_PACKED_PRODUCT = "_MklNativeFusedMatMul"  # What the optimizer makes of a product with a bias when oneDNN is on.
-# The ops of gelu, exact and by tanh -> what the optimizer calls it in that op.
-_GELUS = {"AddV2 Erf Mul Mul Mul": b"GeluExact", "AddV2 AddV2 Mul Mul Mul Mul Pow Tanh": b"GeluApproximate"}
+# Functions of exported graphs: see `export/served_backbone.py`.
+_WHOLE, _IN_HALVES = (re.compile(rf"__inference_{name}_\d+") for name in ("_encode", "_encode_in_halves"))
+_KEPT = "kept_weights"  # The op that `_keep_weights` adds, and what it reads.
 
 
 # === Sessions ===
@@ -90,40 +82,51 @@ def _other_threads() -> set[int]:
 
 def open_more(first: tf.compat.v1.Session, directory: str, tags: Sequence[str]) -> dict[str, tf.compat.v1.Session]:
     """Opens the other sessions that a version can have, which share the weights of the `first`."""
-    opened = {}
-    for name, prepare in ((HALVES, _halve), (PACKED, _pack), (ONE, None)):
+    weights, opened = _weights(first), {}
+    _assign(first, weights)
+    for name in (HALVES, ONE):
         config = config_pb2.ConfigProto(intra_op_parallelism_threads=1)
-        if prepare:
+        loader, graph, kept = loader_impl.SavedModelLoader(directory), tf.Graph(), []
+        if name == HALVES:
             config.use_per_session_threads, config.inter_op_parallelism_threads = True, len(_cores())
-        loader, graph = loader_impl.SavedModelLoader(directory), tf.Graph()
-        if prepare and not prepare(loader.get_meta_graph_def_from_tags(tags)):
-            continue
+            kept = _halve(loader.get_meta_graph_def_from_tags(tags), weights)
+            if not kept:
+                continue
         with graph.as_default():
             opened[name] = open_session(graph, config)
             loader.load_graph(graph, tags)
-    _share_weights([first, *opened.values()])
-    for session in opened.values():
-        with session.graph.as_default():
-            loader_impl.SavedModelLoader(directory).run_init_ops(session, tags)
+            _assign(opened[name], weights)
+            _stage(opened[name], kept)
+            loader.run_init_ops(opened[name], tags)
     return opened
 
 
-def _share_weights(sessions: Sequence[tf.compat.v1.Session]) -> None:
-    """Gives all sessions the same arrays, with the values of the first."""
-    handles = [op.outputs[0] for op in sessions[1].graph.get_operations() if op.type == "VarHandleOp"]
-    types = [tf.as_dtype(handle.op.get_attr("dtype")) for handle in handles]
-    names = [handle.name for handle in handles]
-    with sessions[0].graph.as_default():
-        named = zip(names, types, strict=True)
-        reads = [tf.raw_ops.ReadVariableOp(resource=sessions[0].graph.get_tensor_by_name(n), dtype=t) for n, t in named]
-    values = sessions[0].run(reads)
-    values = [_aligned(values.pop(0)) for _ in names]  # One copy at a time.
-    for session in sessions:
+def _weights(session: tf.compat.v1.Session) -> dict[str, np.ndarray]:
+    """Returns copies of a session's variables, by the names of their handles."""
+    with session.graph.as_default():
+        handles = {op.name: op.outputs[0] for op in session.graph.get_operations() if op.type == "VarHandleOp"}
+        types = {name: tf.as_dtype(handle.op.get_attr("dtype")) for name, handle in handles.items()}
+        reads = [tf.raw_ops.ReadVariableOp(resource=handles[name], dtype=types[name]) for name in handles]
+    values = session.run(reads)
+    return {name: _aligned(values.pop(0)) for name in handles}  # One copy at a time.
+
+
+def _assign(session: tf.compat.v1.Session, weights: Mapping[str, np.ndarray]) -> None:
+    """Lets the variables of a session hold these arrays."""
+    with session.graph.as_default():
+        fed = {name: tf.compat.v1.placeholder(value.dtype, value.shape) for name, value in weights.items()}
+        handles = {name: session.graph.get_tensor_by_name(f"{name}:0") for name in fed}
+        assigned = [tf.raw_ops.AssignVariableOp(resource=handles[name], value=fed[name]) for name in fed]
+    session.run(assigned, {fed[name]: weights[name] for name in fed})
+
+
+def _stage(session: tf.compat.v1.Session, arrays: Sequence[np.ndarray]) -> None:
+    """Lets the op of `_keep_weights` find these arrays."""
+    if arrays:
         with session.graph.as_default():
-            fed = [tf.compat.v1.placeholder(dtype, value.shape) for dtype, value in zip(types, values, strict=True)]
-            pairs = zip(map(session.graph.get_tensor_by_name, names), fed, strict=True)
-            assigned = [tf.raw_ops.AssignVariableOp(resource=handle, value=value) for handle, value in pairs]
-        session.run(assigned, dict(zip(fed, values, strict=True)))
+            fed = [tf.compat.v1.placeholder(array.dtype, array.shape) for array in arrays]
+            staged = tf.raw_ops.Stage(values=fed, shared_name=_KEPT)
+        session.run(staged, dict(zip(fed, arrays, strict=True)))
 
 
 def _aligned(array: np.ndarray) -> np.ndarray:
@@ -138,89 +141,89 @@ def _aligned(array: np.ndarray) -> np.ndarray:
 # === Graphs ===
 
 
-def _halve(meta_graph: meta_graph_pb2.MetaGraphDef) -> bool:
-    """Lets a graph that is about to be loaded compute its encoder in halves; returns whether it has one that can."""
-    functions = [function.signature.name for function in meta_graph.graph_def.library.function]
-    whole, in_halves = ([name for name in functions if its.fullmatch(name)] for its in (_WHOLE, _IN_HALVES))
-    if len(whole) != 1 or len(in_halves) != 1:
-        return False
-    inner = [node for function in meta_graph.graph_def.library.function for node in function.node_def]
+def _halve(meta_graph: meta_graph_pb2.MetaGraphDef, weights: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """Lets a graph that is about to be loaded compute its encoder in halves.
+
+    Args:
+        meta_graph: is changed, if it has one encoder that can.
+        weights: its variables, by the names of their handles.
+
+    Returns:
+        Arrays for `_stage`; none if the graph is as it was.
+    """
+    functions = {function.signature.name: function for function in meta_graph.graph_def.library.function}
+    whole, halves = ([name for name in functions if its.fullmatch(name)] for its in (_WHOLE, _IN_HALVES))
+    if len(whole) != 1 or len(halves) != 1:
+        return []
+    inner = [node for function in functions.values() for node in function.node_def]
     for node in [*meta_graph.graph_def.node, *inner]:
         if "f" in node.attr and node.attr["f"].func.name == whole[0]:
-            node.attr["f"].func.name = in_halves[0]
-    return True
+            node.attr["f"].func.name = halves[0]
+    kept = _keep_weights(functions[halves[0]], _handles(meta_graph, functions[halves[0]]), weights)
+    encoders.drop_unread_arguments(meta_graph)
+    return kept
 
 
-def _pack(meta_graph: meta_graph_pb2.MetaGraphDef) -> bool:
-    """Does the same, and lets oneDNN keep the encoder's kernels packed; returns whether it can."""
-    if not _pywrap_util_port.IsMklEnabled() or not _has_its_types(meta_graph) or not _halve(meta_graph):
-        return False
-    for function in meta_graph.graph_def.library.function:
-        is_encoder = _IN_HALVES.fullmatch(function.signature.name)
-        for node in function.node_def:
-            if is_encoder and node.name == _LEAST_ROWS:
-                node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(_PACKED_ROWS, tf.int32))
-        if is_encoder or _HALF.fullmatch(function.signature.name):
-            _pack_products(function)
-    return True
+def _handles(meta_graph: meta_graph_pb2.MetaGraphDef, function: function_pb2.FunctionDef) -> dict[str, str]:
+    """Returns, for each argument of a function, what the graph's signatures give it: variables by their handles."""
+    library = meta_graph.graph_def.library.function
+    for caller, nodes in [(None, meta_graph.graph_def.node), *((its, its.node_def) for its in library)]:
+        for node in nodes:
+            if "f" in node.attr and node.attr["f"].func.name == function.signature.name:
+                given = _handles(meta_graph, caller) if caller else {}
+                pairs = zip(function.signature.input_arg, node.input, strict=False)  # Control inputs follow.
+                return {argument.name: given.get(value, value) for argument, value in pairs}
+    return {}
 
 
-def _has_its_types(meta_graph: meta_graph_pb2.MetaGraphDef) -> bool:
-    """Tells whether oneDNN has products of a graph's types on this processor; otherwise they would end the process."""
-    functions = meta_graph.graph_def.library.function
-    types = {node.attr["T"].type for function in functions for node in function.node_def if node.op == "MatMul"}
-    if platform.machine().lower() not in ("x86_64", "amd64"):
-        return False  # Not tried.
-    return tf.bfloat16.as_datatype_enum not in types or _has_avx512()
+def _keep_weights(
+    function: function_pb2.FunctionDef, handles: Mapping[str, str], weights: Mapping[str, np.ndarray]
+) -> list[np.ndarray]:
+    """Lets one op give a function all its weights, as the function uses them; returns them in the op's order.
 
-
-def _has_avx512() -> bool:
-    """Tells whether the processor has AVX-512, without which oneDNN has no bfloat16 on x86."""
-    found = np.show_config(mode="dicts").get("SIMD Extensions", {}).get("found", [])
-    return any(name == "X86_V4" or name.startswith("AVX512") for name in found)  # NumPy from 2.4 on, and before.
-
-
-def _pack_products(function: function_pb2.FunctionDef) -> None:
-    """Lets oneDNN keep the kernels packed that a function multiplies by.
-
-    The optimizer makes one op of a product, its bias and gelu. The same op is written here, in a function, where
-    TensorFlow allows its internal ops, to set what the optimizer sets for constants alone: `is_filter_const`.
+    To read a variable and divide it takes up to five ops, which for all of them is more than half a millisecond. It
+    also takes a copy, unless its parts are in one piece each.
     """
     nodes = {node.name: node for node in function.node_def}
-    replaced, renamed, packed = set(), {}, []
-    for bias in [node for node in function.node_def if node.op == "BiasAdd"]:
-        product, (gelu, its_nodes) = nodes[bias.input[0].partition(":")[0]], _gelu(bias, nodes)
-        new = node_def_pb2.NodeDef(name=f"{bias.name}/packed", op=_PACKED_PRODUCT)
-        new.input.extend([*product.input, bias.input[1]])
-        new.attr["T"].type = product.attr["T"].type
-        new.attr["num_args"].i = 1
-        new.attr["fused_ops"].list.s.extend([b"BiasAdd", gelu] if gelu else [b"BiasAdd"])
-        new.attr["is_filter_const"].b = True
-        new.attr["_kernel"].s = b"MklNameChangeOp"
-        packed.append(new)
-        replaced |= {product.name, bias.name, *its_nodes}
-        renamed[f"{its_nodes[-1]}:z:0" if gelu else f"{bias.name}:output:0"] = f"{new.name}:product:0"
-    for node in packed:
-        function.node_def.add().CopyFrom(node)
-    kept = [node_def_pb2.NodeDef.FromString(n.SerializeToString()) for n in function.node_def if n.name not in replaced]
-    for node in kept:
-        node.input[:] = [renamed.get(value, value) for value in node.input]
+
+    @functools.cache
+    def value(output: str) -> np.ndarray | None:
+        """Returns an output that depends on weights alone, if it does."""
+        name, _, number = output.partition(":")
+        node = nodes.get(name)
+        if node is None or node.op not in ("ReadVariableOp", "Reshape", "Transpose", "Unpack"):
+            return None
+        if node.op == "ReadVariableOp":
+            return weights[handles[node.input[0]]]
+        whole = value(node.input[0])
+        if whole is None or node.op == "Unpack":
+            return whole if whole is None else whole[int(number.rpartition(":")[2])]
+        setting = tf.make_ndarray(nodes[node.input[1].partition(":")[0]].attr["value"].tensor)
+        return whole.reshape(setting) if node.op == "Reshape" else whole.transpose(setting)
+
+    known = {name for name in nodes if value(f"{name}:0") is not None}
+    kept, left = {}, []
+    for node in (node for name, node in nodes.items() if name not in known):
+        for output in node.input:
+            if value(output) is not None:
+                kept.setdefault(output, len(kept))
+        renamed = (f"{_KEPT}:values:{kept[name]}" if name in kept else name for name in node.input)
+        left.append(node_def_pb2.NodeDef.FromString(node.SerializeToString()))
+        left[-1].input[:] = [name for name in renamed if name.removeprefix("^") not in known]
+    arrays = [value(output) for output in kept]
+    index = node_def_pb2.NodeDef(name=f"{_KEPT}/index", op="Const")
+    index.attr["dtype"].type = tf.int32.as_datatype_enum
+    index.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(0, tf.int32))
+    peek = node_def_pb2.NodeDef(name=_KEPT, op="StagePeek", input=[f"{index.name}:output:0"])
+    peek.attr["dtypes"].list.type.extend(tf.as_dtype(array.dtype).as_datatype_enum for array in arrays)
+    peek.attr["shared_name"].s = _KEPT.encode()
     function.node_def.clear()
-    function.node_def.extend(kept)
-    for name, value in function.ret.items():
-        function.ret[name] = renamed.get(value, value)
-
-
-def _gelu(bias: node_def_pb2.NodeDef, nodes: Mapping[str, node_def_pb2.NodeDef]) -> tuple[bytes, list[str]]:
-    """Returns the optimizer's name of the gelu that follows a bias, and its nodes; none if nothing of the kind does."""
-    found = [bias.name]
-    for node in nodes.values():
-        sources = {value.partition(":")[0] for value in node.input if not value.startswith("^")}
-        others = sources - {*found}
-        if others < sources and all(name in nodes and nodes[name].op == "Const" for name in others):
-            found.append(node.name)
-    ops = " ".join(sorted(nodes[name].op for name in found[1:]))
-    return (_GELUS[ops], found[1:]) if ops in _GELUS else (b"", [])
+    function.node_def.extend([*left, index, peek])
+    for name in [name for name, node in function.control_ret.items() if node in known]:
+        del function.control_ret[name]
+        function.signature.control_output.remove(name)
+    are_ready = (array.flags.c_contiguous and array.ctypes.data % _ALIGNMENT == 0 for array in arrays)
+    return [array if is_ready else _aligned(array) for array, is_ready in zip(arrays, are_ready, strict=True)]
 
 
 # === The choice ===
@@ -251,9 +254,9 @@ def measure(example: Mapping[str, str], ways: Mapping[str, Callable]) -> dict[in
     return measured
 
 
-def fastest(measured: Mapping[int, Mapping[str, float]], without: Sequence[str] = ()) -> dict[int, str]:
+def fastest(measured: Mapping[int, Mapping[str, float]]) -> dict[int, str]:
     """Returns bytes -> the fastest session for texts of at most so many, `ALL` if none is clearly faster."""
-    best = {length: min(set(shares) - {*without}, key=shares.get) for length, shares in measured.items()}
+    best = {length: min(shares, key=shares.get) for length, shares in measured.items()}
     return {length: name if measured[length][name] <= _WORTH else ALL for length, name in best.items()}
 
 
@@ -279,7 +282,7 @@ def _of_length(text: str, length: int) -> bytes:
 
 
 def _timed(run: Callable, arrays: Sequence[np.ndarray]) -> float:
-    time.sleep(PAUSE)
+    time.sleep(_PAUSE)
     start = time.perf_counter()
     run(*arrays)
     return time.perf_counter() - start

@@ -8,7 +8,6 @@ Needs tensorflow and tensorflow_text, but none of the project's model code.
 """
 
 import contextlib
-import math
 import os
 import threading
 import time
@@ -22,7 +21,7 @@ from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
 from tensorflow.python.saved_model import loader_impl
 
-from export import single_texts
+from export import encoders, single_texts
 from export.base_path import DESCRIPTION_FILE
 from export.server.batching import Batcher
 from export.server.monitoring import Metrics
@@ -38,8 +37,6 @@ _SLICE_SECONDS = 1.0
 
 # Where ops run: `RunOptions.inter_op_thread_pool`.
 _CALLERS_THREAD, _SESSIONS_POOL = -1, 0
-# When a request comes.
-_AFTER_A_PAUSE, _AT_ONCE, _BESIDE_OTHERS = "after a pause", "at once", "beside others"
 # The signature that takes texts.
 _TEXTS = "serving_default"
 
@@ -97,8 +94,6 @@ class ServedModel:
             with graph.as_default():
                 loader, unread = loader_impl.SavedModelLoader(directory), []
                 if runtime == "onnxruntime":
-                    from export import encoders
-
                     threads = config.intra_op_parallelism_threads if config else 0
                     unread = encoders.replace(loader.get_meta_graph_def_from_tags(tags), directory, threads)
                 meta_graph = loader.load(self._session, tags)
@@ -116,9 +111,8 @@ class ServedModel:
         self.signatures = {name: _signature(its) for name, its in runnable.items()}
         self._callables: dict[tuple[str, str, int], Callable] = {}
         self._num_running = 0
-        self._ended = -math.inf  # When the last request did, of `time.monotonic`.
         self._lock = threading.Lock()  # Guards these.
-        self._choices: dict[str, dict[int, str]] = {}  # When -> bytes of a text -> session.
+        self._choices: dict[bool, dict[int, str]] = {}  # Whether a request is alone -> bytes of its text -> session.
         self.description = _read_description(directory)
         self._paddings = _paddings(self.description, self.signatures)
         self._is_a_chain = _is_a_chain(self.description, config)
@@ -134,9 +128,8 @@ class ServedModel:
         ways = {name: self._callable(_TEXTS, name, self._pool(name, is_alone=True)) for name in self._sessions}
         measured = single_texts.measure(example, ways)
         self._choices = {
-            _AFTER_A_PAUSE: single_texts.fastest(measured),
-            _AT_ONCE: single_texts.fastest(measured, without=[single_texts.PACKED]),
-            _BESIDE_OTHERS: single_texts.fastest_beside_others(measured),
+            True: single_texts.fastest(measured),
+            False: single_texts.fastest_beside_others(measured),
         }
         used = {single_texts.ALL}.union(*(choices.values() for choices in self._choices.values()))
         for name in set(self._sessions) - used:
@@ -183,11 +176,10 @@ class ServedModel:
     def _run(self, signature_name: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         signature = self.signatures[signature_name]
         with self._lock:
-            when = _AT_ONCE if time.monotonic() - self._ended < single_texts.PAUSE / 2 else _AFTER_A_PAUSE
-            when = _BESIDE_OTHERS if self._num_running else when
+            is_alone = not self._num_running
             self._num_running += 1
-        threads = self._choose(signature_name, arrays, when)
-        pool = self._pool(threads, is_alone=when != _BESIDE_OTHERS)
+        threads = self._choose(signature_name, arrays, is_alone)
+        pool = self._pool(threads, is_alone)
         try:
             values = self._callable(signature_name, threads, pool)(*(arrays[name] for name in signature.inputs))
         except (tf.errors.OpError, RuntimeError) as error:
@@ -195,16 +187,15 @@ class ServedModel:
         finally:
             with self._lock:
                 self._num_running -= 1
-                self._ended = time.monotonic()
         # A scalar comes as a Python or NumPy value.
         return {
             name: np.asarray(value, spec.dtype.as_numpy_dtype)
             for (name, spec), value in zip(signature.outputs.items(), values, strict=True)
         }
 
-    def _choose(self, signature_name: str, arrays: Mapping[str, np.ndarray], when: str) -> str:
+    def _choose(self, signature_name: str, arrays: Mapping[str, np.ndarray], is_alone: bool) -> str:
         """Returns the session for a request."""
-        choices = self._choices.get(when)
+        choices = self._choices.get(is_alone)
         if not choices or signature_name != _TEXTS or any(array.size != 1 for array in arrays.values()):
             return single_texts.ALL
         size = sum(len(array.item()) for array in arrays.values())

@@ -1,12 +1,9 @@
 """A loaded version: models that only a session loads, values of every type, shapes that the graph judges."""
 
 import ast
-import collections
 import concurrent.futures
 import json
-import math
 import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -21,7 +18,6 @@ from tensorflow.core.protobuf import config_pb2, saved_model_pb2
 from tensorflow.python.saved_model import loader_impl
 from tensorflow_serving.apis import predict_pb2
 from toy_heads import NUM_LAYERS, assets, backbone, shaken
-from toy_saved import save_graph
 
 from export import saved_model, single_texts
 from export.base_path import DESCRIPTION_FILE
@@ -275,11 +271,11 @@ def test_all_sessions_answer_alike(described, name):
     model = ServedModel(described(name), name, 1)
     right = [model.run("serving_default", request) for request in _requests(model)]
     others = single_texts.open_more(model._session, model.directory, ["serve"])
-    assert set(others) == {"halves", "packed", "one"}
+    assert set(others) == {"halves", "one"}
     model._sessions |= others
     used = _spied(model)
     for other in others:
-        model._choices = dict.fromkeys(("after a pause", "at once"), {1024: other})
+        model._choices = {True: {1024: other}}
         for request, answer in zip(_requests(model), right, strict=True):
             _equal(model.run("serving_default", request), answer, 1e-5)
     assert used == [other for other in others for _ in right]
@@ -293,12 +289,12 @@ def _spied(model: ServedModel) -> list[str]:
     return used
 
 
-def test_a_request_gets_the_session_for_its_size_and_time(described, monkeypatch):
+def test_a_request_gets_the_session_for_its_size(described, monkeypatch):
     model = ServedModel(described("classification"), "m", 1)
     measured = {
-        64: {"all": 1.0, "halves": 0.5, "packed": 0.4, "one": 0.9},
-        128: {"all": 1.0, "halves": 0.6, "packed": 0.7, "one": 1.2},
-        256: {"all": 1.0, "halves": 0.6, "packed": 0.7, "one": 1.4},
+        64: {"all": 1.0, "halves": 0.5, "one": 0.4},
+        128: {"all": 1.0, "halves": 0.6, "one": 1.2},
+        256: {"all": 1.0, "halves": 0.6, "one": 1.4},
     }
     monkeypatch.setattr(single_texts, "measure", lambda *_: measured)
     model.tune()
@@ -309,15 +305,9 @@ def test_a_request_gets_the_session_for_its_size_and_time(described, monkeypatch
 
     texts = ["cat " * 16, "cat " * 17, "cat " * 32, "cat " * 33, "cat " * 64, "cat " * 65]
     for text in texts:
-        model._ended = time.monotonic() - 1
         ask(text)
-    assert used == ["packed", "halves", "halves", "halves", "halves", "all"]
-    model._ended = math.inf  # Just now, however slow this machine is.
-    used.clear()
-    ask(texts[0])
-    model._ended = time.monotonic() - 1
     ask("a", "b")
-    assert used == ["halves", "all"]
+    assert used == ["one", "halves", "halves", "halves", "halves", "all", "all"]
     model._num_running = 1  # Another request.
     used.clear()
     for text in texts:
@@ -339,7 +329,7 @@ def test_all_sessions_hold_the_same_weights(described):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(single_texts, "_aligned", aligned)
-        measured = {64: {"all": 1.0, "halves": 0.5, "packed": 0.6, "one": 0.7}}
+        measured = {64: {"all": 1.0, "halves": 0.5, "one": 0.7}}
         patch.setattr(single_texts, "measure", lambda *_: measured)
         model.tune()
     assert held and all(array.ctypes.data % 64 == 0 for array in held)
@@ -355,9 +345,7 @@ def test_all_sessions_hold_the_same_weights(described):
 
 def test_sessions_that_are_not_faster_are_closed(described, monkeypatch):
     model = ServedModel(described("classification"), "m", 1)
-    monkeypatch.setattr(
-        single_texts, "measure", lambda *_: {64: dict.fromkeys(["all", "halves", "packed"], 1.0) | {"one": 1.4}}
-    )
+    monkeypatch.setattr(single_texts, "measure", lambda *_: {64: dict.fromkeys(["all", "halves"], 1.0) | {"one": 1.4}})
     model.tune()
     assert list(model._sessions) == ["all"]
     assert model.run("serving_default", {"text": np.array([b"the cat sat"], object)})["label"].shape == (1,)
@@ -378,7 +366,7 @@ def test_lengths_are_measured_until_no_session_is_worth_it(monkeypatch):
         return run
 
     ways = {"all": timed(1, 1, 1), "halves": timed(0.6, 0.9, 0.97), "one": timed(0.8, 0.7, 0.96, number=7.01)}
-    measured = single_texts.measure({"a": "caf\u00e9", "b": "xyz"}, ways | {"packed": timed(0.1, 0.1, 0.1, number=8.0)})
+    measured = single_texts.measure({"a": "caf\u00e9", "b": "xyz"}, ways | {"wrong": timed(0.1, 0.1, 0.1, number=8.0)})
     assert {name: [shares[name] for shares in measured.values()] for name in ways} == {
         "all": [1, 1, 1],
         "halves": [0.6, 0.9, 0.97],
@@ -387,7 +375,6 @@ def test_lengths_are_measured_until_no_session_is_worth_it(monkeypatch):
     assert all(set(shares) == set(ways) for shares in measured.values())  # The wrong one is left out.
     assert {text for text, _ in seen} == {"caf\u00e9 ".encode()} and len(seen) == 3
     assert single_texts.fastest(measured) == {64: "halves", 128: "one", 256: "all"}
-    assert single_texts.fastest(measured, without=["halves"]) == {64: "one", 128: "one", 256: "all"}
     assert single_texts.fastest_beside_others(measured) == {64: "one", 128: "one", 256: "one"}
     assert single_texts.fastest_beside_others({64: {"all": 1.0, "one": 1.31}, 128: {"all": 1.0}}) == {
         64: "all",
@@ -395,78 +382,50 @@ def test_lengths_are_measured_until_no_session_is_worth_it(monkeypatch):
     }
 
 
-@pytest.mark.parametrize(
-    ("activation", "fused"),
-    [("gelu", b"GeluExact"), ("gelu_tanh", b"GeluApproximate"), pytest.param("relu", None, marks=pytest.mark.slow)],
-)
-def test_packed_products_are_those_of_the_optimizer(activation, fused, tmp_path):
-    model = shaken(build_classifier(backbone(activation=activation), 2))
-    directory = save_graph(Classification(model, assets(), ["no", "yes"]), str(tmp_path))
-    meta_graph = loader_impl.SavedModelLoader(directory).get_meta_graph_def_from_tags(["serve"])
-    assert single_texts._pack(meta_graph)
-    functions = {one.signature.name: one for one in meta_graph.graph_def.library.function}
-    called = {node.attr["f"].func.name for one in functions.values() for node in one.node_def if "f" in node.attr}
-    encoders = [name for name in called if "_encode" in name]
-    assert len(encoders) == 1 and "_in_halves" in encoders[0]
-    packed = collections.Counter()
-    for name in (name for name in called if "_half_" in name or name in encoders):
-        assert not [node.name for node in functions[name].node_def if node.op in ("MatMul", "BiasAdd", "Erf", "Pow")]
-        for node in functions[name].node_def:
-            if node.op == "_MklNativeFusedMatMul":
-                assert node.attr["is_filter_const"].b
-                packed[tuple(node.attr["fused_ops"].list.s)] += 1
-    both = NUM_LAYERS if fused else 0
-    assert packed == collections.Counter({(b"BiasAdd",): 4 * NUM_LAYERS + 1 - both, (b"BiasAdd", fused): both})
-
-    served = ServedModel(directory, "m", 1)
-    served._sessions |= single_texts.open_more(served._session, directory, ["serve"])
-    assert set(served._sessions) == {"all", "halves", "packed", "one"}
-    for text in (b"the cat sat", b"who ran " * 10, b""):
-        right, *answers = (
-            served._callable("serving_default", name, 0)(np.array([text], object)) for name in served._sessions
-        )
-        for answer in answers:
-            for value, expected in zip(answer, right, strict=True):
-                if np.asarray(expected).dtype == np.float32:
-                    np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-5)
-    served.close()
+def _meta_graph(directory: str):
+    return loader_impl.SavedModelLoader(directory).get_meta_graph_def_from_tags(["serve"])
 
 
-def test_only_types_that_the_processor_has_are_packed(tmp_path, monkeypatch):
-    """OneDNN's exception for a product that it lacks ends the process."""
+def test_halves_hold_again_only_kernels_that_must_be_cut(described):
+    directory = described("classification")
+    model, meta_graph = ServedModel(directory, "m", 1), _meta_graph(directory)
+    weights = single_texts._weights(model._session)
+    kept = single_texts._halve(meta_graph, weights)
+    again = sum(array.nbytes for array in kept if not any(np.shares_memory(array, its) for its in weights.values()))
+    cut = [its for name, its in weights.items() if "query_key_value" in name or "intermediate_dense" in name]
+    small = 2 * 4 * 64 * NUM_LAYERS  # Halves of biases that do not begin where TensorFlow needs it.
+    assert 0 < again <= sum(its.nbytes for its in cut) + small
+    assert all(array.flags.c_contiguous and array.ctypes.data % 64 == 0 for array in kept)
+    (function,) = (its for its in meta_graph.graph_def.library.function if "_in_halves" in its.signature.name)
+    ops = [node.op for node in function.node_def]
+    assert ops.count("StagePeek") == 1 and "ReadVariableOp" not in ops and "Transpose" not in ops
+    tables = [argument.name for argument in function.signature.input_arg if argument.type == tf.resource]
+    assert len(tables) == 3
+    model.close()
+
+
+def test_bfloat16_has_all_sessions(tmp_path):
     head = Classification(shaken(build_classifier(backbone(), 2)), assets(), ["no", "yes"])
     directory = str(tmp_path / "1")
     saved_model.write_graph(head, rebuild_for_serving(head.model, bfloat16=True), directory)
     model = ServedModel(directory, "m", 1)
-    others = single_texts.open_more(model._session, directory, ["serve"])
-    with open("/proc/cpuinfo", encoding="utf-8") as file:
-        assert ("packed" in others) == ("avx512bw" in file.read())
+    model._sessions |= single_texts.open_more(model._session, directory, ["serve"])
+    assert set(model._sessions) == {"all", "halves", "one"}
     texts = np.array([b"the cat sat"], object)
-    model._sessions |= others
     answers = [model._callable("serving_default", name, 0)(texts) for name in model._sessions]
     assert all(single_texts._agree(answer, answers[0]) for answer in answers)
     model.close()
 
-    def packs() -> bool:
-        return single_texts._pack(loader_impl.SavedModelLoader(directory).get_meta_graph_def_from_tags(["serve"]))
-
-    for features, pays in ({"found": ["X86_V4"]}, True), ({"found": ["AVX512F"]}, True), ({"found": ["AVX2"]}, False):
-        monkeypatch.setattr(np, "show_config", lambda mode, found=features: {"SIMD Extensions": found})
-        assert packs() == pays
-    monkeypatch.setattr(np, "show_config", lambda mode: {"SIMD Extensions": {"found": ["X86_V4"]}})
-    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
-    assert not packs()
-
 
 def test_a_graph_without_halves_has_no_such_session(described):
     directory = described("classification")
-    meta_graph = loader_impl.SavedModelLoader(directory).get_meta_graph_def_from_tags(["serve"])
+    meta_graph = _meta_graph(directory)
     library = meta_graph.graph_def.library.function
     for place in reversed(range(len(library))):
         if "_in_halves" in library[place].signature.name:
             del library[place]
     before = meta_graph.SerializeToString(deterministic=True)
-    assert not single_texts._halve(meta_graph) and not single_texts._pack(meta_graph)
+    assert single_texts._halve(meta_graph, {}) == []
     assert meta_graph.SerializeToString(deterministic=True) == before
 
 
