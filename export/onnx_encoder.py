@@ -44,36 +44,55 @@ class OnnxEncoder:
             token_ids, segment_ids, padding_mask: int32, shape (B, S).
         """
         batch, sequence = padding_mask.shape
-        is_real = padding_mask != 0
-        is_real[:, :1] = True  # As in the graph, [CLS] has a row in any case.
-        examples, positions = np.nonzero(is_real)  # [T]
         if not batch:  # ONNX Runtime's attention refuses it.
             length = 1 if self._first_token_only else sequence
             return np.zeros((0, self._hidden_dim), np.float32), np.zeros((0, length, self._hidden_dim), np.float32)
-        longest = int(positions.max()) + 1
-        row_of_position = np.zeros((batch, longest), np.int32)  # Padding repeats row 0, to be masked.
-        row_of_position[examples, positions] = np.arange(len(positions))
-        inputs = {
-            "token_ids": token_ids[is_real][np.newaxis],
-            "segment_ids": segment_ids[is_real][np.newaxis],
-            "positions": positions.astype(np.int32)[np.newaxis],
-            "row_of_position": row_of_position,
-            "place_of_row": np.stack([examples, positions], axis=1),
-            "mask": np.ascontiguousarray(padding_mask[:, :longest]),
-        }
+        is_real = padding_mask != 0
+        is_real[:, :1] = True  # As in the graph, [CLS] has a row in any case.
+        is_single = batch == 1 and is_real.all()
+        places = _places_of_one(sequence) if is_single else _places(is_real)
+        longest = places["row_of_position"].shape[1]
+        if not is_single:
+            token_ids, segment_ids = token_ids[is_real][np.newaxis], segment_ids[is_real][np.newaxis]
+        mask = np.ascontiguousarray(padding_mask[:, :longest])
+        inputs = {"token_ids": token_ids, "segment_ids": segment_ids, "mask": mask, **places}
         pooled, rows = self._session.run(None, inputs)
         if self._first_token_only:
             return pooled, rows[:, np.newaxis]
+        if is_single:
+            return pooled, rows[np.newaxis]
         states = np.zeros((batch, sequence, self._hidden_dim), np.float32)
         states[is_real] = rows
         return pooled, states
+
+
+def _places(is_real: np.ndarray) -> dict[str, np.ndarray]:
+    """Returns the graph's inputs that say which rows belong together.
+
+    Args:
+        is_real: bool, shape (B, S).
+    """
+    place_of_row = np.argwhere(is_real)  # [T, 2]
+    positions = place_of_row[:, 1].astype(np.int32)
+    longest = int(positions.max()) + 1
+    row_of_position = np.zeros((len(is_real), longest), np.int32)  # Padding repeats row 0, to be masked.
+    row_of_position[is_real[:, :longest]] = np.arange(len(positions))
+    return {"positions": positions[np.newaxis], "row_of_position": row_of_position, "place_of_row": place_of_row}
+
+
+def _places_of_one(sequence: int) -> dict[str, np.ndarray]:
+    """Returns the same for one sequence without padding, in fewer calls: 0.1 ms of a request that finds cold caches."""
+    positions = np.arange(sequence, dtype=np.int32)[np.newaxis]
+    place_of_row = np.zeros((sequence, 2), np.int64)
+    place_of_row[:, 1] = positions
+    return {"positions": positions, "row_of_position": positions, "place_of_row": place_of_row}
 
 
 class _Graph(OnnxNodes):
     """Writes the encoder's graph; `rows` are float [T, H].
 
     Biases are added by the operators behind the products. Of the last layer only the first row of each sequence is
-    computed if no other is read.
+    computed if no other is read (`_last_layer`).
     """
 
     def __init__(self, description: Mapping, read: Read):
@@ -89,7 +108,7 @@ class _Graph(OnnxNodes):
         for number in others:
             rows = self._layer(number, rows)
         if self._description["first_token_only"]:
-            rows = first = self._layer(last, rows, first_rows)
+            rows = first = self._last_layer(last, rows, first_rows)
         else:
             rows = self._layer(last, rows)
             first = self.node("Gather", rows, first_rows)
@@ -110,25 +129,50 @@ class _Graph(OnnxNodes):
         rows, _ = self._own("EmbedLayerNormalization", *inputs, outputs=2, epsilon=epsilon)  # [1, T, H]
         return self.node("Squeeze", rows, self.integers(0))
 
-    def _layer(self, number: int, rows: str, first_rows: str | None = None) -> str:
-        """Computes one encoder layer of all rows; or of those at `first_rows`, [B]: float [T or B, H]."""
-        name, hidden = f"layer_{number}", self._hidden_dim
-        kernel = self._array(f"{name}/query_key_value/kernel")
-        if first_rows is None:
-            fused = self.node("Gather", self._product(rows, kernel), "row_of_position")  # [B, S', 3H]
-            query, key, value = self.node("Split", fused, outputs=3, axis=-1)
-        else:
-            fused = self.node("Gather", self._product(rows, kernel[:, hidden:]), "row_of_position")  # [B, S', 2H]
-            key, value = self.node("Split", fused, outputs=2, axis=-1)
-            rows = self.node("Gather", rows, first_rows)  # [B, H]
-            query = self.node("Unsqueeze", self._product(rows, kernel[:, :hidden]), self.integers(1))  # [B, 1, H]
-        inputs = (query, key, value, self._weight(f"{name}/query_key_value/bias"), "mask")
+    def _layer(self, number: int, rows: str) -> str:
+        """Computes one encoder layer."""
+        name = f"layer_{number}/query_key_value"
+        product = self._product(rows, self._array(f"{name}/kernel"))
+        fused = self.node("Gather", product, "row_of_position")  # [B, S', 3H]
+        inputs = (*self.node("Split", fused, outputs=3, axis=-1), self._weight(f"{name}/bias"), "mask")
         settings = {"num_heads": self._description["num_heads"], "mask_filter_value": _MASKED_SCORE}
-        context = self._own("MultiHeadAttention", *inputs, **settings)  # [B, S' or 1, H]
-        if first_rows is None:
-            context = self.node("GatherND", context, "place_of_row")
-        else:
-            context = self.node("Squeeze", context, self.integers(1))
+        context = self._own("MultiHeadAttention", *inputs, **settings)  # [B, S', H]
+        return self._after_attention(number, self.node("GatherND", context, "place_of_row"), rows)
+
+    def _last_layer(self, number: int, rows: str, first_rows: str) -> str:
+        """Computes the layer of the rows at `first_rows`, [B]: float [T, H] to [B, H].
+
+        With one query in a sequence, key and value of the others need not be computed. Of a head, with rows x:
+
+            q (x Wk)^T = (q Wk^T) x^T        p (x Wv + bv) = (p x) Wv + bv
+
+        where the probabilities p add up to 1. The keys' bias adds the same to all scores, which softmax ignores. So
+        products of T rows become some of B, 3% of the arithmetic of six layers.
+        """
+        name, hidden, heads = f"layer_{number}/query_key_value", self._hidden_dim, self._description["num_heads"]
+        kernels = np.split(self._array(f"{name}/kernel"), 3, axis=-1)
+        query, key, value = (kernel.reshape(hidden, heads, -1).transpose(1, 0, 2) for kernel in kernels)  # [N, H, D]
+        query_bias, _, value_bias = (bias.reshape(heads, 1, -1) for bias in np.split(self._array(f"{name}/bias"), 3))
+        scale = np.float32(query.shape[-1] ** -0.5)
+        sequences = self.node("Gather", rows, "row_of_position")  # [B, S', H]
+        rows = self.node("Gather", rows, first_rows)  # [B, H]
+        queries = self.node("Add", self._product(rows, query * scale), self.constant(query_bias * scale))  # [N, B, D]
+        queries = self._turned(self._product(queries, key.transpose(0, 2, 1)))  # [B, N, H]
+        scores = self._own("FusedMatMul", queries, sequences, transB=1)  # [B, N, S']
+        masked = self.node("Equal", "mask", self.constant(np.int32(0)))
+        bias = self.node("Where", masked, self.constant(np.float32(_MASKED_SCORE)), self.constant(np.float32(0)))
+        bias = self.node("Unsqueeze", bias, self.integers(1))  # [B, 1, S']
+        probabilities = self.node("Softmax", self.node("Add", scores, bias), axis=-1)
+        context = self._product(self._turned(self.node("MatMul", probabilities, sequences)), value)  # [N, B, D]
+        context = self._turned(self.node("Add", context, self.constant(value_bias)))
+        return self._after_attention(number, self.node("Reshape", context, self.integers(-1, hidden)), rows)
+
+    def _turned(self, array: str) -> str:
+        """Exchanges the first two dimensions of three."""
+        return self.node("Transpose", array, perm=[1, 0, 2])
+
+    def _after_attention(self, number: int, context: str, rows: str) -> str:
+        name = f"layer_{number}"
         rows = self._add_and_norm(context, rows, f"{name}/attention_output", f"{name}/attention_norm")
         inner = self._product(rows, self._array(f"{name}/intermediate/kernel"))
         inner = self._activate(inner, self._weight(f"{name}/intermediate/bias"))

@@ -78,9 +78,11 @@ def test_the_encoder_equals_keras(activation, first_token_only):
 
     right = reference({"token_ids": ids, "segment_ids": segments, "padding_mask": mask}, training=False)
     states = keras.ops.convert_to_numpy(right["sequence_output"]) * mask[..., np.newaxis]
-    pooled, found = encoder(ids, segments, mask)
-    np.testing.assert_allclose(pooled, right["pooled_output"], rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(found, states[:, :1] if first_token_only else states, rtol=1e-5, atol=2e-5)
+    expected = states[:, :1] if first_token_only else states
+    for rows, columns in (slice(None), 9), (slice(1), 9), (slice(1), 5), (slice(2, 3), 9):  # One text: padded, or not.
+        pooled, found = encoder(*(array[rows, :columns] for array in (ids, segments, mask)))
+        np.testing.assert_allclose(pooled, right["pooled_output"][rows], rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(found, expected[rows, :columns], rtol=1e-5, atol=2e-5)
     pooled, found = encoder(ids[:0], segments[:0], mask[:0])
     assert pooled.shape == (0, HIDDEN_DIM) and found.shape == (0, 1 if first_token_only else 9, HIDDEN_DIM)
 
