@@ -23,6 +23,7 @@ from tensorflow.python.saved_model import loader_impl
 
 from export import encoders, single_texts
 from export.base_path import DESCRIPTION_FILE
+from export.server import huge_pages
 from export.server.batching import Batcher
 from export.server.monitoring import Metrics
 from export.server.serving_error import CODE_NAMES, ServingError, invalid, too_late
@@ -120,11 +121,16 @@ class ServedModel:
         self._tags = tags
 
     def tune(self) -> None:
-        """Lets single texts run in fewer threads from now on, where that is faster here; takes a second or two."""
+        """Makes requests faster from now on; takes some seconds.
+
+        Weights move to huge pages, and single texts run in fewer threads, each where this machine gains by it.
+        """
         example = _example(self.description, self.signatures.get(_TEXTS))
         if not self._may_choose or not example:
+            huge_pages.collapse()
             return
         self._sessions |= single_texts.open_more(self._session, self.directory, self._tags)
+        huge_pages.collapse()
         ways = {name: self._callable(_TEXTS, name, self._pool(name, is_alone=True)) for name in self._sessions}
         measured = single_texts.measure(example, ways)
         self._choices = {
