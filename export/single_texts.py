@@ -42,9 +42,7 @@ _ALIGNMENT = 64  # Of TensorFlow's allocator (EIGEN_MAX_ALIGN_BYTES), and at lea
 _LENGTHS = (64, 128, 256, 512, 1024)
 _WARM_UP, _TRIALS = 1, 5
 _PAUSE = 0.02  # Seconds before a trial, as between the requests of a client: threads sleep, weights leave the caches.
-# Share of the time in all threads above which another session is not worth its graph, for a text alone; and above which
-# one thread is too slow for a text beside others, as where cores are many and clients few.
-_WORTH, _WORTH_BESIDE = 0.95, 1.3
+_WORTH = 0.95  # Share of the time of `ALL` above which another session is not worth its graph.
 _ROUNDING = 2.0**-4  # Share of the largest number by which others may be off, as for an export in bfloat16.
 
 # Functions of exported graphs: see `export/served_backbone.py`.
@@ -254,15 +252,38 @@ def measure(example: Mapping[str, str], ways: Mapping[str, Callable]) -> dict[in
     return measured
 
 
-def fastest(measured: Mapping[int, Mapping[str, float]]) -> dict[int, str]:
-    """Returns bytes -> the fastest session for texts of at most so many, `ALL` if none is clearly faster."""
-    best = {length: min(shares, key=shares.get) for length, shares in measured.items()}
-    return {length: name if measured[length][name] <= _WORTH else ALL for length, name in best.items()}
+class Choices:
+    """The fastest session for each request.
 
+    Args:
+        measured: what `measure` returned.
+        num_cores: the machine's.
+    """
 
-def fastest_beside_others(measured: Mapping[int, Mapping[str, float]]) -> dict[int, str]:
-    """Returns bytes -> `ONE`, which takes the least time of the processor, or `ALL` where it is much faster alone."""
-    return {length: ONE if shares.get(ONE, math.inf) <= _WORTH_BESIDE else ALL for length, shares in measured.items()}
+    def __init__(self, measured: Mapping[int, Mapping[str, float]] = {}, num_cores: int | None = None):
+        self._measured = dict(measured)
+        self._num_cores = num_cores or len(_cores())
+
+    def session(self, size: int, num_running: int) -> str:
+        """Returns the session for a text.
+
+        Args:
+            size: of the text, in bytes.
+            num_running: requests in progress, this one included.
+        """
+        times = next((its for length, its in self._measured.items() if size <= length), {ALL: 1.0})
+        if num_running == 1:
+            best = min(times, key=times.get)
+            return best if times[best] <= _WORTH else ALL
+        # So many run at once, each in a thread, in the time in which all threads would run one after another.
+        num_at_once = min(num_running, self._num_cores)
+        return ONE if times.get(ONE, math.inf) <= _WORTH * num_at_once else ALL
+
+    @property
+    def used(self) -> set[str]:
+        """The sessions that some request gets."""
+        numbers = (1, self._num_cores)
+        return {ALL} | {self.session(length, number) for length in self._measured for number in numbers}
 
 
 def _agree(answer: Sequence, right: Sequence) -> bool:

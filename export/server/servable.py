@@ -113,7 +113,7 @@ class ServedModel:
         self._callables: dict[tuple[str, str, int], Callable] = {}
         self._num_running = 0
         self._lock = threading.Lock()  # Guards these.
-        self._choices: dict[bool, dict[int, str]] = {}  # Whether a request is alone -> bytes of its text -> session.
+        self._choices = single_texts.Choices()
         self.description = _read_description(directory)
         self._paddings = _paddings(self.description, self.signatures)
         self._is_a_chain = _is_a_chain(self.description, config)
@@ -132,13 +132,8 @@ class ServedModel:
         self._sessions |= single_texts.open_more(self._session, self.directory, self._tags)
         huge_pages.collapse()
         ways = {name: self._callable(_TEXTS, name, self._pool(name, is_alone=True)) for name in self._sessions}
-        measured = single_texts.measure(example, ways)
-        self._choices = {
-            True: single_texts.fastest(measured),
-            False: single_texts.fastest_beside_others(measured),
-        }
-        used = {single_texts.ALL}.union(*(choices.values() for choices in self._choices.values()))
-        for name in set(self._sessions) - used:
+        self._choices = single_texts.Choices(single_texts.measure(example, ways))
+        for name in set(self._sessions) - self._choices.used:
             self._callables = {key: value for key, value in self._callables.items() if key[1] != name}
             self._sessions.pop(name).close()
 
@@ -182,10 +177,10 @@ class ServedModel:
     def _run(self, signature_name: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         signature = self.signatures[signature_name]
         with self._lock:
-            is_alone = not self._num_running
             self._num_running += 1
-        threads = self._choose(signature_name, arrays, is_alone)
-        pool = self._pool(threads, is_alone)
+            num_running = self._num_running
+        threads = self._choose(signature_name, arrays, num_running)
+        pool = self._pool(threads, is_alone=num_running == 1)
         try:
             values = self._callable(signature_name, threads, pool)(*(arrays[name] for name in signature.inputs))
         except (tf.errors.OpError, RuntimeError) as error:
@@ -199,13 +194,12 @@ class ServedModel:
             for (name, spec), value in zip(signature.outputs.items(), values, strict=True)
         }
 
-    def _choose(self, signature_name: str, arrays: Mapping[str, np.ndarray], is_alone: bool) -> str:
+    def _choose(self, signature_name: str, arrays: Mapping[str, np.ndarray], num_running: int) -> str:
         """Returns the session for a request."""
-        choices = self._choices.get(is_alone)
-        if not choices or signature_name != _TEXTS or any(array.size != 1 for array in arrays.values()):
+        is_tuned = len(self._sessions) > 1
+        if not is_tuned or signature_name != _TEXTS or any(array.size != 1 for array in arrays.values()):
             return single_texts.ALL
-        size = sum(len(array.item()) for array in arrays.values())
-        return next((name for length, name in choices.items() if size <= length), single_texts.ALL)
+        return self._choices.session(sum(len(array.item()) for array in arrays.values()), num_running)
 
     def _pool(self, threads: str, is_alone: bool) -> int:
         """Returns where a request's ops run; beside others, requests share the pool, no larger than the machine."""

@@ -275,7 +275,7 @@ def test_all_sessions_answer_alike(described, name):
     model._sessions |= others
     used = _spied(model)
     for other in others:
-        model._choices = {True: {1024: other}}
+        model._choices = single_texts.Choices({1024: {other: 0.5}})
         for request, answer in zip(_requests(model), right, strict=True):
             _equal(model.run("serving_default", request), answer, 1e-5)
     assert used == [other for other in others for _ in right]
@@ -294,9 +294,10 @@ def test_a_request_gets_the_session_for_its_size(described, monkeypatch):
     measured = {
         64: {"all": 1.0, "halves": 0.5, "one": 0.4},
         128: {"all": 1.0, "halves": 0.6, "one": 1.2},
-        256: {"all": 1.0, "halves": 0.6, "one": 1.4},
+        256: {"all": 1.0, "halves": 0.6, "one": 2.4},
     }
     monkeypatch.setattr(single_texts, "measure", lambda *_: measured)
+    monkeypatch.setattr(single_texts, "_cores", lambda: [0, 1, 2, 3])
     model.tune()
     used = _spied(model)
 
@@ -308,11 +309,12 @@ def test_a_request_gets_the_session_for_its_size(described, monkeypatch):
         ask(text)
     ask("a", "b")
     assert used == ["one", "halves", "halves", "halves", "halves", "all", "all"]
-    model._num_running = 1  # Another request.
-    used.clear()
-    for text in texts:
-        ask(text)
-    assert used == ["one", "one", "one", "all", "all", "all"]
+    for number, third in (1, "all"), (2, "one"), (9, "one"):  # So many other requests.
+        model._num_running = number
+        used.clear()
+        for text in texts:
+            ask(text)
+        assert used == ["one", "one", "one", third, third, "all"]
     model.close()
 
 
@@ -346,6 +348,7 @@ def test_all_sessions_hold_the_same_weights(described):
 def test_sessions_that_are_not_faster_are_closed(described, monkeypatch):
     model = ServedModel(described("classification"), "m", 1)
     monkeypatch.setattr(single_texts, "measure", lambda *_: {64: dict.fromkeys(["all", "halves"], 1.0) | {"one": 1.4}})
+    monkeypatch.setattr(single_texts, "_cores", lambda: [0])  # So that one thread is no better beside others.
     model.tune()
     assert list(model._sessions) == ["all"]
     assert model.run("serving_default", {"text": np.array([b"the cat sat"], object)})["label"].shape == (1,)
@@ -374,12 +377,17 @@ def test_lengths_are_measured_until_no_session_is_worth_it(monkeypatch):
     }
     assert all(set(shares) == set(ways) for shares in measured.values())  # The wrong one is left out.
     assert {text for text, _ in seen} == {"caf\u00e9 ".encode()} and len(seen) == 3
-    assert single_texts.fastest(measured) == {64: "halves", 128: "one", 256: "all"}
-    assert single_texts.fastest_beside_others(measured) == {64: "one", 128: "one", 256: "one"}
-    assert single_texts.fastest_beside_others({64: {"all": 1.0, "one": 1.31}, 128: {"all": 1.0}}) == {
-        64: "all",
-        128: "all",
-    }
+
+
+def test_one_thread_is_best_where_so_many_texts_at_once_take_less_time():
+    shares = {64: {"all": 1.0, "halves": 0.6, "one": 0.8}, 128: {"all": 1.0, "halves": 0.97, "one": 2.1}}
+    choices = single_texts.Choices(shares, num_cores=4)
+    sessions = {size: [choices.session(size, number) for number in (1, 2, 3, 4, 99)] for size in (1, 64, 65, 128, 129)}
+    short, longer = ["halves", "one", "one", "one", "one"], ["all", "all", "one", "one", "one"]
+    assert sessions == {1: short, 64: short, 65: longer, 128: longer, 129: ["all"] * 5}
+    assert choices.used == {"all", "halves", "one"}
+    assert single_texts.Choices(shares, num_cores=2).session(128, 99) == "all"
+    assert single_texts.Choices({64: {"all": 1.0}}, num_cores=8).used == {"all"}
 
 
 def _meta_graph(directory: str):
