@@ -40,7 +40,7 @@ ALL, HALVES, ONE = "all", "halves", "one"
 _ALIGNMENT = 64  # Of TensorFlow's allocator (EIGEN_MAX_ALIGN_BYTES), and at least of any array that it takes as it is.
 # Bytes of text that are tried, in this order. A token of English takes four to five.
 _LENGTHS = (64, 128, 256, 512, 1024)
-_WARM_UP, _TRIALS = 1, 5
+_WARM_UP, _TRIALS, _TURNS = 1, 3, 2
 _PAUSE = 0.02  # Seconds before a trial, as between the requests of a client: threads sleep, weights leave the caches.
 _WORTH = 0.95  # Share of the time of `ALL` above which another session is not worth its graph.
 _ROUNDING = 2.0**-4  # Share of the largest number by which others may be off, as for an export in bfloat16.
@@ -243,9 +243,12 @@ def measure(example: Mapping[str, str], ways: Mapping[str, Callable]) -> dict[in
         arrays = [np.array([text], object) for text in texts]
         right = ways[ALL](*arrays)
         ways = {name: way for name, way in ways.items() if _agree(way(*arrays), right)}
-        # Not by turns, which would keep the weights in the cache for those that read the same.
-        times = {name: [_timed(way, arrays) for _ in range(_WARM_UP + _TRIALS)] for name, way in ways.items()}
-        seconds = {name: statistics.median(its[_WARM_UP:]) for name, its in times.items()}
+        # Several trials a turn, or the weights would stay in the cache for those that read the same. Two turns, since
+        # something else may run for a moment.
+        seconds = dict.fromkeys(ways, math.inf)
+        for name in list(ways) * _TURNS:
+            times = [_timed(ways[name], arrays) for _ in range(_WARM_UP + _TRIALS)]
+            seconds[name] = min(seconds[name], statistics.median(times[_WARM_UP:]))
         measured[length] = {name: its / seconds[ALL] for name, its in seconds.items()}
         if min(measured[length].values()) > _WORTH:
             break  # Nor is it worth it for longer texts.
