@@ -99,6 +99,9 @@ class _Graph(OnnxNodes):
         super().__init__()
         self._read, self._description = read, description
         self._hidden_dim = description["hidden_dim"]
+        # Where query, key and value of each position are, [B, S']. To gather each takes no copy that splits them.
+        query = self.node("Mul", "row_of_position", self.constant(np.int32(3)))
+        self._places = [query, *(self.node("Add", query, self.constant(np.int32(part))) for part in (1, 2))]
 
     def encoder(self) -> bytes:
         """Returns the serialized model, from indices and masks to `pooled_output` and rows."""
@@ -133,8 +136,9 @@ class _Graph(OnnxNodes):
         """Computes one encoder layer."""
         name = f"layer_{number}/query_key_value"
         product = self._product(rows, self._array(f"{name}/kernel"))
-        fused = self.node("Gather", product, "row_of_position")  # [B, S', 3H]
-        inputs = (*self.node("Split", fused, outputs=3, axis=-1), self._weight(f"{name}/bias"), "mask")
+        pieces = self.node("Reshape", product, self.integers(-1, self._hidden_dim))  # [3T, H]
+        parts = (self.node("Gather", pieces, places) for places in self._places)  # [B, S', H]
+        inputs = (*parts, self._weight(f"{name}/bias"), "mask")
         settings = {"num_heads": self._description["num_heads"], "mask_filter_value": _MASKED_SCORE}
         context = self._own("MultiHeadAttention", *inputs, **settings)  # [B, S', H]
         return self._after_attention(number, self.node("GatherND", context, "place_of_row"), rows)
