@@ -5,7 +5,7 @@ two more sessions, each of whose ops runs in one thread:
 
 - `HALVES`: each product of a layer is two, of half of the heads or inner units, which run at the same time. So each
   thread reads half of the kernels (`ServedBackbone.encode_in_halves`).
-- `ONE`: all in one thread, for a short text beside others, which have the other threads.
+- `ONE`: all in one thread, for a text beside others, which have the other threads.
 
 All share the weights: TensorFlow takes an array with its own alignment as it is, without a copy. `HALVES` holds those
 kernels a second time whose halves are not in one piece: 58% of the encoder's.

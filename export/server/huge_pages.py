@@ -1,7 +1,7 @@
 """Moves a process's memory to huge pages, so that reading a model's weights takes fewer page walks.
 
 A request of few tokens reads all kernels once, 43 MB for MiniLM, from 10,000 pages of 4 KiB. In pages of 2 MiB a
-single request took 0.95 to 0.97 of its time (docs/benchmarks.md). Weights lie where TensorFlow and ONNX Runtime
+single request took 0.95 to 0.98 of its time (docs/benchmarks.md). Weights lie where TensorFlow and ONNX Runtime
 have put them, so all memory is asked for.
 """
 
