@@ -2,9 +2,11 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 
+import fork_server
 import processes
 import pytest
 
@@ -100,3 +102,15 @@ def test_tensorflow_is_imported_and_not_initialized():
 def test_what_only_a_new_interpreter_can_do_is_refused(command, settings, message):
     with pytest.raises(ValueError, match=message):
         processes.popen(command, **settings)
+
+
+def test_messages_that_wait_together_are_read_one_by_one():
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        for message in (4472, 0, {"long": "x" * 70000}):
+            fork_server.send(ours, message)
+        assert [fork_server.receive(theirs)[0] for _ in range(3)] == [4472, 0, {"long": "x" * 70000}]
+        ours.sendall(b"12")
+        ours.close()
+        with pytest.raises(EOFError, match="the connection was closed"):
+            fork_server.receive(theirs)

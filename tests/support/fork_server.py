@@ -99,10 +99,14 @@ def send(connection: socket.socket, message, streams: tuple[int, ...] = ()) -> N
 
 def receive(connection: socket.socket) -> tuple:
     """Returns a JSON document and the file descriptors that came with it."""
-    line, streams, _, _ = socket.recv_fds(connection, 65536, 3)
+    line, streams, _, _ = socket.recv_fds(connection, 1, 3)  # The descriptors come with the first byte.
     while line and not line.endswith(b"\n"):
-        line += connection.recv(65536)
-    if not line:
+        # Of a process that has ended already the status waits behind the id.
+        waiting = connection.recv(65536, socket.MSG_PEEK)
+        line += connection.recv(waiting.find(b"\n") + 1 or len(waiting))
+        if not waiting:
+            break
+    if not line.endswith(b"\n"):
         raise EOFError("the connection was closed")
     return json.loads(line), streams
 
