@@ -21,9 +21,8 @@ from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
 from tensorflow.python.saved_model import loader_impl
 
-from export import encoders, single_texts
+from export import encoders, huge_pages, single_texts
 from export.base_path import DESCRIPTION_FILE
-from export.server import huge_pages
 from export.server.batching import Batcher
 from export.server.monitoring import Metrics
 from export.server.serving_error import CODE_NAMES, ServingError, invalid, too_late

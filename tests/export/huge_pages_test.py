@@ -6,7 +6,7 @@ import os
 import numpy as np
 import pytest
 
-from export.server import huge_pages
+from export import huge_pages
 
 _SIZE = 16 << 20
 
