@@ -9,9 +9,10 @@ import numpy as np
 import tensorflow as tf
 
 from export.graph.projection import Projection
+from export.graph.ties import settle_ties
 from export.graph.windows import Layout, Windows, best_cells
 from keras_bert.tokenization.exact_normalizer import bisect, select
-from tasks.squad.answers import NO_SPAN_ODDS, NO_SPAN_TEXT
+from tasks.squad.answers import NO_SPAN_ODDS, NO_SPAN_TEXT, TIE
 
 _LENGTH_WEIGHT = 0.01  # google-research/bert run_squad.py:542
 # Candidates of a question that are turned into text, for each answer listed; more only if too many texts are equal.
@@ -87,10 +88,12 @@ def find_candidates(
     found = Candidates(rows, begins, ends, start_logits, end_logits)
     others = Candidates(null_rows, none, none, null_logits[:, 0], null_logits[:, 1])
     candidates = Candidates(*(tf.concat(pair, axis=0) for pair in zip(found, others, strict=True)))
-    # Stable: among equals the earlier window, start and end come first, "no answer" last.
-    order = tf.argsort(candidates.start_logits + candidates.end_logits, direction="DESCENDING", stable=True)
+    scores = candidates.start_logits + candidates.end_logits
+    order = tf.argsort(scores, direction="DESCENDING", stable=True)
     order = tf.gather(order, tf.argsort(tf.gather(candidates.rows, order), stable=True))
-    return candidates.select(order), nulls
+    # Among equals the earlier window, start and end come first, "no answer" last.
+    settled = settle_ties(tf.gather(scores, order), order, TIE, tf.gather(candidates.rows, order))
+    return candidates.select(tf.gather(order, settled)), nulls
 
 
 def _spans(
@@ -103,7 +106,8 @@ def _spans(
     scores = tf.where(layout.inputs["padding_mask"][:, :, tf.newaxis] == 1, tf.cast(logits, tf.float32), lowest)
     count = tf.minimum(settings.n_best_size, tf.cast(shape[1], tf.int32))
     # `tf.math.top_k` promises the first of equals.
-    places = tf.cast(tf.math.top_k(tf.transpose(scores, [0, 2, 1]), count).indices, tf.int64)  # [W, 2, count]
+    places = tf.sort(tf.math.top_k(tf.transpose(scores, [0, 2, 1]), count).indices)  # [W, 2, count]
+    places = tf.cast(places, tf.int64)
     cells = places + (tf.range(shape[0]) * shape[1])[:, tf.newaxis, tf.newaxis]
     tokens = tf.gather(tf.reshape(layout.tokens, [-1]), cells)
     best = best_cells(windows, layout, tf.size(projection.starts, tf.int64), _LENGTH_WEIGHT)

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from export import probes, serving, signatures
 from export.graph import masked_texts
+from export.graph.ties import settle_ties
 from export.heads.base import About, Head, TokenOutput
 from keras_bert import weights
 from keras_bert.errors import InputError
@@ -16,6 +17,8 @@ from keras_bert.tokenization.preprocessor import BertPreprocessor
 
 # Masks whose logits are held at a time: 31 MB for a vocabulary of 30,522, however many masks a batch has.
 _MASKS_AT_A_TIME = 256
+# Logarithms of probabilities that differ by no more are equal: the token with the lower id comes first.
+_TIE = 1e-4
 
 TEXTS = (
     "The cat [MASK] on the [MASK].",
@@ -100,6 +103,8 @@ class FillMask(Head):
             logits = head(states, mask_positions=rows[tf.newaxis, start : start + _MASKS_AT_A_TIME])[0]
             # The table may have more rows than the vocabulary has tokens. These rows count, but have no name.
             best, best_ids = tf.math.top_k(tf.nn.softmax(logits)[:, :size], self.top_k)
+            order = settle_ties(tf.math.log(best), best_ids, _TIE)
+            best, best_ids = (tf.gather(column, order, batch_dims=1) for column in (best, best_ids))
             found = tf.concat([ids, best_ids], axis=0), tf.concat([probabilities, best], axis=0)
             return start + _MASKS_AT_A_TIME, *found
 

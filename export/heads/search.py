@@ -8,6 +8,7 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from export import probes, serving, signatures
+from export.graph.ties import settle_ties
 from export.heads.base import About, TokenOutput
 from export.heads.embeddings import SentenceEmbedding
 from export.rebuilding import rebuild, rebuild_for_serving
@@ -22,6 +23,8 @@ QUERY, EMBED = "query", "embed"
 # as long (benchmarks/search_speed.py).
 _BLOCK = 4096
 _BATCH = 32
+# Cosines, and a re-ranker's scores, that differ by no more are equal: the earlier passage comes first.
+_TIE, _RERANKER_TIE = 1e-6, 1e-4
 _SAMPLE = 1000  # Passages that are searched for, to measure what int8 loses.
 
 
@@ -114,9 +117,11 @@ class Search(SentenceEmbedding):
         if self._reranker is None:
             return found
         question = serving.bound_texts(texts["text"], self._pair.tokenizer, self._pair.sequence_length)
-        best = tf.math.top_k(self._score_pairs(self._served_reranker, question, found["passages"]), self.top_k)
-        ordered = {name: tf.gather(found[name], best.indices, batch_dims=1) for name in ("passages", "indices")}
-        return {**ordered, "scores": best.values}
+        scores = self._score_pairs(self._served_reranker, question, found["passages"])
+        best = tf.math.top_k(scores, self.top_k)
+        order = tf.gather(best.indices, settle_ties(best.values, best.indices, _RERANKER_TIE), batch_dims=1)
+        columns = {"passages": found["passages"], "scores": scores, "indices": found["indices"]}
+        return {name: tf.gather(column, order, batch_dims=1) for name, column in columns.items()}
 
     def _score_pairs(self, model, questions, passages):
         """Returns the re-ranker's scores: string (B,) and (B, K) to float32 (B, K)."""
@@ -149,7 +154,9 @@ class Search(SentenceEmbedding):
         scores, indices = (tf.reshape(tf.transpose(part, [1, 0, 2]), [tf.shape(questions)[0], -1]) for part in found)
         best = tf.math.top_k(scores, self.top_k)  # The first of equal scores comes first, as in the blocks.
         indices = tf.gather(indices, best.indices, batch_dims=1)
-        return {"passages": tf.gather(self._passages, indices), "scores": best.values, "indices": indices}
+        order = settle_ties(best.values, indices, _TIE)
+        scores, indices = (tf.gather(column, order, batch_dims=1) for column in (best.values, indices))
+        return {"passages": tf.gather(self._passages, indices), "scores": scores, "indices": indices}
 
     # === Right answers ===
 

@@ -19,6 +19,9 @@ NO_SPAN_TEXT = "empty"
 # The null odds if no span is possible. google-research/bert, which fails in that case, starts from this null score
 # (run_squad.py:769).
 NO_SPAN_ODDS = 1e6
+# Scores that differ by no more are equal, so that rounding, which differs between processors and runtimes, does not
+# decide the order of answers: ten times by how much served scores may differ.
+TIE = 1e-4
 
 _Null = tuple[float, float] | None  # Start and end logits of "no answer", if there may be none.
 _Candidate = tuple[int, int, float, float]
@@ -53,7 +56,8 @@ def best_answers(
 
     In each window the `n_best_size` highest starts and ends are combined (google-research/bert includes those of
     padding). A start must have its maximum context in its window, but an end need not. The candidates of all windows
-    are sorted by the sum of their logits, and the first with each final text counts.
+    are sorted by the sum of their logits, and the first with each final text counts. Of equal sums (to `TIE`) the
+    earlier place in the context comes first, and "no answer" last.
 
     With `version_2_with_negative`, [CLS] stands for "no answer". Its score is the lowest sum of its logits in any
     window. If it exceeds the best answer's score by more than `null_score_diff_threshold`, the prediction is "".
@@ -122,8 +126,9 @@ def _find_candidates(
     """
     found = [np.empty((2, 0), np.int64)]
     for first, limit in zip(row_splits[:-1].tolist(), row_splits[1:].tolist(), strict=True):
-        # A stable sort puts the earlier of two equal logits first, as google-research/bert's does.
-        starts, ends = first + np.argsort(-logits[:, first:limit], axis=1, kind="stable")[:, :n_best_size]
+        # A stable sort takes the earlier of two equal logits, as google-research/bert's does.
+        best = np.argsort(-logits[:, first:limit], axis=1, kind="stable")[:, :n_best_size]
+        starts, ends = first + np.sort(best, axis=1)
         starts = starts[windows.is_max_context[starts]]
         ends = ends[windows.token_word[ends] >= 0]
         lengths = ends - starts[:, np.newaxis] + 1  # [starts, ends]
@@ -133,7 +138,10 @@ def _find_candidates(
     columns = [starts, ends, logits[0, starts], logits[1, ends]]
     if null is not None:
         columns = [np.append(column, value) for column, value in zip(columns, (-1, -1, *null), strict=True)]
-    order = np.argsort(-(columns[2] + columns[3]), kind="stable")
+    scores = columns[2] + columns[3]
+    order = np.argsort(-scores, kind="stable")
+    tie = np.cumsum(-np.diff(scores[order]) > TIE)  # The number of the second and later scores' group of equals.
+    order = order[np.lexsort((order, np.append(0, tie)[: len(order)]))]
     return list(zip(*(column[order].tolist() for column in columns), strict=True))
 
 

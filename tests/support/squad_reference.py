@@ -115,8 +115,8 @@ def answers_of(context, windows, logits, vocabulary, lowercase, n_best_size, max
     words, _ = words_of(context)
     spans = []
     for window, (starts, ends) in zip(windows, logits, strict=True):
-        for start in highest(starts, n_best_size):
-            for end in highest(ends, n_best_size):
+        for start in sorted(highest(starts, n_best_size)):
+            for end in sorted(highest(ends, n_best_size)):
                 if (
                     window.is_best_at.get(start, False)
                     and end in window.word_at
@@ -127,7 +127,7 @@ def answers_of(context, windows, logits, vocabulary, lowercase, n_best_size, max
     if may_be_null:
         null = min(((starts[0], ends[0]) for starts, ends in logits), key=sum)
         spans.append((*null, None, 0, 0))
-    spans.sort(key=lambda span: -(span[0] + span[1]))
+    spans = settled(spans)
     best = []
     for start_logit, end_logit, window, start, end in spans:
         text = ""
@@ -147,6 +147,19 @@ def answers_of(context, windows, logits, vocabulary, lowercase, n_best_size, max
     text, start_logit, end_logit = next(entry for entry in best if entry[0])
     odds = sum(null) - start_logit - end_logit
     return ("" if odds > threshold else text), listed, odds
+
+
+def settled(spans):
+    """The spans, the best first. Not Google's: a run of sums that differ by 1e-4 at most keeps the windows' order."""
+    ordered = sorted(range(len(spans)), key=lambda number: -(spans[number][0] + spans[number][1]))
+    runs, previous = [], None
+    for number in ordered:
+        total = spans[number][0] + spans[number][1]
+        if previous is None or previous - total > 1e-4:
+            runs.append([])
+        runs[-1].append(number)
+        previous = total
+    return [spans[number] for run in runs for number in sorted(run)]
 
 
 def highest(values, count):

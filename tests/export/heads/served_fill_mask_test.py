@@ -117,6 +117,22 @@ def test_a_row_beyond_the_vocabulary_is_never_named(head):
     np.testing.assert_allclose(all_of_them["probabilities"][..., :3], answer["probabilities"], atol=1e-6)
 
 
+def test_of_equal_tokens_the_lower_id_comes_first(head):
+    layer, texts = head.model.get_layer("masked_lm"), {"text": tf.constant(["the [MASK]"])}
+    before = layer.output_bias.numpy()
+    layer.output_bias.assign(np.zeros_like(before))
+    everything = FillMask(head.model, head.preprocessor, top_k=len(VOCABULARY)).answer_texts(head.model, texts)
+    named = zip(everything["tokens"].numpy()[0, 0], everything["probabilities"].numpy()[0, 0], strict=True)
+    probability = {token.decode(): value for token, value in named}
+    logits = np.log([probability[piece] for piece in VOCABULARY])
+    bias = np.append(9.0 - logits, -9.0).astype(np.float32)  # All tokens are equally likely,
+    for shift in (1e-5, -1e-5):
+        layer.output_bias.assign(bias + shift * np.linspace(0.0, 1.0, len(bias), dtype=np.float32))  # or nearly so.
+        answer = FillMask(head.model, head.preprocessor, top_k=len(VOCABULARY)).answer_texts(head.model, texts)
+        assert [token.decode() for token in answer["tokens"].numpy()[0, 0]] == VOCABULARY
+    layer.output_bias.assign(before)
+
+
 # === Loading ===
 
 

@@ -85,6 +85,16 @@ def test_a_reranker_orders_what_is_found(tmp_path, num_outputs):
     saved_model.export_head(head, str(tmp_path / "served" / "find"), with_cc="off")
 
 
+def test_of_equal_passages_the_earlier_comes_first(tmp_path):
+    path = tmp_path / "p.txt"
+    path.write_text("the cat\non a mat\nthe cat\n" * 4, encoding="utf-8")
+    head = search.Search(toy_saved.embedder(), assets(), str(path), 8)
+    vectors = head._vectors.numpy()
+    head._vectors.assign(vectors * np.linspace(1.0, 1.0 + 1e-7, 12)[:, np.newaxis])  # As rounding may have it.
+    answer = head.answer(tf.constant(vectors[:1]), None)
+    assert answer["indices"].numpy().tolist() == [[0, 2, 3, 5, 6, 8, 9, 11]]
+
+
 class OfRandomVectors(search.Search):
     """Passages whose vectors take no time."""
 

@@ -126,9 +126,16 @@ def test_of_equal_scores_the_earlier_token_comes_first():
     assert texts(answer("w0 w1 w2", {}, {}, n_best_size=8), 1) == ["w0"]
 
 
+def test_scores_that_only_rounding_tells_apart_are_equal():
+    logits = {4: 1.0, 5: 1.00002, 6: 1.00004, 7: 1.001}  # of the sums, neighbours among the first three differ by 4e-5
+    assert texts(answer("w0 w1 w2 w3", logits, logits, max_answer_length=1)) == ["w3", "w0", "w1", "w2"]
+    answers = answer("w0 w1 w0", {4: 1.0, 6: 1.00002}, {4: 1.0, 6: 1.00002}, max_answer_length=1)
+    assert answers.nbest["q"][0]["start_logit"] == 1.0  # of a text, the first place
+
+
 def test_sums_are_exact_where_float32_would_round_them_off():
-    # 3000.0002 against 3000.000244: the first, with the better start, is rounded to the second in float32.
-    starts, ends = {4: 2e-4, 5: 0.0}, {4: 3000.0, 5: float(np.nextafter(np.float32(3000.0), np.float32(4000.0)))}
+    # 3000.00013 against 3000.000244: the first, with the better start, is rounded to the second in float32.
+    starts, ends = {4: 1.3e-4, 5: 0.0}, {4: 3000.0, 5: float(np.nextafter(np.float32(3000.0), np.float32(4000.0)))}
     assert texts(answer("w0 w1", starts, ends, max_answer_length=1)) == ["w1", "w0"]
 
 
