@@ -34,6 +34,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_text as tf_text
+from bfloat16 import needs_bfloat16
 from repository import ROOT
 from tokenizer_reference import read_ids, reference_ids
 from toy_classifier import LABELS, SEQUENCE_LENGTH, VOCABULARY, assets, classifier
@@ -114,6 +115,7 @@ def test_a_model_compiled_by_xla_is_served_without_it(meta_graph):
     assert not [function.signature.name for function in functions if function.attr["_XlaMustCompile"].b]
 
 
+@needs_bfloat16
 def test_a_model_of_mixed_precision_is_stored_and_computed_in_float32(head, directory, meta_graph, signatures):
     halves = {tf.bfloat16.as_datatype_enum, tf.float16.as_datatype_enum}
     assert not [node.name for node in nodes(meta_graph) if any(value.type in halves for value in node.attr.values())]

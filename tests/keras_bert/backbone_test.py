@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from bfloat16 import needs_bfloat16
 from repository import SHARED
 
 from keras_bert.backbone import BertBackbone
@@ -255,6 +256,7 @@ def test_a_model_on_the_output_of_a_backbone_round_trips(layout, tmp_path):
         np.testing.assert_array_equal(again.predict(random_batch(), verbose=0)[name], values)
 
 
+@needs_bfloat16
 def test_bfloat16_computes_near_float32():
     full = BertBackbone(**TINY)
     half = BertBackbone(**TINY, dtype="mixed_bfloat16")

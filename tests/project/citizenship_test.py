@@ -7,6 +7,7 @@ import keras_nlp
 import numpy as np
 import processes
 import pytest
+from bfloat16 import needs_bfloat16
 
 from keras_bert import BertBackbone, BertMaskedLM, BertTextClassifier
 from keras_bert.errors import InputError
@@ -95,6 +96,7 @@ def test_keras_hubs_masked_lm_around_our_backbone(tmp_path):
     assert len(again.weights) == len(model.weights)  # One table, tied.
 
 
+@needs_bfloat16
 def test_dtypes_and_overrides_of_from_preset(tmp_path):
     BertBackbone(**TINY).save_to_preset(str(tmp_path))
     half = keras_nlp.models.Backbone.from_preset(str(tmp_path), dtype="mixed_bfloat16")
@@ -212,6 +214,7 @@ def test_the_summary_is_a_table_with_the_true_count():
     assert f"Total params: {PRESETS['tiny'].parameters + heads:,}" in "\n".join(lines)
 
 
+@needs_bfloat16
 def test_mixed_precision_in_a_task():
     backbone = BertBackbone(**{**TINY, "num_layers": 1}, dtype="mixed_bfloat16")
     model = BertTextClassifier(backbone, num_classes=2)

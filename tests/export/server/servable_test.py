@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import toy_server
+from bfloat16 import needs_bfloat16
 from repository import ROOT
 from tensorflow.core.protobuf import config_pb2, saved_model_pb2
 from tensorflow.python.saved_model import loader_impl
@@ -412,6 +413,7 @@ def test_halves_hold_again_only_kernels_that_must_be_cut(described):
     model.close()
 
 
+@needs_bfloat16
 def test_bfloat16_has_all_sessions(tmp_path):
     head = Classification(shaken(build_classifier(backbone(), 2)), assets(), ["no", "yes"])
     directory = str(tmp_path / "1")

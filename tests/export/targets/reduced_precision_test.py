@@ -6,6 +6,7 @@ import os
 import numpy as np
 import pytest
 import tensorflow as tf
+from bfloat16 import needs_bfloat16
 from toy_classifier import LABELS, VOCABULARY, assets
 from toy_heads import HEADS, backbone
 from toy_saved import ALL_HEADS, answers_of, save_graph
@@ -77,6 +78,7 @@ def test_the_matrices_of_every_kind_of_model_become_integers(name):
 # === bfloat16 ===
 
 
+@needs_bfloat16
 def test_bfloat16_is_half_verified_and_measured(small):
     head, version_directory = small
     base = os.path.dirname(version_directory)
@@ -96,6 +98,7 @@ def test_bfloat16_is_half_verified_and_measured(small):
     assert 1e-5 < difference < 0.01
 
 
+@needs_bfloat16
 @pytest.mark.slow(keep=["fill_mask", "search"])
 @pytest.mark.parametrize("name", ALL_HEADS)
 def test_every_head_answers_in_bfloat16(name, tmp_path, monkeypatch):

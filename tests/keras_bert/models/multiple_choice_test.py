@@ -6,6 +6,7 @@ import tensorflow as tf
 import toy_choices
 import toy_hugging_face
 import toy_tasks
+from bfloat16 import needs_bfloat16
 
 from keras_bert import BertMultipleChoice, BertMultipleChoicePreprocessor, BertPreprocessor
 
@@ -81,6 +82,7 @@ def test_dropout_falls_on_the_pooled_output_while_training_only():
     assert rate == 0.2
 
 
+@needs_bfloat16
 def test_mixed_precision_scores_are_float32():
     model = BertMultipleChoice(toy_tasks.backbone(dtype="mixed_bfloat16"), 3)
     assert model(make_inputs(2, 3, 6)).dtype == tf.float32

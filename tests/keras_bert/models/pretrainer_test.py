@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import toy_tasks
+from bfloat16 import needs_bfloat16
 
 from keras_bert import BertBackbone, BertPretrainer, BertPretrainerPreprocessor
 
@@ -79,6 +80,7 @@ def test_a_masked_lm_head_of_its_own_kind_is_kept(tmp_path):
         np.testing.assert_array_equal(again(batch())["masked_lm"], model(batch())["masked_lm"])
 
 
+@needs_bfloat16
 def test_logits_are_float32_under_mixed_precision():
     backbone = BertBackbone(**TINY, dtype="mixed_bfloat16")
     logits = BertPretrainer(backbone)(batch())

@@ -13,6 +13,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from bfloat16 import needs_bfloat16
 from toy_training import (
     WIDTH,
     ToyObjective,
@@ -86,6 +87,7 @@ def test_variables_without_gradient_are_left_alone(tmp_path):
     assert not np.array_equal(trainer.model.get_layer("table").embeddings.numpy(), table)
 
 
+@needs_bfloat16
 def test_bfloat16_is_close(tmp_path):
     exact = update(build_trainer(tmp_path / "a", optimizer=lambda: keras.optimizers.SGD(0.1)), repeated, 1)
     set_mixed_precision("bfloat16")

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from bfloat16 import needs_bfloat16
 from toy_hugging_face import SIZES, random_model
 
 from keras_bert import BertBackbone, BertSpanLabeler
@@ -101,6 +102,7 @@ def test_the_head_has_the_paper_s_weights_and_no_dropout():
     assert [type(layer).__name__ for layer in model.layers if layer is not backbone].count("Dropout") == 0
 
 
+@needs_bfloat16
 def test_float16_activations_give_float32_logits():
     backbone = BertBackbone(
         50, num_layers=1, num_heads=2, hidden_dim=16, intermediate_dim=32, max_sequence_length=8, dtype="mixed_bfloat16"
