@@ -41,15 +41,11 @@ TRICKS = {
     "Muon": {"optimizer": "muon", "learning_rate": 4e-3, "adam_lr_ratio": 0.75},
     "neighbors": {"initial_attention": "neighbors"},
     "batches of 32": {"train_batch_size": 32},
-    "one cycle": {"lr_schedule": "one_cycle"},
     "next sentences 0.3": {"next_sentence_weight": 0.3},
     "20% masked": {"dynamic_masking": True, "masked_lm_prob": 0.2},
 }
 # Measured beside the whole, and not part of it.
 OTHERS = {
-    "constant": {"lr_schedule": "constant_then_linear"},
-    "unigram bias": {"masked_lm_bias": "unigram"},
-    "beta 0.98": {"adam_beta_2": 0.98},
     "rate ratio 0.5": {"adam_lr_ratio": 0.5},
     "rate ratio 1": {"adam_lr_ratio": 1.0},
     "next sentences 0.1": {"next_sentence_weight": 0.1},

@@ -76,7 +76,7 @@ for name in ("train", "held_out"):
 sh("""bert-pretrain --input_file=train.tfrecord --eval_input_file=held_out.tfrecord --vocab_file=vocab.txt \\
     --preset=tiny --num_layers=2 --num_heads=2 --hidden_dim=64 --max_seq_length=64 --max_predictions_per_seq=10 \\
     --train_batch_size=32 --num_train_steps=200 --num_warmup_steps=20 --optimizer=muon --learning_rate=0.004 \\
-    --adam_lr_ratio=0.5 --lr_schedule=one_cycle --initial_attention=neighbors --do_train --do_eval \\
+    --adam_lr_ratio=0.5 --initial_attention=neighbors --do_train --do_eval \\
     --output_dir=pretrained""")
 
 # %% [markdown]

@@ -69,7 +69,7 @@ write("domain", list(documents_of(os.path.dirname(numpy.__file__))))
 # %%
 LENGTHS = "--max_seq_length=64 --max_predictions_per_seq=10"
 SIZES = "--preset=tiny --num_layers=2 --num_heads=2 --hidden_dim=64"
-RATES = "--train_batch_size=32 --optimizer=muon --adam_lr_ratio=0.5 --lr_schedule=one_cycle --num_warmup_steps=10"
+RATES = "--train_batch_size=32 --optimizer=muon --adam_lr_ratio=0.5 --num_warmup_steps=10"
 
 sh("bert-train-vocab --input_file=general.txt,domain.txt --vocab_file=vocab.txt --vocab_size=2000 | head -3")
 for name in ("general", "domain", "domain_held_out"):

@@ -5,10 +5,11 @@
 #   RANDOM_SEED=1 CORPUS_DIR=corpus OUTPUT_DIR=runs/laptop1 recipes/laptop/run.sh
 #
 # What: 12,000 steps of 32 sequences of 64 tokens with the quickstart's recipe: Muon, heads that begin by attending to
-#   neighbors, one cycle of the learning rate, a fifth of the tokens masked. CORPUS_DIR holds wikitext2-valid.txt (the
-#   validation part of WikiText-2, 60 articles) and the folders inaugural and state_union (the presidents' addresses, a
-#   file each, as in NLTK's corpora of these names); the docstrings of all installed packages are added. Held out are the
-#   articles whose number ends in 5, the addresses of years that end in 5, and a tenth of the modules.
+#   neighbors, a fifth of the tokens masked. The recorded run decayed the rate in one cycle, which is gone since.
+#   CORPUS_DIR holds wikitext2-valid.txt (the validation part of WikiText-2, 60 articles) and the folders inaugural and
+#   state_union (the presidents' addresses, a file each, as in NLTK's corpora of these names); the docstrings of all
+#   installed packages are added. Held out are the articles whose number ends in 5, the addresses of years that end in 5,
+#   and a tenth of the modules.
 # Cost and scores, also of fine-tunings from it: README.md of recipes/, "Laptop".
 # Why these settings: docs/benchmarks.md, "A small pre-training". Kernels start at a deviation of 1 / sqrt(256).
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
@@ -55,6 +56,6 @@ make_records held_out 1
 run bert-pretrain --input_file="$DATA/train_*.tfrecord" --eval_input_file="$DATA/held_out_*.tfrecord" \
     --vocab_file="$DATA/vocab.txt" --bert_config_file="$(dirname "${BASH_SOURCE[0]}")/bert_config.json" \
     --output_dir="$OUTPUT_DIR/pretrained" --do_train --do_eval "${LENGTHS[@]}" --train_batch_size=32 \
-    --eval_batch_size=64 --optimizer=muon --learning_rate=3e-3 --adam_lr_ratio=0.75 --lr_schedule=one_cycle \
+    --eval_batch_size=64 --optimizer=muon --learning_rate=3e-3 --adam_lr_ratio=0.75 \
     --initial_attention=neighbors --next_sentence_weight=0.3 --dynamic_masking --masked_lm_prob=0.2 \
     --num_train_steps=12000 --num_warmup_steps=1200 --save_checkpoints_steps=1000 --random_seed="$RANDOM_SEED" "$@"

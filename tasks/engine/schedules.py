@@ -96,15 +96,10 @@ class WarmupConstantDecay(_Schedule):
         return self.learning_rate * share
 
 
-def _one_cycle(learning_rate: float, num_train_steps: int, num_warmup_steps: int) -> WarmupConstantDecay:
-    num_decay_steps = max(1, num_train_steps - num_warmup_steps)
-    return WarmupConstantDecay(learning_rate, num_train_steps, num_warmup_steps, num_decay_steps)
-
-
 def _constant_then_linear(learning_rate: float, num_train_steps: int, num_warmup_steps: int) -> WarmupConstantDecay:
     num_decay_steps = min(max(1, num_train_steps // 2), num_train_steps - num_warmup_steps)
     return WarmupConstantDecay(learning_rate, num_train_steps, num_warmup_steps, num_decay_steps)
 
 
 # Each takes `learning_rate`, `num_train_steps` and `num_warmup_steps`.
-SCHEDULES = {"linear": WarmupLinearDecay, "one_cycle": _one_cycle, "constant_then_linear": _constant_then_linear}
+SCHEDULES = {"linear": WarmupLinearDecay, "constant_then_linear": _constant_then_linear}

@@ -8,7 +8,6 @@ import numpy as np
 from tasks.settings import Settings, changeable, kind_of, setting
 
 OPTIMIZERS = ("bert-2018", "adamw", "lamb")
-LR_SCHEDULES = ("linear", "one_cycle", "constant_then_linear")
 DISTRIBUTION_STRATEGIES = ("one_device", "mirrored", "multi_worker_mirrored", "tpu")
 MIXED_PRECISION = ("float32", "bfloat16", "float16")
 

@@ -33,7 +33,6 @@ _MASKED_SHARE = 0.2  # In training alone; the held-out records keep the 15% that
 _PRETRAINING = {
     "optimizer": "muon",
     "adam_lr_ratio": 0.75,
-    "lr_schedule": "one_cycle",
     "initial_attention": "neighbors",
     "next_sentence_weight": 0.3,
     "dynamic_masking": True,

@@ -1,26 +1,14 @@
 """Weights to start a pre-training from, in place of random ones, that shorten the plateau at its beginning.
 
-H: hidden, D: size of a head, P: positions, V: vocabulary.
+H: hidden, D: size of a head, P: positions.
 """
 
 import numpy as np
 
 from keras_bert.backbone import BertBackbone
-from keras_bert.models import BertPretrainer
 
 # Wavelengths of the position table end at 2 pi times this; the original 10000 makes neighbors too similar.
 _LONGEST = 64.0
-
-
-def set_unigram_bias(model: BertPretrainer, answer_counts: np.ndarray) -> None:
-    """Starts the masked-LM head's output bias from log((count + 1) / sum): it need not learn how frequent words are.
-
-    Args:
-        model: with random weights.
-        answer_counts: int64, shape (V,), how often each WordPiece is an answer.
-    """
-    counts = answer_counts + 1.0
-    model.get_layer("masked_lm").output_bias.assign(np.log(counts / counts.sum()).astype(np.float32))
 
 
 def attend_to_neighbors(backbone: BertBackbone) -> None:

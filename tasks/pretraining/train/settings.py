@@ -5,7 +5,7 @@ from dataclasses import MISSING
 
 from keras_bert.config import ATTENTIONS, BertConfig
 from keras_bert.errors import InputError
-from tasks.engine.settings import LR_SCHEDULES, OPTIMIZERS, TrainingSettings
+from tasks.engine.settings import OPTIMIZERS, TrainingSettings
 from tasks.settings import changeable, replaced, setting
 
 
@@ -49,11 +49,6 @@ class PretrainingSettings(TrainingSettings):
         "neighbors: each head begins by attending to a token at a distance of its own, from 1 to 4.",
         choices=("random", "neighbors"),
     )
-    masked_lm_bias: str = setting(
-        "zeros",
-        "What the masked-LM head's output bias starts from; unigram: log frequencies of the data's answers.",
-        choices=("zeros", "unigram"),
-    )
     use_next_sentence: bool = setting(True, "Train the next-sentence head too; false: masked LM alone.")
     next_sentence_weight: float = setting(1.0, "Factor of the next-sentence loss; the masked LM's is 1.", above=0.0)
     max_seq_length: int = setting(128, "Tokens of an instance, as in the data.", at_least=3)
@@ -76,18 +71,11 @@ class PretrainingSettings(TrainingSettings):
     adam_lr_ratio: float = setting(
         1.0, "With --optimizer=muon, the learning rate of all but the matrices, as a share of theirs.", above=0.0
     )
-    adam_beta_2: float = setting(0.999, "Decay rate of Adam's second moment.", above=0.0, at_most=0.99999)
-    lr_schedule: str = setting(
-        "linear",
-        "linear: warm-up, then what a decay from step 0 has left; one_cycle: warm-up, then a decay from the peak; "
-        "constant_then_linear: the peak until half of the steps are done.",
-        choices=LR_SCHEDULES,
-    )
     num_train_steps: int = setting(100000, "Number of training steps.", at_least=1)
     time_budget_minutes: float | None = setting(
         None,
         "Minutes that the run may take, all calls together; the measured rate then decides the number of steps, in "
-        "place of --num_train_steps. Needs --lr_schedule=constant_then_linear.",
+        "place of --num_train_steps. The learning rate stays at its peak until half of them are done.",
         above=0.0,
     )
     num_warmup_steps: int = setting(10000, "Steps over which the learning rate rises.", at_least=0)
@@ -104,15 +92,8 @@ class PretrainingSettings(TrainingSettings):
         if self.do_eval and not self.eval_input_file:
             raise InputError("--do_eval needs --eval_input_file: records that are not among the training ones.")
         warmup, steps = self.num_warmup_steps, self.num_train_steps
-        if self.time_budget_minutes:
-            if self.lr_schedule != "constant_then_linear":
-                raise InputError("--time_budget_minutes needs --lr_schedule=constant_then_linear.")
-        elif warmup > steps:
+        if warmup > steps and not self.time_budget_minutes:
             raise InputError(f"--num_warmup_steps must be at most --num_train_steps. Received: {warmup} and {steps}")
-        elif warmup == steps and self.lr_schedule != "linear":
-            raise InputError(
-                f"--lr_schedule={self.lr_schedule}: --num_warmup_steps={warmup} leaves no step to decay. Lower it."
-            )
         sources = {name: getattr(self, name) for name in ("preset", "bert_config_file", "init_checkpoint")}
         given = [f"--{name}" for name, value in sources.items() if value]
         if len(given) != 1:
@@ -120,17 +101,17 @@ class PretrainingSettings(TrainingSettings):
                 "The architecture must be given once, by --preset, --bert_config_file or --init_checkpoint. "
                 f"Received: {' and '.join(given) or 'none of them'}"
             )
-        for name, own in (("initial_attention", "random"), ("masked_lm_bias", "zeros")):
-            if getattr(self, name) != own and self.init_checkpoint:
-                raise InputError(
-                    f"--{name}={getattr(self, name)}: --init_checkpoint has weights of its own. Leave it out."
-                )
+        if self.initial_attention != "random" and self.init_checkpoint:
+            raise InputError(
+                f"--initial_attention={self.initial_attention}: --init_checkpoint has weights of its own. Leave it out."
+            )
 
     @property
     def optimizer_options(self) -> dict:
         """Arguments of `build_optimizer`, by name."""
-        options = {**super().optimizer_options, "beta_2": self.adam_beta_2, "lr_schedule": self.lr_schedule}
-        return {**options, "adam_lr_ratio": self.adam_lr_ratio} if self.optimizer == "muon" else options
+        schedule = {"lr_schedule": "constant_then_linear"} if self.time_budget_minutes else {}
+        ratio = {"adam_lr_ratio": self.adam_lr_ratio} if self.optimizer == "muon" else {}
+        return {**super().optimizer_options, **schedule, **ratio}
 
     @property
     def lengths(self) -> dict[str, int]:

@@ -22,7 +22,6 @@ from tasks.pretraining.data.masking import MaskingRules
 from tasks.pretraining.data.shard_index import RecordStatistics, ShardIndex, read_indexes, total
 from tasks.pretraining.train.architecture import model_builder, read_architecture
 from tasks.pretraining.train.batches import TrainBatches, make_eval_dataset
-from tasks.pretraining.train.initial_weights import set_unigram_bias
 from tasks.pretraining.train.losses import PretrainingObjective, most_frequent_accuracy, perplexity
 from tasks.pretraining.train.packed_data import PackingPlan, plan_packing
 from tasks.pretraining.train.settings import PretrainingSettings
@@ -59,8 +58,6 @@ def _run(settings: PretrainingSettings, strategy: tf.distribute.Strategy, starte
     trainer = build_trainer(settings, build, objective, strategy, num_steps)
     writes = trainer.workers.is_chief
     train_data = _read(train_files, trainer, tokenizer, settings)
-    if settings.masked_lm_bias == "unigram":
-        set_unigram_bias(trainer.model, train_data.statistics.answer_counts)
     metrics, evaluation = {}, None
     if settings.do_eval:
         eval_data = _read(eval_files, trainer, tokenizer, settings)

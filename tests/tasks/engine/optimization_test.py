@@ -56,7 +56,6 @@ def test_schedule_refuses_what_makes_no_sense():
     ("name", "expected"),
     [  # Peak 1, 20 steps, of which 4 warm up.
         ("linear", {0: 0.0, 3: 0.75, 4: 0.8, 10: 0.5, 19: 0.05, 20: 0.0, 25: 0.0}),
-        ("one_cycle", {0: 0.0, 3: 0.75, 4: 1.0, 8: 0.75, 19: 0.0625, 20: 0.0, 25: 0.0}),
         ("constant_then_linear", {0: 0.0, 3: 0.75, 4: 1.0, 10: 1.0, 12: 0.8, 19: 0.1, 20: 0.0, 25: 0.0}),
     ],
 )
