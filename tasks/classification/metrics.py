@@ -6,12 +6,9 @@ Shapes: N rows, C classes, G pairs of true and predicted class, D bootstrap samp
 
 import numpy as np
 
-from keras_bert.files import atomic_path
 from tasks.fine_tuning.metrics import cross_entropies, mean_squared_error, pearson, pearson_spearman_mean, spearman
 from tasks.fine_tuning.metrics import intervals as bootstrap_intervals
 from tasks.report import bootstrap
-
-CELLS_WITH_TEXT = 40  # With more classes, the cells of a confusion matrix are too small for text.
 
 
 def row_losses(labels: np.ndarray, outputs: np.ndarray, is_regression: bool) -> np.ndarray:
@@ -100,34 +97,3 @@ CLASS_METRICS = {
     "matthews_correlation": _matthews_correlation,
 }
 SCORE_METRICS = {one.__name__: one for one in (pearson, spearman, pearson_spearman_mean, mean_squared_error)}
-
-
-def plot_confusion_matrix(path: str, counts: np.ndarray, labels: list[str]) -> None:
-    """Draws a confusion matrix as a PNG: counts and shares of the true class. Colours show the shares.
-
-    Args:
-        path: file to write, atomically.
-        counts: int, shape (C, C): true class by predicted class.
-        labels: C names. Long ones are shortened.
-    """
-    from matplotlib.figure import Figure
-
-    size = len(labels)
-    totals = counts.sum(axis=1, keepdims=True)
-    shares = counts / np.maximum(totals, 1)
-    names = [label if len(label) <= 18 else f"{label[:17]}…" for label in labels]
-    names = [name.replace("$", r"\$") for name in names]  # matplotlib reads "$...$" as a formula.
-    side = 3.2 + 0.62 * min(size, CELLS_WITH_TEXT)  # Inches: leaves room for the names, and for "1234\n100%" in a cell.
-    figure = Figure(figsize=(side, side), layout="constrained")
-    axes = figure.add_subplot()
-    axes.imshow(shares, cmap="Blues", vmin=0.0, vmax=1.0)
-    for true, predicted in np.argwhere(counts) if size <= CELLS_WITH_TEXT else ():
-        count, share = counts[true, predicted], shares[true, predicted]
-        style = {"ha": "center", "va": "center", "color": "white" if share > 0.5 else "black", "fontsize": 8}
-        axes.text(predicted, true, f"{count}\n{share:.0%}", **style)
-    axes.set_xticks(range(size), names, rotation=45, ha="right", rotation_mode="anchor")
-    axes.set_yticks(range(size), [f"{name} ({total})" for name, total in zip(names, totals[:, 0], strict=True)])
-    axes.set(xlabel="predicted", ylabel="true (rows)")
-    axes.set_title(f"accuracy {np.trace(counts) / max(counts.sum(), 1):.1%} of {counts.sum()} rows", fontsize="medium")
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=120)

@@ -22,8 +22,6 @@ from tasks.fine_tuning.settings import SplitSettings
 from tasks.report.page import Mistake
 from tasks.settings import changeable
 
-CONFUSION_FILE = "confusion_matrix.png"
-
 
 class ClassificationSettings(SplitSettings):
     """Settings of `bert-classify`."""
@@ -239,8 +237,6 @@ class Classification(task.Task):
         elif not part.name:
             found.confusion = (classes, shared_metrics.confusion_matrix(labels, predictions, len(classes)))
             found.details["per_class"] = shared_metrics.class_scores(labels, predictions, classes)
-            path = os.path.join(self.settings.output_dir, CONFUSION_FILE)
-            metrics.plot_confusion_matrix(path, found.confusion[1], classes)
             train_counts = results.get("train_label_counts")
             if train_counts and list(train_counts) == classes:
                 majority = shared_metrics.majority_accuracy(list(train_counts.values()), labels)

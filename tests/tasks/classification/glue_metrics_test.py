@@ -143,16 +143,3 @@ def test_samples_of_awkward_answers(answers, kind):
     for name, of_samples in metrics.CLASS_METRICS.items():
         rows = [ORACLES[name](np.repeat(labels, times), np.repeat(predictions, times)) for times in counts]
         np.testing.assert_allclose(of_samples(labels, predictions, counts), rows, rtol=1e-12, atol=1e-12, err_msg=name)
-
-
-@pytest.mark.slow(keep=["2", "5"])
-@pytest.mark.parametrize("size", [2, 5, 12, 45])
-def test_confusion_matrix_is_drawn(tmp_path, monkeypatch, size):
-    if size == 5:
-        monkeypatch.setattr(metrics, "CELLS_WITH_TEXT", 4)  # As of 45 classes: the cells hold no text.
-    path = tmp_path / "confusion_matrix.png"
-    counts = np.random.default_rng(0).integers(0, 900, (size, size))
-    counts[1] = 0  # A class without rows.
-    metrics.plot_confusion_matrix(str(path), counts, [f"package_$_{i}_$_long_name" for i in range(size)])
-    assert path.read_bytes().startswith(b"\x89PNG")
-    assert [file.name for file in tmp_path.iterdir()] == [path.name]
