@@ -161,28 +161,29 @@ def _settings_of(values: flags.FlagValues, settings_class: type[Settings]) -> Se
 def _make_flag(name: str, default, rule: Rule, kind: type, is_list: bool) -> flags.Flag:
     if rule.repeats:
         return flags.MultiFlag(flags.ArgumentParser(), flags.ArgumentSerializer(), name, default, rule.help)
-    if is_list and not rule.several:
-        return flags.Flag(flags.ListParser(), flags.ListSerializer(","), name, default, rule.help)
     if kind is bool:
         return flags.BooleanFlag(name, default, rule.help)
+    serializer = flags.ListSerializer(",") if is_list else flags.ArgumentSerializer()
     listed = f"<{'|'.join(rule.choices)}>: {rule.help}" if rule.choices else rule.help
-    return flags.Flag(_Parser(rule, kind), flags.ArgumentSerializer(), name, default, listed)
+    return flags.Flag(_Parser(rule, kind, is_list), serializer, name, default, listed)
 
 
 class _Parser(flags.ArgumentParser):
-    """Parses one value, or several separated by commas, and checks it by the rule of its setting."""
+    """Parses one value, or several separated by commas, and checks each by the rule of its setting."""
 
-    def __init__(self, rule: Rule, kind: type):
+    def __init__(self, rule: Rule, kind: type, is_list: bool):
         super().__init__()
-        self.rule = rule
+        self.rule, self.is_list = rule, is_list
         parsers = {int: flags.IntegerParser, float: flags.FloatParser}
         number = parsers[kind](rule.at_least, rule.at_most) if kind in parsers else None
         self.convert = number.convert if number else rule.spelled
-        self.syntactic_help = number.syntactic_help if number else ""
+        kinds = [flags.ListParser().syntactic_help] * is_list + ([number.syntactic_help] if number else [])
+        self.syntactic_help = ", each ".join(kinds)
 
     def parse(self, argument):
-        parts = argument.split(",") if self.rule.several and isinstance(argument, str) else argument
-        values = [self.convert(part) for part in (parts if isinstance(parts, list) else [parts])]
+        if isinstance(argument, str) and (self.is_list or self.rule.several):
+            argument = flags.ListParser().parse(argument)
+        values = [self.convert(item) for item in (argument if isinstance(argument, list) else [argument])]
         for fault in filter(None, map(self.rule.fault, values)):
             raise ValueError(fault)
-        return values[0] if len(values) == 1 else values
+        return values[0] if len(values) == 1 and not self.is_list else values

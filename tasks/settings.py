@@ -58,7 +58,7 @@ def setting(default: Any, help: str, **bounds: Any) -> Any:
     Args:
         default: default value; `dataclasses.MISSING` makes the setting required.
         help: one or two sentences for `--help` and for readers of the code.
-        at_least, above, at_most: bounds of a number.
+        at_least, above, at_most: bounds of a number, or of each number of a list.
         choices: allowed strings.
         any_spelling: whether to accept the choices in any case, with or without "-" and "_". The value is then spelled
             as in `choices`.
@@ -114,10 +114,13 @@ class Settings(Values):
             if rule.any_spelling:
                 value = rule.spelled(value)
                 object.__setattr__(self, field.name, value)
-            for one in value if rule.several and isinstance(value, list | tuple) else [value]:
-                fault = rule.fault(one)
+            values = value if isinstance(value, list | tuple) else [value]
+            if rule.several and not values:
+                raise InputError(f"--{rule.flag or field.name}: expected at least one value, found none.")
+            for item in values:
+                fault = rule.fault(item)
                 if fault:
-                    raise InputError(f"--{rule.flag or field.name}={one}: {fault}.")
+                    raise InputError(f"--{rule.flag or field.name}={item}: {fault}.")
 
     def identity(self) -> dict:
         """Returns, by name, the settings that must stay the same when a stopped training continues."""

@@ -1,5 +1,6 @@
 """Checkpoints of a training run: written atomically, restored from the newest readable one."""
 
+import json
 import os
 import re
 import sys
@@ -99,6 +100,7 @@ def keep_settings(output_dir: str, settings: dict, writes: bool = True) -> None:
         InputError: `output_dir` holds checkpoints of a training with other settings.
     """
     path = os.path.join(output_dir, SETTINGS_FILE)
+    settings = json.loads(json.dumps(settings))  # As the file has them: lists instead of tuples.
     resumes = is_directory(os.path.join(output_dir, "checkpoints")) and exists(path)
     before = read_json(path) if resumes else settings
     for name, value in settings.items():

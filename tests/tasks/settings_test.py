@@ -16,6 +16,7 @@ class Example(TrainingSettings):
     source: str = setting(dataclasses.MISSING, "Where from.", flag="from", identifies=False)
     learning_rate: float = replaced(TrainingSettings, "learning_rate", 1e-3, several=True, above=0.0)
     labels: list[str] | None = setting(None, "Class names.")
+    sizes: list[int] = setting([], "Sizes to train.", at_least=1)
     stride: int | None = setting(None, "Tokens between windows.", at_least=1)
 
 
@@ -30,6 +31,13 @@ def test_one_value_or_several():
     assert flags.parse(Example, ["--from=a", "--learning_rate=5e-5"]).learning_rate == 5e-5
 
 
+@pytest.mark.parametrize(("text", "sizes"), [("8,4", [8, 4]), ("8", [8]), ("", [])])
+def test_a_list_holds_values_of_its_type(text, sizes):
+    assert flags.parse(Example, ["--from=a", f"--sizes={text}"]).sizes == sizes
+    assert flags.parse(Example, ["--from=a"]).sizes == Example(source="a").sizes == []
+    assert "a comma separated list, each a positive integer" in flags.make_flags(Example).get_help()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -41,6 +49,8 @@ def test_one_value_or_several():
         (["--from=a", "--optimizer=sgd"], "must be one of bert-2018, adamw, lamb"),
         (["--from=a", "--learning_rate=0,1"], "must be greater than 0"),
         (["--from=a", "--stride=0"], "must be at least 1"),
+        (["--from=a", "--sizes=8,0"], "--sizes=8,0: must be at least 1"),
+        (["--from=a", "--sizes=8,many"], "--sizes=8,many"),
     ],
 )
 def test_a_wrong_flag_is_refused(arguments, message):
@@ -56,6 +66,8 @@ def test_a_wrong_flag_is_refused(arguments, message):
         ({"train_batch_size": 0}, "--train_batch_size=0: must be at least 1"),
         ({"optimizer": "sgd"}, "--optimizer=sgd: must be one of bert-2018, adamw, lamb"),
         ({"learning_rate": [1e-3, float("nan")]}, "--learning_rate=nan: must be a finite number"),
+        ({"learning_rate": []}, "--learning_rate: expected at least one value, found none"),
+        ({"sizes": [8, 0]}, "--sizes=0: must be at least 1"),
     ],
 )
 def test_python_callers_meet_the_same_bounds(given, message):
