@@ -49,16 +49,16 @@ class Checkpoints:
             if is_old or entry.startswith("checkpoint.tmp"):  # TensorFlow's state file before its rename.
                 remove_path(os.path.join(self.directory, entry))
 
-    def restore(self) -> int:
-        """Restores the newest readable checkpoint; reports broken ones on standard error.
+    def restore(self, step: int | None = None) -> int:
+        """Restores the checkpoint of a step, by default the newest readable one; reports broken ones on standard error.
 
         Returns:
             The restored step; 0 if there is no checkpoint.
 
         Raises:
-            InputError: every checkpoint is broken, or the newest belongs to another model.
+            InputError: every checkpoint is broken, that of `step` is missing, or one belongs to another model.
         """
-        paths = self._paths()
+        paths = self._paths() if step is None else [self._path(step)]
         for path in paths:
             try:
                 self._checkpoint.restore(path).assert_consumed()
@@ -82,7 +82,10 @@ class Checkpoints:
         """
         names = list_directory(self.directory) if is_directory(self.directory) else []
         steps = [int(match[1]) for match in (re.fullmatch(r"ckpt-(\d+)\.index", name) for name in names) if match]
-        return [os.path.join(self.directory, f"ckpt-{step}") for step in sorted(steps, reverse=True)]
+        return [self._path(step) for step in sorted(steps, reverse=True)]
+
+    def _path(self, step: int) -> str:
+        return os.path.join(self.directory, f"ckpt-{step}")
 
 
 def keep_settings(output_dir: str, settings: dict, writes: bool = True) -> None:

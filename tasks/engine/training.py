@@ -133,9 +133,10 @@ class Trainer:
             """Evaluates a checkpoint and saves the report, unless its evaluation is there or not wanted."""
             if evaluate is not None and self.workers.from_chief(report.lacks_evaluation(step)):
                 report.evaluation(step, evaluate())
-                if early_stopping is not None and early_stopping.best_step(report.history) == step:
-                    self._best().save(keep=1)  # Before the report, which relies on it.
                 report.save()
+            # After the report: a run that is killed in between restores these very weights, and comes here again.
+            if early_stopping is not None and early_stopping.best_step(report.history) == step:
+                self._best().save(keep=1)
 
         with self.workers.naming_lost_ones(), self._preemption:
             start_step = step = self.restore()
@@ -143,7 +144,8 @@ class Trainer:
             is_over = self.workers.from_chief(budget.is_over(step))
             with Reporter(self.output_dir, step, description, speed, self.workers.is_chief) as report:
                 report.expect(budget.num_steps)
-                if step and (step % save_checkpoints_steps == 0 or is_over):
+                was_evaluated = early_stopping is not None and not report.lacks_evaluation(step)
+                if step and (step % save_checkpoints_steps == 0 or is_over or was_evaluated):
                     complete(step)
                 if is_over or (early_stopping and step and early_stopping.is_over(report.history)):
                     if step and self.workers.is_chief:  # A run may have been killed while it removed the oldest.
@@ -220,9 +222,10 @@ class Trainer:
         return [variable.value for variable in self.optimizer.variables]
 
     def _end(self, report: Reporter, early_stopping: EarlyStopping | None) -> History:
-        """Restores the best weights, if any were kept, and returns the history."""
-        if early_stopping is not None and early_stopping.best_step(report.history) is not None:
-            self._best().restore()
+        """Restores the best weights, if early stopping keeps them, and returns the history."""
+        best_step = early_stopping and early_stopping.best_step(report.history)
+        if best_step is not None:
+            self._best().restore(best_step)
         return report.history
 
     def _agree(self, budget: StepBudget, step: int) -> tuple[bool, bool, bool]:

@@ -16,7 +16,7 @@ import tensorflow as tf
 from toy_training import ToyObjective, build_trainer, draw_no_curves, repeated, run_as_script, state
 
 from keras_bert.errors import InputError
-from tasks.engine.checkpoints import Checkpoints
+from tasks.engine.checkpoints import Checkpoints, keep_settings
 from tasks.engine.training import Trainer
 
 
@@ -114,6 +114,22 @@ def test_what_killed_runs_left_is_removed(tmp_path):
     (directory / "ckpt-4_temp").mkdir()
     build_trainer(tmp_path, keep_checkpoints=2).fit(repeated, 3)  # Finished before: only tidies up.
     assert sorted(os.listdir(directory)) == sorted([*expected, *foreign])
+
+
+def test_the_checkpoint_of_a_step_is_restored(tmp_path):
+    trainer = build_trainer(tmp_path, keep_checkpoints=2)
+    trainer.fit(repeated, 2, save_checkpoints_steps=1)
+    assert trainer._checkpoints().restore(1) == 1
+    with pytest.raises(InputError, match="every checkpoint is broken"):
+        trainer._checkpoints().restore(3)
+
+
+def test_settings_are_compared_as_json(tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    keep_settings(str(tmp_path), {"dims": [8, 4], "none": []})
+    keep_settings(str(tmp_path), {"dims": (8, 4), "none": ()})
+    with pytest.raises(InputError, match=r"holds a training with dims=\[8, 4\]. It cannot continue with \[8\]"):
+        keep_settings(str(tmp_path), {"dims": (8,), "none": ()})
 
 
 def test_checkpoint_of_another_model(tmp_path):

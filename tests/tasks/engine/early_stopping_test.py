@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from toy_training import build_trainer, repeated, state
 
+from tasks.engine.checkpoints import Checkpoints
 from tasks.engine.progress import EarlyStopping, History
 
 SCORES = {2: 0.1, 4: 0.5, 6: 0.4, 8: 0.5, 10: 0.3, 12: 0.9}  # Best at 4; patience 3 ends it at 10.
@@ -81,6 +82,30 @@ def test_a_stopped_run_ends_the_same(undisturbed, tmp_path, stop_after):
     assert ended.evaluations == expected.evaluations
     for ours, theirs in zip(state(resumed)[: len(resumed.model.weights)], trainer.model.get_weights(), strict=False):
         np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("is_saved", [False, True], ids=["before", "after"])
+def test_a_kill_where_the_best_is_kept_leaves_the_best_weights(undisturbed, tmp_path, monkeypatch, is_saved):
+    """Also where the machine is not deterministic, so that the same weights would score less the second time."""
+    save = Checkpoints.save
+
+    def killed(checkpoints, keep):
+        is_best = os.path.basename(checkpoints.directory) == "best" and int(checkpoints.step.numpy()) == 4
+        if is_saved or not is_best:
+            save(checkpoints, keep)
+        if is_best:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Checkpoints, "save", killed)
+        with pytest.raises(KeyboardInterrupt):
+            train(tmp_path)
+    for step in (4, 6, 8):
+        monkeypatch.setitem(SCORES, step, 0.0)
+    trainer, ended = train(tmp_path)
+    assert int(trainer.step.numpy()) == EarlyStopping("score", 3).best_step(ended) == 4
+    for ours, expected in zip(trainer.model.get_weights(), undisturbed[1].model.get_weights(), strict=True):
+        np.testing.assert_array_equal(ours, expected)
 
 
 def test_it_needs_an_evaluation(tmp_path):
