@@ -25,4 +25,5 @@ def embed_groups(embedder: BertTextEmbedder) -> keras.Model:
     embedder.name = "text_embedder"
     inputs = {name: keras.Input((None, None), dtype="int32", name=name) for name in embedder.input}
     flat = {name: FlattenChoices(name=f"flatten_{name}")(value) for name, value in inputs.items()}
-    return keras.Model(inputs, _Regroup(name="regroup")(embedder(flat), inputs["token_ids"]))
+    regroup = _Regroup(name="regroup", dtype="float32")  # Whatever the type of the encoder's activations.
+    return keras.Model(inputs, regroup(embedder(flat), inputs["token_ids"]))

@@ -18,21 +18,22 @@ class EmbeddingObjective(Objective):
     """Mean loss over the rows, summed over `dims`.
 
     Args:
-        dims: the first so many components are trained to be embeddings of their own, normalized (Kusupati et al.,
-            arXiv:2205.13147); empty for all components alone.
+        dims: the first so many components are trained to be embeddings of their own, normalized, beside all components
+            (Kusupati et al., arXiv:2205.13147); empty for all components alone.
     """
 
     needs_whole_batch = True
 
     def __init__(self, dims: Sequence[int] = ()):
-        self.dims = tuple(dims)
+        self.dims = set(dims)
 
     def weights(self, features, labels):
         return {"loss": tf.cast(tf.shape(labels["labels"])[0], tf.float32)}
 
     def sums(self, outputs, labels):
-        parts = [tf.math.l2_normalize(outputs[..., :dim], -1) for dim in self.dims] or [outputs]
-        return {"loss": tf.add_n([self.loss_sum(part, labels["labels"]) for part in parts])}
+        dims = sorted(self.dims | {outputs.shape[-1]}) if self.dims else ()
+        embeddings = [tf.math.l2_normalize(outputs[..., :dim], -1) for dim in dims] or [outputs]
+        return {"loss": tf.add_n([self.loss_sum(part, labels["labels"]) for part in embeddings])}
 
     def loss_sum(self, embeddings, scores):
         """Returns the sum of the loss over the rows: (B, K, D) and float32 (B,) to a scalar."""

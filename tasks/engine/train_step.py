@@ -11,6 +11,7 @@ step into one XLA program, as TPUs require.
 
 import contextlib
 import dataclasses
+import functools
 import types
 from collections.abc import Callable, Mapping
 
@@ -73,8 +74,8 @@ class TrainStep:
         step: int64 scalar variable, the number of finished steps; the caller increments it.
         gradient_accumulation_steps: micro-batches that a replica's batch is split into, to save memory.
         clip_norm: largest global norm of the gradients (google-research/bert: 1.0); None for no clipping.
-        jit_compile: whether to compile with XLA: the whole step on one device, everything but the all-reduce and the
-            update on several.
+        jit_compile: whether to compile with XLA: the whole step on one device; everything but the all-reduce and the
+            update on several, and of an objective that needs the whole batch the model alone.
         random_seed: seed of the dropout masks, which also depend on step, replica and layer.
 
     Attributes:
@@ -109,6 +110,7 @@ class TrainStep:
         self._seeds = [variable for variable in model.variables if variable.path.endswith("seed_generator_state")]
         self._has_gradient: list[bool] = []  # Filled by tracing.
         self._differentiate, self._run = self._accumulate, self._step
+        self._apply_model = functools.partial(model, training=True)
         # Shared functions would hide ops from XLA, and several replicas trace concurrently in their own threads.
         is_plain = not jit_compile and strategy.num_replicas_in_sync == 1
         self._layer_graphs = shared_layer_graphs if is_plain else contextlib.nullcontext
@@ -119,7 +121,10 @@ class TrainStep:
         if jit_compile and strategy.num_replicas_in_sync == 1:
             self._run = tf.function(self._step, jit_compile=True, autograph=False)
         elif jit_compile and not isinstance(strategy, tf.distribute.TPUStrategy):
-            self._differentiate = tf.function(self._accumulate, jit_compile=True, autograph=False)
+            if self.objective.needs_whole_batch:  # It may gather the outputs of all replicas.
+                self._apply_model = tf.function(self._apply_model, jit_compile=True, autograph=False)
+            else:
+                self._differentiate = tf.function(self._accumulate, jit_compile=True, autograph=False)
 
     def __call__(self, features, labels) -> dict[str, tf.Tensor]:
         """Runs the step and returns its figures by name: float32 scalars, the same on every replica."""
@@ -228,7 +233,7 @@ class TrainStep:
 
         def forward(index):
             with self._fused_layers(), self._layer_graphs(self.model):
-                return self.model(get_part(index)[0], training=True)
+                return self._apply_model(get_part(index)[0])
 
         def repeat(body, start):
             _, result = tf.while_loop(
@@ -242,6 +247,8 @@ class TrainStep:
 
         parts = tf.TensorArray(tf.float32, count, infer_shape=False, element_shape=self.model.output_shape)
         outputs = repeat(lambda index, parts: parts.write(index, forward(index)), parts).concat()
+        # XLA has to know the batch size, to cut the gradient into parts of static size.
+        outputs = tf.ensure_shape(outputs, [tf.nest.flatten(labels)[0].shape[0], *outputs.shape[1:]])
         with tf.GradientTape() as tape:
             tape.watch(outputs)
             sums = self.objective.sums(outputs, labels)
@@ -272,7 +279,7 @@ class TrainStep:
         variables = [variable.value for variable in self.model.trainable_variables]
         with tf.GradientTape() as tape:
             with self._fused_layers(), self._layer_graphs(self.model):
-                outputs = self.model(features, training=True)
+                outputs = self._apply_model(features)
             sums = self.objective.sums(outputs, labels)
             losses = {name: sums[name] * scale for name, scale in scales.items()}
             loss = self.objective.total(losses) * self._loss_scale()
@@ -312,7 +319,5 @@ def _splitter(batch, count: int) -> Callable:
             f"A device's share of the batch, {static_size} examples, cannot be split into gradient_accumulation_steps="
             f"{count} equal parts. Choose a train_batch_size that divides evenly."
         )
-    stacked = tf.nest.map_structure(
-        lambda tensor: tf.reshape(tensor, [count, static_size // count, *tensor.shape[1:]]), batch
-    )
+    stacked = tf.nest.map_structure(lambda tensor: tf.stack(tf.split(tensor, count)), batch)
     return lambda index: tf.nest.map_structure(lambda tensor: tensor[index], stacked)

@@ -21,7 +21,7 @@ def encode_texts(
     tokenizer,
     sequence_length: int,
     description: str,
-    rows_per_example: int = 1,
+    rows_per_example: int | None = None,
 ) -> Examples:
     """Turns texts into token ids, showing a progress bar.
 

@@ -26,7 +26,7 @@ class Examples(NamedTuple):
         row_splits: int64, shape (R + 1,): sequence i spans `[row_splits[i], row_splits[i + 1])`.
         labels: arrays of shape (N, ...) by name; empty if there are none.
         token_labels: arrays of shape (T,) by name; batches pad them with 0.
-        rows_per_example: K. Batches have shape (B, S) for K = 1, else (B, K, S).
+        rows_per_example: K, for batches of shape (B, K, S); None for one sequence an example, and (B, S).
     """
 
     token_ids: np.ndarray
@@ -34,16 +34,16 @@ class Examples(NamedTuple):
     row_splits: np.ndarray
     labels: dict[str, np.ndarray] = {}
     token_labels: dict[str, np.ndarray] = {}
-    rows_per_example: int = 1
+    rows_per_example: int | None = None
 
     @property
     def num_examples(self) -> int:
-        return (len(self.row_splits) - 1) // self.rows_per_example
+        return (len(self.row_splits) - 1) // (self.rows_per_example or 1)
 
     @property
     def lengths(self) -> np.ndarray:
         """Number of tokens of each example's longest sequence, int64, shape (N,)."""
-        return np.diff(self.row_splits).reshape(-1, self.rows_per_example).max(axis=1)
+        return np.diff(self.row_splits).reshape(-1, self.rows_per_example or 1).max(axis=1)
 
 
 # === The order of the examples ===
@@ -142,8 +142,8 @@ def _make_dataset(examples: Examples, order: np.ndarray, limits: np.ndarray, len
     """
     import tensorflow as tf
 
-    choices = examples.rows_per_example
-    groups = [] if choices == 1 else [choices]
+    choices = examples.rows_per_example or 1
+    groups = [] if examples.rows_per_example is None else [choices]
     token_ids = tf.RaggedTensor.from_row_splits(examples.token_ids, examples.row_splits)
     segment_ids = token_ids.with_values(tf.constant(examples.segment_ids))
     token_labels = {name: token_ids.with_values(tf.constant(array)) for name, array in examples.token_labels.items()}

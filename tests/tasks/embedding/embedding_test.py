@@ -1,6 +1,5 @@
-"""`bert-embed`: losses and figures beside sentence-transformers, batches in parts and on replicas, and whole runs."""
+"""`bert-embed`: losses and figures beside sentence-transformers; steps in parts, half types, XLA and on replicas."""
 
-import json
 import sys
 import types
 
@@ -8,19 +7,16 @@ import keras
 import numpy as np
 import pandas as pd
 import pytest
-import run_tasks
 import tensorflow as tf
 import torch
 import toy_training
-import toy_words
 
-from keras_bert import BertBackbone, BertPreprocessor, BertTextClassifier, BertTextEmbedder, BertTokenizer
+from keras_bert import BertBackbone, BertTextEmbedder
 from keras_bert.errors import InputError
-from tasks.convert import ConversionSettings, convert
-from tasks.embedding import data, objectives, retrieval, task
+from tasks.embedding import data, objectives, retrieval
 from tasks.embedding.model import embed_groups
+from tasks.engine.strategy import set_mixed_precision, wrap_loss_scale
 from tasks.engine.train_step import TrainStep
-from tasks.fine_tuning.model_files import save_model
 from tasks.text.bad_rows import BadRows
 
 RNG = np.random.default_rng(3)
@@ -81,11 +77,17 @@ def test_losses_and_gradients_are_those_of_sentence_transformers(name, num_texts
     np.testing.assert_allclose(tape.gradient(loss, vectors), gradient, rtol=1e-5, atol=1e-5)
 
 
+def test_the_whole_embedding_is_trained_beside_its_beginnings():
+    labels = {"labels": tf.constant(SCORES)}
+    losses = [float(objectives.CoSent(dims).sums(EMBEDDINGS, labels)["loss"]) for dims in ([2], [2, 8], [8, 2, 2])]
+    assert losses == [losses[0]] * 3 and losses[0] > float(objectives.CoSent().sums(EMBEDDINGS, labels)["loss"])
+
+
 # === Steps ===
 
 
-def features_of(count, length=5):
-    ids = np.random.default_rng(1).integers(5, 25, (count, 2, length)).astype("int32")
+def features_of(count, length=5, num_texts=2):
+    ids = np.random.default_rng(1).integers(5, 25, (count, num_texts, length)).astype("int32")
     return {"token_ids": ids, "segment_ids": 0 * ids, "padding_mask": np.ones_like(ids)}
 
 
@@ -95,16 +97,18 @@ def small_model(dropout=0.0):
     return embed_groups(BertTextEmbedder(backbone, embedding_dim=4))
 
 
-def stepped(strategy, parts, count, name="multiple_negatives_ranking"):
+def stepped(strategy, parts, count, name="multiple_negatives_ranking", jit_compile=False):
     """Losses of two steps of the same batch, and the weights after them."""
     with strategy.scope():
         model = small_model()
         optimizer = keras.optimizers.SGD(0.5)  # Adam makes steps of rounding errors, where a gradient is 0.
     counter = tf.Variable(0, dtype=tf.int64)
     objective = objectives.OBJECTIVES[name]()
-    step = TrainStep(model, optimizer, objective, strategy=strategy, step=counter, gradient_accumulation_steps=parts)
+    options = {"gradient_accumulation_steps": parts, "jit_compile": jit_compile}
+    step = TrainStep(model, optimizer, objective, strategy=strategy, step=counter, **options)
     labels = {"labels": np.linspace(0, 1, count).astype("float32")}
-    batches = tf.data.Dataset.from_tensor_slices((features_of(count), labels)).batch(count).repeat(2)
+    rows = tf.data.Dataset.from_tensor_slices((features_of(count), labels))
+    batches = rows.batch(count, drop_remainder=jit_compile).repeat(2)
     run = tf.function(lambda *batch: strategy.run(step, batch), autograph=False)
     losses = []
     for batch in strategy.experimental_distribute_dataset(batches):
@@ -117,10 +121,42 @@ def test_a_batch_in_parts_has_the_plain_gradient():
     """Parts know nothing of each other's texts, so the plain sum over parts would be another loss."""
     strategy = tf.distribute.get_strategy()
     losses, weights = stepped(strategy, 1, 8)
-    again, in_parts = stepped(strategy, 4, 8)
-    np.testing.assert_allclose(again, losses, rtol=1e-5)
-    for plain, cached in zip(weights, in_parts, strict=True):
-        np.testing.assert_allclose(cached, plain, atol=1e-4)
+    for jit_compile in (False, True):
+        again, in_parts = stepped(strategy, 4, 8, jit_compile=jit_compile)
+        np.testing.assert_allclose(again, losses, rtol=1e-5)
+        for plain, cached in zip(weights, in_parts, strict=True):
+            np.testing.assert_allclose(cached, plain, atol=1e-4)
+
+
+@pytest.fixture(scope="module", name="half", params=["bfloat16", "float16"])
+def _half(request):
+    """A type, and a model that computes in it."""
+    set_mixed_precision(request.param)
+    model = small_model()
+    set_mixed_precision("float32")
+    return request.param, model
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("name", objectives.OBJECTIVES)
+def test_half_types_train_by_every_loss(half, name, parts):
+    dtype, model = half
+    objective, count = objectives.OBJECTIVES[name](), 8
+    features, labels = features_of(count, num_texts=3), {"labels": tf.linspace(0.0, 1.0, count)}
+    embeddings = model(features)
+    assert embeddings.dtype == tf.float32
+    np.testing.assert_allclose(np.linalg.norm(embeddings, axis=-1), 1.0, atol=1e-5)
+    expected = objective.sums(embeddings, labels)["loss"] / objective.weights(features, labels)["loss"]
+    optimizer, counter = wrap_loss_scale(keras.optimizers.SGD(0.1), dtype), tf.Variable(0, dtype=tf.int64)
+    optimizer.initial_scale = 4.0  # A training finds its own within some steps.
+    options = {"strategy": tf.distribute.get_strategy(), "gradient_accumulation_steps": parts}
+    step = TrainStep(model, optimizer, objective, step=counter, **options)
+    before = [variable.numpy() for variable in model.trainable_variables]
+    figures = step(tf.nest.map_structure(tf.constant, features), labels)
+    assert figures["loss"].dtype == tf.float32 and float(figures["loss"]) == pytest.approx(float(expected), rel=0.02)
+    assert float(figures["gradient_norm"]) > 0 and float(figures.get("skipped", 0.0)) == 0
+    changed = [(old != new.numpy()).any() for old, new in zip(before, model.trainable_variables, strict=True)]
+    assert any(changed)
 
 
 def test_both_passes_over_a_part_drop_the_same_units():
@@ -169,13 +205,31 @@ def test_two_replicas_have_the_loss_of_one_device(name, replicas):
         np.testing.assert_allclose(replicas[f"{name} {index}"], weight, atol=1e-4)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("parts", [1, 2])
+def test_two_replicas_compile_the_model(parts, compiled_replicas):
+    """XLA compiles no gathering of several replicas, so that the loss stays outside."""
+    losses, weights = stepped(tf.distribute.get_strategy(), 1, 8)
+    np.testing.assert_allclose(compiled_replicas[f"{parts} losses"], losses, rtol=1e-5)
+    for index, weight in enumerate(weights):
+        np.testing.assert_allclose(compiled_replicas[f"{parts} {index}"], weight, atol=1e-4)
+
+
+def on_two_devices(mode, directory):
+    """What two logical devices, which a process must ask for before it uses TensorFlow, make of the same batches."""
+    result = toy_training.run_as_script(__file__, mode, directory)
+    assert result.returncode == 0, result.stderr
+    return np.load(directory / f"{mode}.npz")
+
+
 @pytest.fixture(scope="module", name="replicas")
 def _replicas(tmp_path_factory):
-    """What two logical devices, which a process must ask for before it uses TensorFlow, make of the same batches."""
-    directory = tmp_path_factory.mktemp("replicas")
-    result = toy_training.run_as_script(__file__, "mirrored", directory)
-    assert result.returncode == 0, result.stderr
-    return np.load(directory / "mirrored.npz")
+    return on_two_devices("mirrored", tmp_path_factory.mktemp("replicas"))
+
+
+@pytest.fixture(scope="module", name="compiled_replicas")
+def _compiled_replicas(tmp_path_factory):
+    return on_two_devices("compiled", tmp_path_factory.mktemp("replicas"))
 
 
 # === Figures ===
@@ -321,207 +375,16 @@ def test_raw_text_gives_a_sentence_and_the_rest_of_its_document(tmp_path):
         data.read_documents(str(path), seed=1)
 
 
-# === Runs ===
-
-
-@pytest.fixture(scope="module", name="preset")
-def _preset(tmp_path_factory):
-    return toy_words.write_preset(tmp_path_factory.mktemp("preset"))
-
-
-def rows_of(count, seed):
-    """A text and its match share their words, in another order."""
-    generator = np.random.default_rng(seed)
-    for _ in range(count):
-        words = generator.choice(toy_words.WORDS, 4, replace=False)
-        yield " ".join(words), " ".join(generator.permutation(words))
-
-
-def write_pairs(path, count, seed, header="question\tpassage"):
-    path.write_text("\n".join([header, *("\t".join(row) for row in rows_of(count, seed))]) + "\n")
-    return str(path)
-
-
-def as_retrieval(rows):
-    """Questions, passages, and the match of each, by number."""
-    questions, passages = (dict(enumerate(column)) for column in zip(*rows, strict=True))
-    by_text = {text: number for number, text in passages.items()}
-    return questions, passages, {number: {by_text[passages[number]]} for number in questions}
-
-
-def evaluated(tmp_path, name, *data):
-    """The figures of sentence-transformers' evaluator on the model that `bert-embed` wrote."""
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer import evaluation
-
-    source, target = str(tmp_path / "run" / "model"), str(tmp_path / "theirs")
-    convert(ConversionSettings(source=source, target=target, to_format="hugging_face"))
-    return getattr(evaluation, name)(*data, write_csv=False)(SentenceTransformer(target, device="cpu"))
-
-
-def test_search_is_learned_and_served_anew(tmp_path, preset):
-    files = {
-        "train_file": write_pairs(tmp_path / "train.tsv", 256, 1),
-        "dev_file": write_pairs(tmp_path / "dev.tsv", 64, 2),
-        "test_file": write_pairs(tmp_path / "test.tsv", 5, 3),
-    }
-    settings = {"max_seq_length": 16, "train_batch_size": 32, "learning_rate": 3e-3, "gradient_accumulation_steps": 2}
-    run = str(tmp_path / "run")
-    raw = {"dev_file": files["dev_file"], "max_seq_length": 16, "output_dir": str(tmp_path / "raw")}
-    before = run_tasks.embed(preset=preset, do_eval=True, **raw)
-    results = run_tasks.embed(
-        preset=preset, output_dir=run, do_train=True, do_eval=True, num_train_epochs=4, **settings, **files
-    )
-    assert results["loss"] < 0.5 * before["loss"] and results["ndcg@10"] > 0.95
-    assert results["questions"] == results["passages"] == 64
-    low, high = results["intervals"]["ndcg@10"]
-    assert low <= results["ndcg@10"] <= high
-    expected = evaluated(tmp_path, "InformationRetrievalEvaluator", *as_retrieval(rows_of(64, 2)))
-    for name in ("recall@10", "mrr@10", "ndcg@10"):
-        assert results[name] == pytest.approx(expected[f"cosine_{name}"], abs=1e-9)
-    after = run_tasks.embed(output_dir=run, test_file=files["test_file"], do_predict=True)
-    vectors = np.load(tmp_path / "run" / "predictions.npy")
-    assert vectors.shape == (5, 2, 32) and after["test_rows"] == 5
-    embedder = keras.saving.load_model(tmp_path / "run" / "model" / "model.keras")
-    assert type(embedder) is BertTextEmbedder
-    texts = [text for row in rows_of(5, 3) for text in row]
-    preprocessor = BertPreprocessor(BertTokenizer.from_preset(str(tmp_path / "run" / "model")), 16)
-    np.testing.assert_allclose(embedder(preprocessor(texts)), vectors.reshape(10, 32), atol=1e-5)
-
-
-def test_scores_are_learned(tmp_path, preset):
-    generator = np.random.default_rng(4)
-    # No two texts are equal: a cosine of 1 is one up to rounding, by which Spearman would rank them.
-    rows = [(*generator.choice(toy_words.WORDS, 2, replace=False), generator.integers(0, 2)) for _ in range(64)]
-    rows = [(str(a), f"{a} {b}" if same else str(b), 5 * same) for a, b, same in rows]
-    content = "\n".join(["a,b,score", *(",".join(map(str, row)) for row in rows)]) + "\n"
-    (tmp_path / "all.csv").write_text(content)
-    results = run_tasks.embed(
-        preset=preset,
-        output_dir=str(tmp_path / "run"),
-        train_file=str(tmp_path / "all.csv"),
-        dev_file=str(tmp_path / "all.csv"),
-        do_train=True,
-        do_eval=True,
-        max_seq_length=8,
-        train_batch_size=16,
-        learning_rate=3e-3,
-        num_train_epochs=3,
-        loss="cosine_similarity",
-        matryoshka_dims=[32, 8],
-    )
-    expected = evaluated(tmp_path, "EmbeddingSimilarityEvaluator", *zip(*rows, strict=True))
-    assert results["spearman"] == pytest.approx(expected["spearman_cosine"], abs=1e-3)
-    assert results["pearson"] == pytest.approx(expected["pearson_cosine"], abs=1e-6)
-    assert results["pearson"] > 0.8 and list(results)[0] == "train_seconds"
-    assert json.loads((tmp_path / "run" / "model" / "task.json").read_text())["score_scale"] == 5.0
-
-
-@pytest.fixture(scope="module", name="reranker", params=[1, 2], ids=["score", "two labels"])
-def _reranker(request, tmp_path_factory):
-    """A cross-encoder of random weights, as bert-classify saves it."""
-    directory = str(tmp_path_factory.mktemp("reranker") / "model")
-    keras.utils.set_random_seed(3)
-    backbone = BertBackbone(len(toy_words.VOCABULARY), 1, 2, 16, 32, max_sequence_length=32, initializer_range=0.5)
-    preprocessor = BertPreprocessor(BertTokenizer(toy_words.VOCABULARY), 16)
-    model = BertTextClassifier(backbone, request.param, preprocessor, compile=False)
-    save_model(
-        directory, model, preprocessor.tokenizer, {"task": "classification", "sequence_length": 16, "num_texts": 2}
-    )
-    return directory
-
-
-@pytest.mark.oracle
-def test_a_reranker_is_a_cross_encoder(tmp_path, preset, reranker):
-    from sentence_transformers import CrossEncoder
-
-    convert(
-        ConversionSettings(source=f"{reranker}/model.keras", target=str(tmp_path / "theirs"), to_format="hugging_face")
-    )
-    cross = CrossEncoder(str(tmp_path / "theirs"), device="cpu", max_length=16)
-    rows = list(rows_of(24, 5))
-    pairs = [(question, passage) for question, _ in rows for _, passage in rows]
-    logits = cross.predict(pairs, activation_fn=torch.nn.Identity()).reshape(len(pairs), -1)
-    scores = logits[:, -1] - (logits[:, 0] if logits.shape[1] == 2 else 0)
-    np.testing.assert_allclose(task.load_scorer(reranker, 32)(pairs), scores, atol=1e-4)
-    settings = {"dev_file": write_pairs(tmp_path / "dev.tsv", 24, 5), "max_seq_length": 16, "do_eval": True}
-    results = run_tasks.embed(
-        preset=preset, output_dir=str(tmp_path / "run"), reranker_dir=reranker, rerank_top_k=24, **settings
-    )
-    scores = scores.reshape(24, 24)
-    ranks = 1 + np.sum(scores > np.diag(scores)[:, np.newaxis], axis=1)
-    assert results["reranked_recall@10"] == pytest.approx(np.mean(ranks <= 10))
-    assert results["reranked_ndcg@10"] == pytest.approx(np.mean(np.where(ranks <= 10, 1 / np.log2(ranks + 1), 0)))
-    assert results["reranked_ndcg@10"] != results["ndcg@10"]
-    assert list(results["intervals"])[4:] == [f"reranked_{name}" for name in list(results["intervals"])[:4]]
-
-
-def test_the_first_passages_alone_are_reranked():
-    texts = [[f"q{number}", f"p{number}"] for number in range(5)]
-    vectors = np.stack([np.eye(5) + 0.1 * np.arange(5), np.eye(5)], axis=1)
-    plain = retrieval.rank(texts, vectors)
-    turned = retrieval.rank(texts, vectors, lambda pairs: -np.arange(len(pairs))[::-1].astype(float), 2)
-    np.testing.assert_array_equal(turned.best[:, :2], plain.best[:, 1::-1])
-    np.testing.assert_array_equal(turned.best[:, 2:], plain.best[:, 2:])
-    np.testing.assert_array_equal(turned.ranks, 2)
-
-
-def test_a_reranker_of_single_texts_is_refused(tmp_path):
-    model = BertTextClassifier(BertBackbone(len(toy_words.VOCABULARY), 1, 2, 16, 32), 2, compile=False)
-    trained = {"task": "classification", "sequence_length": 16, "num_texts": 1, "labels": ["0", "1"]}
-    save_model(str(tmp_path / "model"), model, BertTokenizer(toy_words.VOCABULARY), trained)
-    with pytest.raises(InputError, match="a model of pairs of texts with a score or two labels, found one of 1"):
-        task.load_scorer(str(tmp_path / "model"), 32)
-
-
-def test_negatives_are_mined_by_the_start(tmp_path, preset, monkeypatch):
-    seen = []
-    monkeypatch.setattr(retrieval, "mine", lambda *given: seen.append(given) or [[*row, "w1"] for row in given[0]])
-    run_tasks.embed(
-        preset=preset,
-        train_file=write_pairs(tmp_path / "train.tsv", 16, 1),
-        output_dir=str(tmp_path / "run"),
-        do_train=True,
-        max_seq_length=16,
-        num_train_epochs=1,
-        train_batch_size=16,
-        num_negatives=1,
-        relative_margin=0.1,
-    )
-    ((texts, vectors, *others),) = seen
-    assert others == [1, 0.1] and texts == [list(row) for row in rows_of(16, 1)]
-    start = BertTextEmbedder.from_preset(preset)
-    start.preprocessor.sequence_length = 16
-    np.testing.assert_allclose(start.predict(texts[3], verbose=0), vectors[3], atol=1e-5)
-
-
-@pytest.mark.parametrize("header, loss", [("a,b,score", None), ("a", None), ("a,b,c", "triplet")])
-def test_rows_that_take_no_negatives(tmp_path, preset, header, loss):
-    row = ",".join("1" if name == "score" else f"w{number}" for number, name in enumerate(header.split(",")))
-    (tmp_path / "train.csv").write_text(f"{header}\n{row}\n")
-    with pytest.raises(InputError, match="train.csv: --num_negatives adds to rows of a text and its match"):
-        settings = {"output_dir": str(tmp_path / "run"), "data_dir": str(tmp_path), "do_train": True, "loss": loss}
-        run_tasks.embed(preset=preset, num_negatives=1, **settings)
-
-
-@pytest.mark.parametrize(
-    "loss, header, message",
-    [("cosent", "a,b", "--loss=cosent needs a score"), ("triplet", "a,b", "--loss=triplet needs a text, its match")],
-)
-def test_rows_that_a_loss_cannot_use(tmp_path, preset, loss, header, message):
-    (tmp_path / "train.csv").write_text(f"{header}\nw1,w2\n")
-    with pytest.raises(InputError, match=message):
-        run_tasks.embed(
-            preset=preset, output_dir=str(tmp_path / "run"), data_dir=str(tmp_path), do_train=True, loss=loss
-        )
-
-
 if __name__ == "__main__":
     tf.config.set_logical_device_configuration(
         tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
     )
     found, both = {}, tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])  # A second one would reuse its keys.
-    for name in REPLICATED:
-        losses, weights = stepped(both, 1, 8, name)
+    runs = {
+        "mirrored": {name: {"parts": 1, "name": name} for name in REPLICATED},
+        "compiled": {parts: {"parts": parts, "jit_compile": True} for parts in (1, 2)},
+    }
+    for name, options in runs[sys.argv[1]].items():
+        losses, weights = stepped(both, count=8, **options)
         found |= {f"{name} losses": losses, **{f"{name} {index}": weight for index, weight in enumerate(weights)}}
-    np.savez(f"{sys.argv[2]}/mirrored.npz", **found)
+    np.savez(f"{sys.argv[2]}/{sys.argv[1]}.npz", **found)

@@ -92,8 +92,8 @@ PREDICTORS = {
 def test_prediction_has_static_shapes_and_the_same_answers(kind, monkeypatch):
     """As a TPU predicts: each batch full, all as long as the longest example."""
     backbone = BertBackbone(40, num_layers=1, num_heads=2, hidden_dim=16, intermediate_dim=32, initializer_range=0.3)
-    model, per_example = PREDICTORS[kind](backbone), 3 if kind == "choices" else 1
-    lengths = np.random.default_rng(0).integers(3, 12, 7 * per_example)
+    model, per_example = PREDICTORS[kind](backbone), 3 if kind == "choices" else None
+    lengths = np.random.default_rng(0).integers(3, 12, 7 * (per_example or 1))
     ids = np.random.default_rng(1).integers(5, 40, lengths.sum()).astype(np.int32)
     examples = Examples(ids, ids * 0, np.cumsum([0, *lengths]), {}, {}, per_example)
     per_token = kind in ("tagger", "span labeler")

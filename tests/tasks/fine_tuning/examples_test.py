@@ -15,9 +15,9 @@ from tasks.fine_tuning.examples import (
 )
 
 
-def make_examples(count: int = 23, choices: int = 1, seed: int = 0) -> Examples:
+def make_examples(count: int = 23, choices: int | None = None, seed: int = 0) -> Examples:
     """Sequences of 2 to 12 tokens; token ids count up from 1, so that each tells where it came from."""
-    lengths = np.random.default_rng(seed).integers(2, 13, count * choices)
+    lengths = np.random.default_rng(seed).integers(2, 13, count * (choices or 1))
     ids = np.arange(1, lengths.sum() + 1, dtype=np.int32)
     splits = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     return Examples(
@@ -60,14 +60,14 @@ def test_steps():
     assert count_steps(10, 4, 3.0) == 7 and count_steps(3, 4, 1.0) == 0
 
 
-@pytest.mark.parametrize("choices", [1, 3])
-def test_training_batches_and_resuming(choices):
-    examples = make_examples(choices=choices)
+@pytest.mark.parametrize("groups", [(), (1,), (3,)])
+def test_training_batches_and_resuming(groups):
+    examples, choices = make_examples(choices=next(iter(groups), None)), sum(groups) or 1
     whole = list(make_train_dataset(examples, 4, 7, 0, 12).as_numpy_iterator())
     assert len(whole) == 12
     for features, labels in whole:
         shape = features["token_ids"].shape
-        assert shape[:-1] == ((4,) if choices == 1 else (4, 3))
+        assert shape[:-1] == (4, *groups)
         assert shape[-1] == max(examples.lengths[labels["number"]])
         flat_ids, flat_mask = (
             features["token_ids"].reshape(-1, shape[-1]),
@@ -88,7 +88,7 @@ def test_training_batches_and_resuming(choices):
             np.testing.assert_array_equal(labels[name], other_labels[name])
 
 
-@pytest.mark.parametrize(("choices", "shape"), [(1, (4, 16)), (3, (4, 3, 16))])
+@pytest.mark.parametrize(("choices", "shape"), [(None, (4, 16)), (3, (4, 3, 16))])
 def test_static_shapes(choices, shape):
     dataset = make_train_dataset(make_examples(choices=choices), 4, 7, 0, 3, length=16)
     features, labels = dataset.element_spec
