@@ -125,5 +125,6 @@ for passage, score in zip(answer["passages"].numpy()[0], answer["scores"].numpy(
 # - **Harder negatives.** A third column holds a text that looks right and is not.
 # - **Scores instead of matches.** Two texts and a column `score` train with `--loss=cosent`.
 # - **No pairs at all.** `--train_file=text.txt` makes them from raw text.
-# - **Memory.** `--matryoshka_dims=64,128` trains shorter vectors along; `bert-export --passages_dtype=int8` takes a
-#   quarter. See [sentence embeddings](../fine_tuning.md#sentence-embeddings) and [search](../serving.md#search).
+# - **Memory.** `--matryoshka_dims=64,128` trains shorter vectors beside the whole one; `bert-export
+#   --passages_dtype=int8` takes a quarter. See [sentence embeddings](../fine_tuning.md#sentence-embeddings) and
+#   [search](../serving.md#search).

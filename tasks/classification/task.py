@@ -180,6 +180,9 @@ class Classification(task.Task):
             table = data.keep_known_labels(table, spec.labels, bad_rows)
         return part._replace(rows=table)
 
+    def groups(self, rows):
+        return [rows.texts_of(index) for index in range(len(rows.texts))]
+
     def num_examples(self, rows):
         return len(rows.texts)
 

@@ -3,6 +3,7 @@
 Shapes: N rows of a table, K texts of a row, D embedding.
 """
 
+import dataclasses
 import os
 
 import numpy as np
@@ -41,7 +42,9 @@ class EmbeddingSettings(SplitSettings):
     embedding_dim: int | None = setting(
         None, "Components of an embedding, by a linear layer; default: the encoder's width.", at_least=1
     )
-    matryoshka_dims: list[int] = setting((), "Train the first so many components to be embeddings, too.")
+    matryoshka_dims: list[int] = setting(
+        [], "Train the first so many components to be embeddings, beside all of them.", at_least=1
+    )
     num_negatives: int = setting(
         0,
         "Hard negatives to add to each training row: the passages of other rows that the starting model finds nearest "
@@ -59,15 +62,37 @@ class EmbeddingSettings(SplitSettings):
     rerank_top_k: int = changeable(100, "Passages of a question that --reranker_dir re-orders.", at_least=1)
     train_batch_size: int | list[int] = replaced(SplitSettings, "train_batch_size", 32, several=True)
 
+    def __post_init__(self):
+        super().__post_init__()
+        if self.embedding_dim is not None:
+            self.check_dims(self.embedding_dim)
+
+    def check_dims(self, size: int) -> None:
+        """Checks `matryoshka_dims` against the size of an embedding.
+
+        Raises:
+            InputError: one is larger.
+        """
+        for dim in self.matryoshka_dims:
+            if dim > size:
+                raise InputError(
+                    f"--matryoshka_dims={dim}: the embeddings of this model have {size} components. Give no more."
+                )
+
 
 class EmbeddingSpec(task.Spec):
     """Spec of a trained embedder.
 
     Attributes:
-        score_scale: what scores are divided by, so that they lie in [-1, 1] as cosines do.
+        score_scale: what scores are divided by, so that they lie in [-1, 1] as cosines do. None: the model was not
+            trained on scores, and each file has a scale of its own.
     """
 
-    score_scale: float = 1.0
+    score_scale: float | None = None
+
+    def scale_of(self, table: data.Table) -> float:
+        """Returns what the scores of a table are divided by."""
+        return self.score_scale or max(1.0, *map(abs, table.scores))
 
 
 class Embedding(task.Task):
@@ -77,15 +102,13 @@ class Embedding(task.Task):
     Spec = EmbeddingSpec
     name = "sentence_embedding"
     command = "bert-embed"
-    metric = stopping_metric = "ndcg@10"
 
     def __init__(self, settings):
         super().__init__(settings)
         self._has_scores = False  # Of the training file.
 
     def for_run(self, settings):
-        run = type(self)(settings)
-        run.metric = run.stopping_metric = self.metric
+        run = super().for_run(settings)
         run._has_scores = self._has_scores
         return run
 
@@ -99,11 +122,17 @@ class Embedding(task.Task):
             return [task.Part(split, data.read_documents(path, settings.random_seed))]
         table = data.read_table(path, settings.text_columns, settings.score_column, bad_rows)
         if split == "dev":
-            if table.num_texts < 2:
-                raise InputError(f"{path}: a row has one text. Expected a text and its match, to evaluate by.")
-            if table.scores is not None:
-                self.metric = self.stopping_metric = "spearman"
+            check_matches(table)
         return [task.Part(split, table)]
+
+    def groups(self, rows):
+        check_matches(rows)  # Rows that are held out are to be evaluated.
+        return [texts[0] for texts in rows.texts]
+
+    def metric_of(self, part):
+        return "ndcg@10" if part.rows.scores is None else "spearman"
+
+    stopping_metric_of = metric_of
 
     def make_spec(self, train):
         loss, has_scores = self.settings.loss, train.scores is not None
@@ -120,8 +149,8 @@ class Embedding(task.Task):
                 f"{train.path}: --num_negatives adds to rows of a text and its match, for multiple_negatives_ranking. "
                 "Leave it out."
             )
-        highest = max(map(abs, train.scores)) if has_scores else 1.0
-        return EmbeddingSpec(sequence_length=self.settings.max_seq_length, score_scale=max(highest, 1.0))
+        spec = EmbeddingSpec(sequence_length=self.settings.max_seq_length)
+        return dataclasses.replace(spec, score_scale=spec.scale_of(train)) if has_scores else spec
 
     def foreign_spec(self, source, labels, num_outputs, parts):
         return EmbeddingSpec(sequence_length=self.settings.max_seq_length)
@@ -131,12 +160,16 @@ class Embedding(task.Task):
 
     def encode(self, part, trained):
         """Makes K sequences `[CLS] text [SEP]` of each row; a row of one text to train on has it twice."""
-        encoded = self._encode_table(part, trained)
-        if part.split != "train" or not self.settings.num_negatives:
-            return encoded
-        from tasks.fine_tuning.start import find_start
+        if part.split != "train":
+            return self._encode_table(part, trained)
+        from tasks.fine_tuning.start import find_start, output_size
 
         settings, table = self.settings, part.rows
+        if settings.matryoshka_dims and settings.embedding_dim is None:
+            settings.check_dims(output_size(find_start(settings), self.model_class()))
+        encoded = self._encode_table(part, trained)
+        if not settings.num_negatives:
+            return encoded
         model, _ = self.build_training_model(find_start(settings), settings, trained.spec)
         vectors = encoded.compute_outputs(model, settings.eval_batch_size, "mine negatives")
         mined = retrieval.mine(table.texts, unit(vectors), settings.num_negatives, settings.relative_margin)
@@ -150,7 +183,7 @@ class Embedding(task.Task):
         examples = encode_texts(texts, None, tokenizer, limit, f"tokenize {part.title}", num_texts)
         scores = np.zeros(len(table.lines), np.float32)
         if table.scores is not None:
-            scores = (np.array(table.scores) / trained.spec.score_scale).astype(np.float32)
+            scores = (np.array(table.scores) / trained.spec.scale_of(table)).astype(np.float32)
         lengths = lengths_before_cutting(
             np.diff(examples.row_splits), lambda number: (texts[number],), tokenizer, limit
         )
@@ -205,7 +238,7 @@ class Embedding(task.Task):
 
     def _of_scores(self, answers):
         table, similarities = answers.part.rows, cosines(answers.outputs)
-        scale = answers.trained.spec.score_scale
+        scale = answers.trained.spec.scale_of(table)
         statistics = {"spearman": metrics.spearman, "pearson": metrics.pearson}
         ends = metrics.intervals(statistics, answers.labels, similarities)
         figures = {name: of(answers.labels, similarities) for name, of in statistics.items()}
@@ -255,6 +288,16 @@ class Embedding(task.Task):
         with atomic_path(path) as temporary, open(temporary, "wb") as file:
             np.save(file, answers.outputs)
         return [path], {"test_rows": len(answers.outputs)}
+
+
+def check_matches(table: data.Table) -> None:
+    """Checks that a table can be evaluated by.
+
+    Raises:
+        InputError: its rows have one text.
+    """
+    if table.num_texts < 2:
+        raise InputError(f"{table.path}: a row has one text. Expected a text and its match, to evaluate by.")
 
 
 def load_scorer(directory: str, batch_size: int) -> retrieval.Scorer:

@@ -1,8 +1,8 @@
 """The input of a call, read and checked before TensorFlow is imported: files, rows, and the spec of a trained model."""
 
 import dataclasses
-import functools
 import os
+from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,6 +39,11 @@ class Inputs(NamedTuple):
         return [part for part in self.parts if part.split == split]
 
     @property
+    def watched(self) -> Part | None:
+        """What is scored at every checkpoint: the validation rows, or else the first dev file, if there are any."""
+        return next(iter(self.of("validation") or self.of("dev")), None)
+
+    @property
     def distinct(self) -> list[Part]:
         """The files, each once. A file may be in two splits, to be both scored and predicted."""
         return list({id(part.rows): part for part in reversed(self.parts)}.values())[::-1]
@@ -68,14 +73,42 @@ def read_inputs(task: Task) -> Inputs:
         parts = [task.match(part, spec, bad_rows) for part in parts]
     for split, share in held_out.items():
         if share:
-            train, rows = task.split_rows(parts[0].rows, functools.partial(choose_rows, share=share))
-            parts = [parts[0]._replace(rows=train), Part(split, rows), *parts[1:]]
+            rows = parts[0].rows
+            chosen = choose_rows(task.groups(rows), share)
+            if not chosen.any():
+                raise InputError(
+                    f"{rows.path}: --{split}_share={share} holds out all {task.unit} of a text, context or document "
+                    "together, and the file has only one. Give a file with more of them, or leave the flag out."
+                )
+            held_out_rows = task.take_rows(rows, chosen)
+            parts = [parts[0]._replace(rows=task.take_rows(rows, ~chosen)), Part(split, held_out_rows), *parts[1:]]
     return Inputs(parts, spec, directory, bad_rows)
 
 
-def choose_rows(count: int, share: float) -> np.ndarray:
-    """Chooses a share of rows, one at least: bool, shape (count,). The choice depends on no seed or file name."""
-    return np.random.default_rng(0).permutation(count) < max(1, round(share * count))
+def choose_rows(groups: Sequence[Hashable], share: float) -> np.ndarray:
+    """Chooses about a share of the rows by whole groups, at least one group and never all of them.
+
+    A group is chosen if that brings the share nearer to the given one. The choice depends on no seed or file name.
+
+    Args:
+        groups: the group of each row.
+        share: between 0 and 1.
+
+    Returns:
+        bool, shape (rows,); all False for a single group.
+    """
+    numbers: dict[Hashable, int] = {}
+    number_of = np.array([numbers.setdefault(group, len(numbers)) for group in groups])
+    sizes = np.bincount(number_of)
+    order = np.argsort(np.random.default_rng(0).permutation(len(sizes)))
+    missing, chosen = max(1, round(share * len(groups))), np.zeros(len(sizes), bool)
+    for group in order[:-1]:
+        if sizes[group] < 2 * missing:
+            chosen[group] = True
+            missing -= sizes[group]
+    if not chosen.any() and len(sizes) > 1:
+        chosen[sizes.argmin()] = True
+    return chosen[number_of]
 
 
 def find_trained(settings: FineTuningSettings) -> str | None:

@@ -1,6 +1,7 @@
 """One run of a fine-tuning task: train or load, evaluate, predict and report, each writing to the output directory."""
 
 import dataclasses
+import itertools
 import os
 import time
 from typing import Any
@@ -135,8 +136,8 @@ class Session:
     ) -> float | None:
         """Trains up to the last step. Returns the seconds it took, or None if nothing was left to do."""
         started, task = time.monotonic(), self.task
-        held_out = next(iter(self.inputs.of("validation") or self.inputs.of("dev")), None)
-        metric, patience = task.stopping_metric, settings.early_stopping_patience
+        watched, patience = self.inputs.watched, settings.early_stopping_patience
+        metric = task.stopping_metric_of(watched) if patience else ""
         first_step = trainer.restore()
         # XLA compiles each shape anew, so that all batches should have the same.
         is_static = settings.jit_compile or needs_static_shapes(trainer.strategy)
@@ -147,7 +148,7 @@ class Session:
             ),
             num_steps,
             save_checkpoints_steps=interval,
-            evaluate=held_out and (lambda: task.checkpoint_figures(self._answer(held_out, is_final=False))),
+            evaluate=watched and (lambda: task.checkpoint_figures(self._answer(watched, is_final=False))),
             early_stopping=EarlyStopping(metric, patience, not metric.endswith("loss")) if patience else None,
             description="fine-tuning",
         )
@@ -178,9 +179,9 @@ class Session:
                 f"{directory}: by {model_files.TASK_FILE} the model has {expected} outputs, but it has {found}. They "
                 "are not of one training."
             )
-        for layer in model.layers:
-            if isinstance(layer, BertBackbone):
-                check_positions(self.inputs.spec.sequence_length, layer.max_sequence_length, directory)
+        encoder = self._find_encoder()
+        if encoder is not None:
+            check_positions(self.inputs.spec.sequence_length, encoder.max_sequence_length, directory)
         self.results = {} if "preset" in earlier else earlier
 
     def _load_preset(self, settings: FineTuningSettings) -> None:
@@ -238,6 +239,12 @@ class Session:
             self.results[part.figure("test_rows_checksum")] = part.rows.checksum()
         self._write_metrics()
         return paths
+
+    def _find_encoder(self) -> BertBackbone | None:
+        layers = self.trained.model.layers
+        inner = (getattr(layer, "layers", ()) for layer in layers)  # An embedder is a layer of the model that answers.
+        found = (layer for layer in itertools.chain(layers, *inner) if isinstance(layer, BertBackbone))
+        return next(found, None)
 
     def _encode(self, part: Part) -> Encoded:
         """Returns the token ids of a file, which are computed once."""
@@ -306,8 +313,7 @@ class Session:
             self._write_card(report, settings)
 
     def _write_card(self, report: Report, settings: FineTuningSettings) -> None:
-        backbone = next((layer for layer in self.trained.model.layers if isinstance(layer, BertBackbone)), None)
-        data = []
+        encoder, data = self._find_encoder(), []
         for part in self.inputs.distinct:
             lengths = report.lengths[part.title]
             num_cut = int(np.count_nonzero(lengths > report.max_length))
@@ -315,7 +321,7 @@ class Session:
         card = Card(
             title=report.title,
             task="regression" if getattr(self.trained.spec, "is_regression", False) else self.task.name,
-            config=backbone and backbone.bert_config,
+            config=encoder and encoder.bert_config,
             num_parameters=self.trained.model.count_params(),
             tokenizer=tokenizer_identity(self.trained.tokenizer),
             start=(settings.preset or settings.init_checkpoint) if settings.load_weights else "random weights",

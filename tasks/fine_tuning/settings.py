@@ -51,13 +51,14 @@ class FineTuningSettings(TrainingSettings):
     validation_share: float = setting(
         0.0,
         "Share of the training rows to train without: early stopping and a search look at these rows instead of the "
-        "dev file.",
+        "dev file. Rows of one text, context or document stay together.",
         at_least=0.0,
         at_most=0.9,
     )
     dev_share: float = setting(
         0.0,
-        "Share of the training rows to train without and to evaluate on, where there is no dev file.",
+        "Share of the training rows to train without and to evaluate on, where there is no dev file. Rows of one text, "
+        "context or document stay together.",
         at_least=0.0,
         at_most=0.9,
     )

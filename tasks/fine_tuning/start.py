@@ -10,6 +10,7 @@ from keras_bert import weights
 from keras_bert.backbone import BertBackbone
 from keras_bert.errors import InputError
 from keras_bert.files import absolute, expand_file, local_copy
+from keras_bert.formats.checkpoint import Checkpoint
 from keras_bert.formats.tensorflow_files import find_prefix
 from keras_bert.models.task import BertTask
 from keras_bert.tokenization.tokenizer import BertTokenizer
@@ -136,6 +137,23 @@ def check_encoder(start: Start, settings: FineTuningSettings, sequence_length: i
         raise InputError("--lora_rank leaves the whole encoder as it is: give it without --num_frozen_layers.")
 
 
+def output_size(start: Start, model_class: type[BertTask]) -> int:
+    """Returns the outputs of the head that a model of the class starts from; without one those of the encoder.
+
+    Raises:
+        InputError: there is no such preset.
+    """
+    if not start.load_weights:
+        return weights.read_bert_config(start.preset).hidden_dim
+    with weights.open_checkpoint(start.preset) as checkpoint:
+        return _output_size(checkpoint, model_class)
+
+
+def _output_size(checkpoint: Checkpoint, model_class: type[BertTask]) -> int:
+    kernel = checkpoint.tensors.get(f"{model_class.heads[0]}/kernel")
+    return checkpoint.config.hidden_dim if kernel is None else kernel.shape[-1]
+
+
 def load_fine_tuned(
     preset: str, model_class: type[BertTask], make_arguments: Callable[[list[str] | None, int, int], dict]
 ) -> BertTask:
@@ -157,7 +175,6 @@ def load_fine_tuned(
             raise InputError(
                 f"{checkpoint.source}: expected a fine-tuned {head} head, found {there}. Train it first: --do_train."
             )
-        kernel = checkpoint.tensors.get(f"{head}/kernel")
-        num_outputs = checkpoint.config.hidden_dim if kernel is None else kernel.shape[-1]
-        arguments = make_arguments(checkpoint.labels, num_outputs, checkpoint.config.max_sequence_length)
+        num_outputs, positions = _output_size(checkpoint, model_class), checkpoint.config.max_sequence_length
+        arguments = make_arguments(checkpoint.labels, num_outputs, positions)
         return model_class.from_checkpoint(checkpoint, compile=False, **arguments)

@@ -72,7 +72,9 @@ def search(task: Task, inputs: Inputs) -> tuple[Inputs, list[tuple[str, list[str
     shared = {name: value for name, value in settings.identity().items() if name not in grid}
     shared["spec"] = dataclasses.asdict(inputs.spec)
     shared["rows_checksums"] = [part.rows.checksum() for part in inputs.parts if part.split != "test"]
-    metric = f"validation_{task.stopping_metric}" if inputs.of("validation") else task.metric
+    watched = inputs.watched
+    is_validation = watched.split == "validation"
+    metric = f"validation_{task.stopping_metric_of(watched)}" if is_validation else task.metric_of(watched)
     higher_is_better = not metric.endswith("loss")
     result = run_sweep(
         settings.output_dir, grid, settings.num_restarts, run_one, metric, higher_is_better, shared=shared

@@ -8,7 +8,7 @@ within a second.
 import abc
 import dataclasses
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -154,7 +154,7 @@ class Task(abc.ABC):
         Spec: dataclass of what `task.json` holds.
         name: the task's name in `task.json`.
         command: the command's name, for messages.
-        metric: figure that chooses the best of several models.
+        metric: figure that chooses the best of several models; see `metric_of`.
         stopping_metric: figure of `checkpoint_figures` that early stopping watches. Lower is better for a loss.
         unit: name of the rows in messages and notes.
         long_examples: treatment of examples that are too long, for the report.
@@ -211,20 +211,28 @@ class Task(abc.ABC):
         """Checks a file against the spec. Rows that do not fit, such as those with unknown labels, go to `bad_rows`."""
         return part
 
-    def split_rows(self, rows: Any, is_chosen: Callable[[int], np.ndarray]) -> tuple[Any, Any]:
-        """Splits the rows of a file, whose lists are its columns: those not chosen, and those chosen.
+    def groups(self, rows: Any) -> Sequence[Hashable]:
+        """Returns the group of each row. Rows that depend on one another, such as those of one text, share a group.
 
-        Args:
-            rows: a named tuple.
-            is_chosen: takes the number of rows and returns which to choose, bool of that shape.
+        A group is held out of the training rows as a whole.
+
+        Raises:
+            InputError: rows like these cannot be evaluated.
         """
-        columns = {name: column for name, column in rows._asdict().items() if isinstance(column, list)}
-        chosen = is_chosen(len(next(iter(columns.values()))))
-        parts = (
-            {name: list(itertools.compress(column, kept)) for name, column in columns.items()}
-            for kept in (~chosen, chosen)
-        )
-        return tuple(rows._replace(**part) for part in parts)
+        return range(len(next(iter(_columns(rows).values()))))
+
+    def take_rows(self, rows: Any, kept: np.ndarray) -> Any:
+        """Returns the rows of a file, a named tuple whose lists are its columns, where `kept`, bool (N,), is true."""
+        columns = _columns(rows)
+        return rows._replace(**{name: list(itertools.compress(column, kept)) for name, column in columns.items()})
+
+    def metric_of(self, part: Part) -> str:
+        """Returns the figure of a file that chooses the best of several models."""
+        return self.metric
+
+    def stopping_metric_of(self, part: Part) -> str:
+        """Returns the figure of a file that early stopping watches."""
+        return self.stopping_metric
 
     def num_examples(self, rows: Any) -> int | None:
         """Returns the number of examples in `rows`, or None if it depends on the tokenizer."""
@@ -306,7 +314,7 @@ class Task(abc.ABC):
         """
 
     def checkpoint_figures(self, answers: Answers) -> dict[str, float]:
-        """Scores the answers during training. The figures include `stopping_metric`."""
+        """Scores the answers during training. The figures include `stopping_metric_of` the file."""
         return self.evaluate(answers, {}).figures
 
     @abc.abstractmethod
@@ -320,3 +328,7 @@ class Task(abc.ABC):
     def notes(self, spec: Any) -> list[str]:
         """Returns sentences that open the report."""
         return []
+
+
+def _columns(rows: Any) -> dict[str, list]:
+    return {name: column for name, column in rows._asdict().items() if isinstance(column, list)}

@@ -100,9 +100,11 @@ class WordTask(task.Task):
         path = self.settings.find_file(split, (split,), EXTENSIONS, any_extension=True)
         return [task.Part(split, self.settings.read_file(path, bad_rows, needs_tags=split != "test"))]
 
-    def split_rows(self, rows, is_chosen):
-        chosen = is_chosen(rows.num_sentences)
-        return rows.take(~chosen), rows.take(chosen)
+    def groups(self, rows):
+        return rows.document_numbers if self.settings.document_context == "document" else range(rows.num_sentences)
+
+    def take_rows(self, rows, kept):
+        return rows.take(kept)
 
     def model_class(self):
         return keras_bert.BertTokenClassifier

@@ -154,6 +154,9 @@ class Squad(task.Task):
             self._scored = data.Questions(path, questions)
         return [task.Part(split, self._scored or data.Questions(path, questions))]
 
+    def groups(self, rows):
+        return [question.context for question in rows.questions]
+
     def make_spec(self, train):
         return self.settings.override(DEFAULTS)
 

@@ -79,6 +79,9 @@ class Swag(task.Task):
             )
         return part
 
+    def groups(self, rows):
+        return rows.contexts
+
     def num_examples(self, rows):
         return len(rows.lines)
 

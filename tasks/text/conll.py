@@ -53,6 +53,11 @@ class Documents(NamedTuple):
     def num_sentences(self) -> int:
         return len(self.sentence_splits) - 1
 
+    @property
+    def document_numbers(self) -> np.ndarray:
+        """The document of each sentence, counted from 0: int64, shape (S,)."""
+        return np.repeat(np.arange(len(self.document_splits) - 1), np.diff(self.document_splits))
+
     def checksum(self) -> int:
         """Returns a CRC-32 of tokens, tags, sentence and document boundaries; the file's path does not matter."""
         splits = (self.sentence_splits.tolist(), self.document_splits.tolist())
@@ -66,13 +71,12 @@ class Documents(NamedTuple):
         """Keeps the sentences where `kept`, bool of shape (S,), is true; documents left empty are dropped."""
         lengths = np.diff(self.sentence_splits)
         places = np.flatnonzero(np.repeat(kept, lengths))
-        numbers = np.repeat(np.arange(len(self.document_splits) - 1), np.diff(self.document_splits))[kept]
         return self._replace(
             tokens=[self.tokens[place] for place in places],
             tags=None if self.tags is None else [self.tags[place] for place in places],
             lines=[self.lines[place] for place in places],
             sentence_splits=splits_of(lengths[kept]),
-            document_splits=splits_of(np.unique(numbers, return_counts=True)[1]),
+            document_splits=splits_of(np.unique(self.document_numbers[kept], return_counts=True)[1]),
         )
 
 

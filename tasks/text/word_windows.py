@@ -84,7 +84,7 @@ def make_windows(
     room = max_seq_length - SPECIAL_TOKENS
     pieces, word_splits = split_words(documents.tokens, tokenizer)
     sentences = word_splits[documents.sentence_splits]  # [S + 1], in pieces.
-    document_of = np.repeat(np.arange(len(documents.document_splits) - 1), np.diff(documents.document_splits))
+    document_of = documents.document_numbers
     bounds = sentences[documents.document_splits]  # [D + 1], in pieces.
     spans, places, taken = [], np.empty(len(documents.tokens), np.int64), 0
     for number, (start, stop) in enumerate(itertools.pairwise(sentences)):

@@ -40,7 +40,10 @@ def pairs(*last) -> str:
 
 
 def words(column: str, last: str = "") -> str:
-    return "\n\n".join(f"w{number} {column.format(number)}\nw1 {column.format(1)}" for number in range(8)) + f"\n{last}"
+    """Eight sentences in CoNLL's columns, two to a document."""
+    sentences = (f"w{number} {column.format(number)}\nw1 {column.format(1)}" for number in range(8))
+    starts = ("-DOCSTART- -\n\n", "") * 4
+    return "\n\n".join(map("".join, zip(starts, sentences, strict=True))) + f"\n{last}"
 
 
 def answer_questions(data_dir: str, **settings) -> dict:
@@ -72,7 +75,7 @@ TASKS = {
         "{}.conll",
         words("B-x"),
         words("B-x", "\nw1 I-y\n"),
-        "train.conll:25: I-y follows O",
+        "train.conll:33: I-y follows O",
     ),
     "embedding": (run_tasks.embed, "{}.csv", pairs(), pairs(("w1",)), "train.csv:10: expected 2 fields"),
     "word_scores": (
@@ -80,6 +83,6 @@ TASKS = {
         "{}.conll",
         words("0.{}"),
         words("0.{}", "\nw1 high\n"),
-        "train.conll:25: expected a number",
+        "train.conll:33: expected a number",
     ),
 }

@@ -1,5 +1,6 @@
 """`bert-embed` from end to end: search and scores are learned, and flags do together what each does alone."""
 
+import dataclasses
 import json
 
 import keras
@@ -11,8 +12,11 @@ import toy_words
 
 from keras_bert import BertBackbone, BertPreprocessor, BertTextClassifier, BertTextEmbedder, BertTokenizer
 from keras_bert.errors import InputError
+from tasks import flags
 from tasks.convert import ConversionSettings, convert
 from tasks.embedding import retrieval, task
+from tasks.fine_tuning import session
+from tasks.fine_tuning.command import run_task
 from tasks.fine_tuning.model_files import save_model
 
 
@@ -206,3 +210,119 @@ def test_rows_that_a_loss_cannot_use(tmp_path, preset, loss, header, message):
         run_tasks.embed(
             preset=preset, output_dir=str(tmp_path / "run"), data_dir=str(tmp_path), do_train=True, loss=loss
         )
+
+
+# === Flags ===
+
+
+def command(*arguments):
+    """Runs the command with flags as text, and returns what `metrics.json` holds."""
+    return run_task(task.Embedding(flags.parse(task.EmbeddingSettings, arguments)))
+
+
+TINY = ("--do_train", "--max_seq_length=8", "--train_batch_size=8", "--num_train_epochs=1", "--learning_rate=1e-3")
+
+
+@pytest.fixture(scope="module", name="files")
+def _files(tmp_path_factory, preset):
+    """Tables of 16 rows: pairs, scored pairs, and single texts."""
+    directory = tmp_path_factory.mktemp("files")
+    rows = list(rows_of(16, 6))
+    tables = {
+        "pairs": ["a,b", *map(",".join, rows)],
+        "scores": ["a,b,score", *(f"{a},{b},{number % 6}" for number, (a, b) in enumerate(rows))],
+        "single": ["a", *(a for a, _ in rows)],
+    }
+    for name, lines in tables.items():
+        (directory / f"{name}.csv").write_text("\n".join(lines) + "\n")
+    return {name: str(directory / f"{name}.csv") for name in tables} | {"preset": preset}
+
+
+def flags_of(files, directory, train, *others):
+    return (f"--train_file={files[train]}", f"--preset={files['preset']}", f"--output_dir={directory}", *TINY, *others)
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        ("--train_file={scores}", "--mixed_precision=bfloat16", "--gradient_accumulation_steps=2"),
+        ("--train_file={pairs}", "--mixed_precision=float16", "--lora_rank=2", "--jit_compile"),
+    ],
+    ids=["bfloat16", "float16"],
+)
+def test_half_types_train_and_score(tmp_path, files, others):
+    others = [one.format(**files) for one in others]
+    results = command(*flags_of(files, tmp_path, "pairs", *others), "--do_eval", f"--dev_file={files['scores']}")
+    assert np.isfinite([results["loss"], results["spearman"]]).all() and results["train_steps"] == 2
+
+
+def test_beginnings_of_embeddings_are_named_as_text(tmp_path, files):
+    line = flags_of(files, tmp_path / "run", "pairs", "--matryoshka_dims=16,8,8")
+    assert command(*line)["train_command"].endswith("--matryoshka_dims=16,8,8")
+    again = flags.parse(task.EmbeddingSettings, line)
+    results = run_task(task.Embedding(dataclasses.replace(again, matryoshka_dims=(16, 8, 8))))  # It is finished.
+    assert results["train_steps"] == 2
+    with pytest.raises(InputError, match="--matryoshka_dims=33: the embeddings of this model have 32 components"):
+        command(*flags_of(files, tmp_path / "large", "pairs", "--matryoshka_dims=16,33"))
+    with pytest.raises(InputError, match="--matryoshka_dims=16: the embeddings of this model have 8 components"):
+        command(*flags_of(files, tmp_path / "large", "pairs", "--matryoshka_dims=16", "--embedding_dim=8"))
+
+
+def test_a_file_of_single_texts_is_embedded(tmp_path, files):
+    trained = command(*flags_of(files, tmp_path, "single"))
+    assert "matryoshka" not in trained["train_command"]
+    results = command(f"--output_dir={tmp_path}", f"--test_file={files['single']}", "--do_predict")
+    vectors = np.load(tmp_path / "predictions.npy")
+    assert vectors.shape == (16, 1, 32) and results["test_rows"] == 16
+    command(f"--output_dir={tmp_path}", f"--test_file={files['pairs']}", "--do_predict")
+    np.testing.assert_allclose(np.load(tmp_path / "predictions.npy")[:, 0], vectors[:, 0], atol=1e-5)
+
+    assert "- Encoder: 1 layers of 32 units" in (tmp_path / "README.md").read_text()
+    path = tmp_path / "model" / "task.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "sequence_length": 33}))
+    with pytest.raises(InputError, match="--max_seq_length=33: .*model has positions for 32 tokens"):
+        command(f"--output_dir={tmp_path}", f"--test_file={files['single']}", "--do_predict")
+
+
+@pytest.mark.parametrize("share", ["--dev_share=0.2", "--validation_share=0.2"])
+def test_single_texts_cannot_be_held_out(tmp_path, files, share):
+    with pytest.raises(InputError, match="single.csv: a row has one text. Expected a text and its match, to evaluate"):
+        command(*flags_of(files, tmp_path, "single", share, "--do_eval", f"--dev_file={files['pairs']}"))
+
+
+@pytest.mark.parametrize(
+    "train, metric, others",
+    [
+        ("scores", "validation_spearman", ["--validation_share=0.25", "--early_stopping_patience=2"]),
+        ("scores", "spearman", ["--do_eval", "--dev_share=0.25", "--early_stopping_patience=2"]),
+        ("scores", "spearman", ["--do_eval", "--dev_share=0.25", "--learning_rate=1e-4,1e-3"]),
+        (
+            "pairs",
+            "validation_ndcg@10",
+            ["--do_eval", "--dev_file={scores}", "--validation_share=0.25", "--early_stopping_patience=2"],
+        ),
+    ],
+)
+def test_rows_that_are_held_out_say_what_is_watched(tmp_path, files, train, metric, others):
+    results = command(*flags_of(files, tmp_path, train, *(one.format(**files) for one in others)))
+    history = json.loads((tmp_path / "history.json").read_text())["evaluations"]
+    watched = [row[metric.removeprefix("validation_")] for row in history]
+    assert results[metric] == pytest.approx(max(watched), abs=1e-6)
+    assert results.get("sweep", {}).get("metric", metric) == metric
+
+
+def test_scores_of_a_file_set_the_scale_of_a_model_that_saw_none(tmp_path, files, monkeypatch):
+    reports = []
+    monkeypatch.setattr(session, "write_report", lambda path, report: reports.append(report))
+    places = (f"--preset={files['preset']}", f"--dev_file={files['scores']}", f"--output_dir={tmp_path}")
+    results = command(*places, "--do_eval", "--max_seq_length=8")
+    embedder = BertTextEmbedder.from_preset(files["preset"])
+    rows, scores = list(rows_of(16, 6)), np.arange(16) % 6
+    first, second = (embedder.predict(list(column), verbose=0) for column in zip(*rows, strict=True))
+    similarities = (first * second).sum(axis=1)
+    losses = np.square(scores / 5 - similarities)
+    assert results["loss"] == pytest.approx(losses.mean(), rel=1e-4)
+    worst = reports[0].mistakes
+    assert [one.loss for one in worst] == pytest.approx(sorted(losses, reverse=True)[: len(worst)], abs=1e-5)
+    assert dict(worst[0].parts)["score"] == f"{scores[losses.argmax()]}"
+    np.testing.assert_allclose(reports[0].predictions, [scores, 5 * similarities], rtol=1e-4)

@@ -2,14 +2,15 @@
 
 import json
 
+import numpy as np
 import pytest
 import run_tasks
 import toy_words
-from every_task import TASKS, TRAINING, classes
+from every_task import TASKS, TRAINING, classes, csv
 
 from keras_bert.errors import InputError
 from tasks.fine_tuning import sweep
-from tasks.fine_tuning.inputs import read_inputs
+from tasks.fine_tuning.inputs import choose_rows, read_inputs
 
 
 def rows_of(rows) -> list[str]:
@@ -47,10 +48,98 @@ def test_a_share_of_the_training_rows_takes_the_place_of_a_dev_file(name, tmp_pa
     whole = rows_of(entry(**settings | {"do_eval": False, "dev_share": 0.0}).parts[0].rows)
     assert list(parts) == ["train", "dev"] and len(parts["dev"]) == 2
     assert parts["train"] == [row for row in whole if row not in parts["dev"]]
-    parts = {part.split: rows_of(part.rows) for part in entry(**settings, validation_share=0.5).parts}
-    assert {split: len(rows) for split, rows in parts.items()} == {"train": 3, "validation": 3, "dev": 2}
+    parts = {part.split: rows_of(part.rows) for part in entry(**settings, validation_share=0.3).parts}
+    assert {split: len(rows) for split, rows in parts.items()} == {"train": 4, "validation": 2, "dev": 2}
     with pytest.raises(InputError, match="--dev_share=0.25 holds out training rows .* Give --do_train and --do_eval"):
         entry(**settings | {"do_train": False})
+
+
+@pytest.mark.parametrize("share", [0.01, 0.25, 0.5, 0.9])
+def test_groups_are_held_out_as_a_whole(share):
+    singles = choose_rows(range(40), share)
+    expected = np.random.default_rng(0).permutation(40) < max(1, round(40 * share))  # As before there were groups.
+    np.testing.assert_array_equal(singles, expected)
+    groups = np.random.default_rng(1).integers(0, 60, 400)
+    chosen = choose_rows(groups.tolist(), share)
+    assert not set(groups[chosen]) & set(groups[~chosen])
+    assert abs(chosen.sum() - 400 * share) <= np.bincount(groups).max() / 2
+    of_words = choose_rows([f"group {number}" for number in groups], share)
+    np.testing.assert_array_equal(of_words, chosen)
+
+
+def test_both_sides_have_a_group():
+    assert choose_rows("aaaaaab", 0.9).sum() == 6 and choose_rows("aaaabbb", 0.1).sum() == 3
+    assert choose_rows("ab", 0.9).sum() == 1 and not choose_rows("aaa", 0.5).any()
+
+
+DEPENDENT = {
+    "classification": (csv(("text", "label"), *((f"w{number // 2}", number % 2) for number in range(16))), "texts"),
+    "multiple_choice": (
+        csv(
+            ("sent1", "sent2", "ending0", "ending1", "label"),
+            *((f"w{number // 2}", f"w{number}", "w3", "w4", number % 2) for number in range(16)),
+        ),
+        "contexts",
+    ),
+    "embedding": (csv(("text", "match"), *((f"w{number // 2}", f"w{number}") for number in range(16))), "texts"),
+    "question_answering": (
+        json.dumps(
+            {
+                "data": [
+                    {
+                        "paragraphs": [
+                            {
+                                "context": f"w0 w{number} w2",
+                                "qas": [
+                                    {
+                                        "id": f"{number} {one}",
+                                        "question": "w",
+                                        "answers": [{"text": "w0", "answer_start": 0}],
+                                    }
+                                    for one in "ab"
+                                ],
+                            }
+                            for number in range(8)
+                        ]
+                    }
+                ]
+            }
+        ),
+        "questions",
+    ),
+    "tagging": ("".join(f"-DOCSTART- O\n\nw{number} O\n\nw{number} B-x\n\n" for number in range(8)), "tokens"),
+    "word_scores": ("".join(f"-DOCSTART- _\n\nw{number} 1\n\nw{number} 2\n\n" for number in range(8)), "tokens"),
+}
+
+
+def group_of(row) -> str:
+    """What two rows of a file above have in common."""
+    return row[0] if isinstance(row, list) else getattr(row, "context", row)
+
+
+@pytest.mark.parametrize("share", ["validation", "dev"])
+@pytest.mark.parametrize("name", DEPENDENT)
+def test_dependent_rows_stay_together(name, share, tmp_path, monkeypatch):
+    monkeypatch.setattr(run_tasks, "run_task", read_inputs)
+    content, column = DEPENDENT[name]
+    entry, file, *_ = TASKS[name]
+    for split in ("train", "dev"):
+        (tmp_path / file.format(split)).write_text(content)
+    settings = {"data_dir": str(tmp_path), "output_dir": "", "do_train": True, "do_eval": True, f"{share}_share": 0.25}
+    if name == "word_scores":
+        settings["document_context"] = "document"
+    parts = {part.split: list(map(group_of, getattr(part.rows, column))) for part in entry(**settings).parts}
+    assert (len(parts["train"]), len(parts[share])) == (12, 4)
+    assert not set(parts["train"]) & set(parts[share]) and len(set(parts[share])) == 2
+
+
+def test_a_single_group_cannot_be_split(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_tasks, "run_task", read_inputs)
+    (tmp_path / "train.conll").write_text("w1 O\n\nw2 B-x\n")
+    settings = {"data_dir": str(tmp_path), "output_dir": "", "do_train": True, "do_eval": True, "dev_share": 0.5}
+    assert len(run_tasks.tag(**settings).parts) == 2
+    with pytest.raises(InputError, match="--dev_share=0.5 holds out all sentences of a text, context or document tog"):
+        run_tasks.tag(**settings, document_context="document")
 
 
 def test_they_choose_the_weights_and_the_run(tmp_path, monkeypatch):
