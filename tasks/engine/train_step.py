@@ -74,8 +74,8 @@ class TrainStep:
         step: int64 scalar variable, the number of finished steps; the caller increments it.
         gradient_accumulation_steps: micro-batches that a replica's batch is split into, to save memory.
         clip_norm: largest global norm of the gradients (google-research/bert: 1.0); None for no clipping.
-        jit_compile: whether to compile with XLA: the whole step on one device; everything but the all-reduce and the
-            update on several, and of an objective that needs the whole batch the model alone.
+        jit_compile: whether to compile with XLA: the whole step on one device; under a mirrored strategy everything but
+            the all-reduce and the update, or, of an objective that needs the whole batch, the model alone.
         random_seed: seed of the dropout masks, which also depend on step, replica and layer.
 
     Attributes:
@@ -117,8 +117,10 @@ class TrainStep:
         compiles_parts = is_plain and all("CPU" in variable.value.device for variable in model.variables)
         self._fused_layers = fused_layers if compiles_parts else contextlib.nullcontext
         inner_optimizer.shares_graphs, inner_optimizer.compiles_decay = is_plain, compiles_parts
-        # XLA cannot compile an all-reduce over several CPUs or GPUs; TPUStrategy compiles the step itself.
-        if jit_compile and strategy.num_replicas_in_sync == 1:
+        # XLA cannot compile where replicas synchronize, and mirrored ones do even if there is only one; TPUStrategy
+        # compiles the step itself.
+        is_mirrored = isinstance(strategy, tf.distribute.MirroredStrategy | tf.distribute.MultiWorkerMirroredStrategy)
+        if jit_compile and strategy.num_replicas_in_sync == 1 and not is_mirrored:
             self._run = tf.function(self._step, jit_compile=True, autograph=False)
         elif jit_compile and not isinstance(strategy, tf.distribute.TPUStrategy):
             if self.objective.needs_whole_batch:  # It may gather the outputs of all replicas.

@@ -157,7 +157,7 @@ def _make_dataset(examples: Examples, order: np.ndarray, limits: np.ndarray, len
 
     @tf.autograph.experimental.do_not_convert
     def gather(start, limit):
-        numbers = order[start:limit]
+        numbers = tf.ensure_shape(order[start:limit], [static_size])
         rows = tf.reshape(numbers[:, tf.newaxis] * choices + tf.range(choices, dtype=tf.int64), [-1])
         ids = tf.gather(token_ids, rows)
         features = {

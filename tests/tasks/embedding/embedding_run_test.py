@@ -246,7 +246,7 @@ def flags_of(files, directory, train, *others):
     "others",
     [
         ("--train_file={scores}", "--mixed_precision=bfloat16", "--gradient_accumulation_steps=2"),
-        ("--train_file={pairs}", "--mixed_precision=float16", "--lora_rank=2", "--jit_compile"),
+        ("--mixed_precision=float16", "--gradient_accumulation_steps=2", "--lora_rank=2", "--jit_compile"),
     ],
     ids=["bfloat16", "float16"],
 )

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import toy_pretraining
+import toy_training
 from toy_pretraining import BATCH, batches, draw
 
 from keras_bert import BertBackbone, BertMultipleChoice, BertSpanLabeler, BertTextClassifier, BertTokenClassifier
-from tasks.engine.strategy import set_mixed_precision
+from tasks.engine.strategy import build_strategy, set_mixed_precision
 from tasks.fine_tuning.examples import Examples, compute_outputs, make_eval_dataset
 from tasks.pretraining.train.batches import fill_batch
 
@@ -32,6 +33,17 @@ def test_compiled_steps_have_the_losses_of_the_others(tmp_path, options):
         rows[jit_compile] = trainer.fit(batches, 10).training
     for plain, compiled in zip(rows[False], rows[True], strict=True):
         assert compiled == pytest.approx(plain, rel=1e-4)
+
+
+def test_a_mirrored_strategy_of_one_device_is_compiled(tmp_path):
+    """Its replica synchronizes with none, and XLA could not compile that either."""
+    rows = []
+    for name in ("one_device", "mirrored"):
+        strategy = build_strategy(name, num_gpus=0)
+        trainer = toy_training.build_trainer(tmp_path / name, strategy, jit_compile=True)
+        rows.append(trainer.fit(toy_training.repeated, 3).training)
+    for one, mirrored in zip(*rows, strict=True):
+        assert mirrored == pytest.approx(one, rel=1e-4)
 
 
 @pytest.mark.slow(keep=["bfloat16"])

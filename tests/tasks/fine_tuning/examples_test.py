@@ -92,7 +92,7 @@ def test_training_batches_and_resuming(groups):
 def test_static_shapes(choices, shape):
     dataset = make_train_dataset(make_examples(choices=choices), 4, 7, 0, 3, length=16)
     features, labels = dataset.element_spec
-    assert features["token_ids"].shape == labels["tag"].shape == shape
+    assert features["token_ids"].shape == labels["tag"].shape == shape and labels["number"].shape == shape[:1]
     for features, _ in dataset.as_numpy_iterator():
         assert features["padding_mask"].shape == shape
 
