@@ -5,7 +5,7 @@ import json
 import math
 import os
 
-from keras_bert.errors import InputError
+from keras_bert.errors import InputError, shown
 from keras_bert.files import read_json, write_json
 
 ACTIVATIONS = ("gelu_tanh", "gelu", "relu", "tanh", "linear")
@@ -54,7 +54,7 @@ def is_foreign(values) -> bool:
 def find_activation(file: str, key: str, value, activations: dict[str, str]) -> str:
     """Returns our name of a foreign activation, the `value` of `key` in a file; raises InputError if it is unknown."""
     if not isinstance(value, str) or value not in activations:
-        raise InputError(f"{file}: unknown {key} {value!r}. Expected one of {', '.join(activations)}.")
+        raise InputError(f"{file}: unknown {key} {shown(value)}. Expected one of {', '.join(activations)}.")
     return activations[value]
 
 
@@ -105,7 +105,7 @@ class BertConfig:
         for name in (field.name for field in dataclasses.fields(self) if field.type is int):
             value, most = getattr(self, name), _MOST.get(name, _MOST_OTHERS)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise InputError(f"`{name}` must be a positive integer. Received: {name}={value!r}")
+                raise InputError(f"`{name}` must be a positive integer. Received: {name}={shown(value)}")
             if value > most:
                 raise InputError(f"`{name}` must be at most {most:,}. Received: {name}={value:,}")
         num_heads, hidden_dim = self.num_heads, self.hidden_dim
@@ -113,15 +113,15 @@ class BertConfig:
             raise InputError(f"`num_heads` must divide `hidden_dim`. Received: {num_heads=}, {hidden_dim=}")
         for name, known in (("activation", ACTIVATIONS), ("attention", ATTENTIONS)):
             if getattr(self, name) not in known:
-                raise InputError(f"`{name}` must be one of {', '.join(known)}. Received: {getattr(self, name)!r}")
+                raise InputError(f"`{name}` must be one of {', '.join(known)}. Received: {shown(getattr(self, name))}")
         attention_dropout = self.dropout if self.attention_dropout is None else self.attention_dropout
         for name, value in (("dropout", self.dropout), ("attention_dropout", attention_dropout)):
             if not _is_number(value) or not 0 <= value < 1:
-                raise InputError(f"`{name}` must lie in [0, 1). Received: {name}={value!r}")
+                raise InputError(f"`{name}` must lie in [0, 1). Received: {name}={shown(value)}")
         for name in ("layer_norm_epsilon", "initializer_range"):
             value = getattr(self, name)
             if not _is_number(value) or not 0 < value < math.inf:
-                raise InputError(f"`{name}` must be positive. Received: {name}={value!r}")
+                raise InputError(f"`{name}` must be positive. Received: {name}={shown(value)}")
 
     @property
     def num_parameters(self) -> int:
@@ -163,7 +163,7 @@ class BertConfig:
         for name, expected in _AT_BERT.items():
             if values.get(name) not in (None, expected):
                 raise InputError(
-                    f"{path}: expected {name} {expected!r}, found {values[name]!r}. This is no BERT encoder."
+                    f"{path}: expected {name} {expected!r}, found {shown(values[name])}. This is no BERT encoder."
                 )
         missing = [name for name in _REQUIRED_FOREIGN if name not in values]
         if missing:

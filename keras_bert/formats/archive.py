@@ -113,7 +113,7 @@ def extract(path: str, directory: str) -> None:
         with parsing(path, "tar file" if is_tar else "zip file"):
             # tarfile looks for the next header behind the member's bytes: each member is checked before.
             for member in archive if is_tar else archive.infolist():
-                size += _check_tar_member(path, member) if is_tar else _check_zip_member(path, member)
+                size += _check_tar_member(path, member) if is_tar else check_zip_member(path, member)
                 _check_size(path, size, directory)
                 members.append(member)
         if is_tar:
@@ -137,7 +137,7 @@ def _check_tar_member(path: str, member: tarfile.TarInfo) -> int:
     return member.size
 
 
-def _check_zip_member(path: str, member: zipfile.ZipInfo) -> int:
+def check_zip_member(path: str, member: zipfile.ZipInfo) -> int:
     """Returns the member's size; raises InputError if it must not be extracted."""
     name = member.orig_filename  # `filename` is cut at a zero byte.
     _check_name(path, name)

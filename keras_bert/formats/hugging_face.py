@@ -12,7 +12,7 @@ import numpy as np
 from absl import logging
 
 from keras_bert.config import BertConfig, is_foreign
-from keras_bert.errors import InputError
+from keras_bert.errors import InputError, shown
 from keras_bert.files import read_object, read_optional_json
 from keras_bert.formats import sentence_transformers
 from keras_bert.formats.checkpoint import Checkpoint, StoredTensor, check_depth, collect, listed
@@ -101,7 +101,7 @@ def _classifier(path: str, settings: dict) -> str:
     architectures = settings.get("architectures") or []
     if not isinstance(architectures, list) or not all(isinstance(name, str) for name in architectures):
         file = os.path.join(path, CONFIG_FILE)
-        raise InputError(f"{file}: expected architectures to be a list of names, found {architectures!r}.")
+        raise InputError(f"{file}: expected architectures to be a list of names, found {shown(architectures)}.")
     endings = ((name, ending) for name in architectures for ending in _CLASSIFIERS)
     return next((_CLASSIFIERS[ending] for name, ending in endings if name.endswith(ending)), "classification")
 
@@ -152,6 +152,6 @@ def _labels(path: str, settings: dict) -> list[str] | None:
         return None
     file = os.path.join(path, CONFIG_FILE)
     if not isinstance(names, dict) or sorted(names) != sorted(map(str, range(len(names)))):
-        raise InputError(f"{file}: expected id2label to name the classes 0, 1, ..., found {names!r}.")
+        raise InputError(f"{file}: expected id2label to name the classes 0, 1, ..., found {shown(names)}.")
     labels = [str(names[str(index)]) for index in range(len(names))]
     return None if all(re.fullmatch(r"LABEL_\d+", label) for label in labels) else labels

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from safetensors import safe_open
 
-from keras_bert.errors import InputError
+from keras_bert.errors import InputError, shown
 from keras_bert.files import parsing, read_json
 from keras_bert.formats.checkpoint import StoredTensor
 from keras_bert.formats.torch_file import open_torch_file
@@ -115,7 +115,7 @@ def _read_index(index: str) -> dict[str, str]:
         # A shard has the ending of its index, so that no safetensors index leads to a pickle.
         if os.path.basename(shard.replace("\\", "/")) != shard or not shard.endswith(ending):
             raise InputError(
-                f"{index}: {name}: expected the name of a {ending} file beside the index, found {shard!r}. "
+                f"{index}: {name}: expected the name of a {ending} file beside the index, found {shown(shard)}. "
                 "Do not trust this file."
             )
     return shard_of

@@ -2,7 +2,7 @@
 
 import os
 
-from keras_bert.errors import InputError
+from keras_bert.errors import InputError, shown
 from keras_bert.files import read_object
 
 VOCABULARY_FILE = "vocab.txt"
@@ -39,12 +39,12 @@ def read_tokenizer(path: str) -> dict | None:
 
 def _check_rules(file: str, lowercase, strip_accents, chinese) -> None:
     if not (lowercase is None or isinstance(lowercase, bool)):
-        raise InputError(f"{file}: expected do_lower_case to be true or false, found {lowercase!r}.")
+        raise InputError(f"{file}: expected do_lower_case to be true or false, found {shown(lowercase)}.")
     # By default transformers lower-cases.
     if strip_accents not in (None, lowercase is not False) or chinese is not True:
         raise InputError(
             f"{file}: expected BERT's own rules (strip_accents as do_lower_case, tokenize_chinese_chars true), "
-            f"found strip_accents={strip_accents}, tokenize_chinese_chars={chinese}."
+            f"found strip_accents={shown(strip_accents)}, tokenize_chinese_chars={shown(chinese)}."
         )
 
 
@@ -53,12 +53,12 @@ def _pieces(file: str, fast: dict) -> list[str]:
     kind = normalizer.get("type") if isinstance(normalizer, dict) else None
     if model.get("type") != "WordPiece" or kind != "BertNormalizer":
         raise InputError(
-            f"{file}: expected a BERT tokenizer (WordPiece, BertNormalizer), found {model.get('type')}, "
-            f"{kind or normalizer}."
+            f"{file}: expected a BERT tokenizer (WordPiece, BertNormalizer), found {shown(model.get('type'))}, "
+            f"{shown(kind or normalizer)}."
         )
     if model.get("continuing_subword_prefix", "##") != "##":
         raise InputError(
-            f"{file}: expected continuing_subword_prefix '##', found {model['continuing_subword_prefix']!r}."
+            f"{file}: expected continuing_subword_prefix '##', found {shown(model['continuing_subword_prefix'])}."
         )
     ids = model["vocab"]
     is_whole = isinstance(ids, dict) and all(type(number) is int for number in ids.values())

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import h5py
 import numpy as np
 
-from keras_bert.errors import InputError
+from keras_bert.errors import InputError, shown
 from keras_bert.files import parsing, read_object
 from keras_bert.formats.checkpoint import StoredTensor, check_claim, check_depth, collect
 from keras_bert.formats.weight_names import WeightSource
@@ -160,7 +160,7 @@ def _files(directory: str, stem: str) -> tuple[str, list[str]]:
     values = list(listed.values()) if isinstance(listed, dict) else [listed]
     names = [name for item in values for name in (item if isinstance(item, list) else [item])]
     if not names or not all(isinstance(name, str) and name and os.path.basename(name) == name for name in names):
-        raise InputError(f"{index}: expected a weight_map to files of the same directory, found {names[:4]!r}.")
+        raise InputError(f"{index}: expected a weight_map to files of the same directory, found {shown(names)}.")
     return index, [os.path.join(directory, name) for name in sorted(set(names))]
 
 

@@ -76,18 +76,16 @@ def read_sizes(path: str, names: tuple[str, ...], fields: Collection[str], **fix
         InputError: it describes no such backbone, a wrong one, or several of different sizes.
     """
     file = os.path.join(path, CONFIG_FILE)
-    found = []
+    found = set()
     for backbone in registered(read_json(file), names):
         sizes = {name: value for name, value in backbone["config"].items() if name in fields}
         try:
-            config = BertConfig(**sizes, **fixed)
+            found.add(BertConfig(**sizes, **fixed))
         except (InputError, TypeError) as error:
             raise InputError(f"{file}: no configuration of a {names[0]} ({error}).") from error
-        if config not in found:
-            found.append(config)
     if len(found) != 1:
         raise InputError(f"{file}: expected one {names[0]}, found {len(found)} of different sizes.")
-    return found[0]
+    return found.pop()
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from absl import logging
 
 from keras_bert.config import BertConfig
-from keras_bert.errors import InputError
+from keras_bert.errors import InputError, shown
 from keras_bert.files import read_json, read_object, read_optional_json, write_json, write_lines
 from keras_bert.formats import keras_model
 from keras_bert.formats.checkpoint import Checkpoint
@@ -68,7 +68,7 @@ def _labels(path: str) -> list[str] | None:
     file = os.path.join(path, METADATA_FILE)
     labels = read_object(file).get("labels") if os.path.isfile(file) else None
     if labels is not None and not (isinstance(labels, list) and all(isinstance(label, str) for label in labels)):
-        raise InputError(f"{file}: expected labels to be a list of names, found {labels!r}.")
+        raise InputError(f"{file}: expected labels to be a list of names, found {shown(labels)}.")
     return labels
 
 

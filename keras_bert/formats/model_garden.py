@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 
 from keras_bert.config import FOREIGN_TO_OURS, SAME_ACTIVATIONS, BertConfig, find_activation
-from keras_bert.errors import InputError
+from keras_bert.errors import InputError, shown
 from keras_bert.files import read_lines
 from keras_bert.formats import google, tensorflow_files
 from keras_bert.formats.checkpoint import Checkpoint, StoredTensor, collect, wrong_shape
@@ -103,9 +103,11 @@ def _read_params(file: str) -> BertConfig:
     except (yaml.YAMLError, TypeError, ValueError, KeyError, AttributeError, RecursionError) as error:
         raise InputError(f"{file}: expected task.model.encoder, the settings of a Model Garden experiment.") from error
     if kind not in ("bert", "bert_v2") or sizes.get("norm_first"):
-        raise InputError(f"{file}: expected a BERT encoder, found {kind!r}, norm_first={sizes.get('norm_first')}.")
+        raise InputError(
+            f"{file}: expected a BERT encoder, found {shown(kind)}, norm_first={shown(sizes.get('norm_first'))}."
+        )
     activation = find_activation(file, "hidden_activation", sizes.get("hidden_activation", "gelu"), _ACTIVATIONS)
     try:
         return BertConfig(**values, activation=activation)
-    except (InputError, TypeError) as error:
+    except (ValueError, TypeError) as error:  # Python refuses to print numbers of thousands of digits.
         raise InputError(f"{file}: {error}") from error

@@ -16,6 +16,7 @@ Three generations of `official.nlp` wrote the graph differently. A layer is know
 
 import collections
 import dataclasses
+import itertools
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -28,7 +29,7 @@ from keras_bert.formats.weight_names import HEADS, MODEL_GARDEN, WeightSource, e
 _MOST_BYTES = 2**21  # A graph has some 20,000 a layer. In memory its nodes take up to 90 times as much.
 _LONGEST_WAY = 200
 BLOCKS, _POOLER = "_transformer_layers", "_pooler_layer"
-_NUMBER = re.compile("[0-9]{1,9}")
+_NUMBER = re.compile("[0-9]{1,3}")  # BertConfig allows 1,000 layers.
 _EMBEDDINGS = ("_embedding_layer", "_position_embedding_layer", "_type_embedding_layer", "_embedding_norm_layer")
 
 
@@ -128,17 +129,22 @@ def find_variables(stored: TensorFlowCheckpoint) -> Variables:
     layers = _named_layers(encoder)
     num_layers = len(layers.children[BLOCKS].children)
     names = [name for source in all_sources(num_layers) for name in source.names]
-    _check_no_others(stored, encoder, {follow(layers, name) for name in names})
+    _check_no_others(stored, encoder, {_find_variable(layers, name) for name in names})
     layers.children.update(_find_heads(root))
     output = follow(layers, "masked_lm/embedding_table")
     if output not in (None, follow(layers, "_embedding_layer/embeddings")):
         raise InputError(f"{stored.path}: {output.key}: expected the token table in the masked-LM head, found another.")
-    nodes = {name: follow(layers, name) for name in names}
+    nodes = {name: _find_variable(layers, name) for name in names}
     keys = {name: node.key for name, node in nodes.items() if node is not None and node.key in stored.shapes}
     lacking = [name for name in names if name not in keys and name.startswith((*_EMBEDDINGS, BLOCKS))]
     if lacking:
         raise InputError(f"{stored.path}: its encoder lacks {', '.join(lacking[:4])}. Expected a whole BERT.")
     return Variables(keys, {name: stored.shapes[key] for name, key in keys.items()}, num_layers)
+
+
+def _find_variable(layers: Node, name: str) -> Node | None:
+    # Before 2021 the output layer of a Transformer layer's attention was beside it.
+    return follow(layers, name) or follow(layers, name.replace("_attention_layer/_output", "_attention_output"))
 
 
 def all_sources(num_layers: int) -> list[WeightSource]:
@@ -148,7 +154,8 @@ def all_sources(num_layers: int) -> list[WeightSource]:
 
 
 def _find_encoder(root: Node, path: str) -> Node:
-    found = [(way, node) for way, node in walk(root) if _blocks(node)]
+    # A third one would tell no more, and thousands could share one long list of layers.
+    found = list(itertools.islice(((way, node) for way, node in walk(root) if _blocks(node)), 2))
     if len(found) != 1:
         raise InputError(
             f"{path}: expected one encoder of official.nlp in its graph of objects, found "
@@ -160,39 +167,34 @@ def _find_encoder(root: Node, path: str) -> Node:
 def _blocks(node: Node) -> list[Node]:
     """Lists the Transformer layers of an encoder in their order; for another node the list is empty."""
     layers = node.children.get(BLOCKS, Node()).children
-    in_order = [layers[name] for name in sorted(filter(_NUMBER.fullmatch, layers), key=int)] or _numbered(node)
+    if "_attention_layer" in layers.get("0", Node()).children:
+        in_order = [layers[name] for name in sorted(filter(_NUMBER.fullmatch, layers), key=int)]
+    else:
+        in_order = _numbered(node)
     return [layer for layer in in_order if "_attention_layer" in layer.children]
 
 
 def _numbered(node: Node) -> list[Node]:
     """Lists the layers of a functional model that have weights, in their order."""
-    matches = [re.match(r"layer_with_weights-(\d{1,9})$", name) for name in node.children]
+    matches = [re.match(r"layer_with_weights-(\d{1,4})$", name) for name in node.children]
     in_order = sorted(filter(None, matches), key=lambda match: int(match[1]))
     return [node.children[match[0]] for match in in_order]
 
 
 def _named_layers(encoder: Node) -> Node:
     """Returns an encoder's layers under today's names: four embeddings, the Transformer layers, the pooler."""
-    blocks = _blocks(encoder)
+    blocks = dict.fromkeys(_blocks(encoder))
     others = [layer for layer in _numbered(encoder) if layer not in blocks]
     layers = dict(zip((*_EMBEDDINGS, _POOLER), others, strict=False))
     layers |= {name: encoder.children[name] for name in (*_EMBEDDINGS, _POOLER) if name in encoder.children}
-    layers[BLOCKS] = Node({str(index): _with_output(block) for index, block in enumerate(blocks)})
+    layers[BLOCKS] = Node({str(index): block for index, block in enumerate(blocks)})
     return Node(layers)
-
-
-def _with_output(block: Node) -> Node:
-    """Puts the output layer of a Transformer layer's attention into it; before 2021 it was beside it."""
-    attention = block.children["_attention_layer"].children
-    if "_output_dense" in attention or "_attention_output_dense" not in block.children:
-        return block
-    attention = {**attention, "_output_dense": block.children["_attention_output_dense"]}
-    return Node({**block.children, "_attention_layer": Node(attention)})
 
 
 def _find_heads(root: Node) -> dict[str, Node]:
     """Finds the layers of the heads, by their names in `keras_bert.formats.weight_names`, and a head's own pooler."""
     found: dict[str, Node] = {}
+    seen: set[Node] = set()
     for _, node in walk(root):
         children = node.children
         if "layer_norm" in children.get("masked_lm", Node()).children:
@@ -205,9 +207,11 @@ def _find_heads(root: Node) -> dict[str, Node]:
             of_tokens = "kernel" in children["classifier"].children
             head = "token_classification" if of_tokens else "classification"
             _add_head(found, head, children["classifier"])
-        for head in children.get("classification_heads", Node()).children.values():
+        heads = children.get("classification_heads", Node())
+        for head in () if heads in seen else heads.children.values():
             if "next_sentence" in _logits(head).children.get("kernel", Node()).name:
                 _add_head(found, "next_sentence", head)
+        seen.add(heads)  # Thousands of nodes may share one long list.
         if "next_sentence.pooler_dense" in children:
             found.setdefault(_POOLER, children["next_sentence.pooler_dense"])
     return found
@@ -226,11 +230,8 @@ def _logits(head: Node) -> Node:
 
 def _check_no_others(stored: TensorFlowCheckpoint, encoder: Node, known: set[Node | None]) -> None:
     """Refuses an encoder with variables that a BERT lacks: it computes something else."""
-    for name, layer in encoder.children.items():
-        if not name.startswith(("_", "layer")):  # Skips an optimizer or a counter of savings.
-            continue
-        for _, node in walk(layer):
-            if node.key in stored.shapes and node not in known:
-                raise InputError(
-                    f"{stored.path}: found {node.key}. Expected the variables of a BERT, no other encoder."
-                )
+    # Skips an optimizer or a counter of savings.
+    layers = {name: layer for name, layer in encoder.children.items() if name.startswith(("_", "layer"))}
+    for _, node in walk(Node(layers)):
+        if node.key in stored.shapes and node not in known:
+            raise InputError(f"{stored.path}: found {node.key}. Expected the variables of a BERT, no other encoder.")

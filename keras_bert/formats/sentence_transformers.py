@@ -10,7 +10,7 @@ import os
 import numpy as np
 from safetensors.numpy import save_file
 
-from keras_bert.errors import InputError
+from keras_bert.errors import InputError, shown
 from keras_bert.files import read_json, read_object, read_optional_json, write_json
 from keras_bert.formats.checkpoint import Checkpoint, StoredTensor, collect
 from keras_bert.formats.hugging_face_files import SAFETENSORS_FILE, open_weights
@@ -58,7 +58,9 @@ def _arguments(path: str) -> dict:
     activation = next((ours for theirs, ours in _ACTIVATIONS.items() if name.endswith(theirs)), "")
     if activation == "" or config.get("use_residual"):
         expected = ", ".join(_ACTIVATIONS)
-        raise InputError(f"{file}: expected a dense layer without residual and with one of {expected}, found {name}.")
+        raise InputError(
+            f"{file}: expected a dense layer without residual and with one of {expected}, found {shown(name)}."
+        )
     return {**arguments, "embedding_activation": activation}
 
 
@@ -88,7 +90,7 @@ def _pooling(file: str) -> str:
         modes = [_OLD_MODES.get(key, key) for key in config if key.startswith("pooling_mode_") and config[key]]
     modes = [modes] if isinstance(modes, str) else modes
     if not isinstance(modes, list) or len(modes) != 1 or modes[0] not in POOLINGS:
-        raise InputError(f"{file}: expected one way of pooling among {', '.join(POOLINGS)}, found {modes}.")
+        raise InputError(f"{file}: expected one way of pooling among {', '.join(POOLINGS)}, found {shown(modes)}.")
     return modes[0]
 
 

@@ -35,6 +35,8 @@ _CHECKSUM = 4  # Bytes between the length of a string and the string.
 
 # Bounds of an index, of which BERT-large's, with its optimizer's slots, takes 100,000 bytes.
 _MOST_INDEX, _LONGEST_NAME, _MOST_AXES, _MOST_NUMBERS = 2**21, 1000, 8, 2**48
+_MOST_SHARED = 20  # Bytes of the keys for each byte of a block, where a key need not repeat the one before it.
+_LONGEST_VARINT = 10  # Bytes for 64 bits, seven in each.
 _FOOTER, _TRAILER = 48, 5  # Bytes at the end of an index and of each block (tensorflow/core/lib/io/format.h).
 
 
@@ -251,12 +253,13 @@ def _block(content: bytes, start: int, size: int) -> Iterator[tuple[bytes, bytes
     block = content[start : start + size]
     end = size - 4 - 4 * struct.unpack("<I", block[-4:])[0]
     restarts = {place for (place,) in struct.iter_unpack("<I", block[end:-4])}
-    place, key = 0, b""
+    place, key, in_keys = 0, b"", 0
     while place < end:
         restarts.discard(place)
         (shared, own, length), place = varints(block, place, 3)
         key, start, place = key[:shared] + block[place : place + own], place + own, place + own + length
-        if len(key) != shared + own or len(key) > _LONGEST_NAME or place > end:
+        in_keys += len(key)
+        if len(key) != shared + own or len(key) > _LONGEST_NAME or in_keys > _MOST_SHARED * size or place > end:
             raise ValueError("a key that is too long")
         yield key, block[start:place]
     if restarts - {0}:  # TensorFlow looks for a key at these places.
@@ -264,12 +267,16 @@ def _block(content: bytes, start: int, size: int) -> Iterator[tuple[bytes, bytes
 
 
 def varints(data: bytes, place: int, count: int) -> tuple[list[int], int]:
-    """Reads numbers of seven bits a byte; returns them, and the place behind them."""
-    found = []
+    """Reads numbers of seven bits a byte, in ten bytes at most; returns them, and the place behind them."""
+    numbers = []
     for _ in range(count):
-        value, shift = 0, 0
-        while data[place] & 128:
-            value, shift, place = value | (data[place] & 127) << shift, shift + 7, place + 1
-        found.append(value | data[place] << shift)
-        place += 1
-    return found, place
+        number = 0
+        for shift in range(0, 7 * _LONGEST_VARINT, 7):
+            number |= (data[place] & 127) << shift
+            place += 1
+            if data[place - 1] < 128:
+                break
+        else:
+            raise ValueError(f"a number of more than {_LONGEST_VARINT} bytes")
+        numbers.append(number)
+    return numbers, place

@@ -12,17 +12,19 @@ import mmap
 import pickle
 import struct
 import zipfile
+from collections.abc import Callable, Iterable
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
 from keras_bert.errors import InputError
 from keras_bert.files import parsing
-from keras_bert.formats.archive import open_zip
+from keras_bert.formats.archive import check_zip_member, open_zip
 from keras_bert.formats.checkpoint import StoredTensor, check_claim
 
 _MOST_PICKLE = 2**20  # Bytes; BERT-large's has 60,000. In memory a pickle takes up to 60 times as much.
 _MOST_AXES = 8
+_MOST_NUMBERS = 2**48
 _ORDERED_DICT, _PARAMETER = "collections.OrderedDict", "torch._utils._rebuild_parameter"
 _TENSORS = ("torch._utils._rebuild_tensor_v2", "torch._utils._rebuild_tensor")
 _STORAGES = {
@@ -72,17 +74,32 @@ class Tensor(NamedTuple):
         return len(self.shape) <= _MOST_AXES and max(last + 1, math.prod(self.shape)) <= self.storage.count
 
 
+def _operation(name: str) -> Callable[["_Unpickler"], None]:
+    """Returns what pickle does for an operation, with the checks that it lacks."""
+    load = pickle._Unpickler.dispatch[getattr(pickle, name)[0]]
+
+    def load_checked(self) -> None:
+        if name in ("SETITEM", "SETITEMS"):
+            self.check_names(self.stack[-2:-1] if name == "SETITEM" else self.stack[::2])
+        load(self)
+        if "TUPLE" in name:
+            self.check_tuple()
+
+    return load_checked
+
+
 class _Unpickler(pickle._Unpickler):  # The one in C takes memory by what a pickle says, before it reads on.
     def find_class(self, module: str, name: str) -> str:
         """Returns the name itself: nothing is imported."""
-        found = f"{module}.{name}"
-        if found not in (_ORDERED_DICT, _PARAMETER, *_TENSORS, *_DTYPES):
-            raise pickle.UnpicklingError(f"it names {found}, which is no part of a tensor")
-        return found
+        full_name = f"{module}.{name}"
+        if full_name not in (_ORDERED_DICT, _PARAMETER, *_TENSORS, *_DTYPES):
+            raise pickle.UnpicklingError(f"it names {full_name[:99]}, which is no part of a tensor")
+        return full_name
 
     def persistent_load(self, pid: tuple) -> Storage:
         kind, storage, key, _, count, *views = pid
-        if kind != "storage" or not isinstance(key, str) or any(views):
+        is_count = isinstance(count, int) and 0 <= count <= _MOST_NUMBERS
+        if kind != "storage" or not isinstance(key, str) or not is_count or any(views):
             raise pickle.UnpicklingError("it names something else than a storage")
         return Storage(np.dtype(_DTYPES[storage]), key, count)
 
@@ -94,20 +111,32 @@ class _Unpickler(pickle._Unpickler):  # The one in C takes memory by what a pick
             storage, offset, shape, strides, *_ = arguments
             value = Tensor(storage, offset, tuple(shape), tuple(strides))
             if not value.is_sound():
-                raise pickle.UnpicklingError(
-                    f"a tensor of shape {str(shape)[:99]} beyond its storage of {storage.count}"
-                )
+                raise pickle.UnpicklingError(f"a tensor beyond its storage of {storage.count}, or of no sizes")
         else:
+            for items in arguments:
+                self.check_names(name for name, _ in items)
             value = dict(*arguments)
             for items in arguments:
                 items.clear()  # Else few bytes could copy one list again and again.
         self.stack.append(value)
 
+    def check_tuple(self) -> None:
+        # Tuples that hold one tuple twice, level upon level, take few bytes, but hash and print in time without end.
+        members = self.stack[-1]
+        inner = [number for member in members if type(member) is tuple for number in member]
+        if len(members) > _MOST_AXES or not all(isinstance(number, int | float) for number in inner):
+            raise pickle.UnpicklingError("it has a tuple that no tensor needs")
+
+    def check_names(self, names: Iterable) -> None:
+        # Numbers can be chosen so that a dictionary of them takes quadratic time.
+        if not all(isinstance(name, str) for name in names):
+            raise pickle.UnpicklingError("it names something by something else than a string")
+
     def _refuse(self) -> None:
         raise pickle.UnpicklingError("it has operations that no tensor needs")
 
     dispatch = dict.fromkeys(pickle._Unpickler.dispatch, _refuse)
-    dispatch |= {code: pickle._Unpickler.dispatch[code] for code in (getattr(pickle, name)[0] for name in _OPERATIONS)}
+    dispatch |= {getattr(pickle, name)[0]: _operation(name) for name in _OPERATIONS}
     dispatch |= {pickle.REDUCE[0]: _reduce, pickle.BUILD[0]: lambda self: self.stack.pop()}  # Attributes are dropped.
 
 
@@ -139,6 +168,8 @@ def open_torch_file(path: str) -> dict[str, StoredTensor]:
 def _read_zip(path: str) -> tuple[object, dict[str, int]]:
     """Reads the file of torch 1.6 and later: its content, and the place of each storage in the file by its key."""
     with open_zip(path) as archive:
+        for member in archive.infolist():
+            check_zip_member(path, member)
         (member,) = (member for member in archive.infolist() if member.filename.endswith("/data.pkl"))
         root = member.filename.removesuffix("data.pkl")
         if f"{root}byteorder" in archive.namelist():

@@ -107,10 +107,10 @@ def _check_pieces(source: str, raw: list[str], pieces: list[str]) -> None:
         )
     first: dict[str, int] = {}
     for number, piece in enumerate(raw, start=1):
-        if piece.strip() and first.setdefault(piece, number) != number:
-            raise InputError(f"{source}:{number}: the piece {piece!r} is on line {first[piece]} already. Remove one.")
         if len(piece.removeprefix("##").encode()) > _MAX_PIECE_BYTES:
             raise InputError(f"{source}:{number}: a piece of over {_MAX_PIECE_BYTES} bytes. Split or remove it.")
+        if piece.strip() and first.setdefault(piece, number) != number:
+            raise InputError(f"{source}:{number}: the piece {piece!r} is on line {first[piece]} already. Remove one.")
 
 
 def _check_case(source: str, pieces: list[str], lowercase: bool | None, why: str) -> None:
