@@ -4,6 +4,7 @@ This module does not import TensorFlow, so that a wrong file is reported within 
 """
 
 import dataclasses
+import re
 import zlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -113,7 +114,10 @@ def _read_row(row: dict, task: TableTask, with_labels: bool) -> list:
 def _read_label(name: str, value: Any) -> str:
     if isinstance(value, bool | int):  # From JSON, where 1 is as good a label as "1".
         return str(value).lower()
-    return check_text(name, "" if value is None else value, "a label")
+    label = check_text(name, "" if value is None else value, "a label")
+    if re.search(r"[\t\r\n]", label):
+        raise Broken(f"column {name!r}: expected a label without tabs, on one line, found {label!r}. Correct it.")
+    return label
 
 
 # === Labels ===

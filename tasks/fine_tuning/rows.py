@@ -5,8 +5,8 @@ A row that cannot be parsed is returned as `Broken`, so that the caller can refu
 
 import csv
 import json
-import math
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -16,6 +16,9 @@ from keras_bert.files import read_lines
 from tasks.text.bad_rows import BadRows
 
 EXTENSIONS = (".tsv", ".csv", ".jsonl")
+NUMBER_CURE = "Write it in the digits 0 to 9, such as -1.5 or 2e-3, up to 3.4e38, or remove the row."
+_NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_LARGEST = 3.4028234663852886e38  # Of float32.
 
 
 class Broken(Exception):  # noqa: N818  (says of a row what it is)
@@ -139,19 +142,34 @@ def check_text(name: str, value: Any, expected: str = "a text", may_be_empty: bo
     return value
 
 
+def parse_number(value: Any) -> float | None:
+    """Returns the number that a text spells in decimal digits, or that JSON holds; None for any other value.
+
+    Python would read `1_0`, digits of other scripts, `nan` and `inf`, too. A number beyond float32 is none, either.
+
+    >>> [parse_number(value) for value in ("-1.5", " .2e3 ", 7, "1_0", "nan", "1e39", True)]
+    [-1.5, 200.0, 7.0, None, None, None, None]
+    """
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number and not (isinstance(value, str) and _NUMBER.fullmatch(value.strip())):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:  # An integer of JSON may have any size.
+        return None
+    return number if abs(number) <= _LARGEST else None
+
+
 def check_number(name: str, value: Any) -> float:
-    """Returns the value of the column `name` as a finite number.
+    """Returns the value of the column `name` as a number that float32 holds.
 
     Raises:
         Broken: it is none.
     """
-    try:
-        score = float(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else math.nan
-    except (ValueError, OverflowError):
-        score = math.nan
-    if not math.isfinite(score):
-        raise Broken(f"column {name!r}: expected a number, found {value!r}. Correct it or remove the row.")
-    return score
+    number = parse_number(value)
+    if number is None:
+        raise Broken(f"column {name!r}: expected a number, found {value!r}. {NUMBER_CURE}")
+    return number
 
 
 # === Formats ===

@@ -3,13 +3,13 @@
 Shapes: N words of a file.
 """
 
-import contextlib
 import math
 
 import numpy as np
 
 from keras_bert.errors import InputError
 from tasks.fine_tuning import metrics, task
+from tasks.fine_tuning.rows import NUMBER_CURE, parse_number
 from tasks.fine_tuning.word_task import WordSettings, WordSpec, WordTask, leave_out_faulty
 from tasks.report.page import Mistake
 from tasks.settings import changeable
@@ -92,7 +92,7 @@ class WordScores(WordTask):
 
 def numbers_of(tags: list[str]) -> np.ndarray:
     """Returns the numbers of the words: float32, shape (N,), NaN for `NO_SCORE`."""
-    return np.array([math.nan if tag == NO_SCORE else float(tag) for tag in tags], np.float32)
+    return np.array([math.nan if tag == NO_SCORE else parse_number(tag) for tag in tags], np.float32)
 
 
 def check_numbers(documents: Documents, bad_rows) -> Documents:
@@ -103,10 +103,9 @@ def check_numbers(documents: Documents, bad_rows) -> Documents:
     """
 
     def find_fault(text: str) -> str | None:
-        with contextlib.suppress(ValueError):
-            if text == NO_SCORE or math.isfinite(float(text)):
-                return None
-        return f"expected a number, or {NO_SCORE} for a word without one, found {text!r}."
+        if text == NO_SCORE or parse_number(text) is not None:
+            return None
+        return f"expected a number, or {NO_SCORE} for a word without one, found {text!r}. {NUMBER_CURE}"
 
     return documents if documents.tags is None else leave_out_faulty(documents, find_fault, bad_rows)
 

@@ -133,6 +133,42 @@ def test_scores_must_be_finite_numbers(tmp_path):
     assert table.labels == [1.5, -20.0] and table.numbers == [0, 4] and table.lines == [2, 6] and table.num_rows == 5
 
 
+@pytest.mark.parametrize(
+    "number", ["1_0", "１２", "٣", "0x10", "nan", "inf", "-Infinity", "1e39", "1e999", "1e", ".", "1,5", "--1"]
+)
+def test_other_spellings_of_numbers_are_refused(tmp_path, number):
+    """REVIEW2.md, A11: Python's own float() takes most of them."""
+    expected = f"x.tsv:3: column 'label': expected a number, found {number!r}. Write it in the digits 0 to 9, such as"
+    with pytest.raises(InputError, match=re.escape(expected)):
+        read(write(tmp_path, "x.tsv", f"text\tlabel\na\t1.5\nb\t{number}\n"), SCORES)
+
+
+def test_numbers_of_tables_and_of_json(tmp_path):
+    texts = ["+1", "-.5", "2.", "3e2", " 4E-1", "3.4e38", "0" * 50_000]
+    rows = "".join(f"a\t{text}\n" for text in texts)
+    expected = [1, -0.5, 2, 300, 0.4, 3.4e38, 0]
+    assert read(write(tmp_path, "x.tsv", f"text\tlabel\n{rows}"), SCORES).labels == expected
+    numbers = ["1", "-0.5", '"2"', "3e2"]
+    rows = "".join(f'{{"text": "a", "label": {number}}}\n' for number in numbers)
+    assert read(write(tmp_path, "x.jsonl", rows), SCORES).labels == [1, -0.5, 2, 300]
+    for number in ("true", "NaN", "1e39", "9" * 400):
+        with pytest.raises(InputError, match="x.jsonl:1: column 'label': expected a number"):
+            read(write(tmp_path, "x.jsonl", f'{{"text": "a", "label": {number}}}\n'), SCORES)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("x.csv", 'text,label\na,1\nb,"two\nlines"\n'),
+        ("x.jsonl", '{"text": "a", "label": 1}\n{"text": "b", "label": "a\\tb"}\n'),
+    ],
+)
+def test_labels_fit_into_a_tsv(tmp_path, name, content):
+    message = f"{name}:{2 + name.endswith('csv')}: column 'label': expected a label without tabs, on one line"
+    with pytest.raises(InputError, match=re.escape(message)):
+        read(write(tmp_path, name, content))
+
+
 def test_a_file_without_one_usable_row_is_refused(tmp_path):
     with pytest.raises(InputError, match="x.tsv: none of its 2 rows can be used"):
         read(write(tmp_path, "x.tsv", "text\tlabel\n\t1\n\t2\n"), policy="skip")

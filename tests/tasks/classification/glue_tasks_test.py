@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 from run_tasks import read_tables
 
+from keras_bert.files import write_table
 from tasks import flags
 from tasks.classification.data import Table
 from tasks.classification.glue import TASKS
 from tasks.classification.task import Classification, ClassificationSettings, ClassificationSpec
+from tasks.fine_tuning.rows import open_rows
 from tasks.fine_tuning.task import Answers, Part, Trained
 
 _PARSES = "sentence1_binary_parse sentence2_binary_parse sentence1_parse sentence2_parse sentence1 sentence2"
@@ -181,6 +183,22 @@ def write_answers(directory, name: str, classes: list[str], outputs: np.ndarray,
     task = Classification(ClassificationSettings(output_dir=str(directory), task_name=name))
     paths, _ = task.write_predictions(answers, str(directory))
     return [path.rpartition("/")[2] for path in paths]
+
+
+def test_predictions_are_read_back_as_they_were(tmp_path):
+    """REVIEW2.md, A11: they were quoted as in a CSV, and our own reader takes no quotes in a TSV."""
+    classes = ['say "hi"', '"', "a, b", " blank "]
+    (name,) = write_answers(tmp_path, "table", classes, np.eye(4, dtype=np.float32)[[0, 1, 3]])
+    file = open_rows(str(tmp_path / name))
+    assert file.columns == ["index", "prediction", *(f"probability_{label}" for label in classes)]
+    assert [row["prediction"] for _, row in file.rows] == [classes[0], classes[1], classes[3]]
+
+
+def test_a_tab_or_line_break_becomes_a_blank(tmp_path):
+    path = str(tmp_path / "x.tsv")
+    write_table(path, ["where", "the\nreason"], [["a\tb:1", 'a "quoted"\r\nreason'], ["c", 7]])
+    rows = [{"where": "a b:1", "the reason": 'a "quoted"  reason'}, {"where": "c", "the reason": "7"}]
+    assert [row for _, row in open_rows(path).rows] == rows
 
 
 @pytest.mark.parametrize("name", ["mnli", "ax", "rte", "cola", "qqp"])

@@ -95,6 +95,8 @@ def test_a_search_keeps_the_best(files, tmp_path):
     [
         ("w1 0.5\nw2 high\n", "dev.conll:2: expected a number, or _ for a word without one, found 'high'."),
         ("w1 nan\n", "dev.conll:1: expected a number"),
+        ("w1 1_0\n", "found '1_0'. Write it in the digits 0 to 9"),
+        ("w1 1e39\n", "dev.conll:1: expected a number"),
         ("w1 _\n", "dev.conll: no word has a number to be scored by"),
     ],
 )
