@@ -491,7 +491,18 @@ def write_lines(path: str, lines: Iterable[str]) -> None:
 
 
 def write_table(path: str, header: Sequence[str], rows: Iterable[Sequence], delimiter: str = "\t") -> None:
-    """Writes a table with a header, complete or not at all: TSV, or CSV with a comma as `delimiter`."""
+    """Writes a table with a header, complete or not at all.
+
+    Args:
+        path: the file.
+        header: names of the columns.
+        rows: their values.
+        delimiter: a tab makes a TSV, which knows no quotes: a tab or line break in a value becomes a blank. A comma
+            makes a CSV, which quotes what needs it.
+    """
+    if delimiter == "\t":
+        write_lines(path, ("\t".join(re.sub(r"[\t\r\n]", " ", str(cell)) for cell in row) for row in (header, *rows)))
+        return
     with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
         writer.writerow(header)
