@@ -11,14 +11,13 @@ import time
 import numpy as np
 
 from keras_bert import files
-from keras_bert.errors import InputError
-from keras_bert.files import absolute, exists
+from keras_bert.files import absolute
 from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
 from tasks.pretraining.data.corpus import check_documents, tokenize_block
 from tasks.pretraining.data.duplicates import find_duplicates
+from tasks.pretraining.data.publishing import publish
 from tasks.pretraining.data.report import describe_counts, draw_lengths, report_files
 from tasks.pretraining.data.settings import DataSettings
-from tasks.pretraining.data.shard_index import index_path
 from tasks.pretraining.data.workspace import Workspace, fill_workspace, open_workspace
 from tasks.pretraining.data.writing import join_shard, write_block
 from tasks.text.blocks import block_bytes, count_bytes, spool_pipes, text_blocks
@@ -48,7 +47,7 @@ def create(settings: DataSettings, prefix: str, output_files: list[str]) -> dict
             open_workspace.cache_clear()
         for path in report_files(prefix):
             files.remove_path(path)
-        _publish(workspace, output_files)
+        publish([workspace.shard_path(shard) for shard in range(len(output_files))], output_files)
         report |= {
             "seconds": round(time.monotonic() - start, 1),
             "output_files": output_files,
@@ -84,15 +83,3 @@ def _run(settings: DataSettings, workspace: Workspace, paths: list[str], block_s
         for _ in run_step(pool, directory, "join", join_shard, range(num_shards), [1] * num_shards, "file"):
             pass
     return {**repeated, "documents": documents, "sentences": int(table[:, 3].sum()), **describe_counts(counts)}
-
-
-def _publish(workspace: Workspace, output_files: list[str]) -> None:
-    """Moves all shards and their indexes to their places. A run that was killed here goes on with the rest."""
-    for shard, path in enumerate(output_files):
-        source = workspace.shard_path(shard)
-        if not (exists(source) or exists(path)):
-            raise InputError(f"{path}: was removed while this command was to continue. Start it again.")
-        files.make_directory(os.path.dirname(absolute(path)))
-        for found, target in ((source, path), (f"{source}.npz", index_path(path))):
-            if exists(found):
-                files.move(found, target)

@@ -19,6 +19,7 @@ from tasks.engine.training import Trainer
 from tasks.engine.workers import Workers
 from tasks.flags import write_flags
 from tasks.pretraining.data.masking import MaskingRules
+from tasks.pretraining.data.publishing import check_published
 from tasks.pretraining.data.shard_index import RecordStatistics, ShardIndex, read_indexes, total
 from tasks.pretraining.train.architecture import model_builder, read_architecture
 from tasks.pretraining.train.batches import TrainBatches, make_eval_dataset
@@ -49,6 +50,7 @@ def _run(settings: PretrainingSettings, strategy: tf.distribute.Strategy, starte
     tokenizer = BertTokenizer(settings.vocab_file, lowercase=settings.do_lower_case)
     train_files = expand_files(settings.input_file)
     eval_files = expand_files(settings.eval_input_file) if settings.do_eval else []
+    check_published([*train_files, *eval_files])
     objective = PretrainingObjective(settings.use_next_sentence, settings.next_sentence_weight)
     num_steps = (UNSETTLED if settings.time_budget_minutes else settings.num_train_steps, settings.num_warmup_steps)
     config = read_architecture(settings, tokenizer.vocabulary_size())

@@ -12,6 +12,7 @@ import time
 
 import fuzzing
 import numpy as np
+import processes
 import pytest
 from repository import ROOT
 
@@ -162,7 +163,7 @@ def test_a_run_that_was_killed_goes_on_where_it_stopped(text, tmp_path, monkeypa
         tokenized.clear()
         with pytest.raises(Killed):
             create_killed(moment)
-        assert len(list(tmp_path.glob("out-*"))) in (0, 2) or moment > 2 * num_renamed - 14  # Those of the last files.
+        assert len(list(tmp_path.glob("out-*"))) in (0, 2) or moment > 2 * num_renamed - 16  # Those of the last files.
         assert create_killed(0) == expected
         assert len(tokenized) <= num_blocks + 1 and set(tokenized) == set(range(num_blocks))
         assert {path: path.read_bytes() for path in files} == files
@@ -302,6 +303,55 @@ def start(text, output_file):
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
     )
+
+
+KILLED = """
+import os, signal
+from tasks.pretraining import create_data
+replace = os.replace
+def replace_and_die(source, target):
+    replace(source, target)
+    if target.endswith("out-00000-of-00002"):
+        os.kill(os.getpid(), signal.SIGKILL)
+os.replace = replace_and_die
+create_data.console_main()
+"""
+
+
+def test_no_training_takes_old_and_new_files_for_a_whole(text, tmp_path):
+    """REVIEW2.md, B: a kill between two renames left the first file of the new set beside the second of the old."""
+    values = {"input_file": f"{text}/a.txt", "output_file": f"{tmp_path}/out", "vocab_file": f"{text}/vocab.txt"}
+    values |= {**SETTINGS, "dupe_factor": 1, "num_shards": 2}
+
+    def run(*program, **changes):
+        options = (f"--{name}={value}" for name, value in (values | changes).items())
+        return processes.run([sys.executable, *program, *options], cwd=ROOT, capture_output=True, text=True)
+
+    def train():
+        settings = {
+            "input_file": f"{tmp_path}/out-*",
+            "output_dir": f"{tmp_path}/run",
+            "vocab_file": values["vocab_file"],
+        }
+        options = [
+            *(f"--{name}={value}" for name, value in settings.items()),
+            "--do_train",
+            "--bert_config_file=missing",
+        ]
+        return processes.run(
+            [sys.executable, "-m", "tasks.pretraining.run", *options], cwd=ROOT, capture_output=True, text=True
+        ).stderr.strip()
+
+    assert run("-m", "tasks.pretraining.create_data").returncode == 0
+    old = [(tmp_path / f"out-0000{shard}-of-00002").read_bytes() for shard in range(2)]
+    assert run("-c", KILLED, random_seed=6).returncode == -signal.SIGKILL
+    now = [(tmp_path / f"out-0000{shard}-of-00002").read_bytes() for shard in range(2)]
+    assert now[0] != old[0] and now[1] == old[1]
+    refusal = "out-00000-of-00002: old and new files may stand together, since .out-00000-of-00002.INCOMPLETE lists it."
+    assert refusal in train().splitlines()[-1]
+    assert run("-m", "tasks.pretraining.create_data", random_seed=6).returncode == 0
+    assert (tmp_path / "out-00001-of-00002").read_bytes() != old[1]
+    assert "old and new files" not in (said := train()) and "missing" in said
 
 
 def wait_for(condition, seconds=60):

@@ -1,0 +1,59 @@
+"""Moves finished shards to their places, so that no training takes old and new ones together for a whole.
+
+No rename replaces several files at once. While they are moved, a mark in each of their directories lists them, and
+`check_published` refuses what it lists. If the command is killed meanwhile, the mark stays until it was repeated.
+"""
+
+import os
+from collections.abc import Sequence
+
+from keras_bert import files
+from keras_bert.errors import InputError
+from tasks.pretraining.data.shard_index import index_path
+
+_MARK = f".{files.INCOMPLETE}"  # What the name of a mark ends with; it begins with the first file of the set.
+
+
+def publish(sources: Sequence[str], output_files: Sequence[str]) -> None:
+    """Moves shards and their indexes, replacing others; those that were moved before a kill are left as they are.
+
+    Args:
+        sources: paths of the shards in the scratch directory; an index has `.npz` behind that.
+        output_files: their places.
+
+    Raises:
+        InputError: a shard was moved before a kill, and then removed.
+    """
+    pairs = list(zip(sources, map(files.absolute, output_files), strict=True))
+    for source, path in pairs:
+        if not (files.exists(source) or files.exists(path)):
+            raise InputError(f"{path}: was removed while this command was to continue. Start it again.")
+    names_by_mark: dict[str, list[str]] = {}
+    for _, path in pairs:
+        mark = os.path.join(os.path.dirname(path), f".{os.path.basename(pairs[0][1])}{_MARK}")
+        names_by_mark.setdefault(mark, []).append(os.path.basename(path))
+    for mark, names in names_by_mark.items():
+        files.write_lines(mark, names)
+    for source, path in pairs:
+        for moved, target in ((source, path), (f"{source}.npz", index_path(path))):
+            if files.exists(moved):
+                files.move(moved, target)
+    for mark in names_by_mark:
+        files.remove_path(mark)
+
+
+def check_published(paths: Sequence[str]) -> None:
+    """Refuses files of a set that is being replaced, or was when its command was killed.
+
+    Raises:
+        InputError: a mark lists one of them.
+    """
+    paths = {files.absolute(path): path for path in paths}
+    for directory in sorted(set(map(os.path.dirname, paths))):
+        for mark in (name for name in files.list_directory(directory) if name.endswith(_MARK)):
+            for _, name in files.read_lines(os.path.join(directory, mark)):
+                if path := paths.get(os.path.join(directory, name)):
+                    raise InputError(
+                        f"{path}: old and new files may stand together, since {mark} lists it. Wait for the command "
+                        "that writes them, or repeat it."
+                    )
