@@ -11,6 +11,7 @@ import jinja2
 from export import base_path
 from keras_bert.config import BertConfig
 from keras_bert.files import absolute, is_remote
+from tasks.report import card
 
 # TensorFlow Serving's release on the TensorFlow version that writes the graph.
 SERVING_IMAGE = "tensorflow/serving:2.20.0"
@@ -113,6 +114,7 @@ def _render(template: str, **values) -> str:
         keep_trailing_newline=True,
     )
     environment.filters["python"] = _literal
+    environment.filters |= {"plain": card.plain, "code": card.code}
     environment.filters["cell"] = lambda text: text.replace("|", "\\|").replace("\n", " ")
     return environment.get_template(template).render(values)
 

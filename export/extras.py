@@ -67,7 +67,7 @@ def warmup_record(signature: str, inputs: Mapping[str, np.ndarray]) -> predictio
     return log
 
 
-def write_readme(export_dir: str, head: Head, version_directory: str, source: str = "") -> None:
+def write_readme(export_dir: str, head: Head, version_directory: str, training: str | None = None) -> None:
     """Writes a model card to `README.md` below the base path: how to serve and ask this model, and how it was trained.
 
     TensorFlow Serving looks only at directories with a number for a name, so a file may lie beside the versions.
@@ -76,10 +76,9 @@ def write_readme(export_dir: str, head: Head, version_directory: str, source: st
         export_dir: base path of the model.
         head: the exported model.
         version_directory: the version that was written last.
-        source: directory of the trained model or preset; the card of its training is taken along.
+        training: the card of its training, which is taken along, or None.
     """
     description = head.description()
-    training = card.find_card(source)
     top, body = card.split_card(training) if training else (card.head(description["task"]), "")
     encoder = serving.find_backbone(head.model).bert_config
     text = clients.readme(export_dir, description, os.path.basename(version_directory), PER_MODEL_FILE, encoder, body)

@@ -95,15 +95,17 @@ def export(settings: ExportSettings) -> str:
     from export import clients, extras, saved_model
     from export.heads.loading import HEADS, load_head
     from export.verify import VerificationError
+    from tasks.report import card
 
     wanted = [name for name in targets.TARGETS if getattr(settings, name)]
     targets.require(wanted)
     own = {name: getattr(settings, name) for head in HEADS.values() for name in head.settings}
     source = settings.model_dir or settings.preset
+    training = card.find_card(source)  # What cannot be read is refused before a version is published.
     head = load_head(source, settings.task, sequence_length=settings.max_seq_length, **own)
     try:
         version_directory = saved_model.export_head(head, settings.export_dir, settings.version, settings.with_cc)
-        extras.write_readme(settings.export_dir, head, version_directory, source)
+        extras.write_readme(settings.export_dir, head, version_directory, training)
         written = targets.write(wanted, head, settings.export_dir, version_directory, settings.with_cc)
     except VerificationError as error:
         raise InputError(str(error)) from error

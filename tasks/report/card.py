@@ -37,6 +37,7 @@ PIPELINES = {
     "fill_mask": "fill-mask",
 }
 _BASELINES = {"masked_lm_accuracy": "unigram_accuracy"}  # Of other accuracies: `majority_...`.
+_HEAD = re.compile(r"---\n(?:.*\n)*?---\n")  # Whole lines: a value of the head, or the body, may hold dashes, too.
 _NUM_MISTAKES, _LONGEST_PART = 5, 300
 _PACKAGES = ("keras-bert-zoo", "tensorflow", "keras", "tensorflow-text")
 
@@ -135,15 +136,15 @@ def find_card(source: str) -> str | None:
     run = os.path.dirname(absolute(source))
     for directory in (source, run) if exists(os.path.join(run, "metrics.json")) else (source,):
         path = os.path.join(directory, CARD_FILE)
-        if exists(path) and (text := "".join(f"{line}\n" for _, line in read_lines(path))).startswith("---\n"):
+        if exists(path) and _HEAD.match(text := "".join(f"{line}\n" for _, line in read_lines(path))):
             return text
     return None
 
 
 def split_card(text: str) -> tuple[str, str]:
     """Splits a card into its YAML head, fences included, and its body."""
-    parts = text.split("---\n", 2)
-    return f"---\n{parts[1]}---\n", parts[2]
+    end = _HEAD.match(text).end()
+    return text[:end], text[end:]
 
 
 def head(
@@ -183,6 +184,21 @@ def hardware() -> str:
     return f"{os.cpu_count()} cores of {next(names, platform.machine())}, {', '.join(gpus) or 'no GPU'}"
 
 
+def plain(text: str) -> str:
+    r"""Returns a text in one line, such that nothing in it is Markdown, HTML or a link.
+
+    >>> plain("read\n[me](https://x.org) <b>")
+    'read \\[me\\](https:/\\/x.org) \\<b>'
+    """
+    escaped = re.sub(r"[\\`*_\[\]<&~]", r"\\\g<0>", " ".join(text.split()))
+    return re.sub(r"(?i)(:/|www)(?=[/.])", r"\1\\", escaped)
+
+
+def code(text: str) -> str:
+    """Returns a text in one line as Markdown's code, in which nothing is Markdown."""
+    return f"`{' '.join(text.split()).replace('`', chr(39))}`"
+
+
 def _template() -> jinja2.Template:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(os.path.dirname(os.path.abspath(__file__))),
@@ -191,6 +207,7 @@ def _template() -> jinja2.Template:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+    environment.filters["plain"] = plain
     environment.filters["figure"] = lambda value: f"{value:.4g}" if isinstance(value, int | float) else ""
     return environment.get_template("card.md.j2")
 
@@ -202,9 +219,9 @@ def _score(name: str, metrics: Mapping[str, Any]) -> tuple:
 
 
 def _mistake(mistake: Mistake) -> str:
-    """Returns the parts of a mistake in one line; texts are code, so that nothing in them is Markdown."""
-    shown = ((caption, " ".join(text.split())[:_LONGEST_PART].replace("`", "'")) for caption, text in mistake.parts)
-    return "; ".join(f"{caption}: `{text}`" for caption, text in shown if text)
+    """Returns the parts of a mistake in one line."""
+    shown = ((plain(caption), text[:_LONGEST_PART]) for caption, text in mistake.parts if text.strip())
+    return "; ".join(f"{caption}: {code(text)}" for caption, text in shown)
 
 
 def _version(package: str) -> str:

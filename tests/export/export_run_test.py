@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 
+import processes
 import pytest
 import toy_choices
 import toy_heads
@@ -157,6 +158,25 @@ def test_bert_export_of_a_preset_to_a_name_that_needs_quoting(models, tmp_path, 
     text = _export(None, str(tmp_path / "größe#1"), preset=models["fill_mask"], task="fill_mask", top_k=2)
     assert "[MASK]" in text
     assert "http://127.0.0.1:8501/v1/models/gr%C3%B6%C3%9Fe%231:predict" in text
+
+
+def test_a_preset_with_a_readme_that_is_no_card(models, tmp_path):
+    """REVIEW2.md, A9: the command ended in a traceback when the version was published already."""
+    preset = shutil.copytree(models["fill_mask"], tmp_path / "preset")
+    (preset / "README.md").write_text("---\n# My model\nHello\n")
+    flags = [f"--preset={preset}", "--task=embeddings", f"--export_dir={tmp_path}/served", "--with_cc=off"]
+    done = processes.run([sys.executable, "-m", "export.run", *flags], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert sorted(os.listdir(tmp_path / "served")) == ["1", "README.md"]
+    assert "Hello" not in (tmp_path / "served" / "README.md").read_text()
+
+
+def test_a_readme_that_cannot_be_read_is_refused_before_a_version_is_published(models, tmp_path, quick):
+    preset = shutil.copytree(models["fill_mask"], tmp_path / "preset")
+    (preset / "README.md").write_bytes(b"---\nname: \xff\n---\n")
+    with pytest.raises(InputError, match="README.md:2: not valid UTF-8"):
+        _export(None, str(tmp_path / "served"), preset=str(preset), task="embeddings")
+    assert not os.path.exists(tmp_path / "served")
 
 
 @pytest.mark.slow

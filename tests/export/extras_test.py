@@ -150,11 +150,42 @@ def test_the_card_of_the_training_comes_along(exported, tmp_path):
         ),
     )
     (tmp_path / "model").mkdir()
-    extras.write_readme(str(tmp_path / "served"), head, os.path.join(base, "1"), str(tmp_path / "model"))
+    training = card.find_card(str(tmp_path / "model"))
+    extras.write_readme(str(tmp_path / "served"), head, os.path.join(base, "1"), training)
     found = huggingface_hub.ModelCard.load(tmp_path / "served" / "README.md")
     assert [(one.metric_type, one.metric_value) for one in found.data.eval_results] == [("accuracy", 0.75)]
     assert found.data.base_model == "a/b" and "\n## How it was trained\n" in found.text
     assert "\n### Scores\n" in found.text and "| accuracy | 0.75 |  | 0.5 |" in found.text
+
+
+def test_a_head_is_between_whole_lines(tmp_path):
+    """REVIEW2.md, A9: the head was cut behind the dashes of a name."""
+    path = tmp_path / "README.md"
+    path.write_text("---\nname: foo---\nother: a --- b\n---\n# Title\n---\n")
+    assert card.split_card(card.find_card(str(tmp_path))) == (
+        "---\nname: foo---\nother: a --- b\n---\n",
+        "# Title\n---\n",
+    )
+    for text in ("---\n# My model\nHello\n", "---\nname: foo---\n", "text\n---\n---\n"):
+        path.write_text(text)
+        assert card.find_card(str(tmp_path)) is None
+
+
+def test_labels_are_no_markdown(exported, tmp_path):
+    """REVIEW2.md, A11: a label of a stranger's table made links, images and HTML."""
+    head, _ = exported(KEPT[0])
+    description = head.description()
+    labels = ["![t](https://evil.example/p.png)", "<img src=x>", "`[click me](https://evil.example)`"]
+    summary = f"Tells texts apart: {', '.join(labels)}."
+    text = clients.readme(
+        str(tmp_path),
+        {**description, "summary": summary, "labels": labels},
+        "1",
+        PER_MODEL_FILE,
+        head.model.backbone.bert_config,
+    )
+    shown = re.sub(r"\\.|`[^`\n]*`", "", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+    assert "](" not in shown and "<img" not in shown and "://" not in shown
 
 
 # === The version's own files ===

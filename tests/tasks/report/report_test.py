@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tasks.fine_tuning import sweep
-from tasks.report import bootstrap, figures, formatting
+from tasks.report import bootstrap, card, figures, formatting
 from tasks.report import page as report
 from tasks.report.page import Mistake, Report, Score, write_report
 
@@ -387,6 +387,29 @@ def test_a_sweeps_tables_are_taken(write, tmp_path):
     assert "accuracy of each run" in write(tables=sweep.tables(result)).text()
 
 
-@pytest.mark.parametrize("module", [bootstrap, figures, formatting, sweep])
+def test_a_cards_notes_and_mistakes_are_no_markdown(tmp_path):
+    """REVIEW2.md, A11: a label that was left out became an image, HTML and a link in README.md."""
+    hostile = "`![t](https://evil.example/p.png) <img src=x>\n# [click me](https://evil.example) www.evil.example"
+    known = {"config": None, "num_parameters": 7, "max_length": 16, "history": {}, "metrics": {}, "scores": []}
+    vocabulary = {"do_lower_case": True, "vocabulary_checksum": 1}
+    notes, mistakes = [f"The first: x.tsv:3: label {hostile}"], [Mistake(1.0, [("text", hostile)])]
+    content = card.Card(
+        "A run",
+        task="classification",
+        tokenizer=vocabulary,
+        start=None,
+        data=[],
+        notes=notes,
+        mistakes=mistakes,
+        **known,
+    )
+    card.write_card(str(tmp_path), content)
+    limits = (tmp_path / "README.md").read_text().partition("## Limits\n")[2]
+    assert limits.count("evil") == 6 and limits.count("\n# ") == 0
+    shown = re.sub(r"\\.|`[^`\n]*`", "", limits)
+    assert not any(mark in shown for mark in ("](", "<", "`", "://", "www."))
+
+
+@pytest.mark.parametrize("module", [bootstrap, figures, formatting, sweep, card])
 def test_examples_in_docstrings_are_right(module):
     assert doctest.testmod(module).failed == 0
