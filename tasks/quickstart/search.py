@@ -29,10 +29,15 @@ _K1, _B = 1.5, 0.75  # Of BM25, as in most libraries.
 # === Text ===
 
 
-def pairs(corpus: Corpus) -> list[tuple[str, str, str]]:
-    """Returns name, summary and what follows of each function, or else document; repeated texts only once."""
+def pairs(corpus: Corpus, seen: set[str]) -> list[tuple[str, str, str]]:
+    """Returns name, summary and what follows of each function, or else document; texts that were `seen` are left out.
+
+    Args:
+        corpus: the functions or documents.
+        seen: summaries and what followed them of earlier calls; those of this one are added.
+    """
     functions = corpus.functions or [(one.module, one.module, one.sentences) for one in corpus.documents]
-    rows, seen = [], set()
+    rows = []
     for _, name, (summary, *others) in functions:
         summary, rest = " ".join(summary.split()), " ".join(" ".join(others[:_NUM_SENTENCES]).split())  # No tabs.
         if rest and seen.isdisjoint((summary, rest)):
@@ -44,10 +49,13 @@ def pairs(corpus: Corpus) -> list[tuple[str, str, str]]:
 def write_texts(run: StageRun, training: Corpus, held_out: Corpus) -> list[int]:
     """Writes pairs to train on, pairs to evaluate on, and a passage of each function: `pandas.read_csv: Read a ...`.
 
+    No held-out pair shares a text with a training one: packages copy docstrings.
+
     Returns:
         The numbers of pairs. Of fewer than two there is nothing to learn.
     """
-    rows = [pairs(training), pairs(held_out)]
+    seen: set[str] = set()
+    rows = [pairs(training, seen), pairs(held_out, seen)]
     for part, found in zip(("train", "dev"), rows, strict=True):
         columns = [("summary", "text"), *((summary, rest) for _, summary, rest in found)]
         write_lines(run.path("corpus", f"pairs_{part}.tsv"), map("\t".join, columns))

@@ -1,6 +1,7 @@
 """The quickstart's search: what is searched, and BM25 by hand."""
 
 import math
+import types
 
 import pytest
 
@@ -28,7 +29,7 @@ def test_functions_have_names_and_sentences(tmp_path):
     corpus = docstrings.collect(["plants"], directories={"plants": str(tmp_path / "plants")}, num_workers=1)
     names = [(module, name) for module, name, _ in corpus.functions]
     assert names == [("plants.trees", "plants.trees.Leaf"), ("plants.trees", "plants.trees.Leaf.fall")]
-    assert search.pairs(corpus) == [
+    assert search.pairs(corpus, set()) == [
         ("plants.trees.Leaf", "A leaf is green in the spring.", "It falls to the ground in autumn."),
         (
             "plants.trees.Leaf.fall",
@@ -43,7 +44,25 @@ def test_functions_have_names_and_sentences(tmp_path):
 def test_documents_stand_for_functions_and_repeats_are_left_out():
     texts = [["a", "b", "c", "d", "e"], ["a", "x"], ["y", "b c d"], ["alone"]]
     corpus = Corpus([Document("book", f"book:{number}", text) for number, text in enumerate(texts)])
-    assert search.pairs(corpus) == [("book:0", "a", "b c d")]
+    assert search.pairs(corpus, set()) == [("book:0", "a", "b c d")]
+
+
+def test_no_question_or_passage_of_the_test_is_a_training_text(tmp_path):
+    """REVIEW2.md, A10: 267 of 2,058 questions were."""
+    functions = {
+        "train": [("m", "m.f", ["Reads.", "It reads."]), ("m", "m.g", ["Writes.", "It writes.", "Fast."])],
+        "dev": [
+            ("n", "n.f", ["Reads.", "It reads."]),
+            ("n", "n.g", ["Reads.", "Another text."]),
+            ("n", "n.h", ["Another question.", "It writes. Fast."]),
+            ("n", "n.i", ["It reads.", "This one, too."]),
+            ("n", "n.j", ["Sorts.", "It sorts."]),
+        ],
+    }
+    run = types.SimpleNamespace(path=lambda *names: str(tmp_path / names[-1]))
+    assert search.write_texts(run, Corpus([], functions["train"]), Corpus([], functions["dev"])) == [2, 1]
+    assert (tmp_path / "pairs_dev.tsv").read_text() == "summary\ttext\nSorts.\tIt sorts.\n"
+    assert len((tmp_path / "passages.txt").read_text().splitlines()) == 3
 
 
 def test_bm25_is_worked_out_by_hand():
