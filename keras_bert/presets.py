@@ -5,7 +5,8 @@ google-research/bert's README (archives, sizes, case) and its `tokenization.py:2
 2019, arXiv:1908.08962 (the miniatures); `keras_hub/src/models/bert/bert_presets.py` (Kaggle handles) and KerasHub's
 conversion scripts (which Hugging Face repository each was made from). The miniature of 12 layers of 768 has the archive
 name of the base model of 2018, but other weights: it needs another name. KerasHub fine-tuned
-`bert_tiny_en_uncased_sst2` with its tanh gelu, and published it at Kaggle only.
+`bert_tiny_en_uncased_sst2` with its tanh gelu, and published it at Kaggle only. Its
+`multilingual_e5_small` is left out: the vocabulary is SentencePiece's.
 """
 
 import csv
@@ -33,7 +34,7 @@ class Preset:
         full_name: str, its publisher's name of the checkpoint.
         config: BertConfig. Google trained with the tanh gelu; the sentence encoders were trained with the erf gelu.
             KerasHub knows the tanh form only: it runs those with tanh too, and so does a copy in its format.
-        lowercase: bool, whether its vocabulary is uncased; None where the vocabulary is not BERT's WordPieces.
+        lowercase: bool, whether its vocabulary is uncased.
         keras_hub: str, KerasHub's name of the same weights, or None.
         hugging_face: str, `owner/name` of the copy in Hugging Face's format, or None.
         kaggle: str, `owner/model/framework/variation/version` of the copy in KerasHub's format, or None.
@@ -43,7 +44,7 @@ class Preset:
     name: str
     full_name: str
     config: BertConfig
-    lowercase: bool | None
+    lowercase: bool
     keras_hub: str | None = None
     hugging_face: str | None = None
     kaggle: str | None = None
@@ -66,7 +67,7 @@ def _preset(row: dict[str, str]) -> Preset:
     names = ("vocabulary_size", "num_layers", "num_heads", "hidden_dim", "max_sequence_length")
     sizes = {name: int(row.pop(name)) for name in names}
     config = BertConfig(**sizes, intermediate_dim=4 * sizes["hidden_dim"], activation=row.pop("activation"))
-    lowercase = {"uncased": True, "cased": False, "": None}[row.pop("case")]
+    lowercase = {"uncased": True, "cased": False}[row.pop("case")]
     return Preset(config=config, lowercase=lowercase, **{name: value or None for name, value in row.items()})
 
 
@@ -85,7 +86,7 @@ class _PresetTable(list):
         for preset in self:
             config = preset.config
             sizes = (config.num_layers, config.hidden_dim, config.num_heads, f"{preset.parameters:,}")
-            case = {True: "uncased", False: "cased", None: "-"}[preset.lowercase]
+            case = "uncased" if preset.lowercase else "cased"
             rows.append((preset.name, preset.full_name, *map(str, sizes), case))
         widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
         # Text to the left, numbers to the right.
@@ -102,7 +103,7 @@ def list_presets() -> list[Preset]:
     >>> [preset.name for preset in presets[:6]]
     ['tiny', 'mini', 'small', 'medium', 'base', 'large']
     >>> len(presets)
-    60
+    59
     """
     return _PresetTable(ALL)
 
@@ -159,8 +160,6 @@ def resolve_preset(preset: str | os.PathLike, purpose: str = "config") -> str:
     if exists(preset) or exists(f"{preset}.index"):
         return preset
     known = find_preset(preset)
-    if known is not None and known.lowercase is None and purpose == "tokenizer":
-        raise InputError(f"{preset}: its tokenizer is of another kind (SentencePiece). Expected BERT's WordPieces.")
     path, tried = find_files(_sources(preset, known), purpose)
     if path is None:
         wanted, cure = _WANTED[purpose], _cure(preset, known, purpose)
