@@ -27,10 +27,11 @@ console_main = flags.console_main(main, DataSettings)
 def create_pretraining_data(settings: DataSettings) -> dict:
     """Writes the instances of a text over the output files, each with its index, and a report beside the first.
 
-    All output files appear at the end, or none of them. They are about equally long: equal parts of the tokens, of
-    blocks of text in random order, each block's instances shuffled. Until the end the run's data lie in a directory
-    beside the output, `.<output file>.scratch`. If the run is killed, the same call goes on from there. With several
-    workers, a script that calls this must do so below `if __name__ == "__main__"`.
+    All output files appear at the end, or none of them; until all are in place, `bert-pretrain` refuses them. They are
+    about equally long: equal parts of the tokens, of blocks of text in random order, each block's instances shuffled.
+    Until the end the run's data lie in a directory beside the output, `.<output file>.scratch`. If the run is killed,
+    the same call goes on from there. With several workers, a script that calls this must do so below
+    `if __name__ == "__main__"`.
 
     Returns:
         The report: counts and shares of what was written. It is also at `<output file>.report.json`, with a histogram
