@@ -20,7 +20,8 @@ from keras_bert.files import parsing
 
 # Compressed weights hardly shrink (a float32 model by a tenth), vocabularies to a third. Deflate's limit is 1032.
 _MOST_EXPANSION = 20
-_NEVER_A_BOMB = 64 * 2**20  # Bytes. A small model of zeros may shrink to nothing.
+# Bytes. A tiny model of zeros may shrink to nothing. JSON of so many takes half a second and 15 MB.
+_NEVER_A_BOMB = 2**19
 # Bytes of all names and headers; PyTorch's zip of BERT-large has 40,000. tarfile copies global headers for each member,
 # so that its memory grows with their square: 160 MB at worst.
 _MOST_HEADERS = 2**18

@@ -53,8 +53,8 @@ def _pieces(file: str, fast: dict) -> list[str]:
     kind = normalizer.get("type") if isinstance(normalizer, dict) else None
     if model.get("type") != "WordPiece" or kind != "BertNormalizer":
         raise InputError(
-            f"{file}: expected a BERT tokenizer (WordPiece, BertNormalizer), found {shown(model.get('type'))}, "
-            f"{shown(kind or normalizer)}."
+            f"{file}: expected a BERT tokenizer (WordPiece, BertNormalizer), found {model.get('type')}, "
+            f"{kind or normalizer}."
         )
     if model.get("continuing_subword_prefix", "##") != "##":
         raise InputError(

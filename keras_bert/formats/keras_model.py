@@ -165,7 +165,8 @@ def read_task_settings(path: str, config: dict) -> dict:
     if not (isinstance(count := task.get("num_classes") or 1, int) and count <= _MOST_CLASSES):
         raise InputError(f"{path}: its task has num_classes={str(count)[:99]}. Expected at most {_MOST_CLASSES:,}.")
     preprocessor = task.get("preprocessor")
-    length = preprocessor["config"].get("sequence_length") if isinstance(preprocessor, dict) else None
+    settings = preprocessor.get("config") if isinstance(preprocessor, dict) else None
+    length = settings.get("sequence_length") if isinstance(settings, dict) else None
     own = {name: value for name, value in task.items() if name not in ("backbone", "preprocessor", "name")}
     return {**own, "class_name": found[-1]["registered_name"].partition(">")[2], "sequence_length": length}
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from absl import logging
 
-from keras_bert.config import BertConfig
+from keras_bert.config import LAYOUTS, BertConfig
 from keras_bert.errors import InputError, shown
 from keras_bert.files import read_json, read_object, read_optional_json, write_json, write_lines
 from keras_bert.formats import keras_model
@@ -44,11 +44,12 @@ def read_settings(path: str) -> dict:
     """Returns the settings that the model was saved with, beside its sizes; see `Checkpoint.settings`."""
     model = read_json(os.path.join(path, keras_model.CONFIG_FILE))
     backbone = keras_model.registered(model, (BACKBONE,))[0]["config"]
-    kinds = {"layout": str, "trainable": bool}
-    settings = {name: backbone[name] for name, kind in kinds.items() if isinstance(backbone.get(name), kind)}
+    values = {"layout": LAYOUTS, "trainable": (False, True)}
+    settings = {name: backbone[name] for name, known in values.items() if backbone.get(name) in known}
     dtype = backbone.get("dtype")
     if isinstance(dtype, dict) and dtype.get("class_name") == "DTypePolicy":  # A quantized model has another class.
-        dtype = dtype.get("config", {}).get("name")
+        dtype = dtype.get("config")
+        dtype = dtype.get("name") if isinstance(dtype, dict) else None
     if dtype in _DTYPES:
         settings["dtype"] = dtype
     task = keras_model.read_task_settings(path, model)

@@ -11,7 +11,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from keras_bert.errors import InputError, shown
-from keras_bert.files import read_json, read_object, read_optional_json, write_json
+from keras_bert.files import read_json, read_object, write_json
 from keras_bert.formats.checkpoint import Checkpoint, StoredTensor, collect
 from keras_bert.formats.hugging_face_files import SAFETENSORS_FILE, open_weights
 from keras_bert.formats.hugging_face_tokenizer import SETTINGS_FILE
@@ -58,9 +58,7 @@ def _arguments(path: str) -> dict:
     activation = next((ours for theirs, ours in _ACTIVATIONS.items() if name.endswith(theirs)), "")
     if activation == "" or config.get("use_residual"):
         expected = ", ".join(_ACTIVATIONS)
-        raise InputError(
-            f"{file}: expected a dense layer without residual and with one of {expected}, found {shown(name)}."
-        )
+        raise InputError(f"{file}: expected a dense layer without residual and with one of {expected}, found {name}.")
     return {**arguments, "embedding_activation": activation}
 
 
@@ -97,7 +95,8 @@ def _pooling(file: str) -> str:
 def _sequence_length(path: str) -> int | None:
     # From version 6 on the tokenizer's settings hold it. Tokenizers without a limit state a number of 31 digits.
     places = ((_LENGTH_FILE, "max_seq_length"), (SETTINGS_FILE, "model_max_length"))
-    lengths = [read_optional_json(os.path.join(path, file)).get(key) for file, key in places]
+    files = ((os.path.join(path, file), key) for file, key in places)
+    lengths = [read_object(file).get(key) for file, key in files if os.path.isfile(file)]
     return next((length for length in lengths if isinstance(length, int) and 2 < length < 2**16), None)
 
 

@@ -17,7 +17,7 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from keras_bert.errors import InputError
+from keras_bert.errors import InputError, shown
 from keras_bert.files import parsing
 from keras_bert.formats.archive import check_zip_member, open_zip
 from keras_bert.formats.checkpoint import StoredTensor, check_claim
@@ -111,7 +111,9 @@ class _Unpickler(pickle._Unpickler):  # The one in C takes memory by what a pick
             storage, offset, shape, strides, *_ = arguments
             value = Tensor(storage, offset, tuple(shape), tuple(strides))
             if not value.is_sound():
-                raise pickle.UnpicklingError(f"a tensor beyond its storage of {storage.count}, or of no sizes")
+                raise pickle.UnpicklingError(
+                    f"a tensor of shape {shown(value.shape)} beyond its storage of {storage.count}"
+                )
         else:
             for items in arguments:
                 self.check_names(name for name, _ in items)

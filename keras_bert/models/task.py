@@ -12,7 +12,7 @@ from absl import logging
 
 from keras_bert import weights
 from keras_bert.backbone import BertBackbone
-from keras_bert.errors import InputError
+from keras_bert.errors import InputError, first_line
 from keras_bert.formats.checkpoint import Checkpoint
 from keras_bert.heads import output_head
 from keras_bert.layer import arguments_of, keep_arguments, weights_follow
@@ -156,12 +156,13 @@ class BertTask:
         if not load_weights:
             stored = cls._as_saved(weights.read_settings(preset), overrides)
             backbone = BertBackbone.from_preset(preset, load_weights=False, dtype=dtype, **overrides)
-            return cls(backbone, **cls._merge(stored, own, preset))
+            return cls._construct(backbone, cls._merge(stored, own, preset), preset, stored)
         with weights.open_checkpoint(preset) as checkpoint:
             # The tensors know better than `task.json` how many outputs a head has.
-            stored = cls._as_saved(checkpoint.settings, overrides) | cls._settings_of(checkpoint)
+            saved = cls._as_saved(checkpoint.settings, overrides)
             overrides = weights.as_saved(checkpoint.settings, dtype=dtype, **overrides)
-            model = cls._build(checkpoint, cls._merge(stored, own, preset), overrides)
+            own = cls._merge(saved | cls._settings_of(checkpoint), own, preset)
+            model = cls._build(checkpoint, own, overrides, saved)
             has_layer = any(layer.name == cls.heads[0] for layer in model.layers)
             if has_layer and not cls.heads_are_pretrained and cls.heads[0] not in checkpoint.heads:
                 logging.warning("%s: has no %s head; it starts from random weights.", preset, cls.heads[0])
@@ -198,13 +199,23 @@ class BertTask:
         return cls.heads[0] in checkpoint.heads
 
     @classmethod
-    def _build(cls, checkpoint: Checkpoint, own: dict, overrides: dict) -> "BertTask":
+    def _build(cls, checkpoint: Checkpoint, own: dict, overrides: dict, saved: dict | None = None) -> "BertTask":
         arguments = weights.merge_settings(checkpoint.config, overrides, checkpoint.source)
         with weights_follow():
             backbone = BertBackbone(**arguments)
-        model = cls(backbone, **own)
+        model = cls._construct(backbone, own, checkpoint.source, saved)
         load_weights(model, checkpoint)
         return model
+
+    @classmethod
+    def _construct(cls, backbone: BertBackbone, arguments: dict, source: str, saved: dict | None) -> "BertTask":
+        """Builds the model; an error over arguments that were `saved` in the checkpoint `source` names it."""
+        try:
+            return cls(backbone, **arguments)
+        except (TypeError, ValueError) as error:
+            if isinstance(error, InputError) or not saved:
+                raise
+            raise InputError(f"{source}: a task that was saved with wrong settings ({first_line(error)}).") from error
 
     @classmethod
     def _split(cls, settings: dict) -> tuple[dict, dict]:

@@ -13,9 +13,9 @@ from bfloat16 import needs_bfloat16
 from repository import SHARED
 
 from keras_bert.backbone import BertBackbone
+from keras_bert.config import LAYOUTS
 from keras_bert.errors import InputError
 from keras_bert.layer import weights_follow
-from keras_bert.packing import LAYOUTS
 from keras_bert.presets import PRESETS
 from tasks.quickstart import docstrings
 

@@ -9,13 +9,14 @@ SPARE = 500 * 2**20  # Bytes that a file may take beyond what the process has ma
 _SCRIPT = """
 import contextlib, json, resource, sys, time
 from absl import logging
-from keras_bert import BertBackbone, BertTextClassifier, BertTokenizer
+from keras_bert import BertBackbone, BertTextClassifier, BertTextEmbedder, BertTokenizer
 logging.set_verbosity("error")
 READ = {
     "weights": BertBackbone.from_preset,
     "sizes": lambda path: BertBackbone.from_preset(path, load_weights=False),
     "task": lambda path: BertTextClassifier.from_preset(path, preprocessor=None),
     "task's sizes": lambda path: BertTextClassifier.from_preset(path, load_weights=False, preprocessor=None),
+    "embedder": lambda path: BertTextEmbedder.from_preset(path, preprocessor=None),
     "tokenizer": BertTokenizer.from_preset,
 }
 ordinary, spare = map(int, sys.argv[1:])

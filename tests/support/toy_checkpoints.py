@@ -11,6 +11,8 @@ from keras_bert import weights
 from keras_bert.backbone import BertBackbone
 from keras_bert.formats import google, hugging_face, keras_hub, keras_preset
 from keras_bert.formats.weight_names import HUGGING_FACE, MODEL_GARDEN, encoder_sources
+from keras_bert.models.text_classifier import BertTextClassifier
+from keras_bert.models.text_embedder import BertTextEmbedder
 
 TINY = {"vocabulary_size": 16, "num_layers": 2, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 16}
 TINY["max_sequence_length"] = 8
@@ -26,9 +28,16 @@ def make(root, *names):
     return root
 
 
+def kinds(path):
+    """What can be read of a checkpoint that `make` wrote."""
+    return {"task": ["task"], "sentence_transformers": ["embedder", "tokenizer"]}.get(
+        path.name, ["weights", "tokenizer"]
+    )
+
+
 def questions(root):
     """What must be read of each, as `hostile_reader.read` takes it."""
-    return [(kind, root / name) for name in sorted(os.listdir(root)) for kind in ("weights", "tokenizer")]
+    return [(kind, path) for path in sorted(root.iterdir()) for kind in kinds(path)]
 
 
 def _write(module):
@@ -122,7 +131,18 @@ def _write_keras_file(root, path, backbone):
     shutil.rmtree(path / "preset")
 
 
+def _write_task(root, path, backbone):
+    BertTextClassifier(backbone, num_classes=2, labels=["bad", "good"]).save_to_preset(str(path))
+
+
+def _write_embedder(root, path, backbone):
+    embedder = BertTextEmbedder(backbone, embedding_dim=4, embedding_activation="tanh")
+    hugging_face.write(str(path), weights.checkpoint_of(embedder), _TOKENIZER)
+
+
 MAKERS = {
+    "task": _write_task,
+    "sentence_transformers": _write_embedder,
     "keras_preset": _write(keras_preset),
     "keras_hub": _write(keras_hub),
     "keras_file": _write_keras_file,

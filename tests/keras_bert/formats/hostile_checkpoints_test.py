@@ -3,6 +3,7 @@
 One process reads all files below with little memory to spare. Each must be refused, by what is wrong with it, at once.
 """
 
+import bz2
 import gzip
 import json
 import math
@@ -21,7 +22,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import toy_checkpoints
-from tensorflow.core.protobuf import tensor_bundle_pb2
+from tensorflow.core.protobuf import tensor_bundle_pb2, trackable_object_graph_pb2
 from toy_checkpoints import TINY, pickled, torch_tensor
 
 from keras_bert.backbone import BertBackbone
@@ -143,6 +144,13 @@ def tar_sparse(directory, _):
     header[148:156] = b" " * 8
     header[148:156] = b"%06o\0 " % sum(header)
     return tar_gz(directory, gzip.compress(bytes(header)), zeros(10 * 2**20))
+
+
+@case("tar: 8 MB of JSON in 500 bytes", "its members would take at least 8,388,60. bytes, 1.,... times the file's")
+def tar_lists(directory, _):
+    content = b"[" + b"[]," * (2**23 // 3) + b"1]"
+    member = tar_header(tarfile.REGTYPE, len(content), "config.json") + content
+    return tar_gz(directory, bz2.compress(member + bytes(-len(member) % 512 + 1024)))
 
 
 @case("tar: a member of less than no bytes", "member 'x' is neither file nor directory")
@@ -539,6 +547,21 @@ def tensorflow_graph(directory, _):
 @case("TensorFlow: a graph of four million objects", "bert_model.ckpt: its graph of objects is damaged")
 def tensorflow_nodes(directory, _):
     data = varint(2**23) + checksum(struct.pack("<I", 2**23)) + b"\x0a\0" * 2**22
+    return index(directory, [(0, GRAPH, entry([], len(data), dtype=7))], data=data)
+
+
+@case(
+    "TensorFlow: 20,000 objects that share 40,000 layers", "expected one encoder .* in its graph of objects, found none"
+)
+def tensorflow_shared_layers(directory, ordinary):
+    graph, num_nodes = trackable_object_graph_pb2.TrackableObjectGraph(), 20_000
+    for _ in range(num_nodes + 1):
+        child = graph.nodes.add().children.add(local_name="_transformer_layers", node_id=num_nodes + 1)
+    graph.nodes[0].children.extend([type(child)(local_name=f"{number}", node_id=number) for number in range(num_nodes)])
+    layers = graph.nodes.add()
+    layers.children.extend([type(child)(local_name=f"{number}", node_id=0) for number in range(2 * num_nodes)])
+    content = graph.SerializeToString()
+    data = varint(len(content)) + checksum(struct.pack("<I", len(content))) + content
     return index(directory, [(0, GRAPH, entry([], len(data), dtype=7))], data=data)
 
 
