@@ -41,12 +41,12 @@ _OPTIONS = {
     "replicas": {"1": [], "2": ["--distribution_strategy=mirrored"]},
 }
 _LOSSES = {
-    name: [f"--loss={name}", f"--train_file={{directory}}/{columns}.csv", f"--text_columns={texts}"]
-    for name, columns, texts in (
-        ("multiple_negatives_ranking", "pairs", "a,b"),
-        ("cosine_similarity", "scores", "a,b"),
-        ("cosent", "scores", "a,b"),
-        ("triplet", "triplets", "a,b,c"),
+    name: [f"--loss={name}", f"--train_file={{directory}}/{columns}.csv"]
+    for name, columns in (
+        ("multiple_negatives_ranking", "pairs"),
+        ("cosine_similarity", "scores"),
+        ("cosent", "scores"),
+        ("triplet", "triplets"),
     )
 }
 _WORDS = {"none": [], "document": ["--document_context=document"]}
