@@ -18,6 +18,7 @@ from keras_bert.errors import InputError
 from keras_bert.files import is_file, read_json
 
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
+_BRANCHES, _LOOPS = ("If", "StatelessIf"), ("While", "StatelessWhile")
 
 
 def replace(meta_graph: meta_graph_pb2.MetaGraphDef, directory: str, num_threads: int = 0) -> list[str]:
@@ -52,7 +53,7 @@ def replace(meta_graph: meta_graph_pb2.MetaGraphDef, directory: str, num_threads
         )
         _call_instead(functions[description["function"]], encoder)
     drop_unread_arguments(meta_graph)
-    return _unread_handles(meta_graph)
+    return _unread_handles(meta_graph, functions)
 
 
 def drop_unread_arguments(meta_graph: meta_graph_pb2.MetaGraphDef) -> None:
@@ -128,8 +129,38 @@ def _callee(node: node_def_pb2.NodeDef) -> str:
     return node.attr["f"].func.name if node.op in _CALLS else ""
 
 
-def _unread_handles(meta_graph: meta_graph_pb2.MetaGraphDef) -> list[str]:
-    """Names the variables' handles that no output of a signature depends on."""
+def calls(node: node_def_pb2.NodeDef) -> list[tuple[str, Sequence[str]]]:
+    """Returns the functions that a node calls, each with its arguments; none for other kinds of ops."""
+    if node.op in _CALLS:
+        return [(node.attr["f"].func.name, node.input)]
+    if node.op in _BRANCHES:  # The condition comes first.
+        return [(node.attr[name].func.name, node.input[1:]) for name in ("then_branch", "else_branch")]
+    if node.op in _LOOPS:
+        return [(node.attr[name].func.name, node.input) for name in ("cond", "body")]
+    return []
+
+
+def _unread_handles(
+    meta_graph: meta_graph_pb2.MetaGraphDef, functions: Mapping[str, function_pb2.FunctionDef]
+) -> list[str]:
+    """Names the variables' handles that no output of a signature depends on, even if functions get them."""
+
+    @functools.cache
+    def unread(name: str) -> set[int]:
+        """Returns the places of the resources that a function does no more with than to pass them on."""
+        function = functions[name]
+        read = {value for node in function.node_def for value in read_by(node)}
+        arguments = enumerate(function.signature.input_arg)
+        return {place for place, it in arguments if it.type == types_pb2.DT_RESOURCE and it.name not in read}
+
+    def read_by(node: node_def_pb2.NodeDef) -> list[str]:
+        called = calls(node)
+        if not called:
+            return list(node.input)
+        passed = {value for name, values in called for place, value in enumerate(values) if place in unread(name)}
+        kept = [value for name, values in called for place, value in enumerate(values) if place not in unread(name)]
+        return kept + [value for value in node.input if value not in passed]
+
     nodes = {node.name: node for node in meta_graph.graph_def.node}
     outputs = (info for signature in meta_graph.signature_def.values() for info in signature.outputs.values())
     reached, waiting = set(), [info.name for info in outputs]
@@ -137,5 +168,5 @@ def _unread_handles(meta_graph: meta_graph_pb2.MetaGraphDef) -> list[str]:
         name = waiting.pop().lstrip("^").partition(":")[0]
         if name in nodes and name not in reached:
             reached.add(name)
-            waiting += nodes[name].input
+            waiting += read_by(nodes[name])
     return [name for name, node in nodes.items() if node.op == "VarHandleOp" and name not in reached]

@@ -166,10 +166,10 @@ def _handles(meta_graph: meta_graph_pb2.MetaGraphDef, function: function_pb2.Fun
     """Returns, for each argument of a function, what the graph's signatures give it: variables by their handles."""
     library = meta_graph.graph_def.library.function
     for caller, nodes in [(None, meta_graph.graph_def.node), *((its, its.node_def) for its in library)]:
-        for node in nodes:
-            if "f" in node.attr and node.attr["f"].func.name == function.signature.name:
+        for name, values in (call for node in nodes for call in encoders.calls(node)):
+            if name == function.signature.name:
                 given = _handles(meta_graph, caller) if caller else {}
-                pairs = zip(function.signature.input_arg, node.input, strict=False)  # Control inputs follow.
+                pairs = zip(function.signature.input_arg, values, strict=False)  # Control inputs follow.
                 return {argument.name: given.get(value, value) for argument, value in pairs}
     return {}
 

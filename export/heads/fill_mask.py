@@ -3,11 +3,14 @@
 Shapes: B batch, S sequence, M masks, R masks of all texts, K tokens named, V vocabulary, H hidden.
 """
 
+from collections.abc import Mapping
+
 import numpy as np
 import tensorflow as tf
 
 from export import probes, serving, signatures
 from export.graph import masked_texts
+from export.graph.pieces import in_pieces
 from export.graph.ties import settle_ties
 from export.heads.base import About, Head, TokenOutput
 from keras_bert import weights
@@ -73,17 +76,19 @@ class FillMask(Head):
 
     def answer_texts(self, model, texts):
         encoded, mask_positions, characters, num_masks = masked_texts.encode(self.preprocessor, texts["text"])
-        answer = self._fill(model, encoded, mask_positions)
+        answer = self._fill(model, {**encoded, "mask_positions": mask_positions})
         return {**answer, "positions": characters, "num_masks": num_masks}
 
     def answer_token_ids(self, model, encoded):
-        mask_positions = encoded.pop("mask_positions")
-        with tf.control_dependencies([_check_positions(mask_positions, encoded["padding_mask"])]):
-            return self._fill(model, encoded, tf.identity(mask_positions))
+        with tf.control_dependencies([_check_positions(encoded["mask_positions"], encoded["padding_mask"])]):
+            return self._fill(model, {**encoded, "mask_positions": tf.identity(encoded["mask_positions"])})
 
-    def _fill(self, model: BertPretrainer, encoded: dict[str, tf.Tensor], mask_positions: tf.Tensor) -> dict:
-        """Names the best tokens: `tokens` string [B, M, K] and `probabilities` [B, M, K], of real masks only."""
-        states = serving.find_backbone(model)(encoded, training=False)["sequence_output"]
+    def _fill(self, model: BertPretrainer, encoded: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Names the best tokens, of real masks only: `tokens`, string [B, M, K], and their `probabilities`."""
+        return in_pieces(serving.find_backbone(model), encoded, lambda *both: self._fill_piece(model, *both))
+
+    def _fill_piece(self, model: BertPretrainer, outputs: Mapping, encoded: Mapping) -> dict[str, tf.Tensor]:
+        states, mask_positions = outputs["sequence_output"], encoded["mask_positions"]
         is_mask = mask_positions >= 0  # [B, M]
         places = tf.range(tf.shape(states)[0])[:, tf.newaxis] * tf.shape(states)[1] + mask_positions
         rows = tf.boolean_mask(places, is_mask)  # [R], among the B * S positions

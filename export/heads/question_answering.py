@@ -111,8 +111,8 @@ class QuestionAnswering(WindowedHead):
         return BYTES_PER_TOKEN * self.preprocessor.sequence_length
 
     def answer_token_ids(self, model, encoded):
-        logits = tf.cast(model(encoded, training=False), tf.float32)
-        logits = tf.where(encoded["padding_mask"][:, :, tf.newaxis] == 1, logits, _MASKED_LOGIT)
+        is_token = encoded["padding_mask"][:, :, tf.newaxis] == 1
+        logits = tf.where(is_token, self.logits_in_graph(model, encoded), _MASKED_LOGIT)
         return {"start_logits": logits[:, :, 0], "end_logits": logits[:, :, 1]}
 
     def answering(self, logits_of):

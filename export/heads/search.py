@@ -8,6 +8,7 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from export import probes, serving, signatures
+from export.graph.pieces import in_pieces
 from export.graph.ties import settle_ties
 from export.heads.base import About, TokenOutput
 from export.heads.embeddings import SentenceEmbedding
@@ -113,7 +114,8 @@ class Search(SentenceEmbedding):
         return {**traced, QUERY: traced[signatures.SERVING_DEFAULT]}
 
     def answer_texts(self, model, texts):
-        found = super().answer_texts(model, texts)
+        encoded = self.encode_in_graph(texts)
+        found = self.answer(self.answer_token_ids(model, encoded)["embedding"], encoded)
         if self._reranker is None:
             return found
         question = serving.bound_texts(texts["text"], self._pair.tokenizer, self._pair.sequence_length)
@@ -126,12 +128,12 @@ class Search(SentenceEmbedding):
     def _score_pairs(self, model, questions, passages):
         """Returns the re-ranker's scores: string (B,) and (B, K) to float32 (B, K)."""
         encoded = self._pair((tf.repeat(questions, self.top_k), tf.reshape(passages, [-1])))
-        outputs = model(encoded, training=False)
+        outputs = in_pieces(model, encoded, lambda outputs, _: {"outputs": outputs})["outputs"]
         scores = outputs[:, -1] - outputs[:, 0] if outputs.shape[1] == 2 else outputs[:, 0]
         return tf.reshape(scores, [-1, self.top_k])
 
     def answer_token_ids(self, model, encoded):
-        return SentenceEmbedding.answer(self, model(encoded, training=False), encoded)
+        return in_pieces(model, encoded, super().answer)
 
     def answer(self, outputs, encoded):
         questions = tf.math.l2_normalize(tf.cast(outputs, tf.float32), -1)

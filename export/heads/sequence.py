@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from export import probes, serving, signatures
+from export.graph.pieces import in_pieces
 from export.heads.base import Answer, Head
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 
@@ -45,8 +46,7 @@ class SequenceHead(Head):
     # === Graph ===
 
     def answer_texts(self, model, texts):
-        encoded = self.encode_in_graph(texts)
-        return self.answer(model(encoded, training=False), encoded)
+        return in_pieces(model, self.encode_in_graph(texts), self.answer)
 
     def encode_in_graph(self, texts: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """Encodes the inputs of `serving_default` to the model's, int32 [B, S], S as long as the batch's longest."""
@@ -58,7 +58,7 @@ class SequenceHead(Head):
         return self.pack(bounded)
 
     def answer_token_ids(self, model, encoded):
-        return self.answer(model(encoded, training=False), encoded)
+        return in_pieces(model, encoded, self.answer)
 
     def pack(self, texts: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """Encodes flat columns of texts, truncated to the preprocessor's length, to the model's inputs."""

@@ -70,7 +70,7 @@ class TokenClassification(WordHead):
         }
 
     def answer_token_ids(self, model, encoded):
-        probabilities = tf.nn.softmax(tf.cast(model(encoded, training=False), tf.float32))  # [B, S, C]
+        probabilities = tf.nn.softmax(self.logits_in_graph(model, encoded))  # [B, S, C]
         is_token = encoded["padding_mask"] == 1
         tags = tf.gather(tf.constant(self.labels), tf.argmax(probabilities, axis=-1))
         scores = tf.reduce_max(probabilities, axis=-1)

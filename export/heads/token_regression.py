@@ -32,7 +32,7 @@ class TokenRegression(WordHead):
         }
 
     def answer_token_ids(self, model, encoded):
-        scores = tf.cast(model(encoded, training=False)[:, :, 0], tf.float32)
+        scores = self.logits_in_graph(model, encoded)[:, :, 0]
         return {"scores": tf.where(encoded["padding_mask"] == 1, scores, 0.0)}
 
     def expected_words(self, texts, words, logits):

@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from export import probes, signatures
+from export.graph.pieces import in_pieces
 from export.graph.raw_words import Word, WordFinder, Words, find_words
 from export.graph.source_text import BYTES_PER_TOKEN, SourceText, read_text
 from export.graph.windows import best_cells, cut_windows, lay_out, pad_windows
@@ -72,7 +73,12 @@ class WindowedHead(Head):
         """
 
     def answer_texts(self, model, texts):
-        return self.answering(lambda encoded: model(encoded, training=False))(**texts)
+        return self.answering(lambda encoded: self.logits_in_graph(model, encoded))(**texts)
+
+    @staticmethod
+    def logits_in_graph(model: keras.Model, encoded: Mapping[str, tf.Tensor]) -> tf.Tensor:
+        """Computes the logits of all tokens, float32 [W, S, C]."""
+        return in_pieces(model, encoded, lambda outputs, _: {"logits": tf.cast(outputs, tf.float32)})["logits"]
 
     def lay_out(self, texts: tf.Tensor, rooms, queries: tf.RaggedTensor | None = None):
         """Reads texts, string [B], in windows, in the graph.
@@ -150,7 +156,7 @@ class WordHead(WindowedHead):
             cells = tf.gather(best_cells(windows, layout, tf.size(source.token_ids, tf.int64), 0.0), words.firsts)
             logits = logits_of(layout.inputs)
             logits = tf.gather(tf.reshape(logits, [-1, self.model.output_shape[-1]]), cells)  # [N, C]
-            found = self.answer_words(source, words, tf.cast(logits, tf.float32))
+            found = self.answer_words(source, words, logits)
             return {**found, "truncated": source.truncated}
 
         return answer

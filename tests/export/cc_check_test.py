@@ -9,11 +9,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
+from toy_classifier import LABELS, assets
+from toy_heads import backbone, shaken
+from toy_saved import save_graph
 
 from export import cc_check, other_process, verify
+from export.heads.classification import Classification
 from export.other_process import ProcessError
 from export.verify import Probe
 from keras_bert.errors import InputError
+from tasks.glue.model import build_classifier
 
 pytestmark = pytest.mark.skipif(cc_check.find_compiler() is None, reason="g++ on Linux is not installed")
 
@@ -197,3 +202,37 @@ def test_an_op_that_the_process_does_not_have_is_found(directory, program, monke
     probe = Probe("serving_default", {"text": np.array([b"the cat"], object)}, {})
     with pytest.raises(ProcessError, match="FastBertNormalize"):
         verify.cc_answers(program, directory, [probe])
+
+
+# === Memory ===
+
+
+def _largest_size(process: subprocess.Popen) -> int:
+    """The most bytes that a process has held since `clear_refs` was written, or since its start (proc(5))."""
+    lines = pathlib.Path(f"/proc/{process.pid}/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024
+
+
+def test_many_sequences_take_the_memory_of_some(program, tmp_path):
+    """200 sequences of 384 tokens have 944 MB of attention scores in each layer of 8 heads, of which several live."""
+    sizes = {"num_heads": 8, "max_sequence_length": 384}
+    head = Classification(build_classifier(shaken(backbone(**sizes)), len(LABELS)), assets(), LABELS)
+    directory = save_graph(head, str(tmp_path / "saved"))
+    ids = np.random.default_rng(0).integers(5, 10, [200, 384], np.int32)
+    request = {"token_ids": ids, "segment_ids": 0 * ids, "lengths": np.full(len(ids), 384, np.int32)}
+    command = [program, directory, "-", "-", *cc_check.op_libraries()]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        largest, answers = [], []
+        for count in (1, 200):
+            files = [str(tmp_path / f"{name}_{count}") for name in ("requests", "answers")]
+            rows = {name: values[-count:] for name, values in request.items()}
+            other_process.write_requests(files[0], [("token_ids", rows)])
+            process.stdin.write("\n".join(files) + "\n")
+            process.stdin.flush()
+            process.stdout.readline()
+            largest.append(_largest_size(process))
+            answers += other_process.read_answers(files[1])
+        process.stdin.close()
+        assert process.wait() == 0
+    assert largest[1] - largest[0] < 400e6
+    np.testing.assert_allclose(answers[1]["probabilities"][-1:], answers[0]["probabilities"], atol=1e-5)

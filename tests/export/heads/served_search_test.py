@@ -8,6 +8,7 @@ from toy_classifier import PIECES, VOCABULARY, assets
 from toy_heads import backbone, shaken
 
 from export import cc_check, saved_model, verify
+from export.graph import pieces
 from export.heads import search
 from export.heads.loading import load_head
 from keras_bert import BertPreprocessor, BertTextClassifier, BertTextEmbedder, BertTokenizer
@@ -62,7 +63,9 @@ def test_a_trained_embedder_searches_a_file(tmp_path):
 
 
 @pytest.mark.parametrize("num_outputs", [1, 2])
-def test_a_reranker_orders_what_is_found(tmp_path, num_outputs):
+def test_a_reranker_orders_what_is_found(tmp_path, num_outputs, monkeypatch):
+    if num_outputs == 2:
+        monkeypatch.setattr(pieces, "MOST_NUMBERS", 1)  # A pair at a time.
     scorer = shaken(BertTextClassifier(backbone(), num_outputs, compile=False), seed=5)
     trained = {"task": "classification", "sequence_length": 16, "num_texts": 2, "labels": ["0", "1"][:num_outputs]}
     save_model(str(tmp_path / "model"), scorer, BertTokenizer(VOCABULARY), trained)

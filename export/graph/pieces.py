@@ -1,0 +1,84 @@
+"""Runs a model on many sequences, some at a time, in the graph, so that their number does not decide about memory.
+
+Shapes: B rows, K sequences in a row, S sequence.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from export.serving import find_backbone
+from keras_bert.backbone import BertBackbone
+
+# Numbers in the largest array that an encoder layer makes of a piece: 32 MB of float32, of which some five live at a
+# time. 32 sequences of 128 tokens are one piece of MiniLM, and so are 4 of 384.
+MOST_NUMBERS = 1 << 23
+
+Tensors = Mapping[str, tf.Tensor]
+
+
+def in_pieces(model: keras.Model, encoded: Tensors, answer: Callable[[Any, Tensors], Tensors]) -> dict[str, tf.Tensor]:
+    """Computes `answer(model(encoded), encoded)`, in pieces of the rows if all at once would take much memory.
+
+    Rows of similar length share a piece, so that a long row does not make the pieces of short ones small.
+
+    Args:
+        model: holds a BertBackbone.
+        encoded: the model's inputs, int32 [B, S] or [B, K, S] with a fixed K, and more columns of B rows.
+        answer: makes named tensors of the model's outputs and inputs, each row by itself. What it returns is kept for
+            all rows, so it must be smaller than the states of all tokens.
+    """
+    backbone = find_backbone(model)
+    specs = {name: tf.TensorSpec([None, *value.shape[1:-1], None], value.dtype) for name, value in encoded.items()}
+    some = tf.function(
+        lambda rows: answer(model(rows, training=False), rows), input_signature=[specs], autograph=False
+    ).get_concrete_function()
+    loop = tf.function(
+        lambda rows: _loop(some, rows, backbone), input_signature=[specs], autograph=False
+    ).get_concrete_function()
+    shape = tf.shape(encoded["padding_mask"])
+    outputs = tf.nest.flatten(some.structured_outputs)
+    # Not `tf.cond`, whose branches become part of the graph around them: each weight would pass an op in each run, and
+    # a loop that is not entered costs time. Both branches capture the same weights, those of `some`.
+    flat = tf.raw_ops.If(
+        cond=shape[0] <= _most_rows(encoded, shape[-1], backbone),  # So is an empty batch.
+        input=[*tf.nest.flatten(dict(encoded)), *some.captured_inputs],
+        Tout=[spec.dtype for spec in outputs],
+        then_branch=some,
+        else_branch=loop,
+        output_shapes=[spec.shape for spec in outputs],
+    )
+    return tf.nest.pack_sequence_as(some.structured_outputs, flat)
+
+
+def _most_rows(encoded: Tensors, longest: tf.Tensor, backbone: BertBackbone) -> tf.Tensor:
+    """Returns how many rows are a piece, if the longest of their sequences has so many tokens: int32, at least 1."""
+    mask = encoded["padding_mask"]
+    inner = longest * tf.maximum(longest * backbone.num_heads, backbone.intermediate_dim)  # Scores, or inner units.
+    states = tf.shape(mask)[-1] * backbone.hidden_dim  # With padding, as the head reads them.
+    num_sequences = mask.shape[1] if len(mask.shape) > 2 else 1
+    return tf.maximum(MOST_NUMBERS // num_sequences // tf.maximum(inner, states), 1)
+
+
+def _loop(some: Callable, encoded: Tensors, backbone: BertBackbone) -> dict[str, tf.Tensor]:
+    mask = encoded["padding_mask"]
+    lengths = tf.reduce_max(tf.reshape(tf.reduce_sum(mask, axis=-1), [tf.shape(mask)[0], -1]), axis=1)
+    order = tf.argsort(lengths, direction="DESCENDING", stable=True)
+
+    def add_piece(start, number, done):
+        limit = start + _most_rows(encoded, lengths[order[start]], backbone)
+        piece = some({name: tf.gather(values, order[start:limit]) for name, values in encoded.items()})
+        return limit, number + 1, {name: array.write(number, piece[name]) for name, array in done.items()}
+
+    arrays = {
+        name: tf.TensorArray(spec.dtype, size=0, dynamic_size=True, infer_shape=False, element_shape=spec.shape)
+        for name, spec in some.structured_outputs.items()
+    }
+    state = (tf.constant(0), tf.constant(0), arrays)
+    *_, done = tf.while_loop(
+        lambda start, *_: start < tf.size(order), add_piece, state, parallel_iterations=1, name="pieces"
+    )
+    places = tf.math.invert_permutation(order)
+    return {name: tf.gather(array.concat(), places) for name, array in done.items()}
