@@ -1,11 +1,16 @@
-"""Bounds what the server holds at once, over both protocols: requests, and the bytes that their bodies take."""
+"""Bounds what the server holds at once, over both protocols: requests, the bytes of their bodies, and runs."""
 
 import contextlib
+import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 from export.server.monitoring import Metrics
-from export.server.serving_error import ServingError
+from export.server.serving_error import ServingError, too_late
+
+# Bytes of a run's inputs up to which it is short: those of a text or two.
+_SHORT_BYTES = 4096
 
 
 class Admission:
@@ -81,3 +86,39 @@ class Admission:
         """
         self._metrics.refused.labels(reason).inc()
         return ServingError("RESOURCE_EXHAUSTED", f"The server is full: {why}. Try again.")
+
+
+class Turns:
+    """Bounds how many graphs run at once, since each takes memory of its own.
+
+    Long runs have turns of their own, so that short ones never wait for them.
+
+    Args:
+        num_cores: the machine's; there are two turns a core for short runs, and one for each two cores for long ones.
+    """
+
+    def __init__(self, num_cores: int | None = None):
+        cores = num_cores or os.cpu_count() or 1
+        self._short, self._long = threading.Semaphore(2 * cores), threading.Semaphore(max(cores // 2, 1))
+
+    @contextlib.contextmanager
+    def turn(self, num_bytes: int, deadline: float | None) -> Iterator[None]:
+        """Waits for a turn, which the block has.
+
+        Args:
+            num_bytes: of the run's inputs.
+            deadline: time of `time.monotonic`; None: never.
+
+        Raises:
+            ServingError: (DEADLINE_EXCEEDED) there is no turn before the deadline.
+        """
+        turns = self._short if num_bytes <= _SHORT_BYTES else self._long
+        left = None if deadline is None else deadline - time.monotonic()
+        if left is not None and (left <= 0 or not turns.acquire(timeout=left)):
+            raise too_late()
+        if left is None:
+            turns.acquire()
+        try:
+            yield
+        finally:
+            turns.release()

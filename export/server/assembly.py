@@ -15,7 +15,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from tensorflow.core.protobuf import config_pb2
 
-from export.server.admission import Admission
+from export.server.admission import Admission, Turns
 from export.server.batching import Batcher, BatchScheduler
 from export.server.batching_parameters import PER_MODEL_FILE, BatchingParameters, read_batching_parameters
 from export.server.grpc_server import GrpcServer
@@ -69,8 +69,10 @@ def _loader(
         or settings.tensorflow_session_parallelism,
     )
 
+    turns = Turns()
+
     def load(directory: str, name: str, version: int) -> Servable:
-        model = ServedModel(directory, name, version, settings.saved_model_tags, config, settings.runtime)
+        model = ServedModel(directory, name, version, settings.saved_model_tags, config, settings.runtime, turns)
         parameters = common
         if scheduler and settings.enable_per_model_batching_parameters:
             path = os.path.join(directory, PER_MODEL_FILE)

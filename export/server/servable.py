@@ -8,6 +8,7 @@ Needs tensorflow and tensorflow_text, but none of the project's model code.
 """
 
 import contextlib
+import math
 import os
 import threading
 import time
@@ -23,6 +24,7 @@ from tensorflow.python.saved_model import loader_impl
 
 from export import encoders, huge_pages, single_texts
 from export.base_path import DESCRIPTION_FILE
+from export.server.admission import Turns
 from export.server.batching import Batcher
 from export.server.monitoring import Metrics
 from export.server.serving_error import CODE_NAMES, ServingError, invalid, too_late
@@ -30,9 +32,13 @@ from keras_bert.errors import InputError, first_line
 from keras_bert.files import file_size, is_file, read_object
 
 _MAX_DESCRIPTION_BYTES = 1 << 20
-# Rows of a slice: of the first one, and of any. They are chosen so that a slice takes about `_SLICE_SECONDS`.
-_FIRST_ROWS, _MOST_ROWS = 32, 128
+# A slice takes about so long, as far as the last run of its signature tells.
 _SLICE_SECONDS = 1.0
+# Bounds on the first slice of a request, on any, and on the growth from one to the next: a text of blanks, of which
+# little is read, says nothing about others.
+_FIRST_ROWS, _MOST_ROWS = 32, 128
+_FIRST_BYTES, _GROWTH = 1 << 15, 4
+_BYTES_PER_ROW = 64  # Stand for what a row costs beside its values.
 
 
 # Where ops run: `RunOptions.inter_op_thread_pool`.
@@ -65,6 +71,7 @@ class ServedModel:
         tags: those of the graph to load.
         config: of the session: threads.
         runtime: of the encoders, "tensorflow" or "onnxruntime".
+        turns: of all models of a server; None: of this one alone.
 
     Attributes:
         signature_defs: mapping of name to `SignatureDef`.
@@ -83,6 +90,7 @@ class ServedModel:
         tags: Sequence[str] = (tf.saved_model.SERVING,),
         config: config_pb2.ConfigProto | None = None,
         runtime: str = "tensorflow",
+        turns: Turns | None = None,
     ):
         self.directory = directory
         self.name = name
@@ -112,6 +120,8 @@ class ServedModel:
         self._callables: dict[tuple[str, str, int], Callable] = {}
         self._num_running = 0
         self._lock = threading.Lock()  # Guards these.
+        self._turns = turns or Turns()
+        self._rates: dict[str, float] = {}  # Signature -> bytes of inputs per second, in its last run.
         self._choices = single_texts.Choices()
         self.description = _read_description(directory)
         self._paddings = _paddings(self.description, self.signatures)
@@ -142,28 +152,38 @@ class ServedModel:
         """Runs a signature on arrays of its types.
 
         Many rows run in slices, with a look at the deadline between them, if the model's description says how to join
-        the answers. A slice takes about a second.
+        the answers. A slice takes about a second. Each run waits for its turn.
 
         Args:
             deadline: time of `time.monotonic` from which the answer is no longer wanted; None: never.
 
         Raises:
             ServingError: the graph refuses the values, such as a token id outside the vocabulary, or it failed, or the
-                deadline passed between two slices.
+                deadline passed before a run.
         """
         rows = {len(array) if array.ndim else 0 for array in arrays.values()}
-        if deadline is None or signature_name not in self._paddings or len(rows) != 1 or max(rows) <= _FIRST_ROWS:
-            return self._run(signature_name, arrays)
-        parts, start, size, total = [], 0, _FIRST_ROWS, max(rows)
-        while start < total:
-            began = time.monotonic()
-            if began > deadline:
-                raise too_late()
-            parts.append(self._run(signature_name, {name: a[start : start + size] for name, a in arrays.items()}))
-            start += size
-            rate = size / max(time.monotonic() - began, 1e-6)
-            size = round(min(max(rate * _SLICE_SECONDS, 1), _MOST_ROWS))
+        if deadline is None or signature_name not in self._paddings or len(rows) != 1 or max(rows) <= 1:
+            num_bytes = sum(int(_bytes_of_rows(array).sum()) for array in arrays.values())
+            return self._run_in_turn(signature_name, arrays, num_bytes + _BYTES_PER_ROW, deadline)
+        sizes = np.cumsum(sum(_bytes_of_rows(array) for array in arrays.values()) + _BYTES_PER_ROW)
+        parts, start, done, most_bytes, most_rows = [], 0, 0, _FIRST_BYTES, _FIRST_ROWS
+        while start < len(sizes):
+            most_bytes = min(most_bytes, self._rates.get(signature_name, most_bytes) * _SLICE_SECONDS)
+            limit = int(np.searchsorted(sizes, done + most_bytes, side="right"))
+            limit = min(max(limit, start + 1), start + most_rows)
+            part, size = {name: array[start:limit] for name, array in arrays.items()}, int(sizes[limit - 1]) - done
+            parts.append(self._run_in_turn(signature_name, part, size, deadline))
+            start, done, most_bytes, most_rows = limit, done + size, _GROWTH * size, _MOST_ROWS
         return _joined(parts, self._paddings[signature_name])
+
+    def _run_in_turn(
+        self, signature_name: str, arrays: Mapping[str, np.ndarray], num_bytes: int, deadline: float | None
+    ) -> dict[str, np.ndarray]:
+        with self._turns.turn(num_bytes, deadline):
+            start = time.monotonic()
+            outputs = self._run(signature_name, arrays)
+            self._rates[signature_name] = num_bytes / max(time.monotonic() - start, 1e-6)
+        return outputs
 
     def own_columns(self, signature_name: str, outputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Cuts outputs of some rows of a batch to the length that they have without the other rows."""
@@ -225,6 +245,15 @@ class ServedModel:
         self._callables = {}
         for session in self._sessions.values():
             session.close()
+
+
+def _bytes_of_rows(array: np.ndarray) -> np.ndarray:
+    """Returns the bytes of each row's values: int64, shape (B,); a scalar is a row."""
+    array = np.atleast_1d(array)
+    rows = array.reshape(len(array), math.prod(array.shape[1:]))
+    if array.dtype != object:
+        return np.full(len(rows), rows.shape[1] * array.itemsize)
+    return np.array([sum(map(len, row)) for row in rows], np.int64)
 
 
 def begin_quietly() -> None:

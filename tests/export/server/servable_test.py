@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
+import types
 
 import numpy as np
 import pytest
@@ -190,6 +191,55 @@ def test_a_deadline_ends_a_long_run_between_two_slices(tmp_path, monkeypatch, ba
         status, answer = toy_server.ask(server, "POST", "/v1/models/words:predict", texts)
     assert (status, time.monotonic() - begun < 5) == (504, True) and "deadline" in answer["error"]
     assert runs[0] == 32 and len(runs) <= 2
+
+
+def test_a_slice_holds_what_takes_a_second(tmp_path, monkeypatch):
+    """Runs are stubs, at so many bytes a second by a clock of the test's own."""
+    _save_words(str(tmp_path))
+    model, runs, clock = ServedModel(str(tmp_path), "words", 1), [], types.SimpleNamespace(now=0.0, speed=10_000)
+    monkeypatch.setattr(servable, "time", types.SimpleNamespace(monotonic=lambda: clock.now))
+
+    def run(_, arrays):
+        runs.append(len(arrays["text"]))
+        clock.now += sum(len(text) + 64 for text in arrays["text"]) / clock.speed
+        return {
+            "num_words": np.zeros(runs[-1], np.int32),
+            "words": np.full([runs[-1], 1], b""),
+            "upper": arrays["text"],
+        }
+
+    def slices(*sizes: int) -> list[int]:
+        runs.clear()
+        texts = np.array([b"x" * (size - 64) for size in sizes], object)
+        assert model.run("serving_default", {"text": texts}, 1e12)["upper"].tolist() == texts.tolist()
+        return runs.copy()
+
+    monkeypatch.setattr(model, "_run", run)
+    assert slices(*[1000] * 60) == [32, 10, 10, 8]  # Nothing is known of the first.
+    assert slices(*[1000] * 25) == [10, 10, 5]
+    assert slices(*[4000] * 5, *[1000] * 5) == [2, 2, 6]
+    assert slices(*[20_000] * 3) == [1, 1, 1]  # A second row would take longer.
+    clock.speed = 1e9
+    assert slices(20_000) == [1]  # A text of which little is read; others may take longer.
+    assert slices(*[20_000] * 10) == [1, 4, 5]
+    assert slices(*[100] * 1000) == [32, 128, 128, 128, 128, 128, 128, 128, 72]
+
+
+def test_a_deadline_ends_few_rows_of_long_texts(tmp_path, monkeypatch):
+    """Ten rows are fewer than a first slice may have, but each is longer than it."""
+    _save_words(str(tmp_path / "1"))
+    with toy_server.running(str(tmp_path), name="words", rest_api_timeout_in_ms=500) as server:
+        runs, run = [], ServedModel._run
+
+        def run_slowly(model, name, arrays):
+            runs.append(len(arrays["text"]))
+            time.sleep(0.3)
+            return run(model, name, arrays)
+
+        monkeypatch.setattr(ServedModel, "_run", run_slowly)
+        status, answer = toy_server.ask(server, "POST", "/v1/models/words:predict", {"inputs": ["w " * 20_000] * 10})
+    assert status == 504 and "deadline" in answer["error"]
+    assert runs[0] == 1 and len(runs) <= 2
 
 
 def test_an_answer_does_not_depend_on_its_neighbours_in_a_batch(tmp_path):
