@@ -32,7 +32,7 @@ def test_compiled_steps_have_the_losses_of_the_others(tmp_path, options):
         assert (trainer.train_step.compiled is not None) == jit_compile
         rows[jit_compile] = trainer.fit(batches, 10).training
     for plain, compiled in zip(rows[False], rows[True], strict=True):
-        assert compiled == pytest.approx(plain, rel=1e-4)
+        assert compiled == pytest.approx(plain, rel=1e-3)
 
 
 def test_a_mirrored_strategy_of_one_device_is_compiled(tmp_path):
