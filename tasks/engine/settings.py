@@ -5,6 +5,7 @@ import zlib
 
 import numpy as np
 
+from keras_bert.errors import InputError
 from tasks.settings import Settings, changeable, kind_of, setting
 
 OPTIMIZERS = ("bert-2018", "adamw", "lamb")
@@ -48,6 +49,16 @@ class TrainingSettings(Settings):
     )
     jit_compile: bool = changeable(False, "Compile the training step with XLA; slower on a CPU.")
     deterministic_ops: bool = changeable(False, "Make runs bit-identical on GPUs too, at some cost of time.")
+
+    def __post_init__(self):
+        super().__post_init__()
+        if (self.distribution_strategy == "tpu") != (self.tpu is not None):
+            raise InputError(
+                "--tpu and --distribution_strategy=tpu belong together. "
+                f"Received: --tpu={self.tpu}, --distribution_strategy={self.distribution_strategy}"
+            )
+        if self.distribution_strategy == "one_device" and (self.num_gpus or 0) > 1:
+            raise InputError(f"--num_gpus={self.num_gpus} needs --distribution_strategy=mirrored, not one_device.")
 
     @property
     def optimizer_options(self) -> dict:

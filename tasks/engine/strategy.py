@@ -39,15 +39,9 @@ def build_strategy(
         tpu: the TPU's address (`grpc://...`) or name, or `local` on the TPU's own machine.
 
     Raises:
-        InputError: `num_gpus` exceeds the GPUs found, or is more than one for one device; TF_CONFIG is missing or
-            wrong; the TPU cannot be reached.
+        InputError: `num_gpus` exceeds the GPUs found; TF_CONFIG is missing or wrong; the TPU cannot be reached.
         ValueError: an unknown name.
     """
-    if (distribution_strategy == "tpu") != (tpu is not None):
-        raise InputError(
-            "--tpu and --distribution_strategy=tpu belong together. "
-            f"Received: --tpu={tpu}, --distribution_strategy={distribution_strategy}"
-        )
     if distribution_strategy == "tpu":
         return _tpu_strategy(tpu)
     if distribution_strategy == "multi_worker_mirrored":
@@ -57,8 +51,6 @@ def build_strategy(
             "`distribution_strategy` must be 'one_device', 'mirrored', 'multi_worker_mirrored' or 'tpu'. "
             f"Received: {distribution_strategy!r}"
         )
-    if distribution_strategy == "one_device" and num_gpus is not None and num_gpus > 1:
-        raise InputError(f"--num_gpus={num_gpus} needs --distribution_strategy=mirrored, not one_device.")
     found = len(tf.config.list_physical_devices("GPU"))
     if num_gpus is not None and num_gpus > found:
         raise InputError(

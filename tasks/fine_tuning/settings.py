@@ -73,10 +73,16 @@ class FineTuningSettings(TrainingSettings):
     tpu_name: str | None = changeable(None, "google-research/bert's name for --tpu.")
 
     def __post_init__(self):
-        super().__post_init__()
         if self.use_tpu:
             object.__setattr__(self, "distribution_strategy", "tpu")
         object.__setattr__(self, "tpu", self.tpu or self.tpu_name)
+        super().__post_init__()
+        if self.preset and (self.init_checkpoint or self.bert_config_file):
+            raise InputError(
+                "--preset and --init_checkpoint (or --bert_config_file) both say where to start. Give one."
+            )
+        if self.num_frozen_layers and self.lora_rank:
+            raise InputError("--lora_rank leaves the whole encoder as it is: give it without --num_frozen_layers.")
         if self.dev_share and not (self.do_train and self.do_eval):
             raise InputError(
                 f"--dev_share={self.dev_share} holds out training rows for the evaluation. Give --do_train and "

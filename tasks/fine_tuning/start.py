@@ -41,10 +41,8 @@ def find_start(settings: FineTuningSettings) -> Start:
     """Resolves `--preset`, or `--init_checkpoint`, `--bert_config_file` and `--vocab_file` instead.
 
     Raises:
-        InputError: both are given, or a file is missing.
+        InputError: a file is missing.
     """
-    if settings.preset and (settings.init_checkpoint or settings.bert_config_file):
-        raise InputError("--preset and --init_checkpoint (or --bert_config_file) both say where to start. Give one.")
     options = {}
     if settings.vocab_file:
         options["vocabulary"] = expand_file("--vocab_file", settings.vocab_file)
@@ -133,8 +131,6 @@ def check_encoder(start: Start, settings: FineTuningSettings, sequence_length: i
             f"--num_frozen_layers={settings.num_frozen_layers}: {start.preset} has {config.num_layers} layers. "
             "Give no more."
         )
-    if settings.num_frozen_layers and settings.lora_rank:
-        raise InputError("--lora_rank leaves the whole encoder as it is: give it without --num_frozen_layers.")
 
 
 def output_size(start: Start, model_class: type[BertTask]) -> int:

@@ -78,18 +78,39 @@ def options(command: str) -> dict[str, dict[str, list[str]]]:
     return {**_OWN[command], **_OPTIONS}
 
 
-def is_allowed(command: str, row: dict[str, str]) -> bool:
-    """Whether values go together; `REFUSED` has a line for each pair that does not."""
-    return not any(row.items() >= pair.items() for pair, _ in REFUSED.get(command, ()))
-
-
-# Pairs of values that a command refuses, and how.
+# Pairs of options that every command refuses, and how.
 REFUSED = {
+    "--lora_rank=2 --num_frozen_layers=1": "--lora_rank leaves the whole encoder as it is",
+    "--init_checkpoint=x --preset=y": "both say where to start",
+    "--dev_share=0.25 --nodo_eval": "--dev_share=0.25 holds out training rows for the evaluation",
+    "--early_stopping_patience=2 --nodo_eval": "--early_stopping_patience needs an evaluation",
+    "--learning_rate=1e-3,1e-4 --nodo_eval": "Several learning rates, batch sizes or restarts need --do_eval",
+    "--num_restarts=2 --nodo_eval": "Several learning rates, batch sizes or restarts need --do_eval",
+    "--early_stopping_patience=2 --distribution_strategy=multi_worker_mirrored": "run on one machine",
+    "--learning_rate=1e-3,1e-4 --distribution_strategy=multi_worker_mirrored": "run on one machine",
+    "--num_gpus=2 --distribution_strategy=one_device": "--num_gpus=2 needs --distribution_strategy=mirrored",
+    "--tpu=local --distribution_strategy=mirrored": "--tpu and --distribution_strategy=tpu belong together",
+}
+# Pairs of values in the options of a command that it refuses, and how.
+REFUSED_VALUES = {
     "bert-embed": [
         ({"negatives": "mined", "loss": loss}, "--num_negatives adds to rows of a text and its match")
         for loss in ("cosine_similarity", "cosent", "triplet")
     ]
 }
+
+
+def is_allowed(command: str, row: dict[str, str]) -> bool:
+    """Whether values go together."""
+    return not any(row.items() >= pair.items() for pair, _ in REFUSED_VALUES.get(command, ()))
+
+
+def refused(command: str, directory: pathlib.Path) -> list[tuple[list[str], str]]:
+    """Command lines that the command refuses, and a part of what it says."""
+    row = runs(command, 1)[0]
+    lines = [([*arguments(command, row, directory), *flags.split()], told) for flags, told in REFUSED.items()]
+    pairs = REFUSED_VALUES.get(command, ())
+    return lines + [(arguments(command, {**row, **pair}, directory), told) for pair, told in pairs]
 
 
 def runs(command: str, strength: int) -> list[dict[str, str]]:

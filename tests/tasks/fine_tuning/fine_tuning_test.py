@@ -244,7 +244,6 @@ def test_another_preset_cannot_continue(preset, whole, tmp_path):
     [
         ({"max_seq_length": 25}, "--max_seq_length=25: .* has positions for 24 tokens"),
         ({"num_frozen_layers": 4}, "--num_frozen_layers=4: .* has 2 layers"),
-        ({"num_frozen_layers": 1, "lora_rank": 1}, "give it without --num_frozen_layers"),
     ],
 )
 def test_settings_that_do_not_fit(preset, tmp_path, settings, message):

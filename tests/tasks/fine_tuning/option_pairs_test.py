@@ -12,6 +12,7 @@ import option_pairs
 import processes
 import pytest
 import toy_words
+from light_commands import Call, run_calls
 
 STRENGTH = 2 if fuzzing.FULL else 1
 
@@ -31,3 +32,19 @@ def test_options_in_pairs(command, tmp_path):
         figures = {name: value for name, value in result["metrics"].items() if isinstance(value, float)}
         assert figures and all(map(math.isfinite, figures.values())), f"{told}\n{figures}"
         assert ("step 2 was restored" in result["log"]) == (result["row"]["killed"] == "once"), told
+
+
+def test_pairs_that_cannot_work_are_refused_before_tensorflow_is_imported(tmp_path):
+    calls, told = [], []
+    for command, module in option_pairs.COMMANDS.items():
+        directory = tmp_path / command
+        toy_words.write_preset(directory / "preset")
+        option_pairs.write_files(command, directory)
+        refused = option_pairs.refused(command, directory)
+        calls.append(Call(module, [[command, *flags, f"--output_dir={tmp_path}/out"] for flags, _ in refused]))
+        told.append([message for _, message in refused])
+    for call, messages, result in zip(calls, told, run_calls(calls), strict=True):
+        for line, message, (status, printed) in zip(call.lines, messages, result["lines"], strict=True):
+            assert status == 1 and message in printed and printed.count("\n") == 1, f"{line}\n{printed}"
+        assert result["imported"] == [], call.module
+    assert not (tmp_path / "out").exists()
