@@ -220,7 +220,7 @@ def _run(command: str, flags: list[str], log: pathlib.Path, num_devices: int, di
         if num_devices > 1:
             cpu = tf.config.list_physical_devices("CPU")[0]
             tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * num_devices)
-        save, restore = checkpoints.Checkpoints.save, checkpoints.Checkpoints.restore
+        save, restore, restored = checkpoints.Checkpoints.save, checkpoints.Checkpoints.restore, []
 
         def save_and_die(*args, **kwargs):
             save(*args, **kwargs)
@@ -228,9 +228,10 @@ def _run(command: str, flags: list[str], log: pathlib.Path, num_devices: int, di
                 os.kill(os.getpid(), signal.SIGKILL)
 
         def restore_and_tell(*args):
-            step = restore(*args)
-            print(f"step {step} was restored")
-            return step
+            restored.append(restore(*args))
+            if len(restored) == 1:  # Later ones are those of the best step.
+                print(f"begins at step {restored[0]}")
+            return restored[-1]
 
         checkpoints.Checkpoints.save, checkpoints.Checkpoints.restore = save_and_die, restore_and_tell
         sys.argv = [command, *flags]

@@ -31,7 +31,7 @@ def test_options_in_pairs(command, tmp_path):
         assert result["statuses"] == result["expected"], told
         figures = {name: value for name, value in result["metrics"].items() if isinstance(value, float)}
         assert figures and all(map(math.isfinite, figures.values())), f"{told}\n{figures}"
-        assert ("step 2 was restored" in result["log"]) == (result["row"]["killed"] == "once"), told
+        assert ("begins at step 2" in result["log"]) == (result["row"]["killed"] == "once"), told
 
 
 def test_pairs_that_cannot_work_are_refused_before_tensorflow_is_imported(tmp_path):
