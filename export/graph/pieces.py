@@ -16,6 +16,8 @@ from keras_bert.backbone import BertBackbone
 # time. 32 sequences of 128 tokens are one piece of MiniLM, and so are 4 of 384.
 MOST_NUMBERS = 1 << 23
 
+_INPUTS = ("token_ids", "segment_ids", "padding_mask")
+
 Tensors = Mapping[str, tf.Tensor]
 
 
@@ -33,7 +35,9 @@ def in_pieces(model: keras.Model, encoded: Tensors, answer: Callable[[Any, Tenso
     backbone = find_backbone(model)
     specs = {name: tf.TensorSpec([None, *value.shape[1:-1], None], value.dtype) for name, value in encoded.items()}
     some = tf.function(
-        lambda rows: answer(model(rows, training=False), rows), input_signature=[specs], autograph=False
+        lambda rows: answer(model({name: rows[name] for name in _INPUTS}, training=False), rows),
+        input_signature=[specs],
+        autograph=False,
     ).get_concrete_function()
     loop = tf.function(
         lambda rows: _loop(some, rows, backbone), input_signature=[specs], autograph=False

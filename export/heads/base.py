@@ -173,7 +173,10 @@ class Head(abc.ABC):
 
     @abc.abstractmethod
     def answer_token_ids(self, model: keras.Model, encoded: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Builds the graph from the encoder's inputs, checked, and further `token_inputs` to the outputs."""
+        """Builds the graph from the encoder's inputs, checked, and further `token_inputs` to the outputs.
+
+        Like `answer_texts`, it runs the model by `export.graph.pieces.in_pieces`, which bounds the memory.
+        """
 
     def answer_examples(self, texts: Mapping, answer: Mapping) -> dict[str, tf.Tensor]:
         """Turns an answer of `serving_default` into the outputs of `example_signature`."""

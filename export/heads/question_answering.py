@@ -48,8 +48,8 @@ _NUM_SHAKES = 8
 class QuestionAnswering(WindowedHead):
     """A question answerer. Its answers are those of `tasks.squad`, and are verified against that Python.
 
-    The graph cuts contexts into windows, runs the encoder once on the windows of the whole batch, and chooses each
-    answer among all candidates of all windows.
+    The graph cuts contexts into windows, runs the encoder on those of the whole batch, and chooses each answer among
+    all candidates of all windows.
 
     Args:
         model: encoder inputs to logits [B, S, 2].

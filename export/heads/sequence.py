@@ -37,7 +37,7 @@ class SequenceHead(Head):
 
     @abc.abstractmethod
     def answer(self, outputs, encoded: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Builds the graph from the model's outputs (and its inputs) to the outputs of `token_ids`."""
+        """Builds the graph from the model's outputs (and its inputs) to those of `token_ids`, each row by itself."""
 
     @abc.abstractmethod
     def expected_answer(self, outputs, encoded: Mapping[str, np.ndarray]) -> Answer:

@@ -34,8 +34,8 @@ from keras_bert.files import file_size, is_file, read_object
 _MAX_DESCRIPTION_BYTES = 1 << 20
 # A slice takes about so long, as far as the last run of its signature tells.
 _SLICE_SECONDS = 1.0
-# Bounds on the first slice of a request, on any, and on the growth from one to the next: a text of blanks, of which
-# little is read, says nothing about others.
+# Bounds on the first slice of a request (it is a row if nothing is known of the signature), on any, and on the growth
+# from one to the next: a text of blanks, of which little is read, says nothing about others.
 _FIRST_ROWS, _MOST_ROWS = 32, 128
 _FIRST_BYTES, _GROWTH = 1 << 15, 4
 _BYTES_PER_ROW = 64  # Stand for what a row costs beside its values.
@@ -121,7 +121,8 @@ class ServedModel:
         self._num_running = 0
         self._lock = threading.Lock()  # Guards these.
         self._turns = turns or Turns()
-        self._rates: dict[str, float] = {}  # Signature -> bytes of inputs per second, in its last run.
+        # Signature -> bytes of inputs per second, in its last run. The first, which optimizes the graph, counts as inf.
+        self._rates: dict[str, float] = {}
         self._choices = single_texts.Choices()
         self.description = _read_description(directory)
         self._paddings = _paddings(self.description, self.signatures)
@@ -166,9 +167,10 @@ class ServedModel:
             num_bytes = sum(int(_bytes_of_rows(array).sum()) for array in arrays.values())
             return self._run_in_turn(signature_name, arrays, num_bytes + _BYTES_PER_ROW, deadline)
         sizes = np.cumsum(sum(_bytes_of_rows(array) for array in arrays.values()) + _BYTES_PER_ROW)
-        parts, start, done, most_bytes, most_rows = [], 0, 0, _FIRST_BYTES, _FIRST_ROWS
+        is_known = self._rates.get(signature_name, math.inf) < math.inf
+        parts, start, done, most_bytes, most_rows = [], 0, 0, _FIRST_BYTES, _FIRST_ROWS if is_known else 1
         while start < len(sizes):
-            most_bytes = min(most_bytes, self._rates.get(signature_name, most_bytes) * _SLICE_SECONDS)
+            most_bytes = min(most_bytes, self._rates.get(signature_name, math.inf) * _SLICE_SECONDS)
             limit = int(np.searchsorted(sizes, done + most_bytes, side="right"))
             limit = min(max(limit, start + 1), start + most_rows)
             part, size = {name: array[start:limit] for name, array in arrays.items()}, int(sizes[limit - 1]) - done
@@ -182,7 +184,8 @@ class ServedModel:
         with self._turns.turn(num_bytes, deadline):
             start = time.monotonic()
             outputs = self._run(signature_name, arrays)
-            self._rates[signature_name] = num_bytes / max(time.monotonic() - start, 1e-6)
+            is_first = signature_name not in self._rates
+            self._rates[signature_name] = math.inf if is_first else num_bytes / max(time.monotonic() - start, 1e-6)
         return outputs
 
     def own_columns(self, signature_name: str, outputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -190,7 +190,7 @@ def test_a_deadline_ends_a_long_run_between_two_slices(tmp_path, monkeypatch, ba
         begun = time.monotonic()
         status, answer = toy_server.ask(server, "POST", "/v1/models/words:predict", texts)
     assert (status, time.monotonic() - begun < 5) == (504, True) and "deadline" in answer["error"]
-    assert runs[0] == 32 and len(runs) <= 2
+    assert runs in ([1], [1, 4])
 
 
 def test_a_slice_holds_what_takes_a_second(tmp_path, monkeypatch):
@@ -215,7 +215,7 @@ def test_a_slice_holds_what_takes_a_second(tmp_path, monkeypatch):
         return runs.copy()
 
     monkeypatch.setattr(model, "_run", run)
-    assert slices(*[1000] * 60) == [32, 10, 10, 8]  # Nothing is known of the first.
+    assert slices(*[1000] * 60) == [1, 4, 10, 10, 10, 10, 10, 5]  # Nothing is known before the second run.
     assert slices(*[1000] * 25) == [10, 10, 5]
     assert slices(*[4000] * 5, *[1000] * 5) == [2, 2, 6]
     assert slices(*[20_000] * 3) == [1, 1, 1]  # A second row would take longer.
