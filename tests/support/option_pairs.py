@@ -13,6 +13,7 @@ import signal
 import sys
 import traceback
 
+import bfloat16
 import every_task
 from allpairspy import AllPairs
 
@@ -50,6 +51,8 @@ _LOSSES = {
     )
 }
 _WORDS = {"none": [], "document": ["--document_context=document"]}
+if bfloat16.IS_BROKEN:
+    del _OPTIONS["type"]["bfloat16"]
 # Options of one command; what stands first in the table of a command names its head or loss.
 _OWN = {
     "bert-classify": {

@@ -9,6 +9,7 @@ import pytest
 import run_tasks
 import torch
 import toy_words
+from bfloat16 import needs_bfloat16
 
 from keras_bert import BertBackbone, BertPreprocessor, BertTextClassifier, BertTextEmbedder, BertTokenizer
 from keras_bert.errors import InputError
@@ -245,7 +246,10 @@ def flags_of(files, directory, train, *others):
 @pytest.mark.parametrize(
     "others",
     [
-        ("--train_file={scores}", "--mixed_precision=bfloat16", "--gradient_accumulation_steps=2"),
+        pytest.param(
+            ("--train_file={scores}", "--mixed_precision=bfloat16", "--gradient_accumulation_steps=2"),
+            marks=needs_bfloat16,
+        ),
         ("--mixed_precision=float16", "--gradient_accumulation_steps=2", "--lora_rank=2", "--jit_compile"),
     ],
     ids=["bfloat16", "float16"],

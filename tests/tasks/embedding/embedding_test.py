@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 import torch
 import toy_training
+from bfloat16 import needs_bfloat16
 
 from keras_bert import BertBackbone, BertTextEmbedder
 from keras_bert.errors import InputError
@@ -128,7 +129,7 @@ def test_a_batch_in_parts_has_the_plain_gradient():
             np.testing.assert_allclose(cached, plain, atol=1e-4)
 
 
-@pytest.fixture(scope="module", name="half", params=["bfloat16", "float16"])
+@pytest.fixture(scope="module", name="half", params=[pytest.param("bfloat16", marks=needs_bfloat16), "float16"])
 def _half(request):
     """A type, and a model that computes in it."""
     set_mixed_precision(request.param)
