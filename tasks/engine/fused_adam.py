@@ -1,14 +1,7 @@
-"""Adam updates by TensorFlow's fused kernel, with one shared graph for identical encoder layers.
-
-The optimizers also run on Keras's other backends, without these functions.
-"""
-
-import re
-from collections import defaultdict
+"""Adam updates by TensorFlow's fused kernel. The optimizers also run on Keras's other backends, without it."""
 
 import tensorflow as tf
 
-_LAYER = re.compile(r"transformer_layer_\d+")
 # Compiling pays off only for large variables: XLA takes 20 ms per shape, more than it saves in a hundred steps on less.
 _FEWEST_COMPILED = 2**20
 
@@ -61,40 +54,3 @@ def _decay(variable, decay) -> None:
 
 # One function for all variables, so that XLA compiles once per shape.
 _compiled_decay = tf.function(_decay, autograph=False, jit_compile=True)
-
-
-def update_alike(optimizer, pairs: list[tuple], learning_rate) -> list[tuple]:
-    """Updates the variables of identically shaped encoder layers through one shared function.
-
-    The twelve layers of BERT base are traced and optimized once, which saves 0.5 s of the first step (2 cores).
-
-    Args:
-        optimizer: a built `tasks.engine.optimization.BertAdam`.
-        pairs: `(gradient, variable)` pairs.
-        learning_rate: scalar tensor.
-
-    Returns:
-        The pairs that belong to no encoder layer; these are not updated.
-    """
-    layers, left = defaultdict(list), []
-    for gradient, variable in pairs:
-        index = optimizer._get_variable_index(variable)
-        found = _LAYER.search(optimizer.rules[index].path)
-        if found:
-            layers[found[0]].append(optimizer.fused_arguments(index, gradient, variable, learning_rate))
-        else:
-            left.append((gradient, variable))
-    alike = defaultdict(list)
-    for arguments in layers.values():
-        kinds = [(tuple(gradient.shape), gradient.dtype, decay is None) for _, gradient, _, _, decay in arguments]
-        alike[tuple(kinds)].append(arguments)
-
-    def update(arguments):
-        for argument in arguments:
-            fused_adam(*argument, optimizer.beta_1, optimizer.beta_2, optimizer.compiles_decay)
-
-    for group in alike.values():
-        function = tf.function(update, autograph=False, experimental_attributes={"_noinline": True})
-        for arguments in group:
-            function(arguments)
-    return left

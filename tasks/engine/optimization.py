@@ -20,7 +20,7 @@ import keras
 import tensorflow as tf
 from keras import ops
 
-from tasks.engine.fused_adam import fused_adam, update_alike
+from tasks.engine.fused_adam import fused_adam
 from tasks.engine.muon import orthogonal_updates
 from tasks.engine.schedules import SCHEDULES, Registered
 
@@ -104,12 +104,11 @@ class _BertOptimizer(Registered, keras.optimizers.Optimizer):
 
     Attributes:
         rules: one `UpdateRule` per variable, in their order; set by `build`.
-        shares_graphs: whether identical layers may share an update graph (TensorFlow, one replica, no XLA).
-        compiles_decay: whether XLA may compile single ops of the update (as above, with variables on a CPU).
+        compiles_decay: whether XLA may compile single ops of the update (TensorFlow, one replica, no XLA around it,
+            variables on a CPU).
     """
 
     bias_correction: bool
-    shares_graphs = False
     compiles_decay = False
 
     def __init__(
@@ -220,22 +219,17 @@ class BertAdam(_BertOptimizer):
         """Updates one variable and its moments; `gradient` has the variable's shape."""
         index = self._get_variable_index(variable)
         if keras.backend.backend() == "tensorflow":
-            arguments = self.fused_arguments(index, gradient, variable, learning_rate)
-            fused_adam(*arguments, self.beta_1, self.beta_2, self.compiles_decay)
+            variable = variable.value if isinstance(variable, keras.Variable) else variable
+            moments = (self._first_moments[index], self._second_moments[index])
+            handles = [variable.handle, *(moment.value.handle for moment in moments)]
+            arguments = _dense(gradient, variable.dtype), *self._scalars(index, variable.dtype, learning_rate)
+            fused_adam(handles, *arguments, self.beta_1, self.beta_2, self.compiles_decay)
             return
         rate, epsilon, decay = self._scalars(index, variable.dtype, learning_rate)
         if decay is not None:
             self.assign_sub(variable, variable * decay)
         first, second = self._update_moments(_dense(gradient, variable.dtype), index)
         self.assign_sub(variable, rate * first / (ops.sqrt(second) + epsilon))
-
-    def _backend_update_step(self, grads, trainable_variables, learning_rate) -> None:
-        """Updates all variables; with `shares_graphs`, identical layers share one graph."""
-        left = list(zip(grads, trainable_variables, strict=True))
-        if self.shares_graphs:
-            left = update_alike(self, left, learning_rate)
-        if left:
-            super()._backend_update_step(*zip(*left, strict=True), learning_rate)
 
     def _scalars(self, index: int, dtype: str, learning_rate) -> tuple:
         """Returns a variable's rate, epsilon and decay as scalars; the decay is None if there is none."""
@@ -249,13 +243,6 @@ class BertAdam(_BertOptimizer):
         if not rule.weight_decay:
             return rate, epsilon, None
         return rate, epsilon, self._rate(learning_rate, rule.rate_multiplier * rule.weight_decay, dtype)
-
-    def fused_arguments(self, index: int, gradient, variable, learning_rate) -> tuple:
-        """Returns the arguments of `fused_adam` for the variable with this index (of Keras or TensorFlow)."""
-        variable = variable.value if isinstance(variable, keras.Variable) else variable
-        moments = (self._first_moments[index], self._second_moments[index])
-        handles = [variable.handle, *(moment.value.handle for moment in moments)]
-        return handles, _dense(gradient, variable.dtype), *self._scalars(index, variable.dtype, learning_rate)
 
 
 class BertAdamW(BertAdam):
@@ -307,7 +294,12 @@ class BertMuon(BertAdamW):
         adam_lr_ratio: float, the learning rate of all other variables, as a share of `learning_rate`.
         momentum: float, of the matrices.
         **kwargs: as in `BertAdam`; betas and epsilon are those of the other variables.
+
+    Attributes:
+        joins_matrices: whether all matrices are updated in one go (TensorFlow, one replica, no XLA).
     """
+
+    joins_matrices = False
 
     def __init__(self, learning_rate=5e-5, *, adam_lr_ratio: float = 1.0, momentum: float = 0.95, **kwargs):
         super().__init__(learning_rate, **kwargs)
@@ -335,9 +327,9 @@ class BertMuon(BertAdamW):
             super().update_step(gradient, variable, learning_rate)
 
     def _backend_update_step(self, grads, trainable_variables, learning_rate) -> None:
-        """Updates all variables; with `shares_graphs`, all matrices together."""
+        """Updates all variables; with `joins_matrices`, all matrices together."""
         left = list(zip(grads, trainable_variables, strict=True))
-        if self.shares_graphs:
+        if self.joins_matrices:
             self._update_matrices([pair for pair in left if self._is_orthogonal(pair[1])], learning_rate)
             left = [pair for pair in left if not self._is_orthogonal(pair[1])]
         super()._backend_update_step(*zip(*left, strict=True), learning_rate)

@@ -20,7 +20,6 @@ import tensorflow as tf
 
 from keras_bert.errors import InputError
 from keras_bert.fused_layers import fused_layers
-from tasks.engine.layer_graphs import shared_layer_graphs
 
 
 class Objective:
@@ -111,12 +110,10 @@ class TrainStep:
         self._has_gradient: list[bool] = []  # Filled by tracing.
         self._differentiate, self._run = self._accumulate, self._step
         self._apply_model = functools.partial(model, training=True)
-        # Shared functions would hide ops from XLA, and several replicas trace concurrently in their own threads.
         is_plain = not jit_compile and strategy.num_replicas_in_sync == 1
-        self._layer_graphs = shared_layer_graphs if is_plain else contextlib.nullcontext
         compiles_parts = is_plain and all("CPU" in variable.value.device for variable in model.variables)
         self._fused_layers = fused_layers if compiles_parts else contextlib.nullcontext
-        inner_optimizer.shares_graphs, inner_optimizer.compiles_decay = is_plain, compiles_parts
+        inner_optimizer.joins_matrices, inner_optimizer.compiles_decay = is_plain, compiles_parts
         # XLA cannot compile where replicas synchronize, and mirrored ones do even if there is only one; TPUStrategy
         # compiles the step itself.
         is_mirrored = isinstance(strategy, tf.distribute.MirroredStrategy | tf.distribute.MultiWorkerMirroredStrategy)
@@ -234,7 +231,7 @@ class TrainStep:
         states = [tf.identity(variable) for variable in self._seeds]
 
         def forward(index):
-            with self._fused_layers(), self._layer_graphs(self.model):
+            with self._fused_layers():
                 return self._apply_model(get_part(index)[0])
 
         def repeat(body, start):
@@ -280,7 +277,7 @@ class TrainStep:
         """
         variables = [variable.value for variable in self.model.trainable_variables]
         with tf.GradientTape() as tape:
-            with self._fused_layers(), self._layer_graphs(self.model):
+            with self._fused_layers():
                 outputs = self._apply_model(features)
             sums = self.objective.sums(outputs, labels)
             losses = {name: sums[name] * scale for name, scale in scales.items()}

@@ -23,11 +23,11 @@ def split(values: dict) -> dict:
     return {**{path: value for path, value in values.items() if path in MATRICES and path != FUSED}, **parts}
 
 
-@pytest.mark.parametrize("shares_graphs", [False, True])
-def test_matrices_follow_kerass_and_the_rest_adamw(shares_graphs):
+@pytest.mark.parametrize("joins_matrices", [False, True])
+def test_matrices_follow_kerass_and_the_rest_adamw(joins_matrices):
     start, gradients = draw({**MATRICES, **OTHERS}, steps=4)
     optimizer = BertMuon(SCHEDULE, adam_lr_ratio=0.25, beta_2=0.98)
-    optimizer.shares_graphs = shares_graphs  # All matrices at once.
+    optimizer.joins_matrices = joins_matrices
     got = run_steps(optimizer, start, gradients)
     oracle = keras.optimizers.Muon(SCHEDULE, weight_decay=0.01)
     expected = run_steps(oracle, split(start), [split(step) for step in gradients])
