@@ -6,7 +6,6 @@ Shapes: B batch, S sequence, T rows (see packing.py), N heads, D size per head, 
 import keras
 from keras import ops
 
-from keras_bert import fused_layers
 from keras_bert.layer import BertLayer, keep_arguments
 
 
@@ -50,7 +49,7 @@ class BertSelfAttention(BertLayer):
 
     def call(self, rows, layout, training=None):
         size = self.hidden_dim // self.num_heads
-        fused = layout.unflatten(fused_layers.dense(self.query_key_value, rows))  # [B, S, 3H]
+        fused = layout.unflatten(self.query_key_value(rows))  # [B, S, 3H]
         batch, sequence, _ = ops.shape(fused)
         # The gradient of a split is one concatenation, that of slicing three padded sums.
         query, key, value = (
@@ -63,7 +62,7 @@ class BertSelfAttention(BertLayer):
         scores = ops.matmul(query, key) + layout.attention_bias  # [B, N, S, S]
         # Sums of many small exponentials need float32's mantissa. The casts do nothing when computing in float32.
         probabilities = ops.cast(ops.softmax(ops.cast(scores, "float32")), self.compute_dtype)
-        probabilities = fused_layers.dropout(self.dropout_layer, probabilities, training)
+        probabilities = self.dropout_layer(probabilities, training=training)
         context = ops.transpose(ops.matmul(probabilities, value), (0, 2, 1, 3))  # [B, S, N, D]
         context = ops.reshape(context, (batch, sequence, self.hidden_dim))
-        return fused_layers.dense(self.output_dense, layout.flatten(context))
+        return self.output_dense(layout.flatten(context))

@@ -5,7 +5,6 @@ Shapes: T rows (see packing.py), H hidden.
 
 import keras
 
-from keras_bert import fused_layers
 from keras_bert.attention import BertSelfAttention
 from keras_bert.layer import BertLayer, keep_arguments
 from keras_bert.packing import as_layout
@@ -16,7 +15,7 @@ _KERAS_ACTIVATIONS = {name: getattr(keras.activations, name) for name in ("relu"
 def get_activation(name: str):
     """Returns the function of a `BertConfig.activation`. The tanh gelu and the erf gelu differ by up to 5e-4."""
     if name in ("gelu", "gelu_tanh"):
-        return lambda x: fused_layers.gelu(x, approximate=name == "gelu_tanh")
+        return lambda x: keras.ops.gelu(x, approximate=name == "gelu_tanh")
     if name not in _KERAS_ACTIVATIONS:
         raise ValueError(f"`activation` must be gelu_tanh, gelu, relu, tanh or linear. Received: {name!r}")
     return _KERAS_ACTIVATIONS[name]
@@ -73,11 +72,15 @@ class BertEncoderLayer(BertLayer):
     def call(self, rows, layout, training=None):
         # One dropout layer serves both sums, since each call draws another mask.
         attended = self.self_attention(rows, layout=as_layout(layout), training=training)
-        attended = fused_layers.dropout(self.dropout_layer, attended, training)
-        rows = fused_layers.layer_norm(self.self_attention_layer_norm, rows + attended)
-        inner = self.activation_function(fused_layers.dense(self.intermediate_dense, rows))  # [T, intermediate_dim]
-        output = fused_layers.dropout(self.dropout_layer, fused_layers.dense(self.output_dense, inner), training)
-        return fused_layers.layer_norm(self.output_layer_norm, rows + output)
+        attended = self.dropout_layer(attended, training=training)
+        rows = self.self_attention_layer_norm(rows + attended)
+        inner = self.activate(self.intermediate_dense(rows))  # [T, intermediate_dim]
+        output = self.dropout_layer(self.output_dense(inner), training=training)
+        return self.output_layer_norm(rows + output)
+
+    def activate(self, rows):
+        """Applies the activation of the feed-forward part to float (T, intermediate_dim)."""
+        return self.activation_function(rows)
 
     def compute_output_spec(self, rows, layout, training=None):
         return keras.KerasTensor(rows.shape, dtype=self.compute_dtype)  # As in BertEmbeddings.

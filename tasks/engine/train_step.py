@@ -19,7 +19,7 @@ import keras
 import tensorflow as tf
 
 from keras_bert.errors import InputError
-from keras_bert.fused_layers import fused_layers
+from tasks.engine.fused_layers import fused_layers
 
 
 class Objective:
@@ -231,7 +231,7 @@ class TrainStep:
         states = [tf.identity(variable) for variable in self._seeds]
 
         def forward(index):
-            with self._fused_layers():
+            with self._fused_layers(self.model):
                 return self._apply_model(get_part(index)[0])
 
         def repeat(body, start):
@@ -277,7 +277,7 @@ class TrainStep:
         """
         variables = [variable.value for variable in self.model.trainable_variables]
         with tf.GradientTape() as tape:
-            with self._fused_layers():
+            with self._fused_layers(self.model):
                 outputs = self._apply_model(features)
             sums = self.objective.sums(outputs, labels)
             losses = {name: sums[name] * scale for name, scale in scales.items()}

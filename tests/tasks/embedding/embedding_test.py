@@ -186,7 +186,7 @@ def test_both_passes_over_a_part_drop_the_same_units():
     def differentiate():
         step._seed_dropout(tf.distribute.get_replica_context())
         halves = [{name: value[half] for name, value in features.items()} for half in (slice(0, 4), slice(4, 8))]
-        with tf.GradientTape() as tape, step._fused_layers():
+        with tf.GradientTape() as tape, step._fused_layers(model):
             outputs = tf.concat([model(half, training=True) for half in halves], 0)
             expected = step.objective.sums(outputs, labels)["loss"] / 8
         return expected, tape.gradient(expected, [variable.value for variable in model.trainable_variables])

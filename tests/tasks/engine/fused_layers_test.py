@@ -2,18 +2,15 @@
 
 import contextlib
 import functools
-import os
-import subprocess
-import sys
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_bert import fused_layers, fused_ops
 from keras_bert.backbone import BertBackbone
-from keras_bert.encoder import get_activation
+from keras_bert.encoder import BertEncoderLayer
+from tasks.engine import fused_layers, fused_ops
 from tasks.engine.optimization import build_optimizer
 from tasks.engine.train_step import TrainStep
 from tasks.fine_tuning.objectives import CrossEntropy
@@ -26,8 +23,11 @@ def normal(*shape, scale: float = 1.0) -> tf.Tensor:
     return tf.constant(RNG.normal(size=shape) * scale, tf.float32)
 
 
-def traced(function, *inputs, is_fused: bool = True, upstream=None, jit_compile: bool = False):
-    """Returns the value and the gradients by all inputs, and whether XLA compiles a part of the graph."""
+def traced(function, *inputs, layers=(), is_fused: bool = True, upstream=None, jit_compile: bool = False):
+    """Returns the value and the gradients by all inputs, and whether XLA compiles a part of the graph.
+
+    `layers` are those that `function` calls.
+    """
 
     def run(*inputs):
         with tf.GradientTape() as tape:
@@ -35,11 +35,8 @@ def traced(function, *inputs, is_fused: bool = True, upstream=None, jit_compile:
             output = function(*inputs)
         return output, tape.gradient(output, inputs, upstream)
 
-    if is_fused:
-        with fused_layers.fused_layers():
-            concrete = tf.function(run, autograph=False, jit_compile=jit_compile).get_concrete_function(*inputs)
-    else:
-        concrete = tf.function(run, autograph=False).get_concrete_function(*inputs)
+    with fused_layers.fused(layers if is_fused else ()):
+        concrete = tf.function(run, autograph=False, jit_compile=jit_compile).get_concrete_function(*inputs)
     output, gradients = concrete(*inputs)
     return output.numpy(), [gradient.numpy() for gradient in gradients], is_compiled(concrete.graph)
 
@@ -48,14 +45,18 @@ def is_compiled(graph: tf.Graph) -> bool:
     return any(function.attr["_XlaMustCompile"].b for function in graph.as_graph_def().library.function)
 
 
-def assert_same(function, *inputs, atol: float = 2e-6, upstream=None) -> None:
-    output, gradients, compiled = traced(function, *inputs, upstream=upstream)
+def assert_same(function, *inputs, layers, atol: float = 2e-6, upstream=None) -> None:
+    output, gradients, compiled = traced(function, *inputs, layers=layers, upstream=upstream)
     assert compiled or function.__name__ == "dense"
-    wanted, wanted_gradients, compiled = traced(function, *inputs, is_fused=False, upstream=upstream)
+    wanted, wanted_gradients, compiled = traced(function, *inputs, layers=layers, is_fused=False, upstream=upstream)
     assert not compiled
     np.testing.assert_allclose(output, wanted, atol=atol, rtol=1e-5)
     for gradient, expected in zip(gradients, wanted_gradients, strict=True):
         np.testing.assert_allclose(gradient, expected, atol=atol * 10, rtol=1e-5)
+
+
+def encoder_layer(activation: str) -> BertEncoderLayer:
+    return BertEncoderLayer(hidden_dim=8, num_heads=2, intermediate_dim=16, activation=activation)
 
 
 # === The same values ===
@@ -69,24 +70,24 @@ def compiles_small_ones(monkeypatch):
 @pytest.mark.usefixtures("compiles_small_ones")
 @pytest.mark.parametrize("name", ["gelu", "gelu_tanh"])
 def test_gelu(name):
-    x = tf.constant(np.linspace(-9.0, 9.0, 3001), tf.float32)
-    assert_same(get_activation(name), x, upstream=normal(3001))
+    layer, x = encoder_layer(name), tf.constant(np.linspace(-9.0, 9.0, 3001), tf.float32)
+    assert_same(lambda x: layer.activate(x), x, layers=[layer], upstream=normal(3001))
 
 
 @pytest.mark.parametrize("numbers, is_compiled", [(2**17 - 1, False), (2**17, True)])
 def test_a_small_gelu_is_not_compiled(numbers, is_compiled):
-    x = normal(numbers)
-    output, _, compiled = traced(get_activation("gelu"), x)
+    layer, x = encoder_layer("gelu"), normal(numbers)
+    output, _, compiled = traced(lambda x: layer.activate(x), x, layers=[layer])
     assert compiled == is_compiled
     np.testing.assert_allclose(output, keras.ops.gelu(x, approximate=False), atol=2e-6)
 
 
 @pytest.mark.usefixtures("compiles_small_ones")
 def test_gelu_of_large_numbers_is_finite():
-    for approximate in (False, True):
-        output, (gradient,), _ = traced(
-            lambda x, approximate=approximate: fused_layers.gelu(x, approximate), tf.constant([-1e4, -40.0, 40.0, 1e4])
-        )
+    for name in ("gelu", "gelu_tanh"):
+        layer, x = encoder_layer(name), tf.constant([-1e4, -40.0, 40.0, 1e4])
+        output, (gradient,), compiled = traced(lambda x, layer=layer: layer.activate(x), x, layers=[layer])
+        assert compiled
         np.testing.assert_array_equal(output, [0.0, 0.0, 40.0, 1e4])
         np.testing.assert_array_equal(gradient, [0.0, 0.0, 1.0, 1.0])
 
@@ -100,11 +101,12 @@ def test_layer_norm():
 
     def function(rows):
         with tf.GradientTape() as tape:
-            output = fused_layers.layer_norm(layer, rows)
+            output = layer(rows)
         weights = tape.gradient(output, [layer.gamma.value, layer.beta.value], upstream)
         return tf.concat([output, *(weight[None] for weight in weights)], axis=0)
 
-    assert_same(function, normal(10, 24, scale=3.0) + 1.0, upstream=tf.concat([upstream, tf.zeros((2, 24))], axis=0))
+    upstream_of_all = tf.concat([upstream, tf.zeros((2, 24))], axis=0)
+    assert_same(function, normal(10, 24, scale=3.0) + 1.0, layers=[layer], upstream=upstream_of_all)
 
 
 @pytest.mark.parametrize("inputs, outputs", [(16, 64), (16, 51), (16, 16), (64, 16)])
@@ -114,19 +116,25 @@ def test_dense(inputs, outputs):
 
     def dense(rows, kernel, bias):
         with keras.StatelessScope(state_mapping=[(layer.kernel, kernel), (layer.bias, bias)]):
-            return fused_layers.dense(layer, rows)
+            return layer(rows)
 
-    assert_same(dense, normal(9, inputs), normal(inputs, outputs), normal(outputs), upstream=normal(9, outputs))
+    values = normal(9, inputs), normal(inputs, outputs), normal(outputs)
+    assert_same(dense, *values, layers=[layer], upstream=normal(9, outputs))
 
 
 # === Where the layers themselves are called ===
 
 
-def test_outside_the_scope_nothing_is_compiled():
-    assert not traced(get_activation("gelu"), normal(4), is_fused=False)[2]
-    with pytest.raises(RuntimeError, match="on purpose"), fused_layers.fused_layers():
+def test_outside_the_scope_layers_are_themselves():
+    model = build_classifier(BertBackbone(11, 2, num_heads=2, hidden_dim=8, intermediate_dim=12), 2)
+    layers = [model.backbone.get_layer(f"transformer_layer_{number}") for number in range(2)]
+    inner = [layer.self_attention.query_key_value for layer in layers]
+    with pytest.raises(RuntimeError, match="on purpose"), fused_layers.fused_layers(model):
+        assert {type(layer) for layer in layers} == {fused_layers.FUSED[BertEncoderLayer]}
+        assert {type(layer) for layer in inner} == {fused_layers.FUSED[keras.layers.Dense]}
         raise RuntimeError("on purpose")
-    assert not traced(get_activation("gelu"), normal(4), is_fused=False)[2]
+    assert {type(layer) for layer in layers} == {BertEncoderLayer}
+    assert {type(layer) for layer in inner} == {keras.layers.Dense}
 
 
 @pytest.mark.parametrize("spec", [tf.TensorSpec((None, 8)), tf.TensorSpec((4, 8), "float16")], ids=str)
@@ -134,11 +142,12 @@ def test_unknown_shapes_and_half_precision_are_not_compiled(spec):
     norm = keras.layers.LayerNormalization(dtype=spec.dtype.name)
     drop = keras.layers.Dropout(0.5, dtype=spec.dtype.name)
     norm.build((None, 8))
+    layer = encoder_layer("gelu_tanh")
 
     def run(x):
-        return fused_layers.dropout(drop, fused_layers.layer_norm(norm, fused_layers.gelu(x, True)), training=True)
+        return drop(norm(layer.activate(x)), training=True)
 
-    with fused_layers.fused_layers():
+    with fused_layers.fused([norm, drop, layer]):
         concrete = tf.function(run, autograph=False).get_concrete_function(spec)
     assert not is_compiled(concrete.graph)
     assert concrete(tf.ones((4, 8), spec.dtype)).dtype == spec.dtype
@@ -153,8 +162,9 @@ def test_a_changed_dense_layer_is_called_itself(change):
         if "lora" in variable.path:
             variable.assign(np.full(variable.shape, 0.5, "float32"))
     rows = normal(3, 16)
-    with fused_layers.fused_layers():
-        np.testing.assert_array_equal(fused_layers.dense(layer, rows), layer(rows))
+    expected = layer(rows)
+    with fused_layers.fused([layer]):
+        np.testing.assert_array_equal(layer(rows), expected)
 
 
 # === Dropout ===
@@ -220,9 +230,8 @@ def test_masks_of_neighbours_calls_layers_and_steps_are_independent(rate):
 def test_the_gradient_is_the_mask_times_the_scale(shape, jit_compile):
     layer = keras.layers.Dropout(0.25, seed=3)
     x = tf.constant(RNG.uniform(1.0, 2.0, shape), tf.float32)
-    output, (gradient,), compiled = traced(
-        lambda x: fused_layers.dropout(layer, x, training=True), x, jit_compile=jit_compile
-    )
+    drop = functools.partial(layer, training=True)
+    output, (gradient,), compiled = traced(drop, x, layers=[layer], jit_compile=jit_compile)
     assert compiled
     np.testing.assert_allclose(gradient, np.where(output != 0.0, 1.0 / 0.75, 0.0), rtol=1e-6)
     np.testing.assert_allclose(output, x * gradient, rtol=1e-6)
@@ -231,8 +240,8 @@ def test_the_gradient_is_the_mask_times_the_scale(shape, jit_compile):
 def test_the_seed_generator_decides_and_moves_on():
     layer = keras.layers.Dropout(0.5, seed=3)
     state, x = layer.seed_generator.state, tf.ones((40, 40))
-    with fused_layers.fused_layers():
-        call = tf.function(lambda x: fused_layers.dropout(layer, x, training=True), autograph=False)
+    with fused_layers.fused([layer]):
+        call = tf.function(lambda x: layer(x, training=True), autograph=False)
         first, second = call(x).numpy(), call(x).numpy()
         np.testing.assert_array_equal(state.numpy(), [3, 2])
         state.assign([3, 0])
@@ -241,11 +250,13 @@ def test_the_seed_generator_decides_and_moves_on():
 
 
 def test_without_training_or_at_rate_0_nothing_is_dropped():
-    x = tf.ones((40, 40))
-    with fused_layers.fused_layers():
-        for rate, training in ((0.5, False), (0.5, None), (0.0, True)):
-            assert fused_layers.dropout(keras.layers.Dropout(rate), x, training) is x
-        np.testing.assert_array_equal(fused_layers.dropout(keras.layers.Dropout(1.0), x, True), tf.zeros_like(x))
+    x, all_units = tf.ones((40, 40)), keras.layers.Dropout(1.0)
+    for rate, training in ((0.5, False), (0.5, None), (0.0, True)):
+        layer = keras.layers.Dropout(rate)
+        with fused_layers.fused([layer]):
+            np.testing.assert_array_equal(layer(x, training=training), x)
+    with fused_layers.fused([all_units]):
+        np.testing.assert_array_equal(all_units(x, training=True), tf.zeros_like(x))
 
 
 # === In a training step ===
@@ -326,29 +337,3 @@ def test_with_unknown_numbers_of_rows_the_layers_are_called():
     figures, _, _ = train(**settings, layout="unpadded")
     wanted, _, _ = train(**settings, layout="rectangular")
     assert figures[0]["loss"] == pytest.approx(wanted[0]["loss"], rel=1e-5)
-
-
-ON_TORCH = """if True:
-    import keras, numpy as np
-    from keras_bert import fused_layers
-    assert keras.backend.backend() == "torch"
-    layer, x = keras.layers.Dropout(0.5, seed=1), keras.ops.ones((100, 100))
-    with fused_layers.fused_layers():
-        pass
-    dropped = keras.ops.convert_to_numpy(fused_layers.dropout(layer, x, training=True))
-    assert 0.45 < np.mean(dropped == 0.0) < 0.55, dropped
-    np.testing.assert_allclose(fused_layers.gelu(x, approximate=False).cpu()[0, 0], 0.8413447, rtol=1e-6)
-"""
-
-
-@pytest.mark.slow
-def test_on_torch_the_layers_are_called():
-    pytest.importorskip("torch")
-    done = subprocess.run(
-        [sys.executable, "-c", ON_TORCH],
-        env={**os.environ, "KERAS_BACKEND": "torch"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr

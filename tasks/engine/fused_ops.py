@@ -1,4 +1,4 @@
-"""The computations of `fused_layers.py` in TensorFlow: XLA compiles each direction of a function into one pass.
+"""The computations of `fused_layers.py`: XLA compiles each direction of a function into one pass.
 
 Shapes: T rows, H hidden.
 """

@@ -1,0 +1,114 @@
+"""Computes dense layers, dropout, LayerNorm and gelu of an encoder in few passes over memory, for training on a CPU.
+
+TensorFlow builds each of them from several ops, and every op is a pass. Here XLA compiles the forward direction into
+one pass and the backward direction into another (`fused_ops.py`). A step of pre-training then takes about 0.9 of its
+time (2 cores, oneDNN, 128 tokens: base with 8 rows, 4 layers of 512 with 32; benchmarks/pretraining_speed.py).
+
+The model's own `call` stays the paper's equations: `fused_layers` lets the layers inside encoder layers compute in the
+fused form while a step is traced. They do so with float32 tensors of known shape, since XLA compiles anew for each
+shape; otherwise, and with quantization or LoRA, they compute as before.
+"""
+
+import contextlib
+from collections.abc import Iterable, Iterator
+
+import keras
+
+from keras_bert.encoder import BertEncoderLayer
+from tasks.engine import fused_ops
+
+# A gelu of fewer numbers is not compiled: it would save less in a minute than the 0.1 s that XLA takes to compile.
+# (Base, 8 rows of 128 tokens: 3,145,728 numbers.)
+_FEWEST_COMPILED = 2**17
+
+
+class _Dense(keras.layers.Dense):
+    """(T, in) to (T, out), with a bias and without an activation."""
+
+    def call(self, inputs, training=None):
+        if self.quantization_mode is not None or self.lora_enabled or not _is_fused(inputs):
+            return super().call(inputs, training=training)
+        return fused_ops.dense(inputs, *_values(self.kernel, self.bias))
+
+
+class _Dropout(keras.layers.Dropout):
+    """x of any shape, with another mask than the layer's own.
+
+    This mask, too, is a function of the state of the seed generator. The rate is rounded to a multiple of 1 / 65536,
+    and the units that stay are scaled for that rate, so that the expectation is exact.
+    """
+
+    def call(self, inputs, training=False):
+        if not training or not 0.0 < self.rate < 1.0 or not _is_fused(inputs):
+            return super().call(inputs, training=training)
+        return fused_ops.dropout(inputs, self.rate, self.seed_generator.next())
+
+
+class _LayerNormalization(keras.layers.LayerNormalization):
+    """(T, H) to (T, H)."""
+
+    def call(self, inputs):
+        if not _is_fused(inputs):
+            return super().call(inputs)
+        return fused_ops.layer_norm(inputs, *_values(self.gamma, self.beta), self.epsilon)
+
+
+class _EncoderLayer(BertEncoderLayer):
+    def activate(self, rows):
+        is_gelu = self.activation in ("gelu", "gelu_tanh")
+        if not is_gelu or not _is_fused(rows) or rows.shape.num_elements() < _FEWEST_COMPILED:
+            return super().activate(rows)
+        return fused_ops.gelu(rows, approximate=self.activation == "gelu_tanh")
+
+
+# A layer's class -> the one that computes its fused form.
+FUSED = {
+    BertEncoderLayer: _EncoderLayer,
+    keras.layers.Dense: _Dense,
+    keras.layers.Dropout: _Dropout,
+    keras.layers.LayerNormalization: _LayerNormalization,
+}
+
+
+def fused_layers(model: keras.Model) -> contextlib.AbstractContextManager[None]:
+    """Lets a model's encoder layers, at any depth, compute their fused form.
+
+    Enter this while tracing a training graph for a CPU without `jit_compile`, which fuses more. Several replicas trace
+    in threads of their own, and must not enter it.
+    """
+    return fused(layer for encoder_layer in _encoder_layers(model) for layer in _and_inner(encoder_layer))
+
+
+@contextlib.contextmanager
+def fused(layers: Iterable[keras.layers.Layer]) -> Iterator[None]:
+    """Lets layers of the classes in `FUSED` compute their fused form; subclasses stay as they are."""
+    layers = [layer for layer in layers if type(layer) in FUSED]
+    for layer in layers:
+        layer.__class__ = FUSED[type(layer)]
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.__class__ = type(layer).__base__
+
+
+def _encoder_layers(layer: keras.layers.Layer) -> Iterator[BertEncoderLayer]:
+    if isinstance(layer, BertEncoderLayer):
+        yield layer
+    for inner in getattr(layer, "layers", ()):  # of a model
+        yield from _encoder_layers(inner)
+
+
+def _and_inner(layer: keras.layers.Layer) -> Iterator[keras.layers.Layer]:
+    yield layer
+    for value in vars(layer).values():
+        if isinstance(value, keras.layers.Layer):
+            yield from _and_inner(value)
+
+
+def _is_fused(x) -> bool:
+    return x.dtype == "float32" and x.shape.is_fully_defined()
+
+
+def _values(*variables: keras.Variable) -> list:
+    return [keras.ops.convert_to_tensor(variable) for variable in variables]
