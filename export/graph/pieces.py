@@ -39,22 +39,16 @@ def in_pieces(model: keras.Model, encoded: Tensors, answer: Callable[[Any, Tenso
         input_signature=[specs],
         autograph=False,
     ).get_concrete_function()
+    # The ops of a loop cost time even if it is not entered. Not inlined, they are one op.
     loop = tf.function(
-        lambda rows: _loop(some, rows, backbone), input_signature=[specs], autograph=False
-    ).get_concrete_function()
-    shape = tf.shape(encoded["padding_mask"])
-    outputs = tf.nest.flatten(some.structured_outputs)
-    # Not `tf.cond`, whose branches become part of the graph around them: each weight would pass an op in each run, and
-    # a loop that is not entered costs time. Both branches capture the same weights, those of `some`.
-    flat = tf.raw_ops.If(
-        cond=shape[0] <= _most_rows(encoded, shape[-1], backbone),  # So is an empty batch.
-        input=[*tf.nest.flatten(dict(encoded)), *some.captured_inputs],
-        Tout=[spec.dtype for spec in outputs],
-        then_branch=some,
-        else_branch=loop,
-        output_shapes=[spec.shape for spec in outputs],
+        lambda rows: _loop(some, rows, backbone),
+        input_signature=[specs],
+        autograph=False,
+        experimental_attributes={"_noinline": True},
     )
-    return tf.nest.pack_sequence_as(some.structured_outputs, flat)
+    shape = tf.shape(encoded["padding_mask"])
+    fits = shape[0] <= _most_rows(encoded, shape[-1], backbone)  # So does an empty batch.
+    return tf.cond(fits, lambda: some(dict(encoded)), lambda: loop(dict(encoded)))
 
 
 def _most_rows(encoded: Tensors, longest: tf.Tensor, backbone: BertBackbone) -> tf.Tensor:
