@@ -122,7 +122,7 @@ def test_every_message_of_an_error_is_on_the_page(pages):
     ] == []
     assert "- *{path}*: this version exists. Choose another --version.\n" in page
     assert "- unknown label *{label}*. Expected *{labels}*.\n" in page
-    assert "--*{flag}*=*{one}*: [must be one of *{choices}* | must be a finite number | must be at least" in page
+    assert "--*{flag}*=*{item}*: [must be one of *{choices}* | must be a finite number | must be at least" in page
 
 
 WRITTEN = re.compile(r"[\w.-]*\w\.(?:json|html|png|tsv|npz|npy|csv|conll|keras|pbtxt|md)")
