@@ -48,7 +48,9 @@ def in_pieces(model: keras.Model, encoded: Tensors, answer: Callable[[Any, Tenso
     )
     shape = tf.shape(encoded["padding_mask"])
     fits = shape[0] <= _most_rows(encoded, shape[-1], backbone)  # So does an empty batch.
-    return tf.cond(fits, lambda: some(dict(encoded)), lambda: loop(dict(encoded)))
+    outputs = tf.cond(fits, lambda: some(dict(encoded)), lambda: loop(dict(encoded)))
+    # Without a rank TensorFlow's optimizer warns of a softmax that follows, at every log level.
+    return {name: tf.ensure_shape(value, some.structured_outputs[name].shape) for name, value in outputs.items()}
 
 
 def _most_rows(encoded: Tensors, longest: tf.Tensor, backbone: BertBackbone) -> tf.Tensor:
