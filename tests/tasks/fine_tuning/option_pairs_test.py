@@ -17,9 +17,14 @@ from light_commands import Call, run_calls
 STRENGTH = 2 if fuzzing.FULL else 1
 
 
+@pytest.fixture(scope="module", name="preset")
+def _preset(tmp_path_factory):
+    return toy_words.write_preset(tmp_path_factory.mktemp("preset"))
+
+
 @pytest.mark.parametrize("command", option_pairs.COMMANDS)
-def test_options_in_pairs(command, tmp_path):
-    toy_words.write_preset(tmp_path / "preset")
+def test_options_in_pairs(command, preset, tmp_path):
+    (tmp_path / "preset").symlink_to(preset)
     option_pairs.write_files(command, tmp_path)
     script = [sys.executable, option_pairs.__file__, command, str(STRENGTH), str(tmp_path)]
     done = processes.run(script, capture_output=True, text=True)
@@ -34,11 +39,12 @@ def test_options_in_pairs(command, tmp_path):
         assert ("begins at step 2" in result["log"]) == (result["row"]["killed"] == "once"), told
 
 
-def test_pairs_that_cannot_work_are_refused_before_tensorflow_is_imported(tmp_path):
+def test_pairs_that_cannot_work_are_refused_before_tensorflow_is_imported(preset, tmp_path):
     calls, told = [], []
     for command, module in option_pairs.COMMANDS.items():
         directory = tmp_path / command
-        toy_words.write_preset(directory / "preset")
+        directory.mkdir()
+        (directory / "preset").symlink_to(preset)
         option_pairs.write_files(command, directory)
         refused = option_pairs.refused(command, directory)
         calls.append(Call(module, [[command, *flags, f"--output_dir={tmp_path}/out"] for flags, _ in refused]))
