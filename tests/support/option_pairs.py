@@ -128,9 +128,11 @@ def runs(command: str, strength: int) -> list[dict[str, str]]:
     def is_valid(values) -> bool:
         return is_allowed(command, dict(zip(table, values, strict=False)))
 
-    return [
-        dict(zip(table, row, strict=True)) for row in AllPairs(list(map(list, table.values())), is_valid, n=strength)
-    ]
+    found = AllPairs(list(map(list, table.values())), is_valid, n=strength)
+    rows = [dict(zip(table, row, strict=True)) for row in found]
+    # Where pairs are forbidden, the library leaves some of the others out.
+    missing = [pair for pair in pairs_of(command) if not any(pair.items() <= row.items() for row in rows)]
+    return rows + [{**rows[0], **pair} for pair in missing]
 
 
 def arguments(command: str, row: dict[str, str], directory: pathlib.Path) -> list[str]:

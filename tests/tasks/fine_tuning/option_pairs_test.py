@@ -54,3 +54,13 @@ def test_pairs_that_cannot_work_are_refused_before_tensorflow_is_imported(preset
             assert status == 1 and message in printed and printed.count("\n") == 1, f"{line}\n{printed}"
         assert result["imported"] == [], call.module
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("command", option_pairs.COMMANDS)
+def test_the_rows_hold_every_pair_that_is_allowed(command):
+    values, pairs = option_pairs.runs(command, 1), option_pairs.runs(command, 2)
+    assert all(option_pairs.is_allowed(command, row) for row in values + pairs)
+    for name, flags in option_pairs.options(command).items():
+        assert {row[name] for row in values} == set(flags)
+    for pair in option_pairs.pairs_of(command):
+        assert any(pair.items() <= row.items() for row in pairs), pair
