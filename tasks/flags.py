@@ -22,7 +22,7 @@ from absl import app, flags
 
 from keras_bert.errors import InputError
 from keras_bert.files import write_json
-from tasks.settings import Rule, Settings, kind_of
+from tasks.settings import Rule, Settings, kinds_of
 
 # Environment variables to set before TensorFlow is imported, unless the user has set them.
 # oneDNN is off by default on CPUs without AVX-512, although it speeds up matrix products there.
@@ -143,9 +143,9 @@ def parse(settings_class: type[Settings], arguments: list[str]) -> Settings:
 
 def make_flags(settings_class: type[Settings]) -> flags.FlagValues:
     """Makes a flag of each setting, outside absl's global flags, so that commands in one process do not mix."""
-    values = flags.FlagValues()
+    values, kinds = flags.FlagValues(), kinds_of(settings_class)
     for field in dataclasses.fields(settings_class):
-        rule, (kind, is_list) = field.metadata["rule"], kind_of(settings_class, field.name)
+        rule, (kind, is_list) = field.metadata["rule"], kinds[field.name]
         default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
         is_required = default is dataclasses.MISSING
         flag = _make_flag(rule.flag or field.name, None if is_required else default, rule, kind, is_list)

@@ -128,12 +128,15 @@ class Settings(Values):
         return {name: getattr(self, name) for name in names}
 
 
-def kind_of(cls: type, name: str) -> tuple[type, bool]:
-    """Returns the type of a setting's value (`str`, `int`, `float` or `bool`), and whether the value is a list of them.
+def kinds_of(cls: type) -> dict[str, tuple[type, bool]]:
+    """Returns the type of each setting's value (`str`, `int`, `float` or `bool`), and whether it is a list of them.
 
     Of a union the first type other than None counts: `int | None` is an int, `int | list[int]` an int.
     """
-    hint = typing.get_type_hints(cls)[name]
+    return {name: _kind_of(hint) for name, hint in typing.get_type_hints(cls).items()}
+
+
+def _kind_of(hint) -> tuple[type, bool]:
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
         hint = next(one for one in typing.get_args(hint) if one is not type(None))
     if typing.get_origin(hint) is list:

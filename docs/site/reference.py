@@ -18,7 +18,7 @@ import docstrings  # noqa: E402
 import errors  # noqa: E402
 
 import keras_bert  # noqa: E402
-from tasks.settings import Settings, kind_of  # noqa: E402
+from tasks.settings import Settings, kinds_of  # noqa: E402
 
 COMMANDS = ast.literal_eval((ROOT / "commands.bzl").read_text(encoding="utf-8").partition("COMMANDS = ")[2])
 # What a command does, from Python: the function takes the command's settings.
@@ -123,7 +123,7 @@ def _command_page(name: str, module: str) -> str:
 
 
 def _flag_line(settings_class: type[Settings], field: dataclasses.Field) -> str:
-    rule, (kind, is_list) = field.metadata["rule"], kind_of(settings_class, field.name)
+    rule, (kind, is_list) = field.metadata["rule"], kinds_of(settings_class)[field.name]
     default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
     name = f"--{rule.flag or field.name}"
     bounds = [f"one of `{'`, `'.join(rule.choices)}`"] if rule.choices else [kind.__name__]

@@ -6,7 +6,7 @@ import zlib
 import numpy as np
 
 from keras_bert.errors import InputError
-from tasks.settings import Settings, changeable, kind_of, setting
+from tasks.settings import Settings, changeable, kinds_of, setting
 
 OPTIMIZERS = ("bert-2018", "adamw", "lamb")
 DISTRIBUTION_STRATEGIES = ("one_device", "mirrored", "multi_worker_mirrored", "tpu")
@@ -70,10 +70,10 @@ class TrainingSettings(Settings):
 
         Workers with other evaluations or checkpoints would wait for each other forever.
         """
-        values = {}
+        values, kinds = {}, kinds_of(type(self))
         for field in dataclasses.fields(self):
             value, rule = getattr(self, field.name), field.metadata["rule"]
-            is_path = not (rule.identifies or rule.choices) and kind_of(type(self), field.name)[0] is str
+            is_path = not (rule.identifies or rule.choices) and kinds[field.name][0] is str
             values[f"--{rule.flag or field.name}"] = value is None if is_path else value
         return values
 

@@ -9,7 +9,7 @@ from repository import listed_commands
 
 from keras_bert.errors import InputError
 from tasks import flags
-from tasks.settings import Settings, kind_of
+from tasks.settings import Settings, kinds_of
 
 _TYPES = (int, float, bool, str)
 
@@ -84,11 +84,11 @@ def _cases(field, kind, is_list) -> list[tuple[list[str], object]]:
 @pytest.mark.parametrize(("command", "module"), listed_commands())
 def test_every_flag_of(command, module):
     settings_class = _settings_class(module)
-    required = _required(settings_class)
+    required, kinds = _required(settings_class), kinds_of(settings_class)
     plain = flags.make_flags(settings_class)
     plain([command, *required])
     for field in dataclasses.fields(settings_class):
-        name, (kind, is_list) = _name(field), kind_of(settings_class, field.name)
+        name, (kind, is_list) = _name(field), kinds[field.name]
         assert kind in _TYPES, name
         default = _default(field)
         if default is not dataclasses.MISSING:
