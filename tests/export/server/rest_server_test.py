@@ -91,16 +91,6 @@ def test_nan_and_infinity_are_numbers_as_for_tensorflow_serving(server):
     assert math.isnan(answer["predictions"][2])
 
 
-@pytest.mark.parametrize(
-    "deep",
-    ["[" * 100_000 + "Inf, 1" + "]" * 100_000, '{"a": ["[[", ' * 2000 + "1" + "]}" * 2000],
-    ids=["lists", "objects"],
-)
-def test_a_document_may_be_deep_where_nobody_reads_it(server, deep):
-    body = f'{{"instances": ["ab"], "more": {deep}, "signature_name": "echo"}} more'
-    assert toy_server.predict(server, body.encode()) == (200, {"predictions": ["ab"]})
-
-
 def test_the_bounds_of_a_type_are_looked_up_once():
     dtype = unittest.mock.Mock(is_floating=False, as_numpy_dtype=np.int32)
     dtype.name, lookups = "int32", unittest.mock.PropertyMock(return_value=2**31 - 1)
@@ -169,11 +159,9 @@ def test_classify_errors(server, body, message):
         (b"{", "JSON parse error"),
         (b"\xff\xfe", "JSON parse error"),
         (b"[" * 100_000, "nested too deeply"),
-        (b'{"signature_name": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "'signature_name' to be a string"),
-        (b'{"instances": ' + b"[" * 5000 + b"]" * 5000 + b"}", "nested more than 32 deep"),
-        (b'{"instances": ["a"], "more": ' + b"[" * 5000 + b",]" + b"]" * 4999 + b"}", "JSON parse error"),
-        (b'{"instances": ["a"], "more": ' + b"[" * 5000 + b"}" + b"]" * 4999 + b"}", "JSON parse error"),
-        # Every quote is escaped; a search for whole strings would begin again at each.
+        (b'{"instances": ' + b"[" * 500 + b"]" * 500 + b"}", "nested more than 32 deep"),
+        (b'{"instances": ["a"], "more": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested too deeply"),
+        (b'{"instances": ["a"]} more', "JSON parse error"),
         (b'{"instances": "' + b'\\"' * 400_000, "Unterminated string"),
         (b'{"instances": [' + b"9" * 5000 + b"]}", "JSON parse error"),
         ([1], "JSON object at the top"),
