@@ -57,9 +57,10 @@ flags.DEFINE_integer("num_batch_threads", 1, "Batches that run at once.", lower_
 
 # Further settings of a server: its flags, or a variable of its environment.
 _SETTINGS = (
+    "--runtime=tensorflow",
+    "--runtime=onnxruntime",
     "--tensorflow_intra_op_parallelism=1",
     "--tensorflow_session_parallelism=1",
-    "--runtime=onnxruntime",
     "TF_ONEDNN_ASSUME_FROZEN_WEIGHTS=1",
 )
 _NAME = "load"

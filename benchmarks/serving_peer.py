@@ -9,7 +9,7 @@ numbers. KIND:
     saved_model         DIRECTORY is an exported version; uses tensorflow and tensorflow_text alone
     bert_serve          the same by bert-serve's own code, without its protocols
     bert_serve_bfloat16 the same; DIRECTORY has its products in bfloat16
-    bert_serve_onnx     as bert_serve, with --runtime=onnxruntime
+    bert_serve_tensorflow, bert_serve_onnx  as bert_serve, with --runtime=tensorflow and --runtime=onnxruntime
     cc                  the exported version in the C++ program on TensorFlow Serving's loader, `export/cc`
     onnxruntime         model.onnx and tokenizer.json: Hugging Face tokenizers, padded to the longest of the batch
     keras_hub           a preset of KerasHub's classifier with its default, padded to 512 tokens
@@ -38,16 +38,14 @@ def saved_model(directory: str) -> Callable:
     return lambda texts: signature(text=tf.constant(texts))["probabilities"].numpy()
 
 
-def bert_serve(directory: str, **settings) -> Callable:
+def bert_serve(directory: str, runtime: str = "auto") -> Callable:
     """Loads the exported graph as bert-serve does."""
     sys.path.insert(0, _ROOT)
-    os.environ["TF_OVERRIDE_GLOBAL_THREADPOOL"] = "1"
     import numpy as np
 
     from export.server.servable import ServedModel
 
-    model = ServedModel(directory, "peer", 1, **settings)
-    model.tune()
+    model = ServedModel(directory, "peer", 1, runtime=runtime)
     return lambda texts: model.run("serving_default", {"text": np.array(texts, object)})["probabilities"]
 
 
@@ -141,6 +139,7 @@ KINDS = {
     "saved_model": timed(saved_model),
     "bert_serve": timed(bert_serve),
     "bert_serve_bfloat16": timed(bert_serve),
+    "bert_serve_tensorflow": timed(lambda directory: bert_serve(directory, runtime="tensorflow")),
     "bert_serve_onnx": timed(lambda directory: bert_serve(directory, runtime="onnxruntime")),
     "cc": cc,
     "onnxruntime": timed(onnxruntime),

@@ -91,7 +91,8 @@ PEERS = {
     "bert-serve, oneDNN on": Peer("bert_serve", "1"),
     "bert-serve, bfloat16, oneDNN on": Peer("bert_serve_bfloat16", "1"),
     "C++ loader, oneDNN on": Peer("cc", "1"),
-    "bert-serve --runtime=onnxruntime": Peer("bert_serve_onnx", "0"),
+    "bert-serve --runtime=tensorflow": Peer("bert_serve_tensorflow", "1"),
+    "bert-serve --runtime=onnxruntime": Peer("bert_serve_onnx", "1"),
     "KerasHub (512), oneDNN on": Peer("keras_hub", "1"),
     "KerasHub (512), oneDNN off": Peer("keras_hub", "0"),
     "KerasHub (128), oneDNN on": Peer("keras_hub_128", "1"),
@@ -130,7 +131,7 @@ def write_models(directory: str, preset: str | None = None) -> dict[str, str]:
     keras_hub = _write_keras_hub(weights, os.path.join(directory, "keras_hub"))
     np.savez(os.path.join(keras_hub, "head.npz"), kernel=kernel, bias=bias)
     onnx = _write_onnx(weights, kernel, bias, os.path.join(directory, "onnx"))
-    kinds = {kind: exported for kind in ("saved_model", "bert_serve", "bert_serve_onnx", "cc")}
+    kinds = {kind: exported for kind in ("saved_model", "bert_serve", "bert_serve_tensorflow", "bert_serve_onnx", "cc")}
     kinds |= {"bert_serve_bfloat16": bfloat16}
     return {**kinds, "onnxruntime": onnx, "keras_hub": keras_hub, "keras_hub_128": keras_hub}
 

@@ -14,7 +14,7 @@ from keras_bert.files import is_alive, is_directory, is_file, list_directory, re
 MAX_VERSION = 2**63 - 1  # TensorFlow Serving reads a version into an int64.
 
 # Files in a version's directory: its warm-up requests, under TensorFlow Serving's name, its description, and that of
-# its encoders, for `bert-serve --runtime=onnxruntime`.
+# its encoders, for ONNX Runtime in bert-serve.
 WARMUP_FILE = os.path.join("assets.extra", "tf_serving_warmup_requests")
 DESCRIPTION_FILE = os.path.join("assets.extra", "model.json")
 ENCODERS_FILE = os.path.join("assets.extra", "encoders.json")

@@ -10,9 +10,11 @@ does not wait for them. Ctrl-C while the models load ends the command at once.
 """
 
 import contextlib
+import dataclasses
 import gc
 import os
 import signal
+import sys
 from collections.abc import Iterator
 
 from export import base_path, targets
@@ -36,20 +38,16 @@ def serve(settings: ServerSettings) -> None:
     for model in models:
         aspired_versions(model)  # A wrong base path is refused before TensorFlow is imported.
     batching = _batching_parameters(settings)
-    if settings.runtime == "onnxruntime":
-        targets.require_packages("onnx", "--runtime=onnxruntime")
-        # What is left to TensorFlow is small. There oneDNN is slower: 0.1 ms for a head's product of one row.
-        os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"
+    settings = dataclasses.replace(settings, runtime=_runtime(settings.runtime))
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
 
     # gRPC's core writes to standard error itself, for example about a taken port or bytes that are not HTTP/2.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    os.environ.setdefault("TF_OVERRIDE_GLOBAL_THREADPOOL", "1")  # See `single_texts`.
     # Imported late: it brings TensorFlow, and --help should not wait for that.
-    from export.server.assembly import running_server
+    from export.server.assembly import running_server, session_config
     from export.server.servable import begin_quietly
 
-    begin_quietly()
+    begin_quietly(session_config(settings))
     # Freezing what the imports created shortens the garbage collection after a version ends, which holds up requests.
     gc.collect()
     gc.freeze()
@@ -67,6 +65,21 @@ def serve(settings: ServerSettings) -> None:
         os.read(told, 1)
     if server.rest.admission.in_progress or server.manager.is_loading:
         os._exit(0)  # A normal exit would wait for the threads of abandoned requests and loads, however long they run.
+
+
+def _runtime(wanted: str) -> str:
+    """Returns what computes the encoders, TensorFlow alone if `auto` finds no ONNX Runtime."""
+    if wanted == "onnxruntime":
+        targets.require_packages("onnx", "--runtime=onnxruntime")
+    missing = targets.missing_packages("onnx") if wanted == "auto" else []
+    if not missing:
+        return wanted
+    print(
+        f"bert-serve: {' and '.join(missing)} not installed, so TensorFlow computes single texts, too, which takes up "
+        "to 2.4 times as long. To change it, run: pip install 'keras-bert-zoo[onnx]'",
+        file=sys.stderr,
+    )
+    return "tensorflow"
 
 
 def _batching_parameters(settings: ServerSettings) -> BatchingParameters | None:

@@ -58,17 +58,20 @@ class RunningServer(NamedTuple):
         return listed
 
 
+def session_config(settings: ServerSettings) -> config_pb2.ConfigProto:
+    """Returns how many threads a session has."""
+    both = settings.tensorflow_session_parallelism
+    return config_pb2.ConfigProto(
+        intra_op_parallelism_threads=settings.tensorflow_intra_op_parallelism or both,
+        inter_op_parallelism_threads=settings.tensorflow_inter_op_parallelism or both,
+    )
+
+
 def _loader(
     metrics: Metrics, scheduler: BatchScheduler | None, common: BatchingParameters | None, settings: ServerSettings
 ) -> Callable[[str, str, int], Servable]:
     """Returns the function that loads a version and warms it up, for `ModelManager`."""
-    config = config_pb2.ConfigProto(
-        intra_op_parallelism_threads=settings.tensorflow_intra_op_parallelism
-        or settings.tensorflow_session_parallelism,
-        inter_op_parallelism_threads=settings.tensorflow_inter_op_parallelism
-        or settings.tensorflow_session_parallelism,
-    )
-
+    config = session_config(settings)
     turns = Turns()
 
     def load(directory: str, name: str, version: int) -> Servable:
@@ -81,7 +84,6 @@ def _loader(
         servable = Servable(model, metrics, batcher, settings.max_request_rows)
         if settings.enable_model_warmup:
             warm_up(servable, settings.num_request_iterations_for_warmup)
-            model.tune()
         return servable
 
     return load

@@ -8,6 +8,7 @@ Needs tensorflow and tensorflow_text, but none of the project's model code.
 """
 
 import contextlib
+import logging
 import math
 import os
 import threading
@@ -22,7 +23,7 @@ from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
 from tensorflow.python.saved_model import loader_impl
 
-from export import encoders, huge_pages, single_texts
+from export import encoders
 from export.base_path import DESCRIPTION_FILE
 from export.server.admission import Turns
 from export.server.batching import Batcher
@@ -39,12 +40,6 @@ _SLICE_SECONDS = 1.0
 _FIRST_ROWS, _MOST_ROWS = 32, 128
 _FIRST_BYTES, _GROWTH = 1 << 15, 4
 _BYTES_PER_ROW = 64  # Stand for what a row costs beside its values.
-
-
-# Where ops run: `RunOptions.inter_op_thread_pool`.
-_CALLERS_THREAD, _SESSIONS_POOL = -1, 0
-# The signature that takes texts.
-_TEXTS = "serving_default"
 
 
 class Signature(NamedTuple):
@@ -70,7 +65,8 @@ class ServedModel:
         version: the version's number.
         tags: those of the graph to load.
         config: of the session: threads.
-        runtime: of the encoders, "tensorflow" or "onnxruntime".
+        runtime: of the encoders: "tensorflow", "onnxruntime", or "auto", which takes ONNX Runtime for single sequences
+            if it can compute the encoder, and TensorFlow for all else.
         turns: of all models of a server; None: of this one alone.
 
     Attributes:
@@ -79,7 +75,8 @@ class ServedModel:
         description: what bert-export wrote into `assets.extra/model.json`; None for other models.
 
     Raises:
-        InputError: the directory cannot be loaded: a file is missing or damaged.
+        InputError: the directory cannot be loaded: a file is missing or damaged, or ONNX Runtime cannot compute the
+            encoder and `runtime` is "onnxruntime".
     """
 
     def __init__(
@@ -95,18 +92,18 @@ class ServedModel:
         self.directory = directory
         self.name = name
         self.version = version
+        self.description = _read_description(directory)
         graph = tf.Graph()
-        self._session = single_texts.open_session(graph, config)
-        self._sessions = {single_texts.ALL: self._session}
+        self._session = tf.compat.v1.Session(graph=graph, config=config)
         try:
             with graph.as_default():
-                loader, unread = loader_impl.SavedModelLoader(directory), []
-                if runtime == "onnxruntime":
-                    threads = config.intra_op_parallelism_threads if config else 0
-                    unread = encoders.replace(loader.get_meta_graph_def_from_tags(tags), directory, threads)
+                loader = loader_impl.SavedModelLoader(directory)
+                if runtime != "tensorflow":
+                    self._use_onnxruntime(loader.get_meta_graph_def_from_tags(tags), runtime, config)
                 meta_graph = loader.load(self._session, tags)
-                handles = [graph.get_tensor_by_name(f"{name}:0") for name in unread]
-                self._session.run([tf.raw_ops.DestroyResourceOp(resource=handle) for handle in handles])
+        except InputError:
+            self.close()
+            raise
         # The loader has no error of its own for a damaged directory; cut files and flipped bytes raise these.
         except (OSError, ValueError, LookupError, RuntimeError, DecodeError, tf.errors.OpError) as error:
             self.close()
@@ -117,35 +114,25 @@ class ServedModel:
         self.signature_defs = _copies(meta_graph.signature_def)
         runnable = {name: its for name, its in self.signature_defs.items() if _is_runnable(name, its)}
         self.signatures = {name: _signature(its) for name, its in runnable.items()}
-        self._callables: dict[tuple[str, str, int], Callable] = {}
-        self._num_running = 0
-        self._lock = threading.Lock()  # Guards these.
+        self._callables: dict[str, Callable] = {}
+        self._lock = threading.Lock()  # Guards them.
         self._turns = turns or Turns()
         # Signature -> bytes of inputs per second, in its last run. The first, which optimizes the graph, counts as inf.
         self._rates: dict[str, float] = {}
-        self._choices = single_texts.Choices()
-        self.description = _read_description(directory)
         self._paddings = _paddings(self.description, self.signatures)
-        self._is_a_chain = _is_a_chain(self.description, config)
-        self._may_choose = self._is_a_chain and runtime == "tensorflow" and not _sets_threads(config)
-        self._tags = tags
 
-    def tune(self) -> None:
-        """Makes requests faster from now on; takes some seconds.
-
-        Weights move to huge pages, and single texts run in fewer threads, each where this machine gains by it.
-        """
-        example = _example(self.description, self.signatures.get(_TEXTS))
-        if not self._may_choose or not example:
-            huge_pages.collapse()
-            return
-        self._sessions |= single_texts.open_more(self._session, self.directory, self._tags)
-        huge_pages.collapse()
-        ways = {name: self._callable(_TEXTS, name, self._pool(name, is_alone=True)) for name in self._sessions}
-        self._choices = single_texts.Choices(single_texts.measure(example, ways))
-        for name in set(self._sessions) - self._choices.used:
-            self._callables = {key: value for key, value in self._callables.items() if key[1] != name}
-            self._sessions.pop(name).close()
+    def _use_onnxruntime(
+        self, meta_graph: meta_graph_pb2.MetaGraphDef, runtime: str, config: config_pb2.ConfigProto | None
+    ) -> None:
+        """Lets ONNX Runtime compute the encoders of a graph that is about to be loaded, if it can."""
+        threads = config.intra_op_parallelism_threads if config else 0
+        try:
+            encoders.replace(meta_graph, self.directory, single_sequences_only=runtime == "auto", num_threads=threads)
+        except InputError as error:
+            if runtime == "onnxruntime":
+                raise InputError(f"{error} Export the model again, or leave out --runtime=onnxruntime.") from error
+            if self.description is not None:  # Of models that bert-export did not write, nobody expects it.
+                logging.getLogger(__name__).warning("%s TensorFlow does.", error)
 
     def run(
         self, signature_name: str, arrays: Mapping[str, np.ndarray], deadline: float | None = None
@@ -198,56 +185,32 @@ class ServedModel:
 
     def _run(self, signature_name: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         signature = self.signatures[signature_name]
-        with self._lock:
-            self._num_running += 1
-            num_running = self._num_running
-        threads = self._choose(signature_name, arrays, num_running)
-        pool = self._pool(threads, is_alone=num_running == 1)
         try:
-            values = self._callable(signature_name, threads, pool)(*(arrays[name] for name in signature.inputs))
+            values = self._callable(signature_name)(*(arrays[name] for name in signature.inputs))
         except (tf.errors.OpError, RuntimeError) as error:
             raise _refusal(error, signature, arrays) from error
-        finally:
-            with self._lock:
-                self._num_running -= 1
         # A scalar comes as a Python or NumPy value.
         return {
             name: np.asarray(value, spec.dtype.as_numpy_dtype)
             for (name, spec), value in zip(signature.outputs.items(), values, strict=True)
         }
 
-    def _choose(self, signature_name: str, arrays: Mapping[str, np.ndarray], num_running: int) -> str:
-        """Returns the session for a request."""
-        is_tuned = len(self._sessions) > 1
-        if not is_tuned or signature_name != _TEXTS or any(array.size != 1 for array in arrays.values()):
-            return single_texts.ALL
-        return self._choices.session(sum(len(array.item()) for array in arrays.values()), num_running)
-
-    def _pool(self, threads: str, is_alone: bool) -> int:
-        """Returns where a request's ops run; beside others, requests share the pool, no larger than the machine."""
-        in_caller = self._is_a_chain and is_alone and threads == single_texts.ALL
-        return _CALLERS_THREAD if in_caller else _SESSIONS_POOL
-
-    def _callable(self, signature_name: str, threads: str, pool: int) -> Callable:
+    def _callable(self, signature_name: str) -> Callable:
         """Returns the function that runs a signature; making it, at the first call, optimizes the graph."""
         with self._lock:
-            if (signature_name, threads, pool) not in self._callables:
+            if signature_name not in self._callables:
                 definition, signature = self.signature_defs[signature_name], self.signatures[signature_name]
                 options = config_pb2.CallableOptions(
                     feed=[definition.inputs[name].name for name in signature.inputs],
                     fetch=[definition.outputs[name].name for name in signature.outputs],
                 )
-                for one in {pool, _SESSIONS_POOL}:
-                    options.run_options.inter_op_thread_pool = one
-                    made = self._sessions[threads]._make_callable_from_options(options)
-                    self._callables[signature_name, threads, one] = made
-            return self._callables[signature_name, threads, pool]
+                self._callables[signature_name] = self._session._make_callable_from_options(options)
+            return self._callables[signature_name]
 
     def close(self) -> None:
-        """Frees what the sessions hold."""
+        """Frees what the session holds."""
         self._callables = {}
-        for session in self._sessions.values():
-            session.close()
+        self._session.close()
 
 
 def _bytes_of_rows(array: np.ndarray) -> np.ndarray:
@@ -259,10 +222,13 @@ def _bytes_of_rows(array: np.ndarray) -> np.ndarray:
     return np.array([sum(map(len, row)) for row in rows], np.int64)
 
 
-def begin_quietly() -> None:
+def begin_quietly(config: config_pb2.ConfigProto) -> None:
     """Runs a first session with standard error closed, for a command that prints nothing but its own lines.
 
     TensorFlow writes there once in a process, at every log level, that its session does without MLIR.
+
+    Args:
+        config: of all sessions: they share their threads, whose number the first one sets.
     """
     try:
         kept = os.dup(2)
@@ -271,7 +237,7 @@ def begin_quietly() -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     try:
-        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        with tf.Graph().as_default(), tf.compat.v1.Session(config=config) as session:
             session.run(tf.constant(0))
     finally:
         os.dup2(kept, 2)
@@ -310,37 +276,6 @@ def _read_description(directory: str) -> dict | None:
     with contextlib.suppress(InputError):
         return read_object(path)
     return None
-
-
-def _is_a_chain(description: dict | None, config: config_pb2.ConfigProto | None) -> bool:
-    """Tells whether a version's ops wait for one another anyway, so that handing them to other threads takes time only.
-
-    A search compares blocks of passages at once. Of other models than bert-export's nothing is known, and whoever sets
-    the number of threads gets it.
-    """
-    is_set = config is not None and config.inter_op_parallelism_threads != 0
-    task = (description or {}).get("task")
-    return not is_set and task not in (None, "search")
-
-
-def _sets_threads(config: config_pb2.ConfigProto | None) -> bool:
-    return config is not None and config.intra_op_parallelism_threads != 0
-
-
-def _example(description: dict | None, signature: Signature | None) -> dict[str, str]:
-    """Returns a row of the description's example, by input; empty if the signature takes anything but texts."""
-    inputs = signature.inputs if signature else {}
-    try:
-        row = (description or {})["example"]["instances"][0]
-    except (LookupError, TypeError):
-        return {}
-    row = row if isinstance(row, dict) else dict.fromkeys(inputs, row)
-    takes_texts = all(spec.dtype == tf.string and spec.shape.rank == 1 for spec in inputs.values())
-    return row if takes_texts and set(row) == set(inputs) and all(map(_is_text, row.values())) else {}
-
-
-def _is_text(value) -> bool:
-    return isinstance(value, str) and value != ""
 
 
 def _paddings(description: dict | None, signatures: Mapping[str, Signature]) -> dict[str, dict]:

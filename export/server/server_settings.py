@@ -50,13 +50,12 @@ class ServerSettings(Settings):
     )
     tensorflow_session_parallelism: int = setting(0, "Sets both of the two flags that follow.", at_least=0)
     tensorflow_intra_op_parallelism: int = setting(0, "Threads of one operation; 0: one a core.", at_least=0)
-    tensorflow_inter_op_parallelism: int = setting(
-        0, "Operations that run at once; 0: one a core, and those of a lone request in its own thread.", at_least=0
-    )
+    tensorflow_inter_op_parallelism: int = setting(0, "Operations that run at once; 0: one a core.", at_least=0)
     runtime: str = setting(
-        "tensorflow",
-        "What computes the encoders; all else is TensorFlow's. onnxruntime (extra: onnx) is faster for one request.",
-        choices=("tensorflow", "onnxruntime"),
+        "auto",
+        "What computes the encoders. auto: ONNX Runtime (extra: onnx) where a single sequence is to be read, else "
+        "TensorFlow.",
+        choices=("auto", "tensorflow", "onnxruntime"),
     )
     enable_model_warmup: bool = setting(True, "Replay the warm-up requests that a version brings along.")
     num_request_iterations_for_warmup: int = setting(1, "How often to replay each of them.", at_least=1)

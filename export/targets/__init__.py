@@ -36,9 +36,14 @@ def require_packages(name: str, flag: str) -> None:
     Raises:
         InputError: a package is missing.
     """
-    missing = [package for package in _PACKAGES[name] if importlib.util.find_spec(package) is None]
+    missing = missing_packages(name)
     if missing:
         raise InputError(f"{flag} needs {' and '.join(missing)}. Run: pip install 'keras-bert-zoo[{name}]'")
+
+
+def missing_packages(name: str) -> list[str]:
+    """Returns those of a target's packages that are not installed."""
+    return [package for package in _PACKAGES[name] if importlib.util.find_spec(package) is None]
 
 
 def write(names: Sequence[str], head, export_dir: str, version_directory: str, with_cc: str = "off") -> list[str]:

@@ -1,35 +1,35 @@
-"""`bert-serve --runtime=onnxruntime`: the graph's answers, with its encoders in ONNX Runtime."""
+"""`bert-serve --runtime`: the graph's answers, with its encoders in ONNX Runtime."""
 
 import importlib.util
 import os
+import shutil
 
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
-from tensorflow.python.saved_model import loader_impl
+import toy_server
 from toy_heads import HIDDEN_DIM, backbone, shaken
 from toy_saved import ALL_HEADS
 
-from export import encoders
-from export.base_path import ENCODERS_FILE
+from export.base_path import DESCRIPTION_FILE, ENCODERS_FILE
 from export.local_server import serve
 from export.onnx_encoder import OnnxEncoder
 from export.rebuilding import rebuild_for_serving
 from export.server.servable import ServedModel
 from export.server.server_settings import ServerSettings
 from keras_bert.errors import InputError
-from keras_bert.files import read_json
+from keras_bert.files import read_json, write_json
 
 _FAST = ("classification of pairs", "fill_mask")  # Read the first token, and all.
 
 
+@pytest.mark.parametrize("runtime", ["auto", "onnxruntime"])
 @pytest.mark.parametrize(
     "name", [name if name in _FAST else pytest.param(name, marks=pytest.mark.slow) for name in ALL_HEADS]
 )
-def test_every_head_answers_as_in_tensorflow(name, saved):
+def test_every_head_answers_as_in_tensorflow(name, runtime, saved):
     theirs = ServedModel(saved(name).directory, name, 1)
-    ours = ServedModel(saved(name).directory, name, 1, runtime="onnxruntime")
+    ours = ServedModel(saved(name).directory, name, 1, runtime=runtime)
     assert set(ours.signatures) == set(theirs.signatures)
     for probe in saved(name).probes:
         for model in (theirs, ours):
@@ -45,18 +45,22 @@ def test_every_head_answers_as_in_tensorflow(name, saved):
     theirs.close()
 
 
-def test_weights_that_only_the_encoder_reads_leave_the_graph(saved):
-    directory = saved("fill_mask").directory
-    meta_graph = loader_impl.SavedModelLoader(directory).get_meta_graph_def_from_tags(["serve"])
-    with tf.Graph().as_default():
-        unread = encoders.replace(meta_graph, directory)
-    handles = [node.name for node in meta_graph.graph_def.node if node.op == "VarHandleOp"]
-    (description,) = read_json(os.path.join(directory, ENCODERS_FILE))
-    # The masked-LM head reads the token table, too.
-    assert len(unread) == len(description["weights"]) - 1
-    assert set(unread) < set(handles) and not [name for name in unread if "token_embedding" in name]
-    calls = [n for f in meta_graph.graph_def.library.function for n in f.node_def if n.op.startswith("PyFunc")]
-    assert len(calls) == 1  # For all signatures.
+@pytest.mark.parametrize(
+    ("runtime", "expected"), [("tensorflow", []), ("auto", [1, 1]), ("onnxruntime", [1, 2, 1])], ids=str
+)
+def test_which_batches_onnx_runtime_computes(runtime, expected, saved, monkeypatch):
+    sizes, encode = [], OnnxEncoder.__call__
+
+    def spied(encoder, token_ids, *others):
+        sizes.append(len(token_ids))
+        return encode(encoder, token_ids, *others)
+
+    monkeypatch.setattr(OnnxEncoder, "__call__", spied)
+    model = ServedModel(saved("classification").directory, "mood", 1, runtime=runtime)
+    for texts in ([b"the cat sat"], [b"the cat sat", b"who ran"], [b""]):
+        model.run("serving_default", {"text": np.array(texts, object)})
+    assert sizes == expected
+    model.close()
 
 
 @pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "relu", "tanh", "linear"])
@@ -87,11 +91,38 @@ def test_the_encoder_equals_keras(activation, first_token_only):
     assert pooled.shape == (0, HIDDEN_DIM) and found.shape == (0, 1 if first_token_only else 9, HIDDEN_DIM)
 
 
-def test_a_version_without_a_described_encoder_is_refused(saved):
-    directory = saved("classification").directory
+def _without(directory: str) -> str:
     os.remove(os.path.join(directory, ENCODERS_FILE))
-    with pytest.raises(InputError, match="describes no encoder for --runtime=onnxruntime.*encoders.json.*leave out"):
+    return "Expected assets.extra/encoders.json"
+
+
+def _without_encoders(directory: str) -> str:
+    write_json(os.path.join(directory, ENCODERS_FILE), [])
+    return "Expected assets.extra/encoders.json"
+
+
+def _of_unknown_activation(directory: str) -> str:
+    descriptions = read_json(os.path.join(directory, ENCODERS_FILE))
+    write_json(os.path.join(directory, ENCODERS_FILE), [{**its, "activation": "swish"} for its in descriptions])
+    return "swish"
+
+
+@pytest.mark.parametrize("change", [_without, _without_encoders, _of_unknown_activation])
+def test_what_onnx_runtime_cannot_compute_is_tensorflows(change, saved, tmp_path, caplog):
+    directory, texts = str(tmp_path / "1"), {"text": np.array([b"the cat sat"], object)}
+    shutil.copytree(saved("classification").directory, directory)
+    write_json(os.path.join(directory, DESCRIPTION_FILE), saved("classification").head.description())
+    reason = change(directory)
+    with pytest.raises(InputError, match=f"cannot compute the encoder.*{reason}.*leave out --runtime=onnxruntime"):
         ServedModel(directory, "mood", 1, runtime="onnxruntime")
+    answers = []
+    for runtime in ("tensorflow", "auto"):
+        model = ServedModel(directory, "mood", 1, runtime=runtime)
+        answers.append(model.run("serving_default", texts)["probabilities"].tolist())
+        model.close()
+    assert answers[0] == answers[1]
+    (record,) = caplog.records
+    assert reason in record.getMessage() and record.getMessage().endswith("TensorFlow does.")
 
 
 def test_missing_packages_are_named(monkeypatch, saved):
@@ -99,3 +130,22 @@ def test_missing_packages_are_named(monkeypatch, saved):
     settings = ServerSettings(model_base_path=saved("classification").base, runtime="onnxruntime")
     with pytest.raises(InputError, match=r"--runtime=onnxruntime needs onnx and onnxruntime\. Run: pip install"):
         serve(settings)
+
+
+_WITHOUT_ONNX_RUNTIME = """
+import importlib.util
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *more: None if name == "onnxruntime" else find(name, *more)
+from export.local_server import console_main
+console_main()
+"""
+
+
+def test_without_onnx_runtime_tensorflow_serves_and_the_command_says_so(saved):
+    flags = [f"--model_base_path={saved('classification').base}", "--rest_api_port=0", "--port=-1"]
+    with toy_server.run_command("-c", _WITHOUT_ONNX_RUNTIME, *flags) as process:
+        assert process.stdout.readline().startswith("Serving default")
+        process.terminate()
+        _, errors = process.communicate(timeout=60)
+    (line,) = [line for line in errors.splitlines() if "onnxruntime" in line]
+    assert "TensorFlow computes single texts" in line and "keras-bert-zoo[onnx]" in line

@@ -32,10 +32,8 @@ LOCAL = {
     "export/cc_check.py": "compiles a program",
     "export/extras.py": "adds to a version that is built on this machine",
     "export/fresh_process.py": "exchanges files with the process that started it",
-    "export/huge_pages.py": "lists the memory of this process",
     "export/other_process.py": "exchanges files with a process that it starts",
     "export/saved_model.py": "renames a version that was built beside its place",
-    "export/single_texts.py": "lists the threads of this process",
     "export/targets/__init__.py": "fills what `atomic_path` gave",
 }
 

@@ -1,12 +1,8 @@
 """A loaded version: models that only a session loads, values of every type, shapes that the graph judges."""
 
-import ast
 import concurrent.futures
 import json
 import os
-import shutil
-import subprocess
-import sys
 import time
 import types
 
@@ -14,24 +10,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import toy_server
-from bfloat16 import needs_bfloat16
-from repository import ROOT
-from tensorflow.core.protobuf import config_pb2, saved_model_pb2
-from tensorflow.python.saved_model import loader_impl
+from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow_serving.apis import predict_pb2
-from toy_heads import NUM_LAYERS, assets, backbone, shaken
 
-from export import saved_model, single_texts
 from export.base_path import DESCRIPTION_FILE
-from export.heads.classification import Classification
-from export.rebuilding import rebuild_for_serving
 from export.server import grpc_messages, servable
 from export.server.batching_parameters import BatchingParameters
 from export.server.monitoring import Metrics
 from export.server.servable import Servable, ServedModel
 from export.server.serving_error import ServingError
 from keras_bert.files import write_json
-from tasks.glue.model import build_classifier
 
 
 def _save_counter(directory: str) -> None:
@@ -282,246 +270,3 @@ def _equal(answer, right, tolerance: float = 1e-6) -> None:
             np.testing.assert_allclose(answer[key], array, atol=tolerance)
         else:
             assert answer[key].tolist() == array.tolist()
-
-
-# === Sessions for single texts ===
-
-
-@pytest.fixture(name="described")
-def _described(saved, tmp_path):
-    """Makes a copy of a head's export with its description, as bert-export leaves it."""
-
-    def copy(name: str) -> str:
-        head, directory = saved(name), str(tmp_path / "version")
-        shutil.copytree(head.directory, directory)
-        os.makedirs(os.path.join(directory, "assets.extra"), exist_ok=True)
-        write_json(os.path.join(directory, DESCRIPTION_FILE), head.head.description())
-        return directory
-
-    return copy
-
-
-_TEXTS = ["the cat sat", "who ran " * 40, "", "\u4e2d\u6587 \u00c9", "a"]
-
-
-def _requests(model: ServedModel) -> list[dict[str, np.ndarray]]:
-    return [
-        {key: np.array([text.encode()], object) for key in model.signatures["serving_default"].inputs}
-        for text in _TEXTS
-    ]
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        name if name in ("classification", "question_answering") else pytest.param(name, marks=pytest.mark.slow)
-        for name in ("classification", "question_answering", "token_classification", "fill_mask", "embeddings")
-    ],
-)
-def test_all_sessions_answer_alike(described, name):
-    model = ServedModel(described(name), name, 1)
-    right = [model.run("serving_default", request) for request in _requests(model)]
-    others = single_texts.open_more(model._session, model.directory, ["serve"])
-    assert set(others) == {"halves", "one"}
-    model._sessions |= others
-    used = _spied(model)
-    for other in others:
-        model._choices = single_texts.Choices({1024: {other: 0.5}})
-        for request, answer in zip(_requests(model), right, strict=True):
-            _equal(model.run("serving_default", request), answer, 1e-5)
-    assert used == [other for other in others for _ in right]
-    model.close()
-
-
-def _spied(model: ServedModel) -> list[str]:
-    """Returns a list to which each request from now on adds its session."""
-    used, make = [], ServedModel._callable.__get__(model)
-    model._callable = lambda *way: used.append(way[1]) or make(*way)
-    return used
-
-
-def test_a_request_gets_the_session_for_its_size(described, monkeypatch):
-    model = ServedModel(described("classification"), "m", 1)
-    measured = {
-        64: {"all": 1.0, "halves": 0.5, "one": 0.4},
-        128: {"all": 1.0, "halves": 0.6, "one": 1.2},
-        256: {"all": 1.0, "halves": 0.6, "one": 2.4},
-    }
-    monkeypatch.setattr(single_texts, "measure", lambda *_: measured)
-    monkeypatch.setattr(single_texts, "_cores", lambda: [0, 1, 2, 3])
-    model.tune()
-    used = _spied(model)
-
-    def ask(*texts):
-        model.run("serving_default", {"text": np.array([text.encode() for text in texts], object)})
-
-    texts = ["cat " * 16, "cat " * 17, "cat " * 32, "cat " * 33, "cat " * 64, "cat " * 65]
-    for text in texts:
-        ask(text)
-    ask("a", "b")
-    assert used == ["one", "halves", "halves", "halves", "halves", "all", "all"]
-    for number, third in (1, "all"), (2, "one"), (9, "one"):  # So many other requests.
-        model._num_running = number
-        used.clear()
-        for text in texts:
-            ask(text)
-        assert used == ["one", "one", "one", third, third, "all"]
-    model.close()
-
-
-def test_all_sessions_hold_the_same_weights(described):
-    model = ServedModel(described("classification"), "m", 1)
-    text = np.array([b"the cat sat"], object)
-    before = model.run("serving_default", {"text": text})["probabilities"]
-    held = []
-    align = single_texts._aligned
-
-    def aligned(array):
-        held.append(align(array))
-        return held[-1]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(single_texts, "_aligned", aligned)
-        measured = {64: {"all": 1.0, "halves": 0.5, "one": 0.7}}
-        patch.setattr(single_texts, "measure", lambda *_: measured)
-        model.tune()
-    assert held and all(array.ctypes.data % 64 == 0 for array in held)
-    for array in held:  # What all read; none has a copy.
-        array[...] = 0
-    assert set(model._sessions) == {"all", "halves", "one"}
-    for threads in model._sessions:
-        after = model._callable("serving_default", threads, 0)(text)
-        flat = [value for value in after if getattr(value, "shape", ()) == before.shape]
-        np.testing.assert_allclose(flat[0], np.full_like(before, 1 / before.size))
-    model.close()
-
-
-def test_sessions_that_are_not_faster_are_closed(described, monkeypatch):
-    model = ServedModel(described("classification"), "m", 1)
-    monkeypatch.setattr(single_texts, "measure", lambda *_: {64: dict.fromkeys(["all", "halves"], 1.0) | {"one": 1.4}})
-    monkeypatch.setattr(single_texts, "_cores", lambda: [0])  # So that one thread is no better beside others.
-    model.tune()
-    assert list(model._sessions) == ["all"]
-    assert model.run("serving_default", {"text": np.array([b"the cat sat"], object)})["label"].shape == (1,)
-    model.close()
-
-
-def test_lengths_are_measured_until_no_session_is_worth_it(monkeypatch):
-    monkeypatch.setattr(single_texts, "_timed", lambda way, arrays: way(*arrays)[0])
-    seen = set()
-
-    def timed(*shares, number=7.0):
-        def run(first, second):
-            size = len(first.item()) + len(second.item())
-            seen.add((first.item()[:6], size))
-            share = shares[(64, 128, 256).index(next(length for length in (64, 128, 256) if size <= length))]
-            return 2 * share, np.array([b"label"], object), np.array([number, -number], np.float32)
-
-        return run
-
-    ways = {"all": timed(1, 1, 1), "halves": timed(0.6, 0.9, 0.97), "one": timed(0.8, 0.7, 0.96, number=7.01)}
-    measured = single_texts.measure({"a": "caf\u00e9", "b": "xyz"}, ways | {"wrong": timed(0.1, 0.1, 0.1, number=8.0)})
-    assert {name: [shares[name] for shares in measured.values()] for name in ways} == {
-        "all": [1, 1, 1],
-        "halves": [0.6, 0.9, 0.97],
-        "one": [0.8, 0.7, 0.96],
-    }
-    assert all(set(shares) == set(ways) for shares in measured.values())  # The wrong one is left out.
-    assert {text for text, _ in seen} == {"caf\u00e9 ".encode()} and len(seen) == 3
-
-
-def test_one_thread_is_best_where_so_many_texts_at_once_take_less_time():
-    shares = {64: {"all": 1.0, "halves": 0.6, "one": 0.8}, 128: {"all": 1.0, "halves": 0.97, "one": 2.1}}
-    choices = single_texts.Choices(shares, num_cores=4)
-    sessions = {size: [choices.session(size, number) for number in (1, 2, 3, 4, 99)] for size in (1, 64, 65, 128, 129)}
-    short, longer = ["halves", "one", "one", "one", "one"], ["all", "all", "one", "one", "one"]
-    assert sessions == {1: short, 64: short, 65: longer, 128: longer, 129: ["all"] * 5}
-    assert choices.used == {"all", "halves", "one"}
-    assert single_texts.Choices(shares, num_cores=2).session(128, 99) == "all"
-    assert single_texts.Choices({64: {"all": 1.0}}, num_cores=8).used == {"all"}
-
-
-def _meta_graph(directory: str):
-    return loader_impl.SavedModelLoader(directory).get_meta_graph_def_from_tags(["serve"])
-
-
-def test_halves_hold_again_only_kernels_that_must_be_cut(described):
-    directory = described("classification")
-    model, meta_graph = ServedModel(directory, "m", 1), _meta_graph(directory)
-    weights = single_texts._weights(model._session)
-    kept = single_texts._halve(meta_graph, weights)
-    again = sum(array.nbytes for array in kept if not any(np.shares_memory(array, its) for its in weights.values()))
-    cut = [its for name, its in weights.items() if "query_key_value" in name or "intermediate_dense" in name]
-    small = 2 * 4 * 64 * NUM_LAYERS  # Halves of biases that do not begin where TensorFlow needs it.
-    assert 0 < again <= sum(its.nbytes for its in cut) + small
-    assert all(array.flags.c_contiguous and array.ctypes.data % 64 == 0 for array in kept)
-    (function,) = (its for its in meta_graph.graph_def.library.function if "_in_halves" in its.signature.name)
-    ops = [node.op for node in function.node_def]
-    assert ops.count("StagePeek") == 1 and "ReadVariableOp" not in ops and "Transpose" not in ops
-    tables = [argument.name for argument in function.signature.input_arg if argument.type == tf.resource]
-    assert len(tables) == 3
-    model.close()
-
-
-@needs_bfloat16
-def test_bfloat16_has_all_sessions(tmp_path):
-    head = Classification(shaken(build_classifier(backbone(), 2)), assets(), ["no", "yes"])
-    directory = str(tmp_path / "1")
-    saved_model.write_graph(head, rebuild_for_serving(head.model, bfloat16=True), directory)
-    model = ServedModel(directory, "m", 1)
-    model._sessions |= single_texts.open_more(model._session, directory, ["serve"])
-    assert set(model._sessions) == {"all", "halves", "one"}
-    texts = np.array([b"the cat sat"], object)
-    answers = [model._callable("serving_default", name, 0)(texts) for name in model._sessions]
-    assert all(single_texts._agree(answer, answers[0]) for answer in answers)
-    model.close()
-
-
-def test_a_graph_without_halves_has_no_such_session(described):
-    directory = described("classification")
-    meta_graph = _meta_graph(directory)
-    library = meta_graph.graph_def.library.function
-    for place in reversed(range(len(library))):
-        if "_in_halves" in library[place].signature.name:
-            del library[place]
-    before = meta_graph.SerializeToString(deterministic=True)
-    assert single_texts._halve(meta_graph, {}) == []
-    assert meta_graph.SerializeToString(deterministic=True) == before
-
-
-def test_threads_of_a_session_keep_to_a_core_each():
-    code = """
-import os
-os.environ["TF_OVERRIDE_GLOBAL_THREADPOOL"] = "1"
-import tensorflow as tf
-from export import saved_model, single_texts
-before = single_texts._other_threads()
-single_texts.open_session(tf.Graph())
-print(sorted(tuple(os.sched_getaffinity(thread)) for thread in single_texts._other_threads() - before))
-few = tf.compat.v1.ConfigProto(intra_op_parallelism_threads=1)
-before = single_texts._other_threads()
-single_texts.open_session(tf.Graph(), few)
-print([os.sched_getaffinity(thread) == os.sched_getaffinity(0) for thread in single_texts._other_threads() - before])
-"""
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    lines = done.stdout.splitlines()
-    cores = sorted(os.sched_getaffinity(0))
-    pinned = ast.literal_eval(lines[0])
-    own = [core for core, *others in pinned if not others]
-    assert sorted(set(own)) == cores and len(own) >= len(cores)
-    assert len(cores) == 1 or False not in ast.literal_eval(lines[1])
-
-
-@pytest.mark.parametrize(
-    ("name", "config"),
-    [
-        ("classification", config_pb2.ConfigProto(intra_op_parallelism_threads=1)),
-        ("classification", config_pb2.ConfigProto(inter_op_parallelism_threads=2)),
-        ("multiple_choice", None),
-    ],
-)
-def test_where_other_sessions_are_not_tried(described, name, config, monkeypatch):
-    monkeypatch.setattr(single_texts, "open_more", lambda *_: pytest.fail("more sessions"))
-    model = ServedModel(described(name), name, 1, config=config)
-    model.tune()
-    model.close()
