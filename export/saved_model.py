@@ -150,7 +150,6 @@ def write_graph(head: Head, model: keras.Model, directory: str) -> int:
     module.weights = [it for it in (*(weight.value for weight in model.weights), *rounded) if id(it.handle) in used]
     module.more = [*head.variables, *(weight.value for other in head.more_models for weight in other.weights)]
     encoders = _served_encoders(model, *head.more_models)
-    module.in_halves = [it.encode_in_halves for it in encoders if it.encode_in_halves]  # For servers to call instead.
     tf.saved_model.save(module, directory, signatures=functions)
     _write_encoders(encoders, module, os.path.join(directory, ENCODERS_FILE))
     numbers = (one for one in (*module.weights, *module.more) if one.dtype != tf.string)
@@ -164,7 +163,7 @@ def _served_encoders(*models: keras.Model) -> list[ServedBackbone]:
 
 
 def _write_encoders(encoders: Sequence[ServedBackbone], module: tf.Module, path: str) -> None:
-    """Writes what `bert-serve --runtime=onnxruntime` needs to know of the encoders in a graph."""
+    """Writes what `bert-serve` needs to know of the encoders in a graph to run them in ONNX Runtime."""
     names = {
         id(variable): f"{group}/{number}"
         for group in ("weights", "more")

@@ -24,7 +24,7 @@ Shapes: B batch, S sequence, S' longest of the batch, T rows (see keras_bert/pac
 H = N * D hidden.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 
 import keras
 import tensorflow as tf
@@ -43,7 +43,7 @@ class _Places:
 
     Args:
         padding_mask: int32, shape (B, S).
-        num_heads: N of the encoder, or of a part of it.
+        num_heads: N.
 
     Attributes:
         positions: shape (T,), of each row within its sequence.
@@ -96,9 +96,6 @@ class ServedBackbone(BertBackbone):
         self._matrices = _Matrices(tf.bfloat16 if bfloat16 else tf.float32)
         ids = tf.TensorSpec([None, None], tf.int32)
         self._encode_in_graph = tf.function(self._encode, input_signature=[ids] * 3, autograph=False)
-        self._encode_in_halves_in_graph = tf.function(
-            self._encode_in_halves, input_signature=[ids] * 3, autograph=False
-        )
 
     def call(self, inputs, training=None, mask=None):
         if training or self.bert_config.attention != "bidirectional":
@@ -118,15 +115,6 @@ class ServedBackbone(BertBackbone):
     def is_traced(self) -> bool:
         """Whether a graph calls the traced function."""
         return bool(self._encode_in_graph.experimental_get_tracing_count())
-
-    @property
-    def encode_in_halves(self) -> Callable | None:
-        """The traced function with two products in place of one, for a thread each; None if it cannot be halved.
-
-        It captures the same weights in the same order, so that a server can call it instead.
-        """
-        is_even = self.num_heads % 2 == 0 and self.intermediate_dim % 2 == 0
-        return self._encode_in_halves_in_graph if is_even else None
 
     def describe(self, names: Mapping[int, str]) -> dict:
         """Describes the traced function for a server that computes it by another runtime (`export/encoders.py`).
@@ -165,17 +153,13 @@ class ServedBackbone(BertBackbone):
             found |= {f"{name}/{weight.name}": weight for weight in part.weights}  # kernel, bias, gamma, beta
         return found
 
-    def _encode(self, token_ids, segment_ids, padding_mask, num_parts: int = 1) -> dict[str, tf.Tensor]:
-        """Computes the encoder; each part of the heads, and of the inner units, has products of its own.
-
-        Their sum is the layer's: the tensor parallelism of Megatron-LM (Shoeybi et al., 2019, section 3), for threads.
-        """
-        places = _Places(padding_mask, self.num_heads // num_parts)
+    def _encode(self, token_ids, segment_ids, padding_mask) -> dict[str, tf.Tensor]:
+        places = _Places(padding_mask, self.num_heads)
         rows = self._embed(token_ids, segment_ids, places)
         *others, last = (self.get_layer(f"transformer_layer_{index}") for index in range(self.num_layers))
         for layer in others:
-            rows = _encoder_layer(layer, rows, places, self._matrices, num_parts)
-        rows = _encoder_layer(last, rows, places, self._matrices, num_parts, self.first_token_only)
+            rows = _encoder_layer(layer, rows, places, self._matrices)
+        rows = _encoder_layer(last, rows, places, self._matrices, self.first_token_only)
         if self.first_token_only:
             return {"sequence_output": rows[:, tf.newaxis], "pooled_output": self._pool(rows)}
         is_real = tf.cast(places.is_real, rows.dtype)[..., tf.newaxis]
@@ -184,13 +168,9 @@ class ServedBackbone(BertBackbone):
             "pooled_output": self._pool(tf.gather(rows, places.row_of_position[:, 0])),
         }
 
-    def _encode_in_halves(self, token_ids, segment_ids, padding_mask) -> dict[str, tf.Tensor]:
-        return self._encode(token_ids, segment_ids, padding_mask, num_parts=2)
-
     def _pool(self, first: tf.Tensor) -> tf.Tensor:
         layer = self.get_layer("pooled_dense")
-        product = self._matrices.product(first, self._matrices(layer.kernel), self._matrices(layer.bias))
-        return layer.activation(tf.cast(product, first.dtype))
+        return layer.activation(self._matrices.product(first, layer))
 
     def _embed(self, token_ids, segment_ids, places: _Places) -> tf.Tensor:
         layer = self.get_layer("embeddings")
@@ -227,36 +207,13 @@ class _Matrices:
                 self._rounded[id(weight)] = tf.Variable(tf.cast(weight.value, self._dtype), trainable=False)
         return self._rounded[id(weight)]
 
-    def product(self, rows: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
-        """Returns the output of a layer without its activation, in the matrices' type."""
-        return tf.nn.bias_add(tf.matmul(tf.cast(rows, self._dtype), kernel), bias)
+    def product(self, rows: tf.Tensor, layer: keras.layers.Dense) -> tf.Tensor:
+        """Returns the output of a layer without its activation, in float32."""
+        return tf.cast(self.narrow_product(rows, layer), tf.float32)
 
-    def parts(
-        self, first: keras.layers.Dense, second: keras.layers.Dense, num_parts: int, num_blocks: int = 1
-    ) -> Iterator[tuple[tuple[tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]]:
-        """Divides two layers, of which the second reads what the first yields.
-
-        Args:
-            first: is divided by columns. Each part gets its share of each block of columns.
-            second: is divided by rows. The first part gets the bias, others zeros.
-
-        Returns:
-            For each part, kernel and bias of both.
-        """
-        kernels, biases = (_columns(self(weight), num_parts, num_blocks) for weight in (first.kernel, first.bias))
-        kernel, bias = (tf.convert_to_tensor(self(weight)) for weight in (second.kernel, second.bias))
-        rows = [kernel] if num_parts == 1 else tf.unstack(tf.reshape(kernel, [num_parts, -1, kernel.shape[-1]]))
-        added = [bias, *[tf.zeros(bias.shape, bias.dtype)] * (num_parts - 1)]
-        return zip(zip(kernels, biases, strict=True), zip(rows, added, strict=True), strict=True)
-
-
-def _columns(weight: tf.Variable, num_parts: int, num_blocks: int) -> list[tf.Tensor]:
-    if num_parts == 1:
-        return [tf.convert_to_tensor(weight)]
-    *rows, columns = weight.shape
-    blocks = tf.reshape(weight, [*rows, num_blocks, num_parts, -1])
-    parts = tf.transpose(blocks, [len(rows) + 1, *range(len(rows) + 1), len(rows) + 2])
-    return tf.unstack(tf.reshape(parts, [num_parts, *rows, columns // num_parts]))
+    def narrow_product(self, rows: tf.Tensor, layer: keras.layers.Dense) -> tf.Tensor:
+        """Returns the same in the matrices' type."""
+        return tf.nn.bias_add(tf.matmul(tf.cast(rows, self._dtype), self(layer.kernel)), self(layer.bias))
 
 
 def _take(table: tf.Variable, places: tf.Tensor) -> tf.Tensor:
@@ -264,29 +221,19 @@ def _take(table: tf.Variable, places: tf.Tensor) -> tf.Tensor:
 
 
 def _encoder_layer(
-    layer: BertEncoderLayer,
-    rows: tf.Tensor,
-    places: _Places,
-    matrices: _Matrices,
-    num_parts: int,
-    first_token_only: bool = False,
+    layer: BertEncoderLayer, rows: tf.Tensor, places: _Places, matrices: _Matrices, first_token_only: bool = False
 ) -> tf.Tensor:
     """Computes `BertEncoderLayer.call`: float [T, H] to the same, or to [B, H] for the first token of each sequence."""
-    attention, products = layer.self_attention, []
-    for first, second in matrices.parts(attention.query_key_value, attention.output_dense, num_parts, num_blocks=3):
-        pieces = tf.cast(matrices.product(rows, *first), rows.dtype)
-        pieces = tf.reshape(pieces, [-1, layer.hidden_dim // layer.num_heads])  # [T * 3 * N, D]
-        attend = _attend_from_first if first_token_only else _attend
-        context = tf.reshape(attend(pieces, places), [-1, layer.hidden_dim // num_parts])
-        products.append(tf.cast(matrices.product(context, *second), rows.dtype))
+    attention = layer.self_attention
+    pieces = matrices.product(rows, attention.query_key_value)
+    pieces = tf.reshape(pieces, [-1, layer.hidden_dim // layer.num_heads])  # [T * 3 * N, D]
+    attend = _attend_from_first if first_token_only else _attend
+    context = tf.reshape(attend(pieces, places), [-1, layer.hidden_dim])
     if first_token_only:
         rows = tf.gather(rows, places.row_of_position[:, 0])
-    rows = _layer_norm(layer.self_attention_layer_norm, sum(products, rows))
-    products = []
-    for first, second in matrices.parts(layer.intermediate_dense, layer.output_dense, num_parts):
-        inner = _activate(layer, matrices.product(rows, *first))
-        products.append(tf.cast(matrices.product(inner, *second), rows.dtype))
-    return _layer_norm(layer.output_layer_norm, sum(products, rows))
+    rows = _layer_norm(layer.self_attention_layer_norm, rows + matrices.product(context, attention.output_dense))
+    inner = _activate(layer, matrices.narrow_product(rows, layer.intermediate_dense))
+    return _layer_norm(layer.output_layer_norm, rows + matrices.product(inner, layer.output_dense))
 
 
 def _attend(pieces: tf.Tensor, places: _Places) -> tf.Tensor:

@@ -75,28 +75,6 @@ def assert_alike(encoder: Compared, inputs: dict[str, tf.Tensor], tolerance: flo
         np.testing.assert_allclose(answer, expected, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("first_token_only", [True, False])
-def test_halves_equal_the_whole(first_token_only):
-    served = saved_model.rebuild_for_serving(shaken(backbone()))
-    served.first_token_only = first_token_only
-    for lengths in ([1], [2], [7], [12], [3, 5], [9, 2, 6], [4, 4, 4, 1]):
-        for width in (None, max(lengths) + 3):
-            inputs = encoded(lengths, width)
-            arguments = [inputs[name] for name in ("token_ids", "segment_ids", "padding_mask")]
-            halves, whole = served.encode_in_halves(*arguments), served._encode_in_graph(*arguments)
-            for name, right in whole.items():
-                np.testing.assert_allclose(halves[name], right, rtol=1e-5, atol=1e-5, err_msg=f"{name} {lengths}")
-    captured = [f.get_concrete_function().captured_inputs for f in (served.encode_in_halves, served._encode_in_graph)]
-    assert list(map(id, captured[0])) == list(
-        map(id, captured[1])
-    )  # So that calls of one may become calls of the other.
-
-
-def test_what_cannot_be_halved_has_no_halves():
-    for sizes in ({"num_heads": 1}, {"intermediate_dim": 31}):
-        assert saved_model.rebuild_for_serving(backbone(**sizes)).encode_in_halves is None
-
-
 @pytest.fixture(scope="module")
 def encoder() -> Compared:
     return compared(shaken(backbone()))
@@ -230,7 +208,7 @@ def test_every_head_answers_right_from_a_moved_directory(name, saved, monkeypatc
 def test_the_encoder_is_stored_once_for_all_signatures(name, saved):
     functions = verify.read_meta_graph(saved(name).directory).graph_def.library.function
     counts = [sum(node.op == "BatchMatMulV2" for node in function.node_def) for function in functions]
-    assert sorted(filter(None, counts)) == [2 * 2, 2 * 2 * 2]  # layers x (scores, context), whole and in halves
+    assert sorted(filter(None, counts)) == [2 * 2]  # layers x (scores, context)
 
 
 @pytest.mark.slow
