@@ -107,11 +107,6 @@ class Embedding(task.Task):
         super().__init__(settings)
         self._has_scores = False  # Of the training file.
 
-    def for_run(self, settings):
-        run = super().for_run(settings)
-        run._has_scores = self._has_scores
-        return run
-
     # === Data ===
 
     def read(self, split, bad_rows):

@@ -6,6 +6,7 @@ within a second.
 """
 
 import abc
+import copy
 import dataclasses
 import itertools
 from collections.abc import Callable, Hashable, Sequence
@@ -177,8 +178,10 @@ class Task(abc.ABC):
         self.settings = settings
 
     def for_run(self, settings: FineTuningSettings) -> "Task":
-        """Returns the task of one run of a search."""
-        return type(self)(settings)
+        """Returns the task of one run of a search, which knows what this one has read."""
+        run = copy.copy(self)
+        run.settings = settings
+        return run
 
     @property
     def title(self) -> str:
