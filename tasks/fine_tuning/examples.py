@@ -27,6 +27,7 @@ class Examples(NamedTuple):
         labels: arrays of shape (N, ...) by name; empty if there are none.
         token_labels: arrays of shape (T,) by name; batches pad them with 0.
         rows_per_example: K, for batches of shape (B, K, S); None for one sequence an example, and (B, S).
+        vectors: float32, shape (V, D), maybe mapped from disk: the model takes `vectors[token_ids]`, not the ids.
     """
 
     token_ids: np.ndarray
@@ -35,6 +36,7 @@ class Examples(NamedTuple):
     labels: dict[str, np.ndarray] = {}
     token_labels: dict[str, np.ndarray] = {}
     rows_per_example: int | None = None
+    vectors: np.ndarray | None = None
 
     @property
     def num_examples(self) -> int:
@@ -105,7 +107,8 @@ def make_train_dataset(
 
     Returns:
         `tf.data.Dataset` of (features, labels), dicts: `token_ids segment_ids padding_mask` int32 (B, S), or (B, K, S);
-        the labels (B, ...), and the token labels, shaped as the features.
+        the labels (B, ...), and the token labels, shaped as the features. With vectors the features are `features`
+        float32 (B, S, D), any numbers at padding, and `padding_mask`.
     """
     batches = train_batches(examples.lengths, batch_size, seed, start_step, num_steps)
     limits = np.arange(len(batches) + 1) * batch_size
@@ -149,7 +152,7 @@ def _make_dataset(examples: Examples, order: np.ndarray, limits: np.ndarray, len
     token_labels = {name: token_ids.with_values(tf.constant(array)) for name, array in examples.token_labels.items()}
     labels = {name: tf.constant(array) for name, array in examples.labels.items()}
     order = tf.constant(order)
-    static_size = None if length is None else batch_size
+    static_size, vectors = None if length is None else batch_size, examples.vectors
 
     def dense(rows):
         rows = rows.to_tensor(shape=[None, length])  # All padding is 0; the mask hides it.
@@ -165,6 +168,10 @@ def _make_dataset(examples: Examples, order: np.ndarray, limits: np.ndarray, len
             "segment_ids": dense(tf.gather(segment_ids, rows)),
             "padding_mask": dense(tf.ones_like(ids)),
         }
+        if vectors is not None:
+            looked_up = tf.numpy_function(lambda numbers: vectors[numbers], [features["token_ids"]], tf.float32)
+            looked_up = tf.ensure_shape(looked_up, [static_size, length, vectors.shape[1]])
+            features = {"features": looked_up, "padding_mask": features["padding_mask"]}
         if not labels and not token_labels:
             return (features,)
         dense_labels = {name: dense(tf.gather(array, rows)) for name, array in token_labels.items()}

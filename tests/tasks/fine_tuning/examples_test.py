@@ -60,6 +60,26 @@ def test_steps():
     assert count_steps(10, 4, 3.0) == 7 and count_steps(3, 4, 1.0) == 0
 
 
+@pytest.mark.parametrize("length", [None, 12])
+def test_vectors_take_the_place_of_the_ids(tmp_path, length):
+    """The array is mapped from disk, as features of a frozen encoder are."""
+    examples = make_examples()
+    vectors = np.random.default_rng(2).normal(size=(examples.token_ids[-1] + 1, 3)).astype(np.float32)
+    np.save(tmp_path / "vectors.npy", vectors)
+    mapped = examples._replace(vectors=np.load(tmp_path / "vectors.npy", mmap_mode="r"))
+    plain = make_train_dataset(examples, 4, 7, 0, 5, length=length)
+    dataset = make_train_dataset(mapped, 4, 7, 0, 5, length=length)
+    assert dataset.element_spec[0]["features"].shape.as_list() == [4 if length else None, length, 3]
+    pairs = list(zip(plain.as_numpy_iterator(), dataset.as_numpy_iterator(), strict=True))
+    assert len(pairs) == 5
+    for (ids, labels), (features, same) in pairs:
+        mask = ids["padding_mask"].astype(bool)
+        assert features.keys() == {"features", "padding_mask"}
+        np.testing.assert_array_equal(features["padding_mask"], mask)
+        np.testing.assert_array_equal(features["features"][mask], vectors[ids["token_ids"][mask]])
+        np.testing.assert_array_equal(same["tag"], labels["tag"])
+
+
 @pytest.mark.parametrize("groups", [(), (1,), (3,)])
 def test_training_batches_and_resuming(groups):
     examples, choices = make_examples(choices=next(iter(groups), None)), sum(groups) or 1
