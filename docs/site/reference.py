@@ -37,6 +37,7 @@ ENTRIES = {
 # Headings of the flags that several commands share, by the class that declares them.
 SHARED = {
     "TrainingSettings": "Flags of every training",
+    "StartSettings": "Flags that say where to start",
     "FineTuningSettings": "Flags of every fine-tuning",
     "SplitSettings": "Flags that name files",
     "WordSettings": "Flags of tasks on words",

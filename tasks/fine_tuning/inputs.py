@@ -12,7 +12,7 @@ from keras_bert.files import is_directory, is_file
 from keras_bert.presets import PRESETS, resolve_preset
 from tasks.fine_tuning import model_files
 from tasks.fine_tuning.examples import count_steps
-from tasks.fine_tuning.settings import FineTuningSettings
+from tasks.fine_tuning.settings import FineTuningSettings, StartSettings
 from tasks.fine_tuning.task import Part, Task
 from tasks.text.bad_rows import BadRows
 
@@ -141,7 +141,7 @@ def read_spec(task: Task, directory: str) -> Any:
     return task.Spec(**{one.name: values[one.name] for one in fields if one.name in values})
 
 
-def require_preset(settings: FineTuningSettings, needed_for: str = "--do_train") -> None:
+def require_preset(settings: StartSettings, needed_for: str = "--do_train") -> None:
     """Checks that the encoder and vocabulary to start from are named and exist.
 
     Raises:

@@ -7,21 +7,13 @@ from collections.abc import Sequence
 from keras_bert.errors import InputError
 from keras_bert.files import exists, expand_file
 from tasks.engine.settings import TrainingSettings
-from tasks.settings import changeable, replaced, setting
+from tasks.settings import Settings, changeable, replaced, setting
 from tasks.text.bad_rows import BAD_ROWS
 
 
-class FineTuningSettings(TrainingSettings):
-    """Settings of the starting point, the stages and the training of any fine-tuning.
+class StartSettings(Settings):
+    """Settings that name the encoder and the vocabulary to start from."""
 
-    With several learning rates or batch sizes, every combination is trained and the best on dev is kept.
-    """
-
-    output_dir: str = changeable(dataclasses.MISSING, "Directory for metrics, report, model, checkpoints and curve.")
-    do_train: bool = changeable(False, "Train the model.")
-    do_eval: bool = changeable(False, "Evaluate the model.")
-    do_predict: bool = changeable(False, "Write predictions.")
-    bad_rows: str | None = changeable("refuse", "Refuse files with bad rows, or skip and count them.", choices=BAD_ROWS)
     preset: str | None = changeable(
         None,
         "Encoder and vocabulary: a short name (tiny ... large), a full name, a handle (hf://...), or a directory, zip "
@@ -36,6 +28,26 @@ class FineTuningSettings(TrainingSettings):
     vocab_file: str | None = changeable(None, "WordPiece vocabulary, one token a line; default: the preset's.")
     do_lower_case: bool | None = changeable(None, "Lowercase and strip accents; default: as the preset.")
     load_weights: bool = setting(True, "False: the preset's sizes and vocabulary, with random weights.")
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.preset and (self.init_checkpoint or self.bert_config_file):
+            raise InputError(
+                "--preset and --init_checkpoint (or --bert_config_file) both say where to start. Give one."
+            )
+
+
+class FineTuningSettings(TrainingSettings, StartSettings):
+    """Settings of the starting point, the stages and the training of any fine-tuning.
+
+    With several learning rates or batch sizes, every combination is trained and the best on dev is kept.
+    """
+
+    output_dir: str = changeable(dataclasses.MISSING, "Directory for metrics, report, model, checkpoints and curve.")
+    do_train: bool = changeable(False, "Train the model.")
+    do_eval: bool = changeable(False, "Evaluate the model.")
+    do_predict: bool = changeable(False, "Write predictions.")
+    bad_rows: str | None = changeable("refuse", "Refuse files with bad rows, or skip and count them.", choices=BAD_ROWS)
     max_seq_length: int | None = setting(128, "Longest sequence in tokens.", at_least=4)
     train_batch_size: int | list[int] = replaced(TrainingSettings, "train_batch_size", 32, several=True)
     learning_rate: float | list[float] = replaced(TrainingSettings, "learning_rate", 5e-5, several=True, above=0.0)
@@ -77,10 +89,6 @@ class FineTuningSettings(TrainingSettings):
             object.__setattr__(self, "distribution_strategy", "tpu")
         object.__setattr__(self, "tpu", self.tpu or self.tpu_name)
         super().__post_init__()
-        if self.preset and (self.init_checkpoint or self.bert_config_file):
-            raise InputError(
-                "--preset and --init_checkpoint (or --bert_config_file) both say where to start. Give one."
-            )
         if self.num_frozen_layers and self.lora_rank:
             raise InputError("--lora_rank leaves the whole encoder as it is: give it without --num_frozen_layers.")
         if self.dev_share and not (self.do_train and self.do_eval):

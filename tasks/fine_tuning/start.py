@@ -16,7 +16,7 @@ from keras_bert.models.task import BertTask
 from keras_bert.tokenization.tokenizer import BertTokenizer
 from keras_bert.tokenization.vocabulary import check_rows
 from tasks.fine_tuning.inputs import check_positions
-from tasks.fine_tuning.settings import FineTuningSettings
+from tasks.fine_tuning.settings import FineTuningSettings, StartSettings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Start:
         return BertTokenizer.from_preset(self.preset, **self.tokenizer_options)
 
 
-def find_start(settings: FineTuningSettings) -> Start:
+def find_start(settings: StartSettings) -> Start:
     """Resolves `--preset`, or `--init_checkpoint`, `--bert_config_file` and `--vocab_file` instead.
 
     Raises:
@@ -58,7 +58,7 @@ def find_start(settings: FineTuningSettings) -> Start:
 _assembled: list[tempfile.TemporaryDirectory] = []  # Kept until the process ends: presets are read more than once.
 
 
-def _assemble(settings: FineTuningSettings, vocabulary: str | None) -> str:
+def _assemble(settings: StartSettings, vocabulary: str | None) -> str:
     """Links google-research/bert's three files into one directory, which is a preset in Google's format."""
     files = {"bert_config.json": expand_file("--bert_config_file", settings.bert_config_file)}
     if vocabulary:
