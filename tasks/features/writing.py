@@ -1,4 +1,4 @@
-"""Writes embeddings as NumPy archives, TFRecord, Parquet, or google-research/bert's JSON lines.
+"""Writes embeddings as NumPy archives, Parquet, or google-research/bert's JSON lines.
 
 All formats are written block by block, so that memory does not grow with the file, and atomically.
 
@@ -92,7 +92,6 @@ def check_path(path: str) -> str:
 
 _NAMES = {"index": "indices"}
 _SPLITS = {"token_ids": "row_splits", "word_starts": "word_splits"}
-_LAST = ("row_splits", "word_starts", "word_splits", "tokens")
 
 
 @contextlib.contextmanager
@@ -123,11 +122,10 @@ def _open_npz(path: str, _: LayerIndices) -> Iterator[Write]:
 
     with contextlib.ExitStack() as stack:
         yield write
-        names = sorted(columns, key=lambda name: _LAST.index(name) if name in _LAST else -1)
         with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
-            for name in names:
+            for name, column in columns.items():
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                    columns[name].copy_to(member)
+                    column.copy_to(member)
 
 
 class _GrowingArray:
@@ -148,36 +146,6 @@ class _GrowingArray:
         np.lib.format.write_array_header_1_0(file, header)
         self.file.seek(0)
         shutil.copyfileobj(self.file, file, 1 << 20)
-
-
-# === TFRecord ===
-
-
-@contextlib.contextmanager
-def _open_tfrecord(path: str, _: LayerIndices) -> Iterator[Write]:
-    """Writes a `tf.train.Example` per row.
-
-    The features are `index` (int64) and the vectors by name (float, U * D or D values); for tokens also `tokens`
-    (bytes) and `token_ids segment_ids starts ends` (int64); for sentences also `word_starts` (int64).
-    """
-    import tensorflow as tf
-
-    def feature(values: np.ndarray) -> tf.train.Feature:
-        listed = values.tolist()
-        if values.dtype.kind == "f":
-            return tf.train.Feature(float_list=tf.train.FloatList(value=listed))
-        if values.dtype.kind == "i":
-            return tf.train.Feature(int64_list=tf.train.Int64List(value=listed))
-        return tf.train.Feature(bytes_list=tf.train.BytesList(value=[text.encode() for text in listed]))
-
-    def write(block: Block) -> None:
-        for row in rows_of(block):
-            features = {name: feature(np.ravel(values)) for name, values in row.items()}
-            example = tf.train.Example(features=tf.train.Features(feature=features))
-            file.write(example.SerializeToString(deterministic=True))  # Else the order of features varies.
-
-    with tf.io.TFRecordWriter(path) as file:
-        yield write
 
 
 # === Parquet ===
@@ -262,4 +230,4 @@ def _layers(indices: list[int | str], vectors: list[list[float]]) -> list[dict]:
     return [{"index": index, "values": values} for index, values in zip(indices, vectors, strict=True)]
 
 
-WRITERS = {".npz": _open_npz, ".tfrecord": _open_tfrecord, ".parquet": _open_parquet, ".jsonl": _open_json_lines}
+WRITERS = {".npz": _open_npz, ".parquet": _open_parquet, ".jsonl": _open_json_lines}

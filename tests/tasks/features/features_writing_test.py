@@ -69,29 +69,12 @@ def from_npz(path):
     return rows
 
 
-def from_tfrecord(path):
-    import tensorflow as tf
-
-    rows = []
-    for record in tf.data.TFRecordDataset(path):
-        features = tf.train.Example.FromString(record.numpy()).features.feature
-        row = {}
-        for name, feature in features.items():
-            row[name] = list(getattr(feature, feature.WhichOneof("kind")).value)
-        row["index"] = row["index"][0]
-        if "tokens" in row:
-            row["tokens"] = [piece.decode() for piece in row["tokens"]]
-            row |= {name: np.reshape(row[name], (-1, 3)) for name in ("layer_2", "embeddings")}
-        rows.append(row)
-    return rows
-
-
 def from_parquet(path):
     parquet = pytest.importorskip("pyarrow.parquet")
     return parquet.read_table(path).to_pylist()
 
 
-READERS = {".npz": from_npz, ".tfrecord": from_tfrecord, ".parquet": from_parquet}
+READERS = {".npz": from_npz, ".parquet": from_parquet}
 BLOCKS = {
     "tokens": [token_block([3, 1], 0, 1), token_block([5], 4, 2)],
     "words": [token_block([3, 2], 0, 3, words=True), token_block([4, 2], 9, 4, words=True)],
@@ -147,7 +130,7 @@ def test_json_lines_of_words_and_of_pooled_vectors(tmp_path):
     np.testing.assert_allclose(line["layers"][0]["values"], block["features"].values[0], atol=1e-6)
 
 
-@pytest.mark.parametrize("extension", [".npz", ".tfrecord", ".parquet", ".jsonl"])
+@pytest.mark.parametrize("extension", [".npz", ".parquet", ".jsonl"])
 def test_an_error_leaves_the_old_file_and_nothing_else(tmp_path, extension):
     if extension == ".parquet":
         pytest.importorskip("pyarrow")
@@ -159,7 +142,7 @@ def test_an_error_leaves_the_old_file_and_nothing_else(tmp_path, extension):
     assert path.read_text() == "old" and os.listdir(tmp_path) == [path.name]
 
 
-@pytest.mark.parametrize("name", ["out.csv", "out", "npz", "out.json"])
+@pytest.mark.parametrize("name", ["out.csv", "out", "npz", "out.json", "out.tfrecord"])
 def test_an_unknown_ending_is_refused(name):
     with pytest.raises(InputError, match=re.escape(f"--output_file={name}: expected a name that ends in .npz")):
         check_path(name)
