@@ -49,7 +49,7 @@ files=(--train_file="$TRAIN" --dev_file="$DEV")
 
 for row in ${ROWS:-$rows}; do
     layers_of "$row"
-    run bert-features --task_name=ner --preset="${PRESET:-cased_L-12_H-768_A-12}" "${files[@]}" "${LAYERS[@]}" \
+    run bert-ner --encoder=frozen --preset="${PRESET:-cased_L-12_H-768_A-12}" "${files[@]}" "${LAYERS[@]}" \
         --output_dir="$OUTPUT_DIR/$row" --do_train --do_eval "${settings[@]}" --train_batch_size=32 \
         --num_train_epochs=10 "${DEVICE[@]}" "$@"
 done

@@ -14,7 +14,7 @@ from keras_bert.files import is_file, read_lines
 from tasks.fine_tuning.examples import Examples
 from tasks.text.bad_rows import BadRows
 from tasks.text.conll import Documents, splits_of
-from tasks.text.word_windows import SPECIAL_TOKENS
+from tasks.text.word_windows import SPECIAL_TOKENS, Windows
 
 
 class Row(NamedTuple):
@@ -248,8 +248,8 @@ def _join(
 # === Words of whole documents ===
 
 
-def encode_words(documents: Documents, tokenizer, max_seq_length: int, document_context: bool):
-    """Encodes tagged sentences for word features.
+def encode_words(documents: Documents, tokenizer, max_seq_length: int, document_context: bool) -> Windows:
+    """Encodes tagged sentences for word features. A word's place, its first token, is in one window alone.
 
     Args:
         documents: the sentences.
@@ -259,8 +259,7 @@ def encode_words(documents: Documents, tokenizer, max_seq_length: int, document_
             section 5.3). A file without -DOCSTART- lines is one document.
 
     Returns:
-        (`Examples` of R sequences; int64, shape (W,), increasing, the index in their `token_ids` of each word's first
-        token; int64, shape (N,), tokens of each sentence, [CLS] and [SEP] included).
+        The windows, whose `places` increase.
     """
     limits = documents.sentence_splits[documents.document_splits] if document_context else documents.sentence_splits
     encoded = encode_rows(sentence_rows(documents._replace(sentence_splits=limits)), tokenizer, max_seq_length)
@@ -268,4 +267,4 @@ def encode_words(documents: Documents, tokenizer, max_seq_length: int, document_
     ends = np.append(firsts[1:], 0)
     ends[encoded.word_splits[1:] - 1] = encoded.row_splits[1:] - 1  # [SEP] follows the last word of a row.
     lengths = np.add.reduceat(ends - firsts, documents.sentence_splits[:-1]) + SPECIAL_TOKENS
-    return encoded.examples, encoded.kept[firsts], lengths
+    return Windows(encoded.examples.token_ids, encoded.examples.row_splits, encoded.kept[firsts], lengths)

@@ -8,11 +8,12 @@ import numpy as np
 
 from keras_bert.errors import InputError
 from keras_bert.files import expand_files, make_directory, write_json
-from keras_bert.weights import open_checkpoint
+from keras_bert.weights import open_checkpoint, read_bert_config
 from tasks.features import data, writing
-from tasks.features.settings import DEFAULT_OUTPUT, FeatureSettings, check_layer_weights, choose_layers, layer_name
+from tasks.features.settings import DEFAULT_LAYERS, DEFAULT_OUTPUT, FeatureSettings, choose_layers, layer_name
 from tasks.features.writing import Block, Column, open_writer
 from tasks.text.bad_rows import BadRows
+from tasks.text.conll import read_conll
 
 BLOCK_BYTES = 256 << 20  # Vectors in memory at once: some hundred rows of four base layers at 128 tokens.
 MAX_BLOCK_ROWS = 4096
@@ -31,15 +32,23 @@ def extract(settings: FeatureSettings) -> dict:
     """
     path = output_path(settings)
     writing.check_path(path)
-    layers, config = choose_layers(settings, "Extracting features")
-    weights = check_layer_weights(settings.layer_weights, settings.combine, len(layers))
+    names = settings.layers or (DEFAULT_LAYERS if settings.pooling == "none" else ["-1"])
+    layers, config = choose_layers(settings, names, "Extracting features")
+    num_weights = len(settings.layer_weights or ())
+    if num_weights and settings.combine != "weighted_sum":
+        raise InputError("--layer_weights is for --combine=weighted_sum alone. Leave it out.")
+    if num_weights != len(layers) and settings.combine == "weighted_sum":
+        raise InputError(
+            f"--layer_weights: {num_weights} weights for {len(layers)} layers. Give --combine=weighted_sum one weight "
+            "for each layer of --layers, in the same order."
+        )
     if settings.normalize and settings.pooling == "none":
         raise InputError("--normalize is for pooled vectors. Give --pooling=mean, cls or pooler, or leave it out.")
     if settings.pooling == "pooler" and (layers != [config.num_layers] or settings.combine != "none"):
         raise InputError("--pooling=pooler takes the last layer alone. Leave out --layers and --combine.")
     bad_rows = BadRows(settings.bad_rows)
     rows, count = _read(settings, bad_rows)
-    results = _Extraction(settings, layers, weights, bad_rows).write(rows, count, path)
+    results = _Extraction(settings, layers, bad_rows).write(rows, count, path)
     if settings.output_dir:
         make_directory(settings.output_dir)
         write_json(os.path.join(settings.output_dir, "metrics.json"), results)
@@ -67,7 +76,8 @@ def _read(settings: FeatureSettings, bad_rows: BadRows) -> tuple[Iterable[data.R
         return data.read_texts(paths, None), count
     rows: list[data.Row] = []
     for path in paths:
-        rows += data.sentence_rows(settings.read_file(path, bad_rows, needs_tags=False), len(rows))
+        documents = read_conll(path, delimiter=settings.delimiter, tag_scheme=None, needs_tags=False, bad_rows=bad_rows)
+        rows += data.sentence_rows(documents, len(rows))
     return rows, len(rows)
 
 
@@ -77,23 +87,28 @@ class _Extraction:
     Args:
         settings: settings of the run.
         layers: numbers of the layers to extract.
-        weights: factors of the layers, for a weighted sum.
         bad_rows: collects sentences that are too long to be pooled.
 
     Raises:
         InputError: the encoder has no pooler, or is not suitable.
     """
 
-    def __init__(self, settings: FeatureSettings, layers: list[int], weights: list[float], bad_rows: BadRows):
+    def __init__(self, settings: FeatureSettings, layers: list[int], bad_rows: BadRows):
+        from keras_bert.tokenization.vocabulary import check_rows
         from tasks.features.model import COMBINED, POOLED, Extractor, FeatureExtractor, load_encoder
         from tasks.fine_tuning.start import find_start
 
-        if settings.pooling == "pooler" and (origin := find_start(settings)).load_weights:
+        origin = find_start(settings)
+        if settings.pooling == "pooler" and origin.load_weights:
             with open_checkpoint(origin.preset) as checkpoint:
                 if "pooled_dense/kernel" not in checkpoint.tensors:
                     raise InputError(f"{origin.preset}: has no pooler. Choose --pooling=mean or --pooling=cls.")
-        backbone, self._tokenizer = load_encoder(settings)
-        model = FeatureExtractor(backbone, layers, settings.combine, weights, settings.pooling, settings.normalize)
+        self._tokenizer = origin.tokenizer()
+        num_rows = read_bert_config(origin.preset).vocabulary_size
+        check_rows(origin.preset, self._tokenizer.vocabulary_size(), num_rows)
+        backbone = load_encoder(origin, settings.random_seed)
+        options = {name: getattr(settings, name) for name in ("combine", "layer_weights", "pooling", "normalize")}
+        model = FeatureExtractor(backbone, layers, **options)
         self._extractor = Extractor(model, settings.eval_batch_size)
         self._vocabulary = np.array(self._tokenizer.get_vocabulary())
         # Names of the vectors in JSON lines: google-research/bert's negative index of an encoder layer, or a name.

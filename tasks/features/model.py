@@ -1,9 +1,6 @@
 """Contextual embeddings: hidden states of chosen encoder layers, combined, and pooled to one vector per text.
 
-And the feature-based tagger of the paper's section 5.3: a two-layer BiLSTM and a linear layer on frozen hidden states.
-
-Shapes: B batch, S sequence in tokens, T rows (see keras_bert/packing.py), W sentence in words, H hidden size, K chosen
-layers, C tags.
+Shapes: B batch, S sequence in tokens, T rows (see keras_bert/packing.py), H hidden size, K chosen layers.
 """
 
 from collections.abc import Sequence
@@ -13,17 +10,13 @@ import numpy as np
 from keras import ops
 
 from keras_bert.backbone import BertBackbone, FirstRows, RestoreRectangle
-from keras_bert.heads import PoolTokens, TakePositions
-from keras_bert.layer import BertLayer, keep_arguments
-from keras_bert.tokenization.tokenizer import BertTokenizer
-from tasks.features.settings import COMBINES, POOLINGS, FeatureSettings, layer_name
-from tasks.fine_tuning import start
+from keras_bert.heads import PoolTokens
+from tasks.features.settings import layer_name
 from tasks.fine_tuning.examples import Examples, compute_outputs
+from tasks.fine_tuning.start import Start
 
 COMBINED = "features"
 POOLED = "pooled_output"
-TAGGER = "bilstm_tagger"
-EXTRACTOR = "feature_extractor"
 
 
 @keras.saving.register_keras_serializable(package="keras_bert")
@@ -47,9 +40,6 @@ class FeatureExtractor(keras.Model):
             "pooler", the backbone's pooled output, named `pooled_output`, with the last layer alone in `layers`.
         normalize: whether to divide each pooled vector by its Euclidean norm.
         name: name of the model.
-
-    Raises:
-        ValueError: a layer does not exist, or the arguments do not fit together.
     """
 
     def __init__(
@@ -63,8 +53,6 @@ class FeatureExtractor(keras.Model):
         name: str = "feature_extractor",
         **kwargs,
     ):
-        _check(backbone, layers, combine, layer_weights, pooling, normalize)
-
         # === Functional model ===
         if pooling == "pooler":
             outputs = {POOLED: backbone.output[POOLED]}
@@ -100,22 +88,6 @@ class FeatureExtractor(keras.Model):
         return cls(**{**config, "backbone": backbone})
 
 
-build_feature_extractor = FeatureExtractor
-
-
-def _check(backbone, layers, combine, layer_weights, pooling, normalize) -> None:
-    if not layers or len(set(layers)) != len(layers) or not all(0 <= n <= backbone.num_layers for n in layers):
-        raise ValueError(f"`layers` must be different numbers from 0 to {backbone.num_layers}. Received: {layers=}")
-    if combine not in COMBINES or pooling not in POOLINGS:
-        raise ValueError(f"`combine` must be of {COMBINES}, `pooling` of {POOLINGS}. Received: {combine=}, {pooling=}")
-    if (combine == "weighted_sum") != bool(layer_weights) or len(layer_weights or layers) != len(layers):
-        raise ValueError(f"`layer_weights` must hold a number for each layer. Received: {combine=}, {layer_weights=}")
-    if pooling == "pooler" and (list(layers) != [backbone.num_layers] or combine != "none"):
-        raise ValueError(f"`pooling` 'pooler' takes the last layer alone. Received: {layers=}, {combine=}")
-    if normalize and pooling == "none":
-        raise ValueError("`normalize` is for pooled vectors. Received: pooling='none'")
-
-
 def _rows(backbone: BertBackbone, number: int):
     """Returns a layer's symbolic output, [T, H]."""
     return backbone.get_layer(f"transformer_layer_{number - 1}" if number else "embeddings").output
@@ -147,20 +119,11 @@ def _pool(backbone: BertBackbone, name: str, rows, pooling: str):
 # === Running it ===
 
 
-def load_encoder(settings: FeatureSettings) -> tuple[BertBackbone, BertTokenizer]:
-    """Loads the encoder, in the layout that skips padding except for TPUs, and its tokenizer.
-
-    Raises:
-        InputError: the preset does not exist, is too short for `max_seq_length`, or does not fit its vocabulary.
-    """
-    origin = start.find_start(settings)
-    tokenizer = origin.tokenizer()
-    start.check_encoder(origin, settings, settings.max_seq_length, tokenizer.vocabulary_size())
+def load_encoder(origin: Start, random_seed: int, layout: str = "unpadded") -> BertBackbone:
+    """Loads the encoder. Random weights, if those are asked for, follow from the seed."""
     if not origin.load_weights:
-        keras.utils.set_random_seed(settings.random_seed)
-    layout = "rectangular" if settings.distribution_strategy == "tpu" else "unpadded"
-    policy = keras.config.dtype_policy()
-    return BertBackbone.from_preset(origin.preset, origin.load_weights, policy, layout=layout), tokenizer
+        keras.utils.set_random_seed(random_seed)
+    return BertBackbone.from_preset(origin.preset, origin.load_weights, keras.config.dtype_policy(), layout=layout)
 
 
 class Extractor:
@@ -187,100 +150,3 @@ class Extractor:
         joined = compute_outputs(self._model, examples, self._batch_size, per_token=self._by_token)
         ends = np.cumsum(list(self.widths.values()))[:-1]
         return dict(zip(self.widths, np.split(joined, ends, axis=-1), strict=True))
-
-
-# === The tagger ===
-
-
-def build_tagger(
-    num_layers: int,
-    hidden_dim: int,
-    num_tags: int,
-    combine: str = "none",
-    *,
-    lstm_units: int = 768,
-    lstm_layers: int = 2,
-    lstm_dropout: float = 0.1,
-) -> keras.Model:
-    """Builds the model to train.
-
-    Args:
-        num_layers: K, the number of layers whose states are concatenated in the input.
-        hidden_dim: H, the width of each layer's states.
-        num_tags: C.
-        combine: "none" or "concatenate" to read all K * H numbers; "sum"; "mean"; or "weighted_sum", with learned
-            weights gamma * sum_k softmax(w)_k h_k (Peters et al. 2018, equation 1), which start equal.
-        lstm_units: width of each direction (the paper: 768).
-        lstm_layers: number of stacked BiLSTMs (the paper: 2).
-        lstm_dropout: dropout on the input and on each BiLSTM's output; the paper gives none.
-
-    Returns:
-        A functional model from `features` float32 (B, W, K * H) and `padding_mask` int32 (B, W) to logits (B, W, C).
-    """
-    # === Functional model ===
-    features = keras.Input((None, num_layers * hidden_dim), dtype="float32", name="features")
-    padding_mask = keras.Input((None,), dtype="int32", name="padding_mask")
-    states = features
-    if combine in ("sum", "mean", "weighted_sum") and num_layers > 1:
-        states = CombineStates(num_layers, combine, name="combine_states")(states)
-    mask = ops.cast(padding_mask, "bool")
-    states = keras.layers.Dropout(lstm_dropout, name="input_dropout")(states)
-    for index in range(lstm_layers):
-        lstm = keras.layers.LSTM(lstm_units, return_sequences=True, name=f"lstm_{index}")
-        states = keras.layers.Bidirectional(lstm, name=f"bilstm_{index}")(states, mask=mask)
-        states = keras.layers.Dropout(lstm_dropout, name=f"lstm_dropout_{index}")(states)
-    # Keras's Glorot initializer: with BERT's 0.02 the first epochs learn nothing, since BiLSTM outputs are small.
-    logits = keras.layers.Dense(num_tags, dtype="float32", name="token_classification")(states)
-    return keras.Model({"features": features, "padding_mask": padding_mask}, logits, name=TAGGER)
-
-
-def join_extractor(extractor: keras.Model, tagger: keras.Model) -> keras.Model:
-    """Joins the tagger with its encoder into the model to save.
-
-    Args:
-        extractor: `FeatureExtractor` with "concatenate".
-        tagger: the model that `build_tagger` returned.
-
-    Returns:
-        A functional model from the encoder's inputs and `word_positions` to logits (B, W, C). `word_positions`, int32
-        (B, W), is the index of each word's first token in its sequence, 0 for padding.
-    """
-    positions = keras.Input((None,), dtype="int32", name="word_positions")
-    inputs = {**extractor.input, "word_positions": positions}
-    states = extractor(extractor.input)[COMBINED]
-    words = TakePositions(dtype="float32", name="first_tokens")(states, positions)
-    # Position 0 is [CLS], and never a word.
-    mask = ops.cast(ops.greater(positions, 0), "int32")
-    return keras.Model(inputs, tagger({"features": words, "padding_mask": mask}), name="feature_based_tagger")
-
-
-@keras.saving.register_keras_serializable(package="keras_bert")
-class CombineStates(BertLayer):
-    """Combines the states of K layers, (B, W, K * H), to (B, W, H): by sum, mean, or learned weighted sum.
-
-    Args:
-        num_layers: K.
-        combine: "sum", "mean" or "weighted_sum".
-    """
-
-    def __init__(self, num_layers: int, combine: str, **kwargs):
-        super().__init__(**kwargs)
-        keep_arguments(self, locals())
-
-    def build(self, shape):
-        if self.combine == "weighted_sum":
-            self.scores = self.add_weight(shape=(self.num_layers,), initializer="zeros", name="layer_scores")
-            self.scale = self.add_weight(shape=(), initializer="ones", name="layer_scale")
-        self.built = True
-
-    def layer_weights(self):
-        """Returns the factor of each layer, shape (K,)."""
-        if self.combine == "weighted_sum":
-            return self.scale * ops.softmax(self.scores)
-        return ops.full((self.num_layers,), 1.0 if self.combine == "sum" else 1.0 / self.num_layers)
-
-    def call(self, states):
-        batch, words, width = ops.shape(states)
-        layers = ops.reshape(states, (batch, words, self.num_layers, width // self.num_layers))
-        weights = ops.cast(self.layer_weights(), states.dtype)
-        return ops.sum(layers * weights[:, None], axis=2)

@@ -1,27 +1,14 @@
-"""bert-features: contextual embeddings from chosen layers, and the paper's feature-based named-entity recognition.
+"""bert-features: contextual embeddings from chosen layers of an encoder.
 
     bert-features --preset=base --input_file=texts.txt --layers=-1,-2,-3,-4 --output_file=features.npz
     bert-features --preset=hf://sentence-transformers/all-MiniLM-L6-v2 --input_file=texts.txt --pooling=mean \\
         --normalize --output_file=sentences.parquet
-    bert-features --task_name=ner --preset=base --train_file=train.conll --dev_file=dev.conll --do_train --do_eval \\
-        --layers=-1,-2,-3,-4 --combine=concatenate --output_dir=runs/features
 
-extract (the default): --input_file holds one text per line, with `a ||| b` for a pair; or, with --input_format=conll,
-one word per line and a blank line between sentences. The extension of --output_file chooses the format: .npz,
-.tfrecord, .parquet (needs pyarrow) or .jsonl (google-research/bert's). The file has the string, id and character span
-of each token, and for sentences of words the index of each word's first token. --pooling=mean averages over all real
-tokens, [CLS] and [SEP] included, as in sentence-transformers. --output_dir, if given, receives metrics.json and
-flags.json.
-
-ner (the paper's section 5.3): computes the features of each word's first token once, keeps them in
---output_dir/features, and trains a BiLSTM on them. The rows of the paper's Table 7 are
-    embeddings                 --layers=embeddings
-    second-to-last hidden      --layers=-2
-    last hidden                --layers=-1
-    weighted sum last four     --layers=-1,-2,-3,-4 --combine=weighted_sum
-    concat last four           --layers=-1,-2,-3,-4 --combine=concatenate
-    weighted sum all twelve    --layers=all --combine=weighted_sum
-each with --lstm_units=768 (the default) and --document_context=document. The weights of a sum are learned.
+--input_file holds one text per line, with `a ||| b` for a pair; or, with --input_format=conll, one word per line and a
+blank line between sentences. The extension of --output_file chooses the format: .npz, .parquet (needs pyarrow) or
+.jsonl (google-research/bert's). The file has the string, id and character span of each token, and for sentences of
+words the index of each word's first token. --pooling=mean averages over all real tokens, [CLS] and [SEP] included, as
+in sentence-transformers. --output_dir, if given, receives metrics.json and flags.json.
 """
 
 import dataclasses
@@ -29,14 +16,9 @@ import dataclasses
 from tasks import flags
 from tasks.features.extraction import extract, output_path
 from tasks.features.settings import FeatureSettings
-from tasks.features.task import FeatureTagging
-from tasks.fine_tuning import command
 
 
 def main(settings: FeatureSettings) -> None:
-    if settings.task_name == "ner":
-        command.main(FeatureTagging(settings))
-        return
     results = extract(settings)
     if settings.output_dir:
         flags.write_flags(dataclasses.asdict(settings), settings.output_dir)

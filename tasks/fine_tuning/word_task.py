@@ -113,7 +113,7 @@ class WordTask(task.Task):
         return {
             "train_sentences": rows.num_sentences,
             "train_words": len(rows.tokens),
-            "train_windows": encoded.num_examples,
+            "train_windows": encoded.source.windows.num_windows,
         }
 
     def encode(self, part, trained):
@@ -128,9 +128,9 @@ class WordTask(task.Task):
 
     def window_details(self, answers: task.Answers) -> dict[str, int]:
         """Describes the windows of an evaluated file for `metrics.json`."""
-        encoded, limit = answers.encoded, answers.trained.spec.sequence_length
-        long = int(np.count_nonzero(encoded.source.windows.sentence_lengths > limit))
-        return {"windows": encoded.num_examples, "long_sentences": long}
+        windows, limit = answers.encoded.source.windows, answers.trained.spec.sequence_length
+        long = int(np.count_nonzero(windows.sentence_lengths > limit))
+        return {"windows": windows.num_windows, "long_sentences": long}
 
     def path_of(self, split: str, output_dir: str) -> str:
         """Returns the path of the predictions for "dev" or "test"."""

@@ -12,12 +12,31 @@ curve, TensorBoard events and checkpoints. Given several comma-separated learnin
 --num_restarts, every combination is trained and the best on dev is kept. The same command resumes a stopped run.
 Without --do_train, the trained model is used or, if there is none, a --preset that was fine-tuned elsewhere
 (BertForTokenClassification).
+
+--encoder=frozen (the paper's section 5.3) computes the features of each word's first token once, keeps them in
+--output_dir/features, and trains a BiLSTM on them. The rows of the paper's Table 7 are
+    embeddings                 --layers=embeddings
+    second-to-last hidden      --layers=-2
+    last hidden                --layers=-1
+    weighted sum last four     --layers=-1,-2,-3,-4 --combine=weighted_sum
+    concat last four           --layers=-1,-2,-3,-4
+    weighted sum all twelve    --layers=all --combine=weighted_sum
+each with --document_context=document. To evaluate or apply such a tagger, give --encoder=frozen, too.
 """
 
+from tasks import flags
 from tasks.fine_tuning import command
+from tasks.tagging.frozen import FrozenTagging
+from tasks.tagging.settings import TaggingSettings
 from tasks.tagging.task import Tagging
 
-console_main = command.console_main(Tagging, __name__)
+
+def main(settings: TaggingSettings) -> None:
+    task = FrozenTagging if settings.encoder == "frozen" else Tagging
+    command.main(task(settings))
+
+
+console_main = flags.console_main(main, TaggingSettings)
 
 if __name__ == "__main__":
     console_main()

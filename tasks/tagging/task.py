@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 from keras_bert.errors import InputError
 from tasks.fine_tuning.encoding import format_labels
-from tasks.fine_tuning.entity_task import EntitySettings, EntityTask
+from tasks.fine_tuning.entity_task import EntityTask
 from tasks.fine_tuning.word_task import WordSpec, leave_out_faulty
+from tasks.tagging.settings import TaggingSettings
 from tasks.text import tags as tag_schemes
 from tasks.text.bad_rows import BadRows
 from tasks.text.conll import Documents
@@ -28,7 +29,7 @@ class TaggingSpec(WordSpec):
 class Tagging(EntityTask):
     """Tagging of words in CoNLL files."""
 
-    Settings = EntitySettings
+    Settings = TaggingSettings
     Spec = TaggingSpec
     name = "token_classification"
     command = "bert-ner"

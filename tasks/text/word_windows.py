@@ -33,6 +33,11 @@ class Windows(NamedTuple):
     places: np.ndarray
     sentence_lengths: np.ndarray
 
+    @property
+    def num_windows(self) -> int:
+        """Number of windows, W."""
+        return len(self.row_splits) - 1
+
 
 def check_stride(max_seq_length: int, doc_stride: int | None) -> int:
     """Returns the stride between the windows of a long sentence: `doc_stride`, by default half of a window's pieces.

@@ -66,7 +66,11 @@ _OWN = {
         "head": {"1.1": [], "2.0": ["--version_2_with_negative", "--train_file={directory}/unanswerable.json"]}
     },
     "bert-swag": {"head": {"choices": [], "endings": ["--choice_columns=ending0,ending1"]}},
-    "bert-ner": {"context": _WORDS, "scheme": {"auto": [], "iob2": ["--tag_scheme=iob2"]}},
+    "bert-ner": {
+        "context": _WORDS,
+        "scheme": {"auto": [], "iob2": ["--tag_scheme=iob2"]},
+        "trained": {**_OPTIONS["trained"], "bilstm": ["--encoder=frozen", "--layers=all", "--lstm_units=4"]},
+    },
     "bert-score-words": {"context": _WORDS},
     "bert-embed": {
         "loss": _LOSSES,
@@ -78,7 +82,7 @@ _OWN = {
 
 def options(command: str) -> dict[str, dict[str, list[str]]]:
     """The command's options: name to value to flags."""
-    return {**_OWN[command], **_OPTIONS}
+    return {**_OWN[command], **{name: _OWN[command].get(name, values) for name, values in _OPTIONS.items()}}
 
 
 # Pairs of options that every command refuses, and how.
@@ -93,6 +97,21 @@ REFUSED = {
     "--learning_rate=1e-3,1e-4 --distribution_strategy=multi_worker_mirrored": "run on one machine",
     "--num_gpus=2 --distribution_strategy=one_device": "--num_gpus=2 needs --distribution_strategy=mirrored",
     "--tpu=local --distribution_strategy=mirrored": "--tpu and --distribution_strategy=tpu belong together",
+}
+# Those that one command refuses besides.
+_OWN_REFUSED = {
+    "bert-ner": {
+        **{
+            f"--encoder=frozen {flag}": f"{flag.partition('=')[0]} is for --encoder=trained"
+            for flag in ("--lora_rank=2", "--num_frozen_layers=1", "--layer_decay=0.9", "--doc_stride=2")
+        },
+        **{
+            f"--encoder=trained {flag}": f"{flag.partition('=')[0]} is for --encoder=frozen"
+            for flag in ("--layers=-1", "--combine=sum", "--lstm_units=8", "--lstm_layers=1", "--lstm_dropout=0.2")
+        },
+        "--encoder=frozen --distribution_strategy=multi_worker_mirrored": "--encoder=frozen runs on one machine",
+        "--encoder=frozen --layers=3": "--layers=3: there is no layer '3'",
+    }
 }
 # Pairs of values in the options of a command that it refuses, and how.
 REFUSED_VALUES = {
@@ -111,7 +130,8 @@ def is_allowed(command: str, row: dict[str, str]) -> bool:
 def refused(command: str, directory: pathlib.Path) -> list[tuple[list[str], str]]:
     """Command lines that the command refuses, and a part of what it says."""
     row = runs(command, 1)[0]
-    lines = [([*arguments(command, row, directory), *flags.split()], told) for flags, told in REFUSED.items()]
+    pairs = {**REFUSED, **_OWN_REFUSED.get(command, {})}
+    lines = [([*arguments(command, row, directory), *flags.split()], told) for flags, told in pairs.items()]
     pairs = REFUSED_VALUES.get(command, ())
     return lines + [(arguments(command, {**row, **pair}, directory), told) for pair, told in pairs]
 

@@ -26,7 +26,6 @@ EXPECTED_SCRIPTS = [
 COMMANDS = [
     "bert-classify",
     "bert-create-pretraining-data",
-    "bert-features",
     "bert-ner",
     "bert-pretrain",
     "bert-squad",

@@ -4,11 +4,11 @@ from tasks.classification.task import Classification, ClassificationSettings
 from tasks.embedding.task import Embedding
 from tasks.features.extraction import extract
 from tasks.features.settings import FeatureSettings
-from tasks.features.task import FeatureTagging
 from tasks.fine_tuning.command import run_task
 from tasks.fine_tuning.inputs import Inputs, read_inputs
 from tasks.squad.task import Squad, SquadSettings
 from tasks.swag.task import Swag, SwagSettings
+from tasks.tagging.frozen import FrozenTagging
 from tasks.tagging.task import Tagging
 from tasks.word_scores.task import WordScores, WordScoreSettings
 
@@ -34,7 +34,7 @@ def extract_features(**settings) -> dict:
 
 
 def tag_by_features(**settings) -> dict:
-    return run_task(FeatureTagging(FeatureSettings(task_name="ner", **settings)))
+    return run_task(FrozenTagging(FrozenTagging.Settings(encoder="frozen", **settings)))
 
 
 def score_words(**settings) -> dict:

@@ -14,7 +14,7 @@ from export.heads.embeddings import Embeddings
 from export.heads.loading import load_head
 from keras_bert import BertTokenizer
 from keras_bert.errors import InputError
-from tasks.features.model import build_feature_extractor
+from tasks.features.model import FeatureExtractor
 from tasks.fine_tuning.model_files import save_model
 
 TEXTS = [
@@ -40,7 +40,7 @@ def _preset(tmp_path_factory):
 def test_a_layer_is_what_bert_features_takes_for_it(preset, layer, number):
     head = load_head(preset, "embeddings", layer=layer)
     extractors = {
-        pooling: build_feature_extractor(toy_heads.shaken(toy_heads.backbone()), [number], pooling=pooling)
+        pooling: FeatureExtractor(toy_heads.shaken(toy_heads.backbone()), [number], pooling=pooling)
         for pooling in ("cls", "mean")
     }
     answers = _served(head)

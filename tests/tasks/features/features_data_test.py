@@ -145,8 +145,7 @@ COLUMNS = "-DOCSTART- O\n\nanna O\nunseen O\n\nrome O\n\n-DOCSTART- O\n\nben O\n
 )
 def test_the_sentences_of_a_document_run_on_if_asked_to(tmp_path, tokenizer, context, sequences):
     documents = read_conll(write(tmp_path / "a.conll", COLUMNS), bad_rows=BadRows())
-    examples, places, lengths = data.encode_words(documents, tokenizer, 20, context)
-    ids, splits = examples.token_ids, examples.row_splits
+    ids, splits, places, lengths = data.encode_words(documents, tokenizer, 20, context)
     found = [[VOCABULARY[n] for n in ids[a + 1 : b - 1]] for a, b in zip(splits, splits[1:], strict=False)]
     assert found == sequences
     assert [VOCABULARY[number] for number in ids[places]] == ["anna", "un", "rome", "ben", ","]
@@ -156,7 +155,7 @@ def test_the_sentences_of_a_document_run_on_if_asked_to(tmp_path, tokenizer, con
 @pytest.mark.parametrize("length", [4, 5, 6])
 def test_words_of_a_windowed_document_keep_their_order(tmp_path, tokenizer, length):
     documents = read_conll(write(tmp_path / "a.conll", COLUMNS), bad_rows=BadRows())
-    examples, places, lengths = data.encode_words(documents, tokenizer, length, True)
-    assert [VOCABULARY[n] for n in examples.token_ids[places]] == ["anna", "un", "rome", "ben", ","]
+    ids, _, places, lengths = data.encode_words(documents, tokenizer, length, True)
+    assert [VOCABULARY[n] for n in ids[places]] == ["anna", "un", "rome", "ben", ","]
     assert (np.diff(places) > 0).all()
     assert lengths.tolist() == [5, 3, 4]

@@ -3,7 +3,7 @@
 import pytest
 
 from keras_bert.errors import InputError
-from tasks.features.settings import check_layer_weights, layer_name, resolve_layers
+from tasks.features.settings import layer_name, resolve_layers
 
 
 @pytest.mark.parametrize(
@@ -43,24 +43,3 @@ def test_what_is_no_layer_is_refused(names, words):
 
 def test_names_of_layers():
     assert [layer_name(number) for number in (0, 1, 12)] == ["embeddings", "layer_1", "layer_12"]
-
-
-def test_weights_are_given_for_a_weighted_sum_and_nothing_else():
-    assert check_layer_weights(["0.5", "-2"], "weighted_sum", 2) == [0.5, -2.0]
-    assert check_layer_weights(None, "sum", 3) == []
-
-
-@pytest.mark.parametrize(
-    "weights, combine, words",
-    [
-        (["1"], "sum", ["--layer_weights", "weighted_sum", "sum"]),
-        (["1", "2"], "weighted_sum", ["1,2", "2 weights for 3 layers"]),
-        (None, "weighted_sum", ["0 weights for 3 layers"]),
-        (["1", "x", "2"], "weighted_sum", ["1,x,2", "numbers"]),
-        (["1", "nan", "2"], "weighted_sum", ["nan", "finite"]),
-    ],
-)
-def test_wrong_weights_are_refused(weights, combine, words):
-    with pytest.raises(InputError) as refused:
-        check_layer_weights(weights, combine, 3)
-    assert all(word in str(refused.value) for word in words), refused.value
