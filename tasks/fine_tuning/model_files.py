@@ -113,5 +113,8 @@ def read_task(directory: str, command: str = "bert-classify", task_name: str | N
     if not isinstance(task, dict) or not isinstance(task.get("task"), str):
         raise InputError(f"{path}: expected an object with the task's name, found {task!r}.")
     if task_name not in (None, task["task"]):
-        raise InputError(f"{path}: expected the task {task_name!r}, as {command} writes it, found {task['task']!r}.")
+        raise InputError(
+            f"{path}: expected the task {task_name!r}, as {command} writes it, found {task['task']!r}. The "
+            "train_command in that run's metrics.json names the command and flags it needs."
+        )
     return task

@@ -6,6 +6,7 @@ import os
 import keras
 import numpy as np
 import pytest
+import run_tasks
 import toy_features
 from run_tasks import tag_by_features as tag
 
@@ -159,6 +160,15 @@ def test_the_saved_model_goes_from_token_ids_to_tags(place, done):
     }
     logits = keras.ops.convert_to_numpy(model(inputs, training=False))
     assert [task["tags"][number] for number in logits[0, :3].argmax(-1)] == ["B-person", "O", "B-place"]
+
+
+def test_the_flag_is_needed_to_apply_the_model(place, done):
+    flagless = {"output_dir": str(done[0]), "dev_file": str(place / "dev.conll"), "do_eval": True}
+    with pytest.raises(InputError, match="found 'feature_based_tagging'. The train_command in that run's metrics.json"):
+        run_tasks.tag(**flagless)
+    assert "bert-ner --preset=" in done[1]["train_command"] and " --encoder=frozen " in done[1]["train_command"]
+    again = tag(**flagless)
+    assert again["f1"] == done[1]["f1"] and again["loss"] == pytest.approx(done[1]["loss"], rel=1e-4)
 
 
 @pytest.mark.slow
