@@ -1,7 +1,7 @@
 """Every command and the module with its `console_main`; setup.py, BUILD and the tests read this table."""
 
 COMMANDS = {
-    "bert-quickstart": "tasks.quickstart.__main__",
+    "bert-quickstart": "tasks.quickstart.run",
     "bert-train-vocab": "tasks.pretraining.train_vocab",
     "bert-create-pretraining-data": "tasks.pretraining.create_data",
     "bert-pretrain": "tasks.pretraining.run",

@@ -53,7 +53,8 @@ def batches(batch_size: int, count: int) -> Iterator[dict[str, np.ndarray]]:
     from keras_bert.tokenization.preprocessor import BertPreprocessor
 
     preprocess = BertPreprocessor.from_preset(preset(), sequence_length=128, pad_to_longest=True)
-    texts = (text for _, path in docstrings.list_modules("python") for text in docstrings.read_module(path))
+    package = "python", docstrings.packages()["python"]
+    texts = (text for function in docstrings.read_package(batch_size * count, package) for text in function.sentences)
     for _ in range(count):
         inputs = preprocess(list(itertools.islice(texts, batch_size)))
         yield {name: np.asarray(value) for name, value in inputs.items()}

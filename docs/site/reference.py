@@ -109,7 +109,7 @@ def _command_page(name: str, module: str) -> str:
         "",
         docstrings.markdown(text),
         "",
-        f"`python -m {module.removesuffix('.__main__')}` is the same.",
+        f"`python -m {module}` is the same.",
         "",
     ]
     sections: dict[str, list[str]] = {}

@@ -10,15 +10,14 @@ import os
 import sys
 
 from keras_bert.files import write_lines
-from tasks.quickstart import docstrings
+from tasks.quickstart import corpus, docstrings
 
 
 def main(directory: str) -> None:
-    packages = docstrings.installed_packages(required_only=False)
-    corpus = docstrings.collect(packages, max_sentences_per_package=sys.maxsize)
-    for part, texts in zip(("train", "held_out"), docstrings.split(corpus), strict=True):
-        write_lines(os.path.join(directory, f"{part}_docstrings.txt"), texts.lines())
-        print(f"{part}: {texts.summary()}")
+    documents = corpus.without_repeats(docstrings.collect(num_packages=None, max_sentences=sys.maxsize))
+    for part, texts in zip(("train", "held_out"), corpus.split(documents), strict=True):
+        write_lines(os.path.join(directory, f"{part}_docstrings.txt"), corpus.lines_of(texts))
+        print(f"{part}: {corpus.summary(texts)}")
 
 
 if __name__ == "__main__":

@@ -1,74 +1,91 @@
-"""The quickstart's corpus: labelled documents of sentences, their split, and the files made from them."""
+"""The quickstart's text: labelled documents of sentences, their split, and the rows made of them."""
 
-import collections
-import dataclasses
 import hashlib
+import itertools
+import os
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-# The name of this package (tf-models-official) says little, and its sentences read like TensorFlow's and Keras's.
-_SKIPPED_LABELS = frozenset(["official"])
+from keras_bert.errors import InputError
+from keras_bert.files import read_lines
+
+_HELD_OUT_SHARE = 0.1
+_PASSAGE_SENTENCES = 3  # They fill a sequence of 64 tokens.
 
 
 class Document(NamedTuple):
-    """The sentences of a module of a package, in order; a text file also counts as a package."""
+    """Sentences in their order.
 
-    package: str
-    module: str
+    Attributes:
+        label: what a classifier tells apart: the package of a docstring, the name of a text file.
+        group: module or part of a file; all of its documents are held out, or none.
+        name: name of what the document describes.
+        sentences: sentences, each on one line.
+    """
+
+    label: str
+    group: str
+    name: str
     sentences: list[str]
 
 
-@dataclasses.dataclass(frozen=True)
-class Corpus:
-    """Documents, in the order of their packages and modules.
+def read_texts(paths: list[str]) -> list[Document]:
+    """Reads text files with one sentence a line and a blank line between documents.
 
-    Attributes:
-        documents: the documents.
-        functions: module, name and sentences of each public function and class of theirs.
+    A path without what all paths share, and without its extension, labels a file's sentences.
+
+    Raises:
+        InputError: none of the files has a sentence, or a line is not UTF-8.
     """
+    shared, documents = os.path.commonpath([os.path.dirname(path) for path in paths]), []
+    for path in paths:
+        label = os.path.splitext(os.path.relpath(path, shared))[0]
+        lines = (" ".join(line.split()) for _, line in read_lines(path))
+        texts = [list(sentences) for is_text, sentences in itertools.groupby(lines, bool) if is_text]
+        names = (f"{label}:{number}" for number in itertools.count())
+        documents += [Document(label, name, name, sentences) for name, sentences in zip(names, texts, strict=False)]
+    if not documents:
+        raise InputError(f"{', '.join(paths)}: no text. Expected one sentence a line.")
+    return documents
 
-    documents: list[Document]
-    functions: list[tuple[str, str, list[str]]] = dataclasses.field(default_factory=list, compare=False)
 
-    @property
-    def num_documents(self) -> int:
-        return len(self.documents)
+def without_repeats(documents: Iterable[Document]) -> list[Document]:
+    """Keeps a sentence only where it occurs first, so that no text to learn from is one to be tested on."""
+    seen: set[str] = set()
+    kept = []
+    for document in documents:
+        sentences = [text for text in dict.fromkeys(document.sentences) if text not in seen]
+        seen.update(sentences)
+        if sentences:
+            kept.append(document._replace(sentences=sentences))
+    return kept
 
-    @property
-    def num_sentences(self) -> int:
-        return sum(len(document.sentences) for document in self.documents)
 
-    @property
-    def num_bytes(self) -> int:
-        """Size of the file that `keras_bert.files.write_lines` makes of `lines()`."""
-        return sum(len(line.encode()) + 1 for line in self.lines())
+def split(documents: list[Document]) -> tuple[list[Document], list[Document]]:
+    """Splits documents into training and held-out ones.
 
-    def lines(self) -> Iterator[str]:
-        """Yields the sentences, and an empty line after each document."""
-        for document in self.documents:
-            yield from document.sentences
-            yield ""
+    Each label with several groups holds a tenth of them out, at least one. A hash chooses them, independently of other
+    labels.
 
-    def sentences_by_package(self) -> dict[str, int]:
-        """Returns the number of sentences by package, the largest first, and equal ones by name."""
-        counts = collections.Counter()
-        for document in self.documents:
-            counts[document.package] += len(document.sentences)
-        return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
-
-    def summary(self) -> str:
-        """Renders the numbers of documents, sentences and bytes as one line."""
-        return f"{self.num_documents:,} documents, {self.num_sentences:,} sentences, {self.num_bytes:,} bytes"
-
-    def split(self, held_out: set[str]) -> tuple["Corpus", "Corpus"]:
-        """Returns the documents whose modules are not in `held_out`, and those whose modules are."""
-        parts = Corpus([]), Corpus([])
-        for document in self.documents:
-            parts[document.module in held_out].documents.append(document)
-        for function in self.functions:
-            parts[function[0] in held_out].functions.append(function)
-        return parts
+    Raises:
+        InputError: one side would have fewer than two groups; a random next sentence needs a second one.
+    """
+    groups: dict[str, set[str]] = {}
+    for document in documents:
+        groups.setdefault(document.label, set()).add(document.group)
+    held_out = set()
+    for names in groups.values():
+        count = max(1, round(_HELD_OUT_SHARE * len(names))) if len(names) > 1 else 0
+        held_out.update(sorted(names, key=hash_of)[:count])
+    sides = [[one for one in documents if (one.group in held_out) == is_held_out] for is_held_out in (False, True)]
+    if min(len({one.group for one in side}) for side in sides) < 2:
+        raise InputError(
+            f"--input_file: {len(documents)} documents are too few to hold a tenth of them out. Give some dozens, with "
+            "a blank line between documents."
+        )
+    return sides[0], sides[1]
 
 
 def hash_of(text: str) -> int:
@@ -76,49 +93,73 @@ def hash_of(text: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode("utf-8")).digest()[:8], "big")
 
 
-def label_sentences(
-    training: Corpus,
-    held_out: Corpus,
-    num_packages: int = 8,
-    max_training_rows: int = 1000,
-    max_dev_rows: int = 250,
-    min_words: int = 8,
-    hide_names: bool = True,
-) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """Makes a classification task from a split corpus: which package does this sentence come from?
+def lines_of(documents: list[Document]) -> Iterator[str]:
+    """Yields the sentences of each group, and an empty line after it."""
+    for _, group in itertools.groupby(documents, lambda document: document.group):
+        for document in group:
+            yield from document.sentences
+        yield ""
 
-    The labels are the packages with the most sentences among those with held-out documents, with equally many rows
-    each. No dev row is also a training row.
+
+def summary(documents: list[Document]) -> str:
+    """Renders the numbers of groups, sentences and bytes as one line."""
+    lines = list(lines_of(documents))
+    num_groups, num_bytes = lines.count(""), sum(len(line.encode()) + 1 for line in lines)
+    return f"{num_groups:,} documents, {len(lines) - num_groups:,} sentences, {num_bytes:,} bytes"
+
+
+# === Rows ===
+
+
+def label_sentences(
+    training: list[Document],
+    held_out: list[Document],
+    num_labels: int,
+    max_training_rows: int,
+    max_dev_rows: int,
+    hide_names: bool,
+) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """Makes a classification task: where does this sentence come from?
+
+    The labels are those with the most held-out sentences, with equally many rows each.
 
     Args:
-        training: documents for the training rows.
-        held_out: documents for the dev rows.
-        num_packages: maximum number of labels.
-        max_training_rows, max_dev_rows: maximum number of rows per label.
-        min_words: minimum length; shorter sentences could come from anywhere.
+        training, held_out: documents for the training rows and for the dev rows.
+        num_labels: maximum number of labels.
+        max_training_rows, max_dev_rows: maximum number of rows for each label.
         hide_names: whether to leave out sentences that name a label, which would give the answer away.
 
     Returns:
-        Training rows and dev rows, each a list of `(sentence, package)` in the order of a hash.
+        Training rows and dev rows, each a list of `(sentence, label)` in the order of a hash.
     """
-    candidates = held_out.sentences_by_package().keys() - _SKIPPED_LABELS
-    packages = [name for name in training.sentences_by_package() if name in candidates][:num_packages]
-    name = re.compile(rf"\b(?:{'|'.join(map(re.escape, packages))})\b", re.IGNORECASE)
+    counts = Counter({label: 0 for label in sorted({document.label for document in training})})
+    for document in held_out:
+        if document.label in counts:
+            counts[document.label] += len(document.sentences)
+    labels = [label for label, count in counts.most_common(num_labels) if count]
+    names = re.compile(rf"\b(?:{'|'.join(map(re.escape, labels))})\b", re.IGNORECASE)
 
-    def draw(corpus: Corpus, max_rows: int, excluded: set[str]) -> list[tuple[str, str]]:
-        rows: dict[str, list] = {package: [] for package in packages}
-        for package, _, sentences in corpus.documents:
-            for text in sentences if package in rows else ():
-                is_hidden = text in excluded or hide_names and name.search(text)
-                if len(text.split()) >= min_words and not is_hidden:
-                    rows[package].append((text, package))
+    def draw(documents: list[Document], max_rows: int) -> list[tuple[str, str]]:
+        rows: dict[str, list] = {label: [] for label in labels}
+        for document in documents:
+            for text in document.sentences if document.label in rows else ():
+                if not (hide_names and names.search(text)):
+                    rows[document.label].append((text, document.label))
         num_rows = min(max_rows, *map(len, rows.values())) if rows else 0
-        drawn = [row for found in rows.values() for row in sorted(found, key=_row_hash)[:num_rows]]
-        return sorted(drawn, key=_row_hash)
+        return _mixed(row for of_label in rows.values() for row in _mixed(of_label)[:num_rows])
 
-    known = {text for document in training.documents for text in document.sentences}
-    return draw(training, max_training_rows, set()), draw(held_out, max_dev_rows, known)
+    return draw(training, max_training_rows), draw(held_out, max_dev_rows)
 
 
-def _row_hash(row: tuple[str, str]) -> int:
-    return hash_of(row[0])
+def _mixed(rows: Iterable[tuple]) -> list[tuple]:
+    return sorted(rows, key=lambda row: hash_of("\t".join(row)))
+
+
+def search_rows(documents: list[Document]) -> list[tuple[str, str, str]]:
+    """Returns name, question (first sentence) and passage (what follows it) of documents, in the order of a hash."""
+    rows = [
+        (document.name, document.sentences[0], " ".join(document.sentences[1 : 1 + _PASSAGE_SENTENCES]))
+        for document in documents
+        if len(document.sentences) > 1
+    ]
+    return _mixed(rows)

@@ -1,64 +1,101 @@
 """Collects English prose without a download: the docstrings of the standard library and of installed packages.
 
-A module is a document. Its text is the sentences of its docstrings (tasks/quickstart/prose.py). Source files are parsed
-with `ast`, so nothing is imported or executed. Everything that looks random is a hash of a name, so machines with the
-same packages have the same corpus.
+Source files are parsed with `ast`, so nothing is imported or executed. Machines with the same packages have the same
+text.
 """
 
 import ast
-import importlib.metadata
-import os
+import functools
+import inspect
+import pathlib
 import re
 import sysconfig
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
-
-from keras_bert.errors import InputError
-from tasks.quickstart import prose
-from tasks.quickstart.corpus import Corpus, Document, hash_of
+from tasks.quickstart.corpus import Document, hash_of
 from tasks.text.parallel import LocalPool, available_cores, progress_bar
 
-STANDARD_LIBRARY = "python"
-DISTRIBUTION = "keras-bert-zoo"
-
-# Directories to skip: tests, re-exports, copies of other packages, and code kept for old callers.
-_SKIPPED_DIRECTORIES = frozenset(
-    "test tests testing _api _vendor vendor _vendored_packages vendored externals third_party site-packages "
-    "dist-packages idlelib lib2to3 ensurepip turtledemo pydoc_data distutils __pycache__".split()
+_SKIPPED_DIRECTORIES = frozenset("test tests testing vendor third_party site-packages dist-packages".split())
+_MAX_FILE_BYTES = 1_000_000  # Longer files are generated.
+# Sentences are looked for in the pieces between these.
+_BREAK = re.compile(
+    r"\n\s*\n"  # A blank line,
+    r"|^.*\n\s*(?:-{3,}|={3,}|~{3,})$"  # a title and its underline,
+    r"|^\s*[\w*, ]+ : .*$"  # NumPy's `name : type`,
+    r"|^\s*:?[\w*`,. ()\[\]|]+:(?=\s)"  # `name (type):`, `:param name:`, or a title such as `Args:`,
+    r"|^\s*(?:[-*]|\d+\.)\s",  # a bullet.
+    re.MULTILINE,
 )
-# tf_keras is Keras 2, and nearly repeats keras; setuptools and pip carry copies of other packages. jinja2 and
-# prometheus_client became requirements later, and are skipped so that the corpus and its figures stay the same.
-_SKIPPED_PACKAGES = frozenset(
-    "tf_keras setuptools pkg_resources pip keras_bert tasks export jinja2 prometheus_client".split()
-)
-_MODULE_FILE = re.compile(r"(?!test_|conftest)\w+(?<!_test)\.py")
-# Longer files are generated; the longest one written by people (pandas/core/frame.py) has 725 kB.
-_MAX_FILE_BYTES = 1_000_000
-_FILES_PER_BATCH = 16
+_MARKUP = re.compile(r":[a-z:]+:(?=`)|[`*]+")
+_END = re.compile(r"(?<=[.!?])(?<!e\.g\.|i\.e\.)\s+(?=[A-Z])")
+# From 5 to 60 words without marks of code.
+_SENTENCE = re.compile(r"[A-Z][\w'-]*(?:[,;]? \(?[\w.'/-]+\)?){4,59}[.!?]", re.ASCII)
 
 
-# === Modules ===
+def sentences(docstring: str) -> Iterator[str]:
+    """Yields the English sentences of a docstring, without markup.
 
-
-def read_module(path: str) -> list[tuple[str, list[str]]]:
-    """Returns the name of each object with a docstring, such as `Class.method`, and the docstring's sentences.
-
-    The module's own name is "". There is none if the file cannot be read or parsed.
+    >>> list(sentences("Reads the `file` and closes it.\\n\\nArgs:\\n    path: Where the file is stored.\\n"))
+    ['Reads the file and closes it.', 'Where the file is stored.']
     """
+    for piece in _BREAK.split(inspect.cleandoc(docstring)):
+        text = " ".join(_MARKUP.sub("", piece).split())
+        yield from filter(_SENTENCE.fullmatch, _END.split(text))
+
+
+def packages() -> dict[str, str]:
+    """Returns the directories of the standard library, "python", and of installed packages, the largest first."""
+    paths = sysconfig.get_paths()
+    directories = [path.parent for path in pathlib.Path(paths["purelib"]).glob("[!_]*/__init__.py")]
+    sizes = {directory: sum(path.stat().st_size for path in _source_files(directory)) for directory in directories}
+    directories.sort(key=lambda directory: (-sizes[directory], directory.name))
+    return {"python": paths["stdlib"], **{directory.name: str(directory) for directory in directories}}
+
+
+def _source_files(directory: pathlib.Path) -> list[pathlib.Path]:
+    """Lists modules without tests, private folders and copies of other packages."""
+    paths = [(path, path.relative_to(directory).parts[:-1]) for path in directory.rglob("*.py")]
+    return [
+        path
+        for path, folders in paths
+        if _SKIPPED_DIRECTORIES.isdisjoint(folders) and not any(folder.startswith("_") for folder in folders)
+    ]
+
+
+def read_package(max_sentences: int, package: tuple[str, str]) -> list[Document]:
+    """Reads modules in the order of a hash, until there are `max_sentences`; a docstring is a document.
+
+    Args:
+        max_sentences: number of sentences after which no further module is read.
+        package: name and directory.
+    """
+    name, directory = package[0], pathlib.Path(package[1])
+    modules = {}
+    for path in _source_files(directory):
+        modules[".".join([name, *path.relative_to(directory).with_suffix("").parts]).removesuffix(".__init__")] = path
+    documents, num_sentences = [], 0
+    for module in sorted(modules, key=hash_of):
+        for function, docstring in _docstrings(_parse(modules[module]), module):
+            if texts := list(sentences(docstring)):
+                documents.append(Document(name, module, function, texts))
+                num_sentences += len(texts)
+        if num_sentences >= max_sentences:
+            break
+    return documents
+
+
+def _parse(path: pathlib.Path) -> ast.Module:
+    """Parses a file; returns an empty module if it has no docstring or cannot be parsed."""
     try:
-        with open(path, "rb") as file:
-            source = file.read()
-        if b'"""' not in source and b"'''" not in source or len(source) > _MAX_FILE_BYTES:
-            return []
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # About invalid escape sequences in other people's code.
-            tree = ast.parse(source)
+        source = path.read_bytes()
+        if b'"""' in source and len(source) <= _MAX_FILE_BYTES:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # About invalid escape sequences in other people's code.
+                return ast.parse(source)
     except (OSError, SyntaxError, ValueError, RecursionError):
-        return []
-    return [(name, list(prose.sentences(docstring))) for name, docstring in _docstrings(tree, "")]
+        pass
+    return ast.Module([], [])
 
 
 def _docstrings(node: ast.AST, name: str) -> Iterator[tuple[str, str]]:
@@ -67,161 +104,20 @@ def _docstrings(node: ast.AST, name: str) -> Iterator[tuple[str, str]]:
         yield name, docstring
     for child in node.body:
         if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            yield from _docstrings(child, f"{name}.{child.name}".lstrip("."))
+            yield from _docstrings(child, f"{name}.{child.name}")
 
 
-def list_modules(package: str, directory: str | None = None) -> list[tuple[str, str]]:
-    """Lists `(module, path)` of a package's source files.
-
-    Args:
-        package: import name of an installed package, or "python" for the standard library.
-        directory: directory of the package; by default that of the installed one.
-
-    Returns:
-        The modules, ordered by a hash of their names, so that a capped package is sampled evenly.
-    """
-    directory = directory or _directory_of(package)
-    modules = []
-    for path in _source_files(directory) if os.path.isdir(directory) else [f"{directory}.py"]:
-        stem = os.path.relpath(path, directory).removesuffix(".py").removesuffix("__init__")
-        name = "" if path == f"{directory}.py" else stem.replace(os.sep, ".").strip(".")
-        modules.append((f"{package}.{name}".rstrip("."), path))
-    return sorted(modules, key=lambda module: hash_of(module[0]))
-
-
-def _directory_of(package: str) -> str:
-    """Returns the path of a package, or of a module without its ending."""
-    paths = sysconfig.get_paths()
-    if package == STANDARD_LIBRARY:
-        return paths["stdlib"]
-    candidates = [os.path.join(paths[key], package) for key in ("purelib", "platlib")]
-    return next(filter(os.path.exists, candidates), candidates[0])
-
-
-def _source_files(directory: str) -> Iterator[str]:
-    for parent, directories, names in os.walk(directory):
-        directories[:] = sorted(set(directories) - _SKIPPED_DIRECTORIES)
-        yield from (os.path.join(parent, name) for name in sorted(names) if _MODULE_FILE.fullmatch(name))
-
-
-# === Packages ===
-
-
-def installed_packages(required_only: bool = True) -> list[str]:
-    """Lists the packages to read: the standard library, and the direct and indirect requirements of this project.
-
-    Other installed packages are ignored, so that the corpus is the same wherever the locked versions are installed. If
-    the project itself is not installed (a bare checkout on the path), all installed packages count.
+def collect(num_packages: int | None, max_sentences: int) -> list[Document]:
+    """Reads the docstrings of the standard library and the largest packages on all cores, with a progress bar.
 
     Args:
-        required_only: whether to ignore them; False lists all installed packages.
-
-    Returns:
-        "python" first, then import names in alphabetical order.
+        num_packages: number of packages; None for all.
+        max_sentences: see `read_package`.
     """
-    required = _required_distributions(DISTRIBUTION) if required_only else None
-    names = {
-        name
-        for name, distributions in importlib.metadata.packages_distributions().items()
-        if name.isidentifier() and not name.startswith("_") and name not in _SKIPPED_PACKAGES
-        if required is None or not required.isdisjoint(map(canonicalize_name, distributions))
-    }
-    return [STANDARD_LIBRARY, *sorted(names)]
-
-
-def _required_distributions(root: str) -> set[str] | None:
-    """Returns the direct and indirect requirements of a distribution; None if it is not installed."""
-    pending, seen = [(root, frozenset())], set()
-    while pending:
-        name, extras = pending.pop()
-        if (name, extras) in seen:
-            continue
-        seen.add((name, extras))
-        try:
-            requires = importlib.metadata.requires(name) or []
-        except importlib.metadata.PackageNotFoundError:
-            if name == root:
-                return None
-            continue
-        for requirement in map(Requirement, requires):
-            marker = requirement.marker
-            if marker is None or any(marker.evaluate({"extra": extra}) for extra in extras or [""]):
-                pending.append((canonicalize_name(requirement.name), frozenset(requirement.extras)))
-    return {name for name, _ in seen}
-
-
-# === The corpus ===
-
-
-def collect(
-    packages: Iterable[str] | None = None,
-    max_sentences_per_package: int = 20_000,
-    num_workers: int | None = None,
-    directories: dict[str, str] | None = None,
-) -> Corpus:
-    """Reads the docstrings of packages on all cores, with a progress bar.
-
-    A sentence is kept only where it occurs first, so that licences and copied docstrings do not repeat.
-
-    Args:
-        packages: import names, with "python" for the standard library; by default `installed_packages()`.
-        max_sentences_per_package: maximum number of sentences; modules are taken in the order of `list_modules`.
-        num_workers: number of processes; by default one per core. With 1 this process does the work.
-        directories: directories of packages that are not installed, by import name.
-
-    Raises:
-        InputError: there is not a single sentence of prose.
-    """
-    packages = installed_packages() if packages is None else list(packages)
-    queues = {package: list_modules(package, (directories or {}).get(package)) for package in packages}
-    left = dict.fromkeys(packages, max_sentences_per_package)
-    documents: dict[str, list[Document]] = {package: [] for package in packages}
-    functions: list[tuple[str, str, list[str]]] = []
-    seen: set[str] = set()
-    total = sum(map(len, queues.values()))
-    bar = progress_bar("Reading docstrings", " modules", total)
-    with LocalPool(num_workers or available_cores()) as pool, bar:
-        for package, modules in pool.map(_read_batch, _batches(queues, left)):
-            bar.update(len(modules))
-            for module, found in modules:
-                functions += [(module, f"{module}.{name}", some) for name, some in found if some and _is_public(name)]
-                sentences = dict.fromkeys(text for _, some in found for text in some)
-                sentences = [text for text in sentences if text not in seen][: left[package]]
-                if sentences:
-                    seen.update(sentences)
-                    left[package] -= len(sentences)
-                    documents[package].append(Document(package, module, sentences))
-        bar.update(total - bar.n)  # Modules of full packages are not read.
-    ordered = [document for package in packages for document in sorted(documents[package])]
-    corpus = Corpus(ordered, sorted(functions))
-    if not corpus.documents:
-        raise InputError(f"No English prose in the docstrings of: {', '.join(packages)}. Name other packages.")
-    return corpus
-
-
-def _is_public(name: str) -> bool:
-    return bool(name) and not any(part.startswith("_") for part in name.split("."))
-
-
-def _batches(queues: dict[str, list], left: dict[str, int]) -> Iterator[tuple[str, list]]:
-    """Yields `(package, modules)`, a few modules at a time, until the package has enough sentences."""
-    for package, modules in queues.items():
-        for start in range(0, len(modules), _FILES_PER_BATCH):
-            if left[package] <= 0:
-                break
-            yield package, modules[start : start + _FILES_PER_BATCH]
-
-
-def _read_batch(batch: tuple[str, list]) -> tuple[str, list[tuple[str, list]]]:
-    package, modules = batch
-    return package, [(module, read_module(path)) for module, path in modules]
-
-
-def split(corpus: Corpus, held_out_share: float = 0.1) -> tuple[Corpus, Corpus]:
-    """Splits a corpus into training and held-out documents by a hash of the module's name.
-
-    This is not the hash that orders modules: a capped package would otherwise consist of held-out modules first.
-    """
-    bound = int(held_out_share * 2**64)
-    modules = (document.module for document in corpus.documents)
-    return corpus.split({module for module in modules if hash_of(f"held out? {module}") < bound})
+    chosen = list(packages().items())[:num_packages]
+    with LocalPool(available_cores()) as pool, progress_bar("Reading docstrings", " packages", len(chosen)) as bar:
+        documents = []
+        for package in pool.map(functools.partial(read_package, max_sentences), chosen):
+            documents += package
+            bar.update()
+    return documents

@@ -1,13 +1,12 @@
 """bert-quickstart: from raw text to a served and queried model in minutes, on a laptop, with no download.
 
-Text -> WordPiece vocabulary -> pre-training data -> masked-LM and next-sentence pre-training -> words for holes in
-held-out sentences -> a fine-tuned classifier -> a learning curve, which shows what pre-training is worth -> a
-SavedModel that takes strings -> an HTTP server -> answers. Most stages run one of the other commands and show its
-command line. The same command continues after the last finished stage.
+Text -> WordPiece vocabulary -> pre-training data -> masked-LM and next-sentence pre-training -> a classifier,
+fine-tuned from the pre-trained weights and from random ones -> a search -> a SavedModel that takes strings -> an HTTP
+server -> answers. Most stages run one of the other commands and show its command line. The same command continues after
+the last finished stage.
 """
 
 import json
-import math
 import statistics
 import subprocess
 import time
@@ -17,35 +16,45 @@ from keras_bert.errors import InputError
 from keras_bert.files import expand_files, read_json, read_lines, write_json, write_lines
 from keras_bert.presets import PRESETS
 from tasks import flags
-from tasks.quickstart import docstrings, own_text, search
-from tasks.quickstart.corpus import Corpus, label_sentences
+from tasks.quickstart import corpus, docstrings
+from tasks.quickstart.corpus import Document
 from tasks.quickstart.pipeline import StageRun, run_command, start_command
 from tasks.quickstart.settings import QuickstartSettings
 
-_HELD_OUT_SHARE = 0.1
 _MODEL_NAME = "quickstart"
-_MIN_WORDS = 8  # Shorter docstrings, such as "Returns the result.", could come from any package.
+_STAGES = {"do_train": True, "do_eval": True}
+_LENGTH = 64  # Tokens of a sequence.
+_NUM_PACKAGES, _MAX_SENTENCES = 16, 10_000
+_NUM_LABELS, _MAX_DEV_ROWS = 8, 250
 _NUM_QUESTIONS = 4
 _LONG_QUESTION = 100  # Characters; about a line of the terminal.
-_STAGES = {"do_train": True, "do_eval": True}
-# Of the recipes in docs/benchmarks.md the one that learns most in these minutes.
-_MASKED_SHARE = 0.2  # In training alone; the held-out records keep the 15% that they were written with.
+_SEARCH_QUESTION = "how do I read a csv file"
+_NUM_SHOWN = 3  # Passages.
+_LENGTHS = {"max_seq_length": _LENGTH, "max_predictions_per_seq": 13}  # A fifth, the share that is masked.
+# Of the recipes in docs/benchmarks.md the one that learns most in these minutes. The time goes to steps: the only
+# evaluation before the last is the one that tells a time budget how long it takes.
 _PRETRAINING = {
+    "train_batch_size": 32,
+    "learning_rate": 4e-3,
+    "num_warmup_steps": 50,
     "optimizer": "muon",
     "adam_lr_ratio": 0.75,
     "initial_attention": "neighbors",
     "next_sentence_weight": 0.3,
     "dynamic_masking": True,
-    "masked_lm_prob": _MASKED_SHARE,
+    "masked_lm_prob": 0.2,
+    "eval_batch_size": 64,
+    "max_eval_steps": 30,
+    "save_checkpoints_steps": 100_000,
 }
-_NUM_HOLES = 5
-# The paper's rates, 2e-5 to 5e-5, are for models a hundred times larger; docs/quickstart.md compares three. Random
-# weights need about a hundred steps to leave chance behind, so no patience may end a training.
-_FINE_TUNING = {"learning_rate": 1e-3, "optimizer": "adamw", "validation_share": 0.2, "early_stopping_patience": 20}
-_FINE_TUNING_BATCH = 32
-_MIN_FINE_TUNING_STEPS = 100
-_SIZES = (16, 64)  # Training rows of each label on the learning curve, besides all that there are.
+# The paper's rates, 2e-5 to 5e-5, are for models a hundred times larger. Random weights need about a hundred steps to
+# leave chance behind, which are 4 epochs of 800 rows.
+_FINE_TUNING = {"learning_rate": 1e-3, "optimizer": "adamw", "train_batch_size": 32, "eval_batch_size": 64}
+_FINE_TUNING_STEPS = 100
 _NUM_SEEDS = 3
+_SEARCH = {"learning_rate": 3e-3, "optimizer": "adamw", "num_train_epochs": 1, "eval_batch_size": 64}
+_SEARCH_BATCH = 64
+_SEARCH_ROWS = {"train": 6000, "dev": 1000}
 
 
 def quickstart(settings: QuickstartSettings) -> dict:
@@ -59,21 +68,19 @@ def quickstart(settings: QuickstartSettings) -> dict:
     """
     own = None  # Read before the directory is touched, so that a wrong path loses nothing.
     if settings.input_file:
-        own = own_text.read_corpus(expand_files(settings.input_file))
-        own_text.split(own, _HELD_OUT_SHARE)
-    identity = {**settings.identity(), "input_checksum": own and own_text.checksum(own)}
+        own = corpus.without_repeats(corpus.read_texts(expand_files(settings.input_file)))
+        corpus.split(own)
+    identity = {**settings.identity(), "input_checksum": own and corpus.hash_of("\n".join(corpus.lines_of(own)))}
     run = StageRun(settings.output_dir, identity, settings.overwrite)
     run.stage("corpus", lambda: _make_corpus(run, settings, own))
-    run.stage("vocabulary", lambda: _train_vocabulary(run, settings))
+    run.stage("vocabulary", lambda: _train_vocabulary(run))
     run.stage("pre-training data", lambda: _create_data(run, settings))
     run.stage("pre-training", lambda: _pretrain(run, settings))
-    run.stage("masked words", lambda: _ask_masked_lm(run, settings))
-    run.stage("fine-tuning", lambda: _fine_tune(run, settings))
-    run.stage("learning curve", lambda: _draw_learning_curve(run, settings))
-    if min(run.records["corpus"].get("pairs", [0])) > 1:
-        run.stage("search", lambda: search.train(run, settings, "embedder", load_weights=True))
-        run.stage("search, random start", lambda: search.train(run, settings, "random_embedder", load_weights=False))
-        run.stage("search export", lambda: search.export(run, search.QUESTION))
+    run.stage("fine-tuning", lambda: _fine_tune(run, settings, "classifier", load_weights=True))
+    run.stage("fine-tuning, random start", lambda: _fine_tune(run, settings, "random_classifier", load_weights=False))
+    if min(run.records["corpus"]["search_rows"]) > 1:
+        run.stage("search", lambda: _train_search(run, settings))
+        run.stage("search export", lambda: _export_search(run))
     run.stage("export", lambda: _export(run))
     run.stage("serving", lambda: _serve(run), keep=False)
     write_json(run.path("metrics.json"), run.records)
@@ -84,53 +91,56 @@ def quickstart(settings: QuickstartSettings) -> dict:
 # === Text ===
 
 
-def _make_corpus(run: StageRun, settings: QuickstartSettings, own: Corpus | None) -> dict:
-    corpus = own or docstrings.collect(max_sentences_per_package=settings.max_sentences_per_package)
-    print(corpus.summary(), flush=True)
-    training, held_out = parts = (own_text if own else docstrings).split(corpus, _HELD_OUT_SHARE)
-    write_lines(run.path("corpus", "train.txt"), training.lines())
-    write_lines(run.path("corpus", "held_out.txt"), held_out.lines())
-    num_pairs = search.write_texts(run, training, held_out)
-    has_labels = len(held_out.sentences_by_package()) > 1
+def _make_corpus(run: StageRun, settings: QuickstartSettings, own: list[Document] | None) -> dict:
+    documents = own or _read_docstrings()
+    parts = training, held_out = corpus.split(documents)
+    write_lines(run.path("corpus", "train.txt"), corpus.lines_of(training))
+    write_lines(run.path("corpus", "held_out.txt"), corpus.lines_of(held_out))
+    has_labels = len({document.label for document in held_out}) > 1
     if not has_labels:
         print("The text gives no two labels: fine-tuning tells the installed packages apart instead.", flush=True)
-        parts = docstrings.split(docstrings.collect(max_sentences_per_package=2000), _HELD_OUT_SHARE)
+        parts = corpus.split(_read_docstrings())
     are_files = own is not None and has_labels
-    tables = label_sentences(
-        *parts,
-        num_packages=settings.num_labels,
-        max_training_rows=settings.rows_per_label,
-        min_words=1 if are_files else _MIN_WORDS,  # Not every language separates words by blanks.
-        hide_names=not are_files,
-    )
+    tables = corpus.label_sentences(*parts, _NUM_LABELS, settings.rows_per_label, _MAX_DEV_ROWS, not are_files)
     labels = sorted({label for _, label in tables[0]})
     for name, rows in zip(("train", "dev"), tables, strict=True):
         if len({label for _, label in rows}) < 2 or len(rows) < 2 * len(labels):
             raise InputError(f"--input_file: too little text for a {name} table, {len(rows)} rows. Give longer files.")
         write_lines(run.path("corpus", f"{name}.tsv"), map("\t".join, [("sentence", "label"), *rows]))
+    summary = corpus.summary(documents)
     return {
-        "figure": corpus.summary(),
-        "documents": corpus.num_documents,
-        "sentences": corpus.num_sentences,
-        "bytes": corpus.num_bytes,
+        "figure": summary,
         "labels": labels,
         "labels_are": "input files" if are_files else "installed packages",
         "labelled_sentences": [len(rows) for rows in tables],
-        "pairs": num_pairs,
+        "search_rows": _write_search_rows(run, training, held_out),
     }
 
 
-# === The other commands ===
+def _read_docstrings() -> list[Document]:
+    return corpus.without_repeats(docstrings.collect(_NUM_PACKAGES, _MAX_SENTENCES))
 
 
-def _train_vocabulary(run: StageRun, settings: QuickstartSettings) -> dict:
-    run_command(
-        "bert-train-vocab",
-        input_file=run.path("corpus", "train.txt"),
-        vocab_file=run.path("vocab.txt"),
-        vocab_size=settings.vocab_size,
-    )
-    size = sum(1 for _ in read_lines(run.path("vocab.txt")))
+def _write_search_rows(run: StageRun, training: list[Document], held_out: list[Document]) -> list[int]:
+    """Writes pairs to train on, pairs to evaluate on, and all passages: `pandas.read_csv: Read a ...`."""
+    passages, counts = [], []
+    for (part, max_rows), documents in zip(_SEARCH_ROWS.items(), (training, held_out), strict=True):
+        rows = corpus.search_rows(documents)
+        passages += [f"{name}: {question} {passage}" for name, question, passage in rows]
+        pairs = [(question, passage) for _, question, passage in rows[:max_rows]]
+        write_lines(run.path("corpus", f"pairs_{part}.tsv"), map("\t".join, [("question", "passage"), *pairs]))
+        counts.append(len(pairs))
+    write_lines(run.path("corpus", "passages.txt"), passages)
+    return counts
+
+
+# === Pre-training ===
+
+
+def _train_vocabulary(run: StageRun) -> dict:
+    vocab_file = run.path("vocab.txt")
+    run_command("bert-train-vocab", input_file=run.path("corpus", "train.txt"), vocab_file=vocab_file, vocab_size=8000)
+    size = sum(1 for _ in read_lines(vocab_file))
     return {"figure": f"{size:,} WordPieces", "vocabulary_size": size}
 
 
@@ -144,18 +154,12 @@ def _create_data(run: StageRun, settings: QuickstartSettings) -> dict:
             output_file=output_file,
             vocab_file=run.path("vocab.txt"),
             dupe_factor=copies,
-            **_lengths(settings),
+            random_seed=settings.random_seed,
+            **_LENGTHS,
         )
         instances[part] = read_json(f"{output_file}.report.json")["instances"]
     figure = f"{instances['train']:,} training and {instances['held_out']:,} held-out instances"
     return {"figure": figure, "instances": instances}
-
-
-def _lengths(settings: QuickstartSettings) -> dict:
-    """Returns the flags that data and pre-training share."""
-    longest, seed = settings.max_seq_length, settings.random_seed
-    predictions = max(1, round(longest * _MASKED_SHARE))
-    return {"max_seq_length": longest, "max_predictions_per_seq": predictions, "random_seed": seed}
 
 
 def _pretrain(run: StageRun, settings: QuickstartSettings) -> dict:
@@ -168,7 +172,6 @@ def _pretrain(run: StageRun, settings: QuickstartSettings) -> dict:
     size = run.records["vocabulary"]["vocabulary_size"]
     config = config.replace(vocabulary_size=size, dropout=0.0, initializer_range=deviation)
     config.to_json_file(run.path("bert_config.json"))
-    steps = settings.num_train_steps
     run_command(
         "bert-pretrain",
         input_file=run.path("data", "train.tfrecord"),
@@ -176,116 +179,92 @@ def _pretrain(run: StageRun, settings: QuickstartSettings) -> dict:
         output_dir=run.path("pretrained"),
         vocab_file=run.path("vocab.txt"),
         bert_config_file=run.path("bert_config.json"),
-        train_batch_size=settings.train_batch_size,
-        eval_batch_size=64,
-        learning_rate=settings.learning_rate,
-        num_train_steps=steps,
-        num_warmup_steps=max(1, steps // 10),
-        save_checkpoints_steps=max(1, steps // 4),
-        **_lengths(settings),
+        time_budget_minutes=settings.time_budget_minutes,
+        random_seed=settings.random_seed,
+        **_LENGTHS,
         **_PRETRAINING,
         **_STAGES,
     )
     metrics = read_json(run.path("pretrained", "metrics.json"))
     figure = (
-        f"held-out masked-LM accuracy {metrics['masked_lm_accuracy']:.1%} (most frequent token: "
-        f"{metrics['unigram_accuracy']:.1%}), next sentence {metrics['next_sentence_accuracy']:.1%} (majority answer: "
-        f"{metrics['majority_next_sentence_accuracy']:.1%})"
+        f"{metrics['train_steps']:,} steps, held-out masked-LM accuracy {metrics['masked_lm_accuracy']:.1%} (most "
+        f"frequent token: {metrics['unigram_accuracy']:.1%})"
     )
     return {"figure": figure, **metrics}
-
-
-def _ask_masked_lm(run: StageRun, settings: QuickstartSettings) -> dict:
-    from keras_bert import BertMaskedLM
-    from tasks.quickstart import masked_words
-
-    model = BertMaskedLM.from_preset(run.path("pretrained", "preset"), sequence_length=settings.max_seq_length)
-    sentences = [line for _, line in read_lines(run.path("corpus", "held_out.txt"))]
-    holes = masked_words.find_holes(sentences, model.preprocessor, _NUM_HOLES, _LONG_QUESTION)
-    asked = [
-        {"text": hole.text, "word": hole.word, "best": best}
-        for hole, best in zip(holes, masked_words.best_words(model, holes), strict=True)
-    ]
-    for one in asked:
-        words = ", ".join(f"{word} {probability:.0%}" for word, probability in one["best"])
-        print(f"  {one['text']}\n    -> {words}; hidden: {one['word']}", flush=True)
-    among = sum(one["word"] in dict(one["best"]) for one in asked)
-    return {"figure": f"{among} of {len(asked)} hidden words among the model's five likeliest", "asked": asked}
 
 
 # === Fine-tuning ===
 
 
-def _fine_tuning_flags(run: StageRun, settings: QuickstartSettings, rows: int, load_weights: bool, seed: int) -> dict:
-    """Returns the flags of `bert-classify` for a number of rows per label."""
-    record = run.records["corpus"]
-    num_rows = rows * len(record["labels"])
-    num_examples = num_rows - round(num_rows * _FINE_TUNING["validation_share"])
-    name = "train.tsv" if num_rows == record["labelled_sentences"][0] else f"train_{rows}.tsv"
-    return dict(
-        train_file=run.path("corpus", name),
+def _fine_tune(run: StageRun, settings: QuickstartSettings, name: str, load_weights: bool) -> dict:
+    """Fine-tunes from several seeds; returns the dev accuracy of each, and the metrics of the best."""
+    num_rows = run.records["corpus"]["labelled_sentences"][0]
+    run_command(
+        "bert-classify",
+        train_file=run.path("corpus", "train.tsv"),
         dev_file=run.path("corpus", "dev.tsv"),
         text_column="sentence",
         label_column="label",
         preset=run.path("pretrained", "preset"),
         load_weights=load_weights,
-        max_seq_length=settings.max_seq_length,
-        train_batch_size=_FINE_TUNING_BATCH,
-        eval_batch_size=64,
-        num_train_epochs=max(
-            settings.num_train_epochs, math.ceil(_MIN_FINE_TUNING_STEPS * _FINE_TUNING_BATCH / num_examples)
-        ),
-        random_seed=seed,
+        output_dir=run.path(name),
+        max_seq_length=_LENGTH,
+        num_train_epochs=_FINE_TUNING_STEPS * _FINE_TUNING["train_batch_size"] / num_rows,
+        num_restarts=_NUM_SEEDS,
+        random_seed=settings.random_seed,
         **_FINE_TUNING,
         **_STAGES,
     )
+    accuracies = [one["metrics"]["accuracy"] for one in read_json(run.path(name, "sweep", "sweep.json"))["runs"]]
+    metrics = read_json(run.path(name, "metrics.json"))
+    start = "from pre-training" if load_weights else "from random weights"
+    figure = f"accuracy {_spread(accuracies, '.1%')} {start} (majority class: {metrics['majority_accuracy']:.1%})"
+    return {"figure": figure, "accuracies": accuracies, "best": metrics}
 
 
-def _rows_per_label(run: StageRun) -> int:
-    record = run.records["corpus"]
-    return record["labelled_sentences"][0] // len(record["labels"])
+def _spread(values: list[float], form: str) -> str:
+    """Renders mean, lowest and highest."""
+    return f"{statistics.fmean(values):{form}} ({min(values):{form}} to {max(values):{form}})"
 
 
-def _fine_tune(run: StageRun, settings: QuickstartSettings) -> dict:
-    flags_of_training = _fine_tuning_flags(run, settings, _rows_per_label(run), True, settings.random_seed)
-    run_command("bert-classify", output_dir=run.path("classifier"), **flags_of_training)
-    metrics = read_json(run.path("classifier", "metrics.json"))
-    figure = (
-        f"accuracy {metrics['accuracy']:.1%} from pre-training (majority class: {metrics['majority_accuracy']:.1%})"
+# === Search ===
+
+
+def _train_search(run: StageRun, settings: QuickstartSettings) -> dict:
+    """Trains an embedder that finds, by the first sentence of a document, what follows it."""
+    run_command(
+        "bert-embed",
+        train_file=run.path("corpus", "pairs_train.tsv"),
+        dev_file=run.path("corpus", "pairs_dev.tsv"),
+        preset=run.path("pretrained", "preset"),
+        output_dir=run.path("embedder"),
+        max_seq_length=_LENGTH,
+        train_batch_size=min(_SEARCH_BATCH, run.records["corpus"]["search_rows"][0]),
+        random_seed=settings.random_seed,
+        **_SEARCH,
+        **_STAGES,
     )
-    return {"figure": figure, **metrics}
+    metrics = read_json(run.path("embedder", "metrics.json"))
+    return {"figure": f"recall@10 {metrics['recall@10']:.1%} of held-out questions", **metrics}
 
 
-def _draw_learning_curve(run: StageRun, settings: QuickstartSettings) -> dict:
-    """Repeats the fine-tuning with fewer rows, random weights and other seeds."""
-    from tasks.classification.task import ClassificationSettings
-    from tasks.quickstart import learning_curve
-
-    header, *rows = (line for _, line in read_lines(run.path("corpus", "train.tsv")))
-    largest, seed, found = _rows_per_label(run), settings.random_seed, run.records["fine-tuning"]
-    sizes = [size for size in _SIZES if size < largest]
-    for size in sizes:
-        write_lines(run.path("corpus", f"train_{size}.tsv"), [header, *learning_curve.first_rows(rows, size)])
-    results = learning_curve.measure(
-        lambda *wanted: ClassificationSettings(
-            output_dir=run.path("classifier"), **_fine_tuning_flags(run, settings, *wanted)
-        ),
-        [*sizes, largest],
-        range(seed, seed + _NUM_SEEDS),
-        known={(largest, True, seed): found["accuracy"]},
+def _export_search(run: StageRun) -> dict:
+    passages, export_dir = run.path("corpus", "passages.txt"), run.path("search")
+    run_command(
+        "bert-export",
+        model_dir=run.path("embedder", "model"),
+        task="search",
+        passages=passages,
+        export_dir=export_dir,
     )
-    learning_curve.draw(run.path("learning_curve.png"), results, found["majority_accuracy"])
-    gains = [
-        f"{gain[0]:+.1f} points with {row['rows']} rows a label"
-        for row, gain in zip(results, map(_gain, results), strict=True)
-    ]
-    return {"figure": f"pre-training bought {', '.join(gains)}", "results": results}
+    import tensorflow as tf
+    import tensorflow_text  # noqa: F401 (the graph has its ops)
 
-
-def _gain(row: dict) -> tuple[float, float, float]:
-    """Returns mean, lowest and highest of what pre-training bought with each seed, in points."""
-    gains = [100 * (one - other) for one, other in zip(row["pretrained"], row["random"], strict=True)]
-    return statistics.fmean(gains), min(gains), max(gains)
+    answer = tf.saved_model.load(f"{export_dir}/1").signatures["query"](text=tf.constant([_SEARCH_QUESTION]))
+    texts = [text.decode() for text in answer["passages"][0].numpy()]
+    print(f"  {_SEARCH_QUESTION}", *(f"    -> {text}" for text in texts[:_NUM_SHOWN]), sep="\n", flush=True)
+    count = sum(1 for _ in read_lines(passages))
+    return {"figure": f"{count:,} passages; {_SEARCH_QUESTION!r} finds {texts[0].split(': ')[0]}", "answers": texts}
 
 
 # === Export and serving ===
@@ -340,19 +319,14 @@ def _ask(url: str, texts: list[str]) -> list[dict]:
 
 
 def _summary(run: StageRun) -> str:
-    from tasks.fine_tuning.sweep import format_table
-
     record = run.records["corpus"]
-    rows = []
-    for row in run.records["learning curve"]["results"]:
-        shares = (f"{statistics.fmean(row[start]):.1%}" for start in ("pretrained", "random"))
-        rows.append([row["rows"], *shares, "{:+.1f} points ({:+.1f} to {:+.1f})".format(*_gain(row))])
-    header = ["rows of each", "from pre-training", "from random weights", "gain, its range over the seeds"]
+    starts = [run.records[name]["accuracies"] for name in ("fine-tuning", "fine-tuning, random start")]
+    gains = [100 * (pretrained - random) for pretrained, random in zip(*starts, strict=True)]
     return (
-        f"Telling {len(record['labels'])} {record['labels_are']} apart, means of {_NUM_SEEDS} fine-tunings (majority "
-        f"class: {run.records['fine-tuning']['majority_accuracy']:.1%}):\n{format_table(header, rows)}\n\n"
-        f"Learning curve: {run.path('learning_curve.png')}   Report: {run.path('classifier', 'report.html')}   "
-        f"Figures: {run.path('metrics.json')}\n"
+        f"What pre-training bought: {_spread(gains, '+.1f')} points, the mean and range of {_NUM_SEEDS} seeds.\n"
+        f"Telling {len(record['labels'])} {record['labels_are']} apart by a sentence, the accuracy is "
+        f"{_spread(starts[0], '.1%')} from pre-training and {_spread(starts[1], '.1%')} from random weights.\n\n"
+        f"Report: {run.path('classifier', 'report.html')}   Figures: {run.path('metrics.json')}\n"
         f"Serve it again: bert-serve --model_name={_MODEL_NAME} --model_base_path={run.path('served')} "
         "--rest_api_port=8501"
     )

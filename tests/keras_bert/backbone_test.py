@@ -5,6 +5,7 @@ import itertools
 import os
 
 import fuzzing
+import installed_text
 import keras
 import numpy as np
 import pytest
@@ -17,7 +18,6 @@ from keras_bert.config import LAYOUTS
 from keras_bert.errors import InputError
 from keras_bert.layer import weights_follow
 from keras_bert.presets import PRESETS
-from tasks.quickstart import docstrings
 
 SST2 = SHARED / "sst2"
 TINY = {"vocabulary_size": 100, "num_layers": 2, "num_heads": 2, "hidden_dim": 16, "intermediate_dim": 64}
@@ -29,13 +29,12 @@ def minilm_directory():
 
 
 def sentences(count):
-    """Real sentences of mixed length: SST-2's, or where they are not at hand the standard library's docstrings."""
+    """Real sentences of mixed length: SST-2's, or where they are not at hand those of the installation."""
     if os.path.isdir(SST2):
         with open(os.path.join(SST2, "dev.tsv"), encoding="utf-8") as file:
             texts = dict.fromkeys(line.split("\t")[0].strip() for line in file)  # A clone's own file repeats some.
             return list(texts)[1 : count + 1]
-    found = (docstrings.read_module(path) for _, path in docstrings.list_modules("python"))
-    texts = (text for module in found for text in dict.fromkeys(text for _, some in module for text in some))
+    texts = dict.fromkeys(itertools.chain.from_iterable(installed_text.documents()))
     return list(itertools.islice(texts, count))
 
 

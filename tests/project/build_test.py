@@ -67,11 +67,7 @@ def test_build_loads_its_rules_from_rules_python():
 def test_every_command_has_a_binary(sources):
     targets = build_rules.evaluate(BUILD, sources)
     binaries = {target.name: target.main for target in targets if target.rule == "py_binary"}
-    files = {name: module.replace(".", "/") for name, module in COMMANDS.items()}
-    expected = {
-        name: f"{file}.py" if f"{file}.py" in sources else f"{file}/__main__.py" for name, file in files.items()
-    }
-    assert binaries == expected
+    assert binaries == {name: f"{module.replace('.', '/')}.py" for name, module in COMMANDS.items()}
 
 
 def test_every_requirement_is_locked(sources):

@@ -15,8 +15,6 @@ _TYPES = (int, float, bool, str)
 
 
 def _settings_class(module: str) -> type[Settings]:
-    if module == "tasks.quickstart":
-        module = "tasks.quickstart.run"
     return importlib.import_module(module).console_main.args[1]
 
 

@@ -199,3 +199,43 @@ def test_glue_packs_the_submission(tmp_path):
         "WNLI.tsv",
     ]
     assert "submission.zip: 4 files; GLUE takes 11." in done.stdout
+
+
+def test_the_learning_curve_slices_each_label_and_draws_both_starts(tmp_path):
+    tools, data = tmp_path / "bin", tmp_path / "data"
+    tools.mkdir()
+    # Writes what bert-classify would: 80% from pre-trained weights with each seed, 50% and 60% from random ones.
+    (tools / "bert-classify").write_text(
+        f'echo "$@" >> {tmp_path}/called\nsecond=0.8\nfirst=0.8\nfor flag in "$@"; do case "$flag" in\n'
+        "--output_dir=*) out=${flag#*=};; --noload_weights) first=0.5; second=0.6;;\nesac; done\n"
+        'mkdir -p "$out/sweep"; echo "{\\"runs\\": [{\\"metrics\\": {\\"accuracy\\": $first}}, '
+        '{\\"metrics\\": {\\"accuracy\\": $second}}]}" > "$out/sweep/sweep.json"\n'
+    )
+    (tools / "bert-classify").chmod(0o755)
+    (tools / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')  # A link would not see its packages.
+    (tools / "python").chmod(0o755)
+    data.mkdir()
+    rows = [f"text {number}\t{'abb'[number % 3]}" for number in range(30)]
+    for part in ("train", "dev"):
+        (data / f"{part}.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
+    done = start(
+        "learning_curve.sh",
+        PATH=f"{tools}:{os.environ['PATH']}",
+        DATA_DIR=str(data),
+        OUTPUT_DIR=str(tmp_path / "out"),
+        PRESET="tiny",
+        SCALE="laptop",
+        SIZES="2 8",
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[2:] == [
+        f"| {size} | 80.0 (80.0 to 80.0) | 55.0 (50.0 to 60.0) | +25.0 (+20.0 to +30.0) |" for size in (2, 8)
+    ]
+    assert (tmp_path / "out" / "slices" / "train_2.tsv").read_text().splitlines() == [
+        "sentence\tlabel",
+        *rows[:3],
+        rows[3],
+    ]
+    calls = (tmp_path / "called").read_text().splitlines()
+    assert ["--num_train_epochs=800 " in call for call in calls] == [True, True, False, False]
+    assert (tmp_path / "out" / "learning_curve.png").read_bytes().startswith(b"\x89PNG")

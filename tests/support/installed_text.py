@@ -17,7 +17,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 
-PACKAGES = {"sklearn": 150, "python": 150, "numpy": 200}  # Modules to read, at most.
+PACKAGES = {"sklearn": 9000, "python": 3000, "numpy": 6000}  # Sentences of each.
 ENTITIES = ("person", "location", "group", "product")
 
 
@@ -46,13 +46,14 @@ def documents() -> list[list[str]]:
     """Returns the text: documents of sentences."""
     from pydoc_data.topics import topics
 
-    from tasks.quickstart import docstrings, prose
+    from tasks.quickstart import docstrings
 
-    found = [list(prose.sentences(text)) for text in topics.values()]
+    texts, directories = [list(docstrings.sentences(text)) for text in topics.values()], docstrings.packages()
     for package, count in PACKAGES.items():
-        modules = (docstrings.read_module(path) for _, path in docstrings.list_modules(package)[:count])
-        found += [list(itertools.chain.from_iterable(text for _, text in module)) for module in modules]
-    return [sentences for sentences in found if len(sentences) > 4]
+        functions = docstrings.read_package(count, (package, directories[package]))
+        modules = itertools.groupby(functions, lambda function: function.group)
+        texts += [[text for function in module for text in function.sentences] for _, module in modules]
+    return [sentences for sentences in texts if len(sentences) > 4]
 
 
 def write(folder: pathlib.Path, vocabulary: pathlib.Path) -> None:

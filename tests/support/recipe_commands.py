@@ -15,6 +15,7 @@ EXPECTED_SCRIPTS = [
     "ablations.sh",
     "features_ner.sh",
     "glue.sh",
+    "learning_curve.sh",
     "model_size.sh",
     "ner.sh",
     "pretrain_base.sh",
@@ -42,7 +43,7 @@ PATHS = {
 }
 PRETRAINING = {"ablations.sh", "model_size.sh", "pretrain_base.sh", "pretrain_large.sh"}
 # NER's recipes name the cased encoder themselves.
-WITH_PRESET = {"glue.sh", "squad_1.1.sh", "squad_2.0.sh", "swag.sh"}
+WITH_PRESET = {"glue.sh", "learning_curve.sh", "squad_1.1.sh", "squad_2.0.sh", "swag.sh"}
 
 VARIANTS = [
     *((script, scale) for script in EXPECTED_SCRIPTS for scale in ("full", "laptop")),

@@ -45,7 +45,7 @@ CLASSIFY = (
     "command, names",
     [
         (("tasks.pretraining.run", "--learning_rat=1"), ["learning_rat"]),
-        (("tasks.quickstart", "--num_train_steps=many"), ["num_train_steps", "many"]),
+        (("tasks.quickstart.run", "--rows_per_label=many"), ["rows_per_label", "many"]),
         (("tasks.pretraining.train_vocab", "--vocab_file={}/v", "--input_file={}/no.txt"), ["no.txt"]),
         (("tasks.pretraining.train_vocab", "--vocab_file={}/v", "--input_file={}/latin.txt"), ["latin.txt:2", "UTF-8"]),
         (("tasks.pretraining.train_vocab", "--vocab_file={}/v", "--input_file={}/empty.txt"), ["empty.txt"]),
@@ -55,7 +55,7 @@ CLASSIFY = (
         ((*CREATE, "--input_file={}/text.txt", "--vocab_file={}/no_mask.txt"), ["no_mask.txt", "[MASK]"]),
         ((*CLASSIFY, "--dev_file={}/dev.tsv"), ["dev.tsv:3", "ugly", "bad", "good"]),
         ((*CLASSIFY, "--dev_file={}/no.tsv"), ["no.tsv"]),
-        (("tasks.quickstart", "--input_file={}/empty.txt", "--output_dir={}/out"), ["empty.txt"]),
+        (("tasks.quickstart.run", "--input_file={}/empty.txt", "--output_dir={}/out"), ["empty.txt"]),
         (("export.run", "--model_dir={}", "--export_dir={}/out"), ["task.json", "bert-classify"]),
         (("export.local_server", "--model_name=m", "--model_base_path={}/no"), ["no"]),
     ],

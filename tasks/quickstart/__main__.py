@@ -1,6 +1,0 @@
-"""`python -m tasks.quickstart`."""
-
-from tasks.quickstart import console_main
-
-if __name__ == "__main__":
-    console_main()
