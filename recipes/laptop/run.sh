@@ -5,7 +5,8 @@
 #   RANDOM_SEED=1 CORPUS_DIR=corpus OUTPUT_DIR=runs/laptop1 recipes/laptop/run.sh
 #
 # What: 12,000 steps of 32 sequences of 64 tokens with the quickstart's recipe: Muon, heads that begin by attending to
-#   neighbors, a fifth of the tokens masked. The recorded run decayed the rate in one cycle, which is gone since.
+#   neighbors, a fifth of the tokens masked. The recorded run decayed the rate in one cycle, and sifted docstrings by other
+#   rules; both are gone since.
 #   CORPUS_DIR holds wikitext2-valid.txt (the validation part of WikiText-2, 60 articles) and the folders inaugural and
 #   state_union (the presidents' addresses, a file each, as in NLTK's corpora of these names); the docstrings of all
 #   installed packages are added. Held out are the articles whose number ends in 5, the addresses of years that end in 5,

@@ -24,7 +24,7 @@ from tasks.quickstart.settings import QuickstartSettings
 _MODEL_NAME = "quickstart"
 _STAGES = {"do_train": True, "do_eval": True}
 _LENGTH = 64  # Tokens of a sequence.
-_NUM_PACKAGES, _MAX_SENTENCES = 16, 10_000
+_NUM_PACKAGES, _MAX_SENTENCES = 10, 20_000
 _NUM_LABELS, _MAX_DEV_ROWS = 8, 250
 _NUM_QUESTIONS = 4
 _LONG_QUESTION = 100  # Characters; about a line of the terminal.
@@ -54,7 +54,7 @@ _FINE_TUNING_STEPS = 100
 _NUM_SEEDS = 3
 _SEARCH = {"learning_rate": 3e-3, "optimizer": "adamw", "num_train_epochs": 1, "eval_batch_size": 64}
 _SEARCH_BATCH = 64
-_SEARCH_ROWS = {"train": 6000, "dev": 1000}
+_SEARCH_ROWS = {"train": 8000, "dev": 1000}
 
 
 def quickstart(settings: QuickstartSettings) -> dict:

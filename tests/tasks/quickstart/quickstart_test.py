@@ -82,7 +82,7 @@ class Commands:
             read = self._parse(EmbeddingSettings, given)
             for path, rows in ((read.train_file, 33), (read.dev_file, 3)):
                 table = read_table(path, None, None, BadRows("refuse"))
-                assert (table.num_texts, len(table)) == (2, rows)
+                assert (table.num_texts, len(table.texts)) == (2, rows)
             write_json(f"{read.output_dir}/metrics.json", {"recall@10": 0.5})
         elif "passages" in given:
             self._write_search(self._parse(ExportSettings, given).export_dir)
@@ -163,13 +163,15 @@ def test_one_file_has_no_labels_and_the_packages_stand_in(tmp_path, capfd, monke
     """The classifier then tells documents of the installed packages apart, and the search is of the user's own text."""
     write_texts(tmp_path)
     packages = [
-        Document(name, f"{name}.{i}", f"{name}.{i}", [f"It reads {i} lines.", f"The {name} says {i} lines more."])
+        Document(name, f"{name}.{i}", f"{name}.{i}", [f"It reads {i} {name[0]}.", f"The {name} says {i} lines."])
         for name in ("keras", "numpy")
         for i in range(20)
     ]
     monkeypatch.setattr(stages.docstrings, "collect", lambda *sizes: packages)
     monkeypatch.setattr(stages, "run_command", lambda *command, **given: pytest.fail("enough"))
-    only = settings(tmp_path, input_file=f"{tmp_path}/text/ships.txt")
+    whole = "\n\n".join(path.read_text() for path in (tmp_path / "text").iterdir())
+    (tmp_path / "whole.txt").write_text(whole)
+    only = settings(tmp_path, input_file=f"{tmp_path}/whole.txt")
     with pytest.raises(pytest.fail.Exception, match="enough"):
         quickstart(QuickstartSettings(**only))
     assert "The text gives no two labels" in capfd.readouterr().out
