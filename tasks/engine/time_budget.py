@@ -114,7 +114,7 @@ class TimeBudget(StepBudget):
                 if step < warmup:
                     raise InputError(
                         f"--num_warmup_steps={warmup}: half of --time_budget_minutes was over after step {step}. "
-                        "Warm up for fewer steps, in a new --output_dir."
+                        "Warm up for fewer steps or train longer, in a new --output_dir."
                     )
                 self.agree(2 * step)
 
