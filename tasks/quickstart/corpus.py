@@ -34,14 +34,14 @@ class Document(NamedTuple):
 def read_texts(paths: list[str]) -> list[Document]:
     """Reads text files with one sentence a line and a blank line between documents.
 
-    A path without what all paths share, and without its extension, labels a file's sentences.
+    A path without the folder that all paths share, and without its extension, labels a file's sentences.
 
     Raises:
         InputError: none of the files has a sentence, or a line is not UTF-8.
     """
-    shared, documents = os.path.commonpath([os.path.dirname(path) for path in paths]), []
+    start, documents = os.path.commonprefix(paths).rfind("/") + 1, []
     for path in paths:
-        label = os.path.splitext(os.path.relpath(path, shared))[0]
+        label = os.path.splitext(path[start:])[0]
         lines = (" ".join(line.split()) for _, line in read_lines(path))
         texts = [list(sentences) for is_text, sentences in itertools.groupby(lines, bool) if is_text]
         names = (f"{label}:{number}" for number in itertools.count())
@@ -79,13 +79,15 @@ def split(documents: list[Document]) -> tuple[list[Document], list[Document]]:
     for names in groups.values():
         count = max(1, round(_HELD_OUT_SHARE * len(names))) if len(names) > 1 else 0
         held_out.update(sorted(names, key=hash_of)[:count])
-    sides = [[one for one in documents if (one.group in held_out) == is_held_out] for is_held_out in (False, True)]
-    if min(len({one.group for one in side}) for side in sides) < 2:
+    sides = [], []
+    for document in documents:
+        sides[document.group in held_out].append(document)
+    if min(len({document.group for document in side}) for side in sides) < 2:
         raise InputError(
             f"--input_file: {len(documents)} documents are too few to hold a tenth of them out. Give some dozens, with "
             "a blank line between documents."
         )
-    return sides[0], sides[1]
+    return sides
 
 
 def hash_of(text: str) -> int:

@@ -54,7 +54,7 @@ _FINE_TUNING_STEPS = 100
 _NUM_SEEDS = 3
 _SEARCH = {"learning_rate": 3e-3, "optimizer": "adamw", "num_train_epochs": 1, "eval_batch_size": 64}
 _SEARCH_BATCH = 64
-_SEARCH_ROWS = {"train": 8000, "dev": 1000}
+_SEARCH_ROWS = {"train": 12_000, "dev": 1000}
 
 
 def quickstart(settings: QuickstartSettings) -> dict:
@@ -107,9 +107,8 @@ def _make_corpus(run: StageRun, settings: QuickstartSettings, own: list[Document
         if len({label for _, label in rows}) < 2 or len(rows) < 2 * len(labels):
             raise InputError(f"--input_file: too little text for a {name} table, {len(rows)} rows. Give longer files.")
         write_lines(run.path("corpus", f"{name}.tsv"), map("\t".join, [("sentence", "label"), *rows]))
-    summary = corpus.summary(documents)
     return {
-        "figure": summary,
+        "figure": corpus.summary(documents),
         "labels": labels,
         "labels_are": "input files" if are_files else "installed packages",
         "labelled_sentences": [len(rows) for rows in tables],
@@ -215,8 +214,8 @@ def _fine_tune(run: StageRun, settings: QuickstartSettings, name: str, load_weig
         **_FINE_TUNING,
         **_STAGES,
     )
-    accuracies = [one["metrics"]["accuracy"] for one in read_json(run.path(name, "sweep", "sweep.json"))["runs"]]
-    metrics = read_json(run.path(name, "metrics.json"))
+    sweep, metrics = read_json(run.path(name, "sweep", "sweep.json")), read_json(run.path(name, "metrics.json"))
+    accuracies = [training["metrics"]["accuracy"] for training in sweep["runs"]]
     start = "from pre-training" if load_weights else "from random weights"
     figure = f"accuracy {_spread(accuracies, '.1%')} {start} (majority class: {metrics['majority_accuracy']:.1%})"
     return {"figure": figure, "accuracies": accuracies, "best": metrics}

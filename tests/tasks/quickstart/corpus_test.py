@@ -1,6 +1,7 @@
 """The corpus: the user's own files, repeats, what is held out, labels and rows of the search."""
 
 import collections
+import os
 
 import pytest
 
@@ -43,6 +44,8 @@ def test_files_of_one_name_are_told_apart(tmp_path):
         path.write_text("one")
     assert [one.label for one in corpus.read_texts([str(path) for path in paths])] == ["x/text", "y/text"]
     assert [one.label for one in corpus.read_texts([str(paths[0])])] == ["text"]
+    relative = os.path.relpath(paths[1])
+    assert [one.label for one in corpus.read_texts([str(paths[0]), relative])] == [str(paths[0])[:-4], relative[:-4]]
 
 
 def test_a_text_without_text_is_refused(tmp_path):
