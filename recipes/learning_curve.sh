@@ -12,7 +12,7 @@
 #   range over the seeds, and draws them to OUTPUT_DIR/learning_curve.png, for which matplotlib must be installed.
 # Cost: minutes for each training on a GPU (estimate).
 # Expected: no table of the paper; the gain is largest where rows are few.
-# Laptop: 3 seeds of 64 tokens at 1e-3, for a small model; about 10 minutes on 2 cores. Its figures: README.md.
+# Laptop: 3 seeds of 64 tokens at 1e-3, for a small model. Its figures: README.md.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 need DATA_DIR "the folder with train.tsv and dev.tsv"

@@ -28,7 +28,7 @@ _NUM_PACKAGES, _MAX_SENTENCES = 10, 20_000
 _NUM_LABELS, _MAX_DEV_ROWS = 8, 250
 _NUM_QUESTIONS = 4
 _LONG_QUESTION = 100  # Characters; about a line of the terminal.
-_SEARCH_QUESTION = "how do I read a csv file"
+_SEARCH_QUESTION = "how do I compute the inverse of a matrix"
 _NUM_SHOWN = 3  # Passages.
 _LENGTHS = {"max_seq_length": _LENGTH, "max_predictions_per_seq": 13}  # A fifth, the share that is masked.
 # Of the recipes in docs/benchmarks.md the one that learns most in these minutes. The time goes to steps: the only

@@ -133,7 +133,7 @@ def test_interrupted_then_continued_to_answers(tmp_path, monkeypatch, capfd):
     assert [answer["label"] in TOPICS for answer in metrics["serving"]["answers"]] == [True] * 3
     assert metrics["search"]["recall@10"] == 0.5
     assert metrics["search export"]["answers"] == Commands.FOUND
-    assert "\n  how do I read a csv file\n    -> ships: the sea\n    -> bread: the oven\n" in out
+    assert "\n  how do I compute the inverse of a matrix\n    -> ships: the sea\n    -> bread: the oven\n" in out
     for line in ("stage", *metrics, "total"):
         assert any(row.startswith(line) for row in out.splitlines()), line
     assert unfinished_files(tmp_path) == []
