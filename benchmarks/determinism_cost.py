@@ -35,9 +35,9 @@ def build_round():
     import tensorflow as tf
 
     from keras_bert.backbone import BertBackbone
+    from keras_bert.models import BertPretrainer
     from tasks.engine.build_trainer import build_trainer, prepare_devices
     from tasks.fine_tuning.settings import FineTuningSettings
-    from tasks.pretraining.model import build_pretrainer
     from tasks.pretraining.train.losses import PretrainingObjective
 
     settings = FineTuningSettings(output_dir=tempfile.gettempdir(), deterministic_ops=FLAGS.worker == "deterministic")
@@ -62,7 +62,7 @@ def build_round():
         "next_sentence_labels": rng.integers(0, 2, FLAGS.batch_size).astype("int32"),
     }
     strategy = prepare_devices(settings)
-    build_model = lambda: build_pretrainer(BertBackbone(**sizes))  # noqa: E731
+    build_model = lambda: BertPretrainer(BertBackbone(**sizes), compile=False)  # noqa: E731
     trainer = build_trainer(settings, build_model, PretrainingObjective(), strategy, (1000, 100))
     step = tf.function(lambda: trainer.strategy.run(trainer.train_step, args=(features, labels)), autograph=False)
     step()

@@ -74,13 +74,13 @@ class Side:
         import keras
 
         from keras_bert.backbone import BertBackbone
+        from keras_bert.models import BertTextClassifier
         from tasks.engine.optimization import build_optimizer
         from tasks.engine.training import Trainer
         from tasks.fine_tuning.objectives import CrossEntropy
-        from tasks.glue.model import build_classifier
 
         keras.utils.set_random_seed(SEED)
-        model = build_classifier(BertBackbone.from_preset(preset), 2)
+        model = BertTextClassifier(BertBackbone.from_preset(preset), 2, compile=False)
         optimizer = build_optimizer("adamw", RATE, FLAGS.num_steps, FLAGS.num_steps // 10)
         # No strategy: under any of them batches are fetched ahead, and a step's end cannot be told.
         options = {"random_seed": SEED, "steps_per_call": 1}

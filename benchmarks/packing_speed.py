@@ -83,9 +83,9 @@ def build_step(layout: str, vocabulary_size: int, directory: str):
     import tensorflow as tf
 
     from keras_bert.backbone import BertBackbone
+    from keras_bert.models import BertPretrainer
     from tasks.engine.optimization import build_optimizer
     from tasks.engine.training import Trainer
-    from tasks.pretraining.model import build_pretrainer
     from tasks.pretraining.train.losses import PretrainingObjective
 
     hidden = FLAGS.hidden_dim
@@ -99,7 +99,7 @@ def build_step(layout: str, vocabulary_size: int, directory: str):
         layout=layout,
     )
     optimizer = build_optimizer("bert-2018", 1e-4, 10**6, 10**4)
-    trainer = Trainer(build_pretrainer(backbone), optimizer, PretrainingObjective(), output_dir=directory)
+    trainer = Trainer(BertPretrainer(backbone, compile=False), optimizer, PretrainingObjective(), output_dir=directory)
     return tf.function(trainer.train_step, autograph=False)
 
 

@@ -61,12 +61,12 @@ def write_weights(size: str, directory: str) -> str:
     """Writes random weights of a size, heads too, in Hugging Face's format."""
     from keras_bert.backbone import BertBackbone
     from keras_bert.formats import hugging_face
+    from keras_bert.models import BertPretrainer
     from keras_bert.weights import checkpoint_of
-    from tasks.pretraining.model import build_pretrainer
 
     path = os.path.join(directory, size)
     backbone = BertBackbone(vocabulary_size=VOCABULARY, activation="gelu", **SIZES[size][0])
-    hugging_face.write(path, checkpoint_of(build_pretrainer(backbone)), None)
+    hugging_face.write(path, checkpoint_of(BertPretrainer(backbone, compile=False)), None)
     return path
 
 

@@ -61,14 +61,15 @@ def ours(size: str, directory: str | None) -> Callable:
     from keras_bert.models import BertPretrainer
     from tasks.engine.optimization import build_optimizer
     from tasks.engine.training import Trainer
-    from tasks.pretraining.model import build_pretrainer
     from tasks.pretraining.train.losses import PretrainingObjective
 
     def build() -> Callable:
         if directory:
             model = BertPretrainer.from_preset(directory)
         else:
-            model = build_pretrainer(BertBackbone(vocabulary_size=VOCABULARY, activation="gelu", **SIZES[size][0]))
+            model = BertPretrainer(
+                BertBackbone(vocabulary_size=VOCABULARY, activation="gelu", **SIZES[size][0]), compile=False
+            )
         optimizer = build_optimizer("adamw", RATE, NUM_STEPS)
         trainer = Trainer(model, optimizer, PretrainingObjective(), output_dir=tempfile.mkdtemp(), steps_per_call=1)
         return _steps_of_fit(trainer, tf, batch(size))

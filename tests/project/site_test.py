@@ -36,7 +36,6 @@ def test_every_public_name_has_a_page_with_its_arguments(pages):
         assert page.startswith(f"# {name}\n") and len(page) > 200, name
     assert "- `num_classes`: int; 1 makes a regressor." in pages["reference/python/BertTextClassifier.md"]
     assert "BertBackbone.from_preset(" in pages["reference/python/BertBackbone.md"]
-    assert "## tasks.squad.model.build_question_answerer" in pages["reference/python/functions.md"]
     assert "## export.saved_model.export_model" in pages["reference/python/functions.md"]
 
 

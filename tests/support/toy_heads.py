@@ -9,10 +9,7 @@ from export.heads.embeddings import Embeddings
 from export.heads.fill_mask import FillMask
 from export.heads.multiple_choice import MultipleChoice
 from keras_bert import BertBackbone, BertTokenizer
-from keras_bert.models import BertPretrainer
-from tasks.glue.model import build_regressor
-from tasks.pretraining.model import build_pretrainer
-from tasks.swag.model import build_multiple_choice
+from keras_bert.models import BertMultipleChoice, BertPretrainer, BertTextClassifier
 
 NUM_CHOICES = 3
 NUM_LAYERS, HIDDEN_DIM = 2, 16
@@ -34,7 +31,7 @@ def shaken(model: keras.Model, seed: int = 1) -> keras.Model:
 
 
 def pretrainer() -> BertPretrainer:
-    return shaken(build_pretrainer(backbone()))
+    return shaken(BertPretrainer(backbone(), compile=False))
 
 
 def save_preset(directory, model=None) -> str:
@@ -47,8 +44,10 @@ def save_preset(directory, model=None) -> str:
 HEADS = {
     "classification": lambda: Classification(classifier(), assets(), LABELS),
     "classification of pairs": lambda: Classification(classifier(), assets(), LABELS, 2),
-    "regression of pairs": lambda: Regression(shaken(build_regressor(backbone())), assets(), 2),
-    "multiple_choice": lambda: MultipleChoice(shaken(build_multiple_choice(backbone(), NUM_CHOICES)), assets()),
+    "regression of pairs": lambda: Regression(shaken(BertTextClassifier(backbone(), 1, compile=False)), assets(), 2),
+    "multiple_choice": lambda: MultipleChoice(
+        shaken(BertMultipleChoice(backbone(), NUM_CHOICES, compile=False)), assets()
+    ),
     "fill_mask": lambda: FillMask(pretrainer(), assets(), top_k=3),
     "embeddings": lambda: Embeddings(shaken(backbone()), assets()),
     "embeddings without pooler": lambda: Embeddings(shaken(backbone()), assets(), has_pooler=False),

@@ -5,9 +5,9 @@ import numpy as np
 import tensorflow as tf
 
 from keras_bert.backbone import BertBackbone
+from keras_bert.models import BertPretrainer
 from tasks.engine.optimization import build_optimizer
 from tasks.engine.training import Trainer
-from tasks.pretraining.model import build_pretrainer
 from tasks.pretraining.train.losses import PretrainingObjective
 
 VOCABULARY, LENGTH, PREDICTIONS, BATCH = 37, 12, 4, 16
@@ -15,7 +15,7 @@ VOCABULARY, LENGTH, PREDICTIONS, BATCH = 37, 12, 4, 16
 
 def build_model(dropout: float = 0.0, num_layers: int = 2, layout: str = "rectangular") -> keras.Model:
     keras.utils.set_random_seed(11)
-    return build_pretrainer(
+    return BertPretrainer(
         BertBackbone(
             vocabulary_size=VOCABULARY,
             num_layers=num_layers,
@@ -26,7 +26,8 @@ def build_model(dropout: float = 0.0, num_layers: int = 2, layout: str = "rectan
             dropout=dropout,
             attention_dropout=dropout,
             layout=layout,
-        )
+        ),
+        compile=False,
     )
 
 

@@ -17,8 +17,7 @@ from export.heads.token_classification import TokenClassification
 from export.heads.token_regression import TokenRegression
 from keras_bert import BertTextEmbedder
 from keras_bert.heads import output_head
-from tasks.ner.model import build_tagger
-from tasks.squad.model import build_question_answerer
+from keras_bert.models import BertSpanLabeler, BertTokenClassifier
 
 TAGS = ["O", "B-PER", "I-PER"]
 
@@ -43,13 +42,15 @@ def search(**settings) -> Search:
 PASSAGES = ("hello", "wonderful world", "who was jim", "a world of wonder", "hello hello")
 ALL_HEADS = {
     **HEADS,
-    "token_classification": lambda: TokenClassification(shaken(build_tagger(backbone(), len(TAGS))), assets(), TAGS),
+    "token_classification": lambda: TokenClassification(
+        shaken(BertTokenClassifier(backbone(), len(TAGS), compile=False)), assets(), TAGS
+    ),
     "token_regression": lambda: TokenRegression(shaken(word_scorer(backbone())), assets()),
     "sentence_embedding": lambda: SentenceEmbedding(embedder(), assets()),
     "search": search,
     "search in int8": lambda: search(passages_dtype="int8"),
     "question_answering": lambda: QuestionAnswering(
-        shaken(build_question_answerer(backbone())), assets(), max_query_length=8, doc_stride=8
+        shaken(BertSpanLabeler(backbone(), compile=False)), assets(), max_query_length=8, doc_stride=8
     ),
 }
 

@@ -11,7 +11,6 @@ from keras_bert.errors import InputError
 from keras_bert.models import BertPretrainer
 from keras_bert.tokenization.tokenizer import BertTokenizer
 from keras_bert.weights import read_bert_config, read_tokenizer
-from tasks.pretraining.model import build_pretrainer
 from tasks.pretraining.train.initial_weights import attend_to_neighbors
 from tasks.pretraining.train.settings import PretrainingSettings
 
@@ -95,4 +94,4 @@ def model_builder(settings: PretrainingSettings, config: BertConfig, tokenizer: 
 def _build(settings: PretrainingSettings, backbone: BertBackbone) -> BertPretrainer:
     if settings.initial_attention == "neighbors":
         attend_to_neighbors(backbone)
-    return build_pretrainer(backbone, settings.use_next_sentence)
+    return BertPretrainer(backbone, settings.use_next_sentence, compile=False)

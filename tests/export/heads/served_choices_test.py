@@ -10,10 +10,10 @@ from toy_classifier import SEQUENCE_LENGTH, assets
 
 from export import saved_model, verify
 from export.heads.multiple_choice import MultipleChoice
+from keras_bert.models import BertMultipleChoice
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 from tasks.fine_tuning.task import Part, Trained
 from tasks.swag.data import Columns, read_table
-from tasks.swag.model import build_multiple_choice
 from tasks.swag.task import Swag, SwagSettings, SwagSpec
 from tasks.text.bad_rows import BadRows
 
@@ -27,7 +27,7 @@ ROWS = [
 
 @pytest.fixture(scope="module", name="model")
 def _model():
-    return toy_heads.shaken(build_multiple_choice(toy_heads.backbone(), K))
+    return toy_heads.shaken(BertMultipleChoice(toy_heads.backbone(), K, compile=False))
 
 
 @pytest.fixture(scope="module", name="signatures")

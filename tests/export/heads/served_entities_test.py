@@ -24,10 +24,10 @@ from export.graph.source_text import SourceText, read_text
 from export.heads.loading import load_head
 from export.heads.token_classification import TokenClassification
 from keras_bert import BertBackbone, BertPreprocessor, BertTokenizer
+from keras_bert.models import BertTokenClassifier
 from keras_bert.tokenization.normalizer import CJK_RANGES, is_cjk, is_punctuation, vanishes
 from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
 from tasks.fine_tuning.model_files import save_model
-from tasks.ner.model import build_tagger
 from tasks.text.bad_rows import BadRows
 from tasks.text.conll import read_conll
 from tasks.text.tags import find_entities
@@ -349,7 +349,7 @@ def toy_model() -> keras.Model:
     backbone = BertBackbone(
         len(WORDS), num_layers=1, num_heads=2, hidden_dim=16, intermediate_dim=32, max_sequence_length=32
     )
-    model = build_tagger(backbone, len(LABELS))
+    model = BertTokenClassifier(backbone, len(LABELS), compile=False)
     generator = np.random.default_rng(3)
     for weight in model.weights:
         weight.assign(generator.normal(1.0 if "gamma" in weight.path else 0.0, 0.3, size=weight.shape))

@@ -15,9 +15,9 @@ from export import saved_model, verify
 from export.heads.loading import load_head
 from export.heads.question_answering import QuestionAnswering
 from keras_bert import BertBackbone, BertPreprocessor, BertTokenizer
+from keras_bert.models import BertSpanLabeler
 from tasks.fine_tuning.model_files import save_model
 from tasks.squad.data import read_squad
-from tasks.squad.model import build_question_answerer
 from tasks.squad.task import DEFAULTS
 from tasks.text.bad_rows import BadRows
 
@@ -124,7 +124,7 @@ def toy_model(vocabulary_size, seed=1, hidden_dim=32, length=384) -> keras.Model
         intermediate_dim=2 * hidden_dim,
         max_sequence_length=length,
     )
-    model = build_question_answerer(backbone)
+    model = BertSpanLabeler(backbone, compile=False)
     generator = np.random.default_rng(seed)
     for weight in model.weights:  # Of fresh weights all logits are nearly equal.
         weight.assign(generator.normal(1.0 if "gamma" in weight.path else 0.0, 0.3, size=weight.shape))

@@ -18,12 +18,14 @@ from export.targets import real_text, reduced_precision
 from keras_bert import BertPreprocessor, BertTokenizer
 from keras_bert.errors import InputError
 from keras_bert.files import read_json
-from tasks.glue.model import build_classifier
+from keras_bert.models import BertTextClassifier
 
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory) -> tuple[Head, str]:
-    model = build_classifier(backbone(hidden_dim=64, intermediate_dim=128, initializer_range=0.1), len(LABELS))
+    model = BertTextClassifier(
+        backbone(hidden_dim=64, intermediate_dim=128, initializer_range=0.1), len(LABELS), compile=False
+    )
     head = Classification(model, BertPreprocessor(BertTokenizer(VOCABULARY), 32), LABELS)
     return head, save_graph(head, str(tmp_path_factory.mktemp("int8") / "model" / "7"))
 
@@ -140,7 +142,9 @@ def test_a_graph_that_computes_something_else_is_refused(small, tmp_path, monkey
 
 
 def test_bfloat16_of_a_model_that_reads_from_left_to_right_is_refused(tmp_path):
-    head = Classification(build_classifier(backbone(attention="left_to_right"), len(LABELS)), assets(), LABELS)
+    head = Classification(
+        BertTextClassifier(backbone(attention="left_to_right"), len(LABELS), compile=False), assets(), LABELS
+    )
     with pytest.raises(
         InputError, match="--bfloat16: expected a model that reads in both .*'left_to_right'. Leave out"
     ):

@@ -17,7 +17,7 @@ from export.targets import litert, real_text
 from export.targets import onnx as onnx_target
 from keras_bert import BertTokenizer
 from keras_bert.errors import InputError
-from tasks.glue.model import build_classifier
+from keras_bert.models import BertTextClassifier
 
 
 @pytest.mark.slow  # A classifier: test_settings_of_the_encoder.
@@ -67,7 +67,9 @@ def test_another_models_answers_are_told_apart_and_leave_nothing(saved, tmp_path
     ],
 )
 def test_settings_of_the_encoder(tmp_path, settings):
-    head = Classification(shaken(build_classifier(backbone(**settings), len(LABELS))), assets(), LABELS)
+    head = Classification(
+        shaken(BertTextClassifier(backbone(**settings), len(LABELS), compile=False)), assets(), LABELS
+    )
     asked = real_text.requests(head, [2, 5])
     expected = []
     for request in asked:

@@ -8,7 +8,7 @@ import pytest
 
 from keras_bert.backbone import BertBackbone
 from keras_bert.formats import weight_names as convert
-from tasks.pretraining.model import build_pretrainer
+from keras_bert.models import BertPretrainer
 
 SIZES = {
     "vocabulary_size": 30,
@@ -43,7 +43,7 @@ GARDEN = {
 @pytest.fixture(scope="module")
 def variables():
     """Shapes by the paths of the encoder's variables and of the two pre-training heads'."""
-    model = build_pretrainer(BertBackbone(**SIZES))
+    model = BertPretrainer(BertBackbone(**SIZES), compile=False)
     return {variable.path: tuple(variable.shape) for variable in model.weights}
 
 

@@ -108,9 +108,11 @@ def test_minilm_through_ours_to_transformers(tmp_path):
 @pytest.mark.parametrize("activation", ["gelu", "gelu_tanh"])
 def test_our_pretrainer_in_transformers(tmp_path, activation):
     from keras_bert.backbone import BertBackbone
-    from tasks.pretraining.model import build_pretrainer
+    from keras_bert.models import BertPretrainer
 
-    model = build_pretrainer(BertBackbone(100, 2, 4, 16, 48, activation=activation, max_sequence_length=24))
+    model = BertPretrainer(
+        BertBackbone(100, 2, 4, 16, 48, activation=activation, max_sequence_length=24), compile=False
+    )
     rng = np.random.default_rng(0)
     for variable in model.weights:
         variable.assign(rng.normal(0.0, 0.4, variable.shape))

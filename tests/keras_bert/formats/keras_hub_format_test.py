@@ -17,9 +17,8 @@ from keras_bert.backbone import BertBackbone
 from keras_bert.errors import InputError
 from keras_bert.formats import keras_hub, keras_preset
 from keras_bert.formats.checkpoint import Checkpoint, StoredTensor
-from keras_bert.models import BertPretrainer
+from keras_bert.models import BertPretrainer, BertTextClassifier
 from keras_bert.tokenization.tokenizer import BertTokenizer
-from tasks.glue.model import build_classifier
 
 TINY = {"vocabulary_size": 50, "num_layers": 2, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 16}
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(chr(97 + i) for i in range(26)), *"0123456789!?,.;:-()"]
@@ -130,7 +129,7 @@ def test_a_classifier_there_and_back(tmp_path):
     for preset in (str(tmp_path / "a"), str(tmp_path / "a.keras")):
         with weights.open_checkpoint(preset) as checkpoint:
             assert checkpoint.heads == ("classification",)
-            ours = build_classifier(BertBackbone.from_preset(preset), 3)
+            ours = BertTextClassifier(BertBackbone.from_preset(preset), 3, compile=False)
             head = [checkpoint.tensors[f"classification/{name}"].read() for name in ("kernel", "bias")]
             ours.get_layer("classification").set_weights(head)
         np.testing.assert_allclose(ours(INPUTS), expected, atol=2e-5)

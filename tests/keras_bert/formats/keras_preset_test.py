@@ -17,9 +17,8 @@ from keras_bert.backbone import BertBackbone
 from keras_bert.errors import InputError
 from keras_bert.formats import keras_preset
 from keras_bert.formats.checkpoint import Checkpoint, StoredTensor
-from keras_bert.models import BertPretrainer
+from keras_bert.models import BertPretrainer, BertTextClassifier
 from keras_bert.tokenization.tokenizer import BertTokenizer
-from tasks.glue.model import build_classifier
 
 TINY = {"vocabulary_size": 50, "num_layers": 2, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 16}
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(chr(97 + i) for i in range(26)), *"0123456789!?,.;:-()"]
@@ -121,7 +120,9 @@ def test_minilm_through_our_preset_and_keras_hubs_reader(tmp_path):
     np.testing.assert_allclose(outputs["pooled_output"], expected.pooler_output.numpy(), atol=2e-5)
 
 
-@pytest.mark.parametrize("build", [lambda backbone: backbone, BertPretrainer, lambda b: build_classifier(b, 3)])
+@pytest.mark.parametrize(
+    "build", [lambda backbone: backbone, BertPretrainer, lambda b: BertTextClassifier(b, 3, compile=False)]
+)
 def test_the_backbone_is_found_in_any_keras_file(tmp_path, build):
     backbone = filled(BertBackbone(**TINY, activation="gelu", max_sequence_length=16))
     build(backbone).save(tmp_path / "m.keras")
@@ -173,7 +174,7 @@ def test_missing_heads_stay_random_with_one_warning(tmp_path, caplog):
 
 
 def test_a_classifier_becomes_a_task_of_keras_hub_with_its_texts(tmp_path):
-    model = filled(build_classifier(BertBackbone(**TINY, max_sequence_length=16), 3))
+    model = filled(BertTextClassifier(BertBackbone(**TINY, max_sequence_length=16), 3, compile=False))
     model.save(tmp_path / "c.keras")
     with weights.open_checkpoint(str(tmp_path / "c.keras")) as checkpoint:
         checkpoint = dataclasses.replace(checkpoint, labels=["no", "maybe", "yes"])

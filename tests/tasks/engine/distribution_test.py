@@ -23,11 +23,11 @@ from toy_instances import draw_tokens, mask, masking_rules, write_records
 from toy_workers import start_workers
 
 from keras_bert.backbone import BertBackbone
+from keras_bert.models import BertPretrainer
 from tasks.engine.optimization import build_optimizer
 from tasks.engine.strategy import build_strategy
 from tasks.engine.training import Trainer
 from tasks.pretraining.data.shard_index import read_indexes
-from tasks.pretraining.model import build_pretrainer
 from tasks.pretraining.train.batches import TrainBatches, make_eval_dataset
 from tasks.pretraining.train.losses import PretrainingObjective
 from tasks.pretraining.train.packed_data import plan_packing
@@ -83,7 +83,7 @@ def train_packed(directory: str, strategy: tf.distribute.Strategy, options: dict
             max_sequence_length=LENGTH,
             layout="packed",
         )
-        model = build_pretrainer(backbone)
+        model = BertPretrainer(backbone, compile=False)
         optimizer = build_optimizer("bert-2018", 0.01, STEPS, 2)
     trainer = Trainer(model, optimizer, PretrainingObjective(), output_dir=directory, strategy=strategy, **options)
     return run(trainer, batches, make_eval_dataset(**data, **sizes))

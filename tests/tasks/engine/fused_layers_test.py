@@ -10,11 +10,11 @@ import tensorflow as tf
 
 from keras_bert.backbone import BertBackbone
 from keras_bert.encoder import BertEncoderLayer
+from keras_bert.models import BertTextClassifier
 from tasks.engine import fused_layers, fused_ops
 from tasks.engine.optimization import build_optimizer
 from tasks.engine.train_step import TrainStep
 from tasks.fine_tuning.objectives import CrossEntropy
-from tasks.glue.model import build_classifier
 
 RNG = np.random.default_rng(0)
 
@@ -126,7 +126,7 @@ def test_dense(inputs, outputs):
 
 
 def test_outside_the_scope_layers_are_themselves():
-    model = build_classifier(BertBackbone(11, 2, num_heads=2, hidden_dim=8, intermediate_dim=12), 2)
+    model = BertTextClassifier(BertBackbone(11, 2, num_heads=2, hidden_dim=8, intermediate_dim=12), 2, compile=False)
     layers = [model.backbone.get_layer(f"transformer_layer_{number}") for number in range(2)]
     inner = [layer.self_attention.query_key_value for layer in layers]
     with pytest.raises(RuntimeError, match="on purpose"), fused_layers.fused_layers(model):
@@ -274,7 +274,9 @@ def train(is_fused: bool = True, random_seed: int = 5, jit_compile: bool = False
     """Two steps of a small model: the figures, the weights' changes by path, and whether XLA compiled parts."""
     keras.utils.set_random_seed(1)
     sizes = {"vocabulary_size": 11, "num_layers": 1, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 12}
-    model = build_classifier(BertBackbone(**sizes, max_sequence_length=6, initializer_range=0.3, **settings), 2)
+    model = BertTextClassifier(
+        BertBackbone(**sizes, max_sequence_length=6, initializer_range=0.3, **settings), 2, compile=False
+    )
     step = TrainStep(
         model,
         build_optimizer("bert-2018", 0.1, 10),
