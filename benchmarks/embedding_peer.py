@@ -106,7 +106,7 @@ def _ours(seed: str) -> list[str]:
         "save_checkpoints_steps": 100_000,
         "random_seed": seed,
     }
-    return ["-m", "tasks.embedding.run", "--do_train", "--do_eval", *(f"--{key}={one}" for key, one in options.items())]
+    return ["-m", "tasks.embed.run", "--do_train", "--do_eval", *(f"--{key}={one}" for key, one in options.items())]
 
 
 def _run_peer(seed: int) -> None:

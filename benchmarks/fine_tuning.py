@@ -191,7 +191,7 @@ def command_of(side: str, name: str, files: dict[str, str], preset: str, seed: s
     elif name == "swag":
         module, own = "tasks.swag.run", [f"--dev_file={files['dev']}"]
     else:
-        module, own = "tasks.glue.run", [f"--dev_file={files['dev']}", f"--task_name={name}"]
+        module, own = "tasks.classify.run", [f"--dev_file={files['dev']}", f"--task_name={name}"]
     return [sys.executable, "-m", module, *own, *shared]
 
 

@@ -33,11 +33,11 @@ def read_rows() -> list[tuple[list[str], list[str]]]:
     Raises:
         InputError: a file cannot be read.
     """
-    from tasks.classification.task import Classification, ClassificationSettings
+    from tasks.classify.task import Classify, ClassifySettings
     from tasks.text.bad_rows import BadRows
 
     names = ("data_dir", "task_name", "text_column")
-    task = Classification(ClassificationSettings(output_dir="", **{name: FLAGS[name].value for name in names}))
+    task = Classify(ClassifySettings(output_dir="", **{name: FLAGS[name].value for name in names}))
     tables = [task.read(split, BadRows())[0].rows for split in ("train", "dev")]
     return [(table.texts, table.labels) for table in tables]
 

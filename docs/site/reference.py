@@ -29,7 +29,7 @@ ENTRIES = {
     "tasks/pretraining/run.py": "pretrain",
     "tasks/fine_tuning/command.py": "run_task",
     "tasks/features/extraction.py": "extract",
-    "tasks/convert.py": "convert",
+    "tasks/convert/run.py": "convert",
     "export/run.py": "export",
     "export/saved_model.py": "export_model",
     "export/local_server.py": "serve",

@@ -26,17 +26,17 @@ each with --document_context=document. To evaluate or apply such a tagger, give 
 
 from tasks import flags
 from tasks.fine_tuning import command
-from tasks.tagging.frozen import FrozenTagging
-from tasks.tagging.settings import TaggingSettings
-from tasks.tagging.task import Tagging
+from tasks.ner.frozen import FrozenNer
+from tasks.ner.settings import NerSettings
+from tasks.ner.task import Ner
 
 
-def main(settings: TaggingSettings) -> None:
-    task = FrozenTagging if settings.encoder == "frozen" else Tagging
+def main(settings: NerSettings) -> None:
+    task = FrozenNer if settings.encoder == "frozen" else Ner
     command.main(task(settings))
 
 
-console_main = flags.console_main(main, TaggingSettings)
+console_main = flags.console_main(main, NerSettings)
 
 if __name__ == "__main__":
     console_main()

@@ -19,8 +19,8 @@ _MODULES = {
     "bert-train-vocab": "tasks.pretraining.train_vocab",
     "bert-create-pretraining-data": "tasks.pretraining.create_data",
     "bert-pretrain": "tasks.pretraining.run",
-    "bert-classify": "tasks.glue.run",
-    "bert-embed": "tasks.embedding.run",
+    "bert-classify": "tasks.classify.run",
+    "bert-embed": "tasks.embed.run",
     "bert-export": "export.run",
     "bert-serve": "export.local_server",
 }

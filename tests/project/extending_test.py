@@ -78,7 +78,7 @@ def test_the_task_learns(followed):
 
 def test_the_format_keeps_every_bit(followed):
     _, _, printed = followed
-    proofs = [text for line, text in printed.items() if "tasks.convert" in line]
+    proofs = [text for line, text in printed.items() if "tasks.convert.run" in line]
     assert len(proofs) == 2 and all("bit-identical" in text for text in proofs)
 
 

@@ -19,12 +19,12 @@ from allpairspy import AllPairs
 
 NUM_ROWS = 16
 COMMANDS = {
-    "bert-classify": "tasks.glue.run",
+    "bert-classify": "tasks.classify.run",
     "bert-squad": "tasks.squad.run",
     "bert-swag": "tasks.swag.run",
     "bert-ner": "tasks.ner.run",
-    "bert-score-words": "tasks.word_scores.run",
-    "bert-embed": "tasks.embedding.run",
+    "bert-score-words": "tasks.score_words.run",
+    "bert-embed": "tasks.embed.run",
 }
 
 # Each option's values, with the flags of each.

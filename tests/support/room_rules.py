@@ -16,8 +16,7 @@ FLOORS = (
     ("tasks/fine_tuning",),
     ("tasks/features",),  # `bert-ner --encoder=frozen` trains on them.
     ("tasks/*",),
-    ("tasks/quickstart", "tasks/conversion"),
-    ("tasks/convert.py", "tasks/glue", "tasks/ner"),  # Commands whose code lies in another room.
+    ("tasks/quickstart", "tasks/convert"),
     ("export",),
     ("benchmarks",),
     ("tests",),

@@ -1,20 +1,20 @@
 """The fine-tuning tasks called from Python: settings by keyword, what `metrics.json` holds in return."""
 
-from tasks.classification.task import Classification, ClassificationSettings
-from tasks.embedding.task import Embedding
+from tasks.classify.task import Classify, ClassifySettings
+from tasks.embed.task import Embed
 from tasks.features.extraction import extract
 from tasks.features.settings import FeatureSettings
 from tasks.fine_tuning.command import run_task
 from tasks.fine_tuning.inputs import Inputs, read_inputs
+from tasks.ner.frozen import FrozenNer
+from tasks.ner.task import Ner
+from tasks.score_words.task import ScoreWords, ScoreWordsSettings
 from tasks.squad.task import Squad, SquadSettings
 from tasks.swag.task import Swag, SwagSettings
-from tasks.tagging.frozen import FrozenTagging
-from tasks.tagging.task import Tagging
-from tasks.word_scores.task import WordScores, WordScoreSettings
 
 
 def classify(**settings) -> dict:
-    return run_task(Classification(ClassificationSettings(**settings)))
+    return run_task(Classify(ClassifySettings(**settings)))
 
 
 def answer_questions(**settings) -> dict:
@@ -26,7 +26,7 @@ def choose(**settings) -> dict:
 
 
 def tag(**settings) -> dict:
-    return run_task(Tagging(Tagging.Settings(**settings)))
+    return run_task(Ner(Ner.Settings(**settings)))
 
 
 def extract_features(**settings) -> dict:
@@ -34,20 +34,18 @@ def extract_features(**settings) -> dict:
 
 
 def tag_by_features(**settings) -> dict:
-    return run_task(FrozenTagging(FrozenTagging.Settings(encoder="frozen", **settings)))
+    return run_task(FrozenNer(FrozenNer.Settings(encoder="frozen", **settings)))
 
 
 def score_words(**settings) -> dict:
-    return run_task(WordScores(WordScoreSettings(**settings)))
+    return run_task(ScoreWords(ScoreWordsSettings(**settings)))
 
 
 def read_tables(*stages: str, **settings) -> Inputs:
     """Reads what `bert-classify` reads before it does anything; stages: train, eval, predict."""
     wanted = {f"do_{stage}": True for stage in stages}
-    return read_inputs(
-        Classification(ClassificationSettings(**{"output_dir": "", "preset": "tiny", **settings, **wanted}))
-    )
+    return read_inputs(Classify(ClassifySettings(**{"output_dir": "", "preset": "tiny", **settings, **wanted})))
 
 
 def embed(**settings) -> dict:
-    return run_task(Embedding(Embedding.Settings(**settings)))
+    return run_task(Embed(Embed.Settings(**settings)))

@@ -30,7 +30,7 @@ def files(tmp_path):
 
 CREATE = ("tasks.pretraining.create_data", "--vocab_file={}/vocab.txt", "--output_file={}/out/data.tfrecord")
 CLASSIFY = (
-    "tasks.glue.run",
+    "tasks.classify.run",
     "--train_file={}/train.tsv",
     "--text_column=sentence",
     "--label_column=label",

@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 import keras_bert
 from keras_bert.errors import InputError
-from tasks.convert import ConversionSettings, convert
+from tasks.convert.run import ConversionSettings, convert
 
 # Lengths of one word to more than the encoder has positions for; they are made of the toy tokenizer's words.
 TEXTS = ["a cat", "the dog sat on a mat", "", "the " * 40, "unknown words"]

@@ -13,7 +13,7 @@ import toy_squad
 from keras_bert import BertBackbone
 from keras_bert.errors import InputError
 from tasks import flags
-from tasks.classification.task import Classification
+from tasks.classify.task import Classify
 from tasks.fine_tuning import model_files
 from tasks.fine_tuning.command import run_task
 from tasks.fine_tuning.start import find_start
@@ -52,7 +52,7 @@ def words_of(line: str, **places) -> list[str]:
     return shlex.split(line)
 
 
-def run(line: str, task=Classification, **places) -> dict:
+def run(line: str, task=Classify, **places) -> dict:
     return run_task(task(flags.parse(task.Settings, words_of(line, **places))))
 
 
@@ -84,9 +84,9 @@ def test_run_classifier_s_lines_train_evaluate_and_predict(places, tmp_path):
     assert task["labels"] == ["0", "1"] and task["num_texts"] == 2
 
 
-def settings(places, *more: str) -> Classification.Settings:
+def settings(places, *more: str) -> Classify.Settings:
     checkpoint = f"{places['BERT_BASE_DIR']}/bert_model.ckpt"
-    return flags.parse(Classification.Settings, ["--output_dir=x", f"--init_checkpoint={checkpoint}", *more])
+    return flags.parse(Classify.Settings, ["--output_dir=x", f"--init_checkpoint={checkpoint}", *more])
 
 
 def test_three_files_from_three_places_are_one_encoder(places, tmp_path):
@@ -104,7 +104,7 @@ def test_three_files_from_three_places_are_one_encoder(places, tmp_path):
 def test_a_configuration_alone_starts_from_random_weights(places):
     values = [f"--bert_config_file={places['BERT_BASE_DIR']}/bert_config.json"]
     values += [f"--vocab_file={places['BERT_BASE_DIR']}/vocab.txt", "--do_lower_case=false", "--output_dir=x"]
-    start = find_start(flags.parse(Classification.Settings, values))
+    start = find_start(flags.parse(Classify.Settings, values))
     assert not start.load_weights and start.tokenizer_options["lowercase"] is False
 
 
@@ -128,9 +128,7 @@ def test_what_does_not_fit_is_refused(places, more, message):
 
 def test_a_checkpoint_that_is_not_there_is_named(places):
     config = f"--bert_config_file={places['BERT_BASE_DIR']}/bert_config.json"
-    wrong = flags.parse(
-        Classification.Settings, ["--output_dir=x", "--init_checkpoint=/nowhere/bert_model.ckpt", config]
-    )
+    wrong = flags.parse(Classify.Settings, ["--output_dir=x", "--init_checkpoint=/nowhere/bert_model.ckpt", config])
     with pytest.raises(InputError, match="--init_checkpoint=/nowhere/bert_model.ckpt: no TensorFlow checkpoint"):
         find_start(wrong)
 

@@ -17,8 +17,8 @@ from export.run import ExportSettings
 from keras_bert.errors import InputError
 from keras_bert.files import write_json
 from tasks import flags
-from tasks.embedding.data import read_table
-from tasks.embedding.task import EmbeddingSettings
+from tasks.embed.data import read_table
+from tasks.embed.task import EmbedSettings
 from tasks.quickstart import pipeline
 from tasks.quickstart import run as stages
 from tasks.quickstart.corpus import Document
@@ -70,7 +70,7 @@ def unfinished_files(directory):
 class Commands:
     """Runs the commands: pre-training for two steps instead of minutes, and the search not at all.
 
-    Of the search's commands it reads the flags and writes what they would: embedding_test.py runs them.
+    Of the search's commands it reads the flags and writes what they would: embed_test.py runs them.
     """
 
     FOUND = ["ships: the sea", "bread: the oven"]
@@ -79,7 +79,7 @@ class Commands:
         if command == "bert-pretrain":
             given |= {"time_budget_minutes": None, "num_train_steps": 2, "num_warmup_steps": 1, "peak_tflops": 1.0}
         if command == "bert-embed":
-            read = self._parse(EmbeddingSettings, given)
+            read = self._parse(EmbedSettings, given)
             for path, rows in ((read.train_file, 33), (read.dev_file, 3)):
                 table = read_table(path, None, None, BadRows("refuse"))
                 assert (table.num_texts, len(table.texts)) == (2, rows)

@@ -1,0 +1,271 @@
+"""Tables of labelled texts. Every row is checked as it is read.
+
+This module does not import TensorFlow, so that a wrong file is reported within a second. Shapes: N rows of a table.
+"""
+
+import dataclasses
+import re
+import zlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from keras_bert.errors import InputError, first_line
+from tasks.classify.glue import TASKS, TableTask
+from tasks.fine_tuning.encoding import format_labels
+from tasks.fine_tuning.rows import Broken, Rows, check_number, check_text, open_rows, read_usable, take
+from tasks.text.bad_rows import BadRows
+
+
+class Table(NamedTuple):
+    """The usable rows of one file, in the file's order.
+
+    Attributes:
+        path: the file.
+        lines: N line numbers, counted from 1, of each row's first line.
+        numbers: N row numbers, counted from 0 over all rows of the file, including unusable ones.
+        num_rows: number of rows of the file, including unusable ones.
+        texts: N texts.
+        text_pairs: N second texts, or None.
+        labels: N labels, or N scores (float), or None for a table without labels.
+    """
+
+    path: str
+    lines: list[int]
+    numbers: list[int]
+    num_rows: int
+    texts: list[str]
+    text_pairs: list[str] | None
+    labels: list[str] | list[float] | None
+
+    @property
+    def num_texts(self) -> int:
+        """Number of texts per row, 1 or 2."""
+        return 1 if self.text_pairs is None else 2
+
+    def place(self, index: int) -> str:
+        """Returns the place of row `index` of the N, as `path:line`."""
+        return f"{self.path}:{self.lines[index]}"
+
+    def checksum(self) -> int:
+        """Returns a number that depends on the texts and labels but not on the path."""
+        return zlib.crc32(repr((self.texts, self.text_pairs, self.labels)).encode())
+
+    def texts_of(self, index: int) -> tuple[str, ...]:
+        """Returns the one or two texts of row `index` of the N."""
+        return (self.texts[index],) if self.text_pairs is None else (self.texts[index], self.text_pairs[index])
+
+    def take(self, indices: Sequence[int]) -> "Table":
+        """Returns the rows with these indices."""
+        columns = {name: getattr(self, name) for name in ("lines", "numbers", "texts", "text_pairs", "labels")}
+        taken = {name: values and [values[index] for index in indices] for name, values in columns.items()}
+        return self._replace(**taken)
+
+
+# === Rows ===
+
+
+_CURE = (
+    "Name the right one with --text_column, --text_pair_column or --label_column; without a header all: --column_names."
+)
+
+
+def read_table(path: str, task: TableTask, bad_rows: BadRows, with_labels: bool = True) -> Table:
+    """Reads a table.
+
+    Args:
+        path: the file, UTF-8: CSV (`.csv`, RFC 4180 quoting), JSON Lines (`.jsonl`), or else TSV without quoting.
+        task: columns of the texts and of the label or score.
+        bad_rows: collects rows with too many or too few fields, an empty text or label, a score that is not a number,
+            or invalid CSV or JSON; and blank lines between rows.
+        with_labels: whether to read the label column. If not, the column may be missing, and the first row of CoLA's
+            files is a header.
+
+    Raises:
+        InputError: no usable row, a missing or ambiguous column, or a bad row that `bad_rows` refuses. The message
+            names file and line.
+    """
+    has_header = task.headerless_columns is None or (task.test_has_header and not with_labels)
+    file = open_rows(path, None if has_header else task.headerless_columns)
+    file.require(task.columns(with_labels), _CURE)
+    return collect(path, file.rows, task, bad_rows, with_labels)
+
+
+def collect(path: str, rows: Rows, task: TableTask, bad_rows: BadRows, with_labels: bool = True) -> Table:
+    """Makes a table of rows from any source, `(line, values by column)` or `(line, Broken)`; see `read_table`."""
+    usable, num_rows = read_usable(path, rows, lambda _, row: _read_row(row, task, with_labels), bad_rows)
+    if not usable:
+        state = f"none of its {num_rows} rows can be used" if num_rows else "the file holds no rows"
+        raise InputError(f"{path}: {state}. Expected one text a row.")
+    numbers, lines, kept = map(list, zip(*usable, strict=True))
+    columns = [list(column) for column in zip(*kept, strict=True)]
+    labels = columns.pop() if with_labels else None
+    return Table(path, lines, numbers, num_rows, columns[0], columns[1] if len(columns) == 2 else None, labels)
+
+
+def _read_row(row: dict, task: TableTask, with_labels: bool) -> list:
+    """Returns the texts unchanged, then the label as a string or the score as a number."""
+    values = [check_text(name, take(row, name)) for name in task.columns(with_labels=False)]
+    if with_labels:
+        read_label = check_number if task.is_regression else _read_label
+        values.append(read_label(task.label_column, take(row, task.label_column)))
+    return values
+
+
+def _read_label(name: str, value: Any) -> str:
+    if isinstance(value, bool | int):  # From JSON, where 1 is as good a label as "1".
+        return str(value).lower()
+    label = check_text(name, "" if value is None else value, "a label")
+    if re.search(r"[\t\r\n]", label):
+        raise Broken(f"column {name!r}: expected a label without tabs, on one line, found {label!r}. Correct it.")
+    return label
+
+
+# === Labels ===
+
+
+def choose_labels(table: Table, labels: Sequence[str] | None = None) -> list[str]:
+    """Returns the labels in the order of their class numbers: `labels`, or those of the table, sorted.
+
+    Raises:
+        InputError: fewer than two labels, a label given twice, or an empty one.
+    """
+    if labels is None:
+        chosen, source = sorted(set(table.labels)), f"{table.path}: the label column"
+    else:
+        chosen, source = list(labels), f"--labels={','.join(labels)}:"
+    if len(set(chosen)) != len(chosen) or not all(chosen):
+        raise InputError(f"{source} a label is empty or given twice. Expected different labels, commas between.")
+    if len(chosen) < 2:
+        raise InputError(
+            f"{source} has the one label {format_labels(chosen)}. Expected at least two to tell apart; for numbers "
+            "to come near to give --regression."
+        )
+    return chosen
+
+
+def keep_known_labels(table: Table, labels: Sequence[str], bad_rows: BadRows) -> Table:
+    """Returns the rows whose label is one of `labels`. The others are bad rows.
+
+    Raises:
+        InputError: `bad_rows` refuses a row with another label, which the message names by file and line; or no row is
+            left.
+    """
+    known, kept = set(labels), []
+    for index, label in enumerate(table.labels):
+        if label in known:
+            kept.append(index)
+        else:
+            bad_rows.add(table.place(index), f"unknown label {label!r}. Expected {format_labels(labels)}.")
+    bad_rows.finish()
+    if not kept:
+        raise InputError(f"{table.path}: no row has one of the labels {format_labels(labels)}. Correct them.")
+    return table.take(kept)
+
+
+# === TensorFlow Datasets ===
+
+
+def choose_task(task_name: str, tfds_name: str) -> TableTask:
+    """Returns the task with its columns in TensorFlow Datasets.
+
+    With the task name "table", a data set `glue/<task>` names the task.
+
+    >>> choose_task("table", "glue/mnli").text_column
+    'premise'
+    """
+    collection, _, name = tfds_name.partition(":")[0].partition("/")
+    if task_name == "table" and collection == "glue" and name in TASKS:
+        task_name = name
+    task = TASKS[task_name]
+    text, text_pair = task.tfds_texts or (task.text_column, task.text_pair_column)
+    return dataclasses.replace(
+        task, text_column=text, text_pair_column=text_pair, label_column="label", headerless_columns=None
+    )
+
+
+class TfdsTables:
+    """The splits of a data set of TensorFlow Datasets, downloaded and prepared if necessary.
+
+    Args:
+        name: as for `tfds.builder`: `collection/config:version`.
+        data_dir: directory of prepared data sets; None for the package's own (`TFDS_DATA_DIR`, or
+            `~/tensorflow_datasets`).
+
+    Raises:
+        InputError: the package is not installed, or there is no such data set, or it cannot be prepared.
+    """
+
+    def __init__(self, name: str, data_dir: str | None = None):
+        self.name = name
+        try:
+            import tensorflow_datasets
+        except ImportError as error:
+            raise InputError(
+                f"--tfds_name needs the package tensorflow-datasets ({error}). Run: pip install tensorflow-datasets"
+            ) from error
+        self._tfds = tensorflow_datasets
+        try:
+            self._builder = self._tfds.builder(name, data_dir=data_dir)
+        except (ValueError, OSError) as error:
+            raise InputError(f"--tfds_name={name}: {first_line(error)} See tfds.list_builders().") from error
+        try:
+            self._builder.download_and_prepare()
+        except Exception as error:  # The data set's own code may raise anything: network, disk, a missing package.
+            reason = f"{type(error).__name__}: {first_line(error)}"
+            raise InputError(f"--tfds_name={name}: cannot be downloaded and prepared ({reason}).") from error
+
+    def read_table(self, split: str, task: TableTask, bad_rows: BadRows, with_labels: bool = True) -> Table:
+        """Reads a split, e.g. `train`, `validation` or `train[:10%]`, as `tasks.classify.data.read_table` does.
+
+        A class number becomes the task's label, or the data set's own name for it; -1 means no label. Rows with an
+        `idx` are sorted by it, since the package stores them shuffled.
+
+        Raises:
+            InputError: there is no such split or column, or a row is bad.
+        """
+        base = split.partition("[")[0]
+        splits = list(self._builder.info.splits)
+        if base not in splits and not any(part in base for part in ("+", "all")):
+            raise InputError(
+                f"--tfds_name={self.name}: no split {base!r}. There are: {', '.join(splits)}. Name them with "
+                "--train_file, --dev_file and --test_file; train[:90%] and train[90%:] are such names too."
+            )
+        wanted = task.columns(with_labels)
+        features = self._builder.info.features
+        missing = [name for name in wanted if name not in features]
+        if missing:
+            raise InputError(
+                f"--tfds_name={self.name}: no feature {missing[0]!r}. There are: {', '.join(features)}. Name the right "
+                "one with --text_column, --text_pair_column or --label_column."
+            )
+        rows = self._rows(split, wanted, self._label_names(task) if with_labels else None)
+        return collect(f"{self.name}[{split}]", rows, task, bad_rows, with_labels)
+
+    def _label_names(self, task: TableTask) -> list[str] | None:
+        """Returns the names of the class numbers, or None if the label is not a class number."""
+        names = getattr(self._builder.info.features[task.label_column], "names", None)
+        if names is None or task.is_regression:
+            return None
+        # Where the package has names such as "negative", GLUE's files have 0 and 1, in the same order.
+        replaces = task.labels is not None and len(task.labels) == len(names) and set(task.labels) != set(names)
+        return list(task.labels) if replaces else list(names)
+
+    def _rows(self, split: str, wanted: list[str], names: list[str] | None) -> Rows:
+        examples = enumerate(self._tfds.as_numpy(self._builder.as_dataset(split=split)))
+        rows = [
+            (int(example.get("idx", index)), [_plain(example[name]) for name in wanted]) for index, example in examples
+        ]
+        for index, values in sorted(rows, key=lambda row: row[0]):
+            if names is not None:
+                number = values[-1]
+                if not 0 <= number < len(names):
+                    yield index, Broken(f"feature {wanted[-1]!r} is {number}: no label. Choose a split that has them.")
+                    continue
+                values[-1] = names[number]
+            yield index, dict(zip(wanted, values, strict=True))
+
+
+def _plain(value):
+    """Returns a NumPy scalar or bytes as a Python value."""
+    value = value.item() if hasattr(value, "item") else value
+    return value.decode("utf-8", errors="replace") if isinstance(value, bytes) else value

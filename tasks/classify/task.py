@@ -1,0 +1,292 @@
+"""Classification and regression of texts, or pairs of texts: GLUE's tasks and any table (paper, section 4.1).
+
+Shapes: N rows of a table, C classes.
+"""
+
+import dataclasses
+import os
+from collections import Counter
+
+import numpy as np
+
+import keras_bert
+from keras_bert.errors import InputError
+from keras_bert.files import write_table
+from tasks.classify import data, metrics
+from tasks.classify.glue import TASKS, Split, TableTask
+from tasks.fine_tuning import metrics as shared_metrics
+from tasks.fine_tuning import task
+from tasks.fine_tuning.encoding import encode_texts, label_ids, lengths_before_cutting
+from tasks.fine_tuning.rows import EXTENSIONS
+from tasks.fine_tuning.settings import SplitSettings
+from tasks.report.page import Mistake
+from tasks.settings import changeable
+
+
+class ClassifySettings(SplitSettings):
+    """Settings of `bert-classify`."""
+
+    task_name: str = changeable(
+        "table",
+        "A GLUE task, also in GLUE's spelling, such as SST-2; mnli-m and mnli-mm: MNLI with one of its dev sets. "
+        "Or table: any TSV, CSV or JSON Lines file with named columns.",
+        choices=tuple(sorted(TASKS)),
+        any_spelling=True,
+    )
+    tfds_name: str | None = changeable(
+        None,
+        "Data set of TensorFlow Datasets to read instead of files, e.g. glue/sst2. --data_dir is then the directory of "
+        "prepared data sets, and the --*_file flags name splits, e.g. train[:90%].",
+    )
+    text_column: str | None = changeable(None, "Column with the text; default: the task's ('text').")
+    text_pair_column: str | None = changeable(None, "Column with the second text, for tasks on pairs of texts.")
+    label_column: str | None = changeable(None, "Column with the label or score; default: the task's ('label').")
+    column_names: list[str] | None = changeable(None, "Names of all columns, for files without a header.")
+    labels: list[str] | None = changeable(
+        None, "Labels in the order of their class numbers; default: the GLUE task's, or the training file's, sorted."
+    )
+    regression: bool = changeable(False, "The label column holds numbers to predict, such as ratings.")
+    data_dir: str | None = changeable(None, "Directory with GLUE's files, or train, dev, test .tsv, .csv or .jsonl.")
+
+    def table_task(self) -> TableTask:
+        """Returns the task, with the columns named by the settings.
+
+        Raises:
+            InputError: settings contradict the task or each other.
+        """
+        chosen = data.choose_task(self.task_name, self.tfds_name) if self.tfds_name else TASKS[self.task_name]
+        if self.regression and not chosen.is_regression:
+            if chosen.labels is not None:
+                raise InputError(
+                    f"--regression: {chosen.name} has classes ({', '.join(chosen.labels)}), not scores. Leave it out."
+                )
+            chosen = chosen.as_regression()
+        if chosen.is_regression and self.labels:
+            raise InputError(f"--labels={','.join(self.labels)}: a task with scores has no classes. Leave it out.")
+        columns = {
+            "text_column": self.text_column,
+            "text_pair_column": self.text_pair_column,
+            "label_column": self.label_column,
+            "headerless_columns": self.column_names and tuple(self.column_names),
+        }
+        chosen = dataclasses.replace(chosen, **{name: value for name, value in columns.items() if value})
+        return dataclasses.replace(chosen, test_has_header=chosen.test_has_header and not self.column_names)
+
+
+class ClassifySpec(task.Spec):
+    """Spec of a trained classifier, or regressor.
+
+    Attributes:
+        labels: class i is labels[i]; empty for a regressor.
+        num_texts: number of texts per row, 1 or 2.
+        is_regression: whether the model gives a score instead of a class.
+    """
+
+    labels: list[str]
+    num_texts: int
+    is_regression: bool = False
+
+
+class Classify(task.Task):
+    """GLUE's tasks and any other table of texts with labels or scores."""
+
+    Settings = ClassifySettings
+    Spec = ClassifySpec
+    name = "classification"
+    command = "bert-classify"
+    printed = ("majority_accuracy", "loss", "mismatched_loss")
+
+    def __init__(self, settings: ClassifySettings):
+        super().__init__(settings)
+        self.table_task = settings.table_task()
+        self.metric = self.stopping_metric = self.table_task.metric
+
+    @property
+    def title(self):
+        return self.table_task.name
+
+    # === Data ===
+
+    def read(self, split, bad_rows):
+        wanted, file = self.table_task.splits(split), getattr(self.settings, f"{split}_file")
+        if not wanted:
+            raise InputError(
+                f"--task_name={self.table_task.name}: GLUE has no {split} file of it. It can only be predicted: "
+                "--do_predict, with a model of mnli."
+            )
+        name, parts = self.settings.tfds_name, []
+        read_table = data.TfdsTables(name, self.settings.data_dir).read_table if name else data.read_table
+        for one in wanted[:1] if file else wanted:
+            source = (file or one.tfds_name) if name else self._find(split, one)
+            table = read_table(source, self.table_task, bad_rows, with_labels=split != "test")
+            parts.append(task.Part(split, table, one.name))
+        return parts
+
+    def _find(self, split: str, one: Split) -> str:
+        named = getattr(self.settings, f"{split}_file")
+        has_names = self.table_task.headerless_columns is not None
+        extensions = EXTENSIONS if named else self.table_task.extensions
+        return self.settings.find_file(split, one.files, extensions, any_extension=has_names)
+
+    def make_spec(self, train):
+        labels = []
+        if not self.table_task.is_regression:
+            labels = data.choose_labels(train, self.settings.labels or self.table_task.labels)
+        return self._spec(labels, train)
+
+    def foreign_spec(self, source, labels, num_outputs, parts):
+        labels = [] if num_outputs == 1 else self._name_classes(source, num_outputs, self.settings.labels or labels)
+        return self._spec(labels, parts[0].rows)
+
+    def _spec(self, labels: list[str], table: data.Table) -> ClassifySpec:
+        """Returns a spec for tables like this one; without labels that of a regressor."""
+        length = self.settings.max_seq_length
+        return ClassifySpec(sequence_length=length, labels=labels, num_texts=table.num_texts, is_regression=not labels)
+
+    def _name_classes(self, source: str, num_outputs: int, labels: list[str] | None) -> list[str]:
+        """Returns a checkpoint's class names, spelled as in the task if they differ from its labels by case only."""
+        own = self.table_task.labels
+        names = list(labels or own or [str(number) for number in range(num_outputs)])
+        if len(names) != num_outputs:
+            raise InputError(
+                f"{source}: has {num_outputs} classes, but there are {len(names)} labels ({', '.join(names)}). "
+                "Name its classes, in their order, with --labels."
+            )
+        by_case = {label.casefold(): label for label in own or names}
+        unknown = [name for name in names if name.casefold() not in by_case]
+        if unknown:
+            raise InputError(
+                f"{source}: its class {unknown[0]!r} is none of the task's ({', '.join(own)}). Name its classes in the "
+                f"task's words, in the order {', '.join(names)}, with --labels."
+            )
+        return [by_case[name.casefold()] for name in names] if own else names
+
+    def match(self, part, spec, bad_rows):
+        table = part.rows
+        if spec.is_regression != self.table_task.is_regression:
+            kinds = ("classes", "scores")
+            found, wanted = kinds[spec.is_regression], kinds[self.table_task.is_regression]
+            raise InputError(
+                f"{table.path}: a model of {found}, but the task has {wanted}. Give --regression for scores only."
+            )
+        if table.num_texts != spec.num_texts:
+            raise InputError(
+                f"{table.path}: {table.num_texts} text column(s) named, but the model was trained on {spec.num_texts}. "
+                "Give --text_pair_column for a model of pairs, and only then."
+            )
+        if table.labels is not None and not spec.is_regression:
+            table = data.keep_known_labels(table, spec.labels, bad_rows)
+        return part._replace(rows=table)
+
+    def groups(self, rows):
+        return [rows.texts_of(index) for index in range(len(rows.texts))]
+
+    def num_examples(self, rows):
+        return len(rows.texts)
+
+    def describe(self, rows, encoded, spec):
+        described, counts = super().describe(rows, encoded, spec), Counter(rows.labels)
+        if not spec.is_regression:
+            described["train_label_counts"] = {label: counts[label] for label in spec.labels}
+        return described
+
+    # === Model ===
+
+    def model_class(self):
+        return keras_bert.BertTextClassifier
+
+    def model_arguments(self, spec):
+        return {"num_classes": len(spec.labels) or 1, "labels": spec.labels or None}
+
+    def objective(self):
+        from tasks.fine_tuning.objectives import CrossEntropy, SquaredError
+
+        return SquaredError() if self.table_task.is_regression else CrossEntropy()
+
+    def encode(self, part, trained):
+        table, spec, tokenizer, limit = part.rows, trained.spec, trained.tokenizer, trained.spec.sequence_length
+        examples = encode_texts(table.texts, table.text_pairs, tokenizer, limit, f"tokenize {part.title}")
+        if table.labels is not None:
+            labels = label_ids(table.labels, spec.labels) if spec.labels else np.array(table.labels, np.float32)
+            examples = examples._replace(labels={"labels": labels})
+        lengths = lengths_before_cutting(examples.lengths, table.texts_of, tokenizer, limit)
+        return task.Encoded(examples, lengths)
+
+    # === Answers ===
+
+    def checkpoint_figures(self, answers):
+        is_regression = self.table_task.is_regression
+        return metrics.score(self.table_task.metrics, answers.labels, answers.outputs, is_regression)
+
+    def evaluate(self, answers, results):
+        names, is_regression = self.table_task.metrics, self.table_task.is_regression
+        part, classes, labels = answers.part, answers.trained.spec.labels, answers.labels
+        figures = self.checkpoint_figures(answers)
+        intervals = metrics.intervals(names, labels, answers.outputs, is_regression)
+        predictions = metrics.predict(answers.outputs, is_regression)
+        losses = metrics.row_losses(labels, answers.outputs, is_regression)
+        worst = shared_metrics.worst_rows(losses, losses > 0 if is_regression else predictions != labels)
+        found = task.Evaluation(
+            figures,
+            intervals,
+            {"rows": len(labels)},
+            scores=shared_metrics.headline_scores(figures, intervals, part.name),
+            mistakes=[Mistake(float(losses[row]), self._parts(answers, row)) for row in worst],
+        )
+        if is_regression:
+            found.predictions = (labels, predictions)
+        elif not part.name:
+            found.confusion = (classes, shared_metrics.confusion_matrix(labels, predictions, len(classes)))
+            found.details["per_class"] = shared_metrics.class_scores(labels, predictions, classes)
+            train_counts = results.get("train_label_counts")
+            if train_counts and list(train_counts) == classes:
+                majority = shared_metrics.majority_accuracy(list(train_counts.values()), labels)
+                found.details["majority_accuracy"] = majority
+                found.notes = [f"Always answering the most frequent training class: {majority:.1%}."]
+        return found
+
+    def _parts(self, answers: task.Answers, row: int) -> list[tuple[str, str]]:
+        """Returns the captioned texts that the report shows of a mistake."""
+        table, classes, outputs = answers.part.rows, answers.trained.spec.labels, answers.outputs[row]
+        label = answers.labels[row]
+        parts = list(zip(self.table_task.columns(with_labels=False), table.texts_of(row), strict=True))
+        if self.table_task.is_regression:
+            expected, predicted = f"{label:g}", f"{outputs[0]:.2f}"
+        else:
+            share = np.exp(shared_metrics.log_softmax(outputs)).max()
+            expected, predicted = classes[label], f"{classes[outputs.argmax()]} {share:.0%}"
+        return [*parts, ("expected", expected), ("predicted", predicted), ("row", table.place(row))]
+
+    def write_predictions(self, answers, output_dir):
+        """Writes `predictions.tsv`: index (of the row, from 0), prediction, and a probability for each class."""
+        table, classes = answers.part.rows, answers.trained.spec.labels
+        name = f"predictions_{answers.part.name}.tsv" if answers.part.name else "predictions.tsv"
+        paths = [os.path.join(output_dir, name)]
+        if classes:
+            shared_metrics.write_probabilities(paths[0], answers.outputs, classes, table.numbers)
+        else:
+            scores = (f"{value:.6f}" for value in answers.outputs[:, 0])
+            write_table(paths[0], ["index", "prediction"], zip(table.numbers, scores, strict=True))
+        split = next(one for one in self.table_task.test if one.name == answers.part.name)
+        if split.submission is not None:
+            paths.append(os.path.join(output_dir, split.submission))
+            self._write_submission(paths[-1], answers)
+        return paths, {"test_rows": len(table.texts)}
+
+    def _write_submission(self, path: str, answers: task.Answers) -> None:
+        """Writes the file that GLUE takes, with the columns `index` and `prediction`.
+
+        GLUE refuses a file that lacks a row. Rows left out by `--bad_rows=skip` get the most frequent answer, or the
+        mean score.
+        """
+        table, classes = answers.part.rows, answers.trained.spec.labels
+        predictions = metrics.predict(answers.outputs, self.table_task.is_regression)
+        if self.table_task.is_regression:
+            predictions = np.clip(predictions, *self.table_task.score_range)
+            texts, other = [f"{value:.4f}" for value in predictions], f"{predictions.mean():.4f}"
+        else:
+            texts = [classes[number] for number in predictions]
+            other = classes[np.bincount(predictions, minlength=len(classes)).argmax()]
+        by_number = dict(zip(table.numbers, texts, strict=True))
+        rows = ([number, by_number.get(number, other)] for number in range(table.num_rows))
+        write_table(path, ["index", "prediction"], rows)

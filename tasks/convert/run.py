@@ -1,0 +1,84 @@
+"""Converts a checkpoint from any format to any other, with a numeric proof.
+
+    bert-convert --from=uncased_L-12_H-768_A-12.zip --to=bert-base-hf --to_format=hugging_face
+
+--from takes what `from_preset` takes: a preset's name, an hf:// or kaggle:// handle, a directory, a zip, a .keras
+file, or the prefix of a TensorFlow checkpoint. The content tells its format. The encoder, its heads (pooler, masked
+LM, next sentence, or a fine-tuned one) and the vocabulary are all converted.
+
+The new files are read back before they appear under --to: every weight is compared bit by bit, and every output on a
+fixed batch. If the library that owns the format is installed, its own forward pass is compared too. A difference above
+--tolerance leaves --to untouched. This costs two forward passes of eight short sequences, and reading the files.
+"""
+
+import dataclasses
+
+from keras_bert.errors import InputError
+from keras_bert.files import atomic_path, exists, is_directory, list_directory
+from tasks import flags
+from tasks.settings import Settings, setting
+
+TO_FORMATS = {"keras": "keras_preset", "keras_hub": "keras_hub", "hugging_face": "hugging_face", "google": "google"}
+
+
+class ConversionSettings(Settings):
+    """Settings of `bert-convert`."""
+
+    source: str = setting(dataclasses.MISSING, "Preset, directory, zip, .keras file or checkpoint prefix.", flag="from")
+    target: str = setting(dataclasses.MISSING, "Directory to write, which must be new or empty.", flag="to")
+    to_format: str = setting(
+        "keras",
+        "keras: this project's preset; keras_hub: KerasHub's own classes; google: a TensorFlow 1 checkpoint.",
+        choices=tuple(TO_FORMATS),
+    )
+    do_lower_case: bool | None = setting(None, "Whether the vocabulary is lowercase, if --from does not say.")
+    tolerance: float = setting(2e-5, "Largest absolute difference of an output.", at_least=0.0)
+    compare_with_peers: bool = setting(True, "Also run the formats' own libraries, if they are installed.")
+
+
+def main(settings: ConversionSettings) -> None:
+    from tasks.convert.proof import format_proof
+
+    print(format_proof(convert(settings)))
+
+
+console_main = flags.console_main(main, ConversionSettings)
+
+
+def convert(settings: ConversionSettings):
+    """Converts a checkpoint. The target appears complete and verified, or not at all.
+
+    Returns:
+        `tasks.convert.proof.Proof`.
+
+    Raises:
+        InputError: the source cannot be read, the format cannot hold it, the target exists, or verification fails.
+    """
+    source, target = settings.source, settings.target
+    if exists(target) and not (is_directory(target) and not list_directory(target)):
+        raise InputError(f"{target}: exists already. Remove it, or name another directory by --to.")
+    from keras_bert import formats, presets, weights
+    from keras_bert.tokenization.vocabulary import check_rows
+    from tasks.convert.run import proof as conversion_proof
+    from tasks.report import card
+
+    presets.resolve_preset(source, "weights")  # Its error lists every place that was searched.
+    tokenizer = weights.read_tokenizer(source, settings.do_lower_case)
+    module = formats.modules()[TO_FORMATS[settings.to_format]]
+    with weights.open_checkpoint(source) as checkpoint:
+        if tokenizer is not None:
+            check_rows(checkpoint.source, len(tokenizer["vocabulary"]), checkpoint.config.vocabulary_size)
+        with atomic_path(target) as temporary:
+            module.write(temporary, checkpoint, tokenizer)
+            if found := card.find_card(source):
+                library = "transformers" if settings.to_format == "hugging_face" else "keras"
+                card.save(temporary, found.replace("library_name: keras\n", f"library_name: {library}\n", 1))
+            with module.open_checkpoint(temporary) as written:
+                proof = conversion_proof.compare(checkpoint, written, settings.compare_with_peers)
+            proof = proof._replace(source=f"{checkpoint.format}: {source}", target=f"{settings.to_format}: {target}")
+            conversion_proof.check(proof, settings.tolerance)
+    return proof
+
+
+if __name__ == "__main__":
+    console_main()

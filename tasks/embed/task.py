@@ -1,0 +1,330 @@
+"""Embeddings of texts, trained by pairs or scores (Reimers and Gurevych, arXiv:1908.10084).
+
+Shapes: N rows of a table, K texts of a row, D embedding.
+"""
+
+import dataclasses
+import os
+
+import numpy as np
+
+import keras_bert
+from keras_bert.errors import InputError
+from keras_bert.files import atomic_path
+from tasks.embed import data, retrieval
+from tasks.fine_tuning import metrics, task
+from tasks.fine_tuning.encoding import encode_texts, lengths_before_cutting
+from tasks.fine_tuning.examples import compute_outputs
+from tasks.fine_tuning.model_files import load_reranker
+from tasks.fine_tuning.settings import SplitSettings
+from tasks.report.page import Mistake, Score
+from tasks.settings import changeable, replaced, setting
+
+LOSSES = ("multiple_negatives_ranking", "cosine_similarity", "cosent", "triplet")
+_OF_SCORES = ("cosine_similarity", "cosent")
+
+
+class EmbedSettings(SplitSettings):
+    """Settings of `bert-embed`."""
+
+    text_columns: list[str] | None = changeable(
+        None, "Columns of the texts: a text, its match, texts that do not match; default: all but the score."
+    )
+    score_column: str | None = changeable(None, "Column of the similarity; default: score or label, if there is one.")
+    loss: str | None = setting(
+        None, "Loss to minimize; default: cosent for rows with scores, else multiple_negatives_ranking.", choices=LOSSES
+    )
+    pooling: str | None = setting(
+        None,
+        "Vector of a text: the mean of its tokens, [CLS], or the maximum; default: the preset's, else mean.",
+        choices=("mean", "cls", "max"),
+    )
+    embedding_dim: int | None = setting(
+        None, "Components of an embedding, by a linear layer; default: the encoder's width.", at_least=1
+    )
+    matryoshka_dims: list[int] = setting(
+        [], "Train the first so many components to be embeddings, beside all of them.", at_least=1
+    )
+    num_negatives: int = setting(
+        0,
+        "Hard negatives to add to each training row: the passages of other rows that the starting model finds nearest "
+        "to its first text.",
+        at_least=0,
+    )
+    relative_margin: float | None = setting(
+        None, "Mine only negatives whose cosine is below the match's by this share of it, such as 0.05.", at_least=0.0
+    )
+    reranker_dir: str | None = changeable(
+        None,
+        "Evaluation: a model of bert-classify on pairs (scores, or two labels, the second of a match) that re-orders "
+        "the first passages found.",
+    )
+    rerank_top_k: int = changeable(100, "Passages of a question that --reranker_dir re-orders.", at_least=1)
+    train_batch_size: int | list[int] = replaced(SplitSettings, "train_batch_size", 32, several=True)
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.embedding_dim is not None:
+            self.check_dims(self.embedding_dim)
+
+    def check_dims(self, size: int) -> None:
+        """Checks `matryoshka_dims` against the size of an embedding.
+
+        Raises:
+            InputError: one is larger.
+        """
+        for dim in self.matryoshka_dims:
+            if dim > size:
+                raise InputError(
+                    f"--matryoshka_dims={dim}: the embeddings of this model have {size} components. Give no more."
+                )
+
+
+class EmbedSpec(task.Spec):
+    """Spec of a trained embedder.
+
+    Attributes:
+        score_scale: what scores are divided by, so that they lie in [-1, 1] as cosines do. None: the model was not
+            trained on scores, and each file has a scale of its own.
+    """
+
+    score_scale: float | None = None
+
+    def scale_of(self, table: data.Table) -> float:
+        """Returns what the scores of a table are divided by."""
+        return self.score_scale or max(1.0, *map(abs, table.scores))
+
+
+class Embed(task.Task):
+    """Embeddings of pairs, triplets, scored pairs, or raw text."""
+
+    Settings = EmbedSettings
+    Spec = EmbedSpec
+    name = "sentence_embedding"
+    command = "bert-embed"
+
+    def __init__(self, settings):
+        super().__init__(settings)
+        self._has_scores = False  # Of the training file.
+
+    # === Data ===
+
+    def read(self, split, bad_rows):
+        settings = self.settings
+        extensions = (*data.EXTENSIONS, ".txt") if split == "train" else data.EXTENSIONS
+        path = settings.find_file(split, (split,), extensions)
+        if split == "train" and path.endswith(".txt"):
+            return [task.Part(split, data.read_documents(path, settings.random_seed))]
+        table = data.read_table(path, settings.text_columns, settings.score_column, bad_rows)
+        if split == "dev":
+            check_matches(table)
+        return [task.Part(split, table)]
+
+    def groups(self, rows):
+        check_matches(rows)  # Rows that are held out are to be evaluated.
+        return [texts[0] for texts in rows.texts]
+
+    def metric_of(self, part):
+        return "ndcg@10" if part.rows.scores is None else "spearman"
+
+    stopping_metric_of = metric_of
+
+    def make_spec(self, train):
+        loss, has_scores = self.settings.loss, train.scores is not None
+        self._has_scores = has_scores
+        if loss in _OF_SCORES and not has_scores:
+            raise InputError(f"{train.path}: --loss={loss} needs a score in each row. Name its column: --score_column.")
+        if loss == "triplet" and train.num_texts != 3:
+            raise InputError(
+                f"{train.path}: --loss=triplet needs a text, its match and one that does not match in each row, found "
+                f"{train.num_texts} texts."
+            )
+        if self.settings.num_negatives and (has_scores or train.num_texts < 2 or loss == "triplet"):
+            raise InputError(
+                f"{train.path}: --num_negatives adds to rows of a text and its match, for multiple_negatives_ranking. "
+                "Leave it out."
+            )
+        spec = EmbedSpec(sequence_length=self.settings.max_seq_length)
+        return dataclasses.replace(spec, score_scale=spec.scale_of(train)) if has_scores else spec
+
+    def foreign_spec(self, source, labels, num_outputs, parts):
+        return EmbedSpec(sequence_length=self.settings.max_seq_length)
+
+    def num_examples(self, rows):
+        return len(rows.lines)
+
+    def encode(self, part, trained):
+        """Makes K sequences `[CLS] text [SEP]` of each row; a row of one text to train on has it twice."""
+        if part.split != "train":
+            return self._encode_table(part, trained)
+        from tasks.fine_tuning.start import find_start, output_size
+
+        settings, table = self.settings, part.rows
+        if settings.matryoshka_dims and settings.embedding_dim is None:
+            settings.check_dims(output_size(find_start(settings), self.model_class()))
+        encoded = self._encode_table(part, trained)
+        if not settings.num_negatives:
+            return encoded
+        model, _ = self.build_training_model(find_start(settings), settings, trained.spec)
+        vectors = encoded.compute_outputs(model, settings.eval_batch_size, "mine negatives")
+        mined = retrieval.mine(table.texts, unit(vectors), settings.num_negatives, settings.relative_margin)
+        return self._encode_table(part._replace(rows=table._replace(texts=mined)), trained)
+
+    def _encode_table(self, part, trained):
+        table, tokenizer, limit = part.rows, trained.tokenizer, trained.spec.sequence_length
+        copies = 2 if part.split == "train" and table.num_texts == 1 else 1
+        texts = [text for row in table.texts for text in row * copies]
+        num_texts = table.num_texts * copies
+        examples = encode_texts(texts, None, tokenizer, limit, f"tokenize {part.title}", num_texts)
+        scores = np.zeros(len(table.lines), np.float32)
+        if table.scores is not None:
+            scores = (np.array(table.scores) / trained.spec.scale_of(table)).astype(np.float32)
+        lengths = lengths_before_cutting(
+            np.diff(examples.row_splits), lambda number: (texts[number],), tokenizer, limit
+        )
+        examples = examples._replace(labels={"labels": scores})
+        return task.Encoded(examples, lengths.reshape(-1, num_texts).max(axis=1))
+
+    # === Model ===
+
+    def model_class(self):
+        return keras_bert.BertTextEmbedder
+
+    def model_arguments(self, spec):
+        given = {"pooling": self.settings.pooling, "embedding_dim": self.settings.embedding_dim}
+        return {name: value for name, value in given.items() if value is not None}
+
+    def num_outputs(self, spec):
+        return None  # The checkpoint may have a dense layer.
+
+    def build_training_model(self, origin, settings, spec):
+        model, backbone = super().build_training_model(origin, settings, spec)
+        return self.to_answer(model), backbone
+
+    def to_answer(self, model):
+        from tasks.embed.model import embed_groups
+
+        return embed_groups(model)
+
+    def model_to_save(self, trained):
+        return trained.model.get_layer("text_embedder")
+
+    def objective(self):
+        from tasks.embed.objectives import OBJECTIVES
+
+        name = self.settings.loss or ("cosent" if self._has_scores else "multiple_negatives_ranking")
+        return OBJECTIVES[name](self.settings.matryoshka_dims)
+
+    # === Answers ===
+
+    def evaluate(self, answers, results):
+        return self._of_scores(answers) if answers.part.rows.scores is not None else self._of_search(answers)
+
+    def checkpoint_figures(self, answers):
+        if answers.part.rows.scores is not None:
+            similarities = cosines(answers.outputs)
+            return {
+                "spearman": metrics.spearman(answers.labels, similarities),
+                "loss": metrics.mean_squared_error(answers.labels, similarities),
+            }
+        ranking = retrieval.rank(answers.part.rows.texts, unit(answers.outputs))
+        figures = {name: float(values.mean()) for name, values in ranking.figures.items()}
+        return {**figures, "loss": float(ranking.losses.mean())}
+
+    def _of_scores(self, answers):
+        table, similarities = answers.part.rows, cosines(answers.outputs)
+        scale = answers.trained.spec.scale_of(table)
+        statistics = {"spearman": metrics.spearman, "pearson": metrics.pearson}
+        ends = metrics.intervals(statistics, answers.labels, similarities)
+        figures = {name: of(answers.labels, similarities) for name, of in statistics.items()}
+        losses = np.square(answers.labels - similarities)
+        mistakes = [
+            Mistake(
+                float(losses[row]),
+                [("line", str(table.lines[row])), *zip(("first text", "second text"), table.texts[row], strict=True)]
+                + [("score", f"{table.scores[row]:g}"), ("cosine", f"{similarities[row]:.3f}")],
+            )
+            for row in metrics.worst_rows(losses, losses > 0)
+        ]
+        return task.Evaluation(
+            {**figures, "loss": float(losses.mean())},
+            ends,
+            {"rows": len(table.lines)},
+            scores=metrics.headline_scores(figures, ends),
+            predictions=(np.array(table.scores), similarities * scale),
+            mistakes=mistakes,
+        )
+
+    def _of_search(self, answers):
+        table, settings = answers.part.rows, self.settings
+        ranking = retrieval.rank(table.texts, unit(answers.outputs))
+        columns, count = dict(ranking.figures), len(ranking.passages)
+        notes = [f"Each of {len(ranking.questions)} questions ranks all {count} passages by cosine."]
+        if settings.reranker_dir:
+            scorer, number = load_scorer(settings.reranker_dir, settings.eval_batch_size), settings.rerank_top_k
+            ranking = retrieval.rank(table.texts, unit(answers.outputs), scorer, number)
+            columns |= {f"reranked_{name}": values for name, values in ranking.figures.items()}
+            notes.append(f"reranked: the first {number} passages in the order of {settings.reranker_dir}.")
+        ends = {name: metrics.intervals({name: np.mean}, values)[name] for name, values in columns.items()}
+        figures = {name: float(values.mean()) for name, values in columns.items()}
+        loss = float(ranking.losses.mean())
+        return task.Evaluation(
+            {**figures, "loss": loss},
+            ends,
+            {"rows": len(table.lines), "questions": len(ranking.questions), "passages": count},
+            scores=[*metrics.headline_scores(figures, ends), Score("loss", loss, percent=False)],
+            mistakes=find_mistakes(table, ranking),
+            notes=notes,
+        )
+
+    def write_predictions(self, answers, output_dir):
+        """Writes the vectors: float32, shape (N, K, D), NumPy's format."""
+        path = os.path.join(output_dir, "predictions.npy")
+        with atomic_path(path) as temporary, open(temporary, "wb") as file:
+            np.save(file, answers.outputs)
+        return [path], {"test_rows": len(answers.outputs)}
+
+
+def check_matches(table: data.Table) -> None:
+    """Checks that a table can be evaluated by.
+
+    Raises:
+        InputError: its rows have one text.
+    """
+    if table.num_texts < 2:
+        raise InputError(f"{table.path}: a row has one text. Expected a text and its match, to evaluate by.")
+
+
+def load_scorer(directory: str, batch_size: int) -> retrieval.Scorer:
+    """Loads a cross-encoder, which reads both texts of a pair at once; see `load_reranker`."""
+    model, tokenizer, trained = load_reranker(directory)
+
+    def score(pairs):
+        examples = encode_texts(*zip(*pairs, strict=True), tokenizer, trained["sequence_length"], "tokenize pairs")
+        outputs = compute_outputs(model, examples, batch_size, "re-rank")
+        return outputs[:, -1] - (outputs[:, 0] if outputs.shape[1] == 2 else 0.0)
+
+    return score
+
+
+def unit(vectors: np.ndarray) -> np.ndarray:
+    """Divides vectors by their lengths: float32, shape (..., D)."""
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+
+
+def cosines(vectors: np.ndarray) -> np.ndarray:
+    """Returns the cosine of each row's first two texts: (N, K, D) to float64 (N,)."""
+    vectors = unit(vectors.astype(np.float64))
+    return np.sum(vectors[:, 0] * vectors[:, 1], axis=-1)
+
+
+def find_mistakes(table: data.Table, ranking: retrieval.Ranking) -> list[Mistake]:
+    """Returns the questions whose match is not the first passage found, those of the largest loss first."""
+    mistakes = []
+    for number in metrics.worst_rows(ranking.losses, ranking.ranks > 1):
+        row = ranking.questions[number]
+        found_row, place = ranking.passages[ranking.best[number][0]]
+        parts = [("line", str(table.lines[row])), ("question", table.texts[row][0]), ("match", table.texts[row][1])]
+        parts += [("its rank", str(ranking.ranks[number])), ("found first", table.texts[found_row][place])]
+        mistakes.append(Mistake(float(ranking.losses[number]), parts))
+    return mistakes

@@ -1,0 +1,135 @@
+"""Table 7 of the paper: named-entity recognition by a BiLSTM on frozen features (section 5.3).
+
+Shapes: N words of a file.
+"""
+
+import os
+
+import numpy as np
+
+from tasks.features.settings import DEFAULT_LAYERS, choose_layers, layer_name
+from tasks.fine_tuning.task import Encoded
+from tasks.fine_tuning.word_task import WordSource, make_examples
+from tasks.ner.settings import NerSettings
+from tasks.ner.task import Ner, make_labels
+from tasks.settings import Values
+from tasks.text.word_windows import Windows
+
+
+class FrozenSpec(Values):
+    """Spec of a trained tagger on frozen features.
+
+    Attributes:
+        tags: name of each class.
+        layers: numbers of the layers, as `tasks.features.settings.resolve_layers` returns them.
+        combine: as in `tasks.ner.bilstm.build_tagger`.
+        max_seq_length: maximum number of tokens of a window, special tokens included.
+        document_context: whether windows span whole documents rather than single sentences.
+    """
+
+    tags: list[str]
+    layers: list[int]
+    combine: str
+    max_seq_length: int
+    document_context: bool
+
+    @property
+    def labels(self) -> list[str]:
+        return self.tags
+
+    @property
+    def sequence_length(self) -> int:
+        return self.max_seq_length
+
+
+class FrozenEncoded(Encoded):
+    """Sentences as sequences of words, whose features are `examples.vectors`. `source` is a `WordSource`."""
+
+    def make_train_dataset(self, batch_size, seed, start_step, num_steps, length):
+        """Makes the training batches. Static shapes have room for the words of the longest sentence."""
+        longest = None if length is None else int(self.examples.lengths.max())
+        return super().make_train_dataset(batch_size, seed, start_step, num_steps, longest)
+
+
+class FrozenNer(Ner):
+    """Tags words by a BiLSTM on features that the frozen encoder computes once."""
+
+    Spec = FrozenSpec
+    name = "feature_based_tagging"
+    command = "bert-ner --encoder=frozen"
+    title = "Named entities from frozen features"
+
+    def __init__(self, settings: NerSettings):
+        super().__init__(settings)
+        self._features_directory = os.path.join(settings.output_dir, "features")  # Of all runs of a search.
+        self._backbone = self._extractor = None
+
+    def make_spec(self, train):
+        settings = self.settings
+        return FrozenSpec(
+            tags=sorted(set(make_labels(train)) & set(train.tags)),
+            layers=choose_layers(settings, settings.layers or DEFAULT_LAYERS, "--do_train")[0],
+            combine=settings.combine,
+            max_seq_length=settings.max_seq_length,
+            document_context=settings.document_context == "document",
+        )
+
+    def num_examples(self, rows):
+        return rows.num_sentences
+
+    def describe_model(self, trained):
+        """Returns the labels, and the learned weights of the layers if there are any."""
+        described, layers = super().describe_model(trained), trained.spec.layers
+        if trained.spec.combine == "weighted_sum" and len(layers) > 1:
+            weights = np.array(trained.model.get_layer("combine_states").layer_weights()).tolist()
+            described["layer_weights"] = dict(zip(map(layer_name, layers), weights, strict=True))
+        return described
+
+    def notes(self, spec):
+        layers, context = ", ".join(map(layer_name, spec.layers)), "document" if spec.document_context else "sentence"
+        return [f"Features: {layers} ({spec.combine}). The encoder read each word within its {context}."]
+
+    # === Model ===
+
+    def model_class(self):
+        return None
+
+    def build_training_model(self, origin, settings, spec):
+        from tasks.ner.bilstm import build_tagger
+
+        sizes = (len(spec.layers), self._backbone.hidden_dim, len(spec.tags))
+        options = {name: getattr(settings, name) for name in ("lstm_units", "lstm_layers", "lstm_dropout")}
+        return build_tagger(*sizes, spec.combine, **options), self._backbone
+
+    def model_to_save(self, trained):
+        from tasks.ner.bilstm import join_extractor
+
+        return join_extractor(self._extractor, trained.model)
+
+    def load(self, directory):
+        from tasks.ner.bilstm import TAGGER  # Registers the model's layers with Keras.
+
+        model, tokenizer = super().load(directory)
+        self._extractor = model.get_layer("feature_extractor")
+        return model.get_layer(TAGGER), tokenizer
+
+    def encode(self, part, trained):
+        from tasks.features.data import encode_words
+        from tasks.features.model import FeatureExtractor, load_encoder
+        from tasks.fine_tuning.start import find_start
+        from tasks.ner.word_features import load_features
+
+        settings, documents, spec = self.settings, part.rows, trained.spec
+        if self._extractor is None:
+            layout = "rectangular" if settings.distribution_strategy == "tpu" else "unpadded"
+            self._backbone = load_encoder(find_start(settings), settings.random_seed, layout)
+            self._extractor = FeatureExtractor(self._backbone, spec.layers, "concatenate")
+            self._extractor.trainable = False
+        windows = encode_words(documents, trained.tokenizer, spec.max_seq_length, spec.document_context)
+        directory = os.path.join(self._features_directory, part.split)
+        vectors = load_features(directory, windows, self._extractor, settings.eval_batch_size)
+        labels = None if documents.tags is None else self.number(documents.tags, spec)
+        numbers = np.arange(len(documents.tokens), dtype=np.int32)
+        words = Windows(numbers, documents.sentence_splits, numbers, windows.sentence_lengths)
+        examples = make_examples(words, labels)._replace(vectors=vectors)
+        return FrozenEncoded(examples, windows.sentence_lengths, True, WordSource(windows, labels))

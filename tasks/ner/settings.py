@@ -1,0 +1,64 @@
+"""Settings of `bert-ner`: a tagger whose encoder is fine-tuned, or a BiLSTM on the features of a frozen one."""
+
+from keras_bert.errors import InputError
+from tasks.features.settings import COMBINES
+from tasks.fine_tuning.entity_task import EntitySettings
+from tasks.settings import changeable, replaced, setting
+
+ENCODERS = ("trained", "frozen")
+# A BiLSTM starts from random weights, which need a higher rate, more epochs, and Adam's bias correction.
+FROZEN_DEFAULTS = {"learning_rate": 1e-3, "optimizer": "adamw", "num_train_epochs": 10.0}
+# The settings that mean nothing with the other value of `encoder`.
+OWN = {
+    "trained": ("doc_stride", "layer_decay", "lora_rank", "num_frozen_layers"),
+    "frozen": ("layers", "combine", "lstm_units", "lstm_layers", "lstm_dropout"),
+}
+
+
+class NerSettings(EntitySettings):
+    """Settings of `bert-ner`, which are its flags.
+
+    Raises:
+        InputError: a value is out of its bounds, or does not go with the encoder.
+    """
+
+    encoder: str = setting(
+        "trained", "trained: fine-tune it; frozen: train a BiLSTM on features of its layers.", choices=ENCODERS
+    )
+    learning_rate: float | list[float] | None = replaced(
+        EntitySettings, "learning_rate", None, help="Peak learning rate; default: 5e-5, or 1e-3 for frozen."
+    )
+    optimizer: str | None = replaced(
+        EntitySettings,
+        "optimizer",
+        None,
+        help="bert-2018: Adam with decoupled weight decay and no bias correction; adamw: with bias correction; lamb: "
+        "for batches of thousands. Default: bert-2018, or adamw for frozen.",
+    )
+    num_train_epochs: float | None = replaced(
+        EntitySettings, "num_train_epochs", None, help="Passes over the training data; default: 3, or 10 for frozen."
+    )
+    # The spec identifies a run by its layers and their combination.
+    layers: list[str] | None = changeable(
+        None, "frozen: 1 to the number of layers, -1 the last, 0 or embeddings, or all; default: -1,-2,-3,-4."
+    )
+    combine: str = changeable(
+        "concatenate", "frozen: way to combine the layers; the weights of a sum are learned.", choices=COMBINES[1:]
+    )
+    lstm_units: int = setting(768, "frozen: width of each LSTM direction (the paper: 768).", at_least=1)
+    lstm_layers: int = setting(2, "frozen: number of stacked BiLSTMs (the paper: 2).", at_least=1)
+    lstm_dropout: float = setting(0.1, "frozen: dropout around each BiLSTM.", at_least=0.0, at_most=0.9)
+
+    def __post_init__(self):
+        for name, value in FROZEN_DEFAULTS.items():
+            if getattr(self, name) is None:
+                default = value if self.encoder == "frozen" else EntitySettings.__dataclass_fields__[name].default
+                object.__setattr__(self, name, default)
+        super().__post_init__()
+        other = next(encoder for encoder in ENCODERS if encoder != self.encoder)
+        for name in OWN[other]:
+            if getattr(self, name) != self.__dataclass_fields__[name].default:
+                raise InputError(f"--{name} is for --encoder={other}, not for --encoder={self.encoder}. Leave it out.")
+        # Several workers would write the same features.
+        if self.encoder == "frozen" and self.distribution_strategy == "multi_worker_mirrored":
+            raise InputError("--encoder=frozen runs on one machine. Give another --distribution_strategy.")

@@ -1,0 +1,134 @@
+"""Regression on each word's first sub-token: a number for each word, such as readability, stress or reading time.
+
+Shapes: N words of a file.
+"""
+
+import math
+
+import numpy as np
+
+from keras_bert.errors import InputError
+from tasks.fine_tuning import metrics, task
+from tasks.fine_tuning.rows import NUMBER_CURE, parse_number
+from tasks.fine_tuning.word_task import WordSettings, WordSpec, WordTask, leave_out_faulty
+from tasks.report.page import Mistake
+from tasks.settings import changeable
+from tasks.text.conll import Documents, write_conll
+
+NO_SCORE = "_"  # CoNLL-U's empty field. Such a word, say punctuation, is neither learned nor scored.
+
+
+class ScoreWordsSettings(WordSettings):
+    """Settings of `bert-score-words`."""
+
+    tag_column: int = changeable(-1, "Column of the number, from 0 (the token's); negative: from the end.")
+
+    def read_file(self, path, bad_rows, needs_tags):
+        return check_numbers(super().read_file(path, bad_rows, needs_tags), bad_rows)
+
+
+class ScoreWords(WordTask):
+    """Token-level regression on CoNLL files."""
+
+    Settings = ScoreWordsSettings
+    Spec = WordSpec
+    name = "token_regression"
+    command = "bert-score-words"
+    metric = stopping_metric = "pearson"
+    title = "Word scores"
+
+    def make_spec(self, train):
+        if np.isnan(numbers_of(train.tags)).all():
+            raise InputError(f"{train.path}: no word has a number. Expected some to learn from.")
+        return WordSpec(**self.settings.spec_values)
+
+    def model_arguments(self, spec):
+        return {"num_classes": 1}
+
+    def foreign_spec(self, source, labels, num_outputs, parts):
+        if num_outputs != 1:
+            raise InputError(f"{source}: has {num_outputs} outputs a word. Expected one number.")
+        return WordSpec(**self.settings.spec_values)
+
+    def objective(self):
+        from tasks.fine_tuning.objectives import SquaredError
+
+        return SquaredError()
+
+    def number(self, tags, spec):
+        return numbers_of(tags)
+
+    def evaluate(self, answers, results):
+        documents, scores = answers.part.rows, answers.encoded.source.labels
+        known = np.isfinite(scores)
+        true, predicted = scores[known].astype(np.float64), answers.outputs[known, 0].astype(np.float64)
+        if not len(true):
+            raise InputError(f"{documents.path}: no word has a number to be scored by. Leave out --do_eval.")
+        statistics = {one.__name__: one for one in (metrics.pearson, metrics.spearman, metrics.mean_squared_error)}
+        figures = {name: statistic(true, predicted) for name, statistic in statistics.items()}
+        ends = metrics.intervals(statistics, true, predicted)
+        return task.Evaluation(
+            {**figures, "loss": figures["mean_squared_error"]},
+            ends,
+            {"words": len(true), "sentences": documents.num_sentences, **self.window_details(answers)},
+            scores=metrics.headline_scores(figures, ends),
+            predictions=(true, predicted),
+            mistakes=find_mistakes(documents, scores, answers.outputs[:, 0]),
+        )
+
+    def checkpoint_figures(self, answers):
+        scores = answers.encoded.source.labels
+        known = np.isfinite(scores)
+        true, predicted = scores[known], answers.outputs[known, 0]
+        return {"pearson": metrics.pearson(true, predicted), "loss": metrics.mean_squared_error(true, predicted)}
+
+    def write_predictions(self, answers, output_dir):
+        """Writes the columns token, the file's own number (if it has numbers), and predicted number."""
+        documents, path = answers.part.rows, self.path_of("test", output_dir)
+        own = [] if documents.tags is None else [documents.tags]
+        write_conll(path, documents, *own, [f"{score:.4f}" for score in answers.outputs[:, 0]])
+        return [path], {"test_words": len(documents.tokens)}
+
+
+def numbers_of(tags: list[str]) -> np.ndarray:
+    """Returns the numbers of the words: float32, shape (N,), NaN for `NO_SCORE`."""
+    return np.array([math.nan if tag == NO_SCORE else parse_number(tag) for tag in tags], np.float32)
+
+
+def check_numbers(documents: Documents, bad_rows) -> Documents:
+    """Reports and leaves out the sentences with a word whose column has no number.
+
+    Raises:
+        InputError: there are some, and `bad_rows` refuses them.
+    """
+
+    def find_fault(text: str) -> str | None:
+        if text == NO_SCORE or parse_number(text) is not None:
+            return None
+        return f"expected a number, or {NO_SCORE} for a word without one, found {text!r}. {NUMBER_CURE}"
+
+    return documents if documents.tags is None else leave_out_faulty(documents, find_fault, bad_rows)
+
+
+def find_mistakes(documents: Documents, scores: np.ndarray, predicted: np.ndarray) -> list[Mistake]:
+    """Returns the words with the largest errors, each with its sentence.
+
+    Args:
+        documents: N words.
+        scores: true numbers, float, shape (N,), NaN for a word without one.
+        predicted: float, shape (N,).
+    """
+    losses = np.square(scores.astype(np.float64) - predicted)
+    sentence_of = np.repeat(np.arange(documents.num_sentences), np.diff(documents.sentence_splits))
+    sentences = documents.split(documents.tokens)
+    mistakes = []
+    for word in metrics.worst_rows(losses, losses > 0):
+        parts = [
+            ("word", documents.tokens[word]),
+            ("sentence", " ".join(sentences[sentence_of[word]])),
+            ("expected", f"{scores[word]:g}"),
+            ("predicted", f"{predicted[word]:.3f}"),
+            ("where", f"{documents.path}:{documents.lines[word]}"),
+        ]
+        mistakes.append(Mistake(float(losses[word]), parts))
+    return mistakes

