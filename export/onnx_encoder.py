@@ -32,6 +32,9 @@ class OnnxEncoder:
         self._first_token_only = description["first_token_only"]
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = num_threads
+        # Long enough for threads to find the next operator, and no longer: by default they go on spinning after a run,
+        # on cores that other requests need (docs/benchmarks.md). Older runtimes ignore it.
+        options.add_session_config_entry("session.intra_op.spin_duration_us", "50")
         graph = _Graph(description, read).encoder()
         self._session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
 
