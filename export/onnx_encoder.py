@@ -1,6 +1,6 @@
-"""The encoder of a version in ONNX Runtime: what `export/served_backbone.py` computes, from the same weights.
+"""The encoder as an ONNX graph: what `BertBackbone` computes, from the same weights.
 
-Shapes: B batch, S sequence, S' longest of the batch, T rows (real tokens), N heads, H hidden.
+Shapes: B batch, S sequence, S' longest of the batch, T rows (real tokens), N heads, D size per head, H hidden.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,17 +9,15 @@ import numpy as np
 import onnxruntime
 from onnx import TensorProto
 
-from export.onnx_nodes import MICROSOFT, OnnxNodes
+from export.onnx_nodes import OnnxNodes
 
 _MASKED_SCORE = -10000.0  # `keras_bert.packing.MASKED_SCORE`, which brings Keras along.
-_ACTIVATIONS = {"gelu": "BiasGelu", "gelu_tanh": "FastGelu"}  # ONNX Runtime's own, which add a bias.
-_STANDARD_ACTIVATIONS = {"linear": "Identity", "relu": "Relu", "tanh": "Tanh"}
 
 Read = Callable[[str], np.ndarray]
 
 
 class OnnxEncoder:
-    """An encoder without padding, whose kernels ONNX Runtime packs once, as it is made.
+    """An encoder in ONNX Runtime, which packs its kernels once, as it is made.
 
     Args:
         description: of `ServedBackbone.describe`.
@@ -28,15 +26,16 @@ class OnnxEncoder:
     """
 
     def __init__(self, description: Mapping, read: Read, num_threads: int = 0):
-        self._hidden_dim = description["hidden_dim"]
-        self._first_token_only = description["first_token_only"]
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = num_threads
         # Long enough for threads to find the next operator, and no longer: by default they go on spinning after a run,
         # on cores that other requests need (docs/benchmarks.md). Older runtimes ignore it.
         options.add_session_config_entry("session.intra_op.spin_duration_us", "50")
-        graph = _Graph(description, read).encoder()
-        self._session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+        graph = EncoderGraph(description, lambda name: read(description["weights"][name]), unpadded=True)
+        outputs = graph.encode("token_ids", "segment_ids", graph.node("Cast", "padding_mask", to=TensorProto.BOOL))
+        inputs = dict.fromkeys(("token_ids", "segment_ids", "padding_mask"), ("batch", "sequence"))
+        model = graph.model("encoder", inputs, {name: (value, None) for name, value in outputs.items()})
+        self._session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
     def __call__(
         self, token_ids: np.ndarray, segment_ids: np.ndarray, padding_mask: np.ndarray
@@ -46,167 +45,141 @@ class OnnxEncoder:
         Args:
             token_ids, segment_ids, padding_mask: int32, shape (B, S).
         """
-        batch, sequence = padding_mask.shape
-        if not batch:  # ONNX Runtime's attention refuses it.
-            length = 1 if self._first_token_only else sequence
-            return np.zeros((0, self._hidden_dim), np.float32), np.zeros((0, length, self._hidden_dim), np.float32)
-        is_real = padding_mask != 0
-        is_real[:, :1] = True  # As in the graph, [CLS] has a row in any case.
-        is_single = batch == 1 and is_real.all()
-        places = _places_of_one(sequence) if is_single else _places(is_real)
-        longest = places["row_of_position"].shape[1]
-        if not is_single:
-            token_ids, segment_ids = token_ids[is_real][np.newaxis], segment_ids[is_real][np.newaxis]
-        mask = np.ascontiguousarray(padding_mask[:, :longest])
-        inputs = {"token_ids": token_ids, "segment_ids": segment_ids, "mask": mask, **places}
-        pooled, rows = self._session.run(None, inputs)
-        if self._first_token_only:
-            return pooled, rows[:, np.newaxis]
-        if is_single:
-            return pooled, rows[np.newaxis]
-        states = np.zeros((batch, sequence, self._hidden_dim), np.float32)
-        states[is_real] = rows
-        return pooled, states
+        inputs = {"token_ids": token_ids, "segment_ids": segment_ids, "padding_mask": padding_mask}
+        return tuple(self._session.run(["pooled_output", "sequence_output"], inputs))
 
 
-def _places(is_real: np.ndarray) -> dict[str, np.ndarray]:
-    """Returns the graph's inputs that say which rows belong together.
+class EncoderGraph(OnnxNodes):
+    """Writes an encoder in standard operators, in the order in which ONNX Runtime fuses them.
 
     Args:
-        is_real: bool, shape (B, S).
-    """
-    place_of_row = np.argwhere(is_real)  # [T, 2]
-    positions = place_of_row[:, 1].astype(np.int32)
-    longest = int(positions.max()) + 1
-    row_of_position = np.zeros((len(is_real), longest), np.int32)  # Padding repeats row 0, to be masked.
-    row_of_position[is_real[:, :longest]] = np.arange(len(positions))
-    return {"positions": positions[np.newaxis], "row_of_position": row_of_position, "place_of_row": place_of_row}
-
-
-def _places_of_one(sequence: int) -> dict[str, np.ndarray]:
-    """Returns the same for one sequence without padding, in fewer calls: 0.1 ms of a request that finds cold caches."""
-    positions = np.arange(sequence, dtype=np.int32)[np.newaxis]
-    place_of_row = np.zeros((sequence, 2), np.int64)
-    place_of_row[:, 1] = positions
-    return {"positions": positions, "row_of_position": positions, "place_of_row": place_of_row}
-
-
-class _Graph(OnnxNodes):
-    """Writes the encoder's graph; `rows` are float [T, H].
-
-    Biases are added by the operators behind the products. Of the last layer only the first row of each sequence is
-    computed if no other is read (`_last_layer`).
+        settings: `num_layers`, `num_heads`, `hidden_dim`, `activation`, `layer_norm_epsilon`, `first_token_only` (the
+            last layer computes no other token), and `attention`, by default "bidirectional".
+        read: name of a weight, as `served_backbone.named_weights` has them -> float32 array, or variable.
+        unpadded: True computes real tokens alone, which takes shapes that follow the data; False computes padding as
+            well.
     """
 
-    def __init__(self, description: Mapping, read: Read):
+    def __init__(self, settings: Mapping, read: Callable, unpadded: bool):
         super().__init__()
-        self._read, self._description = read, description
-        self._hidden_dim = description["hidden_dim"]
-        # Where query, key and value of each position are, [B, S']. To gather each takes no copy that splits them.
-        query = self.node("Mul", "row_of_position", self.constant(np.int32(3)))
-        self._places = [query, *(self.node("Add", query, self.constant(np.int32(part))) for part in (1, 2))]
+        self._settings, self._read, self._unpadded = settings, read, unpadded
 
-    def encoder(self) -> bytes:
-        """Returns the serialized model, from indices and masks to `pooled_output` and rows."""
-        first_rows = self.node("Gather", "row_of_position", self.constant(np.int64(0)), axis=1)  # [B]
-        rows = self._embed()
-        *others, last = range(self._description["num_layers"])
+    def encode(self, token_ids: str, segment_ids: str, is_real: str) -> dict[str, str]:
+        """Adds the encoder.
+
+        Args:
+            token_ids, segment_ids: int32, shape (B, S).
+            is_real: bool, shape (B, S).
+
+        Returns:
+            `sequence_output` (B, S, H), or (B, 1, H) with `first_token_only`; and `pooled_output` (B, H).
+        """
+        positions = self.range(self.size(token_ids, 1))
+        if self._unpadded:
+            is_real, positions = self._lay_out(is_real, positions)
+            token_ids, segment_ids = (self.node("GatherND", ids, self._places) for ids in (token_ids, segment_ids))
+        else:
+            self._bias = self._mask(is_real, positions)
+        rows = self._embed(token_ids, segment_ids, positions)  # [T, H], or [B, S, H]
+        *others, last = range(self._settings["num_layers"])
         for number in others:
             rows = self._layer(number, rows)
-        if self._description["first_token_only"]:
-            rows = first = self._last_layer(last, rows, first_rows)
+        rows = self._layer(last, rows, self._settings["first_token_only"])
+        if self._settings["first_token_only"]:
+            states, pooled = self.node("Unsqueeze", rows, self.integers(1)), rows
         else:
-            rows = self._layer(last, rows)
-            first = self.node("Gather", rows, first_rows)
-        product = self.node("Gemm", first, self._weight("pooled_dense/kernel"), self._weight("pooled_dense/bias"))
-        self.output("pooled_output", self.node("Tanh", product))
-        self.output("rows", rows)
-        infos = {name: (TensorProto.INT32, [1, "rows"]) for name in ("token_ids", "segment_ids", "positions")}
-        infos |= {name: (TensorProto.INT32, ["batch", "longest"]) for name in ("row_of_position", "mask")}
-        infos["place_of_row"] = (TensorProto.INT64, ["rows", 2])
-        outputs = {name: (TensorProto.FLOAT, [None, self._hidden_dim]) for name in ("pooled_output", "rows")}
-        return self.model("encoder", infos, outputs)
+            states, pooled = self._restore(rows, is_real), self._first_rows(rows)
+        if self._settings.get("attention") == "left_to_right":
+            pooled = self.last(states, is_real)
+        return {"sequence_output": states, "pooled_output": self.node("Tanh", self._dense(pooled, "pooled_dense"))}
 
-    def _embed(self) -> str:
-        tables = [self._weight(f"{name}_embedding") for name in ("token", "position", "segment")]
-        norm = (self._weight("embeddings/gamma"), self._weight("embeddings/beta"))
-        inputs = ("token_ids", "segment_ids", *tables, *norm, "", "positions")
-        epsilon = self._description["layer_norm_epsilon"]
-        rows, _ = self._own("EmbedLayerNormalization", *inputs, outputs=2, epsilon=epsilon)  # [1, T, H]
-        return self.node("Squeeze", rows, self.integers(0))
+    # === Rows ===
 
-    def _layer(self, number: int, rows: str) -> str:
-        """Computes one encoder layer."""
-        name = f"layer_{number}/query_key_value"
-        product = self._product(rows, self._array(f"{name}/kernel"))
-        pieces = self.node("Reshape", product, self.integers(-1, self._hidden_dim))  # [3T, H]
-        parts = (self.node("Gather", pieces, places) for places in self._places)  # [B, S', H]
-        inputs = (*parts, self._weight(f"{name}/bias"), "mask")
-        settings = {"num_heads": self._description["num_heads"], "mask_filter_value": _MASKED_SCORE}
-        context = self._own("MultiHeadAttention", *inputs, **settings)  # [B, S', H]
-        return self._after_attention(number, self.node("GatherND", context, "place_of_row"), rows)
+    def _lay_out(self, is_real: str, positions: str) -> tuple[str, str]:
+        """Finds which rows belong together.
 
-    def _last_layer(self, number: int, rows: str, first_rows: str) -> str:
-        """Computes the layer of the rows at `first_rows`, [B]: float [T, H] to [B, H].
-
-        With one query in a sequence, key and value of the others need not be computed. Of a head, with rows x:
-
-            q (x Wk)^T = (q Wk^T) x^T        p (x Wv + bv) = (p x) Wv + bv
-
-        where the probabilities p add up to 1. The keys' bias adds the same to all scores, which softmax ignores. So
-        products of T rows become some of B, 3% of the arithmetic of six layers.
+        Returns:
+            `is_real`, true at the first position ([CLS]) in any case, and the rows' positions, [T].
         """
-        name, hidden, heads = f"layer_{number}/query_key_value", self._hidden_dim, self._description["num_heads"]
-        kernels = np.split(self._array(f"{name}/kernel"), 3, axis=-1)
-        query, key, value = (kernel.reshape(hidden, heads, -1).transpose(1, 0, 2) for kernel in kernels)  # [N, H, D]
-        query_bias, _, value_bias = (bias.reshape(heads, 1, -1) for bias in np.split(self._array(f"{name}/bias"), 3))
-        scale = np.float32(query.shape[-1] ** -0.5)
-        sequences = self.node("Gather", rows, "row_of_position")  # [B, S', H]
-        rows = self.node("Gather", rows, first_rows)  # [B, H]
-        queries = self.node("Add", self._product(rows, query * scale), self.constant(query_bias * scale))  # [N, B, D]
-        queries = self._turned(self._product(queries, key.transpose(0, 2, 1)))  # [B, N, H]
-        scores = self._own("FusedMatMul", queries, sequences, transB=1)  # [B, N, S']
-        masked = self.node("Equal", "mask", self.constant(np.int32(0)))
-        bias = self.node("Where", masked, self.constant(np.float32(_MASKED_SCORE)), self.constant(np.float32(0)))
-        bias = self.node("Unsqueeze", bias, self.integers(1))  # [B, 1, S']
-        probabilities = self.node("Softmax", self.node("Add", scores, bias), axis=-1)
-        context = self._product(self._turned(self.node("MatMul", probabilities, sequences)), value)  # [N, B, D]
-        context = self._turned(self.node("Add", context, self.constant(value_bias)))
-        return self._after_attention(number, self.node("Reshape", context, self.integers(-1, hidden)), rows)
+        is_real = self.node("Or", is_real, self.node("Equal", positions, self.constant(np.int64(0))))
+        self._places = self.node("Transpose", self.node("NonZero", is_real))  # [T, 2], sequence and position
+        flat = self.node("Cast", self.node("Reshape", is_real, self.integers(-1)), to=TensorProto.INT32)
+        row = self.node("Sub", self.node("CumSum", flat, self.constant(np.int64(0))), self.constant(np.int32(1)))
+        # Padding repeats another row, to be masked.
+        self._row_of_position = self.node("Reshape", row, self.node("Shape", is_real))
+        positions = self.node("Gather", self._places, self.constant(np.int64(1)), axis=1)
+        last = self.node("ReduceMax", self.node("Concat", self.integers(0), positions, axis=0))  # 0 for an empty batch
+        trim = self.integers(0), self.node("Add", last, self.integers(1)), self.integers(1)
+        self._trimmed = self.node("Slice", self._row_of_position, *trim)  # [B, S']
+        self._bias = self._mask(self.node("Slice", is_real, *trim), positions)
+        return is_real, positions
 
-    def _turned(self, array: str) -> str:
-        """Exchanges the first two dimensions of three."""
-        return self.node("Transpose", array, perm=[1, 0, 2])
+    def _mask(self, is_real: str, positions: str) -> str:
+        """Returns what is added to the scores, [B, 1, 1, S'] or [B, 1, S', S']."""
+        is_key = self.node("Unsqueeze", is_real, self.integers(1, 2))
+        if self._settings.get("attention") == "left_to_right":
+            queries = self.node("Unsqueeze", positions, self.integers(1))
+            is_key = self.node("And", is_key, self.node("LessOrEqual", positions, queries))
+        return self.node("Where", is_key, self.number(0.0), self.number(_MASKED_SCORE))
 
-    def _after_attention(self, number: int, context: str, rows: str) -> str:
+    def _first_rows(self, rows: str) -> str:
+        """Takes the first row of each sequence, [B, H]."""
+        return self.node("Gather", rows, self.first(self._trimmed)) if self._unpadded else self.first(rows)
+
+    def _restore(self, rows: str, is_real: str) -> str:
+        """Turns rows into [B, S, H], with zeros at padding."""
+        if not self._unpadded:
+            return rows
+        states = self.node("Gather", rows, self._row_of_position)
+        return self.node("Where", self.node("Unsqueeze", is_real, self.integers(2)), states, self.number(0.0))
+
+    # === Layers ===
+
+    def _embed(self, token_ids: str, segment_ids: str, positions: str) -> str:
+        tables = zip(("token", "segment", "position"), (token_ids, segment_ids, positions), strict=True)
+        tokens, segments, places = (self.node("Gather", self._weight(f"{name}_embedding"), ids) for name, ids in tables)
+        return self._norm(self.node("Add", self.node("Add", tokens, segments), places), "embeddings")
+
+    def _layer(self, number: int, rows: str, first_only: bool = False) -> str:
+        """Computes an encoder layer of all rows, or of the first of each sequence, [B, H]."""
         name = f"layer_{number}"
-        rows = self._add_and_norm(context, rows, f"{name}/attention_output", f"{name}/attention_norm")
-        inner = self._product(rows, self._array(f"{name}/intermediate/kernel"))
-        inner = self._activate(inner, self._weight(f"{name}/intermediate/bias"))
-        return self._add_and_norm(inner, rows, f"{name}/output", f"{name}/output_norm")
+        product = self._dense(rows, f"{name}/query_key_value")
+        if self._unpadded:
+            product = self.node("Gather", product, self._trimmed)  # [B, S', 3H]
+        query, key, value = self.node("Split", product, outputs=3, axis=-1)
+        if first_only:
+            query = self.node("Gather", query, self.integers(0), axis=1)  # [B, 1, H]
+        context = self._attend(query, key, value)
+        if first_only:
+            context, rows = self.first(context), self._first_rows(rows)
+        elif self._unpadded:
+            context = self.node("GatherND", context, self._places)  # [T, H]
+        rows = self._add_and_norm(rows, context, f"{name}/attention_output", f"{name}/attention_norm")
+        inner = self.activate(self._dense(rows, f"{name}/intermediate"), self._settings["activation"])
+        return self._add_and_norm(rows, inner, f"{name}/output", f"{name}/output_norm")
 
-    def _add_and_norm(self, inputs: str, rows: str, dense: str, norm: str) -> str:
-        """Computes LayerNorm(rows + dense(inputs))."""
-        product = self._product(inputs, self._array(f"{dense}/kernel"))
-        weights = [self._weight(name) for name in (f"{norm}/gamma", f"{norm}/beta", f"{dense}/bias")]
-        epsilon = self._description["layer_norm_epsilon"]
-        return self._own("SkipLayerNormalization", product, rows, *weights, epsilon=epsilon)
+    def _attend(self, query: str, key: str, value: str) -> str:
+        """Computes the context of the queries, [B, S' or 1, H]."""
+        num_heads, size = self._settings["num_heads"], self._settings["hidden_dim"] // self._settings["num_heads"]
+        query, key, value = (
+            self.node("Transpose", self.node("Reshape", array, self.integers(0, 0, num_heads, size)), perm=order)
+            for array, order in ((query, [0, 2, 1, 3]), (key, [0, 2, 3, 1]), (value, [0, 2, 1, 3]))
+        )
+        scores = self.node("Mul", self.node("MatMul", query, key), self.number(size**-0.5))
+        probabilities = self.node("Softmax", self.node("Add", scores, self._bias), axis=-1)  # [B, N, S' or 1, S']
+        context = self.node("Transpose", self.node("MatMul", probabilities, value), perm=[0, 2, 1, 3])
+        return self.node("Reshape", context, self.integers(0, 0, num_heads * size))
 
-    def _activate(self, inner: str, bias: str) -> str:
-        name = self._description["activation"]
-        if name in _ACTIVATIONS:
-            return self._own(_ACTIVATIONS[name], inner, bias)
-        return self.node(_STANDARD_ACTIVATIONS[name], self.node("Add", inner, bias))
+    def _add_and_norm(self, rows: str, inner: str, dense: str, norm: str) -> str:
+        """Computes LayerNorm(rows + dense(inner))."""
+        return self._norm(self.node("Add", rows, self._dense(inner, dense)), norm)
 
-    def _product(self, rows: str, kernel: np.ndarray) -> str:
-        return self.node("MatMul", rows, self.constant(kernel))
+    def _dense(self, rows: str, name: str) -> str:
+        return self.dense(rows, self._read(f"{name}/kernel"), self._read(f"{name}/bias"))
 
-    def _own(self, kind: str, *inputs: str, **attributes) -> str | list[str]:
-        """Adds one of ONNX Runtime's own operators."""
-        return self.node(kind, *inputs, domain=MICROSOFT, **attributes)
-
-    def _array(self, name: str) -> np.ndarray:
-        return self._read(self._description["weights"][name])
+    def _norm(self, rows: str, name: str) -> str:
+        scale, offset = self._read(f"{name}/gamma"), self._read(f"{name}/beta")
+        return self.layer_norm(rows, scale, offset, self._settings["layer_norm_epsilon"])
 
     def _weight(self, name: str) -> str:
-        return self.constant(self._array(name))
+        return self.constant(self._read(name))

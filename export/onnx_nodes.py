@@ -1,23 +1,23 @@
-"""Writes graphs for ONNX Runtime, node by node. Imports onnx alone."""
+"""Writes ONNX graphs node by node, in standard operators. Imports onnx alone."""
 
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import onnx
-from onnx import helper, numpy_helper
+from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 # Opset 17 is the first with LayerNormalization; ONNX Runtime has supported it since 1.12 (2022).
 OPSET = 17
 _IR_VERSION = 8  # Released with opset 17; an older runtime refuses a higher number.
-MICROSOFT = "com.microsoft"  # The domain of ONNX Runtime's own operators.
+
+Axes = Sequence[int | str]
 
 
 class OnnxNodes:
     """A graph in the making; a value is its name."""
 
     def __init__(self):
-        self.nodes: list[onnx.NodeProto] = []
-        self.initializers: list[onnx.TensorProto] = []
+        self.nodes: list[NodeProto] = []
+        self.initializers: list[TensorProto] = []
         self._constants: dict[tuple, str] = {}
 
     def node(self, kind: str, *inputs: str, outputs: int = 1, **attributes) -> str | list[str]:
@@ -28,8 +28,8 @@ class OnnxNodes:
         return names[0] if outputs == 1 else names
 
     def constant(self, array) -> str:
-        """Returns a weight or another fixed array as a value."""
-        array = np.array(array, order="C")
+        """Returns a weight, a Keras variable or an array, or a number of NumPy's as a value."""
+        array = np.asarray(array, order="C")
         key = (array.shape, array.dtype.str, array.tobytes())
         if key not in self._constants:  # Stores the token table, which the masked-LM head uses as well, once.
             name = f"constant_{len(self.initializers)}"
@@ -41,24 +41,68 @@ class OnnxNodes:
         """Returns int64 numbers, shape (count,), as a value."""
         return self.constant(np.array(numbers, np.int64))
 
-    def output(self, name: str, value: str) -> None:
-        """Gives a value the name of an output."""
-        self.nodes.append(helper.make_node("Identity", [value], [name], name=name))
+    def number(self, value: float) -> str:
+        """Returns a float32 number as a value."""
+        return self.constant(np.float32(value))
 
-    def model(
-        self, name: str, inputs: Mapping[str, tuple[int, Sequence]], outputs: Mapping[str, tuple[int, Sequence]]
-    ) -> bytes:
-        """Returns the finished graph, a serialized `ModelProto`.
+    def size(self, value: str, axis: int) -> str:
+        """Returns one size of a value, int64 ()."""
+        return self.node("Gather", self.node("Shape", value), self.constant(np.int64(axis)))
+
+    def range(self, size: str) -> str:
+        """Returns 0, 1, ... up to a size, int64 (size,)."""
+        return self.node("Range", self.constant(np.int64(0)), size, self.constant(np.int64(1)))
+
+    def first(self, sequences: str) -> str:
+        """Takes position 0: (B, S, ...) to (B, ...)."""
+        return self.node("Gather", sequences, self.constant(np.int64(0)), axis=1)
+
+    def last(self, states: str, is_real: str) -> str:
+        """Takes the last position that is real, bool (B, S): (B, S, H) to (B, H)."""
+        places = self.node("Where", is_real, self.range(self.size(is_real, 1)), self.constant(np.int64(0)))
+        return self.node("GatherND", states, self.node("ReduceMax", places, axes=[1]), batch_dims=1)
+
+    def dense(self, rows: str, kernel, bias) -> str:
+        """Computes a dense layer without its activation."""
+        return self.node("Add", self.node("MatMul", rows, self.constant(kernel)), self.constant(bias))
+
+    def layer_norm(self, rows: str, scale, offset, epsilon: float) -> str:
+        """Normalizes over the last axis."""
+        return self.node("LayerNormalization", rows, self.constant(scale), self.constant(offset), epsilon=epsilon)
+
+    def activate(self, rows: str, name: str) -> str:
+        """Applies an activation, `BertConfig.activation`; a gelu in the form that ONNX Runtime fuses."""
+        if name == "gelu":
+            inner = self.node("Erf", self.node("Div", rows, self.number(2.0**0.5)))
+        elif name == "gelu_tanh":
+            cube = self.node("Mul", self.node("Pow", rows, self.number(3.0)), self.number(0.044715))
+            scaled = self.node("Mul", self.node("Add", rows, cube), self.number((2.0 / np.pi) ** 0.5))
+            inner = self.node("Tanh", scaled)
+        else:
+            return rows if name == "linear" else self.node(name.title(), rows)  # Relu, Tanh
+        return self.node("Mul", self.node("Mul", rows, self.number(0.5)), self.node("Add", inner, self.number(1.0)))
+
+    def model(self, name: str, inputs: Mapping[str, Axes], outputs: Mapping[str, tuple[str, Axes | None]]) -> bytes:
+        """Returns the finished graph, a serialized `ModelProto`, without nodes and weights that no output needs.
 
         Args:
             name: of the graph.
-            inputs, outputs: name -> element type and shape; of free dimensions the names.
+            inputs: name -> shape of int32, with names of free dimensions.
+            outputs: name -> value, and its shape as float32, None if it is unknown.
         """
-        infos = [
-            [helper.make_tensor_value_info(key, *its) for key, its in values.items()] for values in (inputs, outputs)
-        ]
-        graph = helper.make_graph(self.nodes, name, *infos, initializer=self.initializers)
-        domains = sorted({node.domain for node in self.nodes} | {""})
-        opsets = [helper.make_opsetid(domain, 1 if domain else OPSET) for domain in domains]
+        named = [helper.make_node("Identity", [value], [key], name=key) for key, (value, _) in outputs.items()]
+        needed, nodes = set(outputs), []
+        for node in reversed([*self.nodes, *named]):
+            if needed.intersection(node.output):
+                needed.update(node.input)
+                nodes.insert(0, node)
+        graph = helper.make_graph(
+            nodes,
+            name,
+            [helper.make_tensor_value_info(key, TensorProto.INT32, axes) for key, axes in inputs.items()],
+            [helper.make_tensor_value_info(key, TensorProto.FLOAT, axes) for key, (_, axes) in outputs.items()],
+            [tensor for tensor in self.initializers if tensor.name in needed],
+        )
+        opsets = [helper.make_opsetid("", OPSET)]
         proto = helper.make_model(graph, producer_name="keras-bert-zoo", opset_imports=opsets, ir_version=_IR_VERSION)
         return proto.SerializeToString()

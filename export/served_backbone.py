@@ -131,27 +131,8 @@ class ServedBackbone(BertBackbone):
             "function": tf.compat.as_str(self._encode_in_graph.get_concrete_function().name),
             **settings,
             "first_token_only": self.first_token_only,
-            "weights": {name: names[id(variable.value)] for name, variable in self._named_weights().items()},
+            "weights": {name: names[id(variable.value)] for name, variable in named_weights(self).items()},
         }
-
-    def _named_weights(self) -> dict[str, keras.Variable]:
-        embeddings = self.get_layer("embeddings")
-        found = {f"{name}_embedding": getattr(embeddings, f"{name}_embedding").embeddings for name in _TABLES}
-        parts = {"embeddings": embeddings.layer_norm, "pooled_dense": self.get_layer("pooled_dense")}
-        for index in range(self.num_layers):
-            layer = self.get_layer(f"transformer_layer_{index}")
-            its = {
-                "query_key_value": layer.self_attention.query_key_value,
-                "attention_output": layer.self_attention.output_dense,
-                "attention_norm": layer.self_attention_layer_norm,
-                "intermediate": layer.intermediate_dense,
-                "output": layer.output_dense,
-                "output_norm": layer.output_layer_norm,
-            }
-            parts |= {f"layer_{index}/{name}": part for name, part in its.items()}
-        for name, part in parts.items():
-            found |= {f"{name}/{weight.name}": weight for weight in part.weights}  # kernel, bias, gamma, beta
-        return found
 
     def _encode(self, token_ids, segment_ids, padding_mask) -> dict[str, tf.Tensor]:
         places = _Places(padding_mask, self.num_heads)
@@ -182,6 +163,26 @@ class ServedBackbone(BertBackbone):
         rows += _take(self._matrices(layer.segment_embedding.embeddings), segment_ids)
         rows += _take(self._matrices(layer.position_embedding.embeddings), places.positions)
         return _layer_norm(layer.layer_norm, rows)
+
+
+def named_weights(backbone: BertBackbone) -> dict[str, keras.Variable]:
+    """Returns an encoder's weights by the names that `export.onnx_encoder` reads."""
+    embeddings = backbone.get_layer("embeddings")
+    weights = {f"{name}_embedding": getattr(embeddings, f"{name}_embedding").embeddings for name in _TABLES}
+    layers = {"embeddings": embeddings.layer_norm, "pooled_dense": backbone.get_layer("pooled_dense")}
+    for index in range(backbone.num_layers):
+        layer = backbone.get_layer(f"transformer_layer_{index}")
+        layers |= {
+            f"layer_{index}/query_key_value": layer.self_attention.query_key_value,
+            f"layer_{index}/attention_output": layer.self_attention.output_dense,
+            f"layer_{index}/attention_norm": layer.self_attention_layer_norm,
+            f"layer_{index}/intermediate": layer.intermediate_dense,
+            f"layer_{index}/output": layer.output_dense,
+            f"layer_{index}/output_norm": layer.output_layer_norm,
+        }
+    for name, layer in layers.items():
+        weights |= {f"{name}/{weight.name}": weight for weight in layer.weights}  # kernel, bias, gamma, beta
+    return weights
 
 
 class _Matrices:

@@ -39,6 +39,7 @@ class MaskedLMHead(keras.layers.Layer):
     ):
         super().__init__(**kwargs)
         self.token_embedding = token_embedding
+        self.activation = activation
         self.transform_dense = keras.layers.Dense(
             token_embedding.output_dim,
             activation=get_activation(activation),
@@ -101,7 +102,7 @@ class LastPositions(keras.layers.Layer):
 def last_positions(padding_mask, count):
     """Returns the last positions of the examples 1 to `count`, as `LastPositions` does: int32 (B, count)."""
     numbers = ops.arange(1, count + 1, dtype="int32")
-    is_inside = ops.equal(ops.cast(padding_mask, "int32")[:, None, :], numbers[None, :, None])  # [B, count, S]
+    is_inside = ops.equal(ops.expand_dims(ops.cast(padding_mask, "int32"), 1), numbers[None, :, None])  # [B, count, S]
     positions = ops.arange(ops.shape(padding_mask)[1], dtype="int32")
     return ops.max(ops.where(is_inside, positions[None, None, :], 0), axis=-1)
 
@@ -128,7 +129,7 @@ class PoolTokens(BertLayer):
     def call(self, sequence_output, padding_mask):
         if self.pooling == "cls":
             return sequence_output[:, 0]
-        is_real = ops.not_equal(padding_mask, 0)[..., None]
+        is_real = ops.expand_dims(ops.not_equal(padding_mask, 0), -1)
         if self.pooling == "max":
             return ops.max(ops.where(is_real, sequence_output, -1e9), axis=1)
         counts = ops.maximum(ops.sum(ops.cast(is_real, sequence_output.dtype), axis=1), 1)

@@ -163,7 +163,7 @@ class TokenLayout(BertLayer):
         if self.kind == "packed":
             return self._packed(padding_mask)
         mask = ops.cast(padding_mask, self.compute_dtype)
-        bias = self._without_later((1.0 - mask)[:, None, None, :] * MASKED_SCORE)
+        bias = self._without_later(ops.expand_dims(1.0 - mask, (1, 2)) * MASKED_SCORE)
         return RectangularLayout(bias) if self.kind == "rectangular" else self._unpadded(padding_mask, bias)
 
     def _without_later(self, bias):

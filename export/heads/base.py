@@ -31,7 +31,8 @@ class TokenOutput(NamedTuple):
     Attributes:
         axes: dimensions behind the batch.
         source: which of the Keras model's outputs to start from; None: its only one.
-        pool: "mean" averages over the real tokens, "first" takes the first one; None leaves the sequence.
+        pool: as in `PoolTokens`, "mean" averages over the real tokens, "cls" takes the first one; None leaves the
+            sequence.
         column: index along the last axis, which then goes away; None keeps all columns.
         softmax: whether to apply softmax to the last axis.
         padding: value at positions beyond a row's length; None leaves what the model computes there.

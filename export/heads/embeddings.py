@@ -37,7 +37,7 @@ class Embeddings(SequenceHead):
         self.has_pooler = has_pooler
         self.token_outputs = {
             "mean": TokenOutput(("hidden",), "sequence_output", pool="mean"),
-            "cls": TokenOutput(("hidden",), "sequence_output", pool="first"),
+            "cls": TokenOutput(("hidden",), "sequence_output", pool="cls"),
         }
         if has_pooler:
             self.token_outputs["pooled"] = TokenOutput(("hidden",), "pooled_output")

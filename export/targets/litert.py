@@ -1,34 +1,56 @@
 """LiteRT (once TensorFlow Lite): token ids in, numbers out, with free batch and length, from its built-in ops alone."""
 
+import keras
 import numpy as np
 import tensorflow as tf
 
 from export import signatures
-from export.heads.base import Head
-from export.targets import network
+from export.heads.base import Head, TokenOutput
+from keras_bert.heads import PoolTokens
 
 
-def convert(head: Head, model) -> bytes:
+def convert(head: Head, model: keras.Model) -> bytes:
     """Converts a head to a LiteRT model with the single signature `serving_default`.
 
     Args:
         head: declares inputs and outputs.
-        model: as `network.outputs_of` takes it.
+        model: the float32 rebuild of the head's model, of the layout "rectangular".
 
     Returns:
         The flat buffer: inputs `head.token_inputs`, int32; outputs `head.token_outputs`, float.
-
-    Raises:
-        InputError: as `network.outputs_of`.
     """
 
-    def answer(**values):
-        return network.outputs_of(head, model, network.TensorFlowOps(), values)
+    weights = [
+        [keras.ops.convert_to_numpy(variable) for variable in variables]
+        for variables in (model.trainable_variables, model.non_trainable_variables)
+    ]
+
+    def answer(lengths, **inputs):
+        mask = tf.sequence_mask(lengths, tf.shape(inputs["token_ids"])[-1], dtype=tf.int32)
+        # The converter would leave variables empty.
+        constants = [[tf.constant(array) for array in arrays] for arrays in weights]
+        states, _ = model.stateless_call(*constants, {**inputs, "padding_mask": mask}, training=False)
+        return {
+            name: _finish(states if output.source is None else states[output.source], mask, output)
+            for name, output in head.token_outputs.items()
+        }
 
     specs = signatures.specs(head.token_inputs, tf.int32)
     function = tf.function(answer, autograph=False).get_concrete_function(**specs)
-    # Keras's variables are constants here, so there is nothing to track.
     return tf.lite.TFLiteConverter.from_concrete_functions([function], tf.Module()).convert()
+
+
+def _finish(states: tf.Tensor, mask: tf.Tensor, output: TokenOutput) -> tf.Tensor:
+    """Takes the steps of a `TokenOutput` from one of the Keras model's outputs."""
+    if output.pool is not None:
+        states = PoolTokens(output.pool)(states, mask)
+    if output.column is not None:
+        states = states[..., output.column]
+    if output.softmax:
+        states = tf.nn.softmax(states)
+    if output.padding is not None:
+        states = tf.where(mask == 1, states, output.padding)
+    return states
 
 
 def run(path: str, requests: list[dict[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:

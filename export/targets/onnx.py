@@ -1,110 +1,157 @@
-"""ONNX: token ids in, numbers out, with free batch and length, from standard operators alone."""
+"""ONNX: token ids in, numbers out, with free batch and length, from standard operators alone.
 
-import functools
-from collections.abc import Mapping
+Shapes: B batch, S sequence, K choices, P masked positions, H hidden.
+"""
 
+from collections.abc import Callable, Mapping
+
+import keras
 import numpy as np
 from onnx import TensorProto
 
-from export.heads.base import Head
-from export.onnx_nodes import OnnxNodes
-from export.targets import network
+from export.heads.base import Head, TokenOutput
+from export.onnx_encoder import EncoderGraph
+from export.served_backbone import named_weights
+from export.serving import find_backbone
+from keras_bert.backbone import BertBackbone
+from keras_bert.errors import InputError
+from keras_bert.heads import MaskedLMHead, PoolTokens
+from keras_bert.models.multiple_choice import FlattenChoices
 
 
-class OnnxOps(OnnxNodes):
-    """Writes nodes for the operations of `network.TensorFlowOps`."""
-
-    def _size(self, value: str, axis: int) -> str:
-        """Returns one size of a value, int64 (1,)."""
-        return self.node("Gather", self.node("Shape", value), self.integers(axis), axis=0)
-
-    add = functools.partialmethod(OnnxNodes.node, "Add")
-    multiply = functools.partialmethod(OnnxNodes.node, "Mul")
-    divide = functools.partialmethod(OnnxNodes.node, "Div")
-    minimum = functools.partialmethod(OnnxNodes.node, "Min")
-    matmul = functools.partialmethod(OnnxNodes.node, "MatMul")
-    softmax = functools.partialmethod(OnnxNodes.node, "Softmax", axis=-1)
-    take = functools.partialmethod(OnnxNodes.node, "Gather", axis=0)
-    layer_norm = functools.partialmethod(OnnxNodes.node, "LayerNormalization", axis=-1)
-
-    def take_positions(self, states, positions):
-        index = self.node("Unsqueeze", self.node("Cast", positions, to=TensorProto.INT64), self.integers(-1))
-        return self.node("GatherND", states, index, batch_dims=1)
-
-    def leading_rows(self, table, token_ids):
-        return self.node("Slice", table, self.integers(0), self._size(token_ids, 1), self.integers(0))
-
-    def _places(self, value: str) -> str:
-        """Returns 0, 1, ... along the last axis, int32 (S,)."""
-        zero, one = (self.constant(np.int64(number)) for number in (0, 1))
-        size = self.node("Squeeze", self._size(value, -1), self.integers(0))
-        return self.node("Cast", self.node("Range", zero, size, one), to=TensorProto.INT32)
-
-    def length_mask(self, lengths, token_ids):
-        is_real = self.node("Less", self._places(token_ids), self.node("Unsqueeze", lengths, self.integers(-1)))
-        return self.node("Cast", is_real, to=TensorProto.FLOAT)
-
-    def later_positions(self, token_ids):
-        places = self._places(token_ids)
-        is_later = self.node("Greater", places, self.node("Unsqueeze", places, self.integers(1)))
-        return self.node("Cast", is_later, to=TensorProto.FLOAT)
-
-    def sum(self, a, axis):
-        return self.node("ReduceSum", a, self.integers(axis), keepdims=0)
-
-    def split(self, a, count):
-        return self.node("Split", a, outputs=count, axis=-1)
-
-    def transpose(self, a, order):
-        return self.node("Transpose", a, perm=list(order))
-
-    def reshape(self, a, sizes):
-        return self.node("Reshape", a, self.integers(*sizes))
-
-    def join_leading(self, a):
-        sizes = self.node("Concat", self.integers(-1), self._size(a, -1), axis=0)
-        return self.node("Reshape", a, sizes)
-
-    def first(self, a):
-        return self.node("Gather", a, self.constant(np.int64(0)), axis=1)
-
-    def activation(self, a, name):
-        half, one = (self.constant(np.float32(number)) for number in (0.5, 1.0))
-        if name == "gelu":  # In the form that ONNX Runtime fuses.
-            inner = self.node("Erf", self.divide(a, self.constant(np.float32(np.sqrt(2.0)))))
-            return self.multiply(self.multiply(a, self.add(inner, one)), half)
-        if name == "gelu_tanh":
-            cube = self.multiply(self.multiply(a, a), a)
-            inner = self.add(a, self.multiply(cube, self.constant(np.float32(0.044715))))
-            inner = self.node("Tanh", self.multiply(inner, self.constant(np.float32(np.sqrt(2.0 / np.pi)))))
-            return self.multiply(self.multiply(a, self.add(inner, one)), half)
-        return a if name == "linear" else self.node({"tanh": "Tanh", "relu": "Relu"}[name], a)
-
-
-def convert(head: Head, model) -> bytes:
+def convert(head: Head, model: keras.Model) -> bytes:
     """Converts a head to an ONNX model.
 
     Args:
         head: declares inputs and outputs.
-        model: as `network.outputs_of` takes it.
+        model: the float32 rebuild of the head's model.
 
     Returns:
         The serialized `ModelProto`: inputs `head.token_inputs`, int32; outputs `head.token_outputs`, float.
 
     Raises:
-        InputError: as `network.outputs_of`.
+        InputError: the model has a layer that is not one of this project's.
     """
-    ops = OnnxOps()
-    found = network.outputs_of(head, model, ops, {name: name for name in head.token_inputs})
-    for name, value in found.items():
-        ops.output(name, value)
-    outputs = {name: output.axes for name, output in head.token_outputs.items()}
-    infos = _infos(head.token_inputs, TensorProto.INT32), _infos(outputs, TensorProto.FLOAT)
-    return ops.model(head.task, *infos)
+    backbone = find_backbone(model)
+    settings = {**backbone.bert_config.to_dict(), "first_token_only": False}
+    graph = EncoderGraph(settings, named_weights(backbone).__getitem__, unpadded=False)
+    places = graph.node("Cast", graph.range(graph.size("token_ids", -1)), to=TensorProto.INT32)
+    is_real = graph.node("Less", places, graph.node("Unsqueeze", "lengths", graph.integers(-1)))
+    values = {**{name: name for name in head.token_inputs}, "padding_mask": is_real}
+    sources = {output.source for output in head.token_outputs.values()}
+    wanted = {source: model.output if source is None else model.output[source] for source in sources}
+    states = _encode(graph, model, values) if model is backbone else _walk(graph, model, wanted, values)
+    outputs = {
+        name: (_finish(graph, states[output.source], is_real, output), ("batch", *output.axes))
+        for name, output in head.token_outputs.items()
+    }
+    return graph.model(head.task, {name: ("batch", *axes) for name, axes in head.token_inputs.items()}, outputs)
 
 
-def _infos(axes: Mapping[str, tuple], kind: int) -> dict[str, tuple]:
-    return {name: (kind, ["batch", *its]) for name, its in axes.items()}
+def _finish(graph: EncoderGraph, value: str, is_real: str, output: TokenOutput) -> str:
+    """Takes the steps of a `TokenOutput` from one of the Keras model's outputs."""
+    if output.pool is not None:
+        value = _pool(graph, value, is_real, output.pool)
+    if output.column is not None:
+        value = graph.node("Gather", value, graph.constant(np.int64(output.column)), axis=-1)
+    if output.softmax:
+        value = graph.node("Softmax", value, axis=-1)
+    if output.padding is not None:
+        value = graph.node("Where", is_real, value, graph.number(output.padding))
+    return value
+
+
+# === The Keras model ===
+
+
+def _walk(graph: EncoderGraph, model: keras.Model, outputs, values: Mapping[str, str]):
+    """Adds the layers of a functional model that some of its outputs need; returns these, in their structure.
+
+    Args:
+        graph: to add nodes to.
+        model: functional.
+        outputs: structure of tensors of the model.
+        values: its inputs by name.
+    """
+    inputs = {name: keras.Input(batch_shape=it.shape, dtype=it.dtype, name=name) for name, it in model.input.items()}
+    names = {id(inputs[name]): value for name, value in values.items() if name in inputs}
+
+    def call(layer, *args, **kwargs):
+        tensors = layer(*args, **kwargs)
+        known = keras.tree.map_structure(lambda it: names.get(id(it), it), (args, kwargs))
+        added = keras.tree.flatten(_add(graph, layer, *known))
+        names.update(zip(map(id, keras.tree.flatten(tensors)), added, strict=True))
+        return tensors
+
+    # Cloning is how Keras's public interface tells which layer makes a tensor, and of what. The layers keep the
+    # tensors, so that an id stays a tensor's own.
+    part = keras.Model(model.input, outputs)
+    copy = keras.models.clone_model(part, inputs, clone_function=lambda layer: layer, call_function=call)
+    return keras.tree.map_structure(lambda it: names[id(it)], copy.output)
+
+
+def _add(graph: EncoderGraph, layer, args: tuple, kwargs: Mapping):
+    for kind, add in _LAYERS.items():
+        if isinstance(layer, kind):
+            return add(graph, layer, *args, **{name: it for name, it in kwargs.items() if isinstance(it, str)})
+    if type(layer).__name__ == "Reshape" and hasattr(layer, "newshape"):  # keras.ops.reshape
+        return graph.node("Reshape", args[0], graph.integers(*layer.newshape))
+    raise InputError(
+        f"The layer {layer.name!r} ({type(layer).__name__}) cannot be written as ONNX: expected a model of this "
+        "project's tasks. Leave out --onnx."
+    )
+
+
+def _encode(graph: EncoderGraph, _, inputs: Mapping[str, str]) -> dict[str, str]:
+    return graph.encode(inputs["token_ids"], inputs["segment_ids"], inputs["padding_mask"])
+
+
+def _dense(graph: EncoderGraph, layer: keras.layers.Dense, value: str) -> str:
+    name = layer.activation.__name__
+    if layer.quantization_mode is not None or name not in ("linear", "tanh"):
+        raise InputError(
+            f"The layer {layer.name!r} cannot be written as ONNX: expected floats and no activation but tanh. "
+            f"Received: {layer.quantization_mode or 'floats'}, {name}."
+        )
+    return graph.activate(graph.dense(value, layer.kernel, layer.bias), name)
+
+
+def _pool(graph: EncoderGraph, states: str, is_real: str, pooling: str) -> str:
+    """Does what `PoolTokens` does."""
+    if pooling == "cls":
+        return graph.first(states)
+    is_real = graph.node("Unsqueeze", is_real, graph.integers(-1))
+    if pooling == "max":
+        return graph.node("ReduceMax", graph.node("Where", is_real, states, graph.number(-1e9)), axes=[1], keepdims=0)
+    count = graph.node("ReduceSum", graph.node("Cast", is_real, to=TensorProto.FLOAT), graph.integers(1), keepdims=0)
+    real = graph.node("Where", is_real, states, graph.number(0.0))
+    return graph.node("Div", graph.node("ReduceSum", real, graph.integers(1), keepdims=0), count)
+
+
+def _normalize(graph: EncoderGraph, _: keras.layers.UnitNormalization, value: str) -> str:
+    length = graph.node("ReduceL2", value, axes=[-1])
+    return graph.node("Div", value, graph.node("Max", length, graph.number(1e-12)))
+
+
+def _masked_lm(graph: EncoderGraph, layer: MaskedLMHead, states: str, mask_positions: str) -> str:
+    index = graph.node("Unsqueeze", graph.node("Cast", mask_positions, to=TensorProto.INT64), graph.integers(-1))
+    rows = graph.node("GatherND", states, index, batch_dims=1)  # [B, P, H]
+    dense, norm = layer.transform_dense, layer.transform_layer_norm
+    rows = graph.activate(graph.dense(rows, dense.kernel, dense.bias), layer.activation)
+    rows = graph.layer_norm(rows, norm.gamma, norm.beta, norm.epsilon)
+    table = graph.node("Transpose", graph.constant(layer.token_embedding.embeddings), perm=[1, 0])
+    return graph.node("Add", graph.node("MatMul", rows, table), graph.constant(layer.output_bias))
+
+
+_LAYERS: dict[type, Callable] = {
+    keras.layers.Dropout: lambda graph, _, value: value,
+    keras.layers.Dense: _dense,
+    keras.layers.UnitNormalization: _normalize,
+    BertBackbone: _encode,
+    FlattenChoices: lambda graph, _, value: graph.node("Flatten", value, axis=-1),
+    PoolTokens: lambda graph, layer, states, mask: _pool(graph, states, mask, layer.pooling),
+    MaskedLMHead: _masked_lm,
+}
 
 
 def run(path: str, requests: list[dict[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
