@@ -6,11 +6,9 @@ import gc
 import os
 import reprlib
 import signal
-import sys
 
 import fuzzing
 import processes
-import pytest
 from google.protobuf import message, text_format
 from repository import ROOT
 
@@ -79,30 +77,6 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20000, 20, 50)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _curves_are_drawn_once():
-    """Drawing a curve takes as long as many steps of a toy: trainings with the same figures get copies of one curve."""
-    progress = sys.modules.get("tasks.engine.progress")  # not imported here, for it imports TensorFlow
-    if progress is None:
-        yield
-        return
-    draw, drawn = progress.write_curve, {}
-
-    def write_curve(history, path, title):
-        figures = frozenset(name for row in history.evaluations for name in row)
-        if figures in drawn:
-            with progress.files.atomic_path(path) as temporary, open(temporary, "wb") as file:
-                file.write(drawn[figures])
-        else:
-            draw(history, path, title)
-            with progress.files.open_file(path) as file:
-                drawn[figures] = file.read()
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(progress, "write_curve", write_curve)
-        yield
 
 
 def pytest_unconfigure() -> None:

@@ -1,4 +1,4 @@
-"""Progress of a training: progress bar, history.json, TensorBoard events and curve.png; and when it has ended."""
+"""Progress of a training: progress bar, history.json and TensorBoard events; and when it has ended."""
 
 import contextlib
 import dataclasses
@@ -16,7 +16,6 @@ from keras_bert.errors import InputError
 from tasks.engine.throughput import Speed
 from tasks.engine.time_budget import UNSETTLED
 
-_CURVE_SECONDS = 10.0  # Minimum time between two drawings of the curve, each of which takes half a second.
 _COUNTS = ("examples", "real_tokens")  # Summed to give the speed; all other figures are averaged.
 
 
@@ -74,9 +73,9 @@ class Reporter(contextlib.AbstractContextManager):
     """Context manager that reports on a running training.
 
     Args:
-        output_dir: directory for `history.json`, `curve.png` and `events/`.
+        output_dir: directory for `history.json` and `events/`.
         start_step: step to resume from; later rows of an earlier run are dropped.
-        description: title of the progress bar and the curve.
+        description: title of the progress bar.
         speed: peak of the hardware, to report the share of it that is reached; None to leave this out.
         is_active: whether to show and write anything; False on all workers but the chief.
 
@@ -100,14 +99,10 @@ class Reporter(contextlib.AbstractContextManager):
         self._seconds = 0.0  # Time spent on `_rows`.
         self._since = time.monotonic()
         self._bar = tqdm(initial=start_step, desc=description, unit="step", mininterval=0.5, disable=not is_active)
-        self._drawn: tuple[int, int] | None = None  # Numbers of history rows in the latest drawing of the curve.
-        self._drawn_at = -_CURVE_SECONDS
         make_writer = tf.summary.create_file_writer if is_active else lambda path: tf.summary.create_noop_writer()
         self._events = make_writer(self._path("events"))
 
     def __exit__(self, *exception) -> None:
-        if self._drawn is not None:
-            self._draw()  # Adds the latest rows.
         self._bar.close()
         self._events.close()
 
@@ -165,19 +160,10 @@ class Reporter(contextlib.AbstractContextManager):
         self._since = time.monotonic()
 
     def save(self) -> None:
-        """Writes history.json, flushes the events, and draws curve.png unless it was drawn seconds ago."""
-        if not self._is_active:
-            return
-        self._events.flush()
-        files.write_json(self._path("history.json"), dataclasses.asdict(self.history))
-        if time.monotonic() - self._drawn_at >= _CURVE_SECONDS:
-            self._draw()
-
-    def _draw(self) -> None:
-        rows = (len(self.history.training), len(self.history.evaluations))
-        if rows != self._drawn:
-            write_curve(self.history, self._path("curve.png"), self._description)
-        self._drawn, self._drawn_at = rows, time.monotonic()
+        """Writes history.json and flushes the events."""
+        if self._is_active:
+            self._events.flush()
+            files.write_json(self._path("history.json"), dataclasses.asdict(self.history))
 
     def _path(self, name: str) -> str:
         return os.path.join(self._output_dir, name)
@@ -186,41 +172,3 @@ class Reporter(contextlib.AbstractContextManager):
         with self._events.as_default():
             for name, value in figures.items():
                 tf.summary.scalar(f"{prefix}/{name}", value, step=step)
-
-
-def write_curve(history: History, path: str, title: str) -> None:
-    """Plots losses, learning rate and, if there are any, evaluation metrics as a PNG."""
-    from matplotlib.figure import Figure
-
-    metrics = _metrics(history)
-    figure = Figure(figsize=(8, 7.5 if metrics else 5.5), dpi=120, layout="constrained")
-    axes = figure.subplots(3 if metrics else 2, 1, sharex=True, height_ratios=[3, 2, 1] if metrics else [3, 1])
-    steps = [row["step"] for row in history.training]
-    axes[0].plot(steps, [row["loss"] for row in history.training], label="training loss")
-    if any("loss" in row for row in history.evaluations):
-        _plot_evaluations(axes[0], history, "loss", "evaluation loss")
-    axes[0].set(title=title, ylabel="loss")
-    for name in metrics:
-        _plot_evaluations(axes[1], history, name, name)
-    if metrics:
-        axes[1].set(ylabel="evaluation")
-    axes[-1].plot(steps, [row["learning_rate"] for row in history.training], color="tab:green")
-    axes[-1].set(xlabel="step", ylabel="learning rate")
-    for axis in axes:
-        axis.grid(alpha=0.3)
-        if axis.get_legend_handles_labels()[0]:
-            axis.legend(fontsize="small")
-    with files.atomic_path(path) as temporary:
-        figure.savefig(temporary, format="png")
-
-
-def _metrics(history: History) -> list[str]:
-    """Lists the evaluation figures in [-1, 1], such as accuracies and correlations, without the losses."""
-    too_large = {name for row in history.evaluations for name, value in row.items() if abs(value) > 1.0}
-    names = {name for row in history.evaluations for name in row} - too_large - {"step", "loss"}
-    return sorted(name for name in names if not name.endswith("_loss"))
-
-
-def _plot_evaluations(axis, history: History, name: str, label: str) -> None:
-    rows = [row for row in history.evaluations if name in row]
-    axis.plot([row["step"] for row in rows], [row[name] for row in rows], "o--", markersize=4, label=label)

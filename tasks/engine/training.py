@@ -26,7 +26,7 @@ from tasks.engine.train_step import Objective, TrainStep, named_losses
 from tasks.engine.workers import Workers
 
 SECONDS_PER_CALL = 0.5  # Duration of the training steps between two updates of the progress bar.
-RECORDS = 200  # Points on the training curve.
+RECORDS = 200  # Rows of the history, and points of its curve.
 
 
 _OF_SEVERAL_HOSTS = (tf.distribute.MultiWorkerMirroredStrategy, tf.distribute.TPUStrategy)
@@ -40,7 +40,7 @@ class Trainer:
         model: called as `model(features, training=...)`; created, like the optimizer, inside `strategy.scope()`.
         optimizer: a Keras optimizer that nothing else uses, in a `LossScaleOptimizer` if the model computes in float16.
         objective: the loss to minimize.
-        output_dir: gets `checkpoints/`, `events/`, `history.json` and `curve.png`; only the chief of several workers
+        output_dir: gets `checkpoints/`, `events/` and `history.json`; only the chief of several workers
             writes there.
         strategy: `tf.distribute.Strategy`; None for the current one.
         spike_factor: stops the training if the loss exceeds this multiple of its running median; 0 for never.
@@ -108,7 +108,7 @@ class Trainer:
             num_steps: total number of training steps, finished ones included, or the time that they may take.
             save_checkpoints_steps: steps between checkpoints; the last step is always saved.
             evaluate: called after every checkpoint, and right away if an earlier run stopped between the newest
-                checkpoint and its evaluation. Returns figures by name for history, events and curve.
+                checkpoint and its evaluation. Returns figures by name for history and events.
             early_stopping: ends the training once the evaluations stop improving; weights and `step` are then those of
                 the best evaluation, kept in `best/`.
             speed: peak to compare the speed with; None reports the speed alone.

@@ -43,7 +43,7 @@ class FineTuningSettings(TrainingSettings, StartSettings):
     With several learning rates or batch sizes, every combination is trained and the best on dev is kept.
     """
 
-    output_dir: str = changeable(dataclasses.MISSING, "Directory for metrics, report, model, checkpoints and curve.")
+    output_dir: str = changeable(dataclasses.MISSING, "Directory for metrics, report, model and checkpoints.")
     do_train: bool = changeable(False, "Train the model.")
     do_eval: bool = changeable(False, "Evaluate the model.")
     do_predict: bool = changeable(False, "Write predictions.")

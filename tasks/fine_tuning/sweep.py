@@ -30,7 +30,7 @@ from tasks.fine_tuning.task import Task
 DIRECTORY = "sweep"
 SWEEP_FILE = "sweep.json"
 RUN_FILE = "sweep_run.json"
-_KEPT = (MODEL_DIRECTORY, HISTORY_FILE, "curve.png")
+_KEPT = (MODEL_DIRECTORY, HISTORY_FILE)
 _REMOVED = ("checkpoints", "best")  # The optimizer states of a hundred finished runs would fill the disk.
 _SHORT_NAMES = {
     "learning_rate": "lr",
@@ -43,7 +43,7 @@ _SHORT_NAMES = {
 
 
 def search(task: Task, inputs: Inputs) -> tuple[Inputs, list[tuple[str, list[str], list[list]]]]:
-    """Trains and evaluates every combination. The best one's model, metrics and curve become those of the whole run.
+    """Trains and evaluates every combination. The best one's model, metrics and history become those of the whole run.
 
     Args:
         task: task with several learning rates, batch sizes or restarts. Each run is kept in `sweep/`.

@@ -34,8 +34,8 @@ def create_pretraining_data(settings: DataSettings) -> dict:
     `if __name__ == "__main__"`.
 
     Returns:
-        The report: counts and shares of what was written. It is also at `<output file>.report.json`, with a histogram
-        of lengths at `<output file>.lengths.png`; of several output files, the first gives the name.
+        The report: counts and shares of what was written, and a histogram of lengths. It is also at
+        `<output file>.report.json`; of several output files, the first gives the name.
 
     Raises:
         InputError: text or a vocabulary that cannot be used, or a file that cannot be written.

@@ -5,8 +5,8 @@
 
 The files are those of bert-create-pretraining-data. The same command continues a run that was stopped; after SIGTERM
 it saves a checkpoint first, and its exit status is 42. The output directory gets preset/ (encoder, heads and tokenizer,
-for --init_checkpoint and bert-classify --preset), metrics.json, flags.json, the training curve, TensorBoard events and
-checkpoints.
+for --init_checkpoint and bert-classify --preset), report.html (the curves), metrics.json, flags.json, TensorBoard
+events and checkpoints.
 
 On several machines the same command runs on each, with --distribution_strategy=multi_worker_mirrored and its own
 TF_CONFIG; the first one writes the files.

@@ -1,7 +1,7 @@
 """The drawings of the report in the coordinates of an SVG panel.
 
-The template writes the SVG instead of matplotlib, so that the drawings take their colours from the style sheet (light
-or dark), keep their text size on a phone, and name each point under the mouse.
+The template writes the SVG, so that the drawings take their colours from the style sheet (light or dark), keep their
+text size on a phone, and name each point under the mouse.
 """
 
 import math
@@ -73,12 +73,13 @@ def find_ticks(low: float, high: float) -> list[float]:
     >>> find_ticks(0.0, 187.0)
     [0.0, 50.0, 100.0, 150.0, 200.0]
     """
-    from matplotlib.ticker import MaxNLocator  # Slow to import, and rarely needed.
-
     if high - low < 1e-12 * max(1.0, abs(high)):
         low, high = (low - abs(low) * 0.5, high + abs(high) * 0.5) if low else (0.0, 1.0)
-    # Adding 0.0 turns -0.0 into 0.0.
-    return [float(f"{tick:.12g}") + 0.0 for tick in MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(low, high)]
+    at_least = (high - low) / 5 * (1 - 1e-9)  # Rounding must not make the step longer, or add a tick below.
+    power = 10.0 ** math.floor(math.log10(at_least))
+    step = next(times * power for times in (1, 2, 5, 10) if times * power >= at_least)
+    numbers = range(math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9) + 1)
+    return [float(f"{number * step:.12g}") for number in numbers]
 
 
 def curve_axes(series: list[Series]) -> Axes:

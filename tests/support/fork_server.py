@@ -25,7 +25,7 @@ import types
 
 PRELOADED = (
     *("tensorflow", "tensorflow_text", "keras", "keras_nlp"),
-    *("absl.app", "grpc", "h5py", "matplotlib.figure", "numpy.testing", "sklearn.metrics", "tqdm"),
+    *("absl.app", "grpc", "h5py", "numpy.testing", "sklearn.metrics", "tqdm"),
 )
 PROJECT = ("keras_bert", "tasks", "export", "benchmarks")
 

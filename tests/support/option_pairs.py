@@ -273,14 +273,12 @@ def _run(command: str, flags: list[str], log: pathlib.Path, num_devices: int, di
 def _load() -> None:
     """Imports and computes what all runs need, but nothing that starts TensorFlow's threads, which a fork loses."""
     from keras_bert.tokenization import normalizer_model
-    from tasks.engine import progress
     from tasks.fine_tuning import session, sweep  # noqa: F401
     from tasks.report import bootstrap
 
     normalizer_model.normalizer_model(True)  # As the tokenizer calls it, since the cache is by position.
     # A thousand samples of 16 rows cost more than a training, and show nothing that ten do not.
     bootstrap.interval.__kwdefaults__["samples"] = bootstrap.drawn_counts.__kwdefaults__["samples"] = 10
-    progress.write_curve = lambda history, path, title: open(path, "wb").close()
 
 
 def main(command: str, strength: str, directory: str) -> None:

@@ -8,7 +8,6 @@ import numpy as np
 import processes
 import tensorflow as tf
 
-from tasks.engine import progress
 from tasks.engine.optimization import build_optimizer
 from tasks.engine.training import Objective, Trainer
 
@@ -100,11 +99,6 @@ def build_trainer(directory, strategy=None, *, dropout=0.0, optimizer=None, num_
 def state(trainer: Trainer) -> list[np.ndarray]:
     """Weights and optimizer variables."""
     return [variable.numpy() for variable in [*trainer.model.weights, *trainer.optimizer.variables]]
-
-
-def draw_no_curves() -> None:
-    """For a process of its own: each curve takes half a second, as many steps of the toy."""
-    progress.write_curve = lambda history, path, title: None
 
 
 def run_as_script(path: str, mode: str, directory) -> subprocess.CompletedProcess:

@@ -16,7 +16,7 @@ from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
 from tasks.pretraining.data.corpus import check_documents, tokenize_block
 from tasks.pretraining.data.duplicates import find_duplicates
 from tasks.pretraining.data.publishing import publish
-from tasks.pretraining.data.report import describe_counts, draw_lengths, report_files
+from tasks.pretraining.data.report import describe_counts
 from tasks.pretraining.data.settings import DataSettings
 from tasks.pretraining.data.workspace import Workspace, fill_workspace, open_workspace
 from tasks.pretraining.data.writing import join_shard, write_block
@@ -45,17 +45,15 @@ def create(settings: DataSettings, prefix: str, output_files: list[str]) -> dict
             report = _run(settings, workspace, paths, block_size)
         finally:
             open_workspace.cache_clear()
-        for path in report_files(prefix):
-            files.remove_path(path)
+        report_file = f"{prefix}.report.json"
+        files.remove_path(report_file)
         publish([workspace.shard_path(shard) for shard in range(len(output_files))], output_files)
         report |= {
             "seconds": round(time.monotonic() - start, 1),
             "output_files": output_files,
             "settings": settings.identity(),
         }
-        report_file, lengths_file = report_files(prefix)
         files.write_json(report_file, report)
-        draw_lengths(report, lengths_file)
     return report
 
 

@@ -1,11 +1,10 @@
-"""The report of pre-training data: counts of what was written, printed and drawn.
+"""The report of pre-training data: counts of what was written.
 
 S: `max_seq_length`.
 """
 
 import numpy as np
 
-from keras_bert.files import atomic_path
 from tasks.pretraining.data.masking import MaskedBatch
 from tasks.pretraining.figures import figure_lines
 
@@ -60,26 +59,3 @@ def format_report(report: dict) -> str:
     files = report["output_files"]
     shown = files if len(files) <= 4 else [*files[:2], f"... {len(files)} files", files[-1]]
     return "\n".join([*figure_lines(figures), *shown])
-
-
-def report_files(prefix: str) -> tuple[str, str]:
-    """Returns the paths of the report and of the histogram of lengths."""
-    return f"{prefix}.report.json", f"{prefix}.lengths.png"
-
-
-def draw_lengths(report: dict, path: str) -> None:
-    """Draws the histogram of lengths: a PNG."""
-    from matplotlib.figure import Figure
-
-    bars = report["length_histogram"]
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = figure.subplots()
-    widths = [bar["to"] - bar["from"] + 1 for bar in bars]
-    axes.bar([bar["from"] - 0.5 for bar in bars], [bar["instances"] for bar in bars], widths, align="edge", ec="white")
-    axes.set(
-        xlabel="tokens of an instance",
-        ylabel="instances",
-        title=f"{report['instances']:,} instances, {report['padding_share']:.1%} padding",
-    )
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=120)

@@ -22,7 +22,7 @@ class PretrainingSettings(TrainingSettings):
 
     input_file: str | list[str] = changeable(MISSING, "Training TFRecord files: paths or patterns, commas between.")
     eval_input_file: str | list[str] | None = changeable(None, "Held-out TFRecord files, for --do_eval.")
-    output_dir: str = changeable(MISSING, "Directory for all that the run writes: results, checkpoints, events, curve.")
+    output_dir: str = changeable(MISSING, "Directory for all that the run writes: report, checkpoints, events, ...")
     vocab_file: str = changeable(MISSING, "WordPiece vocabulary with which the data was created.")
     do_lower_case: bool = setting(True, "Lower the case and strip accents; True for an uncased vocabulary.")
     preset: str | None = changeable(

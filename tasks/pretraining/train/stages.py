@@ -27,9 +27,11 @@ from tasks.pretraining.train.losses import PretrainingObjective, most_frequent_a
 from tasks.pretraining.train.packed_data import PackingPlan, plan_packing
 from tasks.pretraining.train.settings import PretrainingSettings
 from tasks.report.card import Card, Data, command_line, write_card
+from tasks.report.page import Report, write_report
 
 PRESET_DIRECTORY = "preset"
 METRICS_FILE = "metrics.json"
+REPORT_FILE = "report.html"
 BUDGET_FILE = "time_budget.json"
 _SCORES = ("masked_lm_accuracy", "next_sentence_accuracy", "masked_lm_loss", "perplexity")
 
@@ -96,12 +98,14 @@ def _run(settings: PretrainingSettings, strategy: tf.distribute.Strategy, starte
         data = [Data("train", str(settings.input_file), train_data.statistics.num_records)]
         if settings.do_eval:
             data.append(Data("held out", str(settings.eval_input_file), eval_data.statistics.num_records))
-        _write_card(trainer, tokenizer, data, metrics, settings)
+        _write_pages(trainer, tokenizer, data, metrics, settings)
     trainer.workers.wait()
     return metrics
 
 
-def _write_card(trainer: Trainer, tokenizer, data: list[Data], metrics: dict, settings: PretrainingSettings) -> None:
+def _write_pages(trainer: Trainer, tokenizer, data: list[Data], metrics: dict, settings: PretrainingSettings) -> None:
+    """Writes the model card and the report."""
+    history = read_optional_json(os.path.join(settings.output_dir, "history.json"))
     card = Card(
         title="Pre-trained BERT",
         task="fill_mask",
@@ -113,9 +117,16 @@ def _write_card(trainer: Trainer, tokenizer, data: list[Data], metrics: dict, se
         data=data,
         metrics=metrics,
         scores=[name for name in _SCORES if name in metrics],
-        history=read_optional_json(os.path.join(settings.output_dir, "history.json")),
+        history=history,
     )
     write_card(settings.output_dir, card)
+    report = Report(
+        title=card.title,
+        history=history,
+        tables=[("Figures", ["figure", "value"], [list(figure) for figure in metrics.items()])],
+        settings=dataclasses.asdict(settings),
+    )
+    write_report(os.path.join(settings.output_dir, REPORT_FILE), report)
 
 
 class _Data(NamedTuple):

@@ -108,9 +108,6 @@ def main(directory: str) -> None:
     import tensorflow as tf  # noqa: F401  Before the first fork.
     import toy_pretraining  # noqa: F401
 
-    from tasks.engine import progress as reporting
-
-    reporting.write_curve = lambda *_: None  # A drawing takes as long as ten steps.
     rng = random.Random(20)
     undisturbed = os.path.join(directory, "undisturbed")
     os.mkdir(undisturbed)

@@ -10,7 +10,7 @@ import sys
 import keras
 import numpy as np
 import tensorflow as tf
-from toy_training import build_trainer, draw_no_curves, repeated, run_as_script
+from toy_training import build_trainer, repeated, run_as_script
 
 from tasks.engine.divergence import Divergence
 from tasks.engine.strategy import build_strategy, set_mixed_precision, wrap_loss_scale
@@ -91,7 +91,6 @@ def replicas(directory: str) -> None:
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
     set_mixed_precision("float16")
-    draw_no_curves()
     with open(os.path.join(directory, "result.json"), "w") as file:
         json.dump(overflow(os.path.join(directory, "run"), build_strategy("mirrored")), file)
 

@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
-from toy_training import build_trainer, dataset, draw_no_curves, repeated, run_as_script, state
+from toy_training import build_trainer, dataset, repeated, run_as_script, state
 
 from tasks.engine.preemption import PREEMPTED_STATUS, Preempted, Preemption
 
@@ -86,5 +86,4 @@ def test_signals_are_noted_inside_only():
 
 
 if __name__ == "__main__":
-    draw_no_curves()
     {"train": train, "evaluate": evaluate}[sys.argv[1]](sys.argv[2])

@@ -21,7 +21,6 @@ from toy_training import (
     build_trainer,
     dataset,
     draw,
-    draw_no_curves,
     repeated,
     run_as_script,
 )
@@ -137,7 +136,6 @@ def replicas(directory: str) -> None:
     """Trains on two logical CPUs and on one, and writes what came out."""
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-    draw_no_curves()
     strategies = {"one": build_strategy("one_device"), "two": build_strategy("mirrored")}
     replica_counts = {name: strategy.num_replicas_in_sync for name, strategy in strategies.items()}
     ragged = lambda start: dataset(37, 16, drop_remainder=False)  # noqa: E731 (16, 16, 5)
@@ -245,7 +243,6 @@ def test_what_a_run_leaves(tmp_path, capfd):
         assert json.load(file) == {"training": history.training, "evaluations": history.evaluations}
     index_files = glob.glob(str(tmp_path / "run" / "checkpoints" / "*.index"))
     assert sorted(os.path.basename(path) for path in index_files) == ["ckpt-10.index", "ckpt-8.index"]
-    assert (tmp_path / "run" / "curve.png").read_bytes().startswith(b"\x89PNG")
     [events] = glob.glob(str(tmp_path / "run" / "events" / "*"))
     tags = {value.tag for event in tf.compat.v1.train.summary_iterator(events) for value in event.summary.value}
     assert {"train/loss", "train/learning_rate", "train/token_loss", "eval/loss", "eval/token_accuracy"} <= tags

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from toy_pretraining import BATCH, PREDICTIONS, batches, build_trainer
-from toy_training import draw_no_curves
 from toy_workers import start_workers
 
 from keras_bert.errors import InputError
@@ -84,7 +83,6 @@ def refusal(workers: Workers) -> str:
 
 def told(directory: str) -> None:
     """What the workers tell each other, and what a training of them gives."""
-    draw_no_curves()
     strategy = build_strategy("multi_worker_mirrored")
     workers = Workers(strategy)
     mine = tf.Variable([1.0 + workers.index, np.nan if workers.index else 3.0])

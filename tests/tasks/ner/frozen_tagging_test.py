@@ -83,7 +83,6 @@ def test_it_learns_and_leaves_everything(done):
         "metrics.json",
         "report.html",
         "history.json",
-        "curve.png",
         "events",
         "checkpoints",
         "model",

@@ -85,7 +85,7 @@ def test_direct_runner_writes_the_bytes_of_the_local_run(text, tmp_path):
     same = set(local) - {"seconds", "output_files"}
     assert {name: beam[name] for name in same} == {name: local[name] for name in same}
     shards = [f"{name}-0000{shard}-of-00003" for name in ("beam", "local") for shard in range(3)]
-    reports = [f"{name}.{end}" for name in ("beam", "local") for end in ("lengths.png", "report.json")]
+    reports = [f"{name}.report.json" for name in ("beam", "local")]
     indexes = [f".{shard}.index.npz" for shard in shards]
     assert sorted(os.listdir(tmp_path)) == sorted([*shards, *reports, *indexes])
 

@@ -19,7 +19,6 @@ import pytest
 import tensorflow as tf
 from toy_instances import draw_tokens, mask, masking_rules, write_records
 from toy_run import NO_ARCHITECTURE
-from toy_training import draw_no_curves
 from toy_workers import start_workers
 
 from keras_bert.errors import InputError
@@ -71,7 +70,6 @@ def watch(mode: str, index: int, report: str) -> None:
 
 
 def main(mode: str, directory: str) -> None:
-    draw_no_curves()
     shard_index.GROUP, batches._READ_BYTES = 16, 1 << 12  # So that few steps read several blocks.
     tf_config = os.environ.get("TF_CONFIG")
     index = json.loads(tf_config)["task"]["index"] if tf_config else 0

@@ -32,7 +32,10 @@ def test_it_learns_and_says_so(trained):
     assert json.loads((output_dir / "metrics.json").read_text()) == metrics
     history = json.loads((output_dir / "history.json").read_text())
     assert [row["step"] for row in history["evaluations"]] == [NUM_STEPS // 2, NUM_STEPS]
-    assert {"preset", "checkpoints", "curve.png"} <= set(os.listdir(output_dir))
+    assert {"preset", "checkpoints"} <= set(os.listdir(output_dir))
+    page = (output_dir / "report.html").read_text(encoding="utf-8")
+    assert '<section id="curves"' in page and "Learning rate" in page and "masked_lm_accuracy" in page
+    assert not list(output_dir.rglob("*.png"))
     [events] = output_dir.glob("events/*")
     tags = {value.tag for event in tf.compat.v1.train.summary_iterator(str(events)) for value in event.summary.value}
     assert {"train/real_tokens_per_second", "train/share_of_peak", "eval/perplexity"} <= tags

@@ -136,6 +136,7 @@ def test_interrupted_then_continued_to_answers(tmp_path, monkeypatch, capfd):
     assert "\n  how do I compute the inverse of a matrix\n    -> ships: the sea\n    -> bread: the oven\n" in out
     for line in ("stage", *metrics, "total"):
         assert any(row.startswith(line) for row in out.splitlines()), line
+    assert (tmp_path / "run" / "pretrained" / "report.html").stat().st_size > 10_000
     assert unfinished_files(tmp_path) == []
 
     with pytest.raises(InputError, match="random_seed was 12345, is 7"):

@@ -80,7 +80,7 @@ def test_metrics_tell_rows_steps_and_baselines(run, rows):
 
 def test_the_output_directory_is_complete(run):
     names = {path.name for path in run[0].iterdir()}
-    assert {"metrics.json", "model", "report.html", "history.json", "curve.png", "events", "checkpoints"} <= names
+    assert {"metrics.json", "model", "report.html", "history.json", "events", "checkpoints"} <= names
     task = json.loads((run[0] / "model" / "task.json").read_text())
     assert task == {"task": "multiple_choice", "sequence_length": 24, "num_choices": 4}
 
