@@ -34,7 +34,6 @@ INSTALL_REQUIRES = [
     "safetensors>=0.5",
     "tokenizers>=0.22",
     "tqdm>=4.66",
-    "matplotlib>=3.9",
     "scikit-learn>=1.5",
     "scipy>=1.14",
 ]
