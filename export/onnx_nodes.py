@@ -8,6 +8,7 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 # Opset 17 is the first with LayerNormalization; ONNX Runtime has supported it since 1.12 (2022).
 OPSET = 17
 _IR_VERSION = 8  # Released with opset 17; an older runtime refuses a higher number.
+_STANDARD_ACTIVATIONS = {"linear": "Identity", "relu": "Relu", "tanh": "Tanh"}
 
 Axes = Sequence[int | str]
 
@@ -79,7 +80,7 @@ class OnnxNodes:
             scaled = self.node("Mul", self.node("Add", rows, cube), self.number((2.0 / np.pi) ** 0.5))
             inner = self.node("Tanh", scaled)
         else:
-            return rows if name == "linear" else self.node(name.title(), rows)  # Relu, Tanh
+            return self.node(_STANDARD_ACTIVATIONS[name], rows)
         return self.node("Mul", self.node("Mul", rows, self.number(0.5)), self.node("Add", inner, self.number(1.0)))
 
     def model(self, name: str, inputs: Mapping[str, Axes], outputs: Mapping[str, tuple[str, Axes | None]]) -> bytes:
