@@ -11,8 +11,8 @@ its document are a pair (inverse cloze).
 
 --do_eval prints Spearman's correlation if the dev file has scores, and otherwise how well each first text finds its
 match among all others: recall, MRR and nDCG. --do_predict writes predictions.npy, the vectors of all texts of the test
-file. The output directory also gets metrics.json, report.html, the trained model (model/), the training curve,
-TensorBoard events and checkpoints. The same command resumes a stopped run.
+file. The output directory also gets metrics.json, report.html, the trained model (model/), TensorBoard events and
+checkpoints. The same command resumes a stopped run.
 """
 
 from tasks.embed.task import Embed

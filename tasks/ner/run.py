@@ -7,11 +7,10 @@
 Files have one token per line with its tag in the last column (--tag_column), a blank line between sentences, and
 -DOCSTART- before each document. Tags are in IOB1, IOB2 or BILOU. metrics.json has entity-level F1. --do_eval writes
 dev_predictions.conll and --do_predict writes predictions.conll, with the columns token, the file's own tag in IOB2 (if
-it has tags), and predicted tag. The output directory also gets report.html, the trained model (model/), the training
-curve, TensorBoard events and checkpoints. Given several comma-separated learning rates or batch sizes, or
---num_restarts, every combination is trained and the best on dev is kept. The same command resumes a stopped run.
-Without --do_train, the trained model is used or, if there is none, a --preset that was fine-tuned elsewhere
-(BertForTokenClassification).
+it has tags), and predicted tag. The output directory also gets report.html, the trained model (model/), TensorBoard
+events and checkpoints. Given several comma-separated learning rates or batch sizes, or --num_restarts, every
+combination is trained and the best on dev is kept. The same command resumes a stopped run. Without --do_train, the
+trained model is used or, if there is none, a --preset that was fine-tuned elsewhere (BertForTokenClassification).
 
 --encoder=frozen (the paper's section 5.3) computes the features of each word's first token once, keeps them in
 --output_dir/features, and trains a BiLSTM on them. The rows of the paper's Table 7 are

@@ -5,11 +5,11 @@
 
 Long contexts are split into overlapping windows. --do_eval computes exact match and F1 with SQuAD's official script.
 --do_predict writes predictions.json, nbest_predictions.json and, for SQuAD 2.0, null_odds.json. The output directory
-gets metrics.json, report.html, the trained model (model/, which bert-export takes), the training curve, TensorBoard
-events and checkpoints. Given several comma-separated learning rates or batch sizes, or --num_restarts, every
-combination is trained and the best on --predict_file is kept. The same command resumes a stopped run. Without
---do_train, the trained model is used or, if there is none, a --preset that was fine-tuned elsewhere
-(BertForQuestionAnswering). The flags of google-research/bert's run_squad.py work as well.
+gets metrics.json, report.html, the trained model (model/, which bert-export takes), TensorBoard events and checkpoints.
+Given several comma-separated learning rates or batch sizes, or --num_restarts, every combination is trained and the
+best on --predict_file is kept. The same command resumes a stopped run. Without --do_train, the trained model is used
+or, if there is none, a --preset that was fine-tuned elsewhere (BertForQuestionAnswering). The flags of
+google-research/bert's run_squad.py work as well.
 """
 
 from tasks.fine_tuning import command

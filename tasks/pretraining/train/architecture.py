@@ -94,4 +94,4 @@ def model_builder(settings: PretrainingSettings, config: BertConfig, tokenizer: 
 def _build(settings: PretrainingSettings, backbone: BertBackbone) -> BertPretrainer:
     if settings.initial_attention == "neighbors":
         attend_to_neighbors(backbone)
-    return BertPretrainer(backbone, settings.use_next_sentence, compile=False)
+    return BertPretrainer(backbone, use_next_sentence=settings.use_next_sentence, compile=False)

@@ -286,7 +286,7 @@ def same_instances(files, plan):
 @pytest.mark.parametrize("attention", ["bidirectional", "left_to_right"])
 def test_loss_and_gradients_equal_the_unpacked_ones(same_instances, attention, use_next_sentence):
     models = [
-        BertPretrainer(BertBackbone(**TINY, attention=attention, layout=layout), use_next_sentence, compile=False)
+        BertPretrainer(BertBackbone(**TINY, attention=attention, layout=layout), use_next_sentence=use_next_sentence)
         for layout in ("packed", "rectangular")
     ]
     models[1].set_weights(models[0].get_weights())
