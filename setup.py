@@ -97,7 +97,8 @@ setup(
     package_data={
         "keras_bert": ["*.csv"],
         "keras_bert.formats": ["*.csv"],
-        "export": ["cc/*.cc", "templates/*"],
+        "export": ["templates/*"],
+        "export.verification": ["cc/*.cc"],
         "export.server": ["*.pbtxt", "page_files/*"],
         "tasks.report": ["*.j2", "*.css"],
     },

@@ -80,13 +80,13 @@ def export(name: str, directory: str) -> str:
     """Writes a version of a head, unverified, and returns its base path."""
     base_path = os.path.join(directory, name)
     if not os.path.isdir(base_path):
-        from export import extras, saved_model
+        from export import companion_files, saved_model
 
         version = os.path.join(base_path, "1")
         os.makedirs(version)
         head = _head(name, directory)
         saved_model.write_graph(head, saved_model.rebuild_for_serving(head.model), version)
-        extras.write_extras(version, head)
+        companion_files.write_extras(version, head)
     return base_path
 
 

@@ -10,7 +10,7 @@ numbers. KIND:
     bert_serve          the same by bert-serve's own code, without its protocols
     bert_serve_bfloat16 the same; DIRECTORY has its products in bfloat16
     bert_serve_tensorflow, bert_serve_onnx  as bert_serve, with --runtime=tensorflow and --runtime=onnxruntime
-    cc                  the exported version in the C++ program on TensorFlow Serving's loader, `export/cc`
+    cc                  the exported version in the C++ program on TensorFlow Serving's loader, `export/verification/cc`
     onnxruntime         model.onnx and tokenizer.json: Hugging Face tokenizers, padded to the longest of the batch
     keras_hub           a preset of KerasHub's classifier with its default, padded to 512 tokens
     keras_hub_128       the same with sequence_length=128
@@ -54,7 +54,7 @@ def cc(directory: str) -> Callable:
     sys.path.insert(0, _ROOT)
     import numpy as np
 
-    from export import cc_check, other_process
+    from export.verification import cc_check, runner
 
     program = cc_check.build_program(cc_check.require_compiler())
     command = [program, directory, "-", "-", *cc_check.op_libraries()]
@@ -63,11 +63,11 @@ def cc(directory: str) -> Callable:
     files = [os.path.join(folder.name, name) for name in ("requests", "answers")]
 
     def ask(texts, folder=folder):
-        other_process.write_requests(files[0], [("serving_default", {"text": np.array(texts, object)})])
+        runner.write_requests(files[0], [("serving_default", {"text": np.array(texts, object)})])
         process.stdin.write("\n".join(files) + "\n")
         process.stdin.flush()
         seconds = float(process.stdout.readline())
-        return seconds, other_process.read_answers(files[1])[0]["probabilities"]
+        return seconds, runner.read_answers(files[1])[0]["probabilities"]
 
     return ask
 

@@ -21,7 +21,7 @@ sys.path[:0] = [ROOT, os.path.join(ROOT, "tests", "support")]
 import browser  # noqa: E402
 
 from export.server.assembly import running_server  # noqa: E402
-from export.server.model_config import ModelSettings  # noqa: E402
+from export.server.config_files import ModelSettings  # noqa: E402
 from export.server.server_settings import ServerSettings  # noqa: E402
 
 

@@ -18,6 +18,7 @@ MAX_VERSION = 2**63 - 1  # TensorFlow Serving reads a version into an int64.
 WARMUP_FILE = os.path.join("assets.extra", "tf_serving_warmup_requests")
 DESCRIPTION_FILE = os.path.join("assets.extra", "model.json")
 ENCODERS_FILE = os.path.join("assets.extra", "encoders.json")
+PER_MODEL_FILE = "batching_params.pbtxt"  # TensorFlow Serving reads it from each version's directory.
 
 
 # === Names ===

@@ -92,9 +92,9 @@ def export(settings: ExportSettings) -> str:
     """
     _check(settings)
     # Imported late: they bring TensorFlow, and --help should not wait for that.
-    from export import clients, extras, saved_model
+    from export import clients, companion_files, saved_model
     from export.heads.loading import HEADS, load_head
-    from export.verify import VerificationError
+    from export.verification.verify import VerificationError
     from tasks.report import card
 
     wanted = [name for name in targets.TARGETS if getattr(settings, name)]
@@ -105,7 +105,7 @@ def export(settings: ExportSettings) -> str:
     head = load_head(source, settings.task, sequence_length=settings.max_seq_length, **own)
     try:
         version_directory = saved_model.export_head(head, settings.export_dir, settings.version, settings.with_cc)
-        extras.write_readme(settings.export_dir, head, version_directory, training)
+        companion_files.write_readme(settings.export_dir, head, version_directory, training)
         written = targets.write(wanted, head, settings.export_dir, version_directory, settings.with_cc)
     except VerificationError as error:
         raise InputError(str(error)) from error

@@ -7,13 +7,14 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from export import extras, verify
+from export import companion_files
 from export.base_path import ENCODERS_FILE, MAX_VERSION, numbered_versions, partial_path, remove_abandoned
+from export.graph.model_copies import is_float32, rebuild, rebuild_for_serving
+from export.graph.served_backbone import ServedBackbone
+from export.graph.text_bounds import find_backbone
 from export.heads.base import Head
 from export.heads.loading import HEADS
-from export.rebuilding import is_float32, rebuild, rebuild_for_serving
-from export.served_backbone import ServedBackbone
-from export.serving import find_backbone
+from export.verification import verify
 from keras_bert.errors import InputError
 from keras_bert.files import absolute, atomic_path, is_remote, make_directory, read_json, remove_path, write_json
 from keras_bert.tokenization.preprocessor import BertPreprocessor
@@ -125,7 +126,7 @@ def _check_version_is_free(directory: str, version: int | None) -> None:
 def _write(head: Head, directory: str, with_cc: str) -> None:
     reference = head.model if is_float32(head.model) else rebuild(head.model)
     weight_bytes = write_graph(head, rebuild_for_serving(head.model), directory)
-    extras.write_extras(directory, head)
+    companion_files.write_extras(directory, head)
     report = verify.verify(directory, head.probes(reference), weight_bytes, with_cc)
     write_json(os.path.join(directory, _REPORT_FILE), report._asdict())
 

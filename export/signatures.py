@@ -7,7 +7,7 @@ outputs of its signatures. All heads share
 - `token_ids`: `token_ids`, `segment_ids` int32 [B, S], `lengths` int32 [B];
 - `classify`, `regress`: `inputs`, string [B], serialized `tf.Example`s.
 
-Texts may be any bytes. `token_ids` refuses ids that the model has no weights for (`export.serving.check_token_ids`).
+Texts may be any bytes. `token_ids` refuses ids that the model has no weights for.
 
 Shapes: B batch, S sequence.
 """

@@ -39,8 +39,8 @@ _SECTIONS = {
     "bert-embed": ["tasks/embed"],
     "bert-features": ["tasks/features"],
     "bert-convert": ["tasks/convert"],
-    "bert-export": ["export", "export/graph", "export/heads", "export/targets"],
-    "bert-serve": ["export/server", "export/base_path.py", "export/encoders.py", "export/local_server.py"],
+    "bert-export": ["export", "export/graph", "export/heads", "export/targets", "export/verification"],
+    "bert-serve": ["export/server", "export/server/runtime", "export/base_path.py"],
 }
 _INTRO = """\
 # Error messages

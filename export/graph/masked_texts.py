@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from export import serving
+from export.graph import text_bounds
 from export.graph.tables import Table
 from export.graph.windows import Windows, lay_out
 from keras_bert.tokenization import special_tokens
@@ -38,7 +38,7 @@ def encode(preprocessor: BertPreprocessor, texts: tf.Tensor) -> MaskedTexts:
     """Encodes texts, string [B], cut at the preprocessor's length; M is the largest count in the batch, at least 1."""
     tokenizer, longest = preprocessor.tokenizer, preprocessor.sequence_length - 2
     # As text, a mask has 3 to 6 tokens. There is room for one mask more, because the bound may cut one in two.
-    texts = serving.bound_texts(texts, tokenizer, len(MASK) * (longest + 1))
+    texts = text_bounds.bound_texts(texts, tokenizer, len(MASK) * (longest + 1))
     parts = special_tokens.split(texts, {MASK: tokenizer.mask_token_id})
     ids = parts.join(tokenizer.tokenize(parts.plain()))[:, :longest]
     is_mask, lengths = ids.values == tokenizer.mask_token_id, ids.row_lengths()

@@ -16,8 +16,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from export import probes, serving, signatures
-from export.verify import Probe
+from export import signatures
+from export.graph import text_bounds
+from export.verification import probes
+from export.verification.verify import Probe
 from keras_bert.errors import InputError
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 
@@ -107,7 +109,7 @@ class Head(abc.ABC):
     token_outputs: Mapping[str, TokenOutput]
 
     def __init__(self, model: keras.Model, preprocessor: BertPreprocessor):
-        backbone = serving.find_backbone(model)
+        backbone = text_bounds.find_backbone(model)
         longest = getattr(backbone, "max_sequence_length", preprocessor.sequence_length)
         if preprocessor.sequence_length > longest:
             raise InputError(
@@ -143,13 +145,13 @@ class Head(abc.ABC):
             Signature name -> traced function of named tensors. Dimension 0 of every input and output is the batch,
             which may be empty.
         """
-        backbone = serving.find_backbone(model)
+        backbone = text_bounds.find_backbone(model)
 
         def from_texts(**texts):
             return self.answer_texts(model, {name: texts[name] for name in self.text_inputs})
 
         def from_token_ids(token_ids, segment_ids, lengths, **more):
-            with tf.control_dependencies(serving.check_token_ids(backbone, token_ids, segment_ids, lengths)):
+            with tf.control_dependencies(text_bounds.check_token_ids(backbone, token_ids, segment_ids, lengths)):
                 token_ids, segment_ids, lengths = (tf.identity(ids) for ids in (token_ids, segment_ids, lengths))
             mask = tf.sequence_mask(lengths, tf.shape(token_ids)[-1], dtype=tf.int32)  # By `lengths` alone.
             encoded = {"token_ids": token_ids, "segment_ids": segment_ids, "padding_mask": mask}
@@ -161,11 +163,13 @@ class Head(abc.ABC):
             return self.answer_examples(texts, from_texts(**texts))
 
         traced = {
-            signatures.SERVING_DEFAULT: serving.trace(from_texts, signatures.specs(self.text_inputs, tf.string)),
-            signatures.TOKEN_IDS: serving.trace(from_token_ids, signatures.specs(self.token_inputs, tf.int32)),
+            signatures.SERVING_DEFAULT: text_bounds.trace(from_texts, signatures.specs(self.text_inputs, tf.string)),
+            signatures.TOKEN_IDS: text_bounds.trace(from_token_ids, signatures.specs(self.token_inputs, tf.int32)),
         }
         if self.example_signature:
-            traced[self.example_signature] = serving.trace(from_examples, signatures.specs({"inputs": ()}, tf.string))
+            traced[self.example_signature] = text_bounds.trace(
+                from_examples, signatures.specs({"inputs": ()}, tf.string)
+            )
         return traced
 
     @abc.abstractmethod
@@ -190,7 +194,7 @@ class Head(abc.ABC):
 
         Args:
             model: the float32 reference, in the layout it was trained in. The answers are its own, by the eager path or
-                by the task's Python, on the CPU (`export.probes.on_cpu`), never by `functions`.
+                by the task's Python, on the CPU (`export.verification.probes.on_cpu`), never by `functions`.
         """
         found = []
         for limit in (None, 1, 0):

@@ -6,9 +6,10 @@ Shapes: B batch, C classes.
 import keras
 import tensorflow as tf
 
-from export import probes, signatures
+from export import signatures
 from export.heads.base import About, TokenOutput
 from export.heads.sequence import BestOfHead, SequenceHead
+from export.verification import probes
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 
 

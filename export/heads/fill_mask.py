@@ -8,11 +8,12 @@ from collections.abc import Mapping
 import numpy as np
 import tensorflow as tf
 
-from export import probes, serving, signatures
-from export.graph import masked_texts
+from export import signatures
+from export.graph import masked_texts, text_bounds
 from export.graph.pieces import in_pieces
 from export.graph.ties import settle_ties
 from export.heads.base import About, Head, TokenOutput
+from export.verification import probes
 from keras_bert import weights
 from keras_bert.errors import InputError
 from keras_bert.models import BertPretrainer
@@ -85,7 +86,7 @@ class FillMask(Head):
 
     def _fill(self, model: BertPretrainer, encoded: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """Names the best tokens, of real masks only: `tokens`, string [B, M, K], and their `probabilities`."""
-        return in_pieces(serving.find_backbone(model), encoded, lambda *both: self._fill_piece(model, *both))
+        return in_pieces(text_bounds.find_backbone(model), encoded, lambda *both: self._fill_piece(model, *both))
 
     def _fill_piece(self, model: BertPretrainer, outputs: Mapping, encoded: Mapping) -> dict[str, tf.Tensor]:
         states, mask_positions = outputs["sequence_output"], encoded["mask_positions"]

@@ -7,9 +7,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from export import probes, signatures
+from export import signatures
 from export.heads.base import About, TokenOutput
 from export.heads.sequence import BestOfHead
+from export.verification import probes
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 
 _ENDINGS = ("plays it.", "eats it.", "sleeps.", "swims away.", "sings to it.", "reads it.", "paints it.")

@@ -10,14 +10,15 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from export import probes, serving, signatures
-from export.graph import nbest
+from export import signatures
+from export.graph import nbest, text_bounds
 from export.graph.projection import Projector
 from export.graph.source_text import BYTES_PER_TOKEN, read_text
 from export.graph.windows import pad_windows
 from export.heads.base import About, Answer, TokenOutput
 from export.heads.windowed import WindowedHead
-from export.verify import TOLERANCE, rounding_scale
+from export.verification import probes
+from export.verification.verify import TOLERANCE, rounding_scale
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 from tasks.squad.answers import best_answers
 from tasks.squad.data import Question
@@ -129,7 +130,7 @@ class QuestionAnswering(WindowedHead):
                 question = tf.identity(question)
             # Bounded like a context, since one endless word costs more than many short ones.
             question = tf.strings.substr(question, 0, self.question_bytes)
-            question = serving.bound_texts(question, tokenizer, self.max_query_length)
+            question = text_bounds.bound_texts(question, tokenizer, self.max_query_length)
             queries = tokenizer.tokenize(question)[:, : self.max_query_length]
             rooms = self.preprocessor.sequence_length - _SPECIAL_TOKENS - queries.row_lengths()
             source, windows, layout = self.lay_out(context, rooms, queries)

@@ -7,12 +7,14 @@ import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
-from export import probes, serving, signatures
+from export import signatures
+from export.graph import text_bounds
+from export.graph.model_copies import rebuild, rebuild_for_serving
 from export.graph.pieces import in_pieces
 from export.graph.ties import settle_ties
 from export.heads.base import About, TokenOutput
 from export.heads.embeddings import SentenceEmbedding
-from export.rebuilding import rebuild, rebuild_for_serving
+from export.verification import probes
 from keras_bert.errors import InputError
 from keras_bert.files import read_lines
 from keras_bert.models import BertTextEmbedder
@@ -110,7 +112,7 @@ class Search(SentenceEmbedding):
         def embed(text):
             return self.answer_token_ids(model, self.encode_in_graph({"text": text}))
 
-        traced[EMBED] = serving.trace(embed, signatures.specs(self.text_inputs, tf.string))
+        traced[EMBED] = text_bounds.trace(embed, signatures.specs(self.text_inputs, tf.string))
         return {**traced, QUERY: traced[signatures.SERVING_DEFAULT]}
 
     def answer_texts(self, model, texts):
@@ -118,7 +120,7 @@ class Search(SentenceEmbedding):
         found = self.answer(self.answer_token_ids(model, encoded)["embedding"], encoded)
         if self._reranker is None:
             return found
-        question = serving.bound_texts(texts["text"], self._pair.tokenizer, self._pair.sequence_length)
+        question = text_bounds.bound_texts(texts["text"], self._pair.tokenizer, self._pair.sequence_length)
         scores = self._score_pairs(self._served_reranker, question, found["passages"])
         best = tf.math.top_k(scores, self.top_k)
         order = tf.gather(best.indices, settle_ties(best.values, best.indices, _RERANKER_TIE), batch_dims=1)

@@ -10,9 +10,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from export import probes, serving, signatures
+from export import signatures
+from export.graph import text_bounds
 from export.graph.pieces import in_pieces
 from export.heads.base import Answer, Head
+from export.verification import probes
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 
 _PAIR_SHIFT = 3  # A pair's second text is so far behind its first in `probes.TEXTS`; an ordinary one for row 0.
@@ -52,7 +54,7 @@ class SequenceHead(Head):
         """Encodes the inputs of `serving_default` to the model's, int32 [B, S], S as long as the batch's longest."""
         tokenizer, length = self.preprocessor.tokenizer, self.preprocessor.sequence_length
         bounded = {
-            name: serving.bound_texts(tf.reshape(text, [-1]) if self.text_inputs[name] else text, tokenizer, length)
+            name: text_bounds.bound_texts(tf.reshape(text, [-1]) if self.text_inputs[name] else text, tokenizer, length)
             for name, text in texts.items()
         }
         return self.pack(bounded)

@@ -9,12 +9,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from export import probes
 from export.graph.entities import EntityFinder
 from export.graph.source_text import cut_texts
 from export.graph.tables import Table
 from export.heads.base import About, TokenOutput
 from export.heads.windowed import EXAMPLE, WordHead
+from export.verification import probes
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 from tasks.text.tags import find_entities
 

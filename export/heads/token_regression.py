@@ -10,7 +10,7 @@ from export.graph.source_text import cut_texts
 from export.graph.tables import Table
 from export.heads.base import About, TokenOutput
 from export.heads.windowed import EXAMPLE, WordHead
-from export.probes import padded
+from export.verification.probes import padded
 
 
 class TokenRegression(WordHead):

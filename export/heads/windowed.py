@@ -12,12 +12,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from export import probes, signatures
+from export import signatures
 from export.graph.pieces import in_pieces
 from export.graph.raw_words import Word, WordFinder, Words, find_words
 from export.graph.source_text import BYTES_PER_TOKEN, SourceText, read_text
 from export.graph.windows import best_cells, cut_windows, lay_out, pad_windows
 from export.heads.base import Answer, Head
+from export.verification import probes
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
 from tasks.text.conll import Documents

@@ -15,11 +15,11 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from tensorflow.core.protobuf import config_pb2
 
+from export.base_path import PER_MODEL_FILE
 from export.server.admission import Admission, Turns
 from export.server.batching import Batcher, BatchScheduler
-from export.server.batching_parameters import PER_MODEL_FILE, BatchingParameters, read_batching_parameters
+from export.server.config_files import BatchingParameters, ModelSettings, read_batching_parameters, read_model_config
 from export.server.grpc_server import GrpcServer
-from export.server.model_config import ModelSettings, read_model_config
 from export.server.model_manager import ModelManager, polling
 from export.server.monitoring import Metrics, read_metrics_paths
 from export.server.rest_routes import RestRoutes

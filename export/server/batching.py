@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from export.server.batching_parameters import BatchingParameters
+from export.server.config_files import BatchingParameters
 from export.server.monitoring import Metrics
 from export.server.serving_error import ServingError, invalid, too_late
 

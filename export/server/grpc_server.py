@@ -22,7 +22,7 @@ from tensorflow_serving.config import model_server_config_pb2
 
 from export.server import grpc_messages
 from export.server.admission import Admission
-from export.server.model_config import settings_of
+from export.server.config_files import settings_of
 from export.server.model_manager import ModelManager, UnavailableVersionError
 from export.server.monitoring import Metrics
 from export.server.server_settings import ServerSettings

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from export import base_path
-from export.server.model_config import ModelSettings, aspired_versions
+from export.server.config_files import ModelSettings, aspired_versions
 from export.server.servable import Servable
 from export.server.serving_error import ServingError, invalid
 from keras_bert.errors import InputError

@@ -23,11 +23,11 @@ from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
 from tensorflow.python.saved_model import loader_impl
 
-from export import encoders
 from export.base_path import DESCRIPTION_FILE
 from export.server.admission import Turns
 from export.server.batching import Batcher
 from export.server.monitoring import Metrics
+from export.server.runtime import encoders
 from export.server.serving_error import CODE_NAMES, ServingError, invalid, too_late
 from keras_bert.errors import InputError, first_line
 from keras_bert.files import file_size, is_file, read_object

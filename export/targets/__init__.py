@@ -104,8 +104,8 @@ def _write_by_token_ids(name: str, head, directory: str, version_directory: str)
 
 
 def _write_saved_model(name: str, head, directory: str, version_directory: str, with_cc: str) -> list[str]:
-    from export import verify
     from export.targets import reduced_precision
+    from export.verification import verify
 
     write_one, reference = {
         "int8": (reduced_precision.write_int8, "quantized Keras model"),

@@ -9,10 +9,10 @@ import keras
 import numpy as np
 from onnx import TensorProto
 
+from export.graph.onnx_encoder import EncoderGraph
+from export.graph.served_backbone import named_weights
+from export.graph.text_bounds import find_backbone
 from export.heads.base import Head, TokenOutput
-from export.onnx_encoder import EncoderGraph
-from export.served_backbone import named_weights
-from export.serving import find_backbone
 from keras_bert.backbone import BertBackbone
 from keras_bert.errors import InputError
 from keras_bert.heads import MaskedLMHead, PoolTokens

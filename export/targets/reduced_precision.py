@@ -6,7 +6,7 @@ kernels: MiniLM took 2.7 times as long on a processor with AVX512-VNNI, and 1.1 
 weights alone.
 
 bfloat16, half the size: the encoder's products are computed in it, which is faster where the processor has AVX512_BF16
-or AMX (`export/served_backbone.py`). Attention, LayerNorm, softmax and heads stay float32.
+or AMX (`export/graph/served_backbone.py`). Attention, LayerNorm, softmax and heads stay float32.
 """
 
 import functools
@@ -19,11 +19,12 @@ from typing import NamedTuple
 import keras
 import numpy as np
 
-from export import extras, saved_model, signatures, verify
+from export import companion_files, saved_model, signatures
+from export.graph.model_copies import rebuild_for_serving
+from export.graph.text_bounds import find_backbone
 from export.heads.base import Head
-from export.rebuilding import rebuild_for_serving
-from export.serving import find_backbone
 from export.targets import real_text
+from export.verification import verify
 from keras_bert.errors import InputError
 
 # Allowed difference of a bfloat16 answer, times the largest number of its array. Each rounding to bfloat16 is off by
@@ -90,7 +91,7 @@ def write_int8(head: Head, directory: str, with_cc: str = "off") -> verify.Repor
     quantize(served)
     weight_bytes = saved_model.write_graph(head, served, directory)
     report = verify.verify(directory, head.probes(reference), weight_bytes, with_cc)
-    extras.write_extras(directory, head)
+    companion_files.write_extras(directory, head)
     return report
 
 
@@ -120,7 +121,7 @@ def write_bfloat16(head: Head, directory: str, with_cc: str = "off") -> verify.R
         if rows != 1:  # The number of one row may be near zero by chance, and says nothing about the scale.
             probes.append(probe._replace(undecided=np.ones(rows, bool)))
     report = verify.verify(directory, probes, weight_bytes, with_cc, BFLOAT16)
-    extras.write_extras(directory, head)
+    companion_files.write_extras(directory, head)
     return report
 
 

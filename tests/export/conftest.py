@@ -13,9 +13,9 @@ import processes
 import pytest
 from toy_saved import ALL_HEADS, save_graph
 
-from export import other_process
 from export.heads.base import Head
-from export.verify import Probe
+from export.verification import runner
+from export.verification.verify import Probe
 
 
 def _run(command, **settings):
@@ -29,14 +29,14 @@ _FORKING = types.SimpleNamespace(run=_run, TimeoutExpired=subprocess.TimeoutExpi
 @pytest.fixture(scope="session", autouse=True)
 def _forked_verification():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(other_process, "subprocess", _FORKING)
+        patch.setattr(runner, "subprocess", _FORKING)
         yield
 
 
 @pytest.fixture(autouse=True)
 def _true_verification(request, monkeypatch):
     if request.node.get_closest_marker("fresh_process"):
-        monkeypatch.setattr(other_process, "subprocess", subprocess)
+        monkeypatch.setattr(runner, "subprocess", subprocess)
 
 
 class Saved(NamedTuple):

@@ -15,11 +15,12 @@ from repository import ROOT
 from toy_classifier import LABELS, SEQUENCE_LENGTH, VOCABULARY, classifier
 
 from export import run as export_run
-from export import saved_model, verify
+from export import saved_model
 from export import targets as export_targets
 from export.heads import loading
 from export.heads.loading import load_head
 from export.run import ExportSettings
+from export.verification import verify
 from keras_bert import BertTokenizer
 from keras_bert.errors import InputError
 from keras_bert.models import BertMultipleChoice

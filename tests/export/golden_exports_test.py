@@ -14,10 +14,10 @@ import pytest
 import tensorflow as tf
 from toy_server import ask
 
+from export.graph.model_copies import rebuild_for_serving
 from export.heads.loading import load_head
-from export.rebuilding import rebuild_for_serving
 from export.server.assembly import running_server
-from export.server.model_config import ModelSettings
+from export.server.config_files import ModelSettings
 from export.server.server_settings import ServerSettings
 
 ARCHIVES = sorted((pathlib.Path(__file__).parent / "golden").glob("*.tar.xz"))

@@ -13,8 +13,10 @@ import tensorflow as tf
 from toy_classifier import LABELS, SEQUENCE_LENGTH, VOCABULARY, assets, classifier
 from toy_saved import answers_of
 
-from export import saved_model, serving, verify
+from export import saved_model
+from export.graph import text_bounds
 from export.heads.classification import Classification
+from export.verification import verify
 from keras_bert import BertPreprocessor, BertTokenizer
 from keras_bert.errors import InputError
 
@@ -191,21 +193,21 @@ def test_the_served_backbone_computes_real_tokens_only(head, monkeypatch, tmp_pa
     monkeypatch.setattr(saved_model, "write_graph", interrupted)
     with pytest.raises(KeyboardInterrupt):
         saved_model.export_head(head, str(tmp_path), with_cc="off")
-    assert serving.find_backbone(served[0]).layout == "unpadded"
-    assert serving.find_backbone(head.model).layout == "rectangular"
+    assert text_bounds.find_backbone(served[0]).layout == "unpadded"
+    assert text_bounds.find_backbone(head.model).layout == "rectangular"
 
 
 def test_a_backbone_is_found_by_its_class_not_by_its_name(head):
     renamed = keras.Model(
         inner := keras.Input([3]), keras.layers.Dense(2, name="BertBackbone")(inner), name="BertBackbone"
     )
-    assert serving.find_backbone(renamed) is None
+    assert text_bounds.find_backbone(renamed) is None
     with pytest.raises(ValueError, match="must hold a BertBackbone, to be given the layout 'unpadded'"):
         saved_model.rebuild(renamed, layout="unpadded")
     assert saved_model.rebuild(renamed).count_params() == 8
     model = head.model
     nested = keras.Model(model.input, keras.layers.Dense(2)(model(model.input)))
-    assert serving.find_backbone(saved_model.rebuild(nested, layout="unpadded")).layout == "unpadded"
+    assert text_bounds.find_backbone(saved_model.rebuild(nested, layout="unpadded")).layout == "unpadded"
 
 
 # === Versions ===

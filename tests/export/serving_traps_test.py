@@ -40,8 +40,8 @@ from tokenizer_reference import read_ids, reference_ids
 from toy_classifier import LABELS, SEQUENCE_LENGTH, VOCABULARY, assets, classifier
 from toy_saved import save_graph
 
-from export import verify
 from export.heads.classification import Classification
+from export.verification import verify
 
 TESTS = ROOT / "tests"
 # Punctuation since Unicode 14 and 16, which ICU 64 on a server takes for something else, and ids that `cat.sat` then

@@ -272,6 +272,11 @@ UPWARD = [
     ("export", "tasks/classify"),
     ("export/heads", "tasks/engine"),
     ("export/heads", "benchmarks"),
+    ("export/graph", "export/heads"),
+    ("export/graph", "export/verification"),
+    ("export/heads", "export/targets"),
+    ("export/server/runtime", "export/server"),
+    ("export/targets", "export/server"),
     ("tasks/engine", "tests/support"),
     ("benchmarks", "tests/support"),
 ]
@@ -352,6 +357,8 @@ def test_a_crowded_folder_is_found(faults):
     assert faults(room_problems, crowd | {"tasks/new_room/another.py": ""}) == [
         "tasks/new_room/ holds 21 modules; at most 20 are allowed. Split it."
     ]
+    top = {f"export/module_{number}.py": "" for number in range(8)}
+    assert [line for line in faults(room_problems, top) if "export/ holds" in line]
 
 
 def test_a_flag_outside_the_commands_is_found(faults):

@@ -8,13 +8,14 @@ import tensorflow as tf
 from toy_classifier import assets
 from toy_heads import HEADS, backbone, shaken
 
-from export import saved_model, verify
+from export import saved_model
 from export.heads.base import Head
 from export.heads.embeddings import SentenceEmbedding
 from export.heads.question_answering import QuestionAnswering
 from export.heads.search import Search
 from export.heads.token_classification import TokenClassification
 from export.heads.token_regression import TokenRegression
+from export.verification import verify
 from keras_bert import BertTextEmbedder
 from keras_bert.heads import output_head
 from keras_bert.models import BertSpanLabeler, BertTokenClassifier

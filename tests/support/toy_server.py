@@ -18,7 +18,7 @@ from repository import ROOT
 from export.server import rest_routes, rest_server
 from export.server.admission import Admission
 from export.server.assembly import running_server
-from export.server.model_config import ModelSettings
+from export.server.config_files import ModelSettings
 from export.server.model_manager import ModelManager
 from export.server.monitoring import Metrics
 from export.server.servable import Signature

@@ -8,8 +8,9 @@ import tensorflow as tf
 import toy_heads
 from toy_classifier import SEQUENCE_LENGTH, assets
 
-from export import saved_model, verify
+from export import saved_model
 from export.heads.multiple_choice import MultipleChoice
+from export.verification import verify
 from keras_bert.models import BertMultipleChoice
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 from tasks.fine_tuning.task import Part, Trained

@@ -8,7 +8,9 @@ import pytest
 import tensorflow as tf
 import toy_server
 
-from export import saved_model, serving, verify
+from export import saved_model
+from export.graph import text_bounds
+from export.verification import verify
 from keras_bert import BertBackbone, BertPreprocessor, BertTokenizer
 from keras_bert.models import BertTextClassifier
 
@@ -171,6 +173,6 @@ def test_the_checks_are_ops_that_tensorflow_serving_has(directory):
 
 
 def test_the_checks_take_their_sizes_from_the_backbone(classifier):
-    backbone = serving.find_backbone(classifier)
+    backbone = text_bounds.find_backbone(classifier)
     sizes = (backbone.vocabulary_size, backbone.num_segments, backbone.max_sequence_length)
     assert sizes == (V, SEGMENTS, LONGEST)

@@ -8,7 +8,8 @@ import pytest
 import tensorflow as tf
 import toy_heads
 
-from export import saved_model, verify
+from export import saved_model
+from export.verification import verify
 
 # One of each class but for classifiers, which saved_model_test.py asks.
 HEADS = ["regression of pairs", "multiple_choice", "fill_mask", "embeddings"]

@@ -11,9 +11,10 @@ from repository import SHARED, needs_data
 from toy_answering import SETTINGS, WORDS, TableAnswerer, assert_equal
 from toy_saved import ask, save_as_described
 
-from export import saved_model, verify
+from export import saved_model
 from export.heads.loading import load_head
 from export.heads.question_answering import QuestionAnswering
+from export.verification import verify
 from keras_bert import BertBackbone, BertPreprocessor, BertTokenizer
 from keras_bert.models import BertSpanLabeler
 from tasks.fine_tuning.model_files import save_model

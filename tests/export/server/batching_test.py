@@ -9,7 +9,7 @@ import pytest
 import toy_server
 
 from export.server.batching import Batcher, BatchScheduler
-from export.server.batching_parameters import BatchingParameters, read_batching_parameters
+from export.server.config_files import BatchingParameters, read_batching_parameters
 from export.server.monitoring import Metrics
 from export.server.serving_error import ServingError
 from keras_bert.errors import InputError

@@ -10,7 +10,7 @@ import pytest
 import toy_server
 
 from export.server import model_manager
-from export.server.model_config import ModelSettings, VersionPolicy, aspired_versions
+from export.server.config_files import ModelSettings, VersionPolicy, aspired_versions
 from export.server.model_manager import ModelManager, UnavailableVersionError, polling
 from export.server.serving_error import ServingError
 from keras_bert import files

@@ -10,7 +10,7 @@ import toy_server
 from prometheus_client.parser import text_string_to_metric_families
 from tensorflow_serving.apis import prediction_service_pb2_grpc
 
-from export.server.batching_parameters import BatchingParameters
+from export.server.config_files import BatchingParameters
 from export.server.monitoring import CONTENT_TYPE, Metrics
 from export.server.serving_error import ServingError
 

@@ -15,7 +15,7 @@ import toy_server
 
 from export.server import page
 from export.server.assembly import running_server
-from export.server.model_config import ModelSettings
+from export.server.config_files import ModelSettings
 from export.server.server_settings import ServerSettings
 
 pytestmark = pytest.mark.skipif(

@@ -15,7 +15,7 @@ from tensorflow_serving.apis import predict_pb2
 
 from export.base_path import DESCRIPTION_FILE
 from export.server import grpc_messages, servable
-from export.server.batching_parameters import BatchingParameters
+from export.server.config_files import BatchingParameters
 from export.server.monitoring import Metrics
 from export.server.servable import Servable, ServedModel
 from export.server.serving_error import ServingError

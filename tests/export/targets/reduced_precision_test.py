@@ -11,10 +11,12 @@ from toy_classifier import LABELS, VOCABULARY, assets
 from toy_heads import HEADS, backbone
 from toy_saved import ALL_HEADS, answers_of, save_graph
 
-from export import cc_check, saved_model, serving, targets, verify
+from export import saved_model, targets
+from export.graph import text_bounds
 from export.heads.base import Head
 from export.heads.classification import Classification
 from export.targets import real_text, reduced_precision
+from export.verification import cc_check, verify
 from keras_bert import BertPreprocessor, BertTokenizer
 from keras_bert.errors import InputError
 from keras_bert.files import read_json
@@ -130,7 +132,7 @@ def test_a_graph_that_computes_something_else_is_refused(small, tmp_path, monkey
     head, version_directory = small
 
     def write_other(head, model, directory):
-        kernel = serving.find_backbone(model).get_layer("transformer_layer_0").output_dense.kernel
+        kernel = text_bounds.find_backbone(model).get_layer("transformer_layer_0").output_dense.kernel
         kernel.assign(-kernel)
         return write_graph(head, model, directory)
 

@@ -11,7 +11,8 @@ from toy_classifier import LABELS, VOCABULARY, assets, classifier
 from toy_heads import HEADS, backbone, shaken
 from toy_saved import ALL_HEADS
 
-from export import saved_model, serving, targets
+from export import saved_model, targets
+from export.graph import text_bounds
 from export.heads.classification import Classification
 from export.heads.embeddings import SentenceEmbedding
 from export.targets import litert, real_text
@@ -106,7 +107,7 @@ def test_what_no_output_needs_is_left_out():
 
 def test_the_token_table_is_stored_once():
     head = HEADS["fill_mask"]()
-    table = serving.find_backbone(head.model).token_embedding.embeddings
+    table = text_bounds.find_backbone(head.model).token_embedding.embeddings
     proto = onnx.load_from_string(onnx_target.convert(head, head.model))
     shapes = [tuple(tensor.dims) for tensor in proto.graph.initializer]
     # Once for looking up; ONNX Runtime folds the transposition for the output as it loads the model.

@@ -1,6 +1,6 @@
 """Asks a SavedModel in a process that has TensorFlow and tensorflow_text, and nothing of this project.
 
-Run as a script: `python -I fresh_process.py DIRECTORY REQUESTS ANSWERS [FOLDER ...]`. `export/other_process.py`
+Run as a script: `python -I child.py DIRECTORY REQUESTS ANSWERS [FOLDER ...]`. `export/verification/runner.py`
 describes the two files. `-I` cuts the process off from the working directory, PYTHONPATH and the user's own packages;
 it imports libraries from the folders instead.
 """

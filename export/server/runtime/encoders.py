@@ -31,7 +31,7 @@ def replace(
     Raises:
         InputError: the version describes no encoder, or ONNX Runtime refuses it; the graph is as it was.
     """
-    from export.onnx_encoder import OnnxEncoder  # Imports ONNX Runtime, which is an extra.
+    from export.server.runtime.onnx_session import OnnxEncoder  # Imports ONNX Runtime, which is an extra.
 
     path = os.path.join(directory, ENCODERS_FILE)
     descriptions = read_json(path) if is_file(path) else []

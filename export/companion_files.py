@@ -18,10 +18,10 @@ import numpy as np
 import tensorflow as tf
 from tensorflow_serving.apis import prediction_log_pb2
 
-from export import clients, serving, signatures
-from export.base_path import DESCRIPTION_FILE, WARMUP_FILE
+from export import clients, signatures
+from export.base_path import DESCRIPTION_FILE, PER_MODEL_FILE, WARMUP_FILE
+from export.graph import text_bounds
 from export.heads.base import Head
-from export.server.batching_parameters import PER_MODEL_FILE
 from keras_bert.files import make_directory, write_json
 from tasks.report import card
 
@@ -80,6 +80,6 @@ def write_readme(export_dir: str, head: Head, version_directory: str, training: 
     """
     description = head.description()
     top, body = card.split_card(training) if training else (card.head(description["task"]), "")
-    encoder = serving.find_backbone(head.model).bert_config
+    encoder = text_bounds.find_backbone(head.model).bert_config
     text = clients.readme(export_dir, description, os.path.basename(version_directory), PER_MODEL_FILE, encoder, body)
     card.save(export_dir, top + text)

@@ -6,47 +6,13 @@ Shapes: B batch, S sequence, S' longest of the batch, T rows (real tokens), N he
 from collections.abc import Callable, Mapping
 
 import numpy as np
-import onnxruntime
 from onnx import TensorProto
 
-from export.onnx_nodes import OnnxNodes
+from export.graph.onnx_nodes import OnnxNodes
 
 _MASKED_SCORE = -10000.0  # `keras_bert.packing.MASKED_SCORE`, which brings Keras along.
 
 Read = Callable[[str], np.ndarray]
-
-
-class OnnxEncoder:
-    """An encoder in ONNX Runtime, which packs its kernels once, as it is made.
-
-    Args:
-        description: of `ServedBackbone.describe`.
-        read: name of a weight in the description -> float32 array.
-        num_threads: threads of one operation; 0: one a core.
-    """
-
-    def __init__(self, description: Mapping, read: Read, num_threads: int = 0):
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = num_threads
-        # Long enough for threads to find the next operator, and no longer: by default they go on spinning after a run,
-        # on cores that other requests need (docs/benchmarks.md). Older runtimes ignore it.
-        options.add_session_config_entry("session.intra_op.spin_duration_us", "50")
-        graph = EncoderGraph(description, lambda name: read(description["weights"][name]), unpadded=True)
-        outputs = graph.encode("token_ids", "segment_ids", graph.node("Cast", "padding_mask", to=TensorProto.BOOL))
-        inputs = dict.fromkeys(("token_ids", "segment_ids", "padding_mask"), ("batch", "sequence"))
-        model = graph.model("encoder", inputs, {name: (value, None) for name, value in outputs.items()})
-        self._session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-
-    def __call__(
-        self, token_ids: np.ndarray, segment_ids: np.ndarray, padding_mask: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Returns `pooled_output` (B, H), and `sequence_output` (B, S, H), or (B, 1, H) if no more of it is read.
-
-        Args:
-            token_ids, segment_ids, padding_mask: int32, shape (B, S).
-        """
-        inputs = {"token_ids": token_ids, "segment_ids": segment_ids, "padding_mask": padding_mask}
-        return tuple(self._session.run(["pooled_output", "sequence_output"], inputs))
 
 
 class EncoderGraph(OnnxNodes):

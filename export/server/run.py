@@ -18,8 +18,13 @@ import sys
 from collections.abc import Iterator
 
 from export import base_path, targets
-from export.server.batching_parameters import BatchingParameters, read_batching_parameters
-from export.server.model_config import ModelSettings, aspired_versions, read_model_config
+from export.server.config_files import (
+    BatchingParameters,
+    ModelSettings,
+    aspired_versions,
+    read_batching_parameters,
+    read_model_config,
+)
 from export.server.server_settings import ServerSettings
 from keras_bert.errors import InputError
 from tasks import flags

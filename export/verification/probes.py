@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from export.verify import TOLERANCE
+from export.verification.verify import TOLERANCE
 
 TEXTS = (
     "The cat sat on the mat.",

@@ -3,7 +3,7 @@
 //   ask_saved_model DIRECTORY REQUESTS ANSWERS [OP_LIBRARY ...]
 //
 // LoadSavedModel and SignatureDef are what tensorflow_model_server runs, too. REQUESTS and ANSWERS are files as
-// export/other_process.py describes them. OP_LIBRARY are shared objects with the ops outside TensorFlow's own.
+// export/verification/runner.py describes them. OP_LIBRARY are shared objects with the ops outside TensorFlow's own.
 //
 // With - for REQUESTS and ANSWERS, standard input names them instead, on two lines for each pair of files, so that
 // a loaded model answers in turns with other programs. Each pair prints the seconds that its requests ran.

@@ -5,7 +5,8 @@ import shutil
 
 import pytest
 
-from export import cc_check, saved_model, verify
+from export import saved_model
+from export.verification import cc_check, verify
 
 pytestmark = pytest.mark.skipif(cc_check.find_compiler() is None, reason="g++ on Linux is not installed")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from export.server.model_config import ModelSettings, VersionPolicy, read_model_config
+from export.server.config_files import ModelSettings, VersionPolicy, read_model_config
 from keras_bert.errors import InputError
 
 

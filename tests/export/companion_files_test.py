@@ -17,12 +17,11 @@ import toy_server
 from tensorflow_serving.apis import prediction_log_pb2
 from toy_saved import ALL_HEADS
 
-from export import clients, extras, signatures
-from export.base_path import DESCRIPTION_FILE, WARMUP_FILE
+from export import clients, companion_files, signatures
+from export.base_path import DESCRIPTION_FILE, PER_MODEL_FILE, WARMUP_FILE
 from export.heads.base import Head
 from export.server.assembly import running_server
-from export.server.batching_parameters import PER_MODEL_FILE, read_batching_parameters
-from export.server.model_config import ModelSettings
+from export.server.config_files import ModelSettings, read_batching_parameters
 from export.server.server_settings import ServerSettings
 from keras_bert.files import read_json
 from tasks.report import card
@@ -39,8 +38,8 @@ def exported(saved):
     @functools.cache
     def export(name: str) -> tuple[Head, str]:
         head, base = saved(name)
-        extras.write_extras(saved(name).directory, head)
-        extras.write_readme(base, head, saved(name).directory)
+        companion_files.write_extras(saved(name).directory, head)
+        companion_files.write_readme(base, head, saved(name).directory)
         return head, base
 
     return export
@@ -151,7 +150,7 @@ def test_the_card_of_the_training_comes_along(exported, tmp_path):
     )
     (tmp_path / "model").mkdir()
     training = card.find_card(str(tmp_path / "model"))
-    extras.write_readme(str(tmp_path / "served"), head, os.path.join(base, "1"), training)
+    companion_files.write_readme(str(tmp_path / "served"), head, os.path.join(base, "1"), training)
     found = huggingface_hub.ModelCard.load(tmp_path / "served" / "README.md")
     assert [(one.metric_type, one.metric_value) for one in found.data.eval_results] == [("accuracy", 0.75)]
     assert found.data.base_model == "a/b" and "\n## How it was trained\n" in found.text

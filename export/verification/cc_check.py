@@ -1,6 +1,6 @@
 """Builds the C++ program that asks a SavedModel through TensorFlow's own loader, without Python.
 
-The program, `export/cc/ask_saved_model.cc`, is compiled with g++ against the headers and libraries of the installed
+The program, `cc/ask_saved_model.cc`, is compiled with g++ against the headers and libraries of the installed
 TensorFlow, which takes seconds, once for each version of TensorFlow, and kept in the user's cache directory. It runs
 with an empty environment, as after `env -i`.
 """
@@ -13,7 +13,7 @@ import sys
 import tensorflow as tf
 import tensorflow_text
 
-from export import other_process
+from export.verification import runner
 from keras_bert.errors import InputError
 from keras_bert.files import atomic_path
 
@@ -52,7 +52,7 @@ def build_program(compiler: str) -> str:
         ProcessError: it does not compile, or the cache cannot be written.
     """
     command = _compile_command(compiler)
-    version = other_process.run([compiler, "--version"])
+    version = runner.run([compiler, "--version"])
     with open(SOURCE, "rb") as file:
         parts = [file.read(), version.encode(), tf.__version__.encode(), *(part.encode() for part in command)]
     digest = hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
@@ -60,9 +60,9 @@ def build_program(compiler: str) -> str:
     if not os.path.exists(program):
         try:
             with atomic_path(program) as temporary:
-                other_process.run([*command, "-o", temporary])
+                runner.run([*command, "-o", temporary])
         except InputError as error:
-            raise other_process.ProcessError(f"{error} XDG_CACHE_HOME names it.") from error
+            raise runner.ProcessError(f"{error} XDG_CACHE_HOME names it.") from error
     return program
 
 

@@ -117,7 +117,7 @@ class ServedBackbone(BertBackbone):
         return bool(self._encode_in_graph.experimental_get_tracing_count())
 
     def describe(self, names: Mapping[int, str]) -> dict:
-        """Describes the traced function for a server that computes it by another runtime (`export/encoders.py`).
+        """Describes the traced function for a server that computes it by another runtime.
 
         Args:
             names: id of a weight's `tf.Variable` -> its name where the graph is stored.
@@ -166,7 +166,7 @@ class ServedBackbone(BertBackbone):
 
 
 def named_weights(backbone: BertBackbone) -> dict[str, keras.Variable]:
-    """Returns an encoder's weights by the names that `export.onnx_encoder` reads."""
+    """Returns an encoder's weights by the names that `export.graph.onnx_encoder` reads."""
     embeddings = backbone.get_layer("embeddings")
     weights = {f"{name}_embedding": getattr(embeddings, f"{name}_embedding").embeddings for name in _TABLES}
     layers = {"embeddings": embeddings.layer_norm, "pooled_dense": backbone.get_layer("pooled_dense")}

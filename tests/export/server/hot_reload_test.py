@@ -25,8 +25,7 @@ from export.base_path import WARMUP_FILE
 from export.server import model_manager
 from export.server.admission import Admission
 from export.server.assembly import running_server
-from export.server.batching_parameters import BatchingParameters
-from export.server.model_config import ModelSettings, read_model_config
+from export.server.config_files import BatchingParameters, ModelSettings, read_model_config
 from export.server.monitoring import Metrics
 from export.server.servable import ServedModel
 from export.server.server_settings import ServerSettings
@@ -330,7 +329,7 @@ def test_sigterm_answers_what_was_asked_over_both_protocols(tmp_path):
     ]
     (tmp_path / "slow.pbtxt").write_text("batch_timeout_micros { value: 3600000000 }")
     with toy_server.run_command(
-        "-m", "export.local_server", *flags, f"--batching_parameters_file={tmp_path}/slow.pbtxt"
+        "-m", "export.server.run", *flags, f"--batching_parameters_file={tmp_path}/slow.pbtxt"
     ) as process:
         rest_port = int(process.stdout.readline().split("/")[2].rpartition(":")[2])
         process.stdout.readline()
