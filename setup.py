@@ -95,7 +95,7 @@ setup(
     # A bare find_packages() would install tests/ and benchmarks/ too.
     packages=find_packages(include=["keras_bert", "keras_bert.*", "tasks", "tasks.*", "export", "export.*"]),
     package_data={
-        "keras_bert": ["*.csv"],
+        "keras_bert.presets": ["*.csv"],
         "keras_bert.formats": ["*.csv"],
         "export": ["templates/*"],
         "export.verification": ["cc/*.cc"],

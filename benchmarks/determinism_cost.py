@@ -34,7 +34,7 @@ def build_round():
     import numpy as np
     import tensorflow as tf
 
-    from keras_bert.backbone import BertBackbone
+    from keras_bert.encoder.backbone import BertBackbone
     from keras_bert.models import BertPretrainer
     from tasks.engine.build_trainer import build_trainer, prepare_devices
     from tasks.fine_tuning.settings import FineTuningSettings

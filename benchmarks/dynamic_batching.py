@@ -73,7 +73,7 @@ class Side:
     def __init__(self, preset: str, examples, length: int | None, output_dir: str):
         import keras
 
-        from keras_bert.backbone import BertBackbone
+        from keras_bert.encoder.backbone import BertBackbone
         from keras_bert.models import BertTextClassifier
         from tasks.engine.optimization import build_optimizer
         from tasks.engine.training import Trainer

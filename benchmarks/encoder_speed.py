@@ -67,8 +67,8 @@ def tensorflow_calls(side: str) -> tuple[dict[str, Callable], Callable]:
     """Makes the encoder's passes as traced functions."""
     import tensorflow as tf
 
-    from keras_bert.backbone import BertBackbone
-    from keras_bert.weights import read_bert_config
+    from keras_bert.encoder.backbone import BertBackbone
+    from keras_bert.presets.weights import read_bert_config
 
     config = read_bert_config(preset())
     signature = {name: tf.TensorSpec([None, None], tf.int32) for name in ("token_ids", "segment_ids", "padding_mask")}

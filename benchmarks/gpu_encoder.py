@@ -24,7 +24,7 @@ from machine import describe_machine
 from sides import Side, serve, take_turns, timed
 
 from keras_bert.config import BertConfig
-from keras_bert.presets import PRESETS
+from keras_bert.presets.catalog import PRESETS
 from tasks import flags as task_flags
 
 FLAGS = flags.FLAGS
@@ -77,8 +77,8 @@ def jax_side(config: BertConfig, rematerializes: bool) -> tuple[Callable, Callab
     import jax
     import keras
 
-    from keras_bert.backbone import BertBackbone
-    from keras_bert.heads import MaskedLMHead, output_head
+    from keras_bert.encoder.backbone import BertBackbone
+    from keras_bert.encoder.heads import MaskedLMHead, output_head
 
     keras.utils.set_random_seed(0)
     keras.config.set_dtype_policy("mixed_bfloat16" if FLAGS.dtype == "bfloat16" else "float32")

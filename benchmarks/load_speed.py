@@ -29,7 +29,7 @@ FORMATS = ("hugging_face", "keras_preset", "google")
 def write_formats(directory: str, preset: str) -> dict[str, str]:
     """Writes random weights in each format; returns the directories."""
     from keras_bert import BertBackbone, formats
-    from keras_bert.weights import checkpoint_of
+    from keras_bert.presets.weights import checkpoint_of
 
     backbone = BertBackbone.from_preset(preset, load_weights=False)
     places = {}

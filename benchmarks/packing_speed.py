@@ -82,7 +82,7 @@ def build_step(layout: str, vocabulary_size: int, directory: str):
     """Returns a training step: a function of a batch that returns its figures."""
     import tensorflow as tf
 
-    from keras_bert.backbone import BertBackbone
+    from keras_bert.encoder.backbone import BertBackbone
     from keras_bert.models import BertPretrainer
     from tasks.engine.optimization import build_optimizer
     from tasks.engine.training import Trainer

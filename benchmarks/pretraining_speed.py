@@ -59,10 +59,10 @@ def start(side: Side, size: str, directory: str) -> sides.Side:
 
 def write_weights(size: str, directory: str) -> str:
     """Writes random weights of a size, heads too, in Hugging Face's format."""
-    from keras_bert.backbone import BertBackbone
+    from keras_bert.encoder.backbone import BertBackbone
     from keras_bert.formats import hugging_face
     from keras_bert.models import BertPretrainer
-    from keras_bert.weights import checkpoint_of
+    from keras_bert.presets.weights import checkpoint_of
 
     path = os.path.join(directory, size)
     backbone = BertBackbone(vocabulary_size=VOCABULARY, activation="gelu", **SIZES[size][0])

@@ -57,7 +57,7 @@ def ours(size: str, directory: str | None) -> Callable:
     """Makes the step of `tasks.engine.training.Trainer.fit`, with one step per call of the graph."""
     import tensorflow as tf
 
-    from keras_bert.backbone import BertBackbone
+    from keras_bert.encoder.backbone import BertBackbone
     from keras_bert.models import BertPretrainer
     from tasks.engine.optimization import build_optimizer
     from tasks.engine.training import Trainer

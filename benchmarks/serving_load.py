@@ -96,7 +96,7 @@ class Share(NamedTuple):
 def export(directory: str) -> str:
     """Exports a classifier and returns its base path."""
     from export import saved_model
-    from keras_bert.backbone import BertBackbone
+    from keras_bert.encoder.backbone import BertBackbone
     from keras_bert.models import BertTextClassifier
     from keras_bert.tokenization.preprocessor import BertPreprocessor
     from keras_bert.tokenization.tokenizer import BertTokenizer

@@ -98,7 +98,7 @@ def _head(name: str, directory: str):
     from export.heads.loading import HEADS
     from export.heads.search import Search
     from keras_bert import BertBackbone, BertPreprocessor, BertTextEmbedder, BertTokenizer
-    from keras_bert.heads import output_head
+    from keras_bert.encoder.heads import output_head
     from keras_bert.models import (
         BertMultipleChoice,
         BertPretrainer,

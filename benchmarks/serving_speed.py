@@ -108,7 +108,7 @@ def write_models(directory: str, preset: str | None = None) -> dict[str, str]:
     from export import saved_model
     from export.heads.classification import Classification
     from export.targets import reduced_precision
-    from keras_bert.backbone import BertBackbone
+    from keras_bert.encoder.backbone import BertBackbone
     from keras_bert.models import BertTextClassifier
     from keras_bert.tokenization.preprocessor import BertPreprocessor
     from keras_bert.tokenization.tokenizer import BertTokenizer
@@ -143,7 +143,7 @@ def _write_random(preset: str, vocabulary: str, directory: str) -> str:
     import torch
     import transformers
 
-    from keras_bert import weights
+    from keras_bert.presets import weights
 
     config = weights.read_bert_config(preset)
     torch.manual_seed(0)
@@ -160,13 +160,13 @@ def _write_keras_hub(preset: str, directory: str) -> str:
     """Saves the encoder as a preset of KerasHub, whose tanh gelu gives other answers for the same work."""
     import dataclasses
 
-    from keras_bert import weights
     from keras_bert.formats import keras_hub
+    from keras_bert.presets import tokenizers, weights
 
     with weights.open_checkpoint(preset) as checkpoint:
         config = checkpoint.config.replace(activation="gelu_tanh")
         changed = dataclasses.replace(checkpoint, config=config)
-        keras_hub.write(directory, changed, weights.read_tokenizer(preset))
+        keras_hub.write(directory, changed, tokenizers.read_tokenizer(preset))
     return directory
 
 

@@ -16,7 +16,7 @@ import unicodedata
 from collections.abc import Callable
 
 from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
-from keras_bert.tokenization.vocabulary import SPECIAL_TOKENS
+from keras_bert.vocabulary import SPECIAL_TOKENS
 
 # The first example is shown.
 PHENOMENA: dict[str, tuple[str | bytes, ...]] = {

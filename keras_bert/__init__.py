@@ -9,7 +9,11 @@ import sys
 
 __version__ = "0.1.0.dev0"
 
-_LIGHT = {"BertConfig": "keras_bert.config", "InputError": "keras_bert.errors", "list_presets": "keras_bert.presets"}
+_LIGHT = {
+    "BertConfig": "keras_bert.config",
+    "InputError": "keras_bert.errors",
+    "list_presets": "keras_bert.presets.catalog",
+}
 __all__ = [
     *_LIGHT,
     "BertBackbone",

@@ -5,8 +5,8 @@ import numpy as np
 
 from export.graph import text_bounds
 from export.graph.served_backbone import ServedBackbone
-from keras_bert.backbone import BertBackbone
-from keras_bert.heads import MaskedLMHead
+from keras_bert.encoder.backbone import BertBackbone
+from keras_bert.encoder.heads import MaskedLMHead
 
 _FLOAT_TYPES = frozenset({"float16", "bfloat16", "float64", "mixed_float16", "mixed_bfloat16"})
 _POOLED_OUTPUT = 0  # Keras counts a dictionary's outputs in the order of their names

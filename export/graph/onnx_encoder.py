@@ -10,7 +10,7 @@ from onnx import TensorProto
 
 from export.graph.onnx_nodes import OnnxNodes
 
-_MASKED_SCORE = -10000.0  # `keras_bert.packing.MASKED_SCORE`, which brings Keras along.
+_MASKED_SCORE = -10000.0  # `keras_bert.encoder.packing.MASKED_SCORE`, which brings Keras along.
 
 Read = Callable[[str], np.ndarray]
 

@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 
 from export.graph.text_bounds import find_backbone
-from keras_bert.backbone import BertBackbone
+from keras_bert.encoder.backbone import BertBackbone
 
 # Numbers in the largest array that an encoder layer makes of a piece: 32 MB of float32, of which some five live at a
 # time. 32 sequences of 128 tokens are one piece of MiniLM, and so are 4 of 384.

@@ -20,7 +20,7 @@ was asked. TF_SET_ONEDNN_FPMATH_MODE=BF16 changes neither time nor answers (2 co
 Kernels that are stored in bfloat16 do: with them, and activations cast around each product, a request takes 0.8 of the
 time (`bfloat16`).
 
-Shapes: B batch, S sequence, S' longest of the batch, T rows (see keras_bert/packing.py), N heads, D size per head,
+Shapes: B batch, S sequence, S' longest of the batch, T rows (see `packing.py`), N heads, D size per head,
 H = N * D hidden.
 """
 
@@ -29,9 +29,9 @@ from collections.abc import Mapping
 import keras
 import tensorflow as tf
 
-from keras_bert.backbone import BertBackbone
-from keras_bert.encoder import BertEncoderLayer
-from keras_bert.packing import MASKED_SCORE
+from keras_bert.encoder.backbone import BertBackbone
+from keras_bert.encoder.encoder_layer import BertEncoderLayer
+from keras_bert.encoder.packing import MASKED_SCORE
 
 # What `ServedBackbone.describe` tells about the encoder.
 _DESCRIBED = ("num_layers", "num_heads", "hidden_dim", "activation", "layer_norm_epsilon")

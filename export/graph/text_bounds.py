@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import keras
 import tensorflow as tf
 
-from keras_bert.backbone import BertBackbone
+from keras_bert.encoder.backbone import BertBackbone
 
 _BYTES_PER_TOKEN = 8
 # English takes 5 to 6 bytes a token, white space included, so one look is enough for nearly every long text.

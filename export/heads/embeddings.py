@@ -8,11 +8,11 @@ import tensorflow as tf
 
 from export.heads.base import About, TokenOutput
 from export.heads.sequence import SequenceHead
-from keras_bert import weights
-from keras_bert.backbone import BertBackbone
+from keras_bert.encoder.backbone import BertBackbone
+from keras_bert.encoder.layer import weights_follow
 from keras_bert.errors import InputError
-from keras_bert.layer import weights_follow
 from keras_bert.models import BertTextEmbedder
+from keras_bert.presets import weights
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 from tasks.fine_tuning.model_files import read_task
 

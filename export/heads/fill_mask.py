@@ -14,9 +14,9 @@ from export.graph.pieces import in_pieces
 from export.graph.ties import settle_ties
 from export.heads.base import About, Head, TokenOutput
 from export.verification import probes
-from keras_bert import weights
 from keras_bert.errors import InputError
 from keras_bert.models import BertPretrainer
+from keras_bert.presets import weights
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 
 # Masks whose logits are held at a time: 31 MB for a vocabulary of 30,522, however many masks a batch has.

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from export import signatures
 from export.heads.base import Head, TokenOutput
-from keras_bert.heads import PoolTokens
+from keras_bert.encoder.heads import PoolTokens
 
 
 def convert(head: Head, model: keras.Model) -> bytes:

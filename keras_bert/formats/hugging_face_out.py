@@ -13,7 +13,7 @@ from keras_bert.formats.checkpoint import Checkpoint, check_heads_follow_encoder
 from keras_bert.formats.hugging_face_files import CONFIG_FILE, SAFETENSORS_FILE
 from keras_bert.formats.hugging_face_tokenizer import SETTINGS_FILE, VOCABULARY_FILE
 from keras_bert.formats.weight_names import HEADS, HUGGING_FACE, POOLER, WeightSource, encoder_sources, head_sources
-from keras_bert.tokenization.vocabulary import check_rows
+from keras_bert.vocabulary import check_rows
 
 _NEEDED, _KEPT, _LEFT_OUT = "needed", "kept", "left out"
 # The class of transformers that has just these heads, and the fate of the pooler there: needed, kept if there is one,

@@ -114,7 +114,7 @@ def write(path: str, checkpoint: Checkpoint, tokenizer: dict | None) -> None:
     tensors = {source.path: checkpoint.tensors[source.path] for source in sources if source.path in checkpoint.tensors}
     own = {"name": "bert_backbone", "trainable": True, "dtype": _FLOAT32}
     arguments = {**own, **checkpoint.config.to_dict(), "layout": "rectangular"}
-    backbone = keras_model.serialized("keras_bert.backbone", "BertBackbone", arguments)
+    backbone = keras_model.serialized("keras_bert.encoder.backbone", "BertBackbone", arguments)
     os.makedirs(path)
     write_json(os.path.join(path, keras_model.CONFIG_FILE), backbone)
     write_weights(os.path.join(path, WEIGHTS_FILE), tensors, _place_of_name)

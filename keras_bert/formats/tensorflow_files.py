@@ -24,7 +24,7 @@ import numpy as np
 from keras_bert.errors import InputError, first_line
 from keras_bert.files import MOST_TEXT, check_size, parsing, read_lines
 from keras_bert.formats.checkpoint import StoredTensor, check_claim
-from keras_bert.tokenization.vocabulary import check_rows
+from keras_bert.vocabulary import check_rows
 
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # TensorFlow's name for the tensor with the graph of objects.
 STATE_FILE = "checkpoint"

@@ -2,7 +2,7 @@
 
 # ruff: noqa: F401  (The imports are the names of this package.)
 
-from keras_bert.backbone import BertBackbone
+from keras_bert.encoder.backbone import BertBackbone
 from keras_bert.models.masked_lm import BertMaskedLM, BertMaskedLMPreprocessor
 from keras_bert.models.multiple_choice import BertMultipleChoice, BertMultipleChoicePreprocessor
 from keras_bert.models.pretrainer import BertPretrainer, BertPretrainerPreprocessor

@@ -9,9 +9,9 @@ import keras
 import keras_nlp
 import tensorflow as tf
 
-from keras_bert.backbone import BertBackbone
-from keras_bert.heads import MaskedLMHead
-from keras_bert.layer import keep_arguments
+from keras_bert.encoder.backbone import BertBackbone
+from keras_bert.encoder.heads import MaskedLMHead
+from keras_bert.encoder.layer import keep_arguments
 from keras_bert.models.task import BertTask
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 

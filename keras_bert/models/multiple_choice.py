@@ -8,9 +8,9 @@ import keras_nlp
 import tensorflow as tf
 from keras import ops
 
-from keras_bert.backbone import BertBackbone
-from keras_bert.heads import output_head
-from keras_bert.layer import keep_arguments
+from keras_bert.encoder.backbone import BertBackbone
+from keras_bert.encoder.heads import output_head
+from keras_bert.encoder.layer import keep_arguments
 from keras_bert.models.task import BertTask
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 

@@ -10,12 +10,12 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from keras_bert import weights
-from keras_bert.backbone import BertBackbone
+from keras_bert.encoder.backbone import BertBackbone
+from keras_bert.encoder.heads import output_head
+from keras_bert.encoder.layer import arguments_of, keep_arguments, weights_follow
 from keras_bert.errors import InputError, first_line
 from keras_bert.formats.checkpoint import Checkpoint
-from keras_bert.heads import output_head
-from keras_bert.layer import arguments_of, keep_arguments, weights_follow
+from keras_bert.presets import tokenizers, weights
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 
 _LEARNING_RATE = 5e-5  # KerasHub's default, and the largest of the paper's rates for fine-tuning (appendix A.3).
@@ -151,7 +151,7 @@ class BertTask:
         """
         own, overrides = cls._split(settings)
         # The preprocessor comes first, so that a bad tokenizer is refused before weights are downloaded.
-        if "preprocessor" not in own and weights.has_tokenizer(preset):
+        if "preprocessor" not in own and tokenizers.has_tokenizer(preset):
             own["preprocessor"] = cls.preprocessor_of(preset, sequence_length)
         if not load_weights:
             stored = cls._as_saved(weights.read_settings(preset), overrides)

@@ -10,13 +10,14 @@ import keras
 import keras_nlp
 import tensorflow as tf
 
-from keras_bert import formats, presets, weights
-from keras_bert.backbone import BertBackbone
+from keras_bert import formats
+from keras_bert.encoder.backbone import BertBackbone
+from keras_bert.encoder.layer import arguments_of, keep_arguments
 from keras_bert.errors import InputError
 from keras_bert.files import is_directory, local_copy
-from keras_bert.layer import arguments_of, keep_arguments
+from keras_bert.presets import catalog, weights
 from keras_bert.tokenization.tokenizer import BertTokenizer
-from keras_bert.tokenization.vocabulary import check_rows
+from keras_bert.vocabulary import check_rows
 
 _MIN_SEQUENCE_LENGTH = 3  # [CLS] [SEP] [SEP], a pair whose texts are cut off.
 _DEFAULT_LENGTH = 512  # Rows of the position table of every published BERT.
@@ -69,7 +70,7 @@ class BertPreprocessor(keras_nlp.models.Preprocessor):
         """
         if sequence_length is not None:
             _check_length(sequence_length)
-        preset = presets.name_of(preset)
+        preset = catalog.name_of(preset)
         config = None
         if not is_directory(preset) or formats.has_checkpoint(local_copy(preset)):
             config = weights.read_bert_config(preset)

@@ -12,7 +12,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 
 from keras_bert.tokenization import normalizer
-from keras_bert.tokenization.vocabulary import SPECIAL_TOKENS, TOKEN_OF, VocabularyLookup, read_vocabulary
+from keras_bert.vocabulary import SPECIAL_TOKENS, TOKEN_OF, VocabularyLookup, read_vocabulary
 
 _REMEMBERED = 1 << 16  # Strings, in about 20 MB. 5 MB of English have 44,056 different chunks, 909,019 in all.
 _LONGEST_REMEMBERED = 32  # Characters: longer chunks are rarely met again (Chinese clauses, links).
@@ -53,7 +53,7 @@ class PythonBertTokenizer(VocabularyLookup):
         lowercase, special_tokens_in_strings: as in `keras_bert.BertTokenizer`.
 
     Raises:
-        InputError: as `keras_bert.tokenization.vocabulary.read_vocabulary`.
+        InputError: as `keras_bert.vocabulary.read_vocabulary`.
 
     >>> tokenizer = PythonBertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "hell", "##o", ","])
     >>> tokenizer.tokenize("Hello, h\u00e9llo")

@@ -11,13 +11,13 @@ import tensorflow as tf
 from absl import logging
 from keras_nlp.tokenizers import Tokenizer
 
-from keras_bert.backbone import BertBackbone
+from keras_bert.encoder.backbone import BertBackbone
 from keras_bert.errors import InputError
 from keras_bert.files import write_json, write_lines
-from keras_bert.presets import name_of
+from keras_bert.presets.catalog import name_of
+from keras_bert.presets.tokenizers import decide_case, open_tokenizer
 from keras_bert.tokenization.special_tokens import SpecialTokens
-from keras_bert.tokenization.vocabulary import SPECIAL_TOKENS, TOKEN_OF, VocabularyLookup, read_vocabulary
-from keras_bert.weights import decide_case, open_tokenizer
+from keras_bert.vocabulary import SPECIAL_TOKENS, TOKEN_OF, VocabularyLookup, read_vocabulary
 
 try:
     import tensorflow_text  # noqa: F401  (registers the ops)
@@ -231,7 +231,7 @@ class BertTokenizer(VocabularyLookup, Tokenizer):
                 Face's (`vocab.txt`, `tokenizer_config.json`), or a preset's name.
             **kwargs: arguments of the constructor that replace the preset's. Where neither they nor the preset tell
                 whether texts are lower-cased, the case of the vocabulary decides, then the preset's name; by default
-                they are (`keras_bert.weights.decide_case`).
+                they are (`keras_bert.presets.tokenizers.decide_case`).
 
         Raises:
             InputError: no such preset; its tokenizer is missing or needs rules that this one lacks; or `lowercase`

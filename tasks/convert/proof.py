@@ -13,12 +13,12 @@ import keras
 import keras_nlp
 import numpy as np
 
-from keras_bert.backbone import BertBackbone
+from keras_bert.encoder.backbone import BertBackbone
 from keras_bert.errors import InputError
 from keras_bert.formats.checkpoint import Checkpoint
 from keras_bert.formats.weight_names import HEADS, POOLER
 from keras_bert.models import BertPretrainer
-from keras_bert.weights import load_weights_of
+from keras_bert.presets.weights import load_weights_of
 
 _LENGTHS = (24, 24, 17, 17, 9, 9, 2, 1)  # real tokens of each sequence of the batch
 _POSITIONS = 3  # masked positions of each

@@ -57,13 +57,14 @@ def convert(settings: ConversionSettings):
     source, target = settings.source, settings.target
     if exists(target) and not (is_directory(target) and not list_directory(target)):
         raise InputError(f"{target}: exists already. Remove it, or name another directory by --to.")
-    from keras_bert import formats, presets, weights
-    from keras_bert.tokenization.vocabulary import check_rows
+    from keras_bert import formats
+    from keras_bert.presets import catalog, tokenizers, weights
+    from keras_bert.vocabulary import check_rows
     from tasks.convert.run import proof as conversion_proof
     from tasks.report import card
 
-    presets.resolve_preset(source, "weights")  # Its error lists every place that was searched.
-    tokenizer = weights.read_tokenizer(source, settings.do_lower_case)
+    catalog.resolve_preset(source, "weights")  # Its error lists every place that was searched.
+    tokenizer = tokenizers.read_tokenizer(source, settings.do_lower_case)
     module = formats.modules()[TO_FORMATS[settings.to_format]]
     with weights.open_checkpoint(source) as checkpoint:
         if tokenizer is not None:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 
 import keras
 
-from keras_bert.encoder import BertEncoderLayer
+from keras_bert.encoder.encoder_layer import BertEncoderLayer
 from tasks.engine import fused_ops
 
 # A gelu of fewer numbers is not compiled: it would save less in a minute than the 0.1 s that XLA takes to compile.

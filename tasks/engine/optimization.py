@@ -28,7 +28,7 @@ from tasks.engine.schedules import SCHEDULES, Registered
 _NOT_DECAYED = re.compile(r"(?:^|/)(?:gamma|beta|[^/]*bias)$")
 _ENCODER_LAYER = re.compile(r"(?:^|/)transformer_layer_(\d+)/")
 _EMBEDDINGS = re.compile(r"(?:^|/)embeddings/.")
-# Query, key and value side by side in one kernel (keras_bert/attention.py).
+# Query, key and value side by side in one kernel (keras_bert/encoder/attention.py).
 _THREE_IN_ONE = re.compile(r"(?:^|/)query_key_value/kernel$")
 
 

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_bert.layer import arguments_of, keep_arguments
+from keras_bert.encoder.layer import arguments_of, keep_arguments
 
 
 class Registered:

@@ -13,8 +13,8 @@ import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
+from keras_bert.encoder.layer import keep_arguments
 from keras_bert.errors import InputError
-from keras_bert.layer import keep_arguments
 from tasks.engine.checkpoints import Checkpoints, keep_settings
 from tasks.engine.divergence import Divergence, save_batch
 from tasks.engine.preemption import Preemption

@@ -8,7 +8,7 @@ import numpy as np
 
 from keras_bert.errors import InputError
 from keras_bert.files import expand_files, make_directory, write_json
-from keras_bert.weights import open_checkpoint, read_bert_config
+from keras_bert.presets.weights import open_checkpoint, read_bert_config
 from tasks.features import data, writing
 from tasks.features.settings import DEFAULT_LAYERS, DEFAULT_OUTPUT, FeatureSettings, choose_layers, layer_name
 from tasks.features.writing import Block, Column, open_writer
@@ -94,7 +94,7 @@ class _Extraction:
     """
 
     def __init__(self, settings: FeatureSettings, layers: list[int], bad_rows: BadRows):
-        from keras_bert.tokenization.vocabulary import check_rows
+        from keras_bert.vocabulary import check_rows
         from tasks.features.model import COMBINED, POOLED, Extractor, FeatureExtractor, load_encoder
         from tasks.fine_tuning.start import find_start
 

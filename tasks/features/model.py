@@ -1,6 +1,6 @@
 """Contextual embeddings: hidden states of chosen encoder layers, combined, and pooled to one vector per text.
 
-Shapes: B batch, S sequence in tokens, T rows (see keras_bert/packing.py), H hidden size, K chosen layers.
+Shapes: B batch, S sequence in tokens, T rows (see keras_bert/encoder/packing.py), H hidden size, K chosen layers.
 """
 
 from collections.abc import Sequence
@@ -9,8 +9,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_bert.backbone import BertBackbone, FirstRows, RestoreRectangle
-from keras_bert.heads import PoolTokens
+from keras_bert.encoder.backbone import BertBackbone, FirstRows, RestoreRectangle
+from keras_bert.encoder.heads import PoolTokens
 from tasks.features.settings import layer_name
 from tasks.fine_tuning.examples import Examples, compute_outputs
 from tasks.fine_tuning.start import Start

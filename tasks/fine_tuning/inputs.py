@@ -9,7 +9,7 @@ import numpy as np
 
 from keras_bert.errors import InputError
 from keras_bert.files import is_directory, is_file
-from keras_bert.presets import PRESETS, resolve_preset
+from keras_bert.presets.catalog import PRESETS, resolve_preset
 from tasks.fine_tuning import model_files
 from tasks.fine_tuning.examples import count_steps
 from tasks.fine_tuning.settings import FineTuningSettings, StartSettings

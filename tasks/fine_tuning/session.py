@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_bert.backbone import BertBackbone
+from keras_bert.encoder.backbone import BertBackbone
+from keras_bert.encoder.layer import keep_arguments
 from keras_bert.errors import InputError
 from keras_bert.files import absolute, exists, is_directory, is_remote, read_json, read_optional_json, write_json
-from keras_bert.layer import keep_arguments
-from keras_bert.weights import read_bert_config
+from keras_bert.presets.weights import read_bert_config
 from tasks.engine.build_trainer import build_trainer, prepare_devices
 from tasks.engine.progress import EarlyStopping
 from tasks.engine.settings import identify, tokenizer_identity

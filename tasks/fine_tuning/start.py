@@ -6,15 +6,15 @@ import os
 import tempfile
 from collections.abc import Callable
 
-from keras_bert import weights
-from keras_bert.backbone import BertBackbone
+from keras_bert.encoder.backbone import BertBackbone
 from keras_bert.errors import InputError
 from keras_bert.files import absolute, expand_file, local_copy
 from keras_bert.formats.checkpoint import Checkpoint
 from keras_bert.formats.tensorflow_files import find_prefix
 from keras_bert.models.task import BertTask
+from keras_bert.presets import weights
 from keras_bert.tokenization.tokenizer import BertTokenizer
-from keras_bert.tokenization.vocabulary import check_rows
+from keras_bert.vocabulary import check_rows
 from tasks.fine_tuning.inputs import check_positions
 from tasks.fine_tuning.settings import FineTuningSettings, StartSettings
 

@@ -6,8 +6,8 @@ Shapes: B batch, S sequence in tokens, W sentence in words, H hidden size, K cho
 import keras
 from keras import ops
 
-from keras_bert.heads import TakePositions
-from keras_bert.layer import BertLayer, keep_arguments
+from keras_bert.encoder.heads import TakePositions
+from keras_bert.encoder.layer import BertLayer, keep_arguments
 from tasks.features.model import COMBINED
 
 TAGGER = "bilstm_tagger"

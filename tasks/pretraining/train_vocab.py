@@ -26,7 +26,7 @@ from keras_bert import files
 from keras_bert.errors import InputError
 from keras_bert.files import absolute, is_remote
 from keras_bert.tokenization.normalizer import MAX_WORD_LENGTH
-from keras_bert.tokenization.vocabulary import SPECIAL_TOKENS
+from keras_bert.vocabulary import SPECIAL_TOKENS
 from tasks import flags
 from tasks.pretraining.engines import EngineSettings
 from tasks.pretraining.figures import figure_lines

@@ -14,7 +14,7 @@ import urllib.request
 
 from keras_bert.errors import InputError
 from keras_bert.files import expand_files, read_json, read_lines, write_json, write_lines
-from keras_bert.presets import PRESETS
+from keras_bert.presets.catalog import PRESETS
 from tasks import flags
 from tasks.quickstart import corpus, docstrings
 from tasks.quickstart.corpus import Document

@@ -1,7 +1,7 @@
 """The settings of bert-quickstart."""
 
 from keras_bert.errors import InputError
-from keras_bert.presets import PRESETS
+from keras_bert.presets.catalog import PRESETS
 from tasks.settings import Settings, changeable, setting
 
 

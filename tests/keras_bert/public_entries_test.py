@@ -8,10 +8,10 @@ import pytest
 import tensorflow as tf
 from tokenizer_reference import SPECIALS
 
-from keras_bert import weights
-from keras_bert.backbone import BertBackbone
+from keras_bert.encoder.backbone import BertBackbone
 from keras_bert.errors import InputError
 from keras_bert.formats import google, hugging_face, keras_preset
+from keras_bert.presets import tokenizers, weights
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 from keras_bert.tokenization.tokenizer import BertTokenizer
 
@@ -33,7 +33,7 @@ def directory_of(place, pieces, lowercase=None):
 def both(preset, lowercase=None):
     """The case by both callers, which must agree."""
     settings = {} if lowercase is None else {"lowercase": lowercase}
-    cases = (BertTokenizer.from_preset(preset, **settings).lowercase, weights.read_tokenizer(preset, lowercase))
+    cases = (BertTokenizer.from_preset(preset, **settings).lowercase, tokenizers.read_tokenizer(preset, lowercase))
     assert cases[0] is cases[1]["lowercase"]
     return cases[0]
 
@@ -41,7 +41,7 @@ def both(preset, lowercase=None):
 def both_refuse(preset, message, lowercase=None):
     for read in (
         lambda: BertTokenizer.from_preset(preset, lowercase=lowercase),
-        lambda: weights.read_tokenizer(preset, lowercase),
+        lambda: tokenizers.read_tokenizer(preset, lowercase),
     ):
         with pytest.raises(InputError, match=message):
             read()
@@ -74,7 +74,7 @@ def test_nothing_says_the_case(tmp_path):
     preset = directory_of(tmp_path / "run", PIECES)
     assert BertTokenizer.from_preset(preset).lowercase
     with pytest.raises(InputError, match="run: nothing says whether its vocabulary is lower-cased"):
-        weights.read_tokenizer(preset)
+        tokenizers.read_tokenizer(preset)
 
 
 def test_settings_that_contradict_the_name_need_the_argument(tmp_path):
@@ -95,16 +95,16 @@ def test_a_vocabulary_that_contradicts_names_the_source_and_a_cure_that_works(tm
 def test_an_argument_that_only_contradicts_is_refused_in_a_conversion(tmp_path):
     preset = directory_of(tmp_path / "run", PIECES, True)
     with pytest.raises(InputError, match="its vocabulary is uncased. Received: do_lower_case=False. Pass --do_lower"):
-        weights.read_tokenizer(preset, False)
+        tokenizers.read_tokenizer(preset, False)
     assert not BertTokenizer.from_preset(preset, lowercase=False).lowercase
 
 
 def test_the_directory_of_a_prefix_is_the_name(tmp_path, monkeypatch):
     (tmp_path / "cased_x").mkdir()
     (tmp_path / "cased_x" / "bert_model.ckpt.index").write_bytes(b"")
-    assert weights.case_of_preset(str(tmp_path / "cased_x" / "bert_model.ckpt")) is False
+    assert tokenizers.case_of_preset(str(tmp_path / "cased_x" / "bert_model.ckpt")) is False
     monkeypatch.chdir(tmp_path / "cased_x")
-    assert weights.case_of_preset(".") is False
+    assert tokenizers.case_of_preset(".") is False
 
 
 def test_broken_vocabularies_are_refused_by_both(tmp_path):
@@ -163,7 +163,7 @@ def entries():
         "tokenizer": BertTokenizer.from_preset,
         "preprocessor": BertPreprocessor.from_preset,
         "config": weights.read_bert_config,
-        "vocabulary": weights.read_tokenizer,
+        "vocabulary": tokenizers.read_tokenizer,
         "checkpoint": lambda preset: weights.open_checkpoint(preset).__enter__(),
     }
 

@@ -261,6 +261,10 @@ def test_an_import_of_a_file_that_is_not_there_is_an_error(sources, statement):
 UPWARD = [
     ("keras_bert", "tasks/engine"),
     ("keras_bert/formats", "export"),
+    ("keras_bert/formats", "keras_bert/presets"),
+    ("keras_bert/presets", "keras_bert/tokenization"),
+    ("keras_bert/encoder", "keras_bert/models"),
+    ("keras_bert/encoder", "keras_bert/tokenization"),
     ("tasks/engine", "export"),
     ("tasks/engine", "tasks/fine_tuning"),
     ("tasks/engine", "tasks/report"),

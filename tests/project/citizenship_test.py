@@ -12,7 +12,7 @@ from bfloat16 import needs_bfloat16
 from keras_bert import BertBackbone, BertMaskedLM, BertTextClassifier
 from keras_bert.errors import InputError
 from keras_bert.models import BertPretrainer
-from keras_bert.presets import PRESETS
+from keras_bert.presets.catalog import PRESETS
 from keras_bert.tokenization.tokenizer import BertTokenizer
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(chr(97 + i) for i in range(26)), *"0123456789!?,.;:-()"]

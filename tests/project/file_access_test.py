@@ -18,7 +18,7 @@ FORBIDDEN = {
 LOCAL = {
     "keras_bert/files.py": "has the one branch for local paths",
     "keras_bert/formats": "`formats.located` gives them a local copy",
-    "keras_bert/downloads.py": "reads the caches of Hugging Face and Kaggle",
+    "keras_bert/presets/downloads.py": "reads the caches of Hugging Face and Kaggle",
     "tasks/convert/proof.py": "asks whether an open checkpoint is a directory, which is a local copy",
     "tasks/features/writing.py": "writes what `atomic_path` gave",
     "tasks/fine_tuning/sweep.py": "copies a local copy",

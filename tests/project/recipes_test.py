@@ -25,7 +25,7 @@ from recipe_commands import (
     text_of,
 )
 
-from keras_bert.presets import find_preset
+from keras_bert.presets.catalog import find_preset
 
 pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
 

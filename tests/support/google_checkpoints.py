@@ -5,7 +5,7 @@ import json
 import numpy as np
 import tensorflow as tf
 
-from keras_bert.backbone import BertBackbone
+from keras_bert.encoder.backbone import BertBackbone
 from keras_bert.models import BertPretrainer
 
 SIZES = {

@@ -7,12 +7,12 @@ import zipfile
 
 import tensorflow as tf
 
-from keras_bert import weights
-from keras_bert.backbone import BertBackbone
+from keras_bert.encoder.backbone import BertBackbone
 from keras_bert.formats import google, hugging_face, keras_hub, keras_preset
 from keras_bert.formats.weight_names import HUGGING_FACE, MODEL_GARDEN, encoder_sources
 from keras_bert.models.text_classifier import BertTextClassifier
 from keras_bert.models.text_embedder import BertTextEmbedder
+from keras_bert.presets import weights
 
 TINY = {"vocabulary_size": 16, "num_layers": 2, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 16}
 TINY["max_sequence_length"] = 8

@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 
-from keras_bert import weights
+from keras_bert.presets import weights
 
 SIZES = {
     "vocab_size": 100,

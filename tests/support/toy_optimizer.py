@@ -8,7 +8,7 @@ import numpy as np
 
 def build_toy(num_layers: int = 2):
     """Returns a `BertPretrainer`."""
-    from keras_bert.backbone import BertBackbone
+    from keras_bert.encoder.backbone import BertBackbone
     from keras_bert.models import BertPretrainer
 
     sizes = {"vocabulary_size": 30, "hidden_dim": 8, "intermediate_dim": 16, "max_sequence_length": 6}

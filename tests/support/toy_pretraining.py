@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_bert.backbone import BertBackbone
+from keras_bert.encoder.backbone import BertBackbone
 from keras_bert.models import BertPretrainer
 from tasks.engine.optimization import build_optimizer
 from tasks.engine.training import Trainer

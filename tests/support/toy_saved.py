@@ -17,7 +17,7 @@ from export.heads.token_classification import TokenClassification
 from export.heads.token_regression import TokenRegression
 from export.verification import verify
 from keras_bert import BertTextEmbedder
-from keras_bert.heads import output_head
+from keras_bert.encoder.heads import output_head
 from keras_bert.models import BertSpanLabeler, BertTokenClassifier
 
 TAGS = ["O", "B-PER", "I-PER"]

@@ -5,12 +5,13 @@ import itertools
 import keras
 from absl import logging
 
-from keras_bert.backbone import BertBackbone
 from keras_bert.config import BertConfig
+from keras_bert.encoder.backbone import BertBackbone
 from keras_bert.errors import InputError
 from keras_bert.models import BertPretrainer
+from keras_bert.presets.tokenizers import read_tokenizer
+from keras_bert.presets.weights import read_bert_config
 from keras_bert.tokenization.tokenizer import BertTokenizer
-from keras_bert.weights import read_bert_config, read_tokenizer
 from tasks.pretraining.train.initial_weights import attend_to_neighbors
 from tasks.pretraining.train.settings import PretrainingSettings
 

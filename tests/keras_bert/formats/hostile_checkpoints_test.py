@@ -25,7 +25,7 @@ import toy_checkpoints
 from tensorflow.core.protobuf import tensor_bundle_pb2, trackable_object_graph_pb2
 from toy_checkpoints import TINY, pickled, torch_tensor
 
-from keras_bert.backbone import BertBackbone
+from keras_bert.encoder.backbone import BertBackbone
 
 MUCH = 600 * 2**20
 HUGE = 10**12

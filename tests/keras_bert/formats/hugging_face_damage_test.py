@@ -79,7 +79,7 @@ def test_foreign_configurations(pretrained, tmp_path, change, message):
 
 
 def test_a_wrong_shape_names_file_tensor_and_both_shapes(pretrained, tmp_path):
-    from keras_bert.backbone import BertBackbone
+    from keras_bert.encoder.backbone import BertBackbone
 
     directory = copied(
         pretrained / "whole", tmp_path, tensors=lambda tensors: {**tensors, WORDS: tensors[WORDS][:, :15]}
@@ -91,7 +91,7 @@ def test_a_wrong_shape_names_file_tensor_and_both_shapes(pretrained, tmp_path):
 
 @pytest.mark.parametrize("name", ["weight", "bias"])
 def test_an_untied_output_layer_is_refused_by_who_reads_the_head(pretrained, tmp_path, name):
-    from keras_bert import weights
+    from keras_bert.presets import weights
 
     original = {"weight": WORDS, "bias": "cls.predictions.bias"}[name]
     copy = f"cls.predictions.decoder.{name}"

@@ -12,10 +12,10 @@ import pytest
 from absl import logging
 from toy_hugging_face import copied, random_model, read_all, torch, transformers
 
-from keras_bert import weights
 from keras_bert.errors import InputError
 from keras_bert.formats import hugging_face
 from keras_bert.formats.checkpoint import StoredTensor
+from keras_bert.presets import weights
 
 pytestmark = pytest.mark.oracle
 
@@ -69,7 +69,7 @@ def minilm_directory():
 
 @pytest.mark.slow
 def test_minilm_through_ours_to_transformers(tmp_path):
-    from keras_bert.backbone import BertBackbone
+    from keras_bert.encoder.backbone import BertBackbone
 
     source = minilm_directory()
     with open(os.path.join(source, "vocab.txt"), encoding="utf-8") as file:
@@ -107,7 +107,7 @@ def test_minilm_through_ours_to_transformers(tmp_path):
 
 @pytest.mark.parametrize("activation", ["gelu", "gelu_tanh"])
 def test_our_pretrainer_in_transformers(tmp_path, activation):
-    from keras_bert.backbone import BertBackbone
+    from keras_bert.encoder.backbone import BertBackbone
     from keras_bert.models import BertPretrainer
 
     model = BertPretrainer(

@@ -8,9 +8,10 @@ import pytest
 from absl import logging
 from toy_hugging_face import SAFETENSORS, SIZES, TORCH, copied, random_model, read_all, torch
 
-from keras_bert import formats, weights
+from keras_bert import formats
 from keras_bert.errors import InputError
 from keras_bert.formats import hugging_face
+from keras_bert.presets import weights
 
 pytestmark = pytest.mark.oracle
 
@@ -43,7 +44,7 @@ def pretrained(tmp_path_factory):
 
 @pytest.mark.parametrize("hidden_act", ["gelu", "gelu_new"])
 def test_pretraining_logits_equal_transformers(tmp_path, hidden_act):
-    from keras_bert.backbone import BertBackbone
+    from keras_bert.encoder.backbone import BertBackbone
     from keras_bert.models import BertPretrainer
 
     theirs = random_model(hidden_act=hidden_act)
@@ -225,7 +226,7 @@ def test_floats_stay_as_they_are_stored(tmp_path, dtype, save):
 
 
 def test_a_model_takes_bfloat16_weights(tmp_path):
-    from keras_bert.backbone import BertBackbone
+    from keras_bert.encoder.backbone import BertBackbone
 
     model = random_model("BertModel").to(torch.bfloat16)
     model.save_pretrained(tmp_path)

@@ -12,12 +12,12 @@ import numpy as np
 import processes
 import pytest
 
-from keras_bert import weights
-from keras_bert.backbone import BertBackbone
+from keras_bert.encoder.backbone import BertBackbone
 from keras_bert.errors import InputError
 from keras_bert.formats import keras_hub, keras_preset
 from keras_bert.formats.checkpoint import Checkpoint, StoredTensor
 from keras_bert.models import BertPretrainer, BertTextClassifier
+from keras_bert.presets import weights
 from keras_bert.tokenization.tokenizer import BertTokenizer
 
 TINY = {"vocabulary_size": 50, "num_layers": 2, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 16}

@@ -12,12 +12,12 @@ import keras_nlp
 import numpy as np
 import pytest
 
-from keras_bert import weights
-from keras_bert.backbone import BertBackbone
+from keras_bert.encoder.backbone import BertBackbone
 from keras_bert.errors import InputError
 from keras_bert.formats import keras_preset
 from keras_bert.formats.checkpoint import Checkpoint, StoredTensor
 from keras_bert.models import BertPretrainer, BertTextClassifier
+from keras_bert.presets import tokenizers, weights
 from keras_bert.tokenization.tokenizer import BertTokenizer
 
 TINY = {"vocabulary_size": 50, "num_layers": 2, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 16}
@@ -92,7 +92,7 @@ def test_the_tokenizer_that_we_write_is_the_one_that_it_saves_itself(tmp_path, s
     settings = keras_preset.read_tokenizer(str(tmp_path / "ours"))
     options = {"lowercase": True, "special_tokens_in_strings": special}
     assert settings == {"vocabulary": str(tmp_path / "ours" / vocabulary), **options}
-    assert weights.read_tokenizer(str(tmp_path / "ours")) == {"vocabulary": PIECES, **options}
+    assert tokenizers.read_tokenizer(str(tmp_path / "ours")) == {"vocabulary": PIECES, **options}
 
 
 @pytest.mark.slow

@@ -13,11 +13,12 @@ from official.modeling import hyperparams, tf_utils
 from official.nlp.configs import bert, encoders
 from official.nlp.modeling import models, networks
 
-from keras_bert import formats, weights
-from keras_bert.backbone import BertBackbone
+from keras_bert import formats
+from keras_bert.encoder.backbone import BertBackbone
 from keras_bert.errors import InputError
 from keras_bert.formats import model_garden
 from keras_bert.models import BertPretrainer
+from keras_bert.presets import tokenizers, weights
 
 pytestmark = pytest.mark.oracle
 
@@ -190,8 +191,8 @@ def test_tokenizer(tmp_path, encoder):
     (directory / "vocab.txt").write_text("\n".join(official.VOCABULARY) + "\n")
     for path in (str(directory), prefix):
         assert model_garden.read_tokenizer(path) == {"vocabulary": str(directory / "vocab.txt"), "lowercase": None}
-    with weights.open_tokenizer(str(directory)) as settings:
-        assert weights.decide_case(str(directory), settings) is False  # By the directory's name.
+    with tokenizers.open_tokenizer(str(directory)) as settings:
+        assert tokenizers.decide_case(str(directory), settings) is False  # By the directory's name.
 
 
 def test_wrong_sizes(tmp_path, encoder):

@@ -12,11 +12,12 @@ from official.legacy.bert import configs
 from official.nlp.configs import encoders
 from official.nlp.tools import export_tfhub_lib
 
-from keras_bert import formats, weights
-from keras_bert.backbone import BertBackbone
+from keras_bert import formats
+from keras_bert.encoder.backbone import BertBackbone
 from keras_bert.errors import InputError
 from keras_bert.formats import tf_hub
 from keras_bert.models import BertPretrainer
+from keras_bert.presets import tokenizers, weights
 
 pytestmark = pytest.mark.oracle
 
@@ -96,7 +97,7 @@ def test_the_masked_lm_head_comes_along(exported):
 
 @pytest.mark.parametrize("name, lowercase", [("with_mlm", True), ("encoder_alone", False)])
 def test_the_vocabulary_and_its_case(exported, name, lowercase):
-    with weights.open_tokenizer(str(exported / name)) as settings:
+    with tokenizers.open_tokenizer(str(exported / name)) as settings:
         assert settings["lowercase"] is lowercase
         with open(settings["vocabulary"], encoding="utf-8") as file:
             assert file.read().splitlines() == official.VOCABULARY

@@ -10,8 +10,9 @@ import pytest
 import toy_tasks
 
 import keras_bert
-from keras_bert import formats, weights
+from keras_bert import formats
 from keras_bert.errors import InputError
+from keras_bert.presets import weights
 
 INPUTS = {
     "token_ids": np.array([[2, 7, 9, 3], [2, 8, 3, 0]], "int32"),

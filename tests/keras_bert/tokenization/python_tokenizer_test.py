@@ -19,7 +19,7 @@ from tokenizer_reference import ADVERSARIAL, BROKEN_VOCABULARIES, SPECIALS, read
 from keras_bert.errors import InputError
 from keras_bert.tokenization import python_tokenizer
 from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
-from keras_bert.tokenization.vocabulary import read_vocabulary
+from keras_bert.vocabulary import read_vocabulary
 
 CASES = pytest.mark.parametrize("lowercase", [True, False], ids=["uncased", "cased"])
 LONGEST = 5  # No piece of `adversarial_vocabulary` has more characters.

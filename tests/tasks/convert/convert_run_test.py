@@ -11,11 +11,12 @@ import processes
 import pytest
 from repository import ROOT
 
-from keras_bert import formats, weights
-from keras_bert.backbone import BertBackbone
+from keras_bert import formats
+from keras_bert.encoder.backbone import BertBackbone
 from keras_bert.errors import InputError
 from keras_bert.formats import google
 from keras_bert.formats.checkpoint import StoredTensor
+from keras_bert.presets import weights
 from tasks.convert.run import TO_FORMATS, ConversionSettings
 from tasks.convert.run import proof as conversion_proof
 from tasks.convert.run import run as bert_convert

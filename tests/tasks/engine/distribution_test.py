@@ -22,7 +22,7 @@ import toy_pretraining
 from toy_instances import draw_tokens, mask, masking_rules, write_records
 from toy_workers import start_workers
 
-from keras_bert.backbone import BertBackbone
+from keras_bert.encoder.backbone import BertBackbone
 from keras_bert.models import BertPretrainer
 from tasks.engine.optimization import build_optimizer
 from tasks.engine.strategy import build_strategy

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_bert.backbone import BertBackbone
-from keras_bert.encoder import BertEncoderLayer
+from keras_bert.encoder.backbone import BertBackbone
+from keras_bert.encoder.encoder_layer import BertEncoderLayer
 from keras_bert.models import BertTextClassifier
 from tasks.engine import fused_layers, fused_ops
 from tasks.engine.optimization import build_optimizer

@@ -63,7 +63,7 @@ def _places(tmp_path_factory):
     model = google_checkpoints.random_model()
     model.backbone.save_to_preset(str(bert / "ours"))
     from keras_bert.formats import google
-    from keras_bert.weights import checkpoint_of
+    from keras_bert.presets.weights import checkpoint_of
 
     google.write(str(bert / "theirs"), checkpoint_of(model), google_checkpoints.TOKENIZER)
     (glue / "MRPC").mkdir()

@@ -16,8 +16,9 @@ from repository import IS_REAL, ROOT, SHARED
 from run_tasks import tag
 from toy_hugging_face import random_model
 
-from keras_bert import BertBackbone, BertTokenizer, weights
+from keras_bert import BertBackbone, BertTokenizer
 from keras_bert.errors import InputError
+from keras_bert.presets import weights
 from tasks.fine_tuning.inputs import read_spec
 from tasks.ner.task import Ner, NerSpec
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from keras_bert.backbone import BertBackbone
+from keras_bert.encoder.backbone import BertBackbone
 from tasks.pretraining.train.initial_weights import attend_to_neighbors
 
 

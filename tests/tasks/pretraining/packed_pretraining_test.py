@@ -11,7 +11,7 @@ import tensorflow as tf
 from tensorflow_examples import serialize_instance
 from toy_instances import draw_tokens, mask, masking_rules, write_records
 
-from keras_bert.backbone import BertBackbone
+from keras_bert.encoder.backbone import BertBackbone
 from keras_bert.errors import InputError
 from keras_bert.models import BertPretrainer
 from tasks.engine.optimization import build_optimizer

@@ -6,9 +6,9 @@ import pytest
 import toy_run
 from toy_run import NO_ARCHITECTURE, write_records
 
-from keras_bert.backbone import BertBackbone
+from keras_bert.encoder.backbone import BertBackbone
 from keras_bert.errors import InputError
-from keras_bert.weights import read_bert_config
+from keras_bert.presets.weights import read_bert_config
 from tasks.engine.throughput import pretraining_flops_per_token
 
 NUM_STEPS = 8

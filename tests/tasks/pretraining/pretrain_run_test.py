@@ -11,8 +11,8 @@ import tensorflow as tf
 from model_cards import check_card
 from toy_run import NO_ARCHITECTURE, NUM_STEPS, run, settings, write_records
 
-from keras_bert.backbone import BertBackbone
 from keras_bert.config import BertConfig
+from keras_bert.encoder.backbone import BertBackbone
 from keras_bert.errors import InputError
 from keras_bert.models import BertPretrainer
 from keras_bert.tokenization.tokenizer import BertTokenizer

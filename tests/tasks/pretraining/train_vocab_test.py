@@ -17,7 +17,7 @@ from repository import ROOT, SHARED, needs_data
 from keras_bert.errors import InputError
 from keras_bert.files import list_directory, read_lines, write_lines
 from keras_bert.tokenization.normalizer import split_words
-from keras_bert.tokenization.vocabulary import SPECIAL_TOKENS
+from keras_bert.vocabulary import SPECIAL_TOKENS
 from tasks.pretraining import train_vocab as train_vocab_module
 from tasks.pretraining.train_vocab import VocabularySettings, format_report, train_vocab
 

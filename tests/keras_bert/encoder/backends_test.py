@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from keras_bert.backbone import BertBackbone
+from keras_bert.encoder.backbone import BertBackbone
 
 TINY = {"vocabulary_size": 100, "num_layers": 2, "num_heads": 2, "hidden_dim": 16, "intermediate_dim": 64}
 BATCH = {
@@ -20,7 +20,7 @@ ON_ANOTHER_BACKEND = """if True:
     import sys
     import numpy as np
     import keras
-    from keras_bert.backbone import BertBackbone
+    from keras_bert.encoder.backbone import BertBackbone
     directory, layout, backend = sys.argv[1:]
     assert keras.backend.backend() == backend
     backbone = BertBackbone.from_preset(directory, layout=layout)

@@ -7,8 +7,8 @@ float32 under every dtype policy.
 import keras
 from keras import ops
 
-from keras_bert.encoder import get_activation
-from keras_bert.layer import BertLayer, truncated_normal
+from keras_bert.encoder.encoder_layer import get_activation
+from keras_bert.encoder.layer import BertLayer, truncated_normal
 
 
 @keras.saving.register_keras_serializable(package="keras_bert")

@@ -10,11 +10,11 @@ import keras_nlp
 from absl import logging
 
 from keras_bert.config import BertConfig
-from keras_bert.embeddings import BertEmbeddings
-from keras_bert.encoder import BertEncoderLayer
-from keras_bert.heads import last_positions, output_head, rows_at
-from keras_bert.layer import weights_follow
-from keras_bert.packing import TokenLayout, as_layout
+from keras_bert.encoder.embeddings import BertEmbeddings
+from keras_bert.encoder.encoder_layer import BertEncoderLayer
+from keras_bert.encoder.heads import last_positions, output_head, rows_at
+from keras_bert.encoder.layer import weights_follow
+from keras_bert.encoder.packing import TokenLayout, as_layout
 
 
 @keras.saving.register_keras_serializable(package="keras_bert")
@@ -147,9 +147,9 @@ class BertBackbone(keras_nlp.models.Backbone):
             InputError: no place has the preset, its files are incomplete or do not match, or an override is unknown or
                 does not fit the weights.
         """
-        from keras_bert import presets, weights
+        from keras_bert.presets import catalog, weights
 
-        preset = presets.name_of(preset)
+        preset = catalog.name_of(preset)
         if not load_weights:
             saved = weights.as_saved(weights.read_settings(preset), dtype=dtype, **overrides)
             return cls(**weights.merge_settings(weights.read_bert_config(preset), saved, preset))

@@ -5,9 +5,9 @@ Shapes: T rows (see packing.py), H hidden.
 
 import keras
 
-from keras_bert.attention import BertSelfAttention
-from keras_bert.layer import BertLayer, keep_arguments
-from keras_bert.packing import as_layout
+from keras_bert.encoder.attention import BertSelfAttention
+from keras_bert.encoder.layer import BertLayer, keep_arguments
+from keras_bert.encoder.packing import as_layout
 
 _KERAS_ACTIVATIONS = {name: getattr(keras.activations, name) for name in ("relu", "tanh", "linear")}
 

@@ -5,8 +5,8 @@ Shapes: B batch, S sequence, T rows (see packing.py), H hidden.
 
 import keras
 
-from keras_bert.layer import BertLayer, encoder_initializer, keep_arguments
-from keras_bert.packing import as_layout
+from keras_bert.encoder.layer import BertLayer, encoder_initializer, keep_arguments
+from keras_bert.encoder.packing import as_layout
 
 
 @keras.saving.register_keras_serializable(package="keras_bert")

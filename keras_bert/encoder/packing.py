@@ -19,7 +19,7 @@ import keras
 from keras import ops
 
 from keras_bert.config import ATTENTIONS, LAYOUTS
-from keras_bert.layer import BertLayer
+from keras_bert.encoder.layer import BertLayer
 
 # google-research/bert modeling.py:712. It is far from float16's limit (65504), and exp(-10000) is 0 in every float
 # type.

@@ -21,7 +21,7 @@ for name in list(sys.modules):
 from kagglesdk import kaggle_env
 kaggle_env._env_to_endpoint[kaggle_env.KaggleEnv.PROD] = os.environ["HF_ENDPOINT"]
 from keras_bert.errors import InputError
-from keras_bert.presets import resolve_preset
+from keras_bert.presets.catalog import resolve_preset
 try:
     print("path=" + resolve_preset(*sys.argv[1:]))
 except InputError as error:

@@ -9,9 +9,9 @@ from absl import logging
 from huggingface_hub import constants
 from toy_hub import KERAS_HUB
 
-from keras_bert import downloads
 from keras_bert.errors import InputError
-from keras_bert.presets import resolve_preset
+from keras_bert.presets import downloads
+from keras_bert.presets.catalog import resolve_preset
 
 TINY_AT_KAGGLE = "keras/bert/keras/bert_tiny_en_uncased/3"
 TINY_AT_HUGGING_FACE = "google/bert_uncased_L-2_H-128_A-2"

@@ -6,7 +6,7 @@ Shapes: B batch, S sequence, T rows (see packing.py), N heads, D size per head, 
 import keras
 from keras import ops
 
-from keras_bert.layer import BertLayer, keep_arguments
+from keras_bert.encoder.layer import BertLayer, keep_arguments
 
 
 @keras.saving.register_keras_serializable(package="keras_bert")

@@ -16,9 +16,9 @@ import os
 import re
 
 from keras_bert.config import BertConfig
-from keras_bert.downloads import HOME_VARIABLE, Sources, find_files
 from keras_bert.errors import InputError
 from keras_bert.files import exists
+from keras_bert.presets.downloads import HOME_VARIABLE, Sources, find_files
 
 _HUGGING_FACE_HANDLE = r"hf://[\w.-]+(/[\w.-]+)?(@[\w./-]+)?"
 _KAGGLE_HANDLE = r"kaggle://[\w.-]+(/[\w.-]+){3}(/\d+)?"

@@ -11,14 +11,14 @@ import keras_nlp
 import numpy as np
 import pytest
 
-from keras_bert import presets
-from keras_bert.backbone import BertBackbone
+from keras_bert.encoder.backbone import BertBackbone
+from keras_bert.encoder.layer import weights_follow
 from keras_bert.errors import InputError
-from keras_bert.layer import weights_follow
-from keras_bert.presets import find_preset, list_presets
+from keras_bert.presets import catalog
+from keras_bert.presets.catalog import find_preset, list_presets
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 from keras_bert.tokenization.tokenizer import BertTokenizer
-from keras_bert.tokenization.vocabulary import case_of_name
+from keras_bert.vocabulary import case_of_name
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "A"]
 
@@ -170,7 +170,7 @@ def test_the_list_costs_no_heavy_import_and_docstrings_hold():
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert doctest.testmod(presets).failed == 0
+    assert doctest.testmod(catalog).failed == 0
 
 
 # === Case ===

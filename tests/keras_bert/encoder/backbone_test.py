@@ -13,11 +13,11 @@ import tensorflow as tf
 from bfloat16 import needs_bfloat16
 from repository import SHARED
 
-from keras_bert.backbone import BertBackbone
 from keras_bert.config import LAYOUTS
+from keras_bert.encoder.backbone import BertBackbone
+from keras_bert.encoder.layer import weights_follow
 from keras_bert.errors import InputError
-from keras_bert.layer import weights_follow
-from keras_bert.presets import PRESETS
+from keras_bert.presets.catalog import PRESETS
 
 SST2 = SHARED / "sst2"
 TINY = {"vocabulary_size": 100, "num_layers": 2, "num_heads": 2, "hidden_dim": 16, "intermediate_dim": 64}

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_bert.attention import BertSelfAttention
-from keras_bert.backbone import BertBackbone
 from keras_bert.config import BertConfig
+from keras_bert.encoder.attention import BertSelfAttention
+from keras_bert.encoder.backbone import BertBackbone
+from keras_bert.encoder.packing import MASKED_SCORE, TokenLayout
 from keras_bert.errors import InputError
-from keras_bert.packing import MASKED_SCORE, TokenLayout
 
 TINY = {
     "vocabulary_size": 100,
