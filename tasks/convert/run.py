@@ -60,7 +60,7 @@ def convert(settings: ConversionSettings):
     from keras_bert import formats
     from keras_bert.presets import catalog, tokenizers, weights
     from keras_bert.vocabulary import check_rows
-    from tasks.convert.run import proof as conversion_proof
+    from tasks.convert import proof as conversion_proof
     from tasks.report import card
 
     catalog.resolve_preset(source, "weights")  # Its error lists every place that was searched.

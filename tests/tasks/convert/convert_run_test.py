@@ -17,9 +17,9 @@ from keras_bert.errors import InputError
 from keras_bert.formats import google
 from keras_bert.formats.checkpoint import StoredTensor
 from keras_bert.presets import weights
+from tasks.convert import proof as conversion_proof
+from tasks.convert import run as bert_convert
 from tasks.convert.run import TO_FORMATS, ConversionSettings
-from tasks.convert.run import proof as conversion_proof
-from tasks.convert.run import run as bert_convert
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]
 
