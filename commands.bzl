@@ -14,5 +14,5 @@ COMMANDS = {
     "bert-features": "tasks.features.run",
     "bert-convert": "tasks.convert.run",
     "bert-export": "export.run",
-    "bert-serve": "export.server.run",
+    "bert-serve": "export.local_server",
 }

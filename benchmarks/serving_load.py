@@ -117,7 +117,7 @@ def export(directory: str) -> str:
 @contextlib.contextmanager
 def serve(base_path: str, *options: str, **variables: str) -> Iterator[Server]:
     """Runs bert-serve, the memory allocator and all else as it comes."""
-    command = [sys.executable, "-m", "export.server.run", f"--model_name={_NAME}", f"--model_base_path={base_path}"]
+    command = [sys.executable, "-m", "export.local_server", f"--model_name={_NAME}", f"--model_base_path={base_path}"]
     process = subprocess.Popen(
         [*command, "--rest_api_port=0", "--port=0", *options],
         cwd=ROOT,

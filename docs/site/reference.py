@@ -32,7 +32,7 @@ ENTRIES = {
     "tasks/convert/run.py": "convert",
     "export/run.py": "export",
     "export/saved_model.py": "export_model",
-    "export/server/run.py": "serve",
+    "export/local_server.py": "serve",
 }
 # Headings of the flags that several commands share, by the class that declares them.
 SHARED = {

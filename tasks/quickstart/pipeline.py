@@ -22,7 +22,7 @@ _MODULES = {
     "bert-classify": "tasks.classify.run",
     "bert-embed": "tasks.embed.run",
     "bert-export": "export.run",
-    "bert-serve": "export.server.run",
+    "bert-serve": "export.local_server",
 }
 
 

@@ -72,7 +72,7 @@ def _server(models, request):
     flags = ["--rest_api_port=0", "--port=0", "--rest_api_timeout_in_ms=5000"]
     flags += ["--enable_batching"] * (request.param == "batched")
     with toy_server.run_command(
-        "-m", "export.server.run", f"--model_config_file={models}", *flags, seconds=3000
+        "-m", "export.local_server", f"--model_config_file={models}", *flags, seconds=3000
     ) as process:
         lines = [process.stdout.readline() for _ in range(4 + len(REAL))]
         rest_port = int(lines[0].split("/")[2].rpartition(":")[2])

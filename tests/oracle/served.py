@@ -28,7 +28,7 @@ def serving(config: str) -> Iterator[int]:
         with open(path, "w", encoding="utf-8") as file:
             file.write(config)
         flags = ["--allow_version_labels_for_unavailable_models", "--rest_api_port=0", "--port=-1"]
-        command = ["-m", "export.server.run", f"--model_config_file={path}", *flags]
+        command = ["-m", "export.local_server", f"--model_config_file={path}", *flags]
         with run_command(*command, seconds=600, is_forked=False) as process:
             for line in process.stdout:
                 if found := re.match(r"Page: http://[^/]*:(\d+)/", line):

@@ -75,6 +75,6 @@ def _lay_out(suite: str, place: str) -> None:
             os.symlink(os.path.join(suite, name), os.path.join(place, name))
     command = os.path.join(servers, "tensorflow_model_server")
     with open(command, "w", encoding="utf-8") as file:
-        serve = shlex.join([sys.executable, "-m", "export.server.run"])
+        serve = shlex.join([sys.executable, "-m", "export.local_server"])
         file.write(f'#!/bin/sh\nPYTHONPATH={shlex.quote(str(ROOT))} exec {serve} "$@"\n')
     os.chmod(command, 0o700)

@@ -14,7 +14,7 @@ def helps():
     """What --help of each command does and says, by its console script's name and by its module's."""
     calls = {}
     for command, module in LISTED:
-        calls[command] = Call(module, [[command, "--help"]])
+        calls[command] = Call(COMMANDS[command], [[command, "--help"]])
         calls[module] = Call(module, [[module, "--help"]], is_module=True)
     return dict(zip(calls, run_calls(list(calls.values())), strict=True))
 

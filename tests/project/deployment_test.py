@@ -55,7 +55,7 @@ def test_bert_serve_starts_by_the_same_command_line(way, tmp_path):
     own = {"port": "0", "rest_api_port": "0", "model_base_path": str(tmp_path)}
     flags = [argument.removeprefix("--").partition("=") for argument in LINES[way]]
     arguments = [f"--{name}={own.get(name, value)}" if value else f"--{name}" for name, _, value in flags]
-    with toy_server.run_command("-m", "export.server.run", *arguments) as process:
+    with toy_server.run_command("-m", "export.local_server", *arguments) as process:
         url = process.stdout.readline().split()[-1]
         assert url.endswith("/v1/models/mood"), process.stderr.read()
         with urllib.request.urlopen(f"{url}/metadata", timeout=60) as answer:

@@ -5,7 +5,7 @@ import importlib
 
 import pytest
 from absl import flags as absl_flags
-from repository import listed_commands
+from repository import COMMANDS
 
 from keras_bert.errors import InputError
 from tasks import flags
@@ -79,7 +79,7 @@ def _cases(field, kind, is_list) -> list[tuple[list[str], object]]:
     return cases
 
 
-@pytest.mark.parametrize(("command", "module"), listed_commands())
+@pytest.mark.parametrize(("command", "module"), COMMANDS.items())
 def test_every_flag_of(command, module):
     settings_class = _settings_class(module)
     required, kinds = _required(settings_class), kinds_of(settings_class)

@@ -34,7 +34,7 @@ FLOORS = (
     ("export/targets",),
     ("export/server/runtime",),
     ("export/server",),
-    ("export/run.py",),
+    ("export/run.py", "export/local_server.py"),
     ("benchmarks",),
     ("tests",),
 )

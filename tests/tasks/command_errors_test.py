@@ -57,7 +57,7 @@ CLASSIFY = (
         ((*CLASSIFY, "--dev_file={}/no.tsv"), ["no.tsv"]),
         (("tasks.quickstart.run", "--input_file={}/empty.txt", "--output_dir={}/out"), ["empty.txt"]),
         (("export.run", "--model_dir={}", "--export_dir={}/out"), ["task.json", "bert-classify"]),
-        (("export.server.run", "--model_name=m", "--model_base_path={}/no"), ["no"]),
+        (("export.local_server", "--model_name=m", "--model_base_path={}/no"), ["no"]),
     ],
 )
 def test_one_line_names_what_is_wrong(files, command, names):

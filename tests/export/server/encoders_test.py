@@ -13,7 +13,7 @@ from toy_saved import ALL_HEADS
 
 from export.base_path import DESCRIPTION_FILE, ENCODERS_FILE
 from export.graph.model_copies import rebuild_for_serving
-from export.server.run import serve
+from export.local_server import serve
 from export.server.runtime.onnx_session import OnnxEncoder
 from export.server.servable import ServedModel
 from export.server.server_settings import ServerSettings
@@ -136,7 +136,7 @@ _WITHOUT_ONNX_RUNTIME = """
 import importlib.util
 find = importlib.util.find_spec
 importlib.util.find_spec = lambda name, *more: None if name == "onnxruntime" else find(name, *more)
-from export.server.run import console_main
+from export.local_server import console_main
 console_main()
 """
 

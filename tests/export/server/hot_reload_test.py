@@ -329,7 +329,7 @@ def test_sigterm_answers_what_was_asked_over_both_protocols(tmp_path):
     ]
     (tmp_path / "slow.pbtxt").write_text("batch_timeout_micros { value: 3600000000 }")
     with toy_server.run_command(
-        "-m", "export.server.run", *flags, f"--batching_parameters_file={tmp_path}/slow.pbtxt"
+        "-m", "export.local_server", *flags, f"--batching_parameters_file={tmp_path}/slow.pbtxt"
     ) as process:
         rest_port = int(process.stdout.readline().split("/")[2].rpartition(":")[2])
         process.stdout.readline()

@@ -94,7 +94,7 @@ _THREADS = 60  # More than a server has without the flag.
 def test_the_command_prints_one_line_serves_and_ends_on_a_signal(base_path, stop_signal):
     flags = [f"--model_base_path={base_path}", "--rest_api_port=0", "--port=0", "--model_name=tóy"]
     flags.append(f"--tensorflow_intra_op_parallelism={_THREADS}")
-    with toy_server.run_command("-m", "export.server.run", *flags) as process:
+    with toy_server.run_command("-m", "export.local_server", *flags) as process:
         line = process.stdout.readline().strip()
         start, _, address = line.rpartition(" ")
         assert start == "Serving tóy (version 10) at"
@@ -118,7 +118,7 @@ def test_ctrl_c_while_the_model_loads_ends_the_command(base_path):
     script = """
 import os, time
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-from export.server import run
+from export import local_server
 from export.server import assembly
 
 def load(*_):
@@ -126,7 +126,7 @@ def load(*_):
     time.sleep(100)
 
 assembly.ServedModel = load
-run.console_main()
+local_server.console_main()
 """
     with toy_server.run_command(
         "-c", script, f"--model_base_path={base_path}", "--rest_api_port=0", "--port=0"
@@ -140,7 +140,7 @@ run.console_main()
 
 def test_a_wrong_name_is_one_line(base_path):
     with toy_server.run_command(
-        "-m", "export.server.run", f"--model_base_path={base_path}", "--model_name=a b"
+        "-m", "export.local_server", f"--model_base_path={base_path}", "--model_name=a b"
     ) as process:
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 1
@@ -162,7 +162,7 @@ def test_a_wrong_name_is_one_line(base_path):
     ],
 )
 def test_wrong_settings_are_one_line(base_path, flags, message):
-    with toy_server.run_command("-m", "export.server.run", *(flag.format(base_path) for flag in flags)) as process:
+    with toy_server.run_command("-m", "export.local_server", *(flag.format(base_path) for flag in flags)) as process:
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 1
     assert message in errors and len(errors.splitlines()) == 1
@@ -175,7 +175,7 @@ def test_a_taken_port_is_one_line(base_path, which):
         port = taken.getsockname()[1]
         flags = {"port": 0, "rest_api_port": 0, which: port}
         flags = [f"--{name}={value}" for name, value in flags.items()]
-        command = ("-m", "export.server.run", f"--model_base_path={base_path}", *flags)
+        command = ("-m", "export.local_server", f"--model_base_path={base_path}", *flags)
         # gRPC reads how much it is to say when it is imported, so that a fork would say more.
         with toy_server.run_command(*command, is_forked=which == "rest_api_port") as process:
             _, errors = process.communicate(timeout=110)
