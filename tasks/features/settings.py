@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.presets.weights import read_bert_config
-from tasks.fine_tuning.inputs import check_positions, require_preset
-from tasks.fine_tuning.settings import FineTuningSettings, StartSettings
+from tasks.fine_tuning.inputs import require_preset
+from tasks.fine_tuning.settings import FineTuningSettings, StartSettings, check_positions
 from tasks.fine_tuning.word_task import WordSettings
 from tasks.settings import changeable, replaced
 

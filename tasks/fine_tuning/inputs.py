@@ -154,18 +154,6 @@ def require_preset(settings: StartSettings, needed_for: str = "--do_train") -> N
     resolve_preset(settings.preset, "tokenizer")
 
 
-def check_positions(sequence_length: int, positions: int, source: str) -> None:
-    """Checks that an encoder has enough positions for sequences of this length.
-
-    Raises:
-        InputError: it has too few.
-    """
-    if sequence_length > positions:
-        raise InputError(
-            f"--max_seq_length={sequence_length}: {source} has positions for {positions} tokens. Give no more."
-        )
-
-
 def check_steps(settings: FineTuningSettings, path: str, num_examples: int, unit: str) -> None:
     """Checks that every training of the call has at least one step.
 

@@ -21,8 +21,8 @@ from tasks.engine.strategy import needs_static_shapes
 from tasks.engine.workers import Workers
 from tasks.fine_tuning import model_files, start
 from tasks.fine_tuning.examples import count_steps
-from tasks.fine_tuning.inputs import MODEL_DIRECTORY, Inputs, check_positions, check_steps, read_spec, require_preset
-from tasks.fine_tuning.settings import FineTuningSettings
+from tasks.fine_tuning.inputs import MODEL_DIRECTORY, Inputs, check_steps, read_spec, require_preset
+from tasks.fine_tuning.settings import FineTuningSettings, check_positions
 from tasks.fine_tuning.task import Answers, Encoded, Evaluation, Part, Task, Trained
 from tasks.report.card import Card, Data, command_line, write_card
 from tasks.report.page import Report, write_report

@@ -152,3 +152,15 @@ class SplitSettings(FineTuningSettings):
             state = f"{len(found)} of them are there" if found else "no such file"
             raise InputError(f"{' or '.join(found or candidates)}: {state}. Name the right one with --{split}_file.")
         return found[0]
+
+
+def check_positions(sequence_length: int, positions: int, source: str) -> None:
+    """Checks that an encoder has enough positions for sequences of this length.
+
+    Raises:
+        InputError: it has too few.
+    """
+    if sequence_length > positions:
+        raise InputError(
+            f"--max_seq_length={sequence_length}: {source} has positions for {positions} tokens. Give no more."
+        )

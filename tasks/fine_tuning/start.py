@@ -15,8 +15,7 @@ from keras_bert.models.task import BertTask
 from keras_bert.presets import weights
 from keras_bert.tokenization.tokenizer import BertTokenizer
 from keras_bert.vocabulary import check_rows
-from tasks.fine_tuning.inputs import check_positions
-from tasks.fine_tuning.settings import FineTuningSettings, StartSettings
+from tasks.fine_tuning.settings import FineTuningSettings, StartSettings, check_positions
 
 
 @dataclasses.dataclass(frozen=True)
