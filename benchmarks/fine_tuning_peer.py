@@ -123,7 +123,7 @@ def compute_outputs(problem: Problem, pad_token_id: int) -> list[np.ndarray]:
             answer = model(**_pad([problem.dev[row] for row in rows], pad_token_id))
         logits = answer.logits if "logits" in answer else torch.stack([answer.start_logits, answer.end_logits], -1)
         for row, values in zip(rows, logits.numpy(), strict=True):
-            # Of a padded row the padding's logits of SQuAD and NER are cut off.
+            # For SQuAD and NER, the logits of a row's padding are cut off.
             outputs[row] = values if values.ndim == 1 else values[: _length(problem.dev[row])]
     return outputs
 

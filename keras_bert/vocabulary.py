@@ -16,7 +16,7 @@ TOKEN_OF |= {"start_token": "[CLS]", "end_token": "[SEP]"}
 _MOST_PIECES = 1_000_000  # LaBSE has 501,153.
 _MAX_PIECE_BYTES = 256  # tensorflow-text, `kMaxVocabTokenLengthInUTF8Bytes`.
 _ENOUGH = 500  # Pieces with Latin letters. A smaller vocabulary does not tell whether it is lower-cased.
-# Of these pieces, 32% hold a capital in Google's cased English vocabulary, 0.05% in its Chinese one.
+# 32% of these pieces hold a capital in Google's cased English vocabulary, 0.05% in its Chinese one.
 _CASED_SHARE = 0.05
 _HAS_LATIN = re.compile("[A-Za-z]").search
 _HAS_CAPITAL = re.compile("[A-Z]").search

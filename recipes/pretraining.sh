@@ -16,7 +16,7 @@ pretraining_settings() {
     _pretraining_device
 }
 
-# Of each phase: tokens, masked positions, steps, warm-up steps, peak learning rate.
+# For each phase: tokens, masked positions, steps, warm-up steps, peak learning rate.
 _full_phases() {
     VOCAB_SIZE=30522 BATCH=256 SHARDS=100 DUPE_FACTOR=10
     # 90% of 1,000,000 steps at 128 tokens, then 512 (appendix A.2). In the paper one decay spans both phases, so that

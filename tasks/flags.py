@@ -6,7 +6,7 @@ This module does not import TensorFlow, so that `--help` and a wrong flag answer
 
     console_main = flags.console_main(main, Settings)
 
-Flag names are google-research/bert's where it has one. Arguments that are no flags are refused, unless the settings
+Flag names are google-research/bert's where it has one. Unknown arguments are refused, unless the settings
 class has a method `pass_over`, which then gets their list.
 """
 

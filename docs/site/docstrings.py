@@ -7,7 +7,7 @@ import pathlib
 import re
 
 ROOT = pathlib.Path(__file__).parents[2]
-_MAX_LINE = 100  # Of a signature.
+_MAX_LINE = 100  # Characters in a line of a signature.
 _SECTIONS = ("Args", "Attributes", "Returns", "Yields", "Raises")
 _SECTION = re.compile(rf"^({'|'.join(_SECTIONS)}):$")
 _NAMES = re.compile(r"^    (?:\w+, )*\w+,$")  # The names of an item go on in the next line.

@@ -21,7 +21,7 @@ import traceback
 
 ROOT = pathlib.Path(__file__).parents[2]
 GUIDES = sorted((ROOT / "docs" / "guides").glob("*.py"))
-_MAX_LINES = 60  # Of a cell's output; a guide that prints more is cut in the middle.
+_MAX_LINES = 60  # Lines of a cell's output; more are cut in the middle.
 
 
 def cells(source: str) -> list[tuple[str, str]]:

@@ -131,7 +131,7 @@ class Projection:
 
     Attributes:
         starts, ends: as given.
-        places: int64 [G], index among the C of each character that is no white space.
+        places: int64 [G], index among the C of each character that is not white space.
     """
 
     def __init__(self, source: SourceText, words: NormalizedWords, is_unknown, starts, ends):

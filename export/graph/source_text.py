@@ -12,8 +12,8 @@ from export.graph.text_bounds import bound_texts
 from keras_bert.tokenization.exact_normalizer import row_ids
 
 # Bytes of a text that are read for each token that may be used. A text needs more only if it consists of endless words,
-# which are one token each, or of characters that leave no token. Of the texts of SQuAD, WNUT-17, WikiText-2 and Chinese
-# reviews with at least 20 tokens, none has more than 7 bytes a token; their means are 3 to 5.
+# which are one token each, or of characters that leave no token. No text of SQuAD, WNUT-17, WikiText-2 or Chinese
+# reviews with at least 20 tokens has more than 7 bytes a token; their means are 3 to 5.
 BYTES_PER_TOKEN = 64
 
 

@@ -47,7 +47,7 @@ class _Version:
         self.error: str | None = None
         self.servable: Servable | None = None
         self.users = 0
-        self.fingerprint: dict = {}  # Of the files that could not be loaded.
+        self.fingerprint: dict = {}  # Identifies the files that could not be loaded.
 
     @property
     def status(self) -> VersionStatus:
@@ -179,7 +179,7 @@ class ModelManager:
 
         Raises:
             InputError: a model has no version that can be served. What was served before then stays as it was;
-                requests never see a version that was loaded in vain.
+                requests never see a version that fails to load.
             UnavailableVersionError: a label names a version that has not been served until now.
         """
         with self._changing:

@@ -131,7 +131,7 @@ class ServedModel:
         except InputError as error:
             if runtime == "onnxruntime":
                 raise InputError(f"{error} Export the model again, or leave out --runtime=onnxruntime.") from error
-            if self.description is not None:  # Of models that bert-export did not write, nobody expects it.
+            if self.description is not None:  # Nobody expects it of models that bert-export did not write.
                 logging.getLogger(__name__).warning("%s TensorFlow does.", error)
 
     def run(

@@ -72,7 +72,7 @@ class ServerSettings(Settings):
 
     @classmethod
     def pass_over(cls, arguments: list[str]) -> None:
-        """Names arguments that are no flags of bert-serve, and goes on as TensorFlow Serving does.
+        """Names unknown arguments, and goes on as TensorFlow Serving does.
 
         Raises:
             InputError: one of them asks for what a server must not leave out silently.
@@ -82,7 +82,7 @@ class ServerSettings(Settings):
                 raise InputError(
                     f"{argument}: bert-serve does not offer this. Leave it out, or use TensorFlow Serving."
                 )
-        print(f"bert-serve: passed over, for it has no such flag: {' '.join(arguments)}", file=sys.stderr)
+        print(f"bert-serve: ignoring unknown flags: {' '.join(arguments)}", file=sys.stderr)
 
     @property
     def max_request_bytes(self) -> int:

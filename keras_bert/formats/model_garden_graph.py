@@ -122,7 +122,7 @@ def find_variables(stored: TensorFlowCheckpoint) -> Variables:
     """Finds a BERT's variables in the graph of a checkpoint.
 
     Raises:
-        InputError: the graph has no encoder, several, one that lacks variables, or one that is no BERT.
+        InputError: the graph has no encoder, several, one that lacks variables, or one that is not a BERT.
     """
     root = read_object_graph(stored)
     encoder = _find_encoder(root, stored.path)

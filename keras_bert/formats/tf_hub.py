@@ -18,7 +18,7 @@ from keras_bert.formats.model_garden_graph import Variables, find_variables, rea
 from keras_bert.formats.tensorflow_files import TensorFlowCheckpoint, check_vocabulary, search
 
 GRAPH_FILE = "saved_model.pb"
-_SETTINGS_FILES = ("keras_metadata.pb", GRAPH_FILE)  # Of TensorFlow 2.5 and later, and of earlier versions.
+_SETTINGS_FILES = ("keras_metadata.pb", GRAPH_FILE)  # Written by TensorFlow 2.5 and later, and by earlier versions.
 # By Keras's names of functions. Model Garden registered its own gelu, the tanh form; Keras's plain one is the erf form.
 _ACTIVATIONS = {"Text>gelu": "gelu_tanh", "gelu": "gelu", **SAME_ACTIVATIONS}
 

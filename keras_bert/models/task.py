@@ -179,7 +179,7 @@ class BertTask:
         """Builds the model of an open checkpoint, without a preprocessor.
 
         Args:
-            checkpoint: an open one. Of a saved preset's settings only the sizes count.
+            checkpoint: an open one. Only the sizes of a saved preset's settings count.
             dtype, **settings: as in `from_preset`.
 
         Returns:

@@ -53,7 +53,7 @@ def case_of_preset(preset: str) -> bool | None:
     known = _published_case(preset)
     if known is not None:
         return known
-    is_prefix = exists(f"{preset}.index") or preset.endswith(".index")  # Of a TensorFlow checkpoint.
+    is_prefix = exists(f"{preset}.index") or preset.endswith(".index")  # A TensorFlow checkpoint.
     name = os.path.dirname(absolute(preset)) if is_prefix else preset
     return case_of_name(absolute(name) if exists(name) else name)
 

@@ -27,7 +27,7 @@ def open_checkpoint(preset: str | os.PathLike) -> Iterator[Checkpoint]:
         preset: as in `BertBackbone.from_preset`.
 
     Raises:
-        InputError: no place has it, or its files are of no known format, incomplete or damaged.
+        InputError: no place has it, or its files have no known format, are incomplete or damaged.
     """
     with located(preset, "weights") as place, formats.find_format(place).open_checkpoint(place) as checkpoint:
         known = published(preset)

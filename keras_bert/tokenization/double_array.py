@@ -55,7 +55,7 @@ class _Placement:
     def __init__(self, root: dict, values: Iterable[int]):
         self.units: list[int] = []
         self._free: list[np.ndarray] = []  # For each block, bool, its units that are free
-        self._unused: list[np.ndarray] = []  # and those that are no node's base.
+        self._unused: list[np.ndarray] = []  # and those that no node uses as its base.
         self._start: dict[int, int] = {}  # The block where the last search for as many children ended.
         self._bases: dict[tuple, int] = {}  # The base of a node by its children: label, flags, and value or base.
         self._grow()

@@ -185,7 +185,7 @@ def _settle_sigmas(codes: tf.Tensor, context: tf.Tensor) -> tf.Tensor:
     """Lower-cases capital sigma: final after a cased character and not before one, past ignorable characters."""
     is_seen = ~_has(context, normalizer.IGNORABLE)
     seen = tf.pad(select(is_seen, _has(context, normalizer.CASED))[0], [[1, 1]])
-    number = tf.cumsum(tf.cast(is_seen, tf.int32))  # Of a sigma itself, in `seen`.
+    number = tf.cumsum(tf.cast(is_seen, tf.int32))  # The number of a sigma itself, in `seen`.
     is_final = tf.gather(seen, tf.maximum(number - 1, 0)) & ~tf.gather(seen, number + 1)
     small = tf.where(is_final, normalizer.FINAL_SIGMA, normalizer.SMALL_SIGMA)
     return tf.where(codes == normalizer.SIGMA, small, codes)

@@ -228,7 +228,7 @@ def _pieces_for_op(vocabulary: list[str]) -> list[str]:
     stand_ins = normalizer.substitutes()
     pieces = []
     for index, piece in enumerate(vocabulary):
-        empty = piece in ("", "##") or last[piece] != index  # Of equal pieces the reference uses the last.
+        empty = piece in ("", "##") or last[piece] != index  # The reference uses the last of equal pieces.
         holds_control = not piece.isprintable() and any(map(normalizer.vanishes, piece))
         pieces.append(f"[{NOWHERE}{index}]" if empty or holds_control else piece.translate(stand_ins))
     return pieces

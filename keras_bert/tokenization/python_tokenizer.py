@@ -98,7 +98,7 @@ class PythonBertTokenizer(VocabularyLookup):
             list of int, the ids.
 
         Raises:
-            ValueError: `text` is of another type.
+            ValueError: `text` is not a string.
         """
         text = _as_text(text)
         if not self.special_tokens_in_strings:

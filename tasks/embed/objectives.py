@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tasks.engine.train_step import Objective
 
-SCALE = 20.0  # Of cosines, before a softmax or exponential: sentence-transformers' default.
+SCALE = 20.0  # Multiplies cosines, before a softmax or exponential: sentence-transformers' default.
 
 
 class EmbedObjective(Objective):

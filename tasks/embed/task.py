@@ -105,7 +105,7 @@ class Embed(task.Task):
 
     def __init__(self, settings):
         super().__init__(settings)
-        self._has_scores = False  # Of the training file.
+        self._has_scores = False  # Whether the training file has scores.
 
     # === Data ===
 

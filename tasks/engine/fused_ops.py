@@ -130,7 +130,7 @@ def _layer_norm_gradient(rows, gamma, upstream, epsilon: float) -> tuple:
 # === Gelu ===
 
 _TANH_SCALE, _TANH_CUBE = math.sqrt(2.0 / math.pi), 0.044715  # google-research/bert modeling.py:264
-_DENSITY = 1.0 / math.sqrt(2.0 * math.pi)  # Of the normal distribution, at 0.
+_DENSITY = 1.0 / math.sqrt(2.0 * math.pi)  # Density of the normal distribution at 0.
 
 
 def gelu(x: tf.Tensor, approximate: bool) -> tf.Tensor:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from keras import ops
 
-_SIZE = 0.2  # Of an update's root mean square, which is about that of Adam's (Liu et al. 2025, arXiv:2502.16982, 2.2).
+_SIZE = 0.2  # Root mean square of an update, about that of Adam's (Liu et al. 2025, arXiv:2502.16982, 2.2).
 
 
 def orthogonal_updates(momenta: list, slices: list[int], iterate: Callable) -> list:

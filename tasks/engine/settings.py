@@ -66,7 +66,7 @@ class TrainingSettings(Settings):
         return {"layer_decay": self.layer_decay}
 
     def of_all_workers(self) -> dict[str, object]:
-        """Returns what all workers must have, by flag: the settings, but of each path only whether it is given.
+        """Returns what must be equal on all workers, by flag: the settings; for a path, only whether it is given.
 
         Workers with other evaluations or checkpoints would wait for each other forever.
         """

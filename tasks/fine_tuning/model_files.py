@@ -57,7 +57,7 @@ def load_model(directory: str, task_name: str, command: str) -> tuple:
         (keras.Model that takes token ids, BertTokenizer, content of `task.json`).
 
     Raises:
-        InputError: a file is missing or damaged, or the directory is of another task.
+        InputError: a file is missing or damaged, or the directory belongs to another task.
     """
     import keras  # Imported here, since `read_task` must answer without TensorFlow.
 

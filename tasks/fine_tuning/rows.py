@@ -18,7 +18,7 @@ from tasks.text.bad_rows import BadRows
 EXTENSIONS = (".tsv", ".csv", ".jsonl")
 NUMBER_CURE = "Write it in the digits 0 to 9, such as -1.5 or 2e-3, up to 3.4e38, or remove the row."
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
-_LARGEST = 3.4028234663852886e38  # Of float32.
+_LARGEST = 3.4028234663852886e38  # The largest float32.
 
 
 class Broken(Exception):  # noqa: N818  (says of a row what it is)

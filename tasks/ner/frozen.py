@@ -61,7 +61,7 @@ class FrozenNer(Ner):
 
     def __init__(self, settings: NerSettings):
         super().__init__(settings)
-        self._features_directory = os.path.join(settings.output_dir, "features")  # Of all runs of a search.
+        self._features_directory = os.path.join(settings.output_dir, "features")  # All runs of a search share them.
         self._backbone = self._extractor = None
 
     def make_spec(self, train):

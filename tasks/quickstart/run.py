@@ -31,7 +31,7 @@ _LONG_QUESTION = 100  # Characters; about a line of the terminal.
 _SEARCH_QUESTION = "how do I compute the inverse of a matrix"
 _NUM_SHOWN = 3  # Passages.
 _LENGTHS = {"max_seq_length": _LENGTH, "max_predictions_per_seq": 13}  # A fifth, the share that is masked.
-# Of the recipes in docs/benchmarks.md the one that learns most in these minutes. The time goes to steps: the only
+# The recipe in docs/benchmarks.md that learns most in these minutes. The time goes to steps: the only
 # evaluation before the last is the one that tells a time budget how long it takes.
 _PRETRAINING = {
     "train_batch_size": 32,

@@ -36,7 +36,7 @@ PIPELINES = {
     "embeddings": "feature-extraction",
     "fill_mask": "fill-mask",
 }
-_BASELINES = {"masked_lm_accuracy": "unigram_accuracy"}  # Of other accuracies: `majority_...`.
+_BASELINES = {"masked_lm_accuracy": "unigram_accuracy"}  # Other accuracies have `majority_...`.
 _HEAD = re.compile(r"---\n(?:.*\n)*?---\n")  # Whole lines: a value of the head, or the body, may hold dashes, too.
 _NUM_MISTAKES, _LONGEST_PART = 5, 300
 _PACKAGES = ("keras-bert-zoo", "tensorflow", "keras", "tensorflow-text")

@@ -17,7 +17,7 @@ from tasks.report import figures, formatting
 from tasks.report.figures import Series
 
 NUM_MISTAKES = 20
-MAX_CLASSES = 200  # Of more classes, those with the most mistakes are shown. A browser still opens 40,000 cells.
+MAX_CLASSES = 200  # If there are more, those with the most mistakes are shown. A browser still opens 40,000 cells.
 _MANY_CLASSES = 4  # With more classes, the most frequent confusions are listed too.
 _MOST_CONFUSED = 10
 _WIDE_NAMES = 8  # Column names are horizontal for at most this many classes, and this many characters in all.

@@ -20,7 +20,7 @@ from keras_bert import files
 from keras_bert.errors import InputError
 
 _MEBIBYTE = 1 << 20
-_BLOCKS = 64  # Of a small text: enough for all cores of a machine to end at about the same time.
+_BLOCKS = 64  # In a small text: enough for all cores of a machine to end at about the same time.
 _LOOK_AHEAD = 1 << 20  # Bytes in which the beginning of a document is looked for.
 _LONGEST_RUN = 1 << 26  # A file without a blank in so many bytes is not text.
 _CHUNK = 1 << 20

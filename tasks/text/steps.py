@@ -153,7 +153,7 @@ def scratch_directory(path: str, identity: str) -> Iterator[str]:
             if name != identity:
                 remove_path(os.path.join(path, name))
                 if not name.endswith(_FINISHED):
-                    print(f"{path}: is of other text or flags. Starting afresh.", file=sys.stderr)
+                    print(f"{path} was made from other text or flags. Starting over.", file=sys.stderr)
         directory = os.path.join(path, identity)
         make_directory(directory)
         try:

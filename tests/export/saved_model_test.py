@@ -27,7 +27,7 @@ def _listing(directory: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def head(saved) -> Classification:
-    """Of one text."""
+    """A head of one text."""
     return saved("classification").head
 
 

@@ -253,7 +253,7 @@ def _broken(generator: random.Random) -> tuple[bytes, bool]:
 
 
 def _answers(data: bytes, was_head: bool):
-    """Status and document of each answer; fails on anything that is no HTTP or no JSON."""
+    """Status and document of each answer; fails on anything but HTTP and JSON."""
     found = []
     while data:
         head, separator, data = data.partition(b"\r\n\r\n")
@@ -348,7 +348,7 @@ def _try_grpc(channel: grpc.Channel, generator: random.Random) -> None:
 
 
 def _try_http2(port: int, generator: random.Random) -> None:
-    """Bytes that are no HTTP/2, or only begin like it; whatever comes back, a hang-up most of all, is fine."""
+    """Bytes that are not HTTP/2, or only begin like it; whatever comes back, a hang-up most of all, is fine."""
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\4" + bytes(5)
         connection.sendall(

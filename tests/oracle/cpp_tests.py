@@ -54,7 +54,7 @@ class Variable:
         self._value = ""
 
     def length(self) -> int:
-        """Of a string."""
+        """A string's."""
         return len(self._value)
 
     def append(self, *arguments) -> None:

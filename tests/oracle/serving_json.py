@@ -26,7 +26,7 @@ def run(folder: str) -> list[Case]:
         """A map of C++."""
 
         def size(self) -> int:
-            """Of the map."""
+            """The map's."""
             return len(self)
 
     class Request:
@@ -224,5 +224,5 @@ def _error_response(status: Status, text: Variable) -> None:
     from export.server.serving_error import ServingError
 
     if status.code == "OK":
-        raise NotOursError("No answer is made of a status that is no error.")
+        raise NotOursError("A status that is not an error has no answer.")
     text.set(error_answer(ServingError(status.code, status.text)).body.decode())

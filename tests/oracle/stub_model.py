@@ -39,7 +39,7 @@ class StubModel:
     # === What the routes ask a manager of models ===
 
     def names(self) -> list[str]:
-        """Of the models."""
+        """The models'."""
         return [self.name]
 
     @contextlib.contextmanager
@@ -49,7 +49,7 @@ class StubModel:
         yield self
 
     def status(self, name, version=None, label=None) -> list:
-        """Of no version."""
+        """No version's."""
         self.asked |= {"name": name, "version": version, "label": label, "subresource": ""}
         return []
 

@@ -1,6 +1,6 @@
 """transformers' tests of its BERT tokenizers, on ours: the one in Python, and for the fast one the one in the graph.
 
-Of the tests that transformers 4 defines for all models none runs: the base class here only makes what BERT's use.
+None of the tests that transformers 4 defines for all models runs: the base class here only makes what BERT's use.
 """
 
 import importlib.metadata

@@ -49,7 +49,7 @@ def _inside(rule, kind, default):
 
 
 def _outside(rule, kind) -> list[str]:
-    """Texts that are no value of the flag."""
+    """Texts that the flag refuses."""
     if rule.choices:
         return ["no_such_choice", ""]
     wrong = {bool: ["maybe"], int: ["many", "1.5", ""], float: ["much", "nan", "inf", ""]}.get(kind, [])

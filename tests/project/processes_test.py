@@ -14,7 +14,7 @@ PROGRAMS = {
     "arguments and streams": "import sys; print(sys.argv, input()); print('error', file=sys.stderr)",
     "environment and folder": "import os; print(os.environ['COLOR'], 'HOME' in os.environ, os.getcwd())",
     "status": "raise SystemExit(300)",
-    "a text as status": "import sys; sys.exit('in vain')",
+    "a text as status": "import sys; sys.exit('it failed')",
     "an exception": "def f(): raise ValueError(3)\nf()",
     "a syntax error": "f(",
     "interrupted": "raise KeyboardInterrupt",

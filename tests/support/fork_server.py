@@ -101,7 +101,7 @@ def receive(connection: socket.socket) -> tuple:
     """Returns a JSON document and the file descriptors that came with it."""
     line, streams, _, _ = socket.recv_fds(connection, 1, 3)  # The descriptors come with the first byte.
     while line and not line.endswith(b"\n"):
-        # Of a process that has ended already the status waits behind the id.
+        # The status of a process that has ended already waits behind the id.
         waiting = connection.recv(65536, socket.MSG_PEEK)
         line += connection.recv(waiting.find(b"\n") + 1 or len(waiting))
         if not waiting:

@@ -32,7 +32,7 @@ def build_model(dropout: float = 0.0, num_layers: int = 2, layout: str = "rectan
 
 
 def draw(count: int) -> tuple[dict, dict]:
-    """Of every batch the first half has one masked token an example or none, the second all it may have."""
+    """The first half of every batch has at most one masked token an example, the second all it may have."""
     rng = np.random.default_rng(5)
     lengths = rng.integers(PREDICTIONS + 2, LENGTH + 1, count)
     masked = np.where(np.arange(count) % BATCH < BATCH // 2, np.arange(count) % 2, PREDICTIONS)

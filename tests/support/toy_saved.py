@@ -92,5 +92,5 @@ def ask(loaded, signature: str, request: dict) -> dict[str, tf.Tensor]:
 
 
 def _dtype(value):
-    """Of an empty array of texts TensorFlow cannot tell."""
+    """TensorFlow cannot tell the type of an empty array of texts."""
     return tf.string if isinstance(value, np.ndarray) and value.dtype.kind in "OSU" else None

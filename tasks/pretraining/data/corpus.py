@@ -13,7 +13,7 @@ from tasks.pretraining.data.workspace import Workspace, open_workspace
 from tasks.text.blocks import Block, split_block
 from tasks.text.steps import create_whole
 
-_BYTES_PER_TOKEN = 4  # Of English: a store for each block, or several of text whose tokens are shorter.
+_BYTES_PER_TOKEN = 4  # In English: a store for each block, or several of text whose tokens are shorter.
 
 
 def tokenize_block(directory: str, task: tuple[int, Block]) -> list[tuple[int, int, int, bool]]:

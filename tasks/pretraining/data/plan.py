@@ -14,7 +14,7 @@ import numpy as np
 from tasks.pretraining.data.counter_random import random_order
 
 NEIGHBOURS = 16
-_NEIGHBOUR_BYTES = 1 << 20  # Of the text that a neighbour gives.
+_NEIGHBOUR_BYTES = 1 << 20  # Of text that a neighbour gives, at most.
 
 
 class Slice(NamedTuple):

@@ -25,7 +25,7 @@ from tasks.text.parallel import available_cores, progress_bar
 
 GROUP = 128
 _SCAN_BATCH_SIZE = 8 * GROUP
-_FRAME_BYTES = 16  # Of a TFRecord, around its content.
+_FRAME_BYTES = 16  # Around the content of a TFRecord.
 _SAMPLE_BYTES = 4096
 _HIGHEST_ID = 1 << 22  # More than any vocabulary has; counts of answers take as much memory as the highest id says.
 _VOCABULARY_FEATURES = ("token_ids", "mask_ids")

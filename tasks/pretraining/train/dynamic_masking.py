@@ -83,7 +83,7 @@ def _drawn_order(num_words: tf.Tensor, rules: MaskingRules, seeds: tf.Tensor, si
     places = tf.range(size)
     keys = _random_bits(seeds[:, tf.newaxis], tf.cast(places, tf.uint64))
     keys = tf.where(places < num_words, keys, _uint64(tf.uint64.max))
-    # Of words of one token each no more than the budget are looked at.
+    # No more words than the budget are needed, even if each is one token.
     most = size if rules.continues_word is not None else tf.minimum(size, rules.max_predictions_per_seq)
     return tf.math.top_k(tf.bitwise.invert(keys), most).indices  # The smallest keys first.
 

@@ -33,7 +33,7 @@ def _model():
 
 @pytest.fixture(scope="module", name="signatures")
 def _signatures(model, tmp_path_factory):
-    """Of the directory, loaded; the exported answers are taken on trust."""
+    """The directory, loaded; the exported answers are taken on trust."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(verify, "fresh_answers", lambda _, probes: [probe.outputs for probe in probes])
         base = str(tmp_path_factory.mktemp("served"))

@@ -100,7 +100,7 @@ class TableTagger:
         return entities, truncated
 
     def _probabilities(self, pieces) -> list[list[float]]:
-        """Of each word's labels, in the window in which its first piece has most context."""
+        """The scores of each word's labels, from the window in which its first piece has most context."""
         length = self.head.preprocessor.sequence_length
         ids, firsts = [], []
         for piece in pieces:

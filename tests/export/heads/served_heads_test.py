@@ -142,7 +142,7 @@ def test_of_ten_megabytes_only_the_beginning_counts(asked, name):
 
 
 def test_what_no_signature_uses_is_not_stored(exported):
-    """Of the pre-training model the next-sentence head."""
+    """The next-sentence head of the pre-training model."""
     head, directory, _ = exported("fill_mask")
     used = [weight for weight in head.model.weights if not weight.path.startswith("next_sentence")]
     assert len(used) == len(head.model.weights) - 2

@@ -127,7 +127,7 @@ def toy_model(vocabulary_size, seed=1, hidden_dim=32, length=384) -> keras.Model
     )
     model = BertSpanLabeler(backbone, compile=False)
     generator = np.random.default_rng(seed)
-    for weight in model.weights:  # Of fresh weights all logits are nearly equal.
+    for weight in model.weights:  # Fresh weights give nearly equal logits.
         weight.assign(generator.normal(1.0 if "gamma" in weight.path else 0.0, 0.3, size=weight.shape))
     return model
 

@@ -287,7 +287,7 @@ def test_a_full_server_says_so_over_both_protocols(tmp_path, monkeypatch):
                 assert answer.startswith(b"HTTP/1.1 503") and b"too many connections" in answer
             go_on.set()
             assert first.result(30) == (200, {"predictions": [3.5]})
-        server.rest.admission.max_bytes = 20  # Of the bodies of both protocols together.
+        server.rest.admission.max_bytes = 20  # For the bodies of both protocols together.
         with grpc.insecure_channel(f"127.0.0.1:{server.grpc.port}") as channel:
             stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
             with pytest.raises(grpc.RpcError, match="too many large requests") as caught:

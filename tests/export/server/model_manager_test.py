@@ -280,7 +280,7 @@ def test_a_refused_configuration_changes_nothing_also_while_versions_load(manage
         load.go_on.set()
         with pytest.raises(InputError, match="is broken"):
             change.result(30)
-    assert load.loaded == [("m", 1), ("m", 2)]  # version 2 was loaded, in vain
+    assert load.loaded == [("m", 1), ("m", 2)]  # version 2 could not be loaded
     assert served(manager) == 1 and states(manager) == [(1, "AVAILABLE")]
     with pytest.raises(ServingError, match=r"Specific\(m, 2\)"):
         served(manager, version=2)

@@ -1,4 +1,4 @@
-"""Flags of TensorFlow Serving: what they do here, and which are passed over."""
+"""Flags of TensorFlow Serving: what they do here, and which are ignored."""
 
 import http.client
 import subprocess

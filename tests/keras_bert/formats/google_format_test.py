@@ -91,7 +91,7 @@ def test_the_newest_of_several_checkpoints(tmp_path):
     write_config(tmp_path)
     for step in (5, 100, 20):
         save_by_tensorflow_1(tmp_path, {"bert/embeddings/word_embeddings": np.ones(1)}, name=f"model.ckpt-{step}")
-    assert google.find_prefix(str(tmp_path)) == str(tmp_path / "model.ckpt-20")  # Of the `checkpoint` file.
+    assert google.find_prefix(str(tmp_path)) == str(tmp_path / "model.ckpt-20")  # Named by the `checkpoint` file.
     state = tmp_path / "checkpoint"
     state.write_text('model_checkpoint_path: "/home/trainer/run/model.ckpt-5"\nall_model_checkpoint_paths: "x"\n')
     assert google.find_prefix(str(tmp_path)) == str(tmp_path / "model.ckpt-5")

@@ -273,7 +273,7 @@ def test_gelu_is_the_erf_form_even_without_a_model_type(tmp_path):
 
 
 def test_opening_reads_no_tensor(pretrained, tmp_path):
-    """Bytes behind the header that are no numbers anyone may see."""
+    """Bytes behind the header that belong to no tensor."""
     directory = copied(pretrained[0], tmp_path)
     with open(directory / SAFETENSORS, "r+b") as file:
         start = 8 + int.from_bytes(file.read(8), "little")

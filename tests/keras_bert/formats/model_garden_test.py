@@ -214,7 +214,7 @@ def test_wrong_sizes(tmp_path, encoder):
 
 
 def other_models(encoder):
-    """Checkpoints that are no BERT's, and what is said of them."""
+    """Checkpoints of other models, and how they are refused."""
     kernel = tf.Variable(tf.ones([2, 2]))
     albert = networks.AlbertEncoder(
         vocab_size=30,

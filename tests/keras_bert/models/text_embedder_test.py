@@ -115,7 +115,7 @@ def test_modules_that_an_embedder_cannot_have(theirs, tmp_path, file, content, m
     shutil.copytree(theirs, tmp_path, dirs_exist_ok=True)
     (tmp_path / file).write_text(content)
     with caplog.at_level(logging.WARNING, logger="absl"):
-        keras_bert.BertBackbone.from_preset(tmp_path)  # Of the encoder alone nothing is wrong.
+        keras_bert.BertBackbone.from_preset(tmp_path)  # The encoder alone is intact.
     assert "only the encoder can be read" in caplog.text and str(tmp_path / file) in caplog.text
     with pytest.raises(InputError, match=message):
         keras_bert.BertTextEmbedder.from_preset(tmp_path)

@@ -27,7 +27,7 @@ CASES = pytest.mark.parametrize("lowercase", [True, False], ids=["uncased", "cas
 
 @functools.cache
 def contextual():
-    """Capital sigma, and what decomposes into marks with a place in the order that are no Mn."""
+    """Capital sigma, and what decomposes into marks with a place in the order that are not Mn."""
     return "\u03a3" + "".join(
         char
         for char in CHARS

@@ -56,7 +56,7 @@ def test_ids_and_offsets_are_the_graphs(tmp_path, lowercase):
     paths = [str(tmp_path / name) for name in ("input.json", "found.json")]
     run = processes.run([sys.executable, "-c", PROGRAM, *paths], cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert run.returncode == 0, run.stderr
-    assert run.stderr.count("tensorflow-text cannot be imported") == 1  # Of two tokenizers.
+    assert run.stderr.count("tensorflow-text cannot be imported") == 1  # Said once for two tokenizers.
     found = json.loads((tmp_path / "found.json").read_text())
     tokenizer = BertTokenizer(vocabulary, lowercase=lowercase)
     expected = tokenizer.tokenize(texts).to_list()

@@ -93,7 +93,7 @@ def test_figures_by_hand():
     assert figure("f1", labels, predictions) == pytest.approx(2 * 3 / (2 * 3 + 1 + 1))
     assert figure("f1", 1 - labels, 1 - predictions) == pytest.approx(
         2 / 4
-    )  # Of class 1, not of the more frequent one.
+    )  # The F1 of class 1, not of the more frequent class.
     # Deviations -1 0 1 and -1 1 0: 1 / 2; squares 0, 1, 1.
     numbers, answers = np.array([1.0, 2.0, 3.0]), np.array([1.0, 3.0, 2.0])
     assert metrics.pearson(numbers, answers) == pytest.approx(0.5) == metrics.spearman(numbers, answers)

@@ -212,7 +212,7 @@ def test_killed_workers_of_dask_change_nothing(text, tmp_path, large_text):
 
 
 def digests(report):
-    """Of the shards and their indexes."""
+    """The bytes of the shards and their indexes."""
     paths = [path for shard in report["output_files"] for path in (shard, index_path(shard))]
     return [hashlib.sha256(open(path, "rb").read()).hexdigest() for path in paths]
 

@@ -79,7 +79,9 @@ def small_blocks(monkeypatch):
 def test_bytes_do_not_depend_on_workers_nor_on_batches(text, tmp_path, monkeypatch, small_blocks):
     expected = create(text, tmp_path / "one", num_shards=3)
     assert len(set(expected)) == 3 and sum(map(len, expected)) > 500_000
-    assert hashlib.sha256(b"".join(expected)).hexdigest().startswith("aef8a19b3c4eadfa")  # Of this release.
+    assert (
+        hashlib.sha256(b"".join(expected)).hexdigest().startswith("aef8a19b3c4eadfa")
+    )  # Pins the bytes of this release.
     sizes = list(map(len, expected))
     assert max(sizes) < 1.1 * min(sizes)
     assert create(text, tmp_path / "three", num_shards=3, num_workers=3) == expected
@@ -188,7 +190,7 @@ def test_another_flag_or_text_starts_afresh_and_says_so(text, tmp_path, monkeypa
         found = create(copy, tmp_path / "out", **flags)
         printed = capsys.readouterr().err
         assert ("tasks are finished already" in printed) == (not changes)
-        assert ("out.scratch: is of other text or flags. Starting afresh." in printed) == bool(changes)
+        assert ("out.scratch was made from other text or flags. Starting over." in printed) == bool(changes)
         assert changes or found == create(copy, tmp_path / "again", **flags)
         assert sorted(path.name for path in tmp_path.iterdir() if path.name.endswith("scratch")) == []
 
@@ -359,7 +361,7 @@ def wait_for(condition, seconds=60):
         if condition():
             return
         time.sleep(0.05)
-    pytest.fail("waited in vain")
+    pytest.fail("it never came")
 
 
 def processes_on(path):

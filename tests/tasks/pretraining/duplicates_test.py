@@ -95,7 +95,7 @@ def test_the_hash_is_that_of_the_text():
 
 @pytest.mark.parametrize("unit", ["lines", "documents"])
 def test_records_are_those_of_a_text_without_duplicates(tmp_path, unit):
-    """Of a text of one block. The report tells what was left out."""
+    """A text of one block. The report tells what was left out."""
     text = random_text(random.Random(8), 60)
     kept, num_items, num_repeated = expected([text], unit)
     cleaned = "".join("\n" if line is None else f"{line}\n" for line in kept)

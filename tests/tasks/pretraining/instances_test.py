@@ -219,7 +219,7 @@ def test_tokens_are_cls_a_sep_b_sep_and_padding():
 
 
 def test_a_random_segment_costs_a_look_up():
-    # Of a long document only what the search touches is read: no list of its sentences is made.
+    # Only what the search touches of a long document is read: no list of its sentences is made.
     corpus = make_corpus([[3], [1] * 100_000])
     touched = []
 

@@ -170,7 +170,7 @@ def test_four_processes_lose_a_worker_and_two_the_chief_and_all_ends_as_on_one_d
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["1.tfrecord", "vocab.txt"])
 def test_a_stale_file_is_named_with_its_host(data, tmp_path, name):
-    """Of worker 1 the file has the same size."""
+    """Worker 1's file has the same size."""
     for index in range(2):
         (tmp_path / f"of{index}").mkdir()
         for path in data.glob("[01vc]*.*"):

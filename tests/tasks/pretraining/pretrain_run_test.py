@@ -117,7 +117,7 @@ def test_a_run_may_move_but_its_data_may_not_change(trained, data, tmp_path):
     shutil.copytree(data, tmp_path / "data")
     moved = run(tmp_path / "data", tmp_path / "out", max_eval_steps=1)
     assert moved["train_seconds"] == trained[1]["train_seconds"]
-    assert moved["masked_lm_loss"] != trained[1]["masked_lm_loss"]  # Of the first batch alone.
+    assert moved["masked_lm_loss"] != trained[1]["masked_lm_loss"]  # The first batch's alone.
     pieces = (data / "vocab.txt").read_text().split()
     (tmp_path / "data" / "vocab.txt").write_text("\n".join([*pieces[:-2], pieces[-1], pieces[-2]]) + "\n")
     with pytest.raises(InputError, match="holds a training with vocabulary_checksum="):

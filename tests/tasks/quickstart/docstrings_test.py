@@ -118,7 +118,7 @@ def test_a_docstring_is_a_document_and_nothing_is_imported(tmp_path):
     files = {
         "__init__.py": PLANTS,
         "deep/roots.py": '"""The roots are deep in the earth."""',
-        "broken.py": '"""This file is of no use."""\ndef (:',
+        "broken.py": '"""This file has no use."""\ndef (:',
         "latin.py": b'"""Caf\xe9 is the word in this one."""',
         "tests/stem.py": '"""Tests that the stem is green."""',
         "_vendor/copy.py": '"""A copy of the work of others."""',

@@ -231,7 +231,7 @@ def test_points_lie_where_the_axes_say(write):
 
 def test_long_histories_stay_small(write):
     write(history={"training": [{"step": step, "loss": 1.0 / (step + 1)} for step in range(20_000)]})
-    assert len(write.source) < 30_000  # Of which 10 kB are the style sheet.
+    assert len(write.source) < 30_000  # The style sheet takes 10 kB.
 
 
 @pytest.mark.parametrize("history", [{"training": [], "evaluations": []}, {}, None])

@@ -52,7 +52,7 @@ def test_all_at_once_is_the_mean_of_each():
         assert results["total"] == len(asked)
         assert results["exact"] == pytest.approx(100.0 * scores.exact.mean())
         assert results["f1"] == pytest.approx(100.0 * scores.f1.mean())
-    assert not any("Ans" in name for name in results)  # Of 1.1, the last.
+    assert not any("Ans" in name for name in results)  # The last is SQuAD 1.1.
 
 
 def test_questions_with_and_without_an_answer_are_scored_apart():

@@ -69,7 +69,7 @@ def objective_loss(outputs, features, labels):
 
 
 def numpy_loss(logits, start, end):
-    """Of one window without padding, logits (S, 2)."""
+    """Logits (S, 2) of one window without padding."""
     probabilities = np.exp(logits - logits.max(axis=0)) / np.exp(logits - logits.max(axis=0)).sum(axis=0)
     return -(np.log(probabilities[start, 0]) + np.log(probabilities[end, 1])) / 2
 

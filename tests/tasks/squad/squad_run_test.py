@@ -172,7 +172,7 @@ def test_the_official_script_gives_the_same_numbers_for_the_files(other, files):
 @pytest.mark.oracle
 def test_the_same_model_scored_as_in_1_1_has_the_official_script_s_numbers(run, files, tmp_path):
     shutil.copytree(run[0] / "model", tmp_path / "model")
-    (tmp_path / "null_odds.json").write_text("{}")  # Of an earlier call.
+    (tmp_path / "null_odds.json").write_text("{}")  # Left by an earlier call.
     results = answer_questions(
         output_dir=str(tmp_path),
         predict_file=files["1", "dev"],

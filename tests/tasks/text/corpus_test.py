@@ -86,7 +86,7 @@ def test_long_documents_are_cut_and_said_to_go_on(tmp_path, monkeypatch):
     found, continued = store(tmp_path / "store", [tmp_path / "text"], size=64)
     assert [sentence for document in found for sentence in document] == ["abcd"] * 30 + ["e"]
     assert len(found) > 3 and sum(continued) == len(found) - 2
-    # Of one block, too: a large gzip file, whose stores end behind twice 64 // 4 tokens, or once between documents.
+    # A large gzip file is one block, too, whose stores end behind twice 64 // 4 tokens, or once between documents.
     (tmp_path / "text.gz").write_bytes(gzip.compress(b"a b c d\n" * 15 + b"\n" + b"e\n\n" * 20))
     found, continued = store(tmp_path / "store", [tmp_path / "text.gz"], size=64)
     assert found == [["abcd"] * 8, ["abcd"] * 7, *[["e"]] * 20]

@@ -171,7 +171,7 @@ def test_scores_are_seqeval_s():
 
     generator = np.random.default_rng(2)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Of 0 / 0.
+        warnings.simplefilter("ignore")  # About 0 / 0.
         for _ in range(60):
             lengths = generator.integers(1, 9, generator.integers(1, 6))
             gold, predicted = ([random_tags(generator, length=length) for length in lengths] for _ in range(2))
