@@ -40,8 +40,7 @@ INSTALL_REQUIRES = [
 
 # What a part of the project does only where it is installed: comparing with transformers; sentences out of
 # paragraphs; features in Parquet files; data sets by name; exports as ONNX and for LiteRT; the site of the pages; and
-# Apache Beam, which wants older packages than the lock has: requirements_cluster_lock.txt. `beam` is an older name of
-# `cluster`.
+# Apache Beam, which wants older packages than the lock has: requirements_cluster_lock.txt.
 OPTIONAL_REQUIRES = {
     "hugging-face": ["torch>=2.6", "transformers>=5.0,<6"],
     "sentences": ["sentencex>=1.0"],
@@ -51,7 +50,6 @@ OPTIONAL_REQUIRES = {
     "datasets": ["tensorflow-datasets>=4.9"],
     "docs": ["furo>=2025.12", "kubernetes-validate>=1.30", "myst-parser>=5.0", "sphinx>=9.0,<10"],
     "cluster": ["apache-beam[dask]>=2.77"],
-    "beam": ["apache-beam[dask]>=2.77"],
 }
 
 # Test runners, and the oracles that the tests compare with.

@@ -57,7 +57,6 @@ def test_the_lock_of_clusters_is_the_runtime_lock_but_for_what_beam_wants_older(
     assert differing == refused | {"grpcio-health-checking", "grpcio-reflection"} | {
         "tzdata"
     }  # By protobuf and dateutil.
-    assert SETUP["OPTIONAL_REQUIRES"]["beam"] == SETUP["OPTIONAL_REQUIRES"]["cluster"]  # The older name.
     assert {"apache-beam", "dask", "distributed"} <= cluster.keys() and not {
         "pytest",
         "pip",
