@@ -110,10 +110,10 @@ def test_a_process_that_fails_is_quoted(good):
 def test_the_fresh_process_cannot_import_the_project(room):
     """Not even where the project is installed beside TensorFlow, so that its folder is on the path."""
     folders = [os.getcwd(), os.path.dirname(verify.child.__file__)]
-    code = f"import sys; sys.path[:0] = {folders}; import fresh_process; {{}}import {room}"
+    code = f"import sys; sys.path[:0] = {folders}; import child; {{}}import {room}"
     run = [
         subprocess.run([sys.executable, "-I", "-c", code.format(block)], capture_output=True, text=True)
-        for block in ("", "fresh_process.block_project(); ")
+        for block in ("", "child.block_project(); ")
     ]
     assert run[0].returncode == 0, run[0].stderr
     assert run[1].returncode == 1
@@ -145,7 +145,7 @@ def test_the_fresh_process_knows_nothing_of_this_one(good, tmp_path, monkeypatch
         "sys.exit('|'.join([*sys.path, *sys.argv[4:], os.getcwd(), *os.environ.get('PYTHONPATH', '').split(':')]))\n"
     )
     monkeypatch.setenv("PYTHONPATH", os.getcwd())
-    monkeypatch.setattr(verify.fresh_process, "__file__", str(script))
+    monkeypatch.setattr(verify.child, "__file__", str(script))
     with pytest.raises(verify.VerificationError) as ended:
         verify.fresh_answers(good, [])
     path = str(ended.value).partition("ended with status 1: ")[2].split("|")
