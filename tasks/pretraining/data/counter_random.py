@@ -6,18 +6,18 @@ No generator carries state from one draw to the next, so any process can compute
 import numpy as np
 
 # SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014, figure 16).
-GAMMA = np.uint64(0x9E3779B97F4A7C15)
-STEPS = ((np.uint64(30), np.uint64(0xBF58476D1CE4E5B9)), (np.uint64(27), np.uint64(0x94D049BB133111EB)))
-LAST_SHIFT = np.uint64(31)
+_GAMMA = np.uint64(0x9E3779B97F4A7C15)
+_STEPS = ((np.uint64(30), np.uint64(0xBF58476D1CE4E5B9)), (np.uint64(27), np.uint64(0x94D049BB133111EB)))
+_LAST_SHIFT = np.uint64(31)
 
 
 def random_bits(seeds: np.ndarray, counters: np.ndarray) -> np.ndarray:
     """Returns the numbers that SplitMix64 gives after `counters` steps from `seeds`: uint64, of their common shape."""
-    bits = seeds.astype(np.uint64) + (counters.astype(np.uint64) + np.uint64(1)) * GAMMA
-    for shift, factor in STEPS:
+    bits = seeds.astype(np.uint64) + (counters.astype(np.uint64) + np.uint64(1)) * _GAMMA
+    for shift, factor in _STEPS:
         bits ^= bits >> shift
         bits *= factor
-    return bits ^ (bits >> LAST_SHIFT)
+    return bits ^ (bits >> _LAST_SHIFT)
 
 
 def random_order(size: int, seed: int, stream: int = 0) -> np.ndarray:

@@ -13,8 +13,8 @@ import numpy as np
 
 from tasks.pretraining.data.counter_random import random_bits
 
-SHARE_MASK = 0.8
-SHARE_KEPT = 0.1  # The remaining tenth becomes a random WordPiece.
+_SHARE_MASK = 0.8
+_SHARE_KEPT = 0.1  # The remaining tenth becomes a random WordPiece.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,22 +89,29 @@ def num_to_mask(lengths: np.ndarray, rules: MaskingRules) -> np.ndarray:
 
 
 def mask_batch(token_ids: np.ndarray, lengths: np.ndarray, rules: MaskingRules, seeds: np.ndarray) -> MaskedBatch:
-    """Masks WordPieces of `[CLS] a [SEP] b [SEP]`; the input array is not changed.
+    """Masks WordPieces of `[CLS] a [SEP] b [SEP]`, of which the first `lengths`, int64 of shape (B,), are real.
+
+    The other arguments are those of `mask_tokens`.
+    """
+    return mask_tokens(token_ids, np.arange(token_ids.shape[1]) < lengths[:, np.newaxis], rules, seeds)
+
+
+def mask_tokens(token_ids: np.ndarray, is_real: np.ndarray, rules: MaskingRules, seeds: np.ndarray) -> MaskedBatch:
+    """Masks WordPieces, wherever padding lies; the input arrays are not changed.
 
     Args:
-        token_ids: int32, shape (B, S), padded with zeros.
-        lengths: int64, shape (B,); in each at least one token is neither [CLS] nor [SEP].
+        token_ids: int32, shape (B, S).
+        is_real: bool, shape (B, S), False for padding.
         rules: MaskingRules.
         seeds: uint64, shape (B,), the seed of each instance's draws.
     """
     size, width = token_ids.shape[1], rules.max_predictions_per_seq
-    is_candidate = (token_ids != rules.cls_token_id) & (token_ids != rules.sep_token_id)
-    is_candidate &= np.arange(size) < lengths[:, np.newaxis]
+    is_candidate = is_real & (token_ids != rules.cls_token_id) & (token_ids != rules.sep_token_id)
     starts_word = is_candidate.copy()
     if rules.continues_word is not None:
         starts_word &= ~rules.continues_word[token_ids]
         starts_word[np.arange(len(token_ids)), is_candidate.argmax(axis=1)] = True  # A word that truncation has cut.
-    is_masked = _choose_words(is_candidate, starts_word, num_to_mask(lengths, rules), seeds)
+    is_masked = _choose_words(is_candidate, starts_word, num_to_mask(is_real.sum(axis=1), rules), seeds)
     rows, columns = np.nonzero(is_masked)
     num_masked = np.bincount(rows, minlength=len(token_ids))
     ranks = np.arange(len(rows)) - np.repeat(np.cumsum(num_masked) - num_masked, num_masked)
@@ -123,8 +130,8 @@ def _shown(answers: np.ndarray, rules: MaskingRules, seeds: np.ndarray, counters
     draws = (random_bits(seeds, counters) >> np.uint64(11)) * 2.0**-53
     bits = random_bits(seeds, counters + rules.max_predictions_per_seq) >> np.uint64(32)
     random_ids = (bits * np.uint64(rules.vocabulary_size)) >> np.uint64(32)
-    kept_or_random = np.where(draws < SHARE_MASK + SHARE_KEPT, answers, random_ids.astype(np.int32))
-    return np.where(draws < SHARE_MASK, np.int32(rules.mask_token_id), kept_or_random)
+    kept_or_random = np.where(draws < _SHARE_MASK + _SHARE_KEPT, answers, random_ids.astype(np.int32))
+    return np.where(draws < _SHARE_MASK, np.int32(rules.mask_token_id), kept_or_random)
 
 
 def _choose_words(
@@ -148,13 +155,13 @@ def _choose_words(
     keys[np.arange(size) >= num_words[:, np.newaxis]] = np.iinfo(np.uint64).max
     order = np.argsort(keys, axis=1)
     is_chosen = np.zeros((num_rows, size), bool)
-    left = budgets.copy()
+    remaining = budgets.copy()
     for rank in range(int(num_words.max())):
         word = order[:, rank]
         length = word_lengths[row, word]
-        takes = (length <= left) & (rank < num_words)
+        takes = (length <= remaining) & (rank < num_words)
         is_chosen[row, word] = takes
-        left -= length * takes
-        if not left.any():
+        remaining -= length * takes
+        if not remaining.any():
             break
     return is_candidate & is_chosen[row[:, np.newaxis], words]

@@ -19,7 +19,7 @@ from tasks.pretraining.data import shard_index
 from tasks.pretraining.data.masking import MaskingRules
 from tasks.pretraining.data.records import parse_records
 from tasks.pretraining.data.shard_index import ShardIndex
-from tasks.pretraining.train.dynamic_masking import mask_again, record_seeds
+from tasks.pretraining.train.dynamic_masking import mask_again
 from tasks.pretraining.train.packed_data import PackingPlan, pack_instances, rows_of_window
 
 _READ_BYTES = 1 << 17
@@ -236,7 +236,7 @@ def _reader(
         features, labels = parse_records(serialized, **lengths)
         if masking is None:
             return features, labels
-        return mask_again(features, labels, masking, record_seeds(random_seed, numbers))
+        return mask_again(features, labels, masking, random_seed, numbers)
 
     def rows(numbers, serialized):
         slots = tf.where(serialized != "")  # [n, 2], row and place in it; an empty record ends a row

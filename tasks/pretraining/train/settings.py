@@ -94,6 +94,10 @@ class PretrainingSettings(TrainingSettings):
         warmup, steps = self.num_warmup_steps, self.num_train_steps
         if warmup > steps and not self.time_budget_minutes:
             raise InputError(f"--num_warmup_steps must be at most --num_train_steps. Received: {warmup} and {steps}")
+        if self.dynamic_masking and self.tpu not in (None, "local"):
+            raise InputError(
+                f"--dynamic_masking draws masks in this process, which needs --tpu=local. Received: --tpu={self.tpu}"
+            )
         sources = {name: getattr(self, name) for name in ("preset", "bert_config_file", "init_checkpoint")}
         given = [f"--{name}" for name, value in sources.items() if value]
         if len(given) != 1:

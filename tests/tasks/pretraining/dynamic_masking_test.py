@@ -11,9 +11,8 @@ from toy_instances import CLS, MASK, SEP, draw_tokens, mask, masking_rules, writ
 from tasks.pretraining.data.counter_random import random_bits
 from tasks.pretraining.data.masking import mask_batch, num_to_mask
 from tasks.pretraining.data.shard_index import read_indexes
-from tasks.pretraining.train import dynamic_masking
 from tasks.pretraining.train.batches import TrainBatches
-from tasks.pretraining.train.dynamic_masking import mask_again, record_seeds, restore_tokens
+from tasks.pretraining.train.dynamic_masking import mask_again, restore_tokens
 
 N, S, P, V = 4000, 64, 8, 200
 
@@ -50,7 +49,7 @@ def test_equals_the_rules_in_numpy_number_by_number(source, whole_words, in_grap
     expected = mask_batch(*source[:2], rules, random_bits(np.array(77, np.uint64), numbers))
 
     def again(features, labels, numbers):
-        return mask_again(features, labels, rules, record_seeds(77, numbers))
+        return mask_again(features, labels, rules, 77, numbers)
 
     features, labels = (tf.function(again, autograph=False) if in_graph else again)(
         *stored(source, rules), tf.constant(numbers)
@@ -62,17 +61,24 @@ def test_equals_the_rules_in_numpy_number_by_number(source, whole_words, in_grap
     assert (features["token_ids"].numpy() != stored(source, rules)[0]["token_ids"].numpy()).any(axis=1).mean() > 0.9
 
 
+def restored(features, labels):
+    """The tokens before they were masked."""
+    values = features | labels
+    names = ("token_ids", "mask_positions", "mask_ids", "mask_weights")
+    return restore_tokens(*(values[name].numpy() for name in names))
+
+
 def redrawn(source, rules, seed):
-    return mask_again(*stored(source, rules), rules, record_seeds(seed, tf.range(N, dtype=tf.int64)))
+    return mask_again(*stored(source, rules), rules, seed, tf.range(N, dtype=tf.int64))
 
 
 @pytest.mark.parametrize("whole_words", [False, True])
 def test_every_masked_position_restores_to_its_source_and_the_rest_is_untouched(source, whole_words):
     rules = masking_rules(V, P, whole_words)
     before = stored(source, rules)
-    np.testing.assert_array_equal(restore_tokens(*before), source[0])
+    np.testing.assert_array_equal(restored(*before), source[0])
     features, labels = redrawn(source, rules, 5)
-    np.testing.assert_array_equal(restore_tokens(features, labels), source[0])
+    np.testing.assert_array_equal(restored(features, labels), source[0])
     used = labels["mask_weights"].numpy() > 0
     at_masks = np.take_along_axis(source[0], features["mask_positions"].numpy(), axis=1)
     np.testing.assert_array_equal(at_masks[used], labels["mask_ids"].numpy()[used])
@@ -127,16 +133,6 @@ def test_whole_words_are_masked_whole(source):
     assert inside.sum() > 1000
 
 
-@pytest.mark.parametrize("lengths, budget", [([2, 1, 3, 1, 1], 4), ([3, 3, 2, 1], 4), ([1, 1, 1], 2), ([5, 5], 4)])
-def test_words_are_taken_greedily(lengths, budget):
-    left, expected = budget, []
-    for length in lengths:
-        expected.append(length <= left)
-        left -= length * expected[-1]
-    taken = dynamic_masking._fill(tf.constant([lengths + [0, 0]]), tf.constant([budget]))
-    assert taken.numpy().tolist() == [expected + [False, False]]
-
-
 def test_number_of_masked_tokens_counts_special_ones():
     rules = masking_rules(V, P)
     # 0.15 * 10 = 1.5 and 0.15 * 30 = 4.5 round to even, as Python's round does.
@@ -166,7 +162,7 @@ def take(dataset, count):
     """Restored tokens, as tuples, with the masked positions of each, record by record."""
     found = []
     for features, labels in itertools.islice(dataset, count):
-        tokens = restore_tokens(features, labels).numpy()
+        tokens = restored(features, labels)
         found += [(tuple(row), tuple(p)) for row, p in zip(tokens, features["mask_positions"].numpy(), strict=True)]
     return found
 

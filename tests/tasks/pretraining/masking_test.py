@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tasks.pretraining.data.masking import MaskedBatch, MaskingRules, mask_batch
+from tasks.pretraining.data.masking import MaskedBatch, MaskingRules, mask_batch, mask_tokens
 
 CLS, SEP, MASK, VOCABULARY = 1, 2, 3, 1000
 
@@ -12,7 +12,7 @@ def rules(masked_lm_prob=0.15, max_predictions_per_seq=20, continues_word=None):
     return MaskingRules(CLS, SEP, MASK, VOCABULARY, masked_lm_prob, max_predictions_per_seq, continues_word)
 
 
-def mask_tokens(token_ids, rules, seed):
+def mask_one(token_ids, rules, seed):
     """Masks one instance, padded: the arrays without padding."""
     padded = np.concatenate([token_ids, np.zeros(7, np.int32)])[np.newaxis]
     masked = mask_batch(padded, np.array([len(token_ids)]), rules, np.array([seed], np.uint64))
@@ -43,7 +43,7 @@ def instance(length, rng):
 )
 def test_number_of_masked_positions(length, prob, most, expected):
     rng = np.random.default_rng(0)
-    masked = mask_tokens(instance(length, rng), rules(prob, most), 0)
+    masked = mask_one(instance(length, rng), rules(prob, most), 0)
     assert len(masked.mask_positions) == expected
 
 
@@ -52,7 +52,7 @@ def test_masked_positions_restore_the_source_and_spare_special_tokens():
     for length in range(5, 129):
         source = instance(length, rng)
         before = source.copy()
-        masked = mask_tokens(source, rules(), length)
+        masked = mask_one(source, rules(), length)
         assert np.array_equal(source, before)
         restored = masked.token_ids.copy()
         restored[masked.mask_positions] = masked.mask_ids
@@ -109,7 +109,7 @@ def test_whole_words_are_masked_together_and_skipped_when_too_long():
     groups = [{1, 2}, {3, 4, 5, 6}, {7}, {9, 10}, {11}]
     seen = set()
     for seed in range(400):
-        masked = mask_tokens(source, rules(0.25, continues_word=continues), seed)
+        masked = mask_one(source, rules(0.25, continues_word=continues), seed)
         positions = set(masked.mask_positions.tolist())
         assert all(group <= positions or not group & positions for group in groups)
         # The budget is round(3.25) = 3: the word of four never fits, nor one of two after both of one.
@@ -122,7 +122,7 @@ def test_whole_words_that_all_overflow_give_no_position():
     continues = np.zeros(VOCABULARY, bool)
     continues[500:] = True
     source = np.array([CLS, 10, 500, SEP, 11, 501, SEP], np.int32)
-    masked = mask_tokens(source, rules(continues_word=continues), 0)
+    masked = mask_one(source, rules(continues_word=continues), 0)
     assert masked.mask_positions.shape == masked.mask_ids.shape == (0,)
     assert masked.mask_positions.dtype == np.int32
     assert np.array_equal(masked.token_ids, source)
@@ -133,13 +133,20 @@ def test_a_word_without_its_beginning_counts_from_its_first_piece():
     continues[500:] = True
     source = np.array([CLS, 500, 501, 10, SEP, 11, SEP], np.int32)
     for seed in range(50):
-        masked = mask_tokens(source, rules(0.3, continues_word=continues), seed)
+        masked = mask_one(source, rules(0.3, continues_word=continues), seed)
         assert len({1, 2} & set(masked.mask_positions.tolist())) in (0, 2)
+
+
+def test_padding_before_real_tokens_is_never_masked():
+    token_ids = np.array([[CLS, 10, 11, SEP, 12, SEP, 0, 13]], np.int32)
+    is_real = np.array([[True, True, False, True, False, True, False, True]])
+    masked = [mask_tokens(token_ids, is_real, rules(0.5), np.array([seed], np.uint64)) for seed in range(30)]
+    assert {tuple(batch.mask_positions[0, : batch.num_masked[0]].tolist()) for batch in masked} == {(1, 7)}
 
 
 def test_same_seed_same_mask():
     source = instance(64, np.random.default_rng(5))
-    first, again, other = (mask_tokens(source, rules(), seed) for seed in (6, 6, 7))
+    first, again, other = (mask_one(source, rules(), seed) for seed in (6, 6, 7))
     assert np.array_equal(first.token_ids, again.token_ids)
     assert not np.array_equal(first.mask_positions, other.mask_positions)
 

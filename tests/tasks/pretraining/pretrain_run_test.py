@@ -209,6 +209,10 @@ def test_a_preset_with_weights_is_said_to_start_at_random(data, tmp_path, caplog
         ({"do_train": False, "do_eval": False}, "Nothing to do. Give --do_train, --do_eval or both."),
         ({"eval_input_file": None}, "--do_eval needs --eval_input_file"),
         ({"num_warmup_steps": 121}, "--num_warmup_steps must be at most --num_train_steps. Received: 121 and 120"),
+        (
+            {"dynamic_masking": True, "tpu": "grpc://host:8470", "distribution_strategy": "tpu"},
+            "--dynamic_masking draws masks in this process, which needs --tpu=local. Received: --tpu=grpc://host:8470",
+        ),
         ({"adam_lr_ratio": 0.0}, "--adam_lr_ratio=0.0: must be greater than 0.0"),
         (
             {**NO_ARCHITECTURE, "init_checkpoint": "tiny", "initial_attention": "neighbors"},
