@@ -66,14 +66,19 @@ class WarmupConstantDecay(_Schedule):
         learning_rate: float >= 0, the peak.
         num_train_steps: int >= 1, the step at which the rate reaches 0.
         num_warmup_steps: int >= 0.
-        num_decay_steps: int >= 1; together with the warm-up at most `num_train_steps`.
+        num_decay_steps: int >= 1; together with the warm-up at most `num_train_steps`. Default: half of all steps, if
+            the warm-up leaves as many.
 
     Raises:
         ValueError: an argument is outside its range.
     """
 
-    def __init__(self, learning_rate: float, num_train_steps: int, num_warmup_steps: int, num_decay_steps: int):
+    def __init__(
+        self, learning_rate: float, num_train_steps: int, num_warmup_steps: int = 0, num_decay_steps: int | None = None
+    ):
         super().__init__()
+        if num_decay_steps is None:
+            num_decay_steps = min(max(1, num_train_steps // 2), num_train_steps - num_warmup_steps)
         keep_arguments(self, locals())
         fits = num_warmup_steps >= 0 and 1 <= num_decay_steps <= num_train_steps - num_warmup_steps
         if not (learning_rate >= 0.0 and fits):
@@ -96,10 +101,5 @@ class WarmupConstantDecay(_Schedule):
         return self.learning_rate * share
 
 
-def _constant_then_linear(learning_rate: float, num_train_steps: int, num_warmup_steps: int) -> WarmupConstantDecay:
-    num_decay_steps = min(max(1, num_train_steps // 2), num_train_steps - num_warmup_steps)
-    return WarmupConstantDecay(learning_rate, num_train_steps, num_warmup_steps, num_decay_steps)
-
-
 # Each takes `learning_rate`, `num_train_steps` and `num_warmup_steps`.
-SCHEDULES = {"linear": WarmupLinearDecay, "constant_then_linear": _constant_then_linear}
+SCHEDULES = {"linear": WarmupLinearDecay, "constant_then_linear": WarmupConstantDecay}

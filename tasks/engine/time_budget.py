@@ -1,8 +1,10 @@
 """When a training ends: after a number of steps, or by the clock (Izsak et al. 2021, arXiv:2104.07705, section 3)."""
 
 import contextlib
+import dataclasses
+import math
 import time
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 
 from keras_bert.errors import InputError
 from keras_bert.files import read_optional_json, write_json
@@ -10,107 +12,77 @@ from tasks.engine.schedules import WarmupConstantDecay
 
 UNSETTLED = 2**24 - 2  # Steps: more than any run does, and exact in float32.
 _MARGIN = 0.03  # Share of the budget for what follows the last evaluation, and for a machine that becomes slower.
-_KEEP_SECONDS = 2.0  # Between two writings of the file.
+_KEEP_SECONDS = 2.0  # Between two writings of the file, which may lie in a bucket.
 
 
-class StepBudget:
-    """Ends a training after a number of steps.
+@dataclasses.dataclass
+class Budget:
+    """The steps of a training, or the time that it may take over all calls that continue it.
 
-    Attributes:
-        num_steps: int, the last step.
-    """
-
-    def __init__(self, num_steps: int):
-        self.num_steps = num_steps
-
-    def is_over(self, step: int) -> bool:
-        """Returns whether `step` is the last one."""
-        return step >= self.num_steps
-
-    def needs_pause(self) -> bool:
-        """Returns whether a checkpoint is wanted, beside the regular ones."""
-        return False
-
-    def pause(self) -> AbstractContextManager:
-        """Returns the context of a checkpoint and its evaluation."""
-        return contextlib.nullcontext()
-
-    def settle(self, step: int) -> None:
-        """Takes note of the steps that are finished."""
-
-    def agree(self, num_steps: int) -> None:
-        """Takes over the last step, which another worker settled."""
-
-    def keep(self, stopped_at: int | None = None) -> None:
-        """Writes down what a call that continues the training must know."""
-
-
-class TimeBudget(StepBudget):
-    """Ends a training by the clock, over all calls that continue it.
-
-    The learning rate stays at its peak for half of the steps, and until then nothing depends on their number. It is
-    settled as late as that: once the time left is just enough for as many steps as are done. A training given this
-    number of steps is the same, bit by bit. If the machine then becomes slower, or a killed call loses steps, the
-    training ends before its last one.
+    By the clock, the learning rate stays at its peak for half of the steps, and until then nothing depends on their
+    number. It is settled as late as that: once the time left is just enough for as many steps as are done. If the
+    machine then becomes slower, or a killed call loses steps, the training ends before its last one.
 
     Args:
-        path: JSON file of the time that earlier calls took and, once it is settled, the number of steps.
-        seconds: the budget.
+        num_steps: the last step; `UNSETTLED` until the clock has settled it.
+        path: JSON file of the time that earlier calls took and of the settled number of steps; None without a clock.
+        seconds: the time.
         started: `time.monotonic()` when this call began.
         schedule: learning rate of the training.
         save_checkpoints_steps: steps between checkpoints.
-
-    Attributes:
-        num_steps: int; `UNSETTLED` until it is known.
     """
 
-    def __init__(
-        self, path: str, seconds: float, started: float, schedule: WarmupConstantDecay, save_checkpoints_steps: int
-    ):
-        super().__init__(UNSETTLED)
-        kept = read_optional_json(path) or {}
-        self._path = path
-        self._seconds = seconds * (1.0 - _MARGIN)
-        self._started = started - kept.get("seconds", 0.0)
-        self._schedule = schedule
-        self._save_checkpoints_steps = save_checkpoints_steps
-        self._stopped_at = kept.get("stopped_at")
-        self._kept_at = started
-        self._first: tuple[int, float] | None = None  # Steps and seconds from which on the rate is measured.
-        self._pauses = [0.0]
-        self.agree(kept.get("num_train_steps") or UNSETTLED)
+    num_steps: int = UNSETTLED
+    _: dataclasses.KW_ONLY
+    path: str | None = None
+    seconds: float = math.inf
+    started: float = 0.0
+    schedule: WarmupConstantDecay | None = None
+    save_checkpoints_steps: int = 1
 
-    def _left(self) -> float:
+    def __post_init__(self):
+        kept = (self.path and read_optional_json(self.path)) or {}
+        self.seconds *= 1.0 - _MARGIN
+        self.started -= kept.get("seconds", 0.0)
+        self._measured_from: tuple[int, float] | None = None  # Steps and seconds.
+        self._pauses = [0.0]
+        self._kept_at = time.monotonic()
+        self.agree(kept.get("num_train_steps") or self.num_steps)
+
+    def _seconds_left(self) -> float:
         """Returns the seconds left to train: at the end comes a pause as long as any before."""
-        return self._seconds - (time.monotonic() - self._started) - max(self._pauses)
+        return self.seconds - (time.monotonic() - self.started) - max(self._pauses)
 
     def is_over(self, step: int) -> bool:
-        return super().is_over(step) or self._left() <= 0.0 or (self._stopped_at or UNSETTLED) <= step
+        """Returns whether `step` is the last one."""
+        return step >= self.num_steps or self._seconds_left() <= 0.0
 
     def needs_pause(self) -> bool:
-        """Returns True once, after a quarter of the time: how long an evaluation takes must be known."""
-        return self.num_steps == UNSETTLED and len(self._pauses) == 1 and self._left() < 0.75 * self._seconds
+        """Returns whether a checkpoint is wanted now, to learn how long its evaluation takes."""
+        is_unknown = self.num_steps == UNSETTLED and len(self._pauses) == 1
+        return is_unknown and self._seconds_left() < 0.75 * self.seconds
 
     @contextlib.contextmanager
-    def pause(self):
+    def pause(self) -> Iterator[None]:
+        """Takes the time of a checkpoint and its evaluation."""
         start = time.monotonic()
         yield
         self._pauses.append(time.monotonic() - start)
 
     def settle(self, step: int) -> None:
-        """Settles the last step, if it is time to.
+        """Settles the last step, if half of the time is over after `step`.
 
         Raises:
             InputError: the warm-up takes more than half of the time.
         """
         seconds = time.monotonic() - sum(self._pauses)
-        if self._first is None:  # The first call builds the graph.
-            self._first = step, seconds
+        if self._measured_from is None:  # The first call builds the graph, which says nothing about the rate.
+            self._measured_from = step, seconds
         elif self.num_steps == UNSETTLED:
-            rate = (seconds - self._first[1]) / (step - self._first[0])
-            pauses = (2 * step - 1) // self._save_checkpoints_steps - step // self._save_checkpoints_steps
-            if self._left() - pauses * max(self._pauses) <= rate * step:
-                warmup = self._schedule.num_warmup_steps
+            rate = (seconds - self._measured_from[1]) / (step - self._measured_from[0])
+            pauses = (2 * step - 1) // self.save_checkpoints_steps - step // self.save_checkpoints_steps
+            if self._seconds_left() - pauses * max(self._pauses) <= rate * step:
+                warmup = self.schedule.num_warmup_steps
                 if step < warmup:
                     raise InputError(
                         f"--num_warmup_steps={warmup}: half of --time_budget_minutes was over after step {step}. "
@@ -119,16 +91,15 @@ class TimeBudget(StepBudget):
                 self.agree(2 * step)
 
     def agree(self, num_steps: int) -> None:
+        """Adopts the last step that the chief has settled, or an earlier call."""
         if num_steps != self.num_steps:
             self.num_steps = num_steps
-            self._schedule.end_at(num_steps)
+            self.schedule.end_at(num_steps)
 
-    def keep(self, stopped_at: int | None = None) -> None:
-        """Writes the file, unless it was written a moment ago."""
+    def keep(self, is_over: bool) -> None:
+        """Writes what a later call must know, unless it was written a moment ago; no time is left once it is over."""
         now = time.monotonic()
-        if stopped_at is None and now - self._kept_at < _KEEP_SECONDS:
-            return
-        self._kept_at = now
-        num_steps = None if self.num_steps == UNSETTLED else self.num_steps
-        kept = {"seconds": round(now - self._started, 1), "num_train_steps": num_steps, "stopped_at": stopped_at}
-        write_json(self._path, kept)
+        if self.path and (is_over or now - self._kept_at >= _KEEP_SECONDS):
+            self._kept_at = now
+            seconds = self.seconds if is_over else round(now - self.started, 1)
+            write_json(self.path, {"seconds": seconds, "num_train_steps": self.num_steps})

@@ -88,16 +88,17 @@ class TrainStep:
     optimizer: keras.optimizers.Optimizer
     objective: Objective
     _: dataclasses.KW_ONLY
-    strategy: dataclasses.InitVar[tf.distribute.Strategy]
+    strategy: tf.distribute.Strategy
     step: tf.Variable
     gradient_accumulation_steps: int = 1
     clip_norm: float | None = 1.0
-    jit_compile: dataclasses.InitVar[bool] = False
+    jit_compile: bool = False
     random_seed: int = 0
 
-    def __post_init__(self, strategy: tf.distribute.Strategy, jit_compile: bool):
-        model, optimizer = self.model, self.optimizer
+    def __post_init__(self):
+        model, optimizer, strategy, jit_compile = self.model, self.optimizer, self.strategy, self.jit_compile
         self.figure_names: list[str] = []
+        # Keras keeps the strategy under no public name.
         if optimizer._distribution_strategy is not strategy:
             raise ValueError("`optimizer` must be created inside `strategy.scope()`. Received: one created outside.")
         with strategy.scope():

@@ -13,7 +13,6 @@ import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
-from keras_bert.encoder.layer import keep_arguments
 from keras_bert.errors import InputError
 from tasks.engine.checkpoints import Checkpoints, keep_settings
 from tasks.engine.divergence import Divergence, save_batch
@@ -21,7 +20,7 @@ from tasks.engine.preemption import Preemption
 from tasks.engine.progress import EarlyStopping, History, Reporter
 from tasks.engine.strategy import distribute
 from tasks.engine.throughput import Speed
-from tasks.engine.time_budget import UNSETTLED, StepBudget, TimeBudget
+from tasks.engine.time_budget import UNSETTLED, Budget
 from tasks.engine.train_step import Objective, TrainStep, named_losses
 from tasks.engine.workers import Workers
 
@@ -65,21 +64,24 @@ class Trainer:
         steps_per_call: int = 100,
         **step_options,
     ):
-        keep_arguments(self, locals())
+        self.model, self.optimizer, self.objective = model, optimizer, objective
+        self.output_dir = output_dir
         self.strategy = strategy or tf.distribute.get_strategy()
+        self.spike_factor = spike_factor
+        self.keep_checkpoints = keep_checkpoints
+        self.steps_per_call = steps_per_call
         self.workers = Workers(self.strategy)
         with self.strategy.scope():
             # Keras's own `iterations` is int32.
             self.step = tf.Variable(0, dtype=tf.int64, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
-        devices = {"strategy": self.strategy, "step": self.step}
-        self.train_step = TrainStep(model, optimizer, objective, **devices, **step_options)
+        self.train_step = TrainStep(model, optimizer, objective, strategy=self.strategy, step=self.step, **step_options)
         self._train = tf.function(self._train_steps, autograph=False)
         self._evaluate = tf.function(self._evaluate_batch, autograph=False)
         self._preemption = Preemption()  # Entered by `fit`.
 
     @property
     def schedule(self):
-        """The learning rate, a float or a `LearningRateSchedule`."""
+        """The learning rate, a float or a `LearningRateSchedule`; Keras's public property gives its current value."""
         return getattr(self.optimizer, "inner_optimizer", self.optimizer)._learning_rate
 
     # === Training ===
@@ -87,7 +89,7 @@ class Trainer:
     def fit(
         self,
         make_dataset: MakeDataset,
-        num_steps: int | TimeBudget,
+        num_steps: int | Budget,
         *,
         save_checkpoints_steps: int = 1000,
         evaluate: Callable[[], dict[str, float]] | None = None,
@@ -127,7 +129,7 @@ class Trainer:
         """
         if early_stopping is not None and (evaluate is None or self.workers.count > 1):
             raise ValueError("`early_stopping` needs `evaluate` and a single worker.")
-        budget = num_steps if isinstance(num_steps, TimeBudget) else StepBudget(num_steps)
+        budget = num_steps if isinstance(num_steps, Budget) else Budget(num_steps)
 
         def complete(step: int) -> None:
             """Evaluates a checkpoint and saves the report, unless its evaluation is there or not wanted."""
@@ -171,7 +173,7 @@ class Trainer:
                         if early_stopping is not None and early_stopping.is_over(report.history):
                             break
                     if self.workers.is_chief:
-                        budget.keep(step if is_over else None)
+                        budget.keep(is_over)
                     if is_over:
                         break
                 if self._preemption.requested:
@@ -228,7 +230,7 @@ class Trainer:
             self._best().restore(best_step)
         return report.history
 
-    def _agree(self, budget: StepBudget, step: int) -> tuple[bool, bool, bool]:
+    def _agree(self, budget: Budget, step: int) -> tuple[bool, bool, bool]:
         """Returns, alike on all workers, whether the training is preempted, is over, and needs a checkpoint."""
         budget.settle(step)
         flags = [self._preemption.requested, budget.num_steps, budget.is_over(step), budget.needs_pause()]
@@ -237,7 +239,7 @@ class Trainer:
         return bool(of_workers[:, 0].any()), bool(of_workers[0, 2]), bool(of_workers[0, 3])
 
     def _calls(
-        self, make_dataset: MakeDataset, step: int, budget: StepBudget, intervals: tuple[int, ...]
+        self, make_dataset: MakeDataset, step: int, budget: Budget, intervals: tuple[int, ...]
     ) -> Iterator[tuple[int, np.ndarray]]:
         """Runs the steps after `step`, several per call; yields the last one's number and all figures of each call.
 
@@ -255,9 +257,9 @@ class Trainer:
             values = self._call_train(batches, count)
             # Every worker takes the slowest one's time: all must do the same number of steps per call.
             seconds_per_step = self.workers.gather(time.monotonic() - start).max() / count
-            found = divergence.find(self.train_step.figure_names, values)
-            if found is not None:
-                self._stop_diverged(make_dataset, step + found[0] + 1, found[1])
+            fault = divergence.find(self.train_step.figure_names, values)
+            if fault is not None:
+                self._stop_diverged(make_dataset, step + fault[0] + 1, fault[1])
             step += count
             yield step, values
 
@@ -365,7 +367,6 @@ class Trainer:
         return tf.distribute.get_replica_context().all_reduce("SUM", pairs)
 
 
-def _steps_between_records(budget: StepBudget | TimeBudget, save_checkpoints_steps: int) -> int:
-    is_settled = budget.num_steps != UNSETTLED
-    expected_steps = budget.num_steps if is_settled else 10 * save_checkpoints_steps
+def _steps_between_records(budget: Budget, save_checkpoints_steps: int) -> int:
+    expected_steps = 10 * save_checkpoints_steps if budget.num_steps == UNSETTLED else budget.num_steps
     return max(1, expected_steps // RECORDS)

@@ -28,7 +28,7 @@ def pretrain(settings: PretrainingSettings) -> dict:
         `unigram_accuracy` and `majority_next_sentence_accuracy`. With `do_train` `train_records`, `train_steps` and,
         if a step was left to do, `train_seconds` (without evaluation), `examples_per_second`,
         `real_tokens_per_second`, `train_command`, `share_of_peak`, `peak_tflops` (of all devices) and `peak_source`.
-        With `time_budget_minutes` `num_train_steps`: a run that is given it, and no budget, is the same.
+        With `time_budget_minutes` `num_train_steps`, the number that the clock has settled.
 
     Raises:
         InputError: settings that do not fit the data or the weights, or files that cannot be used.

@@ -14,7 +14,7 @@ from tasks.engine.build_trainer import build_trainer, prepare_devices
 from tasks.engine.settings import identify, tokenizer_identity
 from tasks.engine.strategy import needs_static_shapes
 from tasks.engine.throughput import Speed, find_peak, pretraining_flops_per_token
-from tasks.engine.time_budget import UNSETTLED, TimeBudget
+from tasks.engine.time_budget import UNSETTLED, Budget
 from tasks.engine.training import Trainer
 from tasks.engine.workers import Workers
 from tasks.flags import write_flags
@@ -81,8 +81,7 @@ def _run(settings: PretrainingSettings, strategy: tf.distribute.Strategy, starte
         write_flags(dict(sorted(dataclasses.asdict(settings).items())), settings.output_dir)
     if settings.do_train:
         masking = MaskingRules.of(tokenizer, settings) if settings.dynamic_masking else None
-        budget = _time_budget(trainer, settings, started) or settings.num_train_steps
-        metrics |= _train(trainer, train_data, masking, evaluation, budget, settings)
+        metrics |= _train(trainer, train_data, masking, evaluation, _budget(trainer, settings, started), settings)
     if evaluation is not None:
         metrics |= evaluation.figures or evaluation()
     if writes:
@@ -174,12 +173,16 @@ def _plan(data: _Data, masking: MaskingRules | None, settings: PretrainingSettin
     return plan_packing(data.files, data.indexes, max_seq_length=settings.max_seq_length, masking=masking)
 
 
-def _time_budget(trainer: Trainer, settings: PretrainingSettings, started: float) -> TimeBudget | None:
+def _budget(trainer: Trainer, settings: PretrainingSettings, started: float) -> Budget:
     if not settings.time_budget_minutes:
-        return None
-    path = os.path.join(settings.output_dir, BUDGET_FILE)
-    seconds = 60.0 * settings.time_budget_minutes
-    return TimeBudget(path, seconds, started, trainer.schedule, settings.save_checkpoints_steps)
+        return Budget(settings.num_train_steps)
+    return Budget(
+        path=os.path.join(settings.output_dir, BUDGET_FILE),
+        seconds=60.0 * settings.time_budget_minutes,
+        started=started,
+        schedule=trainer.schedule,
+        save_checkpoints_steps=settings.save_checkpoints_steps,
+    )
 
 
 def _train(
@@ -187,7 +190,7 @@ def _train(
     data: _Data,
     masking: MaskingRules | None,
     evaluation: "_Evaluation | None",
-    budget: int | TimeBudget,
+    budget: Budget,
     settings: PretrainingSettings,
 ) -> dict:
     """Trains to the last step; returns the training's figures, those of speed only if a step was left to do."""
@@ -202,14 +205,13 @@ def _train(
         **settings.lengths,
     )
     before = trainer.restore()
-    is_over = before >= budget if isinstance(budget, int) else budget.is_over(before)
-    speed = None if is_over else _speed(trainer, records, settings)
+    speed = None if budget.is_over(before) else _speed(trainer, records, settings)
     start = time.monotonic()
     options = {"save_checkpoints_steps": settings.save_checkpoints_steps, "evaluate": evaluation, "speed": speed}
     trainer.fit(make_dataset, budget, description="pre-training", **options)
     last = int(trainer.step.numpy())
     steps, figures = last - before, {"train_records": records.num_records, "train_steps": last}
-    if isinstance(budget, TimeBudget):
+    if settings.time_budget_minutes:
         figures["num_train_steps"] = budget.num_steps
     if plan is not None:
         figures["real_token_share"] = plan.real_token_share_before

@@ -9,7 +9,7 @@ import toy_pretraining
 from keras_bert.errors import InputError
 from tasks.engine import time_budget
 from tasks.engine.schedules import SCHEDULES, WarmupConstantDecay
-from tasks.engine.time_budget import UNSETTLED, TimeBudget
+from tasks.engine.time_budget import UNSETTLED, Budget
 
 
 class Clock:
@@ -31,9 +31,10 @@ def clock(monkeypatch):
     return clock
 
 
-def start(path, clock, seconds=180.0, warmup=10, save_steps=400) -> tuple[TimeBudget, WarmupConstantDecay]:
+def start(path, clock, seconds=180.0, warmup=10, save_steps=400) -> tuple[Budget, WarmupConstantDecay]:
     schedule = SCHEDULES["constant_then_linear"](1.0, UNSETTLED, warmup)
-    return TimeBudget(str(path / "budget.json"), seconds, clock.now, schedule, save_steps), schedule
+    options = {"schedule": schedule, "save_checkpoints_steps": save_steps}
+    return Budget(path=str(path / "budget.json"), seconds=seconds, started=clock.now, **options), schedule
 
 
 def train(budget, clock, step=0, *, rate=0.1, pause=4.0, slower_from=None, save_steps=400, until=None) -> int:
@@ -46,7 +47,7 @@ def train(budget, clock, step=0, *, rate=0.1, pause=4.0, slower_from=None, save_
         if budget.needs_pause() or budget.is_over(step) or step % save_steps == 0:
             with budget.pause():
                 clock.now += pause
-        budget.keep(step if budget.is_over(step) else None)
+        budget.keep(budget.is_over(step))
     return step
 
 
@@ -60,7 +61,7 @@ def test_it_uses_the_time_and_decays_over_half_of_the_steps(clock, tmp_path):
         [1.0, 0.5, 0.0], abs=0.01
     )
     kept = json.loads((tmp_path / "budget.json").read_text())
-    assert kept["num_train_steps"] == kept["stopped_at"] == last
+    assert kept["num_train_steps"] == last
 
 
 def test_a_slower_machine_ends_it_before_the_last_step(clock, tmp_path):
@@ -99,8 +100,8 @@ def test_a_training_given_its_steps_is_the_same(clock, tmp_path):
         trainer = toy_pretraining.build_trainer(
             tmp_path / name, optimizer="muon", num_layers=1, num_steps=num_steps, lr_schedule="constant_then_linear"
         )
-        path = str(tmp_path / "budget.json")
-        budget = TimeBudget(path, 1.5, clock.now, trainer.schedule, 50) if by_clock else num_steps
+        options = {"seconds": 1.5, "started": clock.now, "schedule": trainer.schedule, "save_checkpoints_steps": 50}
+        budget = Budget(path=str(tmp_path / "budget.json"), **options) if by_clock else num_steps
         trainer.fit(toy_pretraining.batches, budget, save_checkpoints_steps=50)
         return int(trainer.step.numpy()), np.concatenate([weight.numpy().ravel() for weight in trainer.model.weights])
 
