@@ -30,12 +30,12 @@ class Divergence:
         """
         for index, row in enumerate(values.tolist()):
             figures = dict(zip(names, row, strict=True))
-            if reason := self._reason(figures):
+            if reason := self._fault(figures):
                 return index, reason
             self._losses.append(figures["loss"])
         return None
 
-    def _reason(self, figures: dict[str, float]) -> str | None:
+    def _fault(self, figures: dict[str, float]) -> str | None:
         if not np.isfinite(list(figures.values())).all():
             return ", ".join(f"{name} {value:g}" for name, value in figures.items())
         # Every overflow halves the loss scale. Below 1, the unscaled gradient itself exceeds float16.

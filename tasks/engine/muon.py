@@ -22,17 +22,19 @@ def orthogonal_updates(momenta: list, slices: list[int], iterate: Callable) -> l
     Returns:
         Tensors of the same shapes.
     """
-    parts = [part for momentum, count in zip(momenta, slices, strict=True) for part in ops.split(momentum, count, -1)]
+    matrices = [
+        matrix for momentum, count in zip(momenta, slices, strict=True) for matrix in ops.split(momentum, count, -1)
+    ]
     groups = defaultdict(list)
-    for place, part in enumerate(parts):
-        groups[tuple(sorted(part.shape))].append(place)
-    for (_, longest), places in groups.items():
-        wide = [_widen(parts[place]) for place in places]
+    for index, matrix in enumerate(matrices):
+        groups[tuple(sorted(matrix.shape))].append(index)
+    for (_, longest), indexes in groups.items():
+        wide = [_widen(matrices[index]) for index in indexes]
         updates = iterate(ops.stack(wide), 5) * (_SIZE * longest**0.5)
-        for place, update in zip(places, ops.unstack(updates, len(places)), strict=True):
-            parts[place] = ops.transpose(update) if parts[place].shape[0] > parts[place].shape[1] else update
-    left = iter(parts)
-    return [ops.concatenate([next(left) for _ in range(count)], -1) for count in slices]
+        for index, update in zip(indexes, ops.unstack(updates, len(indexes)), strict=True):
+            matrices[index] = ops.transpose(update) if matrices[index].shape[0] > matrices[index].shape[1] else update
+    remaining = iter(matrices)
+    return [ops.concatenate([next(remaining) for _ in range(count)], -1) for count in slices]
 
 
 def _widen(matrix):

@@ -12,6 +12,7 @@ learning rate by variable path; `optimizer.rules` lists the result. Clipping the
 to `tasks.engine.training.Trainer`, which does it after summing over replicas.
 """
 
+import functools
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -23,6 +24,7 @@ from keras import ops
 from tasks.engine.fused_adam import fused_adam
 from tasks.engine.muon import orthogonal_updates
 from tasks.engine.schedules import SCHEDULES, Registered
+from tasks.engine.settings import OPTIMIZERS
 
 # Matches "masked_lm/output_bias", but not "bias_table/embeddings".
 _NOT_DECAYED = re.compile(r"(?:^|/)(?:gamma|beta|[^/]*bias)$")
@@ -58,7 +60,7 @@ def update_rules(variables: Sequence, weight_decay: float = 0.01, layer_decay: f
       `layer_decay ** (L + 1)` in the embeddings (and the output layer tied to them), and 1 in pooler and heads. This
       follows BEiT (Bao et al. 2022, appendix); ELECTRA's exponents are larger by one.
     - The fused query-key-value kernel has three trust ratios, as if it were three variables.
-    - Of the matrices those of the encoder layers are orthogonal, but no embedding, pooler or head.
+    - Only the encoder layers' matrices get orthogonal updates; embeddings, pooler and heads do not.
 
     Args:
         variables: Keras variables of one model, such as `model.trainable_variables`.
@@ -102,6 +104,9 @@ def _path(variable) -> str:
 class _BertOptimizer(Registered, keras.optimizers.Optimizer):
     """Base of the profiles: two moments per gradient, and update rules by path.
 
+    Like Keras's own optimizers, they use `_get_variable_index`, `_apply_weight_decay` and `_backend_update_step`, for
+    which there are no public names.
+
     Attributes:
         rules: one `UpdateRule` per variable, in their order; set by `build`.
         compiles_decay: whether XLA may compile single ops of the update (TensorFlow, one replica, no XLA around it,
@@ -126,7 +131,6 @@ class _BertOptimizer(Registered, keras.optimizers.Optimizer):
         self.beta_1 = beta_1
         self.beta_2 = beta_2
         self.epsilon = epsilon
-        self._shared: dict = {}
 
     def build(self, variables) -> None:
         """Creates the rules and the zero-initialized moments of each variable."""
@@ -147,21 +151,13 @@ class _BertOptimizer(Registered, keras.optimizers.Optimizer):
 
         This cuts the time to trace BERT base's 199 updates from 2.45 s to 0.75 s (under cProfile).
         """
-        self._shared = {}
-        try:
-            super().apply(grads, trainable_variables)
-        finally:
-            self._shared = {}  # Tensors of one graph must not leak into the next.
+        learning_rate = self.learning_rate
+        # Made anew by each call, since tensors of one graph must not leak into the next.
+        self._rate = functools.cache(lambda factor, dtype: ops.cast(learning_rate * factor, dtype))
+        self._correction = functools.cache(self._compute_correction)
+        super().apply(grads, trainable_variables)
 
-    def _once(self, key: tuple, compute):
-        if key not in self._shared:
-            self._shared[key] = compute()
-        return self._shared[key]
-
-    def _rate(self, learning_rate, factor: float, dtype: str):
-        return self._once(("rate", factor, dtype), lambda: ops.cast(learning_rate * factor, dtype))
-
-    def _correction(self, dtype: str) -> tuple:
+    def _compute_correction(self, dtype: str) -> tuple:
         """Returns the rate's factor and the epsilon that apply bias correction to uncorrected moments.
 
         With c1 = 1 - beta_1^t and c2 = 1 - beta_2^t at step t,
@@ -169,14 +165,10 @@ class _BertOptimizer(Registered, keras.optimizers.Optimizer):
             (m / c1) / (sqrt(v / c2) + epsilon) = (sqrt(c2) / c1) m / (sqrt(v) + epsilon sqrt(c2))
         """
         if not self.bias_correction:
-            return self._once(("correction", dtype), lambda: (ops.ones((), dtype), ops.cast(self.epsilon, dtype)))
-
-        def compute() -> tuple:
-            step = ops.cast(self.iterations + 1, dtype)
-            root = ops.sqrt(1.0 - ops.power(ops.cast(self.beta_2, dtype), step))
-            return root / (1.0 - ops.power(ops.cast(self.beta_1, dtype), step)), self.epsilon * root
-
-        return self._once(("correction", dtype), compute)
+            return ops.ones((), dtype), ops.cast(self.epsilon, dtype)
+        step = ops.cast(self.iterations + 1, dtype)
+        root = ops.sqrt(1.0 - ops.power(ops.cast(self.beta_2, dtype), step))
+        return root / (1.0 - ops.power(ops.cast(self.beta_1, dtype), step)), self.epsilon * root
 
     def _update_moments(self, gradient, index: int) -> tuple:
         """Computes m <- beta_1 m + (1 - beta_1) g and v <- beta_2 v + (1 - beta_2) g^2; returns both variables."""
@@ -217,32 +209,21 @@ class BertAdam(_BertOptimizer):
 
     def update_step(self, gradient, variable, learning_rate) -> None:
         """Updates one variable and its moments; `gradient` has the variable's shape."""
-        index = self._get_variable_index(variable)
+        index, dtype = self._get_variable_index(variable), variable.dtype
+        rule, gradient = self.rules[index], _dense(gradient, dtype)
+        factor, epsilon = self._correction(dtype)
+        rate = self._rate(rule.rate_multiplier, dtype) * factor
+        decay = self._rate(rule.rate_multiplier * rule.weight_decay, dtype) if rule.weight_decay else None
         if keras.backend.backend() == "tensorflow":
             variable = variable.value if isinstance(variable, keras.Variable) else variable
             moments = (self._first_moments[index], self._second_moments[index])
             handles = [variable.handle, *(moment.value.handle for moment in moments)]
-            arguments = _dense(gradient, variable.dtype), *self._scalars(index, variable.dtype, learning_rate)
-            fused_adam(handles, *arguments, self.beta_1, self.beta_2, self.compiles_decay)
+            fused_adam(handles, gradient, rate, epsilon, decay, self.beta_1, self.beta_2, self.compiles_decay)
             return
-        rate, epsilon, decay = self._scalars(index, variable.dtype, learning_rate)
         if decay is not None:
             self.assign_sub(variable, variable * decay)
-        first, second = self._update_moments(_dense(gradient, variable.dtype), index)
+        first, second = self._update_moments(gradient, index)
         self.assign_sub(variable, rate * first / (ops.sqrt(second) + epsilon))
-
-    def _scalars(self, index: int, dtype: str, learning_rate) -> tuple:
-        """Returns a variable's rate, epsilon and decay as scalars; the decay is None if there is none."""
-        rule = self.rules[index]
-
-        def compute() -> tuple:
-            factor, epsilon = self._correction(dtype)
-            return self._rate(learning_rate, rule.rate_multiplier, dtype) * factor, epsilon
-
-        rate, epsilon = self._once(("step", rule.rate_multiplier, dtype), compute)
-        if not rule.weight_decay:
-            return rate, epsilon, None
-        return rate, epsilon, self._rate(learning_rate, rule.rate_multiplier * rule.weight_decay, dtype)
 
 
 class BertAdamW(BertAdam):
@@ -277,7 +258,7 @@ class BertLamb(_BertOptimizer):
             update = update + variable * rule.weight_decay
         if rule.trust_ratios:
             update = _scale_to_length_of(variable, update, rule.trust_ratios)
-        self.assign_sub(variable, update * self._rate(learning_rate, rule.rate_multiplier, variable.dtype))
+        self.assign_sub(variable, update * self._rate(rule.rate_multiplier, variable.dtype))
 
 
 class BertMuon(BertAdamW):
@@ -322,22 +303,22 @@ class BertMuon(BertAdamW):
     def update_step(self, gradient, variable, learning_rate) -> None:
         """Updates one variable and its moments; `gradient` has the variable's shape."""
         if self._is_orthogonal(variable):
-            self._update_matrices([(gradient, variable)], learning_rate)
+            self._update_matrices([(gradient, variable)])
         else:
             super().update_step(gradient, variable, learning_rate)
 
     def _backend_update_step(self, grads, trainable_variables, learning_rate) -> None:
         """Updates all variables; with `joins_matrices`, all matrices together."""
-        left = list(zip(grads, trainable_variables, strict=True))
+        pairs = list(zip(grads, trainable_variables, strict=True))
         if self.joins_matrices:
-            self._update_matrices([pair for pair in left if self._is_orthogonal(pair[1])], learning_rate)
-            left = [pair for pair in left if not self._is_orthogonal(pair[1])]
-        super()._backend_update_step(*zip(*left, strict=True), learning_rate)
+            self._update_matrices([pair for pair in pairs if self._is_orthogonal(pair[1])])
+            pairs = [pair for pair in pairs if not self._is_orthogonal(pair[1])]
+        super()._backend_update_step(*zip(*pairs, strict=True), learning_rate)
 
     def _is_orthogonal(self, variable) -> bool:
         return self.rules[self._get_variable_index(variable)].is_orthogonal
 
-    def _update_matrices(self, pairs: list[tuple], learning_rate) -> None:
+    def _update_matrices(self, pairs: list[tuple]) -> None:
         rules, momenta = [], []
         for gradient, variable in pairs:
             index = self._get_variable_index(variable)
@@ -347,7 +328,7 @@ class BertMuon(BertAdamW):
             momenta.append(gradient + first * self.momentum)
         updates = orthogonal_updates(momenta, [rule.trust_ratios for rule in rules], self._newton_schulz)
         for (_, variable), rule, update in zip(pairs, rules, updates, strict=True):
-            rate = self._rate(learning_rate, rule.rate_multiplier, variable.dtype)
+            rate = self._rate(rule.rate_multiplier, variable.dtype)
             self.assign_sub(variable, (update + variable * rule.weight_decay) * rate)
 
     def get_config(self) -> dict:
@@ -374,7 +355,7 @@ def _scale_to_length_of(variable, update, slices: int):
     return ops.reshape(update * ratio, variable.shape)
 
 
-PROFILES = {"bert-2018": BertAdam, "adamw": BertAdamW, "lamb": BertLamb, "muon": BertMuon}
+PROFILES = dict(zip(OPTIMIZERS, (BertAdam, BertAdamW, BertLamb, BertMuon), strict=True))
 
 
 def build_optimizer(

@@ -8,9 +8,10 @@ import numpy as np
 from keras_bert.errors import InputError
 from tasks.settings import Settings, changeable, kinds_of, setting
 
-OPTIMIZERS = ("bert-2018", "adamw", "lamb")
+# The classes are in `tasks.engine.optimization`, in this order, which imports TensorFlow.
+OPTIMIZERS = ("bert-2018", "adamw", "lamb", "muon")
 DISTRIBUTION_STRATEGIES = ("one_device", "mirrored", "multi_worker_mirrored", "tpu")
-MIXED_PRECISION = ("float32", "bfloat16", "float16")
+POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}  # Keras's names.
 
 
 class TrainingSettings(Settings):
@@ -23,7 +24,7 @@ class TrainingSettings(Settings):
         "bert-2018",
         "bert-2018: Adam with decoupled weight decay and no bias correction; adamw: with bias correction; lamb: for "
         "batches of thousands.",
-        choices=OPTIMIZERS,
+        choices=OPTIMIZERS[:-1],  # Muon is for pre-training alone.
     )
     layer_decay: float = setting(
         1.0, "Factor of the learning rate from each encoder layer to the one below.", above=0.0, at_most=1.0
@@ -45,7 +46,7 @@ class TrainingSettings(Settings):
     mixed_precision: str = setting(
         "float32",
         "Type of the activations; weights stay float32. float16 uses a dynamic loss scale.",
-        choices=MIXED_PRECISION,
+        choices=tuple(POLICIES),
     )
     jit_compile: bool = changeable(False, "Compile the training step with XLA; slower on a CPU.")
     deterministic_ops: bool = changeable(False, "Make runs bit-identical on GPUs too, at some cost of time.")

@@ -12,9 +12,9 @@ import keras
 import tensorflow as tf
 
 from keras_bert.errors import InputError, first_line
+from tasks.engine.settings import DISTRIBUTION_STRATEGIES, POLICIES
 from tasks.engine.workers import is_reachable
 
-POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
 _TF_CONFIG_EXAMPLE = (
     """TF_CONFIG='{"cluster": {"worker": ["host0:2222", "host1:2222"]}, "task": {"type": "worker", "index": 0}}'"""
 )
@@ -42,19 +42,18 @@ def build_strategy(
         InputError: `num_gpus` exceeds the GPUs found; TF_CONFIG is missing or wrong; the TPU cannot be reached.
         ValueError: an unknown name.
     """
+    if distribution_strategy not in DISTRIBUTION_STRATEGIES:
+        raise ValueError(
+            f"`distribution_strategy` must be one of {DISTRIBUTION_STRATEGIES}. Received: {distribution_strategy!r}"
+        )
     if distribution_strategy == "tpu":
         return _tpu_strategy(tpu)
     if distribution_strategy == "multi_worker_mirrored":
         addresses, own = check_cluster(os.environ.get("TF_CONFIG"))
-    elif distribution_strategy not in ("one_device", "mirrored"):
-        raise ValueError(
-            "`distribution_strategy` must be 'one_device', 'mirrored', 'multi_worker_mirrored' or 'tpu'. "
-            f"Received: {distribution_strategy!r}"
-        )
-    found = len(tf.config.list_physical_devices("GPU"))
-    if num_gpus is not None and num_gpus > found:
+    available = len(tf.config.list_physical_devices("GPU"))
+    if num_gpus is not None and num_gpus > available:
         raise InputError(
-            f"--num_gpus={num_gpus}: TensorFlow finds {found} on this machine. Ask for fewer, or set "
+            f"--num_gpus={num_gpus}: TensorFlow finds {available} on this machine. Ask for fewer, or set "
             "TF_CPP_MIN_LOG_LEVEL=0 to read why a GPU was not found."
         )
     if distribution_strategy == "multi_worker_mirrored":
@@ -123,15 +122,15 @@ def meet(addresses: Sequence[str], own: str, timeout: float = _WORKERS_TIMEOUT) 
     """
     end = time.monotonic() + timeout
     dual = {"family": socket.AF_INET6, "dualstack_ipv6": True} if socket.has_dualstack_ipv6() else {}
-    missing, is_heard = [address for address in addresses if address != own], False
+    missing, listener = [address for address in addresses if address != own], None
     with contextlib.ExitStack() as stack:
-        while missing or not is_heard:
-            if not is_heard:
+        while missing or not listener:
+            if not listener:
                 with contextlib.suppress(OSError):  # An earlier process of this worker may still be ending.
-                    listener = socket.create_server(("", int(own.rpartition(":")[2])), backlog=len(addresses), **dual)
-                    is_heard = bool(stack.enter_context(listener))
+                    server = socket.create_server(("", int(own.rpartition(":")[2])), backlog=len(addresses), **dual)
+                    listener = stack.enter_context(server)
             missing = [address for address in missing if not is_reachable(address)]
-            if time.monotonic() > end and (missing or not is_heard):
+            if time.monotonic() > end and (missing or not listener):
                 fault = f"{', '.join(missing)} did not come" if missing else f"another process has the port of {own}"
                 raise InputError(
                     f"TF_CONFIG: after {timeout:g} seconds {fault}. Start the same command on all {len(addresses)} "

@@ -83,10 +83,10 @@ class Workers:
             InputError: a worker has another value than the chief; names both.
         """
         checksums = [zlib.crc32(json.dumps(value, sort_keys=True).encode()) for value in values.values()]
-        found = self.gather(checksums)
-        for worker, place in np.argwhere(found != found[0])[:1]:
+        of_workers = self.gather(checksums)
+        for worker, number in np.argwhere(of_workers != of_workers[0])[:1]:
             raise InputError(
-                f"{list(values)[place]}: {self._name(worker)} has another than {self._name(0)}. All workers need the "
+                f"{list(values)[number]}: {self._name(worker)} has another than {self._name(0)}. All workers need the "
                 "same data, vocabulary, configuration and flags."
             )
 

@@ -10,8 +10,6 @@ import time
 
 import pytest
 
-from tasks.engine import settings as engine_settings
-
 COMMAND = '''
 """Tells what a command is.
 
@@ -211,15 +209,3 @@ def test_settings_and_environment(call, as_script):
     assert flags["train_batch_size"] == 7
     assert (flags["output_dir"], flags["own_flag"], flags["num_gpus"]) == ("out", "x", None)
     assert "help" not in flags and "verbosity" not in flags
-
-
-def test_the_choices_are_those_of_the_code():
-    """Settings must not import TensorFlow, so that they repeat them."""
-    from tasks.engine.optimization import PROFILES
-    from tasks.engine.strategy import POLICIES, build_strategy
-
-    assert {*engine_settings.OPTIMIZERS, "muon"} == set(PROFILES)  # Muon is for pre-training alone.
-    assert set(engine_settings.MIXED_PRECISION) == set(POLICIES)
-    with pytest.raises(ValueError) as error:
-        build_strategy("two_devices")
-    assert all(f"'{name}'" in str(error.value) for name in engine_settings.DISTRIBUTION_STRATEGIES)

@@ -66,7 +66,7 @@ class PretrainingSettings(TrainingSettings):
         "bert-2018",
         help="bert-2018: Adam with decoupled weight decay and no bias correction; adamw: with bias correction; lamb: "
         "for batches of thousands; muon: orthogonal updates of the encoder's matrices, else adamw.",
-        choices=(*OPTIMIZERS, "muon"),
+        choices=OPTIMIZERS,
     )
     adam_lr_ratio: float = setting(
         1.0, "With --optimizer=muon, the learning rate of all but the matrices, as a share of theirs.", above=0.0
