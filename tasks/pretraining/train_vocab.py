@@ -30,7 +30,7 @@ from keras_bert.vocabulary import SPECIAL_TOKENS
 from tasks import flags
 from tasks.pretraining.engines import EngineSettings
 from tasks.pretraining.figures import figure_lines
-from tasks.pretraining.word_counts import WordCounts, count_words, describe_counts, read_counts
+from tasks.pretraining.word_counts import count_words, merge_counts, read_counts, read_figures
 from tasks.settings import setting
 from tasks.text.blocks import spool_pipes
 from tasks.text.parallel import progress_bar
@@ -82,7 +82,7 @@ def train_vocab(settings: VocabularySettings) -> dict:
     beside the output, `.<output file>.scratch`, until the run is through. A run that was stopped continues from there.
 
     Returns:
-        The report: see `_describe`; and seconds, and the files that were written.
+        The report: see `read_counts` and `_describe`; and seconds, and the files that were written.
 
     Raises:
         InputError: no text, text that cannot be read or is not UTF-8, a `vocab_size` that cannot hold the characters,
@@ -103,18 +103,19 @@ def train_vocab(settings: VocabularySettings) -> dict:
             with files.atomic_path(settings.word_counts_file) as temporary:
                 shutil.copyfile(files.local_copy(counted), temporary)
         if settings.vocab_file:
-            words = read_counts(counted, do_lower_case, settings.max_distinct_words)
-            report = _write_vocabulary(words, settings)
+            counts, figures = read_counts(counted, do_lower_case, settings.max_distinct_words)
+            report = figures | _write_vocabulary(counts, settings)
         else:
-            report = describe_counts(counted, do_lower_case)
+            num_words = sum(1 for _ in merge_counts([counted]))
+            report = {**read_figures(counted, do_lower_case), "distinct_words": num_words}
         report |= {"seconds": round(time.monotonic() - start, 1), **outputs}
         if settings.report_file:
             files.write_json(settings.report_file, report)
     return report
 
 
-def _write_vocabulary(words: WordCounts, settings: VocabularySettings) -> dict:
-    characters, inner = _count_characters(words.counts)
+def _write_vocabulary(counts: dict[str, int], settings: VocabularySettings) -> dict:
+    characters, inner = _count_characters(counts)
     rare = {character for character, count in characters.items() if count < settings.min_frequency}
     alphabet = sorted({*characters, *(f"##{character}" for character in inner - rare)} - rare)
     minimum = len(SPECIAL_TOKENS) + len(alphabet)
@@ -124,9 +125,9 @@ def _write_vocabulary(words: WordCounts, settings: VocabularySettings) -> dict:
             f"characters of this text need at least {minimum}. Raise it, or raise --min_frequency to leave rare "
             "characters out."
         )
-    pieces = _train(words.counts, alphabet, rare, settings.vocab_size, settings.min_frequency)
+    pieces = _train(counts, alphabet, rare, settings.vocab_size, settings.min_frequency)
     files.write_lines(settings.vocab_file, pieces)
-    return _describe(pieces, words, characters)
+    return _describe(pieces, counts, characters)
 
 
 # With examples.
@@ -145,9 +146,9 @@ def _check_outputs(outputs: dict[str, str], inputs: list[str]) -> None:
             parent = os.path.dirname(parent)
         if not is_remote(path) and not (os.path.isdir(parent) and os.access(parent, os.W_OK)):
             raise InputError(f"{parent}: no directory that can be written. Choose another path for --{name}.")
-        others = [other for other in outputs if absolute(outputs[other]) == absolute(path)]
-        if others[0] != name:
-            raise InputError(f"{path}: --{name} is --{others[0]} too. Choose another path.")
+        first = next(other for other in outputs if absolute(outputs[other]) == absolute(path))
+        if first != name:
+            raise InputError(f"{path}: --{name} is --{first} too. Choose another path.")
 
 
 _Pair = tuple[int, int]  # Ids of two pieces.
@@ -185,13 +186,13 @@ def _train(
             words.append([ids[word[0]], *(ids[f"##{character}"] for character in word[1:])])
             times.append(count)
     frequencies: dict[_Pair, int] = defaultdict(int)
-    places: dict[_Pair, list[int]] = defaultdict(list)
+    words_of_pair: dict[_Pair, list[int]] = defaultdict(list)
     for number, word in enumerate(words):
         for pair in itertools.pairwise(word):
             frequencies[pair] += times[number]
-            places[pair].append(number)
-    # A pair's entry is renewed when it comes up with a frequency that has changed; `places` of an entry grow no more.
-    queue = [(-frequencies[pair], pair, numbers) for pair, numbers in places.items()]
+            words_of_pair[pair].append(number)
+    # An entry is renewed when it comes up with a frequency that has changed. Its words grow no more.
+    queue = [(-frequencies[pair], pair, numbers) for pair, numbers in words_of_pair.items()]
     heapq.heapify(queue)
     print(f"join pieces: {len(words):,} distinct words, up to {vocab_size:,} pieces", file=sys.stderr)
     with progress_bar("join pieces", "piece", vocab_size) as progress:
@@ -207,9 +208,9 @@ def _train(
                 ids[joined] = len(pieces)
                 pieces.append(joined)
                 progress.update()
-            for new_pair, found in _join(pair, ids[joined], set(numbers), words, times, frequencies).items():
+            for new_pair, new_numbers in _join(pair, ids[joined], set(numbers), words, times, frequencies).items():
                 if frequencies[new_pair] > 0:
-                    heapq.heappush(queue, (-frequencies[new_pair], new_pair, found))
+                    heapq.heappush(queue, (-frequencies[new_pair], new_pair, new_numbers))
     return pieces
 
 
@@ -218,71 +219,64 @@ def _join(
 ) -> dict[_Pair, list[int]]:
     """Joins a pair in some words, and updates the frequencies; returns the words in which each new pair stands."""
     first, second = pair
-    places = defaultdict(list)
+    words_of_pair = defaultdict(list)
     for number in numbers:
-        word, count = words[number], times[number]
-        place = 0
-        while place < len(word) - 1:
-            if word[place] == first and word[place + 1] == second:
-                if place:
-                    before = word[place - 1]
+        word, count, index = words[number], times[number], 0
+        while index < len(word) - 1:
+            if word[index] == first and word[index + 1] == second:
+                if index:
+                    before = word[index - 1]
                     frequencies[before, first] -= count
                     frequencies[before, joined] += count
-                    places[before, joined].append(number)
-                word[place : place + 2] = (joined,)
-                if place + 1 < len(word):
-                    after = word[place + 1]
+                    words_of_pair[before, joined].append(number)
+                word[index : index + 2] = (joined,)
+                if index + 1 < len(word):
+                    after = word[index + 1]
                     frequencies[second, after] -= count
                     frequencies[joined, after] += count
-                    places[joined, after].append(number)
-            place += 1
-    return places
+                    words_of_pair[joined, after].append(number)
+            index += 1
+    return words_of_pair
 
 
 # === The report ===
 
 
-def _describe(pieces: list[str], words: WordCounts, characters: Counter[str]) -> dict:
+def _describe(pieces: list[str], counts: dict[str, int], characters: Counter[str]) -> dict:
     """Describes a vocabulary; tokenizes each distinct word once.
 
     Args:
         pieces: the vocabulary.
-        words: what it was trained on.
+        counts: what it was trained on: word -> occurrences.
         characters: character -> occurrences in words that are not too long.
 
     Returns:
-        What `words` says but for `counts`; distinct_words; vocabulary_size; single_characters (of the vocabulary),
-        known_character_share (of the occurrences of `characters`); tokens_per_word (of known words), unknown_share
-        (of the occurrences of words: those that become [UNK]), longest_piece (without `##`; the first of them). Dropped
-        words count in `words` alone.
+        `distinct_words`, `vocabulary_size`; `single_characters` of the vocabulary; `known_character_share`, of the
+        occurrences of `characters`; `tokens_per_word`, of known words; `unknown_share`, the share of the occurrences of
+        words that become [UNK]; `longest_piece`, without `##`, the first of them.
     """
-    known = {piece for piece in pieces if len(piece) == 1}
-    num_known = sum(count for character, count in characters.items() if character in known)
-    return {
-        **{name: value for name, value in vars(words).items() if name != "counts"},
-        "distinct_words": len(words.counts),
-        "vocabulary_size": len(pieces),
-        "single_characters": len(known),
-        "known_character_share": num_known / max(1, characters.total()),
-        **_coverage(pieces, words.counts),
-        "longest_piece": max((piece.removeprefix("##") for piece in pieces if piece[0] != "["), key=len, default=""),
-    }
-
-
-def _coverage(pieces: list[str], counts: dict[str, int]) -> dict[str, float]:
     from tokenizers import models
 
     ids = {piece: index for index, piece in enumerate(pieces)}
     model = models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=MAX_WORD_LENGTH)
-    total = unknown = num_pieces = 0
+    num_words = num_unknown = num_pieces = 0
     for word, count in counts.items():
-        total += count
         tokens = model.tokenize(word)
-        if tokens[0].value == "[UNK]":
-            unknown += count
-        else:
-            num_pieces += count * len(tokens)
-    return {"tokens_per_word": num_pieces / max(1, total - unknown), "unknown_share": unknown / total}
+        is_unknown = tokens[0].value == "[UNK]"
+        num_words += count
+        num_unknown += count * is_unknown
+        num_pieces += 0 if is_unknown else count * len(tokens)
+    known = {piece for piece in pieces if len(piece) == 1}
+    num_known = sum(count for character, count in characters.items() if character in known)
+    return {
+        "distinct_words": len(counts),
+        "vocabulary_size": len(pieces),
+        "single_characters": len(known),
+        "known_character_share": num_known / max(1, characters.total()),
+        "tokens_per_word": num_pieces / max(1, num_words - num_unknown),
+        "unknown_share": num_unknown / num_words,
+        "longest_piece": max((piece.removeprefix("##") for piece in pieces if piece[0] != "["), key=len, default=""),
+    }
 
 
 def format_report(report: dict) -> str:

@@ -9,7 +9,6 @@ order of the words' bytes. Whatever the parts in which a text is counted, and ho
 same.
 """
 
-import dataclasses
 import heapq
 import json
 import os
@@ -35,30 +34,6 @@ _DELETED = b"\x0b\x0c"  # The rules delete these two; `bytes.split` would split 
 _IN_A_WORD = re.compile(r"[!-~]|[^\W_]")
 _MAGIC = b"#bert-word-counts "
 BLANK, NEITHER, SENTENCE = "bns"  # Kinds of lines.
-
-
-@dataclasses.dataclass
-class WordCounts:
-    """The words of a text that occur most often.
-
-    Attributes:
-        counts: word -> occurrences, in the order of the words' bytes. Words over `MAX_WORD_LENGTH` characters are cut
-            behind the next character.
-        documents: documents with at least one sentence.
-        sentences: lines with at least one word; of more than a MiB, each MiB.
-        words: occurrences of all words, dropped ones too.
-        dropped_words: how many words are left out of `counts`.
-        dropped_occurrences: their occurrences; `words` is the sum of `counts` and this.
-        largest_dropped_count: the most occurrences of a word that was left out; those in `counts` have more.
-    """
-
-    counts: dict[str, int]
-    documents: int
-    sentences: int
-    words: int
-    dropped_words: int = 0
-    dropped_occurrences: int = 0
-    largest_dropped_count: int = 0
 
 
 def count_words(files: list[str], do_lower_case: bool, directory: str, pool) -> str:
@@ -103,36 +78,49 @@ def count_words(files: list[str], do_lower_case: bool, directory: str, pool) -> 
     return paths[0]
 
 
-def describe_counts(path: str, do_lower_case: bool) -> dict[str, int]:
-    """Describes a count file: documents, sentences and words, as of `WordCounts`, and distinct_words."""
-    totals = (Totals(last=BLANK) + read_totals(path, do_lower_case))._asdict()
-    figures = {name: totals[name] for name in ("documents", "sentences", "words")}
-    return {**figures, "distinct_words": sum(1 for _ in merge_counts([path]))}
+def read_figures(path: str, do_lower_case: bool) -> dict[str, int]:
+    """Reads the figures of a text from its count file.
+
+    Returns:
+        `documents` with at least one sentence; `sentences`, which are lines with at least one word (of more than a MiB,
+        each MiB); `words`, the occurrences of all words.
+    """
+    totals = Totals(last=BLANK) + read_totals(path, do_lower_case)
+    return {"documents": totals.documents, "sentences": totals.sentences, "words": totals.words}
 
 
-def read_counts(path: str, do_lower_case: bool, max_distinct_words: int) -> WordCounts:
+def read_counts(path: str, do_lower_case: bool, max_distinct_words: int) -> tuple[dict[str, int], dict[str, int]]:
     """Reads at most so many words of a count file, those that occur most often; of the words of one count all or none.
+
+    Returns:
+        counts: word -> occurrences, in the order of the words' bytes. Words over `MAX_WORD_LENGTH` characters are cut
+            behind the next character.
+        figures: those of `read_figures`; `dropped_words`, how many words are left out of `counts`;
+            `dropped_occurrences`, theirs; `largest_dropped_count`, the most occurrences of one of them.
 
     Raises:
         InputError: there are more words, all of one count.
     """
     sizes = Counter(count for _, count in merge_counts([path]))
-    kept, limit = sizes.total(), 0
+    num_kept, limit = sizes.total(), 0
     for count in sorted(sizes):
-        if kept <= max_distinct_words:
+        if num_kept <= max_distinct_words:
             break
         limit = count
-        kept -= sizes[count]
-    if not kept:
+        num_kept -= sizes[count]
+    if not num_kept:
         raise InputError(
             f"--max_distinct_words={max_distinct_words} is too small: more words than these occur equally often, most "
             "often of all. Raise it."
         )
     counts = {word.decode("utf-8"): count for word, count in merge_counts([path]) if count > limit}
-    num_occurrences = sum(count * size for count, size in sizes.items() if count <= limit)
-    totals = Totals(last=BLANK) + read_totals(path, do_lower_case)
-    figures = totals.documents, totals.sentences, totals.words
-    return WordCounts(counts, *figures, sizes.total() - kept, num_occurrences, limit)
+    figures = read_figures(path, do_lower_case)
+    dropped = {
+        "dropped_words": sizes.total() - num_kept,
+        "dropped_occurrences": figures["words"] - sum(counts.values()),
+        "largest_dropped_count": limit,
+    }
+    return counts, figures | dropped
 
 
 # === Tasks of workers ===
@@ -145,24 +133,24 @@ def _check_counts(directory: str, task: tuple[bool, str]) -> None:
         InputError: it is truncated or damaged; the message names the line.
     """
     do_lower_case, path = task
-    expected, found, previous = read_totals(path, do_lower_case).words, 0, b""
+    expected, total, previous = read_totals(path, do_lower_case).words, 0, b""
     with readable(path), open_file(path) as file:
         file.readline()
         for number, line in enumerate(file, start=2):
             word, _, count = line.partition(b"\t")
             with parsing(f"{path}:{number}", "line of a count file"):
                 word.decode("utf-8")
-                found += int(count)
+                total += int(count)
             if not previous < word or int(count) < 1:
                 raise InputError(f"{path}:{number}: expected words in order, each with its count. Copy it again.")
             previous = word
-    if found != expected:
-        raise InputError(f"{path}: expected counts of {expected:,} words, found {found:,}. Copy it again.")
+    if total != expected:
+        raise InputError(f"{path}: expected counts of {expected:,} words, found {total:,}. Copy it again.")
 
 
 def _merge(directory: str, task: tuple[bool, str, list[str]]) -> None:
     do_lower_case, path, paths = task
-    totals = sum((read_totals(one, do_lower_case) for one in paths), Totals())
+    totals = sum((read_totals(part, do_lower_case) for part in paths), Totals())
     write_counts(path, do_lower_case, totals, merge_counts(paths))
 
 
@@ -232,8 +220,8 @@ class Totals(NamedTuple):
     @classmethod
     def of(cls, kinds: str, words: int = 0) -> "Totals":
         """Describes lines by their kinds, a character each."""
-        telling = kinds.replace(NEITHER, "")
-        return cls(words, kinds.count(SENTENCE), telling.count(BLANK + SENTENCE), telling[:1], telling[-1:])
+        kinds = kinds.replace(NEITHER, "")
+        return cls(words, kinds.count(SENTENCE), kinds.count(BLANK + SENTENCE), kinds[:1], kinds[-1:])
 
     def __add__(self, other: "Totals") -> "Totals":
         begun = self.documents + other.documents + (self.last + other.first == BLANK + SENTENCE)
@@ -275,11 +263,11 @@ def merge_counts(paths: list[str]) -> Iterator[tuple[bytes, int]]:
     """Yields the words of count files in their order, each with the sum of its occurrences; reads one line of each."""
     word, total = b"", 0
     for line in heapq.merge(*map(_lines, paths)):  # A tab sorts before every character of a word.
-        found, _, count = line.partition(b"\t")
-        if found != word:
+        next_word, _, count = line.partition(b"\t")
+        if next_word != word:
             if total:
                 yield word, total
-            word, total = found, 0
+            word, total = next_word, 0
         total += int(count)
     if total:
         yield word, total

@@ -5,6 +5,7 @@ import gzip
 import os
 import random
 import tempfile
+import types
 from collections import Counter
 
 import fuzzing
@@ -43,7 +44,8 @@ def one_by_one(files, do_lower_case):
 def count(files, do_lower_case=True, max_distinct_words=10**9, num_workers=1):
     with tempfile.TemporaryDirectory() as directory, LocalPool(num_workers) as pool:
         path = count_words([str(file) for file in files], do_lower_case, directory, pool)
-        return read_counts(path, do_lower_case, max_distinct_words)
+        counts, figures = read_counts(path, do_lower_case, max_distinct_words)
+        return types.SimpleNamespace(counts=counts, **figures)
 
 
 def check(files, do_lower_case=True):
