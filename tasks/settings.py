@@ -131,14 +131,14 @@ class Settings(Values):
 def kinds_of(cls: type) -> dict[str, tuple[type, bool]]:
     """Returns the type of each setting's value (`str`, `int`, `float` or `bool`), and whether it is a list of them.
 
-    Of a union the first type other than None counts: `int | None` is an int, `int | list[int]` an int.
+    The first type of a union counts, except None: `int | None` and `int | list[int]` are ints.
     """
     return {name: _kind_of(hint) for name, hint in typing.get_type_hints(cls).items()}
 
 
 def _kind_of(hint) -> tuple[type, bool]:
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
-        hint = next(one for one in typing.get_args(hint) if one is not type(None))
+        hint = next(kind for kind in typing.get_args(hint) if kind is not type(None))
     if typing.get_origin(hint) is list:
         return typing.get_args(hint)[0], True
     return hint, False

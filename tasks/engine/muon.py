@@ -9,10 +9,10 @@ _SIZE = 0.2  # Root mean square of an update, about that of Adam's (Liu et al. 2
 
 
 def orthogonal_updates(momenta: list, slices: list[int], iterate: Callable) -> list:
-    """Takes each matrix to about the nearest orthogonal one, times 0.2 sqrt(max(rows, columns)).
+    """Replaces each matrix by a nearly orthogonal one close to it, times 0.2 sqrt(max(rows, columns)).
 
-    Matrices of one shape, or of its transpose, go through the Newton-Schulz iteration together. At 128 units one matrix
-    at a time takes too little of the processor.
+    Matrices of one shape, or of its transpose, go through the Newton-Schulz iteration together. At 128 units a
+    single matrix would leave most of the processor idle.
 
     Args:
         momenta: float tensors, of shape (rows, slices * columns).

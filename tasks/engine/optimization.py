@@ -73,7 +73,7 @@ def update_rules(variables: Sequence, weight_decay: float = 0.01, layer_decay: f
     Raises:
         ValueError: `layer_decay` has no effect, since no variable belongs to an encoder layer.
     """
-    paths = [_path(variable) for variable in variables]
+    paths = [variable.path for variable in variables]
     layers = [int(match[1]) + 1 for match in map(_ENCODER_LAYER.search, paths) if match]
     if layer_decay != 1.0 and not layers:
         raise ValueError(f"`layer_decay` needs layers named transformer_layer_<number>. Received: {', '.join(paths)}")
@@ -94,11 +94,6 @@ def _update_rule(path: str, weight_decay: float, layer_decay: float, num_layers:
         trust_ratios=(3 if _THREE_IN_ONE.search(path) else 1) if is_matrix else 0,
         is_orthogonal=is_matrix and match is not None,
     )
-
-
-def _path(variable) -> str:
-    """Returns a variable's path; the name of a bare `tf.Variable`, "path/replica_1:0", has a suffix to strip."""
-    return getattr(variable, "path", None) or re.sub(r"(/replica_\d+)?(:\d+)?$", "", variable.name)
 
 
 class _BertOptimizer(Registered, keras.optimizers.Optimizer):

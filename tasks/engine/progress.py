@@ -1,4 +1,4 @@
-"""Progress of a training: progress bar, history.json and TensorBoard events; and when it has ended."""
+"""Reports a training by progress bar, history.json and TensorBoard events; decides when to stop early."""
 
 import contextlib
 import dataclasses
@@ -17,6 +17,11 @@ from tasks.engine.throughput import Speed
 from tasks.engine.time_budget import UNSETTLED
 
 _COUNTS = ("examples", "real_tokens")  # Summed to give the speed; all other figures are averaged.
+_SHOWN = {
+    "examples_per_second": "{:.0f} examples/s",
+    "real_tokens_per_second": "{:,.0f} tokens/s",
+    "share_of_peak": "{:.0%} of peak",
+}
 
 
 @dataclasses.dataclass
@@ -83,7 +88,7 @@ class Reporter(contextlib.AbstractContextManager):
         InputError: `output_dir` cannot be created.
     """
 
-    def __init__(self, output_dir: str, start_step: int, description: str, speed: Speed | None, is_active: bool):
+    def __init__(self, output_dir: str, *, start_step: int, description: str, speed: Speed | None, is_active: bool):
         self.history = History()
         self._output_dir = output_dir
         self._description = description
@@ -118,12 +123,8 @@ class Reporter(contextlib.AbstractContextManager):
         self._since = time.monotonic()
         loss = values[:, names.index("loss")].astype(np.float64).mean()
         rates = self._rates(names, values, seconds)
-        shown = [f"loss {loss:.4f}", f"{rates['examples_per_second']:.0f} examples/s"]
-        if "real_tokens_per_second" in rates:
-            shown.append(f"{rates['real_tokens_per_second']:,.0f} tokens/s")
-        if "share_of_peak" in rates:
-            shown.append(f"{rates['share_of_peak']:.0%} of peak")
-        self._bar.set_postfix_str(", ".join(shown), refresh=False)
+        shown = [form.format(rates[name]) for name, form in _SHOWN.items() if name in rates]
+        self._bar.set_postfix_str(", ".join([f"loss {loss:.4f}", *shown]), refresh=False)
         self._bar.update(len(values))
 
     def _rates(self, names: list[str], values: np.ndarray, seconds: float) -> dict[str, float]:

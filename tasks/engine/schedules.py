@@ -7,7 +7,7 @@ from keras_bert.encoder.layer import arguments_of, keep_arguments
 
 
 class Registered:
-    """Makes Keras find subclasses by their names in files, also in those of before the package was renamed."""
+    """Registers subclasses with Keras by their names, also under the package's former name, for files of that time."""
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)

@@ -65,12 +65,12 @@ def build_strategy(
     return tf.distribute.OneDeviceStrategy(names[0])
 
 
-@functools.cache  # The reductions of two strategies of a process would take each other's parts.
+@functools.cache  # Reductions of two strategies in one process would mix up their values.
 def _mirrored_strategy(names: tuple[str, ...]) -> tf.distribute.MirroredStrategy:
     return tf.distribute.MirroredStrategy(names)
 
 
-@functools.cache  # TensorFlow joins a cluster once a process; a second start would lose the first one's variables.
+@functools.cache  # A process joins a cluster once; a second start would lose the first strategy's variables.
 def _multi_worker_strategy(
     num_gpus: int | None, addresses: tuple[str, ...], own: str
 ) -> tf.distribute.MultiWorkerMirroredStrategy:

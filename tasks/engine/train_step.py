@@ -74,7 +74,7 @@ class TrainStep:
         gradient_accumulation_steps: micro-batches that a replica's batch is split into, to save memory.
         clip_norm: largest global norm of the gradients (google-research/bert: 1.0); None for no clipping.
         jit_compile: whether to compile with XLA: the whole step on one device; under a mirrored strategy everything but
-            the all-reduce and the update, or, of an objective that needs the whole batch, the model alone.
+            the all-reduce and the update, or the model alone if the objective needs the whole batch.
         random_seed: seed of the dropout masks, which also depend on step, replica and layer.
 
     Attributes:
@@ -215,7 +215,7 @@ class TrainStep:
         if self.objective.needs_whole_batch:
             return self._accumulate_cached(get_part, labels, scales)
 
-        def one_part(index, gradients, losses):
+        def add_part(index, gradients, losses):
             more_gradients, more_losses = self._gradients(*get_part(index), scales)
             gradients = [total + part for total, part in zip(gradients, more_gradients, strict=True)]
             return index + 1, gradients, {name: losses[name] + more_losses[name] for name in losses}
@@ -223,12 +223,15 @@ class TrainStep:
         zeros = [tf.zeros(variable.shape, variable.dtype) for variable in self.model.trainable_variables]
         start = (0, zeros, {name: tf.constant(0.0) for name in scales})
         # `maximum_iterations` gives XLA a static trip count.
-        _, gradients, losses = tf.while_loop(lambda index, *_: index < count, one_part, start, maximum_iterations=count)
+        _, gradients, losses = tf.while_loop(lambda index, *_: index < count, add_part, start, maximum_iterations=count)
         return gradients, losses
 
     def _accumulate_cached(self, get_part, labels, scales) -> tuple[list[tf.Tensor], dict[str, tf.Tensor]]:
         """Returns the same for a loss of the whole batch, without holding its activations (Gao et al., 2101.06983)."""
-        count, variables = self.gradient_accumulation_steps, [one.value for one in self.model.trainable_variables]
+        count, variables = (
+            self.gradient_accumulation_steps,
+            [variable.value for variable in self.model.trainable_variables],
+        )
         states = [tf.identity(variable) for variable in self._seeds]
 
         def forward(index):
@@ -245,8 +248,8 @@ class TrainStep:
             )
             return result
 
-        parts = tf.TensorArray(tf.float32, count, infer_shape=False, element_shape=self.model.output_shape)
-        outputs = repeat(lambda index, parts: parts.write(index, forward(index)), parts).concat()
+        array = tf.TensorArray(tf.float32, count, infer_shape=False, element_shape=self.model.output_shape)
+        outputs = repeat(lambda index, array: array.write(index, forward(index)), array).concat()
         # XLA has to know the batch size, to cut the gradient into parts of static size.
         outputs = tf.ensure_shape(outputs, [tf.nest.flatten(labels)[0].shape[0], *outputs.shape[1:]])
         with tf.GradientTape() as tape:
@@ -260,10 +263,10 @@ class TrainStep:
 
         def add_gradients(index, gradients):
             with tf.GradientTape() as tape:
-                part = forward(index)
-            more = tape.gradient(part, variables, output_gradients=get_gradient(index))
-            self._has_gradient = [gradient is not None for gradient in more]
-            pairs = zip(gradients, more, strict=True)
+                output = forward(index)
+            parts = tape.gradient(output, variables, output_gradients=get_gradient(index))
+            self._has_gradient = [gradient is not None for gradient in parts]
+            pairs = zip(gradients, parts, strict=True)
             return [total if part is None else total + tf.convert_to_tensor(part) for total, part in pairs]
 
         gradients = repeat(add_gradients, [tf.zeros(variable.shape, variable.dtype) for variable in variables])

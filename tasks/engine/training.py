@@ -75,6 +75,11 @@ class Trainer:
             # Keras's own `iterations` is int32.
             self.step = tf.Variable(0, dtype=tf.int64, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
         self.train_step = TrainStep(model, optimizer, objective, strategy=self.strategy, step=self.step, **step_options)
+        weights = [variable.value for variable in model.weights]
+        moments = [variable.value for variable in optimizer.variables]
+        self._state = [self.step, *weights, *moments]
+        self._checkpoints = Checkpoints(os.path.join(output_dir, "checkpoints"), self.step, weights, moments)
+        self._best = Checkpoints(os.path.join(output_dir, "best"), self.step, weights, [])
         self._train = tf.function(self._train_steps, autograph=False)
         self._evaluate = tf.function(self._evaluate_batch, autograph=False)
         self._preemption = Preemption()  # Entered by `fit`.
@@ -138,20 +143,23 @@ class Trainer:
                 report.save()
             # After the report: a run that is killed in between restores these very weights, and comes here again.
             if early_stopping is not None and early_stopping.best_step(report.history) == step:
-                self._best().save(keep=1)
+                self._best.save(keep=1)
 
         with self.workers.naming_lost_ones(), self._preemption:
             start_step = step = self.restore()
             budget.agree(int(self.workers.from_chief(budget.num_steps)))  # The chief alone may have its file.
             is_over = self.workers.from_chief(budget.is_over(step))
-            with Reporter(self.output_dir, step, description, speed, self.workers.is_chief) as report:
+            is_chief = self.workers.is_chief
+            with Reporter(
+                self.output_dir, start_step=step, description=description, speed=speed, is_active=is_chief
+            ) as report:
                 report.expect(budget.num_steps)
                 was_evaluated = early_stopping is not None and not report.lacks_evaluation(step)
                 if step and (step % save_checkpoints_steps == 0 or is_over or was_evaluated):
                     complete(step)
                 if is_over or (early_stopping and step and early_stopping.is_over(report.history)):
                     if step and self.workers.is_chief:  # A run may have been killed while it removed the oldest.
-                        self._checkpoints().remove_leftovers(self.keep_checkpoints)
+                        self._checkpoints.remove_leftovers(self.keep_checkpoints)
                     report.save()
                     return self._end(report, early_stopping)
                 intervals = (save_checkpoints_steps, _steps_between_records(budget, save_checkpoints_steps))
@@ -188,16 +196,16 @@ class Trainer:
         Raises:
             InputError: no checkpoint can be read, or it belongs to another model or optimizer.
         """
-        step = self._checkpoints().restore() if self.workers.is_chief else 0
+        step = self._checkpoints.restore() if self.workers.is_chief else 0
         self.workers.saved_step = step = int(self.workers.from_chief(step))
         if step:
-            self.workers.share([self.step, *self._weights(), *self._optimizer_variables()])
+            self.workers.share(self._state)
         return step
 
     def save(self) -> None:
         """Saves a checkpoint of the current step and removes old ones, on the chief; the other workers wait for it."""
         if self.workers.is_chief:
-            self._checkpoints().save(self.keep_checkpoints)
+            self._checkpoints.save(self.keep_checkpoints)
         self.workers.wait()
         self.workers.saved_step = int(self.step.numpy())
 
@@ -210,24 +218,11 @@ class Trainer:
         self.workers.check_equal(identity)
         keep_settings(self.output_dir, identity, writes=self.workers.is_chief)
 
-    def _checkpoints(self) -> Checkpoints:
-        directory = os.path.join(self.output_dir, "checkpoints")
-        return Checkpoints(directory, self.step, self._weights(), self._optimizer_variables())
-
-    def _best(self) -> Checkpoints:
-        return Checkpoints(os.path.join(self.output_dir, "best"), self.step, self._weights(), [])
-
-    def _weights(self) -> list[tf.Variable]:
-        return [variable.value for variable in self.model.weights]
-
-    def _optimizer_variables(self) -> list[tf.Variable]:
-        return [variable.value for variable in self.optimizer.variables]
-
     def _end(self, report: Reporter, early_stopping: EarlyStopping | None) -> History:
         """Restores the best weights, if early stopping keeps them, and returns the history."""
         best_step = early_stopping and early_stopping.best_step(report.history)
         if best_step is not None:
-            self._best().restore(best_step)
+            self._best.restore(best_step)
         return report.history
 
     def _agree(self, budget: Budget, step: int) -> tuple[bool, bool, bool]:

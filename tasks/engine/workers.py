@@ -45,7 +45,7 @@ class Workers:
 
     Attributes:
         count: number of processes.
-        addresses: of these, `host:port`; empty for a single one.
+        addresses: `host:port` of each process; empty for a single one.
         index: index of this process, from 0.
         is_chief: whether this process is worker 0, which writes all files.
         saved_step: step of the newest checkpoint, for messages; set by the trainer.
@@ -74,10 +74,10 @@ class Workers:
         return self._sum(tf.constant(mine[np.newaxis])).numpy()[0]
 
     def check_equal(self, values: Mapping[str, object]) -> None:
-        """Refuses to go on with workers of different data, vocabularies or settings.
+        """Checks that all workers have the same data, vocabulary and settings.
 
         Args:
-            values: what all workers must have, as JSON values by the names to show; as many on each.
+            values: JSON values that must be equal, by the names that the error shows; as many on each worker.
 
         Raises:
             InputError: a worker has another value than the chief; names both.
@@ -136,12 +136,12 @@ class Workers:
 
     def _find_lost(self, message: str) -> list[int]:
         """Returns the workers that TensorFlow calls unhealthy, or cannot be reached, or else are in its message."""
-        others = [worker for worker in range(self.count) if worker != self.index]
+        peers = [worker for worker in range(self.count) if worker != self.index]
         unhealthy = "".join(re.findall(r"stopped sending heartbeats\):((?:\s+/job:\S+)+)", message))
         return (
-            [worker for worker in others if self._is_in(unhealthy, worker)]
-            or [worker for worker in others if not is_reachable(self.addresses[worker])]
-            or [worker for worker in others if self._is_in(message, worker)]
+            [worker for worker in peers if self._is_in(unhealthy, worker)]
+            or [worker for worker in peers if not is_reachable(self.addresses[worker])]
+            or [worker for worker in peers if self._is_in(message, worker)]
         )
 
     def _is_in(self, message: str, worker: int) -> bool:
@@ -152,11 +152,11 @@ class Workers:
         """Sums one tensor per worker; each worker contributes through its first replica."""
         num_replicas = self._strategy.num_replicas_in_sync // self.count
 
-        def part(context: tf.distribute.ReplicaContext) -> tf.Tensor:
+        def of_replica(context: tf.distribute.ReplicaContext) -> tf.Tensor:
             return value if context.replica_id_in_sync_group % num_replicas == 0 else tf.zeros_like(value)
 
-        parts = self._strategy.experimental_distribute_values_from_function(part)
-        return self._strategy.reduce("SUM", parts, axis=None)
+        values = self._strategy.experimental_distribute_values_from_function(of_replica)
+        return self._strategy.reduce("SUM", values, axis=None)
 
 
 def is_reachable(address: str) -> bool:

@@ -29,8 +29,8 @@ def create_pretraining_data(settings: DataSettings) -> dict:
 
     All output files appear at the end, or none of them; until all are in place, `bert-pretrain` refuses them. They are
     about equally long: equal parts of the tokens, of blocks of text in random order, each block's instances shuffled.
-    Until the end the run's data lie in a directory beside the output, `.<output file>.scratch`. If the run is killed,
-    the same call goes on from there. With several workers, a script that calls this must do so below
+    Unfinished work lies in a directory beside the output, `.<output file>.scratch`, from which the same call continues
+    a run that was killed. With several workers, a script that calls this must do so below
     `if __name__ == "__main__"`.
 
     Returns:

@@ -1,4 +1,6 @@
-"""Where the steps of long work on text run: on processes of this machine, or on a cluster."""
+"""Runs the steps of long work on text in processes of this machine, or on a cluster."""
+
+import contextlib
 
 from keras_bert.errors import InputError
 from tasks.settings import Settings, changeable
@@ -6,7 +8,7 @@ from tasks.text.parallel import LocalPool, workers_for
 
 
 class EngineSettings(Settings):
-    """Settings of where work runs; what it makes does not depend on them.
+    """Settings of where work runs; its results do not depend on them.
 
     Raises:
         InputError: values contradict each other.
@@ -33,15 +35,15 @@ class EngineSettings(Settings):
             raise InputError("--runner=dask and --dask_scheduler=tcp://host:8786 need each other.")
 
     def open_pool(self, files: list[str], directory: str, passes: int = 1):
-        """Opens what runs the tasks of `tasks.text.steps`: a context manager with `LocalPool`'s `map`.
+        """Opens the pool that runs the tasks of `tasks.text.steps`: a context manager with `LocalPool`'s `map`.
 
         Args:
             files: paths of the text.
-            directory: one that all workers reach.
+            directory: a directory that all workers reach.
             passes: number of times that each byte is processed.
         """
         if self.runner is None:
             return LocalPool(workers_for(files, self.num_workers, passes))
         from tasks.pretraining.data.beam import BeamPool
 
-        return BeamPool(self.runner, self.beam_options, self.dask_scheduler, directory)
+        return contextlib.nullcontext(BeamPool(self.runner, self.beam_options, self.dask_scheduler, directory))

@@ -175,8 +175,8 @@ def _train(
     """Joins pairs of pieces up to `vocab_size` pieces; returns all pieces in the order of their ids.
 
     This is byte-pair encoding (Sennrich et al., 2016, algorithm 1) on whole words, each with its count: Python's
-    integers are exact for every count, where those of the tokenizers library are int32. Of pairs that occur equally
-    often, that of the smaller ids comes first.
+    integers are exact for every count, where those of the tokenizers library are int32. Ties go to the pair of smaller
+    ids.
     """
     pieces = [*SPECIAL_TOKENS, *alphabet]
     ids = {piece: number for number, piece in enumerate(pieces)}

@@ -5,8 +5,7 @@ chunk into words once (no rule of `keras_bert.tokenization.normalizer` looks bey
 Workers then merge count files, several at a time, until one is left.
 
 The first line of a count file holds `Totals` as JSON. Each further line is a word, a tab and its occurrences, in the
-order of the words' bytes. Whatever the parts in which a text is counted, and however they are merged, the result is the
-same.
+order of the words' bytes. The result depends neither on how a text is cut nor on how its counts are merged.
 """
 
 import heapq
@@ -90,7 +89,7 @@ def read_figures(path: str, do_lower_case: bool) -> dict[str, int]:
 
 
 def read_counts(path: str, do_lower_case: bool, max_distinct_words: int) -> tuple[dict[str, int], dict[str, int]]:
-    """Reads at most so many words of a count file, those that occur most often; of the words of one count all or none.
+    """Reads the most frequent words of a count file, at most `max_distinct_words`; words of equal count, all or none.
 
     Returns:
         counts: word -> occurrences, in the order of the words' bytes. Words over `MAX_WORD_LENGTH` characters are cut
@@ -202,7 +201,7 @@ def _count_chunk_words(chunks: Counter[bytes], do_lower_case: bool) -> dict[str,
 
 
 class Totals(NamedTuple):
-    """What is known of some consecutive lines besides their words; `+` goes on with the lines that follow.
+    """Figures of consecutive lines besides their words; `+` adds the lines that follow.
 
     Attributes:
         words: occurrences of all words.

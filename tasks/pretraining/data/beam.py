@@ -5,7 +5,6 @@ through the driver or between workers. All of them must reach the text and the d
 file system or in a bucket.
 """
 
-import contextlib
 import hashlib
 import json
 import os
@@ -27,14 +26,14 @@ except ImportError as error:
 _RUNNERS = {"dask": "apache_beam.runners.dask.dask_runner.DaskRunner", "portable": "PortableRunner"}
 
 
-class BeamPool(contextlib.AbstractContextManager):
-    """Maps like `tasks.text.parallel.LocalPool`, by one pipeline for each map; a context manager.
+class BeamPool:
+    """Maps like `tasks.text.parallel.LocalPool`, by one pipeline for each map.
 
     Args:
         runner: name of a Beam runner; "dask" and "portable" are short names.
         options: Beam's own command-line options.
         dask_scheduler: address of a Dask scheduler.
-        directory: one that this process and all workers reach.
+        directory: a directory that this process and all workers reach.
     """
 
     def __init__(self, runner: str, options: list[str], dask_scheduler: str | None, directory: str):
@@ -48,11 +47,8 @@ class BeamPool(contextlib.AbstractContextManager):
         except (ValueError, SystemExit) as error:
             raise InputError(f"--runner={runner} --beam_options={options}: Beam refuses them ({error}).") from error
 
-    def __exit__(self, *error) -> None:
-        pass
-
     def map(self, function: Callable, arguments: Iterable, *shared: object) -> Iterator[None]:
-        """Calls `function(*shared, argument)` for each argument, for what it leaves in files.
+        """Calls `function(*shared, argument)` for each argument, for its effect on files; yields None for each.
 
         Raises:
             InputError: raised by `function`.
@@ -65,7 +61,9 @@ class BeamPool(contextlib.AbstractContextManager):
         make_directory(errors)
         options = list(self._arguments)
         if self._is_dask and not any(option.startswith("--dask_npartitions") for option in options):
-            options.append(f"--dask_npartitions={len(elements)}")  # Few of them would leave workers without a task.
+            options.append(
+                f"--dask_npartitions={len(elements)}"
+            )  # Fewer partitions would leave workers without a task.
         pipeline = apache_beam.Pipeline(options=PipelineOptions(options))
         _ = (
             pipeline

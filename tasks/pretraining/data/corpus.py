@@ -31,15 +31,15 @@ def tokenize_block(directory: str, task: tuple[int, Block]) -> list[tuple[int, i
     """
     number, block = task
     workspace = open_workspace(directory)
-    found = []
+    figures = []
     texts = split_block(block, workspace.settings.input_format)
     if workspace.settings.drop_duplicates != "none":
         texts = without_duplicates(directory, number, texts, workspace.settings.drop_duplicates)
     for corpus, is_continued in _tokenized(workspace, texts):
-        with create_whole(workspace.store_path(number, len(found))) as temporary, open(temporary, "wb") as file:
+        with create_whole(workspace.store_path(number, len(figures))) as temporary, open(temporary, "wb") as file:
             write_store(file, corpus)
-        found.append((len(corpus.token_ids), corpus.num_sentences, corpus.num_documents, is_continued))
-    return found
+        figures.append((len(corpus.token_ids), corpus.num_sentences, corpus.num_documents, is_continued))
+    return figures
 
 
 def _tokenized(workspace: Workspace, texts: Iterator[str | None]) -> Iterator[tuple[Corpus, bool]]:
@@ -72,7 +72,6 @@ def _corpus(token_ids: array.array, sentences: list[int], documents: list[int]) 
     return Corpus(np.array(token_ids), np.array(sentences), np.array([*documents, len(sentences) - 1]))
 
 
-@functools.lru_cache(maxsize=1)
 def sentence_splitter(name: str, language: str) -> Callable[[str], list[str]]:
     """Returns a function that splits a line into sentences.
 

@@ -1,7 +1,7 @@
 """The steps of data creation, here or on a cluster: tokenize blocks, write their records, join them to shards.
 
-What each task does is a function of the text and the settings, and of what the step before has left in the scratch
-directory. No text, token or record passes through this process.
+Each task depends on the text, the settings, and the files that the step before has left in the scratch directory. No
+text, token or record passes through this process.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ def create(settings: DataSettings, prefix: str, output_files: list[str]) -> dict
     """Creates data; see `create_data.create_pretraining_data`.
 
     Args:
-        prefix: what the names of the reports begin with; an earlier run's are removed before its data are replaced.
+        prefix: start of the report's name; an earlier report is removed before its data are replaced.
     """
     start = time.monotonic()
     prefix, paths = absolute(prefix), [absolute(path) for path in files.expand_files(settings.input_file)]
@@ -67,9 +67,9 @@ def _run(settings: DataSettings, workspace: Workspace, paths: list[str], block_s
             repeated = {f"repeated_{unit}": num_repeated, f"repeated_{unit}_share": num_repeated / max(1, total)}
         tasks = list(enumerate(blocks))
         num_bytes = [count_bytes(block) for _, block in tasks]
-        found = run_step(pool, directory, "tokenize", tokenize_block, tasks, num_bytes, "B")
+        tokenized = run_step(pool, directory, "tokenize", tokenize_block, tasks, num_bytes, "B")
         stores = [
-            (block, number, *store) for block, of_block in enumerate(found) for number, store in enumerate(of_block)
+            (block, number, *store) for block, of_block in enumerate(tokenized) for number, store in enumerate(of_block)
         ]
         table = np.array(stores, np.int64).reshape(-1, 6)
         documents = int(table[:, 4].sum() - table[:, 5].sum())

@@ -1,9 +1,9 @@
-"""Finds lines or documents that repeat earlier ones, in bounded memory, whatever the workers.
+"""Finds lines or documents that repeat earlier ones, in bounded memory, with the same result on any workers.
 
 There are three steps on hashes of 128 bits: of 10^10 lines, two that differ have the same one with a probability of
 10^-19. Groups of blocks write theirs, sorted. Parts of the range of hashes, each read from all groups, tell which ones
-occurred in an earlier block. Groups gather what all parts say of their blocks. Whoever reads a block then leaves out
-what it has read before and what an earlier block holds.
+occurred in an earlier block. Groups gather what all parts found about their blocks. The worker that reads a block then
+skips what it has read before and what an earlier block holds.
 
 H: hashes of a file, S: sections of a file.
 """
@@ -30,7 +30,7 @@ _HASHES_PER_PART = 1 << 21  # 42 MB, and three times as much while they are sort
 
 
 def find_duplicates(pool, directory: str, blocks: Sequence[Block], input_format: str, unit: str) -> tuple[int, int]:
-    """Finds what repeats, and leaves files for `without_duplicates` in `directory`.
+    """Finds repeated lines or documents, and writes files for `without_duplicates` to `directory`.
 
     Args:
         pool: as of `run_step`.

@@ -76,7 +76,7 @@ class MaskedBatch(NamedTuple):
 
 
 def num_to_mask(lengths: np.ndarray, rules: MaskingRules) -> np.ndarray:
-    """Returns how many tokens of an instance are masked: at most so many where words are masked whole, else exactly.
+    """Returns how many tokens of each instance are masked; if words are masked whole, an upper bound.
 
     Args:
         lengths: int, shape (B,), tokens with [CLS] and both [SEP] (create_pretraining_data.py:369).

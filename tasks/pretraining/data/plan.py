@@ -1,13 +1,12 @@
-"""What becomes of the stores: which other documents a block draws random next sentences from, and its output shards.
+"""Decides where a block draws random next sentences from, and which output shards its instances go to.
 
-Each is computed from a table of a line a store, by whichever worker needs it.
+Any worker computes both from a table with a row for each store.
 
 M: blocks, here and from now on the stores of the text, which are some MB each.
 """
 
 import random
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 
@@ -17,25 +16,17 @@ NEIGHBOURS = 16
 _NEIGHBOUR_BYTES = 1 << 20  # Of text that a neighbour gives, at most.
 
 
-class Slice(NamedTuple):
-    """One of equal parts of the documents of a block."""
-
-    block: int
-    part: int
-    num_parts: int
-
-
 class Plan:
     """The blocks of a text.
 
-    Random next sentences (google-research/bert, create_pretraining_data.py:279) are to be uniform over the other
-    documents of the text. A worker that had all of them would have to read all of the text, so each block has a sample
-    of its own: the documents of 16 slices of other blocks, 1 MiB of text each, 16 MiB together. Of documents of 4 kB
-    these are some 4,000; two draws of a block meet the same document once in 4,000 times, whatever the size of the
-    text. Which slices a block has, the seed says; each slice serves the same number of blocks, so that over the whole
-    text each document is drawn equally often. (One sample for all blocks would show the same few documents with the
-    label "random" again and again: a model would learn them by heart, and a quarter of its tokens would come from
-    them.) Text of up to 17 blocks of 1 MiB is its own sample: all of its documents, as in the original.
+    Random next sentences (google-research/bert, create_pretraining_data.py:279) should be uniform over the other
+    documents of the text. For that, every worker would have to read all of the text. So each block has a sample of its
+    own instead: the documents of 16 slices of other blocks, 1 MiB of text each. With documents of 4 kB these are about
+    4,000, and two draws of a block meet the same document once in 4,000 times, whatever the size of the text. The seed
+    decides which slices a block has. Each slice serves the same number of blocks, so that over the whole text each
+    document is drawn equally often. (With one sample for all blocks, the same few documents would come with the label
+    "random" again and again: a model would learn them by heart, and a quarter of its tokens would come from them.)
+    Text of up to 17 blocks of 1 MiB is its own sample: all of its documents, as in the original.
 
     Args:
         table: int64, shape (M, 4): number of a block of text, number of its store, its tokens, its documents.
@@ -60,10 +51,13 @@ class Plan:
         self._ends = np.empty_like(ends)
         self._ends[self._order] = ends
 
-    def neighbours(self, block: int) -> Iterator[Slice]:
-        """Yields the slices of other blocks of which a block's random next sentences are; all, if `is_whole`."""
+    def neighbours(self, block: int) -> Iterator[tuple[int, int, int]]:
+        """Yields the slices that a block draws random next sentences from; all of other blocks, if `is_whole`.
+
+        A slice is (block, part, number of parts), one of equal parts of the documents of a block.
+        """
         for number, distance in enumerate(self._distances):
-            yield Slice((block + distance) % len(self.table), number % self._num_slices, self._num_slices)
+            yield ((block + distance) % len(self.table), number % self._num_slices, self._num_slices)
 
     def shares(self, block: int, num_instances: int) -> list[tuple[int, int, int]]:
         """Returns (shard, first, behind the last) of a block's instances, for each shard that gets some of them."""

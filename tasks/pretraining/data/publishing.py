@@ -1,4 +1,4 @@
-"""Moves finished shards to their places, so that no training takes old and new ones together for a whole.
+"""Moves finished shards to their places, so that no training mistakes a mix of old and new ones for a whole set.
 
 No rename replaces several files at once. While they are moved, a mark in each of their directories lists them, and
 `check_published` refuses what it lists. If the command is killed meanwhile, the mark stays until it was repeated.
@@ -43,7 +43,7 @@ def publish(sources: Sequence[str], output_files: Sequence[str]) -> None:
 
 
 def check_published(paths: Sequence[str]) -> None:
-    """Refuses files of a set that is being replaced, or was when its command was killed.
+    """Refuses files of a set that is being replaced, or whose replacement was killed.
 
     Raises:
         InputError: a mark lists one of them.

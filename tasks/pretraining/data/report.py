@@ -12,7 +12,7 @@ _BARS = 32
 
 
 def count_batch(batch: MaskedBatch, lengths: np.ndarray, is_random_next: np.ndarray, mask_token_id: int) -> np.ndarray:
-    """Counts a batch that `mask_batch` has returned; the counts of batches add up.
+    """Counts the tokens and instances of a masked batch; the counts of batches add up.
 
     Returns:
         int64, shape (4 + S + 1,): the masked positions; those that show [MASK], and those that show the original token;

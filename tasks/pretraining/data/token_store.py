@@ -1,4 +1,4 @@
-"""The tokenized text of a block: one file, of which some of the documents can be read alone.
+"""Stores the tokenized text of a block in one file, from which a range of documents can be read alone.
 
 T: tokens of the block, N: its sentences, D: its documents. The file holds T, N, D, then the arrays of `Corpus`, the
 last one first.

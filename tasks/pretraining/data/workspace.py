@@ -1,4 +1,4 @@
-"""The directory in which instances are created: what its steps, and their processes, share."""
+"""The directory that the steps of data creation, and their processes, share."""
 
 import dataclasses
 import functools

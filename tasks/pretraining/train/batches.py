@@ -19,6 +19,7 @@ from tasks.pretraining.data import shard_index
 from tasks.pretraining.data.masking import MaskingRules
 from tasks.pretraining.data.records import parse_records
 from tasks.pretraining.data.shard_index import ShardIndex
+from tasks.pretraining.train import packed_data
 from tasks.pretraining.train.dynamic_masking import mask_again
 from tasks.pretraining.train.packed_data import PackingPlan, pack_instances, rows_of_window
 
@@ -30,7 +31,7 @@ class _Blocks(NamedTuple):
     """What to read at once; tensors of shape (blocks,).
 
     Attributes:
-        file: int32, number of the file.
+        file: int64, number of the file.
         offset: int64, where in the file the block begins, in bytes.
         first: int64, number of its first record among those of all files.
         records: int64, number of its records.
@@ -56,11 +57,8 @@ class TrainBatches:
         batch_size: int, B, examples of one step on all replicas together; packed: rows.
         masking: the rules of dynamic masking; None: the masks that the records hold. A record's masks are a function
             of (`random_seed`, its place in the stream).
-        packing: the plan of these files; None: one instance a row.
+        packing: the plan of these files, with room for the masks of `masking`; None: one instance a row.
         **lengths: `max_seq_length` and `max_predictions_per_seq` of the records.
-
-    Raises:
-        ValueError: `packing` was planned without `masking`, or for other rules: rows may lack room for masks.
     """
 
     def __init__(
@@ -74,8 +72,6 @@ class TrainBatches:
         packing: PackingPlan | None = None,
         **lengths: int,
     ):
-        if packing and not packing.has_room_for(masking):
-            raise ValueError(f"`packing` must be planned for `masking`. Received: {packing.masking} and {masking}")
         self._batch_size = batch_size
         self._seed = random_seed
         self._read = _reader(packing, masking, random_seed, **lengths)
@@ -188,20 +184,19 @@ def fill_batch(features: dict[str, tf.Tensor], labels: dict[str, tf.Tensor], bat
 
 def _blocks(indexes: list[ShardIndex], packing: PackingPlan | None) -> _Blocks:
     # A worker holds a block of each of its runs, about 0.9 kB a record at 128 tokens.
-    size = packing.window if packing else shard_index.GROUP
-    parts = []
-    firsts = np.cumsum([0, *(index.num_records for index in indexes)])
+    size = packed_data.WINDOW if packing else shard_index.GROUP
+    tables = []
+    first = 0
     for number, index in enumerate(indexes):
         starts = np.arange(0, index.num_records, size)
-        sizes = np.minimum(index.num_records - starts, size)
         offsets = index.offsets[starts // shard_index.GROUP]
-        parts.append((np.full(len(starts), number), offsets, firsts[number] + starts, sizes))
-    file, offset, first, records = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+        sizes = np.minimum(index.num_records - starts, size)
+        tables.append(np.stack([np.full_like(starts, number), offsets, first + starts, sizes]))
+        first += index.num_records
+    file, offset, first, records = np.concatenate(tables, axis=1)
     units = packing.rows_per_window if packing else records
     # Eager constants: inside a graph they would count towards its limit of 2 GB.
-    return _Blocks(
-        tf.constant(file, tf.int32), *(tf.constant(one, tf.int64) for one in (offset, first, records, units))
-    )
+    return _Blocks(tf.constant(file, tf.int32), *map(tf.constant, (offset, first, records, units)))
 
 
 def _loader(files: list[str], packing: PackingPlan | None) -> Callable[..., tf.data.Dataset]:

@@ -9,8 +9,7 @@ import tensorflow as tf
 from tasks.pretraining.data.counter_random import random_bits
 from tasks.pretraining.data.masking import MaskingRules, mask_tokens
 
-# The features and labels that a new mask depends on.
-_INPUTS = ("token_ids", "padding_mask", "mask_positions", "mask_ids", "mask_weights")
+_REDRAWN = ("token_ids", "mask_positions", "mask_ids", "mask_weights")
 
 
 def mask_again(
@@ -29,18 +28,17 @@ def mask_again(
     Returns:
         `features` and `labels` with other `token_ids`, `mask_positions`, `mask_ids` and `mask_weights`.
     """
+    before = {name: (features | labels)[name] for name in _REDRAWN}
 
-    def draw(numbers, token_ids, padding_mask, *masked) -> list[np.ndarray]:
+    def draw(numbers, padding_mask, *masked) -> list[np.ndarray]:
         seeds = random_bits(np.array(random_seed % (1 << 64), np.uint64), numbers)
-        batch = mask_tokens(restore_tokens(token_ids, *masked), padding_mask > 0, rules, seeds)
+        batch = mask_tokens(restore_tokens(*masked), padding_mask > 0, rules, seeds)
         is_used = np.arange(rules.max_predictions_per_seq) < batch.num_masked[:, np.newaxis]
         return [batch.token_ids, batch.mask_positions, batch.mask_ids, is_used.astype(np.float32)]
 
-    names = ("token_ids", "mask_positions", "mask_ids", "mask_weights")
-    before = [(features | labels)[name] for name in _INPUTS]
-    drawn = tf.numpy_function(draw, [numbers, *before], [tf.int32, tf.int32, tf.int32, tf.float32], stateful=False)
-    shapes = dict(zip(_INPUTS, (tensor.shape for tensor in before), strict=True))
-    redrawn = {name: tf.ensure_shape(tensor, shapes[name]) for name, tensor in zip(names, drawn, strict=True)}
+    inputs, dtypes = [numbers, features["padding_mask"], *before.values()], [value.dtype for value in before.values()]
+    drawn = zip(before, tf.numpy_function(draw, inputs, dtypes, stateful=False), strict=True)
+    redrawn = {name: tf.ensure_shape(value, before[name].shape) for name, value in drawn}
     return tuple({name: redrawn.get(name, tensor) for name, tensor in part.items()} for part in (features, labels))
 
 

@@ -1,9 +1,9 @@
 """Packing: several instances in one row of `max_seq_length` tokens (Krell et al. 2021).
 
-Which instances share a row is decided once, over windows of records as they follow each other in the files, where
-they are shuffled. It stays the same in every epoch: attention keeps the instances of a row apart, so a row only decides
-which of them share a batch, and rows are shuffled every epoch. An epoch thus has the same number of rows
-every time, and resuming stays a matter of counting. The plan keeps 2 bytes a record.
+Rows are planned once, over windows of consecutive records, which the files hold in shuffled order. The plan stays the
+same in every epoch. Attention keeps the instances of a row apart, so a row only decides which of them share a batch,
+and rows are shuffled every epoch. Thus all epochs have the same number of rows, and resuming remains a matter of
+counting. The plan keeps 2 bytes a record.
 
 N: records, R: rows, S: `max_seq_length`, P: `max_predictions_per_seq`, K: instances of a row at most, Q: masked
 positions of a row at most, n: instances of a batch of rows.
@@ -11,7 +11,6 @@ positions of a row at most, n: instances of a batch of rows.
 
 import dataclasses
 import math
-import operator
 
 import numpy as np
 import tensorflow as tf
@@ -35,22 +34,18 @@ class PackingPlan:
         row_of_record: int16, shape (N,), number of the record's row within its window, in the files' order. A file's
             last window may be smaller.
         rows_per_window: int64, shape (windows,).
-        window: records of a window.
         num_real_tokens: int.
         max_seq_length: int, S.
         examples_per_row: int, K.
         predictions_per_row: int, Q.
-        masking: the rules of dynamic masking that rows have room for; None: they have room for the stored masks only.
     """
 
     row_of_record: np.ndarray
     rows_per_window: np.ndarray
-    window: int
     num_real_tokens: int
     max_seq_length: int
     examples_per_row: int
     predictions_per_row: int
-    masking: MaskingRules | None = None
 
     @property
     def num_records(self) -> int:
@@ -60,11 +55,6 @@ class PackingPlan:
     def num_rows(self) -> int:
         """Rows of an epoch."""
         return int(self.rows_per_window.sum())
-
-    def has_room_for(self, masking: MaskingRules | None) -> bool:
-        """Returns whether rows have room for masks drawn by these rules, or without rules for the stored ones."""
-        amount = operator.attrgetter("masked_lm_prob", "max_predictions_per_seq")
-        return masking is None or (self.masking is not None and amount(masking) == amount(self.masking))
 
     @property
     def real_token_share_before(self) -> float:
@@ -94,7 +84,7 @@ def plan_packing(
     if masking is not None:
         masked = [np.maximum(index.masked, num_to_mask(index.lengths, masking)) for index in indexes]
     rows = []
-    with progress_bar("plan rows", "record", sum(len(one) for one in masked)) as progress:
+    with progress_bar("plan rows", "record", sum(map(len, masked))) as progress:
         for path, index, most in zip(files, indexes, masked, strict=True):
             as_stored = np.array_equal(most, index.masked)
             if not (as_stored and len(index.rows) == len(most)):
@@ -103,32 +93,29 @@ def plan_packing(
                     save_index(path, index)
             rows.append(index.rows)
             progress.update(len(most))
-    figures = [_of_windows(*of_file) for of_file in zip(rows, masked, strict=True)]
-    rows_per_window, examples, predictions = (np.concatenate(parts) for parts in zip(*figures, strict=True))
+    rows_per_window, examples, predictions = np.concatenate(list(map(_describe_windows, rows, masked)), axis=1)
     return PackingPlan(
         row_of_record=np.concatenate(rows),
         rows_per_window=rows_per_window,
-        window=WINDOW,
         num_real_tokens=sum(int(index.num_real_tokens) for index in indexes),
         max_seq_length=max_seq_length,
         examples_per_row=int(examples.max()),
         predictions_per_row=int(predictions.max()),
-        masking=masking,
     )
 
 
 def _pack_file(lengths: np.ndarray, masked: np.ndarray, max_seq_length: int) -> np.ndarray:
-    parts = [np.zeros(0, np.int16)]
+    rows = np.zeros(len(lengths), np.int16)
     for start in range(0, len(lengths), WINDOW):
         window = slice(start, start + WINDOW)
         mean_share = masked[window].sum() / lengths[window].sum()
         bound = max(int(masked[window].max()), math.ceil(max_seq_length * mean_share * _MASKED_SLACK))
-        parts.append(pack_window(lengths[window], masked[window], max_seq_length, bound))
-    return np.concatenate(parts)
+        rows[window] = pack_window(lengths[window], masked[window], max_seq_length, bound)
+    return rows
 
 
-def _of_windows(rows: np.ndarray, masked: np.ndarray) -> np.ndarray:
-    """Returns, of each window of a file, its rows, and the most records and masked positions of a row: (3, windows)."""
+def _describe_windows(rows: np.ndarray, masked: np.ndarray) -> np.ndarray:
+    """Returns each window's number of rows, and the most records and masked positions of one of them: (3, windows)."""
     window = np.arange(len(rows)) // WINDOW
     of_row, inverse = np.unique(window * WINDOW + rows, return_inverse=True)
     starts = np.searchsorted(of_row, np.arange(-(-len(rows) // WINDOW)) * WINDOW)
@@ -152,22 +139,22 @@ def pack_window(lengths: np.ndarray, masked: np.ndarray, max_length: int, max_ma
     rows = np.empty(len(lengths), np.int64)
     with_space: list[list[int]] = [[] for _ in range(max_length + 1)]  # Rows by the tokens that they have room for.
     has_any = 0  # Bit s: with_space[s] is not empty.
-    masked_left: list[int] = []
+    masked_room: list[int] = []  # Masked positions that each row has room for.
     for record in np.argsort(-lengths.astype(np.int64), kind="stable").tolist():
         length, num_masked = int(lengths[record]), int(masked[record])
         candidates = has_any >> length << length
         while candidates:
             space = (candidates & -candidates).bit_length() - 1
-            if masked_left[with_space[space][-1]] >= num_masked:
+            if masked_room[with_space[space][-1]] >= num_masked:
                 row = with_space[space].pop()
                 has_any ^= 0 if with_space[space] else 1 << space
                 break
             candidates &= candidates - 1
         else:
-            row, space = len(masked_left), max_length
-            masked_left.append(max_masked)
+            row, space = len(masked_room), max_length
+            masked_room.append(max_masked)
         rows[record] = row
-        masked_left[row] -= num_masked
+        masked_room[row] -= num_masked
         with_space[space - length].append(row)
         has_any |= 1 << (space - length)
     _, firsts, inverse = np.unique(rows, return_index=True, return_inverse=True)

@@ -157,11 +157,11 @@ def _guesses(
     train_records: RecordStatistics, eval_records: RecordStatistics, settings: PretrainingSettings
 ) -> dict[str, float]:
     """Returns what always giving the most frequent answer would score."""
-    found = {"unigram_accuracy": most_frequent_accuracy(train_records.answer_counts, eval_records.answer_counts)}
+    pairs = {"unigram_accuracy": (train_records.answer_counts, eval_records.answer_counts)}
     if settings.use_next_sentence:
-        counts = (records.next_sentence_counts for records in (train_records, eval_records))
-        found["majority_next_sentence_accuracy"] = most_frequent_accuracy(*counts)
-    return found
+        counts = train_records.next_sentence_counts, eval_records.next_sentence_counts
+        pairs["majority_next_sentence_accuracy"] = counts
+    return {name: most_frequent_accuracy(*counts) for name, counts in pairs.items()}
 
 
 # === Training ===
@@ -193,7 +193,7 @@ def _train(
     budget: Budget,
     settings: PretrainingSettings,
 ) -> dict:
-    """Trains to the last step; returns the training's figures, those of speed only if a step was left to do."""
+    """Trains to the last step; returns the training's figures, with those of speed only if a step remained to do."""
     plan, records = _plan(data, masking, settings), data.statistics
     make_dataset = TrainBatches(
         data.files,

@@ -119,9 +119,9 @@ def test_what_killed_runs_left_is_removed(tmp_path):
 def test_the_checkpoint_of_a_step_is_restored(tmp_path):
     trainer = build_trainer(tmp_path, keep_checkpoints=2)
     trainer.fit(repeated, 2, save_checkpoints_steps=1)
-    assert trainer._checkpoints().restore(1) == 1
+    assert trainer._checkpoints.restore(1) == 1
     with pytest.raises(InputError, match="every checkpoint is broken"):
-        trainer._checkpoints().restore(3)
+        trainer._checkpoints.restore(3)
 
 
 def test_settings_are_compared_as_json(tmp_path):

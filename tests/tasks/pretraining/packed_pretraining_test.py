@@ -122,13 +122,6 @@ def test_a_plan_for_dynamic_masks_has_room_for_whichever_masks_more(files, plan)
     assert plan_of(files, masking=many).predictions_per_row > plan.predictions_per_row
 
 
-def test_a_plan_for_other_masks_is_refused(files, plan):
-    dynamic = plan_of(files, masking=RULES)
-    for packing, masking in ((plan, RULES), (dynamic, dataclasses.replace(RULES, masked_lm_prob=0.4))):
-        with pytest.raises(ValueError, match="`packing` must be planned for `masking`. Received: "):
-            make(files, packing, masking=masking)
-
-
 def test_progress_counts_records(files, capfd):
     plan_of(files)
     assert re.search(rf"plan rows: 100%.* {N}/{N} ", capfd.readouterr().err)

@@ -23,8 +23,8 @@ def test_a_small_text_is_its_own_sample(num_blocks):
     assert plan.is_whole
     for block in range(num_blocks):
         neighbours = list(plan.neighbours(block))
-        assert {block, *(part.block for part in neighbours)} == set(range(num_blocks))
-        assert len(neighbours) == num_blocks - 1 and {part.num_parts for part in neighbours} <= {1}
+        assert {block, *(number for number, _, _ in neighbours)} == set(range(num_blocks))
+        assert len(neighbours) == num_blocks - 1 and {num_parts for _, _, num_parts in neighbours} <= {1}
 
 
 @pytest.mark.parametrize(("block_bytes", "num_slices"), [(MEBIBYTE, 1), (3 * MEBIBYTE, 4), (16 * MEBIBYTE, 16)])
@@ -36,7 +36,7 @@ def test_every_document_is_in_as_many_samples(num_blocks, block_bytes, num_slice
     for block in range(num_blocks):
         neighbours = list(plan.neighbours(block))
         assert len(set(neighbours)) == len(neighbours) == NEIGHBOURS
-        assert block not in {part.block for part in neighbours}
+        assert block not in {number for number, _, _ in neighbours}
         uses.update(neighbours)
     assert len(uses) == num_blocks * num_slices  # All slices of all blocks,
     assert set(uses.values()) == {NEIGHBOURS // num_slices}  # each equally often.

@@ -108,16 +108,13 @@ def test_a_splitter_makes_sentences_of_lines(tmp_path, monkeypatch):
     library = types.ModuleType("sentencex")
     library.segment = lambda language, text: [f"{part}." for part in text.split(".") if part and language == "xx"]
     monkeypatch.setitem(sys.modules, "sentencex", library)
-    sentence_splitter.cache_clear()
     (tmp_path / "text").write_text("a b. c.\n\nd. e f.\n")
     rules = {"sentence_splitter": "sentencex", "sentence_language": "xx"}
     assert store(tmp_path / "store", [tmp_path / "text"], **rules)[0] == [["ab.", "c."], ["d.", "ef."]]
-    sentence_splitter.cache_clear()
 
 
 def test_a_splitter_that_is_not_installed_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "sentencex", None)
-    sentence_splitter.cache_clear()
     with pytest.raises(InputError, match=r"pip install 'keras-bert-zoo\[sentences\]'"):
         sentence_splitter("sentencex", "en")
 
