@@ -139,7 +139,7 @@ def meet(addresses: Sequence[str], own: str, timeout: float = _WORKERS_TIMEOUT) 
             time.sleep(_POLL_SECONDS)
 
 
-@functools.cache
+@functools.cache  # Initializing a TPU a second time would lose the variables on it.
 def _tpu_strategy(tpu: str) -> tf.distribute.TPUStrategy:
     unreachable = "Give --tpu=local on the TPU's own machine (with the package tensorflow-tpu), or its name or address."
     if tpu.startswith("grpc://"):

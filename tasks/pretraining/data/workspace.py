@@ -60,7 +60,10 @@ class Workspace:
 
 @functools.lru_cache(maxsize=1)
 def open_workspace(directory: str) -> Workspace:
-    """Opens a workspace; a process keeps the latest one open. No two may have the same path."""
+    """Opens a workspace; a process keeps the latest one open, until the driver closes it at the end of the run.
+
+    No two workspaces may have the same path.
+    """
     return Workspace(directory)
 
 
