@@ -65,9 +65,8 @@ def build_strategy(
     return tf.distribute.OneDeviceStrategy(names[0])
 
 
-@functools.cache  # Reductions of two strategies in one process would mix up their values.
-def _mirrored_strategy(names: tuple[str, ...]) -> tf.distribute.MirroredStrategy:
-    return tf.distribute.MirroredStrategy(names)
+# Reductions of two strategies in one process would mix up their values.
+_mirrored_strategy = functools.cache(tf.distribute.MirroredStrategy)
 
 
 @functools.cache  # A process joins a cluster once; a second start would lose the first strategy's variables.

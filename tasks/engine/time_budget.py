@@ -25,7 +25,8 @@ class Budget:
 
     Args:
         num_steps: the last step; `UNSETTLED` until the clock has settled it.
-        path: JSON file of the time that earlier calls took and of the settled number of steps; None without a clock.
+        path: JSON file of the time that earlier calls took and of the settled number of steps; None
+            without a clock, and on all workers but the chief.
         seconds: the time.
         started: `time.monotonic()` when this call began.
         schedule: learning rate of the training.

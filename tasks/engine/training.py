@@ -147,12 +147,10 @@ class Trainer:
 
         with self.workers.naming_lost_ones(), self._preemption:
             start_step = step = self.restore()
-            budget.agree(int(self.workers.from_chief(budget.num_steps)))  # The chief alone may have its file.
+            budget.agree(int(self.workers.from_chief(budget.num_steps)))  # The chief alone has its file.
             is_over = self.workers.from_chief(budget.is_over(step))
-            is_chief = self.workers.is_chief
-            with Reporter(
-                self.output_dir, start_step=step, description=description, speed=speed, is_active=is_chief
-            ) as report:
+            options = {"description": description, "speed": speed, "is_active": self.workers.is_chief}
+            with Reporter(self.output_dir, start_step=step, **options) as report:
                 report.expect(budget.num_steps)
                 was_evaluated = early_stopping is not None and not report.lacks_evaluation(step)
                 if step and (step % save_checkpoints_steps == 0 or is_over or was_evaluated):
@@ -180,8 +178,7 @@ class Trainer:
                             complete(step)
                         if early_stopping is not None and early_stopping.is_over(report.history):
                             break
-                    if self.workers.is_chief:
-                        budget.keep(is_over)
+                    budget.keep(is_over)
                     if is_over:
                         break
                 if self._preemption.requested:

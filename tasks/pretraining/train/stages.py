@@ -177,7 +177,7 @@ def _budget(trainer: Trainer, settings: PretrainingSettings, started: float) -> 
     if not settings.time_budget_minutes:
         return Budget(settings.num_train_steps)
     return Budget(
-        path=os.path.join(settings.output_dir, BUDGET_FILE),
+        path=os.path.join(settings.output_dir, BUDGET_FILE) if trainer.workers.is_chief else None,
         seconds=60.0 * settings.time_budget_minutes,
         started=started,
         schedule=trainer.schedule,
