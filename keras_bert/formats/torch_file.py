@@ -7,12 +7,14 @@ else. torch's own restricted loader runs no code either, but fills the memory: a
 
 import functools
 import io
+import itertools
 import math
 import mmap
 import pickle
+import pickletools
 import struct
 import zipfile
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
@@ -33,11 +35,11 @@ _STORAGES = {
     **{"ByteStorage": "uint8", "BoolStorage": "bool"},
 }
 _DTYPES = {f"torch.{name}": dtype for name, dtype in _STORAGES.items()}
-# The operations of constants and containers that pickle's second protocol writes, which is torch's.
-_OPERATIONS = ("PROTO", "NONE", "NEWFALSE", "NEWTRUE", "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT")
-_OPERATIONS += ("BINSTRING", "SHORT_BINSTRING", "BINUNICODE", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3")
-_OPERATIONS += ("EMPTY_LIST", "APPEND", "APPENDS", "EMPTY_DICT", "SETITEM", "SETITEMS", "MARK", "STOP")
-_OPERATIONS += ("BINGET", "LONG_BINGET", "BINPUT", "LONG_BINPUT", "GLOBAL", "BINPERSID")
+# The operations that pickle's second protocol writes, which is torch's: of constants,
+_LITERALS = ("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINSTRING", "SHORT_BINSTRING", "BINUNICODE")
+_CONSTANTS = {"NONE": type(None), "NEWFALSE": bool, "NEWTRUE": lambda: True}
+_CONSTANTS |= {"EMPTY_TUPLE": tuple, "EMPTY_LIST": list, "EMPTY_DICT": dict}
+_COUNTS = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3, "APPEND": 1, "SETITEM": 2}  # and of so many items of the stack.
 
 
 class Storage(NamedTuple):
@@ -74,72 +76,85 @@ class Tensor(NamedTuple):
         return len(self.shape) <= _MOST_AXES and max(last + 1, math.prod(self.shape)) <= self.storage.count
 
 
-def _operation(name: str) -> Callable[["_Unpickler"], None]:
-    """Returns what pickle does for an operation, with the checks that it lacks."""
-    load = pickle._Unpickler.dispatch[getattr(pickle, name)[0]]
+def _interpret(stream: BinaryIO):
+    """Computes what a pickle stands for: a stack machine of the operations that torch writes, and of no others."""
+    stack, stacks_below, memo = [], [], {}
+    for operation, argument, _ in pickletools.genops(stream):
+        name = operation.name
+        if name in _LITERALS:
+            stack.append(argument)
+        elif name in _CONSTANTS:
+            stack.append(_CONSTANTS[name]())
+        elif name in ("BINPUT", "LONG_BINPUT"):
+            memo[argument] = stack[-1]
+        elif name in ("BINGET", "LONG_BINGET"):
+            stack.append(memo[argument])
+        elif name == "MARK":
+            stacks_below.append(stack)
+            stack = []
+        elif name in ("TUPLE", "APPENDS", "SETITEMS"):
+            items, stack = stack, stacks_below.pop()
+            _take(stack, name, items)
+        elif name in _COUNTS:
+            _take(stack, name, [stack.pop() for _ in range(_COUNTS[name])][::-1])
+        elif name == "GLOBAL":
+            stack.append(argument.replace(" ", "."))  # A name of a function or type, which is not imported.
+            if stack[-1] not in (_ORDERED_DICT, _PARAMETER, *_TENSORS, *_DTYPES):
+                raise pickle.UnpicklingError(f"it names {stack[-1][:99]}, which is no part of a tensor")
+        elif name == "BINPERSID":
+            stack.append(_storage(*stack.pop()))
+        elif name == "REDUCE":
+            arguments = stack.pop()
+            stack.append(_call(stack.pop(), arguments))
+        elif name == "BUILD":  # Attributes of an object.
+            stack.pop()
+        elif name not in ("PROTO", "STOP"):
+            raise pickle.UnpicklingError("it has operations that no tensor needs")
+    return stack.pop()
 
-    def load_checked(self) -> None:
-        if name in ("SETITEM", "SETITEMS"):
-            self.check_names(self.stack[-2:-1] if name == "SETITEM" else self.stack[::2])
-        load(self)
-        if "TUPLE" in name:
-            self.check_tuple()
 
-    return load_checked
-
-
-class _Unpickler(pickle._Unpickler):  # The one in C takes memory by what a pickle says, before it reads on.
-    def find_class(self, module: str, name: str) -> str:
-        """Returns the name itself: nothing is imported."""
-        full_name = f"{module}.{name}"
-        if full_name not in (_ORDERED_DICT, _PARAMETER, *_TENSORS, *_DTYPES):
-            raise pickle.UnpicklingError(f"it names {full_name[:99]}, which is no part of a tensor")
-        return full_name
-
-    def persistent_load(self, pid: tuple) -> Storage:
-        kind, storage, key, _, count, *views = pid
-        is_count = isinstance(count, int) and 0 <= count <= _MOST_NUMBERS
-        if kind != "storage" or not isinstance(key, str) or not is_count or any(views):
-            raise pickle.UnpicklingError("it names something else than a storage")
-        return Storage(np.dtype(_DTYPES[storage]), key, count)
-
-    def _reduce(self) -> None:
-        arguments, function = self.stack.pop(), self.stack.pop()
-        if function == _PARAMETER:
-            value = arguments[0]
-        elif function in _TENSORS:
-            storage, offset, shape, strides, *_ = arguments
-            value = Tensor(storage, offset, tuple(shape), tuple(strides))
-            if not value.is_sound():
-                raise pickle.UnpicklingError(
-                    f"a tensor of shape {shown(value.shape)} beyond its storage of {storage.count}"
-                )
-        else:
-            for items in arguments:
-                self.check_names(name for name, _ in items)
-            value = dict(*arguments)
-            for items in arguments:
-                items.clear()  # Else few bytes could copy one list again and again.
-        self.stack.append(value)
-
-    def check_tuple(self) -> None:
+def _take(stack: list, operation: str, items: list) -> None:
+    """Makes a tuple of items on top of the stack, or adds them to the list or dictionary there."""
+    if "TUPLE" in operation:
         # Tuples that hold one tuple twice, level upon level, take few bytes, but hash and print in time without end.
-        members = self.stack[-1]
-        inner = [number for member in members if type(member) is tuple for number in member]
-        if len(members) > _MOST_AXES or not all(isinstance(number, int | float) for number in inner):
+        inner = [number for item in items if type(item) is tuple for number in item]
+        if len(items) > _MOST_AXES or not all(isinstance(number, int | float) for number in inner):
             raise pickle.UnpicklingError("it has a tuple that no tensor needs")
+        stack.append(tuple(items))
+    elif "APPEND" in operation:
+        stack[-1].extend(items)
+    else:
+        stack[-1].update(_named(zip(items[::2], items[1::2], strict=True)))
 
-    def check_names(self, names: Iterable) -> None:
-        # Numbers can be chosen so that a dictionary of them takes quadratic time.
-        if not all(isinstance(name, str) for name in names):
-            raise pickle.UnpicklingError("it names something by something else than a string")
 
-    def _refuse(self) -> None:
-        raise pickle.UnpicklingError("it has operations that no tensor needs")
+def _named(items: Iterable[tuple]) -> dict[str, object]:
+    # Numbers can be chosen so that a dictionary of them takes quadratic time.
+    items = list(items)
+    if not all(isinstance(name, str) for name, _ in items):
+        raise pickle.UnpicklingError("it names something by something else than a string")
+    return dict(items)
 
-    dispatch = dict.fromkeys(pickle._Unpickler.dispatch, _refuse)
-    dispatch |= {getattr(pickle, name)[0]: _operation(name) for name in _OPERATIONS}
-    dispatch |= {pickle.REDUCE[0]: _reduce, pickle.BUILD[0]: lambda self: self.stack.pop()}  # Attributes are dropped.
+
+def _storage(kind: str, storage: str, key: str, location: str, count: int, *views) -> Storage:
+    if kind != "storage" or not isinstance(key, str) or not 0 <= count <= _MOST_NUMBERS or any(views):
+        raise pickle.UnpicklingError("it names something else than a storage")
+    return Storage(np.dtype(_DTYPES[storage]), key, count)
+
+
+def _call(function: str, arguments: tuple):
+    """Returns what a function of torch's, or a type, makes of its arguments."""
+    if function == _PARAMETER:
+        return arguments[0]
+    if function in _TENSORS:
+        storage, offset, shape, strides, *_ = arguments
+        tensor = Tensor(storage, offset, tuple(shape), tuple(strides))
+        if not tensor.is_sound():
+            raise pickle.UnpicklingError(f"a tensor of shape {shown(shape)} beyond its storage of {storage.count}")
+        return tensor
+    ordered = _named(itertools.chain(*arguments))
+    for items in arguments:
+        items.clear()  # Else few bytes could copy one list again and again.
+    return ordered
 
 
 def open_torch_file(path: str) -> dict[str, StoredTensor]:
@@ -164,7 +179,10 @@ def open_torch_file(path: str) -> dict[str, StoredTensor]:
         for storage in {tensor.storage for tensor in content.values()}:
             check_claim(path, places[storage.key] + storage.num_bytes, len(mapped))
     read = functools.partial(_read, path, mapped, places)
-    return {name: StoredTensor(name, one.shape, functools.partial(read, name, one)) for name, one in content.items()}
+    return {
+        name: StoredTensor(name, tensor.shape, functools.partial(read, name, tensor))
+        for name, tensor in content.items()
+    }
 
 
 def _read_zip(path: str) -> tuple[object, dict[str, int]]:
@@ -208,7 +226,7 @@ def _load(file: BinaryIO):
     """Reads one pickle of a file, to its end."""
     start = file.tell()
     stream = io.BytesIO(file.read(_MOST_PICKLE))
-    content = _Unpickler(stream).load()
+    content = _interpret(stream)
     file.seek(start + stream.tell())
     return content
 
