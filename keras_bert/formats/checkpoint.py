@@ -3,6 +3,7 @@
 import concurrent.futures
 import dataclasses
 import functools
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -10,7 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_bert.config import BertConfig
-from keras_bert.errors import InputError
+from keras_bert.errors import InputError, shown
+from keras_bert.files import read_object
 from keras_bert.formats.weight_names import HEADS, WeightSource, shape_to_ours, to_ours, to_theirs
 
 
@@ -145,6 +147,35 @@ def check_claim(path: str, claimed: int, found: int) -> None:
             f"{path}: truncated, compressed or hostile. Expected at least {claimed:,} bytes by the shapes of its "
             f"arrays, found {found:,}. Fetch it again."
         )
+
+
+def shard_paths(index: str, ending: str) -> list[str]:
+    """Returns the paths of the shards that an index of Hugging Face or Keras lists.
+
+    Args:
+        index: JSON file, whose `weight_map` gives the shard, or the shards, of each name.
+        ending: that of the shards' names.
+
+    Raises:
+        InputError: it lists no shards, one that is not beside it or has another ending, or one that is missing.
+    """
+    shards_of = read_object(index).get("weight_map")
+    values = shards_of.values() if isinstance(shards_of, dict) else [shards_of]
+    names = [name for value in values for name in (value if isinstance(value, list) else [value])]
+    for name in names or [None]:
+        is_name = isinstance(name, str) and os.path.basename(name.replace("\\", "/")) == name
+        if not is_name or not name.endswith(ending):
+            raise InputError(
+                f"{index}: expected `weight_map` to list {ending} files beside the index, found {shown(name)}. "
+                "Do not trust this file."
+            )
+    paths = {name: os.path.join(os.path.dirname(index), name) for name in sorted(set(names))}
+    missing = [name for name, path in paths.items() if not os.path.isfile(path)]
+    if missing:
+        raise InputError(
+            f"{index}: of the {len(paths)} shards that it lists, missing: {', '.join(missing)}. Fetch them."
+        )
+    return list(paths.values())
 
 
 def listed(names: Sequence[str]) -> str:

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import numpy as np
 from safetensors import safe_open
 
-from keras_bert.errors import InputError, shown
-from keras_bert.files import parsing, read_json
-from keras_bert.formats.checkpoint import StoredTensor
+from keras_bert.errors import InputError
+from keras_bert.files import parsing
+from keras_bert.formats.checkpoint import StoredTensor, shard_paths
 from keras_bert.formats.torch_file import open_torch_file
 
 CONFIG_FILE = "config.json"
@@ -52,8 +52,15 @@ def open_weights(directory: str) -> Iterator[WeightFile]:
             f"{directory}: no weights beside {CONFIG_FILE}. Expected {SAFETENSORS_FILE} or {TORCH_FILE}, or the shards "
             f"that {SAFETENSORS_FILE + _INDEX} or {TORCH_FILE + _INDEX} lists."
         )
+    files = [path]
+    if path.endswith(_INDEX):
+        # A shard has the ending of its index, so that no index of safetensors leads to a pickle.
+        files = shard_paths(path, os.path.splitext(path.removesuffix(_INDEX))[1])
+    tensors = {}
     with contextlib.ExitStack() as stack:
-        yield WeightFile(path, _open_shards(path, stack) if path.endswith(_INDEX) else _open_file(path, stack))
+        for file in files:
+            tensors |= _open_file(file, stack)
+        yield WeightFile(path, tensors)
 
 
 def find_weights(directory: str) -> str | None:
@@ -85,37 +92,3 @@ def _read_tensor(path: str, stored, name: str) -> np.ndarray:
     if dtype == "BF16":
         import ml_dtypes  # noqa: F401  It teaches NumPy the type, and comes with TensorFlow.
     return stored.get_tensor(name)
-
-
-def _open_shards(index: str, stack: contextlib.ExitStack) -> dict[str, StoredTensor]:
-    directory = os.path.dirname(index)
-    shard_of = _read_index(index)
-    shards = sorted(set(shard_of.values()))
-    missing = [shard for shard in shards if not os.path.isfile(os.path.join(directory, shard))]
-    if missing:
-        raise InputError(
-            f"{index}: of the {len(shards)} shards that it lists, missing: {', '.join(missing)}. Fetch them."
-        )
-    opened = {shard: _open_file(os.path.join(directory, shard), stack) for shard in shards}
-    for name, shard in shard_of.items():
-        if name not in opened[shard]:
-            raise InputError(
-                f"{os.path.join(directory, shard)}: lacks {name}, which by {index} it holds. Fetch it again."
-            )
-    return {name: opened[shard][name] for name, shard in shard_of.items()}
-
-
-def _read_index(index: str) -> dict[str, str]:
-    content = read_json(index)
-    shard_of = content.get("weight_map") if isinstance(content, dict) else None
-    if not isinstance(shard_of, dict) or not all(isinstance(shard, str) for shard in shard_of.values()):
-        raise InputError(f"{index}: expected `weight_map`, an object that maps each tensor's name to its file.")
-    ending = os.path.splitext(index.removesuffix(_INDEX))[1]
-    for name, shard in shard_of.items():
-        # A shard has the ending of its index, so that no safetensors index leads to a pickle.
-        if os.path.basename(shard.replace("\\", "/")) != shard or not shard.endswith(ending):
-            raise InputError(
-                f"{index}: {name}: expected the name of a {ending} file beside the index, found {shown(shard)}. "
-                "Do not trust this file."
-            )
-    return shard_of

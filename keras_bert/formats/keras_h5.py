@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import h5py
 import numpy as np
 
-from keras_bert.errors import InputError, shown
-from keras_bert.files import parsing, read_object
-from keras_bert.formats.checkpoint import StoredTensor, check_claim, check_depth, collect
+from keras_bert.errors import InputError
+from keras_bert.files import parsing
+from keras_bert.formats.checkpoint import StoredTensor, check_claim, check_depth, collect, shard_paths
 from keras_bert.formats.weight_names import WeightSource
 
 # The order in which Keras's layers make their variables. A masked-LM head has one variable of its own, the output bias.
@@ -137,31 +137,19 @@ def open_weights(directory: str, stem: str, name_of_place: Callable[[str], str])
     Raises:
         InputError: neither is there, a shard is missing, or a file is damaged or smaller than its arrays.
     """
-    path, shards = _files(directory, stem)
+    path, index = (os.path.join(directory, f"{stem}.weights.{ending}") for ending in ("h5", "json"))
+    shards = [path]
+    if os.path.isfile(index) and not os.path.isfile(path):
+        path, shards = index, shard_paths(index, ".h5")
+    elif not os.path.isfile(path):
+        raise InputError(f"{path}: no such file. Expected the weights beside config.json.")
     weights = WeightsFile(path)
     with contextlib.ExitStack() as stack:
         for shard in shards:
-            if not os.path.isfile(shard):
-                raise InputError(f"{shard}: no such file. Expected the shard that {path} lists.")
             with parsing(shard, "HDF5 file"):
                 weights.add(stack.enter_context(h5py.File(shard)), name_of_place)
         check_claim(path, weights.num_bytes, sum(map(os.path.getsize, shards)))
         yield weights
-
-
-def _files(directory: str, stem: str) -> tuple[str, list[str]]:
-    path = os.path.join(directory, f"{stem}.weights.h5")
-    index = os.path.join(directory, f"{stem}.weights.json")
-    if os.path.isfile(path) or not os.path.isfile(index):
-        if not os.path.isfile(path):
-            raise InputError(f"{path}: no such file. Expected the weights beside config.json.")
-        return path, [path]
-    listed = read_object(index).get("weight_map")
-    values = list(listed.values()) if isinstance(listed, dict) else [listed]
-    names = [name for item in values for name in (item if isinstance(item, list) else [item])]
-    if not names or not all(isinstance(name, str) and name and os.path.basename(name) == name for name in names):
-        raise InputError(f"{index}: expected a weight_map to files of the same directory, found {shown(names)}.")
-    return index, [os.path.join(directory, name) for name in sorted(set(names))]
 
 
 def stored_tensors(weights: WeightsFile, sources: list[WeightSource], parent: str = "") -> dict[str, StoredTensor]:

@@ -137,12 +137,12 @@ def test_missing_shards_are_all_named(pretrained, tmp_path):
     refused(directory, f"of the {len(shards)} shards that it lists, missing: {shards[1]}, {shards[2]}. Fetch them")
 
 
-def test_shards_that_are_not_the_indexs(pretrained, tmp_path):
+def test_shards_that_lack_tensors(pretrained, tmp_path):
     directory = copied(pretrained / "shards", tmp_path)
     shards = sorted(name for name in os.listdir(directory) if name.endswith(".safetensors"))
     os.replace(directory / shards[0], directory / shards[1])
     (directory / shards[0]).write_bytes((directory / shards[1]).read_bytes())
-    refused(directory, f"{shards[1]}: lacks ", "which by ", "index.json it holds")
+    refused(directory, "index.json: lacks ", "Expected the weights of a BERT")
 
 
 @pytest.mark.parametrize(
@@ -154,21 +154,21 @@ def test_an_index_that_leads_outside(pretrained, tmp_path, shard):
     index = directory / f"{SAFETENSORS}.index.json"
     content = json.loads(index.read_text())
     index.write_text(json.dumps({"weight_map": {**content["weight_map"], WORDS: shard}}))
-    refused(directory, f"index.json: {WORDS}: expected the name of a .safetensors file beside the index", repr(shard))
+    refused(directory, "index.json: expected `weight_map` to list .safetensors files beside the index", repr(shard))
 
 
 def test_a_safetensors_index_never_leads_to_a_pickle(pretrained, tmp_path):
     directory = copied(pretrained / "shards", tmp_path)
     (directory / TORCH).write_bytes((pretrained / "torch" / TORCH).read_bytes())
     (directory / f"{SAFETENSORS}.index.json").write_text(json.dumps({"weight_map": {WORDS: TORCH}}))
-    refused(directory, f"expected the name of a .safetensors file beside the index, found '{TORCH}'")
+    refused(directory, f"expected `weight_map` to list .safetensors files beside the index, found '{TORCH}'")
 
 
 @pytest.mark.parametrize("content", ["[]", "{}", '{"weight_map": []}', '{"weight_map": {"a": 1}}'])
 def test_an_index_of_something_else(pretrained, tmp_path, content):
     directory = copied(pretrained / "shards", tmp_path)
     (directory / f"{SAFETENSORS}.index.json").write_text(content)
-    refused(directory, "index.json: expected `weight_map`, an object")
+    refused(directory, "index.json: expected ")
 
 
 # === PyTorch's file ===

@@ -216,7 +216,9 @@ def test_shards_are_read(tmp_path):
     assert (tmp_path / "p" / "model_00001.weights.h5").exists() and not (tmp_path / "p" / "model.weights.h5").exists()
     equal_weights(BertPretrainer.from_preset(str(tmp_path / "p")), model)
     os.remove(tmp_path / "p" / "model_00001.weights.h5")
-    with pytest.raises(InputError, match=r"model_00001.weights.h5: no such file. Expected the shard that .*json lists"):
+    with pytest.raises(
+        InputError, match=r"json: of the \d+ shards that it lists, missing: model_00001.weights.h5. Fetch"
+    ):
         BertBackbone.from_preset(str(tmp_path / "p"))
 
 
