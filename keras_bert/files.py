@@ -5,8 +5,10 @@ branch imports TensorFlow, and whatever it raises is an OSError, as for a local 
 """
 
 import contextlib
+import contextvars
 import csv
 import errno
+import functools
 import glob
 import io
 import json
@@ -27,7 +29,8 @@ MOST_TEXT = 16 * 2**20
 INCOMPLETE = "INCOMPLETE"
 _SMALL = (".json", ".txt", ".yaml")  # What may belong to the prefix of a checkpoint beside it.
 _BUFFER = 2**20
-_copies: dict[str, tuple[dict, tempfile.TemporaryDirectory]] = {}  # By URL; removed when the process ends.
+# What `keep_copies` keeps: the directories, and by URL the states of the files at the time of copying, and the copy.
+_copies = contextvars.ContextVar[tuple[contextlib.ExitStack, dict] | None]("_copies", default=None)
 
 
 # === Local paths and URLs ===
@@ -56,6 +59,12 @@ def _remote(path: str) -> Iterator:
         raise OSError(number, reason, path) from error
 
 
+def _gfile(function: str, path: str, *arguments, **options):
+    """Calls a function of `tf.io.gfile`, whose errors become OSErrors."""
+    with _remote(path) as gfile:
+        return getattr(gfile, function)(path, *arguments, **options)
+
+
 _LOG_IN = "run gcloud auth application-default login, or set GOOGLE_APPLICATION_CREDENTIALS"
 
 
@@ -66,18 +75,12 @@ def absolute(path: str) -> str:
 
 def exists(path: str) -> bool:
     """Returns whether there is a file or directory."""
-    if not is_remote(path):
-        return os.path.exists(path)
-    with _remote(path) as gfile:
-        return gfile.exists(path)
+    return _gfile("exists", path) if is_remote(path) else os.path.exists(path)
 
 
 def is_directory(path: str) -> bool:
     """Returns whether there is a directory."""
-    if not is_remote(path):
-        return os.path.isdir(path)
-    with _remote(path) as gfile:
-        return gfile.isdir(path)
+    return _gfile("isdir", path) if is_remote(path) else os.path.isdir(path)
 
 
 def is_file(path: str) -> bool:
@@ -93,38 +96,25 @@ def file_size(path: str) -> int:
 def file_states(directory: str) -> dict[str, tuple[int, int]]:
     """Returns size in bytes and time in nanoseconds of all files below a directory, by their path."""
     states = {}
-    with _remote(directory) if is_remote(directory) else contextlib.nullcontext(os) as file_system:
-        for folder, _, names in file_system.walk(directory):
-            for path in (os.path.join(folder, name) for name in names):
-                with contextlib.suppress(FileNotFoundError):  # Removed meanwhile.
-                    states[path] = file_state(path)
+    for folder, _, names in list(_gfile("walk", directory)) if is_remote(directory) else os.walk(directory):
+        for path in (os.path.join(folder, name) for name in names):
+            with contextlib.suppress(FileNotFoundError):  # Removed meanwhile.
+                states[path] = file_state(path)
     return states
 
 
 def file_state(path: str) -> tuple[int, int]:
     """Returns a file's size in bytes, and when it was changed last, in nanoseconds."""
-    if not is_remote(path):
-        state = os.stat(path)
-        return state.st_size, state.st_mtime_ns
-    with _remote(path) as gfile:
-        state = gfile.stat(path)
+    if is_remote(path):
+        state = _gfile("stat", path)
         return state.length, state.mtime_nsec
+    state = os.stat(path)
+    return state.st_size, state.st_mtime_ns
 
 
 def list_directory(path: str) -> list[str]:
     """Returns the sorted names of what a directory holds."""
-    if not is_remote(path):
-        return sorted(os.listdir(path))
-    with _remote(path) as gfile:
-        return sorted(name.rstrip("/") for name in gfile.listdir(path))
-
-
-def find_paths(pattern: str) -> list[str]:
-    """Returns the sorted paths that match a glob pattern."""
-    if not is_remote(pattern):
-        return sorted(glob.glob(pattern))
-    with _remote(pattern) as gfile:
-        return sorted(gfile.glob(pattern))
+    return sorted(name.rstrip("/") for name in (_gfile("listdir", path) if is_remote(path) else os.listdir(path)))
 
 
 def make_directory(path: str) -> None:
@@ -135,15 +125,14 @@ def make_directory(path: str) -> None:
     bucket = "/".join(path.split("/")[:3])
     if path.startswith("gs://") and not exists(bucket):  # TensorFlow would look for it for ever.
         raise FileNotFoundError(errno.ENOENT, "no such bucket", bucket)
-    with _remote(path) as gfile:
-        gfile.makedirs(path)
+    _gfile("makedirs", path)
 
 
 def remove_path(path: str) -> None:
     """Removes a file or a directory tree, if it exists."""
     if is_remote(path):
-        with contextlib.suppress(FileNotFoundError), _remote(path) as gfile:
-            (gfile.rmtree if gfile.isdir(path) else gfile.remove)(path)
+        with contextlib.suppress(FileNotFoundError):
+            _gfile("rmtree" if is_directory(path) else "remove", path)
     elif os.path.isdir(path) and not os.path.islink(path):
         shutil.rmtree(path)
     elif os.path.lexists(path):
@@ -153,8 +142,7 @@ def remove_path(path: str) -> None:
 def move(source: str, target: str) -> None:
     """Moves a file, which replaces another; it appears there whole."""
     if is_remote(source) and is_remote(target):
-        with _remote(source) as gfile:
-            gfile.rename(source, target, overwrite=True)
+        _gfile("rename", source, target, overwrite=True)
         return
     try:
         os.replace(source, target)
@@ -212,11 +200,25 @@ def check_complete(directory: str) -> None:
         )
 
 
+@contextlib.contextmanager
+def keep_copies() -> Iterator[None]:
+    """Keeps the local copies that are made in this context until its end, so that each is made once.
+
+    Inside another such context it does nothing. It serves as a decorator, too.
+    """
+    if _copies.get() is not None:
+        yield
+        return
+    with contextlib.ExitStack() as stack:
+        stack.callback(_copies.reset, _copies.set((stack, {})))
+        yield
+
+
 def local_copy(path: str) -> str:
     """Returns the path of a local copy of a remote file or directory; a local path as it is.
 
-    The copy serves what cannot read URLs, such as memory maps and HDF5. It is kept until the process ends, or until
-    the original is found changed.
+    The copy serves what cannot read URLs, such as memory maps and HDF5. It is kept until `keep_copies`, inside which
+    this must be called, ends; if the original has changed, there will be another copy.
 
     Args:
         path: a file, a directory, or the prefix of a TensorFlow checkpoint, which comes with the small files beside it.
@@ -227,22 +229,21 @@ def local_copy(path: str) -> str:
     """
     if not is_remote(path):
         return path
+    stack, copies = _copies.get()
     path = absolute(path)
     check_complete(path)
-    found = _describe(path)
-    if path not in _copies or _copies[path][0] != found:
-        directory = tempfile.TemporaryDirectory(prefix="keras_bert_")
-        for name in found:
-            target = os.path.join(directory.name, name)
+    states = _describe(path)
+    if path not in copies or copies[path][0] != states:
+        directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="keras_bert_"))
+        for name in states:
+            target = os.path.join(directory, name)
             os.makedirs(os.path.dirname(target), exist_ok=True)
-            source = os.path.join(os.path.dirname(path), name)
-            with _remote(source) as gfile:
-                gfile.copy(source, target, overwrite=True)
+            _gfile("copy", os.path.join(os.path.dirname(path), name), target, overwrite=True)
         check_complete(path)
-        if _describe(path) != found:
+        if _describe(path) != states:
             raise InputError(f"{path}: changed while it was copied. Repeat the command when its writer has finished.")
-        _copies[path] = (found, directory)
-    return os.path.join(_copies[path][1].name, os.path.basename(path))
+        copies[path] = states, os.path.join(directory, os.path.basename(path))
+    return copies[path][1]
 
 
 def _describe(path: str) -> dict[str, tuple[int, int]]:
@@ -280,7 +281,8 @@ def expand_files(patterns: str | list[str]) -> list[str]:
         raise InputError("No input file was named. Expected a path, a glob pattern, or several with commas between.")
     files: dict[str, None] = {}
     for pattern in patterns:
-        matches = [pattern] if exists(pattern) else find_paths(pattern)
+        find = functools.partial(_gfile, "glob") if is_remote(pattern) else glob.glob
+        matches = [pattern] if exists(pattern) else sorted(find(pattern))
         if not matches:
             raise InputError(f"{pattern}: no such file, and no file matches it as a pattern. Check the path.")
         for path in matches:
@@ -410,8 +412,6 @@ def atomic_path(path: str) -> Iterator[str]:
 
 
 def _upload(source: str, path: str) -> None:
-    for copied in [one for one in _copies if f"{path}/".startswith(f"{one}/")]:
-        del _copies[copied]
     if not os.path.isdir(source):
         _upload_file(source, path)
         return

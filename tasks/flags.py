@@ -21,7 +21,7 @@ from collections.abc import Callable
 from absl import app, flags
 
 from keras_bert.errors import InputError
-from keras_bert.files import write_json
+from keras_bert.files import keep_copies, write_json
 from tasks.settings import Rule, Settings, kinds_of
 
 # Environment variables to set before TensorFlow is imported, unless the user has set them.
@@ -43,6 +43,7 @@ def console_main(main: Callable[..., int | None], settings_class: type[Settings]
     return functools.partial(run, main, settings_class)
 
 
+@keep_copies()
 def run(main: Callable[..., int | None], settings_class: type[Settings] | None = None) -> None:
     """Parses the command line and runs `main(settings)`. Does not return.
 

@@ -18,7 +18,7 @@ import types
 from collections.abc import Iterator
 
 from keras_bert.errors import InputError
-from keras_bert.files import is_remote, local_copy
+from keras_bert.files import is_remote, keep_copies, local_copy
 from keras_bert.formats.archive import extract, is_archive
 
 _SAVED_MODEL = "model.keras"
@@ -36,12 +36,13 @@ def located(path: str, purpose: str = "weights") -> Iterator[str]:
     """
     path = path.removesuffix(".index")  # A TensorFlow checkpoint is named by its prefix.
     if is_remote(path):
-        copy = local_copy(path)
-        try:
-            with located(copy, purpose) as place:
-                yield place
-        except InputError as error:  # The user knows the URL, not the copy.
-            raise InputError(str(error).replace(copy, path)) from error
+        with keep_copies():
+            copy = local_copy(path)
+            try:
+                with located(copy, purpose) as place:
+                    yield place
+            except InputError as error:  # The user knows the URL, not the copy.
+                raise InputError(str(error).replace(copy, path)) from error
         return
     saved = os.path.join(path, _SAVED_MODEL)
     if purpose != "tokenizer" and os.path.isfile(saved) and not has_checkpoint(path):

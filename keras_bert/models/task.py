@@ -14,6 +14,7 @@ from keras_bert.encoder.backbone import BertBackbone
 from keras_bert.encoder.heads import output_head
 from keras_bert.encoder.layer import arguments_of, keep_arguments, weights_follow
 from keras_bert.errors import InputError, first_line
+from keras_bert.files import keep_copies
 from keras_bert.formats.checkpoint import Checkpoint
 from keras_bert.presets import tokenizers, weights
 from keras_bert.tokenization.preprocessor import BertPreprocessor
@@ -123,6 +124,7 @@ class BertTask:
         return arguments_of(cls, "backbone", "preprocessor")
 
     @classmethod
+    @keep_copies()  # Tokenizer, settings and weights are read from one.
     def from_preset(
         cls,
         preset: str | os.PathLike,

@@ -5,7 +5,7 @@ import inspect
 import os
 
 from keras_bert.errors import InputError, first_line
-from keras_bert.files import atomic_path, check_complete, is_file, local_copy, read_json, write_json
+from keras_bert.files import atomic_path, check_complete, is_file, keep_copies, local_copy, read_json, write_json
 
 MODEL_FILE = "model.keras"
 TASK_FILE = "task.json"
@@ -45,6 +45,7 @@ def _taking_texts(model, tokenizer, task: dict):
     model.preprocessor = None
 
 
+@keep_copies()
 def load_model(directory: str, task_name: str, command: str) -> tuple:
     """Loads a model that `save_model` wrote.
 

@@ -85,6 +85,7 @@ def test_a_failed_write_uploads_nothing(ram):
     assert read(path) == b"old\n" and files.list_directory(ram) == ["a.txt"]
 
 
+@files.keep_copies()
 def test_a_half_written_directory_is_refused(ram, monkeypatch):
     path, copied = f"{ram}/model", []
     copy = tf.io.gfile.copy
@@ -118,6 +119,7 @@ def test_the_graph_of_a_saved_model_comes_last(ram, monkeypatch):
     assert written[-1] == f"{ram}/1/saved_model.pb"
 
 
+@files.keep_copies()
 def test_a_local_copy_follows_the_original(ram, tmp_path):
     path = write(f"{ram}/model/config.json", "1")
     copy = files.local_copy(f"{ram}/model/")
@@ -129,6 +131,16 @@ def test_a_local_copy_follows_the_original(ram, tmp_path):
     assert files.local_copy(str(tmp_path)) == str(tmp_path)
 
 
+def test_copies_end_with_the_outermost_context(ram):
+    path = write(f"{ram}/a.txt")
+    with files.keep_copies():
+        with files.keep_copies():
+            copy = files.local_copy(path)
+        assert read(copy) == b"text\n" and files.local_copy(path) == copy
+    assert not os.path.exists(copy)
+
+
+@files.keep_copies()
 def test_a_prefix_is_copied_with_the_small_files_beside_it(ram):
     for name in ("bert.ckpt.index", "bert.ckpt.data-00000-of-00001", "vocab.txt", "other.ckpt.index", "train.tfrecord"):
         write(f"{ram}/{name}")
@@ -138,6 +150,7 @@ def test_a_prefix_is_copied_with_the_small_files_beside_it(ram):
 
 
 @pytest.mark.parametrize("call", [files.open_file, files.file_size, files.local_copy, files.list_directory])
+@files.keep_copies()
 def test_what_is_missing_is_an_error_as_for_a_local_path(ram, call):
     with pytest.raises(FileNotFoundError) as caught:
         call(f"{ram}/missing")
