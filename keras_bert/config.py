@@ -11,6 +11,7 @@ from keras_bert.files import read_json, write_json
 ACTIVATIONS = ("gelu_tanh", "gelu", "relu", "tanh", "linear")
 ATTENTIONS = ("bidirectional", "left_to_right")
 LAYOUTS = ("rectangular", "unpadded", "packed")
+POOLINGS = ("mean", "cls", "max")
 
 # google-research/bert's `bert_config.json` and Hugging Face's `config.json` share these names.
 FOREIGN_TO_OURS = {

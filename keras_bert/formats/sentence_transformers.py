@@ -10,14 +10,13 @@ import os
 import numpy as np
 from safetensors.numpy import save_file
 
+from keras_bert.config import POOLINGS
 from keras_bert.errors import InputError, shown
 from keras_bert.files import read_json, read_object, write_json
 from keras_bert.formats.checkpoint import Checkpoint, StoredTensor, collect
 from keras_bert.formats.hugging_face_files import SAFETENSORS_FILE, open_weights
 from keras_bert.formats.hugging_face_tokenizer import SETTINGS_FILE
 from keras_bert.formats.weight_names import HUGGING_FACE, head_sources
-
-POOLINGS = ("mean", "cls", "max")
 
 _MODULES, _LENGTH_FILE, _CONFIG = "modules.json", "sentence_bert_config.json", "config.json"
 _HEAD = "embedding"

@@ -15,7 +15,6 @@ from keras_bert.encoder.heads import output_head
 from keras_bert.encoder.layer import arguments_of, keep_arguments, weights_follow
 from keras_bert.errors import InputError, first_line
 from keras_bert.files import keep_copies
-from keras_bert.formats.checkpoint import Checkpoint
 from keras_bert.presets import tokenizers, weights
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 
@@ -177,7 +176,7 @@ class BertTask:
         return cls.preprocessor_cls.from_preset(preset, length)
 
     @classmethod
-    def from_checkpoint(cls, checkpoint: Checkpoint, dtype=None, **settings) -> "BertTask":
+    def from_checkpoint(cls, checkpoint: weights.Checkpoint, dtype=None, **settings) -> "BertTask":
         """Builds the model of an open checkpoint, without a preprocessor.
 
         Args:
@@ -196,12 +195,14 @@ class BertTask:
         return cls._build(checkpoint, own, {**overrides, "dtype": dtype})
 
     @classmethod
-    def has_head(cls, checkpoint: Checkpoint) -> bool:
+    def has_head(cls, checkpoint: weights.Checkpoint) -> bool:
         """Tells whether a checkpoint has what the model needs besides the encoder."""
         return cls.heads[0] in checkpoint.heads
 
     @classmethod
-    def _build(cls, checkpoint: Checkpoint, own: dict, overrides: dict, saved: dict | None = None) -> "BertTask":
+    def _build(
+        cls, checkpoint: weights.Checkpoint, own: dict, overrides: dict, saved: dict | None = None
+    ) -> "BertTask":
         arguments = weights.merge_settings(checkpoint.config, overrides, checkpoint.source)
         with weights_follow():
             backbone = BertBackbone(**arguments)
@@ -233,7 +234,7 @@ class BertTask:
         return {name: task[name] for name in cls._settings() if name in task and name not in overrides}
 
     @classmethod
-    def _settings_of(cls, checkpoint: Checkpoint) -> dict:
+    def _settings_of(cls, checkpoint: weights.Checkpoint) -> dict:
         """Returns the constructor's arguments that follow from a checkpoint's heads."""
         own = {head: checkpoint.head_settings.get(head, {}) for head in cls.heads}
         return {f"{head}_{name}": value for head, settings in own.items() for name, value in settings.items()}
@@ -319,7 +320,7 @@ def cross_entropy(from_logits: bool = True) -> keras.losses.Loss:
     return keras.losses.SparseCategoricalCrossentropy(from_logits=from_logits, reduction="mean_with_sample_weight")
 
 
-def load_weights(model: BertTask, checkpoint: Checkpoint) -> None:
+def load_weights(model: BertTask, checkpoint: weights.Checkpoint) -> None:
     """Loads the checkpoint's encoder into a task, and the heads that fit; a warning names those of other shapes."""
     misfits = []
     for layer in (layer for layer in model.layers if layer.name in model.heads and not model.heads_are_pretrained):

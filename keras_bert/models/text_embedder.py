@@ -6,11 +6,11 @@ Shapes: B batch, S sequence, H hidden, D embedding.
 import keras
 import keras_nlp
 
+from keras_bert.config import POOLINGS
 from keras_bert.encoder.backbone import BertBackbone
 from keras_bert.encoder.heads import PoolTokens, output_head
 from keras_bert.encoder.layer import keep_arguments
 from keras_bert.errors import InputError
-from keras_bert.formats.sentence_transformers import POOLINGS
 from keras_bert.models.task import BertTask
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 

@@ -11,6 +11,7 @@ from absl import logging
 from keras_bert import formats
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
+from keras_bert.files import is_directory
 from keras_bert.formats.checkpoint import Checkpoint, StoredTensor, assign, check_shapes
 from keras_bert.formats.weight_names import HEADS
 from keras_bert.presets.places import located, published
@@ -38,6 +39,14 @@ def open_checkpoint(preset: str | os.PathLike) -> Iterator[Checkpoint]:
             checkpoint = dataclasses.replace(checkpoint, config=config)
         check_shapes(checkpoint)
         yield checkpoint
+
+
+def has_config(preset: str | os.PathLike) -> bool:
+    """Tells whether a preset has sizes, unlike a directory with a tokenizer alone."""
+    if not is_directory(preset):
+        return True
+    with located(preset, "tokenizer") as place:
+        return formats.has_checkpoint(place)
 
 
 def read_bert_config(preset: str | os.PathLike) -> BertConfig:

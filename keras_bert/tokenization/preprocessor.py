@@ -10,11 +10,10 @@ import keras
 import keras_nlp
 import tensorflow as tf
 
-from keras_bert import formats
 from keras_bert.encoder.backbone import BertBackbone
 from keras_bert.encoder.layer import arguments_of, keep_arguments
 from keras_bert.errors import InputError
-from keras_bert.files import is_directory, local_copy
+from keras_bert.files import keep_copies
 from keras_bert.presets import catalog, weights
 from keras_bert.tokenization.tokenizer import BertTokenizer
 from keras_bert.vocabulary import check_rows
@@ -53,6 +52,7 @@ class BertPreprocessor(keras_nlp.models.Preprocessor):
         keep_arguments(self, locals())
 
     @classmethod
+    @keep_copies()  # Sizes and vocabulary are read from one.
     def from_preset(
         cls, preset: str | os.PathLike, sequence_length: int | None = None, pad_to_longest: bool = False, **kwargs
     ) -> "BertPreprocessor":
@@ -71,9 +71,7 @@ class BertPreprocessor(keras_nlp.models.Preprocessor):
         if sequence_length is not None:
             _check_length(sequence_length)
         preset = catalog.name_of(preset)
-        config = None
-        if not is_directory(preset) or formats.has_checkpoint(local_copy(preset)):
-            config = weights.read_bert_config(preset)
+        config = weights.read_bert_config(preset) if weights.has_config(preset) else None
         positions = _DEFAULT_LENGTH if config is None else config.max_sequence_length
         if sequence_length is not None and sequence_length > positions:
             raise InputError(f"{preset}: has positions for {positions} tokens. Received: {sequence_length=}")

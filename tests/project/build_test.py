@@ -263,6 +263,8 @@ UPWARD = [
     ("keras_bert/formats", "export"),
     ("keras_bert/formats", "keras_bert/presets"),
     ("keras_bert/presets", "keras_bert/tokenization"),
+    ("keras_bert/tokenization", "keras_bert/formats"),
+    ("keras_bert/models", "keras_bert/formats"),
     ("keras_bert/encoder", "keras_bert/models"),
     ("keras_bert/encoder", "keras_bert/tokenization"),
     ("tasks/engine", "export"),
