@@ -13,7 +13,7 @@ from keras_bert.config import BertConfig
 from keras_bert.encoder.embeddings import BertEmbeddings
 from keras_bert.encoder.encoder_layer import BertEncoderLayer
 from keras_bert.encoder.heads import last_positions, output_head, rows_at
-from keras_bert.encoder.layer import weights_follow
+from keras_bert.encoder.layer import keep_arguments, weights_follow
 from keras_bert.encoder.packing import TokenLayout, as_layout
 
 
@@ -75,23 +75,53 @@ class BertBackbone(keras_nlp.models.Backbone):
         name: str | None = None,
         trainable: bool = True,
     ):
-        required = (vocabulary_size, num_layers, num_heads, hidden_dim, intermediate_dim)
-        others = (max_sequence_length, num_segments, layer_norm_epsilon, initializer_range, attention)
-        config = BertConfig(*required, activation, dropout, attention_dropout, *others)
+        config = BertConfig(
+            vocabulary_size=vocabulary_size,
+            num_layers=num_layers,
+            num_heads=num_heads,
+            hidden_dim=hidden_dim,
+            intermediate_dim=intermediate_dim,
+            activation=activation,
+            dropout=dropout,
+            attention_dropout=attention_dropout,
+            max_sequence_length=max_sequence_length,
+            num_segments=num_segments,
+            layer_norm_epsilon=layer_norm_epsilon,
+            initializer_range=initializer_range,
+            attention=attention,
+        )
         _say_if_onednn_is_off()
 
         # === Layers ===
         token_layout = TokenLayout(layout, attention, dtype=dtype, name="token_layout")
-        constants = (layer_norm_epsilon, initializer_range)
-        tables = (vocabulary_size, hidden_dim, max_sequence_length, num_segments)
-        embeddings = BertEmbeddings(*tables, dropout, *constants, dtype=dtype, name="embeddings")
-        sizes = (hidden_dim, num_heads, intermediate_dim, activation, dropout, attention_dropout)
+        embeddings = BertEmbeddings(
+            vocabulary_size=vocabulary_size,
+            hidden_dim=hidden_dim,
+            max_sequence_length=max_sequence_length,
+            num_segments=num_segments,
+            dropout=dropout,
+            layer_norm_epsilon=layer_norm_epsilon,
+            initializer_range=initializer_range,
+            dtype=dtype,
+            name="embeddings",
+        )
         encoder_layers = [
-            BertEncoderLayer(*sizes, *constants, dtype=dtype, name=f"transformer_layer_{index}")
+            BertEncoderLayer(
+                hidden_dim=hidden_dim,
+                num_heads=num_heads,
+                intermediate_dim=intermediate_dim,
+                activation=activation,
+                dropout=dropout,
+                attention_dropout=attention_dropout,
+                layer_norm_epsilon=layer_norm_epsilon,
+                initializer_range=initializer_range,
+                dtype=dtype,
+                name=f"transformer_layer_{index}",
+            )
             for index in range(num_layers)
         ]
         # The representation of the whole input is tanh(W x + b) on [CLS] (paper, section 3.1).
-        pooled_dense = output_head(hidden_dim, initializer_range, "pooled_dense", "tanh", dtype)
+        pooled_dense = output_head(hidden_dim, initializer_range, name="pooled_dense", activation="tanh", dtype=dtype)
 
         # === Functional model ===
         inputs = {
@@ -111,16 +141,11 @@ class BertBackbone(keras_nlp.models.Backbone):
         super().__init__(inputs=inputs, outputs=outputs, dtype=dtype, name=name, trainable=trainable)
 
         # === Config ===
+        # KerasHub's heads and tasks ask the backbone for its sizes: hidden_dim, vocabulary_size, ...
+        keep_arguments(self, config.to_dict())
         self.bert_config = config
         self.layout = layout
         self.token_embedding = embeddings.token_embedding  # Masked-LM heads, KerasHub's too, tie their output to it.
-
-    def __getattr__(self, name: str):
-        # KerasHub's heads and tasks ask the backbone for its sizes: hidden_dim, vocabulary_size, ...
-        config = self.__dict__.get("bert_config")
-        if config is not None and name in config.__dataclass_fields__:
-            return getattr(config, name)
-        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
     def get_config(self):
         return {**super().get_config(), **self.bert_config.to_dict(), "layout": self.layout}

@@ -52,8 +52,14 @@ class BertEncoderLayer(BertLayer):
         super().__init__(**kwargs)
         attention_dropout = dropout if attention_dropout is None else attention_dropout
         keep_arguments(self, locals())
-        settings = (hidden_dim, num_heads, attention_dropout, initializer_range)
-        self.self_attention = BertSelfAttention(*settings, dtype=self.dtype_policy, name="self_attention")
+        self.self_attention = BertSelfAttention(
+            hidden_dim=hidden_dim,
+            num_heads=num_heads,
+            dropout=attention_dropout,
+            initializer_range=initializer_range,
+            dtype=self.dtype_policy,
+            name="self_attention",
+        )
         self.self_attention_layer_norm = self._layer_norm("self_attention_layer_norm")
         self.intermediate_dense = self._dense(intermediate_dim, "intermediate_dense")
         self.activation_function = get_activation(activation)
