@@ -6,7 +6,7 @@ import math
 import os
 
 from keras_bert.errors import InputError, shown
-from keras_bert.files import read_json, write_json
+from keras_bert.files import read_object, write_json
 
 ACTIVATIONS = ("gelu_tanh", "gelu", "relu", "tanh", "linear")
 ATTENTIONS = ("bidirectional", "left_to_right")
@@ -159,9 +159,7 @@ class BertConfig:
             InputError: a required key is missing, a value is out of range, the activation is unknown, or the model is
                 not a BERT encoder.
         """
-        values = read_json(path)
-        if not isinstance(values, dict):
-            raise InputError(f"{path}: expected a JSON object of BERT's sizes, found {type(values).__name__}.")
+        values = read_object(path)
         for name, expected in _AT_BERT.items():
             if values.get(name) not in (None, expected):
                 raise InputError(
@@ -219,10 +217,11 @@ class BertConfig:
         Raises:
             InputError: a name is no field, or a value is out of range.
         """
-        known = [field.name for field in dataclasses.fields(self)]
-        unknown = sorted(set(overrides) - set(known))
+        unknown = sorted(overrides.keys() - self.to_dict().keys())
         if unknown:
-            raise InputError(f"Unknown BERT setting {', '.join(unknown)}. Expected some of: {', '.join(known)}")
+            raise InputError(
+                f"Unknown BERT setting {', '.join(unknown)}. Expected some of: {', '.join(self.to_dict())}"
+            )
         return dataclasses.replace(self, **overrides)
 
     def __str__(self) -> str:

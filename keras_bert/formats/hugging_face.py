@@ -140,9 +140,8 @@ def _warn_of_others(parts: list[list[WeightSource]], weights: WeightFile, availa
     known = {name for part in parts for source in part for name in source.names} | {*_DECODER, *_BUFFERS}
     others = [tensor.source for name, tensor in available.items() if name not in known]
     if others:
-        message = "%s: %d tensors belong to no part of BERT known here, and are not read: %s%s."
-        shown = (", ".join(others[:4]), ", ..." if len(others) > 4 else "")
-        logging.warning(message, weights.path, len(others), *shown)
+        message = "%s: %d tensors belong to no part of BERT known here, and are not read: %s."
+        logging.warning(message, weights.path, len(others), listed(others))
 
 
 def _labels(path: str, settings: dict) -> list[str] | None:

@@ -17,8 +17,8 @@ import numpy as np
 
 from keras_bert.errors import InputError
 from keras_bert.files import parsing
-from keras_bert.formats.checkpoint import StoredTensor, check_claim, check_depth, collect, shard_paths
-from keras_bert.formats.weight_names import WeightSource
+from keras_bert.formats.checkpoint import StoredTensor, check_claim, check_depth, collect, listed, shard_paths
+from keras_bert.formats.weight_names import POOLER, WeightSource
 
 # The order in which Keras's layers make their variables. A masked-LM head has one variable of its own, the output bias.
 _NUMBERS = {"kernel": "0", "gamma": "0", "embeddings": "0", "output_bias": "0", "bias": "1", "beta": "1"}
@@ -166,10 +166,9 @@ def stored_tensors(weights: WeightsFile, sources: list[WeightSource], parent: st
 
 def check_whole(tensors: Mapping[str, StoredTensor], sources: Iterable[WeightSource], path: str) -> None:
     """Raises InputError if a variable of the encoder is missing; the pooler may be."""
-    lacking = [source.path for source in sources if source.path not in tensors]
-    lacking = [path for path in lacking if not path.startswith("pooled_dense")]
-    if lacking:
-        raise InputError(f"{path}: lacks {', '.join(lacking[:4])}. Expected all weights of a BERT's encoder.")
+    missing = [name for name, *_ in sources if name not in tensors and not name.startswith(f"{POOLER}/")]
+    if missing:
+        raise InputError(f"{path}: lacks {listed(missing)}. Expected all weights of a BERT's encoder.")
 
 
 def write_weights(path: str, tensors: Mapping[str, StoredTensor], place_of_name: Callable[[str], str]) -> None:

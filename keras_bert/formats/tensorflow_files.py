@@ -65,11 +65,8 @@ def _named_by_state(directory: str) -> str | None:
     file = os.path.join(directory, STATE_FILE)
     if not os.path.isfile(file):
         return None
-    for _, line in read_lines(file, MOST_TEXT):
-        match = re.match(r'model_checkpoint_path: "(.*)"', line)
-        if match:
-            return re.split(r"[/\\]", match[1])[-1]
-    return None
+    matches = (re.match(r'model_checkpoint_path: "(?:.*[/\\])?(.*)"', line) for _, line in read_lines(file, MOST_TEXT))
+    return next((match[1] for match in matches if match), None)
 
 
 def _steps(name: str) -> int:

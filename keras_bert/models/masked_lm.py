@@ -119,13 +119,6 @@ class BertMaskedLM(BertTask, keras_nlp.models.MaskedLM):
         tokens = backbone(backbone.input)["sequence_output"]  # [B, S, H]
         super().__init__(inputs=inputs, outputs=head(tokens, mask_positions=inputs["mask_positions"]), **kwargs)
 
-    @classmethod
-    def from_config(cls, config):
-        if "masked_lm_activation" not in config:
-            # This name once meant KerasHub's class around our backbone, with other variables in its head.
-            return keras_nlp.models.BertMaskedLM.from_config(config)
-        return super().from_config(config)
-
 
 def masked_lm_head(backbone: BertBackbone, activation: str | None, layer_norm_epsilon: float | None) -> MaskedLMHead:
     """Returns the head of a backbone, as the constructor of `BertMaskedLM` describes it."""

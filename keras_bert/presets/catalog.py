@@ -9,12 +9,14 @@ name of the base model of 2018, but other weights: it needs another name. KerasH
 `multilingual_e5_small` is left out: the vocabulary is SentencePiece's.
 """
 
+import contextlib
 import csv
 import dataclasses
 import difflib
 import os
 import re
 
+from keras_bert import formats
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.files import exists
@@ -199,3 +201,14 @@ def _cure(preset: str, known: Preset | None, purpose: str) -> str:
     if known is not None and purpose == "weights":
         cure += ", or pass load_weights=False for the architecture alone"
     return f"{cure}."
+
+
+def located(preset: str | os.PathLike, purpose: str = "config") -> contextlib.AbstractContextManager[str]:
+    """Finds a preset's files for a purpose, as `resolve_preset` does; gives their directory or prefix."""
+    return formats.located(resolve_preset(preset, purpose), purpose)
+
+
+def published(preset: str | os.PathLike) -> Preset | None:
+    """Returns the preset of a name, or None for a path, a handle, and a name that a file here has too."""
+    name = name_of(preset)
+    return None if exists(name) else find_preset(name)

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from keras_bert import formats
 from keras_bert.errors import InputError
 from keras_bert.files import absolute, exists, read_lines
-from keras_bert.presets.catalog import find_handle, name_of
-from keras_bert.presets.places import located, published
+from keras_bert.presets.catalog import find_handle, located, name_of, published
 from keras_bert.vocabulary import case_of_name, case_of_vocabulary, read_vocabulary
 
 

@@ -14,7 +14,7 @@ from keras_bert.errors import InputError
 from keras_bert.files import is_directory
 from keras_bert.formats.checkpoint import Checkpoint, StoredTensor, assign, check_shapes
 from keras_bert.formats.weight_names import HEADS
-from keras_bert.presets.places import located, published
+from keras_bert.presets.catalog import located, published
 
 _SHAPES = ("vocabulary_size", "num_heads", "hidden_dim", "intermediate_dim", "max_sequence_length", "num_segments")
 _SETTINGS = (*BertConfig.__dataclass_fields__, "layout", "name", "trainable", "dtype")  # of BertBackbone

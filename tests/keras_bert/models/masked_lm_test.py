@@ -1,7 +1,5 @@
 """`BertMaskedLM`: masks drawn anew, its loss, and the files of the class that had its name before."""
 
-import keras
-import keras_nlp
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -95,23 +93,3 @@ def test_logits_are_those_of_transformers(tmp_path):
         ).logits.numpy()
     expected = np.take_along_axis(logits, MASKED["mask_positions"][..., None], axis=1)
     np.testing.assert_allclose(model(MASKED), expected, atol=5e-5)
-
-
-@pytest.mark.slow(keep=["keras"])
-@pytest.mark.parametrize("kind", ["keras", "preset"])
-def test_what_the_class_of_before_saved_is_loaded(tmp_path, kind):
-    """It was KerasHub's class under our name: an exact gelu, an epsilon of 1e-5, and other variables."""
-    preprocessor = keras_nlp.models.BertMaskedLMPreprocessor(toy_tasks.tokenizer(), sequence_length=8)
-    before = toy_tasks.shaken(keras_nlp.models.BertMaskedLM(toy_tasks.backbone(), preprocessor))
-    path = tmp_path / ("old.keras" if kind == "keras" else "old")
-    (before.save if kind == "keras" else before.save_to_preset)(path)
-    path = toy_tasks.rename(
-        path, path.with_name(f"new{path.suffix}"), "keras_hub>BertMaskedLM", "keras_bert>BertMaskedLM"
-    )
-    load = keras.saving.load_model if kind == "keras" else keras_nlp.models.MaskedLM.from_preset
-    again = load(str(path))
-    np.testing.assert_allclose(again(MASKED), before(MASKED), atol=1e-6)
-    assert again.preprocessor.sequence_length == 8
-    ours = BertMaskedLM.from_preset(str(path))
-    assert (ours.masked_lm_activation, ours.masked_lm_layer_norm_epsilon) == ("gelu", 1e-5)
-    np.testing.assert_allclose(ours(MASKED), before(MASKED), atol=1e-5)

@@ -12,7 +12,7 @@ from keras_bert.errors import InputError
 from keras_bert.formats import google, hugging_face, keras_preset
 from keras_bert.formats.checkpoint import StoredTensor, assign
 from keras_bert.models import BertPretrainer
-from keras_bert.presets import places, tokenizers, weights
+from keras_bert.presets import catalog, tokenizers, weights
 from keras_bert.tokenization.tokenizer import BertTokenizer
 
 TINY = {"vocabulary_size": 30, "num_layers": 1, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 16}
@@ -93,7 +93,7 @@ def test_a_published_checkpoint_has_its_publishers_case_whatever_the_copy_says(t
     for name in ("chinese_L-12_H-768_A-12", "bert_base_zh"):
         assert BertTokenizer.from_preset(name).lowercase
         assert tokenizers.read_tokenizer(name) == {"vocabulary": pieces, "lowercase": True}
-    monkeypatch.setattr(places, "resolve_preset", lambda preset, purpose: str(copy))
+    monkeypatch.setattr(catalog, "resolve_preset", lambda preset, purpose: str(copy))
     assert BertTokenizer.from_preset("hf://google-bert/bert-base-chinese").lowercase
     with pytest.raises(InputError, match="Pass lowercase=True"):
         BertTokenizer.from_preset("bert_base_zh", lowercase=False)
