@@ -41,49 +41,54 @@ def without(*names):
     return lambda tensors: {name: value for name, value in tensors.items() if name not in names}
 
 
-@pytest.mark.parametrize(
-    ("names", "lacking"),
-    [
-        (["bert.encoder.layer.1.attention.self.key.bias"], "encoder.layer.1.attention.self.key.bias"),
-        (["bert.pooler.dense.weight"], "pooler.dense.weight"),
-        (["cls.predictions.bias"], "cls.predictions.bias"),
-        (["cls.predictions.transform.dense.bias"], "cls.predictions.transform.dense.bias"),
-        (["cls.seq_relationship.bias"], "cls.seq_relationship.bias"),
-    ],
-)
-def test_half_a_part_is_named(pretrained, tmp_path, names, lacking):
-    directory = copied(pretrained / "whole", tmp_path, tensors=without(*names))
-    refused(directory, f"{SAFETENSORS}: lacks {lacking}. Expected the weights of a BERT")
+def with_words(change):
+    return lambda tensors: {**tensors, WORDS: change(tensors[WORDS])}
 
 
-def test_another_model_altogether(pretrained, tmp_path):
-    directory = copied(pretrained / "whole", tmp_path, tensors=lambda _: {"wte.weight": np.zeros((3, 2), "float32")})
-    refused(directory, "lacks embeddings.word_embeddings.weight, ", " and 33 more")
+HALVES = {
+    "bert.encoder.layer.1.attention.self.key.bias": "encoder.layer.1.attention.self.key.bias",
+    "bert.pooler.dense.weight": "pooler.dense.weight",
+    **dict.fromkeys(("cls.predictions.bias", "cls.predictions.transform.dense.bias", "cls.seq_relationship.bias")),
+}
+DAMAGES = {
+    **{
+        f"without {name}": (
+            {"tensors": without(name)},
+            [f"{SAFETENSORS}: lacks {lacking or name}. Expected the weights of a BERT"],
+        )
+        for name, lacking in HALVES.items()
+    },
+    "another model": (
+        {"tensors": lambda _: {"wte.weight": np.zeros((3, 2), "float32")}},
+        ["lacks embeddings.word_embeddings.weight, ", " and 33 more"],
+    ),
+    "two names for one weight": (
+        {"tensors": lambda tensors: {**tensors, WORDS[5:]: tensors[WORDS] + 1}},
+        [f"{WORDS[5:]} name one weight"],
+    ),
+    "quantized": (
+        {"tensors": with_words(lambda words: words.astype("int8"))},
+        [f"{SAFETENSORS}: {WORDS}: expected floats (F64, F32, F16, BF16), found I8"],
+    ),
+    "more layers": ({"config": {"num_hidden_layers": 3}}, ["lacks encoder.layer.2.attention.self.query.weight"]),
+    "activation": (
+        {"config": {"hidden_act": "swish"}},
+        ["config.json", "unknown hidden_act 'swish'. Expected one of gelu, gelu_new"],
+    ),
+    "kind": ({"config": {"model_type": "roberta"}}, ["config.json", "expected model_type 'bert', found 'roberta'"]),
+    "decoder": ({"config": {"is_decoder": True}}, ["config.json", "expected is_decoder False, found True"]),
+}
 
 
-def test_more_layers_than_there_are(pretrained, tmp_path):
-    directory = copied(pretrained / "whole", tmp_path, config={"num_hidden_layers": 3})
-    refused(directory, "lacks encoder.layer.2.attention.self.query.weight")
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"hidden_act": "swish"}, "unknown hidden_act 'swish'. Expected one of gelu, gelu_new"),
-        ({"model_type": "roberta"}, "expected model_type 'bert', found 'roberta'"),
-        ({"is_decoder": True}, "expected is_decoder False, found True"),
-    ],
-)
-def test_foreign_configurations(pretrained, tmp_path, change, message):
-    refused(copied(pretrained / "whole", tmp_path, config=change), "config.json", message)
+@pytest.mark.parametrize(("changes", "told"), DAMAGES.values(), ids=DAMAGES)
+def test_damaged_and_foreign_directories(pretrained, tmp_path, changes, told):
+    refused(copied(pretrained / "whole", tmp_path, **changes), *told)
 
 
 def test_a_wrong_shape_names_file_tensor_and_both_shapes(pretrained, tmp_path):
     from keras_bert.encoder.backbone import BertBackbone
 
-    directory = copied(
-        pretrained / "whole", tmp_path, tensors=lambda tensors: {**tensors, WORDS: tensors[WORDS][:, :15]}
-    )
+    directory = copied(pretrained / "whole", tmp_path, tensors=with_words(lambda words: words[:, :15]))
     message = rf"{SAFETENSORS}: {WORDS}: expected shape \(100, 16\) by the configuration, found \(100, 15\)"
     with pytest.raises(InputError, match=message):
         BertBackbone.from_preset(str(directory))
@@ -101,20 +106,6 @@ def test_an_untied_output_layer_is_refused_by_who_reads_the_head(pretrained, tmp
     refused(directory, f"{SAFETENSORS}: {copy} differs from {original}. Expected BERT's masked-LM head")
     with weights.open_checkpoint(str(directory)) as checkpoint:
         assert checkpoint.tensors["pooled_dense/kernel"].read().shape == (16, 16)
-
-
-def test_two_names_for_one_weight(pretrained, tmp_path):
-    directory = copied(
-        pretrained / "whole", tmp_path, tensors=lambda tensors: {**tensors, WORDS[5:]: tensors[WORDS] + 1}
-    )
-    refused(directory, f"{WORDS[5:]} name one weight")
-
-
-def test_quantized_tensors_are_refused(pretrained, tmp_path):
-    directory = copied(
-        pretrained / "whole", tmp_path, tensors=lambda tensors: {**tensors, WORDS: tensors[WORDS].astype("int8")}
-    )
-    refused(directory, f"{SAFETENSORS}: {WORDS}: expected floats (F64, F32, F16, BF16), found I8")
 
 
 # === Files ===
