@@ -1,6 +1,6 @@
 """Extracts zip and tar files, but only if every member stays inside the directory and all fit on the disk.
 
-The names and headers of the members are bounded, too, before they are read: they may be compressed themselves.
+The names and headers of the members are bounded before they are read, since they may be compressed, too.
 """
 
 import bz2
@@ -20,7 +20,7 @@ from keras_bert.files import parsing
 
 # Compressed weights hardly shrink (a float32 model by a tenth), vocabularies to a third. Deflate's limit is 1032.
 _MOST_EXPANSION = 20
-# Bytes. A tiny model of zeros may shrink to nothing. JSON of so many takes half a second and 15 MB.
+# Bytes. A tiny model of zeros may shrink to nothing. JSON of this size takes half a second and 15 MB.
 _NEVER_A_BOMB = 2**19
 # Bytes of all names and headers; PyTorch's zip of BERT-large has 40,000. tarfile copies global headers for each member,
 # so that its memory grows with their square: 160 MB at worst.
@@ -53,33 +53,29 @@ class _Metered:
 
 
 @contextlib.contextmanager
-def open_zip(path: str) -> Iterator[zipfile.ZipFile]:
-    """Opens a zip, whose list of members is bounded; raises InputError if it is too long or damaged."""
-    with contextlib.ExitStack() as stack:
-        with parsing(path, "zip file"):
-            file = _Metered(path, stack.enter_context(open(path, "rb")))
-            archive = stack.enter_context(zipfile.ZipFile(file))
-        file.is_listed = True
-        yield archive
+def open_archive(path: str, kind: str = "zip") -> Iterator[zipfile.ZipFile | tarfile.TarFile]:
+    """Opens a zip or tar, of which the list of members is bounded.
 
+    That of a zip is read here. A tar's is read with its members: its `fileobj` stays metered.
 
-@contextlib.contextmanager
-def _open_tar(path: str) -> Iterator[tarfile.TarFile]:
-    """Opens a tar; its `fileobj` is metered."""
+    Raises:
+        InputError: the list is too long, or the file is damaged.
+    """
     with contextlib.ExitStack() as stack:
-        with parsing(path, "tar file"):
+        with parsing(path, f"{kind} file"):
             with open(path, "rb") as file:
-                unpack = _DECOMPRESSORS.get(file.read(2), open)
-            file = _Metered(path, stack.enter_context(unpack(path, "rb")))
-            archive = stack.enter_context(tarfile.open(fileobj=file, mode="r:"))
-        yield archive
+                unpack = _DECOMPRESSORS.get(file.read(2), open) if kind == "tar" else open
+            metered = _Metered(path, stack.enter_context(unpack(path, "rb")))
+            archive = zipfile.ZipFile(metered) if kind == "zip" else tarfile.open(fileobj=metered, mode="r:")
+        metered.is_listed = kind == "zip"
+        yield stack.enter_context(archive)
 
 
 def is_archive(path: str) -> bool:
     """Tells whether a file is a zip or a tar, or a damaged file that begins as a zip.
 
     Raises:
-        InputError: the file cannot be read, or is a tar with headers without end.
+        InputError: the file cannot be read, or is a tar whose headers take too many bytes.
     """
     try:
         with open(path, "rb") as file:
@@ -91,7 +87,7 @@ def is_archive(path: str) -> bool:
 
 def _is_tar(path: str) -> bool:
     try:
-        with _open_tar(path):
+        with open_archive(path, "tar"):
             return True
     except InputError as error:
         if error.__cause__ is None:  # tarfile itself found nothing wrong.
@@ -109,12 +105,13 @@ def extract(path: str, directory: str) -> None:
             bytes are damaged.
     """
     is_tar = os.path.isfile(path) and _is_tar(path)
-    with (_open_tar if is_tar else open_zip)(path) as archive:
+    kind = "tar" if is_tar else "zip"
+    with open_archive(path, kind) as archive:
         members, size = [], 0
-        with parsing(path, "tar file" if is_tar else "zip file"):
+        with parsing(path, f"{kind} file"):
             # tarfile looks for the next header behind the member's bytes: each member is checked before.
             for member in archive if is_tar else archive.infolist():
-                size += _check_tar_member(path, member) if is_tar else check_zip_member(path, member)
+                size += (_check_tar_member if is_tar else check_zip_member)(path, member)
                 _check_size(path, size, directory)
                 members.append(member)
         if is_tar:

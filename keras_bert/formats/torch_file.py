@@ -21,7 +21,7 @@ import numpy as np
 
 from keras_bert.errors import InputError, shown
 from keras_bert.files import parsing
-from keras_bert.formats.archive import check_zip_member, open_zip
+from keras_bert.formats.archive import check_zip_member, open_archive
 from keras_bert.formats.checkpoint import StoredTensor, check_claim
 
 _MOST_PICKLE = 2**20  # Bytes; BERT-large's has 60,000. In memory a pickle takes up to 60 times as much.
@@ -35,11 +35,11 @@ _STORAGES = {
     **{"ByteStorage": "uint8", "BoolStorage": "bool"},
 }
 _DTYPES = {f"torch.{name}": dtype for name, dtype in _STORAGES.items()}
-# The operations that pickle's second protocol writes, which is torch's: of constants,
+# Operations of pickle's second protocol, which is torch's: those that push their argument or a constant,
 _LITERALS = ("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINSTRING", "SHORT_BINSTRING", "BINUNICODE")
 _CONSTANTS = {"NONE": type(None), "NEWFALSE": bool, "NEWTRUE": lambda: True}
 _CONSTANTS |= {"EMPTY_TUPLE": tuple, "EMPTY_LIST": list, "EMPTY_DICT": dict}
-_COUNTS = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3, "APPEND": 1, "SETITEM": 2}  # and of so many items of the stack.
+_COUNTS = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3, "APPEND": 1, "SETITEM": 2}  # and those that pop so many items.
 
 
 class Storage(NamedTuple):
@@ -116,7 +116,7 @@ def _interpret(stream: BinaryIO):
 def _take(stack: list, operation: str, items: list) -> None:
     """Makes a tuple of items on top of the stack, or adds them to the list or dictionary there."""
     if "TUPLE" in operation:
-        # Tuples that hold one tuple twice, level upon level, take few bytes, but hash and print in time without end.
+        # Tuples that hold one tuple twice, level upon level, take few bytes, but exponential time to hash and print.
         inner = [number for item in items if type(item) is tuple for number in item]
         if len(items) > _MOST_AXES or not all(isinstance(number, int | float) for number in inner):
             raise pickle.UnpicklingError("it has a tuple that no tensor needs")
@@ -169,7 +169,7 @@ def open_torch_file(path: str) -> dict[str, StoredTensor]:
     import ml_dtypes  # noqa: F401  It teaches NumPy bfloat16, and comes with TensorFlow.
 
     with parsing(path, "PyTorch file of tensors"), open(path, "rb") as file:
-        content, places = _read_zip(path) if file.read(2) == b"PK" else _read_old(file)
+        content, offsets = _read_zip(path) if file.read(2) == b"PK" else _read_old(file)
         if not isinstance(content, dict) or not all(
             isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in content.items()
         ):
@@ -177,8 +177,8 @@ def open_torch_file(path: str) -> dict[str, StoredTensor]:
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         check_claim(path, sum(tensor.num_bytes for tensor in set(content.values())), len(mapped))
         for storage in {tensor.storage for tensor in content.values()}:
-            check_claim(path, places[storage.key] + storage.num_bytes, len(mapped))
-    read = functools.partial(_read, path, mapped, places)
+            check_claim(path, offsets[storage.key] + storage.num_bytes, len(mapped))
+    read = functools.partial(_read, path, mapped, offsets)
     return {
         name: StoredTensor(name, tensor.shape, functools.partial(read, name, tensor))
         for name, tensor in content.items()
@@ -187,7 +187,7 @@ def open_torch_file(path: str) -> dict[str, StoredTensor]:
 
 def _read_zip(path: str) -> tuple[object, dict[str, int]]:
     """Reads the file of torch 1.6 and later: its content, and the place of each storage in the file by its key."""
-    with open_zip(path) as archive:
+    with open_archive(path) as archive:
         for member in archive.infolist():
             check_zip_member(path, member)
         (member,) = (member for member in archive.infolist() if member.filename.endswith("/data.pkl"))
@@ -195,13 +195,13 @@ def _read_zip(path: str) -> tuple[object, dict[str, int]]:
         if f"{root}byteorder" in archive.namelist():
             _check_order(archive.open(f"{root}byteorder").read(9) == b"little")
         content = _load(archive.open(member))
-        places = {}
+        offsets = {}
         for member in archive.infolist():
             if member.filename.startswith(f"{root}data/") and member.compress_type == zipfile.ZIP_STORED:
                 archive.fp.seek(member.header_offset + 26)  # PKWARE's APPNOTE, 4.3.7: lengths of name and extra field.
                 lengths = struct.unpack("<HH", archive.fp.read(4))
-                places[member.filename.removeprefix(f"{root}data/")] = member.header_offset + 30 + sum(lengths)
-    return content, places
+                offsets[member.filename.removeprefix(f"{root}data/")] = member.header_offset + 30 + sum(lengths)
+    return content, offsets
 
 
 def _read_old(file: BinaryIO) -> tuple[object, dict[str, int]]:
@@ -210,11 +210,11 @@ def _read_old(file: BinaryIO) -> tuple[object, dict[str, int]]:
     _magic, _version, system, content, keys = (_load(file) for _ in range(5))
     _check_order(system["little_endian"])
     storages = {tensor.storage.key: tensor.storage for tensor in content.values()}
-    places = {}
+    offsets = {}
     for key in keys:
-        places[key] = file.tell() + 8  # The count comes first.
-        file.seek(places[key] + storages[key].num_bytes)
-    return content, places
+        offsets[key] = file.tell() + 8  # The count comes first.
+        file.seek(offsets[key] + storages[key].num_bytes)
+    return content, offsets
 
 
 def _check_order(is_little_endian: bool) -> None:
@@ -231,9 +231,9 @@ def _load(file: BinaryIO):
     return content
 
 
-def _read(path: str, mapped: mmap.mmap, places: dict[str, int], name: str, tensor: Tensor) -> np.ndarray:
+def _read(path: str, mapped: mmap.mmap, offsets: dict[str, int], name: str, tensor: Tensor) -> np.ndarray:
     dtype = tensor.storage.dtype
     if dtype.kind != "f" and dtype.name != "bfloat16":
         raise InputError(f"{path}: {name}: expected floats, found {dtype.name}.")
-    start = places[tensor.storage.key] + tensor.offset * dtype.itemsize
+    start = offsets[tensor.storage.key] + tensor.offset * dtype.itemsize
     return np.ndarray(tensor.shape, dtype, mapped, start, [stride * dtype.itemsize for stride in tensor.strides])

@@ -8,12 +8,12 @@ import os
 import pathlib
 import re
 import textwrap
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection
 
 from absl import logging
 
 from keras_bert.errors import InputError
-from keras_bert.formats.archive import open_zip
+from keras_bert.formats.archive import open_archive
 
 HOME_VARIABLE = "KERAS_BERT_HOME"
 
@@ -75,8 +75,20 @@ def find_files(sources: Sources, purpose: str) -> tuple[str | None, list[str]]:
     Returns:
         Path of a directory or zip, None if no place has it; and the places that lack it, each with its reason.
     """
-    tried = []
-    for place, attempt in _attempts(sources):
+    home, tried = os.environ.get(HOME_VARIABLE), []
+    paths = [os.path.join(home, *f"{name}{end}".split("/")) for name in sources.names for end in ("", ".zip") if home]
+    attempts = [(path, functools.partial(_checked, path)) for path in paths if os.path.exists(path)]
+    if not attempts:
+        names = f"{home}: {', '.join(sources.names)}, as a directory or .zip (not there)"
+        tried.append(names if home else f"${HOME_VARIABLE} (not set)")
+    hubs = [
+        ("Hugging Face", sources.hugging_face, _cached_by_hugging_face, _download_from_hugging_face),
+        ("Kaggle", sources.kaggle, _cached_by_kaggle, _download_from_kaggle),
+    ]
+    hubs = [hub for hub in (hubs[::-1] if sources.kaggle_first else hubs) if hub[1]]
+    attempts += [(f"{hub}'s cache of {handle}", functools.partial(find, handle)) for hub, handle, find, _ in hubs]
+    attempts += [(f"download of {handle} from {hub}", functools.partial(get, handle)) for hub, handle, _, get in hubs]
+    for place, attempt in attempts:
         try:
             return attempt(purpose), tried
         except (_NotHereError, InputError) as error:
@@ -90,32 +102,6 @@ def find_files(sources: Sources, purpose: str) -> tuple[str | None, list[str]]:
     return None, tried
 
 
-def _attempts(sources: Sources) -> Iterator[tuple[str, Callable[[str], str]]]:
-    """Yields the places in order, each with a function that gets a path from it, for a purpose, or raises."""
-    home = os.environ.get(HOME_VARIABLE)
-    paths = [os.path.join(home, *f"{name}{end}".split("/")) for name in sources.names for end in ("", ".zip") if home]
-    there = [path for path in paths if os.path.exists(path)]
-    for path in there:
-        yield path, functools.partial(_checked, path)
-    if not there:
-        place = f"{home}: {', '.join(sources.names)}, as a directory or .zip" if home else f"${HOME_VARIABLE}"
-        yield place, functools.partial(_nowhere, "not there" if home else "not set")
-    hubs = [
-        ("Hugging Face", sources.hugging_face, _cached_by_hugging_face, _download_from_hugging_face),
-        ("Kaggle", sources.kaggle, _cached_by_kaggle, _download_from_kaggle),
-    ]
-    hubs = [hub for hub in hubs if hub[1]]
-    hubs = hubs[::-1] if sources.kaggle_first else hubs
-    for hub, handle, cached, _ in hubs:
-        yield f"{hub}'s cache of {handle}", functools.partial(cached, handle)
-    for hub, handle, _, download in hubs:
-        yield f"download of {handle} from {hub}", functools.partial(download, handle)
-
-
-def _nowhere(reason: str, purpose: str) -> str:
-    raise _NotHereError(reason)
-
-
 # === Contents of a copy ===
 
 
@@ -124,38 +110,39 @@ def _lacks(files: Collection[str], purpose: str) -> str:
     files = set(files)
     if purpose == "tokenizer":
         # transformers 5 writes the second pair; KerasHub's tokenizer.json holds no vocabulary.
-        found = "vocab.txt" in files or {"tokenizer.json", "tokenizer_config.json"} <= files
-        found = found or any(re.fullmatch(r"assets/.+\.txt", file) for file in files)
-        return "" if found else "a vocabulary (vocab.txt)"
+        is_there = "vocab.txt" in files or {"tokenizer.json", "tokenizer_config.json"} <= files
+        is_there = is_there or any(re.fullmatch(r"assets/.+\.txt", file) for file in files)
+        return "" if is_there else "a vocabulary (vocab.txt)"
     checkpoint = any(".data-0" in file and f"{file.partition('.data-0')[0]}.index" in files for file in files)
     if not (files & _CONFIGS or checkpoint):
         return "a configuration (config.json)"
     shards = (("model", "safetensors"), ("pytorch_model", "bin"))
-    found = purpose == "config" or checkpoint or files & _WEIGHTS or any(_has_shards(files, *one) for one in shards)
-    return "" if found else "weights (model.safetensors)"
+    if purpose == "config" or checkpoint or files & _WEIGHTS or any(_has_shards(files, *names) for names in shards):
+        return ""
+    return "weights (model.safetensors)"
 
 
 def _has_shards(files: Collection[str], stem: str, suffix: str) -> bool:
     """Tells whether every part of sharded weights is there, and the index of the parts."""
-    parts = [re.fullmatch(rf"{stem}-(\d+)-of-(\d+)\.{suffix}", file) for file in files]
-    numbers = {int(part[1]) for part in parts if part}
-    expected = max((int(part[2]) for part in parts if part), default=0)
+    matches = [re.fullmatch(rf"{stem}-(\d+)-of-(\d+)\.{suffix}", file) for file in files]
+    numbers = {int(match[1]) for match in matches if match}
+    expected = max((int(match[2]) for match in matches if match), default=0)
     return expected > 0 and len(numbers) == expected and f"{stem}.{suffix}.index.json" in files
 
 
 def _files_of(path: str) -> list[str]:
     """Lists the files of a zip, or of a directory and its folders `assets` and `variables`, without dangling links."""
     if not os.path.isdir(path):
-        with open_zip(path) as archive:
+        with open_archive(path) as archive:
             files = [member.filename for member in archive.infolist() if not member.is_dir()]
         folders = {file.partition("/")[0] if "/" in file else "" for file in files}
         return [file.partition("/")[2] for file in files] if len(folders) == 1 and "" not in folders else files
-    found = []
+    paths = []
     for place, folders, names in os.walk(path):
         if place == path:
             folders[:] = [folder for folder in folders if folder in ("assets", "variables")]
-        found += [os.path.join(place, name) for name in names]
-    return [os.path.relpath(file, path).replace(os.sep, "/") for file in found if os.path.isfile(file)]
+        paths += [os.path.join(place, name) for name in names]
+    return [os.path.relpath(file, path).replace(os.sep, "/") for file in paths if os.path.isfile(file)]
 
 
 def _checked(path: str, purpose: str, files: Collection[str] | None = None) -> str:
@@ -210,11 +197,11 @@ def _check_digests(directory: str, files: list[str]) -> None:
         if not re.fullmatch("[0-9a-f]{64}", expected):
             continue  # A small text file has another name.
         with open(path, "rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
-        if found != expected:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if digest != expected:
             for damaged in (os.path.realpath(path), path):
                 os.remove(damaged)
-            raise _NotHereError(f"{name} arrived damaged: expected SHA-256 {expected}, received {found}")
+            raise _NotHereError(f"{name} arrived damaged: expected SHA-256 {expected}, received {digest}")
 
 
 # === Kaggle ===
