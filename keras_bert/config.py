@@ -43,7 +43,7 @@ _AT_BERT = {"model_type": "bert", "position_embedding_type": "absolute"}
 _AT_BERT |= dict.fromkeys(("is_decoder", "add_cross_attention"), False)
 
 
-# Whoever writes a configuration chooses how much is made of it, before the weights show that they have other sizes.
+# A configuration alone decides how much memory is taken, before the weights show that they have other sizes.
 _MOST = {"num_layers": 1000, "max_sequence_length": 2**20}  # DeepNet (Wang et al. 2022) has 1000 layers.
 _MOST_OTHERS = 2**31 - 1  # Ids are int32.
 

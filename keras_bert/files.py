@@ -1,7 +1,7 @@
 """Reads and writes files: errors name path and line, and a file appears whole or not at all.
 
 A path may be a URL that `tf.io.gfile` knows, such as gs://bucket/file: each function has one branch for it. Only that
-branch imports TensorFlow, and whatever it raises is an OSError, as for a local path.
+branch imports TensorFlow, whose errors become OSErrors, as for a local path.
 """
 
 import contextlib
@@ -24,10 +24,10 @@ from keras_bert.errors import InputError, first_line
 # Bytes of a vocabulary, or of JSON beside a checkpoint. LaBSE's tokenizer.json, of 501,153 pieces, has 14 MB at most.
 # Parsed JSON takes up to 27 times its bytes.
 MOST_TEXT = 16 * 2**20
-# Stands in a remote directory while it is filled, since no rename can make a directory of a bucket appear at once. The
-# mark is of what is not complete, so that directories which other programs have copied into a bucket count as complete.
+# Marks a remote directory that is being filled: in a bucket, no rename makes a directory appear at once. Directories
+# without the mark count as complete, so that those which other programs copied into a bucket can be read.
 INCOMPLETE = "INCOMPLETE"
-_SMALL = (".json", ".txt", ".yaml")  # What may belong to the prefix of a checkpoint beside it.
+_SMALL = (".json", ".txt", ".yaml")  # Endings of files that may belong to a checkpoint and lie beside it.
 _BUFFER = 2**20
 # What `keep_copies` keeps: the directories, and by URL the states of the files at the time of copying, and the copy.
 _copies = contextvars.ContextVar[tuple[contextlib.ExitStack, dict] | None]("_copies", default=None)
@@ -123,7 +123,7 @@ def make_directory(path: str) -> None:
         os.makedirs(path, exist_ok=True)
         return
     bucket = "/".join(path.split("/")[:3])
-    if path.startswith("gs://") and not exists(bucket):  # TensorFlow would look for it for ever.
+    if path.startswith("gs://") and not exists(bucket):  # TensorFlow would retry without end.
         raise FileNotFoundError(errno.ENOENT, "no such bucket", bucket)
     _gfile("makedirs", path)
 
@@ -181,11 +181,6 @@ class _RemoteFile(io.RawIOBase):
             data = self._file.read(len(buffer))
         buffer[: len(data)] = data
         return len(data)
-
-    def close(self) -> None:
-        if not self.closed:
-            self._file.close()
-        super().close()
 
 
 def check_complete(directory: str) -> None:
@@ -248,14 +243,13 @@ def local_copy(path: str) -> str:
 
 def _describe(path: str) -> dict[str, tuple[int, int]]:
     """Returns size and time of the files that belong to a remote path, by their name relative to its parent."""
-    parent = os.path.dirname(path)
+    parent, name = os.path.split(path)
+    if is_directory(path):
+        return {os.path.relpath(file, parent): state for file, state in file_states(path).items()}
+    names = [name]
     if exists(f"{path}.index"):
-        prefix = f"{os.path.basename(path)}."
-        names = [name for name in list_directory(parent) if name.startswith(prefix) or name.endswith(_SMALL)]
-        states = {os.path.join(parent, name): file_state(os.path.join(parent, name)) for name in names}
-    else:
-        states = file_states(path) if is_directory(path) else {path: file_state(path)}
-    return {os.path.relpath(file, parent): state for file, state in states.items()}
+        names = [file for file in list_directory(parent) if file.startswith(f"{name}.") or file.endswith(_SMALL)]
+    return {file: file_state(os.path.join(parent, file)) for file in names}
 
 
 # === Reading ===
@@ -275,8 +269,8 @@ def expand_files(patterns: str | list[str]) -> list[str]:
         InputError: a pattern matches no file, or names a directory.
     """
     if isinstance(patterns, str):
-        parts = [part.strip() for part in patterns.split(",") if part.strip()]
-        patterns = [patterns] if exists(patterns) else parts
+        names = [part.strip() for part in patterns.split(",") if part.strip()]
+        patterns = [patterns] if exists(patterns) else names
     if not patterns:
         raise InputError("No input file was named. Expected a path, a glob pattern, or several with commas between.")
     files: dict[str, None] = {}
@@ -314,14 +308,14 @@ def check_size(path: str, most_bytes: int) -> None:
     Raises:
         InputError: it has more.
     """
-    found = file_size(path)
-    if found > most_bytes:
-        raise InputError(f"{path}: expected at most {most_bytes:,} bytes, found {found:,}. Do not trust this file.")
+    size = file_size(path)
+    if size > most_bytes:
+        raise InputError(f"{path}: expected at most {most_bytes:,} bytes, found {size:,}. Do not trust this file.")
 
 
 @contextlib.contextmanager
 def parsing(path: str, kind: str) -> Iterator[None]:
-    """Turns whatever a parser raises for a damaged or hostile file into an InputError that names it."""
+    """Turns any error of a parser, over a damaged or hostile file, into an InputError that names the file."""
     try:
         yield
     except InputError:
@@ -464,14 +458,14 @@ def _settle(retired: str, path: str) -> None:
 
 def _remove_leftovers(path: str) -> None:
     parent, name = os.path.split(path)
-    for found in sorted(os.listdir(parent)):
-        match = re.fullmatch(rf"{re.escape(f'.{name}.partial-')}(\d+)(-old)?", found)
+    for entry in sorted(os.listdir(parent)):
+        match = re.fullmatch(rf"{re.escape(f'.{name}.partial-')}(\d+)(-old)?", entry)
         # In a container the next process often has the number of the killed one.
         if match and (int(match[1]) == os.getpid() or not is_alive(int(match[1]))):
             if match[2]:
-                _settle(os.path.join(parent, found), path)
+                _settle(os.path.join(parent, entry), path)
             else:
-                remove_path(os.path.join(parent, found))
+                remove_path(os.path.join(parent, entry))
 
 
 def is_alive(process: int) -> bool:

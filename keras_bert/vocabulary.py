@@ -118,11 +118,11 @@ def _check_case(source: str, pieces: list[str], lowercase: bool | None, why: str
     case = case_of_vocabulary(pieces)
     if None in (case, lowercase) or case == lowercase:
         return
-    found = "hardly a piece holds a capital" if case else "many pieces hold capitals"
+    reason = "hardly a piece holds a capital" if case else "many pieces hold capitals"
     raise InputError(
         f"{source}: expected {'a lower-cased' if lowercase else 'a cased'} vocabulary, since lowercase={lowercase}"
         f"{why and f' by {why}'}, found {'a lower-cased' if case else 'a cased'} one "
-        f"({found}). Pass lowercase={case} (--do_lower_case={case}), or the vocabulary that belongs to the checkpoint."
+        f"({reason}). Pass lowercase={case} (--do_lower_case={case}), or the vocabulary that belongs to the checkpoint."
     )
 
 

@@ -76,7 +76,8 @@ class BertEncoderLayer(BertLayer):
         self.built = True
 
     def call(self, rows, layout, training=None):
-        # One dropout layer serves both sums, since each call draws another mask.
+        # LayerNorm(x + Dropout(sublayer(x))) for both sublayers (Vaswani et al. 2017, sections 3.1 and 5.4). They share
+        # a dropout layer, since each call draws another mask.
         attended = self.self_attention(rows, layout=as_layout(layout), training=training)
         attended = self.dropout_layer(attended, training=training)
         rows = self.self_attention_layer_norm(rows + attended)

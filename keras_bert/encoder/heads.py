@@ -144,8 +144,8 @@ def rows_at(sequence_output, positions):
     # `take` has no batch axis, so the positions become indices into the rows of the whole batch.
     batch, sequence, hidden_dim = ops.shape(sequence_output)
     starts = ops.arange(batch, dtype="int32")[:, None] * sequence
-    places = ops.reshape(ops.cast(positions, "int32") + starts, (-1,))
-    return ops.take(ops.reshape(sequence_output, (-1, hidden_dim)), places, axis=0)
+    indices = ops.reshape(ops.cast(positions, "int32") + starts, (-1,))
+    return ops.take(ops.reshape(sequence_output, (-1, hidden_dim)), indices, axis=0)
 
 
 def output_head(

@@ -170,8 +170,8 @@ class TokenLayout(BertLayer):
         """Masks later keys as well if attention goes left to right: [B, 1, 1 or S, S] to [B, 1, S, S]."""
         if self.attention == "bidirectional":
             return bias
-        places = ops.arange(ops.shape(bias)[3], dtype="int32")
-        is_later = places[None, :] > places[:, None]  # [S, S], query by key
+        positions = ops.arange(ops.shape(bias)[3], dtype="int32")
+        is_later = positions[None, :] > positions[:, None]  # [S, S], query by key
         return ops.minimum(bias, ops.cast(is_later, bias.dtype) * MASKED_SCORE)
 
     def _packed(self, padding_mask) -> PackedLayout:
@@ -179,16 +179,16 @@ class TokenLayout(BertLayer):
         is_same = ops.equal(example[:, :, None], example[:, None, :])  # [B, S, S]
         bias = ops.cast(ops.logical_not(is_same), self.compute_dtype)[:, None] * MASKED_SCORE
         sequence = ops.shape(padding_mask)[1]
-        places = ops.arange(sequence, dtype="int32")
-        starts = ops.min(ops.where(is_same, places, sequence), axis=-1)  # [B, S]
-        return PackedLayout(self._without_later(bias), places - ops.cast(starts, "int32"))
+        positions = ops.arange(sequence, dtype="int32")
+        starts = ops.min(ops.where(is_same, positions, sequence), axis=-1)  # [B, S]
+        return PackedLayout(self._without_later(bias), positions - ops.cast(starts, "int32"))
 
     def _unpadded(self, padding_mask, bias) -> UnpaddedLayout:
         sequence = ops.shape(padding_mask)[1]
-        places = ops.arange(sequence, dtype="int32")
+        positions = ops.arange(sequence, dtype="int32")
         # [CLS] is always real, so that every sequence has a row to pool.
-        is_real = ops.logical_or(ops.cast(padding_mask, "bool"), places[None, :] == 0)
-        longest = ops.max(ops.max(ops.where(is_real, places + 1, 0), axis=1, initial=0), axis=0, initial=0)
+        is_real = ops.logical_or(ops.cast(padding_mask, "bool"), positions[None, :] == 0)
+        longest = ops.max(ops.max(ops.where(is_real, positions + 1, 0), axis=1, initial=0), axis=0, initial=0)
         flat = ops.cast(ops.reshape(is_real, (-1,)), "int32")
         row = ops.reshape(ops.cumsum(flat) - 1, ops.shape(padding_mask))
         return UnpaddedLayout(

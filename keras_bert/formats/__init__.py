@@ -95,10 +95,10 @@ def _format_of(path: str) -> types.ModuleType | None:
 def _guess(path: str, names: list[str]) -> str:
     """Suggests the sub-directory or `.keras` file that was meant, if just one of `names` holds a checkpoint."""
     inside = [os.path.join(path, name) for name in names if name not in _NO_PART]
-    found = [
+    candidates = [
         place for place in inside if place.endswith(".keras") or (os.path.isdir(place) and _seems_checkpoint(place))
     ]
-    return f" Did you mean {found[0]}?" if len(found) == 1 else ""
+    return f" Did you mean {candidates[0]}?" if len(candidates) == 1 else ""
 
 
 def _seems_checkpoint(path: str) -> bool:
@@ -110,8 +110,8 @@ def _seems_checkpoint(path: str) -> bool:
 
 def find_tokenizer(path: str) -> dict | None:
     """Returns the settings of the first format that finds a tokenizer at `path`, and `path` as `place`, or None."""
-    found = (module.read_tokenizer(path) for module in modules().values())
-    settings = next((each for each in found if each is not None), None)
+    tokenizers = (module.read_tokenizer(path) for module in modules().values())
+    settings = next((tokenizer for tokenizer in tokenizers if tokenizer is not None), None)
     return None if settings is None else {**settings, "place": path}
 
 

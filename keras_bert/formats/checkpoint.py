@@ -3,6 +3,7 @@
 import concurrent.futures
 import dataclasses
 import functools
+import itertools
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -74,7 +75,7 @@ class Checkpoint:
         return "pooling" in self.settings.get("task", {})
 
     def foreign_tensors(self, sources: Iterable[WeightSource]) -> Iterator[tuple[WeightSource, str, np.ndarray]]:
-        """Yields the tensors of a foreign format, each with its row of the table and its name there.
+        """Yields the tensors of a foreign format, each with its row of the table and its foreign name.
 
         Variables that the checkpoint lacks are left out.
         """
@@ -258,10 +259,6 @@ def _read_ahead(stored: list[StoredTensor]) -> Iterator[np.ndarray]:
     """Yields the tensors while a thread reads the next one: reading takes about as long as copying."""
     # It is one tensor ahead, no more: a checkpoint may be larger than the memory that is left.
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        following = None
-        for tensor in stored:
-            current, following = following, pool.submit(tensor.read)
-            if current is not None:
-                yield current.result()
-        if following is not None:
-            yield following.result()
+        reading = (pool.submit(tensor.read) for tensor in stored)
+        for current, _ in itertools.pairwise(itertools.chain(reading, [None])):
+            yield current.result()

@@ -26,7 +26,7 @@ from keras_bert.formats.weight_names import GOOGLE, HEADS, encoder_sources, head
 CONFIG_FILE = "bert_config.json"
 CHECKPOINT_NAME = "bert_model.ckpt"
 _LOWERCASE = "do_lower_case"
-_EPSILON = 1e-12  # tf.contrib.layers.layer_norm's, for every LayerNorm there; no configuration can change it.
+_EPSILON = 1e-12  # That of tf.contrib.layers.layer_norm, which no configuration can change.
 
 
 def matches(path: str) -> bool:

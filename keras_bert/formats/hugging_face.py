@@ -62,8 +62,9 @@ def open_checkpoint(path: str) -> Iterator[Checkpoint]:
         _warn_of_others(parts, weights, available)
         has_classes = "classification/bias" in tensors or "token_classification/bias" in tensors
         labels = _labels(path, settings) if has_classes else None
-        tensors |= sentence_transformers.read_dense(path, stack)
         task = sentence_transformers.read_settings(path)
+        if "embedding_activation" in task:
+            tensors |= sentence_transformers.read_dense(path, stack)
         if "refusal" in task:
             logging.warning("%s: only the encoder can be read. %s", path, task["refusal"])
         yield Checkpoint("hugging_face", path, config, tensors, labels, settings={"task": task})
@@ -138,10 +139,10 @@ def _after_check_of_ties(bias: StoredTensor, weights: WeightFile, available: dic
 
 def _warn_of_others(parts: list[list[WeightSource]], weights: WeightFile, available: dict[str, StoredTensor]) -> None:
     known = {name for part in parts for source in part for name in source.names} | {*_DECODER, *_BUFFERS}
-    others = [tensor.source for name, tensor in available.items() if name not in known]
-    if others:
+    unknown = [tensor.source for name, tensor in available.items() if name not in known]
+    if unknown:
         message = "%s: %d tensors belong to no part of BERT known here, and are not read: %s."
-        logging.warning(message, weights.path, len(others), listed(others))
+        logging.warning(message, weights.path, len(unknown), listed(unknown))
 
 
 def _labels(path: str, settings: dict) -> list[str] | None:

@@ -89,10 +89,10 @@ def _sources(checkpoint: Checkpoint, has_pooler: bool) -> list[WeightSource]:
     """Returns the rows of the tensors to write; raises InputError if one is missing, or if a tensor has no row."""
     sources = encoder_sources(HUGGING_FACE, checkpoint.config.num_layers)
     sources += [source for head in checkpoint.heads for source in head_sources(HUGGING_FACE, head)]
-    others = sorted(set(checkpoint.tensors) - {source.path for source in sources})
-    if others:
+    unknown = sorted(set(checkpoint.tensors) - {source.path for source in sources})
+    if unknown:
         raise InputError(
-            f"{checkpoint.source}: holds {', '.join(others[:4])}, which has no name in Hugging Face's format. "
+            f"{checkpoint.source}: holds {', '.join(unknown[:4])}, which has no name in Hugging Face's format. "
             "Expected the weights of a BERT and its heads, neither adapted (LoRA) nor quantized."
         )
     sources = [source for source in sources if has_pooler or not source.path.startswith(f"{POOLER}/")]

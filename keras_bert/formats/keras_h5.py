@@ -91,8 +91,8 @@ class WeightsFile:
     def tensor(self, path: str) -> StoredTensor:
         """Returns a variable; its shape is () if there is something else than an array in its place."""
         with parsing(self.path, "HDF5 file"):
-            found = self._find(path)
-            return StoredTensor(found.name, getattr(found, "shape", None) or (), functools.partial(self.read, path))
+            array = self._find(path)
+            return StoredTensor(array.name, getattr(array, "shape", None) or (), functools.partial(self.read, path))
 
     def read(self, path: str) -> np.ndarray:
         """Reads a variable in its stored float type.
@@ -194,5 +194,5 @@ def write_weights(path: str, tensors: Mapping[str, StoredTensor], place_of_name:
 
 def find_vocabulary(directory: str) -> str | None:
     """Returns the vocabulary among the assets of a preset or of an unpacked `.keras` file, or None."""
-    found = glob.glob(os.path.join(glob.escape(directory), "assets", "**", "vocabulary.txt"), recursive=True)
-    return sorted(found, key=len)[0] if found else None
+    paths = glob.glob(os.path.join(glob.escape(directory), "assets", "**", "vocabulary.txt"), recursive=True)
+    return sorted(paths, key=len)[0] if paths else None

@@ -124,13 +124,13 @@ def _task(checkpoint: Checkpoint, backbone, tokenizer):
     has_its_masked_lm = checkpoint.head_settings.get("masked_lm") == KERAS_HUB_MASKED_LM
     known = ("classification", "masked_lm") if has_its_masked_lm else ("classification",)
     alike = next((head for head in known if head in checkpoint.heads), None)
-    left = [head for head in checkpoint.heads if head != alike]
-    if left:
+    left_out = [head for head in checkpoint.heads if head != alike]
+    if left_out:
         logging.warning(
             "%s: the preset leaves out %s: KerasHub has no such head, or one that computes something else (its masked "
             "LM takes exact gelu and a LayerNorm epsilon of 1e-5). --to_format=keras keeps all heads.",
             checkpoint.source,
-            ", ".join(left),
+            ", ".join(left_out),
         )
     if alike is None:
         return None

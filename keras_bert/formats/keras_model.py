@@ -43,16 +43,16 @@ _NAMES = {"masked_lm_head": "mlm_head", "dense": "logits"}  # For files without 
 
 def registered(config, names: tuple[str, ...]) -> list[dict]:
     """Lists the serialized Keras objects inside `config` of these registered names, outermost first."""
-    found, waiting = [], [config]
+    objects, waiting = [], [config]
     while waiting:  # A function that calls itself could not follow each JSON that was read.
         item = waiting.pop()
         if isinstance(item, dict):
             if item.get("registered_name") in names and isinstance(item.get("config"), dict):
-                found.append(item)
+                objects.append(item)
             item = list(item.values())
         if isinstance(item, list):
             waiting += reversed(item)
-    return found
+    return objects
 
 
 def serialized(module: str, name: str, config: dict) -> dict:
@@ -76,16 +76,16 @@ def read_sizes(path: str, names: tuple[str, ...], fields: Collection[str], **fix
         InputError: it describes no such backbone, a wrong one, or several of different sizes.
     """
     file = os.path.join(path, CONFIG_FILE)
-    found = set()
+    configs = set()
     for backbone in registered(read_json(file), names):
         sizes = {name: value for name, value in backbone["config"].items() if name in fields}
         try:
-            found.add(BertConfig(**sizes, **fixed))
+            configs.add(BertConfig(**sizes, **fixed))
         except (InputError, TypeError) as error:
             raise InputError(f"{file}: no configuration of a {names[0]} ({error}).") from error
-    if len(found) != 1:
-        raise InputError(f"{file}: expected one {names[0]}, found {len(found)} of different sizes.")
-    return found.pop()
+    if len(configs) != 1:
+        raise InputError(f"{file}: expected one {names[0]}, found {len(configs)} of different sizes.")
+    return configs.pop()
 
 
 @contextlib.contextmanager
@@ -116,10 +116,10 @@ def open_model(
         # KerasHub's attention kernels, (H, N, D), show N; ours, (H, 3H), do not.
         expected = (config.hidden_dim, config.num_heads, config.hidden_dim // config.num_heads)
         for name in (name for source in sources if source.layout == HEADS_LAST for name in source.names):
-            found = weights.tensor(parent + name).shape
-            if found != expected:
+            shape = weights.tensor(parent + name).shape
+            if shape != expected:
                 by = f"{CONFIG_FILE}, num_heads {config.num_heads} among it"
-                raise wrong_shape(f"{weights.path}: {name}", expected, by, found)
+                raise wrong_shape(f"{weights.path}: {name}", expected, by, shape)
         if os.path.isfile(os.path.join(path, "task.weights.h5")):
             of_task = open_weights(path, "task", lambda place: _NAMES.get(place, place.lstrip("_")))
             task_weights = stack.enter_context(of_task)
@@ -136,14 +136,14 @@ def _heads(weights: WeightsFile, parent: str, config: dict) -> tuple[dict[str, S
     """Returns the tensors of the heads that stand under `parent`, in our classes or in KerasHub's, and settings."""
     tensors = stored_tensors(weights, [source for head in HEADS for source in head_sources(OURS, head)], parent)
     others = [source for head in HEADS for source in head_sources(KERAS_HUB, head) if source.path not in tensors]
-    found = stored_tensors(weights, others, parent)
+    of_keras_hub = stored_tensors(weights, others, parent)
     settings = {}
     for task in registered(config, _MASKED_LMS):
         own = {name: task["config"].get(f"masked_lm_{name}") for name in KERAS_HUB_MASKED_LM}
         settings = {name: value for name, value in own.items() if value is not None}
-    if any(path.startswith("masked_lm") for path in found):
+    if any(path.startswith("masked_lm") for path in of_keras_hub):
         settings = KERAS_HUB_MASKED_LM
-    return {**tensors, **found}, {"masked_lm": settings} if settings else {}
+    return {**tensors, **of_keras_hub}, {"masked_lm": settings} if settings else {}
 
 
 def read_task_settings(path: str, config: dict) -> dict:
@@ -157,18 +157,18 @@ def read_task_settings(path: str, config: dict) -> dict:
         Dict of `class_name`, the arguments that describe heads, and the preprocessor's `sequence_length`; or empty.
     """
     # A `.keras` file holds the task in `config.json`, a preset in `task.json`.
-    places = (config, read_optional_json(os.path.join(path, TASK_FILE)))
-    found = [one for place in places for one in registered(place, _TASKS)]
-    if not found:
+    configs = (config, read_optional_json(os.path.join(path, TASK_FILE)))
+    tasks = [task for config in configs for task in registered(config, _TASKS)]
+    if not tasks:
         return {}
-    task = found[-1]["config"]
+    task = tasks[-1]["config"]
     if not (isinstance(count := task.get("num_classes") or 1, int) and count <= _MOST_CLASSES):
         raise InputError(f"{path}: its task has num_classes={str(count)[:99]}. Expected at most {_MOST_CLASSES:,}.")
     preprocessor = task.get("preprocessor")
     settings = preprocessor.get("config") if isinstance(preprocessor, dict) else None
     length = settings.get("sequence_length") if isinstance(settings, dict) else None
     own = {name: value for name, value in task.items() if name not in ("backbone", "preprocessor", "name")}
-    return {**own, "class_name": found[-1]["registered_name"].partition(">")[2], "sequence_length": length}
+    return {**own, "class_name": tasks[-1]["registered_name"].partition(">")[2], "sequence_length": length}
 
 
 # === Writing ===

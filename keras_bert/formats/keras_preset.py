@@ -94,10 +94,10 @@ def read_tokenizer(path: str) -> dict | None:
         vocabulary, file = find_vocabulary(path), os.path.join(path, keras_model.CONFIG_FILE)
         if vocabulary is None or not os.path.isfile(file):
             return None
-    found = keras_model.registered(read_json(file), _TOKENIZERS)
-    if not found:
+    tokenizers = keras_model.registered(read_json(file), _TOKENIZERS)
+    if not tokenizers:
         raise InputError(f"{file}: expected one of {', '.join(_TOKENIZERS)} for {vocabulary}, found another tokenizer.")
-    config = found[0]["config"]
+    config = tokenizers[0]["config"]
     settings = {name: bool(config.get(name, False)) for name in ("lowercase", "special_tokens_in_strings")}
     return {"vocabulary": vocabulary, **settings}
 

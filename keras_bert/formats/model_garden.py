@@ -37,10 +37,10 @@ def read_config(path: str) -> BertConfig:
 @contextlib.contextmanager
 def open_checkpoint(path: str) -> Iterator[Checkpoint]:
     stored = TensorFlowCheckpoint(find_prefix(path))
-    found = find_variables(stored)
-    config = _written_config(path) or config_of_shapes(found)
+    variables = find_variables(stored)
+    config = _written_config(path) or config_of_shapes(variables)
     tensorflow_files.check_vocabulary(find_vocabulary(path), config.vocabulary_size)
-    yield Checkpoint("model_garden", path, config, stored_tensors(stored, found, config))
+    yield Checkpoint("model_garden", path, config, stored_tensors(stored, variables, config))
 
 
 def read_tokenizer(path: str) -> dict | None:
@@ -48,36 +48,36 @@ def read_tokenizer(path: str) -> dict | None:
     return None if vocabulary is None else {"vocabulary": vocabulary, "lowercase": None}
 
 
-def stored_tensors(stored: TensorFlowCheckpoint, found: Variables, config: BertConfig) -> dict[str, StoredTensor]:
+def stored_tensors(stored: TensorFlowCheckpoint, variables: Variables, config: BertConfig) -> dict[str, StoredTensor]:
     """Returns the tensors of a BERT that was found, under our names.
 
     Raises:
         InputError: the configuration has another number of layers, or of attention heads.
     """
-    if config.num_layers != found.num_layers:
+    if config.num_layers != variables.num_layers:
         raise InputError(
-            f"{stored.path}: expected {config.num_layers} layers by the configuration, found {found.num_layers}."
+            f"{stored.path}: expected {config.num_layers} layers by the configuration, found {variables.num_layers}."
         )
     expected = (config.hidden_dim, config.num_heads, config.hidden_dim // config.num_heads)
-    for name, shape in found.shapes.items():
+    for name, shape in variables.shapes.items():
         if name.endswith("_query_dense/kernel") and shape != expected:
-            raise wrong_shape(f"{stored.path}: {found.keys[name]}", expected, "the configuration", shape)
-    sources = all_sources(found.num_layers)
-    return collect(sources, {name: stored.tensor(key) for name, key in found.keys.items()}, stored.path)[0]
+            raise wrong_shape(f"{stored.path}: {variables.keys[name]}", expected, "the configuration", shape)
+    sources = all_sources(variables.num_layers)
+    return collect(sources, {name: stored.tensor(key) for name, key in variables.keys.items()}, stored.path)[0]
 
 
-def config_of_shapes(found: Variables, activation: str = "gelu_tanh") -> BertConfig:
+def config_of_shapes(variables: Variables, activation: str = "gelu_tanh") -> BertConfig:
     """Returns the sizes that follow from the shapes of the variables."""
-    _, num_heads, head_dim = found.shapes[f"{BLOCKS}/0/_attention_layer/_query_dense/kernel"]
+    _, num_heads, head_dim = variables.shapes[f"{BLOCKS}/0/_attention_layer/_query_dense/kernel"]
     return BertConfig(
-        vocabulary_size=found.shapes["_embedding_layer/embeddings"][0],
-        num_layers=found.num_layers,
+        vocabulary_size=variables.shapes["_embedding_layer/embeddings"][0],
+        num_layers=variables.num_layers,
         num_heads=num_heads,
         hidden_dim=num_heads * head_dim,
-        intermediate_dim=found.shapes[f"{BLOCKS}/0/_intermediate_dense/kernel"][1],
+        intermediate_dim=variables.shapes[f"{BLOCKS}/0/_intermediate_dense/kernel"][1],
         activation=activation,
-        max_sequence_length=found.shapes["_position_embedding_layer/embeddings"][0],
-        num_segments=found.shapes["_type_embedding_layer/embeddings"][0],
+        max_sequence_length=variables.shapes["_position_embedding_layer/embeddings"][0],
+        num_segments=variables.shapes["_type_embedding_layer/embeddings"][0],
     )
 
 

@@ -155,13 +155,13 @@ def all_sources(num_layers: int) -> list[WeightSource]:
 
 def _find_encoder(root: Node, path: str) -> Node:
     # A third one would tell no more, and thousands could share one long list of layers.
-    found = list(itertools.islice(((way, node) for way, node in walk(root) if _blocks(node)), 2))
-    if len(found) != 1:
+    encoders = list(itertools.islice(((way, node) for way, node in walk(root) if _blocks(node)), 2))
+    if len(encoders) != 1:
         raise InputError(
             f"{path}: expected one encoder of official.nlp in its graph of objects, found "
-            f"{listed([way for way, _ in found]) or 'none'}, and at the top {', '.join(root.children)[:200]}."
+            f"{listed([way for way, _ in encoders]) or 'none'}, and at the top {', '.join(root.children)[:200]}."
         )
-    return found[0][1]
+    return encoders[0][1]
 
 
 def _blocks(node: Node) -> list[Node]:
@@ -193,34 +193,34 @@ def _named_layers(encoder: Node) -> Node:
 
 def _find_heads(root: Node) -> dict[str, Node]:
     """Finds the layers of the heads, by their names in `keras_bert.formats.weight_names`, and a head's own pooler."""
-    found: dict[str, Node] = {}
+    layers: dict[str, Node] = {}
     seen: set[Node] = set()
     for _, node in walk(root):
         children = node.children
         if "layer_norm" in children.get("masked_lm", Node()).children:
-            found.setdefault("masked_lm", children["masked_lm"])
+            layers.setdefault("masked_lm", children["masked_lm"])
             if "classification" in children:  # The older pre-trainer, `BertPretrainer`.
-                found.setdefault("next_sentence", _logits(children["classification"]))
+                layers.setdefault("next_sentence", _logits(children["classification"]))
         if "span_labeling" in children:
-            found.setdefault("question_answering", _logits(children["span_labeling"]))
+            layers.setdefault("question_answering", _logits(children["span_labeling"]))
         if "classifier" in children:
             of_tokens = "kernel" in children["classifier"].children
             head = "token_classification" if of_tokens else "classification"
-            _add_head(found, head, children["classifier"])
+            _add_head(layers, head, children["classifier"])
         heads = children.get("classification_heads", Node())
         for head in () if heads in seen else heads.children.values():
             if "next_sentence" in _logits(head).children.get("kernel", Node()).name:
-                _add_head(found, "next_sentence", head)
+                _add_head(layers, "next_sentence", head)
         seen.add(heads)  # Thousands of nodes may share one long list.
         if "next_sentence.pooler_dense" in children:
-            found.setdefault(_POOLER, children["next_sentence.pooler_dense"])
-    return found
+            layers.setdefault(_POOLER, children["next_sentence.pooler_dense"])
+    return layers
 
 
-def _add_head(found: dict[str, Node], head: str, node: Node) -> None:
-    found.setdefault(head, _logits(node))
+def _add_head(layers: dict[str, Node], head: str, node: Node) -> None:
+    layers.setdefault(head, _logits(node))
     if "dense" in node.children:
-        found.setdefault(_POOLER, node.children["dense"])
+        layers.setdefault(_POOLER, node.children["dense"])
 
 
 def _logits(head: Node) -> Node:

@@ -76,8 +76,8 @@ def _find_modules(path: str) -> tuple[str, str | None, bool]:
     if kinds != known or known[:2] != ["Transformer", "Pooling"] or outside:
         expected = "expected Transformer, Pooling, then at most one Dense and one Normalize, each beside this file"
         raise InputError(f"{file}: {expected}, found {', '.join(outside or kinds)}.")
-    places = dict(zip(kinds, (module["path"] for module in modules), strict=True))
-    return places["Pooling"], places.get("Dense"), "Normalize" in places
+    directories = dict(zip(kinds, (module["path"] for module in modules), strict=True))
+    return directories["Pooling"], directories.get("Dense"), "Normalize" in directories
 
 
 def _pooling(file: str) -> str:
@@ -93,14 +93,14 @@ def _pooling(file: str) -> str:
 
 def _sequence_length(path: str) -> int | None:
     # From version 6 on the tokenizer's settings hold it. Tokenizers without a limit state a number of 31 digits.
-    places = ((_LENGTH_FILE, "max_seq_length"), (SETTINGS_FILE, "model_max_length"))
-    files = ((os.path.join(path, file), key) for file, key in places)
+    keys = ((_LENGTH_FILE, "max_seq_length"), (SETTINGS_FILE, "model_max_length"))
+    files = ((os.path.join(path, file), key) for file, key in keys)
     lengths = [read_object(file).get(key) for file, key in files if os.path.isfile(file)]
     return next((length for length in lengths if isinstance(length, int) and 2 < length < 2**16), None)
 
 
 def read_dense(path: str, stack) -> dict[str, StoredTensor]:
-    """Returns the tensors of the dense layer by our names, or nothing where there is none that can be read.
+    """Returns the tensors of the dense layer by our names.
 
     Args:
         path: of the directory.
@@ -109,8 +109,6 @@ def read_dense(path: str, stack) -> dict[str, StoredTensor]:
     Raises:
         InputError: its weights are missing or damaged.
     """
-    if "embedding_activation" not in read_settings(path):
-        return {}
     weights = stack.enter_context(open_weights(os.path.join(path, _find_modules(path)[1])))
     tensors, missing = collect(head_sources(HUGGING_FACE, _HEAD), weights.tensors, weights.path)
     if missing == ["linear.bias"]:

@@ -4,8 +4,8 @@ Two kinds of checkpoint use these files. A TensorFlow 1 checkpoint names its var
 (`bert/embeddings/word_embeddings`); a TensorFlow 2 checkpoint also holds a graph of Python objects, in which each
 variable has its place.
 
-The index is a table as LevelDB's. No number in it is believed: TensorFlow's own reader ends the process over an
-impossible shape, and takes the memory that any length asks for. It may read an index that came through here.
+The index is a table in LevelDB's format. Every number in it is checked, since TensorFlow's own reader ends the process
+over an impossible shape, and allocates as much memory as any length asks for. That reader gets only what has passed.
 """
 
 import functools
@@ -51,12 +51,12 @@ def find_prefix(path: str) -> str | None:
         return path
     if not os.path.isdir(path):
         return None
-    found = [name.removesuffix(_INDEX) for name in os.listdir(path) if name.endswith(_INDEX)]
-    if not found:
+    names = [name.removesuffix(_INDEX) for name in os.listdir(path) if name.endswith(_INDEX)]
+    if not names:
         return None
     named = _named_by_state(path)
-    if named not in found:
-        named = max(found, key=lambda name: (_steps(name), os.path.getmtime(os.path.join(path, name + _INDEX)), name))
+    if named not in names:
+        named = max(names, key=lambda name: (_steps(name), os.path.getmtime(os.path.join(path, name + _INDEX)), name))
     return os.path.join(path, named)
 
 
@@ -129,11 +129,8 @@ class TensorFlowCheckpoint:
         self._files = _data_files(path)
         sizes = [os.path.getsize(file) for file in self._files]
         with parsing(index, "checkpoint index"):
-            ends = {}
             for entry in self._entries.values():
-                ends[entry.shard] = max(ends.get(entry.shard, 0), entry.offset + entry.size)
-            for shard, end in ends.items():
-                check_claim(self._files[shard], end, sizes[shard])
+                check_claim(self._files[entry.shard], entry.offset + entry.size, sizes[entry.shard])
             self._reader = tf.train.load_checkpoint(path)
         check_claim(self._files[-1], sum(entry.size for entry in self._entries.values()), sum(sizes))
 
@@ -176,15 +173,13 @@ class TensorFlowCheckpoint:
 
 def _data_files(prefix: str) -> list[str]:
     """Lists the data files; raises InputError if one is missing."""
-    found = glob.glob(f"{glob.escape(prefix)}.data-{_FIVE_DIGITS}-of-{_FIVE_DIGITS}")
-    if not found:
-        raise InputError(f"{prefix}.data-00000-of-00001: no such file. Expected the data beside {prefix}{_INDEX}.")
-    count = max(int(name[-5:]) for name in found)
-    expected = [f"{prefix}.data-{number:05d}-of-{count:05d}" for number in range(count)]
-    missing = [name for name in expected if not os.path.isfile(name)]
+    existing = glob.glob(f"{glob.escape(prefix)}.data-{_FIVE_DIGITS}-of-{_FIVE_DIGITS}")
+    count = max((int(name[-5:]) for name in existing), default=1)
+    paths = [f"{prefix}.data-{number:05d}-of-{count:05d}" for number in range(count)]
+    missing = [path for path in paths if not os.path.isfile(path)]
     if missing:
         raise InputError(f"{missing[0]}: no such file. Expected all {count} data files, found {count - len(missing)}.")
-    return expected
+    return paths
 
 
 # === The index ===

@@ -34,10 +34,10 @@ def read_config(path: str) -> BertConfig:
 @contextlib.contextmanager
 def open_checkpoint(path: str) -> Iterator[Checkpoint]:
     stored = _open_variables(path)
-    found = find_variables(stored)
-    config = _config(path, found)
+    variables = find_variables(stored)
+    config = _config(path, variables)
     check_vocabulary(_find_vocabulary(path), config.vocabulary_size)
-    yield Checkpoint("tf_hub", path, config, stored_tensors(stored, found, config))
+    yield Checkpoint("tf_hub", path, config, stored_tensors(stored, variables, config))
 
 
 def _open_variables(path: str) -> TensorFlowCheckpoint:
@@ -47,7 +47,7 @@ def _open_variables(path: str) -> TensorFlowCheckpoint:
     return TensorFlowCheckpoint(prefix)
 
 
-def _config(path: str, found: Variables) -> BertConfig:
+def _config(path: str, variables: Variables) -> BertConfig:
     for name in _SETTINGS_FILES:
         file = os.path.join(path, name)
         if not os.path.isfile(file):
@@ -57,9 +57,9 @@ def _config(path: str, found: Variables) -> BertConfig:
         match = search(file, rb'"inner_activation": "([^"]{0,99})"')
         if match:
             return config_of_shapes(
-                found, find_activation(file, "inner_activation", match[1].decode(errors="replace"), _ACTIVATIONS)
+                variables, find_activation(file, "inner_activation", match[1].decode(errors="replace"), _ACTIVATIONS)
             )
-    return config_of_shapes(found)
+    return config_of_shapes(variables)
 
 
 def read_tokenizer(path: str) -> dict | None:
@@ -75,5 +75,5 @@ def read_tokenizer(path: str) -> dict | None:
 
 def _find_vocabulary(path: str) -> str | None:
     """Returns the vocabulary, which keeps the name of the exported file, or None."""
-    found = glob.glob(os.path.join(glob.escape(path), "assets", "*.txt"))
-    return found[0] if len(found) == 1 else None
+    paths = glob.glob(os.path.join(glob.escape(path), "assets", "*.txt"))
+    return paths[0] if len(paths) == 1 else None

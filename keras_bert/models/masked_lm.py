@@ -20,8 +20,8 @@ from keras_bert.tokenization.preprocessor import BertPreprocessor
 class BertMaskedLMPreprocessor(BertPreprocessor):
     """Encodes texts and masks some of their tokens, chosen anew at every call.
 
-    Of the chosen tokens 80% become [MASK], 10% a random token, and 10% stay (paper, section 3.1), unless other rates
-    are given. It needs tensorflow-text.
+    By default 80% of the chosen tokens become [MASK], 10% a random token, and 10% stay (paper, section 3.1). It needs
+    tensorflow-text.
 
     Args:
         tokenizer, sequence_length, pad_to_longest: as in `BertPreprocessor`.

@@ -161,6 +161,6 @@ def span_accuracy(y_true, y_pred):
 
 def _by_side(y_true, y_pred):
     """Returns the logits as (B, 2, S), with padding at about the lowest float."""
-    places = keras.ops.arange(keras.ops.shape(y_pred)[1], dtype="int32")
-    is_real = places[None, None, :] < y_true[:, 2:, None]  # [B, 1, S]
+    positions = keras.ops.arange(keras.ops.shape(y_pred)[1], dtype="int32")
+    is_real = positions[None, None, :] < y_true[:, 2:, None]  # [B, 1, S]
     return keras.ops.where(is_real, keras.ops.transpose(y_pred, (0, 2, 1)), -3.0e38)

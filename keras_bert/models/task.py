@@ -331,7 +331,7 @@ def load_weights(model: BertTask, checkpoint: weights.Checkpoint) -> None:
             misfits.append(layer.name)
             message = "%s: its %s head has shapes %s, this task's %s: that starts from random weights."
             logging.warning(message, checkpoint.source, layer.name, stored, wanted)
-    tensors = {path: one for path, one in checkpoint.tensors.items() if path.partition("/")[0] not in misfits}
+    tensors = {path: tensor for path, tensor in checkpoint.tensors.items() if path.partition("/")[0] not in misfits}
     expected = model.heads if model.heads_are_pretrained else ()
     weights.load_weights_of(model, dataclasses.replace(checkpoint, tensors=tensors), model.uses_pooler, expected)
 
@@ -347,6 +347,6 @@ def _find_labels(names: tf.Tensor, labels: list[str]) -> tf.Tensor:
 
 
 def _task_of(cls: type[BertTask], saved: dict) -> dict:
-    """Returns the settings of the task model that a preset of ours was saved from, if that was of this class."""
+    """Returns the settings of the task model that a preset was saved from; empty if that had another class."""
     task = saved.get("task", {})
     return task if task.get("class_name") == cls.__name__ else {}

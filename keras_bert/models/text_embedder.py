@@ -69,9 +69,9 @@ class BertTextEmbedder(BertTask, keras_nlp.models.Task):
             layers.append(keras.layers.UnitNormalization(dtype="float32", name="normalize"))
 
         # === Functional model ===
-        pool, *others = layers
+        pool, *following = layers
         embeddings = pool(backbone(backbone.input)["sequence_output"], backbone.input["padding_mask"])
-        for layer in others:
+        for layer in following:
             embeddings = layer(embeddings)
         super().__init__(inputs=backbone.input, outputs=embeddings, **kwargs)
 

@@ -42,7 +42,7 @@ def open_tokenizer(preset: str | os.PathLike) -> Iterator[dict]:
 
 
 def _published_case(preset: str) -> bool | None:
-    """Returns whether a published checkpoint is lower-cased, whatever its copies say: Chinese BERT's say it is not."""
+    """Returns whether a published checkpoint is lower-cased; its copies may err, as those of Chinese BERT do."""
     known = published(preset) or find_handle(preset)
     return None if known is None else known.lowercase
 

@@ -111,18 +111,18 @@ def load_weights_of(
         InputError: a weight of the encoder is missing, or a shape differs.
     """
     config = getattr(getattr(model, "backbone", model), "bert_config", checkpoint.config)
-    left = assign(model.weights, checkpoint.tensors, by=_differing(config, checkpoint.config, _SHAPES))
-    lacking = [path for path in left if path.partition("/")[0] not in (*HEADS, "pooled_dense")]
+    unassigned = assign(model.weights, checkpoint.tensors, by=_differing(config, checkpoint.config, _SHAPES))
+    lacking = [path for path in unassigned if path.partition("/")[0] not in (*HEADS, "pooled_dense")]
     if lacking:
         by = _differing(config, checkpoint.config, ("num_layers",))
         raise InputError(
             f"{checkpoint.source}: lacks {', '.join(lacking[:4])}, expected by {by}. Expected the weights of a BERT."
         )
     expected = (*heads, "pooled_dense") if uses_pooler else heads
-    missed = [path for path in left if path.partition("/")[0] in expected]
+    missed = [path for path in unassigned if path.partition("/")[0] in expected]
     if missed:
         logging.warning("%s: has no %s; it starts from random weights.", checkpoint.source, ", ".join(missed))
-    return left
+    return unassigned
 
 
 def _differing(config: BertConfig, stored: BertConfig, names: tuple[str, ...]) -> str:
@@ -177,10 +177,12 @@ def merge_settings(config: BertConfig, overrides: dict, preset: str) -> dict:
     if unknown:
         raise InputError(f"{preset}: unknown setting {', '.join(unknown)}. Expected some of: {', '.join(_SETTINGS)}.")
     ours = {name: value for name, value in overrides.items() if name in BertConfig.__dataclass_fields__}
-    others = {name: value for name, value in overrides.items() if name not in ours}  # layout, dtype, name, trainable
+    backbone_settings = {
+        name: value for name, value in overrides.items() if name not in ours
+    }  # layout, dtype, name, trainable
     try:
         config = config.replace(**ours)
         config.check_memory()
-        return {**config.to_dict(), **others}
+        return {**config.to_dict(), **backbone_settings}
     except InputError as error:
         raise InputError(f"{preset}: {error}") from error

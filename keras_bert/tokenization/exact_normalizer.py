@@ -39,8 +39,8 @@ def row_ids(row_splits: tf.Tensor) -> tf.Tensor:
 
 def select(mask: tf.Tensor, *columns: tf.Tensor) -> list[tf.Tensor]:
     """Returns the values of each column, [C], that `mask`, bool [C], selects."""
-    places = tf.squeeze(tf.where(mask), 1)
-    return [tf.gather(column, places) for column in columns]
+    indices = tf.squeeze(tf.where(mask), 1)
+    return [tf.gather(column, indices) for column in columns]
 
 
 class Origins(NamedTuple):
@@ -117,9 +117,9 @@ class ExactNormalizer:
         place = tf.minimum(bisect(keys, codes), len(self._compounds) - 1)
         is_compound = tf.gather(keys, place) == codes
         alone = tf.pad(codes[:, tf.newaxis], [[0, 0], [0, longest - 1]], constant_values=-1)
-        found = tf.reshape(tf.where(is_compound[:, tf.newaxis], tf.gather(parts, place), alone), [-1])
-        (places,) = select(found >= 0, tf.range(tf.size(found)))
-        return tf.gather(found, places), tf.gather(sources, places // longest)
+        decomposed = tf.reshape(tf.where(is_compound[:, tf.newaxis], tf.gather(parts, place), alone), [-1])
+        (indices,) = select(decomposed >= 0, tf.range(tf.size(decomposed)))
+        return tf.gather(decomposed, indices), tf.gather(sources, indices // longest)
 
     # === Each character by itself ===
 
@@ -195,16 +195,16 @@ def _in_canonical_order(context: tf.Tensor) -> tf.Tensor:
     """Returns the order of the characters after NFD, int64 [C]: kept marks are sorted within their runs."""
     order = tf.bitwise.bitwise_and(context, normalizer.MARK_ORDER)
     run = tf.cumsum(tf.cast(~_has(context, normalizer.IN_RUN), tf.int32))
-    places = tf.squeeze(tf.where(order > 0), 1)
-    rank = tf.cast(tf.gather(run, places), tf.int64) * (normalizer.MARK_ORDER + 1)
-    rank += tf.cast(tf.gather(order, places), tf.int64)
-    moved = tf.gather(places, tf.argsort(rank, stable=True))
-    return tf.tensor_scatter_nd_update(tf.range(tf.size(context, tf.int64)), tf.expand_dims(places, 1), moved)
+    marks = tf.squeeze(tf.where(order > 0), 1)
+    rank = tf.cast(tf.gather(run, marks), tf.int64) * (normalizer.MARK_ORDER + 1)
+    rank += tf.cast(tf.gather(order, marks), tf.int64)
+    moved = tf.gather(marks, tf.argsort(rank, stable=True))
+    return tf.tensor_scatter_nd_update(tf.range(tf.size(context, tf.int64)), tf.expand_dims(marks, 1), moved)
 
 
 def _ends(places: tf.Tensor, sources: tf.Tensor) -> tf.Tensor:
     """Returns, for each source character, the byte where the next one begins that does not vanish, int64 [C]."""
     size = tf.size(places)
-    is_left = tf.math.unsorted_segment_max(tf.ones_like(sources), sources, size) > 0
-    left = tf.pad(select(is_left, places)[0], [[0, 1]])
-    return tf.gather(left, tf.cumsum(tf.cast(is_left, tf.int32)))
+    is_kept = tf.math.unsorted_segment_max(tf.ones_like(sources), sources, size) > 0
+    kept = tf.pad(select(is_kept, places)[0], [[0, 1]])
+    return tf.gather(kept, tf.cumsum(tf.cast(is_kept, tf.int32)))

@@ -1,4 +1,4 @@
-"""GraphTokenizer: turns text into WordPiece ids by ops that TensorFlow Serving links, exactly for every text.
+"""GraphTokenizer: turns any text into exact WordPiece ids, by ops that TensorFlow Serving links.
 
 Nearly every text takes two ops of tensorflow-text: FastBertNormalize with our own model (`normalizer_model.py`), then
 FastWordpieceTokenize, which splits and matches in linear time. Two kinds of words show that they do not suffice:
@@ -189,11 +189,11 @@ def _in_characters(texts: tf.Tensor, *columns: tf.RaggedTensor) -> list[tf.Ragge
     ascending = places.values + tf.gather(bases, row_ids(places.row_splits))
     rows = row_ids(columns[0].row_splits)
     first_places = tf.gather(places.row_splits, rows)
-    found = []
+    converted = []
     for column in columns:
         before = bisect(ascending, tf.gather(bases, rows) + tf.cast(column.values, tf.int64))
-        found.append(column.with_values(tf.cast(before - first_places, tf.int32)))
-    return found
+        converted.append(column.with_values(tf.cast(before - first_places, tf.int32)))
+    return converted
 
 
 # === Models of the ops ===

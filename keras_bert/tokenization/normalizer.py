@@ -176,7 +176,7 @@ def context_of() -> dict[int, int]:
     """Maps characters to the properties that matter to their neighbours, as the bits above; 0 for those not listed."""
     chars = _candidates()
     before, after = (_final_sigmas(template, chars) for template in ("{}\u03a3", "A{}\u03a3"))
-    found = {}
+    contexts = {}
     for char, is_cased, is_passed in zip(chars, before, after, strict=True):
         context = CASED if is_cased else IGNORABLE if is_passed else 0
         if vanishes(char):
@@ -186,8 +186,8 @@ def context_of() -> dict[int, int]:
             context |= IN_RUN * all(orders)
             context |= orders[0] * (len(orders) == 1 and unicodedata.category(char) != "Mn")
         if context:
-            found[ord(char)] = context
-    return found
+            contexts[ord(char)] = context
+    return contexts
 
 
 def _final_sigmas(template: str, chars: list[str]) -> list[bool]:

@@ -124,18 +124,18 @@ class BertPreprocessor(keras_nlp.models.Preprocessor):
             ValueError: `texts` has two or more dimensions, or is not a tuple of one or two, or the batches of a pair
                 differ in size. Where a graph learns the sizes as it runs, TensorFlow raises an InvalidArgumentError.
         """
-        parts = texts if isinstance(texts, tuple) else (texts,)
-        if len(parts) not in (1, 2):
-            raise ValueError(f"`texts` must be a batch or a tuple of two batches. Received: a tuple of {len(parts)}")
-        parts = [tf.convert_to_tensor(part, tf.string) for part in parts]
-        ranks = {part.shape.rank for part in parts}
+        batches = texts if isinstance(texts, tuple) else (texts,)
+        if len(batches) not in (1, 2):
+            raise ValueError(f"`texts` must be a batch or a tuple of two batches. Received: a tuple of {len(batches)}")
+        batches = [tf.convert_to_tensor(batch, tf.string) for batch in batches]
+        ranks = {batch.shape.rank for batch in batches}
         if not (ranks == {0} or ranks <= {1, None}):
-            shapes = " and ".join(str(part.shape) for part in parts)
+            shapes = " and ".join(str(batch.shape) for batch in batches)
             raise ValueError(f"`texts` must be batches of texts, shape (batch,), or one text. Received: shape {shapes}")
         if ranks == {0}:
-            features = self.encode(tuple(part[tf.newaxis] for part in parts))
+            features = self.encode(tuple(batch[tf.newaxis] for batch in batches))
             return {name: tf.squeeze(feature, 0) for name, feature in features.items()}
-        rows = [self.tokenizer.tokenize(part) for part in parts]
+        rows = [self.tokenizer.tokenize(batch) for batch in batches]
         if len(rows) == 2:
             rows = _check_sizes(*rows)
         lengths = [tf.cast(row.row_lengths(), tf.int32) for row in rows]

@@ -173,7 +173,7 @@ class PythonBertTokenizer(VocabularyLookup):
         """Returns the ids of a word, matching the longest piece first (tokenization.py, `WordpieceTokenizer`)."""
         if len(word) > normalizer.MAX_WORD_LENGTH:
             return (self.unk_token_id,)
-        found, start, prefix = [], 0, ""
+        ids, start, prefix = [], 0, ""
         while start < len(word):
             for end in range(min(len(word), start + self._longest), start, -1):
                 number = self._ids.get(prefix + word[start:end])
@@ -181,9 +181,9 @@ class PythonBertTokenizer(VocabularyLookup):
                     break
             else:
                 return (self.unk_token_id,)
-            found.append(number)
+            ids.append(number)
             start, prefix = end, "##"
-        return tuple(found)
+        return tuple(ids)
 
     def _span_chunk(self, chunk: str) -> tuple[tuple[int, int, int], ...]:
         """Returns the tokens of a chunk as (id, start, end), counted in its characters."""
@@ -233,7 +233,7 @@ def _origins(chunk: str, lowercase: bool) -> list[int]:
 
 
 def _byte_places(source: str | bytes) -> list[int]:
-    """Returns the byte at which each valid character begins in UTF-8, and at last the number of bytes."""
+    """Returns the byte where each valid character begins in UTF-8, followed by the number of bytes."""
     invalid = ()
     text = source
     if isinstance(source, bytes):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 _EDGE = b"\xff"  # Part of no UTF-8.
-_ONE_TOKEN = "["  # Punctuation is one token, be it [UNK].
+_ONE_TOKEN = "["  # Punctuation always becomes one token, if need be [UNK].
 
 
 class Parts(NamedTuple):
@@ -32,7 +32,7 @@ class Parts(NamedTuple):
         return self.special_ids >= 0
 
     def plain(self) -> tf.Tensor:
-        """Returns what a tokenizer of plain texts shall tokenize, string [P]: each special token becomes one token."""
+        """Returns the parts for a tokenizer of plain texts, string [P], with `_ONE_TOKEN` for each special token."""
         return tf.where(self.is_special, _ONE_TOKEN, self.texts.values)
 
     def join(self, ids: tf.RaggedTensor) -> tf.RaggedTensor:

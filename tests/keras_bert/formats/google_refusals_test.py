@@ -102,7 +102,7 @@ def damage(directory, what):
 
 DAMAGES = {
     "data cut": r"data-00000-of-00001: truncated.* Expected at least [\d,]+ bytes by .*, found 1,000",
-    "data gone": "data-00000-of-00001: no such file. Expected the data beside",
+    "data gone": "data-00000-of-00001: no such file. Expected all 1 data files, found 0",
     "data flipped": r"bert_model.ckpt: cannot read (bert|cls)/.*expected a whole array of shape \(.*\), found",
     "index cut": "bert_model.ckpt.index: not a whole checkpoint index",
     "index empty": "bert_model.ckpt.index: not a whole checkpoint index",
