@@ -179,19 +179,27 @@ class BertConfig:
             raise InputError(f"{path}: {error}") from error
 
     def to_json_file(self, path: str) -> None:
-        """Writes the file that `from_json_file` reads: google-research/bert's, or Hugging Face's for the erf gelu.
+        """Writes `to_google()`, which `from_json_file` reads; raises InputError as that does."""
+        write_json(path, self.to_google())
+
+    def to_google(self) -> dict:
+        """Returns google-research/bert's `bert_config.json`.
+
+        That code has no erf gelu, which is written as `"gelu_python"`, Hugging Face's other name for it: Google's code
+        refuses the word (modeling.py:314) instead of computing the wrong function; Hugging Face's and ours know it.
 
         Raises:
             InputError: the attention goes left to right, which neither format can express.
         """
-        at_hugging_face = self.activation not in _ACTIVATION_AT_GOOGLE.values()
-        write_json(path, self.to_hugging_face() if at_hugging_face else self._to_foreign(_ACTIVATION_AT_GOOGLE))
+        if self.activation == "gelu":
+            return {**self.to_hugging_face(), "hidden_act": "gelu_python"}
+        return self._to_foreign(_ACTIVATION_AT_GOOGLE)
 
     def to_hugging_face(self) -> dict:
         """Returns the encoder's part of Hugging Face's `config.json`, with `model_type`.
 
         Raises:
-            InputError: as `to_json_file`.
+            InputError: as `to_google`.
         """
         return {"model_type": "bert", **self._to_foreign(_ACTIVATION_AT_HUGGING_FACE)}
 

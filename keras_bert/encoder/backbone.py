@@ -15,6 +15,7 @@ from keras_bert.encoder.encoder_layer import BertEncoderLayer
 from keras_bert.encoder.heads import last_positions, output_head, rows_at
 from keras_bert.encoder.layer import keep_arguments, weights_follow
 from keras_bert.encoder.packing import TokenLayout, as_layout
+from keras_bert.files import keep_copies
 
 
 @keras.saving.register_keras_serializable(package="keras_bert")
@@ -155,6 +156,7 @@ class BertBackbone(keras_nlp.models.Backbone):
         return ["query_key_value"]
 
     @classmethod
+    @keep_copies()  # Settings and sizes are read from one.
     def from_preset(
         cls, preset: str | os.PathLike, load_weights: bool = True, dtype=None, **overrides
     ) -> "BertBackbone":

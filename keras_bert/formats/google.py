@@ -2,9 +2,7 @@
 
 Its variables are found by name; an optimizer's (`.../adam_m`, `global_step`) are ignored.
 
-In `bert_config.json`, `"gelu"` means the tanh form (modeling.py:264); google-research/bert has no erf form. For a model
-with the erf form we write `"gelu_python"`, Hugging Face's other name for it. Google's code refuses that word
-(modeling.py:314, "Unsupported activation") instead of computing the wrong function; Hugging Face's and ours know it.
+In `bert_config.json`, `"gelu"` means the tanh form (modeling.py:264); for the erf form see `BertConfig.to_google`.
 `do_lower_case` in the same file is ours; google's code accepts any setting and ignores this one (modeling.py:87).
 """
 
@@ -17,7 +15,7 @@ from absl import logging
 
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
-from keras_bert.files import read_json, read_object, write_json, write_lines
+from keras_bert.files import read_object, write_json, write_lines
 from keras_bert.formats import hugging_face_files, tensorflow_files
 from keras_bert.formats.checkpoint import Checkpoint, check_depth, check_heads_follow_encoder, collect, listed
 from keras_bert.formats.tensorflow_files import TensorFlowCheckpoint, find_prefix, find_vocabulary, mentions
@@ -101,7 +99,8 @@ def write(path: str, checkpoint: Checkpoint, tokenizer: dict | None) -> None:
     """
     _check_writable(checkpoint)
     os.makedirs(path)
-    _write_config(path, checkpoint.config, tokenizer)
+    lowercase = {} if tokenizer is None else {_LOWERCASE: tokenizer["lowercase"]}
+    write_json(os.path.join(path, CONFIG_FILE), {**checkpoint.config.to_google(), **lowercase})
     sources = encoder_sources(GOOGLE, checkpoint.config.num_layers)
     sources += [source for head in checkpoint.heads for source in head_sources(GOOGLE, head)]
     values = {name: np.asarray(part, "float32") for _, name, part in checkpoint.foreign_tensors(sources)}
@@ -123,17 +122,6 @@ def _check_writable(checkpoint: Checkpoint) -> None:
     if checkpoint.config.layer_norm_epsilon != _EPSILON:
         message = "%s: layer_norm_epsilon %g is written, but google-research/bert's own code computes with %g."
         logging.warning(message, checkpoint.source, checkpoint.config.layer_norm_epsilon, _EPSILON)
-
-
-def _write_config(path: str, config: BertConfig, tokenizer: dict | None) -> None:
-    file = os.path.join(path, CONFIG_FILE)
-    config.to_json_file(file)
-    values = read_json(file)
-    if config.activation == "gelu":
-        values.update(model_type="bert", hidden_act="gelu_python")
-    if tokenizer is not None:
-        values[_LOWERCASE] = tokenizer["lowercase"]
-    write_json(file, values)
 
 
 def _write_variables(prefix: str, values: dict[str, np.ndarray]) -> None:
