@@ -30,7 +30,7 @@ INCOMPLETE = "INCOMPLETE"
 _SMALL = (".json", ".txt", ".yaml")  # Endings of files that may belong to a checkpoint and lie beside it.
 _BUFFER = 2**20
 # What `keep_copies` keeps: the directories, and by URL the states of the files at the time of copying, and the copy.
-_copies = contextvars.ContextVar[tuple[contextlib.ExitStack, dict] | None]("_copies", default=None)
+_copies = contextvars.ContextVar[tuple[contextlib.ExitStack, dict]]("keep_copies")  # A LookupError names it.
 
 
 # === Local paths and URLs ===
@@ -201,7 +201,7 @@ def keep_copies() -> Iterator[None]:
 
     Inside another such context it does nothing. It serves as a decorator, too.
     """
-    if _copies.get() is not None:
+    if _copies.get(None) is not None:
         yield
         return
     with contextlib.ExitStack() as stack:
@@ -244,12 +244,11 @@ def local_copy(path: str) -> str:
 def _describe(path: str) -> dict[str, tuple[int, int]]:
     """Returns size and time of the files that belong to a remote path, by their name relative to its parent."""
     parent, name = os.path.split(path)
-    if is_directory(path):
-        return {os.path.relpath(file, parent): state for file, state in file_states(path).items()}
-    names = [name]
     if exists(f"{path}.index"):
         names = [file for file in list_directory(parent) if file.startswith(f"{name}.") or file.endswith(_SMALL)]
-    return {file: file_state(os.path.join(parent, file)) for file in names}
+        return {file: file_state(os.path.join(parent, file)) for file in names}
+    states = file_states(path) if is_directory(path) else {path: file_state(path)}
+    return {os.path.relpath(file, parent): state for file, state in states.items()}
 
 
 # === Reading ===

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 import keras
 
 from keras_bert.errors import InputError
-from keras_bert.files import atomic_path, exists, local_copy, read_object, remove_path, write_json
+from keras_bert.files import atomic_path, exists, keep_copies, local_copy, read_object, remove_path, write_json
 from tasks.fine_tuning.inputs import MODEL_DIRECTORY, Inputs
 from tasks.fine_tuning.session import HISTORY_FILE, METRICS_FILE, Session
 from tasks.fine_tuning.task import Task
@@ -42,6 +42,7 @@ _SHORT_NAMES = {
 }
 
 
+@keep_copies()
 def search(task: Task, inputs: Inputs) -> tuple[Inputs, list[tuple[str, list[str], list[list]]]]:
     """Trains and evaluates every combination. The best one's model, metrics and history become those of the whole run.
 

@@ -10,7 +10,7 @@ import os
 import keras
 import numpy as np
 
-from keras_bert.files import atomic_path, exists, local_copy
+from keras_bert.files import atomic_path, exists, keep_copies, local_copy
 from tasks.engine.settings import weights_checksum
 from tasks.features.model import COMBINED
 from tasks.fine_tuning.examples import apply_model, make_eval_dataset
@@ -18,6 +18,7 @@ from tasks.fine_tuning.word_task import make_examples
 from tasks.text.word_windows import Windows
 
 
+@keep_copies()  # On POSIX a file that is mapped may be removed.
 def load_features(directory: str, windows: Windows, extractor: keras.Model, batch_size: int) -> np.ndarray:
     """Maps the features of a file's words from disk; computes them first unless they are there.
 

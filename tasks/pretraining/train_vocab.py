@@ -74,6 +74,7 @@ def main(settings: VocabularySettings) -> None:
 console_main = flags.console_main(main, VocabularySettings)
 
 
+@files.keep_copies()
 def train_vocab(settings: VocabularySettings) -> dict:
     """Counts words, trains a WordPiece vocabulary and writes it, whole or not at all.
 
