@@ -18,8 +18,10 @@ import tensorflow as tf
 
 from export import signatures
 from export.graph import text_bounds
+from export.graph.pieces import in_pieces
 from export.verification import probes
 from export.verification.verify import Probe
+from keras_bert.encoder.heads import PoolTokens
 from keras_bert.errors import InputError
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 
@@ -46,6 +48,17 @@ class TokenOutput(NamedTuple):
     column: int | None = None
     softmax: bool = False
     padding: float | None = None
+
+    def of(self, outputs, padding_mask: tf.Tensor) -> tf.Tensor:
+        """Builds the graph from the Keras model's outputs and padding mask, int32 (B, S), to this output."""
+        value = outputs if self.source is None else outputs[self.source]
+        if self.pool is not None:
+            value = PoolTokens(self.pool, dtype="float32")(value, padding_mask)
+        if self.column is not None:
+            value = value[..., self.column]
+        if self.softmax:
+            value = tf.nn.softmax(value)
+        return value if self.padding is None else tf.where(padding_mask == 1, value, self.padding)
 
 
 class About(NamedTuple):
@@ -174,14 +187,21 @@ class Head(abc.ABC):
 
     @abc.abstractmethod
     def answer_texts(self, model: keras.Model, texts: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Builds the graph from the inputs of `serving_default` to its outputs."""
+        """Builds the graph from the inputs of `serving_default` to its outputs.
 
-    @abc.abstractmethod
-    def answer_token_ids(self, model: keras.Model, encoded: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Builds the graph from the encoder's inputs, checked, and further `token_inputs` to the outputs.
-
-        Like `answer_texts`, it runs the model by `export.graph.pieces.in_pieces`, which bounds the memory.
+        Like `answer_token_ids`, it runs the model by `export.graph.pieces.in_pieces`, which bounds the memory.
         """
+
+    def answer_token_ids(self, model: keras.Model, encoded: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Builds the graph from the encoder's inputs, checked, and further `token_inputs` to the outputs."""
+        return in_pieces(model, encoded, self.answer)
+
+    def answer(self, outputs, encoded: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Builds the graph from the model's outputs (and its inputs) to those of `token_ids`, each row by itself.
+
+        By default these are `token_outputs`.
+        """
+        return {name: output.of(outputs, encoded["padding_mask"]) for name, output in self.token_outputs.items()}
 
     def answer_examples(self, texts: Mapping, answer: Mapping) -> dict[str, tf.Tensor]:
         """Turns an answer of `serving_default` into the outputs of `example_signature`."""
@@ -196,7 +216,7 @@ class Head(abc.ABC):
             model: the float32 reference, in the layout it was trained in. The answers are its own, by the eager path or
                 by the task's Python, on the CPU (`export.verification.probes.on_cpu`), never by `functions`.
         """
-        found = []
+        asked = []
         for limit in (None, 1, 0):
             texts = {name: column[:limit] for name, column in self.probe_texts().items()}
             encoded = self.encode(texts)
@@ -205,8 +225,8 @@ class Head(abc.ABC):
                 answer, _ = right[signatures.SERVING_DEFAULT]  # It ranks nothing: every class is named.
                 by_example = probes.on_cpu(lambda both: self.answer_examples(*both), [texts, answer])
                 right[self.example_signature] = by_example, None
-            found += [Probe(name, inputs, *right[name]) for name, inputs in self.requests(texts, encoded).items()]
-        return found
+            asked += [Probe(name, inputs, *right[name]) for name, inputs in self.requests(texts, encoded).items()]
+        return asked
 
     def warmup(self) -> list[tuple[str, dict[str, np.ndarray]]]:
         """Returns a small request, (signature, inputs), to each signature; a server runs them as it loads the model."""

@@ -28,7 +28,6 @@ class Classification(BestOfHead):
 
     task = "classification"
     trained_settings = ("labels", "num_texts")
-    example_signature = signatures.CLASSIFY
     token_outputs = {"probabilities": TokenOutput(("classes",), softmax=True)}
 
     def __init__(self, model: keras.Model, preprocessor: BertPreprocessor, labels: list[str], num_texts: int = 1):
@@ -45,10 +44,6 @@ class Classification(BestOfHead):
     def answer_examples(self, texts, answer):
         classes = tf.tile(tf.constant([self.labels]), [tf.shape(answer["probabilities"])[0], 1])
         return {"classes": classes, "scores": answer["probabilities"]}
-
-    def expected_answer(self, outputs, encoded):
-        answer, undecided = super().expected_answer(outputs, encoded)
-        return {"label": probes.as_bytes(self.labels)[answer.pop("choice")], **answer}, undecided
 
     def about(self):
         return About(
@@ -91,14 +86,8 @@ class Regression(SequenceHead):
         if model.output_shape[-1] != 1:
             raise ValueError(f"`model` must have one output. Received: {model.output_shape[-1]} outputs")
 
-    def answer(self, outputs, encoded):
-        return {"score": tf.cast(outputs[:, 0], tf.float32)}
-
     def answer_examples(self, texts, answer):
         return {"outputs": answer["score"]}
-
-    def expected_answer(self, outputs, encoded):
-        return {"score": outputs[:, 0]}, None
 
     def about(self):
         number = "float: the number"

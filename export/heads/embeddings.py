@@ -3,9 +3,6 @@
 Shapes: B batch, S sequence, H hidden, D embedding.
 """
 
-import numpy as np
-import tensorflow as tf
-
 from export.heads.base import About, TokenOutput
 from export.heads.sequence import SequenceHead
 from keras_bert.encoder.backbone import BertBackbone
@@ -34,7 +31,6 @@ class Embeddings(SequenceHead):
 
     def __init__(self, model: BertBackbone, preprocessor: BertPreprocessor, has_pooler: bool = True):
         super().__init__(model, preprocessor)
-        self.has_pooler = has_pooler
         self.token_outputs = {
             "mean": TokenOutput(("hidden",), "sequence_output", pool="mean"),
             "cls": TokenOutput(("hidden",), "sequence_output", pool="cls"),
@@ -65,20 +61,6 @@ class Embeddings(SequenceHead):
         if sequence_length is None:
             preprocessor = BertPreprocessor(preprocessor.tokenizer, config.max_sequence_length)
         return cls(backbone, preprocessor, has_pooler=number == config.num_layers and not left)
-
-    def answer(self, outputs, encoded):
-        states = tf.cast(outputs["sequence_output"], tf.float32)  # [B, S, H]
-        mask = tf.cast(encoded["padding_mask"], tf.float32)[..., tf.newaxis]
-        mean = tf.reduce_sum(states * mask, axis=1) / tf.maximum(tf.reduce_sum(mask, axis=1), 1.0)
-        pooled = {"pooled": tf.cast(outputs["pooled_output"], tf.float32)} if self.has_pooler else {}
-        return {**pooled, "mean": mean, "cls": states[:, 0]}
-
-    def expected_answer(self, outputs, encoded):
-        states, lengths = outputs["sequence_output"], encoded["padding_mask"].sum(axis=-1)
-        means = [row[:length].mean(axis=0, dtype=np.float64) for row, length in zip(states, lengths, strict=True)]
-        mean = np.array(means, np.float32).reshape(len(states), states.shape[-1])
-        pooled = {"pooled": outputs["pooled_output"]} if self.has_pooler else {}
-        return {**pooled, "mean": mean, "cls": states[:, 0]}, None
 
     def about(self):
         width, number = self.model.hidden_dim, self.model.num_layers
@@ -119,12 +101,6 @@ class SentenceEmbedding(SequenceHead):
             length = sequence_length or read_task(directory)["sequence_length"]
             preprocessor = BertPreprocessor.from_preset(directory, length)
         return cls(model, preprocessor, **settings)
-
-    def answer(self, outputs, encoded):
-        return {"embedding": tf.cast(outputs, tf.float32)}
-
-    def expected_answer(self, outputs, encoded):
-        return {"embedding": outputs}, None
 
     def about(self):
         width = self.model.output_shape[-1]

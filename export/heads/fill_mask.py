@@ -141,8 +141,7 @@ class FillMask(Head):
             "tokens": np.where(is_mask[..., None], pieces[order], np.array(b"", dtype=object)),
             "probabilities": np.where(is_mask[..., None], best, np.float32(0)),
         }
-        undecided = probes.undecided(probabilities.reshape(-1, len(pieces)), self.top_k).reshape(is_mask.shape)
-        undecided = (undecided & is_mask).any(axis=1)
+        undecided = (probes.undecided(probabilities, self.top_k) & is_mask).any(axis=1)
         places = {"positions": encoded["characters"], "num_masks": encoded["num_masks"]}
         return {
             signatures.SERVING_DEFAULT: ({**answer, **places}, undecided),

@@ -27,7 +27,6 @@ class MultipleChoice(BestOfHead):
     """
 
     task = "multiple_choice"
-    example_signature = signatures.CLASSIFY
     token_outputs = {"probabilities": TokenOutput(("choices",), softmax=True)}
 
     def __init__(self, model: keras.Model, preprocessor: BertPreprocessor):

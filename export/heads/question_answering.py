@@ -111,11 +111,6 @@ class QuestionAnswering(WindowedHead):
         """Number of bytes of a question that are read."""
         return BYTES_PER_TOKEN * self.preprocessor.sequence_length
 
-    def answer_token_ids(self, model, encoded):
-        is_token = encoded["padding_mask"][:, :, tf.newaxis] == 1
-        logits = tf.where(is_token, self.logits_in_graph(model, encoded), _MASKED_LOGIT)
-        return {"start_logits": logits[:, :, 0], "end_logits": logits[:, :, 1]}
-
     def answering(self, logits_of):
         tokenizer = self.preprocessor.tokenizer
         project = Projector(tokenizer)
@@ -188,11 +183,9 @@ class QuestionAnswering(WindowedHead):
 
         A question is undecided if its texts or places depend on rounding.
         """
-        logits, is_token = self.logits(model, encoded), encoded["padding_mask"] == 1
+        logits, by_token = self.expected_tokens(model, encoded)
         places, undecided = self._eager_answers(texts, logits)
-        answers = places | self._task_answers(encoded, logits[is_token])
-        masked = np.where(is_token[:, :, np.newaxis], logits, np.float32(_MASKED_LOGIT))
-        by_token = {"start_logits": masked[:, :, 0], "end_logits": masked[:, :, 1]}
+        answers = places | self._task_answers(encoded, logits[encoded["padding_mask"] == 1])
         return {signatures.SERVING_DEFAULT: (answers, undecided), signatures.TOKEN_IDS: (by_token, None)}
 
     def _eager_answers(self, texts: Mapping[str, np.ndarray], logits: np.ndarray) -> Answer:
@@ -218,8 +211,8 @@ class QuestionAnswering(WindowedHead):
         choice, count = self.choice, self.choice.num_listed
         answers = best_answers(encoded["questions"], encoded["windows"], *logits.T, **choice._asdict())
         lists = list(answers.nbest.values())
-        texts = probes.padded([[entry["text"].encode() for entry in its] for its in lists], b"", object, count)
-        scores = probes.padded([[entry["probability"] for entry in its] for its in lists], 0.0, np.float32, count)
+        texts = probes.padded([[entry["text"].encode() for entry in listed] for listed in lists], "", count)
+        scores = probes.padded([[entry["probability"] for entry in listed] for listed in lists], 0.0, count)
         given = probes.as_bytes(list(answers.predictions.values()))
         found = {
             "answer": given,

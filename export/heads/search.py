@@ -12,7 +12,7 @@ from export.graph import text_bounds
 from export.graph.model_copies import rebuild, rebuild_for_serving
 from export.graph.pieces import in_pieces
 from export.graph.ties import settle_ties
-from export.heads.base import About, TokenOutput
+from export.heads.base import About, Answer
 from export.heads.embeddings import SentenceEmbedding
 from export.verification import probes
 from keras_bert.errors import InputError
@@ -51,7 +51,6 @@ class Search(SentenceEmbedding):
 
     task = "search"
     settings = ("passages", "top_k", "passages_dtype", "reranker_dir")
-    token_outputs = {"embedding": TokenOutput(("components",))}
 
     def __init__(
         self,
@@ -117,7 +116,7 @@ class Search(SentenceEmbedding):
 
     def answer_texts(self, model, texts):
         encoded = self.encode_in_graph(texts)
-        found = self.answer(self.answer_token_ids(model, encoded)["embedding"], encoded)
+        found = self.find(self.answer_token_ids(model, encoded)["embedding"])
         if self._reranker is None:
             return found
         question = text_bounds.bound_texts(texts["text"], self._pair.tokenizer, self._pair.sequence_length)
@@ -134,11 +133,9 @@ class Search(SentenceEmbedding):
         scores = outputs[:, -1] - outputs[:, 0] if outputs.shape[1] == 2 else outputs[:, 0]
         return tf.reshape(scores, [-1, self.top_k])
 
-    def answer_token_ids(self, model, encoded):
-        return in_pieces(model, encoded, super().answer)
-
-    def answer(self, outputs, encoded):
-        questions = tf.math.l2_normalize(tf.cast(outputs, tf.float32), -1)
+    def find(self, embeddings: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Builds the graph from the embeddings of questions, float32 (B, D), to the passages nearest to them."""
+        questions = tf.math.l2_normalize(embeddings, -1)
         num_passages, dim = self._vectors.shape
         rows = min(_BLOCK, num_passages)
 
@@ -169,15 +166,16 @@ class Search(SentenceEmbedding):
         return {**asked, QUERY: dict(texts), EMBED: dict(texts)}
 
     def expected(self, model, texts, encoded):
-        outputs = probes.on_cpu(lambda tensors: model(tensors, training=False), encoded)
-        found, vectors = self.expected_answer(outputs, encoded), ({"embedding": outputs}, None)
+        vectors = super().expected(model, texts, encoded)[signatures.TOKEN_IDS]
+        found = self._nearest(vectors[0]["embedding"])
         if self._reranker is not None:
             found = self._reranked(texts["text"], *found)
         return {signatures.SERVING_DEFAULT: found, QUERY: found, EMBED: vectors, signatures.TOKEN_IDS: vectors}
 
-    def expected_answer(self, outputs, encoded):
+    def _nearest(self, embeddings: np.ndarray) -> Answer:
+        """Computes in numpy, of all passages at once, what `find` computes in the graph."""
         stored = self._stored.astype(np.float32) * self._scales[:, np.newaxis]
-        scores = _unit(outputs) @ stored.T
+        scores = _unit(embeddings) @ stored.T
         indices = np.argsort(-scores, axis=1, kind="stable")[:, : self.top_k].astype(np.int32)
         passages = probes.as_bytes(self._texts)[indices]
         answer = {"passages": passages, "scores": np.take_along_axis(scores, indices, 1), "indices": indices}

@@ -3,7 +3,6 @@
 Shapes: B batch, S sequence, C classes or choices.
 """
 
-import abc
 from collections.abc import Mapping
 
 import keras
@@ -13,7 +12,7 @@ import tensorflow as tf
 from export import signatures
 from export.graph import text_bounds
 from export.graph.pieces import in_pieces
-from export.heads.base import Answer, Head
+from export.heads.base import Head
 from export.verification import probes
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 
@@ -35,16 +34,6 @@ class SequenceHead(Head):
         self.text_inputs = dict.fromkeys(list(signatures.TEXT_INPUTS)[:num_texts], ())
         self._to_longest = BertPreprocessor(preprocessor.tokenizer, preprocessor.sequence_length, pad_to_longest=True)
 
-    # === What a task says ===
-
-    @abc.abstractmethod
-    def answer(self, outputs, encoded: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Builds the graph from the model's outputs (and its inputs) to those of `token_ids`, each row by itself."""
-
-    @abc.abstractmethod
-    def expected_answer(self, outputs, encoded: Mapping[str, np.ndarray]) -> Answer:
-        """Computes in numpy what `answer` computes in the graph."""
-
     # === Graph ===
 
     def answer_texts(self, model, texts):
@@ -58,9 +47,6 @@ class SequenceHead(Head):
             for name, text in texts.items()
         }
         return self.pack(bounded)
-
-    def answer_token_ids(self, model, encoded):
-        return in_pieces(model, encoded, self.answer)
 
     def pack(self, texts: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """Encodes flat columns of texts, truncated to the preprocessor's length, to the model's inputs."""
@@ -76,9 +62,12 @@ class SequenceHead(Head):
         return probes.on_cpu(self.pack, {name: column.reshape(-1) for name, column in texts.items()})
 
     def expected(self, model, texts, encoded):
-        outputs = probes.on_cpu(lambda tensors: model(tensors, training=False), encoded)
-        answer = self.expected_answer(outputs, encoded)
-        return {signatures.SERVING_DEFAULT: answer, signatures.TOKEN_IDS: answer}
+        answer = probes.on_cpu(lambda tensors: self.answer(model(tensors, training=False), tensors), encoded)
+        return dict.fromkeys((signatures.SERVING_DEFAULT, signatures.TOKEN_IDS), (answer, self.undecided(answer)))
+
+    def undecided(self, answer: Mapping[str, np.ndarray]) -> np.ndarray | None:
+        """Finds the rows of a right answer whose strings and integers depend on rounding; see `Probe.undecided`."""
+        return None
 
     # === Description ===
 
@@ -98,21 +87,17 @@ class SequenceHead(Head):
 
 
 class BestOfHead(SequenceHead):
-    """A head that names the most probable of C classes or choices; its model gives logits [B, C]."""
+    """A head that names the most probable of C classes or choices; its model gives logits [B, C].
+
+    Its `token_outputs` are the `probabilities`.
+    """
+
+    example_signature = signatures.CLASSIFY
 
     def answer(self, outputs, encoded):
-        probabilities = tf.nn.softmax(tf.cast(outputs, tf.float32))  # [B, C]
-        return {
-            "choice": tf.argmax(probabilities, axis=-1, output_type=tf.int32),
-            "score": tf.reduce_max(probabilities, axis=-1),
-            "probabilities": probabilities,
-        }
+        answer = super().answer(outputs, encoded)
+        choice = tf.argmax(answer["probabilities"], axis=-1, output_type=tf.int32)
+        return {"choice": choice, "score": tf.reduce_max(answer["probabilities"], axis=-1), **answer}
 
-    def expected_answer(self, outputs, encoded):
-        probabilities = probes.softmax(outputs)
-        answer = {
-            "choice": np.argmax(probabilities, axis=-1).astype(np.int32),
-            "score": np.max(probabilities, axis=-1),
-            "probabilities": probabilities,
-        }
-        return answer, probes.undecided(probabilities)
+    def undecided(self, answer):
+        return probes.undecided(answer["probabilities"])

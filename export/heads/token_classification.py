@@ -10,22 +10,11 @@ import numpy as np
 import tensorflow as tf
 
 from export.graph.entities import EntityFinder
-from export.graph.source_text import cut_texts
-from export.graph.tables import Table
 from export.heads.base import About, TokenOutput
 from export.heads.windowed import EXAMPLE, WordHead
 from export.verification import probes
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 from tasks.text.tags import find_entities
-
-# The outputs with a column for each entity: what fills them up, and their type.
-_COLUMNS = {
-    "entities": (b"", object),
-    "types": (b"", object),
-    "starts": (-1, np.int32),
-    "ends": (-1, np.int32),
-    "scores": (0.0, np.float32),
-}
 
 
 class TokenClassification(WordHead):
@@ -43,10 +32,8 @@ class TokenClassification(WordHead):
 
     task = "token_classification"
     trained_settings = ("labels", "doc_stride")
-    padding = {
-        "count": "num_entities",
-        "values": {"entities": "", "types": "", "starts": -1, "ends": -1, "scores": 0.0},
-    }
+    listed = "entities"
+    columns = {"types": "", "scores": 0.0}
     token_outputs = {"probabilities": TokenOutput(("sequence", "classes"), softmax=True)}
 
     def __init__(self, model: keras.Model, preprocessor: BertPreprocessor, labels: Sequence[str], **settings):
@@ -57,20 +44,13 @@ class TokenClassification(WordHead):
 
     # === Graph ===
 
-    def answer_words(self, source, words, logits):
+    def answer_words(self, words, logits):
         entities = self._find_entities(words, tf.nn.softmax(logits))
-        table = Table(entities.rows, tf.size(source.texts, tf.int64))
-        return {
-            "entities": table(cut_texts(source.codes, entities.starts, entities.ends), ""),
-            "types": table(tf.gather(tf.constant(self._find_entities.types, tf.string), entities.types), ""),
-            "starts": table(source.offsets(entities.starts, entities.rows), -1),
-            "ends": table(source.offsets(entities.ends, entities.rows), -1),
-            "scores": table(entities.scores, 0.0),
-            "num_entities": table.counts,
-        }
+        types = tf.gather(tf.constant(self._find_entities.types, tf.string), entities.types)
+        return entities, {"types": types, "scores": entities.scores}
 
-    def answer_token_ids(self, model, encoded):
-        probabilities = tf.nn.softmax(self.logits_in_graph(model, encoded))  # [B, S, C]
+    def answer(self, outputs, encoded):
+        probabilities = super().answer(outputs, encoded)["probabilities"]  # [B, S, C]
         is_token = encoded["padding_mask"] == 1
         tags = tf.gather(tf.constant(self.labels), tf.argmax(probabilities, axis=-1))
         scores = tf.reduce_max(probabilities, axis=-1)
@@ -78,33 +58,18 @@ class TokenClassification(WordHead):
 
     # === Probes ===
 
-    def expected_words(self, texts, words, logits):
-        probabilities = [probes.softmax(rows) for rows in logits]
-        entities = [self._entities(*each) for each in zip(texts, words, probabilities, strict=True)]
-        outputs = {
-            name: probes.padded([[entity[column] for entity in found] for found in entities], *filling)
-            for column, (name, filling) in enumerate(_COLUMNS.items())
-        }
-        outputs["num_entities"] = np.array([len(found) for found in entities], np.int32)
-        return outputs, np.array([probes.undecided(rows).any() for rows in probabilities], bool)
-
-    def _entities(self, text: str, words: Sequence, probabilities: np.ndarray) -> list[tuple]:
-        """Finds (text, type, start, end, score) of each entity of a text."""
-        found = []
-        for name, first, limit in find_entities([self.labels[number] for number in probabilities.argmax(axis=-1)]):
-            start, end = words[first].start, max(word.end for word in words[first:limit])
-            score = probabilities[first:limit].max(axis=-1).mean()
-            found.append((text[start:end].encode(), name.encode(), start, end, score))
-        return found
-
-    def expected_tokens(self, logits, is_token):
+    def expected_words(self, words, logits):
         probabilities = probes.softmax(logits)
-        best = probes.as_bytes(self.labels)[np.argmax(probabilities, axis=-1)]
-        outputs = {
-            "tags": np.where(is_token, best, b""),
-            "scores": np.where(is_token, probabilities.max(axis=-1), np.float32(0.0)),
-        }
-        return outputs, probes.undecided(probabilities).any(axis=-1)
+        entities = find_entities([self.labels[number] for number in probabilities.argmax(axis=-1)])
+        return [
+            (
+                words[first].start,
+                max(word.end for word in words[first:limit]),
+                name.encode(),
+                probabilities[first:limit].max(axis=-1).mean(),
+            )
+            for name, first, limit in entities
+        ]
 
     # === Other targets ===
 

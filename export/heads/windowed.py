@@ -13,11 +13,13 @@ import numpy as np
 import tensorflow as tf
 
 from export import signatures
+from export.graph.entities import Entities
 from export.graph.pieces import in_pieces
 from export.graph.raw_words import Word, WordFinder, Words, find_words
-from export.graph.source_text import BYTES_PER_TOKEN, SourceText, read_text
+from export.graph.source_text import BYTES_PER_TOKEN, SourceText, cut_texts, read_text
+from export.graph.tables import Table
 from export.graph.windows import best_cells, cut_windows, lay_out, pad_windows
-from export.heads.base import Answer, Head
+from export.heads.base import Head
 from export.verification import probes
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
@@ -74,12 +76,10 @@ class WindowedHead(Head):
         """
 
     def answer_texts(self, model, texts):
-        return self.answering(lambda encoded: self.logits_in_graph(model, encoded))(**texts)
+        def logits_of(encoded):
+            return in_pieces(model, encoded, lambda outputs, _: {"logits": outputs})["logits"]
 
-    @staticmethod
-    def logits_in_graph(model: keras.Model, encoded: Mapping[str, tf.Tensor]) -> tf.Tensor:
-        """Computes the logits of all tokens, float32 [W, S, C]."""
-        return in_pieces(model, encoded, lambda outputs, _: {"logits": tf.cast(outputs, tf.float32)})["logits"]
+        return self.answering(logits_of)(**texts)
 
     def lay_out(self, texts: tf.Tensor, rooms, queries: tf.RaggedTensor | None = None):
         """Reads texts, string [B], in windows, in the graph.
@@ -99,11 +99,14 @@ class WindowedHead(Head):
         windows = cut_windows(lengths, tf.broadcast_to(tf.cast(rooms, tf.int64), tf.shape(lengths)), self.doc_stride)
         return source, windows, lay_out(windows, tokens, tokenizer, queries)
 
-    @staticmethod
-    def logits(model: keras.Model, encoded: Mapping[str, Any]) -> np.ndarray:
-        """Runs the model on the windows of `encode`: float32 [W, S, C]."""
-        inputs = {name: encoded[name] for name in ("token_ids", "segment_ids", "padding_mask")}
-        return probes.on_cpu(lambda tensors: model(tensors, training=False), inputs)
+    def expected_tokens(self, model: keras.Model, encoded: Mapping[str, Any]) -> tuple[np.ndarray, dict]:
+        """Runs the model on the windows of `encode`: its logits, float32 [W, S, C], and the answer of `token_ids`."""
+
+        def run(inputs):
+            logits = model(inputs, training=False)
+            return logits, self.answer(logits, inputs)
+
+        return probes.on_cpu(run, {name: encoded[name] for name in ("token_ids", "segment_ids", "padding_mask")})
 
 
 class WordHead(WindowedHead):
@@ -114,15 +117,26 @@ class WordHead(WindowedHead):
     where that token has most context, as in `tasks.text.word_windows`. A served text has no other documents around it,
     even if the model was trained with such context.
 
+    An answer lists spans of the text, words or entities, in their order, filled up to the longest list of the batch.
+
     Args:
         model: encoder inputs to logits [B, S, C].
         preprocessor: tokenizer and longest sequence, special tokens included.
         doc_stride: None: half of what a window holds.
         **settings: `max_tokens` of `WindowedHead`.
+
+    Attributes:
+        listed: class attribute, what an answer lists, such as "words"; it names the output of their texts.
+        columns: class attribute, the outputs besides texts, starts and ends: name -> what fills up a list.
     """
+
+    listed: str
+    columns: Mapping[str, str | int | float]
 
     def __init__(self, model: keras.Model, preprocessor: BertPreprocessor, doc_stride: int | None = None, **settings):
         super().__init__(model, preprocessor, check_stride(preprocessor.sequence_length, doc_stride), **settings)
+        fillings = {self.listed: "", "starts": -1, "ends": -1, **self.columns}
+        self.padding = {"count": f"num_{self.listed}", "values": fillings}
 
     @classmethod
     def load(cls, trained, sequence_length=None, **settings):
@@ -133,18 +147,12 @@ class WordHead(WindowedHead):
     # === What a task says ===
 
     @abc.abstractmethod
-    def answer_words(self, source: SourceText, words: Words, logits: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Builds the graph from words and their logits, float32 [N, C], to the outputs of `serving_default`."""
+    def answer_words(self, words: Words, logits: tf.Tensor) -> tuple[Words | Entities, dict[str, tf.Tensor]]:
+        """Builds the graph from words and their logits, float32 [N, C], to the spans listed, and their `columns`."""
 
     @abc.abstractmethod
-    def expected_words(
-        self, texts: Sequence[str], words: Sequence[Sequence[Word]], logits: Sequence[np.ndarray]
-    ) -> Answer:
-        """Computes in Python what `answer_words` computes in the graph; words and logits are text by text."""
-
-    @abc.abstractmethod
-    def expected_tokens(self, logits: np.ndarray, is_token: np.ndarray) -> Answer:
-        """Computes in numpy what `answer_token_ids` computes in the graph, of [W, S, C] and bool [W, S]."""
+    def expected_words(self, words: Sequence[Word], logits: np.ndarray) -> list[tuple]:
+        """Computes in Python what `answer_words` computes in the graph: start, end and `columns` of a text's spans."""
 
     # === Graph ===
 
@@ -157,8 +165,12 @@ class WordHead(WindowedHead):
             cells = tf.gather(best_cells(windows, layout, tf.size(source.token_ids, tf.int64), 0.0), words.firsts)
             logits = logits_of(layout.inputs)
             logits = tf.gather(tf.reshape(logits, [-1, self.model.output_shape[-1]]), cells)  # [N, C]
-            found = self.answer_words(source, words, logits)
-            return {**found, "truncated": source.truncated}
+            spans, columns = self.answer_words(words, logits)
+            columns[self.listed] = cut_texts(source.codes, spans.starts, spans.ends)
+            columns |= {name: source.offsets(getattr(spans, name), spans.rows) for name in ("starts", "ends")}
+            table = Table(spans.rows, tf.size(source.texts, tf.int64))
+            filled = {name: table(columns[name], filling) for name, filling in self.padding["values"].items()}
+            return {**filled, self.padding["count"]: table.counts, "truncated": source.truncated}
 
         return answer
 
@@ -168,26 +180,40 @@ class WordHead(WindowedHead):
         return {"text": probes.as_bytes((EXAMPLE, *probes.TEXTS))}
 
     def encode(self, texts):
-        """Reads texts as the task's Python does, and adds the `parts` that are read, their `words`, and `places`."""
+        """Reads texts as the task's Python does, and adds the `read` text, its `words`, and their tokens' `places`."""
         tokenizer = self.python_tokenizer
-        parts = [read_text(text, tokenizer, self.max_tokens) for text in texts["text"]]
-        words = [find_words(text, tokenizer) for text, _ in parts]
+        read = [read_text(text, tokenizer, self.max_tokens) for text in texts["text"]]
+        words = [find_words(text, tokenizer) for text, _ in read]
         splits = np.cumsum([0, *map(len, words)])
-        tokens = [word.text for found in words for word in found]
+        tokens = [word.text for word in itertools.chain(*words)]
         documents = Documents("", tokens, None, [], splits, np.arange(len(splits)), "tab", False)
         windows = make_windows(documents, tokenizer, self.preprocessor.sequence_length, self.doc_stride)
         ids = windows.token_ids
         rows = pad_windows(windows.row_splits, token_ids=ids, segment_ids=np.zeros_like(ids))
-        return {**rows, "parts": parts, "words": words, "places": windows.places}
+        return {**rows, "read": read, "words": words, "places": windows.places}
 
     def expected(self, model, texts, encoded):
-        logits, is_token = self.logits(model, encoded), encoded["padding_mask"] == 1
-        limits = np.cumsum([0, *map(len, encoded["words"])])
-        of_words = logits[is_token][encoded["places"]]  # [N, C]
-        of_words = [of_words[start:limit] for start, limit in itertools.pairwise(limits)]
-        answer, undecided = self.expected_words([text for text, _ in encoded["parts"]], encoded["words"], of_words)
-        answer = {**answer, "truncated": np.array([is_cut for _, is_cut in encoded["parts"]], bool)}
+        """Finds the right answers; a text or window is undecided if rounding decides which of a word's logits leads."""
+        logits, by_token = self.expected_tokens(model, encoded)
+        is_token, words = encoded["padding_mask"] == 1, encoded["words"]
+        undecided = probes.undecided(probes.softmax(logits)) & is_token  # [W, S]
+
+        def of_texts(values):
+            """Takes the values of words from those of all tokens in windows, text by text."""
+            return np.split(values[is_token][encoded["places"]], np.cumsum([*map(len, words)]))[:-1]
+
+        rows = [
+            [(text[start:end].encode(), start, end, *columns) for start, end, *columns in self.expected_words(*both)]
+            for (text, _), *both in zip(encoded["read"], words, of_texts(logits), strict=True)
+        ]
+        answer = {
+            name: probes.padded([[span[column] for span in row] for row in rows], filling)
+            for column, (name, filling) in enumerate(self.padding["values"].items())
+        }
+        answer[self.padding["count"]] = np.array([len(row) for row in rows], np.int32)
+        answer["truncated"] = np.array([is_cut for _, is_cut in encoded["read"]], bool)
+        undecided_texts = np.array([of_text.any() for of_text in of_texts(undecided)], bool)
         return {
-            signatures.SERVING_DEFAULT: (answer, undecided),
-            signatures.TOKEN_IDS: self.expected_tokens(logits, is_token),
+            signatures.SERVING_DEFAULT: (answer, undecided_texts),
+            signatures.TOKEN_IDS: (by_token, undecided.any(axis=1)),
         }

@@ -5,8 +5,7 @@ import numpy as np
 import tensorflow as tf
 
 from export import signatures
-from export.heads.base import Head, TokenOutput
-from keras_bert.encoder.heads import PoolTokens
+from export.heads.base import Head
 
 
 def convert(head: Head, model: keras.Model) -> bytes:
@@ -19,7 +18,6 @@ def convert(head: Head, model: keras.Model) -> bytes:
     Returns:
         The flat buffer: inputs `head.token_inputs`, int32; outputs `head.token_outputs`, float.
     """
-
     weights = [
         [keras.ops.convert_to_numpy(variable) for variable in variables]
         for variables in (model.trainable_variables, model.non_trainable_variables)
@@ -29,28 +27,12 @@ def convert(head: Head, model: keras.Model) -> bytes:
         mask = tf.sequence_mask(lengths, tf.shape(inputs["token_ids"])[-1], dtype=tf.int32)
         # The converter would leave variables empty.
         constants = [[tf.constant(array) for array in arrays] for arrays in weights]
-        states, _ = model.stateless_call(*constants, {**inputs, "padding_mask": mask}, training=False)
-        return {
-            name: _finish(states if output.source is None else states[output.source], mask, output)
-            for name, output in head.token_outputs.items()
-        }
+        outputs, _ = model.stateless_call(*constants, {**inputs, "padding_mask": mask}, training=False)
+        return {name: output.of(outputs, mask) for name, output in head.token_outputs.items()}
 
     specs = signatures.specs(head.token_inputs, tf.int32)
     function = tf.function(answer, autograph=False).get_concrete_function(**specs)
     return tf.lite.TFLiteConverter.from_concrete_functions([function], tf.Module()).convert()
-
-
-def _finish(states: tf.Tensor, mask: tf.Tensor, output: TokenOutput) -> tf.Tensor:
-    """Takes the steps of a `TokenOutput` from one of the Keras model's outputs."""
-    if output.pool is not None:
-        states = PoolTokens(output.pool)(states, mask)
-    if output.column is not None:
-        states = states[..., output.column]
-    if output.softmax:
-        states = tf.nn.softmax(states)
-    if output.padding is not None:
-        states = tf.where(mask == 1, states, output.padding)
-    return states
 
 
 def run(path: str, requests: list[dict[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:

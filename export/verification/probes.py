@@ -27,6 +27,8 @@ TEXTS = (
     "." * 20_000,
 )
 
+_TYPES = {str: object, int: np.int32, float: np.float32}
+
 
 def as_bytes(texts: Sequence[str | bytes]) -> np.ndarray:
     """Returns texts as an array of bytes objects, shape (B,), as requests and answers hold them."""
@@ -67,9 +69,13 @@ def examples(columns: Mapping[str, np.ndarray]) -> np.ndarray:
     return np.array(rows, dtype=object)
 
 
-def padded(rows: Sequence[Sequence], fill, dtype=np.int32, at_least: int = 1) -> np.ndarray:
-    """Returns lists of different lengths as one array, as wide as the longest of them and `at_least`."""
-    array = np.full([len(rows), max([at_least, *map(len, rows)])], fill, dtype)
+def padded(rows: Sequence[Sequence], fill: str | int | float, at_least: int = 1) -> np.ndarray:
+    """Returns lists of different lengths as one array, as wide as the longest of them and `at_least`.
+
+    Its type follows from `fill`: bytes objects, int32 or float32.
+    """
+    width = max([at_least, *map(len, rows)])
+    array = np.full([len(rows), width], fill.encode() if isinstance(fill, str) else fill, _TYPES[type(fill)])
     for row, values in zip(array, rows, strict=True):
         row[: len(values)] = values
     return array
@@ -79,14 +85,14 @@ def undecided(numbers: np.ndarray, count: int = 1) -> np.ndarray:
     """Finds the rows in which rounding decides which are the `count` largest numbers, or their order.
 
     Args:
-        numbers: float, shape (B, N).
+        numbers: float, shape (..., N).
         count: how many of them the answer names.
 
     Returns:
-        bool, shape (B,): True if two neighbours among the `count + 1` largest are equal to within the tolerance.
+        bool, shape (...): True if two neighbours among the `count + 1` largest are equal to within the tolerance.
     """
-    largest = np.sort(numbers, axis=-1)[:, ::-1][:, : count + 1]
-    return (largest[:, :-1] - largest[:, 1:] <= 2 * TOLERANCE).any(axis=-1)
+    largest = np.sort(numbers, axis=-1)[..., : -count - 2 : -1]
+    return (largest[..., :-1] - largest[..., 1:] <= 2 * TOLERANCE).any(axis=-1)
 
 
 def check_labels(model: keras.Model, labels: Sequence[str]) -> None:
@@ -95,6 +101,6 @@ def check_labels(model: keras.Model, labels: Sequence[str]) -> None:
     Raises:
         ValueError: there are more or fewer.
     """
-    found, outputs = len(labels), model.output_shape[-1]
-    if found != outputs:
-        raise ValueError(f"`labels` must name each of the model's outputs. Received: {found} labels, {outputs} outputs")
+    count, outputs = len(labels), model.output_shape[-1]
+    if count != outputs:
+        raise ValueError(f"`labels` must name each of the model's outputs. Received: {count} labels, {outputs} outputs")

@@ -13,13 +13,10 @@ from toy_heads import backbone, shaken
 
 from export import run as export_run
 from export import saved_model
-from export.graph.source_text import cut_texts
-from export.graph.tables import Table
 from export.heads import loading
 from export.heads.base import About, TokenOutput
 from export.heads.windowed import EXAMPLE, WordHead
 from export.run import ExportSettings
-from export.verification.probes import padded
 from keras_bert import BertTokenizer
 from keras_bert.encoder.heads import output_head
 from keras_bert.files import read_json
@@ -31,30 +28,15 @@ class NumberOfWords(WordHead):
 
     task = "number_of_words"
     trained_settings = ("doc_stride",)
+    listed = "words"
+    columns = {"numbers": 0.0}
     token_outputs = {"numbers": TokenOutput(("sequence",), column=0, padding=0.0)}
 
-    def answer_words(self, source, words, logits):
-        table = Table(words.rows, tf.size(source.texts, tf.int64))
-        return {
-            "words": table(cut_texts(source.codes, words.starts, words.ends), ""),
-            "starts": table(source.offsets(words.starts, words.rows), -1),
-            "numbers": table(logits[:, 0], 0.0),
-        }
+    def answer_words(self, words, logits):
+        return words, {"numbers": logits[:, 0]}
 
-    def answer_token_ids(self, model, encoded):
-        numbers = model(encoded, training=False)[:, :, 0]
-        return {"numbers": tf.where(encoded["padding_mask"] == 1, numbers, 0.0)}
-
-    def expected_words(self, texts, words, logits):
-        answer = {
-            "words": padded([[word.text.encode() for word in found] for found in words], b"", object),
-            "starts": padded([[word.start for word in found] for found in words], -1),
-            "numbers": padded([rows[:, 0] for rows in logits], 0.0, np.float32),
-        }
-        return answer, None
-
-    def expected_tokens(self, logits, is_token):
-        return {"numbers": np.where(is_token, logits[:, :, 0], np.float32(0.0))}, None
+    def expected_words(self, words, logits):
+        return [(word.start, word.end, number) for word, (number,) in zip(words, logits, strict=True)]
 
     def about(self):
         return About(
@@ -65,7 +47,9 @@ class NumberOfWords(WordHead):
             {
                 "words": "string (words): the words",
                 "starts": "int32 (words): where each starts",
+                "ends": "int32 (words): where each ends",
                 "numbers": "float (words): their numbers",
+                "num_words": "int32: how many there are",
                 "truncated": "bool: whether some of the text was not read",
             },
             token_outputs={"numbers": "float (sequence): of each token"},

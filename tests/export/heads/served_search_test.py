@@ -95,7 +95,7 @@ def test_of_equal_passages_the_earlier_comes_first(tmp_path):
     head = search.Search(toy_saved.embedder(), assets(), str(path), 8)
     vectors = head._vectors.numpy()
     head._vectors.assign(vectors * np.linspace(1.0, 1.0 + 1e-7, 12)[:, np.newaxis])  # As rounding may have it.
-    answer = head.answer(tf.constant(vectors[:1]), None)
+    answer = head.find(tf.constant(vectors[:1]))
     assert answer["indices"].numpy().tolist() == [[0, 2, 3, 5, 6, 8, 9, 11]]
 
 
