@@ -5,7 +5,7 @@ import itertools
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from keras_bert.errors import InputError
@@ -114,26 +114,22 @@ def summary(documents: list[Document]) -> str:
 
 
 def label_sentences(
-    training: list[Document],
-    held_out: list[Document],
-    num_labels: int,
-    max_training_rows: int,
-    max_dev_rows: int,
-    hide_names: bool,
-) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    sides: Sequence[list[Document]], num_labels: int, max_rows: Sequence[int], hide_names: bool
+) -> list[list[tuple[str, str]]]:
     """Makes a classification task: where does this sentence come from?
 
     The labels are those with the most held-out sentences, with equally many rows each.
 
     Args:
-        training, held_out: documents for the training rows and for the dev rows.
+        sides: documents for the training rows and for the dev rows.
         num_labels: maximum number of labels.
-        max_training_rows, max_dev_rows: maximum number of rows for each label.
+        max_rows: maximum number of rows for each label, of each side.
         hide_names: whether to leave out sentences that name a label, which would give the answer away.
 
     Returns:
         Training rows and dev rows, each a list of `(sentence, label)` in the order of a hash.
     """
+    training, held_out = sides
     counts = Counter({label: 0 for label in sorted({document.label for document in training})})
     for document in held_out:
         if document.label in counts:
@@ -150,7 +146,7 @@ def label_sentences(
         num_rows = min(max_rows, *map(len, rows.values())) if rows else 0
         return _mixed(row for of_label in rows.values() for row in _mixed(of_label)[:num_rows])
 
-    return draw(training, max_training_rows), draw(held_out, max_dev_rows)
+    return [draw(documents, most) for documents, most in zip(sides, max_rows, strict=True)]
 
 
 def _mixed(rows: Iterable[tuple]) -> list[tuple]:
@@ -159,9 +155,8 @@ def _mixed(rows: Iterable[tuple]) -> list[tuple]:
 
 def search_rows(documents: list[Document]) -> list[tuple[str, str, str]]:
     """Returns name, question (first sentence) and passage (what follows it) of documents, in the order of a hash."""
-    rows = [
+    return _mixed(
         (document.name, document.sentences[0], " ".join(document.sentences[1 : 1 + _PASSAGE_SENTENCES]))
         for document in documents
         if len(document.sentences) > 1
-    ]
-    return _mixed(rows)
+    )

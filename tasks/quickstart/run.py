@@ -57,11 +57,8 @@ _SEARCH_BATCH = 64
 _SEARCH_ROWS = {"train": 12_000, "dev": 1000}
 
 
-def quickstart(settings: QuickstartSettings) -> dict:
-    """Runs all stages, prints the table, and writes `metrics.json`.
-
-    Returns:
-        The records of the stages by name, as in `metrics.json`.
+def quickstart(settings: QuickstartSettings) -> None:
+    """Runs all stages, prints the table, and writes `metrics.json`, the records of the stages by name.
 
     Raises:
         InputError: the text or the directory cannot be used.
@@ -85,7 +82,6 @@ def quickstart(settings: QuickstartSettings) -> dict:
     run.stage("serving", lambda: _serve(run), keep=False)
     write_json(run.path("metrics.json"), run.records)
     print(f"\n{run.table()}\n\n{_summary(run)}", flush=True)
-    return run.records
 
 
 # === Text ===
@@ -93,15 +89,15 @@ def quickstart(settings: QuickstartSettings) -> dict:
 
 def _make_corpus(run: StageRun, settings: QuickstartSettings, own: list[Document] | None) -> dict:
     documents = own or _read_docstrings()
-    parts = training, held_out = corpus.split(documents)
+    sides = training, held_out = corpus.split(documents)
     write_lines(run.path("corpus", "train.txt"), corpus.lines_of(training))
     write_lines(run.path("corpus", "held_out.txt"), corpus.lines_of(held_out))
     has_labels = len({document.label for document in held_out}) > 1
     if not has_labels:
         print("The text gives no two labels: fine-tuning tells the installed packages apart instead.", flush=True)
-        parts = corpus.split(_read_docstrings())
+        sides = corpus.split(_read_docstrings())
     are_files = own is not None and has_labels
-    tables = corpus.label_sentences(*parts, _NUM_LABELS, settings.rows_per_label, _MAX_DEV_ROWS, not are_files)
+    tables = corpus.label_sentences(sides, _NUM_LABELS, (settings.rows_per_label, _MAX_DEV_ROWS), not are_files)
     labels = sorted({label for _, label in tables[0]})
     for name, rows in zip(("train", "dev"), tables, strict=True):
         if len({label for _, label in rows}) < 2 or len(rows) < 2 * len(labels):
@@ -331,11 +327,7 @@ def _summary(run: StageRun) -> str:
     )
 
 
-def main(settings: QuickstartSettings) -> None:
-    quickstart(settings)
-
-
-console_main = flags.console_main(main, QuickstartSettings)
+console_main = flags.console_main(quickstart, QuickstartSettings)
 
 if __name__ == "__main__":
     console_main()

@@ -96,7 +96,7 @@ def test_a_blank_line_ends_a_group_and_bytes_are_bytes():
 
 
 def label(training, held_out, labels=2, rows=15, dev_rows=10, hide_names=True):
-    return corpus.label_sentences(training, held_out, labels, rows, dev_rows, hide_names)
+    return corpus.label_sentences((training, held_out), labels, (rows, dev_rows), hide_names)
 
 
 def test_labels_are_those_with_most_held_out_text_in_equal_shares():
