@@ -85,16 +85,13 @@ def _columns(description: Mapping) -> dict[str, list]:
 # === Templates ===
 
 
-def readme(
-    export_dir: str, description: Mapping, version: str, batching_file: str, encoder: BertConfig, training: str = ""
-) -> str:
+def readme(export_dir: str, description: Mapping, version: str, encoder: BertConfig, training: str = "") -> str:
     """Returns instructions for serving and asking this very model, in Markdown.
 
     Args:
         export_dir: base path of the model.
         description: see `Head.description`.
         version: the version that was written last.
-        batching_file: name of a version's batching parameters.
         encoder: sizes of the encoder.
         training: body of the training's card.
     """
@@ -103,7 +100,7 @@ def readme(
     model["training"] = re.sub(r"^#(?=#* )", "##", training.strip(), flags=re.MULTILINE)
     commands = {make.__name__: make(export_dir) for make in (serve_command, docker_command)}
     clients = {make.__name__: make(export_dir, description) for make in (curl_command, rest_client, grpc_client)}
-    return _render("README.md.j2", batching_file=batching_file, **ports, **model, **commands, **clients)
+    return _render("README.md.j2", batching_file=base_path.PER_MODEL_FILE, **ports, **model, **commands, **clients)
 
 
 def _render(template: str, **values) -> str:
@@ -113,8 +110,7 @@ def _render(template: str, **values) -> str:
         trim_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters["python"] = _literal
-    environment.filters |= {"plain": card.plain, "code": card.code}
+    environment.filters |= {"python": _literal, "plain": card.plain, "code": card.code}
     environment.filters["cell"] = lambda text: text.replace("|", "\\|").replace("\n", " ")
     return environment.get_template(template).render(values)
 

@@ -76,10 +76,10 @@ def write_readme(export_dir: str, head: Head, version_directory: str, training: 
         export_dir: base path of the model.
         head: the exported model.
         version_directory: the version that was written last.
-        training: the card of its training, which is taken along, or None.
+        training: the card of its training, which the README includes, or None.
     """
     description = head.description()
     top, body = card.split_card(training) if training else (card.head(description["task"]), "")
     encoder = text_bounds.find_backbone(head.model).bert_config
-    text = clients.readme(export_dir, description, os.path.basename(version_directory), PER_MODEL_FILE, encoder, body)
+    text = clients.readme(export_dir, description, os.path.basename(version_directory), encoder, body)
     card.save(export_dir, top + text)

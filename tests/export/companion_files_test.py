@@ -180,7 +180,6 @@ def test_labels_are_no_markdown(exported, tmp_path):
         str(tmp_path),
         {**description, "summary": summary, "labels": labels},
         "1",
-        PER_MODEL_FILE,
         head.model.backbone.bert_config,
     )
     shown = re.sub(r"\\.|`[^`\n]*`", "", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
