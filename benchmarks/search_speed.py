@@ -132,7 +132,7 @@ def _export(directory: str, count: str, dtype: str) -> None:
         file.writelines(f"Passage {number} says something of about this length.\n" for number in range(int(count)))
     head = OfRandomVectors(model, BertTextEmbedder.preprocessor_of(preset, 128), passages, TOP_K, dtype)
     saved_model.write_graph(head, saved_model.rebuild_for_serving(model), os.path.join(directory, "saved"))
-    np.save(os.path.join(directory, "vectors.npy"), head._stored * head._scales[:, np.newaxis])
+    np.save(os.path.join(directory, "vectors.npy"), head.vectors())
 
 
 if __name__ == "__main__":

@@ -98,7 +98,8 @@ def export(settings: ExportSettings) -> str:
     from tasks.report import card
 
     wanted = [name for name in targets.TARGETS if getattr(settings, name)]
-    targets.require(wanted)
+    for name in wanted:
+        targets.require_packages(name, f"--{name}")
     own = {name: getattr(settings, name) for head in HEADS.values() for name in head.settings}
     source = settings.model_dir or settings.preset
     training = card.find_card(source)  # What cannot be read is refused before a version is published.

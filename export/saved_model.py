@@ -61,7 +61,7 @@ def export_head(head: Head, directory: str, version: int | None = None, with_cc:
 
     The version is built beside its place under another name, verified there (`verify.verify`), and renamed once it has
     passed, so a server that polls the base path sees a complete version or none. For a bucket it is built on this
-    machine and uploaded, last of all the `saved_model.pb`, without which servers pass a version over.
+    machine and uploaded. The `saved_model.pb` goes last, since servers ignore a version without it.
 
     Args:
         head: the trained model of one task; exported in float32 whatever it was trained in.
@@ -125,10 +125,27 @@ def _check_version_is_free(directory: str, version: int | None) -> None:
 
 def _write(head: Head, directory: str, with_cc: str) -> None:
     reference = head.model if is_float32(head.model) else rebuild(head.model)
-    weight_bytes = write_graph(head, rebuild_for_serving(head.model), directory)
-    companion_files.write_extras(directory, head)
-    report = verify.verify(directory, head.probes(reference), weight_bytes, with_cc)
+    report = write_verified(head, rebuild_for_serving(head.model), head.probes(reference), directory, with_cc)
     write_json(os.path.join(directory, _REPORT_FILE), report._asdict())
+
+
+def write_verified(
+    head: Head, served: keras.Model, probes: Sequence, directory: str, with_cc: str, rounding=verify.FLOAT32
+) -> verify.Report:
+    """Writes a version with the files beside its graph, and verifies it.
+
+    Args:
+        head: gives signatures and files.
+        served: the model on which the signatures are traced.
+        probes, with_cc, rounding: as in `verify.verify`.
+        directory: becomes the version.
+
+    Raises:
+        VerificationError: the graph does not answer as `probes` say.
+    """
+    weight_bytes = write_graph(head, served, directory)
+    companion_files.write_extras(directory, head)
+    return verify.verify(directory, probes, weight_bytes, with_cc, rounding)
 
 
 def write_graph(head: Head, model: keras.Model, directory: str) -> int:
@@ -148,30 +165,25 @@ def write_graph(head: Head, model: keras.Model, directory: str) -> int:
     used = {id(handle) for function in functions.values() for handle in function.graph.external_captures}
     module = tf.Module()
     rounded = getattr(find_backbone(model), "rounded", ())
-    module.weights = [it for it in (*(weight.value for weight in model.weights), *rounded) if id(it.handle) in used]
+    variables = (*(weight.value for weight in model.weights), *rounded)
+    module.weights = [variable for variable in variables if id(variable.handle) in used]
     module.more = [*head.variables, *(weight.value for other in head.more_models for weight in other.weights)]
-    encoders = _served_encoders(model, *head.more_models)
     tf.saved_model.save(module, directory, signatures=functions)
-    _write_encoders(encoders, module, os.path.join(directory, ENCODERS_FILE))
-    numbers = (one for one in (*module.weights, *module.more) if one.dtype != tf.string)
-    return sum(int(np.prod(weight.shape)) * weight.dtype.size for weight in numbers)
+    make_directory(os.path.join(directory, os.path.dirname(ENCODERS_FILE)))
+    write_json(os.path.join(directory, ENCODERS_FILE), _describe_encoders([model, *head.more_models], module))
+    numbers = (variable for variable in (*module.weights, *module.more) if variable.dtype != tf.string)
+    return sum(int(np.prod(variable.shape)) * variable.dtype.size for variable in numbers)
 
 
-def _served_encoders(*models: keras.Model) -> list[ServedBackbone]:
-    """Returns the encoders that a graph computes."""
-    found = [encoder for encoder in map(find_backbone, models) if isinstance(encoder, ServedBackbone)]
-    return [encoder for encoder in found if encoder.is_traced]
-
-
-def _write_encoders(encoders: Sequence[ServedBackbone], module: tf.Module, path: str) -> None:
-    """Writes what `bert-serve` needs to know of the encoders in a graph to run them in ONNX Runtime."""
+def _describe_encoders(models: Sequence[keras.Model], module: tf.Module) -> list[dict]:
+    """Returns what `bert-serve` needs to know of the encoders in a graph to run them in ONNX Runtime."""
     names = {
         id(variable): f"{group}/{number}"
         for group in ("weights", "more")
         for number, variable in enumerate(getattr(module, group))
     }
-    make_directory(os.path.dirname(path))
-    write_json(path, [encoder.describe(names) for encoder in encoders if not encoder.bfloat16])
+    encoders = [encoder for encoder in map(find_backbone, models) if isinstance(encoder, ServedBackbone)]
+    return [encoder.describe(names) for encoder in encoders if encoder.is_described]
 
 
 def _publish(temporary: str, directory: str, version: int | None) -> str:

@@ -12,7 +12,7 @@ Texts may be any bytes. `token_ids` refuses ids that the model has no weights fo
 Shapes: B batch, S sequence.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import tensorflow as tf
 
@@ -36,31 +36,34 @@ _NOT_IN_JSON = frozenset({tf.float16.as_datatype_enum, tf.bfloat16.as_datatype_e
 _INITIALIZER = "__saved_model_init_op"
 
 
-def specs(axes: Mapping[str, tuple], dtype: tf.DType) -> dict[str, tf.TensorSpec]:
-    """Returns the inputs of a signature.
+def trace(function: Callable, axes: Mapping[str, tuple], dtype: tf.DType) -> tf.types.experimental.ConcreteFunction:
+    """Traces a signature, a function of named tensors that returns a dict of them.
 
     The padding mask of token ids follows from `lengths`, never from the ids. TensorFlow Serving's own padding
     (`pad_variable_length_inputs`) fills with the tensor's first element, the id of [CLS], which a mask guessed from
     the ids would take for text.
 
     Args:
-        axes: name -> dimensions behind the batch: a size, or the name of a free one.
+        function: takes each input by its name.
+        axes: the inputs: name -> dimensions behind the batch, a size, or the name of a free one.
         dtype: of all inputs.
     """
-    shapes = {name: [None, *(axis if isinstance(axis, int) else None for axis in its)] for name, its in axes.items()}
-    return {name: tf.TensorSpec(shape, dtype, name=name) for name, shape in shapes.items()}
+    sizes = {name: [axis if isinstance(axis, int) else None for axis in own] for name, own in axes.items()}
+    specs = {name: tf.TensorSpec([None, *shape], dtype, name=name) for name, shape in sizes.items()}
+    # No jit_compile: TensorFlow Serving runs without XLA and refuses a function that requires it.
+    return tf.function(function, autograph=False).get_concrete_function(**specs)
 
 
 def describe_tokens(axes: Mapping[str, tuple], more: Mapping[str, str]) -> dict[str, str]:
     """Describes each input of `token_ids`; `more` has the text of inputs that not every head has."""
-    sizes = {name: f" ({', '.join(map(str, its))})" if its else "" for name, its in axes.items()}
+    sizes = {name: f" ({', '.join(map(str, own))})" if own else "" for name, own in axes.items()}
     texts = {**_TOKEN_INPUTS, **more}
     return {name: f"int32{size}: {texts[name]}" for name, size in sizes.items()}
 
 
 def describe_examples(axes: Mapping[str, tuple]) -> dict[str, str]:
     """Describes the one input of Classify and Regress; `axes` are those of the texts in the examples."""
-    counts = {name: f"{its[0]} strings" if its else "a string" for name, its in axes.items()}
+    counts = {name: f"{own[0]} strings" if own else "a string" for name, own in axes.items()}
     names = " and ".join(f"`{name}` ({count})" for name, count in counts.items())
     return {"inputs": f"string: a serialized `tf.Example` with {names}"}
 

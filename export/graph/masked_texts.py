@@ -1,11 +1,9 @@
-"""Encodes texts with `[MASK]` in them, in the graph: token ids, and the places of the masks.
+"""Encodes texts with `[MASK]` in them, in the graph: token ids, and the positions of the masks.
 
 The tokenizer may take a text's `[MASK]` for ordinary text, so that the text is split there first.
 
 Shapes: B batch, S sequence, M masks.
 """
-
-from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -18,41 +16,33 @@ from keras_bert.tokenization.preprocessor import BertPreprocessor
 MASK = "[MASK]"
 
 
-class MaskedTexts(NamedTuple):
-    """A batch of encoded texts.
+def encode(preprocessor: BertPreprocessor, texts: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Encodes texts, string [B], cut at the preprocessor's length; M is the largest count in the batch, at least 1.
 
-    Attributes:
-        encoded: the encoder's inputs, int32 [B, S].
-        mask_positions: int32 [B, M], place of each mask in the sequence; -1 behind a text's last one.
-        characters: int32 [B, M], the character of the text's valid UTF-8 part where each mask begins; -1 likewise.
-        num_masks: int32 [B].
+    Returns:
+        The encoder's inputs, int32 [B, S], and:
+
+        - `mask_positions`: int32 [B, M], position of each mask in the sequence; -1 behind a text's last one.
+        - `characters`: int32 [B, M], the character of the text's valid UTF-8 part where each mask begins; -1 likewise.
+        - `num_masks`: int32 [B].
     """
-
-    encoded: dict[str, tf.Tensor]
-    mask_positions: tf.Tensor
-    characters: tf.Tensor
-    num_masks: tf.Tensor
-
-
-def encode(preprocessor: BertPreprocessor, texts: tf.Tensor) -> MaskedTexts:
-    """Encodes texts, string [B], cut at the preprocessor's length; M is the largest count in the batch, at least 1."""
     tokenizer, longest = preprocessor.tokenizer, preprocessor.sequence_length - 2
     # As text, a mask has 3 to 6 tokens. There is room for one mask more, because the bound may cut one in two.
     texts = text_bounds.bound_texts(texts, tokenizer, len(MASK) * (longest + 1))
-    parts = special_tokens.split(texts, {MASK: tokenizer.mask_token_id})
-    ids = parts.join(tokenizer.tokenize(parts.plain()))[:, :longest]
+    pieces = special_tokens.split(texts, {MASK: tokenizer.mask_token_id})
+    ids = pieces.join(tokenizer.tokenize(pieces.plain()))[:, :longest]
     is_mask, lengths = ids.values == tokenizer.mask_token_id, ids.row_lengths()
     table = Table(tf.boolean_mask(ids.value_rowids(), is_mask), ids.nrows())
-    places = tf.ragged.range(tf.cast(lengths, tf.int32)).values + 1  # behind [CLS]
-    positions = table(tf.boolean_mask(places, is_mask), -1)
-    width = tf.shape(positions)[1]
-    begins, is_special = map(parts.texts.with_values, (parts.spans()[0], parts.is_special))
+    positions = tf.ragged.range(tf.cast(lengths, tf.int32)).values + 1  # behind [CLS]
+    mask_positions = table(tf.boolean_mask(positions, is_mask), -1)
+    width = tf.shape(mask_positions)[1]
+    begins, is_special = map(pieces.texts.with_values, (pieces.spans()[0], pieces.is_special))
     begins = tf.ragged.boolean_mask(begins, is_special)
     characters = tf.pad(begins.to_tensor(-1), [[0, 0], [0, width]], constant_values=-1)[:, :width]
     windows = Windows(tf.range(tf.size(lengths, tf.int64)), tf.zeros_like(lengths), lengths)  # one for each text
-    return MaskedTexts(
-        lay_out(windows, ids, tokenizer).inputs,
-        positions,
-        tf.where(positions >= 0, characters, -1),
-        table.counts,
-    )
+    return {
+        **lay_out(windows, ids, tokenizer).inputs,
+        "mask_positions": mask_positions,
+        "characters": tf.where(mask_positions >= 0, characters, -1),
+        "num_masks": table.counts,
+    }

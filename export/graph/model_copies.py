@@ -24,7 +24,7 @@ def rebuild_for_serving(model: keras.Model, bfloat16: bool = False) -> keras.Mod
 
     Args:
         model: to copy.
-        bfloat16: the backbone's, of which the head keeps float32.
+        bfloat16: whether the backbone computes its products in bfloat16; the head stays in float32.
 
     Raises:
         ValueError: the model holds no BertBackbone.
@@ -78,7 +78,7 @@ def _rewritten(config, changes: dict, backbone_class: type[BertBackbone] = BertB
 
 
 def _reads_pooled_output_only(model: keras.Model) -> bool:
-    """Returns True if a functional model reads its backbone's pooled output and no other output of it.
+    """Returns True if a functional model reads its backbone's pooled output and no other of its outputs.
 
     Only private attributes of Keras tell which layer reads which tensor.
     """

@@ -20,12 +20,12 @@ _FIRST_LOOK, _GROWTH = 2, 8
 
 
 class Settings(NamedTuple):
-    """The settings of `tasks.squad.answers.best_answers`."""
+    """The settings of `tasks.squad.answers.best_answers`. The defaults are run_squad.py's (:85-148)."""
 
-    n_best_size: int
-    max_answer_length: int
-    version_2_with_negative: bool
-    null_score_diff_threshold: float
+    n_best_size: int = 20
+    max_answer_length: int = 30
+    version_2_with_negative: bool = False
+    null_score_diff_threshold: float = 0.0
 
     @property
     def num_listed(self) -> int:
@@ -48,9 +48,9 @@ class Candidates(NamedTuple):
     start_logits: tf.Tensor
     end_logits: tf.Tensor
 
-    def select(self, places: tf.Tensor) -> "Candidates":
-        """Returns the candidates at `places`, int."""
-        return Candidates(*(tf.gather(column, places) for column in self))
+    def select(self, indices: tf.Tensor) -> "Candidates":
+        """Returns the candidates at `indices`, int."""
+        return Candidates(*(tf.gather(column, indices) for column in self))
 
 
 # === Candidates ===
@@ -63,14 +63,14 @@ def find_candidates(
 
     Args:
         windows: of B questions.
-        layout: theirs.
+        layout: of the windows.
         logits: float32 [W, S, 2].
         projection: of the contexts' tokens.
         num_rows: int64, B.
         settings: gives the n-best size, the longest answer, and if a question may have no answer.
 
     Returns:
-        (candidates; their null scores, float64 [B, 2], zeros for a question without windows).
+        (candidates; the questions' null scores, float64 [B, 2], zeros for a question without windows).
     """
     cells = _spans(windows, layout, logits, projection, settings)
     flat = tf.reshape(tf.cast(logits, tf.float64), [-1, 2])
@@ -81,13 +81,13 @@ def find_candidates(
     if settings.version_2_with_negative:
         null_rows, null_logits = tf.range(num_rows), nulls
     else:  # A question without any possible span still gets an answer.
-        found = tf.math.unsorted_segment_sum(tf.ones_like(rows), rows, num_rows)
-        null_rows = tf.squeeze(tf.where(found == 0), 1)
+        counts = tf.math.unsorted_segment_sum(tf.ones_like(rows), rows, num_rows)
+        null_rows = tf.squeeze(tf.where(counts == 0), 1)
         null_logits = tf.zeros([tf.size(null_rows), 2], tf.float64)
     none = tf.fill([tf.size(null_rows)], tf.constant(-1, tf.int64))
-    found = Candidates(rows, begins, ends, start_logits, end_logits)
-    others = Candidates(null_rows, none, none, null_logits[:, 0], null_logits[:, 1])
-    candidates = Candidates(*(tf.concat(pair, axis=0) for pair in zip(found, others, strict=True)))
+    spans = (rows, begins, ends, start_logits, end_logits)
+    no_answers = (null_rows, none, none, null_logits[:, 0], null_logits[:, 1])
+    candidates = Candidates(*(tf.concat(pair, axis=0) for pair in zip(spans, no_answers, strict=True)))
     scores = candidates.start_logits + candidates.end_logits
     order = tf.argsort(scores, direction="DESCENDING", stable=True)
     order = tf.gather(order, tf.argsort(tf.gather(candidates.rows, order), stable=True))
@@ -106,9 +106,9 @@ def _spans(
     scores = tf.where(layout.inputs["padding_mask"][:, :, tf.newaxis] == 1, tf.cast(logits, tf.float32), lowest)
     count = tf.minimum(settings.n_best_size, tf.cast(shape[1], tf.int32))
     # `tf.math.top_k` promises the first of equals.
-    places = tf.sort(tf.math.top_k(tf.transpose(scores, [0, 2, 1]), count).indices)  # [W, 2, count]
-    places = tf.cast(places, tf.int64)
-    cells = places + (tf.range(shape[0]) * shape[1])[:, tf.newaxis, tf.newaxis]
+    indices = tf.sort(tf.math.top_k(tf.transpose(scores, [0, 2, 1]), count).indices)  # [W, 2, count]
+    indices = tf.cast(indices, tf.int64)
+    cells = indices + (tf.range(shape[0]) * shape[1])[:, tf.newaxis, tf.newaxis]
     tokens = tf.gather(tf.reshape(layout.tokens, [-1]), cells)
     best = best_cells(windows, layout, tf.size(projection.starts, tf.int64), _LENGTH_WEIGHT)
     best = tf.concat([best, [-1]], axis=0)
@@ -116,21 +116,19 @@ def _spans(
     is_end = tokens[:, 1] >= 0
     lengths = cells[:, 1, tf.newaxis, :] - cells[:, 0, :, tf.newaxis] + 1  # [W, starts, ends]
     is_span = (lengths >= 1) & (lengths <= settings.max_answer_length)
-    found = tf.where(is_span & is_start[:, :, tf.newaxis] & is_end[:, tf.newaxis, :])  # [K, 3]
-    window, start, end = tf.unstack(found, axis=1)
-    pairs = ((0, start), (1, end))
-    return tuple(tf.gather_nd(cells[:, side], tf.stack([window, place], axis=1)) for side, place in pairs)
+    spans = tf.where(is_span & is_start[:, :, tf.newaxis] & is_end[:, tf.newaxis, :])  # [K, 3]
+    return tuple(tf.gather_nd(cells[:, side], tf.gather(spans, [0, 1 + side], axis=1)) for side in (0, 1))
 
 
 def _null_logits(windows: Windows, logits: tf.Tensor, num_rows: tf.Tensor) -> tf.Tensor:
     """Returns the logits of [CLS] in the window where their sum is lowest: float64 [B, 2]; 0.0 without a window."""
-    ours = tf.cast(logits[:, 0], tf.float64)  # [W, 2]
-    sums = ours[:, 0] + ours[:, 1]
+    of_cls = tf.cast(logits[:, 0], tf.float64)  # [W, 2]
+    sums = of_cls[:, 0] + of_cls[:, 1]
     lowest = tf.math.unsorted_segment_min(sums, windows.rows, num_rows)
     count = tf.size(windows.rows, tf.int64)
     number = tf.where(sums == tf.gather(lowest, windows.rows), tf.range(count), count)
     first = tf.minimum(tf.math.unsorted_segment_min(number, windows.rows, num_rows), count)
-    return tf.gather(tf.concat([ours, tf.zeros([1, 2], tf.float64)], axis=0), first)
+    return tf.gather(tf.concat([of_cls, tf.zeros([1, 2], tf.float64)], axis=0), first)
 
 
 # === The lists ===
@@ -187,25 +185,25 @@ def list_answers(candidates: Candidates, projection: Projection, num_rows: tf.Te
     rank = tf.range(tf.size(candidates.rows, tf.int64)) - bisect(candidates.rows, candidates.rows)
     is_null = candidates.begins < 0
 
-    def look(limit, _texts, _places, _is_open):
-        (places,) = select((rank < limit) | is_null, tf.range(tf.size(rank, tf.int64)))
-        chosen = candidates.select(places)
+    def look(limit, _texts, _indices, _is_open):
+        (indices,) = select((rank < limit) | is_null, tf.range(tf.size(rank, tf.int64)))
+        chosen = candidates.select(indices)
         texts = _texts_of(chosen, projection, settings)
         _, text = tf.unique(texts)
         firsts = _firsts(chosen.rows * (tf.size(texts, tf.int64) + 1) + tf.cast(text, tf.int64))
-        places, texts = tf.gather(places, firsts), tf.gather(texts, firsts)
-        (rows,) = select(tf.gather(rank, places) < limit, tf.gather(candidates.rows, places))
+        indices, texts = tf.gather(indices, firsts), tf.gather(texts, firsts)
+        (rows,) = select(tf.gather(rank, indices) < limit, tf.gather(candidates.rows, indices))
         enough = tf.math.unsorted_segment_sum(tf.ones_like(rows), rows, num_rows) >= settings.n_best_size
         more = tf.math.unsorted_segment_max(rank, candidates.rows, num_rows) >= limit
-        return limit * _GROWTH, texts, places, tf.reduce_any(more & ~enough)
+        return limit * _GROWTH, texts, indices, tf.reduce_any(more & ~enough)
 
     limit = tf.constant(_FIRST_LOOK * settings.n_best_size, tf.int64)
     state = (limit, tf.constant([], tf.string), tf.constant([], tf.int64), tf.constant(True))
     shapes = (tf.TensorShape([]), *[tf.TensorShape([None])] * 2, tf.TensorShape([]))
-    _, texts, places, _ = tf.while_loop(lambda *state: state[-1], look, state, shapes)
-    chosen = candidates.select(places)
-    rank = tf.range(tf.size(places, tf.int64)) - bisect(chosen.rows, chosen.rows)
-    (kept,) = select((rank < settings.n_best_size) | (chosen.begins < 0), tf.range(tf.size(places, tf.int64)))
+    _, texts, indices, _ = tf.while_loop(lambda *state: state[-1], look, state, shapes)
+    chosen = candidates.select(indices)
+    rank = tf.range(tf.size(indices, tf.int64)) - bisect(chosen.rows, chosen.rows)
+    (kept,) = select((rank < settings.n_best_size) | (chosen.begins < 0), tf.range(tf.size(indices, tf.int64)))
     return Listed(chosen.select(kept), tf.gather(texts, kept), num_rows, settings)
 
 
@@ -218,9 +216,9 @@ def _firsts(keys: tf.Tensor) -> tf.Tensor:
 def _texts_of(candidates: Candidates, projection: Projection, settings: Settings) -> tf.Tensor:
     is_null = candidates.begins < 0
     spans = tf.squeeze(tf.where(~is_null), 1)
-    found = projection.cut(tf.gather(candidates.begins, spans), tf.gather(candidates.ends, spans))
+    texts = projection.cut(tf.gather(candidates.begins, spans), tf.gather(candidates.ends, spans))
     none = tf.fill([tf.size(is_null)], "" if settings.version_2_with_negative else NO_SPAN_TEXT)
-    return tf.tensor_scatter_nd_update(none, spans[:, tf.newaxis], found)
+    return tf.tensor_scatter_nd_update(none, spans[:, tf.newaxis], texts)
 
 
 def choose(listed: Listed, nulls: tf.Tensor, settings: Settings) -> tuple[tf.Tensor, tf.Tensor]:
@@ -236,11 +234,11 @@ def choose(listed: Listed, nulls: tf.Tensor, settings: Settings) -> tuple[tf.Ten
     """
     is_span = listed.begins >= 0
     best = tf.argmax(is_span, axis=1, output_type=tf.int32)
-    found = tf.reduce_any(is_span, axis=1)
+    has_span = tf.reduce_any(is_span, axis=1)
     start, end = (tf.gather(column, best, batch_dims=1) for column in (listed.start_logits, listed.end_logits))
-    odds = tf.where(found, nulls[:, 0] + nulls[:, 1] - start - end, tf.constant(NO_SPAN_ODDS, tf.float64))
+    odds = tf.where(has_span, nulls[:, 0] + nulls[:, 1] - start - end, tf.constant(NO_SPAN_ODDS, tf.float64))
     if not settings.version_2_with_negative:
         return tf.zeros_like(best), odds
     null = tf.argmax(~is_span, axis=1, output_type=tf.int32)
-    gives_none = ~found | (odds > tf.constant(settings.null_score_diff_threshold, tf.float64))
+    gives_none = ~has_span | (odds > tf.constant(settings.null_score_diff_threshold, tf.float64))
     return tf.where(gives_none, null, best), odds

@@ -26,7 +26,7 @@ class EncoderGraph(OnnxNodes):
             well.
     """
 
-    def __init__(self, settings: Mapping, read: Callable, unpadded: bool):
+    def __init__(self, settings: Mapping, read: Read, unpadded: bool):
         super().__init__()
         self._settings, self._read, self._unpadded = settings, read, unpadded
 
@@ -43,12 +43,12 @@ class EncoderGraph(OnnxNodes):
         positions = self.range(self.size(token_ids, 1))
         if self._unpadded:
             is_real, positions = self._lay_out(is_real, positions)
-            token_ids, segment_ids = (self.node("GatherND", ids, self._places) for ids in (token_ids, segment_ids))
+            token_ids, segment_ids = (self.node("GatherND", ids, self._indices) for ids in (token_ids, segment_ids))
         else:
             self._bias = self._mask(is_real, positions)
         rows = self._embed(token_ids, segment_ids, positions)  # [T, H], or [B, S, H]
-        *others, last = range(self._settings["num_layers"])
-        for number in others:
+        *lower, last = range(self._settings["num_layers"])
+        for number in lower:
             rows = self._layer(number, rows)
         rows = self._layer(last, rows, self._settings["first_token_only"])
         if self._settings["first_token_only"]:
@@ -68,12 +68,12 @@ class EncoderGraph(OnnxNodes):
             `is_real`, true at the first position ([CLS]) in any case, and the rows' positions, [T].
         """
         is_real = self.node("Or", is_real, self.node("Equal", positions, self.constant(np.int64(0))))
-        self._places = self.node("Transpose", self.node("NonZero", is_real))  # [T, 2], sequence and position
+        self._indices = self.node("Transpose", self.node("NonZero", is_real))  # [T, 2], sequence and position
         flat = self.node("Cast", self.node("Reshape", is_real, self.integers(-1)), to=TensorProto.INT32)
         row = self.node("Sub", self.node("CumSum", flat, self.constant(np.int64(0))), self.constant(np.int32(1)))
         # Padding repeats another row, to be masked.
         self._row_of_position = self.node("Reshape", row, self.node("Shape", is_real))
-        positions = self.node("Gather", self._places, self.constant(np.int64(1)), axis=1)
+        positions = self.node("Gather", self._indices, self.constant(np.int64(1)), axis=1)
         last = self.node("ReduceMax", self.node("Concat", self.integers(0), positions, axis=0))  # 0 for an empty batch
         trim = self.integers(0), self.node("Add", last, self.integers(1)), self.integers(1)
         self._trimmed = self.node("Slice", self._row_of_position, *trim)  # [B, S']
@@ -102,9 +102,9 @@ class EncoderGraph(OnnxNodes):
     # === Layers ===
 
     def _embed(self, token_ids: str, segment_ids: str, positions: str) -> str:
-        tables = zip(("token", "segment", "position"), (token_ids, segment_ids, positions), strict=True)
-        tokens, segments, places = (self.node("Gather", self._weight(f"{name}_embedding"), ids) for name, ids in tables)
-        return self._norm(self.node("Add", self.node("Add", tokens, segments), places), "embeddings")
+        ids = {"token_embedding": token_ids, "segment_embedding": segment_ids, "position_embedding": positions}
+        token, segment, position = (self.node("Gather", self.constant(self._read(name)), ids[name]) for name in ids)
+        return self._norm(self.node("Add", self.node("Add", token, segment), position), "embeddings")
 
     def _layer(self, number: int, rows: str, first_only: bool = False) -> str:
         """Computes an encoder layer of all rows, or of the first of each sequence, [B, H]."""
@@ -119,7 +119,7 @@ class EncoderGraph(OnnxNodes):
         if first_only:
             context, rows = self.first(context), self._first_rows(rows)
         elif self._unpadded:
-            context = self.node("GatherND", context, self._places)  # [T, H]
+            context = self.node("GatherND", context, self._indices)  # [T, H]
         rows = self._add_and_norm(rows, context, f"{name}/attention_output", f"{name}/attention_norm")
         inner = self.activate(self._dense(rows, f"{name}/intermediate"), self._settings["activation"])
         return self._add_and_norm(rows, inner, f"{name}/output", f"{name}/output_norm")
@@ -146,6 +146,3 @@ class EncoderGraph(OnnxNodes):
     def _norm(self, rows: str, name: str) -> str:
         scale, offset = self._read(f"{name}/gamma"), self._read(f"{name}/beta")
         return self.layer_norm(rows, scale, offset, self._settings["layer_norm_epsilon"])
-
-    def _weight(self, name: str) -> str:
-        return self.constant(self._read(name))

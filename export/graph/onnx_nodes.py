@@ -60,8 +60,8 @@ class OnnxNodes:
 
     def last(self, states: str, is_real: str) -> str:
         """Takes the last position that is real, bool (B, S): (B, S, H) to (B, H)."""
-        places = self.node("Where", is_real, self.range(self.size(is_real, 1)), self.constant(np.int64(0)))
-        return self.node("GatherND", states, self.node("ReduceMax", places, axes=[1]), batch_dims=1)
+        positions = self.node("Where", is_real, self.range(self.size(is_real, 1)), self.constant(np.int64(0)))
+        return self.node("GatherND", states, self.node("ReduceMax", positions, axes=[1]), batch_dims=1)
 
     def dense(self, rows: str, kernel, bias) -> str:
         """Computes a dense layer without its activation."""

@@ -64,12 +64,12 @@ class WordSplitter:
         """Splits `texts`, string [B]."""
         normalized = self._normalize(texts)
         _, starts, _ = self._splitter.tokenize_with_offsets(normalized)
-        codes, places = tf.strings.unicode_decode_with_offsets(normalized, "UTF-8")
+        codes, offsets = tf.strings.unicode_decode_with_offsets(normalized, "UTF-8")
         is_inside = codes.values != ord(" ")
         bases = tf.cumsum(tf.cast(tf.strings.length(normalized), tf.int64), exclusive=True)
-        places = tf.boolean_mask(places.values + tf.gather(bases, row_ids(places.row_splits)), is_inside)
-        first_places = starts.values + tf.gather(bases, row_ids(starts.row_splits))
-        word_starts = tf.concat([bisect(places, first_places), [tf.size(places, tf.int64)]], axis=0)
+        offsets = tf.boolean_mask(offsets.values + tf.gather(bases, row_ids(offsets.row_splits)), is_inside)
+        first_offsets = starts.values + tf.gather(bases, row_ids(starts.row_splits))
+        word_starts = tf.concat([bisect(offsets, first_offsets), [tf.size(offsets, tf.int64)]], axis=0)
         return NormalizedWords(tf.boolean_mask(codes.values, is_inside), word_starts, starts.row_splits)
 
     def _normalize(self, texts: tf.Tensor) -> tf.Tensor:
@@ -171,13 +171,13 @@ class Projection:
         originals = tf.gather(self._firsts, firsts), tf.gather(self._limits, lasts)
         normalized = tf.gather(self._word_starts, firsts), tf.gather(self._word_ends, lasts)
         is_known = tf.gather(self._num_unknown, lasts + 1) == tf.gather(self._num_unknown, firsts)
-        is_part = is_known & (originals[1] - originals[0] == normalized[1] - normalized[0])
+        is_aligned = is_known & (originals[1] - originals[0] == normalized[1] - normalized[0])
         lengths = tf.gather(self.ends, lasts) - tf.gather(self.starts, firsts)
-        parts = tf.squeeze(tf.where(is_part), 1)
-        found = self._find(tf.gather(firsts, parts), tf.gather(lengths, parts))
+        aligned = tf.squeeze(tf.where(is_aligned), 1)
+        begins = self._find(tf.gather(firsts, aligned), tf.gather(lengths, aligned))
         shifts = originals[0] - normalized[0]
-        begin = tf.tensor_scatter_nd_update(originals[0], parts[:, tf.newaxis], found + tf.gather(shifts, parts))
-        return begin, tf.where(is_part, begin + lengths, originals[1])
+        begin = tf.tensor_scatter_nd_update(originals[0], aligned[:, tf.newaxis], begins + tf.gather(shifts, aligned))
+        return begin, tf.where(is_aligned, begin + lengths, originals[1])
 
     def _find(self, tokens: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
         """Finds the first place where a prediction occurs, from its first word's start on.
@@ -194,17 +194,17 @@ class Projection:
         longest = tf.math.unsorted_segment_max(lengths, which, tf.size(distinct))
         earlier = tf.ragged.range(tf.gather(self._word_starts, distinct), own)
 
-        def compare(size, owners, places, found):
-            """Keeps the places [M] at which `size + 1` characters are equal; of those, the first is each owner's."""
-            here, there = (tf.gather(self._codes, at + size) for at in (places, tf.gather(own, owners)))
+        def compare(size, owners, starts, begins):
+            """Keeps the starts [M] from which `size + 1` characters are equal; of those, the first is each owner's."""
+            here, there = (tf.gather(self._codes, at + size) for at in (starts, tf.gather(own, owners)))
             # The first character's mark does not matter, since a prediction does not start with a blank.
             differ = tf.bitwise.bitwise_xor(here, there)
             is_equal = tf.where(size == 0, differ & (_BLANK_BIT - 1), differ) == 0
-            owners, places = tf.boolean_mask(owners, is_equal), tf.boolean_mask(places, is_equal)
-            first = tf.minimum(own, tf.math.unsorted_segment_min(places, owners, tf.size(own)))
-            found = tf.where(lengths == size + 1, tf.gather(first, which), found)
+            owners, starts = tf.boolean_mask(owners, is_equal), tf.boolean_mask(starts, is_equal)
+            first = tf.minimum(own, tf.math.unsorted_segment_min(starts, owners, tf.size(own)))
+            begins = tf.where(lengths == size + 1, tf.gather(first, which), begins)
             is_open = tf.gather(longest, owners) > size + 1
-            return size + 1, tf.boolean_mask(owners, is_open), tf.boolean_mask(places, is_open), found
+            return size + 1, tf.boolean_mask(owners, is_open), tf.boolean_mask(starts, is_open), begins
 
         state = (tf.constant(0, tf.int64), row_ids(earlier.row_splits), earlier.values, tf.gather(own, which))
         shapes = (tf.TensorShape([]), *[tf.TensorShape([None])] * 3)
@@ -219,5 +219,5 @@ class Projection:
 
         They may have any shape. The result for a negative `begins` means nothing.
         """
-        places = tf.concat([self.places, [0]], axis=0)  # So that there is at least one.
-        return tf.gather(places, tf.maximum(begins, 0)), tf.gather(places, tf.maximum(ends - 1, 0)) + 1
+        indices = tf.concat([self.places, [0]], axis=0)  # So that there is at least one.
+        return tf.gather(indices, tf.maximum(begins, 0)), tf.gather(indices, tf.maximum(ends - 1, 0)) + 1

@@ -95,13 +95,13 @@ def find_words(text: str, tokenizer) -> list[Word]:
 
 
 def _words_of_run(text: str, run: list[tuple[int, int]], kinds: list[int]) -> list[Word]:
-    letters = [place for place, (start, _) in enumerate(run) if kinds[start] != _PUNCTUATION]
-    parts = [[token] for token in run]
+    letters = [index for index, (start, _) in enumerate(run) if kinds[start] != _PUNCTUATION]
+    groups = [[token] for token in run]
     if letters:
         first, last = letters[0], letters[-1] + 1
-        parts = [*parts[:first], run[first:last], *parts[last:]]
+        groups = [*groups[:first], run[first:last], *groups[last:]]
     # Combining marks may stand in another order than their tokens.
-    spans = [(min(start for start, _ in part), max(end for _, end in part)) for part in parts]
+    spans = [(min(start for start, _ in group), max(end for _, end in group)) for group in groups]
     return [Word(text[start:end], start, end) for start, end in spans]
 
 

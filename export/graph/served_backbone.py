@@ -38,7 +38,7 @@ _DESCRIBED = ("num_layers", "num_heads", "hidden_dim", "activation", "layer_norm
 _TABLES = ("token", "position", "segment")
 
 
-class _Places:
+class _RowIndices:
     """Indices that say which rows belong together; int32 unless noted.
 
     Args:
@@ -65,9 +65,9 @@ class _Places:
         self.row_of_position = tf.where(self.is_real, row, 0)
         self.positions, examples = self.position_of_row % sequence, self.position_of_row // sequence
         longest = tf.maximum(tf.reduce_max(self.positions) + 1, 0)  # The largest of no numbers is the least int32.
-        heads, parts = tf.range(num_heads), tf.range(3)[:, tf.newaxis, tf.newaxis, tf.newaxis]
+        heads, kinds = tf.range(num_heads), tf.range(3)[:, tf.newaxis, tf.newaxis, tf.newaxis]
         pieces = self.row_of_position[tf.newaxis, :, tf.newaxis, :longest] * (3 * num_heads)
-        self.heads = pieces + parts * num_heads + heads[:, tf.newaxis]
+        self.heads = pieces + kinds * num_heads + heads[:, tf.newaxis]
         self.back = (examples[:, tf.newaxis] * num_heads + heads) * longest + self.positions[:, tf.newaxis]
         self.bias = tf.where(padding_mask[:, tf.newaxis, tf.newaxis, :longest] == 0, MASKED_SCORE, 0.0)
 
@@ -109,12 +109,12 @@ class ServedBackbone(BertBackbone):
     @property
     def rounded(self) -> list[tf.Variable]:
         """The weights in bfloat16 that a graph reads in place of the model's own."""
-        return self._matrices.rounded
+        return list(self._matrices.rounded.values())
 
     @property
-    def is_traced(self) -> bool:
-        """Whether a graph calls the traced function."""
-        return bool(self._encode_in_graph.experimental_get_tracing_count())
+    def is_described(self) -> bool:
+        """Whether another runtime can compute what the graph computes: in both directions, in float32."""
+        return self.bert_config.attention == "bidirectional" and not self.bfloat16
 
     def describe(self, names: Mapping[int, str]) -> dict:
         """Describes the traced function for a server that computes it by another runtime.
@@ -125,43 +125,41 @@ class ServedBackbone(BertBackbone):
         Returns:
             JSON: `function`, its name in the graph; sizes and settings; `weights`, their names there by their own.
         """
-        config = self.bert_config
-        settings = {name: getattr(config, name) for name in _DESCRIBED}
         return {
             "function": tf.compat.as_str(self._encode_in_graph.get_concrete_function().name),
-            **settings,
+            **{name: getattr(self.bert_config, name) for name in _DESCRIBED},
             "first_token_only": self.first_token_only,
             "weights": {name: names[id(variable.value)] for name, variable in named_weights(self).items()},
         }
 
     def _encode(self, token_ids, segment_ids, padding_mask) -> dict[str, tf.Tensor]:
-        places = _Places(padding_mask, self.num_heads)
-        rows = self._embed(token_ids, segment_ids, places)
-        *others, last = (self.get_layer(f"transformer_layer_{index}") for index in range(self.num_layers))
-        for layer in others:
-            rows = _encoder_layer(layer, rows, places, self._matrices)
-        rows = _encoder_layer(last, rows, places, self._matrices, self.first_token_only)
+        indices = _RowIndices(padding_mask, self.num_heads)
+        rows = self._embed(token_ids, segment_ids, indices)
+        *lower, last = (self.get_layer(f"transformer_layer_{index}") for index in range(self.num_layers))
+        for layer in lower:
+            rows = _encoder_layer(layer, rows, indices, self._matrices)
+        rows = _encoder_layer(last, rows, indices, self._matrices, self.first_token_only)
         if self.first_token_only:
             return {"sequence_output": rows[:, tf.newaxis], "pooled_output": self._pool(rows)}
-        is_real = tf.cast(places.is_real, rows.dtype)[..., tf.newaxis]
+        is_real = tf.cast(indices.is_real, rows.dtype)[..., tf.newaxis]
         return {
-            "sequence_output": tf.gather(rows, places.row_of_position) * is_real,
-            "pooled_output": self._pool(tf.gather(rows, places.row_of_position[:, 0])),
+            "sequence_output": tf.gather(rows, indices.row_of_position) * is_real,
+            "pooled_output": self._pool(tf.gather(rows, indices.row_of_position[:, 0])),
         }
 
     def _pool(self, first: tf.Tensor) -> tf.Tensor:
         layer = self.get_layer("pooled_dense")
         return layer.activation(self._matrices.product(first, layer))
 
-    def _embed(self, token_ids, segment_ids, places: _Places) -> tf.Tensor:
+    def _embed(self, token_ids, segment_ids, indices: _RowIndices) -> tf.Tensor:
         layer = self.get_layer("embeddings")
         token_ids, segment_ids = (
-            tf.gather(tf.reshape(ids, [-1]), places.position_of_row) for ids in (token_ids, segment_ids)
+            tf.gather(tf.reshape(ids, [-1]), indices.position_of_row) for ids in (token_ids, segment_ids)
         )
         words = layer.token_embedding.embeddings
         rows = _take(words.value if self.tied else self._matrices(words), token_ids)  # [T, H]
         rows += _take(self._matrices(layer.segment_embedding.embeddings), segment_ids)
-        rows += _take(self._matrices(layer.position_embedding.embeddings), places.positions)
+        rows += _take(self._matrices(layer.position_embedding.embeddings), indices.positions)
         return _layer_norm(layer.layer_norm, rows)
 
 
@@ -194,19 +192,15 @@ class _Matrices:
 
     def __init__(self, dtype: tf.DType):
         self._dtype = dtype
-        self._rounded: dict[int, tf.Variable] = {}
-
-    @property
-    def rounded(self) -> list[tf.Variable]:
-        return list(self._rounded.values())
+        self.rounded: dict[int, tf.Variable] = {}  # By the id of the weight.
 
     def __call__(self, weight: keras.Variable) -> tf.Variable:
         if self._dtype == tf.float32:
             return weight.value
-        if id(weight) not in self._rounded:
+        if id(weight) not in self.rounded:
             with tf.init_scope():  # outside the graph that is being traced
-                self._rounded[id(weight)] = tf.Variable(tf.cast(weight.value, self._dtype), trainable=False)
-        return self._rounded[id(weight)]
+                self.rounded[id(weight)] = tf.Variable(tf.cast(weight.value, self._dtype), trainable=False)
+        return self.rounded[id(weight)]
 
     def product(self, rows: tf.Tensor, layer: keras.layers.Dense) -> tf.Tensor:
         """Returns the output of a layer without its activation, in float32."""
@@ -217,41 +211,41 @@ class _Matrices:
         return tf.nn.bias_add(tf.matmul(tf.cast(rows, self._dtype), self(layer.kernel)), self(layer.bias))
 
 
-def _take(table: tf.Variable, places: tf.Tensor) -> tf.Tensor:
-    return tf.cast(tf.gather(table, places), tf.float32)
+def _take(table: tf.Variable, indices: tf.Tensor) -> tf.Tensor:
+    return tf.cast(tf.gather(table, indices), tf.float32)
 
 
 def _encoder_layer(
-    layer: BertEncoderLayer, rows: tf.Tensor, places: _Places, matrices: _Matrices, first_token_only: bool = False
+    layer: BertEncoderLayer, rows: tf.Tensor, indices: _RowIndices, matrices: _Matrices, first_token_only: bool = False
 ) -> tf.Tensor:
     """Computes `BertEncoderLayer.call`: float [T, H] to the same, or to [B, H] for the first token of each sequence."""
     attention = layer.self_attention
     pieces = matrices.product(rows, attention.query_key_value)
     pieces = tf.reshape(pieces, [-1, layer.hidden_dim // layer.num_heads])  # [T * 3 * N, D]
     attend = _attend_from_first if first_token_only else _attend
-    context = tf.reshape(attend(pieces, places), [-1, layer.hidden_dim])
+    context = tf.reshape(attend(pieces, indices), [-1, layer.hidden_dim])
     if first_token_only:
-        rows = tf.gather(rows, places.row_of_position[:, 0])
+        rows = tf.gather(rows, indices.row_of_position[:, 0])
     rows = _layer_norm(layer.self_attention_layer_norm, rows + matrices.product(context, attention.output_dense))
     inner = _activate(layer, matrices.narrow_product(rows, layer.intermediate_dense))
     return _layer_norm(layer.output_layer_norm, rows + matrices.product(inner, layer.output_dense))
 
 
-def _attend(pieces: tf.Tensor, places: _Places) -> tf.Tensor:
+def _attend(pieces: tf.Tensor, indices: _RowIndices) -> tf.Tensor:
     """Computes the context of all rows, [T, N, D], from the pieces of Q, K and V."""
-    context = _context(*tf.unstack(tf.gather(pieces, places.heads), num=3), places)
-    return tf.gather(tf.reshape(context, [-1, pieces.shape[-1]]), places.back)
+    context = _context(*tf.unstack(tf.gather(pieces, indices.heads), num=3), indices)
+    return tf.gather(tf.reshape(context, [-1, pieces.shape[-1]]), indices.back)
 
 
-def _attend_from_first(pieces: tf.Tensor, places: _Places) -> tf.Tensor:
-    """Computes that of the first token of each sequence, [B, N, 1, D]."""
-    key, value = tf.unstack(tf.gather(pieces, places.heads[1:]), num=2)  # [B, N, S', D]
-    return _context(tf.gather(pieces, places.heads[0, :, :, :1]), key, value, places)
+def _attend_from_first(pieces: tf.Tensor, indices: _RowIndices) -> tf.Tensor:
+    """Computes the context of the first token of each sequence, [B, N, 1, D]."""
+    key, value = tf.unstack(tf.gather(pieces, indices.heads[1:]), num=2)  # [B, N, S', D]
+    return _context(tf.gather(pieces, indices.heads[0, :, :, :1]), key, value, indices)
 
 
-def _context(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, places: _Places) -> tf.Tensor:
+def _context(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, indices: _RowIndices) -> tf.Tensor:
     scores = tf.matmul(query, key, transpose_b=True) * key.shape[-1] ** -0.5
-    return tf.matmul(tf.nn.softmax(scores + places.bias), value)
+    return tf.matmul(tf.nn.softmax(scores + indices.bias), value)
 
 
 def _activate(layer: BertEncoderLayer, inner: tf.Tensor) -> tf.Tensor:

@@ -6,7 +6,6 @@ Shapes: B batch, S sequence.
 """
 
 import functools
-from collections.abc import Callable, Mapping
 
 import keras
 import tensorflow as tf
@@ -106,7 +105,7 @@ def find_backbone(model: keras.Model) -> BertBackbone | None:
     if isinstance(model, BertBackbone):
         return model
     inner = (find_backbone(layer) for layer in getattr(model, "layers", ()))
-    return next((found for found in inner if found is not None), None)
+    return next((backbone for backbone in inner if backbone is not None), None)
 
 
 def check_token_ids(
@@ -147,9 +146,3 @@ def check_token_ids(
         below("segment_ids", segment_ids, backbone.num_segments),
         within("lengths", lengths, 1, shape[-1], "from 1 to the length of `token_ids`"),
     ]
-
-
-def trace(function: Callable, specs: Mapping[str, tf.TensorSpec]) -> tf.types.experimental.ConcreteFunction:
-    """Traces a signature, a function of named tensors that returns a dict of them."""
-    # No jit_compile: TensorFlow Serving runs without XLA and refuses a function that requires it.
-    return tf.function(function, autograph=False).get_concrete_function(**specs)

@@ -108,16 +108,16 @@ def best_cells(windows: Windows, layout: Layout, num_tokens: tf.Tensor, length_w
 
     Args:
         windows: every token is in at least one of them.
-        layout: theirs.
+        layout: of the windows.
         num_tokens: int64, T.
         length_weight: weight of the window's length, 0.01 in run_squad.py.
 
     Returns:
         int64 [T], index of the cell among the W * S.
     """
-    left = layout.tokens - layout.firsts[:, tf.newaxis]
+    before = layout.tokens - layout.firsts[:, tf.newaxis]
     lengths = windows.lengths[:, tf.newaxis]
-    context = tf.cast(tf.minimum(left, lengths - 1 - left), tf.float64)
+    context = tf.cast(tf.minimum(before, lengths - 1 - before), tf.float64)
     scores = tf.reshape(context + tf.constant(length_weight, tf.float64) * tf.cast(lengths, tf.float64), [-1])
     tokens, count = tf.reshape(layout.tokens, [-1]), tf.size(layout.tokens, tf.int64)
     highest = tf.math.unsorted_segment_max(scores, tokens, num_tokens)  # Segment -1: no token.

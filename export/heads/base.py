@@ -8,6 +8,7 @@ Shapes: B batch, S sequence.
 """
 
 import abc
+import itertools
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -97,9 +98,9 @@ class Head(abc.ABC):
         example_signature: class attribute, the verb that takes `tf.Example`s: "classify", "regress" or None.
         text_inputs: inputs of `serving_default`, all strings: name -> dimensions behind the batch.
         token_inputs: inputs of `token_ids`, all int32: name -> dimensions behind the batch.
-        padding: of the outputs of `serving_default` that are filled up to the longest of the batch: `values` has what
-            fills each, and `count` names the output that says how long each row is; they have at least one column.
-            Servers need it to take batches apart. Empty: no output is.
+        padding: the outputs of `serving_default` that are filled up to the batch's longest row: `values` has what fills
+            each, and `count` names the output with the length of each row. They have at least one column. Servers need
+            it to take batches apart. Empty: no output is filled up.
         variables: state of the graph besides the model's weights.
         more_models: Keras models in the graph besides the head's own, as served; their weights are stored, too.
         token_outputs: the outputs that other targets (ONNX, LiteRT) compute from the same token ids.
@@ -142,9 +143,9 @@ class Head(abc.ABC):
             **settings: some of `cls.settings`, in place of the values from training.
         """
         model, tokenizer, task = trained
-        own = {name: task[name] for name in cls.trained_settings}
+        trained_settings = {name: task[name] for name in cls.trained_settings}
         preprocessor = BertPreprocessor(tokenizer, sequence_length or task["sequence_length"])
-        return cls(model, preprocessor, **{**own, **settings})
+        return cls(model, preprocessor, **{**trained_settings, **settings})
 
     # === The graph ===
 
@@ -176,13 +177,11 @@ class Head(abc.ABC):
             return self.answer_examples(texts, from_texts(**texts))
 
         traced = {
-            signatures.SERVING_DEFAULT: text_bounds.trace(from_texts, signatures.specs(self.text_inputs, tf.string)),
-            signatures.TOKEN_IDS: text_bounds.trace(from_token_ids, signatures.specs(self.token_inputs, tf.int32)),
+            signatures.SERVING_DEFAULT: signatures.trace(from_texts, self.text_inputs, tf.string),
+            signatures.TOKEN_IDS: signatures.trace(from_token_ids, self.token_inputs, tf.int32),
         }
         if self.example_signature:
-            traced[self.example_signature] = text_bounds.trace(
-                from_examples, signatures.specs({"inputs": ()}, tf.string)
-            )
+            traced[self.example_signature] = signatures.trace(from_examples, {"inputs": ()}, tf.string)
         return traced
 
     @abc.abstractmethod
@@ -267,11 +266,10 @@ class Head(abc.ABC):
 
     def sample(self, sentences: Iterator[str], count: int) -> dict[str, np.ndarray]:
         """Makes `count` rows of `text_inputs` out of ordinary sentences."""
-        columns = {}
-        for name, axes in self.text_inputs.items():
-            texts = [next(sentences) for _ in range(count * math.prod(axes))]
-            columns[name] = probes.as_bytes(texts).reshape(count, *axes)
-        return columns
+        return {
+            name: probes.as_bytes(itertools.islice(sentences, count * math.prod(axes))).reshape(count, *axes)
+            for name, axes in self.text_inputs.items()
+        }
 
     def comparable(self, request: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Expresses `token_outputs` in terms of the float outputs of the signature `token_ids`."""
@@ -307,11 +305,11 @@ class Head(abc.ABC):
             "labels": [],
             "signatures": {
                 name: {
-                    "inputs": dict(ins),
-                    "outputs": dict(outs),
+                    "inputs": dict(inputs),
+                    "outputs": dict(outputs),
                     "padding": dict(self.padding) if name == signatures.SERVING_DEFAULT else {},
                 }
-                for name, (ins, outs) in described.items()
+                for name, (inputs, outputs) in described.items()
             },
             "example": {"instances": about.instances},
             **about.more,

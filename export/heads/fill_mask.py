@@ -76,9 +76,9 @@ class FillMask(Head):
     # === Graph ===
 
     def answer_texts(self, model, texts):
-        encoded, mask_positions, characters, num_masks = masked_texts.encode(self.preprocessor, texts["text"])
-        answer = self._fill(model, {**encoded, "mask_positions": mask_positions})
-        return {**answer, "positions": characters, "num_masks": num_masks}
+        encoded = masked_texts.encode(self.preprocessor, texts["text"])
+        of_text = {"positions": encoded.pop("characters"), "num_masks": encoded.pop("num_masks")}
+        return {**self._fill(model, encoded), **of_text}
 
     def answer_token_ids(self, model, encoded):
         with tf.control_dependencies([_check_positions(encoded["mask_positions"], encoded["padding_mask"])]):
@@ -91,8 +91,8 @@ class FillMask(Head):
     def _fill_piece(self, model: BertPretrainer, outputs: Mapping, encoded: Mapping) -> dict[str, tf.Tensor]:
         states, mask_positions = outputs["sequence_output"], encoded["mask_positions"]
         is_mask = mask_positions >= 0  # [B, M]
-        places = tf.range(tf.shape(states)[0])[:, tf.newaxis] * tf.shape(states)[1] + mask_positions
-        rows = tf.boolean_mask(places, is_mask)  # [R], among the B * S positions
+        flat_positions = tf.range(tf.shape(states)[0])[:, tf.newaxis] * tf.shape(states)[1] + mask_positions
+        rows = tf.boolean_mask(flat_positions, is_mask)  # [R], among the B * S positions
         ids, probabilities = self._best(model, tf.reshape(states, [1, -1, states.shape[-1]]), rows)
         tokens = tf.gather(tf.constant(self.preprocessor.tokenizer.get_vocabulary()), ids)
         shape, real = tf.concat([tf.shape(is_mask), [self.top_k]], axis=0), tf.where(is_mask)
@@ -111,8 +111,8 @@ class FillMask(Head):
             best, best_ids = tf.math.top_k(tf.nn.softmax(logits)[:, :size], self.top_k)
             order = settle_ties(tf.math.log(best), best_ids, _TIE)
             best, best_ids = (tf.gather(column, order, batch_dims=1) for column in (best, best_ids))
-            found = tf.concat([ids, best_ids], axis=0), tf.concat([probabilities, best], axis=0)
-            return start + _MASKS_AT_A_TIME, *found
+            longer = tf.concat([ids, best_ids], axis=0), tf.concat([probabilities, best], axis=0)
+            return start + _MASKS_AT_A_TIME, *longer
 
         state = (0, tf.zeros([0, self.top_k], tf.int32), tf.zeros([0, self.top_k]))
         shapes = (tf.TensorShape([]), *[tf.TensorShape([None, self.top_k])] * 2)
@@ -125,8 +125,7 @@ class FillMask(Head):
 
     def encode(self, texts):
         """Encodes by the eager path; `characters` and `num_masks` come along."""
-        masked = probes.on_cpu(lambda text: masked_texts.encode(self.preprocessor, text), texts["text"])
-        return {**masked.encoded, **masked._asdict()}
+        return probes.on_cpu(lambda text: masked_texts.encode(self.preprocessor, text), texts["text"])
 
     def expected(self, model, texts, encoded):
         pieces = probes.as_bytes(self.preprocessor.tokenizer.get_vocabulary())
@@ -142,9 +141,9 @@ class FillMask(Head):
             "probabilities": np.where(is_mask[..., None], best, np.float32(0)),
         }
         undecided = (probes.undecided(probabilities, self.top_k) & is_mask).any(axis=1)
-        places = {"positions": encoded["characters"], "num_masks": encoded["num_masks"]}
+        of_text = {"positions": encoded["characters"], "num_masks": encoded["num_masks"]}
         return {
-            signatures.SERVING_DEFAULT: ({**answer, **places}, undecided),
+            signatures.SERVING_DEFAULT: ({**answer, **of_text}, undecided),
             signatures.TOKEN_IDS: (answer, undecided),
         }
 
@@ -168,7 +167,7 @@ class FillMask(Head):
             "tokens": f'string (masked, {count}): the likeliest tokens, "##..." inside a word; "" where no mask is',
             "probabilities": f"float (masked, {count}): their probabilities",
         }
-        places = {
+        of_text = {
             "positions": "int32 (masked): the character where each [MASK] begins; -1 where no mask is",
             "num_masks": f"int32: how many masks the text has in its first {longest} tokens",
         }
@@ -177,7 +176,7 @@ class FillMask(Head):
             f"Names the {count} most probable tokens for each [MASK] of a text, among its first {longest} tokens.",
             ["The capital of France is [MASK].", "She [MASK] the door and [MASK] in."],
             {"text": "string: the text, with [MASK] where a token is to be named"},
-            {**outputs, **places},
+            {**outputs, **of_text},
             token_inputs={"mask_positions": "which of the ids to name; -1 for none"},
             token_outputs=outputs,
             more={"top_k": count},

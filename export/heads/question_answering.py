@@ -44,6 +44,9 @@ _PAIRS = (
     (QUESTION, " ".join([CONTEXT] * 6)),
 )
 _NUM_SHAKES = 8
+# Outputs of the answer that is given, and of all that are listed.
+_BEST = ("answer", "start", "end", "score")
+_LISTED = ("nbest_answers", "nbest_starts", "nbest_ends", "nbest_probabilities")
 
 
 class QuestionAnswering(WindowedHead):
@@ -57,9 +60,7 @@ class QuestionAnswering(WindowedHead):
         preprocessor: tokenizer and longest sequence: question, piece of the context, special tokens.
         doc_stride, max_tokens: see `WindowedHead`.
         max_query_length: int, tokens of a question at most.
-        n_best_size, max_answer_length, null_score_diff_threshold, version_2_with_negative: as in
-            `tasks.squad.answers.best_answers`.
-        The defaults are google-research/bert's (run_squad.py:85-148).
+        **choice: of `nbest.Settings`.
 
     Raises:
         ValueError: the settings do not fit together.
@@ -81,19 +82,14 @@ class QuestionAnswering(WindowedHead):
         *,
         doc_stride: int = 128,
         max_query_length: int = 64,
-        n_best_size: int = 20,
-        max_answer_length: int = 30,
-        null_score_diff_threshold: float = 0.0,
-        version_2_with_negative: bool = False,
         max_tokens: int | None = None,
+        **choice,
     ):
         super().__init__(model, preprocessor, doc_stride, max_tokens)
         self.max_query_length = max_query_length
-        threshold = float(null_score_diff_threshold)
-        self.choice = nbest.Settings(n_best_size, max_answer_length, version_2_with_negative, threshold)
-        self.check_positive(
-            max_query_length=max_query_length, n_best_size=n_best_size, max_answer_length=max_answer_length
-        )
+        self.choice = nbest.Settings(**choice)
+        lengths = {name: getattr(self.choice, name) for name in ("n_best_size", "max_answer_length")}
+        self.check_positive(max_query_length=max_query_length, **lengths)
         least = max_query_length + _SPECIAL_TOKENS + 1
         if preprocessor.sequence_length < least:
             raise ValueError(
@@ -141,23 +137,10 @@ class QuestionAnswering(WindowedHead):
         starts, ends = projection.characters(listed.begins, listed.ends)
         shifts = source.row_splits[:-1, tf.newaxis]
         starts, ends = (tf.where(listed.begins < 0, -1, tf.cast(at - shifts, tf.int32)) for at in (starts, ends))
-
-        def given(column):
-            return tf.gather(column, place, batch_dims=1)
-
-        probabilities = tf.cast(listed.probabilities, tf.float32)
-        return {
-            "answer": given(listed.texts),
-            "start": given(starts),
-            "end": given(ends),
-            "score": given(probabilities),
-            "null_score": tf.cast(null_odds, tf.float32),
-            "truncated": source.truncated,
-            "nbest_answers": listed.texts,
-            "nbest_probabilities": probabilities,
-            "nbest_starts": starts,
-            "nbest_ends": ends,
-        }
+        columns = (listed.texts, starts, ends, tf.cast(listed.probabilities, tf.float32))
+        best = {name: tf.gather(column, place, batch_dims=1) for name, column in zip(_BEST, columns, strict=True)}
+        every = dict(zip(_LISTED, columns, strict=True))
+        return {**best, **every, "null_score": tf.cast(null_odds, tf.float32), "truncated": source.truncated}
 
     # === Probes ===
 
@@ -197,14 +180,14 @@ class QuestionAnswering(WindowedHead):
             given["logits"] = tf.constant(logits + generator.uniform(-scale, scale, logits.shape).astype(np.float32))
             return probes.on_cpu(lambda columns: answer(**columns), dict(texts))
 
-        found = answers(0.0)
+        right = answers(0.0)
         undecided = np.zeros(len(texts["question"]), bool)
         for _ in range(_NUM_SHAKES if len(undecided) else 0):
             shaken = answers(TOLERANCE * rounding_scale(logits))
-            for name, values in found.items():
+            for name, values in right.items():
                 if values.dtype.kind != "f":
                     undecided |= (values != shaken[name]).any(axis=tuple(range(1, values.ndim)))
-        return found, undecided
+        return right, undecided
 
     def _task_answers(self, encoded: Mapping[str, Any], logits: np.ndarray) -> dict[str, np.ndarray]:
         """Finds texts and scores of the answers as `bert-squad` does, from the logits of all tokens, float32 [T, 2]."""
@@ -214,15 +197,15 @@ class QuestionAnswering(WindowedHead):
         texts = probes.padded([[entry["text"].encode() for entry in listed] for listed in lists], "", count)
         scores = probes.padded([[entry["probability"] for entry in listed] for listed in lists], 0.0, count)
         given = probes.as_bytes(list(answers.predictions.values()))
-        found = {
+        outputs = {
             "answer": given,
             "score": np.where(texts == given[:, np.newaxis], scores, 0.0).max(axis=1, initial=0.0),
             "nbest_answers": texts,
             "nbest_probabilities": scores,
         }
         if answers.null_odds:
-            found["null_score"] = np.array(list(answers.null_odds.values()), np.float32)
-        return found
+            outputs["null_score"] = np.array(list(answers.null_odds.values()), np.float32)
+        return outputs
 
     # === Description ===
 

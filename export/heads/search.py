@@ -66,16 +66,14 @@ class Search(SentenceEmbedding):
             raise InputError("--task=search: name the text to search by --passages, a passage per line.")
         self._texts = _read_passages(passages)
         self.top_k = min(top_k, len(self._texts))
-        vectors = self._embed(self._texts)
+        vectors = stored = self._embed(self._texts)
         scales = np.ones(len(vectors), np.float32)
-        self._stored, self.recall = vectors, 1.0
         if passages_dtype == "int8":
-            scales = np.maximum(np.abs(vectors).max(axis=1), 1e-12) / 127
-            self._stored = np.round(vectors / scales[:, np.newaxis]).astype(np.int8)
-            self.recall = self._measure_recall(vectors, scales)
-        self._scales = scales.astype(np.float32)
-        self._vectors = tf.Variable(self._stored, trainable=False, name="passage_vectors")  # [P, D]
-        self._vector_scales = tf.Variable(self._scales, trainable=False, name="passage_scales")  # [P]
+            scales = (np.maximum(np.abs(vectors).max(axis=1), 1e-12) / 127).astype(np.float32)
+            stored = np.round(vectors / scales[:, np.newaxis]).astype(np.int8)
+        self._vectors = tf.Variable(stored, trainable=False, name="passage_vectors")  # [P, D]
+        self._vector_scales = tf.Variable(scales, trainable=False, name="passage_scales")  # [P]
+        self.recall = 1.0 if passages_dtype == "float32" else self._measure_recall(vectors)
         self._passages = tf.Variable([text.encode() for text in self._texts], trainable=False, name="passages")
         self.variables = (self._vectors, self._vector_scales, self._passages)
         self._reranker = None
@@ -97,10 +95,13 @@ class Search(SentenceEmbedding):
                 progress.update(len(numbers))
         return _unit(vectors)
 
-    def _measure_recall(self, vectors: np.ndarray, scales: np.ndarray) -> float:
+    def vectors(self) -> np.ndarray:
+        """Returns the passages' vectors as they are stored, to within rounding: float32, shape (P, D)."""
+        return self._vectors.numpy().astype(np.float32) * self._vector_scales.numpy()[:, np.newaxis]
+
+    def _measure_recall(self, vectors: np.ndarray) -> float:
         questions = vectors[:: -(-len(vectors) // _SAMPLE)]
-        stored = self._stored.astype(np.float32) * scales[:, np.newaxis]
-        both = [np.argsort(-(questions @ corpus.T), axis=1)[:, : self.top_k] for corpus in (vectors, stored)]
+        both = [np.argsort(-(questions @ corpus.T), axis=1)[:, : self.top_k] for corpus in (vectors, self.vectors())]
         return float(np.mean([len(np.intersect1d(*row)) / self.top_k for row in zip(*both, strict=True)]))
 
     # === Graph ===
@@ -111,20 +112,19 @@ class Search(SentenceEmbedding):
         def embed(text):
             return self.answer_token_ids(model, self.encode_in_graph({"text": text}))
 
-        traced[EMBED] = text_bounds.trace(embed, signatures.specs(self.text_inputs, tf.string))
+        traced[EMBED] = signatures.trace(embed, self.text_inputs, tf.string)
         return {**traced, QUERY: traced[signatures.SERVING_DEFAULT]}
 
     def answer_texts(self, model, texts):
         encoded = self.encode_in_graph(texts)
-        found = self.find(self.answer_token_ids(model, encoded)["embedding"])
+        nearest = self.find(self.answer_token_ids(model, encoded)["embedding"])
         if self._reranker is None:
-            return found
+            return nearest
         question = text_bounds.bound_texts(texts["text"], self._pair.tokenizer, self._pair.sequence_length)
-        scores = self._score_pairs(self._served_reranker, question, found["passages"])
+        scores = self._score_pairs(self._served_reranker, question, nearest["passages"])
         best = tf.math.top_k(scores, self.top_k)
         order = tf.gather(best.indices, settle_ties(best.values, best.indices, _RERANKER_TIE), batch_dims=1)
-        columns = {"passages": found["passages"], "scores": scores, "indices": found["indices"]}
-        return {name: tf.gather(column, order, batch_dims=1) for name, column in columns.items()}
+        return {name: tf.gather(col, order, batch_dims=1) for name, col in {**nearest, "scores": scores}.items()}
 
     def _score_pairs(self, model, questions, passages):
         """Returns the re-ranker's scores: string (B,) and (B, K) to float32 (B, K)."""
@@ -140,8 +140,8 @@ class Search(SentenceEmbedding):
         rows = min(_BLOCK, num_passages)
 
         def best_of(number):
-            # The last block begins earlier than its number says, and passes over what was compared before. A slice of
-            # the first dimension is no copy, unlike tf.gather, which would take a third of the time.
+            # The last block starts early enough to be whole, and ignores passages that were compared before. A slice
+            # along the first dimension copies nothing. tf.gather would copy, for a third of the time.
             start = tf.minimum(number * rows, num_passages - rows)
             block = tf.cast(tf.slice(self._vectors, [start, 0], [rows, dim]), tf.float32)
             scores = tf.matmul(questions, block, transpose_b=True) * tf.slice(self._vector_scales, [start], [rows])
@@ -151,8 +151,9 @@ class Search(SentenceEmbedding):
 
         # Two blocks at once keep two cores busy, since a product of one question uses one.
         kinds = (tf.float32, tf.int32)
-        found = tf.map_fn(best_of, tf.range(-(-num_passages // rows)), fn_output_signature=kinds, parallel_iterations=2)
-        scores, indices = (tf.reshape(tf.transpose(part, [1, 0, 2]), [tf.shape(questions)[0], -1]) for part in found)
+        blocks = tf.range(-(-num_passages // rows))
+        best = tf.map_fn(best_of, blocks, fn_output_signature=kinds, parallel_iterations=2)  # [N, B, K]
+        scores, indices = (tf.reshape(tf.transpose(part, [1, 0, 2]), [tf.shape(questions)[0], -1]) for part in best)
         best = tf.math.top_k(scores, self.top_k)  # The first of equal scores comes first, as in the blocks.
         indices = tf.gather(indices, best.indices, batch_dims=1)
         order = settle_ties(best.values, indices, _TIE)
@@ -167,40 +168,35 @@ class Search(SentenceEmbedding):
 
     def expected(self, model, texts, encoded):
         vectors = super().expected(model, texts, encoded)[signatures.TOKEN_IDS]
-        found = self._nearest(vectors[0]["embedding"])
+        nearest = self._nearest(vectors[0]["embedding"])
         if self._reranker is not None:
-            found = self._reranked(texts["text"], *found)
-        return {signatures.SERVING_DEFAULT: found, QUERY: found, EMBED: vectors, signatures.TOKEN_IDS: vectors}
+            nearest = self._reranked(texts["text"], *nearest)
+        return {signatures.SERVING_DEFAULT: nearest, QUERY: nearest, EMBED: vectors, signatures.TOKEN_IDS: vectors}
 
     def _nearest(self, embeddings: np.ndarray) -> Answer:
         """Computes in numpy, of all passages at once, what `find` computes in the graph."""
-        stored = self._stored.astype(np.float32) * self._scales[:, np.newaxis]
-        scores = _unit(embeddings) @ stored.T
+        scores = _unit(embeddings) @ self.vectors().T
         indices = np.argsort(-scores, axis=1, kind="stable")[:, : self.top_k].astype(np.int32)
         passages = probes.as_bytes(self._texts)[indices]
         answer = {"passages": passages, "scores": np.take_along_axis(scores, indices, 1), "indices": indices}
         return answer, probes.undecided(scores, self.top_k)
 
-    def _reranked(self, questions, found, undecided):
-        columns = [questions, found["passages"]]
+    def _reranked(self, questions, nearest, undecided):
+        columns = [questions, nearest["passages"]]
         scores = probes.on_cpu(lambda both: self._score_pairs(self._reranker, *both), columns)
         order = np.argsort(-scores, axis=1, kind="stable")
-        ordered = {name: np.take_along_axis(found[name], order, 1) for name in ("passages", "indices")}
-        ordered["scores"] = np.take_along_axis(scores, order, 1)
+        ordered = {name: np.take_along_axis(col, order, 1) for name, col in {**nearest, "scores": scores}.items()}
         return ordered, undecided | probes.undecided(scores, self.top_k)
 
     # === Description ===
 
     def about(self):
-        kind = (
-            ""
-            if self._stored.dtype == np.float32
-            else (f" Their vectors are int8, which finds {self.recall:.1%} of what float32 finds.")
-        )
+        is_int8 = self._vectors.dtype == tf.int8
+        kind = f" Their vectors are int8, which finds {self.recall:.1%} of what float32 finds." if is_int8 else ""
+        order = "" if self._reranker is None else ", and orders them by a model that reads both"
         return About(
             "Search",
-            f"Finds the {self.top_k} of {len(self._texts):,} passages that are nearest to a text"
-            f"{'' if self._reranker is None else ', and orders them by a model that reads both'}.{kind}",
+            f"Finds the {self.top_k} of {len(self._texts):,} passages that are nearest to a text{order}.{kind}",
             self.instances(self._texts[0]),
             self.inputs,
             {
@@ -214,11 +210,9 @@ class Search(SentenceEmbedding):
 
     def description(self):
         described = super().description()
-        of_query, of_ids = (
-            described["signatures"][name] for name in (signatures.SERVING_DEFAULT, signatures.TOKEN_IDS)
-        )
-        more = {QUERY: of_query, EMBED: {**of_ids, "inputs": of_query["inputs"]}}
-        return {**described, "signatures": {**described["signatures"], **more}}
+        of_query, of_ids = described["signatures"].values()
+        described["signatures"] |= {QUERY: of_query, EMBED: {**of_ids, "inputs": of_query["inputs"]}}
+        return described
 
 
 def _unit(vectors: np.ndarray) -> np.ndarray:

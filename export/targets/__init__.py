@@ -20,16 +20,6 @@ TARGETS = tuple(_PACKAGES)
 _FILES = {"onnx": ("ONNX", "model.onnx"), "litert": ("LiteRT", "model.tflite")}
 
 
-def require(names: Sequence[str]) -> None:
-    """Checks that the targets' packages are installed, before the work begins.
-
-    Raises:
-        InputError: a package is missing.
-    """
-    for name in names:
-        require_packages(name, f"--{name}")
-
-
 def require_packages(name: str, flag: str) -> None:
     """Checks that a target's packages are installed, for the flag that needs them.
 

@@ -30,8 +30,7 @@ def convert(head: Head, model: keras.Model) -> bytes:
         outputs, _ = model.stateless_call(*constants, {**inputs, "padding_mask": mask}, training=False)
         return {name: output.of(outputs, mask) for name, output in head.token_outputs.items()}
 
-    specs = signatures.specs(head.token_inputs, tf.int32)
-    function = tf.function(answer, autograph=False).get_concrete_function(**specs)
+    function = signatures.trace(answer, head.token_inputs, tf.int32)
     return tf.lite.TFLiteConverter.from_concrete_functions([function], tf.Module()).convert()
 
 

@@ -6,7 +6,7 @@ Shapes: B batch, S sequence.
 import builtins
 import inspect
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -26,8 +26,8 @@ Runner = Callable[[Sequence[Arrays]], list[dict[str, np.ndarray]]]
 
 def sentences() -> list[str]:
     """Returns paragraphs from the docstrings of Python's built-in functions and types, which are always at hand."""
-    found = (inspect.getdoc(getattr(builtins, name)) or "" for name in dir(builtins))
-    paragraphs = (" ".join(paragraph.split()) for text in found for paragraph in text.split("\n\n"))
+    docstrings = (inspect.getdoc(getattr(builtins, name)) or "" for name in dir(builtins))
+    paragraphs = (" ".join(paragraph.split()) for text in docstrings for paragraph in text.split("\n\n"))
     return list(dict.fromkeys(paragraph for paragraph in paragraphs if len(paragraph.split()) > 4))
 
 
@@ -39,12 +39,9 @@ def requests(head: Head, batch_sizes: Sequence[int] = BATCH_SIZES) -> list[dict[
         batch_sizes: rows of each request.
     """
     drawn = itertools.cycle(sentences())
-    return [_request(head, drawn, size) for size in batch_sizes]
-
-
-def _request(head: Head, drawn: Iterator[str], size: int) -> dict[str, np.ndarray]:
-    request = head.token_request(head.encode(head.sample(drawn, size)))
-    return {name: values[:size] for name, values in request.items()}  # Long texts have several windows.
+    asked = [(size, head.token_request(head.encode(head.sample(drawn, size)))) for size in batch_sizes]
+    # Long texts have several windows.
+    return [{name: values[:size] for name, values in request.items()} for size, request in asked]
 
 
 def saved_model_runner(directory: str) -> Runner:

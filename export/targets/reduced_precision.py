@@ -19,7 +19,7 @@ from typing import NamedTuple
 import keras
 import numpy as np
 
-from export import companion_files, saved_model, signatures
+from export import saved_model, signatures
 from export.graph.model_copies import rebuild_for_serving
 from export.graph.text_bounds import find_backbone
 from export.heads.base import Head
@@ -29,7 +29,7 @@ from keras_bert.errors import InputError
 
 # Allowed difference of a bfloat16 answer, times the largest number of its array. Each rounding to bfloat16 is off by
 # 2^-9 of a number at most. A layer has about eight, of activations and products; those of 12 layers add up, as a random
-# walk, to 0.02 of a number, and a third of what is allowed. A graph that computes something else is off by 1.
+# walk, to 0.02 of a number, a third of what is allowed. A graph that computes something else is off by 1.
 BFLOAT16 = verify.Rounding(tolerance=2.0**-4, least_scale=0.0)
 _ROUNDS = 5
 _SPEED_BATCHES = (1, 32)
@@ -89,10 +89,7 @@ def write_int8(head: Head, directory: str, with_cc: str = "off") -> verify.Repor
     quantize(reference)
     served = saved_model.rebuild(head.model, layout="unpadded")
     quantize(served)
-    weight_bytes = saved_model.write_graph(head, served, directory)
-    report = verify.verify(directory, head.probes(reference), weight_bytes, with_cc)
-    companion_files.write_extras(directory, head)
-    return report
+    return saved_model.write_verified(head, served, head.probes(reference), directory, with_cc)
 
 
 def write_bfloat16(head: Head, directory: str, with_cc: str = "off") -> verify.Report:
@@ -114,15 +111,13 @@ def write_bfloat16(head: Head, directory: str, with_cc: str = "off") -> verify.R
             f"--bfloat16: expected a model that reads in both directions. Received: attention={attention!r}. Leave out "
             "the flag."
         )
-    weight_bytes = saved_model.write_graph(head, rebuild_for_serving(head.model, bfloat16=True), directory)
     probes = []
     for probe in head.probes(saved_model.rebuild(head.model)):
         rows = len(probe.inputs["token_ids"]) if probe.signature == signatures.TOKEN_IDS else 1
         if rows != 1:  # The number of one row may be near zero by chance, and says nothing about the scale.
             probes.append(probe._replace(undecided=np.ones(rows, bool)))
-    report = verify.verify(directory, probes, weight_bytes, with_cc, BFLOAT16)
-    companion_files.write_extras(directory, head)
-    return report
+    served = rebuild_for_serving(head.model, bfloat16=True)
+    return saved_model.write_verified(head, served, probes, directory, with_cc, BFLOAT16)
 
 
 def measure(head: Head, float_directory: str, directory: str) -> Cost:

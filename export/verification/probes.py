@@ -3,7 +3,7 @@
 Shapes: B batch, N numbers to be ranked.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import keras
 import numpy as np
@@ -30,7 +30,7 @@ TEXTS = (
 _TYPES = {str: object, int: np.int32, float: np.float32}
 
 
-def as_bytes(texts: Sequence[str | bytes]) -> np.ndarray:
+def as_bytes(texts: Iterable[str | bytes]) -> np.ndarray:
     """Returns texts as an array of bytes objects, shape (B,), as requests and answers hold them."""
     return np.array([text.encode() if isinstance(text, str) else text for text in texts], dtype=object)
 

@@ -170,15 +170,13 @@ def _verify_with_cc(
     compiler = cc_check.require_compiler() if with_cc == "on" else cc_check.find_compiler()
     if compiler is None:
         return None, "no g++ with which to compile it"
+    program = None
     try:
         program = cc_check.build_program(compiler)
-    except runner.ProcessError as error:
-        if with_cc == "on":
-            raise VerificationError(_message(directory, [str(error)])) from error
-        return None, f"it cannot be compiled: {error}"
-    try:
         answers = cc_answers(program, directory, probes)
     except runner.ProcessError as error:
+        if program is None and with_cc == "auto":
+            return None, f"it cannot be compiled: {error}"
         raise VerificationError(_message(directory, [str(error)])) from error
     return _compare(directory, "C++ program, ", probes, answers, rounding), ""
 
@@ -301,7 +299,7 @@ def library_folders() -> list[str]:
 
 
 def rounding_scale(numbers: np.ndarray, least: float = 1.0) -> float:
-    """Returns what the rounding errors of an array go with: its largest magnitude, and `least` where all are smaller.
+    """Returns what an array's rounding errors are proportional to: its largest magnitude, but `least` at least.
 
     A logit near zero is a sum of the terms that make the largest logits, and is off by as much as these.
     """
@@ -354,6 +352,6 @@ def _difference(
     if not wrong.any():
         return 0.0, ""
     num_rows = wrong.reshape(len(wrong), -1).any(axis=1).sum()
-    right, found = (array[wrong][0] for array in (expected, answer))
-    first = f"the first where {found!r:.80} stands for {right!r:.80}"
+    right, received = (array[wrong][0] for array in (expected, answer))
+    first = f"the first where {received!r:.80} stands for {right!r:.80}"
     return 0.0, f"{num_rows} of {len(wrong)} rows differ, {first}"

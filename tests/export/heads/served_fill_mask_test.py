@@ -57,7 +57,8 @@ def test_masks_are_found_wherever_they_stand(encode):
                 generator.randint(0, len(parts)), generator.choice([b"\xff", b"\xe4", b"\xf0\x9f", b"[MA\xffSK]"])
             )
         texts.append(b"".join(parts))
-    encoded, *columns = in_graph(tf.constant(texts))
+    encoded = in_graph(tf.constant(texts))
+    columns = [encoded[name] for name in ("mask_positions", "characters", "num_masks")]
     places, characters, num_masks = (column.numpy() for column in columns)
     token_ids, lengths = encoded["token_ids"].numpy(), encoded["padding_mask"].numpy().sum(axis=1)
     some_beyond = False
@@ -197,7 +198,7 @@ def test_real_texts_get_the_ids_of_transformers():
     preprocessor = BertPreprocessor(BertTokenizer(VOCABULARY), 48)
     tokenizer = transformers.BertTokenizer(vocab={piece: place for place, piece in enumerate(VOCABULARY)})
     texts = ["the[MASK]cat", " [MASK] ", "x [MASK]. [MASK]!", "the cat [mask]", "[[MASK]]", "[MA[MASK]SK]"]
-    encoded = masked_texts.encode(preprocessor, tf.constant(texts)).encoded
+    encoded = masked_texts.encode(preprocessor, tf.constant(texts))
     for row, text in enumerate(texts):
         ids = tokenizer(text)["input_ids"]
         length = int(np.sum(encoded["padding_mask"][row]))

@@ -35,8 +35,7 @@ def test_blocks_of_passages_find_what_numpy_finds(tmp_path, monkeypatch, count, 
     found = {name: value.numpy() for name, value in loaded.signatures["query"](tf.constant(questions)).items()}
     vectors = loaded.signatures["embed"](tf.constant(questions))["embedding"].numpy()
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=1e-6)
-    stored = head._stored.astype(np.float32) * head._scales[:, np.newaxis]
-    scores = vectors @ stored.T
+    scores = vectors @ head.vectors().T
     assert found["indices"].shape == (3, min(count, 5))
     np.testing.assert_allclose(found["scores"], -np.sort(-scores, axis=1)[:, :5], atol=1e-5)
     np.testing.assert_allclose(np.take_along_axis(scores, found["indices"], 1), found["scores"], atol=1e-5)
@@ -119,9 +118,8 @@ def test_a_fresh_process_and_the_cc_program_find_what_numpy_finds(tmp_path, coun
     answers = {"fresh process": verify.fresh_answers(directory, probes)}
     if compiler := cc_check.find_compiler():
         answers["C++ program"] = verify.cc_answers(cc_check.build_program(compiler), directory, probes)
-    stored = head._stored.astype(np.float32) * head._scales[:, np.newaxis]
     for found, vectors in answers.values():
-        scores = vectors["embedding"] @ stored.T
+        scores = vectors["embedding"] @ head.vectors().T
         expected = np.argsort(-scores, axis=1)[:, :10]
         np.testing.assert_array_equal(found["indices"], expected)
         np.testing.assert_allclose(found["scores"], np.take_along_axis(scores, expected, 1), atol=1e-6)

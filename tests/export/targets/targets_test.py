@@ -149,4 +149,4 @@ def test_requests_are_real_sentences(name):
 def test_a_missing_package(monkeypatch):
     monkeypatch.setattr(targets.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"--onnx needs onnx and onnxruntime. Run: pip install .*\[onnx\]"):
-        targets.require(["int8", "onnx"])
+        targets.require_packages("onnx", "--onnx")
