@@ -12,7 +12,7 @@ import tensorflow as tf
 import tensorflow_text as tf_text
 
 from export import signatures
-from export.verification import runner, verify
+from export.verification import probes, runner, verify
 from export.verification.runner import ProcessError
 from export.verification.verify import Probe
 
@@ -226,6 +226,13 @@ def _compared(expected, answer, undecided=None) -> str:
 )
 def test_how_answers_are_compared(expected, answer, undecided, message):
     assert _compared(expected, answer, undecided).startswith(message)
+
+
+def test_rounding_is_sought_among_the_numbers_of_each_position():
+    """Not among the positions: a tagger's probabilities have the shape (windows, positions, labels)."""
+    numbers = np.array([[[0.5, 0.5, 0.0], [0.9, 0.1, 0.1], [0.5, 0.3, 0.2]]])
+    assert probes.undecided(numbers).tolist() == [[True, False, False]]
+    assert probes.undecided(numbers, 2).tolist() == [[True, True, False]]
 
 
 # === Rules of signatures ===
