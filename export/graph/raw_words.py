@@ -1,4 +1,4 @@
-"""Splits raw text into words like those that a tagger was trained on, in Python and in the graph.
+"""Splits raw text into words like those that a tagger was trained on, in the graph.
 
 A word is a run of characters between white space. The punctuation characters at its beginning and end are words of
 their own, and so is each CJK character anywhere. Characters that leave no token belong to no word, except directly
@@ -8,7 +8,6 @@ Shapes: T tokens of all texts, N words of all texts.
 """
 
 import functools
-import itertools
 from typing import NamedTuple
 
 import numpy as np
@@ -19,14 +18,6 @@ from keras_bert.tokenization import normalizer
 from keras_bert.tokenization.exact_normalizer import bisect
 
 _LETTER, _PUNCTUATION, _CJK, _BLANK = range(4)  # A letter is any other character, even one that vanishes.
-
-
-class Word(NamedTuple):
-    """A word of a text, at the characters `start` to `end` (exclusive)."""
-
-    text: str
-    start: int
-    end: int
 
 
 class Words(NamedTuple):
@@ -68,48 +59,11 @@ def _kinds(lowercase: bool) -> tuple[np.ndarray, np.ndarray]:
     return starts.astype(np.int32), kinds[starts].astype(np.int32)
 
 
-# === Python ===
-
-
-def find_words(text: str, tokenizer) -> list[Word]:
-    """Finds the words of a text.
-
-    Args:
-        text: str.
-        tokenizer: `PythonBertTokenizer`.
-
-    >>> find_words("(U.S. law)", tokenizer)
-    [Word('(', 0, 1), Word('U.S', 1, 4), Word('.', 4, 5), Word('law', 6, 9), Word(')', 9, 10)]
-    """
-    _, starts, ends = tokenizer.tokenize_with_offsets(text)
-    kinds = [_kind(char, tokenizer.lowercase) for char in text]
-    blanks = list(itertools.accumulate(kind == _BLANK for kind in kinds))
-    # Tokens of one run stand between the same blanks; each CJK character is a run of its own.
-    runs: list[list[tuple[int, int]]] = []
-    for start, end in zip(starts, ends, strict=True):
-        before = runs[-1][-1][0] if runs else start
-        if not runs or blanks[start] != blanks[before] or _CJK in (kinds[start], kinds[before]):
-            runs.append([])
-        runs[-1].append((start, end))
-    return [word for run in runs for word in _words_of_run(text, run, kinds)]
-
-
-def _words_of_run(text: str, run: list[tuple[int, int]], kinds: list[int]) -> list[Word]:
-    letters = [index for index, (start, _) in enumerate(run) if kinds[start] != _PUNCTUATION]
-    groups = [[token] for token in run]
-    if letters:
-        first, last = letters[0], letters[-1] + 1
-        groups = [*groups[:first], run[first:last], *groups[last:]]
-    # Combining marks may stand in another order than their tokens.
-    spans = [(min(start for start, _ in group), max(end for _, end in group)) for group in groups]
-    return [Word(text[start:end], start, end) for start, end in spans]
-
-
-# === Graph ===
+# === Words ===
 
 
 class WordFinder:
-    """Finds the words of texts, in the graph.
+    """Finds the words of texts: `(U.S. law)` has the words `(`, `U.S`, `.`, `law` and `)`.
 
     Args:
         lowercase: bool, as the tokenizer has it.

@@ -20,6 +20,7 @@ from export.heads.windowed import WindowedHead
 from export.verification import probes
 from export.verification.verify import TOLERANCE, rounding_scale
 from keras_bert.tokenization.preprocessor import BertPreprocessor
+from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
 from tasks.squad.answers import best_answers
 from tasks.squad.data import Question
 from tasks.squad.windows import make_windows
@@ -150,7 +151,7 @@ class QuestionAnswering(WindowedHead):
 
     def encode(self, texts):
         """Reads questions as the task's Python does; `questions` and `windows` come along."""
-        tokenizer, questions = self.python_tokenizer, []
+        tokenizer, questions = PythonBertTokenizer.of(self.preprocessor.tokenizer), []
         for number, (question, context) in enumerate(zip(texts["question"], texts["context"], strict=True)):
             question = question[: self.question_bytes].decode("utf-8", "ignore")
             context, _ = read_text(context, tokenizer, self.max_tokens)

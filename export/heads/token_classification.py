@@ -14,7 +14,6 @@ from export.heads.base import About, TokenOutput
 from export.heads.windowed import EXAMPLE, WordHead
 from export.verification import probes
 from keras_bert.tokenization.preprocessor import BertPreprocessor
-from tasks.text.tags import find_entities
 
 
 class TokenClassification(WordHead):
@@ -55,21 +54,6 @@ class TokenClassification(WordHead):
         tags = tf.gather(tf.constant(self.labels), tf.argmax(probabilities, axis=-1))
         scores = tf.reduce_max(probabilities, axis=-1)
         return {"tags": tf.where(is_token, tags, ""), "scores": tf.where(is_token, scores, 0.0)}
-
-    # === Probes ===
-
-    def expected_words(self, words, logits):
-        probabilities = probes.softmax(logits)
-        entities = find_entities([self.labels[number] for number in probabilities.argmax(axis=-1)])
-        return [
-            (
-                words[first].start,
-                max(word.end for word in words[first:limit]),
-                name.encode(),
-                probabilities[first:limit].max(axis=-1).mean(),
-            )
-            for name, first, limit in entities
-        ]
 
     # === Other targets ===
 

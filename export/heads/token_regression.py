@@ -19,9 +19,6 @@ class TokenRegression(WordHead):
     def answer_words(self, words, logits):
         return words, {"scores": logits[:, 0]}
 
-    def expected_words(self, words, logits):
-        return [(word.start, word.end, score) for word, (score,) in zip(words, logits, strict=True)]
-
     def about(self):
         return About(
             "Scores of words",

@@ -4,8 +4,7 @@ Shapes: W windows, S sequence, N words of all texts, C columns of the logits.
 """
 
 import abc
-import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
@@ -15,16 +14,14 @@ import tensorflow as tf
 from export import signatures
 from export.graph.entities import Entities
 from export.graph.pieces import in_pieces
-from export.graph.raw_words import Word, WordFinder, Words, find_words
-from export.graph.source_text import BYTES_PER_TOKEN, SourceText, cut_texts, read_text
+from export.graph.raw_words import WordFinder, Words
+from export.graph.source_text import BYTES_PER_TOKEN, SourceText, cut_texts
 from export.graph.tables import Table
-from export.graph.windows import best_cells, cut_windows, lay_out, pad_windows
+from export.graph.windows import best_cells, cut_windows, lay_out
 from export.heads.base import Head
 from export.verification import probes
 from keras_bert.tokenization.preprocessor import BertPreprocessor
-from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
-from tasks.text.conll import Documents
-from tasks.text.word_windows import SPECIAL_TOKENS, check_stride, make_windows
+from tasks.text.word_windows import SPECIAL_TOKENS, check_stride
 
 _DEFAULT_WINDOWS = 8
 EXAMPLE = "Rollo, a Norse leader, was born in Norway and died in Rouen."
@@ -56,11 +53,6 @@ class WindowedHead(Head):
         for name, value in settings.items():
             if value < 1:
                 raise ValueError(f"`{name}` must be at least 1. Received: {name}={value}")
-
-    @property
-    def python_tokenizer(self) -> PythonBertTokenizer:
-        """The head's tokenizer, in Python."""
-        return PythonBertTokenizer.of(self.preprocessor.tokenizer)
 
     @property
     def read_part(self) -> str:
@@ -150,10 +142,6 @@ class WordHead(WindowedHead):
     def answer_words(self, words: Words, logits: tf.Tensor) -> tuple[Words | Entities, dict[str, tf.Tensor]]:
         """Builds the graph from words and their logits, float32 [N, C], to the spans listed, and their `columns`."""
 
-    @abc.abstractmethod
-    def expected_words(self, words: Sequence[Word], logits: np.ndarray) -> list[tuple]:
-        """Computes in Python what `answer_words` computes in the graph: start, end and `columns` of a text's spans."""
-
     # === Graph ===
 
     def answering(self, logits_of):
@@ -180,40 +168,24 @@ class WordHead(WindowedHead):
         return {"text": probes.as_bytes((EXAMPLE, *probes.TEXTS))}
 
     def encode(self, texts):
-        """Reads texts as the task's Python does, and adds the `read` text, its `words`, and their tokens' `places`."""
-        tokenizer = self.python_tokenizer
-        read = [read_text(text, tokenizer, self.max_tokens) for text in texts["text"]]
-        words = [find_words(text, tokenizer) for text, _ in read]
-        splits = np.cumsum([0, *map(len, words)])
-        tokens = [word.text for word in itertools.chain(*words)]
-        documents = Documents("", tokens, None, [], splits, np.arange(len(splits)), "tab", False)
-        windows = make_windows(documents, tokenizer, self.preprocessor.sequence_length, self.doc_stride)
-        ids = windows.token_ids
-        rows = pad_windows(windows.row_splits, token_ids=ids, segment_ids=np.zeros_like(ids))
-        return {**rows, "read": read, "words": words, "places": windows.places}
+        """Encodes the windows of all texts by the eager path; `rows` has the text of each."""
+
+        def lay_out_windows(text):
+            _, windows, layout = self.lay_out(text, self.preprocessor.sequence_length - SPECIAL_TOKENS)
+            return {**layout.inputs, "rows": windows.rows}
+
+        return probes.on_cpu(lay_out_windows, texts["text"])
 
     def expected(self, model, texts, encoded):
-        """Finds the right answers; a text or window is undecided if rounding decides which of a word's logits leads."""
+        """Finds the right answers by the eager path.
+
+        A window is undecided if rounding decides which logit of a token is the largest, and so is its text.
+        """
         logits, by_token = self.expected_tokens(model, encoded)
-        is_token, words = encoded["padding_mask"] == 1, encoded["words"]
-        undecided = probes.undecided(probes.softmax(logits)) & is_token  # [W, S]
-
-        def of_texts(values):
-            """Takes the values of words from those of all tokens in windows, text by text."""
-            return np.split(values[is_token][encoded["places"]], np.cumsum([*map(len, words)]))[:-1]
-
-        rows = [
-            [(text[start:end].encode(), start, end, *columns) for start, end, *columns in self.expected_words(*both)]
-            for (text, _), *both in zip(encoded["read"], words, of_texts(logits), strict=True)
-        ]
-        answer = {
-            name: probes.padded([[span[column] for span in row] for row in rows], filling)
-            for column, (name, filling) in enumerate(self.padding["values"].items())
-        }
-        answer[self.padding["count"]] = np.array([len(row) for row in rows], np.int32)
-        answer["truncated"] = np.array([is_cut for _, is_cut in encoded["read"]], bool)
-        undecided_texts = np.array([of_text.any() for of_text in of_texts(undecided)], bool)
+        answer = probes.on_cpu(self.answering(lambda _: tf.constant(logits)), texts["text"])
+        is_near = probes.undecided(probes.softmax(logits)) & (encoded["padding_mask"] == 1)  # [W, S]
+        undecided = np.isin(np.arange(len(texts["text"])), encoded["rows"][is_near.any(axis=1)])
         return {
-            signatures.SERVING_DEFAULT: (answer, undecided_texts),
-            signatures.TOKEN_IDS: (by_token, undecided.any(axis=1)),
+            signatures.SERVING_DEFAULT: (answer, undecided),
+            signatures.TOKEN_IDS: (by_token, is_near.any(axis=1)),
         }

@@ -35,9 +35,6 @@ class NumberOfWords(WordHead):
     def answer_words(self, words, logits):
         return words, {"numbers": logits[:, 0]}
 
-    def expected_words(self, words, logits):
-        return [(word.start, word.end, number) for word, (number,) in zip(words, logits, strict=True)]
-
     def about(self):
         return About(
             "Numbers of words",

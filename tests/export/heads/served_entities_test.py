@@ -19,7 +19,7 @@ from toy_saved import ask, save_as_described
 
 from export.graph import raw_words
 from export.graph.entities import EntityFinder
-from export.graph.raw_words import WordFinder, find_words
+from export.graph.raw_words import WordFinder
 from export.graph.source_text import SourceText, read_text
 from export.heads.loading import load_head
 from export.heads.token_classification import TokenClassification
@@ -201,10 +201,8 @@ def assert_equal(tagger, texts, batch_size=32) -> int:
     ],
 )
 def test_words_of_raw_text(text, words):
-    tokenizer = PythonBertTokenizer(WORDS)
-    found = find_words(text, tokenizer)
-    assert [word.text for word in found] == words
-    assert [(word.start, word.end) for word in found] == words_of(text, lowercase=True)
+    """By the definition below; `test_words_of_any_text` holds the graph against it."""
+    assert [text[start:end] for start, end in words_of(text, lowercase=True)] == words
 
 
 @pytest.mark.parametrize("lowercase", [True, False])
@@ -224,11 +222,9 @@ def test_words_of_any_text(lowercase):
         mine = rows == row
         expected = words_of(text, lowercase)
         assert list(zip(starts[mine] - splits[row], ends[mine] - splits[row], strict=True)) == expected, text
-        words = find_words(text, python)
-        assert [(word.start, word.end) for word in words] == expected
         # A word by itself has the tokens that it has in its text.
         ids = source.token_ids.numpy()[source.token_rows.numpy() == row].tolist()
-        assert [number for word in words for number in python.tokenize(word.text)] == ids
+        assert [number for start, end in expected for number in python.tokenize(text[start:end])] == ids
 
 
 @pytest.mark.parametrize("lowercase", [True, False])
