@@ -60,7 +60,6 @@ EXPORT_MAY_IMPORT = {
     "tasks/report/card.py",
     # Texts that an export is tried on.
     "tasks/squad/data.py",
-    "tasks/text/conll.py",
 }
 
 MAX_MODULES = 20  # In a folder of the packages, not counting `__init__.py`.
