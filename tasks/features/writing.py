@@ -1,6 +1,6 @@
 """Writes embeddings as NumPy archives, Parquet, or google-research/bert's JSON lines.
 
-All formats are written block by block, so that memory does not grow with the file, and atomically.
+Every format is written atomically and block by block, so that memory does not grow with the file.
 
 Shapes: N rows of a block, U tokens of its rows, W words, D width of a vector.
 """
@@ -8,16 +8,16 @@ Shapes: N rows of a block, U tokens of its rows, W words, D width of a vector.
 import contextlib
 import json
 import os
-import shutil
 import tempfile
-import zipfile
+from collections import defaultdict
 from collections.abc import Callable, Iterator
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from keras_bert.errors import InputError
 from keras_bert.files import atomic_path, is_directory
+from tasks.text.conll import splits_of
 
 
 class Column(NamedTuple):
@@ -102,50 +102,27 @@ def _open_npz(path: str, _: LayerIndices) -> Iterator[Write]:
     `token_ids segment_ids starts ends` (U,) and `row_splits` (N + 1,); for sentences also `word_starts` (W,) and
     `word_splits` (N + 1,).
 
-    Arrays grow in anonymous files, which vanish with the process, and are copied into the archive at the end. The disk
-    must hold them twice.
+    A `.npy` file states its size before its values, and the size is known only at the end. So arrays grow in anonymous
+    files, which vanish with the process, and are then copied into the archive. The disk must hold them twice.
     """
-    columns: dict[str, _GrowingArray] = {}
-
-    def column_of(name: str, like: np.ndarray) -> _GrowingArray:
-        if name not in columns:
-            columns[name] = _GrowingArray(stack.enter_context(tempfile.TemporaryFile(dir=os.path.dirname(path))), like)
-        return columns[name]
+    files, lengths = {}, defaultdict(list)
 
     def write(block: Block) -> None:
         for name, (values, splits) in block.items():
-            column = column_of(_NAMES.get(name, name), values)
-            if name in _SPLITS and splits is not None:
-                limits = column_of(_SPLITS[name], splits)
-                limits.append(splits[min(limits.rows, 1) :] + column.rows)  # Only the first block's leading 0.
-            column.append(values)
+            name_in_file = _NAMES.get(name, name)
+            if name_in_file not in files:
+                file = stack.enter_context(tempfile.TemporaryFile(dir=os.path.dirname(path)))
+                files[name_in_file] = file, values.dtype, values.shape[1:]
+            files[name_in_file][0].write(values.tobytes())
+            if name in _SPLITS:
+                lengths[_SPLITS[name]].append(np.diff(splits))
 
     with contextlib.ExitStack() as stack:
         yield write
-        with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
-            for name, column in columns.items():
-                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                    column.copy_to(member)
-
-
-class _GrowingArray:
-    """An array in a file that grows along its first axis."""
-
-    def __init__(self, file: BinaryIO, like: np.ndarray):
-        self.file = file
-        self.dtype, self.shape, self.rows = like.dtype, like.shape[1:], 0
-
-    def append(self, values: np.ndarray) -> None:
-        self.file.write(np.ascontiguousarray(values, self.dtype).tobytes())
-        self.rows += len(values)
-
-    def copy_to(self, file) -> None:
-        """Writes the array in the `.npy` format."""
-        description = np.lib.format.dtype_to_descr(self.dtype)
-        header = {"descr": description, "fortran_order": False, "shape": (self.rows, *self.shape)}
-        np.lib.format.write_array_header_1_0(file, header)
-        self.file.seek(0)
-        shutil.copyfileobj(self.file, file, 1 << 20)
+        arrays = {name: np.memmap(file, dtype).reshape(-1, *shape) for name, (file, dtype, shape) in files.items()}
+        arrays |= {name: splits_of(np.concatenate(of_blocks)) for name, of_blocks in lengths.items()}
+        with open(path, "wb") as archive:
+            np.savez(archive, **arrays)
 
 
 # === Parquet ===
@@ -163,8 +140,7 @@ def _open_parquet(path: str, _: LayerIndices) -> Iterator[Write]:
     file = None
 
     def column_of(values: np.ndarray, splits: np.ndarray | None):
-        flat = values.tolist() if values.dtype.kind == "U" else np.ascontiguousarray(values).ravel()
-        array = arrow.array(flat)
+        array = arrow.array(values.ravel())
         if values.ndim == 2:
             array = arrow.FixedSizeListArray.from_arrays(array, values.shape[1])
         return array if splits is None else arrow.ListArray.from_arrays(arrow.array(splits.astype(np.int32)), array)
@@ -204,30 +180,26 @@ def _open_json_lines(path: str, layer_indices: LayerIndices) -> Iterator[Write]:
     name of the combination. A pooled row has `layers` instead of `features`.
     """
 
-    def write(block: Block) -> None:
-        for row in rows_of(block):
-            names = [name for name in layer_indices if name in row]
-            vectors = [np.round(row[name].astype(np.float64), 6).tolist() for name in names]
-            layers = [layer_indices[name] for name in names]
-            line: dict = {"linex_index": int(row["index"])}
-            if "tokens" in row:
-                columns = (row[name].tolist() for name in ("tokens", "starts", "ends"))
-                line["features"] = [
-                    {"token": token, "layers": _layers(layers, values), "start": start, "end": end}
-                    for token, start, end, *values in zip(*columns, *vectors, strict=True)
-                ]
-            else:
-                line["layers"] = _layers(layers, vectors)
-            if "word_starts" in row:
-                line["word_starts"] = row["word_starts"].tolist()
-            file.write(json.dumps(line) + "\n")
+    def line_of(row: dict[str, Any]) -> dict[str, Any]:
+        indices = {name: index for name, index in layer_indices.items() if name in row}
+        vectors = np.stack([row[name] for name in indices], axis=-2)  # [U, layers, D], or [layers, D] if pooled
+        vectors = np.round(vectors.astype(np.float64), 6).tolist()
+
+        def layers_of(vectors: list[list[float]]) -> list[dict]:
+            return [{"index": index, "values": values} for index, values in zip(indices.values(), vectors, strict=True)]
+
+        line = {"linex_index": int(row["index"])}
+        if "tokens" not in row:
+            return {**line, "layers": layers_of(vectors)}
+        columns = (row[name].tolist() for name in ("tokens", "starts", "ends"))
+        line["features"] = [
+            {"token": token, "layers": layers_of(states), "start": start, "end": end}
+            for token, start, end, states in zip(*columns, vectors, strict=True)
+        ]
+        return line | ({"word_starts": row["word_starts"].tolist()} if "word_starts" in row else {})
 
     with open(path, "w", encoding="utf-8", newline="\n") as file:
-        yield write
-
-
-def _layers(indices: list[int | str], vectors: list[list[float]]) -> list[dict]:
-    return [{"index": index, "values": values} for index, values in zip(indices, vectors, strict=True)]
+        yield lambda block: file.writelines(json.dumps(line_of(row)) + "\n" for row in rows_of(block))
 
 
 WRITERS = {".npz": _open_npz, ".parquet": _open_parquet, ".jsonl": _open_json_lines}
