@@ -11,6 +11,7 @@ import numpy as np
 
 from keras_bert.errors import InputError
 from keras_bert.files import is_file, read_lines
+from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
 from tasks.fine_tuning.examples import Examples
 from tasks.text.bad_rows import BadRows
 from tasks.text.conll import Documents, splits_of
@@ -118,60 +119,42 @@ def batches_of(rows: Iterable[Row], size: int) -> Iterator[list[Row]]:
 # === Sequences ===
 
 
-def encode_rows(rows: Sequence[Row], tokenizer, max_seq_length: int) -> Encoded:
+def encode_rows(rows: Sequence[Row], tokenizer: PythonBertTokenizer, max_seq_length: int) -> Encoded:
     """Encodes rows as sequences of at most `max_seq_length` tokens.
 
     Texts are truncated at the end, pairs token by token from the longer text (google-research/bert). Sentences of words
     are never truncated; long ones are split into windows.
 
     Args:
-        rows: at least one; all with texts or all with words.
-        tokenizer: BertTokenizer.
+        rows: at least one.
+        tokenizer: makes the tokens.
         max_seq_length: at least 4, special tokens included.
     """
-    if rows[0].words is not None:
-        sentences, word_starts = _tokenize_words([row.words for row in rows], tokenizer)
-        windows = [_lay_windows(sentence, tokenizer, max_seq_length) for sentence in sentences]
-        return _join(windows, word_starts, [len(row.words) for row in rows], num_cut=0)
-    tokens = _tokenize([text for row in rows for text in row.texts], tokenizer)
-    windows, num_cut = [], 0
+    windows, lengths, word_starts, num_cut = [], [], [], 0
     for row in rows:
-        parts = [next(tokens) for _ in row.texts]
-        lengths = [part.shape[1] for part in parts]
-        limits = _fit(lengths, max_seq_length)
-        num_cut += any(length > limit for length, limit in zip(lengths, limits, strict=True))
-        packed = _pack([part[:, :limit] for part, limit in zip(parts, limits, strict=True)], tokenizer)
-        windows.append([_Window(packed, 0, packed.shape[1])])
-    return _join(windows, [], [0] * len(rows), num_cut)
-
-
-def _tokenize(texts: Sequence[str], tokenizer) -> Iterator[np.ndarray]:
-    """Yields the tokens of each text: int32, shape (3, tokens), rows `id start end`."""
-    columns = tokenizer.tokenize_with_offsets(list(texts))
-    values = np.stack([np.asarray(column.values, np.int32) for column in columns])
-    for start, stop in itertools.pairwise(columns[0].row_splits.numpy()):
-        yield values[:, start:stop]
-
-
-def _tokenize_words(sentences: Sequence[Sequence[str]], tokenizer) -> tuple[list[np.ndarray], list[int]]:
-    """Tokenizes word by word; a word without any piece, such as a control character, becomes [UNK].
-
-    Returns:
-        `(tokens, word_starts)`: the tokens of each sentence as `_tokenize` yields them, and the index of each word's
-        first token in its sequence, after [CLS].
-    """
-    tokens = _tokenize([word for sentence in sentences for word in sentence], tokenizer)
-    unknown, joined, word_starts = tokenizer.token_to_id("[UNK]"), [], []
-    for sentence in sentences:
-        pieces, place, character = [], 1, 0
-        for word, piece in zip(sentence, tokens, strict=False):  # The next words, as many as the sentence has.
-            piece = piece if piece.size else np.array([[unknown], [0], [len(word)]], np.int32)
-            pieces.append(piece + np.array([[0], [character], [character]], np.int32))
-            word_starts.append(place)
-            place += piece.shape[1]
-            character += len(word) + 1
-        joined.append(np.concatenate(pieces, axis=1))
-    return joined, word_starts
+        if row.words is None:
+            sequence, is_cut = _pack_texts(row.texts, tokenizer, max_seq_length)
+            of_row = [_Window(sequence, 0, sequence.shape[1])]
+            num_cut += is_cut
+        else:
+            tokens, starts = _tokenize_words(row.words, tokenizer)
+            of_row = _lay_windows(tokens, tokenizer, max_seq_length)
+            word_starts += starts
+        windows += of_row
+        lengths.append(sum(window.kept_stop - window.kept_start for window in of_row))
+    token_ids, starts, ends, segment_ids = np.concatenate([window.tokens for window in windows], axis=1)
+    splits = splits_of([window.tokens.shape[1] for window in windows])
+    kept = np.concatenate([np.arange(*window[1:]) + split for window, split in zip(windows, splits, strict=False)])
+    return Encoded(
+        examples=Examples(token_ids, segment_ids, splits),
+        kept=kept,
+        row_splits=splits_of(lengths),
+        starts=starts[kept],
+        ends=ends[kept],
+        word_starts=np.array(word_starts, np.int32),
+        word_splits=splits_of([len(row.words or ()) for row in rows]),
+        num_cut=num_cut,
+    )
 
 
 class _Window(NamedTuple):
@@ -182,25 +165,47 @@ class _Window(NamedTuple):
     kept_stop: int
 
 
-def _fit(lengths: Sequence[int], max_seq_length: int) -> list[int]:
-    """Returns the number of tokens to keep of each text; the longer text of a pair loses first, a tie the second.
+def _pack_texts(texts: Sequence[str], tokenizer: PythonBertTokenizer, max_seq_length: int) -> tuple[np.ndarray, bool]:
+    """Returns the sequence of one text or two, int32, shape (4, S), as in `_Window`, and whether it was truncated.
 
-    `BertPreprocessor` does the same in the graph; a test compares them.
+    The longer text of a pair loses tokens first, the second one if both are equally long. `BertPreprocessor` does the
+    same in the graph; a test compares them.
     """
-    limit = max_seq_length - 1 - len(lengths)
-    if len(lengths) == 1:
-        return [limit]
-    first = min(lengths[0], max(-(-limit // 2), limit - lengths[1]))
-    return [first, min(lengths[1], limit - first)]
+    tokens = [np.array(tokenizer.tokenize_with_offsets(text), np.int32) for text in texts]
+    limit = max_seq_length - 1 - len(texts)
+    limits = [limit]
+    if len(texts) == 2:
+        first, second = (text.shape[1] for text in tokens)
+        first = min(first, max(-(-limit // 2), limit - second))
+        limits = [first, limit - first]
+    packed = _pack([text[:, :limit] for text, limit in zip(tokens, limits, strict=True)], tokenizer)
+    return packed, packed.shape[1] < sum(text.shape[1] + 1 for text in tokens) + 1
 
 
-def _pack(parts: Sequence[np.ndarray], tokenizer) -> np.ndarray:
+def _tokenize_words(words: Sequence[str], tokenizer: PythonBertTokenizer) -> tuple[np.ndarray, list[int]]:
+    """Tokenizes a sentence word by word; a word without any piece, such as a control character, becomes [UNK].
+
+    Returns:
+        `(tokens, word_starts)`: int32, shape (3, tokens), rows `id start end`; and the index of each word's first token
+        in its sequence, after [CLS].
+    """
+    tokens, word_starts, place = [], [], 0
+    for word in words:
+        word_starts.append(len(tokens) + 1)
+        spans = list(zip(*tokenizer.tokenize_with_offsets(word), strict=True))
+        for number, start, end in spans or [(tokenizer.unk_token_id, 0, len(word))]:
+            tokens.append((number, place + start, place + end))
+        place += len(word) + 1
+    return np.array(tokens, np.int32).T, word_starts
+
+
+def _pack(texts: Sequence[np.ndarray], tokenizer: PythonBertTokenizer) -> np.ndarray:
     """Joins texts to [CLS] a [SEP] or [CLS] a [SEP] b [SEP]: int32, shape (4, S), as in `_Window`."""
-    pieces = [[[tokenizer.cls_token_id], [0], [0], [0]]]
-    for segment, part in enumerate(parts):
-        pieces.append(np.vstack([part, np.full(part.shape[1], segment)]))
-        pieces.append([[tokenizer.sep_token_id], [0], [0], [segment]])
-    return np.concatenate(pieces, axis=1).astype(np.int32)
+    columns = [[[tokenizer.cls_token_id], [0], [0], [0]]]
+    for segment, tokens in enumerate(texts):
+        columns.append(np.vstack([tokens, np.full(tokens.shape[1], segment)]))
+        columns.append([[tokenizer.sep_token_id], [0], [0], [segment]])
+    return np.concatenate(columns, axis=1).astype(np.int32)
 
 
 def window_spans(num_tokens: int, size: int) -> list[tuple[int, int, int, int]]:
@@ -219,7 +224,7 @@ def window_spans(num_tokens: int, size: int) -> list[tuple[int, int, int, int]]:
     return list(zip(starts, stops, [0, *borders], [*borders, num_tokens], strict=True))
 
 
-def _lay_windows(tokens: np.ndarray, tokenizer, max_seq_length: int) -> list[_Window]:
+def _lay_windows(tokens: np.ndarray, tokenizer: PythonBertTokenizer, max_seq_length: int) -> list[_Window]:
     """Splits one sentence into windows; the [CLS] of the first and the [SEP] of the last are kept too."""
     count = tokens.shape[1]
     return [
@@ -232,19 +237,6 @@ def _lay_windows(tokens: np.ndarray, tokenizer, max_seq_length: int) -> list[_Wi
     ]
 
 
-def _join(
-    windows_of_rows: Sequence[Sequence[_Window]], word_starts: Sequence[int], word_counts: Sequence[int], num_cut: int
-) -> Encoded:
-    windows = [window for row in windows_of_rows for window in row]
-    token_ids, starts, ends, segment_ids = np.concatenate([window.tokens for window in windows], axis=1)
-    splits = splits_of([window.tokens.shape[1] for window in windows])
-    kept = np.concatenate([np.arange(*window[1:]) + split for window, split in zip(windows, splits, strict=False)])
-    row_splits = splits_of([sum(window.kept_stop - window.kept_start for window in row) for row in windows_of_rows])
-    examples = Examples(token_ids, segment_ids, splits)
-    word_starts = np.array(word_starts, np.int32)
-    return Encoded(examples, kept, row_splits, starts[kept], ends[kept], word_starts, splits_of(word_counts), num_cut)
-
-
 # === Words of whole documents ===
 
 
@@ -253,7 +245,7 @@ def encode_words(documents: Documents, tokenizer, max_seq_length: int, document_
 
     Args:
         documents: the sentences.
-        tokenizer: BertTokenizer.
+        tokenizer: BertTokenizer or PythonBertTokenizer.
         max_seq_length: at least 4, special tokens included.
         document_context: whether windows span whole documents, so that words see the neighbouring sentences (paper,
             section 5.3). A file without -DOCSTART- lines is one document.
@@ -262,7 +254,8 @@ def encode_words(documents: Documents, tokenizer, max_seq_length: int, document_
         The windows, whose `places` increase.
     """
     limits = documents.sentence_splits[documents.document_splits] if document_context else documents.sentence_splits
-    encoded = encode_rows(sentence_rows(documents._replace(sentence_splits=limits)), tokenizer, max_seq_length)
+    rows = sentence_rows(documents._replace(sentence_splits=limits))
+    encoded = encode_rows(rows, PythonBertTokenizer.of(tokenizer), max_seq_length)
     firsts = np.repeat(encoded.row_splits[:-1], np.diff(encoded.word_splits)) + encoded.word_starts
     ends = np.append(firsts[1:], 0)
     ends[encoded.word_splits[1:] - 1] = encoded.row_splits[1:] - 1  # [SEP] follows the last word of a row.

@@ -9,6 +9,7 @@ import numpy as np
 from keras_bert.errors import InputError
 from keras_bert.files import expand_files, make_directory, write_json
 from keras_bert.presets.weights import open_checkpoint, read_bert_config
+from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
 from tasks.features import data, writing
 from tasks.features.settings import DEFAULT_LAYERS, DEFAULT_OUTPUT, FeatureSettings, choose_layers, layer_name
 from tasks.features.writing import Block, Column, open_writer
@@ -103,14 +104,12 @@ class _Extraction:
             with open_checkpoint(origin.preset) as checkpoint:
                 if "pooled_dense/kernel" not in checkpoint.tensors:
                     raise InputError(f"{origin.preset}: has no pooler. Choose --pooling=mean or --pooling=cls.")
-        self._tokenizer = origin.tokenizer()
+        self._tokenizer = PythonBertTokenizer.of(origin.tokenizer())
         num_rows = read_bert_config(origin.preset).vocabulary_size
         check_rows(origin.preset, self._tokenizer.vocabulary_size(), num_rows)
         backbone = load_encoder(origin, settings.random_seed)
         options = {name: getattr(settings, name) for name in ("combine", "layer_weights", "pooling", "normalize")}
-        model = FeatureExtractor(backbone, layers, **options)
-        self._extractor = Extractor(model, settings.eval_batch_size)
-        self._vocabulary = np.array(self._tokenizer.get_vocabulary())
+        self._extractor = Extractor(FeatureExtractor(backbone, layers, **options), settings.eval_batch_size)
         # Names of the vectors in JSON lines: google-research/bert's negative index of an encoder layer, or a name.
         by_layer = {layer_name(n): n - backbone.num_layers - 1 if n else layer_name(n) for n in layers}
         self._indices = {**by_layer, COMBINED: settings.combine, POOLED: POOLED}
@@ -123,11 +122,13 @@ class _Extraction:
 
         started, widths = time.perf_counter(), self._extractor.widths
         results = {"rows": 0, "tokens": 0, "cut_rows": 0, "vectors": dict(widths)}
+        vectors = self._settings.max_seq_length if self._settings.pooling == "none" else 1
+        block_rows = min(BLOCK_BYTES // (4 * sum(widths.values()) * vectors), MAX_BLOCK_ROWS)
         with (
             open_writer(path, self._indices) as write,
             tqdm(total=num_rows, desc="extract", unit="row", mininterval=0.5) as progress,
         ):
-            for batch in data.batches_of(rows, self._block_rows(widths)):
+            for batch in data.batches_of(rows, max(self._settings.eval_batch_size, block_rows)):
                 progress.update(len(batch))
                 batch, encoded = self._encode(batch)
                 if batch:
@@ -142,26 +143,21 @@ class _Extraction:
         speed = {"seconds": round(seconds, 2), "tokens_per_second": round(results["tokens"] / seconds, 1)}
         return {**results, **speed, "skipped_rows": self._bad_rows.count}
 
-    def _block_rows(self, widths: dict[str, int]) -> int:
-        """Returns the number of rows of a block, at least a batch, so that its vectors stay below `BLOCK_BYTES`."""
-        vectors = self._settings.max_seq_length if self._settings.pooling == "none" else 1
-        rows = BLOCK_BYTES // (4 * sum(widths.values()) * vectors)
-        return max(self._settings.eval_batch_size, min(rows, MAX_BLOCK_ROWS))
-
     def _encode(self, batch: list[data.Row]) -> tuple[list[data.Row], data.Encoded]:
         """Encodes rows; with pooling skips sentences of several windows, since one vector takes one sequence."""
         limit = self._settings.max_seq_length
         encoded = data.encode_rows(batch, self._tokenizer, limit)
-        lengths = np.diff(encoded.row_splits)
-        if self._settings.pooling == "none" or lengths.max() <= limit:
+        if self._settings.pooling == "none":
             return batch, encoded
-        for row, length in zip(batch, lengths, strict=True):
-            if length > limit:
+        kept = []
+        for row, length in zip(batch, np.diff(encoded.row_splits), strict=True):
+            if length <= limit:
+                kept.append(row)
+            else:
                 reason = f"the sentence has {length} tokens, one vector takes at most {limit}. Raise --max_seq_length."
                 self._bad_rows.add(row.where, reason)
         self._bad_rows.finish()
-        kept = [row for row, length in zip(batch, lengths, strict=True) if length <= limit]
-        return kept, data.encode_rows(kept, self._tokenizer, limit) if kept else encoded
+        return kept, data.encode_rows(kept, self._tokenizer, limit) if 0 < len(kept) < len(batch) else encoded
 
     def _block(self, batch: Sequence[data.Row], encoded: data.Encoded) -> Block:
         index = Column(np.array([row.index for row in batch], np.int64))
@@ -171,10 +167,11 @@ class _Extraction:
         examples, kept = encoded.examples, encoded.kept
         if len(kept) < len(examples.token_ids):  # Windows overlap.
             vectors = {name: array[kept] for name, array in vectors.items()}
+        token_ids = examples.token_ids[kept]
         columns = {
             **vectors,
-            "tokens": self._vocabulary[examples.token_ids[kept]],
-            "token_ids": examples.token_ids[kept],
+            "tokens": np.array(self._tokenizer.vocabulary)[token_ids],
+            "token_ids": token_ids,
             "segment_ids": examples.segment_ids[kept],
             "starts": encoded.starts,
             "ends": encoded.ends,
