@@ -1,7 +1,7 @@
 """Windows of a question and a part of its context, as in google-research/bert (run_squad.py:309-474).
 
 This module does not import TensorFlow. Shapes: Q questions, W windows, T tokens of all windows, C tokens of one
-context, M windows of one question.
+context.
 """
 
 import functools
@@ -15,6 +15,7 @@ from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
 from tasks.fine_tuning.examples import Examples
 from tasks.squad.data import Question, first_answer
 from tasks.squad.text import split_context
+from tasks.text.conll import splits_of
 from tasks.text.word_windows import best_windows, slice_tokens
 
 POSITIONS = ("start_positions", "end_positions")
@@ -44,29 +45,6 @@ class Windows(NamedTuple):
     vocabulary: list[str]
     lowercase: bool
     question_lengths: np.ndarray
-
-
-class _Context(NamedTuple):
-    """A tokenized context: int32 arrays, shape (C,)."""
-
-    ids: np.ndarray
-    words: np.ndarray
-
-
-class _Plan(NamedTuple):
-    """The windows of one question.
-
-    Attributes:
-        query: token ids of the question, int32.
-        context: the tokenized context.
-        spans: M windows, `(start, stop)` in tokens of the context.
-        answer: the answer's first and last token in the context, or None.
-    """
-
-    query: np.ndarray
-    context: _Context
-    spans: list[tuple[int, int]]
-    answer: tuple[int, int] | None
 
 
 def make_windows(
@@ -105,78 +83,68 @@ def make_windows(
         )
     tokenizer = PythonBertTokenizer.of(tokenizer)
     tokenize = functools.cache(functools.partial(_tokenize, tokenizer))  # Questions share their contexts.
-
-    def plan(question: Question) -> _Plan:
-        context = tokenize(question.context)
-        query = tokenizer.tokenize(question.question)[:max_query_length]
-        room, num_tokens = max_seq_length - len(query) - 3, len(context.ids)
-        # The stride is limited to the room, so that no token is lost between two windows.
-        spans = slice_tokens(0, num_tokens, room, min(doc_stride, room)) if num_tokens else []
-        found = first_answer(question) if with_answers and not question.is_impossible else None
-        answer = found and _find_tokens(context, *found, tokenizer)
-        return _Plan(np.array(query, np.int32), context, spans, answer)
-
+    # The columns of a token are its id, its segment, its word, and the number of its window of maximum context.
+    windows, tokens, question_lengths = [], [np.empty((4, 0), np.int32)], []
     progress = tqdm(questions, desc=description, unit="question", mininterval=0.5, disable=description is None)
-    return _fill(list(map(plan, progress)), tokenizer, with_answers)
+    for number, question in enumerate(progress):
+        ids, words = tokenize(question.context)
+        query = [
+            tokenizer.cls_token_id,
+            *tokenizer.tokenize(question.question)[:max_query_length],
+            tokenizer.sep_token_id,
+        ]
+        question_lengths.append(len(query) + len(ids) + 1)
+        # The stride is limited to the room, so that no token is lost between two windows.
+        room = max_seq_length - len(query) - 1
+        spans = slice_tokens(0, len(ids), room, min(doc_stride, room)) if len(ids) else []
+        best = best_windows(spans, np.arange(len(ids)), _LENGTH_WEIGHT) if spans else words
+        answer = _find_tokens(ids, words, question, tokenizer) if with_answers else None
+        before = np.stack([query, *np.full((3, len(query)), [[0], [-1], [-1]])])
+        context = np.stack([ids, np.ones_like(ids), words, best])
+        after = [[tokenizer.sep_token_id], [1], [-1], [-1]]
+        for window, (start, stop) in enumerate(spans):
+            tokens.append(np.concatenate([before, context[:, start:stop], after], axis=1, dtype=np.int32))
+            has_answer = answer is not None and start <= answer[0] and answer[1] < stop
+            positions = [place - start + len(query) for place in answer] if has_answer else (0, 0)
+            windows.append((number, window, tokens[-1].shape[1], *positions))
+    question_index, window_numbers, lengths, *positions = np.array(windows, np.int64).reshape(-1, 5).T
+    token_ids, segment_ids, token_word, best = np.concatenate(tokens, axis=1)
+    labels = dict(zip((*POSITIONS, "lengths"), np.array([*positions, lengths], np.int32), strict=True))
+    return Windows(
+        examples=Examples(token_ids, segment_ids, splits_of(lengths), labels if with_answers else {}),
+        question_index=question_index,
+        token_word=token_word,
+        is_max_context=best == np.repeat(window_numbers, lengths),
+        vocabulary=tokenizer.vocabulary,
+        lowercase=tokenizer.lowercase,
+        question_lengths=np.array(question_lengths, np.int64),
+    )
 
 
-def _tokenize(tokenizer: PythonBertTokenizer, text: str) -> _Context:
+def _tokenize(tokenizer: PythonBertTokenizer, text: str) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the id of each token of a context, and the number of its word: int32, shape (C,)."""
     # google-research/bert tokenizes each word separately. The tokenizer splits at all white space that separates these
     # words, so that tokenizing the whole text gives the same tokens.
-    ids, starts, _ = (np.array(part, np.int32) for part in tokenizer.tokenize_with_offsets(text))
-    words = np.searchsorted(split_context(text).starts, starts, side="right").astype(np.int32) - 1
-    return _Context(ids, words)
+    ids, starts, _ = (np.array(column, np.int32) for column in tokenizer.tokenize_with_offsets(text))
+    return ids, np.searchsorted(split_context(text).starts, starts, side="right").astype(np.int32) - 1
 
 
 def _find_tokens(
-    context: _Context, text: str, first_word: int, last_word: int, tokenizer: PythonBertTokenizer
+    ids: np.ndarray, words: np.ndarray, question: Question, tokenizer: PythonBertTokenizer
 ) -> tuple[int, int] | None:
-    """Returns the first and last token of an answer in the context, or None if its words have no token.
+    """Returns the first and last token of the answer in the context; None without an answer, or a token in its words.
 
     The tokens of whole words are shrunk to those of the answer, if these occur in them (run_squad.py:476-510): the
     answer "1895" is a token of its own in the word "(1895-1943)". The leftmost occurrence counts.
     """
-    first = int(np.searchsorted(context.words, first_word))
-    stop = int(np.searchsorted(context.words, last_word, side="right"))
-    tokens, answer = context.ids[first:stop].tolist(), tokenizer.tokenize(text)
+    located = None if question.is_impossible else first_answer(question)
+    if located is None:
+        return None
+    text, first_word, last_word = located
+    first = int(np.searchsorted(words, first_word))
+    stop = int(np.searchsorted(words, last_word, side="right"))
+    tokens, answer = ids[first:stop].tolist(), tokenizer.tokenize(text)
     for start in range(len(tokens) - len(answer) + 1):
         if answer and tokens[start : start + len(answer)] == answer:
             return first + start, first + start + len(answer) - 1
     return (first, stop - 1) if tokens else None  # Words of nothing but control characters have none.
-
-
-def _fill(plans: list[_Plan], tokenizer: PythonBertTokenizer, with_answers: bool) -> Windows:
-    counts = [len(plan.spans) for plan in plans]
-    lengths = np.array([stop - start + len(plan.query) + 3 for plan in plans for start, stop in plan.spans], np.int64)
-    row_splits = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-    num_tokens, window = int(row_splits[-1]), 0
-    token_ids = np.full(num_tokens, tokenizer.sep_token_id, np.int32)
-    segment_ids = np.zeros(num_tokens, np.int32)
-    token_word = np.full(num_tokens, -1, np.int32)
-    is_max_context = np.zeros(num_tokens, bool)
-    positions = np.zeros((2, len(lengths)), np.int32)
-    for plan in filter(lambda plan: plan.spans, plans):
-        best = best_windows(plan.spans, np.arange(len(plan.context.ids)), _LENGTH_WEIGHT)
-        for number, (start, stop) in enumerate(plan.spans):
-            first = int(row_splits[window])
-            place = first + len(plan.query) + 2
-            within, piece = slice(place, place + stop - start), slice(start, stop)
-            token_ids[first] = tokenizer.cls_token_id
-            token_ids[first + 1 : place - 1] = plan.query
-            token_ids[within] = plan.context.ids[piece]
-            segment_ids[place : place + stop - start + 1] = 1
-            token_word[within] = plan.context.words[piece]
-            is_max_context[within] = best[piece] == number
-            if plan.answer is not None and start <= plan.answer[0] and plan.answer[1] < stop:
-                positions[:, window] = np.array(plan.answer) - start + place - first
-            window += 1
-    labels = {**dict(zip(POSITIONS, positions, strict=True)), "lengths": lengths.astype(np.int32)}
-    return Windows(
-        Examples(token_ids, segment_ids, row_splits, labels if with_answers else {}),
-        np.repeat(np.arange(len(plans)), counts),
-        token_word,
-        is_max_context,
-        tokenizer.vocabulary,
-        tokenizer.lowercase,
-        np.array([len(plan.query) + len(plan.context.ids) + 3 for plan in plans], np.int64),
-    )
