@@ -19,8 +19,8 @@ NO_SPAN_TEXT = "empty"
 # The null odds if no span is possible. google-research/bert, which fails in that case, starts from this null score
 # (run_squad.py:769).
 NO_SPAN_ODDS = 1e6
-# Scores that differ by no more are equal, so that rounding, which differs between processors and runtimes, does not
-# decide the order of answers: ten times by how much served scores may differ.
+# Scores that differ by at most this count as equal, so that rounding, which differs between processors and runtimes,
+# does not decide the order of answers. It is ten times the difference that served scores may have.
 TIE = 1e-4
 
 _Null = tuple[float, float] | None  # Start and end logits of "no answer", if there may be none.
@@ -54,10 +54,10 @@ def best_answers(
 ) -> Answers:
     """Chooses the answers to all questions.
 
-    In each window the `n_best_size` highest starts and ends are combined (google-research/bert includes those of
-    padding). A start must have its maximum context in its window, but an end need not. The candidates of all windows
-    are sorted by the sum of their logits, and the first with each final text counts. Of equal sums (to `TIE`) the
-    earlier place in the context comes first, and "no answer" last.
+    Each window contributes the pairs of its `n_best_size` highest starts and ends (google-research/bert counts padding
+    among them). A start must have its maximum context in its window, but an end need not. The candidates of all windows
+    are sorted by the sum of their logits, and the first with each final text counts. Where sums are equal (to `TIE`),
+    the earlier place in the context comes first, and "no answer" last.
 
     With `version_2_with_negative`, [CLS] stands for "no answer". Its score is the lowest sum of its logits in any
     window. If it exceeds the best answer's score by more than `null_score_diff_threshold`, the prediction is "".
@@ -102,17 +102,16 @@ def apply_threshold(answers: Answers, threshold: float) -> Answers:
 # === Candidates ===
 
 
-def _null_logits(logits: np.ndarray, places: np.ndarray) -> tuple[float, float]:
-    """Returns the start and end logits of [CLS] in the window with their lowest sum.
+def _null_logits(logits: np.ndarray, firsts: np.ndarray) -> tuple[float, float]:
+    """Returns the start and end logits of [CLS] in the window with their lowest sum; zeros without any window.
 
     Args:
         logits: float64, shape (2, T).
-        places: first token of each window, int64.
+        firsts: first token of each window, int64.
     """
-    if not len(places):
+    if not len(firsts):
         return 0.0, 0.0
-    lowest = places[logits[:, places].sum(axis=0).argmin()]
-    return float(logits[0, lowest]), float(logits[1, lowest])
+    return tuple(logits[:, firsts[logits[:, firsts].sum(axis=0).argmin()]].tolist())
 
 
 def _find_candidates(
@@ -124,7 +123,7 @@ def _find_candidates(
         (first token, last token, start logit, end logit) of each, best first. Tokens are numbered among all T; both are
         -1 for "no answer".
     """
-    found = [np.empty((2, 0), np.int64)]
+    spans = [np.empty((2, 0), np.int64)]
     for first, limit in zip(row_splits[:-1].tolist(), row_splits[1:].tolist(), strict=True):
         # A stable sort takes the earlier of two equal logits, as google-research/bert's does.
         best = np.argsort(-logits[:, first:limit], axis=1, kind="stable")[:, :n_best_size]
@@ -133,15 +132,15 @@ def _find_candidates(
         ends = ends[windows.token_word[ends] >= 0]
         lengths = ends - starts[:, np.newaxis] + 1  # [starts, ends]
         of_starts, of_ends = np.nonzero((lengths >= 1) & (lengths <= max_answer_length))
-        found.append(np.stack([starts[of_starts], ends[of_ends]]))
-    starts, ends = np.concatenate(found, axis=1)
+        spans.append(np.stack([starts[of_starts], ends[of_ends]]))
+    starts, ends = np.concatenate(spans, axis=1)
     columns = [starts, ends, logits[0, starts], logits[1, ends]]
     if null is not None:
         columns = [np.append(column, value) for column, value in zip(columns, (-1, -1, *null), strict=True)]
     scores = columns[2] + columns[3]
     order = np.argsort(-scores, kind="stable")
-    tie = np.cumsum(-np.diff(scores[order]) > TIE)  # The number of the second and later scores' group of equals.
-    order = order[np.lexsort((order, np.append(0, tie)[: len(order)]))]
+    groups = np.append(0, np.cumsum(-np.diff(scores[order]) > TIE))[: len(order)]  # Equal scores share a number.
+    order = order[np.lexsort((order, groups))]
     return list(zip(*(column[order].tolist() for column in columns), strict=True))
 
 

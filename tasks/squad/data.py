@@ -101,11 +101,9 @@ def keep_scorable(questions: list[Question], version_2_with_negative: bool, bad_
         InputError: no question is left, or `bad_rows` refuses the file.
     """
     mark = '"is_impossible": true' if version_2_with_negative else "--version_2_with_negative"
-    known = []
+    known = [question for question in questions if question.answers or question.is_impossible]
     for question in questions:
-        if question.answers or question.is_impossible:
-            known.append(question)
-        else:
+        if not (question.answers or question.is_impossible):
             bad_rows.add(question.where, f"the question has no known answer to be scored by. Expected one, or {mark}.")
     bad_rows.finish()
     if not known:
@@ -117,9 +115,9 @@ def first_answer(question: Question) -> tuple[str, int, int] | None:
     """Returns (text, first word, last word) of the first answer that occurs at its place in the context, or None."""
     words = split_context(question.context)
     for text, start in question.answers:
-        found = find_answer(words, len(question.context), text, start)
-        if found is not None:
-            return text, *found
+        span = find_answer(words, len(question.context), text, start)
+        if span is not None:
+            return text, *span
     return None
 
 
@@ -176,8 +174,8 @@ def _check_answers(question: Question, version_2_with_negative: bool) -> None:
         raise Broken(f"the question has no answer. Expected one{cure}.")
     if first_answer(question) is None:
         text, start = question.answers[0]
-        found = question.context.find(text)
-        there = f"it stands at {found}" if found >= 0 else "it stands nowhere in it"
+        place = question.context.find(text)
+        there = f"it stands at {place}" if place >= 0 else "it stands nowhere in it"
         raise _NotFound(f"the answer {text!r} is not in the context at character {start} ({there}). Correct it.")
 
 

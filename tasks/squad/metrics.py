@@ -1,4 +1,4 @@
-"""Scores of answers: exact match and F1 of words, by the official scripts of tf-models-official; and their report.
+"""Scores of answers by the official scripts of tf-models-official: exact match and F1 of words; and their report.
 
 Shapes: N questions, W windows, T tokens of all windows.
 """
@@ -6,6 +6,7 @@ Shapes: N questions, W windows, T tokens of all windows.
 import importlib
 import itertools
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -22,6 +23,7 @@ from tasks.squad.windows import POSITIONS, Windows
 _find_kind = re.compile(r"\b(?:how (?:many|much)|what|who|whom|whose|when|where|which|why|how)\b").search
 _SAME_KIND = {"whom": "who", "whose": "who", "how many": "how many, how much", "how much": "how many, how much"}
 _LENGTHS = (7, 9, 11, 14)  # About the quintiles of the lengths of SQuAD 2.0's questions, in words.
+_WINDOWS = ("no window", "1 window", "2 windows", "3 windows", "4 windows and more")
 _EXCERPT = 150  # Characters of the context on each side of an answer.
 _PARTS = {
     "HasAns_f1": "F1 of questions with an answer",
@@ -74,17 +76,17 @@ def score_all(questions: Sequence[Question], predictions: Mapping[str, str], ver
 
 def score_each(questions: Sequence[Question], predictions: Mapping[str, str], version_2_with_negative: bool) -> Scores:
     """Scores each answer separately with the official script."""
-    evaluate = load_script(version_2_with_negative).evaluate
-    exact, f1 = ("exact", "f1") if version_2_with_negative else ("exact_match", "final_f1")
-    unit = 100.0 if version_2_with_negative else 1.0
-    results = [evaluate(_dataset([question]), {question.id: predictions[question.id]}) for question in questions]
-    return Scores(*(np.array([result[name] / unit for result in results], np.float64) for name in (exact, f1)))
+    results = [
+        score_all([question], {question.id: predictions[question.id]}, version_2_with_negative)
+        for question in questions
+    ]
+    return Scores(*(np.array([result[name] / 100.0 for result in results], np.float64) for name in Scores._fields))
 
 
 def _dataset(questions: Sequence[Question]) -> list[dict]:
-    """Returns those parts of SQuAD's JSON that the script reads."""
-    known = [{"id": question.id, "answers": [{"text": text} for text, _ in question.answers]} for question in questions]
-    return [{"paragraphs": [{"qas": known}]}]
+    """Returns what the script reads of SQuAD's JSON."""
+    asked = [{"id": question.id, "answers": [{"text": text} for text, _ in question.answers]} for question in questions]
+    return [{"paragraphs": [{"qas": asked}]}]
 
 
 def best_thresholds(
@@ -189,19 +191,20 @@ def make_tables(
     names = {
         "By question word": list(map(_kind_of, questions)),
         "By length of the question": list(map(_length_of, questions)),
-        "By windows of the context": list(map(_windows_of, counts.tolist())),
+        "By windows of the context": [_WINDOWS[min(count, 4)] for count in counts.tolist()],
     }
     if version_2_with_negative:
         names["By answer"] = ["an answer" if question.answers else _NO_ANSWER for question in questions]
-    return [_table(caption, np.array(of_questions), scores) for caption, of_questions in names.items()]
+    header = ["", "questions", "exact match %", "F1 %"]
+    return [(caption, header, _rows(np.array(of_questions), scores)) for caption, of_questions in names.items()]
 
 
-def _table(caption: str, names: np.ndarray, scores: Scores) -> tuple[str, list[str], list[list]]:
+def _rows(names: np.ndarray, scores: Scores) -> list[list]:
+    """Returns name, number and mean scores of each group of questions, the largest group first."""
     rows = []
-    for name in np.unique(names):
-        means = [f"{100.0 * values[names == name].mean():.1f}" for values in scores]
-        rows.append([str(name), int((names == name).sum()), *means])
-    return caption, ["", "questions", "exact match %", "F1 %"], sorted(rows, key=lambda row: -row[1])
+    for name, count in Counter(np.sort(names).tolist()).most_common():
+        rows.append([name, count, *(f"{100.0 * values[names == name].mean():.1f}" for values in scores)])
+    return rows
 
 
 def _kind_of(question: Question) -> str:
@@ -210,14 +213,9 @@ def _kind_of(question: Question) -> str:
     return _SAME_KIND.get(match[0], match[0]) if match else "other"
 
 
-def _windows_of(count: int) -> str:
-    return {1: "1 window", 2: "2 windows", 3: "3 windows"}.get(count, "4 windows and more" if count else "no window")
-
-
 def _length_of(question: Question) -> str:
     count = len(question.question.split())
-    high = next((high for high in _LENGTHS if count <= high), None)
-    return f"up to {high} words" if high else f"above {_LENGTHS[-1]} words"
+    return next((f"up to {high} words" for high in _LENGTHS if count <= high), f"above {_LENGTHS[-1]} words")
 
 
 # === Mistakes ===
@@ -239,10 +237,10 @@ def find_mistakes(
     sums = np.bincount(windows.question_index, losses, minlength=len(questions))
     means = sums / np.maximum(counts, 1)
     worst = metrics.worst_rows(means, scores.exact == 0.0)
-    return [Mistake(float(means[row]), _parts(questions[row], answers, scores.f1[row])) for row in worst]
+    return [Mistake(float(means[row]), _describe(questions[row], answers, scores.f1[row])) for row in worst]
 
 
-def _parts(question: Question, answers: Answers, f1: float) -> list[tuple[str, str]]:
+def _describe(question: Question, answers: Answers, f1: float) -> list[tuple[str, str]]:
     predicted = answers.predictions[question.id]
     probability = sum(entry["probability"] for entry in answers.nbest[question.id] if entry["text"] == predicted)
     known = dict.fromkeys(text for text, _ in question.answers)
@@ -258,8 +256,7 @@ def _parts(question: Question, answers: Answers, f1: float) -> list[tuple[str, s
 def _excerpt(question: Question, predicted: str) -> str:
     """Returns the context around the first known answer, or around the prediction if none is known."""
     context = question.context
-    text, start = question.answers[0] if question.answers else (predicted, context.find(predicted))
-    if start < 0:
-        start = max(context.find(text), 0)
+    text, start = question.answers[0] if question.answers else (predicted, -1)
+    start = max(context.find(text), 0) if start < 0 else start
     first, limit = max(start - _EXCERPT, 0), min(start + len(text) + _EXCERPT, len(context))
     return f"{'…' if first else ''}{context[first:limit]}{'…' if limit < len(context) else ''}"
