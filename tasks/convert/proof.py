@@ -20,9 +20,8 @@ from keras_bert.formats.weight_names import HEADS, POOLER
 from keras_bert.models import BertPretrainer
 from keras_bert.presets.weights import load_weights_of
 
-_LENGTHS = (24, 24, 17, 17, 9, 9, 2, 1)  # real tokens of each sequence of the batch
-_POSITIONS = 3  # masked positions of each
-
+_LENGTHS = (24, 24, 17, 17, 9, 9, 2, 1)  # Real tokens of each sequence of the batch.
+_POSITIONS = 3  # Masked positions of each sequence.
 
 # What a format may lose, by the name before the first slash: KerasHub has heads of its own, and Hugging Face's token
 # classifier and question-answering model have no pooler. Anything else that is missing is a fault.
@@ -30,17 +29,17 @@ _MAY_BE_LEFT_OUT = {"keras_hub": HEADS, "hugging_face": (POOLER,)}
 
 
 class Proof(NamedTuple):
-    """The differences that were found.
+    """The differences between a checkpoint and its conversion.
 
     Attributes:
-        source, target: str, `"format: path"`.
-        num_weights: int, weights compared.
-        changed: list of str, those that are not bit-identical after the way there and back.
-        left_out: list of str, heads, or the pooler, that the target's format has no place for.
-        parameters: int, numbers in all weights.
-        differences: dict, largest absolute difference of each output between source and target.
-        scales: dict, largest absolute value of each output, to read the differences by.
-        peers: dict, by peer (`"transformers 5.0 on the target"`) the largest differences from its outputs.
+        source, target: `"format: path"`.
+        num_weights: number of weights compared.
+        changed: names of the weights that are not bit-identical after the conversion.
+        left_out: heads, or the pooler, that the target's format has no place for.
+        parameters: numbers in all weights.
+        differences: largest absolute difference of each output between source and target.
+        scales: largest absolute value of each output, to read the differences by.
+        peers: largest differences from the outputs of another library, by library (`"transformers 5.0 on the target"`).
     """
 
     source: str
@@ -78,8 +77,8 @@ def compute_outputs(checkpoint: Checkpoint, batch: dict[str, np.ndarray]) -> dic
     """Runs a checkpoint's encoder and heads in float32.
 
     Args:
-        checkpoint: an open one.
-        batch: as `fixed_batch` gives it.
+        checkpoint: an open checkpoint.
+        batch: as `fixed_batch` returns it.
 
     Returns:
         float32 by output: `embeddings`, `layer 1`, ... of shape (real tokens, H); `pooled_output` (B, H), `masked_lm`
@@ -93,29 +92,23 @@ def compute_outputs(checkpoint: Checkpoint, batch: dict[str, np.ndarray]) -> dic
         backbone = BertBackbone(**checkpoint.config.to_dict())
         load_weights_of(backbone, checkpoint)
     outputs = encoder_outputs(backbone, "embeddings", batch)
-    logits = _linear_heads(checkpoint, outputs["pooled_output"], outputs[f"layer {backbone.num_layers}"])
+    pooled, tokens = outputs["pooled_output"], outputs[f"layer {backbone.num_layers}"]
     if not checkpoint.has_pooler:
         del outputs["pooled_output"]
     if heads:
         predicted = model(batch, training=False)
         outputs |= {name: np.asarray(predicted[name]) for name in heads}
-    return outputs | logits
-
-
-def _linear_heads(checkpoint: Checkpoint, pooled: np.ndarray, tokens: np.ndarray) -> dict[str, np.ndarray]:
-    """Returns the logits of fine-tuned heads, of the pooled output or of each real token."""
-    logits = {}
-    for head in checkpoint.heads:
+    for head in checkpoint.heads:  # Those of fine-tuned models are linear.
         if f"{head}/kernel" in checkpoint.tensors and head not in ("next_sentence", "embedding"):
-            kernel, bias = (checkpoint.tensors[f"{head}/{part}"].read() for part in ("kernel", "bias"))
-            of_tokens = head in ("token_classification", "question_answering")
-            logits[head] = (tokens if of_tokens else pooled) @ kernel.astype("float32") + bias
-    return logits
+            kernel, bias = (checkpoint.tensors[f"{head}/{name}"].read() for name in ("kernel", "bias"))
+            states = tokens if head in ("token_classification", "question_answering") else pooled
+            outputs[head] = states @ kernel.astype("float32") + bias
+    return outputs
 
 
-def largest_differences(expected: dict[str, np.ndarray], found: dict[str, np.ndarray]) -> dict[str, float]:
+def largest_differences(expected: dict[str, np.ndarray], actual: dict[str, np.ndarray]) -> dict[str, float]:
     """Returns the largest absolute difference of each output that both have."""
-    return {name: float(np.abs(expected[name] - found[name]).max()) for name in expected if name in found}
+    return {name: float(np.abs(expected[name] - actual[name]).max()) for name in expected if name in actual}
 
 
 def compare(source: Checkpoint, target: Checkpoint, compare_with_peers: bool = True) -> Proof:
@@ -127,40 +120,33 @@ def compare(source: Checkpoint, target: Checkpoint, compare_with_peers: bool = T
         compare_with_peers: run the formats' own libraries too, where they are installed.
     """
     batch = fixed_batch(source.config)
-    expected, found = compute_outputs(source, batch), compute_outputs(target, batch)
-    changed, parameters = [], 0
-    left_out = _left_out(source, target)
-    for path, stored in source.tensors.items():
-        if path.partition("/")[0] in left_out:
-            continue
-        value = np.asarray(stored.read())
-        parameters += value.size
-        if path not in target.tensors or not _identical(value, np.asarray(target.tensors[path].read())):
-            changed.append(path)
-    differences = {}
-    for checkpoint, side in ((source, "source"), (target, "target")):
-        peer = find_peer(checkpoint) if compare_with_peers else None
-        if peer is not None:
-            name, outputs = peer
-            differences[f"{name} on the {side}"] = largest_differences(expected, outputs(checkpoint, batch))
-    return Proof(
-        f"{source.format}: {source.source}",
-        f"{target.format}: {target.source}",
-        len(source.tensors),
-        changed,
-        left_out,
-        parameters,
-        largest_differences(expected, found),
-        {name: float(np.abs(value).max()) for name, value in expected.items()},
-        differences,
-    )
-
-
-def _left_out(source: Checkpoint, target: Checkpoint) -> list[str]:
-    """Returns the heads, or the pooler, that the target lacks because its format has no place for them."""
+    expected, actual = compute_outputs(source, batch), compute_outputs(target, batch)
+    names = list(dict.fromkeys(path.partition("/")[0] for path in source.tensors))
     held = {path.partition("/")[0] for path in target.tensors}
-    names = dict.fromkeys(path.partition("/")[0] for path in source.tensors)
-    return [name for name in names if name not in held and name in _MAY_BE_LEFT_OUT.get(target.format, ())]
+    left_out = [name for name in names if name not in held and name in _MAY_BE_LEFT_OUT.get(target.format, ())]
+    changed, parameters = [], 0
+    for path, stored in source.tensors.items():
+        if path.partition("/")[0] not in left_out:
+            value = np.asarray(stored.read())
+            parameters += value.size
+            if path not in target.tensors or not _identical(value, np.asarray(target.tensors[path].read())):
+                changed.append(path)
+    peers = {}
+    for checkpoint, side in ((source, "source"), (target, "target")):
+        if compare_with_peers and (peer := find_peer(checkpoint)):
+            library, outputs = peer
+            peers[f"{library} on the {side}"] = largest_differences(expected, outputs(checkpoint, batch))
+    return Proof(
+        source=f"{source.format}: {source.source}",
+        target=f"{target.format}: {target.source}",
+        num_weights=len(source.tensors),
+        changed=changed,
+        left_out=left_out,
+        parameters=parameters,
+        differences=largest_differences(expected, actual),
+        scales={name: float(np.abs(value).max()) for name, value in expected.items()},
+        peers=peers,
+    )
 
 
 def _identical(a: np.ndarray, b: np.ndarray) -> bool:
@@ -189,7 +175,7 @@ def check(proof: Proof, tolerance: float) -> None:
 
 
 def format_proof(proof: Proof) -> str:
-    """Renders the proof as a table: an output a line, a column for the target and for each peer."""
+    """Formats the proof as a table with a line per output, and a column for the target and each peer."""
     same = "bit-identical" if not proof.changed else f"{len(proof.changed)} changed"
     lines = [
         f"from     {proof.source}",
@@ -200,29 +186,28 @@ def format_proof(proof: Proof) -> str:
         "Largest absolute difference of each output on a fixed batch of 8 sequences:",
     ]
     columns = {"largest value": proof.scales, "target": proof.differences, **proof.peers}
-    lines.append("  ".join([f"{'output':22}", *(f"{name:>13}" for name in columns)]))
+    rows = [("output", *columns)]
     for output in proof.differences:
-        cells = []
-        for name, values in columns.items():
-            cell = f"{values[output]:.3g}" if output in values else ""
-            cells.append(f"{cell:>{max(13, len(name))}}")
-        lines.append("  ".join([f"{output:22}", *cells]))
+        rows.append((output, *(f"{values[output]:.3g}" if output in values else "" for values in columns.values())))
+    for output, *cells in rows:
+        padded = (f"{cell:>{max(13, len(name))}}" for name, cell in zip(columns, cells, strict=True))
+        lines.append("  ".join([f"{output:22}", *padded]))
     return "\n".join(lines)
 
 
 # === Other libraries ===
 
-# Forward passes of the libraries that own a checkpoint format, to compare with ours. Each returns the outputs of
-# `compute_outputs` that it has. transformers and torch are no dependencies of this project.
+# A library's forward pass on a checkpoint in its own format. It returns the outputs of `compute_outputs` that the
+# library has. This project does not depend on transformers and torch, so both may be missing.
 Outputs = Callable[[Checkpoint, dict[str, np.ndarray]], dict[str, np.ndarray]]
 
 
 def find_peer(checkpoint: Checkpoint) -> tuple[str, Outputs] | None:
-    """Finds the library that owns the checkpoint's format, if it is installed and can read it.
+    """Finds the library that owns the checkpoint's format, if it is installed and can read the checkpoint.
 
     Returns:
-        Its name and version; and a function of a checkpoint (its directory is read anew) and a batch, to float32 arrays
-        by output.
+        Name and version of the library; and a function that reads the checkpoint's directory anew, and returns float32
+        arrays by output for a batch.
     """
     if checkpoint.format == "hugging_face" and os.path.isdir(checkpoint.source):
         if all(importlib.util.find_spec(name) for name in ("torch", "transformers")):
@@ -232,13 +217,13 @@ def find_peer(checkpoint: Checkpoint) -> tuple[str, Outputs] | None:
     return None
 
 
-# The class of transformers that has a head, by the head.
-_ARCHITECTURES = {
-    "masked_lm": "BertForPreTraining",
-    "next_sentence": "BertForPreTraining",
-    "classification": "BertForSequenceClassification",
-    "token_classification": "BertForTokenClassification",
-    "question_answering": "BertForQuestionAnswering",
+# The class of transformers that has a head, and the names of its logits there.
+_TRANSFORMERS_HEADS = {
+    "masked_lm": ("BertForPreTraining", "prediction_logits"),
+    "next_sentence": ("BertForPreTraining", "seq_relationship_logits"),
+    "classification": ("BertForSequenceClassification", "logits"),
+    "token_classification": ("BertForTokenClassification", "logits"),
+    "question_answering": ("BertForQuestionAnswering", "start_logits", "end_logits"),
 }
 
 
@@ -246,32 +231,28 @@ def _transformers_outputs(checkpoint: Checkpoint, batch: dict[str, np.ndarray]) 
     import torch
     import transformers
 
-    heads = checkpoint.heads
-    architecture = next((_ARCHITECTURES[head] for head in heads if head in _ARCHITECTURES), "BertModel")
-    if "masked_lm" in heads and "next_sentence" not in heads and not checkpoint.has_pooler:
-        architecture, heads = "BertForMaskedLM", ["masked_lm"]
+    heads = {head: _TRANSFORMERS_HEADS[head] for head in checkpoint.heads if head in _TRANSFORMERS_HEADS}
+    if list(heads) == ["masked_lm"] and not checkpoint.has_pooler:
+        heads = {"masked_lm": ("BertForMaskedLM", "logits")}
+    architecture = next((name for name, *_ in heads.values()), "BertModel")
     model = getattr(transformers, architecture).from_pretrained(checkpoint.source, attn_implementation="eager")
     model = model.to(torch.float32).eval()
     names = {"input_ids": "token_ids", "token_type_ids": "segment_ids", "attention_mask": "padding_mask"}
     inputs = {theirs: torch.tensor(batch[ours]).long() for theirs, ours in names.items()}
     real, rows = batch["padding_mask"].astype(bool), np.arange(len(batch["padding_mask"]))[:, None]
+    selected = {"masked_lm": (rows, batch["mask_positions"]), "token_classification": real, "question_answering": real}
     with torch.no_grad():
-        found = model(**inputs, output_hidden_states=True)
-        states = found.hidden_states
+        results = model(**inputs, output_hidden_states=True)
+        states = results.hidden_states
         outputs = {
-            f"layer {index}" if index else "embeddings": state.numpy()[real] for index, state in enumerate(states)
+            f"layer {layer}" if layer else "embeddings": state.numpy()[real] for layer, state in enumerate(states)
         }
         if checkpoint.has_pooler:
             outputs["pooled_output"] = getattr(model, "bert", model).pooler(states[-1]).numpy()
-    logits = found.logits if architecture == "BertForMaskedLM" else found.get("prediction_logits")
-    wanted = {
-        "masked_lm": lambda: logits.numpy()[rows, batch["mask_positions"]],
-        "next_sentence": lambda: found.seq_relationship_logits.numpy(),
-        "classification": lambda: found.logits.numpy(),
-        "token_classification": lambda: found.logits.numpy()[real],
-        "question_answering": lambda: np.stack([found.start_logits, found.end_logits], axis=-1)[real],
-    }
-    return outputs | {head: read() for head, read in wanted.items() if head in heads}
+    for head, (_, *names) in heads.items():
+        logits = torch.stack([results[name] for name in names], dim=-1).squeeze(-1)
+        outputs[head] = logits.numpy()[selected.get(head, ...)]
+    return outputs
 
 
 def _keras_hub_outputs(checkpoint: Checkpoint, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -290,11 +271,11 @@ def encoder_outputs(backbone, embeddings: str, batch: dict[str, np.ndarray]) -> 
     Returns:
         float32 by output: `embeddings`, `layer 1`, ... of shape (real tokens, H), and `pooled_output` (B, H).
     """
-    layers = {f"layer {index + 1}": f"transformer_layer_{index}" for index in range(backbone.num_layers)}
-    symbols = {ours: backbone.get_layer(theirs).output for ours, theirs in {"embeddings": embeddings, **layers}.items()}
-    model = keras.Model(backbone.input, {**symbols, "pooled_output": backbone.output["pooled_output"]})
-    found = model({name: batch[name] for name in ("token_ids", "segment_ids", "padding_mask")}, training=False)
-    arrays = {name: np.asarray(value) for name, value in found.items()}
+    layers = {"embeddings": embeddings}
+    layers |= {f"layer {index + 1}": f"transformer_layer_{index}" for index in range(backbone.num_layers)}
+    states = {output: backbone.get_layer(layer).output for output, layer in layers.items()}
+    model = keras.Model(backbone.input, {**states, "pooled_output": backbone.output["pooled_output"]})
+    outputs = model({name: batch[name] for name in ("token_ids", "segment_ids", "padding_mask")}, training=False)
     is_real = batch["padding_mask"].astype(bool)
-    states = {name: arrays[name].reshape(*is_real.shape, -1)[is_real] for name in symbols}
-    return {**states, "pooled_output": arrays["pooled_output"]}
+    arrays = {name: np.asarray(value) for name, value in outputs.items()}
+    return arrays | {name: arrays[name].reshape(*is_real.shape, -1)[is_real] for name in layers}

@@ -71,9 +71,9 @@ def convert(settings: ConversionSettings):
             check_rows(checkpoint.source, len(tokenizer["vocabulary"]), checkpoint.config.vocabulary_size)
         with atomic_path(target) as temporary:
             module.write(temporary, checkpoint, tokenizer)
-            if found := card.find_card(source):
+            if text := card.find_card(source):
                 library = "transformers" if settings.to_format == "hugging_face" else "keras"
-                card.save(temporary, found.replace("library_name: keras\n", f"library_name: {library}\n", 1))
+                card.save(temporary, text.replace("library_name: keras\n", f"library_name: {library}\n", 1))
             with module.open_checkpoint(temporary) as written:
                 proof = conversion_proof.compare(checkpoint, written, settings.compare_with_peers)
             proof = proof._replace(source=f"{checkpoint.format}: {source}", target=f"{settings.to_format}: {target}")
