@@ -1,7 +1,15 @@
-"""Cuts text into blocks that workers read by themselves, in bounded memory.
+r"""Cuts text into blocks that workers read independently of each other, in bounded memory.
 
-The blocks depend on the files and on the flags alone, never on the workers. Their bounds are found by whoever reads
-them: a block begins where a document does, and so does the next one, where the block before it ends.
+Blocks depend only on the files and the flags, never on the workers, and so do all results. Files are first cut at equal
+distances in bytes, without reading them, so that a cut may fall anywhere, even within a character. Whoever reads a
+block moves both of its ends on to the next beginning of a document. The reader of the neighbouring block moves the cut
+between them to the same place. So each document is read exactly once, as in this text of 30 bytes and three documents:
+
+    text      one\ntwo\nsix\n\nfour\nfive\n\nseven\n
+    cuts                  ^            ^
+    moved to                   ^             ^
+
+If no document begins within `_LOOK_AHEAD` bytes, the cut moves on to the next line only.
 """
 
 import concurrent.futures
@@ -20,22 +28,23 @@ from keras_bert import files
 from keras_bert.errors import InputError
 
 _MEBIBYTE = 1 << 20
-_BLOCKS = 64  # In a small text: enough for all cores of a machine to end at about the same time.
-_LOOK_AHEAD = 1 << 20  # Bytes in which the beginning of a document is looked for.
-_LONGEST_RUN = 1 << 26  # A file without a blank in so many bytes is not text.
+_BLOCKS = 64  # Of a small text: enough for all cores of a machine to finish at about the same time.
+_LOOK_AHEAD = 1 << 20  # Bytes behind a cut that are searched for the beginning of a document.
+_LONGEST_RUN = 1 << 26  # A file without a blank in this many bytes is not text.
 _CHUNK = 1 << 20
 _FILES_AT_ONCE = 32
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _GZIP = b"\x1f\x8b"  # No UTF-8 text starts with these bytes.
-# Where a document begins, by --input_format: a match ends there. Other places may be beginnings, too.
+# By --input_format: the end of a match is the beginning of a document. Documents may begin elsewhere too, at the start
+# of a file, for example.
 _BEGINNINGS = {
     "sentences": re.compile(rb"\n[ \t\r]*\n"),
     "wikitext": re.compile(rb"\n(?=[ \t]*= (?!= )[^\n]*[^\n= ][^\n]* =[ \t\r]*\n)"),
 }
 
 
-class Part(NamedTuple):
-    """The bytes `[start, end)` of a file, before both ends move on to the next cut; a gzip file is whole."""
+class FileRange(NamedTuple):
+    """The bytes `[start, end)` of a file, before both ends move on to a beginning; always the whole of a gzip file."""
 
     path: str
     start: int
@@ -43,15 +52,15 @@ class Part(NamedTuple):
     is_gzip: bool = False
 
 
-Block = tuple[Part, ...]
+Block = tuple[FileRange, ...]
 
 
 class Chunk(NamedTuple):
-    """Some text of a file, without a byte order mark. It ends behind a line, or within a very long one at a blank.
+    """A piece of a file's text, without a byte order mark. It ends at a line's end, or at a blank in a very long line.
 
     Attributes:
         path: the file.
-        start: where it begins in the file, in bytes, decompressed.
+        start: offset of the chunk in the file, in bytes after decompression.
         data, text: the text, in UTF-8 and decoded.
     """
 
@@ -65,15 +74,15 @@ class Chunk(NamedTuple):
 
 
 def block_bytes(num_bytes: int, passes: int = 1) -> int:
-    """Returns the size of a block of a text: one MiB or more, 16 MiB at most, less where it is processed repeatedly."""
+    """Returns the size of a text's blocks: 1 to 16 MiB, and less than 16 if each is processed several times."""
     most = max(1, 16 // passes) * _MEBIBYTE
     return min(max(num_bytes // _BLOCKS, _MEBIBYTE), most)
 
 
 def text_blocks(paths: list[str], size: int) -> list[Block]:
-    """Cuts files into blocks of about `size` bytes, half to one and a half, in the order of the text.
+    """Cuts files into blocks of half to one and a half times `size` bytes, in the order of the text.
 
-    Small files come together; a gzip file is not cut.
+    Small files share a block. A gzip file is never cut.
 
     Raises:
         InputError: a file cannot be read.
@@ -81,10 +90,10 @@ def text_blocks(paths: list[str], size: int) -> list[Block]:
     blocks, block, filled = [], [], 0
     with concurrent.futures.ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
         for path, (num_bytes, is_gzip) in zip(paths, pool.map(_look_at, paths), strict=True):
-            num_parts = 1 if is_gzip else -(-num_bytes // size)
-            bounds = [num_bytes * number // num_parts for number in range(num_parts + 1)] if num_parts else []
-            for start, end in zip(bounds[:-1], bounds[1:], strict=True):
-                block.append(Part(path, start, end, is_gzip))
+            num_ranges = 1 if is_gzip else -(-num_bytes // size)
+            for number in range(num_ranges):
+                start, end = (num_bytes * limit // num_ranges for limit in (number, number + 1))
+                block.append(FileRange(path, start, end, is_gzip))
                 filled += end - start
                 if filled >= size // 2:
                     blocks.append(tuple(block))
@@ -94,20 +103,20 @@ def text_blocks(paths: list[str], size: int) -> list[Block]:
 
 def count_bytes(block: Block) -> int:
     """Returns the size of a block on disk, for progress bars."""
-    return sum(part.end - part.start for part in block)
+    return sum(span.end - span.start for span in block)
 
 
 def spool_pipes(paths: list[str], directory: str) -> list[str]:
-    """Copies what can be read only once, and in order, to a directory; returns the paths with the copies' instead."""
-    found = []
+    """Copies pipes, which can be read only once, to a directory; returns the paths, with the copies' for the pipes'."""
+    copied = []
     for number, path in enumerate(paths):
         if not files.is_remote(path) and os.path.exists(path) and not stat.S_ISREG(os.stat(path).st_mode):
             copy = os.path.join(directory, f"pipe-{number}")
             with readable(path), open(path, "rb") as source, open(copy, "wb") as target:
                 shutil.copyfileobj(source, target)
             path = copy
-        found.append(path)
-    return found
+        copied.append(path)
+    return copied
 
 
 def _look_at(path: str) -> tuple[int, bool]:
@@ -130,8 +139,17 @@ def readable(path: str) -> Iterator[None]:
         raise InputError(f"{path}: cannot be read ({error.strerror or error}). Check the path.") from error
 
 
+@contextlib.contextmanager
+def _opened(span: FileRange) -> Iterator[BinaryIO]:
+    with readable(span.path), files.open_file(span.path) as file:
+        yield gzip.GzipFile(fileobj=file) if span.is_gzip else file
+
+
 def _cut(path: str, file: BinaryIO, offset: int, input_format: str) -> tuple[int, bool]:
-    """Returns where a file is cut from an offset on, and whether a document begins there."""
+    """Moves a cut on from an offset; returns the new offset, and whether a document begins there.
+
+    The search starts one byte earlier, so that a cut which already is at the beginning of a line stays there.
+    """
     if not offset:
         return 0, True
     file.seek(offset - 1)
@@ -140,16 +158,12 @@ def _cut(path: str, file: BinaryIO, offset: int, input_format: str) -> tuple[int
         return offset - 1 + match.end(), True
     if len(data) < _LOOK_AHEAD:
         return offset - 1 + len(data), True  # The rest of the file belongs to the document before.
-    first = data.find(b"\n") + 1
-    while not first:
-        match = re.search(rb"[ \t\r\n]", data)
-        first = match.end() if match else 0
-        more = b"" if first else file.read(_LOOK_AHEAD)
-        if not (first or more):
-            first = len(data)
+    match = re.search(rb"\n", data) or re.search(rb"[ \t\r]", data)
+    while not match and (more := file.read(_LOOK_AHEAD)):
         data += more
         _check_run(path, offset, len(data))
-    return offset - 1 + first, False
+        match = re.search(rb"[ \t\r\n]", data)
+    return offset - 1 + (match.end() if match else len(data)), False
 
 
 def _check_run(path: str, start: int, num_bytes: int) -> None:
@@ -167,35 +181,25 @@ def read_block(block: Block, input_format: str = "sentences") -> Iterator[Chunk]
     """Reads a block in chunks of about one MiB.
 
     Args:
-        block: of `text_blocks`.
-        input_format: where documents begin; see `split_block`.
+        block: a block of `text_blocks`.
+        input_format: what ends a document; see `split_block`.
 
     Raises:
         InputError: a file cannot be read, is damaged, is not valid UTF-8 (the message names the line), or is no text.
     """
-    for part in block:
-        with readable(part.path), files.open_file(part.path) as file:
-            for start, data in _read_part(part, file, input_format):
-                if not start:
-                    data = data.removeprefix(_BYTE_ORDER_MARK)
-                try:
-                    text = data.decode("utf-8")
-                except UnicodeDecodeError as error:
-                    raise _not_utf8(part, start, error) from error
-                yield Chunk(part.path, start, data, text)
-
-
-def _read_part(part: Part, file: BinaryIO, input_format: str) -> Iterator[tuple[int, bytes]]:
-    if part.is_gzip:
-        yield from _chunks(part.path, gzip.GzipFile(fileobj=file), 0, None)
-        return
-    end = _cut(part.path, file, part.end, input_format)[0]
-    start = _cut(part.path, file, part.start, input_format)[0]
-    file.seek(start)
-    yield from _chunks(part.path, file, start, end)
+    for span in block:
+        with _opened(span) as file:
+            begin, end = 0, None
+            if not span.is_gzip:
+                begin, end = (_cut(span.path, file, cut, input_format)[0] for cut in (span.start, span.end))
+                file.seek(begin)
+            for start, data in _chunks(span.path, file, begin, end):
+                data = data if start else data.removeprefix(_BYTE_ORDER_MARK)
+                yield Chunk(span.path, start, data, _decode(span, data))
 
 
 def _chunks(path: str, file: BinaryIO, start: int, end: int | None) -> Iterator[tuple[int, bytes]]:
+    """Yields offset and bytes of each chunk from `start`, where the file stands, to `end`, or to the file's own end."""
     rest = b""
     is_end = False
     while not is_end:
@@ -212,32 +216,33 @@ def _chunks(path: str, file: BinaryIO, start: int, end: int | None) -> Iterator[
         start, rest = start + cut, rest[cut:]
 
 
-def _not_utf8(part: Part, start: int, error: UnicodeDecodeError) -> InputError:
-    """Returns the error for invalid UTF-8; reads the file again to name the line."""
-    with readable(part.path), files.open_file(part.path) as file:
-        try:
-            for _ in files.decode_lines(part.path, gzip.GzipFile(fileobj=file) if part.is_gzip else file):
-                pass
-        except InputError as found:
-            return found
-    return files.not_utf8(part.path, f"byte {start + error.start} of its text", error.object[error.start])
+def _decode(span: FileRange, data: bytes) -> str:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        with _opened(span) as file:
+            for _ in files.decode_lines(span.path, file):
+                pass  # Reads the file again line by line, since only then the error can name the line.
+        raise
 
 
 def split_block(block: Block, input_format: str) -> Iterator[str | None]:
-    """Yields the lines of a block, stripped, and None where a document ends or the block begins with a document.
+    """Yields the stripped lines of a block, and None at the end of a document, or if the block begins with a document.
 
-    A document runs on into the next file of the block unless something ends it (google-research/bert,
-    create_pretraining_data.py:183-204); it ends with the block.
+    A document continues in the next file of the block unless something ends it (google-research/bert,
+    create_pretraining_data.py:183-204). The end of the block always ends it.
 
     Args:
-        block: of `text_blocks`.
-        input_format: "sentences": a blank line ends a document; "wikitext": a title such as ` = Title = ` does, and
-            headings are left out; "document_per_file": the end of the file does.
+        block: a block of `text_blocks`.
+        input_format: what ends a document. "sentences": a blank line; "wikitext": a title such as ` = Title = `, and
+            headings are left out; "document_per_file": the end of the file.
 
     Raises:
         InputError: as in `read_block`.
     """
-    if begins_document(block[0], input_format):
+    with _opened(block[0]) as file:
+        begins_document = _cut(block[0].path, file, block[0].start, input_format)[1]
+    if begins_document:
         yield None
     for chunk in read_block(block, input_format):
         if input_format == "document_per_file" and not chunk.start:
@@ -251,11 +256,3 @@ def split_block(block: Block, input_format: str) -> Iterator[str | None]:
                     yield None
             elif text:
                 yield text
-
-
-def begins_document(part: Part, input_format: str) -> bool:
-    """Returns whether a part begins where a document does."""
-    if not part.start:
-        return True
-    with readable(part.path), files.open_file(part.path) as file:
-        return _cut(part.path, file, part.start, input_format)[1]
