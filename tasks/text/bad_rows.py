@@ -17,8 +17,8 @@ class BadRows:
     A reader skips each bad row after calling `add`, and calls `finish` at the end of each file.
 
     Args:
-        policy: "refuse" to refuse a file with bad rows; "skip" to show and count them; None to skip those alone that
-            are added as `tolerated`.
+        policy: "refuse" to refuse a file with bad rows; "skip" to skip, list and count them; None to skip only those
+            that are added as `tolerated`, and refuse the others.
 
     >>> bad_rows = BadRows("skip")
     >>> bad_rows.add("train.tsv:7", "the label is empty")
@@ -41,7 +41,7 @@ class BadRows:
 
         Args:
             where: "path:line", or another place, such as "path: question '56be'".
-            reason: expectation, finding and cure, in one or more sentences.
+            reason: what was expected, what came, and the cure, in one or more sentences.
             tolerated: whether to skip the row unless the policy is "refuse".
         """
         self.rows.append((where, reason))

@@ -1,4 +1,4 @@
-"""Reads and writes CoNLL files of tagged tokens: one token per line, a blank line between sentences.
+"""Reads and writes CoNLL files of tagged tokens, with a token per line and a blank line between sentences.
 
 The first column holds the token, `tag_column` the tag. As in CoNLL-2003, a line that starts with -DOCSTART- starts a
 document.
@@ -70,18 +70,18 @@ class Documents(NamedTuple):
     def take(self, kept: np.ndarray) -> "Documents":
         """Keeps the sentences where `kept`, bool of shape (S,), is true; documents left empty are dropped."""
         lengths = np.diff(self.sentence_splits)
-        places = np.flatnonzero(np.repeat(kept, lengths))
+        is_kept = np.repeat(kept, lengths)
         return self._replace(
-            tokens=[self.tokens[place] for place in places],
-            tags=None if self.tags is None else [self.tags[place] for place in places],
-            lines=[self.lines[place] for place in places],
+            tokens=list(itertools.compress(self.tokens, is_kept)),
+            tags=None if self.tags is None else list(itertools.compress(self.tags, is_kept)),
+            lines=list(itertools.compress(self.lines, is_kept)),
             sentence_splits=splits_of(lengths[kept]),
             document_splits=splits_of(np.unique(self.document_numbers[kept], return_counts=True)[1]),
         )
 
 
 def splits_of(lengths: Sequence[int]) -> np.ndarray:
-    """Returns the offsets of n parts of given lengths, and their end: int64, shape (n + 1,)."""
+    """Returns the offsets of n consecutive pieces of the given lengths, and their end: int64, shape (n + 1,)."""
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
 
@@ -122,17 +122,16 @@ def read_conll(
     width = Counter(len(fields) for rows in sentences for _, fields in rows).most_common(1)[0][0]
     column = _find_tag_column(path, sentences[0][0], width, tag_column, needs_tags)
     faults = [_find_fault(rows, width, column) for rows in sentences]
-    tags = None
-    if column is not None:
-        tags = [[_tag(fields, column) for _, fields in rows] for rows in sentences]
+    tags = None if column is None else [[_tag(fields, column) for _, fields in rows] for rows in sentences]
     if tags is not None and tag_scheme is not None:
-        sound = [found for found, fault in zip(tags, faults, strict=True) if fault is None]
-        scheme = tag_schemes.guess_scheme(sound) if tag_scheme == "auto" else tag_scheme
-        for number, rows in enumerate(sentences):
-            if faults[number] is None and (fault := tag_schemes.find_fault(tags[number], scheme)):
-                cure = "Correct the tag, or name the right --tag_scheme."
-                faults[number] = (rows[fault[0]][0], f"{fault[1]}. {cure}")
-            if faults[number] is None:
+        sound = [number for number, fault in enumerate(faults) if fault is None]
+        guess = tag_scheme == "auto"
+        scheme = tag_schemes.guess_scheme([tags[number] for number in sound]) if guess else tag_scheme
+        for number in sound:
+            if fault := tag_schemes.find_fault(tags[number], scheme):
+                line, _ = sentences[number][fault[0]]
+                faults[number] = (line, f"{fault[1]}. Correct the tag, or name the right --tag_scheme.")
+            else:
                 tags[number] = tag_schemes.convert_tags(tags[number], scheme)
     rows = list(itertools.chain.from_iterable(sentences))
     documents = Documents(
@@ -172,7 +171,7 @@ def leave_out(documents: Documents, faults: Sequence[tuple[int, str] | None], ba
 def _read_sentences(path: str, delimiter: str | None) -> tuple[list[list[_Row]], list[int], str]:
     """Returns the rows of each sentence, the indices of the sentences at -DOCSTART- lines, and the delimiter."""
     sentences, starts, rows = [], [], []
-    for line, text in itertools.chain(read_lines(path), [(0, "")]):  # The file's end ends a sentence too.
+    for line, text in itertools.chain(read_lines(path), [(0, "")]):  # The end of the file ends a sentence too.
         is_blank, is_start = not text.strip(_BLANKS), text.startswith(DOCUMENT_START)
         if not is_blank and not is_start:
             delimiter = delimiter or ("tab" if "\t" in text else "whitespace")

@@ -1,7 +1,15 @@
-"""Steps of long work on text: many tasks whose results are kept, so that a run which was killed can go on.
+"""Steps of long work on text, whose results stay on disk, so that a killed run can be resumed.
 
-Each task leaves its result in a file, whole or not at all. The workers of a step may be processes of this machine or of
-others, as long as all of them reach the directory.
+A step is a function and its tasks: "tokenize", for example, has a task for each block of the text. Each task leaves its
+result as a file in the scratch directory of the work, whole or not at all. A second run of the same work finds them:
+
+    .data.scratch/            locked by the run that owns it; removed at the end
+        4f1c6a2e9b0d7358/     `work_identity`: the text and the settings that the results depend on
+            tokenize/         a step
+                000000.json   the result of its first task; tasks without such a file are still to do
+                000001.json
+
+The workers of a step may be processes of this machine or of others, as long as all of them reach the directory.
 """
 
 import concurrent.futures
@@ -32,13 +40,13 @@ _SECONDS_BETWEEN_LOOKS = 5
 def run_step(
     pool, directory: str, name: str, function: Callable, tasks: Sequence, weights: Sequence[int], unit: str
 ) -> Iterator:
-    """Yields `function(directory, task)` for each task, in order; what an earlier run has finished is not done again.
+    """Yields `function(directory, task)` for each task, in order, and runs only the tasks that are not yet finished.
 
     Args:
-        pool: `tasks.text.parallel.LocalPool`, or what maps like it.
-        directory: where the results are kept, in a directory `name`.
-        function: a function of a module; it returns what JSON can hold.
-        weights: of each task, for the progress bar, in `unit`.
+        pool: `tasks.text.parallel.LocalPool`, or a pool with the same `map`.
+        directory: directory of the work. The results go to its subdirectory `name`.
+        function: a function of a module, which other processes can import. It returns what JSON can hold.
+        weights: amount of work of each task in `unit`, for the progress bar.
 
     Raises:
         InputError: raised by `function`.
@@ -46,32 +54,34 @@ def run_step(
     results = os.path.join(directory, name)
     make_directory(results)
     done = set(list_directory(results))
-    waiting = [number for number in range(len(tasks)) if _result_name(number) not in done]
+    names = [f"{number:06d}.json" for number in range(len(tasks))]
+    waiting = [(result, task) for result, task in zip(names, tasks, strict=True) if result not in done]
     if len(waiting) < len(tasks):
         print(f"{name}: {len(tasks) - len(waiting)} of {len(tasks)} tasks are finished already.", file=sys.stderr)
-    left = {_result_name(number): weights[number] for number in waiting}
+    missing = {result: weight for result, weight in zip(names, weights, strict=True) if result not in done}
     with (
-        progress_bar(name, unit, sum(weights), sum(weights) - sum(left.values())) as progress,
-        _watched(results, left, progress) if waiting and not isinstance(pool, LocalPool) else contextlib.nullcontext(),
+        progress_bar(name, unit, sum(weights), sum(weights) - sum(missing.values())) as progress,
+        _watched(results, missing, progress)
+        if waiting and not isinstance(pool, LocalPool)
+        else contextlib.nullcontext(),
     ):
-        arguments = ((number, tasks[number]) for number in waiting)
         run = functools.partial(_run_task, function, results)
-        for number, _ in zip(waiting, pool.map(run, arguments, directory), strict=True):
-            progress.update(left.pop(_result_name(number), 0))
+        for (result, _), _ in zip(waiting, pool.map(run, waiting, directory), strict=True):
+            progress.update(missing.pop(result, 0))
     with concurrent.futures.ThreadPoolExecutor(_FILES_AT_ONCE) as readers:
-        paths = [os.path.join(results, _result_name(number)) for number in range(len(tasks))]
+        paths = [os.path.join(results, result) for result in names]
         yield from readers.map(functools.partial(files.read_json, most_bytes=None), paths)
 
 
 @contextlib.contextmanager
-def _watched(results: str, left: dict[str, int], progress: tqdm) -> Iterator[None]:
-    """Moves a progress bar on as results appear, since a cluster says nothing before the end of the step."""
+def _watched(results: str, missing: dict[str, int], progress: tqdm) -> Iterator[None]:
+    """Advances a progress bar as results appear, since a cluster returns nothing before the end of the step."""
     is_over = threading.Event()
 
     def watch() -> None:
         while not is_over.wait(_SECONDS_BETWEEN_LOOKS):
             for name in list_directory(results):
-                progress.update(left.pop(name, 0))
+                progress.update(missing.pop(name, 0))
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
@@ -82,24 +92,21 @@ def _watched(results: str, left: dict[str, int], progress: tqdm) -> Iterator[Non
         watcher.join()
 
 
-def _result_name(number: int) -> str:
-    return f"{number:06d}.json"
-
-
-def _run_task(function: Callable, results: str, directory: str, task: tuple) -> None:
-    number, argument = task
-    path = os.path.join(results, _result_name(number))
+def _run_task(function: Callable, results: str, directory: str, waiting: tuple) -> None:
+    name, task = waiting
+    path = os.path.join(results, name)
     if not files.exists(path):  # A cluster repeats what a lost worker had finished.
-        result = function(directory, argument)
+        result = function(directory, task)
         with create_whole(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
             json.dump(result, file)
 
 
 @contextlib.contextmanager
 def create_whole(path: str) -> Iterator[str]:
-    """Gives a local path; what is written there appears at `path`, whole or not at all.
+    """Gives a temporary local path; what is written there becomes `path`, whole or not at all.
 
-    Unlike `files.atomic_path` it lets several machines do the same work at the same time, as clusters do.
+    Unlike `files.atomic_path`, which removes the leftovers of killed processes, it lets several machines write the same
+    file at the same time, as clusters do when they repeat a slow task.
     """
     if is_remote(path):
         with files.atomic_path(path) as temporary:
@@ -118,27 +125,31 @@ def create_whole(path: str) -> Iterator[str]:
 
 
 def work_identity(paths: list[str], *settings: object) -> str:
-    """Returns a name for some work: of its text it takes paths, sizes and times, and all of `settings`, as JSON."""
+    """Returns a name for some work: a hash of the paths, sizes and times of its text, and of `settings` as JSON.
+
+    The text of a pipe is unknown, and may differ from run to run, so that work on a pipe is never resumed.
+    """
 
     def describe(path: str) -> object:
-        return (absolute(path), *file_state(path)) if is_file(path) else secrets.token_hex(8)  # A pipe gives anything.
+        return (absolute(path), *file_state(path)) if is_file(path) else secrets.token_hex(8)
 
     with concurrent.futures.ThreadPoolExecutor(_FILES_AT_ONCE) as pool:  # A bucket takes long to answer.
         states = list(pool.map(describe, paths))
-    found = json.dumps([keras_bert.__version__, UNICODE_VERSION, states, *settings])
-    return hashlib.sha256(found.encode()).hexdigest()[:16]
+    description = json.dumps([keras_bert.__version__, UNICODE_VERSION, states, *settings])
+    return hashlib.sha256(description.encode()).hexdigest()[:16]
 
 
 @contextlib.contextmanager
 def scratch_directory(path: str, identity: str) -> Iterator[str]:
-    """Gives a directory for unfinished work that no other run uses: what a killed run of the same work has left.
+    """Gives a directory for unfinished work, with the results that a killed run of the same work left there.
 
-    It lies in `path`, which is removed at the end, and on an InputError, which the same work would meet again. Whatever
-    else ends the run leaves it. The owner holds a lock on it, which the system drops with the process. Remote
-    directories have no lock.
+    The directory is `path/identity`. `path` is removed at the end, and on an InputError, which would end the same work
+    again. If anything else ends the run, it stays. The run holds a lock on `path`, which the system releases with the
+    process. Remote directories have no lock.
 
     Args:
-        identity: what the work depends on. What a run of another identity has left is removed.
+        path: directory for this work alone, such as a hidden one beside the output.
+        identity: `work_identity`. Results of work with another identity are removed.
 
     Raises:
         InputError: another run holds the directory, or it cannot be created.
@@ -168,7 +179,7 @@ def scratch_directory(path: str, identity: str) -> Iterator[str]:
 
 def _remove(path: str, directory: str) -> None:
     if not is_remote(directory):
-        os.rename(directory, f"{directory}{_FINISHED}")  # A half removed one must not be found.
+        os.rename(directory, f"{directory}{_FINISHED}")  # A later run must not resume from a half-removed directory.
     remove_path(path)
 
 
@@ -180,7 +191,7 @@ def _lock(path: str) -> int:
             os.makedirs(path, exist_ok=True)
             descriptor = os.open(path, os.O_RDONLY)
         except FileNotFoundError:
-            continue  # Its owner removed it between the two calls.
+            continue  # The owner removed it between the two calls.
         except OSError as error:
             raise InputError(f"{path}: cannot be created ({error.strerror}). Choose another output path.") from error
         try:
@@ -192,4 +203,4 @@ def _lock(path: str) -> int:
             raise InputError(f"{path}: another run is writing there. Wait for it, or choose another path.") from error
         except FileNotFoundError:
             pass
-        os.close(descriptor)  # The lock is on a directory that its owner has removed meanwhile.
+        os.close(descriptor)  # The lock is on a directory that its owner removed meanwhile.

@@ -11,8 +11,8 @@ A tag list belongs to one sentence.
 Shapes: S sentences.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +21,7 @@ OUTSIDE = "O"
 SCHEMES = ("iob1", "iob2", "bilou")
 _PREFIXES = {"iob1": "BI", "iob2": "BI", "bilou": "BILU"}
 _SYNONYMS = {"E": "L", "S": "U"}  # IOBES to BILOU.
+_OF_BILOU_ALONE = re.compile("[LUES](-.+)?").fullmatch
 
 
 class Entity(NamedTuple):
@@ -65,20 +66,25 @@ def find_fault(tags: Sequence[str], scheme: str) -> tuple[int, str] | None:
     >>> find_fault(["O", "I-location"], "iob2")
     (1, "I-location follows O; expected B-location at an entity's first token")
     """
-    before = OUTSIDE
+    return next(_faults(tags, scheme), None)
+
+
+def _faults(tags: Sequence[str], scheme: str) -> Iterator[tuple[int, str]]:
+    """Yields all faults as `find_fault` returns them, and ignores tags of another scheme as predecessors."""
+    before, pair_before = OUTSIDE, (OUTSIDE, "")
     for index, tag in enumerate([*tags, OUTSIDE]):
         try:
-            prefix, entity_type = _read(tag, scheme)
+            pair = _read(tag, scheme)
         except ValueError:
             allowed = ", ".join(f"{prefix}-" for prefix in _PREFIXES[scheme])
-            return index, f"{tag!r} is no tag of {scheme}; expected O, or one of {allowed} and a type"
-        fault = _fault(scheme, *_read(before, scheme), prefix, entity_type)
+            yield index, f"{tag!r} is no tag of {scheme}; expected O, or one of {allowed} and a type"
+            continue
+        fault = _fault(scheme, *pair_before, *pair)
         if fault and index == len(tags):
-            return index - 1, f"{before} stands at the end of the sentence; {fault}"
-        if fault:
-            return index, f"{tag} follows {before}; {fault}"
-        before = tag
-    return None
+            yield index - 1, f"{before} stands at the end of the sentence; {fault}"
+        elif fault:
+            yield index, f"{tag} follows {before}; {fault}"
+        before, pair_before = tag, pair
 
 
 def _read(tag: str, scheme: str) -> tuple[str, str]:
@@ -105,26 +111,16 @@ def _fault(scheme: str, before: str, type_before: str, prefix: str, entity_type:
     return None
 
 
-def guess_scheme(sentences: Iterable[Sequence[str]]) -> str:
+def guess_scheme(sentences: Sequence[Sequence[str]]) -> str:
     """Guesses the scheme of tag lists; without any entity it is "iob2".
 
     A prefix that only BILOU has decides. Otherwise the scheme with fewer violations wins: I- at an entity's first token
-    violates iob2, B- where I- would do violates iob1. Strings that are not tags are ignored.
+    violates iob2, B- where I- would do violates iob1. A string that is not a tag violates both.
     """
-    wrong = Counter()
-    for tags in sentences:
-        before = (OUTSIDE, "")
-        for tag in tags:
-            try:
-                current = split_tag(tag)
-            except ValueError:
-                continue
-            if current[0] in "LUES":
-                return "bilou"
-            for scheme in ("iob1", "iob2"):
-                wrong[scheme] += _fault(scheme, *before, *current) is not None
-            before = current
-    return "iob1" if wrong["iob1"] < wrong["iob2"] else "iob2"
+    if any(_OF_BILOU_ALONE(tag) for tags in sentences for tag in tags):
+        return "bilou"
+    iob1, iob2 = (sum(1 for tags in sentences for _ in _faults(tags, scheme)) for scheme in ("iob1", "iob2"))
+    return "iob1" if iob1 < iob2 else "iob2"
 
 
 def convert_tags(tags: Sequence[str], scheme: str) -> list[str]:
@@ -204,8 +200,8 @@ def count_entities(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[s
         raise ValueError("`predicted` must have the sentences and lengths of `gold`. Received: other lengths.")
     counts: dict[str, np.ndarray] = {}
     for row, pair in enumerate(zip(gold, predicted, strict=True)):
-        true, found = (set(find_entities(tags)) for tags in pair)
-        for column, entities in enumerate((true & found, found, true)):
+        expected, actual = (set(find_entities(tags)) for tags in pair)
+        for column, entities in enumerate((expected & actual, actual, expected)):
             for entity in entities:
                 counts.setdefault(entity.type, np.zeros((len(gold), 3), np.int64))[row, column] += 1
     return dict(sorted(counts.items()))
@@ -240,5 +236,5 @@ def score_entities(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[s
 
 def token_accuracy(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> float:
     """Returns the share of tokens with the right tag; 0.0 without tokens."""
-    pairs = [true == found for tags in zip(gold, predicted, strict=True) for true, found in zip(*tags, strict=True)]
-    return _quotient(sum(pairs), len(pairs))
+    is_right = [a == b for tags in zip(gold, predicted, strict=True) for a, b in zip(*tags, strict=True)]
+    return _quotient(sum(is_right), len(is_right))

@@ -91,18 +91,26 @@ def make_windows(
     sentences = word_splits[documents.sentence_splits]  # [S + 1], in pieces.
     document_of = documents.document_numbers
     bounds = sentences[documents.document_splits]  # [D + 1], in pieces.
-    spans, places, taken = [], np.empty(len(documents.tokens), np.int64), 0
+    tokens, row_splits, places = [np.empty(0, np.int32)], [0], np.empty(len(documents.tokens), np.int64)
     for number, (start, stop) in enumerate(itertools.pairwise(sentences)):
-        own = slice_tokens(start, stop, room, doc_stride)
+        spans = slice_tokens(start, stop, room, doc_stride)
         if document_context == "document":
             limits = bounds[document_of[number] : document_of[number] + 2]
-            own = [extend(span, room, limits, word_splits) for span in own]
+            spans = [extend(span, room, limits, word_splits) for span in spans]
         words = slice(documents.sentence_splits[number], documents.sentence_splits[number + 1])
-        places[words] = taken + _places(word_splits[words], own)
-        spans += own
-        taken += sum(last - first + SPECIAL_TOKENS for first, last in own)
-    token_ids, row_splits = _assemble(pieces, spans, tokenizer)
-    return Windows(token_ids, row_splits, places, np.diff(sentences) + SPECIAL_TOKENS)
+        firsts = word_splits[words]  # The first piece of each word.
+        best = best_windows(spans, firsts)
+        splits = row_splits[-1] + splits_of([last - first + SPECIAL_TOKENS for first, last in spans])
+        places[words] = splits[best] + 1 + firsts - np.array(spans)[best, 0]
+        row_splits += splits[1:].tolist()
+        for first, last in spans:
+            tokens += [[tokenizer.cls_token_id], pieces[first:last], [tokenizer.sep_token_id]]
+    return Windows(
+        token_ids=np.concatenate(tokens, dtype=np.int32),
+        row_splits=np.array(row_splits, np.int64),
+        places=places,
+        sentence_lengths=np.diff(sentences) + SPECIAL_TOKENS,
+    )
 
 
 def slice_tokens(start: int, stop: int, room: int, doc_stride: int) -> list[tuple[int, int]]:
@@ -144,27 +152,3 @@ def best_windows(spans: list[tuple[int, int]], places: np.ndarray, length_weight
     starts, stops = np.array(spans).T[:, :, np.newaxis]  # [M, 1] each
     context = np.minimum(places - starts, stops - 1 - places)  # [M, C]; negative outside the window.
     return np.where(context >= 0, context + length_weight * (stops - starts), -np.inf).argmax(axis=0)
-
-
-def _places(pieces: np.ndarray, spans: list[tuple[int, int]]) -> np.ndarray:
-    """Returns the place at which each word of a sentence is scored, from the [CLS] of the sentence's first window.
-
-    Args:
-        pieces: int64, shape (words,), the first piece of each word.
-        spans: windows of the sentence, `[start, stop)` in pieces.
-    """
-    best = best_windows(spans, pieces)
-    starts, stops = np.array(spans).T
-    lengths = stops - starts + SPECIAL_TOKENS
-    offsets = np.cumsum(lengths) - lengths
-    return offsets[best] + 1 + pieces - starts[best]
-
-
-def _assemble(pieces: np.ndarray, spans: list[tuple[int, int]], tokenizer) -> tuple[np.ndarray, np.ndarray]:
-    row_splits = splits_of([stop - start + SPECIAL_TOKENS for start, stop in spans])
-    token_ids = np.empty(row_splits[-1], np.int32)
-    token_ids[row_splits[:-1]] = tokenizer.cls_token_id
-    token_ids[row_splits[1:] - 1] = tokenizer.sep_token_id
-    for (start, stop), row in zip(spans, row_splits[:-1], strict=True):
-        token_ids[row + 1 : row + 1 + stop - start] = pieces[start:stop]
-    return token_ids, row_splits
