@@ -1,7 +1,7 @@
-"""README.md: the model card of a training or an export, Markdown below a YAML head as the Hugging Face Hub reads it.
+"""README.md: the model card of a training or an export, Markdown below a YAML head, as the Hugging Face Hub reads it.
 
-A card says what the run knows, and computes nothing. `card.md.j2` lays out that of a training; an export has a template
-of its own, and takes head and body of the training's card along.
+A card shows what the run knows, and computes nothing. `card.md.j2` lays out the card of a training. An export has its
+own template, and takes over head and body of the training's card.
 """
 
 import dataclasses
@@ -14,12 +14,12 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import jinja2
 import yaml
 
 from keras_bert.config import BertConfig
-from keras_bert.files import absolute, atomic_path, exists, is_directory, read_lines
-from tasks.report.page import Mistake
+from keras_bert.files import absolute, exists, is_directory, read_lines, write_lines
+from tasks.report import formatting
+from tasks.report.page import Mistake, worst_mistakes
 from tasks.settings import Settings
 
 CARD_FILE = "README.md"
@@ -37,13 +37,21 @@ PIPELINES = {
     "fill_mask": "fill-mask",
 }
 _BASELINES = {"masked_lm_accuracy": "unigram_accuracy"}  # Other accuracies have `majority_...`.
-_HEAD = re.compile(r"---\n(?:.*\n)*?---\n")  # Whole lines: a value of the head, or the body, may hold dashes, too.
+_HEAD = re.compile(r"---\n(?:.*\n)*?---\n")  # Whole lines, since values of the head, and the body, may hold dashes.
 _NUM_MISTAKES, _LONGEST_PART = 5, 300
 _PACKAGES = ("keras-bert-zoo", "tensorflow", "keras", "tensorflow-text")
 
 
 class Data(NamedTuple):
-    """A file of the run: what it is for, its path, how many rows, the longest in tokens, and how many were cut."""
+    """A file of the run.
+
+    Attributes:
+        split: what it is for: "train", "dev" or "test".
+        path: the file.
+        rows: number of its rows.
+        longest: length of the longest row in tokens.
+        num_cut: number of rows that were truncated, or otherwise exceed the longest sequence.
+    """
 
     split: str
     path: str
@@ -54,18 +62,18 @@ class Data(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Card:
-    """What a training knows of its model.
+    """What a training knows about its model.
 
     Attributes:
         title: heading.
-        task: a key of `PIPELINES`, or of a head that is not listed there.
-        config: sizes of the encoder; None: it has none of its own.
-        num_parameters: of the whole model.
+        task: a key of `PIPELINES`, or the name of a head that is not listed there.
+        config: sizes of the encoder; None if the model has no encoder of its own.
+        num_parameters: number of parameters of the whole model.
         tokenizer: `tasks.engine.settings.tokenizer_identity`.
-        start: where its weights come from; None: nobody knows any more.
+        start: preset or checkpoint that the training started from; None if that is no longer known.
         max_length: longest sequence in tokens.
-        long_examples: what becomes of longer ones.
-        data: its files.
+        long_examples: treatment of longer examples: "cut", "split into windows", ...
+        data: files of the run.
         metrics: content of `metrics.json`.
         scores: the names in `metrics` that are scores, the main one first.
         history: content of `history.json`.
@@ -90,7 +98,7 @@ class Card:
 
 
 def command_line(command: str, settings: Settings) -> str:
-    """Returns a command with the flags that differ from their defaults, but for `--output_dir`."""
+    """Returns a command with the flags that differ from their defaults, except for `--output_dir`."""
     words = [command]
     for field in dataclasses.fields(settings):
         value, rule = getattr(settings, field.name), field.metadata["rule"]
@@ -101,7 +109,7 @@ def command_line(command: str, settings: Settings) -> str:
         if isinstance(value, bool):
             words.append(f"--{'' if value else 'no'}{name}")
         elif rule.repeats:
-            words += [f"--{name}={one}" for one in value]
+            words += [f"--{name}={item}" for item in value]
         else:
             words.append(f"--{name}={','.join(map(str, value)) if isinstance(value, list | tuple) else value}")
     return shlex.join(words)
@@ -109,24 +117,25 @@ def command_line(command: str, settings: Settings) -> str:
 
 def write_card(directory: str, card: Card) -> None:
     """Writes the card of a training to its directory."""
-    worst = sorted(card.mistakes, key=lambda one: (math.isnan(one.loss), -one.loss))[:_NUM_MISTAKES]
+    environment = formatting.environment(autoescape=False)
+    environment.filters["plain"] = plain
+    environment.filters["figure"] = lambda value: f"{value:.4g}" if isinstance(value, int | float) else ""
     evaluations = card.history.get("evaluations", [])
-    body = _template().render(
+    body = environment.get_template("card.md.j2").render(
         card=card,
-        worst=[_mistake(one) for one in worst],
+        worst=[_describe(mistake) for mistake in worst_mistakes(card.mistakes, _NUM_MISTAKES)],
         scores=[(name, *_score(name, card.metrics)) for name in card.scores],
         curve=[(row["step"], row.get(card.scores[0]) if card.scores else None, row.get("loss")) for row in evaluations],
         hardware=hardware(),
-        versions=[f"Python {platform.python_version()}", *map(_version, _PACKAGES)],
+        python=platform.python_version(),
+        versions=[f"{package} {importlib.metadata.version(package)}" for package in _PACKAGES],
     )
     save(directory, head(card.task, card.start, card.title, card.metrics, card.scores, card.data) + body)
 
 
 def save(directory: str, text: str) -> None:
-    """Writes a card's text; the file is replaced whole."""
-    with atomic_path(os.path.join(directory, CARD_FILE)) as temporary:
-        with open(temporary, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
+    """Writes a card's text; the file is replaced as a whole."""
+    write_lines(os.path.join(directory, CARD_FILE), [text.removesuffix("\n")])
 
 
 def find_card(source: str) -> str | None:
@@ -156,21 +165,18 @@ def head(
     data: Sequence[Data] = (),
 ) -> str:
     """Returns the YAML head; language, licence and data sets are for the author to add."""
-    pipeline = PIPELINES.get(task, "other")  # Hugging Face's name for what has none.
-    found: dict[str, Any] = {"library_name": "keras", "pipeline_tag": pipeline, "tags": ["bert", "keras-bert-zoo"]}
+    pipeline = PIPELINES.get(task, "other")  # Hugging Face's name for tasks that it does not know.
+    values: dict[str, Any] = {"library_name": "keras", "pipeline_tag": pipeline, "tags": ["bert", "keras-bert-zoo"]}
     if handle := re.match(r"hf://([\w.-]+/[\w.-]+)", start or ""):
-        found["base_model"] = handle[1]
-    values = {name: metrics[name] for name in scores if math.isfinite(metrics[name])}
-    evaluated = next((one.path for one in data if one.split != "train"), None)
-    if values and evaluated:
-        result = {
-            "task": {"type": pipeline},
-            "dataset": {"name": os.path.basename(evaluated), "type": "local-file"},
-            "metrics": [{"type": name, "value": value} for name, value in values.items()],
-        }
-        found["model-index"] = [{"name": title, "results": [result]}]
+        values["base_model"] = handle[1]
+    figures = [{"type": name, "value": metrics[name]} for name in scores if math.isfinite(metrics[name])]
+    evaluated = next((file.path for file in data if file.split != "train"), None)
+    if figures and evaluated:
+        dataset = {"name": os.path.basename(evaluated), "type": "local-file"}
+        result = {"task": {"type": pipeline}, "dataset": dataset, "metrics": figures}
+        values["model-index"] = [{"name": title, "results": [result]}]
     todo = "# Add before you publish, since no run knows them: language, license, datasets.\n"
-    return f"---\n{todo}{yaml.safe_dump(found, sort_keys=False, allow_unicode=True)}---\n"
+    return f"---\n{todo}{yaml.safe_dump(values, sort_keys=False, allow_unicode=True)}---\n"
 
 
 def hardware() -> str:
@@ -195,21 +201,8 @@ def plain(text: str) -> str:
 
 
 def code(text: str) -> str:
-    """Returns a text in one line as Markdown's code, in which nothing is Markdown."""
+    """Returns a text in one line as a code span of Markdown, so that nothing in it is markup."""
     return f"`{' '.join(text.split()).replace('`', chr(39))}`"
-
-
-def _template() -> jinja2.Template:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(os.path.dirname(os.path.abspath(__file__))),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters["plain"] = plain
-    environment.filters["figure"] = lambda value: f"{value:.4g}" if isinstance(value, int | float) else ""
-    return environment.get_template("card.md.j2")
 
 
 def _score(name: str, metrics: Mapping[str, Any]) -> tuple:
@@ -218,11 +211,7 @@ def _score(name: str, metrics: Mapping[str, Any]) -> tuple:
     return metrics[name], metrics.get("intervals", {}).get(name), baseline if name.endswith("accuracy") else None
 
 
-def _mistake(mistake: Mistake) -> str:
-    """Returns the parts of a mistake in one line."""
+def _describe(mistake: Mistake) -> str:
+    """Returns captions and texts of a mistake in one line."""
     shown = ((plain(caption), text[:_LONGEST_PART]) for caption, text in mistake.parts if text.strip())
     return "; ".join(f"{caption}: {code(text)}" for caption, text in shown)
-
-
-def _version(package: str) -> str:
-    return f"{package} {importlib.metadata.version(package)}"

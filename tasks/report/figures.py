@@ -54,8 +54,8 @@ class Series(NamedTuple):
 
     def drawn(self) -> list[list[float]]:
         """Returns the points to draw, averaging neighbours if there are too many."""
-        parts = np.array_split(self.points, min(len(self.points), _MAX_POINTS))
-        return [part.mean(axis=0).tolist() for part in parts]
+        groups = np.array_split(self.points, min(len(self.points), _MAX_POINTS))
+        return [group.mean(axis=0).tolist() for group in groups]
 
 
 class Bar(NamedTuple):
@@ -84,7 +84,7 @@ def find_ticks(low: float, high: float) -> list[float]:
 
 def curve_axes(series: list[Series]) -> Axes:
     """Returns axes for curves over steps, which start at 0."""
-    points = np.concatenate([one.points for one in series])
+    points = np.concatenate([curve.points for curve in series])
     (first, low), (last, high) = points.min(axis=0), points.max(axis=0)
     return Axes((min(first, 0.0), last), (low, high), "step")
 
@@ -102,9 +102,9 @@ def histogram(lengths: np.ndarray, limit: int) -> tuple[Axes, list[Bar]]:
     shown = max(1, limit, min(longest, max(2 * limit, math.ceil(np.quantile(lengths, 0.99)))))
     width = 2 ** max(0, math.ceil(math.log2(shown / _MAX_BARS)))
     num_bars = math.ceil(shown / width)
-    places = np.minimum((np.maximum(lengths, 1) - 1) // width, num_bars - 1)
-    counts = np.bincount(places, minlength=num_bars).tolist()
-    bars = [Bar(width * place, width * (place + 1), width * (place + 1), count) for place, count in enumerate(counts)]
+    numbers = np.minimum((np.maximum(lengths, 1) - 1) // width, num_bars - 1)
+    counts = np.bincount(numbers, minlength=num_bars).tolist()
+    bars = [Bar(width * bar, width * (bar + 1), width * (bar + 1), count) for bar, count in enumerate(counts)]
     bars[-1] = bars[-1]._replace(longest=max(longest, bars[-1].high))
     return Axes((0, num_bars * width), (0, max(counts)), "tokens"), bars
 

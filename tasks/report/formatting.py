@@ -1,10 +1,12 @@
-"""Formatting of numbers, tables and texts for the report."""
+"""Formatting of numbers, tables and texts for the report, and the templates' environment."""
 
 import math
+import os
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import jinja2
 import numpy as np
 
 # Not allowed in HTML or UTF-8: control characters, lone surrogates and noncharacters.
@@ -26,6 +28,17 @@ class Table(NamedTuple):
     header: Sequence[str]
     is_numeric: list[bool]
     rows: list[tuple[str, ...]]
+
+
+def environment(autoescape: bool) -> jinja2.Environment:
+    """Returns the environment of this folder's templates, which refuses names that are not defined."""
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(os.path.dirname(os.path.abspath(__file__))),
+        autoescape=autoescape,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
 
 
 def escape_unprintable(text: str) -> str:

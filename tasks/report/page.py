@@ -5,14 +5,13 @@
 
 import dataclasses
 import math
-import os
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import jinja2
 import numpy as np
 
-from keras_bert.files import atomic_path
+from keras_bert.files import write_lines
 from tasks.report import figures, formatting
 from tasks.report.figures import Series
 
@@ -92,13 +91,7 @@ def write_report(path: str, report: Report) -> None:
     Texts are escaped, so that they may contain anything. Equal reports give equal bytes. The file is replaced
     atomically, so that a failure keeps the earlier one.
     """
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(os.path.dirname(os.path.abspath(__file__))),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
+    environment = formatting.environment(autoescape=True)
     environment.filters |= {
         "number": formatting.format_cell,
         "setting": formatting.format_setting,
@@ -110,7 +103,7 @@ def write_report(path: str, report: Report) -> None:
         "share": formatting.format_share,
         "MAX_SERIES": figures.MAX_SERIES,
     }
-    worst = sorted(report.mistakes, key=lambda one: (math.isnan(one.loss), -one.loss))[:NUM_MISTAKES]
+    worst = worst_mistakes(report.mistakes, NUM_MISTAKES)
     sections = {
         "scores": [_score(score) for score in report.scores],
         "curves": _panels(report.history or {}),
@@ -124,8 +117,12 @@ def write_report(path: str, report: Report) -> None:
         "settings": report.settings,
     }
     page = environment.get_template("report.html.j2").render(report=report, sections=sections)
-    with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8", newline="\n") as file:
-        file.write(formatting.escape_unprintable(page))
+    write_lines(path, [formatting.escape_unprintable(page)])
+
+
+def worst_mistakes(mistakes: Sequence[Mistake], count: int) -> list[Mistake]:
+    """Returns the mistakes with the largest loss, the largest first; an undefined loss comes last."""
+    return sorted(mistakes, key=lambda mistake: (math.isnan(mistake.loss), -mistake.loss))[:count]
 
 
 # === Scores ===
@@ -134,8 +131,8 @@ def write_report(path: str, report: Report) -> None:
 def _score(score: Score) -> dict:
     """Returns a figure, its interval and its scale as text, and their positions on the scale, from 0 to 1.
 
-    The scale ends at 1, or at a round number above the figure. It starts at 0, or at its negative end if a number is
-    below 0.
+    The scale ends at 1, or at a round number above the figure. It starts at 0, or at minus its end if a number is
+    negative.
     """
     numbers = [number for number in (score.value, score.low, score.high) if number is not None]
     if score.percent and any(abs(number) > 1.0 + 1e-6 for number in numbers):
@@ -166,38 +163,30 @@ def _score(score: Score) -> dict:
 
 def _panels(history: dict) -> list[tuple[str, list[Series], figures.Axes]]:
     """Returns headings, curves and axes of the drawings: losses, figures up to 1, each other figure, learning rate."""
-    training, evaluations = history.get("training", []), history.get("evaluations", [])
-    losses = [
-        _series(rows, name, f"{kind} loss" if name == "loss" else f"{kind}: {name.removesuffix('_loss')}")
-        for rows, kind in ((training, "training"), (evaluations, "evaluation"))
-        for name in _names(rows)
-        if _is_loss(name)
-    ]
-    others = [_series(evaluations, name, name) for name in _names(evaluations) if name != "step" and not _is_loss(name)]
-    largest = [np.abs(one.points[:, 1]).max(initial=0.0) for one in others]
-    panels = [
-        ("Loss", losses),
-        ("Evaluation", [one for one, size in zip(others, largest, strict=True) if size <= 1.0]),
-        *((one.label, [one]) for one, size in zip(others, largest, strict=True) if size > 1.0),
-        ("Learning rate", [_series(training, "learning_rate", "learning rate")]),
-    ]
-    panels = [(heading, [one for one in series if len(one.points)]) for heading, series in panels]
+    training, evaluation = (_read_curves(history.get(name, [])) for name in ("training", "evaluations"))
+    losses, shares, others = [], [], []
+    for kind, curves in (("training", training), ("evaluation", evaluation)):
+        for name, points in curves.items():
+            if name == "loss" or name.endswith("_loss"):
+                label = f"{kind} loss" if name == "loss" else f"{kind}: {name.removesuffix('_loss')}"
+                losses.append(Series(label.replace("_", " "), points))
+            elif kind == "evaluation":
+                is_share = np.abs(points[:, 1]).max() <= 1.0
+                (shares if is_share else others).append(Series(name.replace("_", " "), points))
+    panels = [("Loss", losses), ("Evaluation", shares), *((curve.label, [curve]) for curve in others)]
+    if "learning_rate" in training:
+        panels.append(("Learning rate", [Series("learning rate", training["learning_rate"])]))
     return [(heading, series, figures.curve_axes(series[: figures.MAX_SERIES])) for heading, series in panels if series]
 
 
-def _names(rows: Sequence[dict]) -> list[str]:
-    return list(dict.fromkeys(name for row in rows for name in row))
-
-
-def _is_loss(name: str) -> bool:
-    return name == "loss" or name.endswith("_loss")
-
-
-def _series(rows: Sequence[dict], name: str, label: str) -> Series:
-    """Returns the curve of a figure over the steps, without values that are not finite."""
-    points = [(row["step"], row[name]) for row in rows if isinstance(row.get(name), int | float)]
-    points = np.array(points, np.float64).reshape(-1, 2)
-    return Series(label.replace("_", " "), points[np.isfinite(points[:, 1])])
+def _read_curves(rows: Sequence[dict]) -> dict[str, np.ndarray]:
+    """Returns the steps and finite values of each figure, float64, shape (P, 2)."""
+    curves = defaultdict(list)
+    for row in rows:
+        for name, value in row.items():
+            if name != "step" and isinstance(value, int | float) and math.isfinite(value):
+                curves[name].append((row["step"], value))
+    return {name: np.array(points, np.float64) for name, points in curves.items()}
 
 
 # === Predictions ===
@@ -258,7 +247,7 @@ def _lengths(split: str, tokens: np.ndarray, limit: int) -> dict:
     tokens = np.asarray(tokens)
     axes, bars = figures.histogram(tokens, limit)
     return {
-        "split": split,
+        "name": split,
         "axes": axes,
         "bars": bars,
         "num_rows": len(tokens),
