@@ -1,6 +1,6 @@
 """Encodes texts and tagged words as encoder sequences: tokens, character offsets, and windows over long sentences.
 
-Shapes: N rows (texts or sentences), R sequences, T tokens of all sequences, U kept tokens, W words.
+Shapes: N rows (texts or sentences), R sequences, S tokens of one sequence, U kept tokens of all rows.
 """
 
 import itertools
@@ -12,6 +12,7 @@ import numpy as np
 from keras_bert.errors import InputError
 from keras_bert.files import is_file, read_lines
 from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
+from tasks.features.writing import Column
 from tasks.fine_tuning.examples import Examples
 from tasks.text.bad_rows import BadRows
 from tasks.text.conll import Documents, splits_of
@@ -37,26 +38,21 @@ class Row(NamedTuple):
 class Encoded(NamedTuple):
     """The encoder sequences of N rows, and the tokens that make up each row.
 
-    A row that is too long for one sequence has several, which overlap; its tokens are taken from their middles.
+    A row that is too long for one sequence has several, which overlap. Each of its tokens is taken from the sequence
+    where it has most context.
 
     Attributes:
         examples: R sequences.
-        kept: int64, shape (U,), indices into `examples.token_ids`, row by row.
-        row_splits: int64, shape (N + 1,); row i is `kept[row_splits[i] : row_splits[i + 1]]`.
-        starts, ends: int32, shape (U,), the characters `[start, end)` of a token in its text; 0, 0 for special tokens.
-            The text of a sentence is its words joined by single blanks.
-        word_starts: int32, shape (W,), index of each word's first token within its row; empty for texts.
-        word_splits: int64, shape (N + 1,), offsets of the rows in `word_starts`.
+        kept: int64, shape (U,), indices of the rows' tokens in `examples.token_ids`, row by row.
+        columns: what is known of these tokens: `token_ids`, `segment_ids`, and the characters `[starts, ends)` of a
+            token in its text; 0, 0 for special tokens. The text of a sentence is its words joined by single blanks.
+            Sentences also have `word_starts`, the index of each word's first token within its row.
         num_cut: number of rows that were truncated.
     """
 
     examples: Examples
     kept: np.ndarray
-    row_splits: np.ndarray
-    starts: np.ndarray
-    ends: np.ndarray
-    word_starts: np.ndarray
-    word_splits: np.ndarray
+    columns: dict[str, Column]
     num_cut: int
 
 
@@ -142,23 +138,18 @@ def encode_rows(rows: Sequence[Row], tokenizer: PythonBertTokenizer, max_seq_len
             word_starts += starts
         windows += of_row
         lengths.append(sum(window.kept_stop - window.kept_start for window in of_row))
-    token_ids, starts, ends, segment_ids = np.concatenate([window.tokens for window in windows], axis=1)
+    tokens = np.concatenate([window.tokens for window in windows], axis=1)
     splits = splits_of([window.tokens.shape[1] for window in windows])
     kept = np.concatenate([np.arange(*window[1:]) + split for window, split in zip(windows, splits, strict=False)])
-    return Encoded(
-        examples=Examples(token_ids, segment_ids, splits),
-        kept=kept,
-        row_splits=splits_of(lengths),
-        starts=starts[kept],
-        ends=ends[kept],
-        word_starts=np.array(word_starts, np.int32),
-        word_splits=splits_of([len(row.words or ()) for row in rows]),
-        num_cut=num_cut,
-    )
+    names, row_splits = ("token_ids", "segment_ids", "starts", "ends"), splits_of(lengths)
+    columns = {name: Column(values, row_splits) for name, values in zip(names, tokens[:, kept], strict=True)}
+    if word_starts:
+        columns["word_starts"] = Column(np.array(word_starts, np.int32), splits_of([len(row.words) for row in rows]))
+    return Encoded(Examples(tokens[0], tokens[1], splits), kept, columns, num_cut)
 
 
 class _Window(NamedTuple):
-    """A sequence, int32, shape (4, S), rows `id start end segment`, and the part `[kept_start, kept_stop)` to keep."""
+    """A sequence, int32, shape (4, S), rows `id segment start end`, and the range `[kept_start, kept_stop)` to keep."""
 
     tokens: np.ndarray
     kept_start: int
@@ -200,12 +191,11 @@ def _tokenize_words(words: Sequence[str], tokenizer: PythonBertTokenizer) -> tup
 
 
 def _pack(texts: Sequence[np.ndarray], tokenizer: PythonBertTokenizer) -> np.ndarray:
-    """Joins texts to [CLS] a [SEP] or [CLS] a [SEP] b [SEP]: int32, shape (4, S), as in `_Window`."""
-    columns = [[[tokenizer.cls_token_id], [0], [0], [0]]]
+    """Joins texts, each as `_tokenize_words` returns it, to [CLS] a [SEP] or [CLS] a [SEP] b [SEP]; see `_Window`."""
+    pieces = [[[tokenizer.cls_token_id], [0], [0], [0]]]
     for segment, tokens in enumerate(texts):
-        columns.append(np.vstack([tokens, np.full(tokens.shape[1], segment)]))
-        columns.append([[tokenizer.sep_token_id], [0], [0], [segment]])
-    return np.concatenate(columns, axis=1).astype(np.int32)
+        pieces += [np.insert(tokens, 1, segment, axis=0), [[tokenizer.sep_token_id], [segment], [0], [0]]]
+    return np.concatenate(pieces, axis=1, dtype=np.int32)
 
 
 def window_spans(num_tokens: int, size: int) -> list[tuple[int, int, int, int]]:
@@ -256,8 +246,9 @@ def encode_words(documents: Documents, tokenizer, max_seq_length: int, document_
     limits = documents.sentence_splits[documents.document_splits] if document_context else documents.sentence_splits
     rows = sentence_rows(documents._replace(sentence_splits=limits))
     encoded = encode_rows(rows, PythonBertTokenizer.of(tokenizer), max_seq_length)
-    firsts = np.repeat(encoded.row_splits[:-1], np.diff(encoded.word_splits)) + encoded.word_starts
+    row_splits, (word_starts, word_splits) = encoded.columns["token_ids"].splits, encoded.columns["word_starts"]
+    firsts = np.repeat(row_splits[:-1], np.diff(word_splits)) + word_starts
     ends = np.append(firsts[1:], 0)
-    ends[encoded.word_splits[1:] - 1] = encoded.row_splits[1:] - 1  # [SEP] follows the last word of a row.
+    ends[word_splits[1:] - 1] = row_splits[1:] - 1  # [SEP] follows the last word of a row.
     lengths = np.add.reduceat(ends - firsts, documents.sentence_splits[:-1]) + SPECIAL_TOKENS
     return Windows(encoded.examples.token_ids, encoded.examples.row_splits, encoded.kept[firsts], lengths)

@@ -150,7 +150,7 @@ class _Extraction:
         if self._settings.pooling == "none":
             return batch, encoded
         kept = []
-        for row, length in zip(batch, np.diff(encoded.row_splits), strict=True):
+        for row, length in zip(batch, np.diff(encoded.columns["token_ids"].splits), strict=True):
             if length <= limit:
                 kept.append(row)
             else:
@@ -164,19 +164,9 @@ class _Extraction:
         vectors = self._extractor(encoded.examples)
         if self._settings.pooling != "none":
             return {"index": index, **{name: Column(array) for name, array in vectors.items()}}
-        examples, kept = encoded.examples, encoded.kept
-        if len(kept) < len(examples.token_ids):  # Windows overlap.
-            vectors = {name: array[kept] for name, array in vectors.items()}
-        token_ids = examples.token_ids[kept]
-        columns = {
-            **vectors,
-            "tokens": np.array(self._tokenizer.vocabulary)[token_ids],
-            "token_ids": token_ids,
-            "segment_ids": examples.segment_ids[kept],
-            "starts": encoded.starts,
-            "ends": encoded.ends,
-        }
-        block = {"index": index, **{name: Column(array, encoded.row_splits) for name, array in columns.items()}}
-        if batch[0].words is not None:
-            block["word_starts"] = Column(encoded.word_starts, encoded.word_splits)
-        return block
+        if len(encoded.kept) < len(encoded.examples.token_ids):  # Windows overlap.
+            vectors = {name: array[encoded.kept] for name, array in vectors.items()}
+        token_ids, row_splits = encoded.columns["token_ids"]
+        values = {**vectors, "tokens": np.array(self._tokenizer.vocabulary)[token_ids]}
+        columns = {name: Column(of_tokens, row_splits) for name, of_tokens in values.items()}
+        return {"index": index, **columns, **encoded.columns}

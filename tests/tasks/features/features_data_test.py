@@ -23,7 +23,7 @@ def write(path, text):
 
 
 def pieces(encoded, row):
-    ids = encoded.examples.token_ids[encoded.kept][slice(*encoded.row_splits[row : row + 2])]
+    ids = encoded.examples.token_ids[encoded.kept][slice(*encoded.columns["token_ids"].splits[row : row + 2])]
     return [VOCABULARY[number] for number in ids]
 
 
@@ -88,9 +88,9 @@ def test_sequences_are_those_of_the_preprocessor(tokenizer, length):
 def test_offsets_point_into_each_text(tokenizer):
     encoded = data.encode_rows([data.Row(0, "", ("Anna, unseen.", "Mét x"))], tokenizer, 20)
     assert pieces(encoded, 0) == ["[CLS]", "anna", ",", "un", "##seen", ".", "[SEP]", "met", "[UNK]", "[SEP]"]
-    spans = list(zip(encoded.starts.tolist(), encoded.ends.tolist(), strict=True))
+    spans = list(zip(*(encoded.columns[name].values.tolist() for name in ("starts", "ends")), strict=True))
     assert spans == [(0, 0), (0, 4), (4, 5), (6, 8), (8, 12), (12, 13), (0, 0), (0, 3), (4, 5), (0, 0)]
-    assert encoded.word_starts.tolist() == [] and encoded.word_splits.tolist() == [0, 0]
+    assert "word_starts" not in encoded.columns
 
 
 # === Words ===
@@ -103,10 +103,11 @@ def test_words_are_aligned_to_their_first_tokens(tokenizer):
     encoded = data.encode_rows(rows, tokenizer, 20)
     assert pieces(encoded, 0) == ["[CLS]", "anna", "un", "##seen", ",", "left", "[SEP]"]
     assert pieces(encoded, 1) == ["[CLS]", "[UNK]", "ben", "[SEP]"]  # What leaves no token keeps its place.
-    assert encoded.word_splits.tolist() == [0, 4, 6, 11]
-    assert encoded.word_starts.tolist() == [1, 2, 4, 5, 1, 2, 1, 3, 5, 7, 8]
+    assert encoded.columns["word_starts"].splits.tolist() == [0, 4, 6, 11]
+    assert encoded.columns["word_starts"].values.tolist() == [1, 2, 4, 5, 1, 2, 1, 3, 5, 7, 8]
     text = " ".join(SENTENCES[0])
-    found = [text[start:end] for start, end in zip(encoded.starts[:7], encoded.ends[:7], strict=True)]
+    starts, ends = (encoded.columns[name].values[:7] for name in ("starts", "ends"))
+    found = [text[start:end] for start, end in zip(starts, ends, strict=True)]
     assert found == ["", "anna", "un", "seen", ",", "left", ""]
 
 
@@ -116,8 +117,9 @@ def test_windows_lose_no_token_of_a_long_sentence(tokenizer, length):
     whole, cut = data.encode_rows(rows, tokenizer, 20), data.encode_rows(rows, tokenizer, length)
     assert np.diff(cut.examples.row_splits).max() <= length
     np.testing.assert_array_equal(cut.examples.token_ids[cut.kept], whole.examples.token_ids)
-    for name in ("row_splits", "starts", "ends", "word_starts", "word_splits"):
-        np.testing.assert_array_equal(getattr(cut, name), getattr(whole, name))
+    for name, column in whole.columns.items():
+        np.testing.assert_array_equal(cut.columns[name].values, column.values)
+        np.testing.assert_array_equal(cut.columns[name].splits, column.splits)
     assert (np.diff(cut.kept) > 0).all() and cut.num_cut == 0
 
 
