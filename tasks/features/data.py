@@ -67,7 +67,7 @@ def read_texts(paths: Sequence[str], bad_rows: BadRows | None) -> Iterator[Row]:
         bad_rows: collects empty lines, which are skipped but count in `index`; None if they were reported before.
 
     Raises:
-        InputError: a file cannot be read twice or is not UTF-8; or, at its end, `bad_rows` refuses its empty lines.
+        InputError: a file cannot be read twice or is not UTF-8; or `bad_rows` refuses empty lines of a whole file.
     """
     index = 0
     for path in paths:
@@ -98,7 +98,7 @@ def count_texts(paths: Sequence[str], bad_rows: BadRows) -> int:
 
 
 def sentence_rows(documents: Documents, first_index: int = 0) -> list[Row]:
-    """Returns a row for each sentence, at the line of its first word."""
+    """Returns a row for each sentence, named by the line of its first word."""
     return [
         Row(first_index + number, f"{documents.path}:{documents.lines[start]}", words=documents.tokens[start:stop])
         for number, (start, stop) in enumerate(itertools.pairwise(documents.sentence_splits))
@@ -231,7 +231,7 @@ def _lay_windows(tokens: np.ndarray, tokenizer: PythonBertTokenizer, max_seq_len
 
 
 def encode_words(documents: Documents, tokenizer, max_seq_length: int, document_context: bool) -> Windows:
-    """Encodes tagged sentences for word features. A word's place, its first token, is in one window alone.
+    """Encodes tagged sentences for features of words. Each word is placed at its first token, in exactly one window.
 
     Args:
         documents: the sentences.

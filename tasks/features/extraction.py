@@ -23,7 +23,7 @@ MAX_BLOCK_ROWS = 4096
 def extract(settings: FeatureSettings) -> dict:
     """Writes the embeddings of texts to a file, and `metrics.json` to the output directory if there is one.
 
-    All files are read and checked before TensorFlow is imported, so that wrong input is reported at once.
+    All files are read and checked before TensorFlow is imported, so that wrong input is reported within a second.
 
     Returns:
         The content of `metrics.json`.

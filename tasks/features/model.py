@@ -32,8 +32,8 @@ class FeatureExtractor(keras.Model):
     Args:
         backbone: BertBackbone.
         layers: numbers of the layers, as `resolve_layers` returns them: 0 for the embeddings' output, 1 to num_layers.
-        combine: "none" for an output per layer, named by `layer_name`; else a single output `features`: "concatenate"
-            (the layers in the order given, K * H wide), "sum", "mean", or "weighted_sum".
+        combine: "none" for an output per layer, named by `layer_name`; otherwise a single output `features`:
+            "concatenate" (the layers in the given order, K * H wide), "sum", "mean", or "weighted_sum".
         layer_weights: K factors for "weighted_sum", which are not normalized.
         pooling: "none" for a vector per token, (B, S, ...); else a vector per text, (B, ...): "cls", that of the first
             token; "mean", the mean over all real tokens, [CLS] and [SEP] included, as in sentence-transformers;
@@ -120,7 +120,7 @@ def _pool(backbone: BertBackbone, name: str, rows, pooling: str):
 
 
 def load_encoder(origin: Start, random_seed: int, layout: str = "unpadded") -> BertBackbone:
-    """Loads the encoder. Random weights, if those are asked for, follow from the seed."""
+    """Loads the encoder. If its weights are not to be loaded, they are drawn from the seed."""
     if not origin.load_weights:
         keras.utils.set_random_seed(random_seed)
     return BertBackbone.from_preset(origin.preset, origin.load_weights, keras.config.dtype_policy(), layout=layout)

@@ -1,9 +1,8 @@
 """Settings of `bert-features`, and the layers of an encoder that features come from.
 
-With L encoder layers, number 0 is the embeddings' output, and 1 to L are the encoder layers from the bottom.
+In an encoder of L layers, number 0 is the embeddings' output, and 1 to L are the encoder layers from the bottom.
 """
 
-import re
 from collections.abc import Sequence
 
 from keras_bert.config import BertConfig
@@ -98,16 +97,14 @@ def resolve_layers(names: Sequence[str | int], num_layers: int) -> list[int]:
     """
     given = f"--layers={','.join(map(str, names))}"
     expected = f"1 to {num_layers}, -1 (the last) to -{num_layers}, 0 or {EMBEDDINGS}, or {ALL} for every encoder layer"
+    by_name = {EMBEDDINGS: [0], ALL: list(range(1, num_layers + 1)), "0": [0]}
+    for number in by_name[ALL]:
+        by_name |= {str(number): [number], str(number - num_layers - 1): [number]}
     numbers = []
-    for name in names:
-        text = str(name).strip()
-        if text == ALL:
-            numbers.extend(range(1, num_layers + 1))
-            continue
-        number = 0 if text == EMBEDDINGS else int(text) if re.fullmatch(r"-?\d+", text) else None
-        if number is None or not -num_layers <= number <= num_layers:
-            raise InputError(f"{given}: there is no layer {text!r} in an encoder of {num_layers}. Expected {expected}.")
-        numbers.append(number + num_layers + 1 if number < 0 else number)
+    for name in map(str.strip, map(str, names)):
+        if name not in by_name:
+            raise InputError(f"{given}: there is no layer {name!r} in an encoder of {num_layers}. Expected {expected}.")
+        numbers += by_name[name]
     if not numbers:
         raise InputError(f"{given} names no layer. Expected {expected}.")
     twice = sorted({number for number in numbers if numbers.count(number) > 1})

@@ -70,7 +70,7 @@ class Card:
         config: sizes of the encoder; None if the model has no encoder of its own.
         num_parameters: number of parameters of the whole model.
         tokenizer: `tasks.engine.settings.tokenizer_identity`.
-        start: preset or checkpoint that the training started from; None if that is no longer known.
+        start: preset or checkpoint that the training started from; None if nobody knows it any more.
         max_length: longest sequence in tokens.
         long_examples: treatment of longer examples: "cut", "split into windows", ...
         data: files of the run.

@@ -13,7 +13,7 @@ from tasks.text.bad_rows import BadRows
 
 
 class _NotFound(Broken):
-    """An answer is not at its place in the context."""
+    """An answer does not occur at its place in the context."""
 
 
 class Question(NamedTuple):
@@ -23,8 +23,8 @@ class Question(NamedTuple):
         id: str, unique in the file.
         question: str.
         context: str, shared by the questions of a paragraph.
-        answers: (text, offset in the context in characters) of each known answer, with -1 for an unknown offset. Empty
-            if there is no answer, or none is given.
+        answers: (text, offset in the context in characters) of each known answer, with -1 for an unknown offset; empty
+            if the question has no answer, or none is known.
         is_impossible: whether the file marks the question as not answered by the context (SQuAD 2.0).
         where: location for messages: "dev-v2.0.json: question '56be'".
     """
@@ -62,7 +62,7 @@ def read_squad(path: str, *, with_answers: bool, version_2_with_negative: bool, 
             mark that it is impossible, and is a bad row otherwise (google-research/bert skips it: run_squad.py:280).
             False for prediction: answers may be missing or wrong, since only the score needs them.
         version_2_with_negative: whether a question may have no answer. False ignores `is_impossible`.
-        bad_rows: collects the parts that cannot be used.
+        bad_rows: collects what cannot be used.
 
     Returns:
         The questions, in the file's order.
@@ -74,14 +74,14 @@ def read_squad(path: str, *, with_answers: bool, version_2_with_negative: bool, 
     data = read_object(path, most_bytes=None).get("data")
     if not isinstance(data, list):
         raise InputError(f'{path}: expected SQuAD\'s JSON, {{"data": [articles]}}, found {_name(data)} as "data".')
-    questions, places = [], {}
+    questions, place_of = [], {}
     for place, raw, context in _raw_questions(path, data, bad_rows):
         where = f"{path}: {place}"
         try:
             identifier = _text(raw, "id")
             where = f"{path}: question {identifier!r}"
-            if places.setdefault(identifier, place) != place:
-                raise Broken(f"the id is also that of {places[identifier]}. Expected one id a question.")
+            if place_of.setdefault(identifier, place) != place:
+                raise Broken(f"the id is also that of {place_of[identifier]}. Expected one id a question.")
             question = _question(raw, identifier, context, where, version_2_with_negative)
             if with_answers:
                 _check_answers(question, version_2_with_negative)
@@ -95,10 +95,10 @@ def read_squad(path: str, *, with_answers: bool, version_2_with_negative: bool, 
 
 
 def keep_scorable(questions: list[Question], version_2_with_negative: bool, bad_rows: BadRows) -> list[Question]:
-    """Returns the questions whose answers can be scored. The others go to `bad_rows`.
+    """Returns the questions whose answers can be scored, and adds the others to `bad_rows`.
 
     Raises:
-        InputError: no question is left, or `bad_rows` refuses the file.
+        InputError: no question can be scored, or `bad_rows` refuses the file.
     """
     mark = '"is_impossible": true' if version_2_with_negative else "--version_2_with_negative"
     known = [question for question in questions if question.answers or question.is_impossible]

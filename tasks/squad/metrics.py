@@ -112,8 +112,8 @@ def choose_threshold(questions: Sequence[Question], null_odds: Mapping[str, floa
 
     The script's threshold equals the null odds of the last answered question. In a batch of another size these odds may
     differ in the last digit, which would leave the question unanswered. The middle between them and the next higher
-    odds, at most 1 above, gives the same answers without that risk. If it is best to answer no question, the threshold
-    is 1 below all odds.
+    odds, but at most 1 above them, gives the same answers without that risk. If it is best to answer no question, the
+    threshold is 1 below all odds.
 
     Args:
         questions: questions with their known answers.

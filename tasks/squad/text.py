@@ -59,7 +59,7 @@ def find_answer(words: Words, context_length: int, text: str, start: int) -> tup
     if not (text.strip() and 0 <= start <= context_length - len(text)):
         return None
     # White space belongs to the word before it.
-    first, last = (bisect.bisect_right(words.starts, place) - 1 for place in (start, start + len(text) - 1))
+    first, last = (bisect.bisect_right(words.starts, offset) - 1 for offset in (start, start + len(text) - 1))
     first = max(first, 0)
     return (first, last) if " ".join(text.split()) in words.join(first, last) else None
 
@@ -96,10 +96,10 @@ def project(predicted: str, original: str, lowercase: bool) -> str:
     start = normalized.find(predicted)
     if start < 0:
         return original
-    places = [place for place, char in enumerate(original) if char != " "]
-    if len(places) != len(normalized) - normalized.count(" "):
+    offsets = [offset for offset, char in enumerate(original) if char != " "]
+    if len(offsets) != len(normalized) - normalized.count(" "):
         return original
     # Count the characters other than spaces before the text and in it. The text neither starts nor ends with a space.
     before = start - normalized.count(" ", 0, start)
     count = len(predicted) - predicted.count(" ")
-    return original[places[before] : places[before + count - 1] + 1] if count else original
+    return original[offsets[before] : offsets[before + count - 1] + 1] if count else original

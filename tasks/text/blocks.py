@@ -28,7 +28,7 @@ from keras_bert import files
 from keras_bert.errors import InputError
 
 _MEBIBYTE = 1 << 20
-_BLOCKS = 64  # Of a small text: enough for all cores of a machine to finish at about the same time.
+_BLOCKS = 64  # The number of blocks of a small text: enough for all cores to finish at about the same time.
 _LOOK_AHEAD = 1 << 20  # Bytes behind a cut that are searched for the beginning of a document.
 _LONGEST_RUN = 1 << 26  # A file without a blank in this many bytes is not text.
 _CHUNK = 1 << 20

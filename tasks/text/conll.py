@@ -109,9 +109,9 @@ def read_conll(
         path: the file, UTF-8.
         tag_column: index of the column with the tag; negative ones count from the end.
         delimiter: "whitespace": blanks and tabs, as in CoNLL-2003; "tab": one tab, as in WNUT-17, so that tokens may
-            contain blanks; None: "tab" if the first row has one.
+            contain blanks; None: "tab" if the first row has a tab.
         tag_scheme: one of `tasks.text.tags.SCHEMES`; "auto" for `tasks.text.tags.guess_scheme`; None if the column
-            holds no entity tags, and is kept as it is.
+            holds values other than entity tags, which are not checked.
         needs_tags: False also accepts a file of a single column, which has no tags.
         bad_rows: collects the bad rows.
 
@@ -169,7 +169,7 @@ def leave_out(documents: Documents, faults: Sequence[tuple[int, str] | None], ba
 
 
 def _read_sentences(path: str, delimiter: str | None) -> tuple[list[list[_Row]], list[int], str]:
-    """Returns the rows of each sentence, the indices of the sentences at -DOCSTART- lines, and the delimiter."""
+    """Returns the rows of each sentence, the indices of the sentences behind -DOCSTART- lines, and the delimiter."""
     sentences, starts, rows = [], [], []
     for line, text in itertools.chain(read_lines(path), [(0, "")]):  # The end of the file ends a sentence too.
         is_blank, is_start = not text.strip(_BLANKS), text.startswith(DOCUMENT_START)

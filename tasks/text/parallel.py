@@ -25,11 +25,11 @@ def available_cores() -> int:
 
 
 def workers_for(files: list[str], num_workers: int | None, passes: int = 1) -> int:
-    """Returns `num_workers` or, if None, one worker per core, but no more than the files can keep busy.
+    """Returns `num_workers` or, if None, a worker per core, but no more than the files can keep busy.
 
     Args:
         files: paths of the text.
-        num_workers: number of processes, if it was given.
+        num_workers: number of processes, if the user gave it.
         passes: number of times that each byte is processed.
     """
     if num_workers is not None:
@@ -125,7 +125,7 @@ def _signals_held_back() -> Iterator[None]:
 
 
 def _start_worker() -> None:
-    """Unblocks SIGTERM in a new process, and ends it if its parent is killed and can no longer do so."""
+    """Unblocks SIGTERM in a new process, and ends the process when its parent dies, since nobody else would."""
 
     def wait():
         multiprocessing.parent_process().join()

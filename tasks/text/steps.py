@@ -169,10 +169,9 @@ def scratch_directory(path: str, identity: str) -> Iterator[str]:
         make_directory(directory)
         try:
             yield directory
-        except WorkerLostError:
-            raise
-        except InputError:
-            _remove(path, directory)
+        except InputError as error:
+            if not isinstance(error, WorkerLostError):
+                _remove(path, directory)
             raise
         _remove(path, directory)
 

@@ -98,7 +98,7 @@ def _read(tag: str, scheme: str) -> tuple[str, str]:
 
 def _fault(scheme: str, before: str, type_before: str, prefix: str, entity_type: str) -> str | None:
     """Returns the expected tag if the scheme does not allow this one after the tag before."""
-    follows = before != OUTSIDE and type_before == entity_type
+    follows = before != OUTSIDE and type_before == entity_type  # An entity of this type ends, or goes on, here.
     if scheme == "iob1" and prefix == "B" and not follows:
         return f"expected {join_tag('I', entity_type)}: in iob1 B- only parts two entities of one type"
     if scheme == "iob2" and prefix == "I" and not follows:
@@ -148,15 +148,13 @@ def find_entities(tags: Sequence[str]) -> list[Entity]:
     >>> find_entities(["B-person", "I-person", "O", "I-location"])
     [Entity(type='person', start=0, end=2), Entity(type='location', start=3, end=4)]
     """
-    entities, start, open_type = [], None, None
-    for index, tag in enumerate([*tags, OUTSIDE]):
+    entities: list[Entity] = []
+    for index, tag in enumerate(tags):
         prefix, entity_type = _read(tag, "iob2")
-        goes_on = prefix == "I" and start is not None and entity_type == open_type
-        if start is not None and not goes_on:
-            entities.append(Entity(open_type, start, index))
-            start = None
-        if prefix == "B" or (prefix == "I" and not goes_on):
-            start, open_type = index, entity_type
+        if prefix == "I" and entities and (entities[-1].type, entities[-1].end) == (entity_type, index):
+            entities[-1] = entities[-1]._replace(end=index + 1)
+        elif prefix != OUTSIDE:
+            entities.append(Entity(entity_type, index, index + 1))
     return entities
 
 

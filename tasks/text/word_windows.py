@@ -81,10 +81,10 @@ def make_windows(
         tokenizer: `PythonBertTokenizer`.
         max_seq_length: maximum number of tokens of a window, special ones included.
         doc_stride: pieces from the start of one window of a long sentence to the start of the next.
-        document_context: "none" for the sentence alone; "document" fills the room left with the surrounding pieces of
-            the document, equally many on both sides where available. Context is not labelled: each word is scored in a
-            window of its own sentence. The paper (section 5.3) includes "the maximal document context provided by the
-            data", and does not say how.
+        document_context: "none" for the sentence alone; "document" fills the rest of the window with the surrounding
+            pieces of the document, equally many on both sides where available. Context is not labelled: each word is
+            scored in a window of its own sentence. The paper (section 5.3) includes "the maximal document context
+            provided by the data", and does not say how.
     """
     room = max_seq_length - SPECIAL_TOKENS
     pieces, word_splits = split_words(documents.tokens, tokenizer)
