@@ -138,7 +138,7 @@ def encode_rows(rows: Sequence[Row], tokenizer: PythonBertTokenizer, max_seq_len
             word_starts += starts
         windows += of_row
         lengths.append(sum(window.kept_stop - window.kept_start for window in of_row))
-    tokens = np.concatenate([window.tokens for window in windows], axis=1)
+    tokens = np.ascontiguousarray(np.concatenate([window.tokens for window in windows], axis=1))
     splits = splits_of([window.tokens.shape[1] for window in windows])
     kept = np.concatenate([np.arange(*window[1:]) + split for window, split in zip(windows, splits, strict=False)])
     names, row_splits = ("token_ids", "segment_ids", "starts", "ends"), splits_of(lengths)

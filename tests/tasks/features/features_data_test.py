@@ -150,6 +150,7 @@ COLUMNS = "-DOCSTART- O\n\nanna O\nunseen O\n\nrome O\n\n-DOCSTART- O\n\nben O\n
 def test_the_sentences_of_a_document_run_on_if_asked_to(tmp_path, tokenizer, context, sequences):
     documents = read_conll(write(tmp_path / "a.conll", COLUMNS), bad_rows=BadRows())
     ids, splits, places, lengths = data.encode_words(documents, tokenizer, 20, context)
+    assert ids.flags.c_contiguous  # A hash of them names the file of the features.
     found = [[VOCABULARY[n] for n in ids[a + 1 : b - 1]] for a, b in zip(splits, splits[1:], strict=False)]
     assert found == sequences
     assert [VOCABULARY[number] for number in ids[places]] == ["anna", "un", "rome", "ben", ","]
