@@ -68,7 +68,7 @@ def make_windows(
         max_seq_length: maximum tokens of a window.
         doc_stride: tokens of the context from the start of one window to the start of the next.
         max_query_length: maximum tokens of a question; longer ones are cut.
-        with_answers: whether to make labels, from the first answer found at the place given by the file.
+        with_answers: whether to make labels, from the first answer that occurs at its place in the context.
         description: title of the progress bar, or None for no bar.
 
     Raises:
@@ -88,11 +88,8 @@ def make_windows(
     progress = tqdm(questions, desc=description, unit="question", mininterval=0.5, disable=description is None)
     for number, question in enumerate(progress):
         ids, words = tokenize(question.context)
-        query = [
-            tokenizer.cls_token_id,
-            *tokenizer.tokenize(question.question)[:max_query_length],
-            tokenizer.sep_token_id,
-        ]
+        asked = tokenizer.tokenize(question.question)[:max_query_length]
+        query = [tokenizer.cls_token_id, *asked, tokenizer.sep_token_id]
         question_lengths.append(len(query) + len(ids) + 1)
         # The stride is limited to the room, so that no token is lost between two windows.
         room = max_seq_length - len(query) - 1
@@ -132,7 +129,7 @@ def _tokenize(tokenizer: PythonBertTokenizer, text: str) -> tuple[np.ndarray, np
 def _find_tokens(
     ids: np.ndarray, words: np.ndarray, question: Question, tokenizer: PythonBertTokenizer
 ) -> tuple[int, int] | None:
-    """Returns the first and last token of the answer in the context; None without an answer, or a token in its words.
+    """Returns the first and last token of the answer in the context, or None without an answer or a token of it.
 
     The tokens of whole words are shrunk to those of the answer, if these occur in them (run_squad.py:476-510): the
     answer "1895" is a token of its own in the word "(1895-1943)". The leftmost occurrence counts.
