@@ -9,7 +9,6 @@ import numpy as np
 from keras_bert.errors import InputError
 from keras_bert.files import expand_files, make_directory, write_json
 from keras_bert.presets.weights import open_checkpoint, read_bert_config
-from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
 from tasks.features import data, writing
 from tasks.features.settings import DEFAULT_LAYERS, DEFAULT_OUTPUT, FeatureSettings, choose_layers, layer_name
 from tasks.features.writing import Block, Column, open_writer
@@ -104,7 +103,8 @@ class _Extraction:
             with open_checkpoint(origin.preset) as checkpoint:
                 if "pooled_dense/kernel" not in checkpoint.tensors:
                     raise InputError(f"{origin.preset}: has no pooler. Choose --pooling=mean or --pooling=cls.")
-        self._tokenizer = PythonBertTokenizer.of(origin.tokenizer())
+        self._tokenizer = origin.tokenizer()
+        self._vocabulary = np.array(self._tokenizer.get_vocabulary())
         num_rows = read_bert_config(origin.preset).vocabulary_size
         check_rows(origin.preset, self._tokenizer.vocabulary_size(), num_rows)
         backbone = load_encoder(origin, settings.random_seed)
@@ -167,6 +167,6 @@ class _Extraction:
         if len(encoded.kept) < len(encoded.examples.token_ids):  # Windows overlap.
             vectors = {name: array[encoded.kept] for name, array in vectors.items()}
         token_ids, row_splits = encoded.columns["token_ids"]
-        values = {**vectors, "tokens": np.array(self._tokenizer.vocabulary)[token_ids]}
+        values = {**vectors, "tokens": self._vocabulary[token_ids]}
         columns = {name: Column(of_tokens, row_splits) for name, of_tokens in values.items()}
         return {"index": index, **columns, **encoded.columns}

@@ -6,7 +6,6 @@ from toy_features import VOCABULARY
 
 from keras_bert import BertPreprocessor, BertTokenizer
 from keras_bert.errors import InputError
-from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
 from tasks.features import data
 from tasks.text.bad_rows import BadRows
 from tasks.text.conll import read_conll
@@ -14,7 +13,7 @@ from tasks.text.conll import read_conll
 
 @pytest.fixture(scope="module", name="tokenizer")
 def _tokenizer():
-    return PythonBertTokenizer(VOCABULARY)
+    return BertTokenizer(VOCABULARY)
 
 
 def write(path, text):
@@ -72,7 +71,7 @@ TEXTS = [("anna saw rome.",), ("the man left , left",), ("unseen", "met ben , th
 @pytest.mark.slow(keep=["4"])
 @pytest.mark.parametrize("length", [4, 5, 6, 7, 8, 20])
 def test_sequences_are_those_of_the_preprocessor(tokenizer, length):
-    preprocessor = BertPreprocessor(BertTokenizer(VOCABULARY), length, pad_to_longest=True)
+    preprocessor = BertPreprocessor(tokenizer, length, pad_to_longest=True)
     rows = [data.Row(i, "", texts) for i, texts in enumerate(TEXTS)]
     encoded = data.encode_rows(rows, tokenizer, length)
     for row, texts in enumerate(TEXTS):
