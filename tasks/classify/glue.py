@@ -73,11 +73,6 @@ class TableTask:
     test: tuple[Split, ...] = (Split(("test",)),)
     tfds_texts: tuple[str, str] | None = None
 
-    @property
-    def metric(self) -> str:
-        """The main figure."""
-        return self.metrics[0]
-
     def splits(self, kind: str) -> tuple[Split, ...]:
         """Returns the files of a kind: "train", "dev" or "test"."""
         return {"train": self.train, "dev": self.dev, "test": self.test}[kind]

@@ -4,6 +4,7 @@ Shapes: N rows of a table, C classes.
 """
 
 import dataclasses
+import functools
 import os
 from collections import Counter
 
@@ -96,14 +97,17 @@ class Classify(task.Task):
     command = "bert-classify"
     printed = ("majority_accuracy", "loss", "mismatched_loss")
 
-    def __init__(self, settings: ClassifySettings):
-        super().__init__(settings)
-        self.table_task = settings.table_task()
-        self.metric = self.stopping_metric = self.table_task.metric
+    @functools.cached_property
+    def table_task(self) -> TableTask:
+        """The task, with the columns named by the settings."""
+        return self.settings.table_task()
 
     @property
     def title(self):
         return self.table_task.name
+
+    def metric_of(self, part):
+        return self.table_task.metrics[0]
 
     # === Data ===
 
@@ -116,17 +120,17 @@ class Classify(task.Task):
             )
         name, parts = self.settings.tfds_name, []
         read_table = data.TfdsTables(name, self.settings.data_dir).read_table if name else data.read_table
-        for one in wanted[:1] if file else wanted:
-            source = (file or one.tfds_name) if name else self._find(split, one)
-            table = read_table(source, self.table_task, bad_rows, with_labels=split != "test")
-            parts.append(task.Part(split, table, one.name))
+        for source in wanted[:1] if file else wanted:
+            path = (file or source.tfds_name) if name else self._find(split, source)
+            table = read_table(path, self.table_task, bad_rows, with_labels=split != "test")
+            parts.append(task.Part(split, table, source.name))
         return parts
 
-    def _find(self, split: str, one: Split) -> str:
+    def _find(self, split: str, source: Split) -> str:
         named = getattr(self.settings, f"{split}_file")
         has_names = self.table_task.headerless_columns is not None
         extensions = EXTENSIONS if named else self.table_task.extensions
-        return self.settings.find_file(split, one.files, extensions, any_extension=has_names)
+        return self.settings.find_file(split, source.files, extensions, any_extension=has_names)
 
     def make_spec(self, train):
         labels = []
@@ -165,9 +169,9 @@ class Classify(task.Task):
         table = part.rows
         if spec.is_regression != self.table_task.is_regression:
             kinds = ("classes", "scores")
-            found, wanted = kinds[spec.is_regression], kinds[self.table_task.is_regression]
+            of_model, of_task = kinds[spec.is_regression], kinds[self.table_task.is_regression]
             raise InputError(
-                f"{table.path}: a model of {found}, but the task has {wanted}. Give --regression for scores only."
+                f"{table.path}: a model of {of_model}, but the task has {of_task}. Give --regression for scores only."
             )
         if table.num_texts != spec.num_texts:
             raise InputError(
@@ -176,13 +180,10 @@ class Classify(task.Task):
             )
         if table.labels is not None and not spec.is_regression:
             table = data.keep_known_labels(table, spec.labels, bad_rows)
-        return part._replace(rows=table)
+        return part.with_rows(table)
 
     def groups(self, rows):
         return [rows.texts_of(index) for index in range(len(rows.texts))]
-
-    def num_examples(self, rows):
-        return len(rows.texts)
 
     def describe(self, rows, encoded, spec):
         described, counts = super().describe(rows, encoded, spec), Counter(rows.labels)
@@ -198,10 +199,10 @@ class Classify(task.Task):
     def model_arguments(self, spec):
         return {"num_classes": len(spec.labels) or 1, "labels": spec.labels or None}
 
-    def objective(self):
+    def objective(self, spec):
         from tasks.fine_tuning.objectives import CrossEntropy, SquaredError
 
-        return SquaredError() if self.table_task.is_regression else CrossEntropy()
+        return SquaredError() if spec.is_regression else CrossEntropy()
 
     def encode(self, part, trained):
         table, spec, tokenizer, limit = part.rows, trained.spec, trained.tokenizer, trained.spec.sequence_length
@@ -226,7 +227,7 @@ class Classify(task.Task):
         predictions = metrics.predict(answers.outputs, is_regression)
         losses = metrics.row_losses(labels, answers.outputs, is_regression)
         worst = shared_metrics.worst_rows(losses, losses > 0 if is_regression else predictions != labels)
-        found = task.Evaluation(
+        evaluation = task.Evaluation(
             figures,
             intervals,
             {"rows": len(labels)},
@@ -234,16 +235,16 @@ class Classify(task.Task):
             mistakes=[Mistake(float(losses[row]), self._parts(answers, row)) for row in worst],
         )
         if is_regression:
-            found.predictions = (labels, predictions)
+            evaluation.predictions = (labels, predictions)
         elif not part.name:
-            found.confusion = (classes, shared_metrics.confusion_matrix(labels, predictions, len(classes)))
-            found.details["per_class"] = shared_metrics.class_scores(labels, predictions, classes)
+            evaluation.confusion = (classes, shared_metrics.confusion_matrix(labels, predictions, len(classes)))
+            evaluation.details["per_class"] = shared_metrics.class_scores(labels, predictions, classes)
             train_counts = results.get("train_label_counts")
             if train_counts and list(train_counts) == classes:
                 majority = shared_metrics.majority_accuracy(list(train_counts.values()), labels)
-                found.details["majority_accuracy"] = majority
-                found.notes = [f"Always answering the most frequent training class: {majority:.1%}."]
-        return found
+                evaluation.details["majority_accuracy"] = majority
+                evaluation.notes = [f"Always answering the most frequent training class: {majority:.1%}."]
+        return evaluation
 
     def _parts(self, answers: task.Answers, row: int) -> list[tuple[str, str]]:
         """Returns the captioned texts that the report shows of a mistake."""
@@ -267,7 +268,7 @@ class Classify(task.Task):
         else:
             scores = (f"{value:.6f}" for value in answers.outputs[:, 0])
             write_table(paths[0], ["index", "prediction"], zip(table.numbers, scores, strict=True))
-        split = next(one for one in self.table_task.test if one.name == answers.part.name)
+        split = next(split for split in self.table_task.test if split.name == answers.part.name)
         if split.submission is not None:
             paths.append(os.path.join(output_dir, split.submission))
             self._write_submission(paths[-1], answers)

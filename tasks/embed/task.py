@@ -14,7 +14,7 @@ from keras_bert.files import atomic_path
 from tasks.embed import data, retrieval
 from tasks.fine_tuning import metrics, task
 from tasks.fine_tuning.encoding import encode_texts, lengths_before_cutting
-from tasks.fine_tuning.examples import compute_outputs
+from tasks.fine_tuning.examples import Predictor
 from tasks.fine_tuning.model_files import load_reranker
 from tasks.fine_tuning.settings import SplitSettings
 from tasks.report.page import Mistake, Score
@@ -103,10 +103,6 @@ class Embed(task.Task):
     name = "sentence_embedding"
     command = "bert-embed"
 
-    def __init__(self, settings):
-        super().__init__(settings)
-        self._has_scores = False  # Whether the training file has scores.
-
     # === Data ===
 
     def read(self, split, bad_rows):
@@ -127,11 +123,8 @@ class Embed(task.Task):
     def metric_of(self, part):
         return "ndcg@10" if part.rows.scores is None else "spearman"
 
-    stopping_metric_of = metric_of
-
     def make_spec(self, train):
         loss, has_scores = self.settings.loss, train.scores is not None
-        self._has_scores = has_scores
         if loss in _OF_SCORES and not has_scores:
             raise InputError(f"{train.path}: --loss={loss} needs a score in each row. Name its column: --score_column.")
         if loss == "triplet" and train.num_texts != 3:
@@ -150,9 +143,6 @@ class Embed(task.Task):
     def foreign_spec(self, source, labels, num_outputs, parts):
         return EmbedSpec(sequence_length=self.settings.max_seq_length)
 
-    def num_examples(self, rows):
-        return len(rows.lines)
-
     def encode(self, part, trained):
         """Makes K sequences `[CLS] text [SEP]` of each row; a row of one text to train on has it twice."""
         if part.split != "train":
@@ -160,15 +150,16 @@ class Embed(task.Task):
         from tasks.fine_tuning.start import find_start, output_size
 
         settings, table = self.settings, part.rows
-        if settings.matryoshka_dims and settings.embedding_dim is None:
-            settings.check_dims(output_size(find_start(settings), self.model_class()))
-        encoded = self._encode_table(part, trained)
-        if not settings.num_negatives:
-            return encoded
-        model, _ = self.build_training_model(find_start(settings), settings, trained.spec)
-        vectors = encoded.compute_outputs(model, settings.eval_batch_size, "mine negatives")
+        with find_start(settings) as origin:
+            if settings.matryoshka_dims and settings.embedding_dim is None:
+                settings.check_dims(output_size(origin, self.model_class()))
+            encoded = self._encode_table(part, trained)
+            if not settings.num_negatives:
+                return encoded
+            model, _ = self.build_training_model(origin, trained)
+        vectors = encoded.compute_outputs(Predictor(model), settings.eval_batch_size, "mine negatives")
         mined = retrieval.mine(table.texts, unit(vectors), settings.num_negatives, settings.relative_margin)
-        return self._encode_table(part._replace(rows=table._replace(texts=mined)), trained)
+        return self._encode_table(part.with_rows(table._replace(texts=mined)), trained)
 
     def _encode_table(self, part, trained):
         table, tokenizer, limit = part.rows, trained.tokenizer, trained.spec.sequence_length
@@ -194,13 +185,6 @@ class Embed(task.Task):
         given = {"pooling": self.settings.pooling, "embedding_dim": self.settings.embedding_dim}
         return {name: value for name, value in given.items() if value is not None}
 
-    def num_outputs(self, spec):
-        return None  # The checkpoint may have a dense layer.
-
-    def build_training_model(self, origin, settings, spec):
-        model, backbone = super().build_training_model(origin, settings, spec)
-        return self.to_answer(model), backbone
-
     def to_answer(self, model):
         from tasks.embed.model import embed_groups
 
@@ -209,11 +193,11 @@ class Embed(task.Task):
     def model_to_save(self, trained):
         return trained.model.get_layer("text_embedder")
 
-    def objective(self):
+    def objective(self, spec):
         from tasks.embed.objectives import OBJECTIVES
 
-        name = self.settings.loss or ("cosent" if self._has_scores else "multiple_negatives_ranking")
-        return OBJECTIVES[name](self.settings.matryoshka_dims)
+        default = "multiple_negatives_ranking" if spec.score_scale is None else "cosent"
+        return OBJECTIVES[self.settings.loss or default](self.settings.matryoshka_dims)
 
     # === Answers ===
 
@@ -301,7 +285,7 @@ def load_scorer(directory: str, batch_size: int) -> retrieval.Scorer:
 
     def score(pairs):
         examples = encode_texts(*zip(*pairs, strict=True), tokenizer, trained["sequence_length"], "tokenize pairs")
-        outputs = compute_outputs(model, examples, batch_size, "re-rank")
+        outputs = Predictor(model).compute_outputs(examples, batch_size, "re-rank")
         return outputs[:, -1] - (outputs[:, 0] if outputs.shape[1] == 2 else 0.0)
 
     return score

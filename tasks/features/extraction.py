@@ -98,16 +98,16 @@ class _Extraction:
         from tasks.features.model import COMBINED, POOLED, Extractor, FeatureExtractor, load_encoder
         from tasks.fine_tuning.start import find_start
 
-        origin = find_start(settings)
-        if settings.pooling == "pooler" and origin.load_weights:
-            with open_checkpoint(origin.preset) as checkpoint:
-                if "pooled_dense/kernel" not in checkpoint.tensors:
-                    raise InputError(f"{origin.preset}: has no pooler. Choose --pooling=mean or --pooling=cls.")
-        self._tokenizer = origin.tokenizer()
-        self._vocabulary = np.array(self._tokenizer.get_vocabulary())
-        num_rows = read_bert_config(origin.preset).vocabulary_size
-        check_rows(origin.preset, self._tokenizer.vocabulary_size(), num_rows)
-        backbone = load_encoder(origin, settings.random_seed)
+        with find_start(settings) as origin:
+            if settings.pooling == "pooler" and origin.load_weights:
+                with open_checkpoint(origin.preset) as checkpoint:
+                    if "pooled_dense/kernel" not in checkpoint.tensors:
+                        raise InputError(f"{origin.preset}: has no pooler. Choose --pooling=mean or --pooling=cls.")
+            self._tokenizer = origin.tokenizer()
+            self._vocabulary = np.array(self._tokenizer.get_vocabulary())
+            num_rows = read_bert_config(origin.preset).vocabulary_size
+            check_rows(origin.preset, self._tokenizer.vocabulary_size(), num_rows)
+            backbone = load_encoder(origin, settings.random_seed)
         options = {name: getattr(settings, name) for name in ("combine", "layer_weights", "pooling", "normalize")}
         self._extractor = Extractor(FeatureExtractor(backbone, layers, **options), settings.eval_batch_size)
         # Names of the vectors in JSON lines: google-research/bert's negative index of an encoder layer, or a name.

@@ -12,7 +12,7 @@ from keras import ops
 from keras_bert.encoder.backbone import BertBackbone, FirstRows, RestoreRectangle
 from keras_bert.encoder.heads import PoolTokens
 from tasks.features.settings import layer_name
-from tasks.fine_tuning.examples import Examples, compute_outputs
+from tasks.fine_tuning.examples import Examples, Predictor
 from tasks.fine_tuning.start import Start
 
 COMBINED = "features"
@@ -143,10 +143,10 @@ class Extractor:
         outputs = list(model(model.input).values())
         self._by_token = len(outputs[0].shape) == 3
         joined = keras.layers.Concatenate(dtype="float32")(outputs) if len(outputs) > 1 else outputs[0]
-        self._model = keras.Model(model.input, joined)
+        self._predictor = Predictor(keras.Model(model.input, joined))
 
     def __call__(self, examples: Examples) -> dict[str, np.ndarray]:
         """Returns float32 arrays by output name, in the order of the sequences: (T, D), or (R, D) if pooled."""
-        joined = compute_outputs(self._model, examples, self._batch_size, per_token=self._by_token)
+        joined = self._predictor.compute_outputs(examples, self._batch_size, per_token=self._by_token)
         ends = np.cumsum(list(self.widths.values()))[:-1]
         return dict(zip(self.widths, np.split(joined, ends, axis=-1), strict=True))

@@ -69,8 +69,10 @@ def choose_layers(settings, names: Sequence[str], needed_for: str) -> tuple[list
     if settings.init_checkpoint or settings.bert_config_file:
         from tasks.fine_tuning.start import find_start  # imports TensorFlow
 
-        source = find_start(settings).preset
-    config = read_bert_config(source)
+        with find_start(settings) as origin:
+            source, config = origin.preset, read_bert_config(origin.preset)
+    else:
+        config = read_bert_config(source)
     layers = resolve_layers(names, config.num_layers)
     check_positions(settings.max_seq_length, config.max_sequence_length, source)
     return layers, config

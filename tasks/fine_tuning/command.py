@@ -47,18 +47,21 @@ def run_task(task: Task) -> dict:
     tables = []
     if settings.do_train and settings.is_search:
         inputs, tables = search(task, inputs)
-    session = Session(task, inputs, settings.output_dir)
-    if settings.do_train and not settings.is_search:
-        grid = {name: values[0] for name, values in settings.grid.items()}
-        session.train(dataclasses.replace(settings, **grid))
+        session = Session(task, inputs)
+        session.load()
+    elif settings.do_train:
+        values = {name: values[0] for name, values in settings.grid.items()}
+        session = Session(dataclasses.replace(task, settings=dataclasses.replace(settings, **values)), inputs)
+        session.train()
     else:
+        session = Session(task, inputs)
         session.load()
     if settings.do_eval:
         session.evaluate()
     if settings.do_predict:
         for path in session.predict():
             print(f"wrote {path}")
-    session.report(settings, tables)
+    session.report(tables)
     return session.results
 
 

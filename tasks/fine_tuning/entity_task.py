@@ -35,7 +35,7 @@ class EntitySettings(WordSettings):
 class EntityTask(WordTask):
     """Base of the tasks that tag words. The spec has `labels`: class i is labels[i]."""
 
-    metric = stopping_metric = "f1"
+    metric = "f1"
     printed = ("token_accuracy", "loss", "test_f1")
 
     def describe(self, rows, encoded, spec):
@@ -45,7 +45,7 @@ class EntityTask(WordTask):
     def model_arguments(self, spec):
         return {"num_classes": len(spec.labels), "labels": spec.labels}
 
-    def objective(self):
+    def objective(self, spec):
         from tasks.fine_tuning.objectives import CrossEntropy
 
         return CrossEntropy("token_accuracy")
@@ -58,11 +58,11 @@ class EntityTask(WordTask):
 
     def evaluate(self, answers, results):
         documents, (figures, predicted, losses) = answers.part.rows, self._score(answers)
-        found = evaluate_tags(documents, predicted, figures, losses)
+        evaluation = evaluate_tags(documents, predicted, figures, losses)
         path = self.path_of("dev", self.settings.output_dir)
-        found.write = functools.partial(write_tags, path, documents, predicted)
-        found.details |= self.window_details(answers)
-        return found
+        evaluation.write = functools.partial(write_tags, path, documents, predicted)
+        evaluation.details |= self.window_details(answers)
+        return evaluation
 
     def _score(self, answers: Answers) -> tuple[dict[str, float], Tags, np.ndarray]:
         """Returns the figures, the predicted tags, and the loss of each word, float64, shape (N,)."""

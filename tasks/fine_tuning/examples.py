@@ -5,9 +5,7 @@ T tokens of all sequences, B examples of a batch, S tokens of its longest sequen
 Functions import TensorFlow when they are called, so that a wrong file is reported within a second.
 """
 
-import functools
-import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -184,76 +182,78 @@ def _make_dataset(examples: Examples, order: np.ndarray, limits: np.ndarray, len
 # === Answers ===
 
 
-def compute_outputs(
-    model, examples: Examples, batch_size: int, description: str | None = None, per_token: bool = False
-) -> np.ndarray:
-    """Applies a model to every example.
-
-    Args:
-        model: Keras model that maps the features to one tensor, shape (B, ...).
-        examples: N examples; labels are ignored.
-        batch_size: examples per batch.
-        description: title of the progress bar, or None for no bar.
-        per_token: whether the model answers for each token, with outputs of shape (B, S, C).
-
-    Returns:
-        float32, shape (N, ...), in the order of the examples; or (T, C), aligned with `examples.token_ids`.
-    """
-    if not examples.num_examples:
-        raise ValueError("`examples` must hold at least one example. Received: none")
-    make_dataset = functools.partial(make_eval_dataset, examples._replace(labels={}, token_labels={}))
-    count = len(examples.token_ids) if per_token else examples.num_examples
-    outputs, starts, lengths = None, examples.row_splits[:-1], np.diff(examples.row_splits)
-    for numbers, batch in apply_model(model, make_dataset, batch_size, description):
-        if per_token:
-            places = np.arange(batch.shape[1])
-            is_real = places < lengths[numbers, np.newaxis]  # [B, S]
-            numbers, batch = (starts[numbers, np.newaxis] + places)[is_real], batch[is_real]
-        if outputs is None:
-            outputs = np.empty((count, *batch.shape[1:]), np.float32)
-        outputs[numbers] = batch
-    return outputs
-
-
-_graphs = weakref.WeakKeyDictionary()  # The graph of each model. Repeated evaluations trace it only once.
-
-
-def apply_model(
-    model, make_dataset: Callable[..., tuple], batch_size: int, description: str | None
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Applies a model to every example, on all replicas of the strategy in whose scope it was built.
+class Predictor:
+    """Applies a model, on all replicas of the strategy in whose scope it was built; its graph is traced only once.
 
     Each of several workers computes all outputs on its own, without waiting for the others.
 
     Args:
-        model, batch_size, description: as in `compute_outputs`.
-        make_dataset: as `make_eval_dataset`, from the batch size on; of (features,).
-
-    Yields:
-        (example numbers, outputs) of each batch, as arrays.
+        model: Keras model that maps the features to one tensor, shape (B, ...).
     """
-    import tensorflow as tf
-    from tqdm import tqdm
 
-    from tasks.engine.strategy import distribute, needs_static_shapes
+    def __init__(self, model):
+        import tensorflow as tf
 
-    strategy = model.distribute_strategy
-    if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
-        strategy = tf.distribute.get_strategy()
-    num_replicas, is_static = strategy.num_replicas_in_sync, needs_static_shapes(strategy)
-    batch_size = -(-batch_size // num_replicas) * num_replicas
-    dataset, order = make_dataset(batch_size, is_full=is_static or num_replicas > 1, is_static=is_static)
-    if model not in _graphs:
-        reference = weakref.ref(model)  # A graph that referred to its model would keep it alive.
+        from tasks.engine.strategy import needs_static_shapes
+
+        strategy = model.distribute_strategy
+        if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+            strategy = tf.distribute.get_strategy()
+        self._strategy, self._is_static = strategy, needs_static_shapes(strategy)
 
         def compute(batches):
-            return strategy.run(lambda features: reference()(features, training=False), args=batches.get_next())
+            return strategy.run(lambda features: model(features, training=False), args=batches.get_next())
 
-        _graphs[model] = tf.function(compute, autograph=False)
-    batches, disable = iter(distribute(strategy, dataset)), description is None
-    with tqdm(total=len(order), desc=description, unit="example", mininterval=0.5, disable=disable) as progress:
-        for start in range(0, len(order), batch_size):
-            numbers = order[start : start + batch_size]
-            outputs = _graphs[model](batches)
-            yield numbers, (strategy.gather(outputs, axis=0) if num_replicas > 1 else outputs).numpy()
-            progress.update(len(numbers))
+        self._compute = tf.function(compute, autograph=False)
+
+    def compute_outputs(
+        self, examples: Examples, batch_size: int, description: str | None = None, per_token: bool = False
+    ) -> np.ndarray:
+        """Applies the model to every example.
+
+        Args:
+            examples: N examples; labels are ignored.
+            batch_size: examples per batch.
+            description: title of the progress bar, or None for no bar.
+            per_token: whether the model answers for each token, with outputs of shape (B, S, C).
+
+        Returns:
+            float32, shape (N, ...), in the order of the examples; or (T, C), aligned with `examples.token_ids`.
+        """
+        if not examples.num_examples:
+            raise ValueError("`examples` must hold at least one example. Received: none")
+        unlabelled = examples._replace(labels={}, token_labels={})
+        count = len(examples.token_ids) if per_token else examples.num_examples
+        outputs, starts, lengths = None, examples.row_splits[:-1], np.diff(examples.row_splits)
+        for numbers, batch in self.batches(unlabelled, batch_size, description):
+            if per_token:
+                positions = np.arange(batch.shape[1])
+                is_real = positions < lengths[numbers, np.newaxis]  # [B, S]
+                numbers, batch = (starts[numbers, np.newaxis] + positions)[is_real], batch[is_real]
+            if outputs is None:
+                outputs = np.empty((count, *batch.shape[1:]), np.float32)
+            outputs[numbers] = batch
+        return outputs
+
+    def batches(
+        self, examples: Examples, batch_size: int, description: str | None
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yields (example numbers, outputs) of each batch, as arrays; arguments as in `compute_outputs`.
+
+        `examples` have no labels. Numbers and outputs of the last batch may repeat those of its last example.
+        """
+        from tqdm import tqdm
+
+        from tasks.engine.strategy import distribute
+
+        strategy, num_replicas = self._strategy, self._strategy.num_replicas_in_sync
+        batch_size = -(-batch_size // num_replicas) * num_replicas
+        is_full = self._is_static or num_replicas > 1
+        dataset, order = make_eval_dataset(examples, batch_size, is_full=is_full, is_static=self._is_static)
+        batches, disable = iter(distribute(strategy, dataset)), description is None
+        with tqdm(total=len(order), desc=description, unit="example", mininterval=0.5, disable=disable) as progress:
+            for start in range(0, len(order), batch_size):
+                numbers = order[start : start + batch_size]
+                outputs = self._compute(batches)
+                yield numbers, (strategy.gather(outputs, axis=0) if num_replicas > 1 else outputs).numpy()
+                progress.update(len(numbers))

@@ -36,17 +36,13 @@ class Inputs(NamedTuple):
     bad_rows: BadRows
 
     def of(self, split: str) -> list[Part]:
-        return [part for part in self.parts if part.split == split]
+        """Returns the files of a split; to "test" belong the dev files whose answers are written, too."""
+        return [part for part in self.parts if part.split == split or (part.is_predicted and split == "test")]
 
     @property
     def watched(self) -> Part | None:
         """What is scored at every checkpoint: the validation rows, or else the first dev file, if there are any."""
         return next(iter(self.of("validation") or self.of("dev")), None)
-
-    @property
-    def distinct(self) -> list[Part]:
-        """The files, each once. A file may be in two splits, to be both scored and predicted."""
-        return list({id(part.rows): part for part in reversed(self.parts)}.values())[::-1]
 
 
 def read_inputs(task: Task) -> Inputs:
@@ -80,8 +76,8 @@ def read_inputs(task: Task) -> Inputs:
                     f"{rows.path}: --{split}_share={share} holds out all {task.unit} of a text, context or document "
                     "together, and the file has only one. Give a file with more of them, or leave the flag out."
                 )
-            held_out_rows = task.take_rows(rows, chosen)
-            parts = [parts[0]._replace(rows=task.take_rows(rows, ~chosen)), Part(split, held_out_rows), *parts[1:]]
+            train = parts[0].with_rows(task.take_rows(rows, ~chosen))
+            parts = [train, Part(split, task.take_rows(rows, chosen)), *parts[1:]]
     return Inputs(parts, spec, directory, bad_rows)
 
 
@@ -134,11 +130,11 @@ def read_spec(task: Task, directory: str) -> Any:
     """
     values = model_files.read_task(directory, task.command, task.name)
     fields = dataclasses.fields(task.Spec)
-    missing = [one.name for one in fields if one.name not in values and one.default is dataclasses.MISSING]
+    missing = [field.name for field in fields if field.name not in values and field.default is dataclasses.MISSING]
     if missing:
         path = os.path.join(directory, model_files.TASK_FILE)
         raise InputError(f"{path}: lacks {', '.join(missing)}. Expected the model that {task.command} wrote.")
-    return task.Spec(**{one.name: values[one.name] for one in fields if one.name in values})
+    return task.Spec(**{field.name: values[field.name] for field in fields if field.name in values})
 
 
 def require_preset(settings: StartSettings, needed_for: str = "--do_train") -> None:

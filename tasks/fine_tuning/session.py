@@ -1,6 +1,7 @@
 """One run of a fine-tuning task: train or load, evaluate, predict and report, each writing to the output directory."""
 
 import dataclasses
+import functools
 import itertools
 import os
 import time
@@ -10,7 +11,6 @@ import numpy as np
 import tensorflow as tf
 
 from keras_bert.encoder.backbone import BertBackbone
-from keras_bert.encoder.layer import keep_arguments
 from keras_bert.errors import InputError
 from keras_bert.files import absolute, exists, is_directory, is_remote, read_json, read_optional_json, write_json
 from keras_bert.presets.weights import read_bert_config
@@ -20,7 +20,7 @@ from tasks.engine.settings import identify, tokenizer_identity
 from tasks.engine.strategy import needs_static_shapes
 from tasks.engine.workers import Workers
 from tasks.fine_tuning import model_files, start
-from tasks.fine_tuning.examples import count_steps
+from tasks.fine_tuning.examples import Predictor, count_steps
 from tasks.fine_tuning.inputs import MODEL_DIRECTORY, Inputs, check_steps, read_spec, require_preset
 from tasks.fine_tuning.settings import FineTuningSettings, check_positions
 from tasks.fine_tuning.task import Answers, Encoded, Evaluation, Part, Task, Trained
@@ -36,84 +36,86 @@ EVALUATIONS = 20  # Maximum evaluations of a training with many short epochs.
 _OF_TRAINING, _OF_PREDICTIONS = ("train_", "validation_", "best_step", "sweep", "preset"), ("test_",)
 
 
+@dataclasses.dataclass(eq=False)
 class Session:
     """A model, its data and its results.
 
     Args:
-        task: the task.
+        task: the task, with the settings of this run: a single learning rate and batch size, if it trains.
         inputs: its data.
-        output_dir: directory for all files.
 
     Attributes:
         trained: the model, after `train` or `load`.
         results: content of `metrics.json`.
     """
 
-    def __init__(self, task: Task, inputs: Inputs, output_dir: str):
-        keep_arguments(self, locals())
-        self.trained: Trained | None = None
-        self.results: dict[str, Any] = {}
+    task: Task
+    inputs: Inputs
+    trained: Trained | None = dataclasses.field(default=None, init=False)
+    results: dict[str, Any] = dataclasses.field(default_factory=dict, init=False)
+
+    def __post_init__(self):
+        self.settings, self.output_dir = self.task.settings, self.task.settings.output_dir
         self._workers: Workers | None = None
-        self._encoded: dict[int, Encoded] = {}
-        self._answers: dict[int, Answers] = {}
+        self._encoded: dict[Part, Encoded] = {}
+        self._answers: dict[Part, Answers] = {}
         self._evaluations: list[Evaluation] = []
 
     # === The model ===
 
-    def train(self, settings: FineTuningSettings) -> None:
+    def train(self) -> None:
         """Fine-tunes a preset and writes `model/`, resuming from the last checkpoint in `output_dir` if there is one.
 
         The validation rows, or else the first dev file, if any, are scored at every checkpoint.
-
-        Args:
-            settings: settings with a single learning rate and batch size.
 
         Raises:
             InputError: the preset does not fit, there is too little data, or `output_dir` holds a training with other
                 settings.
         """
-        strategy = self._prepare_devices(settings)
-        with self._workers.naming_lost_ones():
-            self._train(settings, strategy)
+        strategy = self._prepare_devices()
+        with self._workers.naming_lost_ones(), start.find_start(self.settings) as origin:
+            self._train(origin, strategy)
 
-    def _prepare_devices(self, settings: FineTuningSettings) -> tf.distribute.Strategy:
-        strategy = prepare_devices(settings)
+    def _prepare_devices(self) -> tf.distribute.Strategy:
+        strategy = prepare_devices(self.settings)
         self._workers = Workers(strategy)
         if self._workers.count > 1:
             parts = self.inputs.parts
             self._workers.check_equal({f"{part.rows.path} ({part.title})": part.rows.checksum() for part in parts})
         return strategy
 
-    def _train(self, settings: FineTuningSettings, strategy) -> None:
-        task, spec = self.task, self.inputs.spec
+    def _train(self, origin: start.Start, strategy: tf.distribute.Strategy) -> None:
+        task, spec, settings = self.task, self.inputs.spec, self.settings
         train = self.inputs.of("train")[0]
-        origin = start.find_start(settings)
         tokenizer = origin.tokenizer()
         self._workers.check_equal(
             {origin.preset: [tokenizer_identity(tokenizer), read_bert_config(origin.preset).to_dict()]}
         )
         start.check_encoder(origin, settings, spec.sequence_length, tokenizer.vocabulary_size())
-        self.trained = Trained(None, tokenizer, spec)
+        self.trained = task.prepare(origin, Trained(None, tokenizer, spec))
         encoded = self._encode(train)
         check_steps(settings, train.rows.path, encoded.num_examples, "sequences")
         num_steps, num_warmup_steps, interval = plan_steps(settings, encoded.num_examples)
         backbones = []
 
         def build():
-            model, backbone = task.build_training_model(origin, settings, spec)
+            model, backbone = task.build_training_model(origin, self.trained)
             backbones.append(backbone)
             return model
 
-        trainer = build_trainer(settings, build, task.objective(), strategy, (num_steps, num_warmup_steps))
+        trainer = build_trainer(settings, build, task.objective(spec), strategy, (num_steps, num_warmup_steps))
         self.trained = self.trained._replace(model=trainer.model)
-        identity = {
-            **identify(settings, backbones[0], tokenizer, weights_are_loaded=origin.load_weights),
-            **task.identity(train, spec),
-        }
-        trainer.keep_settings(identity)
-        seconds = self._fit(trainer, encoded, num_steps, interval, settings)
+        of_spec = {name: value for name, value in dataclasses.asdict(spec).items() if name not in task.changes_answers}
+        trainer.keep_settings(
+            {
+                **identify(settings, backbones[0], tokenizer, weights_are_loaded=origin.load_weights),
+                **of_spec,
+                "train_rows_checksum": train.rows.checksum(),
+            }
+        )
+        seconds = self._fit(trainer, encoded, num_steps, interval)
         directory = os.path.join(self.output_dir, MODEL_DIRECTORY)
-        # If the training was finished before, keep what was found and measured since.
+        # If the training was finished before, keep what was chosen and measured since.
         if seconds is None and is_directory(directory):
             self.trained = self.trained._replace(spec=task.adjust_spec(read_spec(task, directory)))
         if self._workers.is_chief:
@@ -131,13 +133,11 @@ class Session:
             self.results |= {f"validation_{name}": value for name, value in figures.items()}
         self._write_metrics()
 
-    def _fit(
-        self, trainer, encoded: Encoded, num_steps: int, interval: int, settings: FineTuningSettings
-    ) -> float | None:
+    def _fit(self, trainer, encoded: Encoded, num_steps: int, interval: int) -> float | None:
         """Trains up to the last step. Returns the seconds it took, or None if nothing was left to do."""
-        started, task = time.monotonic(), self.task
+        started, task, settings = time.monotonic(), self.task, self.settings
         watched, patience = self.inputs.watched, settings.early_stopping_patience
-        metric = task.stopping_metric_of(watched) if patience else ""
+        metric = task.stopping_metric or task.metric_of(watched) if patience else ""
         first_step = trainer.restore()
         # XLA compiles each shape anew, so that all batches should have the same.
         is_static = settings.jit_compile or needs_static_shapes(trainer.strategy)
@@ -161,35 +161,35 @@ class Session:
         Raises:
             InputError: there is neither, or it does not fit the data.
         """
-        strategy = self._prepare_devices(self.task.settings)
+        strategy = self._prepare_devices()
         with self._workers.naming_lost_ones(), strategy.scope():
-            self._load(self.task.settings, self.inputs.model_directory)
+            earlier, preset = self._earlier_results(), self.settings.preset
+            if self.inputs.model_directory is not None:
+                self._load_own(self.inputs.model_directory)
+                self.results = {} if "preset" in earlier else earlier
+            else:
+                self._load_preset()
+                self.results = earlier if earlier.get("preset") == preset else {"preset": preset}
 
-    def _load(self, settings: FineTuningSettings, directory: str | None) -> None:
-        earlier = self._earlier_results()
-        if directory is None:
-            self._load_preset(settings)
-            self.results = earlier if earlier.get("preset") == settings.preset else {"preset": settings.preset}
-            return
-        model, tokenizer = self.task.load(directory)
-        self.trained = Trained(model, tokenizer, self.inputs.spec)
-        found, expected = model.output_shape[-1], self.task.num_outputs(self.inputs.spec)
-        if expected not in (None, found):
+    def _load_own(self, directory: str) -> None:
+        spec = self.inputs.spec
+        self.trained = self.task.load(directory, spec)
+        # An embedder's size may be that of its checkpoint's dense layer, and a span labeler always has two outputs.
+        sizes = self.task.model_arguments(spec)
+        expected = sizes.get("num_classes", sizes.get("num_choices"))
+        actual = self.trained.model.output_shape[-1]
+        if expected not in (None, actual):
             raise InputError(
-                f"{directory}: by {model_files.TASK_FILE} the model has {expected} outputs, but it has {found}. They "
-                "are not of one training."
+                f"{directory}: {model_files.TASK_FILE} declares {expected} outputs, but the model has {actual}. The "
+                "two files come from different trainings."
             )
         encoder = self._find_encoder()
         if encoder is not None:
-            check_positions(self.inputs.spec.sequence_length, encoder.max_sequence_length, directory)
-        self.results = {} if "preset" in earlier else earlier
+            check_positions(spec.sequence_length, encoder.max_sequence_length, directory)
 
-    def _load_preset(self, settings: FineTuningSettings) -> None:
+    def _load_preset(self) -> None:
         task, parts = self.task, self.inputs.parts
-        require_preset(settings, "Without a trained model, --do_eval and --do_predict")
-        origin = start.find_start(settings)
-        if task.model_class() is None:
-            raise InputError(f"{origin.preset}: expected a model that {task.command} trained. Train it: --do_train.")
+        require_preset(self.settings, "Without a trained model, --do_eval and --do_predict")
         specs = []
 
         def make_arguments(labels: list[str] | None, num_outputs: int, positions: int) -> dict:
@@ -197,8 +197,12 @@ class Session:
             check_positions(specs[0].sequence_length, positions, origin.preset)
             return task.model_arguments(specs[0])
 
-        model = start.load_fine_tuned(origin.preset, task.model_class(), make_arguments)
-        self.trained = Trained(task.to_answer(model), origin.tokenizer(), specs[0])
+        with start.find_start(self.settings) as origin:
+            preset, model_class = origin.preset, task.model_class()
+            if model_class is None:
+                raise InputError(f"{preset}: expected a model that {task.command} trained. Train it: --do_train.")
+            model = start.load_fine_tuned(preset, model_class, make_arguments)
+            self.trained = Trained(task.to_answer(model), origin.tokenizer(), specs[0])
         parts = [task.match(part, specs[0], self.inputs.bad_rows) for part in parts]
         self.inputs = self.inputs._replace(parts=parts, spec=specs[0])
 
@@ -219,8 +223,9 @@ class Session:
                 self.results[part.figure(name)] = value
             intervals |= {part.figure(name): list(ends) for name, ends in evaluation.intervals.items()}
             self._evaluations.append(evaluation)
-            if evaluation.found:
-                self._keep(evaluation.found)
+            self._answers[part] = self._answers[part]._replace(decoded=evaluation.decoded)
+            if evaluation.chosen:
+                self._keep(evaluation.chosen)
         self.results["intervals"] = intervals
         self._write_metrics()
 
@@ -243,46 +248,48 @@ class Session:
     def _find_encoder(self) -> BertBackbone | None:
         layers = self.trained.model.layers
         inner = (getattr(layer, "layers", ()) for layer in layers)  # An embedder is a layer of the model that answers.
-        found = (layer for layer in itertools.chain(layers, *inner) if isinstance(layer, BertBackbone))
-        return next(found, None)
+        return next((layer for layer in itertools.chain(layers, *inner) if isinstance(layer, BertBackbone)), None)
+
+    @functools.cached_property
+    def _predictor(self) -> Predictor:
+        return Predictor(self.trained.model)
 
     def _encode(self, part: Part) -> Encoded:
         """Returns the token ids of a file, which are computed once."""
-        if id(part.rows) not in self._encoded:
-            self._encoded[id(part.rows)] = self.task.encode(part, self.trained)
-        return self._encoded[id(part.rows)]
+        if part not in self._encoded:
+            self._encoded[part] = self.task.encode(part, self.trained)
+        return self._encoded[part]
 
     def _answer(self, part: Part, is_final: bool = True) -> Answers:
         """Returns the model's answers to a file. Those of the final model are computed once."""
-        key = id(part.rows)
-        if key in self._answers:
-            return self._answers[key]._replace(part=part)
+        if part in self._answers:
+            return self._answers[part]
         encoded = self._encode(part)
         description = f"answer {part.title}" if is_final else "evaluation"
-        outputs = encoded.compute_outputs(self.trained.model, self.task.settings.eval_batch_size, description)
+        outputs = encoded.compute_outputs(self._predictor, self.settings.eval_batch_size, description)
         answers = Answers(self.trained, part, encoded, outputs)
         if is_final:
-            self._answers[key] = answers
+            self._answers[part] = answers
         return answers
 
-    def _keep(self, found: dict[str, Any]) -> None:
+    def _keep(self, chosen: dict[str, Any]) -> None:
         """Adds values to the spec, and to the run's own `model/` if there is one; a preset is never changed."""
-        self.trained = self.trained._replace(spec=dataclasses.replace(self.trained.spec, **found))
+        self.trained = self.trained._replace(spec=dataclasses.replace(self.trained.spec, **chosen))
         path = os.path.join(self.output_dir, MODEL_DIRECTORY, model_files.TASK_FILE)
         if self._workers.is_chief and exists(path):
-            write_json(path, {**read_json(path), **found})
+            write_json(path, {**read_json(path), **chosen})
 
     # === Report and metrics ===
 
-    def report(self, settings: FineTuningSettings, tables: list = ()) -> None:
+    def report(self, tables: list = ()) -> None:
         """Writes `report.html`, and `skipped_rows.tsv` if rows were skipped.
 
         A call that only predicts keeps the report of an earlier evaluation.
 
         Args:
-            settings: settings to show in the report.
             tables: further tables: caption, header, rows.
         """
+        settings = self.settings
         if not self._workers.is_chief:
             return
         self.inputs.bad_rows.write(self.output_dir)
@@ -296,25 +303,25 @@ class Session:
         shown = {name: of_model.get(name, value) for name, value in dataclasses.asdict(settings).items()}
         report = Report(
             title=f"{self.task.title}: {_last_part(settings.preset or settings.init_checkpoint or self.output_dir)}",
-            scores=[score for one in self._evaluations for score in one.scores],
+            scores=[score for evaluation in self._evaluations for score in evaluation.scores],
             history=read_optional_json(os.path.join(self.output_dir, HISTORY_FILE)),
             confusion=first.confusion,
             predictions=first.predictions,
-            lengths={part.title: self._encode(part).lengths for part in self.inputs.distinct},
+            lengths={part.title: self._encode(part).lengths for part in self.inputs.parts},
             max_length=self.trained.spec.sequence_length,
-            mistakes=[mistake for one in self._evaluations for mistake in one.mistakes],
+            mistakes=[mistake for evaluation in self._evaluations for mistake in evaluation.mistakes],
             settings=shown,
             notes=self._notes(),
-            tables=[*(table for one in self._evaluations for table in one.tables), *tables],
+            tables=[*(table for evaluation in self._evaluations for table in evaluation.tables), *tables],
             long_examples=self.task.long_examples,
         )
         write_report(path, report)
         if is_directory(os.path.join(self.output_dir, MODEL_DIRECTORY)):
-            self._write_card(report, settings)
+            self._write_card(report)
 
-    def _write_card(self, report: Report, settings: FineTuningSettings) -> None:
-        encoder, data = self._find_encoder(), []
-        for part in self.inputs.distinct:
+    def _write_card(self, report: Report) -> None:
+        settings, encoder, data = self.settings, self._find_encoder(), []
+        for part in self.inputs.parts:
             lengths = report.lengths[part.title]
             num_cut = int(np.count_nonzero(lengths > report.max_length))
             data.append(Data(part.split, part.rows.path, len(lengths), int(lengths.max(initial=0)), num_cut))
@@ -345,14 +352,14 @@ class Session:
                 f"{where}: {reason}"
             )
         limit = self.trained.spec.sequence_length
-        for part in self.inputs.distinct if self.task.long_examples == "cut" else ():
+        for part in self.inputs.parts if self.task.long_examples == "cut" else ():
             lengths = self._encode(part).lengths
             if cut := int(np.count_nonzero(lengths > limit)):
                 notes.append(
                     f"{cut} of {len(lengths)} {self.task.unit} of {part.title} have more than {limit} tokens and were "
                     "cut. --max_seq_length sets the limit."
                 )
-        return [*notes, *(note for one in self._evaluations for note in one.notes)]
+        return [*notes, *(note for evaluation in self._evaluations for note in evaluation.notes)]
 
     def _earlier_results(self) -> dict[str, Any]:
         return read_optional_json(os.path.join(self.output_dir, METRICS_FILE))

@@ -1,10 +1,11 @@
 """The starting point of a fine-tuning: encoder, weights and vocabulary, by preset or google-research/bert's flags."""
 
+import contextlib
 import dataclasses
 import glob
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from keras_bert.encoder.backbone import BertBackbone
 from keras_bert.errors import InputError
@@ -36,8 +37,11 @@ class Start:
         return BertTokenizer.from_preset(self.preset, **self.tokenizer_options)
 
 
-def find_start(settings: StartSettings) -> Start:
+@contextlib.contextmanager
+def find_start(settings: StartSettings) -> Iterator[Start]:
     """Resolves `--preset`, or `--init_checkpoint`, `--bert_config_file` and `--vocab_file` instead.
+
+    google-research/bert's three files are linked into one directory, which is gone when the context is left.
 
     Raises:
         InputError: a file is missing.
@@ -48,17 +52,16 @@ def find_start(settings: StartSettings) -> Start:
     if settings.do_lower_case is not None:
         options["lowercase"] = settings.do_lower_case
     preset, load_weights = settings.preset or settings.init_checkpoint, settings.load_weights
-    if settings.bert_config_file:
-        preset = _assemble(settings, options.get("vocabulary"))
-        load_weights = load_weights and settings.init_checkpoint is not None
-    return Start(preset, load_weights, options)
+    if not settings.bert_config_file:
+        yield Start(preset, load_weights, options)
+        return
+    with tempfile.TemporaryDirectory() as directory:
+        preset = _assemble(settings, options.get("vocabulary"), directory)
+        yield Start(preset, load_weights and settings.init_checkpoint is not None, options)
 
 
-_assembled: list[tempfile.TemporaryDirectory] = []  # Kept until the process ends: presets are read more than once.
-
-
-def _assemble(settings: StartSettings, vocabulary: str | None) -> str:
-    """Links google-research/bert's three files into one directory, which is a preset in Google's format."""
+def _assemble(settings: StartSettings, vocabulary: str | None, parent: str) -> str:
+    """Links google-research/bert's three files into a new directory, which is a preset in Google's format."""
     files = {"bert_config.json": expand_file("--bert_config_file", settings.bert_config_file)}
     if vocabulary:
         files["vocab.txt"] = vocabulary
@@ -71,10 +74,9 @@ def _assemble(settings: StartSettings, vocabulary: str | None) -> str:
             )
         for path in (f"{prefix}.index", *glob.glob(f"{glob.escape(prefix)}.data-*")):
             files[f"bert_model.ckpt{path.removeprefix(prefix)}"] = path
-    _assembled.append(tempfile.TemporaryDirectory())
     # Keep the directory's name, which may tell whether the checkpoint is cased.
     source_directory = os.path.dirname(absolute(files["bert_config.json"]))
-    directory = os.path.join(_assembled[-1].name, os.path.basename(source_directory))
+    directory = os.path.join(parent, os.path.basename(source_directory))
     os.mkdir(directory)
     for name, source in files.items():
         os.symlink(absolute(local_copy(source)), os.path.join(directory, name))

@@ -60,11 +60,11 @@ def search(task: Task, inputs: Inputs) -> tuple[Inputs, list[tuple[str, list[str
 
     def run_one(chosen: dict, directory: str) -> dict:
         keras.backend.clear_session()  # Otherwise the graphs of all runs stay in memory.
-        one = dataclasses.replace(settings, output_dir=directory, num_restarts=1, **chosen)
-        session = Session(task.for_run(one), inputs, directory)
-        session.train(one)
+        run_settings = dataclasses.replace(settings, output_dir=directory, num_restarts=1, **chosen)
+        session = Session(dataclasses.replace(task, settings=run_settings), inputs)
+        session.train()
         session.evaluate()
-        session.report(one)
+        session.report()
         for name in _REMOVED:
             remove_path(os.path.join(directory, name))
         return session.results
@@ -74,8 +74,9 @@ def search(task: Task, inputs: Inputs) -> tuple[Inputs, list[tuple[str, list[str
     shared["spec"] = dataclasses.asdict(inputs.spec)
     shared["rows_checksums"] = [part.rows.checksum() for part in inputs.parts if part.split != "test"]
     watched = inputs.watched
-    is_validation = watched.split == "validation"
-    metric = f"validation_{task.stopping_metric_of(watched)}" if is_validation else task.metric_of(watched)
+    metric = task.metric_of(watched)
+    if watched.split == "validation":
+        metric = f"validation_{task.stopping_metric or metric}"
     higher_is_better = not metric.endswith("loss")
     result = run_sweep(
         settings.output_dir, grid, settings.num_restarts, run_one, metric, higher_is_better, shared=shared

@@ -1,12 +1,12 @@
 """The interface between a task and the session that trains, evaluates and applies it.
 
-A task defines its data files, their encoding as token ids, its model, and how answers are scored and written.
-`tasks.fine_tuning.session` does the rest. This module does not import TensorFlow, so that a wrong file is reported
-within a second.
+A task has three parts: `TaskData` reads its files, `TaskModel` names its model and encodes the rows for it, and
+`TaskScoring` scores and writes the answers. `tasks.fine_tuning.session` does the rest. A task is a value: what a run
+finds out stands in the spec, in the model that is `Trained`, or in the `Answers`. This module does not import
+TensorFlow, so that a wrong file is reported within a second.
 """
 
 import abc
-import copy
 import dataclasses
 import itertools
 from collections.abc import Callable, Hashable, Sequence
@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from tasks.fine_tuning.examples import Examples, compute_outputs, make_train_dataset
+from tasks.fine_tuning.examples import Examples, Predictor, make_train_dataset
 from tasks.fine_tuning.model_files import load_model
 from tasks.fine_tuning.settings import FineTuningSettings
 from tasks.report.page import Mistake, Score
@@ -32,19 +32,22 @@ class Spec(Values):
     sequence_length: int
 
 
-class Part(NamedTuple):
+@dataclasses.dataclass(frozen=True, eq=False)  # Hashed by identity: the same file may be read twice.
+class Part:
     """The data of one file.
 
     Attributes:
         split: "train", "dev" or "test"; "validation" for the rows held out of the training file.
-        rows: of the task's own type, with the attribute `path` and a method `checksum()`, whose number depends on the
-            rows but not on their path.
+        rows: of the task's own type, with the attributes `path` and `lines` and a method `checksum()`, whose number
+            depends on the rows but not on their path. `lines` has an item for each row.
         name: "" for the first file of a split. For any other, a prefix of its figures, such as "mismatched".
+        is_predicted: whether the answers to a dev file are also written, as those to a test file are.
     """
 
     split: str
     rows: Any
     name: str = ""
+    is_predicted: bool = False
 
     @property
     def title(self) -> str:
@@ -53,6 +56,9 @@ class Part(NamedTuple):
     def figure(self, name: str) -> str:
         """Returns the name of one of this file's figures in `metrics.json`: `accuracy`, `mismatched_accuracy`."""
         return f"{self.name}_{name}" if self.name else name
+
+    def with_rows(self, rows: Any) -> "Part":
+        return dataclasses.replace(self, rows=rows)
 
 
 @dataclasses.dataclass
@@ -80,9 +86,9 @@ class Encoded:
         """Makes the training batches; see `tasks.fine_tuning.examples.make_train_dataset`."""
         return make_train_dataset(self.examples, batch_size, seed, start_step, num_steps, length=length)
 
-    def compute_outputs(self, model, batch_size: int, description: str) -> np.ndarray:
+    def compute_outputs(self, predictor: Predictor, batch_size: int, description: str) -> np.ndarray:
         """Applies a model: float32, shape (N, ...), or (T, C) if it answers for every token."""
-        return compute_outputs(model, self.examples, batch_size, description, self.per_token)
+        return predictor.compute_outputs(self.examples, batch_size, description, self.per_token)
 
 
 class Trained(NamedTuple):
@@ -92,11 +98,13 @@ class Trained(NamedTuple):
         model: keras.Model; None while it is being built.
         tokenizer: BertTokenizer.
         spec: the task's `Spec`.
+        encoder: what `TaskModel.prepare` added, such as a frozen encoder; None if the model takes token ids.
     """
 
     model: Any
     tokenizer: Any
     spec: Any
+    encoder: Any = None
 
 
 class Answers(NamedTuple):
@@ -107,12 +115,14 @@ class Answers(NamedTuple):
         part: the file.
         encoded: its token ids.
         outputs: return value of `Encoded.compute_outputs`.
+        decoded: `Evaluation.decoded`, once the answers have been evaluated.
     """
 
     trained: Trained
     part: Part
     encoded: Encoded
     outputs: np.ndarray
+    decoded: Any = None
 
     @property
     def labels(self) -> np.ndarray:
@@ -130,7 +140,8 @@ class Evaluation:
         details: further JSON values for `metrics.json`, such as counts and figures per class.
         scores: headline figures of the report.
         confusion, predictions, mistakes, tables, notes: as in `tasks.report.page.Report`.
-        found: values of the spec that the evaluation determined, such as a threshold. The trained model keeps them.
+        chosen: values of the spec that the evaluation determined, such as a threshold. The trained model keeps them.
+        decoded: what the task read off the outputs, to be written by `write_predictions` without reading it again.
         write: writes the answers to files, if the task keeps those of an evaluation; called on the chief alone.
     """
 
@@ -143,52 +154,27 @@ class Evaluation:
     mistakes: list[Mistake] = dataclasses.field(default_factory=list)
     tables: list[tuple[str, list[str], list[list]]] = dataclasses.field(default_factory=list)
     notes: list[str] = dataclasses.field(default_factory=list)
-    found: dict[str, Any] = dataclasses.field(default_factory=dict)
+    chosen: dict[str, Any] = dataclasses.field(default_factory=dict)
+    decoded: Any = None
     write: Callable[[], None] | None = None
 
 
-class Task(abc.ABC):
-    """A fine-tuning task; one instance serves one run.
+class TaskData(abc.ABC):
+    """The part of a task that reads files, without TensorFlow.
 
-    Class attributes:
+    Attributes:
+        settings: settings of the run.
         Settings: dataclass of the command's settings.
         Spec: dataclass of what `task.json` holds.
-        name: the task's name in `task.json`.
-        command: the command's name, for messages.
-        metric: figure that chooses the best of several models; see `metric_of`.
-        stopping_metric: figure of `checkpoint_figures` that early stopping watches. Lower is better for a loss.
         unit: name of the rows in messages and notes.
         long_examples: treatment of examples that are too long, for the report.
-        decimals: decimals of printed figures.
-        printed: figures to print after an evaluation, besides those with intervals.
     """
 
+    settings: FineTuningSettings
     Settings: ClassVar[type[FineTuningSettings]]
     Spec: ClassVar[type]
-    name: ClassVar[str]
-    command: ClassVar[str]
-    metric: ClassVar[str]
-    stopping_metric: ClassVar[str]
     unit: ClassVar[str] = "rows"
     long_examples: ClassVar[str] = "cut"
-    decimals: ClassVar[int] = 4
-    printed: ClassVar[tuple[str, ...]] = ("loss",)
-
-    def __init__(self, settings: FineTuningSettings):
-        self.settings = settings
-
-    def for_run(self, settings: FineTuningSettings) -> "Task":
-        """Returns the task of one run of a search, which knows what this one has read."""
-        run = copy.copy(self)
-        run.settings = settings
-        return run
-
-    @property
-    def title(self) -> str:
-        """The report's heading."""
-        return self.name.replace("_", " ").capitalize()
-
-    # === Data: without TensorFlow ===
 
     @abc.abstractmethod
     def read(self, split: str, bad_rows: BadRows) -> list[Part]:
@@ -210,82 +196,6 @@ class Task(abc.ABC):
         """Returns a loaded model's spec, overridden by the settings of this call."""
         return spec
 
-    def match(self, part: Part, spec: Any, bad_rows: BadRows) -> Part:
-        """Checks a file against the spec. Rows that do not fit, such as those with unknown labels, go to `bad_rows`."""
-        return part
-
-    def groups(self, rows: Any) -> Sequence[Hashable]:
-        """Returns the group of each row. Rows that depend on one another, such as those of one text, share a group.
-
-        A group is held out of the training rows as a whole.
-
-        Raises:
-            InputError: rows like these cannot be evaluated.
-        """
-        return range(len(next(iter(_columns(rows).values()))))
-
-    def take_rows(self, rows: Any, kept: np.ndarray) -> Any:
-        """Returns the rows of a file, a named tuple whose lists are its columns, where `kept`, bool (N,), is true."""
-        columns = _columns(rows)
-        return rows._replace(**{name: list(itertools.compress(column, kept)) for name, column in columns.items()})
-
-    def metric_of(self, part: Part) -> str:
-        """Returns the figure of a file that chooses the best of several models."""
-        return self.metric
-
-    def stopping_metric_of(self, part: Part) -> str:
-        """Returns the figure of a file that early stopping watches."""
-        return self.stopping_metric
-
-    def num_examples(self, rows: Any) -> int | None:
-        """Returns the number of examples in `rows`, or None if it depends on the tokenizer."""
-        return None
-
-    def describe(self, rows: Any, encoded: Encoded, spec: Any) -> dict[str, Any]:
-        """Describes the training data for `metrics.json`: JSON values whose names begin with `train_`."""
-        return {"train_rows": encoded.num_examples}
-
-    def describe_model(self, trained: "Trained") -> dict[str, Any]:
-        """Describes the model for `metrics.json`: JSON values by name, such as its labels."""
-        return {}
-
-    # === Model ===
-
-    @abc.abstractmethod
-    def model_class(self) -> type | None:
-        """Returns the class of the model, one of `keras_bert.models`, or None if the task builds its own."""
-
-    def model_arguments(self, spec: Any) -> dict[str, Any]:
-        """Returns the arguments of the model's constructor besides the backbone."""
-        return {}
-
-    def build_training_model(self, origin, settings: FineTuningSettings, spec: Any) -> tuple[Any, Any]:
-        """Builds the model to train. Returns it and its encoder, as `tasks.fine_tuning.start.build_model` does."""
-        from tasks.fine_tuning.start import build_model
-
-        return build_model(origin, settings, self.model_class(), self.model_arguments(spec))
-
-    def model_to_save(self, trained: Trained):
-        """Returns the model to save in `model/`."""
-        return trained.model
-
-    def load(self, directory: str) -> tuple[Any, Any]:
-        """Loads the model that answers, and the tokenizer, from a directory with the model of `model_to_save`."""
-        model, tokenizer, _ = load_model(directory, self.name, self.command)
-        return self.to_answer(model), tokenizer
-
-    def to_answer(self, model):
-        """Returns the model that answers, from the one in `model/` or in a checkpoint."""
-        return model
-
-    def num_outputs(self, spec: Any) -> int | None:
-        """Returns the size of the model's last axis, to check a loaded model against `task.json`; None: unknown."""
-        return self.model_arguments(spec)["num_classes"]
-
-    @abc.abstractmethod
-    def objective(self):
-        """Returns the `tasks.engine.train_step.Objective` to minimize."""
-
     def foreign_spec(self, source: str, labels: list[str] | None, num_outputs: int, parts: list[Part]) -> Any:
         """Makes the spec of a checkpoint that was fine-tuned elsewhere, by default as that of a new model.
 
@@ -297,15 +207,116 @@ class Task(abc.ABC):
         """
         return self.make_spec(parts[0].rows)
 
-    def identity(self, part: Part, spec: Any) -> dict[str, Any]:
-        """Returns the values, besides settings and encoder, that must not change when a stopped training continues."""
-        return {**dataclasses.asdict(spec), "train_rows_checksum": part.rows.checksum()}
+    def match(self, part: Part, spec: Any, bad_rows: BadRows) -> Part:
+        """Checks a file against the spec. Rows that do not fit, such as those with unknown labels, go to `bad_rows`."""
+        return part
+
+    def num_examples(self, rows: Any) -> int | None:
+        """Returns the number of examples in `rows`, or None if it depends on the tokenizer."""
+        return len(rows.lines)
+
+    def groups(self, rows: Any) -> Sequence[Hashable]:
+        """Returns the group of each row. Rows that depend on one another, such as those of one text, share a group.
+
+        A group is held out of the training rows as a whole.
+
+        Raises:
+            InputError: rows like these cannot be evaluated.
+        """
+        return range(len(rows.lines))
+
+    def take_rows(self, rows: Any, kept: np.ndarray) -> Any:
+        """Returns the rows of a file, a named tuple whose lists are its columns, where `kept`, bool (N,), is true."""
+        columns = {name: column for name, column in rows._asdict().items() if isinstance(column, list)}
+        return rows._replace(**{name: list(itertools.compress(column, kept)) for name, column in columns.items()})
+
+
+class TaskModel(abc.ABC):
+    """The part of a task that names its model, and encodes rows for it.
+
+    Attributes:
+        settings: settings of the run.
+        name: the task's name in `task.json`.
+        command: the command's name, for messages.
+    """
+
+    settings: FineTuningSettings
+    name: ClassVar[str]
+    command: ClassVar[str]
+
+    @abc.abstractmethod
+    def model_class(self) -> type | None:
+        """Returns the class of the model, one of `keras_bert.models`, or None if the task builds its own."""
+
+    def model_arguments(self, spec: Any) -> dict[str, Any]:
+        """Returns the arguments of the model's constructor besides the backbone."""
+        return {}
+
+    @abc.abstractmethod
+    def objective(self, spec: Any):
+        """Returns the `tasks.engine.train_step.Objective` to minimize."""
 
     @abc.abstractmethod
     def encode(self, part: Part, trained: Trained) -> Encoded:
         """Turns a file into token ids, and labels if it has them, showing a progress bar."""
 
-    # === Answers ===
+    def prepare(self, origin, trained: Trained) -> Trained:
+        """Adds what `encode` needs, if that is more than the tokenizer; `origin` is a `tasks.fine_tuning.start.Start`.
+
+        A model does not exist yet.
+        """
+        return trained
+
+    def build_training_model(self, origin, trained: Trained) -> tuple[Any, Any]:
+        """Builds the model to train. Returns it and its encoder, as `tasks.fine_tuning.start.build_model` does."""
+        from tasks.fine_tuning.start import build_model
+
+        model, backbone = build_model(origin, self.settings, self.model_class(), self.model_arguments(trained.spec))
+        return self.to_answer(model), backbone
+
+    def to_answer(self, model):
+        """Returns the model that is trained and answers, from an instance of `model_class`."""
+        return model
+
+    def model_to_save(self, trained: Trained):
+        """Returns the model to save in `model/`."""
+        return trained.model
+
+    def load(self, directory: str, spec: Any) -> Trained:
+        """Loads the model that answers from a directory with the model of `model_to_save`."""
+        model, tokenizer, _ = load_model(directory, self.name, self.command)
+        return Trained(self.to_answer(model), tokenizer, spec)
+
+
+class TaskScoring(abc.ABC):
+    """The part of a task that scores, writes and describes the answers.
+
+    Attributes:
+        settings: settings of the run.
+        metric: figure that chooses the best of several models; see `metric_of`.
+        stopping_metric: figure of `checkpoint_figures` that early stopping watches; None for that of `metric_of`. Lower
+            is better for a loss.
+        changes_answers: fields of the spec that training does not depend on.
+        decimals: decimals of printed figures.
+        printed: figures to print after an evaluation, besides those with intervals.
+    """
+
+    settings: FineTuningSettings
+    name: ClassVar[str]
+    metric: ClassVar[str]
+    stopping_metric: ClassVar[str | None] = None
+    changes_answers: ClassVar[tuple[str, ...]] = ()
+    decimals: ClassVar[int] = 4
+    printed: ClassVar[tuple[str, ...]] = ("loss",)
+
+    @property
+    def title(self) -> str:
+        """The report's heading."""
+        return self.name.replace("_", " ").capitalize()
+
+    def metric_of(self, part: Part) -> str:
+        """Returns the figure of a file that chooses the best of several models."""
+        return self.metric
 
     @abc.abstractmethod
     def evaluate(self, answers: Answers, results: dict) -> Evaluation:
@@ -317,7 +328,7 @@ class Task(abc.ABC):
         """
 
     def checkpoint_figures(self, answers: Answers) -> dict[str, float]:
-        """Scores the answers during training. The figures include `stopping_metric_of` the file."""
+        """Scores the answers during training. The figures include the one that early stopping watches."""
         return self.evaluate(answers, {}).figures
 
     @abc.abstractmethod
@@ -328,10 +339,25 @@ class Task(abc.ABC):
             Paths of the written files, and details for `metrics.json`, whose names begin with `test_`.
         """
 
+    def describe(self, rows: Any, encoded: Encoded, spec: Any) -> dict[str, Any]:
+        """Describes the training data for `metrics.json`: JSON values whose names begin with `train_`."""
+        return {"train_rows": encoded.num_examples}
+
+    def describe_model(self, trained: Trained) -> dict[str, Any]:
+        """Describes the model for `metrics.json`: JSON values by name, such as its labels."""
+        return {}
+
     def notes(self, spec: Any) -> list[str]:
         """Returns sentences that open the report."""
         return []
 
 
-def _columns(rows: Any) -> dict[str, list]:
-    return {name: column for name, column in rows._asdict().items() if isinstance(column, list)}
+@dataclasses.dataclass(frozen=True, eq=False)
+class Task(TaskData, TaskModel, TaskScoring):
+    """A fine-tuning task and the settings of a run. Subclasses are frozen dataclasses without a decorator."""
+
+    settings: FineTuningSettings
+
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        dataclasses.dataclass(frozen=True, eq=False)(cls)

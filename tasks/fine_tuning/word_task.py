@@ -81,9 +81,9 @@ class WordSource(NamedTuple):
 class WordEncoded(task.Encoded):
     """Windows over the sentences of a file. `source` is a `WordSource`."""
 
-    def compute_outputs(self, model, batch_size, description):
+    def compute_outputs(self, predictor, batch_size, description):
         """Applies a model to every word: float32, shape (N, C)."""
-        return super().compute_outputs(model, batch_size, description)[self.source.windows.places]
+        return super().compute_outputs(predictor, batch_size, description)[self.source.windows.places]
 
 
 class WordTask(task.Task):
@@ -99,6 +99,9 @@ class WordTask(task.Task):
     def read(self, split, bad_rows):
         path = self.settings.find_file(split, (split,), EXTENSIONS, any_extension=True)
         return [task.Part(split, self.settings.read_file(path, bad_rows, needs_tags=split != "test"))]
+
+    def num_examples(self, rows):
+        return None  # The tokenizer decides how many windows there are.
 
     def groups(self, rows):
         return rows.document_numbers if self.settings.document_context == "document" else range(rows.num_sentences)

@@ -4,13 +4,13 @@ Shapes: N words of a file.
 """
 
 import os
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tasks.features.settings import DEFAULT_LAYERS, choose_layers, layer_name
 from tasks.fine_tuning.task import Encoded
 from tasks.fine_tuning.word_task import WordSource, make_examples
-from tasks.ner.settings import NerSettings
 from tasks.ner.task import Ner, make_labels
 from tasks.settings import Values
 from tasks.text.word_windows import Windows
@@ -42,6 +42,18 @@ class FrozenSpec(Values):
         return self.max_seq_length
 
 
+class FrozenEncoder(NamedTuple):
+    """The encoder of a tagger.
+
+    Attributes:
+        extractor: `tasks.features.model.FeatureExtractor` with "concatenate".
+        backbone: the BertBackbone whose layers it has; None where the tagger was loaded.
+    """
+
+    extractor: Any
+    backbone: Any = None
+
+
 class FrozenEncoded(Encoded):
     """Sentences as sequences of words, whose features are `examples.vectors`. `source` is a `WordSource`."""
 
@@ -52,17 +64,18 @@ class FrozenEncoded(Encoded):
 
 
 class FrozenNer(Ner):
-    """Tags words by a BiLSTM on features that the frozen encoder computes once."""
+    """Tags words by a BiLSTM on features that the frozen encoder computes once.
+
+    Args:
+        features_directory: directory that keeps the features.
+    """
+
+    features_directory: str
 
     Spec = FrozenSpec
     name = "feature_based_tagging"
     command = "bert-ner --encoder=frozen"
     title = "Named entities from frozen features"
-
-    def __init__(self, settings: NerSettings):
-        super().__init__(settings)
-        self._features_directory = os.path.join(settings.output_dir, "features")  # All runs of a search share them.
-        self._backbone = self._extractor = None
 
     def make_spec(self, train):
         settings = self.settings
@@ -94,40 +107,48 @@ class FrozenNer(Ner):
     def model_class(self):
         return None
 
-    def build_training_model(self, origin, settings, spec):
+    def prepare(self, origin, trained):
+        from tasks.features.model import FeatureExtractor, load_encoder
+
+        layout = "rectangular" if self.settings.distribution_strategy == "tpu" else "unpadded"
+        backbone = load_encoder(origin, self.settings.random_seed, layout)
+        extractor = FeatureExtractor(backbone, trained.spec.layers, "concatenate")
+        extractor.trainable = False
+        return trained._replace(encoder=FrozenEncoder(extractor, backbone))
+
+    def build_training_model(self, origin, trained):
         from tasks.ner.bilstm import build_tagger
 
-        sizes = (len(spec.layers), self._backbone.hidden_dim, len(spec.tags))
-        options = {name: getattr(settings, name) for name in ("lstm_units", "lstm_layers", "lstm_dropout")}
-        return build_tagger(*sizes, spec.combine, **options), self._backbone
+        backbone, spec = trained.encoder.backbone, trained.spec
+        model = build_tagger(
+            num_layers=len(spec.layers),
+            hidden_dim=backbone.hidden_dim,
+            num_tags=len(spec.tags),
+            combine=spec.combine,
+            **{name: getattr(self.settings, name) for name in ("lstm_units", "lstm_layers", "lstm_dropout")},
+        )
+        return model, backbone
 
     def model_to_save(self, trained):
         from tasks.ner.bilstm import join_extractor
 
-        return join_extractor(self._extractor, trained.model)
+        return join_extractor(trained.encoder.extractor, trained.model)
 
-    def load(self, directory):
+    def load(self, directory, spec):
         from tasks.ner.bilstm import TAGGER  # Registers the model's layers with Keras.
 
-        model, tokenizer = super().load(directory)
-        self._extractor = model.get_layer("feature_extractor")
-        return model.get_layer(TAGGER), tokenizer
+        joined = super().load(directory, spec)
+        encoder = FrozenEncoder(joined.model.get_layer("feature_extractor"))
+        return joined._replace(model=joined.model.get_layer(TAGGER), encoder=encoder)
 
     def encode(self, part, trained):
         from tasks.features.data import encode_words
-        from tasks.features.model import FeatureExtractor, load_encoder
-        from tasks.fine_tuning.start import find_start
         from tasks.ner.word_features import load_features
 
-        settings, documents, spec = self.settings, part.rows, trained.spec
-        if self._extractor is None:
-            layout = "rectangular" if settings.distribution_strategy == "tpu" else "unpadded"
-            self._backbone = load_encoder(find_start(settings), settings.random_seed, layout)
-            self._extractor = FeatureExtractor(self._backbone, spec.layers, "concatenate")
-            self._extractor.trainable = False
+        documents, spec = part.rows, trained.spec
         windows = encode_words(documents, trained.tokenizer, spec.max_seq_length, spec.document_context)
-        directory = os.path.join(self._features_directory, part.split)
-        vectors = load_features(directory, windows, self._extractor, settings.eval_batch_size)
+        directory = os.path.join(self.features_directory, part.split)
+        vectors = load_features(directory, windows, trained.encoder.extractor, self.settings.eval_batch_size)
         labels = None if documents.tags is None else self.number(documents.tags, spec)
         numbers = np.arange(len(documents.tokens), dtype=np.int32)
         words = Windows(numbers, documents.sentence_splits, numbers, windows.sentence_lengths)

@@ -23,6 +23,8 @@ trained model is used or, if there is none, a --preset that was fine-tuned elsew
 each with --document_context=document. To evaluate or apply such a tagger, give --encoder=frozen, too.
 """
 
+import os
+
 from tasks import flags
 from tasks.fine_tuning import command
 from tasks.ner.frozen import FrozenNer
@@ -31,8 +33,11 @@ from tasks.ner.task import Ner
 
 
 def main(settings: NerSettings) -> None:
-    task = FrozenNer if settings.encoder == "frozen" else Ner
-    command.main(task(settings))
+    if settings.encoder == "frozen":
+        # All runs of a search share the features.
+        command.main(FrozenNer(settings, features_directory=os.path.join(settings.output_dir, "features")))
+    else:
+        command.main(Ner(settings))
 
 
 console_main = flags.console_main(main, NerSettings)

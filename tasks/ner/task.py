@@ -44,7 +44,7 @@ class Ner(EntityTask):
     def match(self, part, spec, bad_rows):
         if part.split != "dev":
             return part
-        return part._replace(rows=leave_out_unknown(part.rows, spec.labels, bad_rows))
+        return part.with_rows(leave_out_unknown(part.rows, spec.labels, bad_rows))
 
     def describe_model(self, trained):
         return {"labels": trained.spec.labels}

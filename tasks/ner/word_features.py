@@ -3,7 +3,6 @@
 Shapes: N words of a file, K chosen layers, H hidden size.
 """
 
-import functools
 import hashlib
 import os
 
@@ -13,7 +12,7 @@ import numpy as np
 from keras_bert.files import atomic_path, exists, keep_copies, local_copy
 from tasks.engine.settings import weights_checksum
 from tasks.features.model import COMBINED
-from tasks.fine_tuning.examples import apply_model, make_eval_dataset
+from tasks.fine_tuning.examples import Predictor
 from tasks.fine_tuning.word_task import make_examples
 from tasks.text.word_windows import Windows
 
@@ -47,9 +46,8 @@ def load_features(directory: str, windows: Windows, extractor: keras.Model, batc
 def _compute(path: str, windows: Windows, extractor: keras.Model, batch_size: int) -> None:
     model = keras.Model(extractor.input, extractor(extractor.input)[COMBINED])
     vectors = np.lib.format.open_memmap(path, "w+", np.float32, (len(windows.places), model.output_shape[-1]))
-    make_dataset = functools.partial(make_eval_dataset, make_examples(windows))
     limits = np.searchsorted(windows.places, windows.row_splits)  # The words of window i: limits[i] to limits[i + 1].
-    for numbers, batch in apply_model(model, make_dataset, batch_size, "features"):
+    for numbers, batch in Predictor(model).batches(make_examples(windows), batch_size, "features"):
         for number, states in zip(numbers, batch, strict=False):
             words = slice(limits[number], limits[number + 1])
             vectors[words] = states[windows.places[words] - windows.row_splits[number]]

@@ -34,7 +34,7 @@ class ScoreWords(WordTask):
     Spec = WordSpec
     name = "token_regression"
     command = "bert-score-words"
-    metric = stopping_metric = "pearson"
+    metric = "pearson"
     title = "Word scores"
 
     def make_spec(self, train):
@@ -50,7 +50,7 @@ class ScoreWords(WordTask):
             raise InputError(f"{source}: has {num_outputs} outputs a word. Expected one number.")
         return WordSpec(**self.settings.spec_values)
 
-    def objective(self):
+    def objective(self, spec):
         from tasks.fine_tuning.objectives import SquaredError
 
         return SquaredError()
@@ -64,7 +64,7 @@ class ScoreWords(WordTask):
         true, predicted = scores[known].astype(np.float64), answers.outputs[known, 0].astype(np.float64)
         if not len(true):
             raise InputError(f"{documents.path}: no word has a number to be scored by. Leave out --do_eval.")
-        statistics = {one.__name__: one for one in (metrics.pearson, metrics.spearman, metrics.mean_squared_error)}
+        statistics = {name: getattr(metrics, name) for name in ("pearson", "spearman", "mean_squared_error")}
         figures = {name: statistic(true, predicted) for name, statistic in statistics.items()}
         ends = metrics.intervals(statistics, true, predicted)
         return task.Evaluation(

@@ -4,11 +4,8 @@ Shapes: W windows, T tokens of all windows.
 """
 
 import dataclasses
-import functools
 import os
 from typing import Any
-
-import numpy as np
 
 import keras_bert
 from keras_bert.errors import InputError
@@ -22,7 +19,6 @@ from tasks.squad.answers import Answers, apply_threshold, best_answers
 from tasks.squad.windows import make_windows
 
 THRESHOLD = "null_score_diff_threshold"
-_ANSWERING = ("n_best_size", "max_answer_length", THRESHOLD)  # Fields of the spec that training does not depend on.
 
 
 class SquadSpec(task.Spec):
@@ -115,17 +111,13 @@ class Squad(task.Task):
     long_examples = "split into windows"
     decimals = 2
     printed = ("HasAns_exact", "HasAns_f1", "NoAns_exact", THRESHOLD)
-
-    def __init__(self, settings: SquadSettings):
-        super().__init__(settings)
-        self._scored: data.Questions | None = None  # The questions of --predict_file, with --do_eval.
-        self._best: tuple[np.ndarray, Answers] | None = None  # Logits, and the answers chosen by them.
+    changes_answers = ("n_best_size", "max_answer_length", THRESHOLD)
 
     @property
     def title(self):
         return f"SQuAD {'2.0' if self._with_negative else '1.1'}"
 
-    @functools.cached_property
+    @property
     def _with_negative(self) -> bool:
         """Whether a question may have no answer, by the settings or else by the trained model."""
         given = self.settings.version_2_with_negative
@@ -137,22 +129,27 @@ class Squad(task.Task):
     # === Data ===
 
     def read(self, split, bad_rows):
-        if split == "test" and self._scored is not None:
-            return [task.Part(split, self._scored)]  # Both stages share one reading and one pass of the model.
+        settings = self.settings
+        # The questions that are evaluated are predicted, too, so that the model reads them only once.
+        if split == "test" and settings.do_eval and not settings.dev_share:
+            return []
         flag, stage = ("train_file", "do_train") if split == "train" else ("predict_file", "do_predict")
         stage = "do_eval" if split == "dev" else stage
-        if not getattr(self.settings, flag):
+        if not getattr(settings, flag):
             raise InputError(f"--{stage} needs --{flag}: questions in SQuAD's JSON.")
         if split == "dev":
             metrics.load_script(self._with_negative)  # Fails before a long reading if nothing can be scored.
-        path = expand_file(f"--{flag}", getattr(self.settings, flag))
+        path = expand_file(f"--{flag}", getattr(settings, flag))
         questions = data.read_squad(
             path, with_answers=split == "train", version_2_with_negative=self._with_negative, bad_rows=bad_rows
         )
         if split == "dev":
             questions = data.keep_scorable(questions, self._with_negative, bad_rows)
-            self._scored = data.Questions(path, questions)
-        return [task.Part(split, self._scored or data.Questions(path, questions))]
+        is_predicted = split == "dev" and settings.do_predict
+        return [task.Part(split, data.Questions(path, questions), is_predicted=is_predicted)]
+
+    def num_examples(self, rows):
+        return None  # The tokenizer decides how many windows there are.
 
     def groups(self, rows):
         return [question.context for question in rows.questions]
@@ -166,19 +163,12 @@ class Squad(task.Task):
     def describe(self, rows, encoded, spec):
         return {"train_questions": len(rows.questions), "train_windows": encoded.num_examples}
 
-    def identity(self, part, spec):
-        kept = super().identity(part, spec)
-        return {name: value for name, value in kept.items() if name not in _ANSWERING}
-
     # === Model ===
 
     def model_class(self):
         return keras_bert.BertSpanLabeler
 
-    def num_outputs(self, spec):
-        return 2
-
-    def objective(self):
+    def objective(self, spec):
         from tasks.squad.objective import SpanObjective
 
         return SpanObjective()
@@ -201,20 +191,20 @@ class Squad(task.Task):
     def evaluate(self, answers, results):
         """Scores the answers with the official script, for SQuAD 2.0 at the given threshold or else the best one."""
         questions, windows, spec = answers.part.rows.questions, answers.encoded.source, answers.trained.spec
-        best, found, thresholds = self._best_answers(answers), {}, {}
+        best, chosen, thresholds = _best_answers(answers), {}, {}
         with_negative, searches = spec.version_2_with_negative, getattr(self.settings, THRESHOLD) is None
         if with_negative:
             thresholds = metrics.best_thresholds(questions, best.predictions, best.null_odds)
-            found[THRESHOLD] = getattr(spec, THRESHOLD)
+            chosen[THRESHOLD] = getattr(spec, THRESHOLD)
             if searches:
-                found[THRESHOLD] = metrics.choose_threshold(questions, best.null_odds, thresholds)
-        final = apply_threshold(best, found.get(THRESHOLD, 0.0))
+                chosen[THRESHOLD] = metrics.choose_threshold(questions, best.null_odds, thresholds)
+        final = apply_threshold(best, chosen.get(THRESHOLD, 0.0))
         scores = metrics.score_each(questions, final.predictions, with_negative)
         losses, _ = metrics.score_windows(answers.outputs, answers.encoded.examples)
         figures = {
             **metrics.score_all(questions, final.predictions, with_negative),
             **thresholds,
-            **found,
+            **chosen,
             "loss": float(losses.mean()),
         }
         intervals = metrics.intervals(scores)
@@ -226,12 +216,13 @@ class Squad(task.Task):
             mistakes=metrics.find_mistakes(questions, windows, losses, final, scores),
             tables=metrics.make_tables(questions, windows, scores, with_negative),
             notes=metrics.make_notes(figures, searches),
-            found=found,
+            chosen=chosen,
+            decoded=best,
         )
 
     def write_predictions(self, answers, output_dir):
         """Writes google-research/bert's files, of which `null_odds.json` only if a question may have no answer."""
-        final = apply_threshold(self._best_answers(answers), getattr(answers.trained.spec, THRESHOLD))
+        final = apply_threshold(answers.decoded or _best_answers(answers), getattr(answers.trained.spec, THRESHOLD))
         files = {
             "predictions.json": final.predictions,
             "nbest_predictions.json": final.nbest,
@@ -247,12 +238,9 @@ class Squad(task.Task):
                 remove_path(path)  # It belongs to the answers of an earlier call.
         return written, {"test_questions": len(final.predictions)}
 
-    def _best_answers(self, answers: task.Answers) -> Answers:
-        """Returns the best answer to each question, whatever its null odds, for both evaluation and prediction."""
-        logits, spec = answers.outputs, answers.trained.spec
-        if self._best is None or self._best[0] is not logits:
-            options = {name: getattr(spec, name) for name in (*_ANSWERING, "version_2_with_negative")}
-            options[THRESHOLD] = float("inf")
-            questions, windows = answers.part.rows.questions, answers.encoded.source
-            self._best = logits, best_answers(questions, windows, *logits.T, **options)
-        return self._best[1]
+
+def _best_answers(answers: task.Answers) -> Answers:
+    """Returns the best answer to each question, whatever its null odds, for both evaluation and prediction."""
+    names = (*Squad.changes_answers, "version_2_with_negative")
+    options = {name: getattr(answers.trained.spec, name) for name in names} | {THRESHOLD: float("inf")}
+    return best_answers(answers.part.rows.questions, answers.encoded.source, *answers.outputs.T, **options)

@@ -59,7 +59,7 @@ class Swag(task.Task):
     Spec = SwagSpec
     name = "multiple_choice"
     command = "bert-swag"
-    metric = stopping_metric = "accuracy"
+    metric = "accuracy"
     printed = ("chance_accuracy", "majority_accuracy", "loss")
 
     def read(self, split, bad_rows):
@@ -82,9 +82,6 @@ class Swag(task.Task):
     def groups(self, rows):
         return rows.contexts
 
-    def num_examples(self, rows):
-        return len(rows.lines)
-
     def describe(self, rows, encoded, spec):
         counts = np.bincount(rows.labels, minlength=spec.num_choices).tolist()
         return {**super().describe(rows, encoded, spec), "train_label_counts": counts}
@@ -98,10 +95,7 @@ class Swag(task.Task):
     def model_arguments(self, spec):
         return {"num_choices": spec.num_choices}
 
-    def num_outputs(self, spec):
-        return spec.num_choices
-
-    def objective(self):
+    def objective(self, spec):
         from tasks.fine_tuning.objectives import CrossEntropy
 
         return CrossEntropy()

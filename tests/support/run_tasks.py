@@ -1,5 +1,7 @@
 """The fine-tuning tasks called from Python: settings by keyword, what `metrics.json` holds in return."""
 
+import os
+
 from tasks.classify.task import Classify, ClassifySettings
 from tasks.embed.task import Embed
 from tasks.features.extraction import extract
@@ -34,7 +36,8 @@ def extract_features(**settings) -> dict:
 
 
 def tag_by_features(**settings) -> dict:
-    return run_task(FrozenNer(FrozenNer.Settings(encoder="frozen", **settings)))
+    directory = os.path.join(settings["output_dir"], "features")
+    return run_task(FrozenNer(FrozenNer.Settings(encoder="frozen", **settings), features_directory=directory))
 
 
 def score_words(**settings) -> dict:

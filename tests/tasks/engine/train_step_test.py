@@ -12,7 +12,7 @@ from toy_pretraining import BATCH, batches, draw
 
 from keras_bert import BertBackbone, BertMultipleChoice, BertSpanLabeler, BertTextClassifier, BertTokenClassifier
 from tasks.engine.strategy import build_strategy, set_mixed_precision
-from tasks.fine_tuning.examples import Examples, compute_outputs, make_eval_dataset
+from tasks.fine_tuning.examples import Examples, Predictor, make_eval_dataset
 from tasks.pretraining.train.batches import fill_batch
 
 # XLA takes as long for each layer.
@@ -109,10 +109,10 @@ def test_prediction_has_static_shapes_and_the_same_answers(kind, monkeypatch):
     ids = np.random.default_rng(1).integers(5, 40, lengths.sum()).astype(np.int32)
     examples = Examples(ids, ids * 0, np.cumsum([0, *lengths]), {}, {}, per_example)
     per_token = kind in ("tagger", "span labeler")
-    expected = compute_outputs(model, examples, 4, per_token=per_token)
+    expected = Predictor(model).compute_outputs(examples, 4, per_token=per_token)
     monkeypatch.setattr("tasks.engine.strategy.needs_static_shapes", lambda strategy: True)
-    monkeypatch.setattr("tasks.fine_tuning.examples._graphs", {})
-    np.testing.assert_allclose(compute_outputs(model, examples, 4, per_token=per_token), expected, atol=1e-5)
+    outputs = Predictor(model).compute_outputs(examples, 4, per_token=per_token)
+    np.testing.assert_allclose(outputs, expected, atol=1e-5)
     dataset, order = make_eval_dataset(examples, 4, is_full=True, is_static=True)
     assert len(order) == 8 and sorted(set(order)) == list(range(7))
     [features] = dataset.element_spec

@@ -7,7 +7,7 @@ import pytest
 from keras_bert import BertBackbone, BertMultipleChoice
 from tasks.fine_tuning.examples import (
     Examples,
-    compute_outputs,
+    Predictor,
     count_steps,
     epoch_batches,
     make_eval_dataset,
@@ -138,17 +138,17 @@ def features_model(answer) -> keras.Model:
 def test_outputs_stand_in_the_order_of_the_examples():
     examples = make_examples()
     model = features_model(lambda ids: keras.ops.stack([keras.ops.sum(ids, -1), keras.ops.max(ids, -1)], -1))
-    outputs = compute_outputs(model, examples, 8, "apply")
+    outputs = Predictor(model).compute_outputs(examples, 8, "apply")
     expected = [[row(examples, index).sum(), row(examples, index).max()] for index in range(23)]
     np.testing.assert_array_equal(outputs, expected)
     with pytest.raises(ValueError, match="at least one example"):
-        compute_outputs(model, Examples(*(np.zeros(0, np.int32),) * 2, np.zeros(1, np.int64)), 8, "apply")
+        Predictor(model).compute_outputs(Examples(*(np.zeros(0, np.int32),) * 2, np.zeros(1, np.int64)), 8, "apply")
 
 
 def test_token_outputs_are_aligned_with_the_tokens():
     examples = make_examples()
     model = features_model(lambda ids: keras.ops.stack([ids * 2, -ids], -1))
-    outputs = compute_outputs(model, examples, 8, "apply", per_token=True)
+    outputs = Predictor(model).compute_outputs(examples, 8, "apply", per_token=True)
     np.testing.assert_array_equal(outputs, np.stack([examples.token_ids * 2, -examples.token_ids], -1))
 
 
@@ -162,7 +162,7 @@ def test_batches_of_choices_give_each_row_its_own_logits():
         60, num_layers=2, num_heads=2, hidden_dim=16, intermediate_dim=32, max_sequence_length=24, initializer_range=0.3
     )
     model = BertMultipleChoice(backbone, 3, compile=False)
-    logits = compute_outputs(model, Examples(ids, ids * 0, splits, {}, {}, 3), 2, "test")
+    logits = Predictor(model).compute_outputs(Examples(ids, ids * 0, splits, {}, {}, 3), 2, "test")
     lengths = np.array(list(map(len, rows)))
     for length in np.unique(lengths):
         same = np.flatnonzero(lengths == length)

@@ -1,7 +1,9 @@
 """From a preset to a trainer: weights and heads of any checkpoint, frozen layers, LoRA, and what is refused."""
 
+import dataclasses
 import json
 import shutil
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import keras
@@ -12,13 +14,13 @@ from toy_hugging_face import random_model
 from keras_bert import BertBackbone, BertTextClassifier, BertTokenizer
 from keras_bert.errors import InputError
 from tasks.engine.train_step import Objective
-from tasks.fine_tuning.examples import Examples, compute_outputs
+from tasks.fine_tuning.examples import Examples, Predictor
 from tasks.fine_tuning.inputs import Inputs, check_training, read_spec
 from tasks.fine_tuning.model_files import load_model, save_model
 from tasks.fine_tuning.session import Session
 from tasks.fine_tuning.settings import FineTuningSettings
 from tasks.fine_tuning.start import find_start, load_fine_tuned
-from tasks.fine_tuning.task import Encoded, Evaluation, Part, Spec, Task
+from tasks.fine_tuning.task import Encoded, Evaluation, Part, Spec, Task, Trained
 from tasks.text.bad_rows import BadRows
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(15))]
@@ -46,12 +48,21 @@ class ToySpec(Spec):
 
 
 class Toy(Task):
-    """Moves a linear head towards random targets; `before` holds the weights that it starts from."""
+    """Moves a linear head towards random targets.
+
+    Args:
+        losses: losses to report.
+        backbones: gets the encoder of each built model.
+        before: gets the weights that the model starts from.
+    """
+
+    losses: Iterator[float] = iter(())
+    backbones: list = dataclasses.field(default_factory=list)
+    before: dict = dataclasses.field(default_factory=dict)
 
     Settings, Spec = FineTuningSettings, ToySpec
     name, command = "toy", "bert-toy"
-    metric = stopping_metric = "loss"
-    losses = iter(())
+    metric = "loss"
 
     def read(self, split, bad_rows):
         return [Part(split, Rows())]
@@ -65,20 +76,21 @@ class Toy(Task):
     def model_arguments(self, spec):
         return {"num_classes": spec.outputs}
 
-    def build_training_model(self, origin, settings, spec):
-        model, self.backbone = super().build_training_model(origin, settings, spec)
-        self.before = {variable.path: variable.numpy() for variable in model.weights}
-        return model, self.backbone
+    def num_examples(self, rows):
+        return None
 
-    def num_outputs(self, spec):
-        return spec.outputs
+    def build_training_model(self, origin, trained):
+        model, backbone = super().build_training_model(origin, trained)
+        self.backbones.append(backbone)
+        self.before.update({variable.path: variable.numpy() for variable in model.weights})
+        return model, backbone
 
-    def objective(self):
+    def objective(self, spec):
         return Mean()
 
     def encode(self, part, trained):
-        found = examples(width=trained.spec.outputs)
-        return Encoded(found, found.lengths)
+        batch = examples(width=trained.spec.outputs)
+        return Encoded(batch, batch.lengths)
 
     def evaluate(self, answers, results):
         return Evaluation({"loss": next(self.losses)})
@@ -127,12 +139,11 @@ def train(preset: str, directory, losses=(), **changes):
         **{"preset": preset, "train_batch_size": 4, "num_train_epochs": 2, "max_seq_length": 24, **changes},
         learning_rate=1e-3,
     )
-    task = Toy(settings)
-    task.losses = iter(losses)
+    task = Toy(settings, iter(losses))
     parts = [Part(split, Rows()) for split in (["train", "dev"] if losses else ["train"])]
     spec = ToySpec(sequence_length=settings.max_seq_length)
-    session = Session(task, Inputs(parts, spec, None, BadRows()), str(directory))
-    session.train(settings)
+    session = Session(task, Inputs(parts, spec, None, BadRows()))
+    session.train()
     after = {variable.path: variable.numpy() for variable in session.trained.model.weights}
     return task, session, {path for path in after if (task.before[path] != after[path]).any()}
 
@@ -153,7 +164,7 @@ def assert_same_weights(session: Session, other: Session) -> None:
 def test_all_is_trained_from_the_presets_weights(preset, whole, tmp_path):
     directory, task, session, changed = whole
     original = BertBackbone.from_preset(preset)
-    for variable, expected in zip(task.backbone.weights, original.get_weights(), strict=True):
+    for variable, expected in zip(task.backbones[0].weights, original.get_weights(), strict=True):
         np.testing.assert_array_equal(task.before[variable.path], expected)
     assert changed >= {variable.path for variable in session.trained.model.trainable_variables} - {
         "embeddings/position_embedding/embeddings"
@@ -192,9 +203,9 @@ def test_lora_trains_its_factors_and_the_head_of_random_weights(preset, tmp_path
     biases = {f"transformer_layer_{index}/self_attention/query_key_value/bias" for index in range(2)}
     assert others == {"classification/kernel", "classification/bias", *biases}
     assert sum("lora" in path for path in changed) == 2 * 2
-    expected = compute_outputs(session.trained.model, examples(), 4, "before")
+    expected = Predictor(session.trained.model).compute_outputs(examples(), 4, "before")
     again, tokenizer, task = load_model(str(tmp_path / "model"), "toy", "bert-toy")
-    np.testing.assert_allclose(compute_outputs(again, examples(), 4, "after"), expected, atol=1e-5)
+    np.testing.assert_allclose(Predictor(again).compute_outputs(examples(), 4, "after"), expected, atol=1e-5)
     assert tokenizer.get_vocabulary() == VOCABULARY
     assert task == {"task": "toy", "sequence_length": 24, "outputs": 2}
 
@@ -260,7 +271,9 @@ def test_a_head_of_the_same_shape_comes_along(hugging_face):
     settings = FineTuningSettings(output_dir="", preset=directory, max_seq_length=24)
     task = Toy(settings)
     for outputs in (2, 3):
-        task.build_training_model(find_start(settings), settings, ToySpec(sequence_length=24, outputs=outputs))
+        spec = ToySpec(sequence_length=24, outputs=outputs)
+        with find_start(settings) as origin:
+            task.build_training_model(origin, Trained(None, None, spec))
         assert task.before["classification/kernel"].shape == (16, outputs)
     kernel = theirs.classifier.weight.detach().numpy().T
     np.testing.assert_array_equal(task.before["classification/kernel"], kernel)
@@ -282,7 +295,7 @@ def test_a_model_fine_tuned_elsewhere_answers_the_same(hugging_face, preset):
     batch = examples()
     with torch.no_grad():
         expected = theirs(input_ids=torch.tensor(batch.token_ids.reshape(12, 6)).long()).logits.numpy()
-    np.testing.assert_allclose(compute_outputs(model, batch, 5, "apply"), expected, atol=2e-5)
+    np.testing.assert_allclose(Predictor(model).compute_outputs(batch, 5, "apply"), expected, atol=2e-5)
     with pytest.raises(InputError, match="expected a fine-tuned classification head, found none. Train it first"):
         load_fine_tuned(preset, BertTextClassifier, make_arguments)
 
@@ -326,6 +339,6 @@ def test_a_model_of_another_size_than_its_spec_is_refused(preset, tmp_path):
     directory = str(tmp_path / "model")
     save_model(directory, model, BertTokenizer.from_preset(preset), {"task": "toy", "sequence_length": 9, "outputs": 2})
     task = Toy(FineTuningSettings(output_dir=str(tmp_path)))
-    session = Session(task, Inputs([], read_spec(task, directory), directory, BadRows()), str(tmp_path))
-    with pytest.raises(InputError, match="by task.json the model has 2 outputs, but it has 3. They are not of one"):
+    session = Session(task, Inputs([], read_spec(task, directory), directory, BadRows()))
+    with pytest.raises(InputError, match="task.json declares 2 outputs, but the model has 3. The two files come from"):
         session.load()

@@ -1,6 +1,7 @@
 """google-research/bert's own command lines, with only the program's name changed."""
 
 import json
+import os
 import pathlib
 import re
 import shlex
@@ -94,18 +95,19 @@ def test_three_files_from_three_places_are_one_encoder(places, tmp_path):
     config, vocabulary = tmp_path / "uncased" / "sizes.json", tmp_path / "words.txt"
     config.write_bytes((places["BERT_BASE_DIR"] / "bert_config.json").read_bytes())
     vocabulary.write_text("\n".join([*google_checkpoints.PIECES[:-2], "y", "x"]) + "\n")
-    start = find_start(settings(places, f"--bert_config_file={config}", f"--vocab_file={vocabulary}"))
-    assert start.load_weights and start.tokenizer().get_vocabulary()[-2:] == ["y", "x"]
-    found = BertBackbone.from_preset(start.preset).get_weights()
+    with find_start(settings(places, f"--bert_config_file={config}", f"--vocab_file={vocabulary}")) as start:
+        assert start.load_weights and start.tokenizer().get_vocabulary()[-2:] == ["y", "x"]
+        assembled = BertBackbone.from_preset(start.preset).get_weights()
+    assert not os.path.exists(start.preset)
     expected = BertBackbone.from_preset(str(places["BERT_BASE_DIR"])).get_weights()
-    assert all((one == other).all() for one, other in zip(found, expected, strict=True))
+    assert all((ours == theirs).all() for ours, theirs in zip(assembled, expected, strict=True))
 
 
 def test_a_configuration_alone_starts_from_random_weights(places):
     values = [f"--bert_config_file={places['BERT_BASE_DIR']}/bert_config.json"]
     values += [f"--vocab_file={places['BERT_BASE_DIR']}/vocab.txt", "--do_lower_case=false", "--output_dir=x"]
-    start = find_start(flags.parse(Classify.Settings, values))
-    assert not start.load_weights and start.tokenizer_options["lowercase"] is False
+    with find_start(flags.parse(Classify.Settings, values)) as start:
+        assert not start.load_weights and start.tokenizer_options["lowercase"] is False
 
 
 def test_use_tpu_names_the_strategy(places):
@@ -122,15 +124,16 @@ def test_use_tpu_names_the_strategy(places):
     ],
 )
 def test_what_does_not_fit_is_refused(places, more, message):
-    with pytest.raises(InputError, match=re.escape(message)):
-        find_start(settings(places, *more))
+    with pytest.raises(InputError, match=re.escape(message)), find_start(settings(places, *more)):
+        pass
 
 
 def test_a_checkpoint_that_is_not_there_is_named(places):
     config = f"--bert_config_file={places['BERT_BASE_DIR']}/bert_config.json"
     wrong = flags.parse(Classify.Settings, ["--output_dir=x", "--init_checkpoint=/nowhere/bert_model.ckpt", config])
-    with pytest.raises(InputError, match="--init_checkpoint=/nowhere/bert_model.ckpt: no TensorFlow checkpoint"):
-        find_start(wrong)
+    message = "--init_checkpoint=/nowhere/bert_model.ckpt: no TensorFlow checkpoint"
+    with pytest.raises(InputError, match=message), find_start(wrong):
+        pass
 
 
 # === run_squad.py ===

@@ -17,6 +17,7 @@ from toy_hugging_face import random_model
 
 from keras_bert.errors import InputError
 from tasks.fine_tuning import command
+from tasks.fine_tuning.examples import Predictor
 from tasks.fine_tuning.inputs import read_inputs
 from tasks.fine_tuning.session import Session
 from tasks.flags import make_flags, parse
@@ -333,7 +334,7 @@ def test_a_hugging_face_question_answerer_answers_as_in_torch(files, tmp_path):
         **WINDOWS,
     )
     task = Squad(settings)
-    session = Session(task, read_inputs(task), settings.output_dir)
+    session = Session(task, read_inputs(task))
     session.load()
     (path, *_) = session.predict()
     assert path == str(tmp_path / "run" / "predictions.json")
@@ -349,7 +350,7 @@ def test_a_hugging_face_question_answerer_answers_as_in_torch(files, tmp_path):
         with torch.no_grad():
             outputs = model(ids, token_type_ids=segments)
         theirs[first:limit] = torch.stack([outputs.start_logits[0], outputs.end_logits[0]], dim=-1).numpy()
-    logits = encoded.compute_outputs(session.trained.model, 16, "test")
+    logits = encoded.compute_outputs(Predictor(session.trained.model), 16, "test")
     assert np.abs(theirs).max() > 1.0
     np.testing.assert_allclose(logits, theirs, atol=2e-5)
     expected = best_answers(questions, windows, theirs[:, 0], theirs[:, 1], version_2_with_negative=True)
