@@ -4,7 +4,6 @@ Shapes: N rows of a table, C classes.
 """
 
 import dataclasses
-import functools
 import os
 from collections import Counter
 
@@ -97,7 +96,7 @@ class Classify(task.Task):
     command = "bert-classify"
     printed = ("majority_accuracy", "loss", "mismatched_loss")
 
-    @functools.cached_property
+    @property
     def table_task(self) -> TableTask:
         """The task, with the columns named by the settings."""
         return self.settings.table_task()

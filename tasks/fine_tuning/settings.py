@@ -50,7 +50,7 @@ class FineTuningSettings(TrainingSettings, StartSettings):
     bad_rows: str | None = changeable("refuse", "Refuse files with bad rows, or skip and count them.", choices=BAD_ROWS)
     max_seq_length: int | None = setting(128, "Longest sequence in tokens.", at_least=4)
     train_batch_size: int | list[int] = replaced(TrainingSettings, "train_batch_size", 32, several=True)
-    learning_rate: float | list[float] = replaced(TrainingSettings, "learning_rate", 5e-5, several=True, above=0.0)
+    learning_rate: float | list[float] = setting(5e-5, "Peak learning rate.", several=True, above=0.0)
     num_restarts: int = changeable(1, "Seeds to train each combination from; the best is kept.", at_least=1)
     num_train_epochs: float = setting(3.0, "Passes over the training data.", above=0.0)
     warmup_proportion: float = setting(0.1, "Share of warm-up steps.", at_least=0.0, at_most=1.0)

@@ -328,6 +328,7 @@ def test_an_import_with_the_order_is_allowed(importer, imported):
     ("name", "unused"),
     [
         ("EXPORT_MAY_IMPORT", "tasks/engine/training.py"),
+        ("CACHES", "tasks/engine/training.py"),
         ("EXCEPTIONS", ("tasks/engine/one.py", "tasks/squad/two.py")),
     ],
 )
@@ -358,6 +359,16 @@ def test_a_late_import_makes_a_circle_too(faults, late):
         "Circular import: tasks/new_room/one.py -> tasks/new_room/two.py -> tasks/new_room/one.py. Move what they "
         "share to a third module."
     ]
+
+
+@pytest.mark.parametrize("value", ["{}", "[]", "set()", "weakref.WeakKeyDictionary()", "collections.defaultdict(list)"])
+def test_a_cache_of_a_module_is_found(faults, value):
+    text = "import weakref\n\nTABLE = {{1: 2}}\nNAMES = set(TABLE)\n_cache{} = {}\n\ndef late():\n    seen = {}\n"
+    for annotation in ("", ": dict"):
+        assert faults(room_problems, {"tasks/new_room/new.py": text.format(annotation, value, "{}")}) == [
+            "tasks/new_room/new.py:5 is a cache that outlives a run. Let an object own it that the caller keeps or a "
+            "context closes."
+        ]
 
 
 def test_a_crowded_folder_is_found(faults):

@@ -3,6 +3,7 @@
 import contextlib
 import doctest
 import io
+import itertools
 import os
 import re
 import shlex
@@ -92,24 +93,38 @@ def test_the_drawing_has_the_floors_of_the_rooms():
     assert floors == list(reversed(FLOORS))
 
 
-def test_settings_are_named_in_the_files_from_flag_to_layer():
+@pytest.mark.parametrize(("setting", "most"), [("learning_rate", 6), ("num_heads", 4)])
+def test_a_setting_acts_after_a_few_files(setting, most):
+    """Each file names what the next one has, or the next one names it; both ends name the setting."""
     section = read("docs/architecture.md").split("## From a setting")[1].split("\n## ")[0]
-    rows = [re.findall(r"`([^`]+)`", line) for line in section.splitlines() if line.startswith("| `")]
-    assert [len(row) for row in rows] == [5, 5]
-    assert [path for name, *paths in rows for path in paths if not re.search(rf"\b{name}\b", read(path))] == []
+    rows = section[section.index(f"| `{setting}`") :].splitlines()
+    last = next(number for number, row in enumerate(rows) if row.startswith("| acts: "))
+    stops = [re.search(r"\| `([\w/.]+)` \| `(\w+)` \|$", row).groups() for row in rows[: last + 1]]
+    assert len({path for path, _ in stops}) == len(stops) <= most
+    for path, name in stops:
+        assert re.search(rf"^\s*(def |class )?{name}\b", read(path), re.MULTILINE), (path, name)
+    for (path, name), (next_path, next_name) in itertools.pairwise(stops):
+        assert re.search(rf"\b{next_name}\b", read(path)) or re.search(rf"\b{name}\b", read(next_path)), next_path
+        assert names_or_hands_on(setting, read(path)), path
+    assert re.search(rf"\b{setting}\b", read(stops[0][0])) and re.search(rf"\b{setting}\b", read(stops[-1][0]))
+
+
+def names_or_hands_on(setting: str, text: str) -> bool:
+    """Whether a module names the setting, or passes the settings on as a whole."""
+    return bool(re.search(rf"\b{setting}\b|\w\((\w+, )*settings\b|settings=", text))
 
 
 def test_the_walks_name_what_is_there():
-    section = read("docs/architecture.md").split("## Four walks")[1].split("\n## ")[0]
+    section = read("docs/architecture.md").split("## Three walks")[1].split("\n## ")[0]
     stops = re.findall(r"\| `([\w/.]+)` \| `(\w+)` \|$", section, re.MULTILINE)
-    assert len(stops) > 25 and section.count("\n### ") == 4
+    assert len(stops) > 15 and section.count("\n### ") == 3
     assert [stop for stop in stops if not re.search(rf"^\s*(def|class) {stop[1]}\b", read(stop[0]), re.MULTILINE)] == []
 
 
 def test_extending_names_what_a_task_a_head_and_a_format_have():
     task, head, form = read("docs/extending.md").split("\n## ")[1:4]
     needed = {
-        "tasks/fine_tuning/task.py": "read make_spec match model_class model_arguments num_outputs objective encode "
+        "tasks/fine_tuning/task.py": "read make_spec match model_class model_arguments objective encode "
         "evaluate write_predictions foreign_spec checkpoint_figures build_training_model",
         "export/heads/base.py": "task trained_settings settings token_outputs answer_texts answer_token_ids expected "
         "about",

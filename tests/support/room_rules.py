@@ -2,6 +2,7 @@
 
 import ast
 import collections
+import re
 from collections.abc import Iterator
 
 from source_imports import PACKAGES, imports
@@ -62,6 +63,10 @@ EXPORT_MAY_IMPORT = {
     "tasks/squad/data.py",
 }
 
+# Modules with a container that is filled at run time, and so outlives a run. This list may only shrink.
+CACHES = {"keras_bert/files.py"}
+_CONTAINERS = re.compile("dict|list|set|defaultdict|OrderedDict|Counter|deque|Weak.*")
+
 MAX_MODULES = 20  # In a folder of the packages, not counting `__init__.py`.
 MAX_AT_THE_TOP = {"keras_bert": 8, "export": 8}
 
@@ -76,7 +81,7 @@ def room_problems(sources: dict[str, str], entries: set[str]) -> list[str]:
     Returns:
         A line for each problem, with its cure; none if all rules hold.
     """
-    found, used = [], set()
+    found, used = [], {path for path, _ in _module_caches(sources)}
     for path in filter(lambda path: path.endswith(".py"), sources):
         for imported in sorted(imports(path, sources)[0]):
             if is_upward(path, imported):
@@ -86,10 +91,16 @@ def room_problems(sources: dict[str, str], entries: set[str]) -> list[str]:
                         f"{path} imports {imported}: against the order of the rooms (FLOORS in "
                         "tests/support/room_rules.py). Move what it needs to a room below both."
                     )
-    for name, exceptions in {"EXCEPTIONS": EXCEPTIONS, "EXPORT_MAY_IMPORT": EXPORT_MAY_IMPORT}.items():
+    lists = {"EXCEPTIONS": EXCEPTIONS, "EXPORT_MAY_IMPORT": EXPORT_MAY_IMPORT, "CACHES": CACHES}
+    for name, exceptions in lists.items():
         for unused in sorted(exceptions - used):
             cure = f"Delete it from {name} in tests/support/room_rules.py."
             found.append(f"Nothing needs the exception {unused} any longer. {cure}")
+    found += [
+        f"{path}:{line} is a cache that outlives a run. Let an object own it that the caller keeps or a context closes."
+        for path, line in _module_caches(sources)
+        if path not in CACHES
+    ]
     found += _cycle_problems(sources)
     return [*found, *_folder_problems(sources), *_flag_problems(sources, entries)]
 
@@ -117,6 +128,22 @@ def _place(path: str) -> tuple[int, str]:
         if room in rooms:
             return rooms[room], room
     return rooms["tasks/*"], "/".join(parts[:2])
+
+
+def _module_caches(sources: dict[str, str]) -> Iterator[tuple[str, int]]:
+    """Yields path and line of each container of a module that starts empty; a table of constants does not."""
+    for path in sources:
+        if path.split("/")[0] in PACKAGES and path.endswith(".py"):
+            for node in ast.parse(sources[path], path).body:
+                if isinstance(node, ast.Assign | ast.AnnAssign) and _starts_empty(node.value):
+                    yield path, node.lineno
+
+
+def _starts_empty(value: ast.expr | None) -> bool:
+    if isinstance(value, ast.Dict | ast.List):
+        return not (value.keys if isinstance(value, ast.Dict) else value.elts)
+    name = ast.unparse(value.func).rpartition(".")[2] if isinstance(value, ast.Call) else ""
+    return bool(_CONTAINERS.fullmatch(name)) and (name == "defaultdict" or not value.args)
 
 
 def _cycle_problems(sources: dict[str, str]) -> Iterator[str]:
