@@ -41,7 +41,6 @@ SHARED = {
     "FineTuningSettings": "Flags of every fine-tuning",
     "SplitSettings": "Flags that name files",
     "WordSettings": "Flags of tasks on words",
-    "EntitySettings": "Flags of tasks on entities",
     "EngineSettings": "Flags that say where to work",
     "InstanceSettings": "Flags of the instances",
 }

@@ -3,7 +3,6 @@
 Shapes: N words of a file, T tokens of all windows, C outputs.
 """
 
-import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -19,6 +18,7 @@ from tasks.text.conll import DELIMITERS, Documents, leave_out, read_conll
 from tasks.text.word_windows import DOCUMENT_CONTEXT, Windows, check_stride, make_windows
 
 EXTENSIONS = (".conll", ".txt", ".tsv")
+PREDICTIONS = "predictions.conll"
 _CONTEXT_NOTES = {
     "none": "Each sentence was read alone, without its document.",
     "document": "Each sentence was read with as much of its document around it as a sequence holds.",
@@ -134,10 +134,6 @@ class WordTask(task.Task):
         windows, limit = answers.encoded.source.windows, answers.trained.spec.sequence_length
         long = int(np.count_nonzero(windows.sentence_lengths > limit))
         return {"windows": windows.num_windows, "long_sentences": long}
-
-    def path_of(self, split: str, output_dir: str) -> str:
-        """Returns the path of the predictions for "dev" or "test"."""
-        return os.path.join(output_dir, {"dev": "dev_predictions.conll", "test": "predictions.conll"}[split])
 
     def notes(self, spec):
         return [_CONTEXT_NOTES[spec.document_context]]

@@ -2,8 +2,9 @@
 
 from keras_bert.errors import InputError
 from tasks.features.settings import COMBINES
-from tasks.fine_tuning.entity_task import EntitySettings
+from tasks.fine_tuning.word_task import WordSettings
 from tasks.settings import changeable, replaced, setting
+from tasks.text.tags import SCHEMES
 
 ENCODERS = ("trained", "frozen")
 # A BiLSTM starts from random weights, which need a higher rate, more epochs, and Adam's bias correction.
@@ -15,28 +16,29 @@ OWN = {
 }
 
 
-class NerSettings(EntitySettings):
+class NerSettings(WordSettings):
     """Settings of `bert-ner`, which are its flags.
 
     Raises:
         InputError: a value is out of its bounds, or does not go with the encoder.
     """
 
+    tag_scheme: str = changeable("auto", "Scheme of the tags; auto: by each file.", choices=("auto", *SCHEMES))
     encoder: str = setting(
         "trained", "trained: fine-tune it; frozen: train a BiLSTM on features of its layers.", choices=ENCODERS
     )
     learning_rate: float | list[float] | None = replaced(
-        EntitySettings, "learning_rate", None, help="Peak learning rate; default: 5e-5, or 1e-3 for frozen."
+        WordSettings, "learning_rate", None, help="Peak learning rate; default: 5e-5, or 1e-3 for frozen."
     )
     optimizer: str | None = replaced(
-        EntitySettings,
+        WordSettings,
         "optimizer",
         None,
         help="bert-2018: Adam with decoupled weight decay and no bias correction; adamw: with bias correction; lamb: "
         "for batches of thousands. Default: bert-2018, or adamw for frozen.",
     )
     num_train_epochs: float | None = replaced(
-        EntitySettings, "num_train_epochs", None, help="Passes over the training data; default: 3, or 10 for frozen."
+        WordSettings, "num_train_epochs", None, help="Passes over the training data; default: 3, or 10 for frozen."
     )
     # The spec identifies a run by its layers and their combination.
     layers: list[str] | None = changeable(
@@ -52,7 +54,7 @@ class NerSettings(EntitySettings):
     def __post_init__(self):
         for name, value in FROZEN_DEFAULTS.items():
             if getattr(self, name) is None:
-                default = value if self.encoder == "frozen" else EntitySettings.__dataclass_fields__[name].default
+                default = value if self.encoder == "frozen" else WordSettings.__dataclass_fields__[name].default
                 object.__setattr__(self, name, default)
         super().__post_init__()
         other = next(encoder for encoder in ENCODERS if encoder != self.encoder)

@@ -1,12 +1,18 @@
 """Tagging of named entities or other spans: a linear layer on each word's first sub-token (paper, section 5.3)."""
 
+import functools
+import os
 from collections.abc import Sequence
 
+import numpy as np
+
 from keras_bert.errors import InputError
-from tasks.fine_tuning.encoding import format_labels
-from tasks.fine_tuning.entity_task import EntityTask
-from tasks.fine_tuning.word_task import WordSpec, leave_out_faulty
+from tasks.fine_tuning.encoding import format_labels, label_ids
+from tasks.fine_tuning.task import Answers, Evaluation
+from tasks.fine_tuning.word_task import PREDICTIONS, WordSpec, WordTask, leave_out_faulty
+from tasks.ner import scores
 from tasks.ner.settings import NerSettings
+from tasks.report.page import Score
 from tasks.text import tags as tag_schemes
 from tasks.text.bad_rows import BadRows
 from tasks.text.conll import Documents
@@ -26,7 +32,7 @@ class NerSpec(WordSpec):
     scheme: str = SCHEME
 
 
-class Ner(EntityTask):
+class Ner(WordTask):
     """Tagging of words in CoNLL files."""
 
     Settings = NerSettings
@@ -34,6 +40,10 @@ class Ner(EntityTask):
     name = "token_classification"
     command = "bert-ner"
     title = "Named entities"
+    metric = "f1"
+    printed = ("token_accuracy", "loss", "test_f1")
+
+    # === Data ===
 
     def make_spec(self, train):
         return NerSpec(labels=make_labels(train), **self.settings.spec_values)
@@ -46,8 +56,80 @@ class Ner(EntityTask):
             return part
         return part.with_rows(leave_out_unknown(part.rows, spec.labels, bad_rows))
 
+    def number(self, tags, spec):
+        return label_ids(tags, spec.labels)
+
+    # === Model ===
+
+    def model_arguments(self, spec):
+        return {"num_classes": len(spec.labels), "labels": spec.labels}
+
+    def objective(self, spec):
+        from tasks.fine_tuning.objectives import CrossEntropy
+
+        return CrossEntropy("token_accuracy")
+
+    # === Answers ===
+
+    def describe(self, rows, encoded, spec):
+        return {**super().describe(rows, encoded, spec), "train_entities": scores.count_all(rows.split(rows.tags))}
+
     def describe_model(self, trained):
         return {"labels": trained.spec.labels}
+
+    def checkpoint_figures(self, answers):
+        return self._score(answers)[0]
+
+    def evaluate(self, answers, results):
+        documents, (figures, predicted, losses) = answers.part.rows, self._score(answers)
+        gold, columns = documents.split(documents.tags), (*scores.MAIN, "gold", "predicted", "correct")
+        ends, types = scores.score_intervals(gold, predicted), scores.score_types(gold, predicted)
+        path = os.path.join(self.settings.output_dir, f"dev_{PREDICTIONS}")
+        return Evaluation(
+            figures,
+            ends,
+            {
+                "per_type": types,
+                "sentences": documents.num_sentences,
+                "words": len(documents.tokens),
+                "entities": scores.count_all(gold),
+                **self.window_details(answers),
+            },
+            scores=[
+                Score("entity F1", figures["f1"], *ends["f1"]),
+                Score("precision", figures["precision"], *ends["precision"]),
+                Score("recall", figures["recall"], *ends["recall"]),
+                Score("token accuracy", figures["token_accuracy"]),
+            ],
+            confusion=scores.confusion(gold, predicted),
+            mistakes=scores.find_mistakes(documents, predicted, losses),
+            tables=[
+                (
+                    "Entity types",
+                    ["type", *columns],
+                    [[name, *(row[column] for column in columns)] for name, row in types.items()],
+                )
+            ],
+            write=functools.partial(scores.write_tags, path, documents, predicted),
+        )
+
+    def _score(self, answers: Answers) -> tuple[dict[str, float], scores.Tags, np.ndarray]:
+        """Returns the figures, the predicted tags, and the loss of each word, float64, shape (N,)."""
+        documents, ids = answers.part.rows, answers.encoded.source.labels
+        predicted = scores.predict_tags(answers.outputs, answers.trained.spec.labels, documents)
+        losses = scores.word_losses(answers.outputs, ids)
+        figures = scores.score(documents.split(documents.tags), predicted)
+        return {**figures, "loss": scores.mean_loss(losses, ids)}, predicted, losses
+
+    def write_predictions(self, answers, output_dir):
+        documents, path = answers.part.rows, os.path.join(output_dir, PREDICTIONS)
+        predicted = scores.predict_tags(answers.outputs, answers.trained.spec.labels, documents)
+        scores.write_tags(path, documents, predicted)
+        details = {"test_sentences": documents.num_sentences, "test_predicted_entities": scores.count_all(predicted)}
+        if documents.tags is not None:
+            figures = scores.score(documents.split(documents.tags), predicted)
+            details |= {f"test_{name}": value for name, value in figures.items()}
+        return [path], details
 
 
 # === Labels ===

@@ -4,13 +4,14 @@ Shapes: N words of a file.
 """
 
 import math
+import os
 
 import numpy as np
 
 from keras_bert.errors import InputError
 from tasks.fine_tuning import metrics, task
 from tasks.fine_tuning.rows import NUMBER_CURE, parse_number
-from tasks.fine_tuning.word_task import WordSettings, WordSpec, WordTask, leave_out_faulty
+from tasks.fine_tuning.word_task import PREDICTIONS, WordSettings, WordSpec, WordTask, leave_out_faulty
 from tasks.report.page import Mistake
 from tasks.settings import changeable
 from tasks.text.conll import Documents, write_conll
@@ -84,7 +85,7 @@ class ScoreWords(WordTask):
 
     def write_predictions(self, answers, output_dir):
         """Writes the columns token, the file's own number (if it has numbers), and predicted number."""
-        documents, path = answers.part.rows, self.path_of("test", output_dir)
+        documents, path = answers.part.rows, os.path.join(output_dir, PREDICTIONS)
         own = [] if documents.tags is None else [documents.tags]
         write_conll(path, documents, *own, [f"{score:.4f}" for score in answers.outputs[:, 0]])
         return [path], {"test_words": len(documents.tokens)}

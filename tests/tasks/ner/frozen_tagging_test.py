@@ -13,9 +13,8 @@ from run_tasks import tag_by_features as tag
 from keras_bert.errors import InputError
 from tasks import flags
 from tasks.engine.checkpoints import Checkpoints
-from tasks.fine_tuning import entity_task as metrics
 from tasks.fine_tuning.model_files import load_model
-from tasks.ner import word_features
+from tasks.ner import scores, word_features
 from tasks.ner.bilstm import CombineStates, build_tagger
 from tasks.ner.frozen import FrozenNer
 from tasks.ner.settings import NerSettings
@@ -116,7 +115,7 @@ def test_predictions_stand_beside_their_words(done):
     assert [line[-1] for line in columns] == ["B-person", "O", "B-place", "B-person"]
     written = read_conll(str(output_dir / "dev_predictions.conll"), bad_rows=BadRows())
     gold = read_conll(str(output_dir / "dev_predictions.conll"), tag_column=1, bad_rows=BadRows())
-    figures = metrics.score(gold.split(gold.tags), written.split(written.tags))
+    figures = scores.score(gold.split(gold.tags), written.split(written.tags))
     assert figures["f1"] == pytest.approx(results["f1"])
 
 
@@ -291,4 +290,4 @@ def test_the_papers_size():
 
 def test_tags_that_the_training_lacks_are_left_out_of_the_loss():
     logits = np.array([[0.0, np.log(3.0)], [5.0, 5.0]], np.float32)
-    np.testing.assert_allclose(metrics.word_losses(logits, np.array([1, -1])), [np.log(4 / 3), 0.0], atol=1e-6)
+    np.testing.assert_allclose(scores.word_losses(logits, np.array([1, -1])), [np.log(4 / 3), 0.0], atol=1e-6)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tasks.fine_tuning import entity_task as metrics
+from tasks.ner import scores as metrics
 from tasks.text.bad_rows import BadRows
 from tasks.text.conll import read_conll
 

@@ -1,0 +1,125 @@
+"""Scores of tagged entities, computed on the host from the logits of all words, and what the report shows of them.
+
+Shapes: N words, S sentences, C labels, E entity types.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tasks.fine_tuning.metrics import confusion_matrix, cross_entropies, intervals
+from tasks.report.page import Mistake
+from tasks.text import tags as tag_schemes
+from tasks.text.conll import Documents, write_conll
+
+NO_ENTITY = "(none)"
+NO_TYPE = "entity"  # Shown for tags without a type ("B", "I").
+MAIN = ("f1", "precision", "recall")
+
+Tags = list[list[str]]
+
+
+def count_all(tags: Tags) -> int:
+    """Returns the number of entities in all sentences."""
+    return sum(len(tag_schemes.find_entities(sentence)) for sentence in tags)
+
+
+def write_tags(path: str, documents: Documents, predicted: Tags) -> None:
+    """Writes the columns token, the file's own tag in IOB2 (if it has tags), and predicted tag."""
+    gold = [] if documents.tags is None else [documents.tags]
+    write_conll(path, documents, *gold, [tag for tags in predicted for tag in tags])
+
+
+def predict_tags(logits: np.ndarray, labels: Sequence[str], documents: Documents) -> Tags:
+    """Returns the most probable tags as valid IOB2, with the entities that conlleval reads.
+
+    An I- that continues no entity becomes a B-, so that every reader of the tags finds the same entities.
+
+    Args:
+        logits: float, shape (N, C).
+        labels: C tags with the prefixes B- and I-.
+        documents: N words.
+    """
+    best = [labels[number] for number in logits.argmax(axis=-1)]
+    return [tag_schemes.entities_to_tags(tag_schemes.find_entities(tags), len(tags)) for tags in documents.split(best)]
+
+
+def word_losses(logits: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    """Returns the negative log probability of each word's true label: float64, shape (N,), 0 where `ids` is -1."""
+    return np.where(ids >= 0, cross_entropies(np.maximum(ids, 0), logits), 0.0)
+
+
+def mean_loss(losses: np.ndarray, ids: np.ndarray) -> float:
+    """Returns the mean of `word_losses` over the words with a label, or 0.0 if there are none."""
+    return float(losses.sum() / max(np.count_nonzero(ids >= 0), 1))
+
+
+def score(gold: Tags, predicted: Tags) -> dict[str, float]:
+    """Returns F1, precision and recall over all entities (micro average, as in seqeval), and token accuracy."""
+    overall, _ = tag_schemes.score_entities(gold, predicted)
+    figures = {name: getattr(overall, name) for name in MAIN}
+    return {**figures, "token_accuracy": tag_schemes.token_accuracy(gold, predicted)}
+
+
+def score_intervals(gold: Tags, predicted: Tags) -> dict[str, list[float]]:
+    """Returns 95% bootstrap intervals over the sentences, [low, high], of F1, precision and recall."""
+    by_type = tag_schemes.count_entities(gold, predicted).values()
+    counts = sum(by_type, np.zeros((len(gold), 3), np.int64))
+    statistics = {name: lambda drawn, name=name: getattr(tag_schemes.score_counts(drawn), name) for name in MAIN}
+    return intervals(statistics, counts)
+
+
+def score_types(gold: Tags, predicted: Tags) -> dict[str, dict]:
+    """Returns precision, recall, f1, correct, predicted and gold for each entity type."""
+    _, types = tag_schemes.score_entities(gold, predicted)
+    return {name or NO_TYPE: values._asdict() for name, values in types.items()}
+
+
+def confusion(gold: Tags, predicted: Tags) -> tuple[list[str], np.ndarray]:
+    """Counts entities by true type (first axis) and predicted type (second axis).
+
+    Entities correspond if they have the same first and last token. An entity without a counterpart is counted against
+    `NO_ENTITY`.
+
+    Returns:
+        (names: the sorted types, then `NO_ENTITY`; counts: int64, shape (E + 1, E + 1)).
+    """
+    pairs = []
+    for tags in zip(gold, predicted, strict=True):
+        entities = (tag_schemes.find_entities(sentence) for sentence in tags)
+        true, answered = ({(start, end): name for name, start, end in sentence} for sentence in entities)
+        pairs += [(true.get(span), answered.get(span)) for span in true.keys() | answered.keys()]
+    types = sorted({name for pair in pairs for name in pair if name is not None})
+    numbers = {name: number for number, name in enumerate([*types, None])}
+    rows, columns = ([numbers[pair[side]] for pair in pairs] for side in (0, 1))
+    return [*(name or NO_TYPE for name in types), NO_ENTITY], confusion_matrix(rows, columns, len(numbers))
+
+
+def mark_entities(tokens: Sequence[str], tags: Sequence[str]) -> str:
+    """Returns a sentence with its entities marked.
+
+    >>> mark_entities(["in", "Redondo", "Beach", "."], ["O", "B-location", "I-location", "O"])
+    'in [Redondo Beach](location) .'
+    """
+    words, at = [], 0
+    for name, start, end in tag_schemes.find_entities(tags):
+        words += [*tokens[at:start], f"[{' '.join(tokens[start:end])}]({name or NO_TYPE})"]
+        at = end
+    return " ".join([*words, *tokens[at:]])
+
+
+def find_mistakes(documents: Documents, predicted: Tags, losses: np.ndarray) -> list[Mistake]:
+    """Returns the sentences with a wrong entity, each with the sum of its words' losses.
+
+    Args:
+        documents: with gold tags.
+        predicted: S tag lists.
+        losses: float, shape (N,).
+    """
+    mistakes = []
+    columns = (documents.tokens, documents.tags, documents.lines, losses)
+    for tokens, gold, lines, costs, answer in zip(*map(documents.split, columns), predicted, strict=True):
+        if tag_schemes.find_entities(gold) != tag_schemes.find_entities(answer):
+            texts = [("expected", mark_entities(tokens, gold)), ("predicted", mark_entities(tokens, answer))]
+            mistakes.append(Mistake(float(sum(costs)), [*texts, ("where", f"{documents.path}:{lines[0]}")]))
+    return mistakes
