@@ -4,6 +4,7 @@ Shapes: N rows of a table, C classes.
 """
 
 import dataclasses
+import functools
 import os
 from collections import Counter
 
@@ -19,7 +20,6 @@ from tasks.fine_tuning import task
 from tasks.fine_tuning.encoding import encode_texts, label_ids, lengths_before_cutting
 from tasks.fine_tuning.rows import EXTENSIONS
 from tasks.fine_tuning.settings import SplitSettings
-from tasks.report.page import Mistake
 from tasks.settings import changeable
 
 
@@ -225,13 +225,13 @@ class Classify(task.Task):
         intervals = metrics.intervals(names, labels, answers.outputs, is_regression)
         predictions = metrics.predict(answers.outputs, is_regression)
         losses = metrics.row_losses(labels, answers.outputs, is_regression)
-        worst = shared_metrics.worst_rows(losses, losses > 0 if is_regression else predictions != labels)
+        is_wrong = losses > 0 if is_regression else predictions != labels
         evaluation = task.Evaluation(
             figures,
             intervals,
             {"rows": len(labels)},
             scores=shared_metrics.headline_scores(figures, intervals, part.name),
-            mistakes=[Mistake(float(losses[row]), self._parts(answers, row)) for row in worst],
+            mistakes=shared_metrics.worst_mistakes(losses, is_wrong, functools.partial(self._show, answers)),
         )
         if is_regression:
             evaluation.predictions = (labels, predictions)
@@ -245,17 +245,17 @@ class Classify(task.Task):
                 evaluation.notes = [f"Always answering the most frequent training class: {majority:.1%}."]
         return evaluation
 
-    def _parts(self, answers: task.Answers, row: int) -> list[tuple[str, str]]:
+    def _show(self, answers: task.Answers, row: int) -> list[tuple[str, str]]:
         """Returns the captioned texts that the report shows of a mistake."""
         table, classes, outputs = answers.part.rows, answers.trained.spec.labels, answers.outputs[row]
         label = answers.labels[row]
-        parts = list(zip(self.table_task.columns(with_labels=False), table.texts_of(row), strict=True))
+        texts = list(zip(self.table_task.columns(with_labels=False), table.texts_of(row), strict=True))
         if self.table_task.is_regression:
             expected, predicted = f"{label:g}", f"{outputs[0]:.2f}"
         else:
             share = np.exp(shared_metrics.log_softmax(outputs)).max()
             expected, predicted = classes[label], f"{classes[outputs.argmax()]} {share:.0%}"
-        return [*parts, ("expected", expected), ("predicted", predicted), ("row", table.place(row))]
+        return [*texts, ("expected", expected), ("predicted", predicted), ("row", table.place(row))]
 
     def write_predictions(self, answers, output_dir):
         """Writes `predictions.tsv`: index (of the row, from 0), prediction, and a probability for each class."""

@@ -222,21 +222,19 @@ class Embed(task.Task):
         ends = metrics.intervals(statistics, answers.labels, similarities)
         figures = {name: of(answers.labels, similarities) for name, of in statistics.items()}
         losses = np.square(answers.labels - similarities)
-        mistakes = [
-            Mistake(
-                float(losses[row]),
-                [("line", str(table.lines[row])), *zip(("first text", "second text"), table.texts[row], strict=True)]
-                + [("score", f"{table.scores[row]:g}"), ("cosine", f"{similarities[row]:.3f}")],
-            )
-            for row in metrics.worst_rows(losses, losses > 0)
-        ]
+
+        def show(row: int) -> list[tuple[str, str]]:
+            first, second = table.texts[row]
+            texts = [("line", str(table.lines[row])), ("first text", first), ("second text", second)]
+            return [*texts, ("score", f"{table.scores[row]:g}"), ("cosine", f"{similarities[row]:.3f}")]
+
         return task.Evaluation(
             {**figures, "loss": float(losses.mean())},
             ends,
             {"rows": len(table.lines)},
             scores=metrics.headline_scores(figures, ends),
             predictions=(np.array(table.scores), similarities * scale),
-            mistakes=mistakes,
+            mistakes=metrics.worst_mistakes(losses, losses > 0, show),
         )
 
     def _of_search(self, answers):
@@ -304,11 +302,11 @@ def cosines(vectors: np.ndarray) -> np.ndarray:
 
 def find_mistakes(table: data.Table, ranking: retrieval.Ranking) -> list[Mistake]:
     """Returns the questions whose match is not the first passage found, those of the largest loss first."""
-    mistakes = []
-    for number in metrics.worst_rows(ranking.losses, ranking.ranks > 1):
+
+    def show(number: int) -> list[tuple[str, str]]:
         row = ranking.questions[number]
-        found_row, place = ranking.passages[ranking.best[number][0]]
-        parts = [("line", str(table.lines[row])), ("question", table.texts[row][0]), ("match", table.texts[row][1])]
-        parts += [("its rank", str(ranking.ranks[number])), ("found first", table.texts[found_row][place])]
-        mistakes.append(Mistake(float(ranking.losses[number]), parts))
-    return mistakes
+        first_row, column = ranking.passages[ranking.best[number][0]]
+        texts = [("line", str(table.lines[row])), ("question", table.texts[row][0]), ("match", table.texts[row][1])]
+        return [*texts, ("its rank", str(ranking.ranks[number])), ("found first", table.texts[first_row][column])]
+
+    return metrics.worst_mistakes(ranking.losses, ranking.ranks > 1, show)

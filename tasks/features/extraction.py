@@ -48,7 +48,11 @@ def extract(settings: FeatureSettings) -> dict:
         raise InputError("--pooling=pooler takes the last layer alone. Leave out --layers and --combine.")
     bad_rows = BadRows(settings.bad_rows)
     rows, count = _read(settings, bad_rows)
-    results = _Extraction(settings, layers, bad_rows).write(rows, count, path)
+    from tasks.fine_tuning.start import find_start
+
+    with find_start(settings) as origin:
+        extraction = _Extraction(settings, layers, bad_rows, origin)
+    results = extraction.write(rows, count, path)
     if settings.output_dir:
         make_directory(settings.output_dir)
         write_json(os.path.join(settings.output_dir, "metrics.json"), results)
@@ -88,26 +92,25 @@ class _Extraction:
         settings: settings of the run.
         layers: numbers of the layers to extract.
         bad_rows: collects sentences that are too long to be pooled.
+        origin: `tasks.fine_tuning.start.Start` of the encoder.
 
     Raises:
         InputError: the encoder has no pooler, or is not suitable.
     """
 
-    def __init__(self, settings: FeatureSettings, layers: list[int], bad_rows: BadRows):
+    def __init__(self, settings: FeatureSettings, layers: list[int], bad_rows: BadRows, origin):
         from keras_bert.vocabulary import check_rows
         from tasks.features.model import COMBINED, POOLED, Extractor, FeatureExtractor, load_encoder
-        from tasks.fine_tuning.start import find_start
 
-        with find_start(settings) as origin:
-            if settings.pooling == "pooler" and origin.load_weights:
-                with open_checkpoint(origin.preset) as checkpoint:
-                    if "pooled_dense/kernel" not in checkpoint.tensors:
-                        raise InputError(f"{origin.preset}: has no pooler. Choose --pooling=mean or --pooling=cls.")
-            self._tokenizer = origin.tokenizer()
-            self._vocabulary = np.array(self._tokenizer.get_vocabulary())
-            num_rows = read_bert_config(origin.preset).vocabulary_size
-            check_rows(origin.preset, self._tokenizer.vocabulary_size(), num_rows)
-            backbone = load_encoder(origin, settings.random_seed)
+        if settings.pooling == "pooler" and origin.load_weights:
+            with open_checkpoint(origin.preset) as checkpoint:
+                if "pooled_dense/kernel" not in checkpoint.tensors:
+                    raise InputError(f"{origin.preset}: has no pooler. Choose --pooling=mean or --pooling=cls.")
+        self._tokenizer = origin.tokenizer()
+        self._vocabulary = np.array(self._tokenizer.get_vocabulary())
+        num_rows = read_bert_config(origin.preset).vocabulary_size
+        check_rows(origin.preset, self._tokenizer.vocabulary_size(), num_rows)
+        backbone = load_encoder(origin, settings.random_seed)
         options = {name: getattr(settings, name) for name in ("combine", "layer_weights", "pooling", "normalize")}
         self._extractor = Extractor(FeatureExtractor(backbone, layers, **options), settings.eval_batch_size)
         # Names of the vectors in JSON lines: google-research/bert's negative index of an encoder layer, or a name.

@@ -9,7 +9,7 @@ import numpy as np
 
 from keras_bert.files import write_table
 from tasks.report import bootstrap
-from tasks.report.page import NUM_MISTAKES, Score
+from tasks.report.page import NUM_MISTAKES, Mistake, Score
 
 # `sklearn.metrics` takes two seconds to import, and `scipy.special` 0.2, so each function imports them when called.
 
@@ -145,6 +145,18 @@ def worst_rows(losses: np.ndarray, is_wrong: np.ndarray) -> list[int]:
     """
     wrong = np.flatnonzero(is_wrong)
     return wrong[np.argsort(-losses[wrong], kind="stable")][:NUM_MISTAKES].tolist()
+
+
+def worst_mistakes(
+    losses: np.ndarray, is_wrong: np.ndarray, show: Callable[[int], list[tuple[str, str]]]
+) -> list[Mistake]:
+    """Returns the `worst_rows` for the report.
+
+    Args:
+        losses, is_wrong: as in `worst_rows`.
+        show: returns the captioned texts to show of a row.
+    """
+    return [Mistake(float(losses[row]), show(row)) for row in worst_rows(losses, is_wrong)]
 
 
 def write_probabilities(

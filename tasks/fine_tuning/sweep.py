@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Sequence
 
 import keras
+from tqdm import tqdm
 
 from keras_bert.errors import InputError
 from keras_bert.files import atomic_path, exists, keep_copies, local_copy, read_object, remove_path, write_json
@@ -54,7 +55,7 @@ def search(task: Task, inputs: Inputs) -> tuple[Inputs, list[tuple[str, list[str
         (inputs that name the best model, tables of all runs for the report).
 
     Raises:
-        InputError: see `tasks.fine_tuning.run_sweep`.
+        InputError: as `run_sweep`.
     """
     settings = task.settings
 
@@ -129,15 +130,14 @@ def run_sweep(
     directory = os.path.join(output_dir, DIRECTORY)
     for run in runs:
         run.update(_read_finished(os.path.join(directory, run["name"]), run["settings"], metric, shared))
-    waiting, seconds = [run for run in runs if "metrics" not in run], []
+    waiting, started = [run for run in runs if "metrics" not in run], time.monotonic()
     if len(waiting) < len(runs):
         print(f"sweep: {len(runs) - len(waiting)} of {len(runs)} runs are finished already.", file=sys.stderr)
     for done, run in enumerate(waiting):
-        left = f", about {_show_seconds(statistics.mean(seconds) * (len(waiting) - done))} left" if seconds else ""
-        print(f"sweep: run {runs.index(run) + 1} of {len(runs)}{left}: {run['name']}", file=sys.stderr)
-        started = time.monotonic()
+        rest = (time.monotonic() - started) / done * (len(waiting) - done) if done else None
+        remaining = f", about {tqdm.format_interval(rest)} left" if done else ""
+        print(f"sweep: run {runs.index(run) + 1} of {len(runs)}{remaining}: {run['name']}", file=sys.stderr)
         run.update(_do_run(run, os.path.join(directory, run["name"]), run_one, metric, shared))
-        seconds.append(time.monotonic() - started)
         write_json(os.path.join(directory, SWEEP_FILE), _summarize(runs, metric, higher_is_better))
     summary = _summarize(runs, metric, higher_is_better)
     write_json(os.path.join(directory, SWEEP_FILE), summary)
@@ -173,8 +173,8 @@ def run_name(settings: dict) -> str:
     >>> run_name({"learning_rate": 5e-05, "train_batch_size": 32, "random_seed": 12345})
     'lr5e-05_batch32_seed12345'
     """
-    parts = (f"{_SHORT_NAMES.get(name, name)}{value}" for name, value in settings.items())
-    return "_".join(re.sub(r"[^\w.+-]", "-", part) for part in parts)
+    words = (f"{_SHORT_NAMES.get(name, name)}{value}" for name, value in settings.items())
+    return "_".join(re.sub(r"[^\w.+-]", "-", word) for word in words)
 
 
 def _read_finished(directory: str, settings: dict, metric: str, shared: dict | None) -> dict:
@@ -183,16 +183,16 @@ def _read_finished(directory: str, settings: dict, metric: str, shared: dict | N
     if not exists(path):
         return {}
     record = read_object(path)
-    found, metrics = record.get("settings"), record.get("metrics")
-    if not isinstance(found, dict) or not isinstance(metrics, dict):
+    recorded, metrics = record.get("settings"), record.get("metrics")
+    if not isinstance(recorded, dict) or not isinstance(metrics, dict):
         raise InputError(f"{path}: expected an object with 'settings' and 'metrics'. Remove it, to do that run again.")
     wanted = json.loads(json.dumps({**(shared or {}), **settings}))  # As the file has them: lists instead of tuples.
-    changed = sorted(name for name in {*wanted, *found} if wanted.get(name) != found.get(name))
+    changed = sorted(name for name in {*wanted, *recorded} if wanted.get(name) != recorded.get(name))
     if changed:
         name = changed[0]
         raise InputError(
-            f"{directory}: holds a run with other settings ({name}: {found.get(name)} there, {wanted.get(name)} now). "
-            "Choose another --output_dir, or remove that run."
+            f"{directory}: holds a run with other settings ({name}: {recorded.get(name)} there, {wanted.get(name)} "
+            "now). Choose another --output_dir, or remove that run."
         )
     return {"metrics": metrics, "score": _score(metrics, metric), "error": None}
 
@@ -216,16 +216,11 @@ def _score(metrics: dict, metric: str) -> float | None:
     return float(value) if value is not None and math.isfinite(value) else None
 
 
-def _show_seconds(seconds: float) -> str:
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
-
-
 def _summarize(runs: Sequence[dict], metric: str, higher_is_better: bool) -> dict:
     """Returns the content of sweep.json. "best" is None as long as no run has a score."""
     runs = [run for run in runs if "metrics" in run]
     scored = [run for run in runs if run["score"] is not None]
+    combinations = itertools.groupby(runs, lambda run: {**run["settings"], "random_seed": None})
     best = max(scored, key=lambda run: run["score"] if higher_is_better else -run["score"], default={})
     return {
         "metric": metric,
@@ -234,20 +229,15 @@ def _summarize(runs: Sequence[dict], metric: str, higher_is_better: bool) -> dic
         "name": best.get("name"),
         "metrics": best.get("metrics"),
         "runs": runs,
-        "combinations": [_combine(settings, list(group)) for settings, group in itertools.groupby(runs, _combination)],
+        "combinations": [_combine(list(group)) for _, group in combinations],
     }
 
 
-def _combination(run: dict) -> dict:
-    """Returns a run's settings without the seed."""
-    return {name: value for name, value in run["settings"].items() if name != "random_seed"}
-
-
-def _combine(settings: dict, runs: list[dict]) -> dict:
+def _combine(runs: list[dict]) -> dict:
     """Returns the figures of one combination over its restarts."""
     scores = [run["score"] for run in runs if run["score"] is not None]
     return {
-        "settings": settings,
+        "settings": {name: value for name, value in runs[0]["settings"].items() if name != "random_seed"},
         "runs": len(runs),
         "failed": len(runs) - len(scores),
         "mean": statistics.fmean(scores) if scores else None,

@@ -122,14 +122,14 @@ def find_mistakes(documents: Documents, scores: np.ndarray, predicted: np.ndarra
     losses = np.square(scores.astype(np.float64) - predicted)
     sentence_of = np.repeat(np.arange(documents.num_sentences), np.diff(documents.sentence_splits))
     sentences = documents.split(documents.tokens)
-    mistakes = []
-    for word in metrics.worst_rows(losses, losses > 0):
-        parts = [
+
+    def show(word: int) -> list[tuple[str, str]]:
+        return [
             ("word", documents.tokens[word]),
             ("sentence", " ".join(sentences[sentence_of[word]])),
             ("expected", f"{scores[word]:g}"),
             ("predicted", f"{predicted[word]:.3f}"),
             ("where", f"{documents.path}:{documents.lines[word]}"),
         ]
-        mistakes.append(Mistake(float(losses[word]), parts))
-    return mistakes
+
+    return metrics.worst_mistakes(losses, losses > 0, show)

@@ -164,12 +164,14 @@ def find_mistakes(table: data.Table, logits: np.ndarray) -> list[Mistake]:
     """
     labels, predictions = np.array(table.labels), logits.argmax(axis=-1)
     losses, probabilities = metrics.cross_entropies(labels, logits), np.exp(metrics.log_softmax(logits))
-    mistakes = []
-    for row in metrics.worst_rows(losses, predictions != labels):
-        choices = table.choices[row]
-        parts = [("line", str(table.lines[row])), ("context", table.contexts[row])]
-        parts += [(f"choice {number}", text) for number, text in enumerate(choices)]
-        for caption, choice in (("expected", labels[row]), ("predicted", predictions[row])):
-            parts.append((caption, f"{choice}: {choices[choice]} ({probabilities[row, choice]:.0%})"))
-        mistakes.append(Mistake(float(losses[row]), parts))
-    return mistakes
+
+    def show(row: int) -> list[tuple[str, str]]:
+        choices, answers = table.choices[row], (("expected", labels[row]), ("predicted", predictions[row]))
+        return [
+            ("line", str(table.lines[row])),
+            ("context", table.contexts[row]),
+            *((f"choice {number}", text) for number, text in enumerate(choices)),
+            *((name, f"{number}: {choices[number]} ({probabilities[row, number]:.0%})") for name, number in answers),
+        ]
+
+    return metrics.worst_mistakes(losses, predictions != labels, show)

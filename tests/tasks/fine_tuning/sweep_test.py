@@ -192,15 +192,10 @@ def test_progress_tells_the_place_and_the_time_left(tmp_path, capsys, monkeypatc
     lines = [line for line in capsys.readouterr().err.splitlines() if " run " in line]
     assert lines == [
         "sweep: run 1 of 4: lr5e-05_batch16_seed7",
-        "sweep: run 2 of 4, about 12 min left: lr5e-05_batch32_seed7",
-        "sweep: run 3 of 4, about 8 min left: lr3e-05_batch16_seed7",
-        "sweep: run 4 of 4, about 4 min left: lr3e-05_batch32_seed7",
+        "sweep: run 2 of 4, about 12:00 left: lr5e-05_batch32_seed7",
+        "sweep: run 3 of 4, about 08:00 left: lr3e-05_batch16_seed7",
+        "sweep: run 4 of 4, about 04:00 left: lr3e-05_batch32_seed7",
     ]
-
-
-@pytest.mark.parametrize("seconds, shown", [(12.4, "12 s"), (600, "10 min"), (9000, "2.5 h")])
-def test_times_are_shown_in_fitting_units(seconds, shown):
-    assert sweep._show_seconds(seconds) == shown
 
 
 def test_the_table_is_lined_up_and_names_the_best(tmp_path, capsys):
