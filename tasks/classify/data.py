@@ -98,8 +98,15 @@ def collect(path: str, rows: Rows, task: TableTask, bad_rows: BadRows, with_labe
         raise InputError(f"{path}: {state}. Expected one text a row.")
     numbers, lines, kept = map(list, zip(*usable, strict=True))
     columns = [list(column) for column in zip(*kept, strict=True)]
-    labels = columns.pop() if with_labels else None
-    return Table(path, lines, numbers, num_rows, columns[0], columns[1] if len(columns) == 2 else None, labels)
+    return Table(
+        path=path,
+        lines=lines,
+        numbers=numbers,
+        num_rows=num_rows,
+        labels=columns.pop() if with_labels else None,
+        texts=columns[0],
+        text_pairs=columns[1] if len(columns) == 2 else None,
+    )
 
 
 def _read_row(row: dict, task: TableTask, with_labels: bool) -> list:

@@ -119,13 +119,19 @@ TASKS = {
         ),
         TableTask("sst2", "sentence", labels=_YES_NO, test=_test("SST-2.tsv")),
         TableTask(
-            "mrpc", "#1 String", "#2 String", "Quality", **_PARAPHRASES, test=_test("MRPC.tsv"), tfds_texts=_SENTENCES
+            "mrpc",
+            "#1 String",
+            "#2 String",
+            label_column="Quality",
+            **_PARAPHRASES,
+            test=_test("MRPC.tsv"),
+            tfds_texts=_SENTENCES,
         ),
-        TableTask("qqp", "question1", "question2", "is_duplicate", **_PARAPHRASES, test=_test("QQP.tsv")),
+        TableTask("qqp", "question1", "question2", label_column="is_duplicate", **_PARAPHRASES, test=_test("QQP.tsv")),
         TableTask(
             "stsb",
             *_SENTENCES,
-            "score",
+            label_column="score",
             is_regression=True,
             metrics=REGRESSION_METRICS,
             score_range=(0.0, 5.0),

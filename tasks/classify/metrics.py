@@ -96,4 +96,4 @@ CLASS_METRICS = {
     "accuracy_f1_mean": _accuracy_f1_mean,
     "matthews_correlation": _matthews_correlation,
 }
-SCORE_METRICS = {one.__name__: one for one in (pearson, spearman, pearson_spearman_mean, mean_squared_error)}
+SCORE_METRICS = {metric.__name__: metric for metric in (pearson, spearman, pearson_spearman_mean, mean_squared_error)}

@@ -111,15 +111,15 @@ class Classify(task.Task):
     # === Data ===
 
     def read(self, split, bad_rows):
-        wanted, file = self.table_task.splits(split), getattr(self.settings, f"{split}_file")
-        if not wanted:
+        sources, file = self.table_task.splits(split), getattr(self.settings, f"{split}_file")
+        if not sources:
             raise InputError(
                 f"--task_name={self.table_task.name}: GLUE has no {split} file of it. It can only be predicted: "
                 "--do_predict, with a model of mnli."
             )
         name, parts = self.settings.tfds_name, []
         read_table = data.TfdsTables(name, self.settings.data_dir).read_table if name else data.read_table
-        for source in wanted[:1] if file else wanted:
+        for source in sources[:1] if file else sources:
             path = (file or source.tfds_name) if name else self._find(split, source)
             table = read_table(path, self.table_task, bad_rows, with_labels=split != "test")
             parts.append(task.Part(split, table, source.name))

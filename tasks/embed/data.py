@@ -61,8 +61,8 @@ def read_table(path: str, text_columns: Sequence[str] | None, score_column: str 
     file, chosen = open_rows(path), []
 
     def choose(columns: Sequence[str]) -> None:
-        found = [name for name in SCORE_NAMES if name in columns and name not in (text_columns or ())]
-        score = score_column or next(iter(found), None)
+        names = (name for name in SCORE_NAMES if name in columns and name not in (text_columns or ()))
+        score = score_column or next(names, None)
         chosen.extend([list(text_columns or (name for name in columns if name != score)), score])
 
     if file.columns is not None:
@@ -85,7 +85,7 @@ def read_table(path: str, text_columns: Sequence[str] | None, score_column: str 
             f"{path}: a score is the similarity of two texts, but a row has {len(chosen[0])}: "
             f"{', '.join(chosen[0])}. {_CURE}"
         )
-    return Table(path, list(lines), texts, None if chosen[1] is None else scores)
+    return Table(path=path, lines=list(lines), texts=texts, scores=None if chosen[1] is None else scores)
 
 
 def read_documents(path: str, seed: int) -> Table:
@@ -109,7 +109,7 @@ def read_documents(path: str, seed: int) -> Table:
         raise InputError(
             f"{path}: no document has two sentences. Expected a sentence per line and a blank line between documents."
         )
-    return Table(path, lines, texts, None)
+    return Table(path=path, lines=lines, texts=texts, scores=None)
 
 
 def _documents(path: str):

@@ -13,9 +13,8 @@ from keras_bert.errors import InputError
 
 CUTOFF = 10  # Ranks that recall@10, MRR@10 and nDCG@10 look at.
 _ROWS_AT_ONCE = 256
-Scorer = Callable[
-    [list[tuple[str, str]]], np.ndarray
-]  # Pairs of texts to their scores, float, shape (number of pairs,).
+# Pairs of texts to their scores, float, shape (number of pairs,).
+Scorer = Callable[[list[tuple[str, str]]], np.ndarray]
 
 
 class Ranking(NamedTuple):
@@ -60,15 +59,22 @@ def rank(
             pairs = [(texts[row][0], texts[at][place]) for row, order in rows for at, place in pool.at(order)]
             by_score = np.argsort(-scorer(pairs).reshape(first.shape), axis=1, kind="stable")
             orders[:, :num_scored] = np.take_along_axis(first, by_score, 1)
-        for of_question, order, found in zip(similarities, orders, pool.matches[some], strict=True):
-            places = np.flatnonzero(np.isin(order, found)) + 1
+        for of_question, order, matches in zip(similarities, orders, pool.matches[some], strict=True):
+            match_ranks = np.flatnonzero(np.isin(order, matches)) + 1
             best.append(order[:CUTOFF])
-            ranks.append(places[0])
-            losses.append(np.logaddexp.reduce(20.0 * of_question) - 20.0 * of_question[found[0]])
-            figures.append(_figures(places, len(found)))
+            ranks.append(match_ranks[0])
+            losses.append(np.logaddexp.reduce(20.0 * of_question) - 20.0 * of_question[matches[0]])
+            figures.append(_figures(match_ranks, len(matches)))
     names = ("recall@1", "recall@10", "mrr@10", "ndcg@10")
     columns = dict(zip(names, np.array(figures).T, strict=True))
-    return Ranking(np.array(pool.rows), np.array(best), np.array(ranks), np.array(losses), columns, pool.passages)
+    return Ranking(
+        questions=np.array(pool.rows),
+        best=np.array(best),
+        ranks=np.array(ranks),
+        losses=np.array(losses),
+        figures=columns,
+        passages=pool.passages,
+    )
 
 
 def mine(
@@ -91,9 +97,9 @@ def mine(
         own.setdefault(question, {question}).update(others)
     negatives = {}
     for similarities, some in _similarities(pool, vectors):
-        for of_question, found, row in zip(similarities, pool.matches[some], pool.rows[some], strict=True):
+        for of_question, matches, row in zip(similarities, pool.matches[some], pool.rows[some], strict=True):
             if relative_margin is not None:
-                least = of_question[found].min()
+                least = of_question[matches].min()
                 is_near = of_question > least - relative_margin * abs(least)
                 of_question = np.where(is_near, -2.0 - of_question, of_question)
             question = texts[row][0]
@@ -130,7 +136,7 @@ def _collect(texts: list[list[str]]) -> _Pool:
                 passages.append((row, place))
         rows.setdefault(question, row)
         matches.setdefault(question, set()).add(numbers[others[0]])
-    return _Pool(list(rows.values()), passages, [sorted(found) for found in matches.values()])
+    return _Pool(list(rows.values()), passages, [sorted(passages_of) for passages_of in matches.values()])
 
 
 def _similarities(pool: _Pool, vectors: np.ndarray) -> Iterator[tuple[np.ndarray, slice]]:
@@ -141,12 +147,12 @@ def _similarities(pool: _Pool, vectors: np.ndarray) -> Iterator[tuple[np.ndarray
         yield vectors[pool.rows[some], 0] @ corpus.T, some
 
 
-def _figures(places: np.ndarray, num_relevant: int) -> tuple[float, ...]:
-    """Returns the figures of one question from the ranks of its matches, as sentence-transformers defines them."""
-    near = places[places <= CUTOFF]
+def _figures(ranks: np.ndarray, num_relevant: int) -> tuple[float, ...]:
+    """Returns the figures of a question from the ranks of its matches, as sentence-transformers defines them."""
+    near = ranks[ranks <= CUTOFF]
     ideal = np.sum(1.0 / np.log2(np.arange(min(num_relevant, CUTOFF)) + 2))
     return (
-        float(places[0] == 1) / num_relevant,
+        float(ranks[0] == 1) / num_relevant,
         len(near) / num_relevant,
         1.0 / near[0] if len(near) else 0.0,
         np.sum(1.0 / np.log2(near + 1)) / ideal,

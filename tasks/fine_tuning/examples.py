@@ -113,12 +113,6 @@ def make_train_dataset(
     return _make_dataset(examples, batches.ravel(), limits, length, batch_size)
 
 
-def eval_order(lengths: np.ndarray, batch_size: int, is_full: bool) -> np.ndarray:
-    """Sorts examples by length; fills the last batch, if `is_full`, with its last example, again and again."""
-    order = np.argsort(lengths, kind="stable")
-    return np.pad(order, (0, -len(order) % batch_size), mode="edge") if is_full else order
-
-
 def make_eval_dataset(examples: Examples, batch_size: int, *, is_full: bool = False, is_static: bool = False):
     """Makes the batches of one pass over all examples, sorted by length.
 
@@ -131,7 +125,8 @@ def make_eval_dataset(examples: Examples, batch_size: int, *, is_full: bool = Fa
         (`tf.data.Dataset` as from `make_train_dataset`, or of (features,) without labels; example numbers in the order
         of the batches, int64, shape (N,), or more if `is_full`).
     """
-    order = eval_order(examples.lengths, batch_size, is_full)
+    order = np.argsort(examples.lengths, kind="stable")
+    order = np.pad(order, (0, -len(order) % batch_size if is_full else 0), mode="edge")
     limits = np.append(np.arange(0, len(order), batch_size), len(order))
     return _make_dataset(examples, order, limits, int(examples.lengths.max()) if is_static else None, batch_size), order
 

@@ -78,7 +78,7 @@ def read_inputs(task: Task) -> Inputs:
                 )
             train = parts[0].with_rows(task.take_rows(rows, ~chosen))
             parts = [train, Part(split, task.take_rows(rows, chosen)), *parts[1:]]
-    return Inputs(parts, spec, directory, bad_rows)
+    return Inputs(parts=parts, spec=spec, model_directory=directory, bad_rows=bad_rows)
 
 
 def choose_rows(groups: Sequence[Hashable], share: float) -> np.ndarray:
@@ -97,11 +97,11 @@ def choose_rows(groups: Sequence[Hashable], share: float) -> np.ndarray:
     number_of = np.array([numbers.setdefault(group, len(numbers)) for group in groups])
     sizes = np.bincount(number_of)
     order = np.argsort(np.random.default_rng(0).permutation(len(sizes)))
-    missing, chosen = max(1, round(share * len(groups))), np.zeros(len(sizes), bool)
+    num_missing, chosen = max(1, round(share * len(groups))), np.zeros(len(sizes), bool)
     for group in order[:-1]:
-        if sizes[group] < 2 * missing:
+        if sizes[group] < 2 * num_missing:
             chosen[group] = True
-            missing -= sizes[group]
+            num_missing -= sizes[group]
     if not chosen.any() and len(sizes) > 1:
         chosen[sizes.argmin()] = True
     return chosen[number_of]
@@ -111,7 +111,7 @@ def find_trained(settings: FineTuningSettings) -> str | None:
     """Returns the directory of the trained model that a call without `do_train` uses.
 
     That is `model/` in the output directory, else the directory that `--init_checkpoint` names. Returns None if a
-    preset is to be applied instead. Without any of these it is `model/` all the same, and reading it reports the error.
+    preset is to be applied instead. Without any of these it is still `model/`, and reading it reports the error.
     """
     directory = os.path.join(settings.output_dir, MODEL_DIRECTORY)
     if is_directory(directory):

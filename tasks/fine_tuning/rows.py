@@ -21,7 +21,7 @@ _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _LARGEST = 3.4028234663852886e38  # The largest float32.
 
 
-class Broken(Exception):  # noqa: N818  (says of a row what it is)
+class Broken(Exception):  # noqa: N818  (describes a row)
     """The reason why a row cannot be used, and the cure."""
 
 
@@ -58,8 +58,8 @@ class RowFile(NamedTuple):
             count = self.columns.count(name)
             if count != 1:
                 state = "no column" if count == 0 else f"{count} columns named"
-                where, there = f"{self.path}:{self.header_line or 1}", ", ".join(map(repr, self.columns))
-                raise InputError(f"{where}: {state} {name!r} in the header. Columns there: {there}. {cure}")
+                where, columns = f"{self.path}:{self.header_line or 1}", ", ".join(map(repr, self.columns))
+                raise InputError(f"{where}: {state} {name!r} in the header. Columns there: {columns}. {cure}")
 
 
 def open_rows(path: str, columns: Sequence[str] | None = None) -> RowFile:
@@ -75,7 +75,7 @@ def open_rows(path: str, columns: Sequence[str] | None = None) -> RowFile:
     """
     extension = os.path.splitext(path)[1].lower()
     if extension == ".jsonl":
-        return RowFile(path, None, None, _skip_blank_end(_json_rows(path)))
+        return RowFile(path=path, header_line=None, columns=None, rows=_skip_blank_end(_json_rows(path)))
     is_csv = extension == ".csv"
     rows, line = _skip_blank_end(_csv_rows(path) if is_csv else _tsv_rows(path)), None
     if columns is None:
@@ -85,7 +85,7 @@ def open_rows(path: str, columns: Sequence[str] | None = None) -> RowFile:
         if isinstance(columns, Broken):
             raise InputError(f"{path}:{line}: {columns}")
     columns = list(columns)
-    return RowFile(path, line, columns, _named(rows, columns, is_csv))
+    return RowFile(path=path, header_line=line, columns=columns, rows=_named(rows, columns, is_csv))
 
 
 def read_usable(
@@ -135,8 +135,8 @@ def check_text(name: str, value: Any, expected: str = "a text", may_be_empty: bo
         Broken: it is not a string, or holds nothing but white space although it may not be empty.
     """
     if not isinstance(value, str):
-        found = "nothing (null)" if value is None else f"{type(value).__name__} {value!r}"
-        raise Broken(f"column {name!r}: expected {expected}, found {found}. Correct it or remove the row.")
+        received = "nothing (null)" if value is None else f"{type(value).__name__} {value!r}"
+        raise Broken(f"column {name!r}: expected {expected}, found {received}. Correct it or remove the row.")
     if not may_be_empty and not value.strip():
         raise Broken(f"column {name!r} is empty. Fill it or remove the row.")
     return value
@@ -145,7 +145,7 @@ def check_text(name: str, value: Any, expected: str = "a text", may_be_empty: bo
 def parse_number(value: Any) -> float | None:
     """Returns the number that a text spells in decimal digits, or that JSON holds; None for any other value.
 
-    Python would read `1_0`, digits of other scripts, `nan` and `inf`, too. A number beyond float32 is none, either.
+    Python's `float` also accepts `1_0`, digits of other scripts, `nan` and `inf`. Numbers beyond float32 give None.
 
     >>> [parse_number(value) for value in ("-1.5", " .2e3 ", 7, "1_0", "nan", "1e39", True)]
     [-1.5, 200.0, 7.0, None, None, None, None]
@@ -199,7 +199,7 @@ def _csv_rows(path: str) -> Iterator[tuple[int, list | Broken]]:
                 f"not valid CSV in the row that starts here ({error}). Close every quote, and double a quote inside a "
                 'quoted field ("").'
             )
-            if "end of data" in str(error):  # The row has swallowed the rest of the file: skipping it would lose that.
+            if "end of data" in str(error):  # Skipping this row would lose the rest of the file, which it includes.
                 raise InputError(f"{path}:{line}: {reason}") from error
             row = Broken(reason)
         if row is None:
@@ -230,7 +230,7 @@ def _json_row(text: str) -> dict | Broken:
 
 
 def _skip_blank_end(rows: Iterator[tuple[int, list | dict | Broken]]) -> Iterator:
-    """Skips blank lines (empty lists) at the end of a file. One between rows is broken: it may be a lost row."""
+    """Skips blank lines (empty lists) at the end of a file. Between rows they are broken: each may be a lost row."""
     blank = []
     for line, row in rows:
         if row == []:

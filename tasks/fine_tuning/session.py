@@ -20,7 +20,7 @@ from tasks.engine.settings import identify, tokenizer_identity
 from tasks.engine.strategy import needs_static_shapes
 from tasks.engine.workers import Workers
 from tasks.fine_tuning import model_files, start
-from tasks.fine_tuning.examples import Predictor, count_steps
+from tasks.fine_tuning.examples import Predictor, count_steps, make_train_dataset
 from tasks.fine_tuning.inputs import MODEL_DIRECTORY, Inputs, check_steps, read_spec, require_preset
 from tasks.fine_tuning.settings import FineTuningSettings, check_positions
 from tasks.fine_tuning.task import Answers, Encoded, Evaluation, Part, Task, Trained
@@ -139,13 +139,19 @@ class Session:
         watched, patience = self.inputs.watched, settings.early_stopping_patience
         metric = task.stopping_metric or task.metric_of(watched) if patience else ""
         first_step = trainer.restore()
+        examples = encoded.examples
         # XLA compiles each shape anew, so that all batches should have the same.
         is_static = settings.jit_compile or needs_static_shapes(trainer.strategy)
-        length = self.trained.spec.sequence_length if is_static else None
+        make_dataset = functools.partial(
+            make_train_dataset,
+            examples,
+            settings.train_batch_size,
+            settings.random_seed,
+            num_steps=num_steps,
+            length=int(examples.lengths.max()) if is_static else None,
+        )
         history = trainer.fit(
-            lambda step: encoded.make_train_dataset(
-                settings.train_batch_size, settings.random_seed, step, num_steps, length
-            ),
+            make_dataset,
             num_steps,
             save_checkpoints_steps=interval,
             evaluate=watched and (lambda: task.checkpoint_figures(self._answer(watched, is_final=False))),
@@ -267,7 +273,7 @@ class Session:
         encoded = self._encode(part)
         description = f"answer {part.title}" if is_final else "evaluation"
         outputs = encoded.compute_outputs(self._predictor, self.settings.eval_batch_size, description)
-        answers = Answers(self.trained, part, encoded, outputs)
+        answers = Answers(trained=self.trained, part=part, encoded=encoded, outputs=outputs)
         if is_final:
             self._answers[part] = answers
         return answers
@@ -323,8 +329,15 @@ class Session:
         settings, encoder, data = self.settings, self._find_encoder(), []
         for part in self.inputs.parts:
             lengths = report.lengths[part.title]
-            num_cut = int(np.count_nonzero(lengths > report.max_length))
-            data.append(Data(part.split, part.rows.path, len(lengths), int(lengths.max(initial=0)), num_cut))
+            data.append(
+                Data(
+                    split=part.split,
+                    path=part.rows.path,
+                    rows=len(lengths),
+                    longest=int(lengths.max(initial=0)),
+                    num_cut=int(np.count_nonzero(lengths > report.max_length)),
+                )
+            )
         card = Card(
             title=report.title,
             task="regression" if getattr(self.trained.spec, "is_regression", False) else self.task.name,

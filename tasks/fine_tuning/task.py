@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from tasks.fine_tuning.examples import Examples, Predictor, make_train_dataset
+from tasks.fine_tuning.examples import Examples, Predictor
 from tasks.fine_tuning.model_files import load_model
 from tasks.fine_tuning.settings import FineTuningSettings
 from tasks.report.page import Mistake, Score
@@ -81,10 +81,6 @@ class Encoded:
     def num_examples(self) -> int:
         """Number of examples in an epoch."""
         return self.examples.num_examples
-
-    def make_train_dataset(self, batch_size: int, seed: int, start_step: int, num_steps: int, length: int | None):
-        """Makes the training batches; see `tasks.fine_tuning.examples.make_train_dataset`."""
-        return make_train_dataset(self.examples, batch_size, seed, start_step, num_steps, length=length)
 
     def compute_outputs(self, predictor: Predictor, batch_size: int, description: str) -> np.ndarray:
         """Applies a model: float32, shape (N, ...), or (T, C) if it answers for every token."""

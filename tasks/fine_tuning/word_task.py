@@ -126,8 +126,12 @@ class WordTask(task.Task):
         tokenizer = PythonBertTokenizer.of(trained.tokenizer)
         windows = make_windows(documents, tokenizer, spec.sequence_length, spec.doc_stride, spec.document_context)
         labels = None if documents.tags is None else self.number(documents.tags, spec)
-        source = WordSource(windows, labels)
-        return WordEncoded(make_examples(windows, labels), windows.sentence_lengths, True, source)
+        return WordEncoded(
+            examples=make_examples(windows, labels),
+            lengths=windows.sentence_lengths,
+            per_token=True,
+            source=WordSource(windows, labels),
+        )
 
     def window_details(self, answers: task.Answers) -> dict[str, int]:
         """Describes the windows of an evaluated file for `metrics.json`."""
@@ -147,8 +151,8 @@ def leave_out_faulty(documents: Documents, find_fault: Callable[[str], str | Non
     """
     faults = []
     for tags, lines in zip(documents.split(documents.tags), documents.split(documents.lines), strict=True):
-        found = ((line, find_fault(tag)) for line, tag in zip(lines, tags, strict=True))
-        faults.append(next((fault for fault in found if fault[1]), None))
+        reasons = ((line, find_fault(tag)) for line, tag in zip(lines, tags, strict=True))
+        faults.append(next((fault for fault in reasons if fault[1]), None))
     return leave_out(documents, faults, bad_rows)
 
 

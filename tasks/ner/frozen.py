@@ -54,15 +54,6 @@ class FrozenEncoder(NamedTuple):
     backbone: Any = None
 
 
-class FrozenEncoded(Encoded):
-    """Sentences as sequences of words, whose features are `examples.vectors`. `source` is a `WordSource`."""
-
-    def make_train_dataset(self, batch_size, seed, start_step, num_steps, length):
-        """Makes the training batches. Static shapes have room for the words of the longest sentence."""
-        longest = None if length is None else int(self.examples.lengths.max())
-        return super().make_train_dataset(batch_size, seed, start_step, num_steps, longest)
-
-
 class FrozenNer(Ner):
     """Tags words by a BiLSTM on features that the frozen encoder computes once.
 
@@ -151,6 +142,15 @@ class FrozenNer(Ner):
         vectors = load_features(directory, windows, trained.encoder.extractor, self.settings.eval_batch_size)
         labels = None if documents.tags is None else self.number(documents.tags, spec)
         numbers = np.arange(len(documents.tokens), dtype=np.int32)
-        words = Windows(numbers, documents.sentence_splits, numbers, windows.sentence_lengths)
-        examples = make_examples(words, labels)._replace(vectors=vectors)
-        return FrozenEncoded(examples, windows.sentence_lengths, True, WordSource(windows, labels))
+        words = Windows(
+            token_ids=numbers,
+            row_splits=documents.sentence_splits,
+            places=numbers,
+            sentence_lengths=windows.sentence_lengths,
+        )
+        return Encoded(
+            examples=make_examples(words, labels)._replace(vectors=vectors),
+            lengths=windows.sentence_lengths,
+            per_token=True,
+            source=WordSource(windows, labels),
+        )

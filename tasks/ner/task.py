@@ -84,6 +84,8 @@ class Ner(WordTask):
         documents, (figures, predicted, losses) = answers.part.rows, self._score(answers)
         gold, columns = documents.split(documents.tags), (*scores.MAIN, "gold", "predicted", "correct")
         ends, types = scores.score_intervals(gold, predicted), scores.score_types(gold, predicted)
+        rows = [[name, *(row[column] for column in columns)] for name, row in types.items()]
+        captions = {"f1": "entity F1", "precision": "precision", "recall": "recall", "token_accuracy": "token accuracy"}
         path = os.path.join(self.settings.output_dir, f"dev_{PREDICTIONS}")
         return Evaluation(
             figures,
@@ -95,21 +97,10 @@ class Ner(WordTask):
                 "entities": scores.count_all(gold),
                 **self.window_details(answers),
             },
-            scores=[
-                Score("entity F1", figures["f1"], *ends["f1"]),
-                Score("precision", figures["precision"], *ends["precision"]),
-                Score("recall", figures["recall"], *ends["recall"]),
-                Score("token accuracy", figures["token_accuracy"]),
-            ],
+            scores=[Score(caption, figures[name], *ends.get(name, ())) for name, caption in captions.items()],
             confusion=scores.confusion(gold, predicted),
             mistakes=scores.find_mistakes(documents, predicted, losses),
-            tables=[
-                (
-                    "Entity types",
-                    ["type", *columns],
-                    [[name, *(row[column] for column in columns)] for name, row in types.items()],
-                )
-            ],
+            tables=[("Entity types", ["type", *columns], rows)],
             write=functools.partial(scores.write_tags, path, documents, predicted),
         )
 

@@ -5,7 +5,7 @@ choices per row.
 """
 
 import dataclasses
-import re
+import itertools
 import zlib
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -100,7 +100,8 @@ def read_table(path: str, columns: Columns, bad_rows: BadRows, with_labels: bool
         raise InputError(f"{path}: the file holds no rows that can be used. Expected one question a row.")
     _, lines, values = zip(*usable, strict=True)
     contexts, choices, labels = map(list, zip(*values, strict=True))
-    return Table(path, list(lines), contexts, choices, labels if with_labels else None)
+    labels = labels if with_labels else None
+    return Table(path=path, lines=list(lines), contexts=contexts, choices=choices, labels=labels)
 
 
 def _check_header(file: RowFile, columns: Columns, with_labels: bool) -> None:
@@ -109,9 +110,9 @@ def _check_header(file: RowFile, columns: Columns, with_labels: bool) -> None:
     choices = columns.choices or _default_choices(file.columns)
     where = f"{file.path}:{file.header_line}"
     if not columns.choices and len(choices) < 2:
-        there = ", ".join(map(repr, file.columns))
+        named = ", ".join(map(repr, file.columns))
         raise InputError(
-            f"{where}: no columns 'ending0', 'ending1', ... Columns there: {there}. Name them with --choice_columns."
+            f"{where}: no columns 'ending0', 'ending1', ... Columns there: {named}. Name them with --choice_columns."
         )
     if len(choices) < 2:
         raise InputError(f"{where}: --choice_columns={choices[0]} names one choice. Expected two or more.")
@@ -121,8 +122,8 @@ def _check_header(file: RowFile, columns: Columns, with_labels: bool) -> None:
 
 def _default_choices(names: Sequence[str]) -> list[str]:
     """Returns SWAG's columns `ending0`, `ending1`, ... up to the first number that is missing."""
-    found = sorted(int(name[6:]) for name in set(names) if re.fullmatch("ending(0|[1-9][0-9]*)", name))
-    return [f"ending{number}" for number, there in enumerate(found) if number == there]
+    count = next(number for number in itertools.count() if f"ending{number}" not in names)
+    return [f"ending{number}" for number in range(count)]
 
 
 def _read_row(row: dict, columns: Columns, with_labels: bool) -> tuple[str, list[str], int | None]:

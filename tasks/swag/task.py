@@ -38,11 +38,11 @@ class SwagSettings(SplitSettings):
     def columns(self) -> data.Columns:
         swag = data.Columns()
         return data.Columns(
-            self.context_column or swag.context,
+            context=self.context_column or swag.context,
             # SWAG's start belongs to SWAG's context only.
-            self.start_column or (None if self.context_column else swag.start),
-            tuple(self.choice_columns) if self.choice_columns else None,
-            self.label_column or swag.label,
+            start=self.start_column or (None if self.context_column else swag.start),
+            choices=tuple(self.choice_columns) if self.choice_columns else None,
+            label=self.label_column or swag.label,
         )
 
 
@@ -123,8 +123,8 @@ class Swag(task.Task):
         }
         intervals = metrics.intervals({"accuracy": metrics.accuracy}, labels, predictions)
         captions = {
-            "chance_accuracy": "accuracy of chance",
-            "majority_accuracy": "accuracy of the place most often right",
+            "accuracy of chance": "chance_accuracy",
+            "accuracy of the place most often right": "majority_accuracy",
         }
         return task.Evaluation(
             figures,
@@ -132,7 +132,7 @@ class Swag(task.Task):
             details,
             scores=[
                 *metrics.headline_scores(figures, intervals),
-                *(Score(caption, details[name]) for name, caption in captions.items() if name in details),
+                *(Score(caption, details[name]) for caption, name in captions.items() if name in details),
                 Score("loss", figures["loss"], percent=False),
             ],
             confusion=(
