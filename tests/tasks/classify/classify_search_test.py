@@ -74,8 +74,8 @@ def test_finished_runs_are_kept_and_a_changed_one_is_refused(found, settings, mo
 def test_each_combination_is_trained_from_several_seeds(settings, tmp_path, monkeypatch):
     trained = []
 
-    def fail(_, settings):
-        trained.append((settings.learning_rate, settings.random_seed))
+    def fail(session):
+        trained.append((session.settings.learning_rate, session.settings.random_seed))
         raise InputError("no training")
 
     monkeypatch.setattr(sweep.Session, "train", fail)

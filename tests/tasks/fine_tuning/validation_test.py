@@ -155,13 +155,13 @@ def test_they_choose_the_weights_and_the_run(tmp_path, monkeypatch):
     assert results["validation_accuracy"] == best["accuracy"]
     assert results["train_rows"] == 4
 
-    found = iter([0.25, 0.75])
-    monkeypatch.setattr(sweep.Session, "train", lambda self, _: self.results.update(validation_accuracy=next(found)))
+    scores = iter([0.25, 0.75])
+    monkeypatch.setattr(sweep.Session, "train", lambda self: self.results.update(validation_accuracy=next(scores)))
     for name in ("evaluate", "report"):
         monkeypatch.setattr(sweep.Session, name, lambda *_: None)
     monkeypatch.setattr(sweep, "_KEPT", ())
     searched = {**settings, "output_dir": str(tmp_path / "search"), "num_restarts": 2}
     with pytest.raises(Exception, match="model"):  # The faked trainings left none.
         run_tasks.classify(**searched)
-    found = json.loads((tmp_path / "search" / "metrics.json").read_text())["sweep"]
-    assert found["metric"] == "validation_accuracy" and found["best"]["random_seed"] == 12346
+    summary = json.loads((tmp_path / "search" / "metrics.json").read_text())["sweep"]
+    assert summary["metric"] == "validation_accuracy" and summary["best"]["random_seed"] == 12346
