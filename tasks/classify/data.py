@@ -144,8 +144,8 @@ def choose_labels(table: Table, labels: Sequence[str] | None = None) -> list[str
         raise InputError(f"{source} a label is empty or given twice. Expected different labels, commas between.")
     if len(chosen) < 2:
         raise InputError(
-            f"{source} has the one label {format_labels(chosen)}. Expected at least two to tell apart; for numbers "
-            "to come near to give --regression."
+            f"{source} has only the label {format_labels(chosen)}. Expected at least two. To predict numbers, give "
+            "--regression."
         )
     return chosen
 

@@ -18,8 +18,8 @@ class EmbedObjective(Objective):
     """Mean loss over the rows, summed over `dims`.
 
     Args:
-        dims: the first so many components are trained to be embeddings of their own, normalized, beside all components
-            (Kusupati et al., arXiv:2205.13147); empty for all components alone.
+        dims: sizes of prefixes of the embedding that are trained as normalized embeddings, besides the whole one
+            (Kusupati et al., arXiv:2205.13147); empty for the whole embedding alone.
     """
 
     needs_whole_batch = True
@@ -67,7 +67,7 @@ class CosineSimilarity(EmbedObjective):
 class CoSent(EmbedObjective):
     """log(1 + sum of exp(20 (cos_i - cos_j)) over the pairs of rows where row j has the higher score).
 
-    https://kexue.fm/archives/8847. It is one number for the whole batch, of which each replica counts its share.
+    https://kexue.fm/archives/8847. The loss belongs to the whole batch, and each replica counts its share of it.
     """
 
     def weights(self, features, labels):
@@ -83,9 +83,9 @@ class CoSent(EmbedObjective):
 
 
 class Triplet(EmbedObjective):
-    """How far the third text is from being farther by a margin of 5 than the second (Schroff et al., arXiv:1503.03832).
+    """max(0, distance to the second text - distance to the third + 5) (Schroff et al., arXiv:1503.03832).
 
-    The distance is Euclidean.
+    Distances are Euclidean, from the first text.
     """
 
     def loss_sum(self, embeddings, scores):
@@ -122,7 +122,7 @@ def gather(rows: tf.Tensor) -> tf.Tensor:
 
 
 def first_row(count: tf.Tensor) -> tf.Tensor:
-    """Returns the place of this replica's first row among those of all replicas, int32; it has `count` rows."""
+    """Returns the index of this replica's first row among the rows of all replicas, int32; `count` are its own."""
     if num_replicas() == 1:
         return tf.constant(0)
     counts = tf.cumsum(gather(count[tf.newaxis]), exclusive=True)

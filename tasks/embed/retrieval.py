@@ -1,4 +1,4 @@
-"""Figures of search: where the matches of each question stand among all passages, ranked by cosine.
+"""Figures of search: the ranks of each question's matches among all passages, by cosine.
 
 Shapes: N rows, Q different questions, P different passages, D embedding.
 """
@@ -86,7 +86,7 @@ def mine(
         texts, vectors: as in `rank`.
         num_negatives: how many to add.
         relative_margin: passages whose cosine exceeds the match's by more than `-relative_margin` times its size may
-            match, too, and are left out. They come last, the least similar first, if no others are left.
+            match, too. They are taken only if there are too few others, the least similar first.
 
     Raises:
         InputError: there are too few passages.

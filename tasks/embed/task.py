@@ -43,7 +43,7 @@ class EmbedSettings(SplitSettings):
         None, "Components of an embedding, by a linear layer; default: the encoder's width.", at_least=1
     )
     matryoshka_dims: list[int] = setting(
-        [], "Train the first so many components to be embeddings, beside all of them.", at_least=1
+        [], "Sizes of prefixes to train as embeddings, besides the whole embedding.", at_least=1
     )
     num_negatives: int = setting(
         0,

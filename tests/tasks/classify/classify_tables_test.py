@@ -217,7 +217,7 @@ def test_labels_are_the_sorted_set_or_those_given():
     assert data.choose_labels(table, ["b", "c", "a"]) == ["b", "c", "a"]
     with pytest.raises(InputError, match="--labels=a,a: a label is empty or given twice"):
         data.choose_labels(table, ["a", "a"])
-    with pytest.raises(InputError, match=re.escape("train.tsv: the label column has the one label 'b'.")):
+    with pytest.raises(InputError, match=re.escape("train.tsv: the label column has only the label 'b'.")):
         data.choose_labels(table_of(["b"] * 3))
 
 
