@@ -30,6 +30,8 @@ def extract(settings: FeatureSettings) -> dict:
     Raises:
         InputError: a file, a row, a preset or a setting is wrong; no output file is then written.
     """
+    from tasks.fine_tuning.start import find_start
+
     path = output_path(settings)
     writing.check_path(path)
     names = settings.layers or (DEFAULT_LAYERS if settings.pooling == "none" else ["-1"])
@@ -48,8 +50,6 @@ def extract(settings: FeatureSettings) -> dict:
         raise InputError("--pooling=pooler takes the last layer alone. Leave out --layers and --combine.")
     bad_rows = BadRows(settings.bad_rows)
     rows, count = _read(settings, bad_rows)
-    from tasks.fine_tuning.start import find_start
-
     with find_start(settings) as origin:
         extraction = _Extraction(settings, layers, bad_rows, origin)
     results = extraction.write(rows, count, path)

@@ -328,7 +328,6 @@ def test_an_import_with_the_order_is_allowed(importer, imported):
     ("name", "unused"),
     [
         ("EXPORT_MAY_IMPORT", "tasks/engine/training.py"),
-        ("CACHES", "tasks/engine/training.py"),
         ("EXCEPTIONS", ("tasks/engine/one.py", "tasks/squad/two.py")),
     ],
 )
