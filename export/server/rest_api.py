@@ -22,7 +22,7 @@ _QUOTE.maxstring = _QUOTE.maxother = 120
 _QUOTE.maxlevel = 3
 _shown = _QUOTE.repr
 # The types that TensorFlow Serving reads from JSON and writes to it, beside strings.
-_NUMBERS = ("float32", "float64", "int64", "int32", "int16", "int8", "uint8", "uint32", "uint64", "bool")
+NUMBERS = ("float32", "float64", "int64", "int32", "int16", "int8", "uint8", "uint32", "uint64", "bool")
 _DEEPEST_LIST = 32  # TensorFlow allows 254 dimensions; no signature comes near this many.
 
 
@@ -176,7 +176,7 @@ def _collect(value, shape: list[int], path: tuple, read: Callable, leaves: list,
 def _leaf_reader(dtype) -> Callable:
     if dtype.name == "string":
         return read_bytes
-    if dtype.name not in _NUMBERS:
+    if dtype.name not in NUMBERS:
         raise ServingError("UNIMPLEMENTED", f"Inputs of type {dtype.name} cannot be given as JSON.")
     if dtype.name == "bool":
         return _read_bool
@@ -290,7 +290,7 @@ def to_json(array: np.ndarray, name: str = ""):
         leaves = np.empty(array.size, dtype=object)
         leaves[:] = [_bytes_to_json(value, name.endswith("_bytes")) for value in array.reshape(-1)]
         return leaves.reshape(array.shape).tolist()
-    if array.dtype.name not in _NUMBERS:
+    if array.dtype.name not in NUMBERS:
         raise invalid(f"Output {name!r} of type {array.dtype.name} cannot be written as JSON.")
     if array.dtype == np.float32:
         # The shortest decimal that is this float32: 0.2, not 0.20000000298023224.

@@ -40,7 +40,7 @@ class RestApp:
         self.routes = routes
         self.admission = admission
         self.settings = settings
-        self._workers = concurrent.futures.ThreadPoolExecutor(admission.max_requests + _SPARE_THREADS, "rest")
+        self.workers = concurrent.futures.ThreadPoolExecutor(admission.max_requests + _SPARE_THREADS, "rest")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request; see ASGI's specification."""
@@ -53,13 +53,13 @@ class RestApp:
         """Reads and answers a request. What it held is given back on return, before a slow client reads the answer."""
         try:
             self._check_host(request.headers.get("host", ""))
-            if request.method == "OPTIONS" and request.url.path.lower().startswith("/v1/"):
+            if request.method == "OPTIONS" and request.scope["path"].lower().startswith("/v1/"):
                 return _preflight(request)
             with self.admission.body() as take:
                 body = await self._read_body(request, take)
                 deadline = time.monotonic() + self.settings.rest_api_timeout_in_ms / 1000
                 loop = asyncio.get_running_loop()
-                return await loop.run_in_executor(self._workers, self._compute, request, body, take, deadline)
+                return await loop.run_in_executor(self.workers, self._compute, request, body, take, deadline)
         except ServingError as error:
             return error_response(error)
 

@@ -7,6 +7,7 @@
 | `GET /v1/models/NAME[/versions/N or /labels/L]/metadata`    | the signatures                                |
 | `GET /metrics`, `GET /monitoring/prometheus/metrics`        | metrics in Prometheus's text format           |
 | `GET /`, `GET /models.json`                                 | a page to try the models, and its data        |
+| `GET /openapi.json`                                         | this API for the loaded models, as OpenAPI    |
 """
 
 import re
@@ -16,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from starlette.responses import Response
 
 from export.base_path import MAX_VERSION
-from export.server import grpc_messages, page, rest_api
+from export.server import grpc_messages, openapi, page, rest_api
 from export.server.inference import Inference
 from export.server.model_manager import ModelManager
 from export.server.monitoring import CONTENT_TYPE, METRICS_PATHS, Metrics
@@ -70,6 +71,8 @@ class RestRoutes:
                 return Response(page.html(), headers=page.headers(), media_type="text/html")
             if page_path == page.MODELS_PATH:
                 return json_response(page.models(self.manager))
+            if page_path == openapi.PATH:
+                return json_response(openapi.document(self.manager))
         if not path.lower().startswith("/v1/"):
             raise ServingError("NOT_FOUND", "Not found. This server answers under /v1/models/.")
         raise invalid(f"Malformed request: {method} {path[:200]}")

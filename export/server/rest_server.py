@@ -1,7 +1,7 @@
 """The REST server: uvicorn in a thread, whose connections have limits of time, size and number.
 
-A request's head, its body and the reading of its answer have the time-out each, so a client that sends or reads drop by
-drop cannot hold a connection. A slow client costs a coroutine, not a thread.
+A request must arrive completely within the time-out, and its answer must be read completely, so a client that sends or
+reads drop by drop cannot hold a connection. A slow client costs a coroutine, not a thread.
 """
 
 import contextlib
@@ -72,17 +72,16 @@ class _Connection(HttpToolsProtocol):
         return self.cycle is not None and not (self.cycle.response_complete or self.cycle.more_body)
 
     def on_message_begin(self) -> None:
-        """Starts the time of a head."""
+        """Starts the time in which a request must arrive."""
         super().on_message_begin()
         self._received, self._is_in_head = 0, True
         self._restart_timer()
 
     def on_headers_complete(self) -> None:
-        """Starts the time of a body."""
+        """Starts a request, unless it is to be parsed again."""
         if not self.parser.should_upgrade():
             super().on_headers_complete()
             self._is_in_head = False
-            self._restart_timer()
 
     def on_message_complete(self) -> None:
         """Ends a request, unless it is to be parsed again."""
@@ -197,8 +196,9 @@ class RestServer:
         routes.metrics.add_gauge("bert_serve_connections", "Open REST connections.", lambda: len(self.connections))
 
     def close(self) -> None:
-        """Gives the address back."""
+        """Gives the address and the threads back."""
         self._socket.close()
+        self.app.workers.shutdown(wait=False)
 
     @contextlib.contextmanager
     def running(self, drain_timeout: float = 10.0) -> Iterator[None]:
