@@ -1,4 +1,4 @@
-"""Bounds what the server holds at once, over both protocols: requests, the bytes of their bodies, and runs."""
+"""Bounds what the server holds at once for both protocols: requests, the bytes of their bodies, and runs."""
 
 import contextlib
 import os
@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator
 from export.server.monitoring import Metrics
 from export.server.serving_error import ServingError, too_late
 
-# Bytes of a run's inputs up to which it is short: those of a text or two.
+# Most bytes of a short run's inputs: a text or two.
 _SHORT_BYTES = 4096
 
 
 class Admission:
-    """Admits what fits and refuses the rest at once, since a queue that only grows helps nobody.
+    """Admits what fits and refuses the rest at once, since a queue that only grows delays every request.
 
     Args:
         max_requests: most requests in progress.
@@ -55,10 +55,10 @@ class Admission:
 
     @contextlib.contextmanager
     def body(self) -> Iterator[Callable[[int], None]]:
-        """Yields a function to call, before a piece of a request's body is kept, with what it may take once parsed.
+        """Yields a function that must be called before a piece of a body is kept, with its size once parsed.
 
-        The bytes count until the block ends. The function raises `ServingError` (RESOURCE_EXHAUSTED) for a piece with
-        which all requests together would hold more than allowed.
+        The bytes count until the block ends. The function raises `ServingError` (RESOURCE_EXHAUSTED) if all requests
+        together would hold more than allowed.
         """
         held = 0
 
@@ -82,7 +82,7 @@ class Admission:
 
         Args:
             reason: label of the metric.
-            why: what there is too much of, for the client.
+            why: what exceeds its limit, for the client.
         """
         self._metrics.refused.labels(reason).inc()
         return ServingError("RESOURCE_EXHAUSTED", f"The server is full: {why}. Try again.")
@@ -103,7 +103,7 @@ class Turns:
 
     @contextlib.contextmanager
     def turn(self, num_bytes: int, deadline: float | None) -> Iterator[None]:
-        """Waits for a turn, which the block has.
+        """Waits for a turn, and holds it for the block.
 
         Args:
             num_bytes: of the run's inputs.
@@ -113,11 +113,9 @@ class Turns:
             ServingError: (DEADLINE_EXCEEDED) there is no turn before the deadline.
         """
         turns = self._short if num_bytes <= _SHORT_BYTES else self._long
-        left = None if deadline is None else deadline - time.monotonic()
-        if left is not None and (left <= 0 or not turns.acquire(timeout=left)):
+        timeout = None if deadline is None else deadline - time.monotonic()
+        if (timeout is not None and timeout <= 0) or not turns.acquire(timeout=timeout):
             raise too_late()
-        if left is None:
-            turns.acquire()
         try:
             yield
         finally:

@@ -1,4 +1,4 @@
-"""Answers TensorFlow Serving's request messages by a loaded version.
+"""Answers TensorFlow Serving's request messages with a loaded version.
 
 The functions take a version and a request and return the response; warm-up and the gRPC server call them. Response
 tensors hold their values in the typed fields (`float_val`, ...), as TensorFlow Serving's do by default, since clients
@@ -31,8 +31,7 @@ from export.server.serving_error import CODE_NUMBERS, ServingError, invalid
 from export.signatures import SERVING_DEFAULT
 
 _SIGNATURE_FIELD = "signature_def"
-# A message of a few bytes can claim a tensor of any size that repeats its one value. Its unfolded size is bounded like
-# a request's own size.
+# A message of a few bytes can claim a tensor of any size that repeats a single value, so the unfolded size has a limit.
 _MAX_UNFOLDED_BYTES = 1 << 24
 _TYPED_FIELDS = {
     "float32": "float_val",
@@ -46,7 +45,7 @@ _TYPED_FIELDS = {
     "complex64": "scomplex_val",
     "complex128": "dcomplex_val",
 }
-# The types whose parts these fields hold: bits, or real and imaginary parts in turn.
+# Types of the values in these fields: bits, or real and imaginary parts in turn.
 _PARTS = {"half_val": np.uint16, "scomplex_val": np.float32, "dcomplex_val": np.float64}
 
 

@@ -31,7 +31,7 @@ from export.server.text_message import declared_message, read_text_message
 from keras_bert.errors import InputError
 
 _MAX_MESSAGE = 1024  # Characters of an error's message, TensorFlow Serving's bound.
-# The most that a message takes once it is parsed, relative to its bytes: an Example of one feature without values.
+# Most memory of a parsed message, relative to its bytes: an Example with one feature without values takes that much.
 _MAX_GROWTH = 32
 _SPARE_THREADS = 16  # For requests that are only told that the server is full.
 _MAX_REFLECTIONS = 4
@@ -95,9 +95,9 @@ def _address(spec: model_pb2.ModelSpec) -> tuple[str, int | None, str | None]:
 def _handle(
     request_class: type[Message], method: Method, admission: Admission, body: bytes, context: grpc.ServicerContext
 ) -> bytes:
-    """Answers a request's bytes. A failure is the client's to see; the log gets only those that are the server's."""
-    left = context.time_remaining()
-    deadline = None if left is None else time.monotonic() + left
+    """Answers a request's bytes. The client gets every error; the log gets only the server's own."""
+    seconds = context.time_remaining()
+    deadline = None if seconds is None else time.monotonic() + seconds
     try:
         with admission.request(), admission.body() as take:
             take(_MAX_GROWTH * len(body))
@@ -117,7 +117,7 @@ def _parse(request_class: type[Message], body: bytes) -> Message:
 
 
 class _Reflection(reflection.ReflectionServicer):
-    """Tells clients which services there are; a stream holds a thread, so only a few may be open."""
+    """Lists the services for clients; a stream holds a thread, so only a few may be open."""
 
     def __init__(self, services: list[str]):
         super().__init__(services)
@@ -205,7 +205,7 @@ class GrpcServer:
 
 
 def _describe(services: Mapping[str, Mapping[str, tuple]]) -> None:
-    """Adds services to the pool of descriptors, as long as it lacks them.
+    """Adds services to the pool of descriptors unless it has them.
 
     The package's own service files cannot be imported: they were made for an older protobuf.
     """

@@ -1,6 +1,6 @@
-"""Predicts, classifies and regresses on arrays for both protocols, with TensorFlow Serving's checks of requests.
+"""Predicts, classifies and regresses on arrays for both protocols, and checks requests as TensorFlow Serving does.
 
-REST and gRPC parse a request into arrays or serialized examples, ask an `Inference`, and write its result in their own
+REST and gRPC parse a request into arrays or serialized examples, ask an `Inference`, and write its result in their
 format.
 
 Shapes: B batch, C classes. Sources: TensorFlow Serving's predict_util.cc, classifier.cc, regressor.cc.

@@ -11,7 +11,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+import prometheus_client
 
 from export.server.serving_error import ServingError
 from export.server.text_message import declared_message, read_text_message
@@ -30,7 +30,7 @@ _WITH_ENDING = re.compile(rf"^((?:# (?:HELP|TYPE) )?{_SERVING}(?:{'|'.join(_COUN
 
 
 def read_metrics_paths(path: str | None) -> tuple[str, ...]:
-    """Returns where a file of TensorFlow Serving's `--monitoring_config_file` wants the metrics; None: `METRICS_PATHS`.
+    """Returns the paths of metrics in a file of TensorFlow Serving's `--monitoring_config_file`; None: the default.
 
     Raises:
         InputError: the file cannot be read, or is no such message.
@@ -42,27 +42,18 @@ def read_metrics_paths(path: str | None) -> tuple[str, ...]:
     return (config.path or METRICS_PATHS[1],) if config.enable else ()
 
 
-class _Registry(CollectorRegistry):
-    """The metrics of one server, without the creation times that the library adds."""
-
-    def collect(self):
-        for family in super().collect():
-            family.samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
-            if family.samples:
-                yield family
-
-
 class Metrics:
     """All metrics of one server; thread-safe."""
 
     def __init__(self):
-        registry = self.registry = _Registry()
+        prometheus_client.disable_created_metrics()  # TensorFlow Serving has no times of creation.
+        registry = self.registry = prometheus_client.CollectorRegistry()
         api, runtime = ("model_name", "API", "entrypoint"), ("model_name", "API", "runtime")
         warmup = ("model_path", "status")
 
-        latency = functools.partial(Histogram, buckets=LATENCY_BOUNDS, registry=registry)
-        sizes = functools.partial(Histogram, buckets=SIZE_BOUNDS, registry=registry)
-        counter = functools.partial(Counter, registry=registry)
+        latency = functools.partial(prometheus_client.Histogram, buckets=LATENCY_BOUNDS, registry=registry)
+        sizes = functools.partial(prometheus_client.Histogram, buckets=SIZE_BOUNDS, registry=registry)
+        counter = functools.partial(prometheus_client.Counter, registry=registry)
         self.request_count = counter(_SERVING + "request_count", "Requests.", ("model_name", "status"))
         self.request_latency = latency(_SERVING + "request_latency", "Microseconds of answered requests.", api)
         self.runtime_latency = latency(_SERVING + "runtime_latency", "Microseconds of the graph.", runtime)
@@ -76,11 +67,11 @@ class Metrics:
         self.processed_batch_size = sizes(_BATCHING + "processed_batch_size", "Rows of a batch.", ("model_name",))
         self.padding_size = sizes(_BATCHING + "padding_size", "Rows that filled a batch up.", ("model_name",))
         self.refused = counter("bert_serve_refused_total", "Requests and connections refused.", ("reason",))
-        ProcessCollector(registry=registry)
+        prometheus_client.ProcessCollector(registry=registry)
 
     def add_gauge(self, name: str, help_text: str, look_up: Callable[[], float]) -> None:
         """Adds a metric whose value `look_up` returns at each scrape."""
-        Gauge(name, help_text, registry=self.registry).set_function(look_up)
+        prometheus_client.Gauge(name, help_text, registry=self.registry).set_function(look_up)
 
     @contextlib.contextmanager
     def request(self, model_name: str, api: str, entrypoint: str) -> Iterator[None]:
@@ -105,7 +96,7 @@ class Metrics:
             self.request_count.labels(model_name, status).inc()
 
     def forget(self, model_path: str) -> None:
-        """Drops the figures of a version that has ended; otherwise each version would leave some behind."""
+        """Drops the metrics of a version that has ended; otherwise each version would leave some behind."""
         for metric in (self.warmup_latency, self.warmup_records):
             for status in ("OK", "FAILED"):
                 with contextlib.suppress(KeyError):
@@ -118,4 +109,4 @@ class Metrics:
 
     def text(self) -> bytes:
         """Returns all metrics in Prometheus's text format."""
-        return _WITH_ENDING.sub(r"\1", generate_latest(self.registry).decode()).encode()
+        return _WITH_ENDING.sub(r"\1", prometheus_client.generate_latest(self.registry).decode()).encode()

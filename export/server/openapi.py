@@ -55,7 +55,7 @@ def document(manager: ModelManager) -> dict:
     """Returns the description, as JSON."""
     paths: dict[str, dict] = {}
     for name in manager.names():
-        # A model may be unloaded in the meantime.
+        # The model may just have been unloaded.
         with contextlib.suppress(ServingError), manager.use(name) as servable:
             paths |= _paths_of(name, servable.model.signatures)
     info = {"title": "bert-serve", "version": "v1", "description": "TensorFlow Serving's REST API."}

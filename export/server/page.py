@@ -56,7 +56,7 @@ def models(manager: ModelManager) -> dict:
     """
     entries = []
     for name in manager.names():
-        # A model may be unloaded in the meantime.
+        # The model may just have been unloaded.
         with contextlib.suppress(ServingError), manager.use(name) as servable:
             available = [status.version for status in manager.status(name) if status.state == AVAILABLE]
             entries.append(

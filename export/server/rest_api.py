@@ -21,7 +21,7 @@ _QUOTE = reprlib.Repr()
 _QUOTE.maxstring = _QUOTE.maxother = 120
 _QUOTE.maxlevel = 3
 _shown = _QUOTE.repr
-# The types that TensorFlow Serving reads from JSON and writes to it, beside strings.
+# Types other than strings that TensorFlow Serving reads from JSON and writes to it.
 NUMBERS = ("float32", "float64", "int64", "int32", "int16", "int8", "uint8", "uint32", "uint64", "bool")
 _DEEPEST_LIST = 32  # TensorFlow allows 254 dimensions; no signature comes near this many.
 
@@ -54,7 +54,7 @@ def _finite(text: str) -> float:
 
 
 def parsed_size(body: bytes) -> int:
-    """Returns the most bytes that a piece of JSON takes once it is parsed, beside the piece itself.
+    """Returns the most bytes that a piece of JSON takes once parsed, beside the piece itself.
 
     A list takes 56 bytes, an object 64 and about 250 for each key. A value takes 8 in its list, and 32 as a number or
     49 as a string, whose characters take up to four bytes each if one of them is not ASCII.
@@ -182,7 +182,7 @@ def _leaf_reader(dtype) -> Callable:
         return _read_bool
     if dtype.is_floating:
         return _read_float
-    lowest, highest, name = dtype.min, dtype.max, dtype.name  # Looked up once: they cost more than all the rest.
+    lowest, highest, name = dtype.min, dtype.max, dtype.name  # Looked up once, since they cost more than the checks.
     return lambda value: _read_integer(value, lowest, highest, name)
 
 

@@ -1,6 +1,6 @@
-"""The REST server's ASGI application: admits requests, reads their bodies, and answers them in worker threads.
+"""The REST server's ASGI application: reads and admits requests, and answers them in worker threads.
 
-Sources: https://asgi.readthedocs.io/en/latest/specs/www.html. All errors are JSON.
+All errors are JSON. ASGI: https://asgi.readthedocs.io/en/latest/specs/www.html
 """
 
 import asyncio
@@ -28,7 +28,7 @@ _SPARE_THREADS = 16  # For status and metrics, and for requests that are only to
 
 
 class RestApp:
-    """Answers requests. The event loop reads and writes; everything that computes runs in worker threads.
+    """Answers requests. The event loop reads and writes; worker threads compute.
 
     Args:
         routes: answers complete requests.
@@ -43,14 +43,14 @@ class RestApp:
         self.workers = concurrent.futures.ThreadPoolExecutor(admission.max_requests + _SPARE_THREADS, "rest")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers one request; see ASGI's specification."""
+        """Answers a request, as ASGI specifies."""
         request = Request(scope, receive)
         with contextlib.suppress(ClientDisconnect):
             response = await self._respond(request)
             await response(scope, receive, send)
 
     async def _respond(self, request: Request) -> Response:
-        """Reads and answers a request. What it held is given back on return, before a slow client reads the answer."""
+        """Reads and answers a request. What it holds is released on return, before a slow client reads the answer."""
         try:
             self._check_host(request.headers.get("host", ""))
             if request.method == "OPTIONS" and request.scope["path"].lower().startswith("/v1/"):
@@ -64,7 +64,7 @@ class RestApp:
             return error_response(error)
 
     def _check_host(self, host: str) -> None:
-        """Refuses names that a web page may have made to point at this machine (DNS rebinding)."""
+        """Refuses names that a web page may have pointed at this machine (DNS rebinding)."""
         host = host.strip().lower()
         name = host.rpartition(":")[0] if re.search(r":\d*$", host) and not host.endswith("]") else host
         if not self.settings.answers_to(name.strip("[]")):
@@ -73,7 +73,7 @@ class RestApp:
             raise ServingError("PERMISSION_DENIED", message)
 
     async def _read_body(self, request: Request, take: Callable[[int], None]) -> bytes:
-        """Reads the body as it was sent; `take` gets what each piece may hold once parsed."""
+        """Reads the body without decoding it; `take` gets the size of each piece once parsed."""
         if request.headers.get("transfer-encoding", "chunked").lower() != "chunked":
             raise invalid("Expected a Content-Length, or a Transfer-Encoding of chunked alone.")
         self._check_size(int(request.headers.get("content-length", 0)))
@@ -109,7 +109,7 @@ class RestApp:
         return response
 
     def _decoded(self, body: bytes, encoding: str, take: Callable[[int], None]) -> bytes:
-        """Returns the body uncompressed; a small one may become too large."""
+        """Returns the uncompressed body, piece by piece, since a small body may grow beyond the limit."""
         encoding = encoding.strip().lower()
         if encoding == "identity":
             return body

@@ -1,7 +1,7 @@
-"""The REST server: uvicorn in a thread, whose connections have limits of time, size and number.
+"""The REST server: uvicorn in a thread, with limits on the time, size and number of connections.
 
-A request must arrive completely within the time-out, and its answer must be read completely, so a client that sends or
-reads drop by drop cannot hold a connection. A slow client costs a coroutine, not a thread.
+A request must arrive completely within the time-out, and its answer must be read completely within it, so a client that
+sends or reads drop by drop cannot hold a connection. A slow client costs a coroutine, not a thread.
 """
 
 import contextlib
@@ -34,32 +34,32 @@ class _Connection(HttpToolsProtocol):
     """A client's connection.
 
     Args:
-        limited: has the limits.
-        arguments: of uvicorn.
+        rest_app: has the limits.
+        arguments: uvicorn's.
     """
 
-    def __init__(self, limited: RestApp, **arguments):
+    def __init__(self, rest_app: RestApp, **arguments):
         super().__init__(**arguments)
-        self._limited = limited
+        self._rest_app = rest_app
         self._timer = None
-        self._received, self._is_in_head = 0, False
+        self._num_received, self._is_in_head = 0, False
 
     def connection_made(self, transport) -> None:
-        """Refuses a client too many."""
+        """Refuses a connection beyond the limit."""
         super().connection_made(transport)
         self._restart_timer()
-        if len(self.connections) > self._limited.settings.max_connections:
-            self._refuse(self._limited.admission.refusal("connections", "it has too many connections"))
+        if len(self.connections) > self._rest_app.settings.max_connections:
+            self._refuse(self._rest_app.admission.refusal("connections", "it has too many connections"))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Ends the timer."""
+        """Stops the timer."""
         super().connection_lost(exc)
         self._timer.cancel()
 
     def _restart_timer(self) -> None:
         if self._timer:
             self._timer.cancel()
-        self._timer = self.loop.call_later(self._limited.settings.rest_api_timeout_in_ms / 1000, self._end_if_slow)
+        self._timer = self.loop.call_later(self._rest_app.settings.rest_api_timeout_in_ms / 1000, self._end_if_slow)
 
     def _end_if_slow(self) -> None:
         if self._is_computing() and not self.flow.write_paused:
@@ -74,7 +74,7 @@ class _Connection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """Starts the time in which a request must arrive."""
         super().on_message_begin()
-        self._received, self._is_in_head = 0, True
+        self._num_received, self._is_in_head = 0, True
         self._restart_timer()
 
     def on_headers_complete(self) -> None:
@@ -94,27 +94,28 @@ class _Connection(HttpToolsProtocol):
         self._restart_timer()
 
     def data_received(self, data: bytes) -> None:
-        """Parses what a client sends, as long as it is not too much."""
+        """Parses bytes from the client within the limits of size."""
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserError:
             self.send_400_response("")
+            return
         except httptools.HttpParserUpgrade as upgrade:
             self._parse_without_upgrade(data[upgrade.args[0] :])
-        self._received += len(data)
-        if self._is_in_head and self._received > _MAX_HEAD_BYTES:
+        self._num_received += len(data)
+        if self._is_in_head and self._num_received > _MAX_HEAD_BYTES:
             self._refuse(invalid(f"The head of the request is too long; the limit is {_MAX_HEAD_BYTES} bytes.", 431))
         # A refused body is read nevertheless: closing at once would reset the connection, and lose the answer.
-        elif self._received > 4 * self._limited.settings.max_request_bytes + _MAX_HEAD_BYTES:
+        elif self._num_received > 4 * self._rest_app.settings.max_request_bytes + _MAX_HEAD_BYTES:
             self.transport.abort()
 
     def _parse_without_upgrade(self, body: bytes) -> None:
-        """Takes a request that offers another protocol, as Java's HttpClient does, for what it is in HTTP/1.1.
+        """Parses a request again without its offer of another protocol, such as HTTP/2 by Java's HttpClient.
 
-        The parser would skip its body (https://github.com/Kludex/uvicorn/issues/2722).
+        With the offer, the parser skips the body (https://github.com/Kludex/uvicorn/issues/2722).
 
         Args:
-            body: what has arrived of it.
+            body: the bytes that have arrived of it.
         """
         method, version = self.parser.get_method(), self.parser.get_http_version().encode()
         if method == b"CONNECT":
@@ -125,12 +126,12 @@ class _Connection(HttpToolsProtocol):
         self.data_received(b"%s %s HTTP/%s\r\n%s\r\n%s" % (method, self.url, version, lines, body))
 
     def eof_received(self) -> bool:
-        """Answers a request whose client has ended its own side of the connection."""
+        """Keeps a connection that its client has closed for writing until the answer is sent."""
         self.shutdown()
         return self._is_computing()
 
     def send_400_response(self, msg: str) -> None:
-        """Answers what is not HTTP, and closes the connection, since nobody may know where the next request starts."""
+        """Answers malformed HTTP and closes the connection, since the start of the next request is unknown."""
         self._refuse(invalid("Malformed HTTP request."))
 
     def _refuse(self, error: ServingError) -> None:
@@ -159,23 +160,21 @@ class RestServer:
 
     def __init__(self, routes: RestRoutes, admission: Admission, settings: ServerSettings):
         self.admission = admission
-        address, family = (
-            (settings.host, settings.rest_api_port),
-            socket.AF_INET6 if ":" in settings.host else socket.AF_INET,
-        )
+        host, port = settings.host, settings.rest_api_port
         try:
-            self._socket = socket.create_server(address, family=family, backlog=128)
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            self._socket = socket.create_server((host, port), family=family, backlog=128)
         except OSError as error:
             raise InputError(
-                f"Cannot listen on {address[0]}:{address[1]} ({error.strerror}). Choose another --host or "
-                "--rest_api_port."
+                f"Cannot listen on {host}:{port} ({error.strerror}). Choose another --host or --rest_api_port."
             ) from error
-        # Head and body of an answer leave in two packets; without this the second would wait for the first's
-        # acknowledgement, 44 ms. asyncio's own setting misses sockets made by `create_server`.
+        # The head and the body of an answer leave in two packets. Without this option the second waits for the
+        # acknowledgement of the first, 44 ms. asyncio sets it only on sockets that name their protocol.
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.server_port = self._socket.getsockname()[1]
-        headers = {"server": "bert-serve", "x-content-type-options": "nosniff"}
         self.app = RestApp(routes, admission, settings)
+        headers = {"server": "bert-serve", "x-content-type-options": "nosniff"}
+        headers |= _CORS_HEADERS if settings.rest_api_enable_cors_support else {}
         config = uvicorn.Config(
             self.app,
             http=functools.partial(_Connection, self.app),
@@ -188,7 +187,7 @@ class RestServer:
             access_log=False,
             proxy_headers=False,
             server_header=False,
-            headers=[*(headers | (_CORS_HEADERS if settings.rest_api_enable_cors_support else {})).items()],
+            headers=list(headers.items()),
             timeout_keep_alive=settings.rest_api_timeout_in_ms // 1000 + 1,
         )
         self._server = uvicorn.Server(config)
@@ -196,7 +195,7 @@ class RestServer:
         routes.metrics.add_gauge("bert_serve_connections", "Open REST connections.", lambda: len(self.connections))
 
     def close(self) -> None:
-        """Gives the address and the threads back."""
+        """Frees the address and the threads."""
         self._socket.close()
         self.app.workers.shutdown(wait=False)
 

@@ -1,4 +1,4 @@
-"""A loaded version of a model: runs its signatures on arrays, in batches if the server is told to.
+"""A loaded version of a model, which runs its signatures on arrays, in batches with --enable_batching.
 
 Signatures run through a `Session`, as in TensorFlow Serving: it loads every SavedModel, those of TensorFlow 1 too, and
 leaves it to the graph which shapes it takes. A session's callable costs 20 us a call, a signature of
@@ -33,13 +33,13 @@ from keras_bert.errors import InputError, first_line
 from keras_bert.files import file_size, is_file, read_object
 
 _MAX_DESCRIPTION_BYTES = 1 << 20
-# A slice takes about so long, as far as the last run of its signature tells.
+# The time that a slice should take, estimated from the last run of its signature.
 _SLICE_SECONDS = 1.0
-# Bounds on the first slice of a request (it is a row if nothing is known of the signature), on any, and on the growth
-# from one to the next: a text of blanks, of which little is read, says nothing about others.
+# Bounds on the first slice of a request (a single row if the signature has not run before), on every slice, and on the
+# growth from one slice to the next: a text of blanks runs fast, and says nothing about the time of other texts.
 _FIRST_ROWS, _MOST_ROWS = 32, 128
 _FIRST_BYTES, _GROWTH = 1 << 15, 4
-_BYTES_PER_ROW = 64  # Stand for what a row costs beside its values.
+_BYTES_PER_ROW = 64  # The cost of a row beside its values.
 
 
 class Signature(NamedTuple):
@@ -65,8 +65,8 @@ class ServedModel:
         version: the version's number.
         tags: those of the graph to load.
         config: of the session: threads.
-        runtime: of the encoders: "tensorflow", "onnxruntime", or "auto", which takes ONNX Runtime for single sequences
-            if it can compute the encoder, and TensorFlow for all else.
+        runtime: computes the encoders: "tensorflow", "onnxruntime", or "auto": ONNX Runtime for single sequences if it
+            can compute the encoder, and TensorFlow for all else.
         turns: of all models of a server; None: of this one alone.
 
     Attributes:
@@ -112,8 +112,11 @@ class ServedModel:
                 "export it again."
             ) from error
         self.signature_defs = _copies(meta_graph.signature_def)
-        runnable = {name: its for name, its in self.signature_defs.items() if _is_runnable(name, its)}
-        self.signatures = {name: _signature(its) for name, its in runnable.items()}
+        self.signatures = {
+            name: _signature(definition)
+            for name, definition in self.signature_defs.items()
+            if _is_runnable(name, definition)
+        }
         self._callables: dict[str, Callable] = {}
         self._lock = threading.Lock()  # Guards them.
         self._turns = turns or Turns()
@@ -124,14 +127,14 @@ class ServedModel:
     def _use_onnxruntime(
         self, meta_graph: meta_graph_pb2.MetaGraphDef, runtime: str, config: config_pb2.ConfigProto | None
     ) -> None:
-        """Lets ONNX Runtime compute the encoders of a graph that is about to be loaded, if it can."""
+        """Makes ONNX Runtime compute the encoders of a graph before it is loaded, if it can."""
         threads = config.intra_op_parallelism_threads if config else 0
         try:
             encoders.replace(meta_graph, self.directory, single_sequences_only=runtime == "auto", num_threads=threads)
         except InputError as error:
             if runtime == "onnxruntime":
                 raise InputError(f"{error} Export the model again, or leave out --runtime=onnxruntime.") from error
-            if self.description is not None:  # Nobody expects it of models that bert-export did not write.
+            if self.description is not None:  # Only models that bert-export wrote can be expected to work.
                 logging.getLogger(__name__).warning("%s TensorFlow does.", error)
 
     def run(
@@ -139,8 +142,8 @@ class ServedModel:
     ) -> dict[str, np.ndarray]:
         """Runs a signature on arrays of its types.
 
-        Many rows run in slices, with a look at the deadline between them, if the model's description says how to join
-        the answers. A slice takes about a second. Each run waits for its turn.
+        If the model's description says how to join answers, many rows run in slices of about a second, and the
+        deadline is checked between them. Each run waits for its turn.
 
         Args:
             deadline: time of `time.monotonic` from which the answer is no longer wanted; None: never.
@@ -149,21 +152,21 @@ class ServedModel:
             ServingError: the graph refuses the values, such as a token id outside the vocabulary, or it failed, or the
                 deadline passed before a run.
         """
-        rows = {len(array) if array.ndim else 0 for array in arrays.values()}
-        if deadline is None or signature_name not in self._paddings or len(rows) != 1 or max(rows) <= 1:
+        counts = {len(array) if array.ndim else 0 for array in arrays.values()}
+        if deadline is None or signature_name not in self._paddings or len(counts) != 1 or max(counts) <= 1:
             num_bytes = sum(int(_bytes_of_rows(array).sum()) for array in arrays.values())
             return self._run_in_turn(signature_name, arrays, num_bytes + _BYTES_PER_ROW, deadline)
         sizes = np.cumsum(sum(_bytes_of_rows(array) for array in arrays.values()) + _BYTES_PER_ROW)
         is_known = self._rates.get(signature_name, math.inf) < math.inf
-        parts, start, done, most_bytes, most_rows = [], 0, 0, _FIRST_BYTES, _FIRST_ROWS if is_known else 1
+        slices, start, done, most_bytes, most_rows = [], 0, 0, _FIRST_BYTES, _FIRST_ROWS if is_known else 1
         while start < len(sizes):
             most_bytes = min(most_bytes, self._rates.get(signature_name, math.inf) * _SLICE_SECONDS)
             limit = int(np.searchsorted(sizes, done + most_bytes, side="right"))
             limit = min(max(limit, start + 1), start + most_rows)
-            part, size = {name: array[start:limit] for name, array in arrays.items()}, int(sizes[limit - 1]) - done
-            parts.append(self._run_in_turn(signature_name, part, size, deadline))
+            rows, size = {name: array[start:limit] for name, array in arrays.items()}, int(sizes[limit - 1]) - done
+            slices.append(self._run_in_turn(signature_name, rows, size, deadline))
             start, done, most_bytes, most_rows = limit, done + size, _GROWTH * size, _MOST_ROWS
-        return _joined(parts, self._paddings[signature_name])
+        return _joined(slices, self._paddings[signature_name])
 
     def _run_in_turn(
         self, signature_name: str, arrays: Mapping[str, np.ndarray], num_bytes: int, deadline: float | None
@@ -223,16 +226,16 @@ def _bytes_of_rows(array: np.ndarray) -> np.ndarray:
 
 
 def begin_quietly(config: config_pb2.ConfigProto) -> None:
-    """Runs a first session with standard error closed, for a command that prints nothing but its own lines.
+    """Runs a first session with standard error closed, so that the command prints only its own lines.
 
-    TensorFlow writes there once in a process, at every log level, that its session does without MLIR.
+    Once in a process, at every log level, TensorFlow writes there that its session does without MLIR.
 
     Args:
-        config: of all sessions: they share their threads, whose number the first one sets.
+        config: of all sessions, which share their threads; the first session sets their number.
     """
     try:
         kept = os.dup(2)
-    except OSError:  # It is closed anyway.
+    except OSError:  # Standard error is closed already.
         return
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
@@ -246,7 +249,7 @@ def begin_quietly(config: config_pb2.ConfigProto) -> None:
 
 
 def _copies(signature_defs: Mapping) -> dict[str, meta_graph_pb2.SignatureDef]:
-    """Returns copies in the order of their names; a part of a message would keep all of it in memory."""
+    """Returns copies in the order of their names; a submessage would keep its whole message in memory."""
     copies = {}
     for name in sorted(signature_defs):
         copies[name] = meta_graph_pb2.SignatureDef.FromString(signature_defs[name].SerializeToString())
@@ -254,7 +257,7 @@ def _copies(signature_defs: Mapping) -> dict[str, meta_graph_pb2.SignatureDef]:
 
 
 def _is_runnable(name: str, signature: meta_graph_pb2.SignatureDef) -> bool:
-    """Tells whether requests may name a signature: it is none of the loader's own, and all its tensors are dense."""
+    """Tells whether requests may name a signature: not one of the loader's own, and with dense tensors only."""
     tensors = [*signature.inputs.values(), *signature.outputs.values()]
     return not name.startswith("__saved_model_") and all(info.WhichOneof("encoding") == "name" for info in tensors)
 
@@ -281,21 +284,21 @@ def _read_description(directory: str) -> dict | None:
 def _paddings(description: dict | None, signatures: Mapping[str, Signature]) -> dict[str, dict]:
     """Returns `padding` of each described signature (`Head.description`), as far as the graph has its outputs."""
     described = (description or {}).get("signatures")
-    found = {}
+    paddings = {}
     for name, signature in signatures.items() if isinstance(described, dict) else ():
         padding = described[name].get("padding") if isinstance(described.get(name), dict) else None
         if padding == {} or (
             isinstance(padding, dict) and {padding.get("count"), *padding.get("values", ())} <= set(signature.outputs)
         ):
-            found[name] = padding
-    return found
+            paddings[name] = padding
+    return paddings
 
 
-def _joined(parts: list[dict[str, np.ndarray]], padding: dict) -> dict[str, np.ndarray]:
+def _joined(slices: list[dict[str, np.ndarray]], padding: dict) -> dict[str, np.ndarray]:
     """Joins the outputs of slices along the rows; shorter columns get their padding."""
     joined = {}
-    for name in parts[0]:
-        arrays = [part[name] for part in parts]
+    for name in slices[0]:
+        arrays = [outputs[name] for outputs in slices]
         if name in padding.get("values", ()):
             longest, value = max(array.shape[1] for array in arrays), padding["values"][name]
             value = value.encode() if isinstance(value, str) else value
@@ -306,7 +309,7 @@ def _joined(parts: list[dict[str, np.ndarray]], padding: dict) -> dict[str, np.n
 
 
 def _refusal(error: Exception, signature: Signature, arrays: Mapping[str, np.ndarray]) -> ServingError:
-    """Returns the graph's refusal of values; it is the client's fault if they have other shapes than declared."""
+    """Returns the graph's error; shapes that differ from the declared ones are the client's fault."""
     code, reason = CODE_NAMES.get(getattr(error, "error_code", None), "UNKNOWN"), _reason(str(error))
     for name, spec in signature.inputs.items():
         if not spec.shape.is_compatible_with(arrays[name].shape):
@@ -343,7 +346,7 @@ class Servable:
         self._max_rows = max_rows
 
     def close(self) -> None:
-        """Frees the model, and its figures that no further version continues."""
+        """Frees the model and its metrics."""
         self.model.close()
         self.metrics.forget(self.model.directory)
 

@@ -25,10 +25,14 @@ _ANSWERS = {
 
 
 def warm_up(servable: Servable, repetitions: int = 1) -> int:
-    """Replays a version's warm-up requests, if it has any, each so many times.
+    """Replays a version's warm-up requests, if it has any.
+
+    Args:
+        servable: the version.
+        repetitions: of each request.
 
     Returns:
-        Their number.
+        Number of requests.
 
     Raises:
         InputError: the file is damaged or a request fails, so the version must not be served.

@@ -1,7 +1,7 @@
-"""Runs the encoders of a version in ONNX Runtime; tokenizing and all else stay in its graph.
+"""Runs the encoders of a version in ONNX Runtime; the tokenizer and all else stay in the graph.
 
 `export.saved_model` describes each encoder beside the graph: the function that computes it, and its weights. Here that
-function becomes a call of `OnnxEncoder`, for all signatures, or for single sequences alone.
+function becomes a call of `OnnxEncoder`, for all signatures, or for single sequences only.
 """
 
 import os
@@ -48,7 +48,10 @@ def replace(
         def read(name: str) -> np.ndarray:
             return weights.get_tensor(f"{name}/.ATTRIBUTES/VARIABLE_VALUE")
 
-        replaced = [(functions[its["function"]], OnnxEncoder(its, read, num_threads)) for its in descriptions]
+        replaced = [
+            (functions[description["function"]], OnnxEncoder(description, read, num_threads))
+            for description in descriptions
+        ]
     except Exception as error:  # ONNX Runtime's errors have no base of their own.
         raise InputError(f"{directory}: ONNX Runtime cannot compute the encoder ({first_line(error)}).") from error
     for function, encoder in replaced:
@@ -71,7 +74,7 @@ def _copy(
 def _call_by_batch_size(
     function: function_pb2.FunctionDef, of_one: function_pb2.FunctionDef, of_more: function_pb2.FunctionDef
 ) -> None:
-    """Lets a function call one of two others of its signature: `of_one` for a batch of one row, else `of_more`."""
+    """Makes a function call `of_one` for a batch of one row, else `of_more`; all three have the same signature."""
     ids = tf.TensorSpec([None, None], tf.int32, "ids")
     is_single = tf.function(lambda ids: tf.equal(tf.shape(ids)[0], 1), input_signature=[ids])
     condition = is_single.get_concrete_function().function_def
@@ -94,7 +97,7 @@ def _call_by_batch_size(
 
 
 def _call_instead(function: function_pb2.FunctionDef, encoder: Callable) -> None:
-    """Lets an encoder be the body of a function of the same outputs, whose first three arguments are the encoder's."""
+    """Makes an encoder the body of a function, which has its outputs and begins with its three arguments."""
     ids = [tf.compat.v1.placeholder(tf.int32, [None, None]) for _ in range(3)]
     call = tf.numpy_function(encoder, ids, [tf.float32, tf.float32], stateful=False)[0].op.node_def
     call.name, call.input[:] = "encode", [argument.name for argument in function.signature.input_arg[:3]]
