@@ -36,7 +36,7 @@ INSTALL_REQUIRES = [
     "starlette>=0.40",
     "tokenizers>=0.22",
     "tqdm>=4.66",
-    "uvicorn>=0.34",
+    "uvicorn>=0.54",
     "scikit-learn>=1.5",
     "scipy>=1.14",
 ]

@@ -1,7 +1,7 @@
 """Assembles a server: models, batches, metrics and both protocols.
 
-Needs tensorflow, tensorflow_text, grpcio, prometheus_client and tensorflow-serving-api; the project's model code is not
-loaded.
+Needs tensorflow, tensorflow_text, tensorflow-serving-api, grpcio, uvicorn, starlette and prometheus_client; the
+project's model code is not loaded.
 """
 
 import contextlib

@@ -324,6 +324,17 @@ def test_a_body_that_comes_drop_by_drop_is_given_up(server, monkeypatch):
     assert toy_server.ask(server, "GET", "/v1/models/toy")[0] == 200
 
 
+def test_slow_clients_hold_no_threads(server):
+    with contextlib.ExitStack() as stack:
+        num_threads = threading.active_count()
+        for _ in range(50):
+            connection = stack.enter_context(toy_server.connect(server))
+            connection.sendall(_HEAD + b"Content-Length: 1000\r\n\r\n{")
+        toy_server.until(lambda: len(server.rest.connections) >= 50)
+        assert threading.active_count() <= num_threads
+        assert toy_server.ask(server, "GET", "/v1/models/toy")[0] == 200
+
+
 def test_a_refused_body_is_not_awaited_for_ever(server, monkeypatch):
     _allow(monkeypatch, server, milliseconds=500)
     with toy_server.connect(server, 60) as connection:
