@@ -30,6 +30,34 @@ _CORS_HEADERS = {
 }
 
 
+class _JoiningTransport:
+    """Sends the head of an answer with its body, which saves 0.1 ms a request beside two packets."""
+
+    def __init__(self, transport):
+        self._transport = transport
+        self._held: list[bytes] = []
+
+    def __getattr__(self, name: str):
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        """Sends a body with what is held, and `100 Continue` at once; holds anything else."""
+        self._held.append(data)
+        if len(self._held) > 1 or data.startswith(b"HTTP/1.1 100 "):
+            self.flush()
+
+    def flush(self) -> None:
+        """Sends what is held."""
+        if self._held:
+            self._transport.write(b"".join(self._held))
+            self._held.clear()
+
+    def close(self) -> None:
+        """Closes the connection once everything is sent."""
+        self.flush()
+        self._transport.close()
+
+
 class _Connection(HttpToolsProtocol):
     """A client's connection.
 
@@ -46,7 +74,7 @@ class _Connection(HttpToolsProtocol):
 
     def connection_made(self, transport) -> None:
         """Refuses a connection beyond the limit."""
-        super().connection_made(transport)
+        super().connection_made(_JoiningTransport(transport))
         self._restart_timer()
         if len(self.connections) > self._rest_app.settings.max_connections:
             self._refuse(self._rest_app.admission.refusal("connections", "it has too many connections"))
@@ -90,6 +118,7 @@ class _Connection(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """Starts the time in which an answer must be read, and the next request begin."""
+        self.transport.flush()  # An answer to HEAD has no body.
         super().on_response_complete()
         self._restart_timer()
 
@@ -168,8 +197,8 @@ class RestServer:
             raise InputError(
                 f"Cannot listen on {host}:{port} ({error.strerror}). Choose another --host or --rest_api_port."
             ) from error
-        # The head and the body of an answer leave in two packets. Without this option the second waits for the
-        # acknowledgement of the first, 44 ms. asyncio sets it only on sockets that name their protocol.
+        # Without this option the last packet of a long answer waits for an acknowledgement, 44 ms. asyncio sets it
+        # only on sockets that name their protocol.
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.server_port = self._socket.getsockname()[1]
         self.app = RestApp(routes, admission, settings)

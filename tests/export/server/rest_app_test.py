@@ -4,7 +4,6 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import gzip
-import http.client
 import json
 import queue
 import socket
@@ -229,16 +228,16 @@ def test_a_request_over_the_limit_is_refused(server):
     assert "the limit is 1048576" in answer["error"]
 
 
-def test_one_connection_serves_many_requests_and_no_packet_waits_for_another(server):
-    """Otherwise the second packet of an answer waits for the first's acknowledgement (Nagle): 40 ms on every call."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.rest.server_port, timeout=30)
-    for number in range(20):
-        connection.request("POST", "/v1/models/toy:predict", json.dumps({"inputs": [str(number)], **_ECHO}))
-        assert json.loads(connection.getresponse().read()) == {"outputs": [str(number)]}
-        assert len(server.rest.connections) == 1
-    (opened,) = server.rest.connections
-    assert opened.transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-    connection.close()
+def test_one_connection_serves_many_requests_and_each_answer_leaves_in_one_packet(server):
+    with toy_server.connect(server) as connection:
+        for number in range(20):
+            connection.sendall(toy_server.request({"instances": [str(number)], **_ECHO}))
+            head, _, body = connection.recv(65536).partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 200 OK") and json.loads(body) == {"predictions": [str(number)]}
+        connection.sendall(b"HEAD /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert connection.recv(65536).endswith(b"\r\n\r\n")
+        sockets = [opened.transport.get_extra_info("socket") for opened in server.rest.connections]
+        assert all(opened.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) for opened in sockets)
 
 
 def test_concurrent_requests_get_their_own_answers(server):
