@@ -37,7 +37,7 @@ __all__ = [
 def __getattr__(name: str):
     if name not in __all__:
         raise AttributeError(f"module 'keras_bert' has no attribute {name!r}. It has: {', '.join(__all__)}")
-    # All Keras classes come from one package, so that whoever has one of them can load saved models of every class.
+    # All Keras classes come from one package, so that importing one of them suffices to load saved models of all.
     value = getattr(importlib.import_module(_LIGHT.get(name, "keras_bert.models")), name)
     globals()[name] = value
     return value

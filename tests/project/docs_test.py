@@ -69,7 +69,7 @@ def test_a_broken_link_is_found(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("page", PAGES)
 def test_paths_exist(page):
-    written = re.findall(r"Write `([^`]+)`", read(page))  # By whoever follows the page, as extending_test.py does.
+    written = re.findall(r"Write `([^`]+)`", read(page))  # Written by a reader of the page, as extending_test.py does.
     assert [path for path in _PATH.findall(prose(page)) if not (ROOT / path).exists() and path not in written] == []
 
 

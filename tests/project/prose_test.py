@@ -10,6 +10,7 @@ PHRASES = {
     r"\b(is|are|was|were) of (other|another|no|one|its|the same)\b": "belongs to another, has no",
     r"\bpassed over\b": "ignored, skipped",
     r"\bin vain\b": "without success, fails",
+    r"\bwhoever\b": "the caller, the reader, the parent process",
     r"\bthat (is|are) no\b": "that is not, unknown",
     r"(?:^|[.:] |# |\"\"\")Of (a|an|all|each|every|more|one|other|the|these|those|what|which)\b": "verb first",
 }
@@ -38,6 +39,7 @@ def test_each_phrase_is_found():
         "The file is of other text.",
         "It was passed over.",
         "We waited in vain.",
+        "Bounds are for whoever reads them.",
         "Arguments that are no flags.",
         "# Of each layer the innermost first.",
         '"""Of the head, the scores."""',

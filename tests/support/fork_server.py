@@ -41,7 +41,7 @@ class Server:
         self._clients: dict[int, socket.socket] = {}  # process id -> the connection that asked for it
 
     def serve(self) -> None:
-        """Serves until standard input ends, which whoever started this process holds open."""
+        """Serves until standard input, held open by the parent process, ends."""
         wake, waker = socket.socketpair()
         waker.setblocking(False)
         signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
@@ -206,7 +206,7 @@ def _exit_status(code) -> int:
 
 def main() -> None:
     """Reads the socket's path from the command line."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever started this process, who then ends it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent process, which then ends this one.
     server = Server(sys.argv[1])  # first, so that clients can connect and wait
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     sys.path[:] = [folder for folder in sys.path[1:] if folder not in given]
