@@ -143,7 +143,7 @@ def test_metrics_are_those_of_glue():
         "qqp": {"accuracy", "f1"},
         "stsb": {"pearson", "spearman", "mean_squared_error"},
     }
-    assert TASKS["cola"].metric == "matthews_correlation" and TASKS["stsb"].metric == "pearson_spearman_mean"
+    assert TASKS["cola"].metrics[0] == "matthews_correlation" and TASKS["stsb"].metrics[0] == "pearson_spearman_mean"
     assert all(TASKS[name].metrics == ("accuracy",) for name in ("sst2", "mnli", "qnli", "rte", "wnli"))
 
 
