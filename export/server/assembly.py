@@ -1,7 +1,7 @@
 """Assembles a server: models, batches, metrics and both protocols.
 
-Needs tensorflow, tensorflow_text, tensorflow-serving-api, grpcio, uvicorn, starlette and prometheus_client; the
-project's model code is not loaded.
+Needs tensorflow, tensorflow_text, grpcio, prometheus_client and tensorflow-serving-api; the project's model code is not
+loaded.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from export.server.grpc_server import GrpcServer
 from export.server.model_manager import ModelManager, polling
 from export.server.monitoring import Metrics, read_metrics_paths
 from export.server.rest_routes import RestRoutes
-from export.server.rest_server import RestServer
+from export.server.rest_server import RestServer, running
 from export.server.servable import Servable, ServedModel
 from export.server.server_settings import ServerSettings
 from export.server.warmup import warm_up
@@ -149,7 +149,7 @@ def running_server(
         admission = Admission(settings.max_concurrent_requests, max_bytes, metrics)
         routes = RestRoutes(manager, metrics, read_metrics_paths(settings.monitoring_config_file))
         rest = RestServer(routes, admission, settings)
-        stack.callback(rest.close)
+        stack.callback(rest.server_close)
         has_grpc = settings.port >= 0 or settings.grpc_socket_path
         grpc = GrpcServer(manager, metrics, admission, settings) if has_grpc else None
         manager.apply(models)
@@ -159,7 +159,7 @@ def running_server(
         if grpc:
             grpc.start()
             stack.callback(grpc.wait)
-        stack.enter_context(rest.running())
+        stack.enter_context(running(rest))
         if grpc:
             stack.callback(grpc.stop)  # Starts to end before REST does, so that both stop taking requests together.
         if scheduler:

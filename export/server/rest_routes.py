@@ -6,15 +6,14 @@
 | `GET /v1/models/NAME[/versions/N or /labels/L]`             | the versions and their states                 |
 | `GET /v1/models/NAME[/versions/N or /labels/L]/metadata`    | the signatures                                |
 | `GET /metrics`, `GET /monitoring/prometheus/metrics`        | metrics in Prometheus's text format           |
+| `GET /openapi.json`                                         | this API with the models' types and shapes    |
 | `GET /`, `GET /models.json`                                 | a page to try the models, and its data        |
-| `GET /openapi.json`                                         | this API for the loaded models, as OpenAPI    |
 """
 
 import re
 import urllib.parse
 from collections.abc import Mapping, Sequence
-
-from starlette.responses import Response
+from typing import NamedTuple
 
 from export.base_path import MAX_VERSION
 from export.server import grpc_messages, openapi, page, rest_api
@@ -26,6 +25,15 @@ from export.server.serving_error import ServingError, invalid
 _VERSION = r"(?:/versions/(?P<version>\d+)|/labels/(?P<label>[^/:]+))?"
 _VERB_PATH = re.compile(rf"(?i)/v1/models/(?P<name>[^/:]+){_VERSION}:(?P<verb>predict|classify|regress)")
 _MODEL_PATH = re.compile(rf"(?i)/v1/models(?:/(?P<name>[^/:]+))?{_VERSION}(?P<metadata>/metadata)?")
+
+
+class Answer(NamedTuple):
+    """An HTTP answer."""
+
+    status: int
+    content_type: str
+    body: bytes
+    headers: Mapping[str, str] = {}
 
 
 class RestRoutes:
@@ -42,7 +50,7 @@ class RestRoutes:
         self.manager = manager
         self.metrics = metrics
 
-    def respond(self, method: str, target: str, body: bytes, deadline: float | None = None) -> Response:
+    def respond(self, method: str, target: str, body: bytes, deadline: float | None = None) -> Answer:
         """Returns the answer to one request, even if that is an error.
 
         Args:
@@ -54,25 +62,25 @@ class RestRoutes:
         try:
             return self._respond(method, target, body, deadline)
         except ServingError as error:
-            return error_response(error)
+            return error_answer(error)
 
-    def _respond(self, method: str, path: str, body: bytes, deadline: float | None) -> Response:
+    def _respond(self, method: str, path: str, body: bytes, deadline: float | None) -> Answer:
         if method == "POST" and (asked := _VERB_PATH.fullmatch(path)):
-            return json_response(self._infer(asked, body, deadline))
+            return json_answer(self._infer(asked, body, deadline))
         if method == "GET" and (asked := _MODEL_PATH.fullmatch(path)):
             if asked["metadata"]:
-                return json_response(self._metadata(asked))
-            return json_response(grpc_messages.as_json(grpc_messages.status(self.manager.status(*_address(asked)))))
+                return json_answer(self._metadata(asked))
+            return json_answer(grpc_messages.as_json(grpc_messages.status(self.manager.status(*_address(asked)))))
         if method in ("GET", "HEAD"):
             page_path = path.partition("?")[0]
             if page_path in self.metrics_paths:
-                return Response(self.metrics.text(), media_type=CONTENT_TYPE)
+                return Answer(200, CONTENT_TYPE, self.metrics.text())
             if page_path == "/":
-                return Response(page.html(), headers=page.headers(), media_type="text/html")
+                return Answer(200, "text/html; charset=utf-8", page.html(), page.headers())
             if page_path == page.MODELS_PATH:
-                return json_response(page.models(self.manager))
+                return json_answer(page.models(self.manager))
             if page_path == openapi.PATH:
-                return json_response(openapi.document(self.manager))
+                return json_answer(openapi.document(self.manager))
         if not path.lower().startswith("/v1/"):
             raise ServingError("NOT_FOUND", "Not found. This server answers under /v1/models/.")
         raise invalid(f"Malformed request: {method} {path[:200]}")
@@ -132,12 +140,12 @@ def _regress(inference: Inference, document: dict) -> dict:
 _ANSWERS = {"Predict": _predict, "Classify": _classify, "Regress": _regress}
 
 
-def json_response(document: dict, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+def json_answer(document: dict, status: int = 200) -> Answer:
     """Returns a document as an answer."""
-    return Response(rest_api.dump(document), status, headers, "application/json")
+    return Answer(status, "application/json", rest_api.dump(document))
 
 
-def error_response(error: ServingError) -> Response:
+def error_answer(error: ServingError) -> Answer:
     """Returns an error as TensorFlow Serving writes it."""
-    headers = {"retry-after": "1"} if error.http_status == 503 else None
-    return json_response({"error": error.message}, error.http_status, headers)
+    headers = {"Retry-After": "1"} if error.http_status == 503 else {}
+    return json_answer({"error": error.message}, error.http_status)._replace(headers=headers)

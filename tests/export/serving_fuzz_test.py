@@ -261,14 +261,14 @@ def _answers(data: bytes, was_head: bool):
         lines = head.decode("ascii").split("\r\n")
         version, status, _ = lines[0].split(" ", 2)
         assert version == "HTTP/1.1", lines[0]
-        headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines[1:])}
+        headers = dict(line.split(": ", 1) for line in lines[1:])
         assert not any("FORGED" in line for line in lines), lines
-        length = 0 if was_head else int(headers["content-length"])
+        length = 0 if was_head else int(headers["Content-Length"])
         body, data = data[:length], data[length:]
         assert len(body) == length
         if was_head:
             document = None
-        elif headers["content-type"] == "application/json":
+        elif headers["Content-Type"] == "application/json":
             document = json.loads(body)
             assert b"\n" not in body
         else:

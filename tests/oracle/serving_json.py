@@ -220,9 +220,9 @@ def _answer(text: Variable, answered: tuple[Status, str]) -> Status:
 
 
 def _error_response(status: Status, text: Variable) -> None:
-    from export.server.rest_routes import error_response
+    from export.server.rest_routes import error_answer
     from export.server.serving_error import ServingError
 
     if status.code == "OK":
         raise NotOursError("A status that is not an error has no answer.")
-    text.set(error_response(ServingError(status.code, status.text)).body.decode())
+    text.set(error_answer(ServingError(status.code, status.text)).body.decode())

@@ -31,10 +31,10 @@ class StubModel:
 
         answer = RestRoutes(self, self).respond(method, path, body.encode())
         text = answer.body.decode()
-        if answer.status_code == 200:
+        if answer.status == 200:
             return Status(), text
         codes = {400: "INVALID_ARGUMENT", 404: "NOT_FOUND"}
-        return Status(codes.get(answer.status_code, str(answer.status_code)), json.loads(text)["error"]), text
+        return Status(codes.get(answer.status, str(answer.status)), json.loads(text)["error"]), text
 
     # === What the routes ask a manager of models ===
 

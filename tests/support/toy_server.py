@@ -91,7 +91,6 @@ def running(base_path: str, *, batching=None, name: str = "toy", **settings):
     return running_server([ModelSettings(name, base_path)], settings, batching)
 
 
-@contextlib.contextmanager
 def serving(servable, base_path: str, **settings):
     """Serves what stands for a loaded version, under the name of a model that is there."""
     metrics = Metrics()
@@ -101,8 +100,7 @@ def serving(servable, base_path: str, **settings):
     # An idle connection must not end by itself.
     open_to = ServerSettings(rest_api_port=0, rest_api_timeout_in_ms=300_000)
     rest = rest_server.RestServer(rest_routes.RestRoutes(manager, metrics), admission, open_to)
-    with rest.running(**settings):
-        yield rest
+    return rest_server.running(rest, **settings)
 
 
 class SlowServable:

@@ -281,7 +281,7 @@ def test_a_full_server_says_so_over_both_protocols(tmp_path, monkeypatch):
                     stub.Predict(half_plus.request([1.0]), timeout=30)
                 assert caught.value.code().name == "RESOURCE_EXHAUSTED"
             assert toy_server.ask(server, "GET", "/v1/models/half")[0] == 200  # a look at it is always free
-            toy_server.until(lambda: len(server.rest.connections) == 1)  # the server has seen the others end
+            toy_server.until(lambda: server.rest.open_connections == 1)  # the server has seen the others end
             with toy_server.connect(server), toy_server.connect(server), toy_server.connect(server) as third:
                 answer = toy_server.received(third)
                 assert answer.startswith(b"HTTP/1.1 503") and b"too many connections" in answer

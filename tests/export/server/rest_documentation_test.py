@@ -61,7 +61,7 @@ def test_a_model_that_is_not_there(curl):
     head, _, body = curl("-i", "-d", '{"instances": [1.0,5.0]}', "-X", "POST", "half:predict").partition("\n\n")
     lines = head.splitlines()
     assert lines[0] == "HTTP/1.1 404 Not Found"
-    assert "content-type: application/json" in lines
+    assert "Content-Type: application/json" in lines
     assert json.loads(body) == {"error": "Servable not found for request: Latest(half)"}
 
 

@@ -112,8 +112,8 @@ def test_a_number_that_float32_lacks_is_rounded_without_a_warning(server, number
     body = b'{"instances": [%s], "signature_name": "ratio"}' % number.encode()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        answer = server.rest.app.routes.respond("POST", "/v1/models/toy:predict", body)
-    assert (answer.status_code, json.loads(answer.body)) == (200, {"predictions": [pytest.approx(taken, rel=1e-6)]})
+        answer = server.rest.routes.respond("POST", "/v1/models/toy:predict", body)
+    assert (answer.status, json.loads(answer.body)) == (200, {"predictions": [pytest.approx(taken, rel=1e-6)]})
 
 
 def test_the_largest_float32_is_taken(server):

@@ -127,9 +127,9 @@ def test_clients_that_only_open_streams_hold_no_thread_that_others_need(channel)
 
 def test_pages_of_other_origins(server):
     allowed = {
-        "access-control-allow-origin": "*",
-        "access-control-allow-methods": "POST, GET",
-        "access-control-allow-headers": "Content-Type",
+        "Access-Control-Allow-Origin": "*",
+        "Access-Control-Allow-Methods": "POST, GET",
+        "Access-Control-Allow-Headers": "Content-Type",
     }
     for method, headers, status in (
         ("OPTIONS", {"Origin": "https://a.example"}, 200),

@@ -48,8 +48,7 @@ def test_unreadable_bodies_are_refused_in_json(server, headers, status):
     assert list(json.loads(answer.partition(b"\r\n\r\n")[2])) == ["error"]
 
 
-_ECHO = {"signature_name": "echo"}
-_BODY = json.dumps({"instances": ["ab"], **_ECHO}).encode()
+_BODY = json.dumps({"instances": ["ab"], "signature_name": "echo"}).encode()
 _SMUGGLED = b"GET /smuggled HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
@@ -73,34 +72,29 @@ def test_a_defect_of_the_head_ends_the_connection_so_that_no_body_becomes_a_requ
     head = _HEAD + line
     answer = toy_server.exchange(server, head + b"\r\nContent-Length: %d\r\n\r\n%s" % (len(_SMUGGLED), _SMUGGLED))
     assert answer.startswith(b"HTTP/1.1 400 ") and answer.count(b"HTTP/1.1") == 1
-    assert b"connection: close\r\n" in answer
-    assert json.loads(answer.partition(b"\r\n\r\n")[2]) == {"error": "Malformed HTTP request."}
+    assert b"Connection: close\r\n" in answer
+    assert "Malformed header in line" in json.loads(answer.partition(b"\r\n\r\n")[2])["error"]
 
 
-@pytest.mark.parametrize("line", [b"GET /a b HTTP/1.1", b"get / HTTP/1.1", b"CONNECT a:1 HTTP/1.1"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"GET  /v1/models/toy HTTP/1.1",
+        b"GET /v1/models/toy",
+        b"GET /a b HTTP/1.1",
+        b"get / HTTP/1.1",
+        b"GET / HTTP/2.0",
+    ],
+)
 def test_a_defect_of_the_request_line(server, line):
     answer = toy_server.exchange(server, line + b"\r\nHost: localhost\r\n\r\n" + _SMUGGLED)
     assert answer.startswith(b"HTTP/1.1 400 ") and answer.count(b"HTTP/1.1") == 1
 
 
 def test_a_head_has_a_limit(server):
-    with toy_server.connect(server) as connection:
-        connection.sendall(_HEAD + b"X: " + b"a" * 70_000)
-        assert toy_server.received(connection).startswith(b"HTTP/1.1 431 ")
-
-
-@pytest.mark.parametrize("is_chunked", [False, True])
-def test_an_offer_of_another_protocol_is_declined(server, is_chunked):
-    """Java's HttpClient offers HTTP/2 with each request; its body must not be lost."""
-    offer = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
-    asked = _post(offer + _CHUNKED, _chunked(_BODY)) if is_chunked else _post(offer + _LENGTH % len(_BODY), _BODY)
-    with toy_server.connect(server) as connection:
-        for _ in range(2):
-            for start in (0, len(asked) - 30):
-                connection.sendall(asked[start:][: len(asked) - 30])
-            while not (answer := connection.recv(65536)).endswith(b"}"):
-                assert answer.startswith(b"HTTP/1.1 200 OK")
-            assert answer.endswith(b'{"predictions": ["ab"]}')
+    for lines in (b"X: a\r\n" * 200, b"X: %s\r\n" % (b"a" * 70_000)):
+        answer = toy_server.exchange(server, b"GET /v1/models/toy HTTP/1.1\r\n" + lines + b"\r\n")
+        assert answer.startswith(b"HTTP/1.1 431 ")
 
 
 def _post(coding: bytes, body: bytes) -> bytes:
@@ -114,7 +108,6 @@ def _chunked(body: bytes, size: int = 7) -> bytes:
 
 _GZIP = b"Content-Encoding: gzip\r\nContent-Length: %d"
 _CHUNKED = b"Transfer-Encoding: chunked"
-_LENGTH = b"Content-Length: %d"
 
 
 def test_bodies_in_chunks_and_compressed_ones_are_taken(server):
@@ -134,30 +127,18 @@ def test_bodies_in_chunks_and_compressed_ones_are_taken(server):
         (_CHUNKED, b"-1\r\n" + _SMUGGLED, b"400"),
         (_CHUNKED, b"2\nab\n0\n\n" + _SMUGGLED, b"400"),
         (_CHUNKED, b"0\r\nno trailer\r\n\r\n" + _SMUGGLED, b"400"),
-    ],
-    ids=["digits", "longer", "negative", "lf", "trailer"],
-)
-def test_a_defect_of_chunks_ends_the_connection(server, coding, body, status):
-    answer = toy_server.exchange(server, _post(coding, body))
-    assert answer.split()[1] == status and answer.count(b"HTTP/1.1") == 1
-    assert b"connection: close\r\n" in answer
-
-
-@pytest.mark.parametrize(
-    ("coding", "body", "status"),
-    [
         (_CHUNKED, b"200000\r\n" + b"a" * 0x200000 + b"\r\n0\r\n\r\n", b"413"),
         (_GZIP % 3, b"abc", b"400"),
         (_GZIP % 20, gzip.compress(_BODY)[:20], b"400"),
         (_GZIP % (len(gzip.compress(_BODY)) + 3), gzip.compress(_BODY) + b"abc", b"400"),
         (_GZIP % len(gzip.compress(b"a" * 5_000_000)), gzip.compress(b"a" * 5_000_000), b"413"),
     ],
-    ids=["large", "nonsense", "cut", "more", "bomb"],
+    ids=["digits", "longer", "negative", "lf", "trailer", "large", "nonsense", "cut", "more", "bomb"],
 )
-def test_a_body_that_is_refused_is_read_to_its_end(server, coding, body, status):
-    answer = toy_server.exchange(server, _post(coding, body) + _post(_LENGTH % len(_BODY), _BODY))
-    assert answer.split()[1] == status and answer.count(b"HTTP/1.1") == 2
-    assert answer.endswith(b'{"predictions": ["ab"]}')
+def test_a_defect_of_chunks_or_compression_ends_the_connection(server, coding, body, status):
+    answer = toy_server.exchange(server, _post(coding, body))
+    assert answer.split()[1] == status and answer.count(b"HTTP/1.1") == 1
+    assert b"Connection: close\r\n" in answer
 
 
 def test_answers_are_compressed_for_clients_that_ask_for_it(server):
@@ -166,7 +147,7 @@ def test_answers_are_compressed_for_clients_that_ask_for_it(server):
     for accepted in (b"gzip", b"deflate, gzip;q=0.5", b"gzip;q=0", b"identity"):
         asked = _post(b"Connection: close\r\nAccept-Encoding: %s\r\nContent-Length: %d" % (accepted, len(body)), body)
         head, _, answers[accepted] = toy_server.exchange(server, asked).partition(b"\r\n\r\n")
-        assert (b"\r\ncontent-encoding: gzip" in head) == (b"gzip" in accepted and not accepted.endswith(b"q=0"))
+        assert (b"\r\nContent-Encoding: gzip" in head) == (b"gzip" in accepted and not accepted.endswith(b"q=0"))
     assert gzip.decompress(answers[b"gzip"]) == answers[b"identity"] == answers[b"gzip;q=0"]
     assert len(answers[b"gzip"]) < 200 < len(answers[b"identity"])
 
@@ -187,7 +168,7 @@ def test_answers_are_compressed_for_clients_that_ask_for_it(server):
 def test_a_server_on_this_machine_answers_to_its_own_names_only(server, monkeypatch, host, status):
     """A page on evil.example may make its name point here, and ask as if it were of this origin (DNS rebinding)."""
     monkeypatch.setattr(
-        server.rest.app, "settings", dataclasses.replace(server.rest.app.settings, allowed_hosts=["model.example"])
+        server.rest, "settings", dataclasses.replace(server.rest.settings, allowed_hosts=["model.example"])
     )
     answer = toy_server.exchange(server, b"GET /v1/models/toy HTTP/1.1\r\nHost: %s\r\n\r\n" % host)
     assert answer.split()[1] == status
@@ -229,15 +210,13 @@ def test_a_request_over_the_limit_is_refused(server):
 
 
 def test_one_connection_serves_many_requests_and_each_answer_leaves_in_one_packet(server):
-    with toy_server.connect(server) as connection:
+    """In two packets, the second would wait for the first's acknowledgement (Nagle): 40 ms on every call."""
+    with toy_server.connect(server, 30) as connection:
         for number in range(20):
-            connection.sendall(toy_server.request({"instances": [str(number)], **_ECHO}))
+            connection.sendall(toy_server.request({"instances": [str(number)], "signature_name": "echo"}))
             head, _, body = connection.recv(65536).partition(b"\r\n\r\n")
-            assert head.startswith(b"HTTP/1.1 200 OK") and json.loads(body) == {"predictions": [str(number)]}
-        connection.sendall(b"HEAD /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        assert connection.recv(65536).endswith(b"\r\n\r\n")
-        sockets = [opened.transport.get_extra_info("socket") for opened in server.rest.connections]
-        assert all(opened.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) for opened in sockets)
+            assert head.startswith(b"HTTP/1.1 200 OK")
+            assert json.loads(body) == {"predictions": [str(number)]}
 
 
 def test_concurrent_requests_get_their_own_answers(server):
@@ -275,9 +254,17 @@ def test_a_connection_reset_by_the_client_is_no_news(server, capfd, caplog):
             connection.sendall(head)
             # Closing sends a reset now instead of an orderly end.
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    toy_server.until(lambda: not server.rest.connections)
+    toy_server.until(lambda: not server.rest.open_connections)
     assert capfd.readouterr().err == ""
     assert caplog.text == ""
+
+
+def test_any_other_failure_of_a_connection_is_logged(server, caplog):
+    try:
+        raise LookupError("one\nFORGED")
+    except LookupError:
+        server.rest.handle_error(None, None)
+    assert "A connection failed. LookupError: 'one\\nFORGED'" in caplog.text
 
 
 def test_what_a_client_sends_reaches_neither_stderr_nor_log(server, capfd, caplog):
@@ -300,8 +287,8 @@ def test_what_a_client_sends_reaches_neither_stderr_nor_log(server, capfd, caplo
 
 
 def _allow(monkeypatch, server, milliseconds: int) -> None:
-    settings = dataclasses.replace(server.rest.app.settings, rest_api_timeout_in_ms=milliseconds)
-    monkeypatch.setattr(server.rest.app, "settings", settings)
+    settings = dataclasses.replace(server.rest.settings, rest_api_timeout_in_ms=milliseconds)
+    monkeypatch.setattr(server.rest, "settings", settings)
 
 
 def test_a_body_that_comes_drop_by_drop_is_given_up(server, monkeypatch):
@@ -321,17 +308,6 @@ def test_a_body_that_comes_drop_by_drop_is_given_up(server, monkeypatch):
                 break
     assert count < 500
     assert toy_server.ask(server, "GET", "/v1/models/toy")[0] == 200
-
-
-def test_slow_clients_hold_no_threads(server):
-    with contextlib.ExitStack() as stack:
-        num_threads = threading.active_count()
-        for _ in range(50):
-            connection = stack.enter_context(toy_server.connect(server))
-            connection.sendall(_HEAD + b"Content-Length: 1000\r\n\r\n{")
-        toy_server.until(lambda: len(server.rest.connections) >= 50)
-        assert threading.active_count() <= num_threads
-        assert toy_server.ask(server, "GET", "/v1/models/toy")[0] == 200
 
 
 def test_a_refused_body_is_not_awaited_for_ever(server, monkeypatch):
@@ -356,7 +332,7 @@ def test_clients_that_do_not_read_their_answers_hold_nothing_and_are_given_up(tm
         assert b"\nbert_serve_body_bytes 0.0\n" in server.metrics.text()
         assert toy_server.predict(server, {"instances": ["ab"], "signature_name": "echo"})[0] == 200
         begun = time.monotonic()
-        toy_server.until(lambda: not server.rest.connections)
+        toy_server.until(lambda: not server.rest.open_connections)
         assert time.monotonic() - begun < 30  # A time-out for each piece would take a thousand times four seconds.
 
 
@@ -386,11 +362,11 @@ def test_requests_in_progress_are_answered_after_shutdown_began(slow):
     model, server, stop, ended = slow(drain_timeout=60)
     with toy_server.connect(server) as idle, toy_server.connect(server) as busy:
         idle.sendall(b"GET /v1/models/toy HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        while not idle.recv(1000).endswith(b"}"):
-            pass
+        assert idle.recv(1000).startswith(b"HTTP/1.1 200")
         busy.sendall(toy_server.request({"instances": ["late"]}))
         assert model.asked.wait(30)
         stop.set()
+        toy_server.until(lambda: server.is_draining)
         assert idle.recv(1000) == b""  # an open connection without a request is closed at once
         with pytest.raises(OSError):
             toy_server.connect(server)
@@ -398,7 +374,7 @@ def test_requests_in_progress_are_answered_after_shutdown_began(slow):
         model.allowed.set()
         head, _, body = toy_server.received(busy).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200 OK")
-    assert b"connection: close" in head
+    assert b"Connection: close" in head
     assert json.loads(body) == {"predictions": ["late"]}
     ended.result(30)
 

@@ -1,0 +1,327 @@
+"""HTTP of the REST server: reads requests within limits of size and time, and writes answers. All errors are JSON.
+
+A request's head, its body and its answer must each pass completely within the time-out, so a client that sends or reads
+drop by drop cannot hold a connection.
+
+A head is checked line by line before http.server parses it. That takes what it cannot read for the end of the head, so
+that the lengths behind it are lost and a body counts as the next request (request smuggling). After any such defect the
+connection is closed.
+"""
+
+import contextlib
+import gzip
+import http.server
+import io
+import re
+import socket
+import time
+import zlib
+from collections.abc import Callable, Iterator
+
+from export.server import rest_api
+from export.server.rest_routes import Answer, error_answer
+from export.server.serving_error import ServingError, as_serving_error, invalid
+
+_PIECE_BYTES = 1 << 16
+_MAX_LINE_BYTES = 1 << 16
+_MAX_HEADERS = 100
+# RFC 9112, sections 3, 5 and 7.1: no bare CR or LF, no blank before the colon, no folded line.
+_REQUEST_LINE = re.compile(rb"[A-Z]{1,20} [\x21-\x7e]+ HTTP/1\.[01]\r\n")
+_HEADER_LINE = re.compile(rb"[!#-'*+.^`|~\w-]+:[\t\x20-\x7e\x80-\xff]*\r\n")
+_CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,8})(?:[ \t]*;[\t\x20-\x7e]*)?\r\n")
+_LEAST_COMPRESSED_BYTES = 1 << 10
+_CORS_HEADERS = {
+    "Access-Control-Allow-Origin": "*",
+    "Access-Control-Allow-Methods": "POST, GET",
+    "Access-Control-Allow-Headers": "Content-Type",
+}
+
+
+class _Timed(io.RawIOBase):
+    """Reads or writes a connection's bytes until a deadline, which reading and writing do not extend."""
+
+    def __init__(self, connection: socket.socket):
+        super().__init__()
+        self._connection = connection
+        self.deadline = time.monotonic()
+
+    def readable(self) -> bool:
+        return True
+
+    writable = readable
+
+    def readinto(self, buffer) -> int:
+        return self._in_time().recv_into(buffer)
+
+    def write(self, data) -> int:
+        return self._in_time().send(data)
+
+    def _in_time(self) -> socket.socket:
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("The client took too long.")
+        self._connection.settimeout(left)
+        return self._connection
+
+
+class RestHandler(http.server.BaseHTTPRequestHandler):
+    """Reads requests, lets the routes answer them, and writes the answers. Its server is a `RestServer`."""
+
+    protocol_version = "HTTP/1.1"
+    default_request_version = "HTTP/1.0"  # For a request line that names none, so that its answer has a head.
+    server_version = "bert-serve"
+    sys_version = ""
+    # Buffered writes belong to it: if header and body left in two packets, the second would wait for the first's
+    # acknowledgement, 44 ms a call.
+    disable_nagle_algorithm = True
+
+    def setup(self) -> None:
+        """Prepares to read and write with deadlines."""
+        super().setup()
+        self.rfile.close()
+        self._arrivals, self._departures = _Timed(self.connection), _Timed(self.connection)
+        self.rfile = io.BufferedReader(self._arrivals, _PIECE_BYTES)
+        self.wfile = io.BufferedWriter(self._departures, _PIECE_BYTES)
+
+    def finish(self) -> None:
+        """Ends the connection; what could not be sent in time is dropped."""
+        with contextlib.suppress(OSError):
+            super().finish()
+
+    def handle_one_request(self) -> None:
+        """Waits for a request and answers it."""
+        self._arrivals.deadline = time.monotonic() + self._timeout
+        try:
+            if self.rfile.peek(1):  # The head's time starts with its first byte, not with the wait for it.
+                self._arrivals.deadline = time.monotonic() + self._timeout
+        except TimeoutError:
+            self.close_connection = True
+            return
+        super().handle_one_request()
+
+    def parse_request(self) -> bool:
+        """Reads the head; answers one that is malformed, and returns False."""
+        self.command, self.requestline = None, ""  # Known to errors in the head, too.
+        if not _REQUEST_LINE.fullmatch(self.raw_requestline):
+            self.send_error(400, "Malformed request line.")
+            return False
+        lines = [b""]
+        while lines[-1] != b"\r\n":
+            lines.append(self.rfile.readline(_MAX_LINE_BYTES + 1))
+            if not lines[-1]:  # The client went away.
+                self.close_connection = True
+                return False
+            if len(lines[-1]) > _MAX_LINE_BYTES or len(lines) > _MAX_HEADERS + 2:
+                limits = f"{_MAX_HEADERS} header lines of {_MAX_LINE_BYTES} bytes"
+                self.send_error(431, f"The head of the request is too long; the limit is {limits}.")
+                return False
+            if lines[-1] != b"\r\n" and not _HEADER_LINE.fullmatch(lines[-1]):
+                self.send_error(400, f"Malformed header in line {len(lines)} of the request.")
+                return False
+        arrivals, self.rfile = self.rfile, io.BytesIO(b"".join(lines))
+        try:
+            return super().parse_request()
+        finally:
+            self.rfile = arrivals
+
+    @property
+    def _timeout(self) -> float:
+        return self.server.settings.rest_api_timeout_in_ms / 1000
+
+    def _answer(self) -> None:
+        """Answers a request of any method."""
+        with self.server.request_in_progress(self.connection):
+            try:
+                answer = self._respond()
+            except OSError:  # The client went away or was too slow.
+                self.close_connection = True
+                return
+            if self.server.is_draining:
+                self.close_connection = True
+            self._send(answer)
+
+    do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _answer  # noqa: N815  (http.server's)
+
+    def _respond(self) -> Answer:
+        """Reads and answers a request. What it held is given back on return, before a slow client reads the answer."""
+        with self.server.admission.body() as take:
+            try:
+                body, deadline = self._read_body(take), time.monotonic() + self._timeout
+                self._check_host()
+                if self.command == "OPTIONS" and self.path.lower().startswith("/v1/"):
+                    return self._preflight()
+                # Status and metrics, which matter most when the server is full, are always admitted.
+                with self.server.admission.request() if self.command == "POST" else contextlib.nullcontext():
+                    return self.server.routes.respond(self.command, self.path, body, deadline)
+            except OSError:
+                raise
+            except Exception as error:
+                return error_answer(as_serving_error(error))
+
+    def _preflight(self) -> Answer:
+        """Answers a browser that asks whether a page of another origin may send a request."""
+        if not re.search("https?://", self.headers.get("Origin", "")):
+            raise ServingError("FAILED_PRECONDITION", "Origin header is missing in CORS preflight")
+        return Answer(200, "application/json", b"")
+
+    def _check_host(self) -> None:
+        """Refuses names that a web page may have made to point at this machine (DNS rebinding)."""
+        host = self.headers.get("Host", "").strip().lower()
+        name = host.rpartition(":")[0] if re.search(r":\d*$", host) and not host.endswith("]") else host
+        if not self.server.settings.answers_to(name.strip("[]")):
+            name = name[:200]
+            message = f"{name!r} is no name of this machine. If it is, start bert-serve with --allowed_hosts={name}"
+            raise ServingError("PERMISSION_DENIED", message)
+
+    def _read_body(self, take: Callable[[int], None]) -> bytes:
+        """Reads the whole body, uncompressed; `take` gets what each piece may hold once parsed.
+
+        Raises:
+            ServingError: its length is not given, or given twice, or too large; or a chunk is malformed.
+            OSError: it does not arrive completely, or not within the time-out.
+        """
+        self._arrivals.deadline = time.monotonic() + self._timeout
+        length, limit = self._content_length(), self.server.settings.max_request_bytes
+        wire = self._chunks() if length is None else self._exactly(length)
+        body = self._uncompressed(wire)  # It outlasts the loop, for its end would be the end of `wire`.
+        pieces, received = [], 0
+        try:
+            self._check_size(length or 0)
+            for piece in body:
+                received += len(piece)
+                self._check_size(received)
+                take(rest_api.parsed_size(piece))
+                pieces.append(piece)
+        except ServingError:
+            self.close_connection = True
+            pieces.clear()
+            # Closing at once would reset the connection, and the answer would be lost.
+            with contextlib.suppress(OSError, ServingError):
+                for piece in wire:
+                    received += len(piece)
+                    if received > 4 * limit:
+                        break
+            raise
+        return b"".join(pieces)
+
+    def _check_size(self, size: int) -> None:
+        limit = self.server.settings.max_request_bytes
+        if size > limit:
+            raise self._refusal(f"The request has {size} bytes or more; the limit is {limit}.", 413)
+
+    def _chunks(self) -> Iterator[bytes]:
+        """Yields the body of a chunked request, and reads the headers behind it."""
+        while size := int(self._line(_CHUNK_LINE)[1], 16):
+            yield from self._exactly(size)
+            if self.rfile.read(2) != b"\r\n":
+                raise self._refusal("A chunk of the body is longer than it says.")
+        for _ in range(_MAX_HEADERS):
+            if self.rfile.peek(2)[:2] == b"\r\n":
+                self.rfile.read(2)
+                return
+            self._line(_HEADER_LINE)
+        raise self._refusal("Too many headers behind the body.")
+
+    def _exactly(self, length: int) -> Iterator[bytes]:
+        while length > 0:
+            piece = self.rfile.read1(min(length, _PIECE_BYTES))
+            if not piece:
+                raise ConnectionError("The request ended before its body did.")
+            length -= len(piece)
+            yield piece
+
+    def _line(self, pattern: re.Pattern) -> re.Match:
+        found = pattern.fullmatch(self.rfile.readline(_MAX_LINE_BYTES + 1))
+        if not found:
+            raise self._refusal("Malformed chunks.")
+        return found
+
+    def _uncompressed(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        encoding = self.headers.get("Content-Encoding", "identity").strip().lower()
+        if encoding == "identity":
+            yield from pieces
+            return
+        if encoding not in ("gzip", "x-gzip"):
+            raise self._refusal("Expected a Content-Encoding of gzip or none.", 415)
+        unpack = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
+        try:
+            for piece in pieces:
+                while piece:
+                    yield unpack.decompress(piece, _PIECE_BYTES)  # At most so many bytes at once.
+                    if unpack.unused_data:
+                        raise self._refusal("Something follows the gzip data of the body.")
+                    piece = unpack.unconsumed_tail
+            while piece := unpack.decompress(b"", _PIECE_BYTES):
+                yield piece
+        except zlib.error:
+            raise self._refusal("The body is not gzip data.") from None
+        if not unpack.eof:
+            raise self._refusal("The gzip data of the body is cut short.")
+
+    def _content_length(self) -> int | None:
+        """Returns the length of the body, None if it comes in chunks."""
+        lengths, codings = (self.headers.get_all(name, []) for name in ("Content-Length", "Transfer-Encoding"))
+        if codings:
+            is_chunked = [coding.strip().lower() for coding in codings] == ["chunked"]
+            if lengths or not is_chunked or self.request_version == "HTTP/1.0":
+                raise self._refusal("Expected a Content-Length, or a Transfer-Encoding of chunked alone.")
+            return None
+        value = lengths[0].strip() if lengths else "0"
+        if len(lengths) > 1 or not (value.isascii() and value.isdigit() and len(value) < 20):
+            raise self._refusal("The Content-Length is not one whole number.")
+        return int(value)
+
+    def _refusal(self, message: str, http_status: int | None = None) -> ServingError:
+        """Returns an error that closes the connection, since nobody may know where the next request starts."""
+        self.close_connection = True
+        return invalid(message, http_status)
+
+    def handle_expect_100(self) -> bool:
+        """Tells a client that asks before it sends a large body whether to send it (curl asks from 1 MB on)."""
+        try:
+            self._check_size(self._content_length() or 0)
+        except ServingError as error:
+            self._send(error_answer(error))
+            return False
+        self._departures.deadline = time.monotonic() + self._timeout
+        super().handle_expect_100()
+        self.wfile.flush()
+        return True
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Answers errors of the HTTP layer, such as an unreadable request line or an unknown method, in JSON."""
+        self.close_connection = True
+        # A request line too broken to name a version counts as HTTP/0.9, whose answers have no head.
+        self.request_version = self.protocol_version
+        text = message or self.responses.get(code, ("Bad request",))[0]
+        self._send(error_answer(invalid(text[:300], http_status=int(code))))
+
+    def _send(self, answer: Answer) -> None:
+        body, headers = answer.body, {"X-Content-Type-Options": "nosniff", **answer.headers}
+        if self.server.settings.rest_api_enable_cors_support:
+            headers |= _CORS_HEADERS
+        if len(body) >= _LEAST_COMPRESSED_BYTES and self._takes_gzip():
+            body = gzip.compress(body, compresslevel=1)
+            headers |= {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
+        self._departures.deadline = time.monotonic() + self._timeout
+        try:
+            self.send_response(answer.status)
+            self.send_header("Content-Type", answer.content_type)
+            self.send_header("Content-Length", str(len(body)))
+            for name, value in headers.items():
+                self.send_header(name, value)
+            if self.close_connection:
+                self.send_header("Connection", "close")
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(body)
+            self.wfile.flush()
+        except OSError:  # The client is gone, or reads too slowly.
+            self.close_connection = True
+
+    def _takes_gzip(self) -> bool:
+        accepted = getattr(self, "headers", {}).get("Accept-Encoding", "").lower().replace(" ", "").split(",")
+        return any(one.partition(";")[0] == "gzip" and not re.fullmatch(r"[^;]*;q=0(\.0*)?", one) for one in accepted)
+
+    def log_message(self, format: str, *args) -> None:
+        """Logs nothing: what a client sends must not reach the log unchanged."""
