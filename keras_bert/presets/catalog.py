@@ -21,6 +21,7 @@ from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.files import exists
 from keras_bert.presets.downloads import HOME_VARIABLE, Sources, find_files
+from keras_bert.presets.packages import EXTRAS, list_packages
 
 _HUGGING_FACE_HANDLE = r"hf://[\w.-]+(/[\w.-]+)?(@[\w./-]+)?"
 _KAGGLE_HANDLE = r"kaggle://[\w.-]+(/[\w.-]+){3}(/\d+)?"
@@ -142,9 +143,9 @@ def resolve_preset(preset: str | os.PathLike, purpose: str = "config") -> str:
     """Finds the directory or file that holds a preset's files, offline first, by download last.
 
     The order is: `preset` as a path; under `$KERAS_BERT_HOME` a directory or zip of any of its names, or Google's
-    archive; the caches of Hugging Face and Kaggle; a download through `huggingface_hub` or `kagglehub` of the files
-    that the purpose needs (checksummed and resumable; `HF_HUB_OFFLINE=1` switches it off). KerasHub's names ask Kaggle
-    first, all others Hugging Face.
+    archive; an installed Python package (`list_packages`); the caches of Hugging Face and Kaggle; a download through
+    `huggingface_hub` or `kagglehub` of the files that the purpose needs (checksummed and resumable; `HF_HUB_OFFLINE=1`
+    switches it off). KerasHub's names ask Kaggle first, all others Hugging Face.
 
     Args:
         preset: a directory, a zip or `.keras` file, the prefix of a TensorFlow checkpoint, a name that `find_preset`
@@ -170,10 +171,14 @@ def resolve_preset(preset: str | os.PathLike, purpose: str = "config") -> str:
 
 
 def _sources(preset: str, known: Preset | None) -> Sources:
+    names = (preset,) if known is None else known.names
+    package = next((package for name, package in list_packages().items() if name in names), None)
     if known is not None:
         archive = (known.archive.removesuffix(".zip"),) if known.archive else ()
         kaggle_first = preset == known.keras_hub
-        return Sources((*known.names, *archive), known.hugging_face, known.kaggle, kaggle_first)
+        return Sources((*names, *archive), known.hugging_face, known.kaggle, kaggle_first, package)
+    if package:
+        return Sources(names, package=package)
     scheme, _, handle = preset.partition("://")
     if re.fullmatch(_HUGGING_FACE_HANDLE, preset):
         return Sources((handle,), hugging_face=handle)
@@ -200,6 +205,8 @@ def _cure(preset: str, known: Preset | None, purpose: str) -> str:
         cure += f", or Google's archive {known.archive} at {os.path.join(home, known.full_name)}.zip"
     if known is not None and purpose == "weights":
         cure += ", or pass load_weights=False for the architecture alone"
+    if known is not None and known.name in EXTRAS:
+        cure = f"Run: pip install 'keras-bert-zoo[{EXTRAS[known.name]}]'. Or p{cure[1:]}"
     return f"{cure}."
 
 

@@ -1,4 +1,4 @@
-"""Finds the files of a preset: in `$KERAS_BERT_HOME`, in the caches of Hugging Face and Kaggle, on their servers."""
+"""Finds a preset's files: in `$KERAS_BERT_HOME`, a Python package, the caches of Hugging Face and Kaggle, or there."""
 
 import dataclasses
 import fnmatch
@@ -14,6 +14,7 @@ from absl import logging
 
 from keras_bert.errors import InputError
 from keras_bert.formats.archive import open_archive
+from keras_bert.presets.packages import find_package
 
 HOME_VARIABLE = "KERAS_BERT_HOME"
 
@@ -53,12 +54,14 @@ class Sources:
         hugging_face: str, `owner/name` or `owner/name@revision`, or None.
         kaggle: str, `owner/model/framework/variation` or with `/version`, or None.
         kaggle_first: bool, whether Kaggle is asked before Hugging Face.
+        package: str, `package:folder` of the Python package that carries it, or None.
     """
 
     names: tuple[str, ...]
     hugging_face: str | None = None
     kaggle: str | None = None
     kaggle_first: bool = False
+    package: str | None = None
 
 
 class _NotHereError(Exception):
@@ -66,7 +69,7 @@ class _NotHereError(Exception):
 
 
 def find_files(sources: Sources, purpose: str) -> tuple[str | None, list[str]]:
-    """Looks for a preset's files in the home directory, then in the caches, and downloads them last.
+    """Looks for a preset's files in the home directory, a package, then in the caches, and downloads them last.
 
     Args:
         sources: the places to look in.
@@ -81,6 +84,10 @@ def find_files(sources: Sources, purpose: str) -> tuple[str | None, list[str]]:
     if not attempts:
         names = f"{home}: {', '.join(sources.names)}, as a directory or .zip (not there)"
         tried.append(names if home else f"${HOME_VARIABLE} (not set)")
+    if sources.package:
+        directory = find_package(sources.package)
+        place = directory or f"the Python package {sources.package.partition(':')[0]}"
+        attempts.append((place, functools.partial(_checked_package, directory)))
     hubs = [
         ("Hugging Face", sources.hugging_face, _cached_by_hugging_face, _download_from_hugging_face),
         ("Kaggle", sources.kaggle, _cached_by_kaggle, _download_from_kaggle),
@@ -151,6 +158,14 @@ def _checked(path: str, purpose: str, files: Collection[str] | None = None) -> s
     if lacking:
         raise _NotHereError(f"lacks {lacking}")
     return path
+
+
+def _checked_package(directory: str | None, purpose: str) -> str:
+    if directory is None:
+        raise _NotHereError("not installed")
+    if not os.path.isdir(directory):
+        raise _NotHereError("the package has no such folder")
+    return _checked(directory, purpose)
 
 
 # === Hugging Face ===
