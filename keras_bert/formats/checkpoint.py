@@ -72,7 +72,12 @@ class Checkpoint:
     @property
     def is_embedder(self) -> bool:
         """True if its settings are those of a `BertTextEmbedder`."""
-        return "pooling" in self.settings.get("task", {})
+        return "normalize" in self.settings.get("task", {})
+
+    @property
+    def pooling(self) -> str | None:
+        """The `pooling` of a `BertTextClassifier` or `BertTextEmbedder`; None for a head on the pooler."""
+        return self.settings.get("task", {}).get("pooling")
 
     def foreign_tensors(self, sources: Iterable[WeightSource]) -> Iterator[tuple[WeightSource, str, np.ndarray]]:
         """Yields the tensors of a foreign format, each with its row of the table and its foreign name.
@@ -86,11 +91,16 @@ class Checkpoint:
 
 
 def check_heads_follow_encoder(checkpoint: Checkpoint, format_owner: str) -> None:
-    """Refuses heads with an activation or epsilon of their own, for formats with one for encoder and heads.
+    """Refuses heads with an activation, an epsilon or a pooling of their own, for formats without a place for these.
 
     Raises:
         InputError: there is such a head.
     """
+    if "classification" in checkpoint.heads and checkpoint.pooling is not None:
+        raise InputError(
+            f"{checkpoint.source}: its classification head reads pooled tokens (pooling={checkpoint.pooling!r}). In "
+            f"{format_owner} that head reads the pooler. Expected a model that was trained with --few_labels=off."
+        )
     for head, settings in checkpoint.head_settings.items():
         for name, value in settings.items():
             own = getattr(checkpoint.config, name)

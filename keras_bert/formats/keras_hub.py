@@ -122,7 +122,8 @@ def _task(checkpoint: Checkpoint, backbone, tokenizer):
     import keras_nlp
 
     has_its_masked_lm = checkpoint.head_settings.get("masked_lm") == KERAS_HUB_MASKED_LM
-    known = ("classification", "masked_lm") if has_its_masked_lm else ("classification",)
+    known = ("classification",) if checkpoint.pooling is None else ()
+    known += ("masked_lm",) if has_its_masked_lm else ()
     alike = next((head for head in known if head in checkpoint.heads), None)
     left_out = [head for head in checkpoint.heads if head != alike]
     if left_out:

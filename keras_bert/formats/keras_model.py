@@ -212,4 +212,5 @@ def _arguments(checkpoint: Checkpoint, heads: tuple[str, ...]) -> dict:
     if head == "question_answering":
         return {}
     num_classes = checkpoint.tensors[f"{head}/bias"].shape[0]
-    return {"num_classes": num_classes, "labels": checkpoint.labels, "dropout": None}
+    own = {"pooling": checkpoint.pooling} if head == "classification" else {}
+    return {"num_classes": num_classes, "labels": checkpoint.labels, "dropout": None, **own}

@@ -10,8 +10,9 @@ import keras
 import tensorflow as tf
 from absl import logging
 
+from keras_bert.config import POOLINGS
 from keras_bert.encoder.backbone import BertBackbone
-from keras_bert.encoder.heads import output_head
+from keras_bert.encoder.heads import PoolTokens, output_head
 from keras_bert.encoder.layer import arguments_of, keep_arguments, weights_follow
 from keras_bert.errors import InputError, first_line
 from keras_bert.files import keep_copies
@@ -264,8 +265,12 @@ class LabeledTask(BertTask):
         activation: str | None = None,
         dropout: float | None = None,
         labels: list[str] | None = None,
+        pooling: str | None = None,
         **kwargs,
     ):
+        if pooling not in (None, *(POOLINGS if self.uses_pooler else ())):
+            allowed = "one of " + ", ".join(POOLINGS) if self.uses_pooler else "None for a head on every token"
+            raise ValueError(f"`pooling` must be {allowed}. Received: pooling={pooling!r}")
         if num_classes is None and labels:
             num_classes = len(labels)
         if num_classes is None or num_classes < 1:
@@ -280,7 +285,12 @@ class LabeledTask(BertTask):
         head = output_head(num_classes, backbone.initializer_range, self.heads[0], activation)
 
         # === Functional model ===
-        states = backbone(backbone.input)["pooled_output" if self.uses_pooler else "sequence_output"]
+        outputs = backbone(backbone.input)
+        self.uses_pooler = self.uses_pooler and pooling is None
+        states = outputs["pooled_output" if self.uses_pooler else "sequence_output"]
+        if pooling is not None:
+            pool = PoolTokens(pooling, name="pool_tokens", dtype="float32")
+            states = pool(states, backbone.input["padding_mask"])
         super().__init__(inputs=backbone.input, outputs=head(output_dropout(states)), **kwargs)
 
     def default_loss(self):
@@ -299,7 +309,8 @@ class LabeledTask(BertTask):
         if cls.heads[0] not in checkpoint.heads:
             return {"num_classes": None, "labels": None}
         num_classes = checkpoint.tensors[f"{cls.heads[0]}/kernel"].shape[-1]
-        return {"num_classes": num_classes, "labels": checkpoint.labels if num_classes > 1 else None}
+        own = {"pooling": checkpoint.pooling} if cls.uses_pooler else {}
+        return {"num_classes": num_classes, "labels": checkpoint.labels if num_classes > 1 else None, **own}
 
     @classmethod
     def _merge(cls, stored, given, source):

@@ -25,6 +25,8 @@ class BertTextClassifier(LabeledTask, keras_nlp.models.TextClassifier):
         activation: str, of the output; `"softmax"` gives probabilities.
         dropout: float, on the pooled output; None: the backbone's (google-research/bert run_classifier.py:604: 0.1).
         labels: list of str, the classes in the order of the outputs, or None.
+        pooling: str, `"mean"`, `"cls"` or `"max"`: the head reads the real tokens pooled, as a `BertTextEmbedder` with
+            that `pooling` does, in place of the pooler; None: it reads the pooler.
         **kwargs: `name`; `compile=False` leaves out the default `compile()`.
 
     >>> from keras_bert import BertBackbone, BertPreprocessor, BertTokenizer

@@ -156,9 +156,9 @@ def checkpoint_of(model, source: str = "the model", labels: list[str] | None = N
     own = {name: getattr(model, f"masked_lm_{name}", None) for name in ("activation", "layer_norm_epsilon")}
     settings = {name: value for name, value in own.items() if value is not None}
     head_settings = {"masked_lm": settings} if settings else {}
-    task = {}
-    if hasattr(model, "pooling"):  # An embedder.
-        task = {name: getattr(model, name) for name in ("pooling", "normalize", "embedding_activation")}
+    names = ("pooling", "normalize", "embedding_activation")  # All of them for an embedder, the first for a classifier.
+    task = {name: getattr(model, name) for name in names if hasattr(model, name)}
+    if task:
         task |= {
             "class_name": type(model).__name__,
             "sequence_length": getattr(model.preprocessor, "sequence_length", None),

@@ -9,7 +9,10 @@ import tensorflow as tf
 import toy_tasks
 from toy_tasks import ANIMALS, LENGTH
 
-from keras_bert import BertPreprocessor, BertTextClassifier
+from keras_bert import BertPreprocessor, BertTextClassifier, BertTextEmbedder, BertTokenClassifier
+from keras_bert.errors import InputError
+from keras_bert.formats import hugging_face, keras_preset
+from keras_bert.presets import weights
 
 PAIRS = (["the cat", "a dog sat"], ["big", "red hen"])
 
@@ -110,10 +113,35 @@ def test_dropout_falls_on_the_pooled_output_while_training_only():
     assert BertTextClassifier(toy_tasks.backbone(dropout=0.3), 3).get_layer("classifier_dropout").rate == 0.3
 
 
+@pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
+def test_the_head_may_read_pooled_tokens_in_place_of_the_pooler(preprocessor, tmp_path, pooling):
+    backbone = toy_tasks.shaken(toy_tasks.backbone())
+    model = BertTextClassifier(backbone, preprocessor=preprocessor, labels=ANIMALS, pooling=pooling)
+    features = preprocessor(["the cat sat", "a dog"])
+    head = model.get_layer("classification")
+    pooled = BertTextEmbedder(backbone, pooling=pooling, normalize=False)(features)
+    np.testing.assert_allclose(model(features), head(pooled), atol=1e-5)
+    model.save(tmp_path / "m.keras")
+    model.save_to_preset(tmp_path / "preset")
+    with weights.open_checkpoint(str(tmp_path / "preset")) as checkpoint:
+        assert not checkpoint.is_embedder
+        keras_preset.write(str(tmp_path / "converted"), checkpoint, None)
+        with pytest.raises(InputError, match=f"pooled tokens .pooling='{pooling}'.. In transformers"):
+            hugging_face.write(str(tmp_path / "out"), checkpoint, None)
+    for path in ("m.keras", "preset", "converted"):
+        again = BertTextClassifier.from_preset(tmp_path / path)
+        assert (again.pooling, again.labels) == (pooling, ANIMALS)
+        np.testing.assert_allclose(again(features), model(features), atol=1e-6)
+
+
 def test_what_does_not_fit_is_refused(trained):
     with pytest.raises(ValueError, match="`num_classes` must be at least 1. Received: num_classes=None"):
         BertTextClassifier(trained.backbone)
     with pytest.raises(ValueError, match=r"a name for each class. Received: num_classes=3, labels=\['a', 'b'\]"):
         BertTextClassifier(trained.backbone, 3, labels=["a", "b"])
+    with pytest.raises(ValueError, match="`pooling` must be one of mean, cls, max. Received: pooling='sum'"):
+        BertTextClassifier(trained.backbone, 2, pooling="sum")
+    with pytest.raises(ValueError, match="`pooling` must be None for a head on every token. Received: pooling='mean'"):
+        BertTokenClassifier(trained.backbone, 2, pooling="mean")
     with pytest.raises(ValueError, match="does not apply preprocessing"):
         trained(["a text"])
