@@ -23,7 +23,7 @@ glue_full() {
     need_path "$folder" "Expected GLUE's folders in $1."
     run bert-classify --task_name="$2" --data_dir="$folder" --preset="$3" --output_dir="$4" \
         --do_train --do_eval --train_batch_size=32 --learning_rate=5e-5,4e-5,3e-5,2e-5 --num_train_epochs=3 \
-        --max_seq_length=128 "${DEVICE[@]}" "${@:5}"
+        --max_seq_length=128 --optimizer=bert-2018 "${DEVICE[@]}" "${@:5}"
 }
 
 # glue_laptop ROOT TASK PRESET OUTPUT_DIR ROWS [FLAG...]: one rate, the first ROWS rows of training.
@@ -39,5 +39,5 @@ glue_laptop() {
     head_of "$folder/train.$split" "$5" "$2/train.$split"
     run bert-classify "${columns[@]}" --train_file="$SLICE" --dev_file="$folder/dev.$split" --preset="$3" \
         --output_dir="$4" --do_train --do_eval --train_batch_size=32 --learning_rate=5e-5 --num_train_epochs=3 \
-        --max_seq_length=128 "${DEVICE[@]}" "${@:6}"
+        --max_seq_length=128 --optimizer=bert-2018 "${DEVICE[@]}" "${@:6}"
 }

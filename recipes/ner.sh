@@ -26,7 +26,8 @@ files=(--train_file="$TRAIN" --dev_file="$DEV")
 if [[ "$SCALE" == laptop ]]; then
     need PRESET "a small preset's path or name"
     run bert-ner "${files[@]}" --preset="$PRESET" --output_dir="$OUTPUT_DIR" --do_train --do_eval \
-        --train_batch_size=16 --learning_rate=5e-5 --num_train_epochs=3 --max_seq_length=128 "${DEVICE[@]}" "$@"
+        --train_batch_size=16 --learning_rate=5e-5 --num_train_epochs=3 --max_seq_length=128 \
+        --optimizer=bert-2018 "${DEVICE[@]}" "$@"
     exit 0
 fi
 
@@ -34,4 +35,4 @@ PRESET="${PRESET:-cased_L-12_H-768_A-12}"
 rates="${RATES:-5e-5 3e-5 2e-5}"
 run bert-ner "${files[@]}" --preset="$PRESET" --output_dir="$OUTPUT_DIR" --do_train --do_eval \
     --document_context=document --max_seq_length=512 --train_batch_size=32 --learning_rate="${rates// /,}" \
-    --num_restarts="${RESTARTS:-1}" --num_train_epochs=4 "${DEVICE[@]}" "$@"
+    --num_restarts="${RESTARTS:-1}" --num_train_epochs=4 --optimizer=bert-2018 "${DEVICE[@]}" "$@"

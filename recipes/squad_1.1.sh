@@ -25,10 +25,12 @@ if [[ "$SCALE" == laptop ]]; then
     need_path "$DATA_DIR/train.json"
     run bert-squad --train_file="$DATA_DIR/train.json" --predict_file="$DATA_DIR/dev.json" --bad_rows=skip \
         --preset="$PRESET" --output_dir="$OUTPUT_DIR" --do_train --do_eval --do_predict --train_batch_size=8 \
-        --learning_rate=1e-4 --num_train_epochs=2 --max_seq_length=256 --doc_stride=128 "${DEVICE[@]}" "$@"
+        --learning_rate=1e-4 --num_train_epochs=2 --max_seq_length=256 --doc_stride=128 \
+        --optimizer=bert-2018 "${DEVICE[@]}" "$@"
 else
     need_path "$DATA_DIR/train-v1.1.json"
     run bert-squad --train_file="$DATA_DIR/train-v1.1.json" --predict_file="$DATA_DIR/dev-v1.1.json" \
         --preset="$PRESET" --output_dir="$OUTPUT_DIR" --do_train --do_eval --do_predict --train_batch_size=32 \
-        --learning_rate=5e-5 --num_train_epochs=3 --max_seq_length=384 --doc_stride=128 "${DEVICE[@]}" "$@"
+        --learning_rate=5e-5 --num_train_epochs=3 --max_seq_length=384 --doc_stride=128 \
+        --optimizer=bert-2018 "${DEVICE[@]}" "$@"
 fi

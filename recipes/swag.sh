@@ -26,11 +26,13 @@ if [[ "$SCALE" == laptop ]]; then
     head_of "$DATA_DIR/val.csv" "${LAPTOP_DEV_ROWS:-500}" val.csv
     dev="$SLICE"
     run bert-swag --train_file="$train" --dev_file="$dev" --preset="$PRESET" --output_dir="$OUTPUT_DIR" \
-        --do_train --do_eval --train_batch_size=16 --learning_rate=5e-5 --num_train_epochs=3 "${DEVICE[@]}" "$@"
+        --do_train --do_eval --train_batch_size=16 --learning_rate=5e-5 --num_train_epochs=3 \
+        --optimizer=bert-2018 "${DEVICE[@]}" "$@"
 else
     need_path "$DATA_DIR/train.csv"
     predict=()
     [[ -e "$DATA_DIR/test.csv" ]] && predict=(--do_predict)
     run bert-swag --data_dir="$DATA_DIR" --preset="$PRESET" --output_dir="$OUTPUT_DIR" --do_train --do_eval \
-        "${predict[@]}" --train_batch_size=16 --learning_rate=2e-5 --num_train_epochs=3 "${DEVICE[@]}" "$@"
+        "${predict[@]}" --train_batch_size=16 --learning_rate=2e-5 --num_train_epochs=3 \
+        --optimizer=bert-2018 "${DEVICE[@]}" "$@"
 fi

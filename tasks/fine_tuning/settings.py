@@ -51,6 +51,13 @@ class FineTuningSettings(TrainingSettings, StartSettings):
     max_seq_length: int | None = setting(128, "Longest sequence in tokens.", at_least=4)
     train_batch_size: int | list[int] = replaced(TrainingSettings, "train_batch_size", 32, several=True)
     learning_rate: float | list[float] = setting(5e-5, "Peak learning rate.", several=True, above=0.0)
+    optimizer: str | None = replaced(
+        TrainingSettings,
+        "optimizer",
+        None,
+        help="adamw: Adam with decoupled weight decay and bias correction; bert-2018: without it; lamb: for batches "
+        "of thousands. Default: adamw, but bert-2018 with --bert_config_file, as in google-research/bert.",
+    )
     num_restarts: int = changeable(1, "Seeds to train each combination from; the best is kept.", at_least=1)
     num_train_epochs: float = setting(3.0, "Passes over the training data.", above=0.0)
     warmup_proportion: float = setting(0.1, "Share of warm-up steps.", at_least=0.0, at_most=1.0)
@@ -88,6 +95,9 @@ class FineTuningSettings(TrainingSettings, StartSettings):
         if self.use_tpu:
             object.__setattr__(self, "distribution_strategy", "tpu")
         object.__setattr__(self, "tpu", self.tpu or self.tpu_name)
+        if self.optimizer is None:
+            # Without bias correction some fine-tunings on few rows fail (Zhang et al., arXiv:2006.05987).
+            object.__setattr__(self, "optimizer", "bert-2018" if self.bert_config_file else "adamw")
         super().__post_init__()
         if self.num_frozen_layers and self.lora_rank:
             raise InputError("--lora_rank leaves the whole encoder as it is: give it without --num_frozen_layers.")

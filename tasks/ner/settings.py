@@ -7,7 +7,8 @@ from tasks.settings import changeable, replaced, setting
 from tasks.text.tags import SCHEMES
 
 ENCODERS = ("trained", "frozen")
-# A BiLSTM starts from random weights, which need a higher rate, more epochs, and Adam's bias correction.
+# A BiLSTM starts from random weights, which need a higher rate, more epochs, and Adam's bias correction, whatever names
+# the encoder.
 FROZEN_DEFAULTS = {"learning_rate": 1e-3, "optimizer": "adamw", "num_train_epochs": 10.0}
 # The settings that mean nothing with the other value of `encoder`.
 OWN = {
@@ -29,13 +30,6 @@ class NerSettings(WordSettings):
     )
     learning_rate: float | list[float] | None = replaced(
         WordSettings, "learning_rate", None, help="Peak learning rate; default: 5e-5, or 1e-3 for frozen."
-    )
-    optimizer: str | None = replaced(
-        WordSettings,
-        "optimizer",
-        None,
-        help="bert-2018: Adam with decoupled weight decay and no bias correction; adamw: with bias correction; lamb: "
-        "for batches of thousands. Default: bert-2018, or adamw for frozen.",
     )
     num_train_epochs: float | None = replaced(
         WordSettings, "num_train_epochs", None, help="Passes over the training data; default: 3, or 10 for frozen."

@@ -21,6 +21,7 @@ def test_glue_is_the_paper_s_search():
             continue
         assert line["learning_rate"] == "5e-5,4e-5,3e-5,2e-5" and line["train_batch_size"] == "32"
         assert line["num_train_epochs"] == "3" and "do_predict" in line and line["num_restarts"] == "1"
+        assert line["optimizer"] == "bert-2018"
     large = [flags_of(command) for command in commands(*VARIANTS[len(EXPECTED_SCRIPTS) * 2])]
     restarted = {line["task_name"] for line in large if line.get("num_restarts") == "5"}
     assert restarted == {"cola", "stsb", "mrpc", "rte"} and "wnli" in {line["task_name"] for line in large}
@@ -36,13 +37,14 @@ def test_glue_is_the_paper_s_search():
 )
 def test_single_fine_tunings_have_the_paper_s_settings(script, expected):
     (line,) = (flags_of(command) for command in commands(script))
-    assert {name: line[name] for name in expected} == expected
+    assert {name: line[name] for name in expected} == expected and line["optimizer"] == "bert-2018"
     assert ("version_2_with_negative" in line) == (script == "squad_2.0.sh")
 
 
 def test_ner_has_documents_and_the_appendix_s_rates():
     (tuned,) = (flags_of(command) for command in commands("ner.sh"))
     assert (tuned["learning_rate"], tuned["num_restarts"]) == ("5e-5,3e-5,2e-5", "1")
+    assert tuned["optimizer"] == "bert-2018"
     for line in [tuned, *(flags_of(command) for command in commands("features_ner.sh"))]:
         assert line["preset"] == "cased_L-12_H-768_A-12" and line["document_context"] == "document"
         assert line["max_seq_length"] == "512"

@@ -25,7 +25,7 @@ from keras_bert import BertTextClassifier
 from keras_bert.errors import InputError
 from tasks.fine_tuning import session
 
-TRAINING = {**toy_classifier.TRAINING, "learning_rate": 5e-3, "num_train_epochs": 5}
+TRAINING = {**toy_classifier.TRAINING, "learning_rate": 5e-3, "num_train_epochs": 5, "optimizer": "bert-2018"}
 
 
 @pytest.fixture(scope="module", name="preset")

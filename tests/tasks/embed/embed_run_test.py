@@ -103,7 +103,7 @@ def test_scores_are_learned(tmp_path, preset):
         max_seq_length=8,
         train_batch_size=16,
         learning_rate=3e-3,
-        num_train_epochs=3,
+        num_train_epochs=4,
         loss="cosine_similarity",
         matryoshka_dims=[32, 8],
     )

@@ -1,5 +1,6 @@
 """google-research/bert's own command lines, with only the program's name changed."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -15,10 +16,16 @@ from keras_bert import BertBackbone
 from keras_bert.errors import InputError
 from tasks import flags
 from tasks.classify.task import Classify
+from tasks.embed.task import Embed
 from tasks.fine_tuning import model_files
 from tasks.fine_tuning.command import run_task
 from tasks.fine_tuning.start import find_start
+from tasks.ner.task import Ner
+from tasks.score_words.task import ScoreWords
 from tasks.squad.task import Squad
+from tasks.swag.task import Swag
+
+TASKS = (Classify, Embed, Ner, ScoreWords, Squad, Swag)
 
 # README.md of google-research/bert, "Sentence (and sentence-pair) classification tasks"; only numbers are smaller.
 TRAIN = """
@@ -108,6 +115,23 @@ def test_a_configuration_alone_starts_from_random_weights(places):
     values += [f"--vocab_file={places['BERT_BASE_DIR']}/vocab.txt", "--do_lower_case=false", "--output_dir=x"]
     with find_start(flags.parse(Classify.Settings, values)) as start:
         assert not start.load_weights and start.tokenizer_options["lowercase"] is False
+
+
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.command)
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        (["--preset=base"], "adamw"),
+        (["--init_checkpoint=runs/earlier"], "adamw"),
+        (["--init_checkpoint=bert_model.ckpt", "--bert_config_file=bert_config.json"], "bert-2018"),
+        (["--init_checkpoint=bert_model.ckpt", "--bert_config_file=c.json", "--optimizer=adamw"], "adamw"),
+        (["--preset=base", "--optimizer=bert-2018", "--learning_rate=1e-5,2e-5"], "bert-2018"),
+    ],
+)
+def test_only_google_s_own_files_train_without_bias_correction(task, more, expected):
+    chosen = flags.parse(task.Settings, ["--output_dir=x", *more])
+    assert chosen.optimizer == chosen.identity()["optimizer"] == dataclasses.asdict(chosen)["optimizer"] == expected
+    assert dataclasses.replace(chosen, random_seed=1).optimizer == expected
 
 
 def test_use_tpu_names_the_strategy(places):
