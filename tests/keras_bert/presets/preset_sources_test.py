@@ -140,7 +140,7 @@ def test_nowhere_lists_every_place_and_the_cure(caches, monkeypatch):
     with pytest.raises(InputError) as caught:
         resolve_preset("tiny", "weights")
     assert str(caught.value) == (
-        f"tiny: weights not found. Tried: $KERAS_BERT_HOME (not set); "
+        f"tiny: weights not found. Tried: $KERAS_BERT_HOME (not set); installed packages (none carries it); "
         f"Hugging Face's cache of {TINY_AT_HUGGING_FACE} (not there); Kaggle's cache of {TINY_AT_KAGGLE} (not there); "
         f"download of {TINY_AT_HUGGING_FACE} from Hugging Face (HF_HUB_OFFLINE is set); "
         f"download of {TINY_AT_KAGGLE} from Kaggle (HF_HUB_OFFLINE is set). "
@@ -149,7 +149,9 @@ def test_nowhere_lists_every_place_and_the_cure(caches, monkeypatch):
         "load_weights=False for the architecture alone."
     )
     monkeypatch.setenv("KERAS_BERT_HOME", str(caches))
-    with pytest.raises(InputError, match=rf"Tried: {caches}: toy/bert, as a directory or .zip \(not there\); Hugging"):
+    with pytest.raises(
+        InputError, match=rf"Tried: {caches}: toy/bert, as a directory or .zip \(not there\); installed"
+    ):
         resolve_preset("hf://toy/bert", "weights")
 
 
