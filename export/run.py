@@ -37,7 +37,9 @@ class ExportSettings(Settings):
     max_seq_length: int | None = setting(
         None, "Longest sequence in tokens. Default: the model's; for a preset, its maximum length.", at_least=3
     )
-    layer: int | None = setting(None, "Embeddings: encoder layer, 1 (lowest) upwards or -1 (last, default) downwards.")
+    layer: int | None = setting(
+        None, "Embeddings: encoder layer, 1 (lowest) upwards or -1 (last, default) downwards.", subject="answers"
+    )
     top_k: int | None = setting(
         None, "Tokens named for each mask (default: 5), or passages found by a search (default: 10).", at_least=1
     )
@@ -68,7 +70,10 @@ class ExportSettings(Settings):
         None, "Long texts: tokens that are read of a text. Default: 8 times the longest sequence.", at_least=1
     )
     with_cc: str = setting(
-        "auto", "Verify with a C++ program, too: if there is g++, always, or never.", choices=("auto", "on", "off")
+        "auto",
+        "Verify with a C++ program, too: if there is g++, always, or never.",
+        choices=("auto", "on", "off"),
+        subject="targets",
     )
     onnx: bool = setting(False, "Also write an ONNX model (token ids in) to export_dir/onnx, and check it.")
     litert: bool = setting(False, "Also write a LiteRT model (token ids in) to export_dir/litert, and check it.")

@@ -22,7 +22,7 @@ from absl import app, flags
 
 from keras_bert.errors import InputError
 from keras_bert.files import keep_copies, write_json
-from tasks.settings import Rule, Settings, kinds_of
+from tasks.settings import SUBJECTS, Rule, Settings, kinds_of
 
 # Environment variables to set before TensorFlow is imported, unless the user has set them.
 # oneDNN is off by default on CPUs without AVX-512, although it speeds up matrix products there.
@@ -94,8 +94,7 @@ def _parse(argv: list[str], command: str, main: Callable, settings_class: type[S
     values = make_flags(settings_class)
     if _HELP_FLAGS.intersection(options):
         docstring = (sys.modules[main.__module__].__doc__ or "").strip()
-        listing = values.module_help(_COMMAND_FLAGS).strip().partition("\n")[2]  # The first line is the module's name.
-        print(f"{docstring}\n\nUsage: {command} [flags]\n\n{listing}", flush=True)
+        print(f"{docstring}\n\nUsage: {command} [flags]\n{list_flags(values)}", flush=True)
         sys.exit(0)
     values.append_flag_values(flags.FLAGS)  # absl's own, such as --verbosity.
     pass_over = getattr(settings_class, "pass_over", None)
@@ -127,8 +126,6 @@ def _exit(command: str, message: str, status: int) -> None:
 
 # === Flags from settings ===
 
-_COMMAND_FLAGS = "command"  # absl lists flags by module. This name groups all flags of a command.
-
 
 def parse(settings_class: type[Settings], arguments: list[str]) -> Settings:
     """Parses the arguments of a command line, without the command's name.
@@ -150,8 +147,14 @@ def make_flags(settings_class: type[Settings]) -> flags.FlagValues:
         default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
         is_required = default is dataclasses.MISSING
         flag = _make_flag(rule.flag or field.name, None if is_required else default, rule, kind, is_list)
-        flags.DEFINE_flag(flag, flag_values=values, module_name=_COMMAND_FLAGS, required=is_required)
+        # absl lists flags by module. Their subjects stand in for modules.
+        flags.DEFINE_flag(flag, flag_values=values, module_name=SUBJECTS[rule.subject], required=is_required)
     return values
+
+
+def list_flags(values: flags.FlagValues) -> str:
+    """Returns the flags that `make_flags` made, with their help, by subject in the order of `SUBJECTS`."""
+    return "\n".join(filter(None, map(values.module_help, SUBJECTS.values())))
 
 
 def _settings_of(values: flags.FlagValues, settings_class: type[Settings]) -> Settings:

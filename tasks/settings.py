@@ -12,6 +12,22 @@ from typing import Any, NamedTuple
 
 from keras_bert.errors import InputError
 
+# What settings are about, in the order of `--help` and of the reference pages.
+SUBJECTS = {
+    "common": "Most used",
+    "data": "Data",
+    "start": "Where to start",
+    "model": "Model",
+    "training": "Training",
+    "evaluation": "Evaluation and search",
+    "answers": "Answers",
+    "targets": "Further formats",
+    "models": "Models and versions",
+    "access": "Access",
+    "limits": "Limits",
+    "devices": "Devices and speed",
+}
+
 
 class Rule(NamedTuple):
     """The help text and bounds of a setting; see `setting` for each field."""
@@ -26,6 +42,7 @@ class Rule(NamedTuple):
     identifies: bool = True
     flag: str | None = None
     repeats: bool = False
+    subject: str | None = None
 
     def spelled(self, value: Any) -> Any:
         """Returns the choice that `value` is another spelling of, or else `value` itself."""
@@ -65,6 +82,7 @@ def setting(default: Any, help: str, **bounds: Any) -> Any:
         several: whether the flag also takes a comma-separated list of values to search over.
         flag: name of the flag, if it differs from the field's, as the keyword `from` must.
         repeats: whether a list's flag is given once per value, so that values may contain commas.
+        subject: key of `SUBJECTS`, for this field and those below it in the class. A class begins with "common".
         identifies: False if the value may change when a stopped training continues: paths, stages, devices, speed.
 
     >>> class Example(Settings):
@@ -105,6 +123,18 @@ class Settings(Values):
     Raises:
         InputError: a value breaks its rule; the message names the flag.
     """
+
+    def __init_subclass__(cls):
+        subject, inherited = "common", getattr(cls, "__dataclass_fields__", {})
+        for name, field in vars(cls).items():
+            if isinstance(field, dataclasses.Field):
+                rule = field.metadata["rule"]
+                if name in inherited:
+                    own = rule.subject or inherited[name].metadata["rule"].subject
+                else:
+                    own = subject = rule.subject or subject
+                field.metadata = {"rule": rule._replace(subject=own)}
+        super().__init_subclass__()
 
     def __post_init__(self):
         for field in dataclasses.fields(self):

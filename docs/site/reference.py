@@ -18,7 +18,7 @@ import docstrings  # noqa: E402
 import errors  # noqa: E402
 
 import keras_bert  # noqa: E402
-from tasks.settings import Settings, kinds_of  # noqa: E402
+from tasks.settings import SUBJECTS, Settings, kinds_of  # noqa: E402
 
 COMMANDS = ast.literal_eval((ROOT / "commands.bzl").read_text(encoding="utf-8").partition("COMMANDS = ")[2])
 # What a command does, from Python: the function takes the command's settings.
@@ -33,16 +33,6 @@ ENTRIES = {
     "export/run.py": "export",
     "export/saved_model.py": "export_model",
     "export/local_server.py": "serve",
-}
-# Headings of the flags that several commands share, by the class that declares them.
-SHARED = {
-    "TrainingSettings": "Flags of every training",
-    "StartSettings": "Flags that say where to start",
-    "FineTuningSettings": "Flags of every fine-tuning",
-    "SplitSettings": "Flags that name files",
-    "WordSettings": "Flags of tasks on words",
-    "EngineSettings": "Flags that say where to work",
-    "InstanceSettings": "Flags of the instances",
 }
 
 
@@ -111,14 +101,10 @@ def _command_page(name: str, module: str) -> str:
         f"`python -m {module}` is the same.",
         "",
     ]
-    sections: dict[str, list[str]] = {}
-    for field in dataclasses.fields(settings_class):
-        owner = next(cls for cls in settings_class.__mro__ if field.name in cls.__dict__.get("__annotations__", {}))
-        sections.setdefault(owner, []).append(_flag_line(settings_class, field))
-    own_first = sorted(sections, key=settings_class.__mro__.index)
-    for owner in own_first:
-        title = "Flags" if owner is own_first[0] else SHARED[owner.__name__]
-        lines += [f"## {title}", "", *sections[owner], ""]
+    fields = dataclasses.fields(settings_class)
+    for subject, title in SUBJECTS.items():
+        flags = [_flag_line(settings_class, field) for field in fields if field.metadata["rule"].subject == subject]
+        lines += [f"## {title}", "", *flags, ""] if flags else []
     return "\n".join(lines)
 
 

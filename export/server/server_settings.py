@@ -16,20 +16,32 @@ class ServerSettings(Settings):
     model_base_path: str | None = setting(None, "Directory with the numbered versions that bert-export wrote.")
     model_name: str = setting("default", "The model's name in requests.")
     model_config_file: str | None = setting(None, "TensorFlow Serving's ModelServerConfig: models, versions, labels.")
+    host: str = setting("127.0.0.1", "Address to listen on. The default is reachable from this machine only.")
+    rest_api_port: int = setting(8501, "Port of REST and the page; 0 takes a free one.", at_least=0, at_most=65535)
+    port: int = setting(8500, "Port of gRPC; 0 takes a free one, -1 switches gRPC off.", at_least=-1, at_most=65535)
+    runtime: str = setting(
+        "auto",
+        "What computes the encoders. auto: ONNX Runtime (extra: onnx) where a single sequence is to be read, else "
+        "TensorFlow.",
+        choices=("auto", "tensorflow", "onnxruntime"),
+    )
+    enable_batching: bool = setting(False, "Join requests that wait at the same time into batches.")
     model_config_file_poll_wait_seconds: float = setting(
-        0.0, "How often to look for changes in --model_config_file; 0: never.", at_least=0.0
+        0.0, "How often to look for changes in --model_config_file; 0: never.", at_least=0.0, subject="models"
     )
     file_system_poll_wait_seconds: float = setting(1.0, "How often to look for new versions; 0: never.", at_least=0.0)
     allow_version_labels_for_unavailable_models: bool = setting(
         False, "Take labels of versions that are not loaded yet, such as those of the first configuration."
     )
     saved_model_tags: list[str] = setting(["serve"], "Tags of the graph to load from a SavedModel.")
-    host: str = setting("127.0.0.1", "Address to listen on. The default is reachable from this machine only.")
+    enable_model_warmup: bool = setting(True, "Replay the warm-up requests that a version brings along.")
+    num_request_iterations_for_warmup: int = setting(1, "How often to replay each of them.", at_least=1)
+    allow_reload_config: bool = setting(False, "Let gRPC clients change which directories are served.")
     allowed_hosts: list[str] = setting(
-        [], "Further names by which clients may call a server that listens on this machine only; * allows all."
+        [],
+        "Further names by which clients may call a server that listens on this machine only; * allows all.",
+        subject="access",
     )
-    rest_api_port: int = setting(8501, "Port of REST and the page; 0 takes a free one.", at_least=0, at_most=65535)
-    port: int = setting(8500, "Port of gRPC; 0 takes a free one, -1 switches gRPC off.", at_least=-1, at_most=65535)
     grpc_socket_path: str | None = setting(None, "Unix socket on which to serve gRPC, too.")
     grpc_channel_arguments: list[str] = setting(
         [], "Arguments of the gRPC server, such as grpc.max_connection_age_ms=2000."
@@ -39,36 +51,27 @@ class ServerSettings(Settings):
     enable_serialization_as_tensor_content: bool = setting(
         False, "Write gRPC's answers into tensor_content, which is faster, instead of into typed fields."
     )
-    rest_api_timeout_in_ms: int = setting(
-        30_000,
-        "Time for a REST request to arrive, to be computed, to be read, and for a connection to idle.",
-        at_least=1,
-    )
     rest_api_enable_cors_support: bool = setting(False, "Let web pages of any origin read the answers.")
     monitoring_config_file: str | None = setting(
         None, "TensorFlow Serving's MonitoringConfig: whether and where to serve metrics. Default: /metrics, too."
     )
-    tensorflow_session_parallelism: int = setting(0, "Sets both of the two flags that follow.", at_least=0)
-    tensorflow_intra_op_parallelism: int = setting(0, "Threads of one operation; 0: one a core.", at_least=0)
-    tensorflow_inter_op_parallelism: int = setting(0, "Operations that run at once; 0: one a core.", at_least=0)
-    runtime: str = setting(
-        "auto",
-        "What computes the encoders. auto: ONNX Runtime (extra: onnx) where a single sequence is to be read, else "
-        "TensorFlow.",
-        choices=("auto", "tensorflow", "onnxruntime"),
+    rest_api_timeout_in_ms: int = setting(
+        30_000,
+        "Time for a REST request to arrive, to be computed, to be read, and for a connection to idle.",
+        at_least=1,
+        subject="limits",
     )
-    enable_model_warmup: bool = setting(True, "Replay the warm-up requests that a version brings along.")
-    num_request_iterations_for_warmup: int = setting(1, "How often to replay each of them.", at_least=1)
-    enable_batching: bool = setting(False, "Join requests that wait at the same time into batches.")
-    batching_parameters_file: str | None = setting(None, "TensorFlow Serving's parameters for --enable_batching.")
-    enable_per_model_batching_parameters: bool = setting(
-        False, "Use each version's own batching_params.pbtxt instead; versions without one are not batched."
-    )
-    allow_reload_config: bool = setting(False, "Let gRPC clients change which directories are served.")
     max_request_megabytes: int = setting(16, "Longest request body; longer ones are refused.", at_least=1)
     max_request_rows: int = setting(1000, "Most rows (instances, examples) of a request.", at_least=1)
     max_concurrent_requests: int = setting(256, "Requests in progress; further ones are refused.", at_least=1)
     max_connections: int = setting(1024, "Open REST connections; further ones are refused.", at_least=1)
+    tensorflow_session_parallelism: int = setting(0, "Sets both flags for operations.", at_least=0, subject="devices")
+    tensorflow_intra_op_parallelism: int = setting(0, "Threads of one operation; 0: one a core.", at_least=0)
+    tensorflow_inter_op_parallelism: int = setting(0, "Operations that run at once; 0: one a core.", at_least=0)
+    batching_parameters_file: str | None = setting(None, "TensorFlow Serving's parameters for --enable_batching.")
+    enable_per_model_batching_parameters: bool = setting(
+        False, "Use each version's own batching_params.pbtxt instead; versions without one are not batched."
+    )
 
     @classmethod
     def pass_over(cls, arguments: list[str]) -> None:

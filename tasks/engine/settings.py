@@ -18,13 +18,13 @@ class TrainingSettings(Settings):
     """Settings of every training, with google-research/bert's defaults where it has them."""
 
     train_batch_size: int = setting(32, "Examples per training step, over all devices.", at_least=1)
-    eval_batch_size: int = changeable(8, "Examples per evaluation step, over all devices.", at_least=1)
     learning_rate: float = setting(5e-5, "Peak learning rate.", at_least=0.0)
     optimizer: str = setting(
         "bert-2018",
         "bert-2018: Adam with decoupled weight decay and no bias correction; adamw: with bias correction; lamb: for "
         "batches of thousands.",
         choices=OPTIMIZERS[:-1],  # Muon is for pre-training alone.
+        subject="training",
     )
     layer_decay: float = setting(
         1.0, "Factor of the learning rate from each encoder layer to the one below.", above=0.0, at_most=1.0
@@ -35,11 +35,15 @@ class TrainingSettings(Settings):
     spike_factor: float = changeable(
         0.0, "Stop if the loss exceeds this multiple of its median; 0: never.", at_least=0.0
     )
+    eval_batch_size: int = changeable(
+        8, "Examples per evaluation step, over all devices.", at_least=1, subject="evaluation"
+    )
     distribution_strategy: str = changeable(
         "one_device",
         "one_device: one GPU if there is one, else the CPU; mirrored: all GPUs of this machine; "
         "multi_worker_mirrored: the machines in the environment variable TF_CONFIG; tpu: the TPU in --tpu.",
         choices=DISTRIBUTION_STRATEGIES,
+        subject="devices",
     )
     num_gpus: int | None = changeable(None, "Number of GPUs to use; default: all. 0: the CPU.", at_least=0)
     tpu: str | None = changeable(None, "Name or address (grpc://...) of the TPU, or local.")

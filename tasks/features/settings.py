@@ -25,10 +25,6 @@ class FeatureSettings(StartSettings):
     """Settings of `bert-features`, which are its flags."""
 
     input_file: str | None = changeable(None, "Files to read: paths or patterns, separated by commas.")
-    input_format: str = changeable(
-        "text", "text: one text per line; conll: one word per line, blank lines between.", choices=("text", "conll")
-    )
-    delimiter: str | None = replaced(WordSettings, "delimiter", None)
     output_file: str | None = changeable(None, f"File for the embeddings; default: {DEFAULT_OUTPUT} in --output_dir.")
     output_dir: str | None = changeable(None, "Directory for metrics.json and flags.json.")
     layers: list[str] | None = changeable(
@@ -36,18 +32,27 @@ class FeatureSettings(StartSettings):
         "1 to the number of layers, -1 the last, 0 or embeddings, or all. Default: -1,-2,-3,-4; with --pooling: -1.",
     )
     combine: str = changeable("none", "Way to combine the layers.", choices=COMBINES)
-    layer_weights: list[float] | None = changeable(None, "Factor of each layer, for --combine=weighted_sum.")
     pooling: str = changeable(
         "none",
         "none: a vector per token; else one per text: the first token's, the mean over all, or the pooler's.",
         choices=POOLINGS,
     )
-    normalize: bool = changeable(False, "Divide each pooled vector by its Euclidean norm.")
     max_seq_length: int = changeable(
         128,
         "Longest sequence in tokens; longer texts are cut, longer sentences of words split into windows.",
         at_least=4,
     )
+    input_format: str = changeable(
+        "text",
+        "text: one text per line; conll: one word per line, blank lines between.",
+        choices=("text", "conll"),
+        subject="data",
+    )
+    layer_weights: list[float] | None = changeable(
+        None, "Factor of each layer, for --combine=weighted_sum.", subject="model"
+    )
+    normalize: bool = changeable(False, "Divide each pooled vector by its Euclidean norm.")
+    delimiter: str | None = replaced(WordSettings, "delimiter", None)
     eval_batch_size: int = replaced(FineTuningSettings, "eval_batch_size", 8, help="Sequences per batch.")
     random_seed: int = replaced(FineTuningSettings, "random_seed", 12345, help="Seed of random weights.")
     bad_rows: str | None = replaced(FineTuningSettings, "bad_rows", "refuse")

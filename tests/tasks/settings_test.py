@@ -1,6 +1,7 @@
 """A setting said once: its default, help and bounds reach the flag and the Python entry alike."""
 
 import dataclasses
+import re
 
 import pytest
 from absl import flags as absl_flags
@@ -24,6 +25,24 @@ def test_flags_carry_name_type_and_default():
     found = flags.parse(Example, ["--from=a", "--labels=x,y", "--stride=4", "--nojit_compile"])
     assert found == Example(source="a", labels=["x", "y"], stride=4)
     assert (found.learning_rate, found.train_batch_size, found.jit_compile) == (1e-3, 32, False)
+
+
+def test_a_subject_holds_for_the_settings_below_it_and_orders_the_help():
+    class Shared(Settings):
+        limit: int = setting(1, "Limit.")
+        zone: str = setting("a", "Zone.", subject="devices")
+        alias: str = setting("a", "Alias.")
+
+    class Own(Shared):
+        alias: str = replaced(Shared, "alias", "b")
+        limit: int = setting(2, "Another limit.")
+        rows: int = setting(1, "Rows.", subject="data")
+
+    subjects = {field.name: field.metadata["rule"].subject for field in dataclasses.fields(Own)}
+    assert subjects == {"limit": "common", "zone": "devices", "alias": "devices", "rows": "data"}
+    lines = flags.list_flags(flags.make_flags(Own)).splitlines()
+    order = ["Most used:", "  --limit:", "Data:", "  --rows:", "Devices and speed:", "  --alias:", "  --zone:"]
+    assert [line[: line.index(":") + 1] for line in lines if re.match(r"\w|  --", line)] == order
 
 
 def test_one_value_or_several():

@@ -12,11 +12,15 @@ class InstanceSettings(Settings):
     """Settings that the instances depend on, besides text and vocabulary."""
 
     do_lower_case: bool = setting(True, "Lower the case and strip accents; True for an uncased vocabulary.")
+    max_seq_length: int = setting(128, "Tokens of an instance, [CLS] and two [SEP] included.", at_least=5)
+    max_predictions_per_seq: int = setting(20, "Maximum number of masked positions of an instance.", at_least=1)
+    dupe_factor: int = setting(10, "Passes over the text, each with other pairs and masks.", at_least=1)
     input_format: str = setting(
         "sentences",
         "sentences: one a line, a blank line between documents; wikitext: a line ' = Title = ' begins a document; "
         "document_per_file: each file is one. Any of them gzip-compressed or not.",
         choices=("sentences", "wikitext", "document_per_file"),
+        subject="data",
     )
     sentence_splitter: str = setting(
         "none",
@@ -30,13 +34,10 @@ class InstanceSettings(Settings):
         "lines aside.",
         choices=("none", "lines", "documents"),
     )
-    max_seq_length: int = setting(128, "Tokens of an instance, [CLS] and two [SEP] included.", at_least=5)
-    max_predictions_per_seq: int = setting(20, "Maximum number of masked positions of an instance.", at_least=1)
     masked_lm_prob: float = setting(0.15, "Share of the tokens that are masked.", above=0.0, at_most=1.0)
     short_seq_prob: float = setting(
         0.1, "Share of the documents cut into shorter instances.", at_least=0.0, at_most=1.0
     )
-    dupe_factor: int = setting(10, "Passes over the text, each with other pairs and masks.", at_least=1)
     random_seed: int = setting(12345, "Seed of all random draws.", at_least=0)
     do_whole_word_mask: bool = setting(False, "Mask all WordPieces of a word together.")
 
@@ -56,4 +57,5 @@ class DataSettings(InstanceSettings, EngineSettings):
         "Number of files to write; each appends its number to --output_file: train.tfrecord-00000-of-00010.",
         at_least=1,
         at_most=99999,
+        subject="devices",
     )

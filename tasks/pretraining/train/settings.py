@@ -9,8 +9,8 @@ from tasks.engine.settings import OPTIMIZERS, TrainingSettings
 from tasks.settings import changeable, replaced, setting
 
 
-def _size(what: str) -> int | None:
-    return setting(None, f"{what}; default: the architecture's own.", at_least=1)
+def _size(what: str, **rule: str) -> int | None:
+    return setting(None, f"{what}; default: the architecture's own.", at_least=1, **rule)
 
 
 class PretrainingSettings(TrainingSettings):
@@ -24,18 +24,37 @@ class PretrainingSettings(TrainingSettings):
     eval_input_file: str | list[str] | None = changeable(None, "Held-out TFRecord files, for --do_eval.")
     output_dir: str = changeable(MISSING, "Directory for all that the run writes: report, checkpoints, events, ...")
     vocab_file: str = changeable(MISSING, "WordPiece vocabulary with which the data was created.")
-    do_lower_case: bool = setting(True, "Lower the case and strip accents; True for an uncased vocabulary.")
     preset: str | None = changeable(
         None,
         "Architecture: a short name (tiny mini small medium base large), a full name, or a directory. Its weights are "
         "not loaded.",
     )
-    bert_config_file: str | None = changeable(None, "JSON file with the architecture, in place of --preset.")
+    max_seq_length: int = setting(128, "Tokens of an instance, as in the data.", at_least=3)
+    do_train: bool = changeable(False, "Train the model.")
+    do_eval: bool = changeable(False, "Evaluate the model.")
+    num_train_steps: int = setting(100000, "Number of training steps.", at_least=1)
+    time_budget_minutes: float | None = setting(
+        None,
+        "Minutes that the run may take, all calls together; the measured rate then decides the number of steps, in "
+        "place of --num_train_steps. The learning rate stays at its peak until half of them are done.",
+        above=0.0,
+    )
+    do_lower_case: bool = setting(
+        True, "Lower the case and strip accents; True for an uncased vocabulary.", subject="data"
+    )
+    max_predictions_per_seq: int = setting(20, "Masked positions of an instance, as in the data.", at_least=1)
+    packing: bool = setting(False, "Put several instances into a row of max_seq_length tokens; batch sizes count rows.")
+    dynamic_masking: bool = setting(False, "Draw new masks each epoch; held-out records keep theirs.")
+    masked_lm_prob: float = setting(0.15, "Share of the tokens that --dynamic_masking masks.", above=0.0, at_most=1.0)
+    do_whole_word_mask: bool = setting(False, "--dynamic_masking masks all WordPieces of a word together.")
+    bert_config_file: str | None = changeable(
+        None, "JSON file with the architecture, in place of --preset.", subject="start"
+    )
     init_checkpoint: str | None = changeable(
         None,
         "Preset, name or directory of any format whose encoder and heads are trained further, in place of --preset.",
     )
-    num_layers: int | None = _size("Number of encoder layers")
+    num_layers: int | None = _size("Number of encoder layers", subject="model")
     hidden_dim: int | None = _size("Width of the encoder")
     num_heads: int | None = _size("Number of attention heads")
     intermediate_dim: int | None = _size("Width of the feed-forward layer")
@@ -49,17 +68,23 @@ class PretrainingSettings(TrainingSettings):
         "neighbors: each head begins by attending to a token at a distance of its own, from 1 to 4.",
         choices=("random", "neighbors"),
     )
-    use_next_sentence: bool = setting(True, "Train the next-sentence head too; false: masked LM alone.")
+    use_next_sentence: bool = setting(
+        True, "Train the next-sentence head too; false: masked LM alone.", subject="training"
+    )
     next_sentence_weight: float = setting(1.0, "Factor of the next-sentence loss; the masked LM's is 1.", above=0.0)
-    max_seq_length: int = setting(128, "Tokens of an instance, as in the data.", at_least=3)
-    max_predictions_per_seq: int = setting(20, "Masked positions of an instance, as in the data.", at_least=1)
-    packing: bool = setting(False, "Put several instances into a row of max_seq_length tokens; batch sizes count rows.")
-    dynamic_masking: bool = setting(False, "Draw new masks each epoch; held-out records keep theirs.")
-    masked_lm_prob: float = setting(0.15, "Share of the tokens that --dynamic_masking masks.", above=0.0, at_most=1.0)
-    do_whole_word_mask: bool = setting(False, "--dynamic_masking masks all WordPieces of a word together.")
-    do_train: bool = changeable(False, "Train the model.")
-    do_eval: bool = changeable(False, "Evaluate the model.")
-    max_eval_steps: int | None = changeable(None, "Number of batches of an evaluation; default: all.", at_least=1)
+    adam_lr_ratio: float = setting(
+        1.0, "With --optimizer=muon, the learning rate of all but the matrices, as a share of theirs.", above=0.0
+    )
+    num_warmup_steps: int = setting(10000, "Steps over which the learning rate rises.", at_least=0)
+    max_eval_steps: int | None = changeable(
+        None, "Number of batches of an evaluation; default: all.", at_least=1, subject="evaluation"
+    )
+    peak_tflops: float | None = changeable(
+        None,
+        "Peak of one device in 10^12 operations a second, from its data sheet; default: measured, except on a TPU.",
+        at_least=1e-3,
+        subject="devices",
+    )
     optimizer: str = replaced(
         TrainingSettings,
         "optimizer",
@@ -67,22 +92,6 @@ class PretrainingSettings(TrainingSettings):
         help="bert-2018: Adam with decoupled weight decay and no bias correction; adamw: with bias correction; lamb: "
         "for batches of thousands; muon: orthogonal updates of the encoder's matrices, else adamw.",
         choices=OPTIMIZERS,
-    )
-    adam_lr_ratio: float = setting(
-        1.0, "With --optimizer=muon, the learning rate of all but the matrices, as a share of theirs.", above=0.0
-    )
-    num_train_steps: int = setting(100000, "Number of training steps.", at_least=1)
-    time_budget_minutes: float | None = setting(
-        None,
-        "Minutes that the run may take, all calls together; the measured rate then decides the number of steps, in "
-        "place of --num_train_steps. The learning rate stays at its peak until half of them are done.",
-        above=0.0,
-    )
-    num_warmup_steps: int = setting(10000, "Steps over which the learning rate rises.", at_least=0)
-    peak_tflops: float | None = changeable(
-        None,
-        "Peak of one device in 10^12 operations a second, from its data sheet; default: measured, except on a TPU.",
-        at_least=1e-3,
     )
 
     def __post_init__(self):
