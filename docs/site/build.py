@@ -27,8 +27,8 @@ CONTENTS = {
     "Begin": ["docs/quickstart", "docs/faq"],
     "Guides": [f"docs/guides/{path.stem}" for path in guides.GUIDES],
     "How to": [
-        *("docs/models", "docs/formats", "docs/pretraining", "docs/fine_tuning", "docs/serving", "docs/deployment"),
-        *("docs/tokenization", "recipes/README"),
+        *("docs/models", "docs/formats", "docs/pretraining", "docs/fine_tuning", "docs/serving", "docs/choosing"),
+        *("docs/deployment", "docs/tokenization", "recipes/README"),
     ],
     "Reference": [
         *("docs/reference/commands/index", "docs/reference/python/index", "docs/files", "docs/reference/signatures"),
