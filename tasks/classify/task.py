@@ -184,6 +184,9 @@ class Classify(task.Task):
     def groups(self, rows):
         return [rows.texts_of(index) for index in range(len(rows.texts))]
 
+    def strata(self, rows):
+        return None if self.table_task.is_regression else rows.labels
+
     def describe(self, rows, encoded, spec):
         described, counts = super().describe(rows, encoded, spec), Counter(rows.labels)
         if not spec.is_regression:

@@ -70,7 +70,7 @@ def read_inputs(task: Task) -> Inputs:
     for split, share in held_out.items():
         if share:
             rows = parts[0].rows
-            chosen = choose_rows(task.groups(rows), share)
+            chosen = choose_rows(task.groups(rows), share, task.strata(rows))
             if not chosen.any():
                 raise InputError(
                     f"{rows.path}: --{split}_share={share} holds out all {task.unit} of a text, context or document "
@@ -81,29 +81,37 @@ def read_inputs(task: Task) -> Inputs:
     return Inputs(parts=parts, spec=spec, model_directory=directory, bad_rows=bad_rows)
 
 
-def choose_rows(groups: Sequence[Hashable], share: float) -> np.ndarray:
-    """Chooses about a share of the rows by whole groups, at least one group and never all of them.
+def choose_rows(groups: Sequence[Hashable], share: float, strata: Sequence[Hashable] | None = None) -> np.ndarray:
+    """Chooses about a share of the rows of each stratum, by whole groups: at least one group and never all of them.
 
     A group is chosen if that brings the share nearer to the given one. The choice depends on no seed or file name.
 
     Args:
         groups: the group of each row.
         share: between 0 and 1.
+        strata: the stratum of each row, such as its label; None for a single one. A group belongs to the stratum of its
+            first row. No stratum is chosen as a whole, and what is missing in one for a whole row is left to the next.
 
     Returns:
         bool, shape (rows,); all False for a single group.
     """
     numbers: dict[Hashable, int] = {}
     number_of = np.array([numbers.setdefault(group, len(numbers)) for group in groups])
-    sizes = np.bincount(number_of)
-    order = np.argsort(np.random.default_rng(0).permutation(len(sizes)))
-    num_missing, chosen = max(1, round(share * len(groups))), np.zeros(len(sizes), bool)
-    for group in order[:-1]:
-        if sizes[group] < 2 * num_missing:
-            chosen[group] = True
-            num_missing -= sizes[group]
+    sizes, first_rows = np.bincount(number_of), np.unique(number_of, return_index=True)[1]
+    members: dict[Hashable, list[int]] = {}
+    for group in np.argsort(np.random.default_rng(0).permutation(len(sizes))):
+        members.setdefault(strata[first_rows[group]] if strata else None, []).append(group)
+    seen, chosen = 0, np.zeros(len(sizes), bool)
+    for of_stratum in members.values():
+        seen += sizes[of_stratum].sum()
+        num_missing = round(share * seen) - sizes[chosen].sum()
+        for group in of_stratum[:-1]:
+            if sizes[group] < 2 * num_missing:
+                chosen[group] = True
+                num_missing -= sizes[group]
     if not chosen.any() and len(sizes) > 1:
-        chosen[sizes.argmin()] = True
+        spare = [group for of_stratum in members.values() if len(of_stratum) > 1 for group in of_stratum]
+        chosen[min(spare or range(len(sizes)), key=sizes.__getitem__)] = True
     return chosen[number_of]
 
 

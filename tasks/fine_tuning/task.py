@@ -221,6 +221,10 @@ class TaskData(abc.ABC):
         """
         return range(len(rows.lines))
 
+    def strata(self, rows: Any) -> Sequence[Hashable] | None:
+        """Returns what each row is held out in proportion to, such as its label; None for no such thing."""
+        return None
+
     def take_rows(self, rows: Any, kept: np.ndarray) -> Any:
         """Returns the rows of a file, a named tuple whose lists are its columns, where `kept`, bool (N,), is true."""
         columns = {name: column for name, column in rows._asdict().items() if isinstance(column, list)}

@@ -72,6 +72,27 @@ def test_both_sides_have_a_group():
     assert choose_rows("ab", 0.9).sum() == 1 and not choose_rows("aaa", 0.5).any()
 
 
+def test_each_stratum_gives_its_share():
+    strata = np.random.default_rng(2).choice(["a", "b", "c"], 200, p=[0.7, 0.2, 0.1]).tolist()
+    chosen = choose_rows(range(200), 0.2, strata)
+    counts = {label: strata.count(label) for label in "abc"}
+    held_out = {label: sum(chosen[row] for row in range(200) if strata[row] == label) for label in "abc"}
+    assert chosen.sum() == 40 and all(abs(held_out[label] - 0.2 * counts[label]) <= 1 for label in "abc")
+    assert (
+        choose_rows(range(8), 0.5, ["a"] * 4 + ["b"] * 4).tolist()
+        == choose_rows(range(8), 0.5, [0] * 4 + [1] * 4).tolist()
+    )
+
+
+def test_no_stratum_is_held_out_as_a_whole():
+    assert not choose_rows(range(9), 0.9, ["a"] * 8 + ["b"])[8]
+    assert choose_rows(range(5), 0.2, "aabbc").tolist().count(True) == 1 and not choose_rows(range(5), 0.2, "aabbc")[4]
+    assert choose_rows(range(3), 0.01, "abb").tolist()[0] is False and choose_rows(range(3), 0.01, "abb").sum() == 1
+    assert (
+        choose_rows(range(2), 0.5, "ab").sum() == 1
+    )  # Without two rows of a label, something is evaluated all the same.
+
+
 DEPENDENT = {
     "classification": (csv(("text", "label"), *((f"w{number // 2}", number % 2) for number in range(16))), "texts"),
     "multiple_choice": (
