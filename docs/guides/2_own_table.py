@@ -119,7 +119,7 @@ print(open("run/predictions.tsv").read())
 #   with `--learning_rate=2e-5`.
 # - **The search.** `--learning_rate=5e-5,3e-5,2e-5 --num_restarts=3` trains each and keeps the best on dev.
 # - **Pairs and numbers.** `--text_pair_column` adds a second text; `--regression` learns numbers.
-# - **A single file.** `--dev_share=0.2` in place of `--dev_file` evaluates on a fifth of the training rows.
+# - **A single file.** Without `--dev_file` the command holds out a fifth of the training rows, and evaluates on those.
 # - **Bad rows.** `--bad_rows=skip` leaves them out and lists them.
 # - **Other tasks.** [Fine-tuning](../fine_tuning.md) has entities, questions, choices, embeddings. The
 #   [FAQ](../faq.md) helps if the accuracy stays at that of the most frequent class.

@@ -274,7 +274,10 @@ def check_matches(table: data.Table) -> None:
         InputError: its rows have one text.
     """
     if table.num_texts < 2:
-        raise InputError(f"{table.path}: a row has one text. Expected a text and its match, to evaluate by.")
+        raise InputError(
+            f"{table.path}: a row has one text. Expected a text and its match, to evaluate by. "
+            "To train without an evaluation, give --do_train alone."
+        )
 
 
 def load_scorer(directory: str, batch_size: int) -> retrieval.Scorer:

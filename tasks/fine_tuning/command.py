@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable
 
 from tasks import flags
-from tasks.fine_tuning.inputs import check_training, read_inputs
+from tasks.fine_tuning.inputs import check_training, complete, read_inputs
 from tasks.fine_tuning.task import Task
 
 
@@ -66,7 +66,8 @@ def run_task(task: Task) -> dict:
 
 
 def main(task: Task) -> None:
-    """Does the stages, writes `flags.json`, and prints a line for each score."""
+    """Completes the settings, does the stages, writes `flags.json`, and prints a line for each score."""
+    task = complete(task)
     settings = task.settings
     results = run_task(task)
     flags.write_flags(dataclasses.asdict(settings), settings.output_dir)

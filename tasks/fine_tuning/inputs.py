@@ -10,6 +10,7 @@ import numpy as np
 from keras_bert.errors import InputError
 from keras_bert.files import is_directory, is_file
 from keras_bert.presets.catalog import PRESETS, resolve_preset
+from keras_bert.presets.packages import EXTRAS, best_installed
 from tasks.fine_tuning import model_files
 from tasks.fine_tuning.examples import count_steps
 from tasks.fine_tuning.settings import FineTuningSettings, StartSettings
@@ -54,7 +55,10 @@ def read_inputs(task: Task) -> Inputs:
     settings = task.settings
     wanted = [split for split, stage in _STAGES.items() if getattr(settings, stage)]
     if not wanted:
-        raise InputError("Nothing to do. Give --do_train, --do_eval or --do_predict, or several of them.")
+        raise InputError(
+            "Nothing to do. Give --do_train, --do_eval or --do_predict, or several of them. --train_file alone trains "
+            "and evaluates."
+        )
     bad_rows = BadRows(settings.bad_rows)
     held_out = {"dev": settings.dev_share, "validation": settings.validation_share} if settings.do_train else {}
     parts = [part for split in wanted if not held_out.get(split) for part in task.read(split, bad_rows)]
@@ -76,6 +80,7 @@ def read_inputs(task: Task) -> Inputs:
                     f"{rows.path}: --{split}_share={share} holds out all {task.unit} of a text, context or document "
                     "together, and the file has only one. Give a file with more of them, or leave the flag out."
                 )
+            print(f"Held out for {split}: {chosen.sum()} of {len(chosen)} {task.unit} (--{split}_share={share:g})")
             train = parts[0].with_rows(task.take_rows(rows, ~chosen))
             parts = [train, Part(split, task.take_rows(rows, chosen)), *parts[1:]]
     return Inputs(parts=parts, spec=spec, model_directory=directory, bad_rows=bad_rows)
@@ -145,6 +150,21 @@ def read_spec(task: Task, directory: str) -> Any:
     return task.Spec(**{field.name: values[field.name] for field in fields if field.name in values})
 
 
+def complete(task: Task) -> Task:
+    """Returns the task with the settings that a call left open, and says each in a line with its flag.
+
+    Raises:
+        InputError: as `best_installed`.
+    """
+    settings, preset = task.settings, None
+    if settings.do_train and not (settings.preset or settings.init_checkpoint or settings.bert_config_file):
+        preset = best_installed()
+    if preset:
+        print(f"Preset: --preset={preset} (the best that is installed)")
+        task = dataclasses.replace(task, settings=dataclasses.replace(settings, preset=preset))
+    return task
+
+
 def require_preset(settings: StartSettings, needed_for: str = "--do_train") -> None:
     """Checks that the encoder and vocabulary to start from are named and exist.
 
@@ -154,7 +174,11 @@ def require_preset(settings: StartSettings, needed_for: str = "--do_train") -> N
     if settings.init_checkpoint or settings.bert_config_file:
         return  # Checked when the files are linked (`tasks.fine_tuning.start`).
     if not settings.preset:
-        raise InputError(f"{needed_for} needs --preset: a preset's directory or name, e.g. {', '.join(PRESETS)}.")
+        install = " or ".join(f"pip install 'keras-bert-zoo[{extra}]'" for extra, _ in EXTRAS.values())
+        raise InputError(
+            f"{needed_for} needs --preset: a preset's directory or name, e.g. {', '.join(PRESETS)}. A training without "
+            f"the flag takes one that is installed: {install}."
+        )
     resolve_preset(settings.preset, "tokenizer")
 
 

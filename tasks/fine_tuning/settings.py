@@ -10,6 +10,9 @@ from tasks.engine.settings import TrainingSettings
 from tasks.settings import Settings, changeable, replaced, setting
 from tasks.text.bad_rows import BAD_ROWS
 
+HELD_OUT = 0.2  # Share of the training rows to evaluate on where nothing names a dev file.
+_DEV_SOURCES = ("dev_file", "predict_file", "data_dir", "tfds_name")
+
 
 class StartSettings(Settings):
     """Settings that name the encoder and the vocabulary to start from."""
@@ -17,7 +20,7 @@ class StartSettings(Settings):
     preset: str | None = changeable(
         None,
         "Encoder and vocabulary: a short name (tiny ... large), a full name, a handle (hf://...), or a directory, zip "
-        "or file of any known format.",
+        "or file of any known format. Default for a training: the best that a Python package brings.",
     )
     init_checkpoint: str | None = changeable(
         None,
@@ -44,7 +47,8 @@ class FineTuningSettings(TrainingSettings, StartSettings):
     """
 
     output_dir: str = changeable(dataclasses.MISSING, "Directory for metrics, report, model and checkpoints.")
-    do_train: bool = changeable(False, "Train the model.")
+    train_file: str | None = changeable(None, "Training file.")
+    do_train: bool = changeable(False, "Train the model; default with --train_file: train and evaluate.")
     do_eval: bool = changeable(False, "Evaluate the model.")
     do_predict: bool = changeable(False, "Write predictions.")
     bad_rows: str | None = changeable("refuse", "Refuse files with bad rows, or skip and count them.", choices=BAD_ROWS)
@@ -76,8 +80,8 @@ class FineTuningSettings(TrainingSettings, StartSettings):
     )
     dev_share: float = setting(
         0.0,
-        "Share of the training rows to train without and to evaluate on, where there is no dev file. Rows of one text, "
-        "context or document stay together.",
+        "Share of the training rows to train without and to evaluate on, where there is no dev file; then 0.2 by "
+        "default. Rows of one text, context or document stay together.",
         at_least=0.0,
         at_most=0.9,
     )
@@ -98,6 +102,12 @@ class FineTuningSettings(TrainingSettings, StartSettings):
         if self.optimizer is None:
             # Without bias correction some fine-tunings on few rows fail (Zhang et al., arXiv:2006.05987).
             object.__setattr__(self, "optimizer", "bert-2018" if self.bert_config_file else "adamw")
+        if self.train_file and not (self.do_train or self.do_eval or self.do_predict):
+            object.__setattr__(self, "do_train", True)
+            object.__setattr__(self, "do_eval", True)
+        names_dev = any(getattr(self, name, None) for name in _DEV_SOURCES)
+        if self.do_train and self.do_eval and not self.dev_share and not names_dev:
+            object.__setattr__(self, "dev_share", HELD_OUT)
         super().__post_init__()
         if self.num_frozen_layers and self.lora_rank:
             raise InputError("--lora_rank leaves the whole encoder as it is: give it without --num_frozen_layers.")

@@ -222,7 +222,7 @@ def test_another_training_does_not_continue_this_one(place, done, changes, words
 @pytest.mark.parametrize(
     "changes, words",
     [
-        ({"do_train": False, "do_eval": False, "do_predict": False}, ["Nothing to do"]),
+        ({"train_file": None, "do_train": False, "do_eval": False, "do_predict": False}, ["Nothing to do"]),
         ({"train_file": None}, ["--train_file"]),
         ({"preset": None}, ["--preset"]),
         ({"layers": ["3"]}, ["--layers=3"]),

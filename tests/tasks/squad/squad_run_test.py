@@ -365,7 +365,7 @@ def test_a_hugging_face_question_answerer_answers_as_in_torch(files, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"do_train": False}, "Nothing to do. Give --do_train, --do_eval or --do_predict"),
+        ({"do_train": False, "train_file": None}, "Nothing to do. Give --do_train, --do_eval or --do_predict"),
         ({"train_file": None}, "--do_train needs --train_file"),
         ({"do_predict": True}, "--do_predict needs --predict_file"),
         ({"train_file": "no-such-file.json"}, "no-such-file.json: no such file"),
