@@ -4,6 +4,7 @@ A row that cannot be parsed is returned as `Broken`, so that the caller can refu
 """
 
 import csv
+import itertools
 import json
 import os
 import re
@@ -16,6 +17,8 @@ from keras_bert.files import read_lines
 from tasks.text.bad_rows import BadRows
 
 EXTENSIONS = (".tsv", ".csv", ".jsonl")
+_DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab"}  # Of CSV; the first of equals.
+_LINES_OF_A_ROW = 100  # Most lines of the first row of a CSV file, to tell the delimiter by.
 NUMBER_CURE = "Write it in the digits 0 to 9, such as -1.5 or 2e-3, up to 3.4e38, or remove the row."
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _LARGEST = 3.4028234663852886e38  # The largest float32.
@@ -65,6 +68,8 @@ class RowFile(NamedTuple):
 def open_rows(path: str, columns: Sequence[str] | None = None) -> RowFile:
     """Opens a table. The file name's extension decides the format; without a known one it is TSV.
 
+    The first row of a CSV file tells its delimiter: comma, semicolon, as spreadsheets of many countries write, or tab.
+
     Args:
         path: the file, UTF-8.
         columns: names of all columns of a file without a header. None takes them from the first row. JSON Lines has no
@@ -76,8 +81,8 @@ def open_rows(path: str, columns: Sequence[str] | None = None) -> RowFile:
     extension = os.path.splitext(path)[1].lower()
     if extension == ".jsonl":
         return RowFile(path=path, header_line=None, columns=None, rows=_skip_blank_end(_json_rows(path)))
-    is_csv = extension == ".csv"
-    rows, line = _skip_blank_end(_csv_rows(path) if is_csv else _tsv_rows(path)), None
+    delimiter = _find_delimiter(path, columns) if extension == ".csv" else None
+    rows, line = _skip_blank_end(_csv_rows(path, delimiter) if delimiter else _tsv_rows(path)), None
     if columns is None:
         line, columns = next(rows, (1, None))
         if columns is None:
@@ -85,7 +90,7 @@ def open_rows(path: str, columns: Sequence[str] | None = None) -> RowFile:
         if isinstance(columns, Broken):
             raise InputError(f"{path}:{line}: {columns}")
     columns = list(columns)
-    return RowFile(path=path, header_line=line, columns=columns, rows=_named(rows, columns, is_csv))
+    return RowFile(path=path, header_line=line, columns=columns, rows=_named(rows, columns, delimiter))
 
 
 def read_usable(
@@ -175,8 +180,10 @@ def check_number(name: str, value: Any) -> float:
 # === Formats ===
 
 
-def _named(rows: Iterator[tuple[int, list | Broken]], columns: list[str], is_csv: bool) -> Rows:
-    cure = "A comma inside a text needs quotes around the text." if is_csv else "A text must not contain a tab."
+def _named(rows: Iterator[tuple[int, list | Broken]], columns: list[str], delimiter: str | None) -> Rows:
+    cure = "A text must not contain a tab."
+    if delimiter:
+        cure = f"A {_DELIMITERS[delimiter]} inside a text needs quotes around the text."
     expected = f"expected {len(columns)} fields ({', '.join(columns)})"
     for line, row in rows:
         if isinstance(row, Broken):
@@ -187,9 +194,16 @@ def _named(rows: Iterator[tuple[int, list | Broken]], columns: list[str], is_csv
             yield line, dict(zip(columns, row, strict=True))
 
 
-def _csv_rows(path: str) -> Iterator[tuple[int, list | Broken]]:
+def _find_delimiter(path: str, columns: Sequence[str] | None) -> str:
+    """Returns what cuts the first row into as many fields as there are columns, or else into the most."""
     csv.field_size_limit(sys.maxsize)  # A text may be longer than Python's default of 131,072 characters.
-    reader = csv.reader((text + "\n" for _, text in read_lines(path)), strict=True)
+    lines = [text + "\n" for _, text in itertools.islice(read_lines(path), _LINES_OF_A_ROW)]
+    counts = {mark: len(next(csv.reader(lines, delimiter=mark), [])) for mark in _DELIMITERS}
+    return max(counts, key=lambda mark: (counts[mark] == len(columns or ()), counts[mark]))
+
+
+def _csv_rows(path: str, delimiter: str) -> Iterator[tuple[int, list | Broken]]:
+    reader = csv.reader((text + "\n" for _, text in read_lines(path)), delimiter=delimiter, strict=True)
     while True:
         line = reader.line_num + 1  # Where the row starts, since a quoted field may span lines.
         try:

@@ -15,6 +15,7 @@ from tasks.classify import data
 from tasks.classify.glue import TASKS
 from tasks.classify.task import Classify, ClassifySettings
 from tasks.fine_tuning.inputs import check_steps
+from tasks.fine_tuning.rows import open_rows
 from tasks.text.bad_rows import BadRows
 
 TABLE = TASKS["table"]
@@ -68,6 +69,30 @@ def test_files_without_a_header_get_names_for_all_columns(tmp_path):
     task = dataclasses.replace(SCORES, text_pair_column="other", headerless_columns=("text", "other", "label"))
     assert read(path, task) == data.Table(path, [1, 2], [0, 1], 2, ["a, b", "d"], ["c", "e"], [1.5, 5.0])
     assert read(path, task, with_labels=False).texts == ["a, b", "d"]
+
+
+@pytest.mark.parametrize(
+    ("content", "columns", "rows"),
+    [
+        ('a;b\n"1;2";"3,4"\n', None, [{"a": "1;2", "b": "3,4"}]),
+        ("a\tb\n1,2\t3;4\n", None, [{"a": "1,2", "b": "3;4"}]),
+        ("a,b;c\n1,2\n", None, [{"a": "1", "b;c": "2"}]),
+        ("well, I, like it;yes\n", ["text", "label"], [{"text": "well, I, like it", "label": "yes"}]),
+        ('"x\ny";b\n1;2\n', None, [{"x\ny": "1", "b": "2"}]),
+        ("text\n1;2\n", None, [{"text": "1;2"}]),
+    ],
+)
+def test_the_first_row_tells_the_delimiter(tmp_path, content, columns, rows):
+    (tmp_path / "x.csv").write_text(content)
+    assert [row for _, row in open_rows(f"{tmp_path}/x.csv", columns).rows] == rows
+
+
+def test_a_row_of_another_length_is_told_its_delimiter(tmp_path):
+    (tmp_path / "x.csv").write_text("text;label\na;b;c\n")
+    ((_, row),) = open_rows(f"{tmp_path}/x.csv").rows
+    assert (
+        str(row) == "expected 2 fields (text, label), found 3. A semicolon inside a text needs quotes around the text."
+    )
 
 
 # === Bad rows ===
