@@ -15,8 +15,8 @@ from keras_bert.errors import InputError
 from keras_bert.files import write_table
 from tasks.classify import data, metrics
 from tasks.classify.glue import TASKS, Split, TableTask
+from tasks.fine_tuning import columns, task
 from tasks.fine_tuning import metrics as shared_metrics
-from tasks.fine_tuning import task
 from tasks.fine_tuning.encoding import encode_texts, label_ids, lengths_before_cutting
 from tasks.fine_tuning.rows import EXTENSIONS
 from tasks.fine_tuning.settings import SplitSettings
@@ -38,9 +38,11 @@ class ClassifySettings(SplitSettings):
         "Data set of TensorFlow Datasets to read instead of files, e.g. glue/sst2. --data_dir is then the directory of "
         "prepared data sets, and the --*_file flags name splits, e.g. train[:90%].",
     )
-    text_column: str | None = changeable(None, "Column with the text; default: the task's ('text').")
+    text_column: str | None = changeable(None, "Column with the text; default: the task's, or else recognized.")
     text_pair_column: str | None = changeable(None, "Column with the second text, for tasks on pairs of texts.")
-    label_column: str | None = changeable(None, "Column with the label or score; default: the task's ('label').")
+    label_column: str | None = changeable(
+        None, "Column with the label or score; default: the task's, or else recognized."
+    )
     column_names: list[str] | None = changeable(None, "Names of all columns, for files without a header.")
     labels: list[str] | None = changeable(
         None, "Labels in the order of their class numbers; default: the GLUE task's, or the training file's, sorted."
@@ -124,6 +126,28 @@ class Classify(task.Task):
             table = read_table(path, self.table_task, bad_rows, with_labels=split != "test")
             parts.append(task.Part(split, table, source.name))
         return parts
+
+    def recognize_columns(self):
+        settings, table_task, splits = self.settings, self.table_task, self.settings.splits
+        wanted = ["text_column", "label_column"][: 1 if splits == ["test"] else 2]
+        is_open = [name for name in wanted if not getattr(settings, name)]
+        if settings.tfds_name or table_task.name != "table" or not splits or not is_open:
+            return {}, ()
+        path = self._find(splits[0], table_task.splits(splits[0])[0])
+        of_file = columns.read_columns(path, settings.column_names)
+        named = (settings.text_column, settings.text_pair_column, settings.label_column)
+        rest = {name: column for name, column in of_file.items() if name not in named}
+        if not any(column.values for column in of_file.values()):
+            return {}, ()  # The reader says what is wrong.
+        label = settings.label_column
+        if "label_column" in is_open:
+            label = columns.choose_label(path, rest, settings.regression, bool(settings.column_names))
+        without = {name: column for name, column in rest.items() if name != label}
+        text = settings.text_column or columns.choose_text(path, without)
+        chosen = {name: value for name, value in zip(wanted, (text, label), strict=False) if name in is_open}
+        if label in chosen.values() and of_file[label].is_score and not settings.labels:
+            chosen["regression"] = True
+        return chosen, list(of_file)
 
     def _find(self, split: str, source: Split) -> str:
         named = getattr(self.settings, f"{split}_file")

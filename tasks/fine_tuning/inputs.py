@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import shlex
 from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
@@ -15,10 +16,10 @@ from tasks.fine_tuning import model_files
 from tasks.fine_tuning.examples import count_steps
 from tasks.fine_tuning.settings import FineTuningSettings, StartSettings
 from tasks.fine_tuning.task import Part, Task
+from tasks.report.card import flag_of
 from tasks.text.bad_rows import BadRows
 
 MODEL_DIRECTORY = "model"
-_STAGES = {"train": "do_train", "dev": "do_eval", "test": "do_predict"}
 
 
 class Inputs(NamedTuple):
@@ -53,7 +54,7 @@ def read_inputs(task: Task) -> Inputs:
         InputError: no stage is chosen, or a file, a row or a setting is wrong.
     """
     settings = task.settings
-    wanted = [split for split, stage in _STAGES.items() if getattr(settings, stage)]
+    wanted = settings.splits
     if not wanted:
         raise InputError(
             "Nothing to do. Give --do_train, --do_eval or --do_predict, or several of them. --train_file alone trains "
@@ -154,15 +155,19 @@ def complete(task: Task) -> Task:
     """Returns the task with the settings that a call left open, and says each in a line with its flag.
 
     Raises:
-        InputError: as `best_installed`.
+        InputError: as `TaskData.recognize_columns` and `best_installed`.
     """
     settings, preset = task.settings, None
+    chosen, columns = task.recognize_columns()
+    if chosen:
+        flags = shlex.join(flag_of(name, value) for name, value in chosen.items())
+        print(f"Columns: {flags} (of {', '.join(columns)})")
     if settings.do_train and not (settings.preset or settings.init_checkpoint or settings.bert_config_file):
         preset = best_installed()
     if preset:
+        chosen["preset"] = preset
         print(f"Preset: --preset={preset} (the best that is installed)")
-        task = dataclasses.replace(task, settings=dataclasses.replace(settings, preset=preset))
-    return task
+    return dataclasses.replace(task, settings=dataclasses.replace(settings, **chosen))
 
 
 def require_preset(settings: StartSettings, needed_for: str = "--do_train") -> None:

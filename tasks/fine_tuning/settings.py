@@ -129,6 +129,12 @@ class FineTuningSettings(TrainingSettings, StartSettings):
         return {name: list(value) if isinstance(value, list | tuple) else [value] for name, value in values.items()}
 
     @property
+    def splits(self) -> list[str]:
+        """What the chosen stages read: "train", "dev", "test"."""
+        stages = {"train": self.do_train, "dev": self.do_eval, "test": self.do_predict}
+        return [split for split, is_chosen in stages.items() if is_chosen]
+
+    @property
     def is_search(self) -> bool:
         """Whether several combinations or seeds are trained."""
         return self.num_restarts > 1 or any(len(values) > 1 for values in self.grid.values())

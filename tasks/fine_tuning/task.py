@@ -180,6 +180,14 @@ class TaskData(abc.ABC):
             InputError: a file is missing or unusable; the message names file and line.
         """
 
+    def recognize_columns(self) -> tuple[dict[str, Any], Sequence[str]]:
+        """Returns the settings of columns that no flag names, by name, and all columns of the first file to read.
+
+        Raises:
+            InputError: no column, or several, may be meant; the message names them and the flag.
+        """
+        return {}, ()
+
     @abc.abstractmethod
     def make_spec(self, train: Any) -> Any:
         """Derives the spec of a new model from the settings and the training rows.

@@ -106,13 +106,15 @@ def command_line(command: str, settings: Settings) -> str:
         name = rule.flag or field.name
         if value == default or name == "output_dir":
             continue
-        if isinstance(value, bool):
-            words.append(f"--{'' if value else 'no'}{name}")
-        elif rule.repeats:
-            words += [f"--{name}={item}" for item in value]
-        else:
-            words.append(f"--{name}={','.join(map(str, value)) if isinstance(value, list | tuple) else value}")
+        words += [f"--{name}={item}" for item in value] if rule.repeats else [flag_of(name, value)]
     return shlex.join(words)
+
+
+def flag_of(name: str, value: Any) -> str:
+    """Returns the argument that gives a flag its value."""
+    if isinstance(value, bool):
+        return f"--{'' if value else 'no'}{name}"
+    return f"--{name}={','.join(map(str, value)) if isinstance(value, list | tuple) else value}"
 
 
 def write_card(directory: str, card: Card) -> None:

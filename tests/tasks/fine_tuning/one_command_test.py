@@ -1,16 +1,23 @@
 """`--train_file` and `--output_dir` alone: what each fine-tuning command fills in, says, and refuses."""
 
+import csv
+import pathlib
+import random
+import re
+import shlex
 import subprocess
 import sys
 
 import pytest
 from repository import ROOT
 
+from keras_bert.errors import InputError
 from tasks import flags
 from tasks.classify.task import Classify
 from tasks.embed.task import Embed
 from tasks.fine_tuning import inputs
 from tasks.fine_tuning.inputs import complete
+from tasks.fine_tuning.task import TaskData
 from tasks.ner.task import Ner
 from tasks.score_words.task import ScoreWords
 from tasks.squad.task import Squad
@@ -62,6 +69,7 @@ def test_a_folder_or_a_data_set_has_a_dev_file(source):
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.command)
 def test_a_training_takes_the_best_installed_preset(task, monkeypatch, capsys):
     monkeypatch.setattr(inputs, "best_installed", lambda: "toy")
+    monkeypatch.setattr(task, "recognize_columns", TaskData.recognize_columns)
     assert complete(task(parse(task, "--train_file=x"))).settings.preset == "toy"
     assert capsys.readouterr().out == "Preset: --preset=toy (the best that is installed)\n"
     for start in (["--preset=base"], ["--init_checkpoint=x"], ["--bert_config_file=x"], ["--do_eval"]):
@@ -85,3 +93,178 @@ def test_without_an_installed_preset_one_line_says_what_to_install(tmp_path):
     assert done.stderr.endswith("one that is installed: pip install 'keras-bert-zoo[minilm]'.\n")
     assert "Held out for dev: 8 of 40 rows (--dev_share=0.2)\n" in done.stdout
     assert not (tmp_path / "out").exists()
+
+
+# === Columns ===
+
+WORDS = "my parcel has not arrived and the lamp is broken please refund it soon thank you".split()
+GERMAN = "das Paket ist noch nicht da, größer wäre besser; die Lampe überzeugt mich gar nicht".split()
+LABELS = {
+    "string": ["shipping", "billing", "returns"],
+    "integer": ["1", "2", "3"],
+    "boolean": ["True", "False"],
+    "whole": ["0.0", "1.0"],
+}
+
+
+def texts(words=WORDS, length: int = 9, between: str = " ", count: int = 30) -> list[str]:
+    generator = random.Random(length)
+    return [between.join(generator.choices(words, k=generator.randrange(length, length + 5))) for _ in range(count)]
+
+
+def labels(kind: str = "string", count: int = 30) -> list[str]:
+    return [LABELS[kind][row % len(LABELS[kind])] for row in range(count)]
+
+
+def write_table(path, delimiter: str = ",", end: str = "\n", start: str = "", **columns) -> str:
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        file.write(start)
+        writer = csv.writer(file, delimiter=delimiter, lineterminator=end)
+        writer.writerows([[name.replace("_", " ") for name in columns], *zip(*columns.values(), strict=True)])
+    return str(path)
+
+
+def numbers(count: int = 30) -> list[str]:
+    return [str(row) for row in range(count)]
+
+
+DATES = [f"2026-11-{1 + row % 9:02}" for row in range(30)]
+CODES = [f"https://example.org/{row:060}" for row in range(30)]
+SCORES = [f"{row / 10:.1f}" for row in range(30)]
+CHINESE = texts(list("这个灯坏了请退款谢谢你好"), between="")
+# Name of the file, how it is written, its columns; the flags that say what is meant, and the labels.
+TABLES = [
+    (
+        "tickets.csv",
+        {"id": numbers(), "message": texts(), "queue": labels(), "date": DATES},
+        "--text_column=message --label_column=queue (of id, message, queue, date)",
+        "string",
+    ),
+    (
+        "umfrage.csv",  # As a German spreadsheet writes it.
+        {"delimiter": ";", "end": "\r\n", "start": "\ufeff", "Kategorie": labels(), "Nachricht": texts(GERMAN)},
+        "--text_column=Nachricht --label_column=Kategorie (of Kategorie, Nachricht)",
+        "string",
+    ),
+    (
+        "stars.csv",
+        {"delimiter": "\t", "Title": texts(length=2), "Text": texts(), "Stars": labels("integer")},
+        "--text_column=Text --label_column=Stars (of Title, Text, Stars)",
+        "integer",
+    ),
+    (
+        "评论.tsv",
+        {"delimiter": "\t", "评论": CHINESE, "标签": labels("boolean")},
+        "'--text_column=评论' '--label_column=标签' (of 评论, 标签)",
+        "boolean",
+    ),
+    (
+        "spam.csv",
+        {"url": CODES, "subject": texts(length=2), "body": texts(length=12), "is_spam": labels("boolean")},
+        "--text_column=body '--label_column=is spam' (of url, subject, body, is spam)",
+        "boolean",
+    ),
+    (
+        "pandas.csv",  # Integers with a gap somewhere.
+        {"": numbers(), "text": texts(length=2), "comment": texts(), "label": labels("whole"), "score": SCORES},
+        "--text_column=text --label_column=label (of , text, comment, label, score)",
+        "whole",
+    ),
+    (
+        "ratings.csv",
+        {"review": texts(), "Score": SCORES},
+        "--text_column=review --label_column=Score --regression (of review, Score)",
+        None,
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "said", "kind"), TABLES, ids=[name for name, *_ in TABLES])
+def test_columns_are_recognized(tmp_path, monkeypatch, capsys, name, content, said, kind):
+    monkeypatch.setattr(inputs, "best_installed", lambda: None)
+    path = write_table(tmp_path / name, **content)
+    task = complete(Classify(parse(Classify, f"--train_file={path}")))
+    assert capsys.readouterr().out == f"Columns: {said}\n"
+    read = inputs.read_inputs(task)
+    assert read.spec.labels == sorted(LABELS[kind]) if kind else read.spec.is_regression
+    assert [len(part.rows.texts) for part in read.parts] == [24, 6]
+    arguments = shlex.split(said.rpartition(" (of ")[0])
+    assert parse(Classify, f"--train_file={path}", *arguments) == task.settings  # The line says all that was chosen.
+    assert complete(task).settings == task.settings and "Columns" not in capsys.readouterr().out
+
+
+def test_keys_of_json_lines_are_recognized(tmp_path, capsys):
+    rows = zip(texts(), labels("integer"), strict=True)
+    content = "".join(
+        f'{{"id": "{n}", "q": "{text}", "intent": {label}, "ok": true, "none": null}}\n'
+        for n, (text, label) in enumerate(rows)
+    )
+    (tmp_path / "x.jsonl").write_text(content)
+    complete(Classify(parse(Classify, f"--train_file={tmp_path}/x.jsonl", "--preset=tiny")))
+    assert capsys.readouterr().out == "Columns: --text_column=q --label_column=intent (of id, q, intent, ok)\n"
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--text_column=note"], "--label_column=label"),
+        (["--label_column=user"], "--text_column=text"),
+        (["--text_pair_column=text", "--label_column=user"], "--text_column=note"),
+        (["--label_column=user", "--do_train"], "--text_column=text"),
+        (["--test_file=FILE", "--do_predict"], "--text_column=text"),
+        (["--dev_file=FILE", "--do_eval"], "--text_column=text --label_column=label"),
+        (["--regression"], "--text_column=text --label_column=label"),
+        (["--text_column=text", "--label_column=label"], None),
+        (["--task_name=sst2"], None),
+    ],
+)
+def test_only_what_no_flag_names_is_recognized(tmp_path, capsys, more, said):
+    path = write_table(tmp_path / "x.csv", text=texts(), note=texts(), user=labels("string"), label=labels("integer"))
+    more = [flag.replace("FILE", path) for flag in more]
+    complete(Classify(parse(Classify, f"--train_file={path}", "--preset=tiny", *more)))
+    assert capsys.readouterr().out == (f"Columns: {said} (of text, note, user, label)\n" if said else "")
+
+
+REFUSED = [
+    (
+        {"question1": texts(), "question2": texts(length=7), "same": labels("boolean")},
+        "expected a column of texts, found 2 that may be meant: 'question1' (55 characters), 'question2' (45 "
+        "characters). Name it: --text_column. For pairs of texts name both, the second by --text_pair_column.",
+    ),
+    (
+        {"body": texts(), "queue": labels(), "priority": labels("integer")},
+        "expected a column of labels, found 2 that may be meant: 'queue' (3 different), 'priority' (3 different). "
+        "Name it: --label_column.",
+    ),
+    (
+        {"body": texts(), "intent": labels(), "topic": labels("integer"), "user": labels("boolean")},
+        "expected a column of labels, found 2 that may be meant: 'intent' (3 different), 'topic' (3 different). "
+        "Name it: --label_column.",
+    ),
+    (
+        {"name": texts(length=2), "note": texts()},
+        "expected a column of labels, found none among: 'name' (30 different), 'note' (30 different). Name it:",
+    ),
+    ({"a": numbers(), "b": labels("integer")}, "expected a column of texts, found none among: 'a' (2 characters)."),
+    (
+        {"my lamp is broken": texts(), "billing": labels()},
+        "1: expected the names of the columns, found 'billing', which is also a value of its column. Name the "
+        "columns of a file without a header: --column_names=text,label.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("columns", "message"), REFUSED)
+def test_close_candidates_are_refused(tmp_path, columns, message):
+    path = write_table(tmp_path / "x.csv", **columns)
+    with pytest.raises(InputError, match=re.escape(message)) as error:
+        complete(Classify(parse(Classify, f"--train_file={path}")))
+    assert str(error.value).startswith(path) and "\n" not in str(error.value)
+
+
+def test_latin_1_is_refused_with_the_cure(tmp_path):
+    path = write_table(tmp_path / "x.csv", text=texts(GERMAN), label=labels())
+    content = pathlib.Path(path).read_text()
+    pathlib.Path(path).write_bytes(content.encode("latin-1"))
+    with pytest.raises(InputError, match=r"x.csv:\d+: not valid UTF-8 at byte .*, e.g. iconv -f LATIN1 -t UTF-8\.$"):
+        complete(Classify(parse(Classify, f"--train_file={path}")))

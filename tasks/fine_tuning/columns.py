@@ -1,0 +1,128 @@
+"""Recognizes the columns of a table that no flag names. This module does not import TensorFlow."""
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from keras_bert.errors import InputError
+from tasks.fine_tuning.rows import Broken, open_rows, parse_number
+
+# Names of label columns, in lower case. The first is the default of every task.
+LABEL_NAMES = ("label", "labels", "class", "category", "intent", "score", "sentiment", "topic", "target", "rating")
+LABEL_NAMES += ("stars", "emotion", "polarity")
+_MOST_ROWS = 100_000  # To look at. A table that is sorted by its labels may need many.
+_DATE = re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}\b.*", re.DOTALL)
+_LONGEST_LABEL = 40  # Mean characters.
+_CLEARLY_FEWER, _CLEARLY_LONGER = 10, 2  # Factors between the best candidate and the next.
+
+
+class Column:
+    """What a column holds.
+
+    Args:
+        values: how often it has each value, as text, without empty ones.
+    """
+
+    def __init__(self, values: Counter[str]):
+        self.values, self.total = values, values.total()
+        numbers = list(map(parse_number, values))
+        self.is_date = all(map(_DATE.fullmatch, values))
+        self.is_number = bool(values) and None not in numbers
+        self.is_fractional = self.is_number and not all(number.is_integer() for number in numbers)
+        self.mean_length = sum(map(len, values)) / max(1, len(values))
+        # Codes, addresses and names of files are ASCII without spaces, which texts of some length are not.
+        self.is_prose = 2 * sum(" " in value or not value.isascii() for value in values) > len(values)
+
+    @property
+    def is_score(self) -> bool:
+        """Whether the values are numbers to predict, rather than labels."""
+        return self.is_fractional or (self.is_number and not self.has_few_values)
+
+    @property
+    def has_few_values(self) -> bool:
+        """Whether the values may be labels, each of some rows."""
+        are_few = 2 <= len(self.values) <= max(2, self.total / 2)
+        return are_few and self.mean_length <= _LONGEST_LABEL and not self.is_date
+
+
+Columns = Mapping[str, Column]
+
+
+def read_columns(path: str, names: Sequence[str] | None = None) -> Columns:
+    """Returns the columns of a table by name, in the file's order; rows that cannot be parsed are passed over.
+
+    Args:
+        path, names: the file and names of all its columns, as in `open_rows`.
+    """
+    file = open_rows(path, names)
+    values = {name: Counter() for name in file.columns or ()}
+    for _, row in itertools.islice(file.rows, _MOST_ROWS):
+        for name, value in () if isinstance(row, Broken) else row.items():
+            if isinstance(value, str | int | float) and str(value).strip():
+                values.setdefault(name, Counter())[str(value)] += 1
+    return {name: Column(counts) for name, counts in values.items()}
+
+
+def choose_label(path: str, columns: Columns, is_number: bool = False, has_names: bool = False) -> str:
+    """Returns the column of the labels: named as in `LABEL_NAMES`, or else with few different values.
+
+    Args:
+        path: the file, for messages.
+        columns: the columns to choose from.
+        is_number: whether it holds numbers to predict, few or not.
+        has_names: whether the file is known to have no header.
+
+    Raises:
+        InputError: no column is like that, or several are, or the first row is no header.
+    """
+    usable = {name: column for name, column in columns.items() if column.is_number or column.has_few_values}
+    if is_number:
+        usable = {name: column for name, column in usable.items() if column.is_number}
+    named = [name for name in columns if _plain(name) == LABEL_NAMES[0]]
+    named = named or [name for name in usable if _plain(name) in LABEL_NAMES]
+    few = [name for name in usable if is_number or (usable[name].has_few_values and not usable[name].is_fractional)]
+    fewest = min((len(usable[name].values) for name in few), default=0)
+    candidates = named or [name for name in few if len(usable[name].values) <= _CLEARLY_FEWER * fewest]
+    name = _single(path, "labels", {name: f"{len(columns[name].values)} different" for name in columns}, candidates)
+    if name in columns[name].values and not has_names:
+        raise InputError(
+            f"{path}:1: expected the names of the columns, found {name!r}, which is also a value of its column. Name "
+            "the columns of a file without a header: --column_names=text,label."
+        )
+    return name
+
+
+def choose_text(path: str, columns: Columns) -> str:
+    """Returns the column of the texts: named text, or else the one with the longest distinct values.
+
+    Args, Raises: as in `choose_label`.
+    """
+    strings = {name: column for name, column in columns.items() if column.values and not column.is_number}
+    strings = {name: column for name, column in strings.items() if not column.has_few_values} or strings
+    strings = {name: column for name, column in strings.items() if column.is_prose} or strings
+    longest = max((column.mean_length for column in strings.values()), default=0)
+    candidates = [name for name in strings if _CLEARLY_LONGER * strings[name].mean_length > longest]
+    candidates = [name for name in columns if _plain(name) == "text"] or candidates
+    return _single(path, "texts", {name: f"{columns[name].mean_length:.0f} characters" for name in columns}, candidates)
+
+
+def _plain(name: str) -> str:
+    return name.strip().casefold()
+
+
+def _single(path: str, kind: str, shown: Mapping[str, str], candidates: Sequence[str]) -> str:
+    """Returns the single candidate.
+
+    Args:
+        path: the file.
+        kind: "texts" or "labels".
+        shown: what to say of each column.
+        candidates: names of the columns that may be meant.
+    """
+    if len(candidates) == 1:
+        return candidates[0]
+    state = f"found {len(candidates)} that may be meant" if candidates else "found none among"
+    listed = ", ".join(f"{name!r} ({shown[name]})" for name in candidates or shown)
+    pair = " For pairs of texts name both, the second by --text_pair_column." if kind == "texts" and candidates else ""
+    raise InputError(f"{path}: expected a column of {kind}, {state}: {listed}. Name it: --{kind[:-1]}_column.{pair}")
