@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tasks.fine_tuning.settings import DEFAULT_EPOCHS, MIN_STEPS
+
 # Examples are sorted by length within pools of this many batches. Share of padding, measured at batch size 32 on SST-2
 # and RTE: unsorted 67% and 48%, pools of 10 batches 18% and 8%, of 50 batches 5% and 2%, a whole epoch 0% and 1%.
 POOL_BATCHES = 50
@@ -49,8 +51,13 @@ class Examples(NamedTuple):
 # === The order of the examples ===
 
 
-def count_steps(num_examples: int, batch_size: int, num_epochs: float) -> int:
-    """Returns the number of full batches in `num_epochs` passes (google-research/bert run_classifier.py: main)."""
+def count_steps(num_examples: int, batch_size: int, num_epochs: float | None) -> int:
+    """Returns the number of full batches in `num_epochs` passes (google-research/bert run_classifier.py: main).
+
+    None stands for `DEFAULT_EPOCHS`, or as many as give `MIN_STEPS`; no examples give no steps.
+    """
+    if num_epochs is None:
+        return max(count_steps(num_examples, batch_size, DEFAULT_EPOCHS), MIN_STEPS) if num_examples else 0
     return int(num_examples * num_epochs / batch_size)
 
 

@@ -14,7 +14,7 @@ from keras_bert.presets.catalog import PRESETS, resolve_preset
 from keras_bert.presets.packages import EXTRAS, best_installed
 from tasks.fine_tuning import model_files
 from tasks.fine_tuning.examples import count_steps
-from tasks.fine_tuning.settings import FineTuningSettings, StartSettings
+from tasks.fine_tuning.settings import DEFAULT_EPOCHS, FineTuningSettings, StartSettings
 from tasks.fine_tuning.task import Part, Task
 from tasks.report.card import flag_of
 from tasks.text.bad_rows import BadRows
@@ -193,10 +193,11 @@ def check_steps(settings: FineTuningSettings, path: str, num_examples: int, unit
     Raises:
         InputError: there are too few examples to fill a batch.
     """
+    epochs = settings.num_train_epochs
     for batch_size in settings.grid["train_batch_size"]:
-        if count_steps(num_examples, batch_size, settings.num_train_epochs) < 1:
+        if count_steps(num_examples, batch_size, epochs) < 1:
             raise InputError(
-                f"{path}: {num_examples} {unit} in {settings.num_train_epochs:g} epochs do not fill one batch of "
+                f"{path}: {num_examples} {unit} in {epochs or DEFAULT_EPOCHS:g} epochs do not fill one batch of "
                 f"{batch_size}. Lower --train_batch_size or raise --num_train_epochs."
             )
 

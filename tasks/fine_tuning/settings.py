@@ -12,6 +12,8 @@ from tasks.text.bad_rows import BAD_ROWS
 
 HELD_OUT = 0.2  # Share of the training rows to evaluate on where nothing names a dev file.
 _DEV_SOURCES = ("dev_file", "predict_file", "data_dir", "tfds_name")
+# The paper's three epochs of a small table are too few steps (Zhang et al., arXiv:2006.05987, section 6).
+DEFAULT_EPOCHS, MIN_STEPS = 3.0, 200
 
 
 class StartSettings(Settings):
@@ -63,7 +65,12 @@ class FineTuningSettings(TrainingSettings, StartSettings):
         "of thousands. Default: adamw, but bert-2018 with --bert_config_file, as in google-research/bert.",
     )
     num_restarts: int = changeable(1, "Seeds to train each combination from; the best is kept.", at_least=1)
-    num_train_epochs: float = setting(3.0, "Passes over the training data.", above=0.0)
+    num_train_epochs: float | None = setting(
+        None,
+        f"Passes over the training data; default: {DEFAULT_EPOCHS:g}, or as many as give {MIN_STEPS} steps, but "
+        f"{DEFAULT_EPOCHS:g} with --bert_config_file, as in google-research/bert.",
+        above=0.0,
+    )
     warmup_proportion: float = setting(0.1, "Share of warm-up steps.", at_least=0.0, at_most=1.0)
     early_stopping_patience: int = setting(
         0,
@@ -108,6 +115,8 @@ class FineTuningSettings(TrainingSettings, StartSettings):
         names_dev = any(getattr(self, name, None) for name in _DEV_SOURCES)
         if self.do_train and self.do_eval and not self.dev_share and not names_dev:
             object.__setattr__(self, "dev_share", HELD_OUT)
+        if self.num_train_epochs is None and self.bert_config_file:
+            object.__setattr__(self, "num_train_epochs", DEFAULT_EPOCHS)
         super().__post_init__()
         if self.num_frozen_layers and self.lora_rank:
             raise InputError("--lora_rank leaves the whole encoder as it is: give it without --num_frozen_layers.")

@@ -2,6 +2,7 @@
 
 from keras_bert.errors import InputError
 from tasks.features.settings import COMBINES
+from tasks.fine_tuning.settings import DEFAULT_EPOCHS, MIN_STEPS
 from tasks.fine_tuning.word_task import WordSettings
 from tasks.settings import changeable, replaced, setting
 from tasks.text.tags import SCHEMES
@@ -32,7 +33,11 @@ class NerSettings(WordSettings):
         WordSettings, "learning_rate", None, help="Peak learning rate; default: 5e-5, or 1e-3 for frozen."
     )
     num_train_epochs: float | None = replaced(
-        WordSettings, "num_train_epochs", None, help="Passes over the training data; default: 3, or 10 for frozen."
+        WordSettings,
+        "num_train_epochs",
+        None,
+        help=f"Passes over the training data; default: {DEFAULT_EPOCHS:g}, or as many as give {MIN_STEPS} steps, or 10 "
+        "for frozen.",
     )
     # The spec identifies a run by its layers and their combination.
     layers: list[str] | None = changeable(

@@ -58,6 +58,7 @@ def test_like_lengths_come_together():
 
 def test_steps():
     assert count_steps(10, 4, 3.0) == 7 and count_steps(3, 4, 1.0) == 0
+    assert [count_steps(number, 4, None) for number in (0, 1, 266, 268)] == [0, 200, 200, 201]
 
 
 @pytest.mark.parametrize("length", [None, 12])

@@ -19,6 +19,7 @@ from tasks.classify.task import Classify
 from tasks.embed.task import Embed
 from tasks.fine_tuning import model_files
 from tasks.fine_tuning.command import run_task
+from tasks.fine_tuning.examples import count_steps
 from tasks.fine_tuning.start import find_start
 from tasks.ner.task import Ner
 from tasks.score_words.task import ScoreWords
@@ -132,6 +133,21 @@ def test_only_google_s_own_files_train_without_bias_correction(task, more, expec
     chosen = flags.parse(task.Settings, ["--output_dir=x", *more])
     assert chosen.optimizer == chosen.identity()["optimizer"] == dataclasses.asdict(chosen)["optimizer"] == expected
     assert dataclasses.replace(chosen, random_seed=1).optimizer == expected
+
+
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.command)
+@pytest.mark.parametrize(
+    ("more", "steps"),
+    [
+        (["--preset=base"], [200, 200, 300]),
+        (["--init_checkpoint=bert_model.ckpt", "--bert_config_file=bert_config.json"], [0, 199, 300]),
+        (["--preset=base", "--num_train_epochs=3"], [0, 199, 300]),
+        (["--preset=base", "--num_train_epochs=0.5"], [0, 33, 50]),
+    ],
+)
+def test_a_small_table_gets_two_hundred_steps(task, more, steps):
+    chosen = flags.parse(task.Settings, ["--output_dir=x", "--train_batch_size=32", *more])
+    assert [count_steps(rows, 32, chosen.num_train_epochs) for rows in (8, 2132, 3200)] == steps
 
 
 def test_use_tpu_names_the_strategy(places):
