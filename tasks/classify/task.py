@@ -20,7 +20,9 @@ from tasks.fine_tuning import metrics as shared_metrics
 from tasks.fine_tuning.encoding import encode_texts, label_ids, lengths_before_cutting
 from tasks.fine_tuning.rows import EXTENSIONS
 from tasks.fine_tuning.settings import SplitSettings
-from tasks.settings import changeable
+from tasks.settings import changeable, setting
+
+FEW_ROWS = 100  # A label: with fewer, `few_labels` is on by default.
 
 
 class ClassifySettings(SplitSettings):
@@ -48,7 +50,42 @@ class ClassifySettings(SplitSettings):
         None, "Labels in the order of their class numbers; default: the GLUE task's, or the training file's, sorted."
     )
     regression: bool = changeable(False, "The label column holds numbers to predict, such as ratings.")
+    few_labels: str | None = setting(
+        None,
+        "How to train on single texts with few rows a label. frozen: a logistic regression on the preset's embeddings; "
+        "contrastive: the encoder first learns to tell the labels' rows apart; names: no rows, the label of --labels "
+        "whose name is nearest; off: plain fine-tuning; auto: the best by cross-validation. Default: auto for tables "
+        f"with fewer than {FEW_ROWS} rows a label, unless flags say how to fine-tune; else off.",
+        choices=("auto", "frozen", "contrastive", "names", "off"),
+    )
     data_dir: str | None = changeable(None, "Directory with GLUE's files, or train, dev, test .tsv, .csv or .jsonl.")
+
+    def __post_init__(self):
+        super().__post_init__()
+        contrary = self.contrary_to_few_labels()
+        if self.few_labels not in (None, "off") and contrary:
+            raise InputError(
+                f"--few_labels={self.few_labels} trains a linear head on single texts and classes, on one device. "
+                f"Leave out {contrary[0]}, or give --few_labels=off."
+            )
+        if self.few_labels == "names" and not self.labels:
+            raise InputError("--few_labels=names compares texts with the labels' names. Name them with --labels.")
+        if self.few_labels == "names" and (self.train_file or self.dev_share or self.validation_share):
+            raise InputError("--few_labels=names trains on no rows. Leave out --train_file and shares of its rows.")
+
+    def contrary_to_few_labels(self) -> list[str]:
+        """Lists the flags of this call that only plain fine-tuning can follow."""
+        plain = {"early_stopping_patience": 0, "lora_rank": 0, "num_frozen_layers": 0, "num_restarts": 1}
+        plain |= {"text_pair_column": None, "regression": False, "distribution_strategy": "one_device"}
+        searched = [name for name, values in self.grid.items() if values[1:]]
+        return [f"--{name}" for name in (*searched, *(name for name in plain if getattr(self, name) != plain[name]))]
+
+    @property
+    def plans_fine_tuning(self) -> bool:
+        """Whether flags of this call say what to fine-tune, or how: few labels then do not change the method."""
+        planned = {"task_name": "table", "num_train_epochs": 3.0, "learning_rate": 5e-5, "load_weights": True}
+        planned |= dict.fromkeys(("tfds_name", "init_checkpoint", "bert_config_file"))
+        return bool(self.contrary_to_few_labels() or any(getattr(self, name) != planned[name] for name in planned))
 
     def table_task(self) -> TableTask:
         """Returns the task, with the columns named by the settings.
@@ -119,6 +156,8 @@ class Classify(task.Task):
                 f"--task_name={self.table_task.name}: GLUE has no {split} file of it. It can only be predicted: "
                 "--do_predict, with a model of mnli."
             )
+        if split == "train" and self.settings.few_labels == "names":
+            return [task.Part(split, data.names_table(self.settings.labels))]
         name, parts = self.settings.tfds_name, []
         read_table = data.TfdsTables(name, self.settings.data_dir).read_table if name else data.read_table
         for source in sources[:1] if file else sources:
@@ -224,6 +263,17 @@ class Classify(task.Task):
 
     def model_arguments(self, spec):
         return {"num_classes": len(spec.labels) or 1, "labels": spec.labels or None}
+
+    def few_labels(self, rows, spec):
+        settings = self.settings
+        if settings.few_labels is not None:
+            if settings.few_labels != "off" and (spec.is_regression or spec.num_texts > 1):
+                raise InputError(
+                    f"{rows.path}: --few_labels={settings.few_labels} is for single texts with classes. Leave it out."
+                )
+            return settings.few_labels
+        is_few = not spec.is_regression and spec.num_texts == 1 and len(rows.texts) < FEW_ROWS * len(spec.labels)
+        return "auto" if is_few and not settings.plans_fine_tuning else "off"
 
     def objective(self, spec):
         from tasks.fine_tuning.objectives import CrossEntropy, SquaredError

@@ -52,7 +52,7 @@ def run_task(task: Task) -> dict:
     elif settings.do_train:
         values = {name: values[0] for name, values in settings.grid.items()}
         session = Session(dataclasses.replace(task, settings=dataclasses.replace(settings, **values)), inputs)
-        session.train()
+        session.train(task.few_labels(inputs.of("train")[0].rows, inputs.spec))
     else:
         session = Session(task, inputs)
         session.load()

@@ -219,6 +219,6 @@ def check_training(task: Task, parts: list[Part]) -> None:
             "--early_stopping_patience needs an evaluation: give --do_eval with a dev file, or --validation_share."
         )
     count = task.num_examples(parts[0].rows)
-    if count is not None:
+    if count is not None and task.few_labels(parts[0].rows, task.make_spec(parts[0].rows)) == "off":
         check_steps(settings, parts[0].rows.path, count, task.unit)
     require_preset(settings)

@@ -58,6 +58,29 @@ class SquaredError(WeightedObjective):
         return tf.square(outputs[..., 0] - labels)
 
 
+class SupervisedContrast(Objective):
+    """Cross entropy of finding, for each row of a batch, the rows with its label among all others.
+
+    Khosla et al., arXiv:2004.11362, equation 2. Labels: `{"labels": int32 [B]}`. Outputs: float32 vectors [B, D], of
+    any length. A row without another of its label counts nothing.
+    """
+
+    needs_whole_batch = True
+    temperature = 0.1  # The paper's.
+
+    def weights(self, features, labels):
+        return {"loss": tf.cast(tf.shape(labels["labels"])[0], tf.float32)}
+
+    def sums(self, outputs, labels):
+        unit, numbers = tf.math.l2_normalize(outputs, -1), labels["labels"]
+        is_self = tf.eye(tf.shape(unit)[0])
+        similarities = tf.matmul(unit, unit, transpose_b=True) / self.temperature
+        logs = tf.nn.log_softmax(similarities - 1e9 * is_self, -1)
+        is_match = tf.cast(numbers[:, tf.newaxis] == numbers, tf.float32) - is_self  # [B, B]
+        matched = tf.reduce_sum(tf.where(is_match > 0, logs, 0.0), 1)
+        return {"loss": -tf.reduce_sum(tf.math.divide_no_nan(matched, tf.reduce_sum(is_match, 1)))}
+
+
 def _weights(labels) -> tf.Tensor:
     weights = labels.get("weights")
     return tf.ones_like(labels["labels"], tf.float32) if weights is None else weights

@@ -15,11 +15,12 @@ from keras_bert.errors import InputError
 from keras_bert.files import absolute, exists, is_directory, is_remote, read_json, read_optional_json, write_json
 from keras_bert.presets.weights import read_bert_config
 from tasks.engine.build_trainer import build_trainer, prepare_devices
+from tasks.engine.checkpoints import keep_settings
 from tasks.engine.progress import EarlyStopping
 from tasks.engine.settings import identify, tokenizer_identity
 from tasks.engine.strategy import needs_static_shapes
 from tasks.engine.workers import Workers
-from tasks.fine_tuning import model_files, start
+from tasks.fine_tuning import few_labels, model_files, start
 from tasks.fine_tuning.examples import Predictor, count_steps, make_train_dataset
 from tasks.fine_tuning.inputs import MODEL_DIRECTORY, Inputs, check_steps, read_spec, require_preset
 from tasks.fine_tuning.settings import FineTuningSettings, check_positions
@@ -60,13 +61,17 @@ class Session:
         self._encoded: dict[Part, Encoded] = {}
         self._answers: dict[Part, Answers] = {}
         self._evaluations: list[Evaluation] = []
+        self._few_labels: dict[str, Any] = {}  # Of `metrics.json`.
 
     # === The model ===
 
-    def train(self) -> None:
+    def train(self, method: str = "off") -> None:
         """Fine-tunes a preset and writes `model/`, resuming from the last checkpoint in `output_dir` if there is one.
 
         The validation rows, or else the first dev file, if any, are scored at every checkpoint.
+
+        Args:
+            method: as from `TaskModel.few_labels`: how to train on few rows a label, "off" to fine-tune all weights.
 
         Raises:
             InputError: the preset does not fit, there is too little data, or `output_dir` holds a training with other
@@ -74,7 +79,7 @@ class Session:
         """
         strategy = self._prepare_devices()
         with self._workers.naming_lost_ones(), start.find_start(self.settings) as origin:
-            self._train(origin, strategy)
+            self._train(origin, strategy, method)
 
     def _prepare_devices(self) -> tf.distribute.Strategy:
         strategy = prepare_devices(self.settings)
@@ -84,7 +89,7 @@ class Session:
             self._workers.check_equal({f"{part.rows.path} ({part.title})": part.rows.checksum() for part in parts})
         return strategy
 
-    def _train(self, origin: start.Start, strategy: tf.distribute.Strategy) -> None:
+    def _train(self, origin: start.Start, strategy: tf.distribute.Strategy, method: str) -> None:
         task, spec, settings = self.task, self.inputs.spec, self.settings
         train = self.inputs.of("train")[0]
         tokenizer = origin.tokenizer()
@@ -94,6 +99,8 @@ class Session:
         start.check_encoder(origin, settings, spec.sequence_length, tokenizer.vocabulary_size())
         self.trained = task.prepare(origin, Trained(None, tokenizer, spec))
         encoded = self._encode(train)
+        if method != "off" and self._train_on_few(method, origin, encoded, strategy):
+            return
         check_steps(settings, train.rows.path, encoded.num_examples, "sequences")
         num_steps, num_warmup_steps, interval = plan_steps(settings, encoded.num_examples)
         backbones = []
@@ -105,15 +112,39 @@ class Session:
 
         trainer = build_trainer(settings, build, task.objective(spec), strategy, (num_steps, num_warmup_steps))
         self.trained = self.trained._replace(model=trainer.model)
-        of_spec = {name: value for name, value in dataclasses.asdict(spec).items() if name not in task.changes_answers}
-        trainer.keep_settings(
-            {
-                **identify(settings, backbones[0], tokenizer, weights_are_loaded=origin.load_weights),
-                **of_spec,
-                "train_rows_checksum": train.rows.checksum(),
-            }
-        )
-        seconds = self._fit(trainer, encoded, num_steps, interval)
+        identity = identify(settings, backbones[0], tokenizer, weights_are_loaded=origin.load_weights)
+        trainer.keep_settings(self._identity(identity, train))
+        self._finish(train, encoded, self._fit(trainer, encoded, num_steps, interval), num_steps)
+        if settings.early_stopping_patience:
+            self.results["best_step"] = int(trainer.step.numpy())
+        self._write_metrics()
+
+    def _train_on_few(
+        self, method: str, origin: start.Start, encoded: Encoded, strategy: tf.distribute.Strategy
+    ) -> bool:
+        """Trains as for few rows a label. Returns False if all weights are to be fine-tuned instead."""
+        started, train = time.monotonic(), self.inputs.of("train")[0]
+        few = few_labels.choose(method, self.task, origin, self.trained, encoded, strategy)
+        self._few_labels = few.results
+        print(few_labels.describe({**few.results, "train_rows": encoded.num_examples}))
+        if few.model is None:
+            return False
+        self.trained = self.trained._replace(model=few.model)
+        identity = identify(self.settings, few.model.backbone, self.trained.tokenizer, weights_are_loaded=False)
+        keep_settings(self.output_dir, self._identity(identity, train))
+        self._finish(train, encoded, time.monotonic() - started, few.num_steps)
+        self._write_metrics()
+        return True
+
+    def _identity(self, identity: dict[str, Any], train: Part) -> dict[str, Any]:
+        """Adds to `identify`'s values those of the task and its rows."""
+        spec, changed = dataclasses.asdict(self.inputs.spec), self.task.changes_answers
+        of_spec = {name: value for name, value in spec.items() if name not in changed}
+        return {**identity, **of_spec, "train_rows_checksum": train.rows.checksum()}
+
+    def _finish(self, train: Part, encoded: Encoded, seconds: float | None, num_steps: int) -> None:
+        """Saves the model and describes its training, of which None seconds were done before."""
+        task, settings, tokenizer = self.task, self.settings, self.trained.tokenizer
         directory = os.path.join(self.output_dir, MODEL_DIRECTORY)
         # If the training was finished before, keep what was chosen and measured since.
         if seconds is None and is_directory(directory):
@@ -125,13 +156,11 @@ class Session:
         command = command_line(task.command.split()[0], settings)
         trained = {"train_seconds": round(seconds or 0.0, 2), "train_command": command}
         self.results = self._earlier_results() if seconds is None else trained
-        self.results |= {**task.describe(train.rows, encoded, spec), "train_steps": num_steps}
-        if settings.early_stopping_patience:
-            self.results["best_step"] = int(trainer.step.numpy())
+        of_training = {**task.describe(train.rows, encoded, self.inputs.spec), "train_steps": num_steps}
+        self.results |= {**of_training, **self._few_labels}
         for part in self.inputs.of("validation"):
             figures = task.checkpoint_figures(self._answer(part))
             self.results |= {f"validation_{name}": value for name, value in figures.items()}
-        self._write_metrics()
 
     def _fit(self, trainer, encoded: Encoded, num_steps: int, interval: int) -> float | None:
         """Trains up to the last step. Returns the seconds it took, or None if nothing was left to do."""
@@ -358,6 +387,7 @@ class Session:
 
     def _notes(self) -> list[str]:
         notes, bad_rows = list(self.task.notes(self.trained.spec)), self.inputs.bad_rows
+        notes += [few_labels.describe(self.results)] if "train_few_labels" in self.results else []
         if bad_rows.count:
             where, reason = bad_rows.rows[0]
             notes.append(

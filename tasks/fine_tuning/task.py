@@ -260,6 +260,10 @@ class TaskModel(abc.ABC):
         """Returns the arguments of the model's constructor besides the backbone."""
         return {}
 
+    def few_labels(self, rows: Any, spec: Any) -> str:
+        """Returns the `method` of `tasks.fine_tuning.few_labels.choose`, or "off" to fine-tune all weights."""
+        return "off"
+
     @abc.abstractmethod
     def objective(self, spec: Any):
         """Returns the `tasks.engine.train_step.Objective` to minimize."""

@@ -1,0 +1,165 @@
+"""Few rows a label: a linear head on embeddings, frozen or trained, chosen by cross-validation."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import toy_classifier
+from light_commands import Call, run_calls
+from run_tasks import classify
+from toy_classifier import COLUMNS, KINDS, toy_rows, write_preset, write_rows, write_tables
+
+from export import saved_model
+from export.run import ExportSettings, export
+from keras_bert import BertTextClassifier
+from keras_bert.errors import InputError
+from tasks import flags
+from tasks.classify.data import Table
+from tasks.classify.task import Classify, ClassifySettings
+from tasks.fine_tuning import few_labels
+from tasks.fine_tuning.command import run_task
+from tasks.fine_tuning.session import Session
+
+
+@pytest.fixture(scope="module", name="untrained")
+def _untrained(tmp_path_factory):
+    return write_preset(tmp_path_factory.mktemp("untrained"))
+
+
+@pytest.fixture(scope="module", name="tables")
+def _tables(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("tables")
+    write_tables(directory)
+    write_rows(directory / "few.csv", [("words", "kind"), *toy_rows(24, 5)])
+    return directory
+
+
+@pytest.fixture(scope="module", name="preset")
+def _preset(untrained, tables, tmp_path_factory):
+    """An encoder that knows the task, as one that was trained on sentences does."""
+    directory = tmp_path_factory.mktemp("trained")
+    training = {**toy_classifier.TRAINING, "learning_rate": 5e-3, "num_train_epochs": 5}
+    shared = {"output_dir": str(directory), "preset": untrained, "data_dir": str(tables), "load_weights": False}
+    classify(**shared, do_train=True, **COLUMNS, **training)
+    return str(directory / "model")
+
+
+@pytest.fixture(name="run")
+def _run(preset, tables, tmp_path):
+    def run(*words):
+        given = [f"--output_dir={tmp_path / 'run'}", f"--preset={preset}", f"--train_file={tables / 'few.csv'}"]
+        given += [f"--dev_file={tables / 'dev.csv'}", "--do_train", "--do_eval", "--max_seq_length=24"]
+        given += [f"--{name}={column}" for name, column in COLUMNS.items()]
+        return run_task(Classify(flags.parse(ClassifySettings, [*given, *words])))
+
+    return run
+
+
+def test_frozen_embeddings_are_chosen_and_the_model_is_an_ordinary_one(run, tmp_path, capfd):
+    results = run()
+    assert results["train_few_labels"] == "frozen" and results["train_steps"] == 0
+    assert list(results["train_few_labels_accuracy"]) == ["frozen"] and results["accuracy"] > 0.9
+    line = "Few labels (24 rows): frozen embeddings with logistic regression"
+    assert line in capfd.readouterr().out and line in (tmp_path / "run" / "report.html").read_text()
+    model = BertTextClassifier.from_preset(tmp_path / "run" / "model")
+    assert model.pooling == "mean" and model.labels == list(KINDS)
+    texts, kinds = zip(*toy_rows(75, 1), strict=True)
+    answers = model.predict(list(texts), verbose=0).argmax(1)
+    assert np.mean([KINDS[answer] for answer in answers] == np.array(kinds)) == results["accuracy"]
+    again = run("--nodo_train", "--preset=", "--train_file=")
+    assert again["accuracy"] == results["accuracy"] and again["train_few_labels"] == "frozen"
+    assert line in (tmp_path / "run" / "report.html").read_text()
+    settings = ExportSettings(model_dir=str(tmp_path / "run" / "model"), export_dir=str(tmp_path / "served"))
+    export(dataclasses.replace(settings, with_cc="off"))
+    assert saved_model.read_report(str(tmp_path / "served" / "1")).largest_difference <= 1e-5
+
+
+def test_auto_compares_a_trained_encoder_where_there_are_rows_to_tell(run, monkeypatch):
+    monkeypatch.setattr(few_labels, "CONTRASTIVE_STEPS", 10)
+    monkeypatch.setattr(few_labels, "LEAST_ROWS_TO_TRAIN", 24)
+    results = run("--few_labels=auto", "--num_train_epochs=9")
+    tried = results["train_few_labels_accuracy"]
+    assert tried.keys() == {"frozen", "contrastive"}
+    expected = "contrastive" if tried["contrastive"] > tried["frozen"] else "frozen"
+    assert results["train_few_labels"] == expected
+
+
+def test_rows_held_out_and_other_number_types(run, tables, tmp_path, monkeypatch):
+    monkeypatch.setattr(few_labels, "CONTRASTIVE_STEPS", 10)
+    predicts = ["--do_predict", f"--test_file={tables / 'test.csv'}"]
+    results = run("--dev_file=", "--dev_share=0.25", "--mixed_precision=float16", *predicts)
+    assert results["train_few_labels"] == "frozen" and results["train_rows"] == 18
+    assert len((tmp_path / "run" / "predictions.tsv").read_text().splitlines()) == 38
+    results = run("--few_labels=contrastive", "--validation_share=0.25", "--mixed_precision=float16")
+    assert (results["train_few_labels"], results["train_steps"]) == ("contrastive", 10)
+    assert results["accuracy"] > 0.8 and "validation_accuracy" in results
+
+
+def test_a_search_and_early_stopping_fine_tune(run, monkeypatch):
+    methods = []
+
+    def train(self, method="off"):
+        methods.append(method)
+        raise InputError("enough")
+
+    monkeypatch.setattr(Session, "train", train)
+    for words in ([], ["--num_restarts=2"], ["--learning_rate=1e-5,2e-5"], ["--early_stopping_patience=1"]):
+        with pytest.raises(InputError, match="enough"):
+            run(*words)
+    assert methods == ["auto"] + ["off"] * 5
+
+
+def test_useless_embeddings_lead_to_plain_fine_tuning_which_resumes(run, tmp_path):
+    rows = [("w1", kind) for _ in range(12) for kind in KINDS]  # All texts are alike.
+    path = write_rows(tmp_path / "alike.csv", [("words", "kind"), *rows])
+    words = [f"--train_file={path}", "--train_batch_size=8"]
+    first = run(*words, "--nodo_eval")
+    results = run(*words)  # Nothing is left to train.
+    assert results["train_few_labels"] == "off" and results["train_steps"] == 9 and results["accuracy"] < 1
+    assert results["train_seconds"] == first["train_seconds"]
+
+
+def test_names_alone_give_a_start(run, untrained, tmp_path):
+    path = write_rows(tmp_path / "dev.csv", [("words", "kind"), ("cat", "cat"), ("saw", "saw"), ("cat, w1", "cat")])
+    words = [f"--preset={untrained}", "--labels=saw,cat", "--train_file=", f"--dev_file={path}"]
+    results = run("--few_labels=names", *words)
+    assert results["train_few_labels"] == "names" and results["accuracy"] == 1.0
+    assert json.loads((tmp_path / "run" / "model" / "task.json").read_text())["labels"] == ["saw", "cat"]
+
+
+def test_more_rows_a_recipe_or_random_weights_keep_plain_fine_tuning(tables):
+    def method(rows=150, num_labels=2, **settings):
+        task = Classify(ClassifySettings(output_dir="out", do_train=True, **settings))
+        labels = [KINDS[number % 2] for number in range(rows)]
+        table = task_table(labels)
+        return task.few_labels(table, task.make_spec(table))
+
+    assert method() == "auto" and method(rows=199) == "auto" and method(rows=200) == "off"
+    plain = [{"load_weights": False}, {"init_checkpoint": "x"}, {"task_name": "SST-2", "labels": list(KINDS)}]
+    plain += [{"lora_rank": 4}, {"learning_rate": [1e-5, 2e-5]}, {"early_stopping_patience": 1}, {"num_restarts": 2}]
+    plain += [{"few_labels": "off"}, {"num_train_epochs": 25.0}, {"bert_config_file": "x"}]
+    assert [method(**settings) for settings in plain] == ["off"] * len(plain)
+
+
+def task_table(labels):
+    numbers = list(range(len(labels)))
+    return Table("train.csv", numbers, numbers, len(labels), ["text"] * len(labels), None, labels)
+
+
+REFUSED = {
+    "--few_labels=frozen --lora_rank=4": "Leave out --lora_rank, or give --few_labels=off.",
+    "--few_labels=contrastive --learning_rate=1e-5,2e-5": "Leave out --learning_rate, or give --few_labels=off.",
+    "--few_labels=frozen --text_pair_column=other": "Leave out --text_pair_column, or give --few_labels=off.",
+    "--few_labels=auto --regression": "Leave out --regression, or give --few_labels=off.",
+    "--few_labels=names": "Name them with --labels.",
+    "--few_labels=names --labels=a,b --train_file=t.csv": "Leave out --train_file and shares of its rows.",
+}
+
+
+def test_what_only_plain_fine_tuning_can_follow_is_refused():
+    lines = [["bert-classify", "--output_dir=out", "--do_train", *flags.split()] for flags in REFUSED]
+    (answers,) = run_calls([Call("tasks.classify.run", lines)])
+    for (status, printed), message in zip(answers["lines"], REFUSED.values(), strict=True):
+        assert status == 1 and message in printed
+    assert answers["imported"] == []
