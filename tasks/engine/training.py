@@ -98,6 +98,7 @@ class Trainer:
         *,
         save_checkpoints_steps: int = 1000,
         evaluate: Callable[[], dict[str, float]] | None = None,
+        evaluation_steps: int = 1,
         early_stopping: EarlyStopping | None = None,
         speed: Speed | None = None,
         description: str = "training",
@@ -114,8 +115,9 @@ class Trainer:
                 that part of the rows of all batches, each of several workers reads nothing but its own part.
             num_steps: total number of training steps, finished ones included, or the time that they may take.
             save_checkpoints_steps: steps between checkpoints; the last step is always saved.
-            evaluate: called after every checkpoint, and right away if an earlier run stopped between the newest
-                checkpoint and its evaluation. Returns figures by name for history and events.
+            evaluate: called after a checkpoint, and right away if an earlier run stopped between the newest checkpoint
+                and its evaluation. Returns figures by name for history and events.
+            evaluation_steps: minimum of steps between two evaluations; the last step is always evaluated.
             early_stopping: ends the training once the evaluations stop improving; weights and `step` are then those of
                 the best evaluation, kept in `best/`.
             speed: peak to compare the speed with; None reports the speed alone.
@@ -138,7 +140,8 @@ class Trainer:
 
         def complete(step: int) -> None:
             """Evaluates a checkpoint and saves the report, unless its evaluation is there or not wanted."""
-            if evaluate is not None and self.workers.from_chief(report.lacks_evaluation(step)):
+            is_due = report.steps_since_evaluation(step) >= (1 if is_over else evaluation_steps)
+            if evaluate is not None and self.workers.from_chief(is_due):
                 report.evaluation(step, evaluate())
                 report.save()
             # After the report: a run that is killed in between restores these very weights, and comes here again.
@@ -152,7 +155,7 @@ class Trainer:
             options = {"description": description, "speed": speed, "is_active": self.workers.is_chief}
             with Reporter(self.output_dir, start_step=step, **options) as report:
                 report.expect(budget.num_steps)
-                was_evaluated = early_stopping is not None and not report.lacks_evaluation(step)
+                was_evaluated = early_stopping is not None and report.steps_since_evaluation(step) == 0
                 if step and (step % save_checkpoints_steps == 0 or is_over or was_evaluated):
                     complete(step)
                 if is_over or (early_stopping and step and early_stopping.is_over(report.history)):

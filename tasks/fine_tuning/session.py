@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import itertools
+import math
 import os
 import time
 from typing import Any
@@ -21,9 +22,9 @@ from tasks.engine.settings import identify, tokenizer_identity
 from tasks.engine.strategy import needs_static_shapes
 from tasks.engine.workers import Workers
 from tasks.fine_tuning import few_labels, model_files, start
-from tasks.fine_tuning.examples import Predictor, count_steps, make_train_dataset
+from tasks.fine_tuning.examples import Examples, Predictor, count_steps, make_train_dataset
 from tasks.fine_tuning.inputs import MODEL_DIRECTORY, Inputs, check_steps, read_spec, require_preset
-from tasks.fine_tuning.settings import FineTuningSettings, check_positions
+from tasks.fine_tuning.settings import MAX_CHECKPOINT_STEPS, FineTuningSettings, check_positions
 from tasks.fine_tuning.task import Answers, Encoded, Evaluation, Part, Task, Trained
 from tasks.report.card import Card, Data, command_line, write_card
 from tasks.report.page import Report, write_report
@@ -31,7 +32,8 @@ from tasks.report.page import Report, write_report
 METRICS_FILE = "metrics.json"
 HISTORY_FILE = "history.json"
 REPORT_FILE = "report.html"
-EVALUATIONS = 20  # Maximum evaluations of a training with many short epochs.
+# Maximum evaluations of a training with many short epochs, and the maximum share of its time that they take.
+EVALUATIONS, SHARE_OF_EVALUATIONS = 20, 1 / 5
 # Prefixes of the keys of metrics.json that describe the model and its training, and of those that describe predictions.
 # All others describe an evaluation and are removed by the next one.
 _OF_TRAINING, _OF_PREDICTIONS = ("train_", "validation_", "best_step", "sweep", "preset"), ("test_",)
@@ -68,7 +70,7 @@ class Session:
     def train(self, method: str = "off") -> None:
         """Fine-tunes a preset and writes `model/`, resuming from the last checkpoint in `output_dir` if there is one.
 
-        The validation rows, or else the first dev file, if any, are scored at every checkpoint.
+        The validation rows, or else the first dev file, if any, are scored at some checkpoints; see `plan_steps`.
 
         Args:
             method: as from `TaskModel.few_labels`: how to train on few rows a label, "off" to fine-tune all weights.
@@ -102,7 +104,8 @@ class Session:
         if method != "off" and self._train_on_few(method, origin, encoded, strategy):
             return
         check_steps(settings, train.rows.path, encoded.num_examples, "sequences")
-        num_steps, num_warmup_steps, interval = plan_steps(settings, encoded.num_examples)
+        watched = self.inputs.watched and self._encode(self.inputs.watched).examples
+        num_steps, num_warmup_steps, interval = plan_steps(settings, encoded.examples, watched)
         backbones = []
 
         def build():
@@ -179,14 +182,22 @@ class Session:
             num_steps=num_steps,
             length=int(examples.lengths.max()) if is_static else None,
         )
+
+        def evaluate() -> dict[str, float]:
+            self._answers.clear()  # Those of earlier weights.
+            return task.checkpoint_figures(self._answer(watched))
+
         history = trainer.fit(
             make_dataset,
             num_steps,
-            save_checkpoints_steps=interval,
-            evaluate=watched and (lambda: task.checkpoint_figures(self._answer(watched, is_final=False))),
+            save_checkpoints_steps=settings.save_checkpoints_steps or min(interval, MAX_CHECKPOINT_STEPS),
+            evaluate=watched and evaluate,
+            evaluation_steps=interval,
             early_stopping=EarlyStopping(metric, patience, not metric.endswith("loss")) if patience else None,
             description="fine-tuning",
         )
+        if patience:
+            self._answers.clear()  # The best weights may be earlier ones.
         was_over = first_step >= num_steps or not any(row["step"] > first_step for row in history.training)
         return None if was_over else time.monotonic() - started
 
@@ -269,7 +280,7 @@ class Session:
         self.results = {name: value for name, value in self.results.items() if not name.startswith(_OF_PREDICTIONS)}
         paths = []
         for part in self.inputs.of("test"):
-            answers = self._answer(part)._replace(trained=self.trained)
+            answers = self._answer(part)
             if not self._workers.is_chief:
                 continue
             written, details = self.task.write_predictions(answers, self.output_dir)
@@ -295,17 +306,13 @@ class Session:
             self._encoded[part] = self.task.encode(part, self.trained)
         return self._encoded[part]
 
-    def _answer(self, part: Part, is_final: bool = True) -> Answers:
-        """Returns the model's answers to a file. Those of the final model are computed once."""
-        if part in self._answers:
-            return self._answers[part]
-        encoded = self._encode(part)
-        description = f"answer {part.title}" if is_final else "evaluation"
-        outputs = encoded.compute_outputs(self._predictor, self.settings.eval_batch_size, description)
-        answers = Answers(trained=self.trained, part=part, encoded=encoded, outputs=outputs)
-        if is_final:
-            self._answers[part] = answers
-        return answers
+    def _answer(self, part: Part) -> Answers:
+        """Returns the model's answers to a file, which are computed once."""
+        if part not in self._answers:
+            encoded, batch_size = self._encode(part), self.settings.eval_batch_size
+            outputs = encoded.compute_outputs(self._predictor, batch_size, f"answer {part.title}")
+            self._answers[part] = Answers(trained=self.trained, part=part, encoded=encoded, outputs=outputs)
+        return self._answers[part]._replace(trained=self.trained)
 
     def _keep(self, chosen: dict[str, Any]) -> None:
         """Adds values to the spec, and to the run's own `model/` if there is one; a preset is never changed."""
@@ -413,12 +420,21 @@ class Session:
             write_json(os.path.join(self.output_dir, METRICS_FILE), self.results)
 
 
-def plan_steps(settings: FineTuningSettings, num_examples: int) -> tuple[int, int, int]:
-    """Returns the steps of a training, those of its warm-up, and those between two checkpoints or evaluations."""
-    num_steps = count_steps(num_examples, settings.train_batch_size, settings.num_train_epochs)
-    steps_of_epoch = max(1, num_examples // settings.train_batch_size)
-    interval = min(settings.save_checkpoints_steps, max(steps_of_epoch, num_steps // EVALUATIONS))
-    return num_steps, int(num_steps * settings.warmup_proportion), interval
+def plan_steps(settings: FineTuningSettings, train: Examples, watched: Examples | None) -> tuple[int, int, int]:
+    """Returns the steps of a training, those of its warm-up, and those between two evaluations.
+
+    The evaluations take at most `SHARE_OF_EVALUATIONS` of the time, or there is only the last. A training step takes
+    three times as long as an evaluation of as many tokens: forward, and backward for activations and for weights. An
+    interval that was given, or early stopping, goes first.
+    """
+    batch_size, num_examples = settings.train_batch_size, train.num_examples
+    num_steps = count_steps(num_examples, batch_size, settings.num_train_epochs)
+    interval = max(1, num_examples // batch_size, num_steps // EVALUATIONS)
+    if watched is not None and not settings.early_stopping_patience:
+        evaluation = len(watched.token_ids) / (3 * batch_size * len(train.token_ids) / num_examples)  # In steps.
+        affordable = num_steps * SHARE_OF_EVALUATIONS / (1 - SHARE_OF_EVALUATIONS) / evaluation
+        interval = max(interval, math.ceil(num_steps / max(1, int(affordable))))
+    return num_steps, int(num_steps * settings.warmup_proportion), settings.save_checkpoints_steps or interval
 
 
 def _last_part(preset: str) -> str:

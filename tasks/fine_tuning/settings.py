@@ -14,6 +14,7 @@ HELD_OUT = 0.2  # Share of the training rows to evaluate on where nothing names 
 _DEV_SOURCES = ("dev_file", "predict_file", "data_dir", "tfds_name")
 # The paper's three epochs of a small table are too few steps (Zhang et al., arXiv:2006.05987, section 6).
 DEFAULT_EPOCHS, MIN_STEPS = 3.0, 200
+MAX_CHECKPOINT_STEPS = 1000
 
 
 class StartSettings(Settings):
@@ -70,6 +71,13 @@ class FineTuningSettings(TrainingSettings, StartSettings):
         f"Passes over the training data; default: {DEFAULT_EPOCHS:g}, or as many as give {MIN_STEPS} steps, but "
         f"{DEFAULT_EPOCHS:g} with --bert_config_file, as in google-research/bert.",
         above=0.0,
+    )
+    save_checkpoints_steps: int | None = replaced(
+        TrainingSettings,
+        "save_checkpoints_steps",
+        None,
+        help="Training steps between checkpoints, each of which is evaluated; default: an epoch, at most "
+        f"{MAX_CHECKPOINT_STEPS} steps, and as many evaluations as take a fifth of the time.",
     )
     warmup_proportion: float = setting(0.1, "Share of warm-up steps.", at_least=0.0, at_most=1.0)
     early_stopping_patience: int = setting(

@@ -163,15 +163,16 @@ def test_stopped_between_the_last_checkpoint_and_its_evaluation(tmp_path, monkey
     assert again == history
 
 
-def test_stopped_in_the_middle_and_resumed_evaluates_every_checkpoint(tmp_path):
+def test_stopped_in_the_middle_and_resumed_evaluates_all_that_is_due(tmp_path):
     def stop():
         raise KeyboardInterrupt
 
+    intervals = {"save_checkpoints_steps": 2, "evaluation_steps": 3}
     with pytest.raises(KeyboardInterrupt):
-        build_trainer(tmp_path).fit(repeated, 4, save_checkpoints_steps=2, evaluate=stop)
-    history = build_trainer(tmp_path).fit(repeated, 4, save_checkpoints_steps=2, evaluate=lambda: {"loss": 1.0})
-    assert [row["step"] for row in history.evaluations] == [2, 4]
-    assert [row["step"] for row in history.training] == [1, 2, 3, 4]
+        build_trainer(tmp_path).fit(repeated, 7, **intervals, evaluate=stop)
+    history = build_trainer(tmp_path).fit(repeated, 7, **intervals, evaluate=lambda: {"loss": 1.0})
+    assert [row["step"] for row in history.evaluations] == [4, 7]
+    assert [row["step"] for row in history.training] == [1, 2, 3, 4, 5, 6, 7]
 
 
 def test_a_finished_run_whose_report_was_lost(tmp_path):

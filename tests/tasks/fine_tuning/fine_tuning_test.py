@@ -13,11 +13,12 @@ from toy_hugging_face import random_model
 
 from keras_bert import BertBackbone, BertTextClassifier, BertTokenizer
 from keras_bert.errors import InputError
+from tasks import flags
 from tasks.engine.train_step import Objective
 from tasks.fine_tuning.examples import Examples, Predictor
 from tasks.fine_tuning.inputs import Inputs, check_training, read_spec
 from tasks.fine_tuning.model_files import load_model, save_model
-from tasks.fine_tuning.session import Session
+from tasks.fine_tuning.session import Session, plan_steps
 from tasks.fine_tuning.settings import FineTuningSettings
 from tasks.fine_tuning.start import find_start, load_fine_tuned
 from tasks.fine_tuning.task import Encoded, Evaluation, Part, Spec, Task, Trained
@@ -185,9 +186,9 @@ def stop():
 @pytest.mark.slow
 def test_a_stopped_training_continues_as_if_it_had_not_been_stopped(preset, whole, tmp_path):
     with pytest.raises(KeyboardInterrupt):
-        train(preset, tmp_path, losses=stop())  # At the evaluation after the first epoch's checkpoint.
+        train(preset, tmp_path, losses=stop(), save_checkpoints_steps=3)  # At the first epoch's evaluation.
     assert not (tmp_path / "model").exists() and not (tmp_path / "metrics.json").exists()
-    _, session, _ = train(preset, tmp_path, losses=[0.5, 0.5])
+    _, session, _ = train(preset, tmp_path, losses=[0.5, 0.5], save_checkpoints_steps=3)
     assert_same_weights(session, whole[2])
     evaluations = json.loads((tmp_path / "history.json").read_text())["evaluations"]
     assert [row["step"] for row in evaluations] == [3, 6]
@@ -210,12 +211,54 @@ def test_lora_trains_its_factors_and_the_head_of_random_weights(preset, tmp_path
     assert task == {"task": "toy", "sequence_length": 24, "outputs": 2}
 
 
-def test_frozen_layers_stay_and_early_stopping_keeps_the_best_after_a_stop_too(preset, tmp_path):
+def count_answers(monkeypatch) -> list[str]:
+    """Returns a list that gets a word for each application of a model to a file."""
+    counted, compute = [], Predictor.compute_outputs
+
+    def counts(*arguments):
+        counted.append("answered")
+        return compute(*arguments)
+
+    monkeypatch.setattr(Predictor, "compute_outputs", counts)
+    return counted
+
+
+def test_the_last_evaluation_during_training_is_the_final_one_too(preset, tmp_path, monkeypatch):
+    counted = count_answers(monkeypatch)
+    _, session, _ = train(preset, tmp_path, losses=[0.5, 0.25])  # One evaluation takes a third of two epochs' time.
+    session.evaluate()
+    assert session.results["loss"] == 0.25 and len(counted) == 1
+    evaluations = json.loads((tmp_path / "history.json").read_text())["evaluations"]
+    assert evaluations == [{"step": 6, "loss": 0.5}]
+
+
+@pytest.mark.parametrize(
+    ("typed", "dev_rows", "interval"),
+    [
+        ([], None, 50),
+        ([], 1000, 50),
+        ([], 1600, 67),  # 200 steps cost as much as evaluating 200 * 32 * 3 rows; a fourth of it is three times 1600.
+        ([], 10_000, 200),
+        (["--num_train_epochs=60"], 1600, 150),
+        (["--num_train_epochs=60"], 7000, 300),
+        (["--save_checkpoints_steps=7"], 1600, 7),
+        (["--save_checkpoints_steps=1000"], 1600, 1000),
+        (["--early_stopping_patience=2"], 10_000, 50),
+    ],
+)
+def test_evaluations_take_a_fifth_of_the_time(typed, dev_rows, interval):
+    settings = flags.parse(FineTuningSettings, ["--output_dir=x", "--train_batch_size=32", *typed])
+    dev = None if dev_rows is None else examples(dev_rows)
+    assert plan_steps(settings, examples(1600), dev)[2] == interval
+
+
+def test_frozen_layers_stay_and_early_stopping_keeps_the_best_after_a_stop_too(preset, tmp_path, monkeypatch):
     settings = {"early_stopping_patience": 1, "num_frozen_layers": 1, "num_train_epochs": 3}
     with pytest.raises(KeyboardInterrupt):
         train(preset, tmp_path, losses=stop(), **settings)  # At the evaluation after the first epoch's checkpoint.
     assert not (tmp_path / "model").exists() and not (tmp_path / "metrics.json").exists()
-    _, session, changed = train(preset, tmp_path, losses=[0.5, 0.9], **settings)
+    counted = count_answers(monkeypatch)
+    _, session, changed = train(preset, tmp_path, losses=[0.5, 0.9, 0.5], **settings)
     evaluations = json.loads((tmp_path / "history.json").read_text())["evaluations"]
     assert [row["step"] for row in evaluations] == [3, 6]
     # An epoch has three steps; the second was no better, and there is no figure for a third.
@@ -223,6 +266,8 @@ def test_frozen_layers_stay_and_early_stopping_keeps_the_best_after_a_stop_too(p
     trained = ("transformer_layer_1/", "pooled_dense/", "classification/")
     assert changed and all(path.startswith(trained) for path in changed)
     assert any(path.startswith("transformer_layer_1/") for path in changed)
+    session.evaluate()
+    assert session.results["loss"] == 0.5 and len(counted) == 3  # The best weights are not the last.
 
 
 def test_early_stopping_needs_an_evaluation():
