@@ -20,8 +20,8 @@ from tensorflow_serving.apis import prediction_log_pb2
 
 from export import clients, signatures
 from export.base_path import DESCRIPTION_FILE, PER_MODEL_FILE, WARMUP_FILE
-from export.graph import text_bounds
 from export.heads.base import Head
+from keras_bert.answers import text_bounds
 from keras_bert.files import make_directory, write_json
 from tasks.report import card
 

@@ -11,10 +11,10 @@ from export import companion_files
 from export.base_path import ENCODERS_FILE, MAX_VERSION, numbered_versions, partial_path, remove_abandoned
 from export.graph.model_copies import is_float32, rebuild, rebuild_for_serving
 from export.graph.served_backbone import ServedBackbone
-from export.graph.text_bounds import find_backbone
 from export.heads.base import Head
 from export.heads.loading import HEADS
 from export.verification import verify
+from keras_bert.answers.text_bounds import find_backbone
 from keras_bert.errors import InputError
 from keras_bert.files import absolute, atomic_path, is_remote, make_directory, read_json, remove_path, write_json
 from keras_bert.tokenization.preprocessor import BertPreprocessor

@@ -21,7 +21,9 @@ _ERRORS |= {"bad_rows.add": 1}
 
 # Sections, each with its folders and files; one that is missing here fails the build.
 _SECTIONS = {
-    "Presets, sizes, files and models": ["keras_bert", "keras_bert/presets", "keras_bert/encoder", "keras_bert/models"],
+    "Presets, sizes, files and models": [
+        *("keras_bert", "keras_bert/presets", "keras_bert/encoder", "keras_bert/answers", "keras_bert/models"),
+    ],
     "Vocabularies and tokenizers": ["keras_bert/tokenization", "keras_bert/vocabulary.py"],
     "Checkpoints of all formats": ["keras_bert/formats"],
     "Every command": ["tasks", "tasks/text", "tasks/report"],

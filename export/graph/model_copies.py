@@ -3,8 +3,8 @@
 import keras
 import numpy as np
 
-from export.graph import text_bounds
 from export.graph.served_backbone import ServedBackbone
+from keras_bert.answers import text_bounds
 from keras_bert.encoder.backbone import BertBackbone
 from keras_bert.encoder.heads import MaskedLMHead
 

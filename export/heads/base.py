@@ -18,10 +18,10 @@ import numpy as np
 import tensorflow as tf
 
 from export import signatures
-from export.graph import text_bounds
-from export.graph.pieces import in_pieces
 from export.verification import probes
 from export.verification.verify import Probe
+from keras_bert.answers import text_bounds
+from keras_bert.answers.pieces import in_pieces
 from keras_bert.encoder.heads import PoolTokens
 from keras_bert.errors import InputError
 from keras_bert.tokenization.preprocessor import BertPreprocessor
@@ -188,7 +188,7 @@ class Head(abc.ABC):
     def answer_texts(self, model: keras.Model, texts: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """Builds the graph from the inputs of `serving_default` to its outputs.
 
-        Like `answer_token_ids`, it runs the model by `export.graph.pieces.in_pieces`, which bounds the memory.
+        Like `answer_token_ids`, it runs the model by `keras_bert.answers.pieces.in_pieces`, which bounds the memory.
         """
 
     def answer_token_ids(self, model: keras.Model, encoded: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:

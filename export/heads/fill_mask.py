@@ -9,11 +9,11 @@ import numpy as np
 import tensorflow as tf
 
 from export import signatures
-from export.graph import masked_texts, text_bounds
-from export.graph.pieces import in_pieces
-from export.graph.ties import settle_ties
 from export.heads.base import About, Head, TokenOutput
 from export.verification import probes
+from keras_bert.answers import masked_texts, text_bounds
+from keras_bert.answers.pieces import in_pieces
+from keras_bert.answers.ties import settle_ties
 from keras_bert.errors import InputError
 from keras_bert.models import BertPretrainer
 from keras_bert.presets import weights

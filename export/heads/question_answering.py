@@ -11,14 +11,14 @@ import numpy as np
 import tensorflow as tf
 
 from export import signatures
-from export.graph import nbest, text_bounds
-from export.graph.projection import Projector
-from export.graph.source_text import BYTES_PER_TOKEN, read_text
-from export.graph.windows import pad_windows
 from export.heads.base import About, Answer, TokenOutput
 from export.heads.windowed import WindowedHead
 from export.verification import probes
 from export.verification.verify import TOLERANCE, rounding_scale
+from keras_bert.answers import nbest, text_bounds
+from keras_bert.answers.projection import Projector
+from keras_bert.answers.source_text import BYTES_PER_TOKEN, read_text
+from keras_bert.answers.windows import pad_windows
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
 from tasks.squad.answers import best_answers

@@ -8,13 +8,13 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from export import signatures
-from export.graph import text_bounds
 from export.graph.model_copies import rebuild, rebuild_for_serving
-from export.graph.pieces import in_pieces
-from export.graph.ties import settle_ties
 from export.heads.base import About, Answer
 from export.heads.embeddings import SentenceEmbedding
 from export.verification import probes
+from keras_bert.answers import text_bounds
+from keras_bert.answers.pieces import in_pieces
+from keras_bert.answers.ties import settle_ties
 from keras_bert.errors import InputError
 from keras_bert.files import read_lines
 from keras_bert.models import BertTextEmbedder

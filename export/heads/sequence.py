@@ -10,10 +10,10 @@ import numpy as np
 import tensorflow as tf
 
 from export import signatures
-from export.graph import text_bounds
-from export.graph.pieces import in_pieces
 from export.heads.base import Head
 from export.verification import probes
+from keras_bert.answers import text_bounds
+from keras_bert.answers.pieces import in_pieces
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 
 _PAIR_SHIFT = 3  # A pair's second text is so far behind its first in `probes.TEXTS`; an ordinary one for row 0.

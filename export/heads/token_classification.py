@@ -9,10 +9,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from export.graph.entities import EntityFinder
 from export.heads.base import About, TokenOutput
 from export.heads.windowed import EXAMPLE, WordHead
 from export.verification import probes
+from keras_bert.answers.entities import EntityFinder
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 
 

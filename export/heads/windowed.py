@@ -12,16 +12,16 @@ import numpy as np
 import tensorflow as tf
 
 from export import signatures
-from export.graph.entities import Entities
-from export.graph.pieces import in_pieces
-from export.graph.raw_words import WordFinder, Words
-from export.graph.source_text import BYTES_PER_TOKEN, SourceText, cut_texts
-from export.graph.tables import Table
-from export.graph.windows import best_cells, cut_windows, lay_out
 from export.heads.base import Head
 from export.verification import probes
+from keras_bert.answers.entities import Entities
+from keras_bert.answers.pieces import in_pieces
+from keras_bert.answers.raw_words import WordFinder, Words
+from keras_bert.answers.rules import SPECIAL_TOKENS, check_stride
+from keras_bert.answers.source_text import BYTES_PER_TOKEN, SourceText, cut_texts
+from keras_bert.answers.tables import Table
+from keras_bert.answers.windows import best_cells, cut_windows, lay_out
 from keras_bert.tokenization.preprocessor import BertPreprocessor
-from tasks.text.word_windows import SPECIAL_TOKENS, check_stride
 
 _DEFAULT_WINDOWS = 8
 EXAMPLE = "Rollo, a Norse leader, was born in Norway and died in Rouen."
@@ -105,9 +105,9 @@ class WordHead(WindowedHead):
     """A head with an answer for each word of a text.
 
     Words are separated by white space. The punctuation characters at both ends of a word are words of their own, and so
-    is each CJK character (`export.graph.raw_words`). A word's logits are those of its first sub-token, in the window
-    where that token has most context, as in `tasks.text.word_windows`. A served text has no other documents around it,
-    even if the model was trained with such context.
+    is each CJK character (`keras_bert.answers.raw_words`). A word's logits are those of its first sub-token, in the
+    window where that token has most context, as in `tasks.text.word_windows`. A served text has no other documents
+    around it, even if the model was trained with such context.
 
     An answer lists spans of the text, words or entities, in their order, filled up to the longest list of the batch.
 

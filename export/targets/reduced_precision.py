@@ -21,10 +21,10 @@ import numpy as np
 
 from export import saved_model, signatures
 from export.graph.model_copies import rebuild_for_serving
-from export.graph.text_bounds import find_backbone
 from export.heads.base import Head
 from export.targets import real_text
 from export.verification import verify
+from keras_bert.answers.text_bounds import find_backbone
 from keras_bert.errors import InputError
 
 # Allowed difference of a bfloat16 answer, times the largest number of its array. Each rounding to bfloat16 is off by

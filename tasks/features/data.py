@@ -9,13 +9,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from keras_bert.answers.rules import SPECIAL_TOKENS
 from keras_bert.errors import InputError
 from keras_bert.files import is_file, read_lines
 from tasks.features.writing import Column
 from tasks.fine_tuning.examples import Examples
 from tasks.text.bad_rows import BadRows
 from tasks.text.conll import Documents, splits_of
-from tasks.text.word_windows import SPECIAL_TOKENS, Windows
+from tasks.text.word_windows import Windows
 
 
 class Row(NamedTuple):

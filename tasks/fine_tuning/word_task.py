@@ -9,13 +9,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import keras_bert
+from keras_bert.answers.rules import check_stride
 from tasks.fine_tuning import task
 from tasks.fine_tuning.examples import Examples
 from tasks.fine_tuning.settings import SplitSettings
 from tasks.settings import changeable
 from tasks.text.bad_rows import BadRows
 from tasks.text.conll import DELIMITERS, Documents, leave_out, read_conll
-from tasks.text.word_windows import DOCUMENT_CONTEXT, Windows, check_stride, make_windows
+from tasks.text.word_windows import DOCUMENT_CONTEXT, Windows, make_windows
 
 EXTENSIONS = (".conll", ".txt", ".tsv")
 PREDICTIONS = "predictions.conll"

@@ -10,18 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from keras_bert.answers.rules import NO_SPAN_ODDS, NO_SPAN_TEXT, TIE
 from tasks.squad.data import Question
 from tasks.squad.text import join_pieces, project, split_context
 from tasks.squad.windows import Windows
-
-# google-research/bert's answer to a question that must have one, if no span is possible (run_squad.py:877).
-NO_SPAN_TEXT = "empty"
-# The null odds if no span is possible. google-research/bert, which fails in that case, starts from this null score
-# (run_squad.py:769).
-NO_SPAN_ODDS = 1e6
-# Scores that differ by at most this count as equal, so that rounding, which differs between processors and runtimes,
-# does not decide the order of answers. It is ten times the difference that served scores may have.
-TIE = 1e-4
 
 _Null = tuple[float, float] | None  # Start and end logits of "no answer", if there may be none.
 _Candidate = tuple[int, int, float, float]

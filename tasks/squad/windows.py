@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from keras_bert.answers.rules import LENGTH_WEIGHT
 from keras_bert.errors import InputError
 from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
 from tasks.fine_tuning.examples import Examples
@@ -19,7 +20,6 @@ from tasks.text.conll import splits_of
 from tasks.text.word_windows import best_windows, slice_tokens
 
 POSITIONS = ("start_positions", "end_positions")
-_LENGTH_WEIGHT = 0.01  # google-research/bert run_squad.py:542
 
 
 class Windows(NamedTuple):
@@ -94,7 +94,7 @@ def make_windows(
         # The stride is limited to the room, so that no token is lost between two windows.
         room = max_seq_length - len(query) - 1
         spans = slice_tokens(0, len(ids), room, min(doc_stride, room)) if len(ids) else []
-        best = best_windows(spans, np.arange(len(ids)), _LENGTH_WEIGHT) if spans else words
+        best = best_windows(spans, np.arange(len(ids)), LENGTH_WEIGHT) if spans else words
         answer = _find_tokens(ids, words, question, tokenizer) if with_answers else None
         before = np.stack([query, *np.full((3, len(query)), [[0], [-1], [-1]])])
         context = np.stack([ids, np.ones_like(ids), words, best])

@@ -17,7 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-OUTSIDE = "O"
+from keras_bert.answers.rules import OUTSIDE, join_tag, split_tag
+
 SCHEMES = ("iob1", "iob2", "bilou")
 _PREFIXES = {"iob1": "BI", "iob2": "BI", "bilou": "BILU"}
 _SYNONYMS = {"E": "L", "S": "U"}  # IOBES to BILOU.
@@ -30,24 +31,6 @@ class Entity(NamedTuple):
     type: str
     start: int
     end: int
-
-
-def split_tag(tag: str) -> tuple[str, str]:
-    """Splits a tag into prefix and type: "B-creative-work" is ("B", "creative-work"), "O" is ("O", "").
-
-    Raises:
-        ValueError: the string is not a tag of any scheme.
-    """
-    prefix, dash, entity_type = tag.partition("-")
-    is_outside = tag == OUTSIDE
-    if not is_outside and (prefix not in ("B", "I", "L", "U", "E", "S") or bool(dash) != bool(entity_type)):
-        raise ValueError(f"`tag` must be O, or B- or I- (L-, U-) and a type. Received: tag={tag!r}")
-    return prefix, entity_type
-
-
-def join_tag(prefix: str, entity_type: str) -> str:
-    """Joins a prefix and a type to a tag; the inverse of `split_tag`."""
-    return f"{prefix}-{entity_type}" if entity_type else prefix
 
 
 # === Schemes ===

@@ -11,11 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_bert.errors import InputError
+from keras_bert.answers.rules import SPECIAL_TOKENS
 from tasks.text.conll import Documents, splits_of
 
 DOCUMENT_CONTEXT = ("none", "document")
-SPECIAL_TOKENS = 2  # [CLS] and [SEP].
 
 
 class Windows(NamedTuple):
@@ -37,23 +36,6 @@ class Windows(NamedTuple):
     def num_windows(self) -> int:
         """Number of windows, W."""
         return len(self.row_splits) - 1
-
-
-def check_stride(max_seq_length: int, doc_stride: int | None) -> int:
-    """Returns the stride between the windows of a long sentence: `doc_stride`, by default half of a window's pieces.
-
-    Raises:
-        InputError: the stride exceeds a window, so that pieces between two windows would be lost.
-    """
-    room = max_seq_length - SPECIAL_TOKENS
-    if doc_stride is None:
-        return max(1, room // 2)
-    if doc_stride > room:
-        raise InputError(
-            f"--doc_stride={doc_stride}: a sequence of --max_seq_length={max_seq_length} holds {room} sub-tokens; "
-            "what lies between two windows would be lost. Give at most that many."
-        )
-    return doc_stride
 
 
 def split_words(words: list[str], tokenizer) -> tuple[np.ndarray, np.ndarray]:

@@ -14,10 +14,10 @@ from toy_classifier import LABELS, SEQUENCE_LENGTH, VOCABULARY, assets, classifi
 from toy_saved import answers_of
 
 from export import saved_model
-from export.graph import text_bounds
 from export.heads.classification import Classification
 from export.verification import verify
 from keras_bert import BertPreprocessor, BertTokenizer
+from keras_bert.answers import text_bounds
 from keras_bert.errors import InputError
 
 

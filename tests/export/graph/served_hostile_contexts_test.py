@@ -10,8 +10,8 @@ from tokenizer_reference import ADVERSARIAL
 from tokenizer_texts import alphabet_vocabulary, fuzzed_texts
 from toy_answering import SETTINGS, WORDS, TableAnswerer, as_strings, assert_equal, differences
 
-from export.graph.source_text import BYTES_PER_TOKEN
 from export.heads.question_answering import CONTEXT
+from keras_bert.answers.source_text import BYTES_PER_TOKEN
 
 MEGABYTES_10 = 10_000_000
 

@@ -9,9 +9,9 @@ import tensorflow as tf
 import toy_server
 
 from export import saved_model
-from export.graph import text_bounds
 from export.verification import verify
 from keras_bert import BertBackbone, BertPreprocessor, BertTokenizer
+from keras_bert.answers import text_bounds
 from keras_bert.models import BertTextClassifier
 
 LABELS = ["bad", "good"]

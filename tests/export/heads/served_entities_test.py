@@ -17,13 +17,13 @@ from tokenizer_texts import alphabet_vocabulary, fuzzed_texts
 from toy_answering import NUMBERED_WORDS
 from toy_saved import ask, save_as_described
 
-from export.graph import raw_words
-from export.graph.entities import EntityFinder
-from export.graph.raw_words import WordFinder
-from export.graph.source_text import SourceText, read_text
 from export.heads.loading import load_head
 from export.heads.token_classification import TokenClassification
 from keras_bert import BertBackbone, BertPreprocessor, BertTokenizer
+from keras_bert.answers import raw_words
+from keras_bert.answers.entities import EntityFinder
+from keras_bert.answers.raw_words import WordFinder
+from keras_bert.answers.source_text import SourceText, read_text
 from keras_bert.models import BertTokenClassifier
 from keras_bert.tokenization.normalizer import CJK_RANGES, is_cjk, is_punctuation, vanishes
 from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer

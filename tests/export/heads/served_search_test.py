@@ -8,11 +8,11 @@ from toy_classifier import PIECES, VOCABULARY, assets
 from toy_heads import backbone, shaken
 
 from export import saved_model
-from export.graph import pieces
 from export.heads import search
 from export.heads.loading import load_head
 from export.verification import cc_check, verify
 from keras_bert import BertPreprocessor, BertTextClassifier, BertTextEmbedder, BertTokenizer
+from keras_bert.answers import pieces
 from keras_bert.errors import InputError
 from tasks.fine_tuning.model_files import save_model
 

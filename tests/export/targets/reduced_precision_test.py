@@ -12,12 +12,12 @@ from toy_heads import HEADS, backbone
 from toy_saved import ALL_HEADS, answers_of, save_graph
 
 from export import saved_model, targets
-from export.graph import text_bounds
 from export.heads.base import Head
 from export.heads.classification import Classification
 from export.targets import real_text, reduced_precision
 from export.verification import cc_check, verify
 from keras_bert import BertPreprocessor, BertTokenizer
+from keras_bert.answers import text_bounds
 from keras_bert.errors import InputError
 from keras_bert.files import read_json
 from keras_bert.models import BertTextClassifier

@@ -12,12 +12,12 @@ from toy_heads import HEADS, backbone, shaken
 from toy_saved import ALL_HEADS
 
 from export import saved_model, targets
-from export.graph import text_bounds
 from export.heads.classification import Classification
 from export.heads.embeddings import SentenceEmbedding
 from export.targets import litert, real_text
 from export.targets import onnx as onnx_target
 from keras_bert import BertTextEmbedder, BertTokenizer
+from keras_bert.answers import text_bounds
 from keras_bert.errors import InputError
 from keras_bert.models import BertTextClassifier
 

@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 
+from keras_bert.answers.rules import check_stride
 from keras_bert.errors import InputError
 from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
 from tasks.fine_tuning import word_task
 from tasks.text.bad_rows import BadRows
 from tasks.text.conll import read_conll
-from tasks.text.word_windows import check_stride, extend, make_windows, slice_tokens, split_words
+from tasks.text.word_windows import extend, make_windows, slice_tokens, split_words
 
 LETTERS = [chr(code) for code in range(97, 123)]
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, *(f"##{letter}" for letter in LETTERS)]

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from export.graph.source_text import SourceText
+from keras_bert.answers.source_text import SourceText
 from keras_bert.tokenization import normalizer
 from keras_bert.tokenization.exact_normalizer import bisect
 

@@ -16,7 +16,7 @@ import tensorflow as tf
 import tensorflow_text as tf_text
 from tensorflow_text.core.pybinds import pywrap_fast_wordpiece_tokenizer_model_builder as wordpiece_builder
 
-from export.graph.source_text import SourceText, cut_texts
+from keras_bert.answers.source_text import SourceText, cut_texts
 from keras_bert.tokenization.exact_normalizer import ExactNormalizer, bisect, row_ids
 from keras_bert.tokenization.graph_tokenizer import as_constant
 from keras_bert.tokenization.normalizer_model import MARKER, normalizer_model

@@ -7,9 +7,9 @@ Shapes: B batch, S sequence, M masks.
 
 import tensorflow as tf
 
-from export.graph import text_bounds
-from export.graph.tables import Table
-from export.graph.windows import Windows, lay_out
+from keras_bert.answers import text_bounds
+from keras_bert.answers.tables import Table
+from keras_bert.answers.windows import Windows, lay_out
 from keras_bert.tokenization import special_tokens
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 

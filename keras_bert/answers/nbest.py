@@ -8,13 +8,12 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from export.graph.projection import Projection
-from export.graph.ties import settle_ties
-from export.graph.windows import Layout, Windows, best_cells
+from keras_bert.answers.projection import Projection
+from keras_bert.answers.rules import LENGTH_WEIGHT, NO_SPAN_ODDS, NO_SPAN_TEXT, TIE
+from keras_bert.answers.ties import settle_ties
+from keras_bert.answers.windows import Layout, Windows, best_cells
 from keras_bert.tokenization.exact_normalizer import bisect, select
-from tasks.squad.answers import NO_SPAN_ODDS, NO_SPAN_TEXT, TIE
 
-_LENGTH_WEIGHT = 0.01  # google-research/bert run_squad.py:542
 # Candidates of a question that are turned into text, for each answer listed; more only if too many texts are equal.
 _FIRST_LOOK, _GROWTH = 2, 8
 
@@ -110,7 +109,7 @@ def _spans(
     indices = tf.cast(indices, tf.int64)
     cells = indices + (tf.range(shape[0]) * shape[1])[:, tf.newaxis, tf.newaxis]
     tokens = tf.gather(tf.reshape(layout.tokens, [-1]), cells)
-    best = best_cells(windows, layout, tf.size(projection.starts, tf.int64), _LENGTH_WEIGHT)
+    best = best_cells(windows, layout, tf.size(projection.starts, tf.int64), LENGTH_WEIGHT)
     best = tf.concat([best, [-1]], axis=0)
     is_start = tf.gather(best, tf.where(tokens[:, 0] >= 0, tokens[:, 0], tf.size(best, tf.int64) - 1)) == cells[:, 0]
     is_end = tokens[:, 1] >= 0

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from export.graph.text_bounds import find_backbone
+from keras_bert.answers.text_bounds import find_backbone
 from keras_bert.encoder.backbone import BertBackbone
 
 # Numbers in the largest array that an encoder layer makes of a piece: 32 MB of float32, of which some five live at a

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from export.graph.raw_words import Words
-from tasks.text.tags import OUTSIDE, split_tag
+from keras_bert.answers.raw_words import Words
+from keras_bert.answers.rules import OUTSIDE, split_tag
 
 
 class Entities(NamedTuple):

@@ -9,10 +9,10 @@ import tensorflow as tf
 from tokenizer_reference import ADVERSARIAL
 from tokenizer_texts import alphabet_vocabulary, fuzzed_texts
 
-from export.graph import windows as graph_windows
-from export.graph.projection import Projector, WordSplitter
-from export.graph.source_text import BYTES_PER_TOKEN, SourceText, cut_texts, read_text
 from keras_bert import BertTokenizer
+from keras_bert.answers import windows as graph_windows
+from keras_bert.answers.projection import Projector, WordSplitter
+from keras_bert.answers.source_text import BYTES_PER_TOKEN, SourceText, cut_texts, read_text
 from keras_bert.tokenization.normalizer import split_words, substitutes
 from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
 from tasks.squad.data import Question

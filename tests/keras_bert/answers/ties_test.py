@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from export.graph.ties import settle_ties
+from keras_bert.answers.ties import settle_ties
 
 
 @pytest.mark.parametrize("run", [lambda function: function, tf.function], ids=["eagerly", "in a graph"])

@@ -7,9 +7,9 @@ import pytest
 import tensorflow as tf
 from toy_classifier import LABELS, SEQUENCE_LENGTH, VOCABULARY, assets, classifier
 
-from export.graph import text_bounds
 from export.heads.classification import Classification
 from keras_bert import BertTokenizer
+from keras_bert.answers import text_bounds
 
 # === The bound on text ===
 

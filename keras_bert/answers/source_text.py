@@ -8,7 +8,7 @@ Shapes: B texts, C characters of all texts and the B blanks, T tokens of all tex
 
 import tensorflow as tf
 
-from export.graph.text_bounds import bound_texts
+from keras_bert.answers.text_bounds import bound_texts
 from keras_bert.tokenization.exact_normalizer import row_ids
 
 # Bytes of a text that are read for each token that may be used. A text needs more only if it consists of endless words,

@@ -1,0 +1,63 @@
+"""What decoding in Python (`tasks`) and decoding in the graph have in common.
+
+This module does not import TensorFlow.
+"""
+
+from keras_bert.errors import InputError
+
+# === Windows ===
+
+SPECIAL_TOKENS = 2  # [CLS] and [SEP].
+# Weight of a window's length when the window of maximum context is chosen (google-research/bert run_squad.py:542).
+LENGTH_WEIGHT = 0.01
+
+
+def check_stride(max_seq_length: int, doc_stride: int | None) -> int:
+    """Returns the stride between the windows of a long sentence: `doc_stride`, by default half of a window's pieces.
+
+    Raises:
+        InputError: the stride exceeds a window, so that pieces between two windows would be lost.
+    """
+    room = max_seq_length - SPECIAL_TOKENS
+    if doc_stride is None:
+        return max(1, room // 2)
+    if doc_stride > room:
+        raise InputError(
+            f"--doc_stride={doc_stride}: a sequence of --max_seq_length={max_seq_length} holds {room} sub-tokens; "
+            "what lies between two windows would be lost. Give at most that many."
+        )
+    return doc_stride
+
+
+# === Answers to questions ===
+
+# google-research/bert's answer to a question that must have one, if no span is possible (run_squad.py:877).
+NO_SPAN_TEXT = "empty"
+# The null odds if no span is possible. google-research/bert, which fails in that case, starts from this null score
+# (run_squad.py:769).
+NO_SPAN_ODDS = 1e6
+# Scores that differ by at most this count as equal, so that rounding, which differs between processors and runtimes,
+# does not decide the order of answers. It is ten times the difference that served scores may have.
+TIE = 1e-4
+
+# === Entity tags ===
+
+OUTSIDE = "O"
+
+
+def split_tag(tag: str) -> tuple[str, str]:
+    """Splits a tag into prefix and type: "B-creative-work" is ("B", "creative-work"), "O" is ("O", "").
+
+    Raises:
+        ValueError: the string is not a tag of any scheme.
+    """
+    prefix, dash, entity_type = tag.partition("-")
+    is_outside = tag == OUTSIDE
+    if not is_outside and (prefix not in ("B", "I", "L", "U", "E", "S") or bool(dash) != bool(entity_type)):
+        raise ValueError(f"`tag` must be O, or B- or I- (L-, U-) and a type. Received: tag={tag!r}")
+    return prefix, entity_type
+
+
+def join_tag(prefix: str, entity_type: str) -> str:
+    """Joins a prefix and a type to a tag; the inverse of `split_tag`."""
+    return f"{prefix}-{entity_type}" if entity_type else prefix
