@@ -21,45 +21,11 @@ from export import signatures
 from export.verification import probes
 from export.verification.verify import Probe
 from keras_bert.answers import text_bounds
-from keras_bert.answers.pieces import in_pieces
-from keras_bert.encoder.heads import PoolTokens
+from keras_bert.answers.base import Answers, Axes
 from keras_bert.errors import InputError
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 
-Axes = tuple[str | int, ...]  # Dimensions behind the batch: a fixed size, or the name of a free one.
 Answer = tuple[dict[str, np.ndarray], np.ndarray | None]  # Outputs by name, and `Probe.undecided`.
-
-
-class TokenOutput(NamedTuple):
-    """One float output that every target computes from token ids, by the following steps in this order.
-
-    Attributes:
-        axes: dimensions behind the batch.
-        source: which of the Keras model's outputs to start from; None: its only one.
-        pool: as in `PoolTokens`, "mean" averages over the real tokens, "cls" takes the first one; None leaves the
-            sequence.
-        column: index along the last axis, which then goes away; None keeps all columns.
-        softmax: whether to apply softmax to the last axis.
-        padding: value at positions beyond a row's length; None leaves what the model computes there.
-    """
-
-    axes: Axes
-    source: str | None = None
-    pool: str | None = None
-    column: int | None = None
-    softmax: bool = False
-    padding: float | None = None
-
-    def of(self, outputs, padding_mask: tf.Tensor) -> tf.Tensor:
-        """Builds the graph from the Keras model's outputs and padding mask, int32 (B, S), to this output."""
-        value = outputs if self.source is None else outputs[self.source]
-        if self.pool is not None:
-            value = PoolTokens(self.pool, dtype="float32")(value, padding_mask)
-        if self.column is not None:
-            value = value[..., self.column]
-        if self.softmax:
-            value = tf.nn.softmax(value)
-        return value if self.padding is None else tf.where(padding_mask == 1, value, self.padding)
 
 
 class About(NamedTuple):
@@ -87,8 +53,8 @@ class About(NamedTuple):
     more: Mapping[str, Any] = {}
 
 
-class Head(abc.ABC):
-    """A trained model of one task with everything that its served graph needs.
+class Head(Answers):
+    """A trained model of one task with everything that exporting it takes, besides what its answers are.
 
     Attributes:
         task: class attribute, the task's name in `task.json` and in the exported `model.json`.
@@ -96,16 +62,12 @@ class Head(abc.ABC):
             `bert-export`.
         trained_settings: class attribute, constructor arguments that a trained model's `task.json` holds.
         example_signature: class attribute, the verb that takes `tf.Example`s: "classify", "regress" or None.
-        text_inputs: inputs of `serving_default`, all strings: name -> dimensions behind the batch.
+        text_inputs: inputs of `serving_default`.
         token_inputs: inputs of `token_ids`, all int32: name -> dimensions behind the batch.
-        padding: the outputs of `serving_default` that are filled up to the batch's longest row: `values` has what fills
-            each, and `count` names the output with the length of each row. They have at least one column. Servers need
-            it to take batches apart. Empty: no output is filled up.
+        padding: the outputs of `serving_default` that are filled up. Servers need it to take batches apart.
         variables: state of the graph besides the model's weights.
         more_models: Keras models in the graph besides the head's own, as served; their weights are stored, too.
-        token_outputs: the outputs that other targets (ONNX, LiteRT) compute from the same token ids.
         model: as loaded, of any float type, with a BertBackbone inside.
-        preprocessor: tokenizer and `sequence_length`. The graph pads to the batch's longest whatever `pad_to_longest`.
 
     Raises:
         InputError: the model has fewer positions than `sequence_length`.
@@ -115,12 +77,9 @@ class Head(abc.ABC):
     settings: tuple[str, ...] = ()
     trained_settings: tuple[str, ...] = ()
     example_signature: str | None = None
-    text_inputs: Mapping[str, Axes] = {"text": ()}
     token_inputs: Mapping[str, Axes] = signatures.TOKEN_AXES
-    padding: Mapping[str, Any] = {}
     variables: tuple[tf.Variable, ...] = ()
     more_models: tuple[keras.Model, ...] = ()
-    token_outputs: Mapping[str, TokenOutput]
 
     def __init__(self, model: keras.Model, preprocessor: BertPreprocessor):
         backbone = text_bounds.find_backbone(model)
@@ -130,8 +89,7 @@ class Head(abc.ABC):
                 f"A sequence length of {preprocessor.sequence_length}: the model has positions for {longest} tokens. "
                 "Give --max_seq_length at most that many."
             )
-        self.model = model
-        self.preprocessor = preprocessor
+        super().__init__(model, preprocessor)
 
     @classmethod
     def load(cls, trained: tuple, sequence_length: int | None = None, **settings) -> "Head":
@@ -183,24 +141,6 @@ class Head(abc.ABC):
         if self.example_signature:
             traced[self.example_signature] = signatures.trace(from_examples, {"inputs": ()}, tf.string)
         return traced
-
-    @abc.abstractmethod
-    def answer_texts(self, model: keras.Model, texts: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Builds the graph from the inputs of `serving_default` to its outputs.
-
-        Like `answer_token_ids`, it runs the model by `keras_bert.answers.pieces.in_pieces`, which bounds the memory.
-        """
-
-    def answer_token_ids(self, model: keras.Model, encoded: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Builds the graph from the encoder's inputs, checked, and further `token_inputs` to the outputs."""
-        return in_pieces(model, encoded, self.answer)
-
-    def answer(self, outputs, encoded: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Builds the graph from the model's outputs (and its inputs) to those of `token_ids`, each row by itself.
-
-        By default these are `token_outputs`.
-        """
-        return {name: output.of(outputs, encoded["padding_mask"]) for name, output in self.token_outputs.items()}
 
     def answer_examples(self, texts: Mapping, answer: Mapping) -> dict[str, tf.Tensor]:
         """Turns an answer of `serving_default` into the outputs of `example_signature`."""

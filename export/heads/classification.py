@@ -3,43 +3,19 @@
 Shapes: B batch, C classes.
 """
 
-import keras
 import tensorflow as tf
 
 from export import signatures
-from export.heads.base import About, TokenOutput
+from export.heads.base import About
 from export.heads.sequence import BestOfHead, SequenceHead
-from export.verification import probes
-from keras_bert.tokenization.preprocessor import BertPreprocessor
+from keras_bert.answers.sequence import ClassAnswers, ScoreAnswers
 
 
-class Classification(BestOfHead):
-    """A classifier.
-
-    Args:
-        model: encoder inputs to logits [B, C].
-        preprocessor: tokenizer and longest sequence.
-        labels: names of the C classes, in the order of the logits.
-        num_texts: 1, or 2 for a model of text pairs.
-
-    Raises:
-        ValueError: the arguments do not fit together.
-    """
+class Classification(ClassAnswers, BestOfHead):
+    """A classifier; see `ClassAnswers`."""
 
     task = "classification"
     trained_settings = ("labels", "num_texts")
-    token_outputs = {"probabilities": TokenOutput(("classes",), softmax=True)}
-
-    def __init__(self, model: keras.Model, preprocessor: BertPreprocessor, labels: list[str], num_texts: int = 1):
-        super().__init__(model, preprocessor, num_texts)
-        if len(set(labels)) != len(labels) or len(labels) < 2:
-            raise ValueError(f"`labels` must be at least two different names. Received: labels={labels}")
-        probes.check_labels(model, labels)
-        self.labels = labels
-
-    def answer(self, outputs, encoded):
-        answer = super().answer(outputs, encoded)
-        return {"label": tf.gather(tf.constant(self.labels), answer.pop("choice")), **answer}
 
     def answer_examples(self, texts, answer):
         classes = tf.tile(tf.constant([self.labels]), [tf.shape(answer["probabilities"])[0], 1])
@@ -64,27 +40,12 @@ class Classification(BestOfHead):
         )
 
 
-class Regression(SequenceHead):
-    """A regressor, of a task of scores such as STS-B.
-
-    Args:
-        model: encoder inputs to scores [B, 1].
-        preprocessor: tokenizer and longest sequence.
-        num_texts: 1, or 2 for a model of text pairs.
-
-    Raises:
-        ValueError: the model has more than one output.
-    """
+class Regression(ScoreAnswers, SequenceHead):
+    """A regressor, of a task of scores such as STS-B; see `ScoreAnswers`."""
 
     task = "regression"
     trained_settings = ("num_texts",)
     example_signature = signatures.REGRESS
-    token_outputs = {"score": TokenOutput((), column=0)}
-
-    def __init__(self, model: keras.Model, preprocessor: BertPreprocessor, num_texts: int = 1):
-        super().__init__(model, preprocessor, num_texts)
-        if model.output_shape[-1] != 1:
-            raise ValueError(f"`model` must have one output. Received: {model.output_shape[-1]} outputs")
 
     def answer_examples(self, texts, answer):
         return {"outputs": answer["score"]}

@@ -3,8 +3,10 @@
 Shapes: B batch, S sequence, H hidden, D embedding.
 """
 
-from export.heads.base import About, TokenOutput
+from export.heads.base import About
 from export.heads.sequence import SequenceHead
+from keras_bert.answers.base import TokenOutput
+from keras_bert.answers.sequence import EmbeddingAnswers
 from keras_bert.encoder.backbone import BertBackbone
 from keras_bert.encoder.layer import weights_follow
 from keras_bert.errors import InputError
@@ -80,11 +82,10 @@ class Embeddings(SequenceHead):
         )
 
 
-class SentenceEmbedding(SequenceHead):
+class SentenceEmbedding(EmbeddingAnswers, SequenceHead):
     """An embedder, as `bert-embed` trains them; its model gives embeddings [B, D], one for each text."""
 
     task = "sentence_embedding"
-    token_outputs = {"embedding": TokenOutput(("components",))}
 
     @classmethod
     def load_preset(cls, directory: str, source: str, sequence_length: int | None = None, **settings):

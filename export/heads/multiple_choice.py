@@ -1,70 +1,32 @@
 """Multiple choice, as `bert-swag` trains it: names the one of K texts that goes with a text.
 
-Shapes: B batch, K choices, S sequence.
+Shapes: K choices.
 """
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from export import signatures
-from export.heads.base import About, TokenOutput
+from export.heads.base import About
 from export.heads.sequence import BestOfHead
 from export.verification import probes
+from keras_bert.answers.sequence import ChoiceAnswers
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 
 _ENDINGS = ("plays it.", "eats it.", "sleeps.", "swims away.", "sings to it.", "reads it.", "paints it.")
 
 
-class MultipleChoice(BestOfHead):
-    """A multiple-choice model.
-
-    Each choice becomes the sequence `[CLS] text [SEP] choice [SEP]`, packed as `tasks/swag/data.py` packs it.
-
-    Args:
-        model: encoder inputs of shape (B, K, S) to logits [B, K]; it fixes K.
-        preprocessor: tokenizer and longest sequence.
-    """
+class MultipleChoice(ChoiceAnswers, BestOfHead):
+    """A multiple-choice model; see `ChoiceAnswers`."""
 
     task = "multiple_choice"
-    token_outputs = {"probabilities": TokenOutput(("choices",), softmax=True)}
 
     def __init__(self, model: keras.Model, preprocessor: BertPreprocessor):
         super().__init__(model, preprocessor)
-        self.num_choices = model.output_shape[-1]
-        self.text_inputs = {"text": (), "choices": (self.num_choices,)}
         self.token_inputs = {name: (self.num_choices, *axes) for name, axes in signatures.TOKEN_AXES.items()}
-
-    # === Graph ===
-
-    def answer_texts(self, model, texts):
-        text, choices = texts.values()
-        with tf.control_dependencies([self.check(tf.shape(choices), tf.shape(text))]):
-            choices = tf.identity(choices)
-        answer = super().answer_texts(model, {"text": text, "choices": choices})
-        return {**answer, "choice_text": tf.gather(choices, answer["choice"], batch_dims=1)}
-
-    def answer_token_ids(self, model, encoded):
-        shape = tf.shape(encoded["token_ids"])
-        with tf.control_dependencies([self.check(shape, shape[:1])]):
-            encoded = {name: tf.identity(ids) for name, ids in encoded.items()}
-        return super().answer_token_ids(model, encoded)
 
     def answer_examples(self, texts, answer):
         return {"classes": texts["choices"], "scores": answer["probabilities"]}
-
-    def check(self, shape: tf.Tensor, batch: tf.Tensor) -> tf.Operation:
-        """Returns an op that fails unless each text has K choices; reshaping would mix those of several texts."""
-        message = f"Expected {self.num_choices} choices for each text. Received shapes:"
-        right = tf.reduce_all(shape[:2] == tf.concat([batch, [self.num_choices]], axis=0))
-        return tf.debugging.Assert(right, [message, shape, batch])
-
-    def pack(self, texts):
-        """Encodes texts [B] with their choices [B * K], in order, to int32 [B, K, S]."""
-        text, choices = texts["text"], texts["choices"]
-        encoded = super().pack({"text": tf.repeat(text, self.num_choices), "choices": choices})
-        shape = [tf.size(text), self.num_choices]
-        return {name: tf.reshape(ids, [*shape, tf.shape(ids)[1]]) for name, ids in encoded.items()}
 
     # === Probes ===
 

@@ -6,27 +6,22 @@ Shapes: B questions, W windows, S sequence, L answers listed.
 from collections.abc import Mapping
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
 from export import signatures
-from export.heads.base import About, Answer, TokenOutput
+from export.heads.base import About, Answer
 from export.heads.windowed import WindowedHead
 from export.verification import probes
 from export.verification.verify import TOLERANCE, rounding_scale
-from keras_bert.answers import nbest, text_bounds
-from keras_bert.answers.projection import Projector
-from keras_bert.answers.source_text import BYTES_PER_TOKEN, read_text
+from keras_bert.answers.question_answering import MASKED_LOGIT, SpanAnswers
+from keras_bert.answers.source_text import read_text
 from keras_bert.answers.windows import pad_windows
-from keras_bert.tokenization.preprocessor import BertPreprocessor
 from keras_bert.tokenization.python_tokenizer import PythonBertTokenizer
 from tasks.squad.answers import best_answers
 from tasks.squad.data import Question
 from tasks.squad.windows import make_windows
 
-_SPECIAL_TOKENS = 3
-_MASKED_LOGIT = -10000.0  # What `token_ids` answers beyond the lengths.
 QUESTION = "In what country is Normandy located?"
 CONTEXT = (
     "The Normans (Norman: Nourmands; French: Normands) were the people who in the 10th and 11th centuries gave their "
@@ -45,103 +40,14 @@ _PAIRS = (
     (QUESTION, " ".join([CONTEXT] * 6)),
 )
 _NUM_SHAKES = 8
-# Outputs of the answer that is given, and of all that are listed.
-_BEST = ("answer", "start", "end", "score")
-_LISTED = ("nbest_answers", "nbest_starts", "nbest_ends", "nbest_probabilities")
 
 
-class QuestionAnswering(WindowedHead):
-    """A question answerer. Its answers are those of `tasks.squad`, and are verified against that Python.
-
-    The graph cuts contexts into windows, runs the encoder on those of the whole batch, and chooses each answer among
-    all candidates of all windows.
-
-    Args:
-        model: encoder inputs to logits [B, S, 2].
-        preprocessor: tokenizer and longest sequence: question, piece of the context, special tokens.
-        doc_stride, max_tokens: see `WindowedHead`.
-        max_query_length: int, tokens of a question at most.
-        **choice: of `nbest.Settings`.
-
-    Raises:
-        ValueError: the settings do not fit together.
-    """
+class QuestionAnswering(SpanAnswers, WindowedHead):
+    """A question answerer; see `SpanAnswers`. Its answers are verified against the Python of `tasks.squad`."""
 
     task = "question_answering"
     settings = ("doc_stride", "n_best_size", "max_answer_length", "null_score_diff_threshold", "max_tokens")
     trained_settings = (*settings[:-1], "max_query_length", "version_2_with_negative")
-    text_inputs = {"question": (), "context": ()}
-    token_outputs = {
-        "start_logits": TokenOutput(("sequence",), column=0, padding=_MASKED_LOGIT),
-        "end_logits": TokenOutput(("sequence",), column=1, padding=_MASKED_LOGIT),
-    }
-
-    def __init__(
-        self,
-        model: keras.Model,
-        preprocessor: BertPreprocessor,
-        *,
-        doc_stride: int = 128,
-        max_query_length: int = 64,
-        max_tokens: int | None = None,
-        **choice,
-    ):
-        super().__init__(model, preprocessor, doc_stride, max_tokens)
-        self.max_query_length = max_query_length
-        self.choice = nbest.Settings(**choice)
-        lengths = {name: getattr(self.choice, name) for name in ("n_best_size", "max_answer_length")}
-        self.check_positive(max_query_length=max_query_length, **lengths)
-        least = max_query_length + _SPECIAL_TOKENS + 1
-        if preprocessor.sequence_length < least:
-            raise ValueError(
-                f"`preprocessor.sequence_length` must be at least {least}, to leave room for the context beside a "
-                f"question of max_query_length={max_query_length} tokens and {_SPECIAL_TOKENS} special ones. "
-                f"Received: sequence_length={preprocessor.sequence_length}"
-            )
-        if model.output_shape[-1] != 2:
-            raise ValueError(f"`model` must give 2 logits a token, start and end. Received: {model.output_shape[-1]}")
-
-    # === Graph ===
-
-    @property
-    def question_bytes(self) -> int:
-        """Number of bytes of a question that are read."""
-        return BYTES_PER_TOKEN * self.preprocessor.sequence_length
-
-    def answering(self, logits_of):
-        tokenizer = self.preprocessor.tokenizer
-        project = Projector(tokenizer)
-
-        def answer(question, context):
-            num_rows = tf.size(question, tf.int64)
-            check = tf.debugging.Assert(
-                num_rows == tf.size(context, tf.int64),
-                ["`question` and `context` must be equally many. Received:", num_rows, tf.size(context)],
-            )
-            with tf.control_dependencies([check]):
-                question = tf.identity(question)
-            # Bounded like a context, since one endless word costs more than many short ones.
-            question = tf.strings.substr(question, 0, self.question_bytes)
-            question = text_bounds.bound_texts(question, tokenizer, self.max_query_length)
-            queries = tokenizer.tokenize(question)[:, : self.max_query_length]
-            rooms = self.preprocessor.sequence_length - _SPECIAL_TOKENS - queries.row_lengths()
-            source, windows, layout = self.lay_out(context, rooms, queries)
-            logits = logits_of(layout.inputs)
-            projection = project(source)
-            candidates, nulls = nbest.find_candidates(windows, layout, logits, projection, num_rows, self.choice)
-            listed = nbest.list_answers(candidates, projection, num_rows, self.choice)
-            return self._outputs(listed, *nbest.choose(listed, nulls, self.choice), projection, source)
-
-        return answer
-
-    def _outputs(self, listed, place, null_odds, projection, source) -> dict[str, tf.Tensor]:
-        starts, ends = projection.characters(listed.begins, listed.ends)
-        shifts = source.row_splits[:-1, tf.newaxis]
-        starts, ends = (tf.where(listed.begins < 0, -1, tf.cast(at - shifts, tf.int32)) for at in (starts, ends))
-        columns = (listed.texts, starts, ends, tf.cast(listed.probabilities, tf.float32))
-        best = {name: tf.gather(column, place, batch_dims=1) for name, column in zip(_BEST, columns, strict=True)}
-        every = dict(zip(_LISTED, columns, strict=True))
-        return {**best, **every, "null_score": tf.cast(null_odds, tf.float32), "truncated": source.truncated}
 
     # === Probes ===
 
@@ -237,7 +143,7 @@ class QuestionAnswering(WindowedHead):
                 "nbest_ends": f"int32 {listed}characters as `end`, then -1",
             },
             token_outputs={
-                name: f"float (sequence): of each token, {_MASKED_LOGIT} beyond the lengths"
+                name: f"float (sequence): of each token, {MASKED_LOGIT} beyond the lengths"
                 for name in self.token_outputs
             },
             more={"version_2_with_negative": choice.version_2_with_negative},

@@ -5,52 +5,18 @@ Shapes: B batch, S sequence, C classes or choices.
 
 from collections.abc import Mapping
 
-import keras
 import numpy as np
-import tensorflow as tf
 
 from export import signatures
 from export.heads.base import Head
 from export.verification import probes
-from keras_bert.answers import text_bounds
-from keras_bert.answers.pieces import in_pieces
-from keras_bert.tokenization.preprocessor import BertPreprocessor
+from keras_bert.answers.sequence import BestOfAnswers, SequenceAnswers
 
 _PAIR_SHIFT = 3  # A pair's second text is so far behind its first in `probes.TEXTS`; an ordinary one for row 0.
 
 
-class SequenceHead(Head):
-    """A head whose model encodes a row's texts as one sequence; see `Head`.
-
-    Attributes:
-        num_texts: 1, or 2 for a model of text pairs.
-    """
-
-    def __init__(self, model: keras.Model, preprocessor: BertPreprocessor, num_texts: int = 1):
-        super().__init__(model, preprocessor)
-        if num_texts not in (1, 2):
-            raise ValueError(f"`num_texts` must be 1 or 2. Received: num_texts={num_texts}")
-        self.num_texts = num_texts
-        self.text_inputs = dict.fromkeys(list(signatures.TEXT_INPUTS)[:num_texts], ())
-        self._to_longest = BertPreprocessor(preprocessor.tokenizer, preprocessor.sequence_length, pad_to_longest=True)
-
-    # === Graph ===
-
-    def answer_texts(self, model, texts):
-        return in_pieces(model, self.encode_in_graph(texts), self.answer)
-
-    def encode_in_graph(self, texts: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Encodes the inputs of `serving_default` to the model's, int32 [B, S], S as long as the batch's longest."""
-        tokenizer, length = self.preprocessor.tokenizer, self.preprocessor.sequence_length
-        bounded = {
-            name: text_bounds.bound_texts(tf.reshape(text, [-1]) if self.text_inputs[name] else text, tokenizer, length)
-            for name, text in texts.items()
-        }
-        return self.pack(bounded)
-
-    def pack(self, texts: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Encodes flat columns of texts, truncated to the preprocessor's length, to the model's inputs."""
-        return self._to_longest(tuple(texts.values()))
+class SequenceHead(SequenceAnswers, Head):
+    """A head whose model encodes a row's texts as one sequence; see `Head`."""
 
     # === Probes ===
 
@@ -86,18 +52,10 @@ class SequenceHead(Head):
         return {name: signatures.TEXT_INPUTS[name] for name in self.text_inputs}
 
 
-class BestOfHead(SequenceHead):
-    """A head that names the most probable of C classes or choices; its model gives logits [B, C].
-
-    Its `token_outputs` are the `probabilities`.
-    """
+class BestOfHead(BestOfAnswers, SequenceHead):
+    """A head that names the most probable of C classes or choices; its model gives logits [B, C]."""
 
     example_signature = signatures.CLASSIFY
-
-    def answer(self, outputs, encoded):
-        answer = super().answer(outputs, encoded)
-        choice = tf.argmax(answer["probabilities"], axis=-1, output_type=tf.int32)
-        return {"choice": choice, "score": tf.reduce_max(answer["probabilities"], axis=-1), **answer}
 
     def undecided(self, answer):
         return probes.undecided(answer["probabilities"])

@@ -3,57 +3,18 @@
 Shapes: B texts, W windows, S sequence, N words, C labels, E entities of the text that has most.
 """
 
-from collections.abc import Sequence
-
-import keras
 import numpy as np
-import tensorflow as tf
 
-from export.heads.base import About, TokenOutput
+from export.heads.base import About
 from export.heads.windowed import EXAMPLE, WordHead
-from export.verification import probes
-from keras_bert.answers.entities import EntityFinder
-from keras_bert.tokenization.preprocessor import BertPreprocessor
+from keras_bert.answers.windowed import EntityAnswers
 
 
-class TokenClassification(WordHead):
-    """A tagger of words, read as entities; see `WordHead`.
-
-    Args:
-        model: encoder inputs to logits [B, S, C].
-        preprocessor: see `WordHead`.
-        labels: C tags, "O", B- or I- and a type, in the order of the logits.
-        **settings: `doc_stride` and `max_tokens` of `WordHead`.
-
-    Raises:
-        ValueError: the arguments do not fit together.
-    """
+class TokenClassification(EntityAnswers, WordHead):
+    """A tagger of words, read as entities; see `EntityAnswers`."""
 
     task = "token_classification"
     trained_settings = ("labels", "doc_stride")
-    listed = "entities"
-    columns = {"types": "", "scores": 0.0}
-    token_outputs = {"probabilities": TokenOutput(("sequence", "classes"), softmax=True)}
-
-    def __init__(self, model: keras.Model, preprocessor: BertPreprocessor, labels: Sequence[str], **settings):
-        super().__init__(model, preprocessor, **settings)
-        self.labels = list(labels)
-        probes.check_labels(model, self.labels)
-        self._find_entities = EntityFinder(self.labels)
-
-    # === Graph ===
-
-    def answer_words(self, words, logits):
-        entities = self._find_entities(words, tf.nn.softmax(logits))
-        types = tf.gather(tf.constant(self._find_entities.types, tf.string), entities.types)
-        return entities, {"types": types, "scores": entities.scores}
-
-    def answer(self, outputs, encoded):
-        probabilities = super().answer(outputs, encoded)["probabilities"]  # [B, S, C]
-        is_token = encoded["padding_mask"] == 1
-        tags = tf.gather(tf.constant(self.labels), tf.argmax(probabilities, axis=-1))
-        scores = tf.reduce_max(probabilities, axis=-1)
-        return {"tags": tf.where(is_token, tags, ""), "scores": tf.where(is_token, scores, 0.0)}
 
     # === Other targets ===
 
@@ -66,7 +27,7 @@ class TokenClassification(WordHead):
     def about(self):
         return About(
             "Entities",
-            f"Finds entities in texts: {', '.join(filter(None, self._find_entities.types))}.",
+            f"Finds entities in texts: {', '.join(filter(None, self.find_entities.types))}.",
             [EXAMPLE],
             {"text": f"string: any bytes; {self.read_part}"},
             {

@@ -3,21 +3,16 @@
 Shapes: B texts, W windows, S sequence, N words.
 """
 
-from export.heads.base import About, TokenOutput
+from export.heads.base import About
 from export.heads.windowed import EXAMPLE, WordHead
+from keras_bert.answers.windowed import WordScoreAnswers
 
 
-class TokenRegression(WordHead):
-    """A model that scores words; see `WordHead`. It gives one logit a token, [B, S, 1]."""
+class TokenRegression(WordScoreAnswers, WordHead):
+    """A model that scores words; see `WordScoreAnswers`."""
 
     task = "token_regression"
     trained_settings = ("doc_stride",)
-    listed = "words"
-    columns = {"scores": 0.0}
-    token_outputs = {"scores": TokenOutput(("sequence",), column=0, padding=0.0)}
-
-    def answer_words(self, words, logits):
-        return words, {"scores": logits[:, 0]}
 
     def about(self):
         return About(

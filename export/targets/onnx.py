@@ -11,7 +11,8 @@ from onnx import TensorProto
 
 from export.graph.onnx_encoder import EncoderGraph
 from export.graph.served_backbone import named_weights
-from export.heads.base import Head, TokenOutput
+from export.heads.base import Head
+from keras_bert.answers.base import TokenOutput
 from keras_bert.answers.text_bounds import find_backbone
 from keras_bert.encoder.backbone import BertBackbone
 from keras_bert.encoder.heads import MaskedLMHead, PoolTokens

@@ -5,7 +5,6 @@ Shapes: B batch, N numbers to be ranked.
 
 from collections.abc import Iterable, Mapping, Sequence
 
-import keras
 import numpy as np
 import tensorflow as tf
 
@@ -93,14 +92,3 @@ def undecided(numbers: np.ndarray, count: int = 1) -> np.ndarray:
     """
     largest = np.sort(numbers, axis=-1)[..., : -count - 2 : -1]
     return (largest[..., :-1] - largest[..., 1:] <= 2 * TOLERANCE).any(axis=-1)
-
-
-def check_labels(model: keras.Model, labels: Sequence[str]) -> None:
-    """Checks that there is a label for each of a model's outputs.
-
-    Raises:
-        ValueError: there are more or fewer.
-    """
-    count, outputs = len(labels), model.output_shape[-1]
-    if count != outputs:
-        raise ValueError(f"`labels` must name each of the model's outputs. Received: {count} labels, {outputs} outputs")

@@ -14,10 +14,11 @@ from toy_heads import backbone, shaken
 from export import run as export_run
 from export import saved_model
 from export.heads import loading
-from export.heads.base import About, TokenOutput
+from export.heads.base import About
 from export.heads.windowed import EXAMPLE, WordHead
 from export.run import ExportSettings
 from keras_bert import BertTokenizer
+from keras_bert.answers.base import TokenOutput
 from keras_bert.encoder.heads import output_head
 from keras_bert.files import read_json
 from tasks.fine_tuning.model_files import save_model

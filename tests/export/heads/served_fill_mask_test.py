@@ -9,11 +9,10 @@ import tensorflow as tf
 import toy_heads
 from toy_classifier import VOCABULARY, assets
 
-from export.heads import fill_mask
 from export.heads.fill_mask import FillMask
 from export.heads.loading import load_head
 from keras_bert import BertPreprocessor, BertTokenizer
-from keras_bert.answers import masked_texts
+from keras_bert.answers import fill_mask, masked_texts
 from keras_bert.errors import InputError
 
 PIECES = [

@@ -1,0 +1,155 @@
+"""Answers of models that read each text, pair of texts, or text with a choice as one sequence.
+
+Shapes: B batch, S sequence, C classes, K choices.
+"""
+
+from collections.abc import Mapping
+
+import keras
+import tensorflow as tf
+
+from keras_bert.answers import text_bounds
+from keras_bert.answers.base import Answers, TokenOutput
+from keras_bert.answers.pieces import in_pieces
+from keras_bert.tokenization.preprocessor import BertPreprocessor
+
+
+class SequenceAnswers(Answers):
+    """One answer for each row of texts; see `Answers`.
+
+    Attributes:
+        num_texts: 1, or 2 for a model of text pairs.
+    """
+
+    def __init__(self, model: keras.Model, preprocessor: BertPreprocessor, num_texts: int = 1):
+        super().__init__(model, preprocessor)
+        if num_texts not in (1, 2):
+            raise ValueError(f"`num_texts` must be 1 or 2. Received: num_texts={num_texts}")
+        self.num_texts = num_texts
+        self.text_inputs = dict.fromkeys(("text", "text_pair")[:num_texts], ())
+        self._to_longest = BertPreprocessor(preprocessor.tokenizer, preprocessor.sequence_length, pad_to_longest=True)
+
+    def answer_texts(self, model, texts):
+        return in_pieces(model, self.encode_in_graph(texts), self.answer)
+
+    def encode_in_graph(self, texts: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Encodes texts, `text_inputs` by name, to the model's inputs, int32 [B, S], as long as the longest."""
+        tokenizer, length = self.preprocessor.tokenizer, self.preprocessor.sequence_length
+        bounded = {
+            name: text_bounds.bound_texts(tf.reshape(text, [-1]) if self.text_inputs[name] else text, tokenizer, length)
+            for name, text in texts.items()
+        }
+        return self.pack(bounded)
+
+    def pack(self, texts: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Encodes flat columns of texts, truncated to the preprocessor's length, to the model's inputs."""
+        return self._to_longest(tuple(texts.values()))
+
+
+class BestOfAnswers(SequenceAnswers):
+    """The most probable of C classes or choices; the model gives logits [B, C].
+
+    Its `token_outputs` are the `probabilities`.
+    """
+
+    def answer(self, outputs, encoded):
+        answer = super().answer(outputs, encoded)
+        choice = tf.argmax(answer["probabilities"], axis=-1, output_type=tf.int32)
+        return {"choice": choice, "score": tf.reduce_max(answer["probabilities"], axis=-1), **answer}
+
+
+class ClassAnswers(BestOfAnswers):
+    """The label of each text.
+
+    Args:
+        model: encoder inputs to logits [B, C].
+        preprocessor: tokenizer and longest sequence.
+        labels: names of the C classes, in the order of the logits.
+        num_texts: 1, or 2 for a model of text pairs.
+
+    Raises:
+        ValueError: the arguments do not fit together.
+    """
+
+    token_outputs = {"probabilities": TokenOutput(("classes",), softmax=True)}
+
+    def __init__(self, model: keras.Model, preprocessor: BertPreprocessor, labels: list[str], num_texts: int = 1):
+        super().__init__(model, preprocessor, num_texts)
+        if len(set(labels)) != len(labels) or len(labels) < 2:
+            raise ValueError(f"`labels` must be at least two different names. Received: labels={labels}")
+        self.check_labels(labels)
+        self.labels = labels
+
+    def answer(self, outputs, encoded):
+        answer = super().answer(outputs, encoded)
+        return {"label": tf.gather(tf.constant(self.labels), answer.pop("choice")), **answer}
+
+
+class ScoreAnswers(SequenceAnswers):
+    """A number for each text.
+
+    Args:
+        model: encoder inputs to scores [B, 1].
+        preprocessor: tokenizer and longest sequence.
+        num_texts: 1, or 2 for a model of text pairs.
+
+    Raises:
+        ValueError: the model has more than one output.
+    """
+
+    token_outputs = {"score": TokenOutput((), column=0)}
+
+    def __init__(self, model: keras.Model, preprocessor: BertPreprocessor, num_texts: int = 1):
+        super().__init__(model, preprocessor, num_texts)
+        if model.output_shape[-1] != 1:
+            raise ValueError(f"`model` must have one output. Received: {model.output_shape[-1]} outputs")
+
+
+class ChoiceAnswers(BestOfAnswers):
+    """Which of K texts goes with a text.
+
+    Each choice becomes the sequence `[CLS] text [SEP] choice [SEP]`, packed as `tasks/swag/data.py` packs it.
+
+    Args:
+        model: encoder inputs of shape (B, K, S) to logits [B, K]; it fixes K.
+        preprocessor: tokenizer and longest sequence.
+    """
+
+    token_outputs = {"probabilities": TokenOutput(("choices",), softmax=True)}
+
+    def __init__(self, model: keras.Model, preprocessor: BertPreprocessor):
+        super().__init__(model, preprocessor)
+        self.num_choices = model.output_shape[-1]
+        self.text_inputs = {"text": (), "choices": (self.num_choices,)}
+
+    def answer_texts(self, model, texts):
+        text, choices = texts.values()
+        with tf.control_dependencies([self.check(tf.shape(choices), tf.shape(text))]):
+            choices = tf.identity(choices)
+        answer = super().answer_texts(model, {"text": text, "choices": choices})
+        return {**answer, "choice_text": tf.gather(choices, answer["choice"], batch_dims=1)}
+
+    def answer_token_ids(self, model, encoded):
+        shape = tf.shape(encoded["token_ids"])
+        with tf.control_dependencies([self.check(shape, shape[:1])]):
+            encoded = {name: tf.identity(ids) for name, ids in encoded.items()}
+        return super().answer_token_ids(model, encoded)
+
+    def check(self, shape: tf.Tensor, batch: tf.Tensor) -> tf.Operation:
+        """Returns an op that fails unless each text has K choices; reshaping would mix those of several texts."""
+        message = f"Expected {self.num_choices} choices for each text. Received shapes:"
+        right = tf.reduce_all(shape[:2] == tf.concat([batch, [self.num_choices]], axis=0))
+        return tf.debugging.Assert(right, [message, shape, batch])
+
+    def pack(self, texts):
+        """Encodes texts [B] with their choices [B * K], in order, to int32 [B, K, S]."""
+        text, choices = texts["text"], texts["choices"]
+        encoded = super().pack({"text": tf.repeat(text, self.num_choices), "choices": choices})
+        shape = [tf.size(text), self.num_choices]
+        return {name: tf.reshape(ids, [*shape, tf.shape(ids)[1]]) for name, ids in encoded.items()}
+
+
+class EmbeddingAnswers(SequenceAnswers):
+    """The vector of each text; the model gives embeddings [B, D]."""
+
+    token_outputs = {"embedding": TokenOutput(("components",))}
