@@ -1,6 +1,6 @@
 """Search: an embedder with the passages that it searches; a question comes in, the nearest passages go out.
 
-Shapes: B batch, P passages, D embedding, K answers, N blocks of R passages.
+Shapes: B batch, P passages, D embedding, K answers.
 """
 
 import numpy as np
@@ -13,6 +13,7 @@ from export.heads.base import About, Answer
 from export.heads.embeddings import SentenceEmbedding
 from export.verification import probes
 from keras_bert.answers import text_bounds
+from keras_bert.answers.nearest import find_nearest
 from keras_bert.answers.pieces import in_pieces
 from keras_bert.answers.ties import settle_ties
 from keras_bert.errors import InputError
@@ -22,12 +23,8 @@ from keras_bert.tokenization.preprocessor import BertPreprocessor
 from tasks.fine_tuning.model_files import load_reranker
 
 QUERY, EMBED = "query", "embed"
-# Passages that are compared at once. As float32 they stay in the processor's cache; blocks of 65,536 take seven times
-# as long (benchmarks/search_speed.py).
-_BLOCK = 4096
 _BATCH = 32
-# Cosines, and a re-ranker's scores, that differ by no more are equal: the earlier passage comes first.
-_TIE, _RERANKER_TIE = 1e-6, 1e-4
+_RERANKER_TIE = 1e-4  # A re-ranker's scores that differ by no more are equal: the earlier passage comes first.
 _SAMPLE = 1000  # Passages that are searched for, to measure what int8 loses.
 
 
@@ -136,28 +133,7 @@ class Search(SentenceEmbedding):
     def find(self, embeddings: tf.Tensor) -> dict[str, tf.Tensor]:
         """Builds the graph from the embeddings of questions, float32 (B, D), to the passages nearest to them."""
         questions = tf.math.l2_normalize(embeddings, -1)
-        num_passages, dim = self._vectors.shape
-        rows = min(_BLOCK, num_passages)
-
-        def best_of(number):
-            # The last block starts early enough to be whole, and ignores passages that were compared before. A slice
-            # along the first dimension copies nothing. tf.gather would copy, for a third of the time.
-            start = tf.minimum(number * rows, num_passages - rows)
-            block = tf.cast(tf.slice(self._vectors, [start, 0], [rows, dim]), tf.float32)
-            scores = tf.matmul(questions, block, transpose_b=True) * tf.slice(self._vector_scales, [start], [rows])
-            is_new = start + tf.range(rows) >= number * rows
-            best = tf.math.top_k(tf.where(is_new, scores, -np.inf), min(self.top_k, rows))
-            return best.values, best.indices + start
-
-        # Two blocks at once keep two cores busy, since a product of one question uses one.
-        kinds = (tf.float32, tf.int32)
-        blocks = tf.range(-(-num_passages // rows))
-        best = tf.map_fn(best_of, blocks, fn_output_signature=kinds, parallel_iterations=2)  # [N, B, K]
-        scores, indices = (tf.reshape(tf.transpose(part, [1, 0, 2]), [tf.shape(questions)[0], -1]) for part in best)
-        best = tf.math.top_k(scores, self.top_k)  # The first of equal scores comes first, as in the blocks.
-        indices = tf.gather(indices, best.indices, batch_dims=1)
-        order = settle_ties(best.values, indices, _TIE)
-        scores, indices = (tf.gather(column, order, batch_dims=1) for column in (best.values, indices))
+        scores, indices = find_nearest(questions, self._vectors, self._vector_scales, self.top_k)
         return {"passages": tf.gather(self._passages, indices), "scores": scores, "indices": indices}
 
     # === Right answers ===

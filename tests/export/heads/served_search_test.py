@@ -12,7 +12,7 @@ from export.heads import search
 from export.heads.loading import load_head
 from export.verification import cc_check, verify
 from keras_bert import BertPreprocessor, BertTextClassifier, BertTextEmbedder, BertTokenizer
-from keras_bert.answers import pieces
+from keras_bert.answers import nearest, pieces
 from keras_bert.errors import InputError
 from tasks.fine_tuning.model_files import save_model
 
@@ -28,7 +28,7 @@ def write(path, count) -> str:
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
 @pytest.mark.parametrize("count", [3, 64, 150], ids=["fewer than asked", "whole blocks", "a part of a block"])
 def test_blocks_of_passages_find_what_numpy_finds(tmp_path, monkeypatch, count, dtype):
-    monkeypatch.setattr(search, "_BLOCK", 32)
+    monkeypatch.setattr(nearest, "_BLOCK", 32)
     head = search.Search(toy_saved.embedder(), assets(), write(tmp_path / "p.txt", count), 5, dtype)
     loaded = tf.saved_model.load(toy_saved.save_graph(head, str(tmp_path / "saved")))
     questions = ["the cat", "on a mat", ""]
