@@ -23,6 +23,11 @@ from tasks.fine_tuning.settings import SplitSettings
 from tasks.settings import changeable, setting
 
 FEW_ROWS = 100  # A label: with fewer, `few_labels` is on by default.
+# Settings that only plain fine-tuning can follow, and those that say what to fine-tune, or how.
+_CONTRARY = ("early_stopping_patience", "lora_rank", "num_frozen_layers", "num_restarts", "text_pair_column")
+_CONTRARY += ("regression", "distribution_strategy")
+_PLANS = ("task_name", "num_train_epochs", "learning_rate", "load_weights", "tfds_name", "init_checkpoint")
+_PLANS += ("bert_config_file",)
 
 
 class ClassifySettings(SplitSettings):
@@ -75,17 +80,17 @@ class ClassifySettings(SplitSettings):
 
     def contrary_to_few_labels(self) -> list[str]:
         """Lists the flags of this call that only plain fine-tuning can follow."""
-        plain = {"early_stopping_patience": 0, "lora_rank": 0, "num_frozen_layers": 0, "num_restarts": 1}
-        plain |= {"text_pair_column": None, "regression": False, "distribution_strategy": "one_device"}
         searched = [name for name, values in self.grid.items() if values[1:]]
-        return [f"--{name}" for name in (*searched, *(name for name in plain if getattr(self, name) != plain[name]))]
+        return [f"--{name}" for name in (*searched, *self._changed(*_CONTRARY))]
 
     @property
     def plans_fine_tuning(self) -> bool:
         """Whether flags of this call say what to fine-tune, or how: few labels then do not change the method."""
-        planned = {"task_name": "table", "num_train_epochs": 3.0, "learning_rate": 5e-5, "load_weights": True}
-        planned |= dict.fromkeys(("tfds_name", "init_checkpoint", "bert_config_file"))
-        return bool(self.contrary_to_few_labels() or any(getattr(self, name) != planned[name] for name in planned))
+        return bool(self.contrary_to_few_labels() or self._changed(*_PLANS))
+
+    def _changed(self, *names: str) -> list[str]:
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        return [name for name in names if getattr(self, name) != defaults[name]]
 
     def table_task(self) -> TableTask:
         """Returns the task, with the columns named by the settings.

@@ -113,7 +113,7 @@ def test_a_search_and_early_stopping_fine_tune(run, monkeypatch):
 def test_useless_embeddings_lead_to_plain_fine_tuning_which_resumes(run, tmp_path):
     rows = [("w1", kind) for _ in range(12) for kind in KINDS]  # All texts are alike.
     path = write_rows(tmp_path / "alike.csv", [("words", "kind"), *rows])
-    words = [f"--train_file={path}", "--train_batch_size=8"]
+    words = [f"--train_file={path}", "--train_batch_size=8", "--few_labels=auto", "--num_train_epochs=3"]
     first = run(*words, "--nodo_eval")
     results = run(*words)  # Nothing is left to train.
     assert results["train_few_labels"] == "off" and results["train_steps"] == 9 and results["accuracy"] < 1
