@@ -4,15 +4,19 @@ Shapes: B batch, S sequence.
 """
 
 import abc
-from collections.abc import Mapping
+import functools
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from keras_bert.answers.pieces import in_pieces
 from keras_bert.encoder.heads import PoolTokens
 from keras_bert.tokenization.preprocessor import BertPreprocessor
+
+_ROWS = 256  # Read at once in Python. `in_pieces` bounds what the encoder makes of them.
 
 Axes = tuple[str | int, ...]  # Dimensions behind the batch: a fixed size, or the name of a free one.
 
@@ -87,6 +91,68 @@ class Answers(abc.ABC):
         """
         return {name: output.of(outputs, encoded["padding_mask"]) for name, output in self.token_outputs.items()}
 
+    # === In Python ===
+
+    def rows(self, inputs) -> list[dict] | dict:
+        """Answers texts.
+
+        Args:
+            inputs: list of str, a batch of each of `text_inputs`, as a tuple if there are several; or one row of them.
+
+        Returns:
+            A dict for each row, or for the one: each output as a Python value, without what fills up.
+
+        Raises:
+            ValueError: `inputs` are not batches of that number, shape and size.
+        """
+        columns, is_one = self._columns(inputs)
+        rows = [row for outputs in self.batches(columns) for row in self._rows_of(outputs)]
+        return rows[0] if is_one else rows
+
+    def arrays(self, inputs) -> dict[str, np.ndarray]:
+        """Answers texts, `inputs` as in `rows`: each output for all rows, or for the one. None may be filled up."""
+        columns, is_one = self._columns(inputs)
+        batches = list(self.batches(columns))
+        outputs = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
+        return {name: values[0] for name, values in outputs.items()} if is_one else outputs
+
+    def batches(self, columns: dict[str, tf.Tensor]) -> Iterator[dict[str, np.ndarray]]:
+        """Yields the outputs for some rows after others; without rows, those for none."""
+        for start in range(0, max(len(next(iter(columns.values()))), 1), _ROWS):
+            texts = {name: column[start : start + _ROWS] for name, column in columns.items()}
+            yield {name: values.numpy() for name, values in self._run(texts).items()}
+
+    @functools.cached_property
+    def _run(self):
+        specs = {name: tf.TensorSpec([None, *axes], tf.string) for name, axes in self.text_inputs.items()}
+
+        def run(texts):
+            return self.answer_texts(self.model, {name: texts[name] for name in specs})
+
+        return tf.function(run, input_signature=[specs], autograph=False)
+
+    def _columns(self, inputs) -> tuple[dict[str, tf.Tensor], bool]:
+        """Returns the batches of texts by name, and whether they are one row alone."""
+        given = [tf.convert_to_tensor(part, tf.string) for part in (inputs if isinstance(inputs, tuple) else (inputs,))]
+        is_one = given[0].shape.rank == 0
+        columns = [column[tf.newaxis] if is_one else column for column in given]
+        expected = [(columns[0].shape[:1] + axes) for axes in self.text_inputs.values()]
+        if [column.shape for column in columns] != expected:
+            sizes = {name: ("batch", *axes) for name, axes in self.text_inputs.items()}
+            raise ValueError(
+                f"`inputs` must be texts of the shapes {sizes}. Received: {[part.shape for part in given]}"
+            )
+        return dict(zip(self.text_inputs, columns, strict=True)), is_one
+
+    def _rows_of(self, outputs: dict[str, np.ndarray]) -> Iterator[dict]:
+        filled = self.padding.get("values", ())
+        plain = {name: _plain(values) for name, values in outputs.items()}
+        for values in zip(*plain.values(), strict=True):
+            row = dict(zip(plain, values, strict=True))
+            yield {
+                name: value[: row[self.padding["count"]]] if name in filled else value for name, value in row.items()
+            }
+
     def check_labels(self, labels: list[str]) -> None:
         """Checks that there is a label for each of the model's outputs.
 
@@ -98,3 +164,12 @@ class Answers(abc.ABC):
             raise ValueError(
                 f"`labels` must name each of the model's outputs. Received: {count} labels, {outputs} outputs"
             )
+
+
+def _plain(values: np.ndarray) -> list:
+    """Returns Python values: str, and of a float32 the decimals that tell it from others."""
+    if values.dtype == object:
+        values = np.frompyfunc(lambda text: text.decode("utf-8", "replace"), 1, 1)(values)
+    elif values.dtype.kind == "f":
+        values = values.astype(str).astype(float)
+    return values.tolist()

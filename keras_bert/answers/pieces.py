@@ -34,11 +34,13 @@ def in_pieces(model: keras.Model, encoded: Tensors, answer: Callable[[Any, Tenso
     """
     backbone = find_backbone(model)
     specs = {name: tf.TensorSpec([None, *value.shape[1:-1], None], value.dtype) for name, value in encoded.items()}
-    some = tf.function(
-        lambda rows: answer(model({name: rows[name] for name in _INPUTS}, training=False), rows),
-        input_signature=[specs],
-        autograph=False,
-    ).get_concrete_function()
+
+    def answer_piece(rows):
+        # TensorFlow's optimizer knows no argument's shape, and warns of a softmax without a rank at every log level.
+        inputs = {name: tf.ensure_shape(rows[name], specs[name].shape) for name in _INPUTS}
+        return answer(model(inputs, training=False), rows)
+
+    some = tf.function(answer_piece, input_signature=[specs], autograph=False).get_concrete_function()
     # The ops of a loop cost time even if it is not entered. Not inlined, they are one op.
     loop = tf.function(
         lambda rows: _loop(some, rows, backbone),

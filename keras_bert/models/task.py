@@ -4,12 +4,14 @@ Shapes: B batch, S sequence.
 """
 
 import dataclasses
+import functools
 import os
 
 import keras
 import tensorflow as tf
 from absl import logging
 
+from keras_bert.answers.base import Answers
 from keras_bert.config import POOLINGS
 from keras_bert.encoder.backbone import BertBackbone
 from keras_bert.encoder.heads import PoolTokens, output_head
@@ -44,6 +46,39 @@ class BertTask:
     heads_are_pretrained = False
     uses_pooler = True
     labels: list[str] | None = None
+    _last_answers = None
+
+    # === Answers ===
+
+    def answer(self, inputs, **settings):
+        """Answers texts as the model's export does (`serving_default`), without what fills up batches.
+
+        The first call, and one with other settings, traces a graph, which takes seconds.
+
+        Args:
+            inputs: list of str, or str for one answer; where the model reads two texts, a tuple of two such. Texts that
+                an export reads in windows may have any length.
+            **settings: of the model's class, such as `top_k`: docs/models.md.
+
+        Returns:
+            A dict for each text, or for the one: the outputs that docs/models.md lists, as Python values.
+
+        Raises:
+            ValueError: the model has no preprocessor, `inputs` have another number, shape or size, or a setting is out
+                of bounds.
+        """
+        return self._answers(**settings).rows(inputs)
+
+    def _answers(self, **settings) -> Answers:
+        """Returns what `answer` asks; its graph is kept until there are other settings."""
+        if self.preprocessor is None:
+            raise ValueError("`answer` reads texts with the model's preprocessor. Received: preprocessor=None")
+        if self._last_answers is None:
+            self._last_answers = functools.lru_cache(maxsize=1)(self._make_answers)
+        return self._last_answers(self.preprocessor, **settings)
+
+    def _make_answers(self, preprocessor: BertPreprocessor, **settings) -> Answers:
+        raise NotImplementedError(f"{type(self).__name__} has no answers to texts.")
 
     # === Training ===
 
@@ -93,7 +128,7 @@ class BertTask:
         """Quantizes the backbone, as `keras.Model.quantize` does; the heads stay floats."""
         # A saved task describes only its backbone, and rebuilds the heads from the constructor's arguments.
         self.backbone.quantize(mode, **kwargs)
-        self.train_function = self.test_function = self.predict_function = None
+        self.train_function = self.test_function = self.predict_function = self._last_answers = None
 
     # === Saving and loading ===
 

@@ -6,6 +6,7 @@ Shapes: B batch, S sequence, C classes.
 import keras
 import keras_nlp
 
+from keras_bert.answers.sequence import ClassAnswers, ScoreAnswers
 from keras_bert.models.task import LabeledTask
 
 
@@ -36,6 +37,21 @@ class BertTextClassifier(LabeledTask, keras_nlp.models.TextClassifier):
     >>> model = BertTextClassifier(backbone, labels=["no", "yes"], preprocessor=preprocessor)
     >>> model.predict(["good", "bad bad"], verbose=0).shape
     (2, 2)
+
+    `answer` gives the `label`, its probability as `score`, and the `probabilities` of all `labels`; or the `score` of a
+    regressor. Classes without labels are named by their numbers.
+
+    >>> sorted(model.answer("good"))
+    ['label', 'probabilities', 'score']
     """
 
     heads = ("classification",)
+
+    def answer(self, inputs):
+        return super().answer(inputs, num_texts=len(inputs) if isinstance(inputs, tuple) else 1)
+
+    def _make_answers(self, preprocessor, num_texts):
+        if self.output_shape[-1] == 1:
+            return ScoreAnswers(self, preprocessor, num_texts)
+        labels = self.labels or [str(number) for number in range(self.output_shape[-1])]
+        return ClassAnswers(self, preprocessor, labels, num_texts)

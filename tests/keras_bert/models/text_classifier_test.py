@@ -39,6 +39,38 @@ def test_it_learns_texts_and_predicts_them(trained):
     assert logits.dtype == "float32" and logits.argmax(-1).tolist() == [2, 0]
 
 
+def test_answers_are_labels_with_probabilities(trained):
+    texts = ["the old hen", "cats ran"]
+    right = keras.ops.convert_to_numpy(keras.ops.softmax(trained.predict(texts, verbose=0)))
+    answers = trained.answer(texts)
+    assert [answer["label"] for answer in answers] == ["hen", "cat"]
+    np.testing.assert_allclose([answer["probabilities"] for answer in answers], right, atol=1e-6)
+    assert [answer["score"] for answer in answers] == [max(answer["probabilities"]) for answer in answers]
+    one = trained.answer(texts[0])
+    assert {type(value) for value in one.values()} == {str, float, list} and one["label"] == "hen"
+    assert trained.answer([]) == [] and trained.answer((texts[:1],))[0]["label"] == "hen"
+    with pytest.raises(ValueError, match=r"`inputs` must be texts of the shapes {'text': \('batch',\)}. Received"):
+        trained.answer([texts])
+    with pytest.raises(ValueError, match="'text_pair'.*Received: .*2.*1"):
+        trained.answer((texts, ["one"]))
+
+
+def test_answers_follow_the_weights_and_the_preprocessor(preprocessor):
+    model = BertTextClassifier(toy_tasks.backbone(), num_classes=2, preprocessor=preprocessor, compile=False)
+    before = model.answer("the cat")
+    graph = model._answers(num_texts=1)
+    model.get_layer("classification").bias.assign([0.0, 9.0])
+    after = model.answer("the cat")
+    assert model._answers(num_texts=1) is graph and before["label"] in "01" and after["label"] == "1"
+    model.preprocessor = BertPreprocessor(preprocessor.tokenizer, 3)
+    assert model.answer("the cat") == model.answer("the dog") != after
+    model.quantize("int8")
+    assert model._last_answers is None and model.answer("the cat")["label"] == "1"
+    model.preprocessor = None
+    with pytest.raises(ValueError, match="`answer` reads texts with the model's preprocessor. Received: .*None"):
+        model.answer("the cat")
+
+
 def test_labels_may_be_names(trained):
     texts, numbers = toy_tasks.texts(8)
     by_name = tf.data.Dataset.from_tensor_slices((texts, [ANIMALS[number] for number in numbers])).batch(4)
