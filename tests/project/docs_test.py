@@ -229,12 +229,14 @@ def test_every_code_block_is_checked_or_says_why_not(page):
             assert info in ("text", "python runnable"), info
 
 
-EXAMPLES = [
-    pytest.param(block, id=f"{page}-{number}")
-    for page in PAGES
-    for number, (info, block) in enumerate(_FENCE.findall(read(page)))
-    if info == "python runnable"
-]
+def examples():
+    """Yields each example with the output that the page shows right under it, None if it shows none."""
+    for page in PAGES:
+        blocks = [*_FENCE.finditer(read(page)), None]
+        for number, (block, following) in enumerate(itertools.pairwise(blocks)):
+            if block[1] == "python runnable":
+                is_output = following and following[1] == "text" and following.start() == block.end() + 2
+                yield pytest.param(block[2], following[2] if is_output else None, id=f"{page}-{number}")
 
 
 @pytest.fixture(name="workplace")
@@ -252,8 +254,16 @@ def _workplace(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.parametrize("block", EXAMPLES)
-def test_examples_run(block, workplace):
+def assert_like(printed, shown):
+    """Compares outputs: words exactly, percentages within 5 points, since processors differ in the last bits."""
+    number = r"(\d+\.\d+)(?=%)"
+    assert re.sub(number, "N", printed) == re.sub(number, "N", shown)
+    numbers = [list(map(float, re.findall(number, text))) for text in (printed, shown)]
+    assert numbers[0] == pytest.approx(numbers[1], abs=5.0), printed
+
+
+@pytest.mark.parametrize(("block", "output"), examples())
+def test_examples_run(block, output, workplace):
     if ">>>" in block:
         test = doctest.DocTestParser().get_doctest(block, {}, "example", "page", 0)
         report = io.StringIO()
@@ -261,5 +271,7 @@ def test_examples_run(block, workplace):
             report.getvalue()
         )
     else:
-        with contextlib.redirect_stdout(io.StringIO()):
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
             exec(compile(block, "example", "exec"), {})
+        if output is not None:
+            assert_like(printed.getvalue(), output)
