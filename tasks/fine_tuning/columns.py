@@ -50,7 +50,7 @@ Columns = Mapping[str, Column]
 
 
 def read_columns(path: str, names: Sequence[str] | None = None) -> Columns:
-    """Returns the columns of a table by name, in the file's order; rows that cannot be parsed are passed over.
+    """Returns the columns of a table by name, in the file's order; rows that cannot be parsed are skipped.
 
     Args:
         path, names: the file and names of all its columns, as in `open_rows`.
