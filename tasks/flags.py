@@ -12,6 +12,7 @@ class has a method `pass_over`, which then gets their list.
 
 import dataclasses
 import functools
+import io
 import os
 import signal
 import sys
@@ -59,6 +60,8 @@ def run(main: Callable[..., int | None], settings_class: type[Settings] | None =
     """
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # A text of a table may not fit the terminal's encoding.
     command = _command_name()
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # Otherwise no `finally` runs.

@@ -313,7 +313,7 @@ class Classify(task.Task):
             intervals,
             {"rows": len(labels)},
             scores=shared_metrics.headline_scores(figures, intervals, part.name),
-            mistakes=shared_metrics.worst_mistakes(losses, is_wrong, functools.partial(self._show, answers)),
+            **shared_metrics.shown_rows(losses, is_wrong, functools.partial(self._show, answers)),
         )
         if is_regression:
             evaluation.predictions = (labels, predictions)

@@ -17,7 +17,7 @@ from tasks.fine_tuning.encoding import encode_texts, lengths_before_cutting
 from tasks.fine_tuning.examples import Predictor
 from tasks.fine_tuning.model_files import load_reranker
 from tasks.fine_tuning.settings import SplitSettings
-from tasks.report.page import Mistake, Score
+from tasks.report.page import Score
 from tasks.settings import changeable, replaced, setting
 
 LOSSES = ("multiple_negatives_ranking", "cosine_similarity", "cosent", "triplet")
@@ -234,7 +234,7 @@ class Embed(task.Task):
             {"rows": len(table.lines)},
             scores=metrics.headline_scores(figures, ends),
             predictions=(np.array(table.scores), similarities * scale),
-            mistakes=metrics.worst_mistakes(losses, losses > 0, show),
+            **metrics.shown_rows(losses, losses > 0, show),
         )
 
     def _of_search(self, answers):
@@ -255,7 +255,7 @@ class Embed(task.Task):
             ends,
             {"rows": len(table.lines), "questions": len(ranking.questions), "passages": count},
             scores=[*metrics.headline_scores(figures, ends), Score("loss", loss, percent=False)],
-            mistakes=find_mistakes(table, ranking),
+            **show_ranking(table, ranking),
             notes=notes,
         )
 
@@ -303,8 +303,8 @@ def cosines(vectors: np.ndarray) -> np.ndarray:
     return np.sum(vectors[:, 0] * vectors[:, 1], axis=-1)
 
 
-def find_mistakes(table: data.Table, ranking: retrieval.Ranking) -> list[Mistake]:
-    """Returns the questions whose match is not the first passage found, those of the largest loss first."""
+def show_ranking(table: data.Table, ranking: retrieval.Ranking) -> dict:
+    """Returns the `shown_rows`: wrong is a question whose match is not the first passage found."""
 
     def show(number: int) -> list[tuple[str, str]]:
         row = ranking.questions[number]
@@ -312,4 +312,4 @@ def find_mistakes(table: data.Table, ranking: retrieval.Ranking) -> list[Mistake
         texts = [("line", str(table.lines[row])), ("question", table.texts[row][0]), ("match", table.texts[row][1])]
         return [*texts, ("its rank", str(ranking.ranks[number])), ("found first", table.texts[first_row][column])]
 
-    return metrics.worst_mistakes(ranking.losses, ranking.ranks > 1, show)
+    return metrics.shown_rows(ranking.losses, ranking.ranks > 1, show)

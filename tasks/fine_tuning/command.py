@@ -1,11 +1,18 @@
 """Runs a fine-tuning command: does its stages and prints the scores."""
 
 import dataclasses
+import os
+import shlex
 from collections.abc import Callable
 
+from keras_bert.files import absolute
 from tasks import flags
-from tasks.fine_tuning.inputs import check_training, complete, read_inputs
-from tasks.fine_tuning.task import Task
+from tasks.fine_tuning.inputs import MODEL_DIRECTORY, check_training, complete, read_inputs
+from tasks.fine_tuning.task import Evaluation, Task
+from tasks.report.formatting import escape_unprintable
+from tasks.report.page import worst_mistakes
+
+_MISTAKES, _WIDTH = 3, 100  # Mistakes that are printed, and characters of each text.
 
 
 def console_main(task: type[Task], module: str) -> Callable[[], None]:
@@ -24,6 +31,11 @@ def console_main(task: type[Task], module: str) -> Callable[[], None]:
 
 
 def run_task(task: Task) -> dict:
+    """Does the stages chosen by the task's settings; see `run_stages`. Returns the content of `metrics.json`."""
+    return run_stages(task).results
+
+
+def run_stages(task: Task):
     """Does the stages chosen by the task's settings.
 
     All files are read and checked before TensorFlow is imported, so that wrong input is reported at once. Without
@@ -31,7 +43,7 @@ def run_task(task: Task) -> dict:
     `init_checkpoint`, or a preset that was fine-tuned elsewhere.
 
     Returns:
-        The content of `metrics.json`.
+        The `tasks.fine_tuning.session.Session`.
 
     Raises:
         InputError: a file, a row, a preset or a setting is wrong.
@@ -62,16 +74,21 @@ def run_task(task: Task) -> dict:
         for path in session.predict():
             print(f"wrote {path}")
     session.report(tables)
-    return session.results
+    return session
 
 
 def main(task: Task) -> None:
-    """Completes the settings, does the stages, writes `flags.json`, and prints a line for each score."""
+    """Completes the settings, does the stages, writes `flags.json`, and prints scores, answers and what to do next."""
     task = complete(task)
     settings = task.settings
-    results = run_task(task)
+    session = run_stages(task)
     flags.write_flags(dataclasses.asdict(settings), settings.output_dir)
-    for line in score_lines(task, results):
+    lines = score_lines(task, session.results)
+    if session.evaluations:
+        lines += answer_lines(session.evaluations[0])
+    if settings.do_train and task.is_exported:
+        lines += next_lines(settings.output_dir)
+    for line in lines:
         print(line)
     print(f"Results are in {settings.output_dir}: report.html shows them.")
 
@@ -80,12 +97,41 @@ def score_lines(task: Task, results: dict) -> list[str]:
     """Returns a line for each printed figure, with its 95% interval if it has one."""
     lines, digits = [], f".{task.decimals}f"
     if task.settings.do_eval:
-        for name, (low, high) in results["intervals"].items():
-            lines.append(f"{name}: {results[name]:{digits}} (95% interval {low:{digits}} to {high:{digits}})")
+        intervals = results["intervals"]
+        for name, (low, high) in intervals.items():
+            line = f"{name}: {results[name]:{digits}} (95% interval {low:{digits}} to {high:{digits}})"
+            baseline = f"majority_{name}"
+            lines.append(f"{line}, {baseline}: {results[baseline]:{digits}}" if baseline in results else line)
         shown = [name for name in results if name.removeprefix("mismatched_") in task.printed]
-        lines += [f"{name}: {results[name]:{digits}}" for name in shown if name not in results["intervals"]]
+        lines += [
+            f"{name}: {results[name]:{digits}}" for name in shown if name.removeprefix("majority_") not in intervals
+        ]
     if task.settings.do_predict:
         lines += [
             f"{name}: {results[name]:{digits}}" for name in task.printed if name.startswith("test_") and name in results
         ]
     return lines
+
+
+def answer_lines(evaluation: Evaluation) -> list[str]:
+    """Returns a line for each of the worst mistakes, and for each of some answers, with headings."""
+    worst = [mistake.parts for mistake in worst_mistakes(evaluation.mistakes, _MISTAKES)]
+    blocks = {"Worst mistakes:": worst, "Some answers:": evaluation.examples}
+    return [line for heading, rows in blocks.items() if rows for line in [heading, *map(_row_line, rows)]]
+
+
+def _row_line(parts: list[tuple[str, str]]) -> str:
+    texts = ((caption, " ".join(escape_unprintable(text).split())) for caption, text in parts)
+    shown = (f"{caption}: {text if len(text) <= _WIDTH else text[:_WIDTH] + '…'}" for caption, text in texts)
+    return f"  {' | '.join(shown)}"
+
+
+def next_lines(output_dir: str) -> list[str]:
+    """Returns the commands that export and serve the trained model, below a heading."""
+    model, served = (os.path.join(output_dir, name) for name in (MODEL_DIRECTORY, "served"))
+    name = os.path.basename(absolute(output_dir))
+    commands = (
+        ["bert-export", f"--model_dir={model}", f"--export_dir={served}"],
+        ["bert-serve", f"--model_name={name}", f"--model_base_path={served}"],
+    )
+    return ["Export and serve the model:", *(f"  {shlex.join(words)}" for words in commands)]

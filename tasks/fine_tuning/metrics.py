@@ -11,6 +11,8 @@ from keras_bert.files import write_table
 from tasks.report import bootstrap
 from tasks.report.page import NUM_MISTAKES, Mistake, Score
 
+NUM_EXAMPLES = 5
+
 # `sklearn.metrics` takes two seconds to import, and `scipy.special` 0.2, so each function imports them when called.
 
 
@@ -136,27 +138,22 @@ def headline_scores(figures: Mapping[str, float], ends: Mapping[str, list[float]
     ]
 
 
-def worst_rows(losses: np.ndarray, is_wrong: np.ndarray) -> list[int]:
-    """Returns the wrong rows of the largest losses, worst first, as many as a report shows.
+def shown_rows(losses: np.ndarray, is_wrong: np.ndarray, show: Callable[[int], list[tuple[str, str]]]) -> dict:
+    """Returns the `mistakes` and `examples` of an `Evaluation`: the wrong rows of the largest losses, and a few of all.
 
     Args:
-        losses: float, shape (N,).
+        losses: float, shape (N,); NaN for a row without a label.
         is_wrong: bool, shape (N,).
-    """
-    wrong = np.flatnonzero(is_wrong)
-    return wrong[np.argsort(-losses[wrong], kind="stable")][:NUM_MISTAKES].tolist()
-
-
-def worst_mistakes(
-    losses: np.ndarray, is_wrong: np.ndarray, show: Callable[[int], list[tuple[str, str]]]
-) -> list[Mistake]:
-    """Returns the `worst_rows` for the report.
-
-    Args:
-        losses, is_wrong: as in `worst_rows`.
         show: returns the captioned texts to show of a row.
     """
-    return [Mistake(float(losses[row]), show(row)) for row in worst_rows(losses, is_wrong)]
+    wrong, labelled = np.flatnonzero(is_wrong), np.flatnonzero(~np.isnan(losses))
+    worst = wrong[np.argsort(-losses[wrong], kind="stable")][:NUM_MISTAKES].tolist()
+    spread = np.linspace(0, len(labelled), NUM_EXAMPLES, endpoint=False).astype(int)
+    examples = labelled[np.unique(spread)].tolist() if len(labelled) else []
+    return {
+        "mistakes": [Mistake(float(losses[row]), show(row)) for row in worst],
+        "examples": [show(row) for row in examples],
+    }
 
 
 def write_probabilities(

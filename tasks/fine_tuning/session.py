@@ -321,6 +321,11 @@ class Session:
         if self._workers.is_chief and exists(path):
             write_json(path, {**read_json(path), **chosen})
 
+    @property
+    def evaluations(self) -> list[Evaluation]:
+        """The evaluations of the dev files, in their order."""
+        return self._evaluations
+
     # === Report and metrics ===
 
     def report(self, tables: list = ()) -> None:

@@ -136,6 +136,7 @@ class Evaluation:
         details: further JSON values for `metrics.json`, such as counts and figures per class.
         scores: headline figures of the report.
         confusion, predictions, mistakes, tables, notes: as in `tasks.report.page.Report`.
+        examples: captioned texts of some rows, right or wrong, as in `Mistake`.
         chosen: values of the spec that the evaluation determined, such as a threshold. The trained model keeps them.
         decoded: what the task read off the outputs, to be written by `write_predictions` without reading it again.
         write: writes the answers to files, if the task keeps those of an evaluation; called on the chief alone.
@@ -148,6 +149,7 @@ class Evaluation:
     confusion: tuple[list[str], np.ndarray] | None = None
     predictions: tuple[np.ndarray, np.ndarray] | None = None
     mistakes: list[Mistake] = dataclasses.field(default_factory=list)
+    examples: list[list[tuple[str, str]]] = dataclasses.field(default_factory=list)
     tables: list[tuple[str, list[str], list[list]]] = dataclasses.field(default_factory=list)
     notes: list[str] = dataclasses.field(default_factory=list)
     chosen: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -246,11 +248,13 @@ class TaskModel(abc.ABC):
         settings: settings of the run.
         name: the task's name in `task.json`.
         command: the command's name, for messages.
+        is_exported: whether bert-export takes the trained model.
     """
 
     settings: FineTuningSettings
     name: ClassVar[str]
     command: ClassVar[str]
+    is_exported: ClassVar[bool] = True
 
     @abc.abstractmethod
     def model_class(self) -> type | None:

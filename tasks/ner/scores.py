@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tasks.fine_tuning.metrics import confusion_matrix, cross_entropies, intervals
-from tasks.report.page import Mistake
+from tasks.fine_tuning.metrics import confusion_matrix, cross_entropies, intervals, shown_rows
 from tasks.text import tags as tag_schemes
 from tasks.text.conll import Documents, write_conll
 
@@ -108,18 +107,24 @@ def mark_entities(tokens: Sequence[str], tags: Sequence[str]) -> str:
     return " ".join([*words, *tokens[at:]])
 
 
-def find_mistakes(documents: Documents, predicted: Tags, losses: np.ndarray) -> list[Mistake]:
-    """Returns the sentences with a wrong entity, each with the sum of its words' losses.
+def show_sentences(documents: Documents, predicted: Tags, losses: np.ndarray) -> dict:
+    """Returns the `shown_rows`: sentences; the worst have a wrong entity, and the largest sums of their words' losses.
 
     Args:
         documents: with gold tags.
         predicted: S tag lists.
         losses: float, shape (N,).
     """
-    mistakes = []
-    columns = (documents.tokens, documents.tags, documents.lines, losses)
-    for tokens, gold, lines, costs, answer in zip(*map(documents.split, columns), predicted, strict=True):
-        if tag_schemes.find_entities(gold) != tag_schemes.find_entities(answer):
-            texts = [("expected", mark_entities(tokens, gold)), ("predicted", mark_entities(tokens, answer))]
-            mistakes.append(Mistake(float(sum(costs)), [*texts, ("where", f"{documents.path}:{lines[0]}")]))
-    return mistakes
+    gold, sentences = documents.split(documents.tags), documents.split(documents.tokens)
+    sums = np.add.reduceat(losses, documents.sentence_splits[:-1])
+    is_wrong = [
+        tag_schemes.find_entities(tags) != tag_schemes.find_entities(answer)
+        for tags, answer in zip(gold, predicted, strict=True)
+    ]
+
+    def show(row: int) -> list[tuple[str, str]]:
+        marked = (mark_entities(sentences[row], tags[row]) for tags in (gold, predicted))
+        place = f"{documents.path}:{documents.lines[documents.sentence_splits[row]]}"
+        return [*zip(("expected", "predicted"), marked, strict=True), ("where", place)]
+
+    return shown_rows(sums, np.array(is_wrong, bool), show)

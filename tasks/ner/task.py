@@ -99,7 +99,7 @@ class Ner(WordTask):
             },
             scores=[Score(caption, figures[name], *ends.get(name, ())) for name, caption in captions.items()],
             confusion=scores.confusion(gold, predicted),
-            mistakes=scores.find_mistakes(documents, predicted, losses),
+            **scores.show_sentences(documents, predicted, losses),
             tables=[("Entity types", ["type", *columns], rows)],
             write=functools.partial(scores.write_tags, path, documents, predicted),
         )

@@ -12,7 +12,6 @@ from keras_bert.errors import InputError
 from tasks.fine_tuning import metrics, task
 from tasks.fine_tuning.rows import NUMBER_CURE, parse_number
 from tasks.fine_tuning.word_task import PREDICTIONS, WordSettings, WordSpec, WordTask, leave_out_faulty
-from tasks.report.page import Mistake
 from tasks.settings import changeable
 from tasks.text.conll import Documents, write_conll
 
@@ -74,7 +73,7 @@ class ScoreWords(WordTask):
             {"words": len(true), "sentences": documents.num_sentences, **self.window_details(answers)},
             scores=metrics.headline_scores(figures, ends),
             predictions=(true, predicted),
-            mistakes=find_mistakes(documents, scores, answers.outputs[:, 0]),
+            **show_words(documents, scores, answers.outputs[:, 0]),
         )
 
     def checkpoint_figures(self, answers):
@@ -111,8 +110,8 @@ def check_numbers(documents: Documents, bad_rows) -> Documents:
     return documents if documents.tags is None else leave_out_faulty(documents, find_fault, bad_rows)
 
 
-def find_mistakes(documents: Documents, scores: np.ndarray, predicted: np.ndarray) -> list[Mistake]:
-    """Returns the words with the largest errors, each with its sentence.
+def show_words(documents: Documents, scores: np.ndarray, predicted: np.ndarray) -> dict:
+    """Returns the `shown_rows`: words, each with its sentence; the worst have the largest errors.
 
     Args:
         documents: N words.
@@ -132,4 +131,4 @@ def find_mistakes(documents: Documents, scores: np.ndarray, predicted: np.ndarra
             ("where", f"{documents.path}:{documents.lines[word]}"),
         ]
 
-    return metrics.worst_mistakes(losses, losses > 0, show)
+    return metrics.shown_rows(losses, losses > 0, show)

@@ -15,7 +15,7 @@ import numpy as np
 from keras_bert.errors import InputError
 from tasks.fine_tuning import metrics
 from tasks.fine_tuning.examples import Examples
-from tasks.report.page import Mistake, Score
+from tasks.report.page import Score
 from tasks.squad.answers import Answers
 from tasks.squad.data import Question
 from tasks.squad.windows import POSITIONS, Windows
@@ -221,10 +221,10 @@ def _length_of(question: Question) -> str:
 # === Mistakes ===
 
 
-def find_mistakes(
+def show_answers(
     questions: Sequence[Question], windows: Windows, losses: np.ndarray, answers: Answers, scores: Scores
-) -> list[Mistake]:
-    """Returns the wrong answers whose windows have the highest mean loss, worst first.
+) -> dict:
+    """Returns the `shown_rows`; the worst are the wrong answers whose windows have the highest mean loss.
 
     Args:
         questions: N questions.
@@ -236,8 +236,9 @@ def find_mistakes(
     counts = np.bincount(windows.question_index, minlength=len(questions))
     sums = np.bincount(windows.question_index, losses, minlength=len(questions))
     means = sums / np.maximum(counts, 1)
-    worst = metrics.worst_rows(means, scores.exact == 0.0)
-    return [Mistake(float(means[row]), _describe(questions[row], answers, scores.f1[row])) for row in worst]
+    return metrics.shown_rows(
+        means, scores.exact == 0.0, lambda row: _describe(questions[row], answers, scores.f1[row])
+    )
 
 
 def _describe(question: Question, answers: Answers, f1: float) -> list[tuple[str, str]]:

@@ -213,7 +213,7 @@ class Squad(task.Task):
             intervals,
             {"eval_windows": len(losses)},
             scores=metrics.make_scores(figures, intervals),
-            mistakes=metrics.find_mistakes(questions, windows, losses, final, scores),
+            **metrics.show_answers(questions, windows, losses, final, scores),
             tables=metrics.make_tables(questions, windows, scores, with_negative),
             notes=metrics.make_notes(figures, searches),
             chosen=chosen,

@@ -12,7 +12,7 @@ from keras_bert.errors import InputError
 from tasks.fine_tuning import metrics, task
 from tasks.fine_tuning.encoding import encode_texts, lengths_before_cutting
 from tasks.fine_tuning.settings import SplitSettings
-from tasks.report.page import Mistake, Score
+from tasks.report.page import Score
 from tasks.settings import changeable, replaced
 from tasks.swag import data
 
@@ -139,7 +139,7 @@ class Swag(task.Task):
                 [f"choice {number}" for number in range(num_choices)],
                 metrics.confusion_matrix(labels, predictions, num_choices),
             ),
-            mistakes=find_mistakes(answers.part.rows, logits),
+            **show_answers(answers.part.rows, logits),
         )
 
     def write_predictions(self, answers, output_dir):
@@ -155,8 +155,8 @@ class Swag(task.Task):
         ]
 
 
-def find_mistakes(table: data.Table, logits: np.ndarray) -> list[Mistake]:
-    """Returns the rows answered wrongly whose right choice is least probable, worst first.
+def show_answers(table: data.Table, logits: np.ndarray) -> dict:
+    """Returns the `shown_rows`; the worst are those whose right choice is least probable.
 
     Args:
         table: N rows, with labels.
@@ -174,4 +174,4 @@ def find_mistakes(table: data.Table, logits: np.ndarray) -> list[Mistake]:
             *((name, f"{number}: {choices[number]} ({probabilities[row, number]:.0%})") for name, number in answers),
         ]
 
-    return metrics.worst_mistakes(losses, predictions != labels, show)
+    return metrics.shown_rows(losses, predictions != labels, show)

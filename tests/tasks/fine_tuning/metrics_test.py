@@ -61,3 +61,17 @@ def test_intervals_have_the_names_of_their_statistics():
     correct = LABELS == PREDICTIONS
     found = metrics.intervals({"accuracy": metrics.accuracy, "one": lambda *rows: 1.0}, LABELS, PREDICTIONS)
     assert found == {"accuracy": list(interval(lambda rows: correct[rows].mean(), 5)), "one": [1.0, 1.0]}
+
+
+def test_the_worst_mistakes_and_some_rows_are_shown():
+    losses = np.array([0.1, 3.0, np.nan, 2.0, 0.2, 5.0, 0.3])
+    is_wrong = np.array([False, True, False, True, False, False, False])
+    shown = metrics.shown_rows(losses, is_wrong, lambda row: [("row", str(row))])
+    assert [(mistake.loss, mistake.parts) for mistake in shown["mistakes"]] == [
+        (3.0, [("row", "1")]),
+        (2.0, [("row", "3")]),
+    ]
+    assert [text for ((_, text),) in shown["examples"]] == ["0", "1", "3", "4", "5"]  # Of six that have a label.
+    few = metrics.shown_rows(losses[:1], is_wrong[:1], lambda row: [("row", str(row))])
+    assert few == {"mistakes": [], "examples": [[("row", "0")]]}
+    assert metrics.shown_rows(losses[:0], is_wrong[:0], str) == {"mistakes": [], "examples": []}

@@ -1,6 +1,10 @@
 """`--train_file` and `--output_dir` alone: what each fine-tuning command fills in, says, and refuses."""
 
+import contextlib
 import csv
+import io
+import json
+import os
 import pathlib
 import random
 import re
@@ -9,15 +13,18 @@ import subprocess
 import sys
 
 import pytest
+import toy_classifier
 from repository import ROOT
 
+from export.run import ExportSettings
+from export.server.server_settings import ServerSettings
 from keras_bert.errors import InputError
 from tasks import flags
 from tasks.classify.task import Classify
 from tasks.embed.task import Embed
-from tasks.fine_tuning import inputs
+from tasks.fine_tuning import command, inputs
 from tasks.fine_tuning.inputs import complete
-from tasks.fine_tuning.task import TaskData
+from tasks.fine_tuning.task import Evaluation, TaskData
 from tasks.ner.task import Ner
 from tasks.score_words.task import ScoreWords
 from tasks.squad.task import Squad
@@ -268,3 +275,112 @@ def test_latin_1_is_refused_with_the_cure(tmp_path):
     pathlib.Path(path).write_bytes(content.encode("latin-1"))
     with pytest.raises(InputError, match=r"x.csv:\d+: not valid UTF-8 at byte .*, e.g. iconv -f LATIN1 -t UTF-8\.$"):
         complete(Classify(parse(Classify, f"--train_file={path}")))
+
+
+# === A whole run ===
+
+
+@pytest.fixture(scope="module", name="run")
+def _run(tmp_path_factory):
+    """Output directory and printed lines of `bert-classify --train_file=... --output_dir=...` on a toy preset."""
+    directory = tmp_path_factory.mktemp("run")
+    preset = toy_classifier.write_preset(directory / "preset")
+    rows = toy_classifier.toy_rows(120, 0)
+    rows[40] = ("cat,\x07 " * 20, "tool")  # A wrong label, of a long text with what no terminal should get.
+    columns = {"id": numbers(120), "words": [text for text, _ in rows], "kind": [kind for _, kind in rows]}
+    path = write_table(directory / "toys.csv", **columns)
+    options = [f"--{name}={value}" for name, value in toy_classifier.TRAINING.items()]
+    arguments = [f"--train_file={path}", f"--output_dir={directory}/my run", *options]
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as printed:
+        patch.setattr(inputs, "best_installed", lambda: preset)
+        command.main(Classify(flags.parse(Classify.Settings, arguments)))
+    return directory / "my run", path, preset, printed.getvalue().splitlines()
+
+
+def test_the_command_says_what_it_chose(run):
+    _, _, preset, lines = run
+    assert lines[:3] == [
+        "Columns: --text_column=words --label_column=kind (of id, words, kind)",
+        f"Preset: --preset={preset} (the best that is installed)",
+        "Held out for dev: 24 of 120 rows (--dev_share=0.2)",
+    ]
+
+
+def test_the_choices_are_kept(run):
+    directory, path, preset, _ = run
+    kept = json.loads((directory / "flags.json").read_text())
+    expected = {"text_column": "words", "label_column": "kind", "preset": preset, "do_eval": True, "dev_share": 0.2}
+    assert {name: kept[name] for name in expected} == expected
+    command_line = json.loads((directory / "metrics.json").read_text())["train_command"]
+    assert {"--text_column=words", f"--preset={preset}", "--dev_share=0.2"} <= set(shlex.split(command_line))
+
+
+def test_score_and_baseline_stand_side_by_side(run):
+    directory, _, _, lines = run
+    figures = json.loads((directory / "metrics.json").read_text())
+    low, high = figures["intervals"]["accuracy"]
+    assert lines[3:5] == [
+        f"accuracy: {figures['accuracy']:.4f} (95% interval {low:.4f} to {high:.4f}), "
+        f"majority_accuracy: {figures['majority_accuracy']:.4f}",
+        f"loss: {figures['loss']:.4f}",
+    ]
+
+
+def test_mistakes_and_answers_are_rows_of_the_table(run):
+    _, path, _, lines = run
+    start = lines.index("Some answers:")
+    mistakes = lines[lines.index("Worst mistakes:") + 1 : start] if "Worst mistakes:" in lines else []
+    answers = lines[start + 1 : lines.index("Export and serve the model:")]
+    assert len(mistakes) <= 3 and len(answers) == 5
+    with open(path, newline="", encoding="utf-8") as file:
+        table = list(csv.reader(file))
+    for line in [*mistakes, *answers]:
+        text, expected, predicted, row = re.fullmatch(
+            r"  words: (.*) \| expected: (\w+) \| predicted: (\w+) \d+% \| row: .*:(\d+)", line
+        ).groups()
+        words, kind = table[int(row) - 1][1:]
+        assert " ".join(words.replace("\x07", "\\x07").split()).startswith(text.removesuffix("…")) and kind == expected
+        assert predicted in toy_classifier.KINDS and (line in answers or predicted != expected)
+
+
+def test_a_text_is_one_line_that_a_terminal_can_show():
+    evaluation = Evaluation({}, examples=[[("text", "a\n\x07b" + "c" * 100), ("predicted", "中")]])
+    assert command.answer_lines(evaluation) == [
+        "Some answers:",
+        "  text: a \\x07b" + "c" * 93 + "… | predicted: 中",
+    ]
+
+
+def test_the_last_lines_export_and_serve_the_model(run):
+    directory, _, _, lines = run
+    assert lines[-1] == f"Results are in {directory}: report.html shows them."
+    assert lines[-4] == "Export and serve the model:"
+    export, serve = map(shlex.split, lines[-3:-1])
+    assert (export[0], serve[0]) == ("bert-export", "bert-serve")
+    exported = flags.parse(ExportSettings, export[1:])
+    assert (exported.model_dir, exported.export_dir) == (f"{directory}/model", f"{directory}/served")
+    served = flags.parse(ServerSettings, serve[1:])
+    assert (served.model_name, served.model_base_path) == ("my run", exported.export_dir)
+
+
+def test_the_same_command_again_evaluates_the_same_rows(run, capsys):
+    """The rows are held out without regard to the seed, so that searches and repetitions compare equal ones."""
+    directory, path, preset, lines = run
+    options = [f"--{name}={value}" for name, value in toy_classifier.TRAINING.items()]
+    arguments = [f"--train_file={path}", f"--output_dir={directory}", f"--preset={preset}", *options]
+    command.main(Classify(flags.parse(Classify.Settings, arguments)))
+    again = capsys.readouterr().out.splitlines()
+    assert again == [lines[0], *lines[2:]]
+
+
+def test_what_the_terminal_cannot_show_is_escaped(tmp_path):
+    path = write_table(tmp_path / "x.csv", **{"评论": CHINESE, "label": labels()})
+    code = (
+        "import sys\nfrom tasks.fine_tuning import inputs\ninputs.best_installed = lambda: None\n"
+        f"sys.argv = ['bert-classify', '--train_file={path}', '--output_dir={tmp_path}/out']\n"
+        "from tasks.classify.run import console_main\nconsole_main()"
+    )
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, timeout=600)
+    assert done.returncode == 1 and b"needs --preset" in done.stderr
+    assert done.stdout.startswith(b"Columns: '--text_column=\\u8bc4\\u8bba' --label_column=label (of")

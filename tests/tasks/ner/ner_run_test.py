@@ -205,6 +205,9 @@ def test_the_command_prints_the_scores_and_leaves_its_flags(run, files):
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert "f1: 1.0000 (95% interval 1.0000 to 1.0000)" in lines and "token_accuracy: 1.0000" in lines
+    answers = lines[lines.index("Some answers:") + 1 : -1]
+    assert len(answers) == 5 and all(line.startswith("  expected: ") for line in answers)
+    assert not any("mistakes" in line or "bert-export" in line for line in lines)  # None, and nothing was trained.
     assert lines[-1] == f"Results are in {run[0]}: report.html shows them." and not any(
         line.startswith("test_f1") for line in lines
     )

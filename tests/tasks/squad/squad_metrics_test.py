@@ -186,9 +186,8 @@ def test_mistakes_are_the_wrong_answers_of_the_highest_loss():
     }
     scores = Scores(np.array([1.0, 0.0, 0.0, 0.0]), np.array([1.0, 0.0, 0.0, 0.0]))
     losses = np.array([9.0, 1.0, 3.0, 4.0, 1.0])
-    mistakes = metrics.find_mistakes(
-        asked, windows_of([0, 1, 1, 2, 3]), losses, Answers(predictions, nbest, {}), scores
-    )
+    shown = metrics.show_answers(asked, windows_of([0, 1, 1, 2, 3]), losses, Answers(predictions, nbest, {}), scores)
+    mistakes = shown["mistakes"]
     assert [mistake.loss for mistake in mistakes] == [4.0, 2.0, 1.0]
     parts = [dict(mistake.parts) for mistake in mistakes]
     assert [part["id"] for part in parts] == ["3", "2", "4"]

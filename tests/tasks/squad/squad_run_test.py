@@ -470,6 +470,10 @@ def test_the_command_prints_the_scores_and_keeps_its_flags(other, files, capsys)
         "null_score_diff_threshold",
     ]
     assert all(re.fullmatch(r"\w+: -?\d+\.\d\d", line) for line in rest[:4])
+    answers = rest[rest.index("Some answers:") + 1 : -1]
+    assert len(answers) == 5 and all(
+        re.match(r"  question: .* \| context: .* \| predicted: ", line) for line in answers
+    )
     assert read(other[0] / "flags.json")["predict_file"] == files["2", "dev"]
 
 
