@@ -14,7 +14,7 @@ LABEL_NAMES += ("stars", "emotion", "polarity")
 _MOST_ROWS = 100_000  # To look at. A table that is sorted by its labels may need many.
 _DATE = re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}\b.*", re.DOTALL)
 _LONGEST_LABEL = 40  # Mean characters.
-_CLEARLY_FEWER, _CLEARLY_LONGER = 10, 2  # Factors between the best candidate and the next.
+_CLEARLY_FEWER, _CLEARLY_LONGER = 10, 3  # Factors between the best candidate and the next.
 
 
 class Column:
@@ -101,14 +101,24 @@ def choose_text(path: str, columns: Columns) -> str:
     strings = {name: column for name, column in columns.items() if column.values and not column.is_number}
     strings = {name: column for name, column in strings.items() if not column.has_few_values} or strings
     strings = {name: column for name, column in strings.items() if column.is_prose} or strings
-    longest = max((column.mean_length for column in strings.values()), default=0)
-    candidates = [name for name in strings if _CLEARLY_LONGER * strings[name].mean_length > longest]
+    lengths = {name: column.mean_length for name, column in strings.items()}
+    longest = max(lengths, key=lengths.get, default="")
+    candidates = [
+        name
+        for name in lengths
+        # A hypothesis, sentence2, may be much shorter than its premise, sentence1.
+        if _CLEARLY_LONGER * lengths[name] > lengths[longest] or _unnumbered(name) == _unnumbered(longest)
+    ]
     candidates = [name for name in columns if _plain(name) == "text"] or candidates
     return _single(path, "texts", {name: f"{columns[name].mean_length:.0f} characters" for name in columns}, candidates)
 
 
 def _plain(name: str) -> str:
     return name.strip().casefold()
+
+
+def _unnumbered(name: str) -> str:
+    return re.sub(r"\d", "", _plain(name))
 
 
 def _single(path: str, kind: str, shown: Mapping[str, str], candidates: Sequence[str]) -> str:
@@ -124,5 +134,8 @@ def _single(path: str, kind: str, shown: Mapping[str, str], candidates: Sequence
         return candidates[0]
     state = f"found {len(candidates)} that may be meant" if candidates else "found none among"
     listed = ", ".join(f"{name!r} ({shown[name]})" for name in candidates or shown)
-    pair = " For pairs of texts name both, the second by --text_pair_column." if kind == "texts" and candidates else ""
-    raise InputError(f"{path}: expected a column of {kind}, {state}: {listed}. Name it: --{kind[:-1]}_column.{pair}")
+    cure = {
+        "texts": "--text_column. For pairs of texts name both, the second by --text_pair_column.",
+        "labels": "--label_column; without a header all columns: --column_names.",
+    }
+    raise InputError(f"{path}: expected a column of {kind}, {state}: {listed}. Name it: {cure[kind]}")

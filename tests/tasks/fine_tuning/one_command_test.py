@@ -239,14 +239,18 @@ REFUSED = [
         "characters). Name it: --text_column. For pairs of texts name both, the second by --text_pair_column.",
     ),
     (
+        {"sentence1": texts(length=40), "sentence2": texts(length=7), "same": labels("boolean")},
+        "expected a column of texts, found 2 that may be meant: 'sentence1' (",
+    ),
+    (
         {"body": texts(), "queue": labels(), "priority": labels("integer")},
         "expected a column of labels, found 2 that may be meant: 'queue' (3 different), 'priority' (3 different). "
-        "Name it: --label_column.",
+        "Name it: --label_column; without a header all columns: --column_names.",
     ),
     (
         {"body": texts(), "intent": labels(), "topic": labels("integer"), "user": labels("boolean")},
         "expected a column of labels, found 2 that may be meant: 'intent' (3 different), 'topic' (3 different). "
-        "Name it: --label_column.",
+        "Name it: --label_column; without a header all columns: --column_names.",
     ),
     (
         {"name": texts(length=2), "note": texts()},
