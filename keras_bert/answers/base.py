@@ -146,7 +146,7 @@ class Answers(abc.ABC):
 
     def _rows_of(self, outputs: dict[str, np.ndarray]) -> Iterator[dict]:
         filled = self.padding.get("values", ())
-        plain = {name: _plain(values) for name, values in outputs.items()}
+        plain = {name: plain_values(values) for name, values in outputs.items()}
         for values in zip(*plain.values(), strict=True):
             row = dict(zip(plain, values, strict=True))
             yield {
@@ -166,7 +166,7 @@ class Answers(abc.ABC):
             )
 
 
-def _plain(values: np.ndarray) -> list:
+def plain_values(values: np.ndarray) -> list:
     """Returns Python values: str, and of a float32 the decimals that tell it from others."""
     if values.dtype == object:
         values = np.frompyfunc(lambda text: text.decode("utf-8", "replace"), 1, 1)(values)

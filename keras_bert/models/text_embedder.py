@@ -5,7 +5,12 @@ Shapes: B batch, S sequence, H hidden, D embedding.
 
 import keras
 import keras_nlp
+import numpy as np
+import tensorflow as tf
 
+from keras_bert.answers.base import plain_values
+from keras_bert.answers.nearest import find_nearest
+from keras_bert.answers.sequence import EmbeddingAnswers
 from keras_bert.config import POOLINGS
 from keras_bert.encoder.backbone import BertBackbone
 from keras_bert.encoder.heads import PoolTokens, output_head
@@ -41,10 +46,68 @@ class BertTextEmbedder(BertTask, keras_nlp.models.Task):
     >>> model = BertTextEmbedder(backbone, BertPreprocessor(tokenizer, sequence_length=8))
     >>> model.predict(["good", "bad bad"], verbose=0).shape
     (2, 8)
+    >>> model.search("good", ["bad bad", "good", "bad"], top_k=1)["passages"]
+    ['good']
     """
 
     heads = ("embedding",)
     uses_pooler = False
+
+    def encode(self, texts) -> np.ndarray:
+        """Embeds texts: N of them as float32 of shape (N, D), and a single str as (D,).
+
+        Args:
+            texts: list of str, or str.
+
+        Raises:
+            ValueError: the model has no preprocessor, or `texts` has another shape.
+        """
+        return self._answers().arrays(texts)["embedding"]
+
+    def similarity(self, first, second) -> np.ndarray:
+        """Returns the cosines of N and M texts: float32 of shape (N, M); a single str has no axis.
+
+        Args:
+            first, second: as `texts` of `encode`, or what that returned.
+        """
+        return self._directions(first) @ self._directions(second).T
+
+    def search(self, queries, passages: list[str], top_k: int = 10, vectors=None) -> list[dict] | dict:
+        """Finds the passages nearest to each query, exactly, as an export of the task `search` does.
+
+        Args:
+            queries: list of str, or str.
+            passages: list of str.
+            top_k: int, passages to list; fewer if there are fewer.
+            vectors: what `encode` returned for the passages; None: they are encoded.
+
+        Returns:
+            A dict for each query, or for the one: `passages`, the nearest first; `scores`, their cosines; `indices`,
+            their places in `passages`. Of equal ones the earlier comes first.
+
+        Raises:
+            ValueError: there are no passages, or not as many vectors, or `top_k` is below 1.
+        """
+        vectors = self._directions(passages if vectors is None else vectors)
+        if not 1 <= len(passages) == len(vectors) or top_k < 1:
+            sizes = f"{len(passages)} passages, {len(vectors)} vectors, {top_k=}"
+            raise ValueError(f"`passages`, as many `vectors`, and `top_k` must be at least 1. Received: {sizes}")
+        questions = np.atleast_2d(self._directions(queries))
+        nearest = find_nearest(questions, tf.constant(vectors), tf.ones(len(vectors)), min(top_k, len(vectors)))
+        rows = [
+            {"passages": [passages[index] for index in indices], "scores": scores, "indices": indices}
+            for scores, indices in zip(*(plain_values(column.numpy()) for column in nearest), strict=True)
+        ]
+        return rows[0] if isinstance(queries, str) else rows
+
+    def _directions(self, texts) -> np.ndarray:
+        """Returns vectors of length 1, of texts or of vectors."""
+        is_encoded = isinstance(texts, np.ndarray) and texts.dtype.kind == "f"
+        vectors = texts if is_encoded else self.encode(texts)
+        return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+
+    def _make_answers(self, preprocessor):
+        return EmbeddingAnswers(self, preprocessor)
 
     def __init__(
         self,

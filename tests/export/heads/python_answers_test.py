@@ -64,7 +64,7 @@ def is_equal(ours, right) -> bool:
     return type(ours) is type(right) and (abs(ours - right) <= 1e-5 if isinstance(right, float) else ours == right)
 
 
-@pytest.mark.parametrize("name", ["classification", "regression of pairs"])
+@pytest.mark.parametrize("name", ["classification", "regression of pairs", "sentence_embedding"])
 def test_answers_are_those_of_the_export(saved, name):
     head, columns = saved(name).head, inputs_of(saved(name).head)
     loaded = tf.saved_model.load(saved(name).directory)
@@ -79,3 +79,19 @@ def test_answers_are_those_of_the_export(saved, name):
     if differ:
         undecided = head.expected(head.model, texts_of, head.encode(texts_of))["serving_default"][1]
         assert undecided is not None and undecided.all() and len(differ) < 3, rows[differ[0]]
+
+
+def test_an_embedder_finds_what_its_export_finds(saved):
+    head, queries = saved("search").head, texts()
+    loaded = tf.saved_model.load(saved("search").directory)
+    outputs = {key: value.numpy() for key, value in toy_saved.ask(loaded, "query", {"text": queries}).items()}
+    model, passages = model_of(head), list(toy_saved.PASSAGES)
+    vectors = model.encode(passages)
+    rows = model.search(queries, passages, top_k=head.top_k, vectors=vectors)
+    assert len(rows) == COUNT
+    undecided = probes.undecided(
+        np.stack([model.similarity(queries, vectors)[row] for row in range(COUNT)]), head.top_k
+    )
+    for row, right in enumerate(right_rows(head, outputs)):
+        np.testing.assert_allclose(rows[row]["scores"], right["scores"], atol=1e-5)
+        assert is_equal(rows[row], right) or undecided[row], queries[row]

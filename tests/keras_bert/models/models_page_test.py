@@ -43,5 +43,5 @@ def test_the_page_s_examples_run(tmp_path, monkeypatch):
             printed = ast.literal_eval(output)
             assert form(eval(compile(last, str(PAGE), "eval"), names)) == form(printed)  # noqa: S307
     assert names["logits"].shape == (1, 2) and names["again"].num_classes == 2
-    assert names["similarity"].shape == (2, 2)
+    assert names["similarity"].shape == (3, 3)
     assert names["predicted"].shape[0] == 2 and names["spans"].shape == (2, 2) and names["best"].shape == (2,)

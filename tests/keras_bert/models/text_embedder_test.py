@@ -157,3 +157,23 @@ def test_fit_learns_the_vectors_of_another_model():
 def test_an_unknown_pooling_is_refused():
     with pytest.raises(ValueError, match="one of mean, cls, max. Received: pooling='sum'"):
         keras_bert.BertTextEmbedder(toy_tasks.backbone(), pooling="sum")
+
+
+def test_texts_become_vectors_cosines_and_the_nearest_passages():
+    keras.utils.set_random_seed(2)
+    preprocessor = keras_bert.BertPreprocessor(toy_tasks.tokenizer(), sequence_length=8)
+    model = keras_bert.BertTextEmbedder(toy_tasks.backbone(), preprocessor, normalize=False, compile=False)
+    vectors = model.encode(TEXTS)
+    assert vectors.dtype == np.float32 and model.encode([]).shape == (0, vectors.shape[1])
+    np.testing.assert_allclose(vectors, model.predict(TEXTS, verbose=0), atol=1e-6)
+    np.testing.assert_allclose(model.encode(TEXTS[1]), vectors[1], atol=1e-6)
+    units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    np.testing.assert_allclose(model.similarity(TEXTS, vectors[:2]), units @ units[:2].T, atol=1e-6)
+    assert model.similarity(TEXTS[0], TEXTS[0]) == pytest.approx(1.0) and model.similarity("a", TEXTS).shape == (5,)
+    found = model.search(TEXTS[:2], [*TEXTS, *TEXTS], top_k=3, vectors=np.concatenate([vectors, vectors]))
+    assert [row["indices"][:2] for row in found] == [[0, 5], [1, 6]] and found[1]["passages"][1] == TEXTS[1]
+    one = model.search(TEXTS[1], TEXTS, top_k=9)
+    assert one["indices"][0] == 1 and len(one["scores"]) == len(TEXTS) and one["scores"][0] == pytest.approx(1.0)
+    for wrong in ({"passages": [], "vectors": vectors[:0]}, {"vectors": vectors[:2]}, {"top_k": 0}):
+        with pytest.raises(ValueError, match="`passages`, as many `vectors`, and `top_k` must be at least 1. Received"):
+            model.search("a", **{"passages": TEXTS, **wrong})
