@@ -7,6 +7,7 @@ import keras
 import keras_nlp
 import tensorflow as tf
 
+from keras_bert.answers.windowed import EntityAnswers, WordScoreAnswers
 from keras_bert.models.task import LabeledTask
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 
@@ -85,6 +86,12 @@ class BertTokenClassifier(LabeledTask, keras_nlp.models.Task):
     int, or str if `labels` are given, or float scores for one output. The loss is the cross entropy of the words' first
     sub-tokens, for scores the mean squared error, averaged over the words of a batch.
 
+    `answer` takes raw texts of any length, read in windows. It lists their `entities` with `types`, mean probabilities
+    as `scores`, and places: from the character `starts[i]` to before `ends[i]`. It needs `labels` that are tags: O, or
+    B- or I- and a type. With one output it lists all `words` with their `scores`. Settings are `doc_stride`, int,
+    tokens from one window's start to the next one's (half a window), and `max_tokens`, int, tokens of a text that are
+    read (8 times the longest sequence); `truncated` tells whether there are more.
+
     Inputs: the backbone's. Output: float32 logits of shape (B, S, C).
 
     Args:
@@ -102,6 +109,11 @@ class BertTokenClassifier(LabeledTask, keras_nlp.models.Task):
     heads = ("token_classification",)
     uses_pooler = False
     dropout_name = "tagger_dropout"
+
+    def _make_answers(self, preprocessor, **settings):
+        if self.output_shape[-1] == 1:
+            return WordScoreAnswers(self, preprocessor, **settings)
+        return EntityAnswers(self, preprocessor, self.labels or [], **settings)
 
     def preprocess_samples(self, x, y=None, sample_weight=None):
         if self.preprocessor is not None:
