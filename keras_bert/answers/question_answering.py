@@ -8,7 +8,6 @@ import tensorflow as tf
 
 from keras_bert.answers import nbest, text_bounds
 from keras_bert.answers.base import TokenOutput
-from keras_bert.answers.projection import Projector
 from keras_bert.answers.source_text import BYTES_PER_TOKEN
 from keras_bert.answers.windowed import WindowedAnswers
 from keras_bert.tokenization.preprocessor import BertPreprocessor
@@ -74,6 +73,9 @@ class SpanAnswers(WindowedAnswers):
         return BYTES_PER_TOKEN * self.preprocessor.sequence_length
 
     def answering(self, logits_of):
+        # It needs tensorflow-text, which not every machine has.
+        from keras_bert.answers.projection import Projector
+
         tokenizer = self.preprocessor.tokenizer
         project = Projector(tokenizer)
 

@@ -7,6 +7,7 @@ import keras
 import keras_nlp
 import tensorflow as tf
 
+from keras_bert.answers.question_answering import SpanAnswers
 from keras_bert.encoder.backbone import BertBackbone
 from keras_bert.encoder.heads import output_head
 from keras_bert.encoder.layer import keep_arguments
@@ -99,6 +100,13 @@ class BertSpanLabeler(BertTask, keras_nlp.models.Task):
     There is no dropout before the head (google-research/bert run_squad.py: create_model). `fit` takes questions and
     contexts, with answers: see `BertSpanLabelerPreprocessor`. The loss is `SpanLoss`.
 
+    `answer` takes questions and contexts of any length, read in windows, or one of each. It gives the `answer`, its
+    place in the context from the character `start` to before `end`, its probability as `score`, the `nbest_answers`
+    with theirs, and `null_score`: how much higher "no answer" is scored than the best answer. Settings are
+    `doc_stride`, 128 tokens from one window to the next, `max_tokens` as in `BertTokenClassifier`, and those of
+    `bert-squad`: `max_query_length`, `n_best_size`, `max_answer_length`, `version_2_with_negative` and
+    `null_score_diff_threshold`.
+
     Inputs: the backbone's. Output: float32 logits of shape (B, S, 2), for the answer's first token and for its last.
     The logits of padding are meaningless.
 
@@ -121,6 +129,11 @@ class BertSpanLabeler(BertTask, keras_nlp.models.Task):
         # === Functional model ===
         tokens = backbone(backbone.input)["sequence_output"]  # [B, S, H]
         super().__init__(inputs=backbone.input, outputs=head(tokens), **kwargs)
+
+    def _make_answers(self, preprocessor, **settings):
+        # As its `call`, it leaves room for the context, however short the sequences are.
+        longest = min(preprocessor.max_query_length, preprocessor.sequence_length - 4)
+        return SpanAnswers(self, preprocessor, **{"max_query_length": longest, **settings})
 
     def default_loss(self):
         return SpanLoss()

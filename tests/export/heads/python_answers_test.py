@@ -15,7 +15,14 @@ from keras_bert.models import BertTokenClassifier
 
 WORDS = ["[MASK]", "jim", "Henson's", "(world)", *(piece for piece in PIECES if "#" not in piece)]
 COUNT = 300
-TASKS = ["classification", "regression of pairs", "sentence_embedding", "token_classification", "token_regression"]
+TASKS = [
+    "classification",
+    "regression of pairs",
+    "sentence_embedding",
+    "token_classification",
+    "token_regression",
+    "question_answering",
+]
 SETTINGS = ("doc_stride", "max_query_length", "top_k")
 
 
