@@ -8,6 +8,7 @@ import keras_nlp
 import tensorflow as tf
 from keras import ops
 
+from keras_bert.answers.sequence import ChoiceAnswers
 from keras_bert.encoder.backbone import BertBackbone
 from keras_bert.encoder.heads import output_head
 from keras_bert.encoder.layer import keep_arguments
@@ -64,6 +65,9 @@ class BertMultipleChoice(BertTask, keras_nlp.models.Task):
     `fit` takes contexts and choices, with the number of the right choice: see `BertMultipleChoicePreprocessor`. The
     loss is the cross entropy of the softmax over the choices.
 
+    `answer` takes contexts and choices, too, or one of each. It gives the number of the best as `choice`, its text as
+    `choice_text`, its probability as `score`, and the `probabilities` of all.
+
     Inputs: the backbone's, with an axis of choices: int32, shape (B, K, S). Output: float32 logits of shape (B, K).
 
     Args:
@@ -101,3 +105,6 @@ class BertMultipleChoice(BertTask, keras_nlp.models.Task):
         pooled = backbone({name: flatten[name](value) for name, value in inputs.items()})["pooled_output"]  # [B * K, H]
         scores = head(output_dropout(pooled))  # [B * K, 1]
         super().__init__(inputs=inputs, outputs=ops.reshape(scores, (-1, num_choices)), **kwargs)
+
+    def _make_answers(self, preprocessor):
+        return ChoiceAnswers(self, preprocessor)

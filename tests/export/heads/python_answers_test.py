@@ -22,6 +22,7 @@ TASKS = [
     "token_classification",
     "token_regression",
     "question_answering",
+    "multiple_choice",
 ]
 SETTINGS = ("doc_stride", "max_query_length", "top_k")
 
