@@ -9,6 +9,7 @@ import keras
 import keras_nlp
 import tensorflow as tf
 
+from keras_bert.answers.fill_mask import MaskAnswers
 from keras_bert.encoder.backbone import BertBackbone
 from keras_bert.encoder.heads import MaskedLMHead
 from keras_bert.encoder.layer import keep_arguments
@@ -86,6 +87,10 @@ class BertMaskedLM(BertTask, keras_nlp.models.MaskedLM):
     `fit` takes texts alone, and masks them anew in every epoch: see `BertMaskedLMPreprocessor`. The loss is the cross
     entropy of the masked tokens, averaged over those of a batch.
 
+    `answer` takes texts with `[MASK]` in them. For each mask it gives the `top_k` likeliest `tokens`, 5 by default,
+    with their `probabilities`, and the mask's character in the text as one of `positions`; `num_masks` counts those
+    that were read.
+
     Inputs: the backbone's, and `mask_positions`, int32 of shape (B, P). Output: float32 logits of shape (B, P, V).
 
     Args:
@@ -118,6 +123,9 @@ class BertMaskedLM(BertTask, keras_nlp.models.MaskedLM):
         inputs = {**backbone.input, "mask_positions": keras.Input((None,), dtype="int32", name="mask_positions")}
         tokens = backbone(backbone.input)["sequence_output"]  # [B, S, H]
         super().__init__(inputs=inputs, outputs=head(tokens, mask_positions=inputs["mask_positions"]), **kwargs)
+
+    def _make_answers(self, preprocessor, **settings):
+        return MaskAnswers(self, preprocessor, **settings)
 
 
 def masked_lm_head(backbone: BertBackbone, activation: str | None, layer_norm_epsilon: float | None) -> MaskedLMHead:

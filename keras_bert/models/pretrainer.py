@@ -7,6 +7,7 @@ import keras
 import keras_nlp
 import tensorflow as tf
 
+from keras_bert.answers.fill_mask import MaskAnswers
 from keras_bert.encoder.backbone import BertBackbone
 from keras_bert.encoder.heads import LastPositions, TakePositions, output_head
 from keras_bert.encoder.layer import keep_arguments
@@ -49,7 +50,7 @@ class BertPretrainer(BertTask, keras_nlp.models.Task):
 
     `fit` takes pairs of texts with next-sentence labels, and masks the texts anew in every epoch: see
     `BertPretrainerPreprocessor`. The loss is the sum of both heads' cross entropies. `bert-pretrain` reads prepared
-    records instead, in which the next sentences are already chosen.
+    records instead, in which the next sentences are already chosen. `answer` is that of `BertMaskedLM`.
 
     Inputs, a dict of int32: `token_ids`, `segment_ids`, `padding_mask` of shape (B, S), `mask_positions` (B, P).
     Outputs, a dict of float32 logits: `masked_lm` (B, P, V); `next_sentence` (B, 2), where class 1 is a random next
@@ -98,6 +99,9 @@ class BertPretrainer(BertTask, keras_nlp.models.Task):
         if use_next_sentence:
             outputs["next_sentence"] = next_sentence(pooled)
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
+
+    def _make_answers(self, preprocessor, **settings):
+        return MaskAnswers(self, preprocessor, **settings)
 
     def default_loss(self):
         return {name: cross_entropy() for name in self.output}

@@ -23,6 +23,7 @@ TASKS = [
     "token_regression",
     "question_answering",
     "multiple_choice",
+    "fill_mask",
 ]
 SETTINGS = ("doc_stride", "max_query_length", "top_k")
 
