@@ -47,7 +47,6 @@ class QuestionAnswering(SpanAnswers, WindowedHead):
 
     task = "question_answering"
     settings = ("doc_stride", "n_best_size", "max_answer_length", "null_score_diff_threshold", "max_tokens")
-    trained_settings = (*settings[:-1], "max_query_length", "version_2_with_negative")
 
     # === Probes ===
 

@@ -36,6 +36,10 @@ class SpanAnswers(WindowedAnswers):
         ValueError: the settings do not fit together.
     """
 
+    trained_settings = (
+        *("doc_stride", "n_best_size", "max_answer_length", "null_score_diff_threshold"),
+        *("max_query_length", "version_2_with_negative"),
+    )
     text_inputs = {"question": (), "context": ()}
     token_outputs = {
         "start_logits": TokenOutput(("sequence",), column=0, padding=MASKED_LOGIT),

@@ -117,6 +117,7 @@ class BertSpanLabeler(BertTask, keras_nlp.models.Task):
     """
 
     preprocessor_cls = BertSpanLabelerPreprocessor
+    trained_settings = SpanAnswers.trained_settings
     heads = ("question_answering",)
     uses_pooler = False
 

@@ -17,7 +17,7 @@ from keras_bert.encoder.backbone import BertBackbone
 from keras_bert.encoder.heads import PoolTokens, output_head
 from keras_bert.encoder.layer import arguments_of, keep_arguments, weights_follow
 from keras_bert.errors import InputError, first_line
-from keras_bert.files import keep_copies
+from keras_bert.files import is_directory, keep_copies, read_optional_json
 from keras_bert.presets import tokenizers, weights
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 
@@ -38,6 +38,9 @@ class BertTask:
         heads_are_pretrained: whether the heads come from pre-training, so that a checkpoint should hold them.
         uses_pooler: whether any head reads `pooled_output`.
         labels: names of the classes, or None. With them, `fit` and `evaluate` also take labels as strings.
+        trained_settings: names of those settings of `answer` that a command writes beside its model.
+        answer_settings: settings of `answer` where the caller gives none. `from_preset` reads them from the `model/` of
+            a fine-tuning, unless `sequence_length` is another.
     """
 
     backbone_cls = BertBackbone
@@ -46,6 +49,8 @@ class BertTask:
     heads_are_pretrained = False
     uses_pooler = True
     labels: list[str] | None = None
+    trained_settings: tuple[str, ...] = ()
+    answer_settings: dict = {}
     _last_answers = None
 
     # === Answers ===
@@ -75,7 +80,7 @@ class BertTask:
             raise ValueError("`answer` reads texts with the model's preprocessor. Received: preprocessor=None")
         if self._last_answers is None:
             self._last_answers = functools.lru_cache(maxsize=1)(self._make_answers)
-        return self._last_answers(self.preprocessor, **settings)
+        return self._last_answers(self.preprocessor, **{**self.answer_settings, **settings})
 
     def _make_answers(self, preprocessor: BertPreprocessor, **settings) -> Answers:
         raise NotImplementedError(f"{type(self).__name__} has no answers to texts.")
@@ -203,6 +208,9 @@ class BertTask:
             has_layer = any(layer.name == cls.heads[0] for layer in model.layers)
             if has_layer and not cls.heads_are_pretrained and cls.heads[0] not in checkpoint.heads:
                 logging.warning("%s: has no %s head; it starts from random weights.", preset, cls.heads[0])
+        if cls.trained_settings and sequence_length is None and is_directory(preset):
+            trained = read_optional_json(os.path.join(preset, "task.json"))
+            model.answer_settings = {name: trained[name] for name in cls.trained_settings if name in trained}
         return model
 
     @classmethod

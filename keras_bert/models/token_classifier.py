@@ -106,6 +106,7 @@ class BertTokenClassifier(LabeledTask, keras_nlp.models.Task):
     """
 
     preprocessor_cls = BertTokenClassifierPreprocessor
+    trained_settings = ("doc_stride",)
     heads = ("token_classification",)
     uses_pooler = False
     dropout_name = "tagger_dropout"

@@ -150,6 +150,13 @@ def test_a_trained_model_is_loaded_and_its_graph_verified(model, tmp_path, monke
     outputs = ask(loaded, "token_ids", ids)
     assert outputs["start_logits"][0, 5] == outputs["end_logits"][0, 5] == -10000.0
     assert abs(outputs["start_logits"][0, 4]) < 100
+    # What the training settled, Python takes from the directory, too.
+    labeler = BertSpanLabeler.from_preset(str(tmp_path / "model"))
+    assert {name: labeler.answer_settings[name] for name in list(sizes)[1:]} == dict(list(sizes.items())[1:])
+    ours = labeler.answer(("w1", "w2 w3 " * 40), n_best_size=5, max_tokens=100)
+    served = ask(loaded, "serving_default", {"question": ["w1"], "context": ["w2 w3 " * 40]})
+    assert ours["nbest_answers"] == [text.decode() for text in served["nbest_answers"][0].numpy()]
+    assert len(ours["nbest_answers"]) == 6 and not ours["truncated"]
 
 
 @pytest.mark.parametrize(
