@@ -166,6 +166,12 @@ class Answers(abc.ABC):
             )
 
 
+def gives_logits(model: keras.Model) -> bool:
+    """Tells whether a softmax must follow: it does unless the model's last layer has one (`activation="softmax"`)."""
+    layers = getattr(model, "layers", [None])
+    return getattr(layers[-1], "activation", None) is not keras.activations.softmax
+
+
 def plain_values(values: np.ndarray) -> list:
     """Returns Python values: str, and of a float32 the decimals that tell it from others."""
     if values.dtype == object:

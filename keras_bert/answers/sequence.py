@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from keras_bert.answers import text_bounds
-from keras_bert.answers.base import Answers, TokenOutput
+from keras_bert.answers.base import Answers, TokenOutput, gives_logits
 from keras_bert.answers.pieces import in_pieces
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 
@@ -71,14 +71,13 @@ class ClassAnswers(BestOfAnswers):
         ValueError: the arguments do not fit together.
     """
 
-    token_outputs = {"probabilities": TokenOutput(("classes",), softmax=True)}
-
     def __init__(self, model: keras.Model, preprocessor: BertPreprocessor, labels: list[str], num_texts: int = 1):
         super().__init__(model, preprocessor, num_texts)
         if len(set(labels)) != len(labels) or len(labels) < 2:
             raise ValueError(f"`labels` must be at least two different names. Received: labels={labels}")
         self.check_labels(labels)
         self.labels = labels
+        self.token_outputs = {"probabilities": TokenOutput(("classes",), softmax=gives_logits(model))}
 
     def answer(self, outputs, encoded):
         answer = super().answer(outputs, encoded)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 import keras
 import tensorflow as tf
 
-from keras_bert.answers.base import Answers, TokenOutput
+from keras_bert.answers.base import Answers, TokenOutput, gives_logits
 from keras_bert.answers.entities import Entities, EntityFinder
 from keras_bert.answers.pieces import in_pieces
 from keras_bert.answers.raw_words import WordFinder, Words
@@ -152,16 +152,18 @@ class EntityAnswers(WordAnswers):
 
     listed = "entities"
     columns = {"types": "", "scores": 0.0}
-    token_outputs = {"probabilities": TokenOutput(("sequence", "classes"), softmax=True)}
 
     def __init__(self, model: keras.Model, preprocessor: BertPreprocessor, labels: Sequence[str], **settings):
         super().__init__(model, preprocessor, **settings)
         self.labels = list(labels)
         self.check_labels(self.labels)
         self.find_entities = EntityFinder(self.labels)
+        is_logits = gives_logits(model)
+        self.token_outputs = {"probabilities": TokenOutput(("sequence", "classes"), softmax=is_logits)}
+        self._probabilities = tf.nn.softmax if is_logits else tf.identity
 
     def answer_words(self, words, logits):
-        entities = self.find_entities(words, tf.nn.softmax(logits))
+        entities = self.find_entities(words, self._probabilities(logits))
         types = tf.gather(tf.constant(self.find_entities.types, tf.string), entities.types)
         return entities, {"types": types, "scores": entities.scores}
 

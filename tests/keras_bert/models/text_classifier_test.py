@@ -55,6 +55,13 @@ def test_answers_are_labels_with_probabilities(trained):
         trained.answer((texts, ["one"]))
 
 
+def test_a_model_that_gives_probabilities_answers_with_them(trained, preprocessor):
+    model = BertTextClassifier(trained.backbone, labels=ANIMALS, preprocessor=preprocessor, activation="softmax")
+    model.set_weights(trained.get_weights())
+    right, answer = trained.answer("the old hen"), model.answer("the old hen")
+    np.testing.assert_allclose(answer["probabilities"], right["probabilities"], atol=1e-6)
+
+
 def test_answers_follow_the_weights_and_the_preprocessor(preprocessor):
     model = BertTextClassifier(toy_tasks.backbone(), num_classes=2, preprocessor=preprocessor, compile=False)
     before = model.answer("the cat")
