@@ -62,9 +62,9 @@ class Table(NamedTuple):
 
 
 def names_table(labels: list[str]) -> Table:
-    """Returns a table of the labels' names, each with itself as its label; underscores and hyphens become spaces."""
-    numbers, texts = list(range(len(labels))), [re.sub("[_-]+", " ", label) for label in labels]
-    return Table("--labels", numbers, numbers, len(labels), texts, None, list(labels))
+    """Returns a table of the labels' names, each with itself as its label."""
+    numbers = list(range(len(labels)))
+    return Table("--labels", numbers, numbers, len(labels), list(labels), None, list(labels))
 
 
 # === Rows ===

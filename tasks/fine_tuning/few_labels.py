@@ -8,6 +8,8 @@ Shapes: N rows, D components of an embedding, C classes.
 """
 
 import dataclasses
+import functools
+import re
 import tempfile
 from typing import NamedTuple
 
@@ -18,16 +20,29 @@ import tensorflow as tf
 from keras_bert.presets import weights
 from tasks.engine.build_trainer import build_trainer
 from tasks.fine_tuning import logistic_regression, start
+from tasks.fine_tuning.encoding import encode_texts
 from tasks.fine_tuning.examples import Examples, Predictor, make_train_dataset
 from tasks.fine_tuning.objectives import SupervisedContrast
 from tasks.fine_tuning.task import Encoded, Task, Trained
 
-# Measured on 8, 16 and 64 rows a label (docs/benchmarks.md): with fewer rows in all, a trained encoder is worse than
-# the frozen one, and there are too few to tell.
-LEAST_ROWS_TO_TRAIN = 256
-CONTRASTIVE_STEPS, CONTRASTIVE_RATE, CONTRASTIVE_BATCH = 60, 5e-5, 32
+# With fewer rows in all, too few are left to train an encoder with and to tell whether that was better.
+LEAST_ROWS_TO_TRAIN = 100
+CONTRASTIVE_STEPS, CONTRASTIVE_RATE, CONTRASTIVE_BATCH = 60, 1e-4, 32
 _FOLDS = 4  # One of them is held out, to compare a trained encoder with the frozen one.
+_EMBEDDING_BATCH = 32
 _NAME_SCALE = 20.0  # Multiplies cosines with the names' embeddings, before the softmax.
+# A name alone, and as SetFit shows it to the encoder: the first is better for topics, the second for opinions.
+_NAMES = ("{}", "This sentence is {}.")
+
+
+class Head(NamedTuple):
+    """How to fit a head: weights of the rows, against the penalty, and of each label's name, against a row."""
+
+    strength: float
+    weight_of_names: float
+
+
+_HEADS = (Head(1.0, 8.0), Head(10.0, 8.0), Head(1.0, 0.0), Head(10.0, 0.0))
 
 
 class FewLabels(NamedTuple):
@@ -66,28 +81,37 @@ class _Candidates:
             self._embedder = keras.Model(self.model.input, self.model.get_layer("pool_tokens").output)
         self._start = self._backbone.get_weights()
         self._predictor = Predictor(self._embedder)
-        self.examples: Examples = encoded.examples
-        self.labels, self.num_classes = encoded.examples.labels["labels"], len(trained.spec.labels)
+        self.labels, labels = encoded.examples.labels["labels"], trained.spec.labels
+        self.num_classes, names = len(labels), [as_words(label) for label in labels]
+        self.all_rows = np.ones(len(self.labels), bool)
+        self._has_words = all(re.search(r"[^\W\d_]", name) for name in names)
+        texts = [form.format(name) for form in _NAMES for name in names]
+        shown = encode_texts(texts, None, trained.tokenizer, trained.spec.sequence_length, "tokenize names")
+        numbers = np.arange(len(texts), dtype=np.int32) % self.num_classes
+        self._examples = join(encoded.examples, shown._replace(labels={"labels": numbers}))
 
     def embed(self) -> np.ndarray:
-        """Returns the embeddings of all rows by the encoder as it is now: float32 (N, D)."""
-        return self._predictor.compute_outputs(self.examples, self._settings.eval_batch_size, "embed rows")
+        """Returns the embeddings of rows and names by the encoder as it is now: float32 (N + len(_NAMES) * C, D)."""
+        return self._predictor.compute_outputs(self._examples, _EMBEDDING_BATCH, "embed rows")
 
     def restore_encoder(self) -> None:
         """Undoes all training of the encoder."""
         self._backbone.set_weights(self._start)
 
-    def train_encoder(self, rows: np.ndarray) -> None:
-        """Trains the encoder, from its start, on the rows with these numbers."""
+    def train_encoder(self, head: Head, is_used: np.ndarray) -> None:
+        """Trains the encoder, from its start, on the rows, bool (N,), and if the head looks at names, on these."""
         self.restore_encoder()
         settings = dataclasses.replace(
             self._settings, optimizer="adamw", learning_rate=CONTRASTIVE_RATE, gradient_accumulation_steps=1
         )
-        examples, seed = take(self.examples, rows), settings.random_seed
+        names = np.arange(len(self.labels), self._examples.num_examples)
+        names = np.tile(names, int(head.weight_of_names) // len(_NAMES))
+        examples = take(self._examples, np.append(np.flatnonzero(is_used), names))
+        size, seed = min(CONTRASTIVE_BATCH, examples.num_examples), settings.random_seed
         num_steps = (CONTRASTIVE_STEPS, CONTRASTIVE_STEPS // 10)
 
         def make_dataset(step: int) -> tf.data.Dataset:
-            return make_train_dataset(examples, CONTRASTIVE_BATCH, seed, step, CONTRASTIVE_STEPS)
+            return make_train_dataset(examples, size, seed, step, CONTRASTIVE_STEPS)
 
         with tempfile.TemporaryDirectory() as directory:
             settings = dataclasses.replace(settings, output_dir=directory)
@@ -95,30 +119,46 @@ class _Candidates:
             trainer = build_trainer(settings, lambda: self._embedder, objective, self._strategy, num_steps)
             trainer.fit(make_dataset, CONTRASTIVE_STEPS, description="contrastive training")
 
-    def set_head(self, vectors: np.ndarray, strength: float) -> None:
-        """Fits the head to the rows' vectors."""
-        scale = scale_of(vectors)
-        fitted = logistic_regression.fit(vectors * scale, self.labels, self.num_classes, strength)
-        self.model.get_layer("classification").set_weights([fitted[:-1] * scale, fitted[-1]])
+    def set_head(self, vectors: np.ndarray, head: Head) -> None:
+        """Fits the head to all rows."""
+        fitted = self.fit(vectors, head, self.all_rows)
+        self.model.get_layer("classification").set_weights([fitted[:-1], fitted[-1]])
 
     def set_head_to_names(self, vectors: np.ndarray) -> None:
         """Makes the head answer the label whose name's vector is nearest, by the cosine."""
-        unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-        kernel = np.zeros((vectors.shape[1], self.num_classes))
-        kernel[:, self.labels] = unit.T * (_NAME_SCALE * scale_of(vectors))
+        names = vectors[len(self.labels) :]
+        unit = names / np.linalg.norm(names, axis=1, keepdims=True)
+        kernel = np.mean(unit.reshape(len(_NAMES), self.num_classes, -1), axis=0).T * _NAME_SCALE * scale_of(names)
         self.model.get_layer("classification").set_weights([kernel, np.zeros(self.num_classes)])
 
-    def contrastive_gain(self, frozen: np.ndarray, strength: float) -> tuple[float, float]:
-        """Returns the accuracies on one fold of a frozen and of a trained encoder, with the others' rows."""
-        is_held = logistic_regression.fold_numbers(self.labels, _FOLDS) == 0
-        self.train_encoder(np.flatnonzero(~is_held))
-        return tuple(self._score(vectors, is_held, own) for vectors, own in ((frozen, strength), (self.embed(), 1.0)))
+    def fit(self, vectors: np.ndarray, head: Head, is_used: np.ndarray) -> np.ndarray:
+        """Fits a head to the rows, bool (N,), and the names; returns what `logistic_regression.fit` does."""
+        weights = np.append(is_used, np.full(len(vectors) - len(is_used), head.weight_of_names / len(_NAMES)))
+        labels, scale = self._examples.labels["labels"], scale_of(vectors)
+        fitted = logistic_regression.fit(vectors * scale, labels, self.num_classes, head.strength, weights)
+        fitted[:-1] *= scale
+        return fitted
 
-    def _score(self, vectors: np.ndarray, is_held: np.ndarray, strength: float) -> float:
-        vectors = vectors * scale_of(vectors)
-        fitted = logistic_regression.fit(vectors[~is_held], self.labels[~is_held], self.num_classes, strength)
-        answers = logistic_regression.predict(fitted, vectors[is_held]).argmax(1)
-        return float(np.mean(answers == self.labels[is_held]))
+    def best_head(self, vectors: np.ndarray) -> tuple[Head, float]:
+        """Returns the head with the least cross-validated cross entropy, and its accuracy."""
+        scored = []
+        for head in _HEADS:
+            if head.weight_of_names and not self._has_words:
+                continue
+            fit = functools.partial(self.fit, vectors, head)
+            scores = logistic_regression.cross_validate(fit, vectors[: len(self.labels)], self.labels)
+            scored.append((*scores, head))
+        _, accuracy, head = min(scored)
+        return head, accuracy
+
+    def compare(self, frozen: np.ndarray, head: Head) -> dict[str, np.ndarray]:
+        """Returns which rows of a fold the encoder gets right, frozen and trained on the others: bool, (rows,)."""
+        is_held, right = logistic_regression.fold_numbers(self.labels, _FOLDS) == 0, {}
+        self.train_encoder(head, ~is_held)
+        for method, vectors in (("frozen", frozen), ("contrastive", self.embed())):
+            logs = logistic_regression.predict(self.fit(vectors, head, ~is_held), vectors[: len(is_held)][is_held])
+            right[method] = logs.argmax(1) == self.labels[is_held]
+        return right
 
 
 def choose(
@@ -140,26 +180,26 @@ def choose(
     if method == "names":
         candidates.set_head_to_names(frozen)
         return FewLabels(candidates.model, {"train_few_labels": method})
-    strength, accuracy = logistic_regression.choose_strength(frozen * scale_of(frozen), labels, candidates.num_classes)
+    head, accuracy = candidates.best_head(frozen)
     accuracies, majority = {"frozen": accuracy}, np.bincount(labels).max() / len(labels)
-    if method == "auto" and accuracy <= majority:
-        return FewLabels(None, {"train_few_labels": "off", "train_few_labels_accuracy": accuracies})
     if method == "auto":
         method = "frozen"
         if len(labels) >= LEAST_ROWS_TO_TRAIN:
-            of_frozen, of_trained = candidates.contrastive_gain(frozen, strength)
-            accuracies = {"frozen": of_frozen, "contrastive": of_trained}
-            method = "contrastive" if of_trained > of_frozen else "frozen"
-    num_steps = 0
-    if method == "contrastive":
-        candidates.train_encoder(np.arange(len(labels)))
-        candidates.set_head(candidates.embed(), 1.0)
-        num_steps = CONTRASTIVE_STEPS
-    else:
-        candidates.restore_encoder()
-        candidates.set_head(frozen, strength)
+            right = candidates.compare(frozen, head)
+            accuracies = {name: float(np.mean(is_right)) for name, is_right in right.items()}
+            gains = right["contrastive"].astype(int) - right["frozen"]
+            # More rows pay off on average. The few that are held out overrule that by a standard deviation (McNemar).
+            method = "contrastive" if gains.sum() >= -np.sqrt(np.abs(gains).sum()) else "frozen"
+            if max(accuracy, accuracies["contrastive"]) <= majority:
+                return FewLabels(None, {"train_few_labels": "off", "train_few_labels_accuracy": accuracies})
     results = {"train_few_labels": method, "train_few_labels_accuracy": accuracies}
-    return FewLabels(candidates.model, results, num_steps)
+    if method == "frozen":
+        candidates.restore_encoder()
+        candidates.set_head(frozen, head)
+        return FewLabels(candidates.model, results)
+    candidates.train_encoder(head, candidates.all_rows)
+    candidates.set_head(candidates.embed(), head)
+    return FewLabels(candidates.model, results, CONTRASTIVE_STEPS)
 
 
 def describe(results: dict) -> str:
@@ -177,9 +217,25 @@ def describe(results: dict) -> str:
     return f"Few labels ({results['train_rows']} rows): {method}{scores}. --few_labels=off fine-tunes all weights."
 
 
+def as_words(label: str) -> str:
+    """Returns a label with spaces for underscores, hyphens and the steps of its case: `CreditCard`, `credit_card`."""
+    return re.sub(r"[_-]+|(?<=[a-z])(?=[A-Z])", " ", label)
+
+
 def scale_of(vectors: np.ndarray) -> float:
-    """Returns what gives vectors, float (N, D), a mean square of 1: regularization then means the same to all."""
-    return float(1.0 / np.sqrt(np.mean(np.sum(np.square(vectors, dtype=np.float64), axis=1))))
+    """Returns what gives vectors, float (N, D), a variance of 1: a penalty then means the same to all encoders."""
+    variance = np.sum(np.var(vectors, axis=0, dtype=np.float64))
+    return float(1.0 / np.sqrt(max(variance, 1e-12)))
+
+
+def join(first: Examples, second: Examples) -> Examples:
+    """Returns the examples of both, which have the same labels."""
+    return first._replace(
+        token_ids=np.append(first.token_ids, second.token_ids),
+        segment_ids=np.append(first.segment_ids, second.segment_ids),
+        row_splits=np.append(first.row_splits, first.row_splits[-1] + second.row_splits[1:]),
+        labels={name: np.append(values, second.labels[name]) for name, values in first.labels.items()},
+    )
 
 
 def take(examples: Examples, rows: np.ndarray) -> Examples:

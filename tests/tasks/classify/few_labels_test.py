@@ -81,8 +81,7 @@ def test_auto_compares_a_trained_encoder_where_there_are_rows_to_tell(run, monke
     results = run("--few_labels=auto", "--num_train_epochs=9")
     tried = results["train_few_labels_accuracy"]
     assert tried.keys() == {"frozen", "contrastive"}
-    expected = "contrastive" if tried["contrastive"] > tried["frozen"] else "frozen"
-    assert results["train_few_labels"] == expected
+    assert results["train_few_labels"] == "contrastive" and results["accuracy"] > 0.9
 
 
 def test_rows_held_out_and_other_number_types(run, tables, tmp_path, monkeypatch):
@@ -110,7 +109,9 @@ def test_a_search_and_early_stopping_fine_tune(run, monkeypatch):
     assert methods == ["auto"] + ["off"] * 5
 
 
-def test_useless_embeddings_lead_to_plain_fine_tuning_which_resumes(run, tmp_path):
+def test_useless_embeddings_lead_to_plain_fine_tuning_which_resumes(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(few_labels, "LEAST_ROWS_TO_TRAIN", 24)
+    monkeypatch.setattr(few_labels, "CONTRASTIVE_STEPS", 2)
     rows = [("w1", kind) for _ in range(12) for kind in KINDS]  # All texts are alike.
     path = write_rows(tmp_path / "alike.csv", [("words", "kind"), *rows])
     words = [f"--train_file={path}", "--train_batch_size=8", "--few_labels=auto", "--num_train_epochs=3"]
