@@ -19,9 +19,10 @@ import tensorflow as tf
 
 from keras_bert.presets import weights
 from tasks.engine.build_trainer import build_trainer
-from tasks.fine_tuning import logistic_regression, start
+from tasks.fine_tuning import start
 from tasks.fine_tuning.encoding import encode_texts
 from tasks.fine_tuning.examples import Examples, Predictor, make_train_dataset
+from tasks.fine_tuning.logistic_regression import Scores, cross_validate, fit, fold_numbers, predict, score
 from tasks.fine_tuning.objectives import SupervisedContrast
 from tasks.fine_tuning.task import Encoded, Task, Trained
 
@@ -119,9 +120,9 @@ class _Candidates:
             trainer = build_trainer(settings, lambda: self._embedder, objective, self._strategy, num_steps)
             trainer.fit(make_dataset, CONTRASTIVE_STEPS, description="contrastive training")
 
-    def set_head(self, vectors: np.ndarray, head: Head) -> None:
-        """Fits the head to all rows."""
-        fitted = self.fit(vectors, head, self.all_rows)
+    def set_head(self, vectors: np.ndarray, head: Head, sharpness: float) -> None:
+        """Fits the head to all rows; its logits are multiplied by the sharpness."""
+        fitted = self.fit(vectors, head, self.all_rows) * sharpness
         self.model.get_layer("classification").set_weights([fitted[:-1], fitted[-1]])
 
     def set_head_to_names(self, vectors: np.ndarray) -> None:
@@ -132,33 +133,35 @@ class _Candidates:
         self.model.get_layer("classification").set_weights([kernel, np.zeros(self.num_classes)])
 
     def fit(self, vectors: np.ndarray, head: Head, is_used: np.ndarray) -> np.ndarray:
-        """Fits a head to the rows, bool (N,), and the names; returns what `logistic_regression.fit` does."""
+        """Fits a head to the rows, bool (N,), and the names; returns what `fit` does."""
         weights = np.append(is_used, np.full(len(vectors) - len(is_used), head.weight_of_names / len(_NAMES)))
         labels, scale = self._examples.labels["labels"], scale_of(vectors)
-        fitted = logistic_regression.fit(vectors * scale, labels, self.num_classes, head.strength, weights)
+        fitted = fit(vectors * scale, labels, self.num_classes, head.strength, weights)
         fitted[:-1] *= scale
         return fitted
 
-    def best_head(self, vectors: np.ndarray) -> tuple[Head, float]:
-        """Returns the head with the least cross-validated cross entropy, and its accuracy."""
-        scored = []
+    def best_head(self, vectors: np.ndarray) -> tuple[Head, Scores]:
+        """Returns the head with the least cross-validated cross entropy, and its scores."""
+        rows, scored = vectors[: len(self.labels)], []
         for head in _HEADS:
-            if head.weight_of_names and not self._has_words:
-                continue
-            fit = functools.partial(self.fit, vectors, head)
-            scores = logistic_regression.cross_validate(fit, vectors[: len(self.labels)], self.labels)
-            scored.append((*scores, head))
-        _, accuracy, head = min(scored)
-        return head, accuracy
+            if self._has_words or not head.weight_of_names:
+                fit_rows = functools.partial(self.fit, vectors, head)
+                scored.append((head, cross_validate(fit_rows, rows, self.labels, self.num_classes)))
+        return min(scored, key=lambda pair: pair[1].loss)
 
-    def compare(self, frozen: np.ndarray, head: Head) -> dict[str, np.ndarray]:
-        """Returns which rows of a fold the encoder gets right, frozen and trained on the others: bool, (rows,)."""
-        is_held, right = logistic_regression.fold_numbers(self.labels, _FOLDS) == 0, {}
+    def compare(self, frozen: np.ndarray, head: Head) -> tuple[np.ndarray, dict[str, Scores]]:
+        """Compares the frozen encoder on one fold with one that is trained on the others.
+
+        Returns:
+            (by how many answers the trained one is better on each row, -1, 0 or 1; the scores of both).
+        """
+        is_held, scores, right = fold_numbers(self.labels, _FOLDS) == 0, {}, []
         self.train_encoder(head, ~is_held)
         for method, vectors in (("frozen", frozen), ("contrastive", self.embed())):
-            logs = logistic_regression.predict(self.fit(vectors, head, ~is_held), vectors[: len(is_held)][is_held])
-            right[method] = logs.argmax(1) == self.labels[is_held]
-        return right
+            logs = predict(self.fit(vectors, head, ~is_held), vectors[: len(is_held)][is_held])
+            scores[method] = score(logs, self.labels[is_held])
+            right.append(logs.argmax(1) == self.labels[is_held])
+        return right[1].astype(int) - right[0], scores
 
 
 def choose(
@@ -180,25 +183,27 @@ def choose(
     if method == "names":
         candidates.set_head_to_names(frozen)
         return FewLabels(candidates.model, {"train_few_labels": method})
-    head, accuracy = candidates.best_head(frozen)
-    accuracies, majority = {"frozen": accuracy}, np.bincount(labels).max() / len(labels)
+    head, of_frozen = candidates.best_head(frozen)
+    scores, majority, sharpness = {"frozen": of_frozen}, np.bincount(labels).max() / len(labels), of_frozen.sharpness
     if method == "auto":
         method = "frozen"
         if len(labels) >= LEAST_ROWS_TO_TRAIN:
-            right = candidates.compare(frozen, head)
-            accuracies = {name: float(np.mean(is_right)) for name, is_right in right.items()}
-            gains = right["contrastive"].astype(int) - right["frozen"]
-            # More rows pay off on average. The few that are held out overrule that by a standard deviation (McNemar).
-            method = "contrastive" if gains.sum() >= -np.sqrt(np.abs(gains).sum()) else "frozen"
-            if max(accuracy, accuracies["contrastive"]) <= majority:
-                return FewLabels(None, {"train_few_labels": "off", "train_few_labels_accuracy": accuracies})
+            gains, scores = candidates.compare(frozen, head)
+            # Training pays off on average. The few rows held out overrule that by a standard deviation (McNemar).
+            if gains.sum() >= -np.sqrt(np.abs(gains).sum()):
+                method, sharpness = "contrastive", scores["contrastive"].sharpness
+            if max(of_frozen.accuracy, scores["contrastive"].accuracy) <= majority:
+                method = "off"
+    accuracies = {name: scored.accuracy for name, scored in scores.items()}
     results = {"train_few_labels": method, "train_few_labels_accuracy": accuracies}
+    if method == "off":
+        return FewLabels(None, results)
     if method == "frozen":
         candidates.restore_encoder()
-        candidates.set_head(frozen, head)
+        candidates.set_head(frozen, head, sharpness)
         return FewLabels(candidates.model, results)
     candidates.train_encoder(head, candidates.all_rows)
-    candidates.set_head(candidates.embed(), head)
+    candidates.set_head(candidates.embed(), head, sharpness)
     return FewLabels(candidates.model, results, CONTRASTIVE_STEPS)
 
 
