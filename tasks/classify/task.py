@@ -23,6 +23,7 @@ from tasks.fine_tuning.settings import SplitSettings
 from tasks.settings import changeable, setting
 
 FEW_ROWS = 100  # A label: with fewer, `few_labels` is on by default.
+_NUM_TITLE_LABELS = 5
 # Settings that only plain fine-tuning can follow, and those that say what to fine-tune, or how.
 _CONTRARY = ("early_stopping_patience", "lora_rank", "num_frozen_layers", "num_restarts", "text_pair_column")
 _CONTRARY += ("regression", "distribution_strategy")
@@ -148,6 +149,15 @@ class Classify(task.Task):
     @property
     def title(self):
         return self.table_task.name
+
+    def title_of(self, spec):
+        if self.table_task.name != "table":
+            return self.title
+        if spec.is_regression:
+            return self.table_task.label_column
+        num_more = len(spec.labels) - _NUM_TITLE_LABELS
+        *first, last = spec.labels[:_NUM_TITLE_LABELS] + ([f"{num_more} more"] if num_more > 0 else [])
+        return f"{', '.join(first)} or {last}"
 
     def metric_of(self, part):
         return self.table_task.metrics[0]

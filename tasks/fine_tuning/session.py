@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from keras_bert.encoder.backbone import BertBackbone
 from keras_bert.errors import InputError
-from keras_bert.files import absolute, exists, is_directory, is_remote, read_json, read_optional_json, write_json
+from keras_bert.files import exists, is_directory, read_json, read_optional_json, write_json
 from keras_bert.presets.weights import read_bert_config
 from tasks.engine.build_trainer import build_trainer, prepare_devices
 from tasks.engine.checkpoints import keep_settings
@@ -349,7 +349,7 @@ class Session:
         # The trained model's own values replace settings that may have been left open.
         shown = {name: of_model.get(name, value) for name, value in dataclasses.asdict(settings).items()}
         report = Report(
-            title=f"{self.task.title}: {_last_part(settings.preset or settings.init_checkpoint or self.output_dir)}",
+            title=f"{self.task.title_of(self.trained.spec)}: {os.path.basename(self.inputs.parts[0].rows.path)}",
             scores=[score for evaluation in self._evaluations for score in evaluation.scores],
             history=read_optional_json(os.path.join(self.output_dir, HISTORY_FILE)),
             confusion=first.confusion,
@@ -440,9 +440,3 @@ def plan_steps(settings: FineTuningSettings, train: Examples, watched: Examples 
         affordable = num_steps * SHARE_OF_EVALUATIONS / (1 - SHARE_OF_EVALUATIONS) / evaluation
         interval = max(interval, math.ceil(num_steps / max(1, int(affordable))))
     return num_steps, int(num_steps * settings.warmup_proportion), settings.save_checkpoints_steps or interval
-
-
-def _last_part(preset: str) -> str:
-    """Returns the last part of a path, and other presets' names and handles unchanged."""
-    is_path = is_remote(preset) or "://" not in preset
-    return os.path.basename(absolute(preset)) if is_path else preset

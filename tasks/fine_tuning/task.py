@@ -327,8 +327,12 @@ class TaskScoring(abc.ABC):
 
     @property
     def title(self) -> str:
-        """The report's heading."""
+        """The task's name for readers."""
         return self.name.replace("_", " ").capitalize()
+
+    def title_of(self, spec: Spec) -> str:
+        """Returns what a model does, for the heading of its report."""
+        return self.title
 
     def metric_of(self, part: Part) -> str:
         """Returns the figure of a file that chooses the best of several models."""

@@ -23,6 +23,7 @@ from toy_classifier import (
 
 from keras_bert import BertTextClassifier
 from keras_bert.errors import InputError
+from tasks.classify.task import Classify, ClassifySettings, ClassifySpec
 from tasks.fine_tuning import session
 
 TRAINING = {**toy_classifier.TRAINING, "learning_rate": 5e-3, "num_train_epochs": 5, "optimizer": "bert-2018"}
@@ -86,8 +87,8 @@ def test_the_report_has_its_parts(run):
     assert "learning_rate" in page and "0.005" in page
 
 
-def test_lengths_are_those_before_cutting_and_the_title_is_short(run, preset, tables, tmp_path):
-    assert f'<h1 dir="auto">table: {os.path.basename(preset)}</h1>' in (run[0] / "report.html").read_text()
+def test_lengths_are_those_before_cutting_and_the_title_names_labels_and_file(run, tables, tmp_path):
+    assert '<h1 dir="auto">animal or tool: train.csv</h1>' in (run[0] / "report.html").read_text()
     shutil.copytree(run[0] / "model", tmp_path / "again" / "model")
     task_file = tmp_path / "again" / "model" / "task.json"
     task_file.write_text(json.dumps({**json.loads(task_file.read_text()), "sequence_length": 12}))
@@ -97,12 +98,15 @@ def test_lengths_are_those_before_cutting_and_the_title_is_short(run, preset, ta
     page = (tmp_path / "again" / "report.html").read_text()
     assert 0 < over < 75 and f"{over} of 75 rows of dev have more than 12 tokens and were cut" in page
     assert f"Longer than 12 tokens, and cut: {over} of 75" in page and f"the longest has {max(lengths)}" in page
-    assert '<h1 dir="auto">table: again</h1>' in page
+    assert '<h1 dir="auto">animal or tool: dev.csv</h1>' in page
 
 
-def test_the_title_names_a_preset_by_its_last_part():
-    names = {"runs/base/": "base", "/data/bert/uncased": "uncased", "base": "base", "hf://owner/it": "hf://owner/it"}
-    assert {preset: session._last_part(preset) for preset in names} == names
+def test_a_title_counts_labels_beyond_five():
+    settings = ClassifySettings(output_dir="out")
+    spec = ClassifySpec(sequence_length=8, labels=list("abcdefg"), num_texts=1)
+    assert Classify(settings).title_of(spec) == "a, b, c, d, e or 2 more"
+    scores = ClassifySpec(sequence_length=8, labels=[], num_texts=1, is_regression=True)
+    assert Classify(ClassifySettings(output_dir="out", label_column="stars")).title_of(scores) == "stars"
 
 
 def test_predictions_are_a_row_per_text_in_order(run):
