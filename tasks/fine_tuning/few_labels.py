@@ -29,7 +29,7 @@ from tasks.fine_tuning.task import Encoded, Task, Trained
 # With fewer rows in all, too few are left to train an encoder with and to tell whether that was better.
 LEAST_ROWS_TO_TRAIN = 100
 CONTRASTIVE_STEPS, CONTRASTIVE_RATE, CONTRASTIVE_BATCH = 60, 1e-4, 32
-_FOLDS = 4  # One of them is held out, to compare a trained encoder with the frozen one.
+_FOLDS = 5  # A trained encoder does without one of them, on which it is compared with the frozen one.
 _EMBEDDING_BATCH = 32
 _NAME_SCALE = 20.0  # Multiplies cosines with the names' embeddings, before the softmax.
 # A name alone, and as SetFit shows it to the encoder: the first is better for topics, the second for opinions.
@@ -100,8 +100,7 @@ class _Candidates:
         self._backbone.set_weights(self._start)
 
     def train_encoder(self, head: Head, is_used: np.ndarray) -> None:
-        """Trains the encoder, from its start, on the rows, bool (N,), and if the head looks at names, on these."""
-        self.restore_encoder()
+        """Trains the encoder on the rows, bool (N,), and if the head looks at names, on these."""
         settings = dataclasses.replace(
             self._settings, optimizer="adamw", learning_rate=CONTRASTIVE_RATE, gradient_accumulation_steps=1
         )
@@ -133,7 +132,7 @@ class _Candidates:
         self.model.get_layer("classification").set_weights([kernel, np.zeros(self.num_classes)])
 
     def fit(self, vectors: np.ndarray, head: Head, is_used: np.ndarray) -> np.ndarray:
-        """Fits a head to the rows, bool (N,), and the names; returns what `fit` does."""
+        """Fits a head to the rows, bool (N,), and names; returns what `logistic_regression.fit` does."""
         weights = np.append(is_used, np.full(len(vectors) - len(is_used), head.weight_of_names / len(_NAMES)))
         labels, scale = self._examples.labels["labels"], scale_of(vectors)
         fitted = fit(vectors * scale, labels, self.num_classes, head.strength, weights)
@@ -149,19 +148,22 @@ class _Candidates:
                 scored.append((head, cross_validate(fit_rows, rows, self.labels, self.num_classes)))
         return min(scored, key=lambda pair: pair[1].loss)
 
-    def compare(self, frozen: np.ndarray, head: Head) -> tuple[np.ndarray, dict[str, Scores]]:
-        """Compares the frozen encoder on one fold with one that is trained on the others.
+    def train_and_compare(self, frozen: np.ndarray, head: Head) -> tuple[np.ndarray, dict[str, Scores], float]:
+        """Trains the encoder without one fold, and scores it and the frozen one on that fold.
 
         Returns:
-            (by how many answers the trained one is better on each row, -1, 0 or 1; the scores of both).
+            (embeddings by the trained encoder; scores by method; by how many standard deviations the trained one gives
+            more right answers, after McNemar).
         """
         is_held, scores, right = fold_numbers(self.labels, _FOLDS) == 0, {}, []
         self.train_encoder(head, ~is_held)
-        for method, vectors in (("frozen", frozen), ("contrastive", self.embed())):
+        trained = self.embed()
+        for method, vectors in (("frozen", frozen), ("contrastive", trained)):
             logs = predict(self.fit(vectors, head, ~is_held), vectors[: len(is_held)][is_held])
             scores[method] = score(logs, self.labels[is_held])
             right.append(logs.argmax(1) == self.labels[is_held])
-        return right[1].astype(int) - right[0], scores
+        gains = right[1].astype(int) - right[0]
+        return trained, scores, float(gains.sum() / np.sqrt(max(1, np.abs(gains).sum())))
 
 
 def choose(
@@ -184,27 +186,25 @@ def choose(
         candidates.set_head_to_names(frozen)
         return FewLabels(candidates.model, {"train_few_labels": method})
     head, of_frozen = candidates.best_head(frozen)
-    scores, majority, sharpness = {"frozen": of_frozen}, np.bincount(labels).max() / len(labels), of_frozen.sharpness
+    scores, vectors, num_steps = {"frozen": of_frozen}, frozen, 0
+    if method == "contrastive" or (method == "auto" and len(labels) >= LEAST_ROWS_TO_TRAIN):
+        vectors, scores, gain = candidates.train_and_compare(frozen, head)
+        num_steps = CONTRASTIVE_STEPS
     if method == "auto":
-        method = "frozen"
-        if len(labels) >= LEAST_ROWS_TO_TRAIN:
-            gains, scores = candidates.compare(frozen, head)
-            # Training pays off on average. The few rows held out overrule that by a standard deviation (McNemar).
-            if gains.sum() >= -np.sqrt(np.abs(gains).sum()):
-                method, sharpness = "contrastive", scores["contrastive"].sharpness
-            if max(of_frozen.accuracy, scores["contrastive"].accuracy) <= majority:
-                method = "off"
+        # Training pays off on average, which the few rows held out overrule by a standard deviation.
+        method = "contrastive" if num_steps and gain >= -1 else "frozen"
+        best = max(of_frozen.accuracy, scores[method].accuracy)
+        if num_steps and best <= np.bincount(labels).max() / len(labels):
+            method = "off"
     accuracies = {name: scored.accuracy for name, scored in scores.items()}
     results = {"train_few_labels": method, "train_few_labels_accuracy": accuracies}
     if method == "off":
         return FewLabels(None, results)
-    if method == "frozen":
+    if method == "frozen" and num_steps:
         candidates.restore_encoder()
-        candidates.set_head(frozen, head, sharpness)
-        return FewLabels(candidates.model, results)
-    candidates.train_encoder(head, candidates.all_rows)
-    candidates.set_head(candidates.embed(), head, sharpness)
-    return FewLabels(candidates.model, results, CONTRASTIVE_STEPS)
+        vectors, num_steps = frozen, 0
+    candidates.set_head(vectors, head, scores[method].sharpness)
+    return FewLabels(candidates.model, results, num_steps)
 
 
 def describe(results: dict) -> str:
