@@ -136,22 +136,19 @@ class Answers(abc.ABC):
         given = [tf.convert_to_tensor(part, tf.string) for part in (inputs if isinstance(inputs, tuple) else (inputs,))]
         is_one = given[0].shape.rank == 0
         columns = [column[tf.newaxis] if is_one else column for column in given]
-        expected = [(columns[0].shape[:1] + axes) for axes in self.text_inputs.values()]
+        expected = [columns[0].shape[:1] + axes for axes in self.text_inputs.values()]
         if [column.shape for column in columns] != expected:
             sizes = {name: ("batch", *axes) for name, axes in self.text_inputs.items()}
-            raise ValueError(
-                f"`inputs` must be texts of the shapes {sizes}. Received: {[part.shape for part in given]}"
-            )
+            received = [tuple(column.shape) for column in given]
+            raise ValueError(f"`inputs` must be texts of the shapes {sizes}. Received: {received}")
         return dict(zip(self.text_inputs, columns, strict=True)), is_one
 
     def _rows_of(self, outputs: dict[str, np.ndarray]) -> Iterator[dict]:
-        filled = self.padding.get("values", ())
+        count, filled = self.padding.get("count"), self.padding.get("values", ())
         plain = {name: plain_values(values) for name, values in outputs.items()}
         for values in zip(*plain.values(), strict=True):
             row = dict(zip(plain, values, strict=True))
-            yield {
-                name: value[: row[self.padding["count"]]] if name in filled else value for name, value in row.items()
-            }
+            yield {name: value[: row[count]] if name in filled else value for name, value in row.items()}
 
     def check_labels(self, labels: list[str]) -> None:
         """Checks that there is a label for each of the model's outputs.

@@ -97,6 +97,7 @@ class BertTask:
             weighted_metrics: `"auto"` is the task's metric if `metrics` is `"auto"` too, else none.
             **kwargs: as in `keras.Model.compile`.
         """
+        self._last_answers = None  # Layers may have become others, by LoRA for one.
         if weighted_metrics == "auto":
             weighted_metrics = self.default_metrics() if metrics == "auto" else None
         super().compile(

@@ -71,6 +71,8 @@ def test_answers_follow_the_weights_and_the_preprocessor(preprocessor):
     assert model._answers(num_texts=1) is graph and before["label"] in "01" and after["label"] == "1"
     model.preprocessor = BertPreprocessor(preprocessor.tokenizer, 3)
     assert model.answer("the cat") == model.answer("the dog") != after
+    model.compile()
+    assert model._last_answers is None
     model.quantize("int8")
     assert model._last_answers is None and model.answer("the cat")["label"] == "1"
     model.preprocessor = None
