@@ -1,6 +1,8 @@
 """`bert-serve`: TensorFlow Serving's gRPC and REST API for exported models, on this machine, without docker.
 
     bert-serve --model_name=my_model --model_base_path=/path/to/my_model
+    bert-serve --model_config_file=models.config --enable_batching --host=0.0.0.0
+    bert-serve --model_base_path=gs://bucket/my_model --rest_api_port=8080 --port=-1 --host=0.0.0.0
     curl -d '{"instances": ["a sentence"]}' http://127.0.0.1:8501/v1/models/my_model:predict
 
 http://127.0.0.1:8501/ is a page to try the models on. Flags have TensorFlow Serving's names where it has them. A new

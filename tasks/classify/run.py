@@ -1,9 +1,9 @@
 """Trains, evaluates and applies a classifier, or a regressor, of single texts or pairs of texts.
 
+    bert-classify --train_file=tickets.csv --output_dir=runs/tickets
+    bert-classify --test_file=new.csv --do_predict --output_dir=runs/tickets
     bert-classify --task_name=mrpc --data_dir=glue_data/MRPC --preset=base --do_train --do_eval --do_predict \\
         --output_dir=runs/mrpc
-    bert-classify --train_file=train.csv --dev_file=dev.csv --text_column=review --label_column=stars \\
-        --preset=base --do_train --do_eval --output_dir=runs/reviews
 
 A table is CSV (.csv, quoted), JSON Lines (.jsonl) or TSV (any other name, no quoting) with named columns. Given several
 comma-separated learning rates or batch sizes, or --num_restarts, every combination is trained and the best on dev is

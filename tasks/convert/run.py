@@ -1,6 +1,8 @@
 """Converts a checkpoint from any format to any other, with a numeric proof.
 
     bert-convert --from=uncased_L-12_H-768_A-12.zip --to=bert-base-hf --to_format=hugging_face
+    bert-convert --from=hf://google-bert/bert-base-uncased --to=presets/base --to_format=keras
+    bert-convert --from=runs/tickets/model --to=tickets-hf --to_format=hugging_face --compare_with_peers
 
 --from takes what `from_preset` takes: a preset's name, an hf:// or kaggle:// handle, a directory, a zip, a .keras
 file, or the prefix of a TensorFlow checkpoint. The content tells its format. The encoder, its heads (pooler, masked

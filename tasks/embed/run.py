@@ -1,6 +1,7 @@
 """Trains, evaluates and applies a model that makes one vector of each text, for search and similarity.
 
-    bert-embed --train_file=pairs.tsv --dev_file=dev.tsv --preset=base --do_train --do_eval --output_dir=runs/search
+    bert-embed --train_file=pairs.csv --output_dir=runs/search
+    bert-embed --test_file=texts.csv --do_predict --output_dir=runs/search
     bert-embed --data_dir=stsb --preset=base --do_train --do_eval --output_dir=runs/stsb
 
 Tables are TSV or CSV with a header, or JSON Lines. As in sentence-transformers the order of the columns counts, not

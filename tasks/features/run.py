@@ -3,6 +3,7 @@
     bert-features --preset=base --input_file=texts.txt --layers=-1,-2,-3,-4 --output_file=features.npz
     bert-features --preset=hf://sentence-transformers/all-MiniLM-L6-v2 --input_file=texts.txt --pooling=mean \\
         --normalize --output_file=sentences.parquet
+    bert-features --preset=base --input_file=train.conll --input_format=conll --output_file=words.jsonl
 
 --input_file holds one text per line, with `a ||| b` for a pair; or, with --input_format=conll, one word per line and a
 blank line between sentences. The extension of --output_file chooses the format: .npz, .parquet (needs pyarrow) or

@@ -1,8 +1,9 @@
 """Trains, evaluates and applies a tagger of named entities, or of other spans, on CoNLL files.
 
+    bert-ner --train_file=train.conll --output_dir=runs/names
+    bert-ner --test_file=new.conll --do_predict --output_dir=runs/names
     bert-ner --data_dir=conll2003 --preset=google/bert_cased_L-12_H-768_A-12 --document_context=document \\
         --max_seq_length=512 --do_train --do_eval --do_predict --output_dir=runs/ner
-    bert-ner --train_file=train.conll --dev_file=dev.conll --preset=base --do_train --do_eval --output_dir=runs/wnut
 
 Files have one token per line with its tag in the last column (--tag_column), a blank line between sentences, and
 -DOCSTART- before each document. Tags are in IOB1, IOB2 or BILOU. metrics.json has entity-level F1. --do_eval writes

@@ -1,6 +1,10 @@
 """bert-create-pretraining-data: raw text to TFRecord files of masked-LM and next-sentence instances.
 
     bert-create-pretraining-data --input_file='text/*.txt' --output_file=train.tfrecord --vocab_file=vocab.txt
+    bert-create-pretraining-data --input_file='text/*.gz' --output_file=train.tfrecord --vocab_file=vocab.txt \\
+        --num_shards=100 --num_workers=16
+    bert-create-pretraining-data --input_file=wiki.txt --input_format=wikitext --sentence_splitter=sentencex \\
+        --output_file=train.tfrecord --vocab_file=vocab.txt
 
 Text is UTF-8, gzip-compressed or not, with one sentence a line and a blank line between documents, or as --input_format
 says. The records depend on the text and on the settings alone, not on --num_workers or --runner. Memory does not grow

@@ -2,6 +2,10 @@
 
     bert-pretrain --input_file=train.tfrecord --eval_input_file=held_out.tfrecord --vocab_file=vocab.txt \\
         --preset=tiny --output_dir=runs/pretrain --do_train --do_eval
+    bert-pretrain --input_file=train.tfrecord --vocab_file=vocab.txt --preset=mini --time_budget_minutes=60 --packing \\
+        --output_dir=runs/hour --do_train
+    bert-pretrain --input_file=train.tfrecord --vocab_file=vocab.txt --init_checkpoint=bert_model.ckpt \\
+        --num_train_steps=20000 --learning_rate=2e-5 --output_dir=runs/further --do_train
 
 The files are those of bert-create-pretraining-data. The same command continues a run that was stopped; after SIGTERM
 it saves a checkpoint first, and its exit status is 42. The output directory gets preset/ (encoder, heads and tokenizer,

@@ -1,5 +1,9 @@
 """bert-quickstart: from raw text to a served and queried model in minutes, on a laptop, with no download.
 
+    bert-quickstart
+    bert-quickstart --time_budget_minutes=10
+    bert-quickstart --input_file='my_text/*.txt' --output_dir=runs/my_text
+
 Text -> WordPiece vocabulary -> pre-training data -> masked-LM and next-sentence pre-training -> a classifier,
 fine-tuned from the pre-trained weights and from random ones -> a search -> a SavedModel that takes strings -> an HTTP
 server -> answers. Most stages run one of the other commands and show its command line. The same command continues after

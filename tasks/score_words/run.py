@@ -1,5 +1,7 @@
 """Trains, evaluates and applies a model that predicts a number for each word, such as difficulty or reading time.
 
+    bert-score-words --train_file=train.conll --output_dir=runs/words
+    bert-score-words --test_file=new.conll --do_predict --output_dir=runs/words
     bert-score-words --data_dir=reading_times --preset=base --do_train --do_eval --do_predict --output_dir=runs/words
 
 Files have one token per line with its number in the last column (--tag_column), or _ for a word without one, a blank

@@ -1,5 +1,7 @@
 """Trains, evaluates and applies a model that answers questions by a span of a given text: SQuAD 1.1 and 2.0.
 
+    bert-squad --train_file=questions.json --output_dir=runs/questions
+    bert-squad --predict_file=new.json --do_predict --output_dir=runs/questions
     bert-squad --train_file=train-v2.0.json --predict_file=dev-v2.0.json --version_2_with_negative --preset=base \\
         --do_train --do_eval --do_predict --output_dir=runs/squad
 

@@ -1,5 +1,6 @@
 """Trains, evaluates and applies a model that chooses the right one of several texts (SWAG and similar tasks).
 
+    bert-swag --train_file=train.csv --output_dir=runs/endings
     bert-swag --data_dir=swag --preset=base --do_train --do_eval --output_dir=runs/swag
     bert-swag --train_file=train.jsonl --dev_file=dev.jsonl --context_column=question --choice_columns=options \\
         --preset=base --do_train --do_eval --output_dir=runs/quiz

@@ -54,5 +54,7 @@ def test_help_says_how_to_call_and_imports_nothing_heavy(helps, command, module)
     for name, usage in ((command, command), (module, f"python -m {module}")):
         ((status, text),) = helps[name]["lines"]
         assert status == 0 and "Traceback" not in text, text
-        assert f"\nUsage: {usage} [flags]\n" in text
+        opening, used, _ = text.partition(f"\nUsage: {usage} [flags]\n")
+        assert used and len(re.findall(rf"^    {command} ?", opening, re.MULTILINE)) >= 3, "three commands to copy"
+        assert text.partition(used)[2].startswith("\nMost used:\n")
         assert helps[name]["imported"] == [], "imported at the top of a module that defines flags"
