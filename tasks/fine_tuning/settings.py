@@ -101,6 +101,9 @@ class FineTuningSettings(TrainingSettings, StartSettings):
         at_most=0.9,
     )
     num_frozen_layers: int = setting(0, "Lowest encoder layers to freeze, and with them the embeddings.", at_least=0)
+    reinit_layers: int = setting(
+        0, "Highest encoder layers to start from random weights, and with them the pooler.", at_least=0
+    )
     lora_rank: int = setting(
         0,
         "Rank of the LoRA factors that adapt the attention kernels of a frozen encoder (Hu et al. 2021); 0: train the "
@@ -128,6 +131,11 @@ class FineTuningSettings(TrainingSettings, StartSettings):
         super().__post_init__()
         if self.num_frozen_layers and self.lora_rank:
             raise InputError("--lora_rank leaves the whole encoder as it is: give it without --num_frozen_layers.")
+        if self.reinit_layers and (self.lora_rank or not self.load_weights):
+            raise InputError(
+                f"--reinit_layers={self.reinit_layers} replaces some of the preset's weights, and trains them. Give it "
+                "without --lora_rank and --noload_weights."
+            )
         if self.dev_share and not (self.do_train and self.do_eval):
             raise InputError(
                 f"--dev_share={self.dev_share} holds out training rows for the evaluation. Give --do_train and "

@@ -95,7 +95,7 @@ def build_model(
 
     Args:
         start: encoder and vocabulary.
-        settings: layers to freeze, or the rank of LoRA's factors.
+        settings: layers to start anew or to freeze, or the rank of LoRA's factors.
         model_class: class in `keras_bert.models`.
         arguments: arguments of its constructor, besides the backbone.
 
@@ -110,12 +110,23 @@ def build_model(
         backbone = BertBackbone(**weights.merge_settings(config, {}, start.preset))
         model = model_class(backbone, compile=False, **arguments)
     backbone = model.backbone
+    if settings.reinit_layers:
+        _start_anew(backbone, settings.reinit_layers)
     if settings.lora_rank:
         backbone.enable_lora(settings.lora_rank)
     elif settings.num_frozen_layers:
         for name in ("embeddings", *(f"transformer_layer_{index}" for index in range(settings.num_frozen_layers))):
             backbone.get_layer(name).trainable = False
     return model, backbone
+
+
+def _start_anew(backbone: BertBackbone, num_layers: int) -> None:
+    """Gives the highest layers and the pooler random weights (Zhang et al., arXiv:2006.05987, section 5)."""
+    sizes = {**backbone.bert_config.to_dict(), "vocabulary_size": 1, "num_layers": num_layers}
+    random, first = BertBackbone(**sizes), backbone.num_layers - num_layers
+    names = {f"transformer_layer_{index}": f"transformer_layer_{first + index}" for index in range(num_layers)}
+    for name, name_here in {**names, "pooled_dense": "pooled_dense"}.items():
+        backbone.get_layer(name_here).set_weights(random.get_layer(name).get_weights())
 
 
 def check_encoder(start: Start, settings: FineTuningSettings, sequence_length: int, vocabulary_size: int) -> None:
@@ -127,11 +138,10 @@ def check_encoder(start: Start, settings: FineTuningSettings, sequence_length: i
     config = weights.read_bert_config(start.preset)
     check_positions(sequence_length, config.max_sequence_length, start.preset)
     check_rows(start.preset, vocabulary_size, config.vocabulary_size)
-    if settings.num_frozen_layers > config.num_layers:
-        raise InputError(
-            f"--num_frozen_layers={settings.num_frozen_layers}: {start.preset} has {config.num_layers} layers. "
-            "Give no more."
-        )
+    chosen = {name: getattr(settings, name) for name in ("num_frozen_layers", "reinit_layers")}
+    if sum(chosen.values()) > config.num_layers:
+        given = " ".join(f"--{name}={count}" for name, count in chosen.items() if count)
+        raise InputError(f"{given}: {start.preset} has {config.num_layers} layers. Give no more.")
 
 
 def output_size(start: Start, model_class: type[BertTask]) -> int:

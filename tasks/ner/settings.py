@@ -13,7 +13,7 @@ ENCODERS = ("trained", "frozen")
 FROZEN_DEFAULTS = {"learning_rate": 1e-3, "optimizer": "adamw", "num_train_epochs": 10.0}
 # The settings that mean nothing with the other value of `encoder`.
 OWN = {
-    "trained": ("doc_stride", "layer_decay", "lora_rank", "num_frozen_layers"),
+    "trained": ("doc_stride", "layer_decay", "lora_rank", "num_frozen_layers", "reinit_layers"),
     "frozen": ("layers", "combine", "lstm_units", "lstm_layers", "lstm_dropout"),
 }
 

@@ -15,6 +15,7 @@ import traceback
 
 import bfloat16
 import every_task
+import fuzzing
 from allpairspy import AllPairs
 
 NUM_ROWS = 16
@@ -51,6 +52,8 @@ _LOSSES = {
     )
 }
 _WORDS = {"none": [], "document": ["--document_context=document"]}
+if fuzzing.FULL:
+    _OPTIONS["trained"]["anew"] = ["--reinit_layers=1"]
 if bfloat16.IS_BROKEN:
     del _OPTIONS["type"]["bfloat16"]
 # Options of one command; what stands first in the table of a command names its head or loss.
@@ -88,6 +91,8 @@ def options(command: str) -> dict[str, dict[str, list[str]]]:
 # Pairs of options that every command refuses, and how.
 REFUSED = {
     "--lora_rank=2 --num_frozen_layers=1": "--lora_rank leaves the whole encoder as it is",
+    "--lora_rank=2 --reinit_layers=1": "--reinit_layers=1 replaces some of the preset's weights",
+    "--noload_weights --reinit_layers=1": "without --lora_rank and --noload_weights",
     "--init_checkpoint=x --preset=y": "both say where to start",
     "--dev_share=0.25 --nodo_eval": "--dev_share=0.25 holds out training rows for the evaluation",
     "--early_stopping_patience=2 --nodo_eval": "--early_stopping_patience needs an evaluation",
@@ -103,7 +108,13 @@ _OWN_REFUSED = {
     "bert-ner": {
         **{
             f"--encoder=frozen {flag}": f"{flag.partition('=')[0]} is for --encoder=trained"
-            for flag in ("--lora_rank=2", "--num_frozen_layers=1", "--layer_decay=0.9", "--doc_stride=2")
+            for flag in (
+                "--lora_rank=2",
+                "--num_frozen_layers=1",
+                "--reinit_layers=1",
+                "--layer_decay=0.9",
+                "--doc_stride=2",
+            )
         },
         **{
             f"--encoder=trained {flag}": f"{flag.partition('=')[0]} is for --encoder=frozen"

@@ -20,7 +20,7 @@ from tasks.fine_tuning.inputs import Inputs, check_training, read_spec
 from tasks.fine_tuning.model_files import load_model, save_model
 from tasks.fine_tuning.session import Session, plan_steps
 from tasks.fine_tuning.settings import FineTuningSettings
-from tasks.fine_tuning.start import find_start, load_fine_tuned
+from tasks.fine_tuning.start import build_model, find_start, load_fine_tuned
 from tasks.fine_tuning.task import Encoded, Evaluation, Part, Spec, Task, Trained
 from tasks.text.bad_rows import BadRows
 
@@ -178,6 +178,23 @@ def test_all_is_trained_from_the_presets_weights(preset, whole, tmp_path):
     assert_same_weights(again, session)
 
 
+def test_the_top_layers_and_the_pooler_start_anew(preset):
+    original = {variable.path: variable.numpy() for variable in BertBackbone.from_preset(preset).weights}
+    starts = []
+    for seed in (1, 1, 2):
+        keras.utils.set_random_seed(seed)
+        settings = flags.parse(FineTuningSettings, ["--output_dir=x", f"--preset={preset}", "--reinit_layers=1"])
+        with find_start(settings) as origin:
+            _, backbone = build_model(origin, settings, BertTextClassifier, {"num_classes": 2})
+        starts.append({variable.path: variable.numpy() for variable in backbone.weights})
+    changed = {path for path, value in starts[0].items() if (value != original[path]).any()}
+    assert {path.split("/")[0] for path in changed} == {"transformer_layer_1", "pooled_dense"}
+    kernels = [path for path in changed if path.endswith("kernel")]
+    assert len(kernels) == 5 and all(0.01 < starts[0][path].std() < 0.03 for path in kernels)  # 0.02, truncated.
+    for path in kernels:
+        assert (starts[0][path] == starts[1][path]).all() and (starts[0][path] != starts[2][path]).any()
+
+
 def stop():
     raise KeyboardInterrupt
     yield
@@ -276,9 +293,10 @@ def test_early_stopping_needs_an_evaluation():
         check_training(Toy(settings), [Part("train", Rows())])
 
 
-def test_other_settings_cannot_continue(preset, whole):
-    with pytest.raises(InputError, match="lora_rank=0. It cannot continue with 1"):
-        train(preset, whole[0], lora_rank=1)
+@pytest.mark.parametrize("name", ["lora_rank", "reinit_layers"])
+def test_other_settings_cannot_continue(preset, whole, name):
+    with pytest.raises(InputError, match=f"{name}=0. It cannot continue with 1"):
+        train(preset, whole[0], **{name: 1})
 
 
 def test_another_preset_cannot_continue(preset, whole, tmp_path):
@@ -300,6 +318,8 @@ def test_another_preset_cannot_continue(preset, whole, tmp_path):
     [
         ({"max_seq_length": 25}, "--max_seq_length=25: .* has positions for 24 tokens"),
         ({"num_frozen_layers": 4}, "--num_frozen_layers=4: .* has 2 layers"),
+        ({"reinit_layers": 3}, "--reinit_layers=3: .* has 2 layers"),
+        ({"num_frozen_layers": 1, "reinit_layers": 2}, "--num_frozen_layers=1 --reinit_layers=2: .* has 2 layers"),
     ],
 )
 def test_settings_that_do_not_fit(preset, tmp_path, settings, message):
