@@ -77,7 +77,10 @@ class ClassifySettings(SplitSettings):
         if self.few_labels == "names" and not self.labels:
             raise InputError("--few_labels=names compares texts with the labels' names. Name them with --labels.")
         if self.few_labels == "names" and (self.train_file or self.dev_share or self.validation_share):
-            raise InputError("--few_labels=names trains on no rows. Leave out --train_file and shares of its rows.")
+            raise InputError(
+                "--few_labels=names trains on no rows. Leave out --train_file and shares of its rows, and name rows to "
+                "score on: --dev_file."
+            )
 
     def contrary_to_few_labels(self) -> list[str]:
         """Lists the flags of this call that only plain fine-tuning can follow."""

@@ -28,7 +28,8 @@ from tasks.fine_tuning.task import Encoded, Task, Trained
 
 # With fewer rows in all, too few are left to train an encoder with and to tell whether that was better.
 LEAST_ROWS_TO_TRAIN = 100
-CONTRASTIVE_STEPS, CONTRASTIVE_RATE, CONTRASTIVE_BATCH = 60, 1e-4, 32
+CONTRASTIVE_STEPS, CONTRASTIVE_RATE = 60, 1e-4
+_BATCH = (32, 64)  # At least and at most; in between, four rows of each label.
 _FOLDS = 5  # A trained encoder does without one of them, on which it is compared with the frozen one.
 _EMBEDDING_BATCH = 32
 _NAME_SCALE = 20.0  # Multiplies cosines with the names' embeddings, before the softmax.
@@ -101,20 +102,19 @@ class _Candidates:
 
     def train_encoder(self, head: Head, is_used: np.ndarray) -> None:
         """Trains the encoder on the rows, bool (N,), and if the head looks at names, on these."""
-        settings = dataclasses.replace(
-            self._settings, optimizer="adamw", learning_rate=CONTRASTIVE_RATE, gradient_accumulation_steps=1
-        )
+        changes = {"optimizer": "adamw", "learning_rate": CONTRASTIVE_RATE, "gradient_accumulation_steps": 1}
+        changes["jit_compile"] = False  # It would compile each length anew.
         names = np.arange(len(self.labels), self._examples.num_examples)
         names = np.tile(names, int(head.weight_of_names) // len(_NAMES))
         examples = take(self._examples, np.append(np.flatnonzero(is_used), names))
-        size, seed = min(CONTRASTIVE_BATCH, examples.num_examples), settings.random_seed
+        size, seed = min(int(np.clip(4 * self.num_classes, *_BATCH)), examples.num_examples), self._settings.random_seed
         num_steps = (CONTRASTIVE_STEPS, CONTRASTIVE_STEPS // 10)
 
         def make_dataset(step: int) -> tf.data.Dataset:
             return make_train_dataset(examples, size, seed, step, CONTRASTIVE_STEPS)
 
         with tempfile.TemporaryDirectory() as directory:
-            settings = dataclasses.replace(settings, output_dir=directory)
+            settings = dataclasses.replace(self._settings, output_dir=directory, **changes)
             objective = SupervisedContrast()
             trainer = build_trainer(settings, lambda: self._embedder, objective, self._strategy, num_steps)
             trainer.fit(make_dataset, CONTRASTIVE_STEPS, description="contrastive training")

@@ -154,7 +154,7 @@ REFUSED = {
     "--few_labels=frozen --text_pair_column=other": "Leave out --text_pair_column, or give --few_labels=off.",
     "--few_labels=auto --regression": "Leave out --regression, or give --few_labels=off.",
     "--few_labels=names": "Name them with --labels.",
-    "--few_labels=names --labels=a,b --train_file=t.csv": "Leave out --train_file and shares of its rows.",
+    "--few_labels=names --labels=a,b --train_file=t.csv": "Leave out --train_file and shares of its rows, and",
 }
 
 
