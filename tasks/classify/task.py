@@ -34,28 +34,30 @@ _PLANS += ("bert_config_file",)
 class ClassifySettings(SplitSettings):
     """Settings of `bert-classify`."""
 
+    text_column: str | None = changeable(None, "Column with the text; default: the task's, or else recognized.")
+    label_column: str | None = changeable(
+        None, "Column with the label or score; default: the task's, or else recognized."
+    )
     task_name: str = changeable(
         "table",
         "A GLUE task, also in GLUE's spelling, such as SST-2; mnli-m and mnli-mm: MNLI with one of its dev sets. "
         "Or table: any TSV, CSV or JSON Lines file with named columns.",
         choices=tuple(sorted(TASKS)),
         any_spelling=True,
+        subject="data",
     )
     tfds_name: str | None = changeable(
         None,
         "Data set of TensorFlow Datasets to read instead of files, e.g. glue/sst2. --data_dir is then the directory of "
         "prepared data sets, and the --*_file flags name splits, e.g. train[:90%].",
     )
-    text_column: str | None = changeable(None, "Column with the text; default: the task's, or else recognized.")
     text_pair_column: str | None = changeable(None, "Column with the second text, for tasks on pairs of texts.")
-    label_column: str | None = changeable(
-        None, "Column with the label or score; default: the task's, or else recognized."
-    )
     column_names: list[str] | None = changeable(None, "Names of all columns, for files without a header.")
     labels: list[str] | None = changeable(
         None, "Labels in the order of their class numbers; default: the GLUE task's, or the training file's, sorted."
     )
     regression: bool = changeable(False, "The label column holds numbers to predict, such as ratings.")
+    data_dir: str | None = changeable(None, "Directory with GLUE's files, or train, dev, test .tsv, .csv or .jsonl.")
     few_labels: str | None = setting(
         None,
         "How to train on single texts with few rows a label. frozen: a logistic regression on the preset's embeddings; "
@@ -63,8 +65,8 @@ class ClassifySettings(SplitSettings):
         "whose name is nearest; off: plain fine-tuning; auto: the best by cross-validation. Default: auto for tables "
         f"with fewer than {FEW_ROWS} rows a label, unless flags say how to fine-tune; else off.",
         choices=("auto", "frozen", "contrastive", "names", "off"),
+        subject="training",
     )
-    data_dir: str | None = changeable(None, "Directory with GLUE's files, or train, dev, test .tsv, .csv or .jsonl.")
 
     def __post_init__(self):
         super().__post_init__()

@@ -38,6 +38,7 @@ class EmbedSettings(SplitSettings):
         None,
         "Vector of a text: the mean of its tokens, [CLS], or the maximum; default: the preset's, else mean.",
         choices=("mean", "cls", "max"),
+        subject="model",
     )
     embedding_dim: int | None = setting(
         None, "Components of an embedding, by a linear layer; default: the encoder's width.", at_least=1

@@ -29,6 +29,7 @@ class StartSettings(Settings):
         None,
         "google-research/bert's name for where to start: a TensorFlow checkpoint (bert_model.ckpt, with --vocab_file "
         "and --bert_config_file), any preset, or the output directory of an earlier run.",
+        subject="start",
     )
     bert_config_file: str | None = changeable(None, "JSON file with the architecture of --init_checkpoint.")
     vocab_file: str | None = changeable(None, "WordPiece vocabulary, one token a line; default: the preset's.")
@@ -54,32 +55,31 @@ class FineTuningSettings(TrainingSettings, StartSettings):
     do_train: bool = changeable(False, "Train the model; default with --train_file: train and evaluate.")
     do_eval: bool = changeable(False, "Evaluate the model.")
     do_predict: bool = changeable(False, "Write predictions.")
-    bad_rows: str | None = changeable("refuse", "Refuse files with bad rows, or skip and count them.", choices=BAD_ROWS)
     max_seq_length: int | None = setting(128, "Longest sequence in tokens.", at_least=4)
-    train_batch_size: int | list[int] = replaced(TrainingSettings, "train_batch_size", 32, several=True)
-    learning_rate: float | list[float] = setting(5e-5, "Peak learning rate.", several=True, above=0.0)
-    optimizer: str | None = replaced(
-        TrainingSettings,
-        "optimizer",
-        None,
-        help="adamw: Adam with decoupled weight decay and bias correction; bert-2018: without it; lamb: for batches "
-        "of thousands. Default: adamw, but bert-2018 with --bert_config_file, as in google-research/bert.",
-    )
-    num_restarts: int = changeable(1, "Seeds to train each combination from; the best is kept.", at_least=1)
     num_train_epochs: float | None = setting(
         None,
         f"Passes over the training data; default: {DEFAULT_EPOCHS:g}, or as many as give {MIN_STEPS} steps, but "
         f"{DEFAULT_EPOCHS:g} with --bert_config_file, as in google-research/bert.",
         above=0.0,
     )
-    save_checkpoints_steps: int | None = replaced(
-        TrainingSettings,
-        "save_checkpoints_steps",
-        None,
-        help="Training steps between checkpoints, each of which is evaluated; default: an epoch, at most "
-        f"{MAX_CHECKPOINT_STEPS} steps, and as many evaluations as take a fifth of the time.",
+    bad_rows: str | None = changeable(
+        "refuse", "Refuse files with bad rows, or skip and count them.", choices=BAD_ROWS, subject="data"
     )
-    warmup_proportion: float = setting(0.1, "Share of warm-up steps.", at_least=0.0, at_most=1.0)
+    learning_rate: float | list[float] = setting(5e-5, "Peak learning rate.", several=True, above=0.0)
+    warmup_proportion: float = setting(0.1, "Share of warm-up steps.", at_least=0.0, at_most=1.0, subject="training")
+    num_frozen_layers: int = setting(0, "Lowest encoder layers to freeze, and with them the embeddings.", at_least=0)
+    reinit_layers: int = setting(
+        0, "Highest encoder layers to start from random weights, and with them the pooler.", at_least=0
+    )
+    lora_rank: int = setting(
+        0,
+        "Rank of the LoRA factors that adapt the attention kernels of a frozen encoder (Hu et al. 2021); 0: train the "
+        "encoder itself.",
+        at_least=0,
+    )
+    num_restarts: int = changeable(
+        1, "Seeds to train each combination from; the best is kept.", at_least=1, subject="evaluation"
+    )
     early_stopping_patience: int = setting(
         0,
         "Stop after this many evaluations without improvement, and restore the best weights; 0: train all steps and "
@@ -100,18 +100,23 @@ class FineTuningSettings(TrainingSettings, StartSettings):
         at_least=0.0,
         at_most=0.9,
     )
-    num_frozen_layers: int = setting(0, "Lowest encoder layers to freeze, and with them the embeddings.", at_least=0)
-    reinit_layers: int = setting(
-        0, "Highest encoder layers to start from random weights, and with them the pooler.", at_least=0
-    )
-    lora_rank: int = setting(
-        0,
-        "Rank of the LoRA factors that adapt the attention kernels of a frozen encoder (Hu et al. 2021); 0: train the "
-        "encoder itself.",
-        at_least=0,
-    )
-    use_tpu: bool = changeable(False, "google-research/bert's name for --distribution_strategy=tpu.")
+    use_tpu: bool = changeable(False, "google-research/bert's name for --distribution_strategy=tpu.", subject="devices")
     tpu_name: str | None = changeable(None, "google-research/bert's name for --tpu.")
+    train_batch_size: int | list[int] = replaced(TrainingSettings, "train_batch_size", 32, several=True)
+    optimizer: str | None = replaced(
+        TrainingSettings,
+        "optimizer",
+        None,
+        help="adamw: Adam with decoupled weight decay and bias correction; bert-2018: without it; lamb: for batches "
+        "of thousands. Default: adamw, but bert-2018 with --bert_config_file, as in google-research/bert.",
+    )
+    save_checkpoints_steps: int | None = replaced(
+        TrainingSettings,
+        "save_checkpoints_steps",
+        None,
+        help="Training steps between checkpoints, each of which is evaluated; default: an epoch, at most "
+        f"{MAX_CHECKPOINT_STEPS} steps, and as many evaluations as take a fifth of the time.",
+    )
 
     def __post_init__(self):
         if self.use_tpu:
@@ -168,10 +173,10 @@ class FineTuningSettings(TrainingSettings, StartSettings):
 class SplitSettings(FineTuningSettings):
     """Settings of a task with one file per split."""
 
-    data_dir: str | None = changeable(None, "Directory with the train, dev and test files.")
     train_file: str | None = changeable(None, "Training file; default: the one in --data_dir.")
     dev_file: str | None = changeable(None, "Labelled file to evaluate on; default: the one in --data_dir.")
     test_file: str | None = changeable(None, "File to predict, labelled or not; default: the one in --data_dir.")
+    data_dir: str | None = changeable(None, "Directory with the train, dev and test files.", subject="data")
 
     def find_file(
         self, split: str, names: Sequence[str], extensions: Sequence[str], any_extension: bool = False

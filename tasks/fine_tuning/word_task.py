@@ -29,10 +29,13 @@ _CONTEXT_NOTES = {
 class WordSettings(SplitSettings):
     """Settings of a task on words."""
 
-    data_dir: str | None = changeable(None, "Directory with train.conll, dev.conll, test.conll (or .txt, .tsv).")
     tag_column: int = changeable(-1, "Column of the tag, from 0 (the token's); negative: from the end.")
+    data_dir: str | None = changeable(None, "Directory with train.conll, dev.conll, test.conll (or .txt, .tsv).")
     delimiter: str | None = changeable(
-        None, "Separator of the columns; default: tab if the first row has one, else white space.", choices=DELIMITERS
+        None,
+        "Separator of the columns; default: tab if the first row has one, else white space.",
+        choices=DELIMITERS,
+        subject="data",
     )
     # Context and stride are part of the spec, which identifies a training by them.
     document_context: str = changeable(

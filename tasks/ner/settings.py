@@ -25,19 +25,14 @@ class NerSettings(WordSettings):
         InputError: a value is out of its bounds, or does not go with the encoder.
     """
 
-    tag_scheme: str = changeable("auto", "Scheme of the tags; auto: by each file.", choices=("auto", *SCHEMES))
+    tag_scheme: str = changeable(
+        "auto", "Scheme of the tags; auto: by each file.", choices=("auto", *SCHEMES), subject="data"
+    )
     encoder: str = setting(
-        "trained", "trained: fine-tune it; frozen: train a BiLSTM on features of its layers.", choices=ENCODERS
-    )
-    learning_rate: float | list[float] | None = replaced(
-        WordSettings, "learning_rate", None, help="Peak learning rate; default: 5e-5, or 1e-3 for frozen."
-    )
-    num_train_epochs: float | None = replaced(
-        WordSettings,
-        "num_train_epochs",
-        None,
-        help=f"Passes over the training data; default: {DEFAULT_EPOCHS:g}, or as many as give {MIN_STEPS} steps, or 10 "
-        "for frozen.",
+        "trained",
+        "trained: fine-tune it; frozen: train a BiLSTM on features of its layers.",
+        choices=ENCODERS,
+        subject="model",
     )
     # The spec identifies a run by its layers and their combination.
     layers: list[str] | None = changeable(
@@ -49,6 +44,16 @@ class NerSettings(WordSettings):
     lstm_units: int = setting(768, "frozen: width of each LSTM direction (the paper: 768).", at_least=1)
     lstm_layers: int = setting(2, "frozen: number of stacked BiLSTMs (the paper: 2).", at_least=1)
     lstm_dropout: float = setting(0.1, "frozen: dropout around each BiLSTM.", at_least=0.0, at_most=0.9)
+    learning_rate: float | list[float] | None = replaced(
+        WordSettings, "learning_rate", None, help="Peak learning rate; default: 5e-5, or 1e-3 for frozen."
+    )
+    num_train_epochs: float | None = replaced(
+        WordSettings,
+        "num_train_epochs",
+        None,
+        help=f"Passes over the training data; default: {DEFAULT_EPOCHS:g}, or as many as give {MIN_STEPS} steps, or 10 "
+        "for frozen.",
+    )
 
     def __post_init__(self):
         for name, value in FROZEN_DEFAULTS.items():

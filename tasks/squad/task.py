@@ -62,20 +62,19 @@ def _of_model(help: str, default: Any, **bounds: Any) -> Any:
 class SquadSettings(FineTuningSettings):
     """Settings of `bert-squad`."""
 
-    bad_rows: str | None = replaced(
-        FineTuningSettings,
-        "bad_rows",
-        None,
-        help="Refuse a file with bad rows, or skip and count them. Default: skip and count training answers that are "
-        "not at their place in the context, as google-research/bert does, and refuse other faults.",
-    )
     train_file: str | None = changeable(None, "Questions with answers to train on: SQuAD's JSON, 1.1 or 2.0.")
     predict_file: str | None = changeable(None, "Questions to answer: SQuAD's JSON; --do_eval needs known answers.")
+    version_2_with_negative: bool | None = _of_model("Some questions have no answer (SQuAD 2.0).", "no")
     max_seq_length: int | None = _of_model(
-        "Longest window in tokens: question, part of the context, special tokens.", DEFAULTS.sequence_length, at_least=4
+        "Longest window in tokens: question, part of the context, special tokens.",
+        DEFAULTS.sequence_length,
+        at_least=4,
     )
     doc_stride: int | None = _of_model(
-        "Tokens from the start of one window to the start of the next.", DEFAULTS.doc_stride, at_least=1
+        "Tokens from the start of one window to the start of the next.",
+        DEFAULTS.doc_stride,
+        at_least=1,
+        subject="answers",
     )
     max_query_length: int | None = _of_model(
         "Longest question in tokens; longer ones are cut.", DEFAULTS.max_query_length, at_least=1
@@ -84,11 +83,17 @@ class SquadSettings(FineTuningSettings):
         "Starts and ends to combine per window, and answers listed per question.", DEFAULTS.n_best_size, at_least=1
     )
     max_answer_length: int | None = _of_model("Longest answer in tokens.", DEFAULTS.max_answer_length, at_least=1)
-    version_2_with_negative: bool | None = _of_model("Some questions have no answer (SQuAD 2.0).", "no")
     null_score_diff_threshold: float | None = changeable(
         None,
         "Give no answer if the score of 'no answer' exceeds the best answer's by more. Default: the value with the "
         "highest F1, which --do_eval searches for; else the trained model's, else 0.",
+    )
+    bad_rows: str | None = replaced(
+        FineTuningSettings,
+        "bad_rows",
+        None,
+        help="Refuse a file with bad rows, or skip and count them. Default: skip and count training answers that are "
+        "not at their place in the context, as google-research/bert does, and refuse other faults.",
     )
 
     def override(self, spec: SquadSpec) -> SquadSpec:

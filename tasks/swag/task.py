@@ -21,7 +21,9 @@ class SwagSettings(SplitSettings):
     """Settings of `bert-swag`; rate and batch size are the paper's (section 4.4)."""
 
     data_dir: str | None = changeable(None, "Directory with train, val (or dev) and test .csv or .jsonl.")
-    context_column: str | None = changeable(None, "Column with the first text; default: SWAG's ('sent1').")
+    context_column: str | None = changeable(
+        None, "Column with the first text; default: SWAG's ('sent1').", subject="data"
+    )
     start_column: str | None = changeable(
         None, "Column with the start that all choices share; default: SWAG's ('sent2'), but none with --context_column."
     )

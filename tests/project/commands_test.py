@@ -56,5 +56,6 @@ def test_help_says_how_to_call_and_imports_nothing_heavy(helps, command, module)
         assert status == 0 and "Traceback" not in text, text
         opening, used, _ = text.partition(f"\nUsage: {usage} [flags]\n")
         assert used and len(re.findall(rf"^    {command} ?", opening, re.MULTILINE)) >= 3, "three commands to copy"
-        assert text.partition(used)[2].startswith("\nMost used:\n")
+        most_used = re.match(r"\nMost used:\n((?:  .*\n)+)", text.partition(used)[2])
+        assert most_used and len(flags_of(most_used[1])) <= 16
         assert helps[name]["imported"] == [], "imported at the top of a module that defines flags"
