@@ -146,9 +146,9 @@ class Reporter(contextlib.AbstractContextManager):
         self._write_events("train", step, {**row, **self._rates(names, values, self._seconds)})
         self._rows, self._seconds = [], 0.0
 
-    def steps_since_evaluation(self, step: int) -> int:
-        """Returns the number of steps from the last evaluation, or from the start, to `step`."""
-        return step - max((row["step"] for row in self.history.evaluations), default=0)
+    def needs_evaluation(self, step: int, interval: int) -> bool:
+        """Returns whether `interval` steps or more lie between `step` and the last evaluation, or the start."""
+        return step - max((row["step"] for row in self.history.evaluations), default=0) >= interval
 
     def evaluation(self, step: int, figures: dict[str, float]) -> None:
         """Adds an evaluation to the history and to TensorBoard and prints it above the progress bar."""

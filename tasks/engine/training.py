@@ -140,8 +140,7 @@ class Trainer:
 
         def complete(step: int) -> None:
             """Evaluates a checkpoint and saves the report, unless its evaluation is there or not wanted."""
-            is_due = report.steps_since_evaluation(step) >= (1 if is_over else evaluation_steps)
-            if evaluate is not None and self.workers.from_chief(is_due):
+            if evaluate and self.workers.from_chief(report.needs_evaluation(step, 1 if is_over else evaluation_steps)):
                 report.evaluation(step, evaluate())
                 report.save()
             # After the report: a run that is killed in between restores these very weights, and comes here again.
@@ -155,7 +154,7 @@ class Trainer:
             options = {"description": description, "speed": speed, "is_active": self.workers.is_chief}
             with Reporter(self.output_dir, start_step=step, **options) as report:
                 report.expect(budget.num_steps)
-                was_evaluated = early_stopping is not None and report.steps_since_evaluation(step) == 0
+                was_evaluated = early_stopping is not None and not report.needs_evaluation(step, 1)
                 if step and (step % save_checkpoints_steps == 0 or is_over or was_evaluated):
                     complete(step)
                 if is_over or (early_stopping and step and early_stopping.is_over(report.history)):
@@ -165,13 +164,12 @@ class Trainer:
                     return self._end(report, early_stopping)
                 intervals = (save_checkpoints_steps, _steps_between_records(budget, save_checkpoints_steps))
                 for step, values in self._calls(make_dataset, start_step, budget, intervals):
-                    names = self.train_step.figure_names
-                    report.steps(names, values)
+                    report.steps(self.train_step.figure_names, values)
                     is_preempted, is_over, needs_pause = self._agree(budget, step)
                     report.expect(budget.num_steps)
                     is_last = is_preempted or is_over
                     if is_last or needs_pause or step % intervals[1] == 0:
-                        report.record(step, names)
+                        report.record(step, self.train_step.figure_names)
                     if is_last or needs_pause or step % save_checkpoints_steps == 0:
                         with budget.pause():
                             report.save()  # Before the checkpoint: surplus rows are dropped, missing ones stay lost.
