@@ -5,6 +5,7 @@ texts of a row.
 """
 
 import random
+import re
 import zlib
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -66,6 +67,11 @@ def read_table(path: str, text_columns: Sequence[str] | None, score_column: str 
         chosen.extend([list(text_columns or (name for name in columns if name != score)), score])
 
     if file.columns is not None:
+        if number := next((name for name in file.columns if re.fullmatch(r"[-+]?\d+([.,]\d+)?", name)), None):
+            raise InputError(
+                f"{path}:1: expected the names of the columns, found the number {number!r}. Write a first line with "
+                "their names, such as question,passage,score."
+            )
         choose(file.columns)
         file.require([*chosen[0], *[chosen[1]] * (chosen[1] is not None)], _CURE)
 

@@ -353,6 +353,7 @@ def test_the_order_of_the_columns_says_what_they_are(tmp_path):
         ("a,b,c,score\nx,y,z,1\n", {}, "similarity of two texts, but a row has 3: a, b, c"),
         ("a,b\nx,y\n", {"texts": ["q"]}, "no column 'q' in the header. Columns there: 'a', 'b'. Name the right ones"),
         ("a,b\nx,\n", {}, "column 'b' is empty"),
+        ("a plane,a jet,4.5\nx,y,3\n", {}, "a.csv:1: expected the names of the columns, found the number '4.5'"),
     ],
 )
 def test_tables_that_cannot_be_used(tmp_path, content, columns, message):
