@@ -77,7 +77,7 @@ def test_frozen_embeddings_are_chosen_and_the_model_is_an_ordinary_one(run, tmp_
 
 def test_auto_compares_a_trained_encoder_where_there_are_rows_to_tell(run, monkeypatch):
     monkeypatch.setattr(few_labels, "CONTRASTIVE_STEPS", 10)
-    monkeypatch.setattr(few_labels, "LEAST_ROWS_TO_TRAIN", 24)
+    monkeypatch.setattr(few_labels, "LEAST_ROWS_TO_TRAIN", 12)
     results = run("--few_labels=auto", "--num_train_epochs=9")
     tried = results["train_few_labels_accuracy"]
     assert tried.keys() == {"frozen", "contrastive"}
@@ -110,7 +110,7 @@ def test_a_search_and_early_stopping_fine_tune(run, monkeypatch):
 
 
 def test_useless_embeddings_lead_to_plain_fine_tuning_which_resumes(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(few_labels, "LEAST_ROWS_TO_TRAIN", 24)
+    monkeypatch.setattr(few_labels, "LEAST_ROWS_TO_TRAIN", 12)
     monkeypatch.setattr(few_labels, "CONTRASTIVE_STEPS", 2)
     rows = [("w1", kind) for _ in range(12) for kind in KINDS]  # All texts are alike.
     path = write_rows(tmp_path / "alike.csv", [("words", "kind"), *rows])
