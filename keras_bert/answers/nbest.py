@@ -3,16 +3,18 @@
 Shapes: B questions, W windows, S tokens of the longest window, K candidates of all questions, L answers listed.
 """
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from keras_bert.answers.projection import Projection
 from keras_bert.answers.rules import LENGTH_WEIGHT, NO_SPAN_ODDS, NO_SPAN_TEXT, TIE
 from keras_bert.answers.ties import settle_ties
 from keras_bert.answers.windows import Layout, Windows, best_cells
 from keras_bert.tokenization.exact_normalizer import bisect, select
+
+if TYPE_CHECKING:  # It needs tensorflow-text, which may be missing where models are only loaded and trained.
+    from keras_bert.answers.projection import Projection
 
 # Candidates of a question that are turned into text, for each answer listed; more only if too many texts are equal.
 _FIRST_LOOK, _GROWTH = 2, 8
@@ -56,7 +58,12 @@ class Candidates(NamedTuple):
 
 
 def find_candidates(
-    windows: Windows, layout: Layout, logits: tf.Tensor, projection: Projection, num_rows: tf.Tensor, settings: Settings
+    windows: Windows,
+    layout: Layout,
+    logits: tf.Tensor,
+    projection: "Projection",
+    num_rows: tf.Tensor,
+    settings: Settings,
 ) -> tuple[Candidates, tf.Tensor]:
     """Combines the best starts and ends of each window.
 
@@ -96,7 +103,7 @@ def find_candidates(
 
 
 def _spans(
-    windows: Windows, layout: Layout, logits: tf.Tensor, projection: Projection, settings: Settings
+    windows: Windows, layout: Layout, logits: tf.Tensor, projection: "Projection", settings: Settings
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Finds starts and ends that may be an answer: cells of the W * S, int64 [K] each, in the windows' order."""
     shape = tf.shape(layout.tokens, tf.int64)
@@ -165,7 +172,7 @@ class Listed:
         self.probabilities = powers / tf.reduce_sum(powers, axis=1, keepdims=True)
 
 
-def list_answers(candidates: Candidates, projection: Projection, num_rows: tf.Tensor, settings: Settings) -> Listed:
+def list_answers(candidates: Candidates, projection: "Projection", num_rows: tf.Tensor, settings: Settings) -> Listed:
     """Chooses the answers with different texts.
 
     Each place in the context counts once. If the best places give too few texts, 8 times as many are looked at, until
@@ -212,7 +219,7 @@ def _firsts(keys: tf.Tensor) -> tf.Tensor:
     return tf.math.unsorted_segment_min(tf.range(tf.size(which)), which, tf.size(distinct))
 
 
-def _texts_of(candidates: Candidates, projection: Projection, settings: Settings) -> tf.Tensor:
+def _texts_of(candidates: Candidates, projection: "Projection", settings: Settings) -> tf.Tensor:
     is_null = candidates.begins < 0
     spans = tf.squeeze(tf.where(~is_null), 1)
     texts = projection.cut(tf.gather(candidates.begins, spans), tf.gather(candidates.ends, spans))
