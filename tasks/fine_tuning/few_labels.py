@@ -1,8 +1,9 @@
-"""Classifiers from a few rows a label: a linear head on embeddings, which are frozen or trained by contrast.
+"""Classifiers from a few rows a label: a linear head on embeddings, before and after training the encoder.
 
 Below some hundred rows a label, fine-tuning all weights together with a random head learns less than a logistic
 regression on the embeddings of a good encoder, and differs more from seed to seed (Tunstall et al., arXiv:2209.11055).
-The head is folded into the classifier, which is saved and served like any other.
+That regression is a good head to fine-tune from (Kumar et al., arXiv:2202.10054). The head is folded into the
+classifier, which is saved and served like any other.
 
 Shapes: N rows, D components of an embedding, C classes.
 """
@@ -23,12 +24,15 @@ from tasks.fine_tuning import start
 from tasks.fine_tuning.encoding import encode_texts
 from tasks.fine_tuning.examples import Examples, Predictor, make_train_dataset
 from tasks.fine_tuning.logistic_regression import Scores, cross_validate, fit, fold_numbers, predict, score
-from tasks.fine_tuning.objectives import SupervisedContrast
+from tasks.fine_tuning.objectives import CrossEntropy, SupervisedContrast
 from tasks.fine_tuning.task import Encoded, Task, Trained
 
-LEAST_ROWS_TO_TRAIN = 32  # A label. With 16, trained encoders gained 0.8 points on one table, and lost 1.2 on another.
-CONTRASTIVE_STEPS, CONTRASTIVE_RATE = 60, 1e-4
-_BATCH = (32, 64)  # At least and at most; in between, four rows of each label.
+LEAST_ROWS_TO_TRAIN = 32  # In all: with fewer, the encoder stays as it is.
+LEAST_ROWS_TO_COMPARE = 32  # A label: with fewer, the rows of a fold are too few to tell two encoders apart.
+STEPS = (20, 60)  # Of training the encoder, at least and at most; in between, five for each batch of `_BATCH` rows.
+_RATE, _BATCH = 2e-4, 16
+CONTRASTIVE_STEPS, _CONTRASTIVE_RATE = 60, 1e-4
+_CONTRASTIVE_BATCH = (32, 64)  # At least and at most; in between, four rows of each label.
 _FOLDS = 5  # A trained encoder does without one of them, on which it is compared with the frozen one.
 _EMBEDDING_BATCH = 32
 _NAME_SCALE = 20.0  # Multiplies cosines with the names' embeddings, before the softmax.
@@ -99,33 +103,52 @@ class _Candidates:
         """Undoes all training of the encoder."""
         self._backbone.set_weights(self._start)
 
-    def train_encoder(self, head: Head, is_used: np.ndarray) -> None:
-        """Trains the encoder on the rows, bool (N,), and if the head looks at names, on these."""
-        changes = {"optimizer": "adamw", "learning_rate": CONTRASTIVE_RATE, "gradient_accumulation_steps": 1}
-        changes["jit_compile"] = False  # It would compile each length anew.
+    def train_encoder(self, method: str, frozen: np.ndarray, head: Head, is_used: np.ndarray) -> int:
+        """Trains the encoder on the rows, bool (N,), and if the head looks at names, on these.
+
+        Args:
+            method: "contrastive", or "head_first": all weights together, from the head that fits the frozen embeddings.
+            frozen: the embeddings before.
+            head: how to fit the head.
+            is_used: which rows to train on.
+
+        Returns:
+            the number of steps.
+        """
         names = np.arange(len(self.labels), self._examples.num_examples)
         names = np.tile(names, int(head.weight_of_names) // len(_NAMES))
         examples = take(self._examples, np.append(np.flatnonzero(is_used), names))
-        size, seed = min(int(np.clip(4 * self.num_classes, *_BATCH)), examples.num_examples), self._settings.random_seed
-        num_steps = (CONTRASTIVE_STEPS, CONTRASTIVE_STEPS // 10)
+        if method == "contrastive":
+            model, objective, size = (
+                self._embedder,
+                SupervisedContrast(),
+                int(np.clip(4 * self.num_classes, *_CONTRASTIVE_BATCH)),
+            )
+            rate, num_steps = _CONTRASTIVE_RATE, CONTRASTIVE_STEPS
+        else:
+            self.set_head(self.fit(frozen, head, is_used))
+            model, objective, size, rate = self.model, CrossEntropy(), _BATCH, _RATE
+            num_steps = int(np.clip(5 * np.sum(is_used) // _BATCH, *STEPS))
+        size, seed = min(size, examples.num_examples), self._settings.random_seed
+        changes = {"optimizer": "adamw", "learning_rate": rate, "gradient_accumulation_steps": 1}
+        changes["jit_compile"] = False  # It would compile each length anew.
 
         def make_dataset(step: int) -> tf.data.Dataset:
-            return make_train_dataset(examples, size, seed, step, CONTRASTIVE_STEPS)
+            return make_train_dataset(examples, size, seed, step, num_steps)
 
         with tempfile.TemporaryDirectory() as directory:
             settings = dataclasses.replace(self._settings, output_dir=directory, **changes)
-            objective = SupervisedContrast()
-            trainer = build_trainer(settings, lambda: self._embedder, objective, self._strategy, num_steps)
-            trainer.fit(make_dataset, CONTRASTIVE_STEPS, description="contrastive training")
+            trainer = build_trainer(settings, lambda: model, objective, self._strategy, (num_steps, num_steps // 10))
+            trainer.fit(make_dataset, num_steps, description="train the encoder")
         # The mean of both is at least as good as the trained encoder, and loses less where training does not help
         # (Wortsman et al., arXiv:2109.01903).
         pairs = zip(self._start, self._backbone.get_weights(), strict=True)
         self._backbone.set_weights([(before + after) / 2 for before, after in pairs])
+        return num_steps
 
-    def set_head(self, vectors: np.ndarray, head: Head, sharpness: float) -> None:
-        """Fits the head to all rows; its logits are multiplied by the sharpness."""
-        fitted = self.fit(vectors, head, self.all_rows) * sharpness
-        self.model.get_layer("classification").set_weights([fitted[:-1], fitted[-1]])
+    def set_head(self, kernel: np.ndarray) -> None:
+        """Makes the classifier's head what `fit` returned."""
+        self.model.get_layer("classification").set_weights([kernel[:-1], kernel[-1]])
 
     def set_head_to_names(self, vectors: np.ndarray) -> None:
         """Makes the head answer the label whose name's vector is nearest, by the cosine."""
@@ -151,22 +174,21 @@ class _Candidates:
                 scored.append((head, cross_validate(fit_rows, rows, self.labels, self.num_classes)))
         return min(scored, key=lambda pair: pair[1].loss)
 
-    def train_and_compare(self, frozen: np.ndarray, head: Head) -> tuple[np.ndarray, dict[str, Scores], float]:
+    def compare(self, method: str, frozen: np.ndarray, head: Head) -> tuple[dict[str, Scores], float, int]:
         """Trains the encoder without one fold, and scores it and the frozen one on that fold.
 
         Returns:
-            (embeddings by the trained encoder; scores by method; by how many standard deviations the trained one gives
-            more right answers, after McNemar).
+            (scores by method; by how many standard deviations the trained one gives more right answers, after McNemar;
+            steps).
         """
         is_held, scores, right = fold_numbers(self.labels, _FOLDS) == 0, {}, []
-        self.train_encoder(head, ~is_held)
-        trained = self.embed()
-        for method, vectors in (("frozen", frozen), ("contrastive", trained)):
+        num_steps = self.train_encoder(method, frozen, head, ~is_held)
+        for name, vectors in (("frozen", frozen), (method, self.embed())):
             logs = predict(self.fit(vectors, head, ~is_held), vectors[: len(is_held)][is_held])
-            scores[method] = score(logs, self.labels[is_held])
+            scores[name] = score(logs, self.labels[is_held])
             right.append(logs.argmax(1) == self.labels[is_held])
         gains = right[1].astype(int) - right[0]
-        return trained, scores, float(gains.sum() / np.sqrt(max(1, np.abs(gains).sum())))
+        return scores, float(gains.sum() / np.sqrt(max(1, np.abs(gains).sum()))), num_steps
 
 
 def choose(
@@ -175,8 +197,9 @@ def choose(
     """Trains a classifier on a few rows a label, by a method or by the best.
 
     Args:
-        method: "frozen", "contrastive" or "names"; or "auto", for the best by cross-validation on the rows alone: plain
-            fine-tuning if the frozen embeddings do no better than the most frequent label.
+        method: "frozen", "head_first", "contrastive" or "names"; or "auto": the encoder is trained head first if the
+            rows are not too few, and if on a fold that it did not see it is not worse than the frozen one; plain
+            fine-tuning if neither does better than the most frequent label.
         task: the task.
         origin: encoder and vocabulary to start from.
         trained: tokenizer and spec.
@@ -189,24 +212,27 @@ def choose(
         candidates.set_head_to_names(frozen)
         return FewLabels(candidates.model, {"train_few_labels": method})
     head, of_frozen = candidates.best_head(frozen)
-    scores, vectors, num_steps = {"frozen": of_frozen}, frozen, 0
-    if method == "contrastive" or (method == "auto" and len(labels) >= LEAST_ROWS_TO_TRAIN * candidates.num_classes):
-        vectors, scores, gain = candidates.train_and_compare(frozen, head)
-        num_steps = CONTRASTIVE_STEPS
+    scores, chosen, num_steps = {"frozen": of_frozen}, method, 0
     if method == "auto":
+        chosen = "head_first" if len(labels) >= LEAST_ROWS_TO_TRAIN else "frozen"
+    if chosen != "frozen" and len(labels) >= LEAST_ROWS_TO_COMPARE * candidates.num_classes:
+        scores, gain, num_steps = candidates.compare(chosen, frozen, head)
         # Training pays off on average, which the few rows held out overrule by a standard deviation.
-        method = "contrastive" if num_steps and gain >= -1 else "frozen"
-        best = max(of_frozen.accuracy, scores[method].accuracy)
-        if num_steps and best <= np.bincount(labels).max() / len(labels):
-            method = "off"
-    accuracies = {name: scored.accuracy for name, scored in scores.items()}
-    results = {"train_few_labels": method, "train_few_labels_accuracy": accuracies}
-    if method == "off":
+        if method == "auto" and gain < -1:
+            chosen, num_steps = "frozen", 0
+        best = max(of_frozen.accuracy, scores[chosen].accuracy)
+        if method == "auto" and best <= np.bincount(labels).max() / len(labels):
+            chosen = "off"
+    elif chosen != "frozen":
+        num_steps = candidates.train_encoder(chosen, frozen, head, candidates.all_rows)
+    results = {"train_few_labels": chosen}
+    results["train_few_labels_accuracy"] = {name: scored.accuracy for name, scored in scores.items()}
+    if chosen == "off":
         return FewLabels(None, results)
-    if method == "frozen" and num_steps:
+    if not num_steps:
         candidates.restore_encoder()
-        vectors, num_steps = frozen, 0
-    candidates.set_head(vectors, head, scores[method].sharpness)
+    kernel = candidates.fit(candidates.embed() if num_steps else frozen, head, candidates.all_rows)
+    candidates.set_head(kernel * scores.get(chosen, of_frozen).sharpness)
     return FewLabels(candidates.model, results, num_steps)
 
 
@@ -214,6 +240,7 @@ def describe(results: dict) -> str:
     """Returns a sentence that names the method in `metrics.json`, and why."""
     names = {
         "frozen": "frozen embeddings with logistic regression",
+        "head_first": "all weights fine-tuned from a logistic regression's head, then logistic regression",
         "contrastive": "contrastive training of the encoder, then logistic regression",
         "names": "the label whose name's embedding is nearest",
         "off": "plain fine-tuning, since frozen embeddings do no better than the most frequent label",

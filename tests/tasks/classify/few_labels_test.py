@@ -75,13 +75,16 @@ def test_frozen_embeddings_are_chosen_and_the_model_is_an_ordinary_one(run, tmp_
     assert saved_model.read_report(str(tmp_path / "served" / "1")).largest_difference <= 1e-5
 
 
-def test_auto_compares_a_trained_encoder_where_there_are_rows_to_tell(run, monkeypatch):
-    monkeypatch.setattr(few_labels, "CONTRASTIVE_STEPS", 10)
-    monkeypatch.setattr(few_labels, "LEAST_ROWS_TO_TRAIN", 12)
+@pytest.mark.parametrize("least_rows_to_compare, tried", [(8, {"frozen", "head_first"}), (32, {"frozen"})])
+def test_auto_trains_the_encoder_where_rows_suffice_and_compares_where_they_can_tell(
+    run, monkeypatch, least_rows_to_compare, tried
+):
+    monkeypatch.setattr(few_labels, "STEPS", (10, 10))
+    monkeypatch.setattr(few_labels, "LEAST_ROWS_TO_TRAIN", 24)
+    monkeypatch.setattr(few_labels, "LEAST_ROWS_TO_COMPARE", least_rows_to_compare)
     results = run("--few_labels=auto", "--num_train_epochs=9")
-    tried = results["train_few_labels_accuracy"]
-    assert tried.keys() == {"frozen", "contrastive"}
-    assert results["train_few_labels"] == "contrastive" and results["accuracy"] > 0.9
+    assert (results["train_few_labels"], results["train_steps"]) == ("head_first", 10)
+    assert results["train_few_labels_accuracy"].keys() == tried and results["accuracy"] > 0.9
 
 
 def test_rows_held_out_and_other_number_types(run, tables, tmp_path, monkeypatch):
@@ -110,8 +113,9 @@ def test_a_search_and_early_stopping_fine_tune(run, monkeypatch):
 
 
 def test_useless_embeddings_lead_to_plain_fine_tuning_which_resumes(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(few_labels, "LEAST_ROWS_TO_TRAIN", 12)
-    monkeypatch.setattr(few_labels, "CONTRASTIVE_STEPS", 2)
+    monkeypatch.setattr(few_labels, "LEAST_ROWS_TO_TRAIN", 24)
+    monkeypatch.setattr(few_labels, "LEAST_ROWS_TO_COMPARE", 12)
+    monkeypatch.setattr(few_labels, "STEPS", (2, 2))
     rows = [("w1", kind) for _ in range(12) for kind in KINDS]  # All texts are alike.
     path = write_rows(tmp_path / "alike.csv", [("words", "kind"), *rows])
     words = [f"--train_file={path}", "--train_batch_size=8", "--few_labels=auto", "--num_train_epochs=3"]
