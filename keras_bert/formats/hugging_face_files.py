@@ -1,8 +1,10 @@
-"""Opens the weight files of a Hugging Face directory: safetensors or PyTorch's, whole or in shards."""
+"""Opens the weight files of a Hugging Face directory: safetensors, PyTorch's or TensorFlow's, whole or in shards."""
 
 import contextlib
 import functools
+import math
 import os
+import re
 import struct
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -13,14 +15,16 @@ from safetensors import safe_open
 from keras_bert.errors import InputError
 from keras_bert.files import parsing
 from keras_bert.formats.checkpoint import StoredTensor, shard_paths
+from keras_bert.formats.keras_h5 import open_arrays
 from keras_bert.formats.torch_file import open_torch_file
 
 CONFIG_FILE = "config.json"
 SAFETENSORS_FILE = "model.safetensors"
 TORCH_FILE = "pytorch_model.bin"
+TENSORFLOW_FILE = "tf_model.h5"  # Keras 2's weights of a `TFBert...` class, which transformers had before version 5.
 _INDEX = ".index.json"  # Added to a file's name, it names the index of its shards.
 # In transformers' order of preference: safetensors cannot hold code.
-WEIGHT_FILES = (SAFETENSORS_FILE, SAFETENSORS_FILE + _INDEX, TORCH_FILE, TORCH_FILE + _INDEX)
+WEIGHT_FILES = tuple(name + end for name in (SAFETENSORS_FILE, TORCH_FILE, TENSORFLOW_FILE) for end in ("", _INDEX))
 
 _FLOATS = ("F64", "F32", "F16", "BF16")
 
@@ -49,8 +53,8 @@ def open_weights(directory: str) -> Iterator[WeightFile]:
     path = find_weights(directory)
     if path is None:
         raise InputError(
-            f"{directory}: no weights beside {CONFIG_FILE}. Expected {SAFETENSORS_FILE} or {TORCH_FILE}, or the shards "
-            f"that {SAFETENSORS_FILE + _INDEX} or {TORCH_FILE + _INDEX} lists."
+            f"{directory}: no weights beside {CONFIG_FILE}. Expected {SAFETENSORS_FILE}, {TORCH_FILE} or "
+            f"{TENSORFLOW_FILE}, or the shards that an index of these names (...{_INDEX}) lists."
         )
     files = [path]
     if path.endswith(_INDEX):
@@ -72,6 +76,8 @@ def find_weights(directory: str) -> str | None:
 def _open_file(path: str, stack: contextlib.ExitStack) -> dict[str, StoredTensor]:
     if path.endswith(".bin"):
         return open_torch_file(path)
+    if path.endswith(".h5"):
+        return _as_torch(open_arrays(path, stack))
     with parsing(path, "safetensors file"):
         with open(path, "rb") as file:
             (header,) = struct.unpack("<Q", file.read(8))
@@ -81,6 +87,34 @@ def _open_file(path: str, stack: contextlib.ExitStack) -> dict[str, StoredTensor
         shapes = {name: tuple(stored.get_slice(name).get_shape()) for name in stored.keys()}
     read = functools.partial(_read_tensor, path, stored)
     return {name: StoredTensor(name, shape, functools.partial(read, name)) for name, shape in shapes.items()}
+
+
+# The end of a place in `tf_model.h5` that names the weight; the group of a layer and the name of the model precede it.
+_TENSORFLOW_NAME = re.compile(r"(?:.*/)?((?:bert|\w+___cls|classifier|qa_outputs)/.+):0")
+_TORCH_ENDINGS = {"kernel": "weight", "embeddings": "weight", "gamma": "weight", "beta": "bias"}
+
+
+def _as_torch(arrays: dict[str, StoredTensor]) -> dict[str, StoredTensor]:
+    """Gives the arrays of a `tf_model.h5` torch's names and layouts.
+
+    The rules are those of transformers 4, modeling_tf_pytorch_utils.py: `a___b` stands for `b`, and `_._` for a level.
+    A masked-LM head's group repeats the embeddings. Versions 4.2 and 4.3 gave attention heads an axis of their own.
+    """
+    tensors = {}
+    for place, array in arrays.items():
+        match = _TENSORFLOW_NAME.fullmatch(place)
+        *layer, ending = re.sub(r"\w+___", "", match[1]).replace("_._", "/").split("/") if match else [place]
+        split = 1 if layer[-1:] in (["query"], ["key"], ["value"]) else -1  # Between the axes of inputs and outputs.
+        inputs, outputs = math.prod(array.shape[:split]), math.prod(array.shape[split:])
+        shape = {"kernel": (outputs, inputs), "bias": (inputs * outputs,)}.get(ending)
+        if shape:
+            array = StoredTensor(place, shape, functools.partial(_read_turned, array, shape))
+        tensors[".".join([*layer, _TORCH_ENDINGS.get(ending, ending)])] = array
+    return tensors
+
+
+def _read_turned(array: StoredTensor, shape: tuple[int, ...]) -> np.ndarray:
+    return array.read().reshape(shape[::-1]).T
 
 
 def _read_tensor(path: str, stored, name: str) -> np.ndarray:

@@ -100,11 +100,12 @@ class WeightsFile:
         Raises:
             InputError: the data is outside the file, damaged, or not a float array.
         """
-        with parsing(self.path, "HDF5 file"):
-            return self._read(self._find(path))
+        return _read_array(self.path, self._find(path))
 
-    def _read(self, dataset: h5py.Dataset) -> np.ndarray:
-        where = f"{self.path}: {dataset.name}"
+
+def _read_array(path: str, dataset: h5py.Dataset) -> np.ndarray:
+    with parsing(path, "HDF5 file"):
+        where = f"{path}: {dataset.name}"
         if not isinstance(dataset, h5py.Dataset) or dataset.external or dataset.is_virtual:
             raise InputError(f"{where}: expected an array with its data in this file. Do not trust this file.")
         if dataset.chunks:  # A chunk is decompressed whole, whatever the shape of the array.
@@ -128,6 +129,36 @@ class WeightsFile:
 
             return value.view(ml_dtypes.bfloat16)
         return value
+
+
+def open_arrays(path: str, stack: contextlib.ExitStack) -> dict[str, StoredTensor]:
+    """Opens an HDF5 file of any layout, such as the weights of Keras 2.
+
+    Args:
+        path: str.
+        stack: which closes the file.
+
+    Returns:
+        The arrays by their places, such as `bert/pooler/dense/kernel:0`; soft and external links are not followed.
+
+    Raises:
+        InputError: the file is damaged, or smaller than its arrays.
+    """
+    arrays: dict[str, h5py.Dataset] = {}
+
+    def keep(place: str, item: h5py.HLObject) -> None:
+        if len(place) > _LONGEST_NAME:
+            raise InputError(f"{path}: {place[:99]}... is too long a place. Do not trust this file.")
+        if isinstance(item, h5py.Dataset):
+            arrays[place] = item
+
+    with parsing(path, "HDF5 file"):
+        stack.enter_context(h5py.File(path)).visititems(keep)  # It meets each object once, also where links go round.
+        check_claim(path, sum(array.nbytes for array in arrays.values()), os.path.getsize(path))
+    return {
+        place: StoredTensor(place, array.shape, functools.partial(_read_array, path, array))
+        for place, array in arrays.items()
+    }
 
 
 @contextlib.contextmanager

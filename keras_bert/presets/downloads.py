@@ -20,7 +20,7 @@ HOME_VARIABLE = "KERAS_BERT_HOME"
 
 # File names of configurations, and of weights in one file, in the formats that are read.
 _CONFIGS = {"config.json", "bert_config.json", "saved_model.pb"}
-_WEIGHTS = {"model.safetensors", "pytorch_model.bin", "model.weights.h5", "model.weights.json"}
+_WEIGHTS = {"model.safetensors", "pytorch_model.bin", "tf_model.h5", "model.weights.h5", "model.weights.json"}
 _WEIGHTS |= {"variables/variables.index"}
 
 # The files to fetch from Hugging Face for each purpose. A group is fetched only if those before it are not enough.
@@ -30,6 +30,7 @@ _AT_HUGGING_FACE = {
         ("config.json", "model.safetensors", "model.safetensors.index.json", "model-*-of-*.safetensors"),
         ("model.weights.h5", "task.json", "task.weights.h5"),  # KerasHub's format
         ("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*-of-*.bin"),
+        ("tf_model.h5", "tf_model.h5.index.json", "tf_model-*-of-*.h5"),
     ),
     "tokenizer": (
         ("vocab.txt", "tokenizer_config.json", "tokenizer.json"),
@@ -126,7 +127,7 @@ def _lacks(files: Collection[str], purpose: str) -> str:
     checkpoint = any(".data-0" in file and f"{file.partition('.data-0')[0]}.index" in files for file in files)
     if not (files & _CONFIGS or checkpoint):
         return "a configuration (config.json)"
-    shards = (("model", "safetensors"), ("pytorch_model", "bin"))
+    shards = (("model", "safetensors"), ("pytorch_model", "bin"), ("tf_model", "h5"))
     if purpose == "config" or checkpoint or files & _WEIGHTS or any(_has_shards(files, *names) for names in shards):
         return ""
     return "weights (model.safetensors)"

@@ -16,6 +16,7 @@ import numpy as np
 from keras_bert.encoder.backbone import BertBackbone
 from keras_bert.errors import InputError
 from keras_bert.formats.checkpoint import Checkpoint
+from keras_bert.formats.hugging_face_files import TENSORFLOW_FILE, find_weights
 from keras_bert.formats.weight_names import HEADS, POOLER
 from keras_bert.models import BertPretrainer
 from keras_bert.presets.weights import load_weights_of
@@ -210,7 +211,9 @@ def find_peer(checkpoint: Checkpoint) -> tuple[str, Outputs] | None:
         arrays by output for a batch.
     """
     if checkpoint.format == "hugging_face" and os.path.isdir(checkpoint.source):
-        if all(importlib.util.find_spec(name) for name in ("torch", "transformers")):
+        has_library = all(importlib.util.find_spec(name) for name in ("torch", "transformers"))
+        # transformers 5 has no classes of TensorFlow's.
+        if has_library and TENSORFLOW_FILE not in os.path.basename(find_weights(checkpoint.source)):
             return f"transformers {importlib.metadata.version('transformers')}", _transformers_outputs
     if checkpoint.format == "keras_hub" and os.path.isdir(checkpoint.source):
         return f"KerasHub {importlib.metadata.version('keras-hub')}", _keras_hub_outputs

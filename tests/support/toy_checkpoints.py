@@ -6,6 +6,7 @@ import shutil
 import zipfile
 
 import tensorflow as tf
+from toy_hugging_face import save_tensorflow
 
 from keras_bert.encoder.backbone import BertBackbone
 from keras_bert.formats import google, hugging_face, keras_hub, keras_preset
@@ -93,6 +94,12 @@ def _write_torch(root, path, backbone):
     torch_zip(path / "pytorch_model.bin", *torch_pickle(backbone))
 
 
+def _write_tensorflow(root, path, backbone):
+    _write(hugging_face)(root, path, backbone)
+    os.remove(path / "model.safetensors")
+    save_tensorflow({f"bert.{name}": value for name, value in _foreign(backbone, HUGGING_FACE).items()}, path)
+
+
 # === TensorFlow's objects, and archives ===
 
 
@@ -148,6 +155,7 @@ MAKERS = {
     "keras_file": _write_keras_file,
     "hugging_face": _write(hugging_face),
     "torch": _write_torch,
+    "tensorflow": _write_tensorflow,
     "google": _write(google),
     "model_garden": _write_model_garden,
     "tf_hub": _write_tf_hub,

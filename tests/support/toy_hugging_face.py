@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import h5py
 import numpy as np
 import pytest
 
@@ -30,7 +31,7 @@ class _Optional:
 
 
 torch, transformers = _Optional("torch"), _Optional("transformers")
-SAFETENSORS, TORCH = "model.safetensors", "pytorch_model.bin"
+SAFETENSORS, TORCH, TENSORFLOW = "model.safetensors", "pytorch_model.bin", "tf_model.h5"
 
 
 def random_model(cls="BertForPreTraining", **changes):
@@ -41,6 +42,49 @@ def random_model(cls="BertForPreTraining", **changes):
         if parameter.dim() == 1:
             torch.nn.init.normal_(parameter, mean=0.5, std=0.4)
     return model.eval()
+
+
+def tensorflow_arrays(state, num_heads=None):
+    """Arrays by their names in transformers 4's `TFBert...` classes, for a `state_dict` of torch's names and arrays.
+
+    With `num_heads`, attention is laid out as in versions 4.2 and 4.3.
+    """
+    arrays = {}
+    for name, value in state.items():
+        *layers, ending = name.split(".")
+        if layers[-1].endswith("_embeddings"):
+            ending = "weight" if layers[-1] == "word_embeddings" else "embeddings"
+        elif layers[-1] == "LayerNorm":
+            ending = {"weight": "gamma", "bias": "beta"}[ending]
+        elif ending == "weight":
+            ending, value = "kernel", value.T
+        if num_heads and layers[-2] == "self":
+            value = value.reshape(*value.shape[:-1], num_heads, -1)
+        elif num_heads and layers[-3:] == ["attention", "output", "dense"] and ending == "kernel":
+            value = value.reshape(num_heads, -1, value.shape[-1])
+        place = "/".join([*layers, ending]).replace("layer/", "layer_._")
+        place = place.replace("cls/predictions", "mlm___cls/predictions").replace("cls/seq", "nsp___cls/seq")
+        arrays[f"{place}:0"] = value
+    return arrays
+
+
+def save_tensorflow(state, directory, model="tf_bert_model", **layout):
+    """Writes the `tf_model.h5` that the class of this name in snake case saves."""
+    arrays = tensorflow_arrays(state, **layout)
+    groups = list(dict.fromkeys(place.partition("/")[0] for place in arrays))
+    with h5py.File(directory / TENSORFLOW, "w") as file:
+        file.attrs["layer_names"] = groups
+        for group in groups:
+            starts = (f"{group}/", "bert/embeddings/") if group == "mlm___cls" else f"{group}/"
+            own = {f"{model}/{place}": value for place, value in arrays.items() if place.startswith(starts)}
+            file.create_group(group).attrs["weight_names"] = list(own)
+            for place, value in own.items():
+                file[f"{group}/{place}"] = value
+
+
+def numpy_state(model):
+    """The weights of a transformers model, without copies of tied ones, as arrays by their names."""
+    return {name: value.numpy() for name, value in model.state_dict().items() if ".decoder." not in name}
 
 
 def read_all(directory):

@@ -5,9 +5,20 @@ import os
 import pickle
 import sys
 
+import h5py
 import numpy as np
 import pytest
-from toy_hugging_face import SAFETENSORS, TORCH, copied, random_model, read_all, torch
+from toy_hugging_face import (
+    SAFETENSORS,
+    TENSORFLOW,
+    TORCH,
+    copied,
+    numpy_state,
+    random_model,
+    read_all,
+    save_tensorflow,
+    torch,
+)
 
 from keras_bert.errors import InputError
 
@@ -18,13 +29,15 @@ WORDS = "bert.embeddings.word_embeddings.weight"
 
 @pytest.fixture(scope="module")
 def pretrained(tmp_path_factory):
-    """Directories of one model, whole, in shards and in PyTorch's file; only to be read."""
+    """Directories of one model, whole, in shards, in PyTorch's and in TensorFlow's file; only to be read."""
     directory = tmp_path_factory.mktemp("pretrained")
     model = random_model()
     model.save_pretrained(directory / "whole")
     model.save_pretrained(directory / "shards", max_shard_size="4KB")
     model.config.save_pretrained(directory / "torch")
     torch.save(model.state_dict(), directory / "torch" / TORCH)
+    model.config.save_pretrained(directory / "tensorflow")
+    save_tensorflow(numpy_state(model), directory / "tensorflow")
     return directory
 
 
@@ -112,7 +125,7 @@ def test_an_untied_output_layer_is_refused_by_who_reads_the_head(pretrained, tmp
 
 
 @pytest.mark.parametrize("kept", [0, 5, 500, -1])
-@pytest.mark.parametrize(("form", "name"), [("whole", SAFETENSORS), ("torch", TORCH)])
+@pytest.mark.parametrize(("form", "name"), [("whole", SAFETENSORS), ("torch", TORCH), ("tensorflow", TENSORFLOW)])
 def test_truncated_files(pretrained, tmp_path, form, name, kept):
     directory = copied(pretrained / form, tmp_path)
     size = os.path.getsize(directory / name)
@@ -160,6 +173,45 @@ def test_an_index_of_something_else(pretrained, tmp_path, content):
     directory = copied(pretrained / "shards", tmp_path)
     (directory / f"{SAFETENSORS}.index.json").write_text(content)
     refused(directory, "index.json: expected ")
+
+
+# === TensorFlow's file ===
+
+POOLER = "bert/tf_bert_model/bert/pooler/dense/kernel:0"
+
+
+def _elsewhere(file):
+    file[POOLER] = h5py.ExternalLink("/etc/passwd", "0")
+
+
+def _hollow(file):
+    file.create_dataset(POOLER, (2**40, 16), "float32")
+
+
+def _narrow(file):
+    file[POOLER] = np.zeros((16, 15), "float32")
+
+
+def _deep(file):
+    file.create_group("/".join(["group"] * 200))
+
+
+TENSORFLOW_DAMAGES = {
+    "missing": (lambda file: None, f"{TENSORFLOW}: lacks pooler.dense.weight"),
+    "link": (_elsewhere, f"{TENSORFLOW}: lacks pooler.dense.weight"),
+    "hollow": (_hollow, f"{TENSORFLOW}: truncated, compressed or hostile"),
+    "narrow": (_narrow, f"{TENSORFLOW}: {POOLER}: expected shape (16, 16) by the configuration, found (16, 15)"),
+    "deep": (_deep, f"{TENSORFLOW}: group/group"),
+}
+
+
+@pytest.mark.parametrize(("change", "told"), TENSORFLOW_DAMAGES.values(), ids=TENSORFLOW_DAMAGES)
+def test_damaged_files_of_tensorflow(pretrained, tmp_path, change, told):
+    directory = copied(pretrained / "tensorflow", tmp_path)
+    with h5py.File(directory / TENSORFLOW, "a") as file:
+        del file[POOLER]
+        change(file)
+    refused(directory, told)
 
 
 # === PyTorch's file ===

@@ -3,10 +3,23 @@
 import json
 import os
 
+import h5py
 import numpy as np
 import pytest
 from absl import logging
-from toy_hugging_face import SAFETENSORS, SIZES, TORCH, copied, random_model, read_all, torch
+from toy_hugging_face import (
+    SAFETENSORS,
+    SIZES,
+    TENSORFLOW,
+    TORCH,
+    copied,
+    numpy_state,
+    random_model,
+    read_all,
+    save_tensorflow,
+    tensorflow_arrays,
+    torch,
+)
 
 from keras_bert import formats
 from keras_bert.errors import InputError
@@ -109,6 +122,10 @@ def test_every_tensor_is_the_models_own(pretrained):
 def test_heads_of_other_classes(tmp_path, cls, head, stored):
     model = random_model(cls)
     model.save_pretrained(tmp_path)
+    whole = read_all(tmp_path)
+    os.remove(tmp_path / SAFETENSORS)
+    save_tensorflow(numpy_state(model), tmp_path, f"tf_{cls}")
+    assert_same(read_all(tmp_path), whole)
     with weights.open_checkpoint(str(tmp_path)) as checkpoint:
         assert checkpoint.heads == (head,) and checkpoint.labels is None
         has_pooler = cls in ("BertForSequenceClassification", "BertForMultipleChoice", "BertForNextSentencePrediction")
@@ -197,6 +214,21 @@ def _save_torch_shards(model, directory):
     (directory / f"{TORCH}.index.json").write_text(json.dumps({"weight_map": shard_of}))
 
 
+def _save_tensorflow(model, directory, **layout):
+    model.config.save_pretrained(directory)
+    save_tensorflow(numpy_state(model), directory, "tf_bert_for_pre_training", **layout)
+
+
+def _save_tensorflow_shards(model, directory):
+    model.config.save_pretrained(directory)
+    weight_map = {}
+    for index, (place, value) in enumerate(tensorflow_arrays(numpy_state(model)).items()):
+        shard = weight_map[f"tf_bert_for_pre_training/{place}"] = f"tf_model-{index % 3}.h5"
+        with h5py.File(directory / shard, "a") as file:
+            file[place] = value
+    (directory / f"{TENSORFLOW}.index.json").write_text(json.dumps({"weight_map": weight_map}))
+
+
 @pytest.mark.parametrize(
     "save",
     [
@@ -204,13 +236,20 @@ def _save_torch_shards(model, directory):
         _save_torch,
         lambda model, directory: _save_torch(model, directory, _use_new_zipfile_serialization=False),
         _save_torch_shards,
+        _save_tensorflow,
+        lambda model, directory: _save_tensorflow(model, directory, num_heads=2),
+        _save_tensorflow_shards,
     ],
-    ids=["shards", "torch", "torch before 1.6", "torch shards"],
+    ids=[
+        *("shards", "torch", "torch before 1.6", "torch shards"),
+        *("tensorflow", "tensorflow of 4.2", "tensorflow shards"),
+    ],
 )
-def test_other_files_hold_the_same(pretrained, tmp_path, save):
+def test_other_files_hold_the_same(pretrained, tmp_path, save, said):
     save(pretrained[1], tmp_path)
     assert not os.path.exists(tmp_path / SAFETENSORS)
     assert_same(read_all(tmp_path), read_all(pretrained[0]))
+    assert said == []
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
@@ -263,7 +302,7 @@ def test_directories_are_told_by_content(pretrained, tmp_path):
     assert hugging_face.matches(str(pretrained[0])) and not hugging_face.matches(str(tmp_path / "nowhere"))
     with pytest.raises(InputError, match="weights/config.json: cannot be read"):
         read_all(tmp_path / "weights")
-    with pytest.raises(InputError, match="sizes: no weights beside config.json. Expected model.safetensors or"):
+    with pytest.raises(InputError, match="sizes: no weights beside config.json. Expected model.safetensors, "):
         read_all(tmp_path / "sizes")
 
 

@@ -99,11 +99,14 @@ def test_a_revision_is_another_copy(hub, resolve):
 
 
 def test_a_pickle_is_fetched_only_where_there_is_nothing_else(hub, resolve):
-    hub.models["toy/bert"] = {**SMALL, "pytorch_model.bin": b"pickle"}
+    hub.models["toy/old"] = {**SMALL, "tf_model.h5": b"keras 2"}
+    assert content(resolve("hf://toy/old"), "tf_model.h5") == b"keras 2"
+    hub.models["toy/bert"] = {**SMALL, "pytorch_model.bin": b"pickle", "tf_model.h5": b"keras 2"}
     assert content(resolve("hf://toy/bert"), "pytorch_model.bin") == b"pickle"
+    assert hub.fetched().count("tf_model.h5") == 1
     hub.models["toy/both"] = HUGGING_FACE
     resolve("hf://toy/both")
-    assert hub.fetched().count("pytorch_model.bin") == 1
+    assert "pytorch_model.bin" not in hub.fetched()
 
 
 def test_shards_come_all_or_do_not_count(hub, resolve):

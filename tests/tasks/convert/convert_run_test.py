@@ -10,6 +10,8 @@ import numpy as np
 import processes
 import pytest
 from repository import ROOT
+from safetensors.numpy import load_file
+from toy_hugging_face import SAFETENSORS, save_tensorflow
 
 from keras_bert import formats
 from keras_bert.encoder.backbone import BertBackbone
@@ -124,6 +126,19 @@ def test_fine_tuned_heads_come_along(tmp_path, cls, head, changes):
     with weights.open_checkpoint(str(tmp_path / "again")) as checkpoint:
         assert checkpoint.heads == (head,)
         assert checkpoint.labels == (list(changes["id2label"].values()) if changes else None)
+
+
+@pytest.mark.oracle
+def test_weights_of_tensorflow_classes_become_torch_s(tmp_path):
+    """transformers 5 reads only the target."""
+    pytest.importorskip("transformers")
+    write_random_bert(tmp_path)
+    save_tensorflow(load_file(tmp_path / SAFETENSORS), tmp_path, "tf_bert_for_pre_training")
+    os.remove(tmp_path / SAFETENSORS)
+    proof = convert(str(tmp_path), str(tmp_path / "again"), to_format="hugging_face")
+    assert [name.rpartition(" ")[2] for name in proof.peers] == ["target"]
+    assert {"masked_lm", "next_sentence", "pooled_output"} < set(next(iter(proof.peers.values())))
+    assert largest(proof) < 2e-5
 
 
 @pytest.mark.oracle
