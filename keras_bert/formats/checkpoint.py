@@ -47,7 +47,7 @@ class Checkpoint:
             `{"masked_lm": {"activation": "gelu", "layer_norm_epsilon": 1e-5}}`. Other heads follow the encoder.
         settings: settings that a preset of ours was saved with, beside its sizes: `layout`, `dtype` and `trainable` of
             `BertBackbone`, and `task`, the arguments of a task model with its `class_name`. A directory of
-            sentence-transformers has `task` too.
+            sentence-transformers and a task of KerasHub's have `task` too.
     """
 
     format: str

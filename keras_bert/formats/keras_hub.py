@@ -15,7 +15,14 @@ from keras_bert.files import read_object, read_optional_json
 from keras_bert.formats import keras_preset
 from keras_bert.formats.checkpoint import Checkpoint, wrong_shape
 from keras_bert.formats.keras_h5 import check_whole
-from keras_bert.formats.keras_model import CONFIG_FILE, KERAS_HUB_MASKED_LM, open_model, read_sizes, registered
+from keras_bert.formats.keras_model import (
+    CONFIG_FILE,
+    KERAS_HUB_MASKED_LM,
+    open_model,
+    read_sizes,
+    read_task_settings,
+    registered,
+)
 from keras_bert.formats.keras_preset import read_tokenizer as read_tokenizer
 from keras_bert.formats.weight_names import KERAS_HUB, WeightSource, encoder_sources, head_sources
 
@@ -43,12 +50,18 @@ def read_config(path: str) -> BertConfig:
     return read_sizes(path, BACKBONES, _SIZES, **_FIXED)
 
 
+def read_settings(path: str) -> dict:
+    """Returns the arguments of the task model, if it is one; see `Checkpoint.settings`."""
+    task = read_task_settings(path, read_object(os.path.join(path, CONFIG_FILE)))
+    return {"task": task} if task else {}
+
+
 @contextlib.contextmanager
 def open_checkpoint(path: str) -> Iterator[Checkpoint]:
-    config = read_config(path)
+    config, saved = read_config(path), read_settings(path)
     sources = encoder_sources(KERAS_HUB, config.num_layers)
     with open_model(path, config, sources, BACKBONES[0], _name_of_place) as (tensors, head_settings):
-        yield Checkpoint("keras_hub", path, config, tensors, head_settings=head_settings)
+        yield Checkpoint("keras_hub", path, config, tensors, head_settings=head_settings, settings=saved)
 
 
 _NAMES = {

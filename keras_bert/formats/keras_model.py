@@ -31,6 +31,8 @@ _EMBEDDER = ("BertTextEmbedder", "keras_bert.models.text_embedder")
 _OTHERS = ("BertMultipleChoice", _EMBEDDER[0])
 _TASKS = tuple(f"keras_bert>{name}" for name in (*(name for name, _ in _TASK_OF_HEADS.values()), *_OTHERS))
 _MASKED_LMS = _TASKS[:2]
+_TASKS += tuple(f"keras_hub>{name}" for name in ("BertMaskedLM", "BertTextClassifier", _EMBEDDER[0]))
+_OWN_NAMES = {"pooling_mode": "pooling"}  # KerasHub's arguments by another name than ours.
 
 # keras_hub/src/layers/modeling/masked_lm_head.py and models/bert/bert_masked_lm.py.
 KERAS_HUB_MASKED_LM = {"activation": "gelu", "layer_norm_epsilon": 1e-5}
@@ -167,7 +169,8 @@ def read_task_settings(path: str, config: dict) -> dict:
     preprocessor = task.get("preprocessor")
     settings = preprocessor.get("config") if isinstance(preprocessor, dict) else None
     length = settings.get("sequence_length") if isinstance(settings, dict) else None
-    own = {name: value for name, value in task.items() if name not in ("backbone", "preprocessor", "name")}
+    others = ("backbone", "preprocessor", "name")
+    own = {_OWN_NAMES.get(name, name): value for name, value in task.items() if name not in others}
     return {**own, "class_name": tasks[-1]["registered_name"].partition(">")[2], "sequence_length": length}
 
 

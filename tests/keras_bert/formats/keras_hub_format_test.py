@@ -16,7 +16,7 @@ from keras_bert.encoder.backbone import BertBackbone
 from keras_bert.errors import InputError
 from keras_bert.formats import keras_hub, keras_preset
 from keras_bert.formats.checkpoint import Checkpoint, StoredTensor
-from keras_bert.models import BertPretrainer, BertTextClassifier
+from keras_bert.models import BertPretrainer, BertTextClassifier, BertTextEmbedder
 from keras_bert.presets import weights
 from keras_bert.tokenization.tokenizer import BertTokenizer
 
@@ -150,6 +150,32 @@ ids = np.array(keras_nlp.models.BertTokenizer.from_preset(directory)("a C! \\u00
 assert not any(name.partition(".")[0] == "keras_bert" for name in sys.modules)
 np.savez(sys.argv[3], ids=ids, **{name: np.array(value) for name, value in outputs.items()})
 """
+
+
+@pytest.mark.oracle
+@pytest.mark.skipif(not hasattr(keras_nlp.models, "BertTextEmbedder"), reason="KerasHub has no embedder.")
+def test_an_embedder_keeps_pooling_normalization_and_length(tmp_path):
+    backbone = filled(keras_nlp.models.BertBackbone(**TINY, max_sequence_length=16))
+    tokenizer = keras_nlp.models.BertTokenizer(PIECES, lowercase=True)
+    preprocessor = keras_nlp.models.BertTextEmbedderPreprocessor(tokenizer, sequence_length=6)
+    theirs = keras_nlp.models.BertTextEmbedder(backbone, preprocessor, pooling_mode="max", normalize=False)
+    theirs.save_to_preset(str(tmp_path / "p"))
+    theirs.save(tmp_path / "p.keras")
+    expected = theirs.predict(["a", "b c d e f g h"], verbose=0)
+    for path in ("p", "p.keras"):
+        ours = BertTextEmbedder.from_preset(str(tmp_path / path))
+        assert (ours.pooling, ours.normalize, ours.preprocessor.sequence_length) == ("max", False, 6)
+        np.testing.assert_allclose(ours.encode(["a", "b c d e f g h"]), expected, atol=1e-5)
+
+
+@pytest.mark.oracle
+def test_a_classifier_keeps_its_activation(tmp_path):
+    backbone = filled(keras_nlp.models.BertBackbone(**TINY))
+    theirs = filled(keras_nlp.models.BertTextClassifier(backbone, num_classes=3, activation="softmax", dropout=0.3))
+    theirs.save_to_preset(str(tmp_path))
+    ours = BertTextClassifier.from_preset(str(tmp_path))
+    assert ours.dropout == 0.3
+    np.testing.assert_allclose(ours(INPUTS), theirs(INPUTS), atol=1e-5)
 
 
 def test_what_we_write_needs_nothing_of_ours(tmp_path):
