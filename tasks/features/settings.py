@@ -75,7 +75,7 @@ def choose_layers(settings, names: Sequence[str], needed_for: str) -> tuple[list
         from tasks.fine_tuning.start import find_start  # imports TensorFlow
 
         with find_start(settings) as origin:
-            source, config = origin.preset, read_bert_config(origin.preset)
+            source, config = settings.init_checkpoint or settings.bert_config_file, read_bert_config(origin.preset)
     else:
         config = read_bert_config(source)
     layers = resolve_layers(names, config.num_layers)

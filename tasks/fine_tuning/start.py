@@ -57,7 +57,15 @@ def find_start(settings: StartSettings) -> Iterator[Start]:
         return
     with tempfile.TemporaryDirectory() as directory:
         preset = _assemble(settings, options.get("vocabulary"), directory)
-        yield Start(preset, load_weights and settings.init_checkpoint is not None, options)
+        try:
+            yield Start(preset, load_weights and settings.init_checkpoint is not None, options)
+        except InputError as error:  # The user knows the files, not the directory of their links.
+            source = settings.init_checkpoint or settings.bert_config_file
+            files = {"/vocab.txt": settings.vocab_file or "", "/bert_config.json": settings.bert_config_file}
+            message = str(error)
+            for name, file in {**files, "/bert_model.ckpt": source, "": source}.items():
+                message = message.replace(f"{preset}{name}", file)
+            raise InputError(message) from error
 
 
 def _assemble(settings: StartSettings, vocabulary: str | None, parent: str) -> str:

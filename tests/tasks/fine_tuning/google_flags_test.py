@@ -111,6 +111,17 @@ def test_three_files_from_three_places_are_one_encoder(places, tmp_path):
     assert all((ours == theirs).all() for ours, theirs in zip(assembled, expected, strict=True))
 
 
+def test_errors_name_the_user_s_files_not_their_links(places, tmp_path):
+    config, vocabulary = tmp_path / "sizes.json", tmp_path / "words.txt"
+    config.write_bytes((places["BERT_BASE_DIR"] / "bert_config.json").read_bytes())
+    vocabulary.write_text("[PAD]\n")
+    chosen = settings(places, f"--bert_config_file={config}", f"--vocab_file={vocabulary}")
+    with pytest.raises(InputError) as refused, find_start(chosen) as start:
+        links = [f"{start.preset}/{name}" for name in ("bert_model.ckpt", "bert_config.json", "vocab.txt")]
+        raise InputError(" ".join([*links, start.preset]))
+    assert str(refused.value).split() == [chosen.init_checkpoint, str(config), str(vocabulary), chosen.init_checkpoint]
+
+
 def test_a_configuration_alone_starts_from_random_weights(places):
     values = [f"--bert_config_file={places['BERT_BASE_DIR']}/bert_config.json"]
     values += [f"--vocab_file={places['BERT_BASE_DIR']}/vocab.txt", "--do_lower_case=false", "--output_dir=x"]
