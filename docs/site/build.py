@@ -24,7 +24,7 @@ HOME = "index.md"  # What README.md is called on the site.
 _LINK = re.compile(r"(\]\()([^)\s#:]+)(#[^)\s]*)?\)")
 # The sidebar: captions and pages. A page that is missing here fails the build.
 CONTENTS = {
-    "Begin": ["docs/quickstart", "docs/faq"],
+    "Begin": ["docs/quickstart", "docs/migrating", "docs/faq"],
     "Guides": [f"docs/guides/{path.stem}" for path in guides.GUIDES],
     "How to": [
         *("docs/models", "docs/formats", "docs/pretraining", "docs/fine_tuning", "docs/serving", "docs/choosing"),

@@ -197,6 +197,7 @@ def test_make_has_the_targets(page):
 # Blocks of Python that this module does not run, and what does.
 RUN_ELSEWHERE = {
     "docs/extending.md": "tests/project/extending_test.py",
+    "docs/migrating.md": "tests/project/migrating_test.py",
     "docs/models.md": "tests/keras_bert/models/models_page_test.py",
     "docs/testing.md": "tests/project/processes_test.py",
 }
