@@ -86,12 +86,17 @@ def class_scores(labels: np.ndarray, predictions: np.ndarray, names: Sequence[st
 
 def pearson(labels: np.ndarray, predictions: np.ndarray) -> float:
     """Returns Pearson's correlation, or 0 where it is undefined: for one row, or constant values."""
-    return _correlation("pearsonr", labels, predictions)
+    # Without the p-value, which costs scipy five times as much: an interval takes a thousand correlations.
+    if len(labels) < 2 or np.ptp(labels) == 0 or np.ptp(predictions) == 0:
+        return 0.0
+    return float(np.corrcoef(labels, predictions)[0, 1])
 
 
 def spearman(labels: np.ndarray, predictions: np.ndarray) -> float:
     """Returns Spearman's rank correlation, or 0 where it is undefined: for one row, or constant values."""
-    return _correlation("spearmanr", labels, predictions)
+    from scipy import stats
+
+    return pearson(stats.rankdata(labels), stats.rankdata(predictions))
 
 
 def pearson_spearman_mean(labels: np.ndarray, predictions: np.ndarray) -> float:
@@ -104,14 +109,6 @@ def mean_squared_error(labels: np.ndarray, predictions: np.ndarray) -> float:
     from sklearn.metrics import mean_squared_error as scikit_learn
 
     return float(scikit_learn(labels, predictions))
-
-
-def _correlation(name: str, labels: np.ndarray, predictions: np.ndarray) -> float:
-    from scipy import stats
-
-    if len(labels) < 2 or np.ptp(labels) == 0 or np.ptp(predictions) == 0:
-        return 0.0
-    return float(getattr(stats, name)(labels.astype(np.float64), predictions.astype(np.float64)).statistic)
 
 
 # === For metrics.json and the report ===
