@@ -23,26 +23,25 @@ from keras_bert.files import read_json, write_json
 _FAST = ("classification of pairs", "fill_mask")  # Read the first token, and all.
 
 
-@pytest.mark.parametrize("runtime", ["auto", "onnxruntime"])
 @pytest.mark.parametrize(
     "name", [name if name in _FAST else pytest.param(name, marks=pytest.mark.slow) for name in ALL_HEADS]
 )
-def test_every_head_answers_as_in_tensorflow(name, runtime, saved):
-    theirs = ServedModel(saved(name).directory, name, 1)
-    ours = ServedModel(saved(name).directory, name, 1, runtime=runtime)
-    assert set(ours.signatures) == set(theirs.signatures)
-    for probe in saved(name).probes:
-        for model in (theirs, ours):
+def test_every_head_answers_as_in_tensorflow(name, saved):
+    runtimes = ("tensorflow", "auto", "onnxruntime")
+    models = {runtime: ServedModel(saved(name).directory, name, 1, runtime=runtime) for runtime in runtimes}
+    for runtime, model in models.items():
+        assert set(model.signatures) == set(models["tensorflow"].signatures)
+        for probe in saved(name).probes:
             answer = model.run(probe.signature, dict(probe.inputs))
             assert set(answer) == set(probe.outputs)
             decided = slice(None) if probe.undecided is None else ~probe.undecided
             for key, expected in probe.outputs.items():
+                message = f"{key} of --runtime={runtime}"
                 if expected.dtype.kind == "f":
-                    np.testing.assert_allclose(answer[key], expected, rtol=1e-5, atol=1e-5, err_msg=key)
+                    np.testing.assert_allclose(answer[key], expected, rtol=1e-5, atol=1e-5, err_msg=message)
                 else:
-                    assert np.array_equal(answer[key][decided], expected[decided]), key
-    ours.close()
-    theirs.close()
+                    assert np.array_equal(answer[key][decided], expected[decided]), message
+        model.close()
 
 
 @pytest.mark.parametrize(
