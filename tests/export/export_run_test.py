@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 
-import processes
 import pytest
 import toy_choices
 import toy_heads
@@ -24,6 +23,7 @@ from export.verification import verify
 from keras_bert import BertTokenizer
 from keras_bert.errors import InputError
 from keras_bert.models import BertMultipleChoice
+from tasks import flags
 from tasks.fine_tuning.model_files import save_model
 
 
@@ -161,13 +161,12 @@ def test_bert_export_of_a_preset_to_a_name_that_needs_quoting(models, tmp_path, 
     assert "http://127.0.0.1:8501/v1/models/gr%C3%B6%C3%9Fe%231:predict" in text
 
 
-def test_a_preset_with_a_readme_that_is_no_card(models, tmp_path):
+def test_a_preset_with_a_readme_that_is_no_card(models, tmp_path, quick):
     """REVIEW2.md, A9: the command ended in a traceback when the version was published already."""
     preset = shutil.copytree(models["fill_mask"], tmp_path / "preset")
     (preset / "README.md").write_text("---\n# My model\nHello\n")
-    flags = [f"--preset={preset}", "--task=embeddings", f"--export_dir={tmp_path}/served", "--with_cc=off"]
-    done = processes.run([sys.executable, "-m", "export.run", *flags], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    words = [f"--preset={preset}", "--task=embeddings", f"--export_dir={tmp_path}/served", "--with_cc=off"]
+    export_run.export(flags.parse(ExportSettings, words))
     assert sorted(os.listdir(tmp_path / "served")) == ["1", "README.md"]
     assert "Hello" not in (tmp_path / "served" / "README.md").read_text()
 
