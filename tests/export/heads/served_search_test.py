@@ -62,30 +62,37 @@ def test_a_trained_embedder_searches_a_file(tmp_path):
     assert alone.task == "sentence_embedding"
 
 
+QUESTIONS = np.array([b"the cat", b"on a mat", b""], object)
+
+
+@pytest.fixture(scope="module", name="unranked")
+def _unranked(tmp_path_factory):
+    """What a graph without a reranker finds for `QUESTIONS`, best first."""
+    root = tmp_path_factory.mktemp("unranked")
+    head = search.Search(toy_saved.embedder(), assets(), write(root / "p.txt", 40), 6)
+    graph = tf.saved_model.load(toy_saved.save_graph(head, str(root / "plain")))
+    return {name: value.numpy() for name, value in graph.signatures["query"](tf.constant(QUESTIONS)).items()}
+
+
 @pytest.mark.parametrize("num_outputs", [1, 2])
-def test_a_reranker_orders_what_is_found(tmp_path, num_outputs, monkeypatch):
+def test_a_reranker_orders_what_is_found(tmp_path, num_outputs, monkeypatch, unranked):
     if num_outputs == 2:
         monkeypatch.setattr(pieces, "MOST_NUMBERS", 1)  # A pair at a time.
     scorer = shaken(BertTextClassifier(backbone(), num_outputs, compile=False), seed=5)
     trained = {"task": "classification", "sequence_length": 16, "num_texts": 2, "labels": ["0", "1"][:num_outputs]}
     save_model(str(tmp_path / "model"), scorer, BertTokenizer(VOCABULARY), trained)
     passages = write(tmp_path / "p.txt", 40)
-    plain = search.Search(toy_saved.embedder(), assets(), passages, 6)
     head = search.Search(toy_saved.embedder(), assets(), passages, 6, reranker_dir=str(tmp_path / "model"))
-    questions = np.array([b"the cat", b"on a mat", b""], object)
-    found, expected = (
-        tf.saved_model.load(toy_saved.save_graph(one, str(tmp_path / name))).signatures["query"](tf.constant(questions))
-        for name, one in {"reranked": head, "plain": plain}.items()
-    )
-    pairs = (np.repeat(questions, 6), expected["passages"].numpy().reshape(-1))
+    version = saved_model.export_head(head, str(tmp_path / "served" / "find"), with_cc="off")
+    found = tf.saved_model.load(version).signatures["query"](tf.constant(QUESTIONS))
+    pairs = (np.repeat(QUESTIONS, 6), unranked["passages"].reshape(-1))
     outputs = scorer.predict(BertPreprocessor(BertTokenizer(VOCABULARY), 16)(pairs), verbose=0)
     scores = (outputs[:, -1] - outputs[:, 0] * (num_outputs - 1)).reshape(3, 6)
     order = np.argsort(-scores, axis=1)
-    np.testing.assert_array_equal(found["indices"], np.take_along_axis(expected["indices"].numpy(), order, 1))
-    np.testing.assert_array_equal(found["passages"], np.take_along_axis(expected["passages"].numpy(), order, 1))
+    np.testing.assert_array_equal(found["indices"], np.take_along_axis(unranked["indices"], order, 1))
+    np.testing.assert_array_equal(found["passages"], np.take_along_axis(unranked["passages"], order, 1))
     np.testing.assert_allclose(found["scores"], np.take_along_axis(scores, order, 1), atol=1e-4)
     assert "orders them by a model that reads both" in head.about().summary
-    saved_model.export_head(head, str(tmp_path / "served" / "find"), with_cc="off")
 
 
 def test_of_equal_passages_the_earlier_comes_first(tmp_path):
