@@ -167,7 +167,13 @@ def test_they_choose_the_weights_and_the_run(tmp_path, monkeypatch):
     (tmp_path / "train.csv").write_text(classes())
     (tmp_path / "dev.csv").write_text("text,label\n" + "".join(f"w{number},{1 - number % 2}\n" for number in range(8)))
     preset = toy_words.write_preset(tmp_path / "preset")
-    settings = {**TRAINING, "num_train_epochs": 30, "validation_share": 0.5, "early_stopping_patience": 30}
+    settings = {
+        **TRAINING,
+        "num_train_epochs": 10,
+        "validation_share": 0.5,
+        "early_stopping_patience": 10,
+        "learning_rate": 3e-2,
+    }
     settings |= {"preset": preset, "data_dir": str(tmp_path), "output_dir": str(tmp_path / "run"), "do_train": True}
     results = run_tasks.classify(**settings, do_eval=True)
     evaluations = json.loads((tmp_path / "run" / "history.json").read_text())["evaluations"]
