@@ -13,7 +13,7 @@ from tasks.report.page import NUM_MISTAKES, Mistake, Score
 
 NUM_EXAMPLES = 5
 
-# `sklearn.metrics` takes two seconds to import, and `scipy.special` 0.2, so each function imports them when called.
+# `scipy.stats` takes a second to import, and `scipy.special` 0.2, so each function imports them when called.
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
@@ -50,11 +50,9 @@ def majority_accuracy(train_counts: Sequence[int], labels: np.ndarray) -> float:
 
 def confusion_matrix(labels: np.ndarray, predictions: np.ndarray, num_classes: int) -> np.ndarray:
     """Counts rows by true class (first axis) and predicted class (second axis): int64, shape (C, C)."""
-    from sklearn import metrics
-
-    if not len(labels):  # scikit-learn refuses empty arrays.
-        return np.zeros((num_classes, num_classes), np.int64)
-    return metrics.confusion_matrix(labels, predictions, labels=np.arange(num_classes))
+    counts = np.zeros((num_classes, num_classes), np.int64)
+    np.add.at(counts, (labels, predictions), 1)
+    return counts
 
 
 def class_scores(labels: np.ndarray, predictions: np.ndarray, names: Sequence[str]) -> dict[str, dict[str, float]]:
@@ -69,13 +67,13 @@ def class_scores(labels: np.ndarray, predictions: np.ndarray, names: Sequence[st
         For each name the counts `rows` (of that class), `predicted` and `correct`, and `precision`, `recall` and `f1`,
         which are 0.0 where undefined.
     """
-    from sklearn import metrics
-
     counts = confusion_matrix(labels, predictions, len(names))
-    precision, recall, f1, rows = metrics.precision_recall_fscore_support(
-        labels, predictions, labels=np.arange(len(names)), zero_division=0.0
+    rows, predicted, correct = counts.sum(axis=1), counts.sum(axis=0), np.diagonal(counts)
+    precision, recall, f1 = (
+        numerator / np.maximum(1, denominator)
+        for numerator, denominator in ((correct, predicted), (correct, rows), (2 * correct, rows + predicted))
     )
-    columns = (rows, counts.sum(axis=0), np.diagonal(counts), precision, recall, f1)
+    columns = (rows, predicted, correct, precision, recall, f1)
     keys = ("rows", "predicted", "correct", "precision", "recall", "f1")
     values = zip(*(column.tolist() for column in columns), strict=True)
     return {name: dict(zip(keys, row, strict=True)) for name, row in zip(names, values, strict=True)}
@@ -106,9 +104,7 @@ def pearson_spearman_mean(labels: np.ndarray, predictions: np.ndarray) -> float:
 
 def mean_squared_error(labels: np.ndarray, predictions: np.ndarray) -> float:
     """Returns the mean of (prediction - score)^2."""
-    from sklearn.metrics import mean_squared_error as scikit_learn
-
-    return float(scikit_learn(labels, predictions))
+    return float(np.mean((labels - predictions) ** 2))
 
 
 # === For metrics.json and the report ===
