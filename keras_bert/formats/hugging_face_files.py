@@ -124,5 +124,5 @@ def _read_tensor(path: str, stored, name: str) -> np.ndarray:
             f"{path}: {name}: expected floats ({', '.join(_FLOATS)}), found {dtype}. Save the model unquantized."
         )
     if dtype == "BF16":
-        import ml_dtypes  # noqa: F401  It teaches NumPy the type, and comes with TensorFlow.
+        import tensorflow  # noqa: F401  It teaches NumPy the type.
     return stored.get_tensor(name)

@@ -125,9 +125,9 @@ def _read_array(path: str, dataset: h5py.Dataset) -> np.ndarray:
         except OSError as error:
             raise InputError(f"{where}: cannot be read ({error}). Fetch the file again.") from error
         if is_bfloat16:
-            import ml_dtypes  # It comes with TensorFlow.
+            import tensorflow as tf
 
-            return value.view(ml_dtypes.bfloat16)
+            return value.view(tf.bfloat16.as_numpy_dtype)
         return value
 
 

@@ -166,7 +166,7 @@ def open_torch_file(path: str) -> dict[str, StoredTensor]:
     Raises:
         InputError: the file is damaged, or it holds something else than tensors by name.
     """
-    import ml_dtypes  # noqa: F401  It teaches NumPy bfloat16, and comes with TensorFlow.
+    import tensorflow  # noqa: F401  It teaches NumPy bfloat16.
 
     with parsing(path, "PyTorch file of tensors"), open(path, "rb") as file:
         content, offsets = _read_zip(path) if file.read(2) == b"PK" else _read_old(file)
