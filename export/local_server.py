@@ -19,7 +19,7 @@ import signal
 import sys
 from collections.abc import Iterator
 
-from export import base_path, targets
+from export import base_path
 from export.server.config_files import (
     BatchingParameters,
     ModelSettings,
@@ -30,6 +30,7 @@ from export.server.config_files import (
 from export.server.server_settings import ServerSettings
 from keras_bert.errors import InputError
 from tasks import flags
+from tasks.settings import missing_packages
 
 
 def serve(settings: ServerSettings) -> None:
@@ -76,9 +77,7 @@ def serve(settings: ServerSettings) -> None:
 
 def _runtime(wanted: str) -> str:
     """Returns what computes the encoders, TensorFlow alone if `auto` finds no ONNX Runtime."""
-    if wanted == "onnxruntime":
-        targets.require_packages("onnx", "--runtime=onnxruntime")
-    missing = targets.missing_packages("onnx") if wanted == "auto" else []
+    missing = missing_packages("onnx") if wanted == "auto" else []
     if not missing:
         return wanted
     print(

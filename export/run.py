@@ -75,8 +75,14 @@ class ExportSettings(Settings):
         choices=("auto", "on", "off"),
         subject="targets",
     )
-    onnx: bool = setting(False, "Also write an ONNX model (token ids in) to export_dir/onnx, and check it.")
-    litert: bool = setting(False, "Also write a LiteRT model (token ids in) to export_dir/litert, and check it.")
+    onnx: bool = setting(
+        False, "Also write an ONNX model (token ids in) to export_dir/onnx, and check it.", needs={True: "onnx"}.get
+    )
+    litert: bool = setting(
+        False,
+        "Also write a LiteRT model (token ids in) to export_dir/litert, and check it.",
+        needs={True: "litert"}.get,
+    )
     int8: bool = setting(False, "Also write a SavedModel with int8 weights to export_dir/int8, and measure it.")
     bfloat16: bool = setting(
         False,
@@ -103,8 +109,6 @@ def export(settings: ExportSettings) -> str:
     from tasks.report import card
 
     wanted = [name for name in targets.TARGETS if getattr(settings, name)]
-    for name in wanted:
-        targets.require_packages(name, f"--{name}")
     own = {name: getattr(settings, name) for head in HEADS.values() for name in head.settings}
     source = settings.model_dir or settings.preset
     training = card.find_card(source)  # What cannot be read is refused before a version is published.

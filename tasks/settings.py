@@ -5,9 +5,11 @@ its values. This module defines no flag and imports no TensorFlow.
 """
 
 import dataclasses
+import importlib.util
 import math
 import types
 import typing
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from keras_bert.errors import InputError
@@ -28,6 +30,34 @@ SUBJECTS = {
     "devices": "Devices and speed",
 }
 
+# Extra of the distribution -> the packages that it installs, as they are imported.
+EXTRAS = {
+    "squad": ("official",),
+    "serve": ("grpc", "grpc_health", "grpc_reflection", "prometheus_client"),
+    "onnx": ("onnx", "onnxruntime"),
+    "litert": ("ai_edge_litert",),
+    "sentences": ("sentencex",),
+    "parquet": ("pyarrow",),
+    "datasets": ("tensorflow_datasets",),
+    "cluster": ("apache_beam",),
+}
+
+
+def missing_packages(extra: str) -> list[str]:
+    """Returns those of an extra's packages that are not installed; imports none."""
+    return [package for package in EXTRAS[extra] if importlib.util.find_spec(package) is None]
+
+
+def require_extra(extra: str, needed_by: str) -> None:
+    """Checks that an extra's packages are installed.
+
+    Raises:
+        InputError: one is missing; the message says what needs it, and how to install the extra.
+    """
+    missing = missing_packages(extra)
+    if missing:
+        raise InputError(f"{needed_by} needs {', '.join(missing)}. Run: pip install 'keras-bert-zoo[{extra}]'")
+
 
 class Rule(NamedTuple):
     """The help text and bounds of a setting; see `setting` for each field."""
@@ -43,6 +73,7 @@ class Rule(NamedTuple):
     flag: str | None = None
     repeats: bool = False
     subject: str | None = None
+    needs: Callable[[Any], str | None] = {}.get
 
     def spelled(self, value: Any) -> Any:
         """Returns the choice that `value` is another spelling of, or else `value` itself."""
@@ -83,6 +114,7 @@ def setting(default: Any, help: str, **bounds: Any) -> Any:
         flag: name of the flag, if it differs from the field's, as the keyword `from` must.
         repeats: whether a list's flag is given once per value, so that values may contain commas.
         subject: key of `SUBJECTS`, for this field and those below it in the class. A class begins with "common".
+        needs: gives the extra of `EXTRAS` that a value needs, or None.
         identifies: False if the value may change when a stopped training continues: paths, stages, devices, speed.
 
     >>> class Example(Settings):
@@ -120,9 +152,14 @@ class Values:
 class Settings(Values):
     """Base class of all settings. Checks every value against its rule.
 
+    Attributes:
+        extra: the key of `EXTRAS` without which the whole command does not run, or None.
+
     Raises:
-        InputError: a value breaks its rule; the message names the flag.
+        InputError: a value breaks its rule, or an extra is not installed; the message names the flag.
     """
+
+    extra = None
 
     def __init_subclass__(cls):
         subject, inherited = "common", getattr(cls, "__dataclass_fields__", {})
@@ -137,6 +174,8 @@ class Settings(Values):
         super().__init_subclass__()
 
     def __post_init__(self):
+        if self.extra:
+            require_extra(self.extra, "This command")
         for field in dataclasses.fields(self):
             rule, value = field.metadata["rule"], getattr(self, field.name)
             if value is None:
@@ -151,6 +190,9 @@ class Settings(Values):
                 fault = rule.fault(item)
                 if fault:
                     raise InputError(f"--{rule.flag or field.name}={item}: {fault}.")
+                extra = rule.needs(item)
+                if extra:
+                    require_extra(extra, f"--{rule.flag or field.name}={item}".removesuffix("=True"))
 
     def identity(self) -> dict:
         """Returns, by name, the settings that must stay the same when a stopped training continues."""

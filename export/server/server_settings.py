@@ -13,6 +13,8 @@ _NOT_TO_BE_LEFT_OUT = ("use_alts_credentials", "platform_config_file")
 class ServerSettings(Settings):
     """Settings of bert-serve, which are its flags; TensorFlow Serving's names and defaults where it has them."""
 
+    extra = "serve"
+
     model_base_path: str | None = setting(None, "Directory with the numbered versions that bert-export wrote.")
     model_name: str = setting("default", "The model's name in requests.")
     model_config_file: str | None = setting(None, "TensorFlow Serving's ModelServerConfig: models, versions, labels.")
@@ -24,6 +26,7 @@ class ServerSettings(Settings):
         "What computes the encoders. auto: ONNX Runtime (extra: onnx) where a single sequence is to be read, else "
         "TensorFlow.",
         choices=("auto", "tensorflow", "onnxruntime"),
+        needs={"onnxruntime": "onnx"}.get,
     )
     enable_batching: bool = setting(False, "Join requests that wait at the same time into batches.")
     model_config_file_poll_wait_seconds: float = setting(

@@ -6,34 +6,15 @@ and have the tokenizer beside them, and `int8/1` and `bfloat16/1`, SavedModels w
 `bfloat16`.
 """
 
-import importlib.util
 import os
 from collections.abc import Sequence
 
 from keras_bert.errors import InputError
 from keras_bert.files import atomic_path, write_json
 
-# Target -> packages that it needs, which this distribution's extra of the same name installs.
-_PACKAGES = {"onnx": ("onnx", "onnxruntime"), "litert": ("ai_edge_litert",), "int8": (), "bfloat16": ()}
-TARGETS = tuple(_PACKAGES)
+TARGETS = ("onnx", "litert", "int8", "bfloat16")
 # Title and file of the targets that take token ids.
 _FILES = {"onnx": ("ONNX", "model.onnx"), "litert": ("LiteRT", "model.tflite")}
-
-
-def require_packages(name: str, flag: str) -> None:
-    """Checks that a target's packages are installed, for the flag that needs them.
-
-    Raises:
-        InputError: a package is missing.
-    """
-    missing = missing_packages(name)
-    if missing:
-        raise InputError(f"{flag} needs {' and '.join(missing)}. Run: pip install 'keras-bert-zoo[{name}]'")
-
-
-def missing_packages(name: str) -> list[str]:
-    """Returns those of a target's packages that are not installed."""
-    return [package for package in _PACKAGES[name] if importlib.util.find_spec(package) is None]
 
 
 def write(names: Sequence[str], head, export_dir: str, version_directory: str, with_cc: str = "off") -> list[str]:

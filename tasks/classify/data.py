@@ -205,17 +205,13 @@ class TfdsTables:
             `~/tensorflow_datasets`).
 
     Raises:
-        InputError: the package is not installed, or there is no such data set, or it cannot be prepared.
+        InputError: there is no such data set, or it cannot be prepared.
     """
 
     def __init__(self, name: str, data_dir: str | None = None):
+        import tensorflow_datasets
+
         self.name = name
-        try:
-            import tensorflow_datasets
-        except ImportError as error:
-            raise InputError(
-                f"--tfds_name needs the package tensorflow-datasets ({error}). Run: pip install tensorflow-datasets"
-            ) from error
         self._tfds = tensorflow_datasets
         try:
             self._builder = self._tfds.builder(name, data_dir=data_dir)

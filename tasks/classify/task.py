@@ -50,6 +50,7 @@ class ClassifySettings(SplitSettings):
         None,
         "Data set of TensorFlow Datasets to read instead of files, e.g. glue/sst2. --data_dir is then the directory of "
         "prepared data sets, and the --*_file flags name splits, e.g. train[:90%].",
+        needs=lambda _: "datasets",
     )
     text_pair_column: str | None = changeable(None, "Column with the second text, for tasks on pairs of texts.")
     column_names: list[str] | None = changeable(None, "Names of all columns, for files without a header.")

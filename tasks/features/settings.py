@@ -25,7 +25,11 @@ class FeatureSettings(StartSettings):
     """Settings of `bert-features`, which are its flags."""
 
     input_file: str | None = changeable(None, "Files to read: paths or patterns, separated by commas.")
-    output_file: str | None = changeable(None, f"File for the embeddings; default: {DEFAULT_OUTPUT} in --output_dir.")
+    output_file: str | None = changeable(
+        None,
+        f"File for the embeddings; default: {DEFAULT_OUTPUT} in --output_dir.",
+        needs=lambda path: "parquet" if path.lower().endswith(".parquet") else None,
+    )
     output_dir: str | None = changeable(None, "Directory for metrics.json and flags.json.")
     layers: list[str] | None = changeable(
         None,

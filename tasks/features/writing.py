@@ -75,15 +75,13 @@ def check_path(path: str) -> str:
     """Returns the extension of an output file.
 
     Raises:
-        InputError: the extension is unknown or needs a package that is not installed, or the path is a directory.
+        InputError: the extension is unknown, or the path is a directory.
     """
     extension = os.path.splitext(path)[1].lower()
     if extension not in WRITERS:
         raise InputError(f"--output_file={path}: expected a name that ends in {', '.join(WRITERS)}.")
     if is_directory(path):
         raise InputError(f"--output_file={path}: is a directory. Name a file.")
-    if extension == ".parquet":
-        _import_parquet(path)
     return extension
 
 
@@ -136,7 +134,9 @@ def _open_parquet(path: str, _: LayerIndices) -> Iterator[Write]:
     tokens there are also `tokens` (list of string) and `token_ids segment_ids starts ends` (lists of int32), for
     sentences also `word_starts` (list of int32).
     """
-    arrow, parquet = _import_parquet(path)
+    import pyarrow as arrow
+    from pyarrow import parquet
+
     file = None
 
     def column_of(values: np.ndarray, splits: np.ndarray | None):
@@ -153,18 +153,6 @@ def _open_parquet(path: str, _: LayerIndices) -> Iterator[Write]:
 
     with contextlib.ExitStack() as stack:
         yield write
-
-
-def _import_parquet(path: str):
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise InputError(
-            f"--output_file={path}: Parquet needs the package pyarrow, which is not installed. Install it "
-            "(pip install pyarrow), or choose another extension."
-        ) from error
-    return pyarrow, pyarrow.parquet
 
 
 # === JSON lines ===

@@ -20,6 +20,7 @@ class EngineSettings(Settings):
         "Cluster to use in place of local processes: dask, portable, or the name of an Apache Beam runner, such as "
         "DataflowRunner. Needs apache-beam: pip install 'keras-bert-zoo[cluster]'.",
         subject="devices",
+        needs=lambda _: "cluster",
     )
     dask_scheduler: str | None = changeable(None, "Address of the scheduler, tcp://host:8786, for --runner=dask.")
     beam_options: list[str] = changeable(

@@ -12,6 +12,8 @@ class QuickstartSettings(Settings):
         InputError: a value is out of its bounds.
     """
 
+    extra = "serve"
+
     input_file: str | None = setting(
         None,
         "Your own text: one sentence per line, a blank line between documents; paths or patterns, separated by commas. "

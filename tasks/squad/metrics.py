@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_bert.errors import InputError
 from tasks.fine_tuning import metrics
 from tasks.fine_tuning.examples import Examples
 from tasks.report.page import Score
@@ -46,19 +45,8 @@ class Scores(NamedTuple):
 
 
 def load_script(version_2_with_negative: bool):
-    """Imports the official script of SQuAD 2.0 or 1.1.
-
-    Raises:
-        InputError: the script is not installed.
-    """
-    name = f"official.nlp.tools.squad_evaluate_{'v2_0' if version_2_with_negative else 'v1_1'}"
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise InputError(
-            f"--do_eval scores by {name}, which cannot be imported ({error}). Install it: "
-            "pip install --no-deps tf-models-official; --do_predict needs no score."
-        ) from error
+    """Imports the official script of SQuAD 2.0 or 1.1, which is in the extra `squad`."""
+    return importlib.import_module(f"official.nlp.tools.squad_evaluate_{'v2_0' if version_2_with_negative else 'v1_1'}")
 
 
 def score_all(questions: Sequence[Question], predictions: Mapping[str, str], version_2_with_negative: bool) -> dict:

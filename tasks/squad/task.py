@@ -13,7 +13,7 @@ from keras_bert.files import expand_file, remove_path, write_json
 from tasks.fine_tuning import task
 from tasks.fine_tuning.inputs import find_trained, read_spec
 from tasks.fine_tuning.settings import FineTuningSettings
-from tasks.settings import changeable, replaced
+from tasks.settings import changeable, replaced, require_extra
 from tasks.squad import data, metrics
 from tasks.squad.answers import Answers, apply_threshold, best_answers
 from tasks.squad.windows import make_windows
@@ -96,6 +96,11 @@ class SquadSettings(FineTuningSettings):
         "not at their place in the context, as google-research/bert does, and refuse other faults.",
     )
 
+    def __post_init__(self):
+        super().__post_init__()
+        if self.do_eval:  # A training file alone sets it, so that no rule of its own can ask.
+            require_extra("squad", "--do_eval")
+
     def override(self, spec: SquadSpec) -> SquadSpec:
         """Returns a spec with the values that these settings give, and its own otherwise."""
         flags = {field.name: field.name for field in dataclasses.fields(spec)} | {"sequence_length": "max_seq_length"}
@@ -142,8 +147,6 @@ class Squad(task.Task):
         stage = "do_eval" if split == "dev" else stage
         if not getattr(settings, flag):
             raise InputError(f"--{stage} needs --{flag}: questions in SQuAD's JSON.")
-        if split == "dev":
-            metrics.load_script(self._with_negative)  # Fails before a long reading if nothing can be scored.
         path = expand_file(f"--{flag}", getattr(settings, flag))
         questions = data.read_squad(
             path, with_answers=split == "train", version_2_with_negative=self._with_negative, bad_rows=bad_rows

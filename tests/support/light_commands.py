@@ -2,12 +2,14 @@
 
 import contextlib
 import importlib
+import importlib.machinery
 import io
 import json
 import multiprocessing
 import runpy
 import subprocess
 import sys
+from collections.abc import Collection
 from typing import NamedTuple
 
 from absl import app, flags
@@ -32,14 +34,19 @@ class Call(NamedTuple):
     only_parses: bool = False
 
 
-def run_calls(calls: list[Call]) -> list[dict]:
+def run_calls(calls: list[Call], without: Collection[str] = ()) -> list[dict]:
     """Runs calls, two at a time.
+
+    Args:
+        calls: the command lines.
+        without: packages, by the names they are imported as, that are hidden as if they were not installed.
 
     Returns:
         For each: `lines`, of each line `(exit status, what it printed)`; `imported`, which heavy packages it imported.
     """
     command = [sys.executable, __file__]
-    done = subprocess.run(command, cwd=ROOT, input=json.dumps(calls), capture_output=True, text=True, timeout=120)
+    task = json.dumps([calls, sorted(without)])
+    done = subprocess.run(command, cwd=ROOT, input=task, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -66,7 +73,18 @@ def _run_line(call: Call, line: list[str]) -> tuple:
     return status, printed.getvalue()
 
 
+def _hide(packages: list[str]) -> None:
+    class Finder(importlib.machinery.PathFinder):
+        @classmethod
+        def find_spec(cls, name, path=None, target=None):
+            return None if name.partition(".")[0] in packages else super().find_spec(name, path, target)
+
+    sys.meta_path[sys.meta_path.index(importlib.machinery.PathFinder)] = Finder
+
+
 if __name__ == "__main__":
+    all_calls, hidden = json.load(sys.stdin)
+    _hide(hidden)
     importlib.import_module("tasks.flags")
     with multiprocessing.get_context("fork").Pool(2, maxtasksperchild=1) as pool:
-        json.dump(pool.map(_run, [Call(*call) for call in json.load(sys.stdin)], chunksize=1), sys.stdout)
+        json.dump(pool.map(_run, [Call(*call) for call in all_calls], chunksize=1), sys.stdout)

@@ -26,6 +26,11 @@ _DISTRIBUTIONS = {
 }
 
 
+def distribution_of(package: str) -> str:
+    """Returns the name of the distribution that installs a package, which is named as it is imported."""
+    return _DISTRIBUTIONS.get(package, package.replace("_", "-"))
+
+
 class Import(NamedTuple):
     """One imported name: `import module`, or `from module import name`."""
 
@@ -116,5 +121,5 @@ def imports(path: str, sources: dict[str, str], at_import_only: bool = False) ->
         if file:
             files |= {file} if sources[file].strip() else set()  # An empty __init__.py gives nothing to anyone.
         elif top not in sys.stdlib_module_names:
-            distributions.add(_DISTRIBUTIONS.get(top, top.replace("_", "-")))
+            distributions.add(distribution_of(top))
     return files - {path}, distributions

@@ -10,18 +10,12 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator
 
+import apache_beam
+from apache_beam.options.pipeline_options import PipelineOptions
+
 from keras_bert.errors import InputError
 from keras_bert.files import list_directory, make_directory, read_json, remove_path
 from tasks.text.steps import create_whole
-
-try:
-    import apache_beam
-    from apache_beam.options.pipeline_options import PipelineOptions
-except ImportError as error:
-    raise InputError(
-        "--runner needs Apache Beam, in an environment of its own: pip install 'keras-bert-zoo[cluster]'. Without "
-        "--runner all cores of this machine are used."
-    ) from error
 
 _RUNNERS = {"dask": "apache_beam.runners.dask.dask_runner.DaskRunner", "portable": "PortableRunner"}
 

@@ -26,6 +26,7 @@ class InstanceSettings(Settings):
         "none",
         "none: each line is a sentence; sentencex: a line is prose, which the package of this name splits.",
         choices=("none", "sentencex"),
+        needs={"sentencex": "sentences"}.get,
     )
     sentence_language: str = setting("en", "Language code for --sentence_splitter.")
     drop_duplicates: str = setting(

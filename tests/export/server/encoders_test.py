@@ -1,6 +1,5 @@
 """`bert-serve --runtime`: the graph's answers, with its encoders in ONNX Runtime."""
 
-import importlib.util
 import os
 import shutil
 
@@ -13,10 +12,8 @@ from toy_saved import ALL_HEADS
 
 from export.base_path import DESCRIPTION_FILE, ENCODERS_FILE
 from export.graph.model_copies import rebuild_for_serving
-from export.local_server import serve
 from export.server.runtime.onnx_session import OnnxEncoder
 from export.server.servable import ServedModel
-from export.server.server_settings import ServerSettings
 from keras_bert.errors import InputError
 from keras_bert.files import read_json, write_json
 
@@ -122,13 +119,6 @@ def test_what_onnx_runtime_cannot_compute_is_tensorflows(change, saved, tmp_path
     assert answers[0] == answers[1]
     (record,) = caplog.records
     assert reason in record.getMessage() and record.getMessage().endswith("TensorFlow does.")
-
-
-def test_missing_packages_are_named(monkeypatch, saved):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    settings = ServerSettings(model_base_path=saved("classification").base, runtime="onnxruntime")
-    with pytest.raises(InputError, match=r"--runtime=onnxruntime needs onnx and onnxruntime\. Run: pip install"):
-        serve(settings)
 
 
 _WITHOUT_ONNX_RUNTIME = """

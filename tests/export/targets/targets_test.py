@@ -141,12 +141,3 @@ def test_requests_are_real_sentences(name):
     if "mask_positions" in few:
         at_masks = np.take_along_axis(few["token_ids"], few["mask_positions"], axis=1)
         assert (at_masks == head.preprocessor.tokenizer.mask_token_id).all()
-
-
-# === What the user is told ===
-
-
-def test_a_missing_package(monkeypatch):
-    monkeypatch.setattr(targets.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r"--onnx needs onnx and onnxruntime. Run: pip install .*\[onnx\]"):
-        targets.require_packages("onnx", "--onnx")

@@ -1,6 +1,5 @@
 """Files of embeddings: what was written is what is read back, in every format, block by block, or nothing at all."""
 
-import builtins
 import json
 import os
 import re
@@ -152,17 +151,3 @@ def test_a_directory_is_no_output_file(tmp_path):
     (tmp_path / "a.npz").mkdir()
     with pytest.raises(InputError, match="is a directory"):
         check_path(str(tmp_path / "a.npz"))
-
-
-def test_parquet_without_pyarrow_names_the_cure(monkeypatch):
-    real = builtins.__import__
-
-    def without(name, *args, **kwargs):
-        if name.startswith("pyarrow"):
-            raise ImportError(name)
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(InputError, match="pip install pyarrow"):
-        check_path("out.parquet")
-    assert check_path("out.npz") == ".npz"

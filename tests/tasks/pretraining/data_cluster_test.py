@@ -58,14 +58,6 @@ def create(text, output_file, **changes):
     return create_pretraining_data(DataSettings(**arguments))
 
 
-def test_a_missing_beam_says_how_to_get_it(text, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "apache_beam", None)
-    monkeypatch.delitem(sys.modules, "tasks.pretraining.data.beam", raising=False)
-    with pytest.raises(InputError, match=r"--runner needs Apache Beam.*pip install 'keras-bert-zoo\[cluster\]'"):
-        create(text, tmp_path / "out", runner="DirectRunner")
-    assert os.listdir(tmp_path) == []
-
-
 def test_beam_is_not_imported_unasked(text, tmp_path):
     create(text, tmp_path / "out")
     assert "tasks.pretraining.data.beam" not in sys.modules or "apache_beam" in sys.modules
