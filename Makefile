@@ -92,12 +92,13 @@ $(PYTHON_STAMP):
 	"$(PYTHON)" -m venv $(VENV)
 	touch $@
 
+# torch, the largest package by far, comes first and alone, so that a CPU build that pip knows of (PIP_FIND_LINKS,
+# PIP_EXTRA_INDEX_URL) is there before other packages ask for one.
 $(RUNTIME_STAMP): requirements_lock.txt | $(PYTHON_STAMP)
+	$(PIP) install --no-deps $$(grep '^torch==' requirements_lock.txt)
 	$(PIP) install -r requirements_lock.txt
 	touch $@
 
-# torch, an oracle and the largest package by far, comes first and alone, so that a CPU build that pip knows of
-# (PIP_FIND_LINKS, PIP_EXTRA_INDEX_URL) is there before other packages ask for one.
 $(TEST_STAMP): requirements_test_lock.txt requirements_lock.txt | $(PYTHON_STAMP)
 	$(PIP) install --no-deps $$(grep '^torch==' requirements_test_lock.txt)
 	$(PIP) install -r requirements_test_lock.txt

@@ -28,12 +28,13 @@ def lock(path):
 
 
 SETUP = setup_literals()
+ALL = [one for name, more in SETUP["OPTIONAL_REQUIRES"].items() if name not in SETUP["APART"] for one in more]
 
 
 @pytest.mark.parametrize(
     ("path", "required"),
     [
-        ("requirements_lock.txt", SETUP["INSTALL_REQUIRES"]),
+        ("requirements_lock.txt", SETUP["INSTALL_REQUIRES"] + ALL),
         ("requirements_test_lock.txt", SETUP["TEST_REQUIRES"]),
         ("requirements_docs_lock.txt", SETUP["OPTIONAL_REQUIRES"]["docs"]),
         ("requirements_cluster_lock.txt", SETUP["INSTALL_REQUIRES"] + SETUP["OPTIONAL_REQUIRES"]["cluster"]),
@@ -52,11 +53,9 @@ def test_test_lock_holds_the_runtime_lock():
 
 def test_the_lock_of_clusters_is_the_runtime_lock_but_for_what_beam_wants_older():
     runtime, cluster = lock("requirements_lock.txt"), lock("requirements_cluster_lock.txt")
-    differing = {name for name, version in runtime.items() if cluster.get(name) != version}
+    differing = {name for name, version in runtime.items() if cluster.get(name, version) != version}
     refused = {"pillow", "protobuf", "pyarrow", "python-dateutil"}
-    assert differing == refused | {"grpcio-health-checking", "grpcio-reflection"} | {
-        "tzdata"
-    }  # By protobuf and dateutil.
+    assert differing == refused | {"grpcio-health-checking", "grpcio-reflection"}  # By protobuf.
     assert {"apache-beam", "dask", "distributed"} <= cluster.keys() and not {
         "pytest",
         "pip",
@@ -111,6 +110,7 @@ def test_wheel_holds_the_packages_and_nothing_else(checkout, tmp_path):
     (wheel,) = tmp_path.glob("keras_bert_zoo-*.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
+        (metadata,) = (archive.read(name).decode() for name in names if name.endswith("/METADATA"))
         (entry_points,) = (archive.read(name).decode() for name in names if name.endswith("/entry_points.txt"))
     installed = {name for name in names if ".dist-info/" not in name}
     expected = {
@@ -123,4 +123,6 @@ def test_wheel_holds_the_packages_and_nothing_else(checkout, tmp_path):
     assert set(re.findall(r"^(\S+ = \S+)$", entry_points, re.MULTILINE)) == {
         f"{command} = {module}:console_main" for command, module in COMMANDS.items()
     }
+    required = set(re.findall(r'^Requires-Dist: (.*); extra == "all"$', metadata, re.MULTILINE))
+    assert set(map(Requirement, required)) == set(map(Requirement, ALL))
     assert any(name.endswith("/licenses/LICENSE") for name in names)
