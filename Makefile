@@ -5,6 +5,7 @@
 # make install-browser   installs Chromium (Debian, as root), without which the tests of pages are skipped
 # make quickstart   installs the runtime packages into .venv, then runs bert-quickstart: raw text to a served model
 # make docs         builds the site of the pages into docs/_build/html, with Sphinx in .venv-docs, and executes the guides
+# make dist         builds the wheel and the source archive into dist/, checks both, and tries the wheel on its own
 # make lint         ruff alone: check and format
 # make clean        removes .venv and what tools left behind
 #
@@ -40,8 +41,10 @@ CLUSTER_STAMP := $(CLUSTER)/.stamp
 DOCS := .venv-docs
 DOCS_STAMP := $(DOCS)/.stamp
 DOCS_FLAGS ?=
+DIST := .venv-dist
+DIST_STAMP := $(DIST)/.stamp
 
-.PHONY: test test-all test-cluster oracle install-browser quickstart docs lint install install-test clean
+.PHONY: test test-all test-cluster oracle install-browser quickstart docs dist lint install install-test clean
 
 test: install-test lint
 	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_FLAGS)
@@ -73,6 +76,16 @@ quickstart: install
 
 docs: install $(DOCS_STAMP)
 	$(BIN)/python docs/site/build.py $(DOCS_FLAGS)
+
+# What is built of the source archive is what is tried, so that neither archive lacks a file.
+dist: $(DIST_STAMP)
+	rm -rf dist $(DIST)/clean
+	$(DIST)/bin/python -m build --outdir dist
+	$(DIST)/bin/twine check --strict dist/*
+	"$(PYTHON)" -m venv $(DIST)/clean
+	$(DIST)/clean/bin/python -m pip --disable-pip-version-check install -c requirements_lock.txt dist/*.whl
+	cd / && $(CURDIR)/$(DIST)/clean/bin/python -P $(CURDIR)/tests/support/wheel_smoke.py
+	ls -l dist && du -sh $(DIST)/clean && rm -rf $(DIST)/clean
 
 lint: install-test
 	$(BIN)/ruff check .
@@ -120,6 +133,11 @@ $(DOCS_STAMP): requirements_docs_lock.txt
 	$(DOCS)/bin/python -m pip --disable-pip-version-check install -r requirements_docs_lock.txt
 	touch $@
 
+$(DIST_STAMP):
+	"$(PYTHON)" -m venv $(DIST)
+	$(DIST)/bin/python -m pip --disable-pip-version-check install build==1.6.1 twine==7.0.0
+	touch $@
+
 clean:
-	rm -rf $(VENV) $(CLUSTER) $(DOCS) docs/_build .setuptools-build dist *.egg-info .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(CLUSTER) $(DOCS) $(DIST) docs/_build .setuptools-build dist *.egg-info .pytest_cache .ruff_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +
