@@ -9,7 +9,8 @@ import half_plus
 import pytest
 import toy_server
 import yaml
-from repository import ROOT, listed_commands
+from repository import COMMANDS, ROOT, listed_commands
+from source_imports import PACKAGES
 
 from export.clients import SERVING_IMAGE
 from export.server import rest_routes
@@ -19,6 +20,8 @@ VALIDATOR = ROOT / ".venv-docs" / "bin" / "kubernetes-validate"
 KUBERNETES = {one["kind"]: one for one in yaml.safe_load_all((FOLDER / "kubernetes.yaml").read_text(encoding="utf-8"))}
 POD = KUBERNETES["Deployment"]["spec"]["template"]["spec"]
 [CONTAINER] = POD["containers"]
+KSERVE = yaml.safe_load((FOLDER / "kserve.yaml").read_text(encoding="utf-8"))
+[KSERVE_CONTAINER] = KSERVE["spec"]["predictor"]["containers"]
 FLAGS = next(flags for (command, _), flags in listed_commands().items() if command == "bert-serve")
 
 
@@ -28,6 +31,7 @@ VERTEX = re.search(r"--container-args='(.*)'", (ROOT / "docs" / "deployment.md")
 _ENTRYPOINT = ["--port=8500", "--rest_api_port=8501", "--model_name=mood", "--model_base_path=/models/mood"]
 LINES = {
     "kubernetes": CONTAINER["args"],
+    "kserve": KSERVE_CONTAINER["args"],
     "compose": [*_ENTRYPOINT, *COMPOSE["command"]],
     "vertex": ["--port=8500", *VERTEX.split(",")],
 }
@@ -46,7 +50,7 @@ def test_kubernetes_schemas_hold():
 
 def test_flags_are_those_that_bert_serve_has_too():
     assert flags_of(argument for line in LINES.values() for argument in line) <= FLAGS.keys()
-    assert CONTAINER["image"] == COMPOSE["image"] == SERVING_IMAGE
+    assert COMPOSE["image"] == SERVING_IMAGE
 
 
 @pytest.mark.parametrize("way", LINES)
@@ -78,11 +82,56 @@ def test_nothing_can_be_written_but_to_tmp():
     assert [one["mountPath"] for one in CONTAINER["volumeMounts"] if not one.get("readOnly")] == ["/tmp"]
 
 
-def test_kserve_is_yaml_and_has_the_image_s_version():
-    manifest = yaml.safe_load((FOLDER / "kserve.yaml").read_text(encoding="utf-8"))
-    model = manifest["spec"]["predictor"]["model"]
-    assert manifest["kind"] == "InferenceService" and model["modelFormat"] == {"name": "tensorflow"}
-    assert SERVING_IMAGE.endswith(f":{model['runtimeVersion']}")
+def test_kserve_asks_the_port_and_the_model_that_its_container_serves():
+    port = KSERVE_CONTAINER["ports"][0]["containerPort"]
+    probe = KSERVE_CONTAINER["readinessProbe"]["httpGet"]
+    assert KSERVE["kind"] == "InferenceService" and probe == {"path": "/v1/models/mood/metadata", "port": port}
+    assert {f"--rest_api_port={port}", "--model_name=mood"} <= set(KSERVE_CONTAINER["args"])
+    assert [one["name"] for one in KSERVE_CONTAINER["env"]] == ["STORAGE_URI"]
+
+
+# === The Dockerfile ===
+
+
+def instructions(target):
+    """The instructions of a stage of the Dockerfile, and of those that it begins from: pairs of word and rest."""
+    text = re.sub(r"\\\n\s*|^#.*\n", "", (ROOT / "Dockerfile").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    pairs = [line.split(maxsplit=1) for line in text.splitlines() if line]
+    start = next(n for n, (word, rest) in enumerate(pairs) if word == "FROM" and rest.endswith(f" AS {target}"))
+    end = next((n for n in range(start + 1, len(pairs)) if pairs[n][0] == "FROM"), len(pairs))
+    base = pairs[start][1].split()[0]
+    return (instructions(base) if base in ("base", "sources") else []) + pairs[start + 1 : end]
+
+
+@pytest.mark.parametrize(("target", "extra"), [("serve", "[serve]"), ("train", "")])
+def test_an_image_installs_one_extra_in_one_layer_and_runs_a_command_as_nobody_special(target, extra):
+    stage = instructions(target)
+    last = dict(stage)
+    runs = [rest for word, rest in stage if word == "RUN"]
+    assert len(runs) == 2 and runs[1].rstrip('"').endswith(f"/sources{extra}")
+    assert last["USER"] == re.search(r"--uid (\d+)", runs[0])[1] == str(POD["securityContext"]["runAsUser"])
+    command = json.loads(last.get("ENTRYPOINT", last["CMD"]))
+    assert command[0] in COMMANDS
+
+
+def test_the_image_that_serves_has_the_flags_and_the_ports_of_the_manifest_and_is_asked_for_its_health():
+    stage = instructions("serve")
+    last = dict(stage)
+    words = json.loads(last["ENTRYPOINT"])[1:] + json.loads(last["CMD"])
+    assert flags_of(words) <= FLAGS.keys()
+    assert set(map(int, last["EXPOSE"].split())) == {port["containerPort"] for port in CONTAINER["ports"]}
+    [python, flag, code] = json.loads(last["HEALTHCHECK"].partition("CMD ")[2])
+    compile(code, "HEALTHCHECK", "exec")
+    assert (python, flag) == ("python", "-c") and "http://127.0.0.1:8501/" in code
+    assert {CONTAINER["image"], KSERVE_CONTAINER["image"]} == {json.loads(last["ENTRYPOINT"])[0]}
+
+
+def test_the_image_is_built_of_files_that_are_there_and_not_ignored():
+    copied = [rest.split()[:-1] for word, rest in instructions("sources") if word == "COPY"]
+    kept = {line[1:] for line in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines() if line[0] == "!"}
+    paths = {path for paths in copied for path in paths}
+    assert paths == kept and [path for path in paths if not (ROOT / path).exists()] == []
+    assert set(PACKAGES) < paths  # What setup.py installs.
 
 
 def test_names_agree():
