@@ -165,6 +165,11 @@ class _Candidates:
         fitted[:-1] *= scale
         return fitted
 
+    def spread(self, kernel: np.ndarray, vectors: np.ndarray) -> float:
+        """Returns the standard deviation of the rows' logits around the mean of each row."""
+        logits = vectors[: len(self.labels)] @ kernel[:-1] + kernel[-1]
+        return float(np.std(logits - logits.mean(axis=1, keepdims=True)))
+
     def best_head(self, vectors: np.ndarray) -> tuple[Head, Scores]:
         """Returns the head with the least cross-validated cross entropy, and its scores."""
         rows, scored = vectors[: len(self.labels)], []
@@ -231,8 +236,14 @@ def choose(
         return FewLabels(None, results)
     if not num_steps:
         candidates.restore_encoder()
-    kernel = candidates.fit(candidates.embed() if num_steps else frozen, head, candidates.all_rows)
-    candidates.set_head(kernel * scores.get(chosen, of_frozen).sharpness)
+    vectors = candidates.embed() if num_steps else frozen
+    kernel = candidates.fit(vectors, head, candidates.all_rows)
+    if chosen in scores:
+        sharpness = scores[chosen].sharpness
+    else:  # No row was held out from the training, which makes the logits of the rows spread more than is right.
+        before = candidates.spread(candidates.fit(frozen, head, candidates.all_rows), frozen)
+        sharpness = of_frozen.sharpness * before / candidates.spread(kernel, vectors)
+    candidates.set_head(kernel * sharpness)
     return FewLabels(candidates.model, results, num_steps)
 
 

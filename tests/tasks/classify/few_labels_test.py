@@ -87,6 +87,17 @@ def test_auto_trains_the_encoder_where_rows_suffice_and_compares_where_they_can_
     assert results["train_few_labels_accuracy"].keys() == tried and results["accuracy"] > 0.9
 
 
+def test_probabilities_stay_as_sure_as_cross_validation_found_right(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(few_labels, "STEPS", (10, 10))
+    texts, spreads = [text for text, _ in toy_rows(24, 5)], []
+    for method in ("frozen", "head_first"):
+        run(f"--few_labels={method}", "--nodo_eval")
+        logits = BertTextClassifier.from_preset(tmp_path / "run" / "model").predict(texts, verbose=0)
+        spreads.append(np.std(logits - logits.mean(axis=1, keepdims=True)))
+        (tmp_path / "run").rename(tmp_path / method)
+    assert spreads[1] == pytest.approx(spreads[0], rel=1e-3)
+
+
 def test_rows_held_out_and_other_number_types(run, tables, tmp_path, monkeypatch):
     monkeypatch.setattr(few_labels, "CONTRASTIVE_STEPS", 10)
     predicts = ["--do_predict", f"--test_file={tables / 'test.csv'}"]
