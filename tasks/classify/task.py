@@ -62,11 +62,11 @@ class ClassifySettings(SplitSettings):
     few_labels: str | None = setting(
         None,
         "How to train on single texts with few rows a label. frozen: a logistic regression on the preset's embeddings; "
-        "head_first: that, then all weights from its head; contrastive: the encoder first learns to tell the labels' "
-        "rows apart; names: no rows, the label of --labels whose name is nearest; off: plain fine-tuning; auto: "
-        "head_first, if there are rows enough and it is not worse than frozen on some of them. Default: auto for "
+        "contrastive: that, then all weights from its head, which also learn to draw the rows of a label together; "
+        "names: no rows, the label of --labels whose name is nearest; off: plain fine-tuning; auto: contrastive, if "
+        "there are rows enough and it is not worse than frozen on some of them. Default: auto for "
         f"tables with fewer than {FEW_ROWS} rows a label, unless flags say how to fine-tune; else off.",
-        choices=("auto", "frozen", "head_first", "contrastive", "names", "off"),
+        choices=("auto", "frozen", "contrastive", "names", "off"),
         subject="training",
     )
 

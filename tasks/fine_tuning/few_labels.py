@@ -2,8 +2,9 @@
 
 Below some hundred rows a label, fine-tuning all weights together with a random head learns less than a logistic
 regression on the embeddings of a good encoder, and differs more from seed to seed (Tunstall et al., arXiv:2209.11055).
-That regression is a good head to fine-tune from (Kumar et al., arXiv:2202.10054). The head is folded into the
-classifier, which is saved and served like any other.
+That regression is a good head to fine-tune from (Kumar et al., arXiv:2202.10054), the better if rows of a label are
+drawn together as well (Gunel et al., arXiv:2011.01403). The head is folded into the classifier, which is saved and
+served like any other.
 
 Shapes: N rows, D components of an embedding, C classes.
 """
@@ -24,15 +25,13 @@ from tasks.fine_tuning import start
 from tasks.fine_tuning.encoding import encode_texts
 from tasks.fine_tuning.examples import Examples, Predictor, make_train_dataset
 from tasks.fine_tuning.logistic_regression import Scores, cross_validate, fit, fold_numbers, predict, score
-from tasks.fine_tuning.objectives import CrossEntropy, SupervisedContrast
+from tasks.fine_tuning.objectives import SupervisedContrast
 from tasks.fine_tuning.task import Encoded, Task, Trained
 
 LEAST_ROWS_TO_TRAIN = 32  # In all: with fewer, the encoder stays as it is.
 LEAST_ROWS_TO_COMPARE = 32  # A label: with fewer, the rows of a fold are too few to tell two encoders apart.
-STEPS = (20, 60)  # Of training the encoder, at least and at most; in between, five for each batch of `_BATCH` rows.
-_RATE, _BATCH = 2e-4, 16
-CONTRASTIVE_STEPS, _CONTRASTIVE_RATE = 60, 1e-4
-_CONTRASTIVE_BATCH = (32, 64)  # At least and at most; in between, four rows of each label.
+STEPS = (20, 60)  # Of training the encoder, at least and at most; in between, ten passes over the rows.
+_RATE, _BATCH, _PASSES = 2e-4, 32, 10
 _FOLDS = 5  # A trained encoder does without one of them, on which it is compared with the frozen one.
 _EMBEDDING_BATCH = 32
 _NAME_SCALE = 20.0  # Multiplies cosines with the names' embeddings, before the softmax.
@@ -83,7 +82,9 @@ class _Candidates:
             self.model, self._backbone = start.build_model(
                 origin, self._settings, task.model_class(), {**arguments, "pooling": pooling}
             )
-            self._embedder = keras.Model(self.model.input, self.model.get_layer("pool_tokens").output)
+            embedding = self.model.get_layer("pool_tokens").output
+            self._embedder = keras.Model(self.model.input, embedding)
+            self._trained = keras.Model(self.model.input, [self.model.output, embedding])
         self._start = self._backbone.get_weights()
         self._predictor = Predictor(self._embedder)
         self.labels, labels = encoded.examples.labels["labels"], trained.spec.labels
@@ -103,12 +104,11 @@ class _Candidates:
         """Undoes all training of the encoder."""
         self._backbone.set_weights(self._start)
 
-    def train_encoder(self, method: str, frozen: np.ndarray, head: Head, is_used: np.ndarray) -> int:
-        """Trains the encoder on the rows, bool (N,), and if the head looks at names, on these.
+    def train_encoder(self, frozen: np.ndarray, head: Head, is_used: np.ndarray) -> int:
+        """Trains all weights on the rows, bool (N,), and if the head looks at names, on these.
 
         Args:
-            method: "contrastive", or "head_first": all weights together, from the head that fits the frozen embeddings.
-            frozen: the embeddings before.
+            frozen: the embeddings before. The head that fits them is where training starts.
             head: how to fit the head.
             is_used: which rows to train on.
 
@@ -118,19 +118,11 @@ class _Candidates:
         names = np.arange(len(self.labels), self._examples.num_examples)
         names = np.tile(names, int(head.weight_of_names) // len(_NAMES))
         examples = take(self._examples, np.append(np.flatnonzero(is_used), names))
-        if method == "contrastive":
-            model, objective, size = (
-                self._embedder,
-                SupervisedContrast(),
-                int(np.clip(4 * self.num_classes, *_CONTRASTIVE_BATCH)),
-            )
-            rate, num_steps = _CONTRASTIVE_RATE, CONTRASTIVE_STEPS
-        else:
-            self.set_head(self.fit(frozen, head, is_used))
-            model, objective, size, rate = self.model, CrossEntropy(), _BATCH, _RATE
-            num_steps = int(np.clip(5 * np.sum(is_used) // _BATCH, *STEPS))
-        size, seed = min(size, examples.num_examples), self._settings.random_seed
-        changes = {"optimizer": "adamw", "learning_rate": rate, "gradient_accumulation_steps": 1}
+        self.restore_encoder()
+        self.set_head(self.fit(frozen, head, is_used))
+        num_steps = int(np.clip(_PASSES * np.sum(is_used) // _BATCH, *STEPS))
+        size, seed = min(_BATCH, examples.num_examples), self._settings.random_seed
+        changes = {"optimizer": "adamw", "learning_rate": _RATE, "gradient_accumulation_steps": 1}
         changes["jit_compile"] = False  # It would compile each length anew.
 
         def make_dataset(step: int) -> tf.data.Dataset:
@@ -138,7 +130,8 @@ class _Candidates:
 
         with tempfile.TemporaryDirectory() as directory:
             settings = dataclasses.replace(self._settings, output_dir=directory, **changes)
-            trainer = build_trainer(settings, lambda: model, objective, self._strategy, (num_steps, num_steps // 10))
+            length = (num_steps, num_steps // 10)
+            trainer = build_trainer(settings, lambda: self._trained, SupervisedContrast(), self._strategy, length)
             trainer.fit(make_dataset, num_steps, description="train the encoder")
         # The mean of both is at least as good as the trained encoder, and loses less where training does not help
         # (Wortsman et al., arXiv:2109.01903).
@@ -179,21 +172,20 @@ class _Candidates:
                 scored.append((head, cross_validate(fit_rows, rows, self.labels, self.num_classes)))
         return min(scored, key=lambda pair: pair[1].loss)
 
-    def compare(self, method: str, frozen: np.ndarray, head: Head) -> tuple[dict[str, Scores], float, int]:
+    def compare(self, frozen: np.ndarray, head: Head) -> tuple[dict[str, Scores], float]:
         """Trains the encoder without one fold, and scores it and the frozen one on that fold.
 
         Returns:
-            (scores by method; by how many standard deviations the trained one gives more right answers, after McNemar;
-            steps).
+            (scores by method; by how many standard deviations the trained one gives more right answers, after McNemar).
         """
         is_held, scores, right = fold_numbers(self.labels, _FOLDS) == 0, {}, []
-        num_steps = self.train_encoder(method, frozen, head, ~is_held)
-        for name, vectors in (("frozen", frozen), (method, self.embed())):
+        self.train_encoder(frozen, head, ~is_held)
+        for name, vectors in (("frozen", frozen), ("contrastive", self.embed())):
             logs = predict(self.fit(vectors, head, ~is_held), vectors[: len(is_held)][is_held])
             scores[name] = score(logs, self.labels[is_held])
             right.append(logs.argmax(1) == self.labels[is_held])
         gains = right[1].astype(int) - right[0]
-        return scores, float(gains.sum() / np.sqrt(max(1, np.abs(gains).sum()))), num_steps
+        return scores, float(gains.sum() / np.sqrt(max(1, np.abs(gains).sum())))
 
 
 def choose(
@@ -202,9 +194,9 @@ def choose(
     """Trains a classifier on a few rows a label, by a method or by the best.
 
     Args:
-        method: "frozen", "head_first", "contrastive" or "names"; or "auto": the encoder is trained head first if the
-            rows are not too few, and if on a fold that it did not see it is not worse than the frozen one; plain
-            fine-tuning if neither does better than the most frequent label.
+        method: "frozen", "contrastive" or "names"; or "auto": the encoder is trained if the rows are not too few, and
+            if on a fold that it did not see it is not worse than the frozen one; plain fine-tuning if neither does
+            better than the most frequent label.
         task: the task.
         origin: encoder and vocabulary to start from.
         trained: tokenizer and spec.
@@ -219,24 +211,25 @@ def choose(
     head, of_frozen = candidates.best_head(frozen)
     scores, chosen, num_steps = {"frozen": of_frozen}, method, 0
     if method == "auto":
-        chosen = "head_first" if len(labels) >= LEAST_ROWS_TO_TRAIN else "frozen"
+        chosen = "contrastive" if len(labels) >= LEAST_ROWS_TO_TRAIN else "frozen"
     if chosen != "frozen" and len(labels) >= LEAST_ROWS_TO_COMPARE * candidates.num_classes:
-        scores, gain, num_steps = candidates.compare(chosen, frozen, head)
-        # Training pays off on average, which the few rows held out overrule by a standard deviation.
-        if method == "auto" and gain < -1:
-            chosen, num_steps = "frozen", 0
+        scores, gain = candidates.compare(frozen, head)
+        # Training pays off on average, which the few rows held out overrule by two standard deviations.
+        if method == "auto" and gain < -2:
+            chosen = "frozen"
         best = max(of_frozen.accuracy, scores[chosen].accuracy)
         if method == "auto" and best <= np.bincount(labels).max() / len(labels):
             chosen = "off"
-    elif chosen != "frozen":
-        num_steps = candidates.train_encoder(chosen, frozen, head, candidates.all_rows)
     results = {"train_few_labels": chosen}
     results["train_few_labels_accuracy"] = {name: scored.accuracy for name, scored in scores.items()}
     if chosen == "off":
         return FewLabels(None, results)
-    if not num_steps:
+    if chosen == "frozen":
         candidates.restore_encoder()
-    vectors = candidates.embed() if num_steps else frozen
+        vectors = frozen
+    else:
+        num_steps = candidates.train_encoder(frozen, head, candidates.all_rows)
+        vectors = candidates.embed()
     kernel = candidates.fit(vectors, head, candidates.all_rows)
     if chosen in scores:
         sharpness = scores[chosen].sharpness
@@ -251,8 +244,7 @@ def describe(results: dict) -> str:
     """Returns a sentence that names the method in `metrics.json`, and why."""
     names = {
         "frozen": "frozen embeddings with logistic regression",
-        "head_first": "all weights fine-tuned from a logistic regression's head, then logistic regression",
-        "contrastive": "contrastive training of the encoder, then logistic regression",
+        "contrastive": "contrastive training from a logistic regression's head, then logistic regression",
         "names": "the label whose name's embedding is nearest",
         "off": "plain fine-tuning, since frozen embeddings do no better than the most frequent label",
     }

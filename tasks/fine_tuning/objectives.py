@@ -3,6 +3,8 @@
 Shapes: B examples of a batch, S tokens of the longest one, C classes.
 """
 
+import types
+
 import tensorflow as tf
 
 from tasks.engine.train_step import Objective
@@ -59,26 +61,32 @@ class SquaredError(WeightedObjective):
 
 
 class SupervisedContrast(Objective):
-    """Cross entropy of finding, for each row of a batch, the rows with its label among all others.
+    """Mean of the cross entropy of classes and that of finding the rows with the same label in a batch.
 
-    Khosla et al., arXiv:2004.11362, equation 2. Labels: `{"labels": int32 [B]}`. Outputs: float32 vectors [B, D], of
-    any length. A row without another of its label counts nothing.
+    Gunel et al., arXiv:2011.01403, equation 1, with the contrast of Khosla et al., arXiv:2004.11362, equation 2.
+    Labels: `{"labels": int32 [B]}`. Outputs: float32 logits [B, C] and vectors [B, D], of any length. A row without
+    another of its label adds nothing to the contrast.
     """
 
     needs_whole_batch = True
-    temperature = 0.1  # The paper's.
+    temperature = 0.1  # Khosla et al.
+    loss_weights = types.MappingProxyType({"class": 0.5, "contrast": 0.5})
 
     def weights(self, features, labels):
-        return {"loss": tf.cast(tf.shape(labels["labels"])[0], tf.float32)}
+        return dict.fromkeys(self.loss_weights, tf.cast(tf.shape(labels["labels"])[0], tf.float32))
 
     def sums(self, outputs, labels):
-        unit, numbers = tf.math.l2_normalize(outputs, -1), labels["labels"]
+        (logits, vectors), numbers = outputs, labels["labels"]
+        unit = tf.math.l2_normalize(vectors, -1)
         is_self = tf.eye(tf.shape(unit)[0])
         similarities = tf.matmul(unit, unit, transpose_b=True) / self.temperature
         logs = tf.nn.log_softmax(similarities - 1e9 * is_self, -1)
         is_match = tf.cast(numbers[:, tf.newaxis] == numbers, tf.float32) - is_self  # [B, B]
         matched = tf.reduce_sum(tf.where(is_match > 0, logs, 0.0), 1)
-        return {"loss": -tf.reduce_sum(tf.math.divide_no_nan(matched, tf.reduce_sum(is_match, 1)))}
+        return {
+            "class": tf.reduce_sum(tf.nn.sparse_softmax_cross_entropy_with_logits(numbers, logits)),
+            "contrast": -tf.reduce_sum(tf.math.divide_no_nan(matched, tf.reduce_sum(is_match, 1))),
+        }
 
 
 def _weights(labels) -> tf.Tensor:

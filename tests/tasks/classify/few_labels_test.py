@@ -75,7 +75,7 @@ def test_frozen_embeddings_are_chosen_and_the_model_is_an_ordinary_one(run, tmp_
     assert saved_model.read_report(str(tmp_path / "served" / "1")).largest_difference <= 1e-5
 
 
-@pytest.mark.parametrize("least_rows_to_compare, tried", [(8, {"frozen", "head_first"}), (32, {"frozen"})])
+@pytest.mark.parametrize("least_rows_to_compare, tried", [(8, {"frozen", "contrastive"}), (32, {"frozen"})])
 def test_auto_trains_the_encoder_where_rows_suffice_and_compares_where_they_can_tell(
     run, monkeypatch, least_rows_to_compare, tried
 ):
@@ -83,14 +83,14 @@ def test_auto_trains_the_encoder_where_rows_suffice_and_compares_where_they_can_
     monkeypatch.setattr(few_labels, "LEAST_ROWS_TO_TRAIN", 24)
     monkeypatch.setattr(few_labels, "LEAST_ROWS_TO_COMPARE", least_rows_to_compare)
     results = run("--few_labels=auto", "--num_train_epochs=9")
-    assert (results["train_few_labels"], results["train_steps"]) == ("head_first", 10)
+    assert (results["train_few_labels"], results["train_steps"]) == ("contrastive", 10)
     assert results["train_few_labels_accuracy"].keys() == tried and results["accuracy"] > 0.9
 
 
 def test_probabilities_stay_as_sure_as_cross_validation_found_right(run, tmp_path, monkeypatch):
     monkeypatch.setattr(few_labels, "STEPS", (10, 10))
     texts, spreads = [text for text, _ in toy_rows(24, 5)], []
-    for method in ("frozen", "head_first"):
+    for method in ("frozen", "contrastive"):
         run(f"--few_labels={method}", "--nodo_eval")
         logits = BertTextClassifier.from_preset(tmp_path / "run" / "model").predict(texts, verbose=0)
         spreads.append(np.std(logits - logits.mean(axis=1, keepdims=True)))
@@ -99,7 +99,7 @@ def test_probabilities_stay_as_sure_as_cross_validation_found_right(run, tmp_pat
 
 
 def test_rows_held_out_and_other_number_types(run, tables, tmp_path, monkeypatch):
-    monkeypatch.setattr(few_labels, "CONTRASTIVE_STEPS", 10)
+    monkeypatch.setattr(few_labels, "STEPS", (10, 10))
     predicts = ["--do_predict", f"--test_file={tables / 'test.csv'}"]
     results = run("--dev_file=", "--dev_share=0.25", "--mixed_precision=float16", *predicts)
     assert results["train_few_labels"] == "frozen" and results["train_rows"] == 18
