@@ -62,6 +62,7 @@ class EmbedSettings(SplitSettings):
     )
     rerank_top_k: int = changeable(100, "Passages of a question that --reranker_dir re-orders.", at_least=1)
     train_batch_size: int | list[int] = replaced(SplitSettings, "train_batch_size", 32, several=True)
+    learning_rate: float | list[float] = replaced(SplitSettings, "learning_rate", 5e-5, help="Peak learning rate.")
 
     def __post_init__(self):
         super().__post_init__()

@@ -95,9 +95,10 @@ class Session:
         task, spec, settings = self.task, self.inputs.spec, self.settings
         train = self.inputs.of("train")[0]
         tokenizer = origin.tokenizer()
-        self._workers.check_equal(
-            {origin.preset: [tokenizer_identity(tokenizer), read_bert_config(origin.preset).to_dict()]}
-        )
+        config = read_bert_config(origin.preset)
+        self._workers.check_equal({origin.preset: [tokenizer_identity(tokenizer), config.to_dict()]})
+        if settings.learning_rate is None:
+            settings = dataclasses.replace(settings, learning_rate=start.default_rate(config.hidden_dim))
         start.check_encoder(origin, settings, spec.sequence_length, tokenizer.vocabulary_size())
         self.trained = task.prepare(origin, Trained(None, tokenizer, spec))
         encoded = self._encode(train)

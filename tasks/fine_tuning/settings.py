@@ -14,6 +14,7 @@ HELD_OUT = 0.2  # Share of the training rows to evaluate on where nothing names 
 _DEV_SOURCES = ("dev_file", "predict_file", "data_dir", "tfds_name")
 # The paper's three epochs of a small table are too few steps (Zhang et al., arXiv:2006.05987, section 6).
 DEFAULT_EPOCHS, MIN_STEPS = 3.0, 200
+BASE_RATE = 5e-5  # The paper's highest, for BERT-base.
 MAX_CHECKPOINT_STEPS = 1000
 
 
@@ -65,7 +66,13 @@ class FineTuningSettings(TrainingSettings, StartSettings):
     bad_rows: str | None = changeable(
         "refuse", "Refuse files with bad rows, or skip and count them.", choices=BAD_ROWS, subject="data"
     )
-    learning_rate: float | list[float] = setting(5e-5, "Peak learning rate.", several=True, above=0.0)
+    learning_rate: float | list[float] | None = setting(
+        None,
+        "Peak learning rate; default: 5e-5 for an encoder 768 wide, as much more for a narrower one as its square is "
+        "less, at most 3e-4; 5e-5 with --bert_config_file.",
+        several=True,
+        above=0.0,
+    )
     warmup_proportion: float = setting(0.1, "Share of warm-up steps.", at_least=0.0, at_most=1.0, subject="training")
     num_frozen_layers: int = setting(0, "Lowest encoder layers to freeze, and with them the embeddings.", at_least=0)
     reinit_layers: int = setting(
@@ -131,8 +138,10 @@ class FineTuningSettings(TrainingSettings, StartSettings):
         names_dev = any(getattr(self, name, None) for name in _DEV_SOURCES)
         if self.do_train and self.do_eval and not self.dev_share and not names_dev:
             object.__setattr__(self, "dev_share", HELD_OUT)
-        if self.num_train_epochs is None and self.bert_config_file:
-            object.__setattr__(self, "num_train_epochs", DEFAULT_EPOCHS)
+        if self.bert_config_file:
+            for name, value in (("num_train_epochs", DEFAULT_EPOCHS), ("learning_rate", BASE_RATE)):
+                if getattr(self, name) is None:
+                    object.__setattr__(self, name, value)
         super().__post_init__()
         if self.num_frozen_layers and self.lora_rank:
             raise InputError("--lora_rank leaves the whole encoder as it is: give it without --num_frozen_layers.")
@@ -154,9 +163,10 @@ class FineTuningSettings(TrainingSettings, StartSettings):
 
     @property
     def grid(self) -> dict[str, list]:
-        """Values of the settings that a search varies, by name. A single value gives a list of one."""
+        """Values of the settings that a search varies, by name. A single value gives a list of one, a default none."""
         values = {name: getattr(self, name) for name in ("learning_rate", "train_batch_size")}
-        return {name: list(value) if isinstance(value, list | tuple) else [value] for name, value in values.items()}
+        lists = {name: list(value) if isinstance(value, list | tuple) else [value] for name, value in values.items()}
+        return {name: values for name, values in lists.items() if values != [None]}
 
     @property
     def splits(self) -> list[str]:

@@ -16,7 +16,7 @@ from keras_bert.models.task import BertTask
 from keras_bert.presets import weights
 from keras_bert.tokenization.tokenizer import BertTokenizer
 from keras_bert.vocabulary import check_rows
-from tasks.fine_tuning.settings import FineTuningSettings, StartSettings, check_positions
+from tasks.fine_tuning.settings import BASE_RATE, FineTuningSettings, StartSettings, check_positions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,6 +150,18 @@ def check_encoder(start: Start, settings: FineTuningSettings, sequence_length: i
     if sum(chosen.values()) > config.num_layers:
         given = " ".join(f"--{name}={count}" for name, count in chosen.items() if count)
         raise InputError(f"{given}: {start.preset} has {config.num_layers} layers. Give no more.")
+
+
+def default_rate(hidden_dim: int) -> float:
+    """Returns the peak learning rate for an encoder of this width.
+
+    BERT-base takes 5e-5 at most (the paper, appendix A.3), smaller ones up to 3e-4 (Turc et al., arXiv:1908.08962); at
+    5e-5 some of them never leave the most frequent label. docs/benchmarks.md has our table.
+
+    >>> [round(default_rate(width), 6) for width in (1024, 768, 384, 128)]
+    [2.8e-05, 5e-05, 0.0002, 0.0003]
+    """
+    return min(BASE_RATE * (768 / hidden_dim) ** 2, 3e-4)
 
 
 def output_size(start: Start, model_class: type[BertTask]) -> int:

@@ -45,7 +45,11 @@ class NerSettings(WordSettings):
     lstm_layers: int = setting(2, "frozen: number of stacked BiLSTMs (the paper: 2).", at_least=1)
     lstm_dropout: float = setting(0.1, "frozen: dropout around each BiLSTM.", at_least=0.0, at_most=0.9)
     learning_rate: float | list[float] | None = replaced(
-        WordSettings, "learning_rate", None, help="Peak learning rate; default: 5e-5, or 1e-3 for frozen."
+        WordSettings,
+        "learning_rate",
+        None,
+        help="Peak learning rate; default: 1e-3 for frozen; else 5e-5 for an encoder 768 wide, as much more for a "
+        "narrower one as its square is less, at most 3e-4.",
     )
     num_train_epochs: float | None = replaced(
         WordSettings,
