@@ -33,7 +33,7 @@ class SwagSettings(SplitSettings):
         "as in SWAG, or endings.",
     )
     label_column: str | None = changeable(None, "Column with the right choice's number, from 0; default: 'label'.")
-    learning_rate: float | list[float] = replaced(SplitSettings, "learning_rate", 2e-5)
+    learning_rate: float | list[float] = replaced(SplitSettings, "learning_rate", 2e-5, help="Peak learning rate.")
     train_batch_size: int | list[int] = replaced(SplitSettings, "train_batch_size", 16)
 
     @property

@@ -242,7 +242,7 @@ def test_wrong_settings_are_refused(place, tmp_path, changes, words, monkeypatch
     assert all(word in str(refused.value) for word in words), refused.value
 
 
-@pytest.mark.parametrize("encoder, expected", [("trained", (5e-5, "adamw", None)), ("frozen", (1e-3, "adamw", 10.0))])
+@pytest.mark.parametrize("encoder, expected", [("trained", (None, "adamw", None)), ("frozen", (1e-3, "adamw", 10.0))])
 def test_a_bilstm_has_other_defaults(encoder, expected):
     names = ("learning_rate", "optimizer", "num_train_epochs")
     typed = flags.parse(NerSettings, ["--output_dir=x", f"--encoder={encoder}"])

@@ -212,7 +212,7 @@ def test_the_command_prints_the_scores_and_leaves_its_flags(run, files):
         line.startswith("test_f1") for line in lines
     )
     flags = json.loads((run[0] / "flags.json").read_text())
-    defaults = {"learning_rate": 5e-5, "num_train_epochs": None, "train_batch_size": 32, "document_context": "none"}
+    defaults = {"learning_rate": None, "num_train_epochs": None, "train_batch_size": 32, "document_context": "none"}
     assert {name: flags[name] for name in defaults} == defaults
 
 
