@@ -25,7 +25,6 @@ INSTALL_REQUIRES = [
     "safetensors>=0.5",  # keras_bert/formats/hugging_face_files.py
     "scipy>=1.14",  # tasks/fine_tuning/metrics.py
     "tensorflow==2.20.*",  # tasks/engine/train_step.py
-    "tensorflow-serving-api==2.20.*",  # export/companion_files.py
     "tensorflow-text>=2.20.1,<2.21",  # keras_bert/tokenization/graph_tokenizer.py
     "tokenizers>=0.22",  # tasks/pretraining/train_vocab.py
     "tqdm>=4.66",  # tasks/engine/progress.py
@@ -40,6 +39,7 @@ OPTIONAL_REQUIRES = {
         "grpcio-health-checking>=1.60",
         "grpcio-reflection>=1.60",
         "prometheus-client>=0.20",
+        "tensorflow-serving-api==2.20.*",
         "onnx>=1.17",
         "onnxruntime>=1.20",
     ],

@@ -16,7 +16,6 @@ from collections.abc import Mapping
 
 import numpy as np
 import tensorflow as tf
-from tensorflow_serving.apis import prediction_log_pb2
 
 from export import clients, signatures
 from export.base_path import DESCRIPTION_FILE, PER_MODEL_FILE, WARMUP_FILE
@@ -42,29 +41,39 @@ def write_extras(directory: str, head: Head) -> None:
     make_directory(os.path.join(directory, "assets.extra"))
     with tf.io.TFRecordWriter(os.path.join(directory, WARMUP_FILE)) as writer:
         for signature, inputs in head.warmup()[:_MAX_WARMUP_REQUESTS]:
-            writer.write(warmup_record(signature, inputs).SerializeToString())
+            writer.write(warmup_record(signature, inputs))
     shutil.copyfile(_BATCHING_PARAMETERS, os.path.join(directory, PER_MODEL_FILE))
     write_json(os.path.join(directory, DESCRIPTION_FILE), head.description())
 
 
-def warmup_record(signature: str, inputs: Mapping[str, np.ndarray]) -> prediction_log_pb2.PredictionLog:
+def warmup_record(signature: str, inputs: Mapping[str, np.ndarray]) -> bytes:
     """Returns a request as TensorFlow Serving replays it: by Classify, Regress, or Predict for all other signatures.
+
+    The bytes are those of a `PredictionLog` (tensorflow_serving/apis/prediction_log.proto). Its classes come with
+    tensorflow-serving-api, which only servers need.
 
     Args:
         signature: name of the signature.
         inputs: input name -> array of the batch.
     """
-    log = prediction_log_pb2.PredictionLog()
-    verbs = {signatures.CLASSIFY: log.classify_log, signatures.REGRESS: log.regress_log}
-    request = verbs.get(signature, log.predict_log).request
-    request.model_spec.signature_name = signature
-    if signature in verbs:
-        for example in inputs["inputs"]:
-            request.input.example_list.examples.add().ParseFromString(example)
-    else:
+    log = {signatures.CLASSIFY: 2, signatures.REGRESS: 3}.get(signature, 6)  # classify_log, regress_log, predict_log
+    request = _field(1, _field(3, signature.encode()))  # model_spec.signature_name
+    if log == 6:
         for name, array in inputs.items():
-            request.inputs[name].CopyFrom(tf.make_tensor_proto(array))
-    return log
+            entry = _field(1, name.encode()) + _field(2, tf.make_tensor_proto(array).SerializeToString())
+            request += _field(2, entry)  # inputs
+    else:
+        examples = b"".join(_field(1, example) for example in inputs["inputs"])
+        request += _field(2, _field(1, examples))  # input.example_list
+    return _field(log, _field(1, request))
+
+
+def _field(number: int, payload: bytes) -> bytes:
+    """Returns a field of a protocol buffer message, of bytes, a string or a message, as it is stored."""
+    size, length = len(payload), b""
+    while size > 127:
+        size, length = size >> 7, length + bytes([size & 127 | 128])
+    return bytes([number << 3 | 2]) + length + bytes([size]) + payload
 
 
 def write_readme(export_dir: str, head: Head, version_directory: str, training: str | None = None) -> None:

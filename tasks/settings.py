@@ -33,7 +33,7 @@ SUBJECTS = {
 # Extra of the distribution -> the packages that it installs, as they are imported.
 EXTRAS = {
     "squad": ("official",),
-    "serve": ("grpc", "grpc_health", "grpc_reflection", "prometheus_client"),
+    "serve": ("grpc", "grpc_health", "grpc_reflection", "prometheus_client", "tensorflow_serving"),
     "onnx": ("onnx", "onnxruntime"),
     "litert": ("ai_edge_litert",),
     "sentences": ("sentencex",),

@@ -6,13 +6,14 @@ TensorFlow, so a wrong configuration is refused before anything is loaded.
 
 import os
 from collections.abc import Mapping
-from typing import NamedTuple
-
-from tensorflow_serving.config import model_server_config_pb2
+from typing import TYPE_CHECKING, NamedTuple
 
 from export import base_path
 from export.server.text_message import declared_message, read_text_message
 from keras_bert.errors import InputError
+
+if TYPE_CHECKING:  # It comes with the extra `serve`, whose absence the settings tell.
+    from tensorflow_serving.config import model_server_config_pb2
 
 
 class VersionPolicy(NamedTuple):
@@ -50,12 +51,14 @@ def read_model_config(path: str) -> list[ModelSettings]:
     Raises:
         InputError: the file cannot be read, is no such message, or contradicts itself.
     """
+    from tensorflow_serving.config import model_server_config_pb2
+
     expected = "TensorFlow Serving's model_config_list { config { name: ... base_path: ... } }"
     config = read_text_message(path, model_server_config_pb2.ModelServerConfig(), expected)
     return settings_of(config, path)
 
 
-def settings_of(config: model_server_config_pb2.ModelServerConfig, where: str) -> list[ModelSettings]:
+def settings_of(config: "model_server_config_pb2.ModelServerConfig", where: str) -> list[ModelSettings]:
     """Returns the models that a configuration names.
 
     Args:
@@ -68,6 +71,8 @@ def settings_of(config: model_server_config_pb2.ModelServerConfig, where: str) -
     """
     if config.WhichOneof("config") != "model_config_list" or not config.model_config_list.config:
         raise InputError(f"{where}: expected a model_config_list with at least one config.")
+    from tensorflow_serving.config import model_server_config_pb2
+
     models: dict[str, ModelSettings] = {}
     for model in config.model_config_list.config:
         base_path.check_model_name(model.name, f"It is a name in {where}: choose another.")
@@ -88,7 +93,7 @@ def settings_of(config: model_server_config_pb2.ModelServerConfig, where: str) -
     return list(models.values())
 
 
-def _policy(model: model_server_config_pb2.ModelConfig, where: str) -> VersionPolicy:
+def _policy(model: "model_server_config_pb2.ModelConfig", where: str) -> VersionPolicy:
     policy = model.model_version_policy
     choice = policy.WhichOneof("policy_choice")
     if choice == "all":

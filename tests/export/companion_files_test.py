@@ -189,6 +189,26 @@ def test_labels_are_no_markdown(exported, tmp_path):
 # === The version's own files ===
 
 
+def test_warmup_records_are_tensorflow_serving_s_messages():
+    texts = np.array([b"a" * length for length in (0, 127, 128, 20_000)])
+    for signature in (signatures.CLASSIFY, signatures.REGRESS, "serving_default"):
+        log = prediction_log_pb2.PredictionLog()
+        verbs = {signatures.CLASSIFY: log.classify_log, signatures.REGRESS: log.regress_log}
+        request = verbs.get(signature, log.predict_log).request
+        request.model_spec.signature_name = signature
+        if signature in verbs:
+            examples = [request.input.example_list.examples.add() for _ in texts]
+            for example, text in zip(examples, texts, strict=True):
+                example.features.feature["text"].bytes_list.value.append(text)
+            inputs = {"inputs": [example.SerializeToString() for example in examples]}
+        else:
+            inputs = {"text": texts, "text_pair": texts[::-1]}
+            for name, array in inputs.items():
+                request.inputs[name].CopyFrom(tf.make_tensor_proto(array))
+        parsed = prediction_log_pb2.PredictionLog.FromString(companion_files.warmup_record(signature, inputs))
+        assert parsed == log
+
+
 @pytest.mark.slow(keep=SERVED)
 @pytest.mark.parametrize("name", ALL_HEADS)
 def test_warmup_requests_are_few_and_of_every_signature(exported, serve, name):
