@@ -12,21 +12,21 @@ ROOT = pathlib.Path(__file__).parent
 # versions that were resolved and tested together stand in requirements_lock.txt.
 INSTALL_REQUIRES = [
     "absl-py>=1.4",  # tasks/flags.py
-    "flatbuffers>=24.3",  # keras_bert/tokenization/normalizer_model.py
+    "flatbuffers>=24.3.25",  # keras_bert/tokenization/normalizer_model.py
     "h5py>=3.12",  # keras_bert/formats/keras_h5.py
     "huggingface-hub>=1.0",  # keras_bert/presets/downloads.py
     "jinja2>=3.1",  # tasks/report/formatting.py
     "kagglehub>=1.0",  # keras_bert/presets/downloads.py
-    "keras>=3.15,<3.16",  # keras_bert/encoder/backbone.py
-    "keras-nlp>=0.32,<0.33",  # keras_bert/encoder/backbone.py
+    "keras>=3.13,<3.16",  # keras_bert/encoder/backbone.py
+    "keras-nlp>=0.29.1,<0.33",  # keras_bert/encoder/backbone.py
     "numpy>=2.0",  # keras_bert/formats/checkpoint.py
-    "protobuf>=5.28",  # tasks/pretraining/data/records.py
-    "pyyaml>=6.0",  # tasks/report/card.py
+    "protobuf>=5.28.1",  # tasks/pretraining/data/records.py
+    "pyyaml>=6.0.1",  # tasks/report/card.py
     "safetensors>=0.5",  # keras_bert/formats/hugging_face_files.py
     "scipy>=1.14",  # tasks/fine_tuning/metrics.py
-    "tensorflow==2.20.*",  # tasks/engine/train_step.py
-    "tensorflow-text>=2.20.1,<2.21",  # keras_bert/tokenization/graph_tokenizer.py
-    "tokenizers>=0.22",  # tasks/pretraining/train_vocab.py
+    "tensorflow>=2.18.1,<2.22",  # tasks/engine/train_step.py
+    "tensorflow-text>=2.18.1,<2.22",  # keras_bert/tokenization/graph_tokenizer.py
+    "tokenizers>=0.22.1",  # tasks/pretraining/train_vocab.py
     "tqdm>=4.66",  # tasks/engine/progress.py
 ]
 
@@ -39,7 +39,7 @@ OPTIONAL_REQUIRES = {
         "grpcio-health-checking>=1.60",
         "grpcio-reflection>=1.60",
         "prometheus-client>=0.20",
-        "tensorflow-serving-api==2.20.*",
+        "tensorflow-serving-api>=2.18.1,<2.22",
         "onnx>=1.17",
         "onnxruntime>=1.20",
     ],
@@ -71,12 +71,12 @@ TEST_REQUIRES = [
     "onnxruntime>=1.20",
     "packaging>=23.0",
     "pytest>=8.0",
-    "pytest-xdist>=3.6",
+    "pytest-xdist>=3.6.1",
     "psutil>=6.0",
     "ruff>=0.12",
     "sentencex>=1.0",
     "scikit-learn>=1.5",
-    "seqeval>=1.2",
+    "seqeval>=1.2.2",
     "torch>=2.8",
     "transformers>=5.0,<6",
 ]

@@ -85,4 +85,4 @@ def read_text(text: bytes, tokenizer, max_tokens: int) -> tuple[str, bool]:
 def cut_texts(codes: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
     """Makes strings of the characters `starts` to `ends` (exclusive), int64 [P], of `codes`, int32: string [P]."""
     places = tf.ragged.range(starts, ends)
-    return tf.strings.unicode_encode(places.with_values(tf.gather(codes, places.values)), "UTF-8")
+    return tf.strings.unicode_encode(places.with_values(tf.gather(codes, places.values)), "UTF-8", errors="ignore")

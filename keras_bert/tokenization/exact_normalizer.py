@@ -97,7 +97,9 @@ class ExactNormalizer:
         sizes = sum(tf.cast(codes >= least, tf.int64) for least in (0, 0x80, 0x800, 0x10000))  # UTF-8
         begins = tf.cumsum(sizes, exclusive=True)
         row_begins = tf.gather(begins, splits[:-1])
-        normalized = tf.strings.unicode_encode(tf.RaggedTensor.from_row_splits(codes, splits, validate=False), "UTF-8")
+        normalized = tf.strings.unicode_encode(
+            tf.RaggedTensor.from_row_splits(codes, splits, validate=False), "UTF-8", errors="ignore"
+        )
         return normalized, Origins(begins, row_begins, starts, ends)
 
     # === Lower-casing ===
@@ -126,7 +128,7 @@ class ExactNormalizer:
     def _map(self, codes: tf.Tensor, sources: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         distinct, place = tf.unique(codes)
         alone = tf.RaggedTensor.from_row_splits(distinct, tf.range(tf.size(distinct) + 1), validate=False)
-        chars = tf.strings.unicode_encode(alone, "UTF-8")
+        chars = tf.strings.unicode_encode(alone, "UTF-8", errors="ignore")
         texts = self._normalize(chars)
         if self._lowercase:
             texts = tf.where(_has(self._context(distinct), normalizer.MARK_ORDER), chars, texts)

@@ -47,7 +47,7 @@ class BertPreprocessor(keras_nlp.models.Preprocessor):
     def __init__(
         self, tokenizer: BertTokenizer, sequence_length: int = _DEFAULT_LENGTH, pad_to_longest: bool = False, **kwargs
     ):
-        super().__init__(**kwargs)
+        super().__init__(**{"_allow_python_workflow": True, **kwargs})  # As in the tokenizer.
         _check_length(sequence_length)
         keep_arguments(self, locals())
 

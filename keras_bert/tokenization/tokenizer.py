@@ -67,7 +67,8 @@ class BertTokenizer(VocabularyLookup, Tokenizer):
         special_tokens_in_strings: bool = False,
         **kwargs,
     ):
-        super().__init__(**{"dtype": "int32", **kwargs})
+        # KerasHub asks for tensorflow-text up to 0.31, unless a layer says that it can work in Python.
+        super().__init__(**{"dtype": "int32", "_allow_python_workflow": True, **kwargs})
         self.lowercase = lowercase
         self.special_tokens_in_strings = special_tokens_in_strings
         self.file_assets = [VOCABULARY_FILE]

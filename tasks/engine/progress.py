@@ -22,6 +22,8 @@ _SHOWN = {
     "real_tokens_per_second": "{:,.0f} tokens/s",
     "share_of_peak": "{:.0%} of peak",
 }
+# As `tf.summary.scalar` marks its values. That function needs TensorBoard, which TensorFlow 2.21 does not install.
+_SCALAR = tf.compat.v1.SummaryMetadata(plugin_data={"plugin_name": "scalars"})
 
 
 @dataclasses.dataclass
@@ -172,4 +174,4 @@ class Reporter(contextlib.AbstractContextManager):
     def _write_events(self, prefix: str, step: int, figures: dict[str, float]) -> None:
         with self._events.as_default():
             for name, value in figures.items():
-                tf.summary.scalar(f"{prefix}/{name}", value, step=step)
+                tf.summary.write(f"{prefix}/{name}", tf.constant(value, tf.float32), step, _SCALAR)

@@ -107,7 +107,7 @@ def _call_instead(function: function_pb2.FunctionDef, encoder: Callable) -> None
 
 
 def _clear(function: function_pb2.FunctionDef) -> None:
-    function.node_def.clear()
+    del function.node_def[:]  # `clear` came with protobuf 6.
     function.control_ret.clear()
     function.signature.control_output[:] = []
 

@@ -94,7 +94,9 @@ def test_recent_punctuation_is_what_tensorflow_text_splits_and_the_rules_do_not(
     lengths = op.tokenize(tf.constant([f"x{char}x" for char in chars])).row_lengths().numpy()
     split = [char for char, length in zip(chars, lengths, strict=True) if length == 3]
     differing = {ord(char) for char in split if not normalizer.is_punctuation(char) and not normalizer.is_cjk(char)}
-    assert differing == set(normalizer.substitutes())
+    known = set(normalizer.substitutes())
+    # Older releases split none of it, or less: then the stand-ins are not needed, and do no harm.
+    assert differing == known if tf_text.__version__ >= "2.20" else differing <= known
     stand_ins = list(normalizer.substitutes().values())
     assert len(set(stand_ins)) == len(stand_ins)
     assert all(normalizer.vanishes(char) and not char.isspace() for char in stand_ins)

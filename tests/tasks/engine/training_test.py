@@ -244,7 +244,9 @@ def test_what_a_run_leaves(tmp_path, capfd):
     index_files = glob.glob(str(tmp_path / "run" / "checkpoints" / "*.index"))
     assert sorted(os.path.basename(path) for path in index_files) == ["ckpt-10.index", "ckpt-8.index"]
     [events] = glob.glob(str(tmp_path / "run" / "events" / "*"))
-    tags = {value.tag for event in tf.compat.v1.train.summary_iterator(events) for value in event.summary.value}
+    values = [value for event in tf.compat.v1.train.summary_iterator(events) for value in event.summary.value]
+    assert {value.metadata.plugin_data.plugin_name for value in values} == {"scalars"}
+    tags = {value.tag for value in values}
     assert {"train/loss", "train/learning_rate", "train/token_loss", "eval/loss", "eval/token_accuracy"} <= tags
     assert "train/examples_per_second" in tags and "train/real_tokens_per_second" not in tags  # No padding mask here.
     error_output = capfd.readouterr().err
