@@ -9,7 +9,8 @@ from setuptools import find_packages, setup
 ROOT = pathlib.Path(__file__).parent
 
 # The core: what the models in Keras, the training commands and bert-export need, each with a file that imports it. The
-# versions that were resolved and tested together stand in requirements_lock.txt.
+# versions that were resolved and tested together stand in requirements_lock.txt; `make test-versions` tests the lower
+# bounds, all at once, and the newest versions below the upper ones.
 INSTALL_REQUIRES = [
     "absl-py>=1.4",  # tasks/flags.py
     "flatbuffers>=24.3.25",  # keras_bert/tokenization/normalizer_model.py
@@ -25,7 +26,7 @@ INSTALL_REQUIRES = [
     "safetensors>=0.5",  # keras_bert/formats/hugging_face_files.py
     "scipy>=1.14",  # tasks/fine_tuning/metrics.py
     "tensorflow>=2.18.1,<2.22",  # tasks/engine/train_step.py
-    "tensorflow-text>=2.18.1,<2.22",  # keras_bert/tokenization/graph_tokenizer.py
+    "tensorflow-text>=2.18.1,<2.22; platform_system != 'Windows'",  # keras_bert/tokenization/graph_tokenizer.py
     "tokenizers>=0.22.1",  # tasks/pretraining/train_vocab.py
     "tqdm>=4.66",  # tasks/engine/progress.py
 ]
@@ -98,7 +99,7 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     license_files=["LICENSE"],
-    # TensorFlow 2.20 and tensorflow-text 2.20 have wheels up to Python 3.13; Keras 3.15 begins at 3.11.
+    # TensorFlow has wheels for Python 3.13 from 2.20 on, and none for a later one; Keras 3.15 begins at 3.11.
     python_requires=">=3.11,<3.14",
     # A bare find_packages() would install tests/ and benchmarks/ too.
     packages=find_packages(include=["keras_bert", "keras_bert.*", "tasks", "tasks.*", "export", "export.*"]),

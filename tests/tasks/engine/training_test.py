@@ -62,6 +62,7 @@ def torch_step(model: keras.Model, features, labels, clip_norm: float, rate: flo
     return loss.item(), norm.item(), {path: weight.detach().numpy() for path, weight in weights.items()}
 
 
+@pytest.mark.oracle
 @pytest.mark.parametrize("options", [{}, {"gradient_accumulation_steps": 4}, {"jit_compile": True}], ids=str)
 def test_step_is_torchs(tmp_path, monkeypatch, options):
     monkeypatch.setattr(ToyObjective, "loss_weights", {"pair": 0.3})
