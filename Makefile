@@ -11,8 +11,8 @@
 # make lint         ruff alone: check and format
 # make clean        removes .venv and what tools left behind
 #
-# On a machine without any of it, GNU make, bash and Python 3.11 with its venv module are all that is needed; 3.12 and
-# 3.13 are let in, but not tested.
+# On a machine without any of it, GNU make, bash and Python 3.11 with its venv module are all that is needed. The lock is
+# that of 3.11; 3.12 and 3.13 are let in, and were tried by hand (docs/quickstart.md).
 # Variables: PYTHON (interpreter for .venv), PYTEST_FLAGS, PYTEST_WORKERS, QUICKSTART_FLAGS, DOCS_FLAGS, ONLY and WORDS (of make oracle).
 
 SHELL := /bin/bash

@@ -104,8 +104,8 @@ class BertTokenizer(VocabularyLookup, Tokenizer):
         if not self.in_graph:
             raise InputError(
                 f"Exporting a tokenizer needs tensorflow-text, which cannot be imported here ({_TEXT_ERROR}). Install "
-                f"the version of TensorFlow's own minor version ({tf.__version__}), or export on Linux x86-64, where "
-                "it has wheels."
+                f"the version of TensorFlow's own minor version ({tf.__version__}), or export on a system that it has "
+                "wheels for: docs/quickstart.md."
             )
 
     def __call__(self, inputs, *args, **kwargs):
