@@ -13,7 +13,8 @@ trains on the same weights and rows, and scores the same dev, by `few_labels_pee
 that are finished are shown.
 
 Finished cells are lines of ours.jsonl and setfit.jsonl in --output_dir. The same command continues with the others, and
-prints the table of all.
+prints the table of all. benchmarks/cells/few_labels has those of docs/benchmarks.md: copied into --output_dir, they
+need not run again.
 """
 
 import importlib.util
@@ -232,10 +233,8 @@ def main(_):
     ]
     ours = [{**cell, "few_labels": FLAGS.few_labels} for cell in cells]
     ours = run_missing(ours, os.path.join(FLAGS.output_dir, "ours.jsonl"), our_command)
-    peers, path = (
-        [cell for cell in cells if cell["draw"] <= FLAGS.peer_draws],
-        os.path.join(FLAGS.output_dir, "setfit.jsonl"),
-    )
+    peers = [cell for cell in cells if cell["draw"] <= FLAGS.peer_draws]
+    path = os.path.join(FLAGS.output_dir, "setfit.jsonl")
     peers = run_missing(peers, path, peer_command) if FLAGS.peer_python else read_lines(path)
     print(describe_machine())
     print("\n".join(table(ours, peers)))

@@ -14,7 +14,8 @@ no higher than the accuracy of always giving the most frequent label of the trai
 correlation of 0 or less, for WNUT-17 an F1 of 0. The table on standard output has mean and sample standard deviation
 over the seeds, failed runs included, in points, and the processor seconds of a run, imports and scoring included.
 
-Finished cells are lines of --output_file. The same command continues with the others, and prints the table of all.
+Finished cells are lines of --output_file. The same command continues with the others, and prints the table of all;
+benchmarks/cells/optimizers.jsonl has those of docs/benchmarks.md.
 """
 
 import collections
