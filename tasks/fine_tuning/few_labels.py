@@ -30,7 +30,7 @@ from tasks.fine_tuning.task import Encoded, Task, Trained
 
 LEAST_ROWS_TO_TRAIN = 32  # In all: with fewer, the encoder stays as it is.
 LEAST_ROWS_TO_COMPARE = 32  # A label: with fewer, the rows of a fold are too few to tell two encoders apart.
-STEPS = (20, 60)  # Of training the encoder, at least and at most; in between, ten passes over the rows.
+STEPS = (10, 60)  # Of training the encoder, at least and at most; in between, ten passes over the rows.
 _RATE, _BATCH, _PASSES = 2e-4, 32, 10
 _FOLDS = 5  # A trained encoder does without one of them, on which it is compared with the frozen one.
 _EMBEDDING_BATCH = 32
