@@ -5,7 +5,7 @@ Shapes: B batch, S sequence.
 
 import abc
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import keras
@@ -31,6 +31,7 @@ class TokenOutput(NamedTuple):
             sequence.
         column: index along the last axis, which then goes away; None keeps all columns.
         softmax: whether to apply softmax to the last axis.
+        sigmoid: whether to apply the sigmoid to each number.
         padding: value at positions beyond a row's length; None leaves what the model computes there.
     """
 
@@ -39,6 +40,7 @@ class TokenOutput(NamedTuple):
     pool: str | None = None
     column: int | None = None
     softmax: bool = False
+    sigmoid: bool = False
     padding: float | None = None
 
     def of(self, outputs, padding_mask: tf.Tensor) -> tf.Tensor:
@@ -50,6 +52,8 @@ class TokenOutput(NamedTuple):
             value = value[..., self.column]
         if self.softmax:
             value = tf.nn.softmax(value)
+        if self.sigmoid:
+            value = tf.sigmoid(value)
         return value if self.padding is None else tf.where(padding_mask == 1, value, self.padding)
 
 
@@ -163,10 +167,10 @@ class Answers(abc.ABC):
             )
 
 
-def gives_logits(model: keras.Model) -> bool:
-    """Tells whether a softmax must follow: it does unless the model's last layer has one (`activation="softmax"`)."""
+def gives_logits(model: keras.Model, activation: Callable = keras.activations.softmax) -> bool:
+    """Tells whether an activation must follow: it does unless the model's last layer has it."""
     layers = getattr(model, "layers", [None])
-    return getattr(layers[-1], "activation", None) is not keras.activations.softmax
+    return getattr(layers[-1], "activation", None) is not activation
 
 
 def plain_values(values: np.ndarray) -> list:

@@ -84,6 +84,50 @@ class ClassAnswers(BestOfAnswers):
         return {"label": tf.gather(tf.constant(self.labels), answer.pop("choice")), **answer}
 
 
+class LabelSetAnswers(SequenceAnswers):
+    """The labels of each text, any number of them: those whose probability is at least one half, the likeliest first.
+
+    `token_outputs`, which are also the answer to token ids, are the `probabilities` of all labels.
+
+    Args:
+        model: encoder inputs to logits [B, C].
+        preprocessor: tokenizer and longest sequence.
+        labels: names of the C classes, in the order of the logits.
+        num_texts: 1, or 2 for a model of text pairs.
+
+    Raises:
+        ValueError: the arguments do not fit together.
+    """
+
+    padding = {"count": "num_labels", "values": {"labels": "", "scores": 0.0}}
+
+    def __init__(self, model: keras.Model, preprocessor: BertPreprocessor, labels: list[str], num_texts: int = 1):
+        super().__init__(model, preprocessor, num_texts)
+        self.check_labels(labels)
+        self.labels, self.thresholds = labels, [0.5] * len(labels)
+        is_logits = gives_logits(model, keras.activations.sigmoid)
+        self.token_outputs = {"probabilities": TokenOutput(("classes",), sigmoid=is_logits)}
+
+    def answer_texts(self, model, texts):
+        return self.choose(super().answer_texts(model, texts))
+
+    def choose(self, answer: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Adds the labels that reach their thresholds to the `probabilities`, filled up to the most of a row."""
+        probabilities = answer["probabilities"]  # [B, C]
+        is_chosen = probabilities >= tf.constant(self.thresholds)
+        scores, order = tf.math.top_k(tf.where(is_chosen, probabilities, -1.0), len(self.labels))
+        counts = tf.math.count_nonzero(is_chosen, axis=-1, dtype=tf.int32)
+        most = tf.maximum(tf.reduce_max(counts), 1)
+        is_listed = tf.range(most) < counts[:, tf.newaxis]  # [B, most]
+        labels = tf.gather(tf.constant(self.labels), order[:, :most])
+        return {
+            "labels": tf.where(is_listed, labels, ""),
+            "scores": tf.where(is_listed, scores[:, :most], 0.0),
+            "num_labels": counts,
+            **answer,
+        }
+
+
 class ScoreAnswers(SequenceAnswers):
     """A number for each text.
 

@@ -67,6 +67,8 @@ def open_checkpoint(path: str) -> Iterator[Checkpoint]:
             tensors |= sentence_transformers.read_dense(path, stack)
         if "refusal" in task:
             logging.warning("%s: only the encoder can be read. %s", path, task["refusal"])
+        if settings.get("problem_type") == "multi_label_classification":
+            task = {"class_name": "BertTextClassifier", "multi_label": True}
         yield Checkpoint("hugging_face", path, config, tensors, labels, settings={"task": task})
 
 

@@ -116,6 +116,8 @@ def _config(checkpoint: Checkpoint, architecture: str, vocabulary: list[str] | N
         elif outputs != _OUTPUTS[head]:
             expected = f"expected shape ({_OUTPUTS[head]},) in {architecture}"
             raise InputError(f"{checkpoint.source}: {bias}: {expected}, found ({outputs},).")
+    if checkpoint.settings.get("task", {}).get("multi_label"):
+        values["problem_type"] = "multi_label_classification"
     return values
 
 

@@ -215,5 +215,10 @@ def _arguments(checkpoint: Checkpoint, heads: tuple[str, ...]) -> dict:
     if head == "question_answering":
         return {}
     num_classes = checkpoint.tensors[f"{head}/bias"].shape[0]
-    own = {"pooling": checkpoint.pooling} if head == "classification" else {}
+    own = {}
+    if head == "classification":
+        own = {
+            "pooling": checkpoint.pooling,
+            "multi_label": checkpoint.settings.get("task", {}).get("multi_label", False),
+        }
     return {"num_classes": num_classes, "labels": checkpoint.labels, "dropout": None, **own}

@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from keras_bert.answers.base import Answers
+from keras_bert.answers.base import Answers, gives_logits
 from keras_bert.config import POOLINGS
 from keras_bert.encoder.backbone import BertBackbone
 from keras_bert.encoder.heads import PoolTokens, output_head
@@ -38,6 +38,7 @@ class BertTask:
         heads_are_pretrained: whether the heads come from pre-training, so that a checkpoint should hold them.
         uses_pooler: whether any head reads `pooled_output`.
         labels: names of the classes, or None. With them, `fit` and `evaluate` also take labels as strings.
+        multi_label: whether a row has any number of labels; then `fit` takes a list of strings for each.
         trained_settings: names of those settings of `answer` that a command writes beside its model.
         answer_settings: settings of `answer` where the caller gives none. `from_preset` reads them from the `model/` of
             a fine-tuning, unless `sequence_length` is another.
@@ -49,6 +50,7 @@ class BertTask:
     heads_are_pretrained = False
     uses_pooler = True
     labels: list[str] | None = None
+    multi_label: bool = False
     trained_settings: tuple[str, ...] = ()
     answer_settings: dict = {}
     _last_answers = None
@@ -128,6 +130,11 @@ class BertTask:
         """Turns raw samples into what the model takes; runs in tf.data."""
         if self.labels and y is not None and tf.as_dtype(getattr(y, "dtype", tf.string)) == tf.string:
             y = tf.ragged.map_flat_values(lambda names: _find_labels(names, self.labels), y)
+            if self.multi_label:  # Numbers of each row's labels to 1.0 in their places.
+                numbers = y.to_tensor(-1) if isinstance(y, tf.RaggedTensor) else y
+                y = tf.reduce_max(
+                    tf.one_hot(tf.pad(numbers, [[0, 0], [0, 1]], constant_values=-1), len(self.labels)), axis=-2
+                )
         return super().preprocess_samples(x, y, sample_weight)
 
     def quantize(self, mode=None, **kwargs) -> None:
@@ -310,11 +317,14 @@ class LabeledTask(BertTask):
         dropout: float | None = None,
         labels: list[str] | None = None,
         pooling: str | None = None,
+        multi_label: bool = False,
         **kwargs,
     ):
         if pooling not in (None, *(POOLINGS if self.uses_pooler else ())):
             allowed = "one of " + ", ".join(POOLINGS) if self.uses_pooler else "None for a head on every token"
             raise ValueError(f"`pooling` must be {allowed}. Received: pooling={pooling!r}")
+        if multi_label and not self.uses_pooler:
+            raise ValueError(f"`multi_label` must be False for a head on every token. Received: {multi_label=}")
         if num_classes is None and labels:
             num_classes = len(labels)
         if num_classes is None or num_classes < 1:
@@ -339,11 +349,19 @@ class LabeledTask(BertTask):
 
     def default_loss(self):
         head = self.get_layer(self.heads[0])
+        if self.multi_label:
+            is_logits = gives_logits(self, keras.activations.sigmoid)
+            return keras.losses.BinaryCrossentropy(is_logits, reduction="mean_with_sample_weight")
         if head.units == 1:
             return keras.losses.MeanSquaredError(reduction="mean_with_sample_weight")
         return cross_entropy(from_logits=head.activation != keras.activations.softmax)
 
     def default_metrics(self):
+        if self.multi_label:
+            is_logits = gives_logits(self, keras.activations.sigmoid)
+            of_each = {"multi_label": True, "num_labels": self.output_shape[-1]}
+            pr_auc = keras.metrics.AUC(curve="PR", from_logits=is_logits, **of_each, name="pr_auc")
+            return [MicroF1(from_logits=is_logits, name="micro_f1"), pr_auc]
         if self.output_shape[-1] == 1:
             return [keras.metrics.RootMeanSquaredError(name="root_mean_squared_error")]
         return super().default_metrics()
@@ -365,6 +383,26 @@ class LabeledTask(BertTask):
                 f"{source}: expected a fine-tuned {cls.heads[0]} head, found none. Pass `num_classes` or `labels`."
             )
         return {**stored, **given}
+
+
+@keras.saving.register_keras_serializable(package="keras_bert")
+class MicroF1(keras.metrics.F1Score):
+    """F1 of all labels of all rows together; a label counts as given from a probability of one half.
+
+    Args:
+        from_logits: whether predictions are logits, not probabilities.
+        **kwargs: `name`, `dtype`.
+    """
+
+    def __init__(self, from_logits: bool = True, **kwargs):
+        super().__init__(**{"average": "micro", "threshold": 0.5, **kwargs})
+        self.from_logits = from_logits
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        super().update_state(y_true, keras.ops.sigmoid(y_pred) if self.from_logits else y_pred, sample_weight)
+
+    def get_config(self):
+        return {**super().get_config(), "from_logits": self.from_logits}
 
 
 def cross_entropy(from_logits: bool = True) -> keras.losses.Loss:

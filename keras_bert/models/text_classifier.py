@@ -6,7 +6,7 @@ Shapes: B batch, S sequence, C classes.
 import keras
 import keras_nlp
 
-from keras_bert.answers.sequence import ClassAnswers, ScoreAnswers
+from keras_bert.answers.sequence import ClassAnswers, LabelSetAnswers, ScoreAnswers
 from keras_bert.models.task import LabeledTask
 
 
@@ -15,7 +15,9 @@ class BertTextClassifier(LabeledTask, keras_nlp.models.TextClassifier):
     """Backbone, dropout, and a linear layer on the pooled output; with one output, a regressor.
 
     `fit` takes texts, or pairs of texts as a tuple of two batches, with labels: int of shape (B,), str if `labels` are
-    given, or float scores for a regressor. The loss is cross entropy, for a regressor the mean squared error.
+    given, or float scores for a regressor. The loss is cross entropy, for a regressor the mean squared error. With
+    `multi_label` a row has any number of labels: 0.0 or 1.0 for each, float of shape (B, C), or ragged str if `labels`
+    are given; the loss is the binary cross entropy, the mean over the classes.
 
     Inputs: the backbone's. Output: float32 logits of shape (B, C), scores of shape (B, 1) for a regressor.
 
@@ -28,6 +30,7 @@ class BertTextClassifier(LabeledTask, keras_nlp.models.TextClassifier):
         labels: list of str, the classes in the order of the outputs, or None.
         pooling: str, `"mean"`, `"cls"` or `"max"`: the head reads the real tokens pooled, as a `BertTextEmbedder` with
             that `pooling` does, in place of the pooler; None: it reads the pooler.
+        multi_label: bool, whether a row has any number of the labels; `activation="sigmoid"` then gives probabilities.
         **kwargs: `name`; `compile=False` leaves out the default `compile()`.
 
     >>> from keras_bert import BertBackbone, BertPreprocessor, BertTokenizer
@@ -39,7 +42,8 @@ class BertTextClassifier(LabeledTask, keras_nlp.models.TextClassifier):
     (2, 2)
 
     `answer` gives the `label`, its probability as `score`, and the `probabilities` of all `labels`; or the `score` of a
-    regressor. Classes without labels are named by their numbers.
+    regressor. With `multi_label` it gives the `labels` with a probability of at least one half, the likeliest first,
+    theirs as `scores`, `num_labels`, and the `probabilities` of all. Classes without labels are named by their numbers.
 
     >>> sorted(model.answer("good"))
     ['label', 'probabilities', 'score']
@@ -51,7 +55,9 @@ class BertTextClassifier(LabeledTask, keras_nlp.models.TextClassifier):
         return super().answer(inputs, num_texts=len(inputs) if isinstance(inputs, tuple) else 1)
 
     def _make_answers(self, preprocessor, num_texts):
-        if self.output_shape[-1] == 1:
+        if self.output_shape[-1] == 1 and not self.multi_label:
             return ScoreAnswers(self, preprocessor, num_texts)
         labels = self.labels or [str(number) for number in range(self.output_shape[-1])]
+        if self.multi_label:
+            return LabelSetAnswers(self, preprocessor, labels, num_texts)
         return ClassAnswers(self, preprocessor, labels, num_texts)

@@ -89,6 +89,42 @@ def test_labels_may_be_names(trained):
         trained.preprocess_samples(tf.constant(["a"]), tf.constant(["cats"]))
 
 
+def test_a_row_may_have_any_number_of_labels(preprocessor, tmp_path):
+    model = BertTextClassifier(toy_tasks.backbone(), labels=ANIMALS, multi_label=True, preprocessor=preprocessor)
+    texts, named = ["the cat and a dog", "hen", "it ran"], [["dog", "cat"], ["hen"], []]
+    hot = np.array([[float(name in names) for name in ANIMALS] for names in named], np.float32)
+    by_name = tf.data.Dataset.from_tensor_slices((texts, tf.ragged.constant(named))).batch(3)
+    by_hot = tf.data.Dataset.from_tensor_slices((texts, hot)).batch(3)
+    right = model.evaluate(by_hot, verbose=0, return_dict=True)
+    assert model.evaluate(by_name, verbose=0, return_dict=True) == pytest.approx(right, abs=1e-6)
+    logits = model.predict(texts, verbose=0)
+    losses = np.logaddexp(0, logits) - hot * logits
+    assert right["loss"] == pytest.approx(losses.mean(), abs=1e-6) and set(right) == {"loss", "micro_f1", "pr_auc"}
+    hits = 2 * ((logits >= 0) * hot).sum() / ((logits >= 0).sum() + hot.sum())
+    assert right["micro_f1"] == pytest.approx(hits, abs=1e-6)
+    empty = model.preprocess_samples(tf.constant(["a"]), tf.ragged.constant([[]], tf.string))[1]
+    assert empty.numpy().tolist() == [[0.0] * len(ANIMALS)]
+    model.compile(optimizer=keras.optimizers.Adam(1e-2))
+    assert model.fit(by_name.repeat(30), verbose=0).history["micro_f1"][-1] > 0.5
+    assert sorted(model.answer(texts[0])["labels"]) == ["cat", "dog"]
+    model.save(tmp_path / "m.keras")
+    model.save_to_preset(tmp_path / "preset")
+    for again in (keras.saving.load_model(tmp_path / "m.keras"), BertTextClassifier.from_preset(tmp_path / "preset")):
+        assert again.multi_label and again.answer(texts) == model.answer(texts)
+    shares = BertTextClassifier(model.backbone, labels=ANIMALS, multi_label=True, activation="sigmoid")
+    shares.set_weights(model.get_weights())
+    shares.preprocessor = preprocessor
+    found = shares.evaluate(by_hot, verbose=0, return_dict=True)
+    assert found == pytest.approx(model.evaluate(by_hot, verbose=0, return_dict=True), abs=1e-5)
+    np.testing.assert_allclose(
+        [answer["probabilities"] for answer in shares.answer(texts)],
+        [answer["probabilities"] for answer in model.answer(texts)],
+        atol=1e-6,
+    )
+    with pytest.raises(ValueError, match="`multi_label` must be False for a head on every token"):
+        BertTokenClassifier(model.backbone, 2, multi_label=True)
+
+
 def test_a_compiled_model_comes_back_from_a_keras_file_with_its_optimizer(trained, tmp_path):
     trained.save(tmp_path / "m.keras")
     again = keras.saving.load_model(tmp_path / "m.keras")

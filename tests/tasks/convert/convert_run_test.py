@@ -16,6 +16,7 @@ from toy_hugging_face import SAFETENSORS, save_tensorflow
 from keras_bert import formats
 from keras_bert.encoder.backbone import BertBackbone
 from keras_bert.errors import InputError
+from keras_bert.files import read_json
 from keras_bert.formats import google
 from keras_bert.formats.checkpoint import StoredTensor
 from keras_bert.presets import weights
@@ -112,6 +113,11 @@ def test_all_pretraining_heads_survive_every_format_and_equal_transformers(tmp_p
     "cls, head, changes",
     [
         ("BertForSequenceClassification", "classification", {"id2label": {0: "bad", 1: "fair", 2: "good"}}),
+        (
+            "BertForSequenceClassification",
+            "classification",
+            {"id2label": {0: "price", 1: "taste"}, "problem_type": "multi_label_classification"},
+        ),
         ("BertForTokenClassification", "token_classification", {"id2label": {0: "O", 1: "B", 2: "I"}}),
         ("BertForQuestionAnswering", "question_answering", {}),
         ("BertForMaskedLM", "masked_lm", {}),
@@ -120,12 +126,14 @@ def test_all_pretraining_heads_survive_every_format_and_equal_transformers(tmp_p
 def test_fine_tuned_heads_come_along(tmp_path, cls, head, changes):
     pytest.importorskip("transformers")
     write_random_bert(tmp_path, cls=cls, **changes)
-    proof = convert(str(tmp_path), str(tmp_path / "again"), to_format="hugging_face")
-    assert head in proof.differences and len(proof.peers) == 2
+    convert(str(tmp_path), str(tmp_path / "ours"), to_format="keras")
+    proof = convert(str(tmp_path / "ours"), str(tmp_path / "again"), to_format="hugging_face")
+    assert head in proof.differences and len(proof.peers) == 1
     assert all(head in differences for differences in proof.peers.values())
     with weights.open_checkpoint(str(tmp_path / "again")) as checkpoint:
         assert checkpoint.heads == (head,)
         assert checkpoint.labels == (list(changes["id2label"].values()) if changes else None)
+    assert read_json(str(tmp_path / "again" / "config.json")).get("problem_type") == changes.get("problem_type")
 
 
 @pytest.mark.oracle
