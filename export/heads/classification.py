@@ -1,14 +1,21 @@
-"""Classification and regression on texts or pairs, as `bert-classify` trains them: a label, or a number.
+"""Classification and regression on texts or pairs, as `bert-classify` trains them: a label, some labels, or a number.
 
 Shapes: B batch, C classes.
 """
 
+from collections.abc import Mapping
+
+import numpy as np
 import tensorflow as tf
 
 from export import signatures
 from export.heads.base import About
 from export.heads.sequence import BestOfHead, SequenceHead
-from keras_bert.answers.sequence import ClassAnswers, ScoreAnswers
+from export.verification import probes
+from export.verification.verify import TOLERANCE
+from keras_bert.answers.sequence import ClassAnswers, LabelSetAnswers, ScoreAnswers
+
+_CLASSES = {"classes": "string (classes): the labels", "scores": "float (classes): their probabilities"}
 
 
 class Classification(ClassAnswers, BestOfHead):
@@ -18,8 +25,7 @@ class Classification(ClassAnswers, BestOfHead):
     trained_settings = ("labels", "num_texts")
 
     def answer_examples(self, texts, answer):
-        classes = tf.tile(tf.constant([self.labels]), [tf.shape(answer["probabilities"])[0], 1])
-        return {"classes": classes, "scores": answer["probabilities"]}
+        return _all_classes(self.labels, answer)
 
     def about(self):
         return About(
@@ -32,10 +38,45 @@ class Classification(ClassAnswers, BestOfHead):
                 "score": "float: its probability",
                 "probabilities": "float (classes): of each class, in the order of `labels`",
             },
-            example_outputs={
-                "classes": "string (classes): the labels",
-                "scores": "float (classes): their probabilities",
+            example_outputs=_CLASSES,
+            more={"labels": self.labels},
+        )
+
+
+class LabelSet(LabelSetAnswers, SequenceHead):
+    """A classifier of rows with any number of labels; see `LabelSetAnswers`."""
+
+    task = "multi_label_classification"
+    trained_settings = ("labels", "num_texts")
+    example_signature = signatures.CLASSIFY
+
+    def answer_examples(self, texts, answer):
+        return _all_classes(self.labels, answer)
+
+    def expected(self, model, texts, encoded):
+        right = super().expected(model, texts, encoded)
+        of_all, _ = right[signatures.TOKEN_IDS]
+        answer = probes.on_cpu(self.choose, of_all)
+        distances = np.abs(of_all["probabilities"] - self.thresholds)
+        # Rounding may decide whether a label is given, or which of two comes first.
+        undecided = (distances <= TOLERANCE).any(axis=-1) | probes.undecided(of_all["probabilities"], len(self.labels))
+        return {**right, signatures.SERVING_DEFAULT: (answer, undecided)}
+
+    def about(self):
+        of_all = "float (classes): of each class, in the order of `labels` in the description"
+        return About(
+            f"Labels of {self.kind}",
+            f"Names those that fit {self.kind}, any number of: {', '.join(self.labels)}.",
+            self.instances("Returns the sorted list of names.", "It was a rainy day."),
+            self.inputs,
+            {
+                "labels": 'string (labels): those that are likely enough, the likeliest first, then ""',
+                "scores": "float (labels): their probabilities, then 0.0",
+                "num_labels": "int32: how many there are; the others fill up to the most of the batch",
+                "probabilities": of_all,
             },
+            token_outputs={"probabilities": of_all},
+            example_outputs=_CLASSES,
             more={"labels": self.labels},
         )
 
@@ -60,3 +101,9 @@ class Regression(ScoreAnswers, SequenceHead):
             {"score": number},
             example_outputs={"outputs": number},
         )
+
+
+def _all_classes(labels: list[str], answer: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    """Returns what `classify` answers: all labels [B, C], and their probabilities."""
+    classes = tf.tile(tf.constant([labels]), [tf.shape(answer["probabilities"])[0], 1])
+    return {"classes": classes, "scores": answer["probabilities"]}

@@ -6,7 +6,7 @@ A new head is one module and one line of `HEADS`.
 import os
 
 from export.heads.base import Head
-from export.heads.classification import Classification, Regression
+from export.heads.classification import Classification, LabelSet, Regression
 from export.heads.embeddings import Embeddings, SentenceEmbedding
 from export.heads.fill_mask import FillMask
 from export.heads.multiple_choice import MultipleChoice
@@ -22,6 +22,7 @@ HEADS: dict[str, type[Head]] = {
     head.task: head
     for head in (
         Classification,
+        LabelSet,
         Regression,
         MultipleChoice,
         TokenClassification,
@@ -83,6 +84,7 @@ def _task_of(directory: str) -> str:
         )
     content = read_task(directory)
     task = "regression" if content.get("is_regression") else content["task"]
+    task = LabelSet.task if content.get("multi_label") else task
     if task not in HEADS:
         path = os.path.join(directory, TASK_FILE)
         raise InputError(f"{path}: the task {task!r} has no served form. Expected one of: {', '.join(HEADS)}.")

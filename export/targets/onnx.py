@@ -57,6 +57,8 @@ def _finish(graph: EncoderGraph, value: str, is_real: str, output: TokenOutput) 
         value = graph.node("Gather", value, graph.constant(np.int64(output.column)), axis=-1)
     if output.softmax:
         value = graph.node("Softmax", value, axis=-1)
+    if output.sigmoid:
+        value = graph.node("Sigmoid", value)
     if output.padding is not None:
         value = graph.node("Where", is_real, value, graph.number(output.padding))
     return value

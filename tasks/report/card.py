@@ -26,6 +26,7 @@ from tasks.settings import Settings
 CARD_FILE = "README.md"
 PIPELINES = {
     "classification": "text-classification",
+    "multi_label_classification": "text-classification",
     "regression": "text-classification",
     "multiple_choice": "multiple-choice",
     "token_classification": "token-classification",

@@ -74,6 +74,7 @@ def test_a_heads_task_is_the_name_in_task_json():
     assert set(loading.HEADS) == {
         *("classification", "regression", "multiple_choice", "token_classification", "token_regression"),
         *("question_answering", "fill_mask", "embeddings", "sentence_embedding", "search"),
+        "multi_label_classification",
     }
 
 

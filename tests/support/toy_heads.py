@@ -4,7 +4,7 @@ import keras
 import numpy as np
 from toy_classifier import LABELS, VOCABULARY, assets, classifier
 
-from export.heads.classification import Classification, Regression
+from export.heads.classification import Classification, LabelSet, Regression
 from export.heads.embeddings import Embeddings
 from export.heads.fill_mask import FillMask
 from export.heads.multiple_choice import MultipleChoice
@@ -44,6 +44,9 @@ def save_preset(directory, model=None) -> str:
 HEADS = {
     "classification": lambda: Classification(classifier(), assets(), LABELS),
     "classification of pairs": lambda: Classification(classifier(), assets(), LABELS, 2),
+    "multi_label_classification": lambda: LabelSet(
+        shaken(BertTextClassifier(backbone(), len(LABELS), multi_label=True, compile=False)), assets(), LABELS
+    ),
     "regression of pairs": lambda: Regression(shaken(BertTextClassifier(backbone(), 1, compile=False)), assets(), 2),
     "multiple_choice": lambda: MultipleChoice(
         shaken(BertMultipleChoice(backbone(), NUM_CHOICES, compile=False)), assets()

@@ -5,12 +5,15 @@
 const SHOW = {
   labels(instance, prediction, description) {
     const values = prediction.probabilities;
-    const labels = Array.isArray(description.labels) ? description.labels : [];
-    const entries = values.map((value, index) => [String(labels[index] ?? `class ${index}`), value]);
     return [
       headline(textOf(prediction.label), percent(prediction.score)),
-      ...bars(entries, {best: values.indexOf(Math.max(...values)), sorted: true}),
+      ...bars(classesOf(prediction, description), {best: values.indexOf(Math.max(...values)), sorted: true}),
     ];
+  },
+
+  labelSet(instance, prediction, description) {
+    const given = prediction.labels.slice(0, prediction.num_labels).map(textOf);
+    return [headline(given.join(", ") || "No label"), ...bars(classesOf(prediction, description), {sorted: true})];
   },
 
   number(instance, prediction) {
@@ -114,6 +117,12 @@ const SHOW = {
   },
 };
 
+// The name and the probability of each class.
+function classesOf(prediction, description) {
+  const labels = Array.isArray(description.labels) ? description.labels : [];
+  return prediction.probabilities.map((value, index) => [String(labels[index] ?? `class ${index}`), value]);
+}
+
 function headline(text, note) {
   const parts = [make("span", {dir: "auto"}, text)];
   if (note) parts.push(" ", make("span", {className: "soft"}, note));
@@ -145,6 +154,7 @@ function kindOf(signature) {
   if (has("text", "words", "scores", "num_words")) return "words";
   if (has("text", "tokens", "positions")) return "masks";
   if (has("text", "label", "probabilities")) return "labels";
+  if (has("text", "labels", "num_labels", "probabilities")) return "labelSet";
   if (has("text", "passages", "scores")) return "passages";
   if (has("text", "embedding")) return "vectors";
   if (has("text", "mean") || has("text", "cls") || has("text", "pooled")) return "vectors";

@@ -167,7 +167,8 @@ def test_only_what_is_served_has_the_class():
         np.testing.assert_array_equal(mine, theirs)
 
 
-POOLED_HEADS = {"classification", "classification of pairs", "regression of pairs", "multiple_choice"}
+POOLED_HEADS = {"classification", "classification of pairs", "multi_label_classification"}
+POOLED_HEADS |= {"regression of pairs", "multiple_choice"}
 
 
 @pytest.mark.slow(keep=["regression of pairs", "token_regression"])
