@@ -4,6 +4,7 @@ This module does not import TensorFlow, so that a wrong file is reported within 
 """
 
 import dataclasses
+import itertools
 import re
 import zlib
 from collections.abc import Sequence
@@ -11,8 +12,9 @@ from typing import Any, NamedTuple
 
 from keras_bert.errors import InputError, first_line
 from tasks.classify.glue import TASKS, TableTask
+from tasks.fine_tuning.columns import SEPARATORS
 from tasks.fine_tuning.encoding import format_labels
-from tasks.fine_tuning.rows import Broken, Rows, check_number, check_text, open_rows, read_usable, take
+from tasks.fine_tuning.rows import Broken, Rows, check_number, check_text, open_rows, parse_list, read_usable, take
 from tasks.text.bad_rows import BadRows
 
 
@@ -26,7 +28,7 @@ class Table(NamedTuple):
         num_rows: number of rows of the file, including unusable ones.
         texts: N texts.
         text_pairs: N second texts, or None.
-        labels: N labels, or N scores (float), or None for a table without labels.
+        labels: N labels, or N tuples of labels, or N scores (float), or None for a table without labels.
     """
 
     path: str
@@ -35,7 +37,7 @@ class Table(NamedTuple):
     num_rows: int
     texts: list[str]
     text_pairs: list[str] | None
-    labels: list[str] | list[float] | None
+    labels: list[str] | list[tuple[str, ...]] | list[float] | None
 
     @property
     def num_texts(self) -> int:
@@ -70,6 +72,8 @@ def names_table(labels: list[str]) -> Table:
 # === Rows ===
 
 
+_MARKS = {"0": False, "1": True, "0.0": False, "1.0": True, "false": False, "true": True}
+
 _CURE = (
     "Name the right one with --text_column, --text_pair_column or --label_column; without a header all: --column_names."
 )
@@ -82,7 +86,7 @@ def read_table(path: str, task: TableTask, bad_rows: BadRows, with_labels: bool 
         path: the file, UTF-8: CSV (`.csv`, RFC 4180 quoting), JSON Lines (`.jsonl`), or else TSV without quoting.
         task: columns of the texts and of the label or score.
         bad_rows: collects rows with too many or too few fields, an empty text or label, a score that is not a number,
-            or invalid CSV or JSON; and blank lines between rows.
+            a mark that is neither 0 nor 1, or invalid CSV or JSON; and blank lines between rows.
         with_labels: whether to read the label column. If not, the column may be missing, and the first row of CoLA's
             files is a header.
 
@@ -119,9 +123,32 @@ def _read_row(row: dict, task: TableTask, with_labels: bool) -> list:
     """Returns the texts unchanged, then the label as a string or the score as a number."""
     values = [check_text(name, take(row, name)) for name in task.columns(with_labels=False)]
     if with_labels:
+        cells = [(name, take(row, name)) for name in task.label_columns]
         read_label = check_number if task.is_regression else _read_label
-        values.append(read_label(task.label_column, take(row, task.label_column)))
+        values.append(_read_labels(cells, task) if task.is_multi_label else read_label(*cells[0]))
     return values
+
+
+def _read_labels(cells: list[tuple[str, Any]], task: TableTask) -> tuple[str, ...]:
+    """Returns the labels of a row, from several cells of 0 and 1 or from one: a list, or text with separators."""
+    if len(cells) > 1:
+        return tuple(name for name, value in cells if _read_mark(name, value))
+    ((name, value),) = cells
+    values = parse_list(value)
+    if values is None:
+        text = check_text(name, "" if value is None else value, "labels", may_be_empty=True).strip()
+        marks = [mark for mark in SEPARATORS if mark in text]
+        if marks and not task.label_separator:
+            raise Broken(f"column {name!r}: {text!r} may be several labels. Say so: --label_separator='{marks[0]}'.")
+        values = [part.strip() for part in text.split(task.label_separator)] if text else []
+    return tuple(dict.fromkeys(_read_label(name, label) for label in values))
+
+
+def _read_mark(name: str, value: Any) -> bool:
+    mark = _MARKS.get(str(value).strip().lower())
+    if mark is None:
+        raise Broken(f"column {name!r}: expected 0 or 1, or false or true, found {value!r}. Correct it.")
+    return mark
 
 
 def _read_label(name: str, value: Any) -> str:
@@ -143,7 +170,7 @@ def choose_labels(table: Table, labels: Sequence[str] | None = None) -> list[str
         InputError: fewer than two labels, a label given twice, or an empty one.
     """
     if labels is None:
-        chosen, source = sorted(set(table.labels)), f"{table.path}: the label column"
+        chosen, source = sorted(set(each_label(table.labels))), f"{table.path}: the label column"
     else:
         chosen, source = list(labels), f"--labels={','.join(labels)}:"
     if len(set(chosen)) != len(chosen) or not all(chosen):
@@ -156,6 +183,11 @@ def choose_labels(table: Table, labels: Sequence[str] | None = None) -> list[str
     return chosen
 
 
+def each_label(labels: Sequence[str] | Sequence[tuple[str, ...]]) -> list[str]:
+    """Returns the labels of all rows one after the other."""
+    return list(itertools.chain.from_iterable(of_row if isinstance(of_row, tuple) else [of_row] for of_row in labels))
+
+
 def keep_known_labels(table: Table, labels: Sequence[str], bad_rows: BadRows) -> Table:
     """Returns the rows whose label is one of `labels`. The others are bad rows.
 
@@ -164,8 +196,9 @@ def keep_known_labels(table: Table, labels: Sequence[str], bad_rows: BadRows) ->
             left.
     """
     known, kept = set(labels), []
-    for index, label in enumerate(table.labels):
-        if label in known:
+    for index, of_row in enumerate(table.labels):
+        label = next((name for name in each_label([of_row]) if name not in known), None)
+        if label is None:
             kept.append(index)
         else:
             bad_rows.add(table.place(index), f"unknown label {label!r}. Expected {format_labels(labels)}.")
@@ -252,8 +285,9 @@ class TfdsTables:
 
     def _label_names(self, task: TableTask) -> list[str] | None:
         """Returns the names of the class numbers, or None if the label is not a class number."""
-        names = getattr(self._builder.info.features[task.label_column], "names", None)
-        if names is None or task.is_regression:
+        feature = self._builder.info.features[task.label_columns[0]]
+        names = getattr(getattr(feature, "feature", feature), "names", None)  # Several labels are a sequence.
+        if names is None or task.is_regression or task.label_columns[1:]:
             return None
         # Where the package has names such as "negative", GLUE's files have 0 and 1, in the same order.
         replaces = task.labels is not None and len(task.labels) == len(names) and set(task.labels) != set(names)
@@ -266,15 +300,20 @@ class TfdsTables:
         ]
         for index, values in sorted(rows, key=lambda row: row[0]):
             if names is not None:
-                number = values[-1]
-                if not 0 <= number < len(names):
-                    yield index, Broken(f"feature {wanted[-1]!r} is {number}: no label. Choose a split that has them.")
+                numbers = values[-1] if isinstance(values[-1], list) else [values[-1]]
+                wrong = [number for number in numbers if not 0 <= number < len(names)]
+                if wrong:
+                    message = f"feature {wanted[-1]!r} is {wrong[0]}: no label. Choose a split that has them."
+                    yield index, Broken(message)
                     continue
-                values[-1] = names[number]
+                named = [names[number] for number in numbers]
+                values[-1] = named if isinstance(values[-1], list) else named[0]
             yield index, dict(zip(wanted, values, strict=True))
 
 
 def _plain(value):
     """Returns a NumPy scalar or bytes as a Python value."""
-    value = value.item() if hasattr(value, "item") else value
+    value = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
     return value.decode("utf-8", errors="replace") if isinstance(value, bytes) else value

@@ -9,6 +9,7 @@ import dataclasses
 from tasks.fine_tuning.rows import EXTENSIONS
 
 CLASSIFICATION_METRICS = ("accuracy",)
+MULTI_LABEL_METRICS = ("micro_f1", "macro_f1", "exact_match")
 REGRESSION_METRICS = ("pearson_spearman_mean", "pearson", "spearman", "mean_squared_error")
 
 
@@ -41,13 +42,16 @@ class TableTask:
         name: the value of `--task_name`.
         text_column: column of the (first) text.
         text_pair_column: column of the second text, or None for single texts.
-        label_column: column of the label or the score.
+        label_column: column of the label or the score; for several labels also several columns of 0 and 1, commas
+            between, whose names are the labels.
         headerless_columns: names of all columns of files without a header, or None if their first row is the header.
         test_has_header: whether files to predict have a header all the same, as CoLA's do.
         extensions: formats that its files may have in `--data_dir`: `.tsv` (tab-separated, no quoting), `.csv` (RFC
             4180 quoting), `.jsonl` (a JSON object per line).
         labels: labels in the order of their class numbers, or None for the sorted set of the training file.
         is_regression: whether the label is a number to predict.
+        is_multi_label: whether a row has any number of labels.
+        label_separator: what stands between two labels in a cell; None: a cell holds one, or a JSON list.
         metrics: figures in `metrics.json`, keys of `metrics.CLASS_METRICS` or `SCORE_METRICS`. The first is the main
             one, which chooses the best of several models.
         score_range: least and largest score of a submission, for regression.
@@ -66,6 +70,8 @@ class TableTask:
     extensions: tuple[str, ...] = (".tsv",)
     labels: tuple[str, ...] | None = None
     is_regression: bool = False
+    is_multi_label: bool = False
+    label_separator: str | None = None
     metrics: tuple[str, ...] = CLASSIFICATION_METRICS
     score_range: tuple[float, float] | None = None
     train: tuple[Split, ...] = (Split(("train",)),)
@@ -78,13 +84,23 @@ class TableTask:
         return {"train": self.train, "dev": self.dev, "test": self.test}[kind]
 
     def columns(self, with_labels: bool = True) -> list[str]:
-        """Returns the columns of a row: first text, second text if there is one, label if wanted."""
+        """Returns the columns of a row: first text, second text if there is one, those of labels if wanted."""
         pair = [] if self.text_pair_column is None else [self.text_pair_column]
-        return [self.text_column, *pair, *[self.label_column] * with_labels]
+        return [self.text_column, *pair, *(self.label_columns if with_labels else ())]
+
+    @property
+    def label_columns(self) -> list[str]:
+        """Column of the label; several columns of 0 and 1 for several labels."""
+        return self.label_column.split(",") if self.is_multi_label else [self.label_column]
 
     def as_regression(self) -> "TableTask":
         """Returns this task with numbers instead of labels."""
         return dataclasses.replace(self, is_regression=True, labels=None, metrics=REGRESSION_METRICS)
+
+    def as_multi_label(self, labels: tuple[str, ...] | None, separator: str | None) -> "TableTask":
+        """Returns this task with any number of labels a row, those of several columns or of one with separators."""
+        kind = {"is_multi_label": True, "metrics": MULTI_LABEL_METRICS}
+        return dataclasses.replace(self, **kind, labels=labels, label_separator=separator)
 
 
 def _test(submission: str, file: str = "test") -> tuple[Split, ...]:

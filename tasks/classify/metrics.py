@@ -1,12 +1,25 @@
 """Scores of a classifier or a regressor, computed exactly on the host from the answers to all rows.
 
 These are GLUE's figures: accuracy, F1 of class 1, and the correlations of Matthews, Pearson and Spearman.
+Of several labels a row they are scikit-learn's, which are 0 where undefined.
 Shapes: N rows, C classes, G pairs of true and predicted class, D bootstrap samples.
 """
 
+import itertools
+from collections.abc import Iterable, Sequence
+
 import numpy as np
 
-from tasks.fine_tuning.metrics import cross_entropies, mean_squared_error, pearson, pearson_spearman_mean, spearman
+from keras_bert.files import write_table
+from tasks.fine_tuning.columns import SEPARATORS
+from tasks.fine_tuning.metrics import (
+    cross_entropies,
+    mean_squared_error,
+    pearson,
+    pearson_spearman_mean,
+    scores_of_counts,
+    spearman,
+)
 from tasks.fine_tuning.metrics import intervals as bootstrap_intervals
 from tasks.report import bootstrap
 
@@ -15,10 +28,13 @@ def row_losses(labels: np.ndarray, outputs: np.ndarray, is_regression: bool) -> 
     """Returns each row's contribution to the loss: float64, shape (N,).
 
     Args:
-        labels: class numbers, int, or scores, float, shape (N,).
+        labels: class numbers, int, or scores, float, shape (N,); of several labels a row 0.0 or 1.0, shape (N, C).
         outputs: logits, float, shape (N, C), or scores, shape (N, 1).
-        is_regression: True for squared errors, False for the negative log probability of the true class.
+        is_regression: True for squared errors, False for the negative log probability of the true class, or the mean
+            of those of all classes.
     """
+    if labels.ndim > 1:
+        return np.mean(np.logaddexp(0.0, outputs.astype(np.float64)) - labels * outputs, axis=-1)
     if is_regression:
         return np.square(outputs[:, 0].astype(np.float64) - labels)
     return cross_entropies(labels, outputs)
@@ -33,11 +49,16 @@ def score(names: tuple[str, ...], labels: np.ndarray, outputs: np.ndarray, is_re
     """Computes figures and the loss.
 
     Args:
-        names: keys of `SCORE_METRICS` for regression, else of `CLASS_METRICS`.
+        names: keys of `SCORE_METRICS` for regression, of `LABEL_SET_METRICS` for several labels a row, else of
+            `CLASS_METRICS`.
         labels, outputs, is_regression: as in `row_losses`.
     """
     predictions = predict(outputs, is_regression)
-    if is_regression:
+    if labels.ndim > 1:
+        sets = labels > 0, choose(outputs)
+        figures = {name: LABEL_SET_METRICS[name](*sets) for name in names}
+        figures["mean_average_precision"] = float(np.mean(average_precisions(labels, outputs)))
+    elif is_regression:
         figures = {name: SCORE_METRICS[name](labels, predictions) for name in names}
     else:
         once = np.ones((1, len(labels)), np.int64)
@@ -50,6 +71,8 @@ def intervals(
 ) -> dict[str, list[float]]:
     """Returns 95% bootstrap intervals of the figures `names`; the arguments are those of `score`."""
     predictions = predict(outputs, is_regression)
+    if labels.ndim > 1:
+        return bootstrap_intervals({name: LABEL_SET_METRICS[name] for name in names}, labels > 0, choose(outputs))
     if is_regression:
         return bootstrap_intervals({name: SCORE_METRICS[name] for name in names}, labels, predictions)
     # These figures depend only on how often a sample has each pair of true and predicted class.
@@ -97,3 +120,79 @@ CLASS_METRICS = {
     "matthews_correlation": _matthews_correlation,
 }
 SCORE_METRICS = {metric.__name__: metric for metric in (pearson, spearman, pearson_spearman_mean, mean_squared_error)}
+
+
+# === Several labels a row: true and given labels, bool, shape (N, C) ===
+
+
+def choose(logits: np.ndarray) -> np.ndarray:
+    """Returns which labels are given: bool, shape (N, C); those with a probability of at least one half."""
+    return logits >= 0
+
+
+def label_scores(labels: np.ndarray, logits: np.ndarray, names: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Scores each label separately: what `class_scores` returns, and the average precision."""
+    true, given = labels > 0, choose(logits)
+    scores = scores_of_counts(true.sum(0), given.sum(0), (true & given).sum(0), names)
+    for name, precision in zip(names, average_precisions(labels, logits), strict=True):
+        scores[name]["average_precision"] = float(precision)
+    return scores
+
+
+def average_precisions(labels: np.ndarray, logits: np.ndarray) -> np.ndarray:
+    """Returns the mean precision over the recalls of each label: float64, shape (C,); 0 for one that no row has."""
+    return np.array([_average_precision(*columns) for columns in zip(labels.T > 0, logits.T, strict=True)])
+
+
+def write_label_sets(path: str, logits: np.ndarray, names: Sequence[str], numbers: Iterable[int]) -> None:
+    """Writes the columns `index`, `labels`, with a mark between two that none of them holds, and `probability_<label>`.
+
+    Args:
+        path: file to write.
+        logits: float, shape (N, C).
+        names: the C labels.
+        numbers: index of each row, N numbers.
+    """
+    mark = next((mark for mark in SEPARATORS if not any(mark in name for name in names)), SEPARATORS[0])
+    rows = zip(numbers, choose(logits), probabilities(logits), strict=True)
+    cells = (
+        [number, mark.join(itertools.compress(names, given)), *(f"{share:.6f}" for share in shares)]
+        for number, given, shares in rows
+    )
+    write_table(path, ["index", "labels", *(f"probability_{name}" for name in names)], cells)
+
+
+def probabilities(logits: np.ndarray) -> np.ndarray:
+    """Returns the probability of each label: float64, of the shape of `logits`."""
+    from scipy import special  # It takes 0.2 seconds to import.
+
+    return special.expit(logits.astype(np.float64))
+
+
+def _average_precision(is_true: np.ndarray, scores: np.ndarray) -> float:
+    order = np.argsort(-scores, kind="stable")
+    is_last = np.append(np.diff(scores[order]) != 0, True)  # Equal scores share a threshold.
+    hits, given = np.cumsum(is_true[order])[is_last], np.flatnonzero(is_last) + 1
+    return float(np.sum(np.diff(hits, prepend=0) * hits / given) / max(1, hits[-1]))
+
+
+def _f1_of_counts(correct: np.ndarray, total: np.ndarray) -> np.ndarray:
+    return 2.0 * correct / np.maximum(1, total)
+
+
+def micro_f1(true: np.ndarray, given: np.ndarray) -> float:
+    """Returns the F1 of all labels of all rows together."""
+    return float(_f1_of_counts(np.sum(true & given), np.sum(true) + np.sum(given)))
+
+
+def macro_f1(true: np.ndarray, given: np.ndarray) -> float:
+    """Returns the mean of the labels' F1."""
+    return float(np.mean(_f1_of_counts((true & given).sum(0), true.sum(0) + given.sum(0))))
+
+
+def exact_match(true: np.ndarray, given: np.ndarray) -> float:
+    """Returns the share of rows with just the right labels."""
+    return float(np.mean((true == given).all(axis=1)))
+
+
+LABEL_SET_METRICS = {metric.__name__: metric for metric in (micro_f1, macro_f1, exact_match)}

@@ -5,8 +5,10 @@ Shapes: N rows of a table, C classes.
 
 import dataclasses
 import functools
+import itertools
 import os
 from collections import Counter
+from typing import Any
 
 import numpy as np
 
@@ -36,7 +38,9 @@ class ClassifySettings(SplitSettings):
 
     text_column: str | None = changeable(None, "Column with the text; default: the task's, or else recognized.")
     label_column: str | None = changeable(
-        None, "Column with the label or score; default: the task's, or else recognized."
+        None,
+        "Column with the label or score, or with several labels; or columns of 0 and 1, commas between, each named as "
+        "its label. Default: the task's, or else recognized.",
     )
     task_name: str = changeable(
         "table",
@@ -56,6 +60,14 @@ class ClassifySettings(SplitSettings):
     column_names: list[str] | None = changeable(None, "Names of all columns, for files without a header.")
     labels: list[str] | None = changeable(
         None, "Labels in the order of their class numbers; default: the GLUE task's, or the training file's, sorted."
+    )
+    multi_label: bool | None = changeable(
+        None,
+        "A row has any number of labels, none too. Default: recognized where cells hold JSON lists, or several label "
+        "columns are named.",
+    )
+    label_separator: str | None = changeable(
+        None, f"What stands between two labels in a cell; default: one of {' '.join(columns.SEPARATORS)}, recognized."
     )
     regression: bool = changeable(False, "The label column holds numbers to predict, such as ratings.")
     data_dir: str | None = changeable(None, "Directory with GLUE's files, or train, dev, test .tsv, .csv or .jsonl.")
@@ -115,14 +127,39 @@ class ClassifySettings(SplitSettings):
             chosen = chosen.as_regression()
         if chosen.is_regression and self.labels:
             raise InputError(f"--labels={','.join(self.labels)}: a task with scores has no classes. Leave it out.")
-        columns = {
+        if self.has_several_labels:
+            self._check_several_labels(chosen)
+            chosen = chosen.as_multi_label(self.marked_labels, self.label_separator)
+        named = {
             "text_column": self.text_column,
             "text_pair_column": self.text_pair_column,
             "label_column": self.label_column,
             "headerless_columns": self.column_names and tuple(self.column_names),
         }
-        chosen = dataclasses.replace(chosen, **{name: value for name, value in columns.items() if value})
+        chosen = dataclasses.replace(chosen, **{name: value for name, value in named.items() if value})
         return dataclasses.replace(chosen, test_has_header=chosen.test_has_header and not self.column_names)
+
+    @property
+    def has_several_labels(self) -> bool:
+        """Whether the flags say that a row has any number of labels."""
+        says_so = self.label_separator is not None or self.marked_labels is not None
+        return says_so if self.multi_label is None else self.multi_label
+
+    @property
+    def marked_labels(self) -> tuple[str, ...] | None:
+        """The labels that have a column each."""
+        return tuple(self.label_column.split(",")) if "," in (self.label_column or "") else None
+
+    def _check_several_labels(self, chosen: TableTask) -> None:
+        if chosen.is_regression:
+            raise InputError("--regression predicts a number, --multi_label labels. Leave one of them out.")
+        if chosen.labels is not None:
+            raise InputError(f"--multi_label: {chosen.name} has one label a row. Leave it out.")
+        if self.marked_labels and (self.labels or self.label_separator):
+            raise InputError(
+                f"--label_column={self.label_column}: the columns are the labels. Leave out --labels and "
+                "--label_separator."
+            )
 
 
 class ClassifySpec(task.Spec):
@@ -132,11 +169,13 @@ class ClassifySpec(task.Spec):
         labels: class i is labels[i]; empty for a regressor.
         num_texts: number of texts per row, 1 or 2.
         is_regression: whether the model gives a score instead of a class.
+        multi_label: whether a row has any number of labels.
     """
 
     labels: list[str]
     num_texts: int
     is_regression: bool = False
+    multi_label: bool = False
 
 
 class Classify(task.Task):
@@ -146,7 +185,7 @@ class Classify(task.Task):
     Spec = ClassifySpec
     name = "classification"
     command = "bert-classify"
-    printed = ("majority_accuracy", "loss", "mismatched_loss")
+    printed = ("majority_accuracy", "mean_average_precision", "loss", "mismatched_loss")
 
     @property
     def table_task(self) -> TableTask:
@@ -164,7 +203,7 @@ class Classify(task.Task):
             return self.table_task.label_column
         num_more = len(spec.labels) - _NUM_TITLE_LABELS
         *first, last = spec.labels[:_NUM_TITLE_LABELS] + ([f"{num_more} more"] if num_more > 0 else [])
-        return f"{', '.join(first)} or {last}"
+        return f"{', '.join(first)} {'and' if spec.multi_label else 'or'} {last}"
 
     def metric_of(self, part):
         return self.table_task.metrics[0]
@@ -192,11 +231,13 @@ class Classify(task.Task):
         settings, table_task, splits = self.settings, self.table_task, self.settings.splits
         wanted = ["text_column", "label_column"][: 1 if splits == ["test"] else 2]
         is_open = [name for name in wanted if not getattr(settings, name)]
-        if settings.tfds_name or table_task.name != "table" or not splits or not is_open:
+        is_said = settings.regression or settings.label_separator or settings.multi_label is False
+        may_be_several = len(wanted) > 1 and not is_said
+        if settings.tfds_name or table_task.name != "table" or not splits or not (is_open or may_be_several):
             return {}, ()
         path = self._find(splits[0], table_task.splits(splits[0])[0])
         of_file = columns.read_columns(path, settings.column_names)
-        named = (settings.text_column, settings.text_pair_column, settings.label_column)
+        named = (settings.text_column, settings.text_pair_column, *(settings.label_column or "").split(","))
         rest = {name: column for name, column in of_file.items() if name not in named}
         if not any(column.values for column in of_file.values()):
             return {}, ()  # The reader says what is wrong.
@@ -208,7 +249,17 @@ class Classify(task.Task):
         chosen = {name: value for name, value in zip(wanted, (text, label), strict=False) if name in is_open}
         if label in chosen.values() and of_file[label].is_score and not settings.labels:
             chosen["regression"] = True
+        elif may_be_several:
+            chosen |= self._recognize_several(path, label, of_file)
         return chosen, list(of_file)
+
+    def _recognize_several(self, path: str, label: str, of_file: columns.Columns) -> dict[str, Any]:
+        """Returns the settings that say that a row has several labels and how, as far as no flag does."""
+        column, is_said = of_file.get(label), self.settings.has_several_labels
+        is_list = column is not None and column.is_list
+        mark = columns.find_separator(path, label, column) if is_said and column and not is_list else None
+        chosen = {"multi_label": (is_said or is_list) and self.settings.multi_label is None, "label_separator": mark}
+        return {name: value for name, value in chosen.items() if value}
 
     def _find(self, split: str, source: Split) -> str:
         named = getattr(self.settings, f"{split}_file")
@@ -229,7 +280,13 @@ class Classify(task.Task):
     def _spec(self, labels: list[str], table: data.Table) -> ClassifySpec:
         """Returns a spec for tables like this one; without labels that of a regressor."""
         length = self.settings.max_seq_length
-        return ClassifySpec(sequence_length=length, labels=labels, num_texts=table.num_texts, is_regression=not labels)
+        return ClassifySpec(
+            sequence_length=length,
+            labels=labels,
+            num_texts=table.num_texts,
+            is_regression=not labels,
+            multi_label=self.table_task.is_multi_label,
+        )
 
     def _name_classes(self, source: str, num_outputs: int, labels: list[str] | None) -> list[str]:
         """Returns a checkpoint's class names, spelled as in the task if they differ from its labels by case only."""
@@ -257,6 +314,11 @@ class Classify(task.Task):
             raise InputError(
                 f"{table.path}: a model of {of_model}, but the task has {of_task}. Give --regression for scores only."
             )
+        if table.labels is not None and spec.multi_label != self.table_task.is_multi_label:
+            raise InputError(
+                f"{table.path}: a model of {'several labels' if spec.multi_label else 'one label'} a row. Give "
+                f"--{'' if spec.multi_label else 'no'}multi_label, and a file to match."
+            )
         if table.num_texts != spec.num_texts:
             raise InputError(
                 f"{table.path}: {table.num_texts} text column(s) named, but the model was trained on {spec.num_texts}. "
@@ -270,10 +332,13 @@ class Classify(task.Task):
         return [rows.texts_of(index) for index in range(len(rows.texts))]
 
     def strata(self, rows):
+        if self.table_task.is_multi_label:  # By the rarest label of each, since a set of labels may be that of one row.
+            counts = Counter(data.each_label(rows.labels))
+            return [min(of_row, key=lambda name: (counts[name], name), default=None) for of_row in rows.labels]
         return None if self.table_task.is_regression else rows.labels
 
     def describe(self, rows, encoded, spec):
-        described, counts = super().describe(rows, encoded, spec), Counter(rows.labels)
+        described, counts = super().describe(rows, encoded, spec), Counter(data.each_label(rows.labels))
         if not spec.is_regression:
             described["train_label_counts"] = {label: counts[label] for label in spec.labels}
         return described
@@ -284,22 +349,25 @@ class Classify(task.Task):
         return keras_bert.BertTextClassifier
 
     def model_arguments(self, spec):
-        return {"num_classes": len(spec.labels) or 1, "labels": spec.labels or None}
+        return {"num_classes": len(spec.labels) or 1, "labels": spec.labels or None, "multi_label": spec.multi_label}
 
     def few_labels(self, rows, spec):
-        settings = self.settings
+        settings, is_plain = self.settings, spec.num_texts == 1 and not (spec.is_regression or spec.multi_label)
         if settings.few_labels is not None:
-            if settings.few_labels != "off" and (spec.is_regression or spec.num_texts > 1):
+            if settings.few_labels != "off" and not is_plain:
                 raise InputError(
-                    f"{rows.path}: --few_labels={settings.few_labels} is for single texts with classes. Leave it out."
+                    f"{rows.path}: --few_labels={settings.few_labels} is for single texts with a class each. Leave it "
+                    "out."
                 )
             return settings.few_labels
-        is_few = not spec.is_regression and spec.num_texts == 1 and len(rows.texts) < FEW_ROWS * len(spec.labels)
+        is_few = is_plain and len(rows.texts) < FEW_ROWS * len(spec.labels)
         return "auto" if is_few and not settings.plans_fine_tuning else "off"
 
     def objective(self, spec):
-        from tasks.fine_tuning.objectives import CrossEntropy, SquaredError
+        from tasks.fine_tuning.objectives import CrossEntropy, SigmoidCrossEntropy, SquaredError
 
+        if spec.multi_label:
+            return SigmoidCrossEntropy()
         return SquaredError() if spec.is_regression else CrossEntropy()
 
     def encode(self, part, trained):
@@ -307,6 +375,8 @@ class Classify(task.Task):
         examples = encode_texts(table.texts, table.text_pairs, tokenizer, limit, f"tokenize {part.title}")
         if table.labels is not None:
             labels = label_ids(table.labels, spec.labels) if spec.labels else np.array(table.labels, np.float32)
+            if spec.multi_label:
+                labels = np.array([[name in of_row for name in spec.labels] for of_row in table.labels], np.float32)
             examples = examples._replace(labels={"labels": labels})
         lengths = lengths_before_cutting(examples.lengths, table.texts_of, tokenizer, limit)
         return task.Encoded(examples, lengths)
@@ -322,9 +392,10 @@ class Classify(task.Task):
         part, classes, labels = answers.part, answers.trained.spec.labels, answers.labels
         figures = self.checkpoint_figures(answers)
         intervals = metrics.intervals(names, labels, answers.outputs, is_regression)
-        predictions = metrics.predict(answers.outputs, is_regression)
+        is_several = answers.trained.spec.multi_label
+        predictions = metrics.choose(answers.outputs) if is_several else metrics.predict(answers.outputs, is_regression)
         losses = metrics.row_losses(labels, answers.outputs, is_regression)
-        is_wrong = losses > 0 if is_regression else predictions != labels
+        is_wrong = losses > 0 if is_regression else (predictions != labels).reshape(len(labels), -1).any(axis=1)
         evaluation = task.Evaluation(
             figures,
             intervals,
@@ -334,6 +405,11 @@ class Classify(task.Task):
         )
         if is_regression:
             evaluation.predictions = (labels, predictions)
+        elif is_several:
+            of_each = metrics.label_scores(labels, answers.outputs, classes)
+            evaluation.details["per_label"] = of_each
+            header = ["label", *(name.replace("_", " ") for name in of_each[classes[0]])]
+            evaluation.tables = [("Labels", header, [[name, *row.values()] for name, row in of_each.items()])]
         elif not part.name:
             evaluation.confusion = (classes, shared_metrics.confusion_matrix(labels, predictions, len(classes)))
             evaluation.details["per_class"] = shared_metrics.class_scores(labels, predictions, classes)
@@ -351,17 +427,23 @@ class Classify(task.Task):
         texts = list(zip(self.table_task.columns(with_labels=False), table.texts_of(row), strict=True))
         if self.table_task.is_regression:
             expected, predicted = f"{label:g}", f"{outputs[0]:.2f}"
+        elif answers.trained.spec.multi_label:
+            expected = ", ".join(itertools.compress(classes, label > 0))
+            shares = zip(classes, metrics.probabilities(outputs), metrics.choose(outputs), strict=True)
+            predicted = ", ".join(f"{name} {share:.0%}" for name, share, is_given in shares if is_given)
         else:
             share = np.exp(shared_metrics.log_softmax(outputs)).max()
             expected, predicted = classes[label], f"{classes[outputs.argmax()]} {share:.0%}"
         return [*texts, ("expected", expected), ("predicted", predicted), ("row", table.place(row))]
 
     def write_predictions(self, answers, output_dir):
-        """Writes `predictions.tsv`: index (of the row, from 0), prediction, and a probability for each class."""
+        """Writes `predictions.tsv`: index (of the row, from 0), prediction or labels, and probabilities of classes."""
         table, classes = answers.part.rows, answers.trained.spec.labels
         name = f"predictions_{answers.part.name}.tsv" if answers.part.name else "predictions.tsv"
         paths = [os.path.join(output_dir, name)]
-        if classes:
+        if answers.trained.spec.multi_label:
+            metrics.write_label_sets(paths[0], answers.outputs, classes, table.numbers)
+        elif classes:
             shared_metrics.write_probabilities(paths[0], answers.outputs, classes, table.numbers)
         else:
             scores = (f"{value:.6f}" for value in answers.outputs[:, 0])

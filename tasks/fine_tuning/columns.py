@@ -1,16 +1,18 @@
 """Recognizes the columns of a table that no flag names. This module does not import TensorFlow."""
 
 import itertools
+import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from keras_bert.errors import InputError
-from tasks.fine_tuning.rows import Broken, open_rows, parse_number
+from tasks.fine_tuning.rows import Broken, open_rows, parse_list, parse_number
 
 # Names of label columns, in lower case. The first is the default of every task.
 LABEL_NAMES = ("label", "labels", "class", "category", "intent", "score", "sentiment", "topic", "target", "rating")
 LABEL_NAMES += ("stars", "emotion", "polarity")
+SEPARATORS = ("|", ";", ",")  # Of several labels in a cell.
 _MOST_ROWS = 100_000  # To look at. A table that is sorted by its labels may need many.
 _DATE = re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}\b.*", re.DOTALL)
 _LONGEST_LABEL = 40  # Mean characters.
@@ -21,12 +23,13 @@ class Column:
     """What a column holds.
 
     Args:
-        values: how often it has each value, as text, without empty ones.
+        values: how often it has each value, as text, a list as JSON, without empty ones.
     """
 
     def __init__(self, values: Counter[str]):
         self.values, self.total = values, values.total()
         numbers = list(map(parse_number, values))
+        self.is_list = bool(values) and all(parse_list(value) is not None for value in values)
         self.is_date = all(map(_DATE.fullmatch, values))
         self.is_number = bool(values) and None not in numbers
         self.is_fractional = self.is_number and not all(number.is_integer() for number in numbers)
@@ -42,6 +45,8 @@ class Column:
     @property
     def has_few_values(self) -> bool:
         """Whether the values may be labels, each of some rows."""
+        if self.is_list:
+            return True
         are_few = 2 <= len(self.values) <= max(2, self.total / 2)
         return are_few and self.mean_length <= _LONGEST_LABEL and not self.is_date
 
@@ -59,13 +64,14 @@ def read_columns(path: str, names: Sequence[str] | None = None) -> Columns:
     values = {name: Counter() for name in file.columns or ()}
     for _, row in itertools.islice(file.rows, _MOST_ROWS):
         for name, value in () if isinstance(row, Broken) else row.items():
-            if isinstance(value, str | int | float) and str(value).strip():
-                values.setdefault(name, Counter())[str(value)] += 1
+            text = json.dumps(value) if isinstance(value, list) else str(value)
+            if isinstance(value, str | int | float | list) and text.strip():
+                values.setdefault(name, Counter())[text] += 1
     return {name: Column(counts) for name, counts in values.items()}
 
 
 def choose_label(path: str, columns: Columns, is_number: bool = False, has_names: bool = False) -> str:
-    """Returns the column of the labels: named as in `LABEL_NAMES`, or else with few different values.
+    """Returns the column of the labels: named as in `LABEL_NAMES`, or else of lists, or with few different values.
 
     Args:
         path: the file, for messages.
@@ -81,9 +87,10 @@ def choose_label(path: str, columns: Columns, is_number: bool = False, has_names
         usable = {name: column for name, column in usable.items() if column.is_number}
     named = [name for name in columns if _plain(name) == LABEL_NAMES[0]]
     named = named or [name for name in usable if _plain(name) in LABEL_NAMES]
+    lists = [name for name in usable if usable[name].is_list]
     few = [name for name in usable if is_number or (usable[name].has_few_values and not usable[name].is_fractional)]
     fewest = min((len(usable[name].values) for name in few), default=0)
-    candidates = named or [name for name in few if len(usable[name].values) <= _CLEARLY_FEWER * fewest]
+    candidates = named or lists or [name for name in few if len(usable[name].values) <= _CLEARLY_FEWER * fewest]
     name = _single(path, "labels", {name: f"{len(columns[name].values)} different" for name in columns}, candidates)
     if name in columns[name].values and not has_names:
         raise InputError(
@@ -91,6 +98,22 @@ def choose_label(path: str, columns: Columns, is_number: bool = False, has_names
             "the columns of a file without a header: --column_names=text,label."
         )
     return name
+
+
+def find_separator(path: str, name: str, column: Column) -> str | None:
+    """Returns what stands between two labels in the cells of a column; None if none of `SEPARATORS` does.
+
+    Raises:
+        InputError: several may be meant.
+    """
+    marks = [mark for mark in SEPARATORS if any(mark in value for value in column.values)]
+    if len(marks) > 1:
+        listed = " and ".join(map(repr, marks))
+        raise InputError(
+            f"{path}: column {name!r} holds {listed}, and two labels may stand on either side of each. Name the one "
+            f"between labels: --label_separator='{marks[0]}'."
+        )
+    return marks[0] if marks else None
 
 
 def choose_text(path: str, columns: Columns) -> str:

@@ -68,7 +68,13 @@ def class_scores(labels: np.ndarray, predictions: np.ndarray, names: Sequence[st
         which are 0.0 where undefined.
     """
     counts = confusion_matrix(labels, predictions, len(names))
-    rows, predicted, correct = counts.sum(axis=1), counts.sum(axis=0), np.diagonal(counts)
+    return scores_of_counts(counts.sum(axis=1), counts.sum(axis=0), np.diagonal(counts), names)
+
+
+def scores_of_counts(
+    rows: np.ndarray, predicted: np.ndarray, correct: np.ndarray, names: Sequence[str]
+) -> dict[str, dict[str, float]]:
+    """Returns what `class_scores` does, from the counts of each class, int, shape (C,)."""
     precision, recall, f1 = (
         numerator / np.maximum(1, denominator)
         for numerator, denominator in ((correct, predicted), (correct, rows), (2 * correct, rows + predicted))

@@ -48,6 +48,18 @@ class CrossEntropy(WeightedObjective):
         return {self.metric: (tf.reduce_sum(tf.cast(correct, tf.float32) * weights), tf.reduce_sum(weights))}
 
 
+class SigmoidCrossEntropy(WeightedObjective):
+    """Binary cross entropy of rows with any number of labels, the mean over the classes.
+
+    Labels: `{"labels": float32 [B, C]}`, 0.0 or 1.0. Outputs: float32 logits [B, C]. google-research/bert has no such
+    task. This is the loss of transformers' `BertForSequenceClassification` with the problem type
+    `multi_label_classification`.
+    """
+
+    def losses(self, outputs, labels):
+        return tf.nn.sigmoid_cross_entropy_with_logits(labels, outputs)
+
+
 class SquaredError(WeightedObjective):
     """Squared difference between the single output and a score, of rows or of tokens.
 

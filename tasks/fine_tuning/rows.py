@@ -165,6 +165,21 @@ def parse_number(value: Any) -> float | None:
     return number if abs(number) <= _LARGEST else None
 
 
+def parse_list(value: Any) -> list | None:
+    """Returns the labels of a JSON list, or of a text that spells one; None for any other value.
+
+    >>> [parse_list(value) for value in (["a"], '["a", 1]', "[]", "a", "[a]", [1.5])]
+    [['a'], ['a', 1], [], None, None, None]
+    """
+    if isinstance(value, str) and value.strip().startswith("["):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return None
+    is_list = isinstance(value, list) and all(isinstance(label, str | int) for label in value)
+    return value if is_list else None
+
+
 def check_number(name: str, value: Any) -> float:
     """Returns the value of the column `name` as a number that float32 holds.
 

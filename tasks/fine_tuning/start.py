@@ -204,4 +204,8 @@ def load_fine_tuned(
             )
         num_outputs, positions = _output_size(checkpoint, model_class), checkpoint.config.max_sequence_length
         arguments = make_arguments(checkpoint.labels, num_outputs, positions)
+        several = checkpoint.settings.get("task", {}).get("multi_label")
+        if several is not None and several != arguments.get("multi_label", several):
+            kind, flag = ("several labels", "--multi_label") if several else ("one label", "--nomulti_label")
+            raise InputError(f"{checkpoint.source}: was trained on {kind} a row. Give {flag}, and rows to match.")
         return model_class.from_checkpoint(checkpoint, compile=False, **arguments)

@@ -61,6 +61,7 @@ _OWN = {
     "bert-classify": {
         "head": {
             "labels": ["--train_file={directory}/labels.csv"],
+            "several": ["--train_file={directory}/labels.csv", "--label_column=label,third"],
             "pairs": ["--train_file={directory}/labels.csv", "--text_pair_column=other"],
             "number": ["--train_file={directory}/labels.csv", "--label_column=number", "--regression"],
         }
@@ -216,7 +217,8 @@ def write_files(command: str, directory: pathlib.Path) -> None:
     first, second, third = "w{}".format, lambda number: f"w{number} w1", lambda number: f"w{19 - number} w2"
     pairs = _table(a=first, b=second)
     scores = _table(a=first, b=second, score=lambda number: number % 6)
-    labels = _table(text=second, other=first, label=lambda number: number % 2, number=lambda number: number / 2)
+    classes = {"label": lambda number: number % 2, "third": lambda number: int(number % 3 == 0)}
+    labels = _table(text=second, other=first, **classes, number=lambda number: number / 2)
     endings = {f"ending{number}": [first, second, third][number] for number in range(3)}
     choices = _table(sent1=first, sent2=third, **endings, label=lambda number: number % 2)
     files = {

@@ -86,6 +86,41 @@ def test_figures_of_scores_equal_scipy(scores):
     assert figures["mean_squared_error"] == pytest.approx(expected) == pytest.approx(figures["loss"])
 
 
+@pytest.mark.oracle
+@pytest.mark.filterwarnings("ignore:No positive class")
+def test_figures_of_several_labels_equal_sklearn():
+    """With equal scores, a label that no row has, one that is never given, and one that neither has."""
+    generator = np.random.default_rng(2)
+    labels = (generator.random((300, 6)) < [0.5, 0.1, 0.02, 0.0, 0.3, 0.0]).astype(np.float32)
+    logits = np.round(generator.normal(size=(300, 6)) + 2 * labels - 1, 1).astype(np.float32)
+    logits[:, 4:] = -np.abs(logits[:, 4:]) - 0.1
+    names, given = list("abcdef"), logits >= 0
+    figures = metrics.score(tuple(metrics.LABEL_SET_METRICS), labels, logits, is_regression=False)
+    probabilities = special.expit(logits.astype(float))
+    assert figures == pytest.approx(
+        {
+            "micro_f1": oracle.f1_score(labels, given, average="micro", zero_division=0),
+            "macro_f1": oracle.f1_score(labels, given, average="macro", zero_division=0),
+            "exact_match": oracle.accuracy_score(labels, given),
+            "mean_average_precision": oracle.average_precision_score(labels, logits, average="macro"),
+            "loss": np.mean([oracle.log_loss(labels[:, i], probabilities[:, i], labels=[0, 1]) for i in range(6)]),
+        },
+        rel=1e-6,
+    )
+    expected = oracle.precision_recall_fscore_support(labels, given, average=None, zero_division=0)
+    table = metrics.label_scores(labels, logits, names)
+    for column, values in zip(("precision", "recall", "f1", "rows"), expected, strict=True):
+        np.testing.assert_allclose([table[name][column] for name in names], values, atol=1e-12)
+    right = oracle.average_precision_score(labels, logits, average=None)
+    np.testing.assert_allclose([table[name]["average_precision"] for name in names], right, atol=1e-12)
+    ends = metrics.intervals(("micro_f1",), labels, logits, is_regression=False)
+    rows = interval(
+        lambda rows: oracle.f1_score(labels[rows], given[rows], average="micro", zero_division=0), 300, samples=20
+    )
+    assert ends["micro_f1"][0] < figures["micro_f1"] < ends["micro_f1"][1]
+    assert ends["micro_f1"] == pytest.approx(list(rows), abs=0.05)
+
+
 def test_figures_by_hand():
     # tp 3, tn 1, fp 1, fn 1
     labels, predictions = np.array([1, 1, 1, 1, 0, 0]), np.array([1, 1, 1, 0, 0, 1])
