@@ -71,9 +71,9 @@ def _followed(tmp_path_factory):
 
 def test_the_task_learns(followed):
     copy, *_ = followed
-    metrics = json.loads((copy / "runs/try/topics/metrics.json").read_text(encoding="utf-8"))
-    assert metrics["f1"] > 0.9 and metrics["rows"] == 100
-    assert (copy / "runs/try/topics/report.html").exists()
+    metrics = json.loads((copy / "runs/try/counts/metrics.json").read_text(encoding="utf-8"))
+    assert metrics["spearman"] > 0.9 and metrics["rows"] == 100
+    assert (copy / "runs/try/counts/report.html").exists()
 
 
 def test_the_format_keeps_every_bit(followed):
@@ -90,7 +90,7 @@ def test_the_code_keeps_the_rules_of_the_house(followed):
         )
         assert done.returncode == 0, done.stdout
     sources = read_sources(str(copy))
-    assert "tasks/topics/task.py" in sources
+    assert "tasks/counts/task.py" in sources
     assert room_problems(sources, {path for path in sources if path.endswith("/run.py")}) == room_problems(
         read_sources(str(ROOT)), {path for path in read_sources(str(ROOT)) if path.endswith("/run.py")}
     )
