@@ -9,7 +9,8 @@ dropout unless --dropout enables it, since its masks would differ. So any differ
 from rounding. Ours is the command bert-classify, bert-squad, bert-swag or bert-ner with --optimizer=adamw, which is
 torch's AdamW. The peer is benchmarks/fine_tuning_peer.py. The sides take turns.
 
-SWAG's rows are made from text (benchmarks/swag_rows.py). SQuAD is scored by the official script and NER by seqeval,
+SWAG's rows are made from text (benchmarks/swag_rows.py). "types" gives WNUT-17's sentences the types of the entities in
+them, any number of labels a row. SQuAD is scored by the official script and NER by seqeval,
 both from the files that each side wrote. All figures are in points (percent), and a spread is the sample standard
 deviation over the seeds. Seconds are CPU seconds of the whole process, summed over cores, which are more reliable than
 the clock on a busy machine.
@@ -29,6 +30,7 @@ import subprocess
 import sys
 import time
 import zlib
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from absl import flags
@@ -65,6 +67,7 @@ class Task(NamedTuple):
 
 
 LABELS = {"sst2": ["0", "1"], "cola": ["0", "1"], "rte": ["entailment", "not_entailment"], "stsb": ["score"]}
+LABELS["types"] = ["corporation", "creative-work", "group", "location", "person", "product"]
 _SQUAD_METRICS = {
     "EM": "exact",
     "F1": "f1",
@@ -79,6 +82,14 @@ TASKS = {
     "stsb": Task(("stsb/train.csv", "stsb/dev.csv"), {"Pearson": "pearson", "Spearman": "spearman"}, 2, 16, 1e-4, 128),
     "squad": Task(("squad2/train.json", "squad2/dev.json"), _SQUAD_METRICS, 2, 8, 1e-4, 384),
     "swag": Task(("swag/train.csv", "swag/val.csv"), {"accuracy": "accuracy"}, 1, 16, 1e-4, 128),
+    "types": Task(
+        ("wnut17/train.conll", "wnut17/dev.conll"),
+        {"micro F1": "micro_f1", "macro F1": "macro_f1", "mean average precision": "mean_average_precision"},
+        4,
+        16,
+        2e-4,
+        128,
+    ),
     "wnut": Task(("wnut17/train.conll", "wnut17/dev.conll"), {"entity F1": "entity_f1"}, 2, 16, 2e-4, 128),
 }
 
@@ -98,7 +109,7 @@ flags.DEFINE_string("output_file", None, "JSON file of the finished runs; defaul
 def prepare(task: str, data_dir: str, output_dir: str) -> dict[str, str]:
     """Returns the files of a task by split; writes what is not there as it has to be.
 
-    Written are SST-2's first rows, STS-B with a header, and SWAG's rows.
+    Written are SST-2's first rows, STS-B with a header, SWAG's rows, and sentences with the types of their entities.
 
     Raises:
         InputError: a file is missing.
@@ -110,19 +121,30 @@ def prepare(task: str, data_dir: str, output_dir: str) -> dict[str, str]:
     for path in files.values():
         if not os.path.exists(path):
             raise InputError(f"{path}: no such file. Give --data_dir, or choose --tasks.")
-    if task not in ("sst2", "stsb"):
+    if task not in ("sst2", "stsb", "types"):
         return files
-    prepared = {split: os.path.join(output_dir, "data", f"{task}_{split}.tsv") for split in files}
+    extension = "jsonl" if task == "types" else "tsv"
+    prepared = {split: os.path.join(output_dir, "data", f"{task}_{split}.{extension}") for split in files}
     os.makedirs(os.path.join(output_dir, "data"), exist_ok=True)
     for split, path in files.items():
         with open(path, encoding="utf-8", newline="") as file:
             if task == "stsb":
                 lines = ["sentence1\tsentence2\tscore\n", *("\t".join(row) + "\n" for row in csv.reader(file))]
+            elif task == "types":
+                lines = [json.dumps(row) + "\n" for row in _typed_sentences(file)]
             else:
                 lines = file.readlines()[: SST2_ROWS + 1]
         with atomic_path(prepared[split]) as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
             file.writelines(lines)
     return prepared
+
+
+def _typed_sentences(file) -> Iterator[dict]:
+    """Yields each sentence of CoNLL columns as a text, and the types of its entities."""
+    groups = itertools.groupby((line.split() for line in file), key=bool)
+    for rows in (list(rows) for is_sentence, rows in groups if is_sentence):
+        types = {row[1].partition("-")[2] for row in rows} - {""}
+        yield {"text": " ".join(row[0] for row in rows), "labels": sorted(types)}
 
 
 def _make_swag_rows(corpus: str, directory: str) -> None:
@@ -148,6 +170,8 @@ def make_start(task: str, train_file: str, preset: str, seed: str, directory: st
     labels = _tags(train_file) if task == "wnut" else LABELS.get(task)
     if labels:
         config.id2label, config.label2id = dict(enumerate(labels)), {label: i for i, label in enumerate(labels)}
+    if task == "types":
+        config.problem_type = "multi_label_classification"
     torch.manual_seed(int(seed))
     model = getattr(transformers, f"AutoModelFor{kind}").from_pretrained(preset, config=config)
     with atomic_path(directory) as temporary:
@@ -191,7 +215,8 @@ def command_of(side: str, name: str, files: dict[str, str], preset: str, seed: s
     elif name == "swag":
         module, own = "tasks.swag.run", [f"--dev_file={files['dev']}"]
     else:
-        module, own = "tasks.classify.run", [f"--dev_file={files['dev']}", f"--task_name={name}"]
+        own = ["--text_column=text", "--label_column=labels"] if name == "types" else [f"--task_name={name}"]
+        module, own = "tasks.classify.run", [f"--dev_file={files['dev']}", *own]
     return [sys.executable, "-m", module, *own, *shared]
 
 
@@ -242,6 +267,7 @@ def _table_figures(side: str, directory: str, metrics: dict, dev_file: str) -> d
     del side, directory, dev_file
     names = {"accuracy": "accuracy", "matthews": "matthews", "matthews_correlation": "matthews"}
     names |= {"pearson": "pearson", "spearman": "spearman"}
+    names |= {name: name for name in TASKS["types"].metrics.values()}
     return {names[name]: 100.0 * value for name, value in metrics.items() if name in names}
 
 

@@ -86,6 +86,29 @@ def _score_table(outputs: np.ndarray, gold: np.ndarray) -> dict[str, float]:
     return {"accuracy": accuracy_score(gold, classes), "matthews": matthews_corrcoef(gold, classes)}
 
 
+def types_problem(tokenizer) -> Problem:
+    """Sentences with any number of labels: binary cross entropy, the mean over the labels."""
+    from sklearn.metrics import average_precision_score, f1_score
+    from transformers import AutoModelForSequenceClassification
+
+    model = AutoModelForSequenceClassification.from_pretrained(FLAGS.preset)
+    labels, inputs, targets = list(model.config.id2label.values()), {}, {}
+    for split, path in _files().items():
+        with open(path, encoding="utf-8") as file:
+            rows = list(map(json.loads, file))
+        inputs[split] = [dict(tokenizer(row["text"], truncation=True, max_length=FLAGS.max_seq_length)) for row in rows]
+        targets[split] = np.array([[label in row["labels"] for label in labels] for row in rows], np.float32)
+    for row, target in zip(inputs["train"], targets["train"], strict=True):
+        row["labels"] = target
+
+    def score(outputs):
+        gold, logits = targets["dev"], np.array(outputs)
+        figures = {f"{kind}_f1": f1_score(gold, logits >= 0, average=kind) for kind in ("micro", "macro")}
+        return {**figures, "mean_average_precision": average_precision_score(gold, logits)}
+
+    return Problem(model, inputs["train"], inputs["dev"], score)
+
+
 # === Choices ===
 
 
@@ -276,5 +299,6 @@ BUILDERS = {
     **dict.fromkeys(COLUMNS, table_problem),
     "squad": squad_problem,
     "swag": choices_problem,
+    "types": types_problem,
     "wnut": tagging_problem,
 }
