@@ -21,7 +21,9 @@ _INPUTS = ("token_ids", "segment_ids", "padding_mask")
 Tensors = Mapping[str, tf.Tensor]
 
 
-def in_pieces(model: keras.Model, encoded: Tensors, answer: Callable[[Any, Tensors], Tensors]) -> dict[str, tf.Tensor]:
+def in_pieces(
+    model: keras.Model, encoded: Tensors, answer: Callable[[Any, Tensors], Tensors], num_kept: int = 1
+) -> dict[str, tf.Tensor]:
     """Computes `answer(model(encoded), encoded)`, in pieces of the rows if all at once would take much memory.
 
     Rows of similar length share a piece, so that a long row does not make the pieces of short ones small.
@@ -31,46 +33,47 @@ def in_pieces(model: keras.Model, encoded: Tensors, answer: Callable[[Any, Tenso
         encoded: the model's inputs, int32 [B, S] or [B, K, S] with a fixed K, and more columns of B rows.
         answer: makes named tensors of the model's outputs and inputs, each row by itself. What it returns is kept for
             all rows, so it must be smaller than the states of all tokens.
+        num_kept: of how many layers the arrays live at a time; a gradient needs those of all.
     """
     backbone = find_backbone(model)
     specs = {name: tf.TensorSpec([None, *value.shape[1:-1], None], value.dtype) for name, value in encoded.items()}
 
     def answer_piece(rows):
         # TensorFlow's optimizer knows no argument's shape, and warns of a softmax without a rank at every log level.
-        inputs = {name: tf.ensure_shape(rows[name], specs[name].shape) for name in _INPUTS}
-        return answer(model(inputs, training=False), rows)
+        rows = {name: tf.ensure_shape(values, specs[name].shape) for name, values in rows.items()}
+        return answer(model({name: rows[name] for name in _INPUTS}, training=False), rows)
 
     some = tf.function(answer_piece, input_signature=[specs], autograph=False).get_concrete_function()
     # The ops of a loop cost time even if it is not entered. Not inlined, they are one op.
     loop = tf.function(
-        lambda rows: _loop(some, rows, backbone),
+        lambda rows: _loop(some, rows, backbone, num_kept),
         input_signature=[specs],
         autograph=False,
         experimental_attributes={"_noinline": True},
     )
     shape = tf.shape(encoded["padding_mask"])
-    fits = shape[0] <= _most_rows(encoded, shape[-1], backbone)  # So does an empty batch.
+    fits = shape[0] <= _most_rows(encoded, shape[-1], backbone, num_kept)  # So does an empty batch.
     outputs = tf.cond(fits, lambda: some(dict(encoded)), lambda: loop(dict(encoded)))
     # Without a rank TensorFlow's optimizer warns of a softmax that follows, at every log level.
     return {name: tf.ensure_shape(value, some.structured_outputs[name].shape) for name, value in outputs.items()}
 
 
-def _most_rows(encoded: Tensors, longest: tf.Tensor, backbone: BertBackbone) -> tf.Tensor:
+def _most_rows(encoded: Tensors, longest: tf.Tensor, backbone: BertBackbone, num_kept: int) -> tf.Tensor:
     """Returns how many rows are a piece, if the longest of their sequences has so many tokens: int32, at least 1."""
     mask = encoded["padding_mask"]
     inner = longest * tf.maximum(longest * backbone.num_heads, backbone.intermediate_dim)  # Scores, or inner units.
     states = tf.shape(mask)[-1] * backbone.hidden_dim  # With padding, as the head reads them.
     num_sequences = mask.shape[1] if len(mask.shape) > 2 else 1
-    return tf.maximum(MOST_NUMBERS // num_sequences // tf.maximum(inner, states), 1)
+    return tf.maximum(MOST_NUMBERS // (num_sequences * num_kept) // tf.maximum(inner, states), 1)
 
 
-def _loop(some: Callable, encoded: Tensors, backbone: BertBackbone) -> dict[str, tf.Tensor]:
+def _loop(some: Callable, encoded: Tensors, backbone: BertBackbone, num_kept: int) -> dict[str, tf.Tensor]:
     mask = encoded["padding_mask"]
     lengths = tf.reduce_max(tf.reshape(tf.reduce_sum(mask, axis=-1), [tf.shape(mask)[0], -1]), axis=1)
     order = tf.argsort(lengths, direction="DESCENDING", stable=True)
 
     def add_piece(start, number, done):
-        limit = start + _most_rows(encoded, lengths[order[start]], backbone)
+        limit = start + _most_rows(encoded, lengths[order[start]], backbone, num_kept)
         piece = some({name: tf.gather(values, order[start:limit]) for name, values in encoded.items()})
         return limit, number + 1, {name: array.write(number, piece[name]) for name, array in done.items()}
 

@@ -23,8 +23,8 @@ class SourceText:
     Args:
         texts: string [B], any bytes.
         tokenizer: BertTokenizer.
-        max_tokens: int, number of tokens of each text that count. At most `BYTES_PER_TOKEN` times as many bytes are
-            read.
+        max_tokens: int, number of tokens of each text that count.
+        num_bytes: int, how many bytes of a text are read; None: `BYTES_PER_TOKEN` times as many.
 
     Attributes:
         texts: string [B], valid UTF-8: without invalid bytes, cut after the bytes that are read.
@@ -38,8 +38,8 @@ class SourceText:
         truncated: bool [B], True if part of the text was not read.
     """
 
-    def __init__(self, texts: tf.Tensor, tokenizer, max_tokens: int):
-        num_bytes = BYTES_PER_TOKEN * max_tokens
+    def __init__(self, texts: tf.Tensor, tokenizer, max_tokens: int, num_bytes: int | None = None):
+        num_bytes = num_bytes or BYTES_PER_TOKEN * max_tokens
         is_long = tf.strings.length(texts) > num_bytes
         texts = tf.strings.substr(texts, 0, num_bytes)
         texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="ignore")

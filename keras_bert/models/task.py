@@ -77,11 +77,11 @@ class BertTask:
         return self._answers(**settings).rows(inputs)
 
     def _answers(self, **settings) -> Answers:
-        """Returns what `answer` asks; its graph is kept until there are other settings."""
+        """Returns what `answer` asks; its graph is kept until there are two of other settings."""
         if self.preprocessor is None:
             raise ValueError("`answer` reads texts with the model's preprocessor. Received: preprocessor=None")
         if self._last_answers is None:
-            self._last_answers = functools.lru_cache(maxsize=1)(self._make_answers)
+            self._last_answers = functools.lru_cache(maxsize=2)(self._make_answers)
         return self._last_answers(self.preprocessor, **{**self.answer_settings, **settings})
 
     def _make_answers(self, preprocessor: BertPreprocessor, **settings) -> Answers:

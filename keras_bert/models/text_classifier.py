@@ -6,6 +6,7 @@ Shapes: B batch, S sequence, C classes.
 import keras
 import keras_nlp
 
+from keras_bert.answers.explanations import METHODS
 from keras_bert.answers.sequence import ClassAnswers, LabelSetAnswers, ScoreAnswers
 from keras_bert.models.task import LabeledTask
 
@@ -54,10 +55,42 @@ class BertTextClassifier(LabeledTask, keras_nlp.models.TextClassifier):
     def answer(self, inputs):
         return super().answer(inputs, num_texts=len(inputs) if isinstance(inputs, tuple) else 1)
 
-    def _make_answers(self, preprocessor, num_texts):
+    def explain(self, inputs, label: str | None = None, method: str = "integrated_gradients"):
+        """Finds the words that an answer comes from.
+
+        A word's share is what it adds to the log-odds of the label, log(p / (1 - p)), or to a regressor's score; one
+        below 0 speaks against it.
+
+        Args:
+            inputs: as in `answer`.
+            label: str, the label to explain; None: the most probable one of each text.
+            method: `"integrated_gradients"`: the shares sum up to the log-odds of the text less those of one of [PAD]
+                in place of every token (Sundararajan et al., arXiv:1703.01365). `"leave_out"`, as the signature
+                `explain` of an export: the log-odds less those of the text without the word.
+
+        Returns:
+            A dict for each text, or for the one: `label` and its probability as `score`, or a regressor's `score`;
+            `words`, their `shares`, and the characters where they start and end (exclusive), `starts` and `ends`;
+            `num_words`. Of pairs also `texts`: 0 for a word of the first text, 1 for one of the second. Words that are
+            cut off, since the model reads no more tokens, are not listed.
+
+        Raises:
+            ValueError: as `answer`, or there is no such label or method.
+        """
+        num_texts = len(inputs) if isinstance(inputs, tuple) else 1
+        return self._answers(num_texts=num_texts, explained=(method, label)).rows(inputs)
+
+    def _make_answers(self, preprocessor, num_texts, explained=None):
         if self.output_shape[-1] == 1 and not self.multi_label:
-            return ScoreAnswers(self, preprocessor, num_texts)
-        labels = self.labels or [str(number) for number in range(self.output_shape[-1])]
-        if self.multi_label:
-            return LabelSetAnswers(self, preprocessor, labels, num_texts)
-        return ClassAnswers(self, preprocessor, labels, num_texts)
+            answers, names = ScoreAnswers(self, preprocessor, num_texts), []
+        else:
+            names = self.labels or [str(number) for number in range(self.output_shape[-1])]
+            answers = (LabelSetAnswers if self.multi_label else ClassAnswers)(self, preprocessor, names, num_texts)
+        if explained is None:
+            return answers
+        method, label = explained
+        if method not in METHODS:
+            raise ValueError(f"`method` must be one of {', '.join(METHODS)}. Received: method={method!r}")
+        if label is not None and label not in names:
+            raise ValueError(f"`label` must be one of {', '.join(names) or 'no labels'}. Received: label={label!r}")
+        return METHODS[method](answers, None if label is None else names.index(label))

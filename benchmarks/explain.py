@@ -1,0 +1,119 @@
+"""Whether the words that an explanation ranks highest are those that the answer comes from.
+
+    .venv/bin/python benchmarks/explain.py --output_dir=runs/explain
+
+For each seed `bert-classify` trains on SST-2: once with frozen embeddings, once all weights. The rows of dev with at
+least 8 words are explained by both methods. Then the three words of the largest shares are deleted from each text, and
+instead of them three random ones. A figure is the mean absolute change of the log-odds of the label that was answered.
+
+Finished cells are lines of cells.jsonl in --output_dir. The same command continues with the others, and prints the
+table of all. benchmarks/cells/explain.jsonl has those of docs/benchmarks.md.
+"""
+
+import json
+import os
+import random
+import sys
+import tempfile
+import time
+from collections import defaultdict
+
+import numpy as np
+from absl import app, flags
+from few_labels import preset, read_lines, run_missing, sample, write_tables
+from machine import describe_machine
+
+FLAGS = flags.FLAGS
+
+flags.DEFINE_integer("seeds", 3, "Seeds of training rows and of random words.", lower_bound=1)
+flags.DEFINE_integer("texts", 200, "Rows of dev to explain.", lower_bound=1)
+
+_TRAINING = {"frozen": (256, ["--few_labels=frozen"]), "all": (1000, ["--few_labels=off", "--num_train_epochs=1"])}
+_DELETED, _LEAST_WORDS = 3, 8
+
+
+def run_cell(cell: dict) -> dict:
+    """Trains, explains and deletes; returns the cell with its figures."""
+    import keras_bert
+    import tasks.fine_tuning.session
+    import tasks.fine_tuning.sweep  # noqa: F401
+    from tasks import flags as task_flags
+    from tasks.classify.task import Classify, ClassifySettings
+    from tasks.fine_tuning.command import run_task
+
+    count, words = _TRAINING[cell["weights"]]
+    train, dev = (read_lines(os.path.join(FLAGS.output_dir, "tables", "sst2", f"{n}.jsonl")) for n in ("train", "dev"))
+    with tempfile.TemporaryDirectory() as output_dir:
+        path = os.path.join(output_dir, "train.jsonl")
+        with open(path, "w", encoding="utf-8") as file:
+            file.writelines(json.dumps(row) + "\n" for row in sample(train, count, cell["seed"]))
+        words += [f"--output_dir={output_dir}", f"--train_file={path}", "--text_column=text", "--label_column=label"]
+        words += [f"--preset={preset()}", f"--random_seed={cell['seed']}", "--do_train"]
+        run_task(Classify(task_flags.parse(ClassifySettings, words)))
+        model = keras_bert.BertTextClassifier.from_preset(os.path.join(output_dir, "model"))
+    generator = random.Random(cell["seed"])
+    texts = [row["text"] for row in dev if len(row["text"].split()) >= _LEAST_WORDS]
+    texts = generator.sample(texts, min(len(texts), cell["texts"]))
+    answers = model.answer(texts)
+    figures = {}
+    for method in ("integrated_gradients", "leave_out"):
+        start = time.process_time()
+        rows = model.explain(texts, method=method)
+        seconds = (time.process_time() - start) / len(texts)
+        highest = [np.argsort(-np.array(row["shares"]))[:_DELETED].tolist() for row in rows]
+        figures[method] = {"cpu_ms": round(1000 * seconds), "moved": _moved(model, texts, rows, highest, answers)}
+    chosen = [generator.sample(range(row["num_words"]), _DELETED) for row in rows]
+    return {**cell, **figures, "random": _moved(model, texts, rows, chosen, answers)}
+
+
+def _moved(model, texts: list[str], rows: list[dict], chosen: list[list[int]], answers: list[dict]) -> float:
+    """Returns the mean change of the answered label's log-odds as the chosen words are deleted."""
+    shorter = []
+    for text, row, numbers in zip(texts, rows, chosen, strict=True):
+        for number in sorted(numbers, reverse=True):
+            text = text[: row["starts"][number]] + text[row["ends"][number] :]
+        shorter.append(text)
+    labels = [model.labels.index(answer["label"]) for answer in answers]
+    before, after = (
+        np.array([answer["probabilities"][label] for answer, label in zip(both, labels, strict=True)])
+        for both in (answers, model.answer(shorter))
+    )
+    return round(float(np.abs(np.log(before / (1 - before)) - np.log(after / (1 - after))).mean()), 3)
+
+
+def table(cells: list[dict]) -> list[str]:
+    lines = ["| weights | seeds | three words of | change of log-odds | random words | ratio | ms of CPU a text |"]
+    lines.append("| --- " * 7 + "|")
+    groups = defaultdict(list)
+    for cell in cells:
+        groups[cell["weights"]].append(cell)
+    for weights, own in groups.items():
+        for method in ("integrated_gradients", "leave_out"):
+            moved = np.array([cell[method]["moved"] for cell in own])
+            other = np.array([cell["random"] for cell in own])
+            columns = [weights, str(len(own)), method.replace("_", " ")]
+            columns += [f"{np.mean(v):.2f} ± {np.std(v):.2f}" for v in (moved, other, moved / other)]
+            columns.append(f"{np.mean([cell[method]['cpu_ms'] for cell in own]):.0f}")
+            lines.append("| " + " | ".join(columns) + " |")
+    return lines
+
+
+def main(_):
+    if FLAGS.only:
+        print(json.dumps(run_cell(json.loads(FLAGS.only))))
+        return
+    FLAGS.tables = ["sst2"]
+    write_tables()
+    cells = [
+        {"weights": weights, "seed": seed, "texts": FLAGS.texts}
+        for seed in range(1, FLAGS.seeds + 1)
+        for weights in _TRAINING
+    ]
+    path = os.path.join(FLAGS.output_dir, "cells.jsonl")
+    done = run_missing(cells, path, lambda cell, _: [sys.executable, *sys.argv, f"--only={json.dumps(cell)}"])
+    print(describe_machine())
+    print("\n".join(table(done)))
+
+
+if __name__ == "__main__":
+    app.run(main)

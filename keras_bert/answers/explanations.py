@@ -1,0 +1,208 @@
+"""How much each word of a text has to do with a classifier's answer.
+
+What is explained is the score of a regressor, or the log-odds of a label: log(p / (1 - p)). A word's share is what it
+adds to that.
+
+Shapes: B texts, S sequence, N words of all texts, C classes, K steps of an integral, T rows (see packing.py), H hidden.
+"""
+
+import abc
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_bert.answers.base import Answers, gives_logits
+from keras_bert.answers.pieces import in_pieces
+from keras_bert.answers.raw_words import WordFinder
+from keras_bert.answers.rules import SPECIAL_TOKENS
+from keras_bert.answers.sequence import SequenceAnswers
+from keras_bert.answers.source_text import SourceText, cut_texts
+from keras_bert.answers.tables import Table
+from keras_bert.answers.text_bounds import find_backbone, most_bytes
+from keras_bert.encoder.packing import as_layout
+
+_STEPS = 24  # Of the integral, at the nodes of Gauss and Legendre.
+_LEAST = 1e-30  # In place of a probability of 0, whose logarithm is infinite.
+
+Run = Callable[[Mapping[str, tf.Tensor]], tf.Tensor]
+
+
+class Places(NamedTuple):
+    """Where words stand in the sequences that the model reads, int64 [N] each.
+
+    Attributes:
+        rows: texts.
+        firsts, limits: positions of a word's first token and behind its last.
+    """
+
+    rows: tf.Tensor
+    firsts: tf.Tensor
+    limits: tf.Tensor
+
+
+class Explanations(Answers):
+    """The words of each text, or pair of texts, with their shares in the answer; words as in `WordAnswers`.
+
+    Words behind the tokens that the model reads are not listed.
+
+    Args:
+        answers: what is explained, of a classifier or regressor.
+        label: int, the class to explain; None: the most probable one of each text.
+    """
+
+    def __init__(self, answers: SequenceAnswers, label: int | None = None):
+        super().__init__(answers.model, answers.preprocessor)
+        self.answers, self.label = answers, label
+        self.labels = getattr(answers, "labels", None)
+        self.text_inputs = answers.text_inputs
+        fillings = {"words": "", "starts": -1, "ends": -1, "shares": 0.0}
+        self.padding = {"count": "num_words", "values": fillings | ({"texts": -1} if len(self.text_inputs) > 1 else {})}
+
+    @abc.abstractmethod
+    def shares(self, run: Run, encoded: dict[str, tf.Tensor], label: tf.Tensor, places: Places) -> tf.Tensor:
+        """Builds the graph from the encoder's inputs, int32 [B, S], and classes, int32 [B], to shares, float32 [N].
+
+        Args:
+            run: encoder's inputs to the model's outputs, float32 [B, C].
+        """
+
+    def answer_texts(self, model, texts):
+        def run(encoded):
+            return in_pieces(model, encoded, lambda outputs, _: {"outputs": outputs})["outputs"]
+
+        return self.explain(run, texts)
+
+    def explain(self, run: Run, texts: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Builds the graph from `text_inputs` to the explanations; `run` as in `shares`."""
+        encoded = self.answers.encode_in_graph(texts)
+        outputs = run(encoded)
+        label = tf.argmax(outputs, axis=-1, output_type=tf.int32)
+        if self.label is not None:
+            label = tf.fill(tf.shape(label), self.label)
+        places, columns = self._find_words(texts, encoded)
+        columns["shares"] = self.shares(run, encoded, label, places)
+        table = Table(places.rows, tf.size(label, tf.int64))
+        filled = {name: table(columns[name], filling) for name, filling in self.padding["values"].items()}
+        (values,) = (of.of(outputs, encoded["padding_mask"]) for of in self.answers.token_outputs.values())
+        named = {"score": values}
+        if self.labels:
+            named = {"label": tf.gather(tf.constant(self.labels), label)}
+            named["score"] = tf.gather(values, label, batch_dims=1)
+        return {**named, **filled, self.padding["count"]: table.counts}
+
+    def explained(self, outputs: tf.Tensor, label: tf.Tensor) -> tf.Tensor:
+        """Returns the scores or log-odds that are explained: outputs [B, C] and classes int32 [B] to float32 [B]."""
+        if not self.labels:
+            return outputs[:, 0]
+        logits = outputs if gives_logits(self.model) else tf.math.log(tf.maximum(outputs, _LEAST))
+        is_label = tf.one_hot(label, len(self.labels), True, False, dtype=tf.bool)
+        others = tf.reduce_logsumexp(tf.where(is_label, -1e9, logits), axis=-1)
+        return tf.reduce_sum(tf.where(is_label, logits, 0.0), axis=-1) - others
+
+    def _find_words(self, texts: Mapping[str, tf.Tensor], encoded: Mapping) -> tuple[Places, dict[str, tf.Tensor]]:
+        """Returns the words that the model reads, in the order of the texts, and what is listed of each."""
+        tokenizer, longest = self.preprocessor.tokenizer, self.preprocessor.sequence_length
+        find, limits, listed = WordFinder(tokenizer.lowercase), _text_limits(encoded, len(texts)), []
+        for number, (text, begin, limit) in enumerate(zip(texts.values(), limits, limits[1:], strict=False)):
+            source = SourceText(text, tokenizer, longest - SPECIAL_TOKENS, most_bytes(longest))
+            words = find(source)
+            shifts = tf.gather(begin + 1 - source.token_splits[:-1], words.rows)
+            behind = tf.concat([words.firsts[1:], [tf.size(source.token_ids, tf.int64)]], axis=0)
+            columns = {
+                "rows": words.rows,
+                "firsts": words.firsts + shifts,
+                "limits": tf.minimum(behind + shifts, tf.gather(limit, words.rows)),
+                "words": cut_texts(source.codes, words.starts, words.ends),
+                "starts": source.offsets(words.starts, words.rows),
+                "ends": source.offsets(words.ends, words.rows),
+                "texts": tf.fill(tf.shape(words.rows), number),
+            }
+            is_read = columns["firsts"] < columns["limits"]
+            listed.append({name: tf.boolean_mask(column, is_read) for name, column in columns.items()})
+        joined = {name: tf.concat([columns[name] for columns in listed], axis=0) for name in listed[0]}
+        order = tf.argsort(joined["rows"], stable=True)
+        joined = {name: tf.gather(column, order) for name, column in joined.items()}
+        return Places(*(joined.pop(name) for name in Places._fields)), joined
+
+
+class LeaveOutExplanations(Explanations):
+    """A word's share is the score of the text less that of the text without the word, whose tokens are left out.
+
+    It needs no gradients, and a sequence for each word.
+    """
+
+    def shares(self, run, encoded, label, places):
+        rows = {name: tf.gather(values, places.rows) for name, values in encoded.items()}
+        position = tf.range(tf.shape(encoded["token_ids"])[1])
+        firsts, counts = (tf.cast(column, tf.int32)[:, tf.newaxis] for column in (places.firsts, places.limits - places.firsts))
+        source = position + tf.where(position >= firsts, counts, 0)
+        # Behind the end the mask is 0, and what stands there does not count.
+        mask = tf.cast(source < tf.reduce_sum(rows["padding_mask"], axis=1, keepdims=True), tf.int32)
+        source = tf.where(mask == 1, source, 0)
+        rows = {name: tf.gather(values, source, batch_dims=1) for name, values in rows.items()}
+        without = self.explained(run({**rows, "padding_mask": mask}), tf.gather(label, places.rows))
+        return tf.gather(self.explained(run(encoded), label), places.rows) - without
+
+
+class GradientExplanations(Explanations):
+    """Integrated gradients (Sundararajan et al., arXiv:1703.01365, equation 1) of the embeddings' output.
+
+    The baseline is the text with each of its tokens replaced by [PAD]. The shares of a text's words sum up to its score
+    less that of the baseline, but for the error of the integral.
+    """
+
+    baseline = "pad_token_id"
+
+    def shares(self, run, encoded, label, places):
+        backbone = find_backbone(self.model)
+        embed, layout_of = backbone.get_layer("embeddings"), backbone.get_layer("token_layout")
+        encode = keras.Model([embed.output, backbone.input["padding_mask"]], backbone.output)
+        nodes, weights = np.polynomial.legendre.leggauss(_STEPS)
+
+        def add_gradients(_, rows):
+            mask = rows["padding_mask"]
+            layout = as_layout(layout_of(mask))
+            ids = (rows["token_ids"], self._baseline(rows["token_ids"]))
+            text, baseline = (embed(tokens, segment_ids=rows["segment_ids"], layout=layout) for tokens in ids)  # [T, H]
+            step = layout.flatten(tf.cast(rows["step"] * tf.ones_like(mask, tf.float32), text.dtype))[:, tf.newaxis]
+            point = baseline + step * (text - baseline)
+            with tf.GradientTape() as tape:
+                tape.watch(point)
+                score = self.explained(self._classify(encode([point, mask]), mask), rows["label"][:, 0])
+            products = tape.gradient(score, point) * (text - baseline)
+            return {"shares": layout.restore(tf.reduce_sum(tf.cast(products, tf.float32), -1, keepdims=True))[..., 0]}
+
+        steps = {name: tf.repeat(values, _STEPS, axis=0) for name, values in encoded.items()}
+        steps["label"] = tf.repeat(label, _STEPS)[:, tf.newaxis]
+        steps["step"] = tf.tile(tf.constant((nodes + 1) / 2, tf.float32), tf.shape(label))[:, tf.newaxis]
+        shares = in_pieces(self.model, steps, add_gradients, num_kept=backbone.num_layers)["shares"]  # [B * K, S]
+        shape = tf.shape(encoded["token_ids"])
+        shares = tf.tensordot(tf.constant(weights / 2, tf.float32), tf.reshape(shares, [shape[0], _STEPS, shape[1]]), [0, 1])
+        sums = tf.pad(tf.cumsum(shares, axis=1), [[0, 0], [1, 0]])
+        first, limit = (tf.gather_nd(sums, tf.stack([places.rows, column], axis=1)) for column in places[1:])
+        return limit - first
+
+    def _baseline(self, token_ids: tf.Tensor) -> tf.Tensor:
+        tokenizer = self.preprocessor.tokenizer
+        is_special = (token_ids == tokenizer.cls_token_id) | (token_ids == tokenizer.sep_token_id)
+        return tf.where(is_special, token_ids, getattr(tokenizer, self.baseline))
+
+    def _classify(self, outputs, padding_mask):
+        states = outputs["pooled_output"]
+        if self.model.pooling is not None:
+            states = self.model.get_layer("pool_tokens")(outputs["sequence_output"], padding_mask)
+        return self.model.get_layer(self.model.heads[0])(states)
+
+
+METHODS = {"integrated_gradients": GradientExplanations, "leave_out": LeaveOutExplanations}
+
+
+def _text_limits(encoded: Mapping[str, tf.Tensor], num_texts: int) -> list[tf.Tensor]:
+    """Returns the position of [CLS], and of the [SEP] behind each text: int64 [B] each."""
+    ends = tf.cast(tf.reduce_sum(encoded["padding_mask"], axis=1) - 1, tf.int64)
+    if num_texts == 1:
+        return [tf.zeros_like(ends), ends]
+    return [tf.zeros_like(ends), ends - tf.cast(tf.reduce_sum(encoded["segment_ids"], axis=1), tf.int64), ends]
