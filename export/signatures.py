@@ -1,10 +1,11 @@
 """Names, types and shapes of the served signatures, and TensorFlow Serving's rules for them.
 
 Clients write these names, so they are an interface. Each head's `description` (`export/heads`) lists the inputs and
-outputs of its signatures. All heads share
+outputs of its signatures. Heads share
 
 - `serving_default`: texts, string [B], in answers out;
 - `token_ids`: `token_ids`, `segment_ids` int32 [B, S], `lengths` int32 [B];
+- `explain`, of classifiers and regressors alone: texts in, the share of each word in the answer out;
 - `classify`, `regress`: `inputs`, string [B], serialized `tf.Example`s.
 
 Texts may be any bytes. `token_ids` refuses ids that the model has no weights for.
@@ -20,6 +21,7 @@ SERVING_DEFAULT = "serving_default"
 TOKEN_IDS = "token_ids"
 CLASSIFY = "classify"
 REGRESS = "regress"
+EXPLAIN = "explain"
 
 TEXT_INPUTS = {"text": "string: the text, any bytes", "text_pair": "string: the second text of the pair"}
 # Dimensions behind the batch of the inputs that every `token_ids` has.

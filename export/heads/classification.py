@@ -3,6 +3,7 @@
 Shapes: B batch, C classes.
 """
 
+import functools
 from collections.abc import Mapping
 
 import numpy as np
@@ -13,12 +14,67 @@ from export.heads.base import About
 from export.heads.sequence import BestOfHead, SequenceHead
 from export.verification import probes
 from export.verification.verify import TOLERANCE
+from keras_bert.answers.explanations import LeaveOutExplanations
 from keras_bert.answers.sequence import ClassAnswers, LabelSetAnswers, ScoreAnswers
 
 _CLASSES = {"classes": "string (classes): the labels", "scores": "float (classes): their probabilities"}
+_MOST_BYTES = 100  # In a text of the probes of `explain`, since each word is one more sequence.
 
 
-class Classification(ClassAnswers, BestOfHead):
+class ExplainedHead(SequenceHead):
+    """A head with the signature `explain`, which gives each word's share in the answer by leaving it out."""
+
+    @functools.cached_property
+    def explanations(self) -> LeaveOutExplanations:
+        return LeaveOutExplanations(self)
+
+    def functions(self, model):
+        def explain(**texts):
+            return self.explanations.answer_texts(model, {name: texts[name] for name in self.text_inputs})
+
+        return {**super().functions(model), signatures.EXPLAIN: signatures.trace(explain, self.text_inputs, tf.string)}
+
+    def requests(self, texts, encoded):
+        return {**super().requests(texts, encoded), signatures.EXPLAIN: _short_rows(texts)[0]}
+
+    def expected(self, model, texts, encoded):
+        right, (asked, is_short) = super().expected(model, texts, encoded), _short_rows(texts)
+        answer = probes.on_cpu(
+            lambda tensors: self.explanations.explain(lambda rows: model(rows, training=False), tensors), asked
+        )
+        probabilities = right[signatures.TOKEN_IDS][0].get("probabilities")
+        undecided = None if probabilities is None else probes.undecided(probabilities)[is_short]
+        return {**right, signatures.EXPLAIN: (answer, undecided)}
+
+    def description(self):
+        described = super().description()
+        explained = "the label's log-odds, log(p / (1 - p))" if self.explanations.labels else "the number"
+        outputs = {
+            **({"label": "string: the most probable class"} if self.explanations.labels else {}),
+            "score": f"float: {'its probability' if self.explanations.labels else 'the number'}",
+            "words": 'string (words): the words of the text that were read, then ""',
+            "starts": "int32 (words): the character of the text at which each starts, then -1",
+            "ends": "int32 (words): the character after its last, then -1",
+            "shares": f"float (words): what leaving the word out takes from {explained}, then 0.0",
+            "num_words": "int32: how many there are; the others fill up to the most of the batch",
+        }
+        if self.num_texts == 2:
+            outputs["texts"] = "int32 (words): 0 for a word of `text`, 1 for one of `text_pair`, then -1"
+        described["signatures"][signatures.EXPLAIN] = {
+            "inputs": self.inputs,
+            "outputs": outputs,
+            "padding": dict(self.explanations.padding),
+        }
+        return described
+
+
+def _short_rows(texts):
+    """Returns the rows whose texts are short, and which of all they are: bool (B,)."""
+    is_short = np.array([[len(text) <= _MOST_BYTES for text in column] for column in texts.values()], bool).all(axis=0)
+    return {name: column[is_short] for name, column in texts.items()}, is_short
+
+
+class Classification(ClassAnswers, ExplainedHead, BestOfHead):
     """A classifier; see `ClassAnswers`."""
 
     task = "classification"
@@ -43,7 +99,7 @@ class Classification(ClassAnswers, BestOfHead):
         )
 
 
-class LabelSet(LabelSetAnswers, SequenceHead):
+class LabelSet(LabelSetAnswers, ExplainedHead):
     """A classifier of rows with any number of labels; see `LabelSetAnswers`."""
 
     task = "multi_label_classification"
@@ -81,7 +137,7 @@ class LabelSet(LabelSetAnswers, SequenceHead):
         )
 
 
-class Regression(ScoreAnswers, SequenceHead):
+class Regression(ScoreAnswers, ExplainedHead):
     """A regressor, of a task of scores such as STS-B; see `ScoreAnswers`."""
 
     task = "regression"

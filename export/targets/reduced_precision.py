@@ -113,6 +113,8 @@ def write_bfloat16(head: Head, directory: str, with_cc: str = "off") -> verify.R
         )
     probes = []
     for probe in head.probes(saved_model.rebuild(head.model)):
+        if probe.signature == signatures.EXPLAIN:  # Differences of near numbers may be all rounding.
+            continue
         rows = len(probe.inputs["token_ids"]) if probe.signature == signatures.TOKEN_IDS else 1
         if rows != 1:  # The number of one row may be near zero by chance, and says nothing about the scale.
             probes.append(probe._replace(undecided=np.ones(rows, bool)))

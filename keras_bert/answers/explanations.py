@@ -27,7 +27,7 @@ from keras_bert.encoder.packing import as_layout
 _STEPS = 24  # Of the integral, at the nodes of Gauss and Legendre.
 _LEAST = 1e-30  # In place of a probability of 0, whose logarithm is infinite.
 
-Run = Callable[[Mapping[str, tf.Tensor]], tf.Tensor]
+Tensors = Mapping[str, tf.Tensor]
 
 
 class Places(NamedTuple):
@@ -62,12 +62,20 @@ class Explanations(Answers):
         self.padding = {"count": "num_words", "values": fillings | ({"texts": -1} if len(self.text_inputs) > 1 else {})}
 
     @abc.abstractmethod
-    def shares(self, run: Run, encoded: dict[str, tf.Tensor], label: tf.Tensor, places: Places) -> tf.Tensor:
-        """Builds the graph from the encoder's inputs, int32 [B, S], and classes, int32 [B], to shares, float32 [N].
+    def shares(self, outputs: tf.Tensor, encoded: Tensors, label: tf.Tensor, places: Places) -> tf.Tensor:
+        """Builds the graph to the shares, float32 [N].
 
         Args:
-            run: encoder's inputs to the model's outputs, float32 [B, C].
+            outputs: float32, of the model for what `sequences` returned.
+            encoded: the encoder's inputs, int32 [B, S].
+            label: int32 [B], classes.
+            places: of the words.
         """
+
+    def sequences(self, encoded: Tensors, places: Places) -> Tensors:
+        """Returns the sequences to run the model on, int32 [B or more, S]: those of the texts, and others behind."""
+        del places
+        return encoded
 
     def answer_texts(self, model, texts):
         def run(encoded):
@@ -75,22 +83,29 @@ class Explanations(Answers):
 
         return self.explain(run, texts)
 
-    def explain(self, run: Run, texts: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Builds the graph from `text_inputs` to the explanations; `run` as in `shares`."""
+    def explain(self, run: Callable[[Tensors], tf.Tensor], texts: Tensors) -> dict[str, tf.Tensor]:
+        """Builds the graph to the explanations.
+
+        Args:
+            run: encoder's inputs to the model's outputs, float32 [..., C].
+            texts: `text_inputs` by name.
+        """
         encoded = self.answers.encode_in_graph(texts)
-        outputs = run(encoded)
-        label = tf.argmax(outputs, axis=-1, output_type=tf.int32)
-        if self.label is not None:
-            label = tf.fill(tf.shape(label), self.label)
         places, columns = self._find_words(texts, encoded)
-        columns["shares"] = self.shares(run, encoded, label, places)
-        table = Table(places.rows, tf.size(label, tf.int64))
+        num_texts = tf.shape(encoded["token_ids"])[0]
+        outputs = run(self.sequences(encoded, places))
+        label = tf.argmax(outputs[:num_texts], axis=-1, output_type=tf.int32)
+        if self.label is not None:
+            label = tf.fill([num_texts], self.label)
+        columns["shares"] = self.shares(outputs, encoded, label, places)
+        table = Table(places.rows, tf.cast(num_texts, tf.int64))
         filled = {name: table(columns[name], filling) for name, filling in self.padding["values"].items()}
-        (values,) = (of.of(outputs, encoded["padding_mask"]) for of in self.answers.token_outputs.values())
+        (of,) = self.answers.token_outputs.values()
+        values = of.of(outputs[:num_texts], encoded["padding_mask"])
         named = {"score": values}
         if self.labels:
-            named = {"label": tf.gather(tf.constant(self.labels), label)}
-            named["score"] = tf.gather(values, label, batch_dims=1)
+            names, score = tf.constant(self.labels), tf.gather(values, label, batch_dims=1)
+            named = {"label": tf.gather(names, label), "score": score}
         return {**named, **filled, self.padding["count"]: table.counts}
 
     def explained(self, outputs: tf.Tensor, label: tf.Tensor) -> tf.Tensor:
@@ -102,7 +117,7 @@ class Explanations(Answers):
         others = tf.reduce_logsumexp(tf.where(is_label, -1e9, logits), axis=-1)
         return tf.reduce_sum(tf.where(is_label, logits, 0.0), axis=-1) - others
 
-    def _find_words(self, texts: Mapping[str, tf.Tensor], encoded: Mapping) -> tuple[Places, dict[str, tf.Tensor]]:
+    def _find_words(self, texts: Tensors, encoded: Tensors) -> tuple[Places, dict[str, tf.Tensor]]:
         """Returns the words that the model reads, in the order of the texts, and what is listed of each."""
         tokenizer, longest = self.preprocessor.tokenizer, self.preprocessor.sequence_length
         find, limits, listed = WordFinder(tokenizer.lowercase), _text_limits(encoded, len(texts)), []
@@ -134,17 +149,21 @@ class LeaveOutExplanations(Explanations):
     It needs no gradients, and a sequence for each word.
     """
 
-    def shares(self, run, encoded, label, places):
+    def sequences(self, encoded, places):
         rows = {name: tf.gather(values, places.rows) for name, values in encoded.items()}
         position = tf.range(tf.shape(encoded["token_ids"])[1])
-        firsts, counts = (tf.cast(column, tf.int32)[:, tf.newaxis] for column in (places.firsts, places.limits - places.firsts))
-        source = position + tf.where(position >= firsts, counts, 0)
-        # Behind the end the mask is 0, and what stands there does not count.
-        mask = tf.cast(source < tf.reduce_sum(rows["padding_mask"], axis=1, keepdims=True), tf.int32)
-        source = tf.where(mask == 1, source, 0)
+        first, limit = (tf.cast(column, tf.int32)[:, tf.newaxis] for column in places[1:])
+        source = position + tf.where(position >= first, limit - first, 0)
+        is_real = source < tf.reduce_sum(rows["padding_mask"], axis=1, keepdims=True)
+        source = tf.where(is_real, source, 0)  # Behind the end, where the mask is 0, nothing counts.
         rows = {name: tf.gather(values, source, batch_dims=1) for name, values in rows.items()}
-        without = self.explained(run({**rows, "padding_mask": mask}), tf.gather(label, places.rows))
-        return tf.gather(self.explained(run(encoded), label), places.rows) - without
+        rows["padding_mask"] = tf.cast(is_real, tf.int32)
+        return {name: tf.concat([values, rows[name]], axis=0) for name, values in encoded.items()}
+
+    def shares(self, outputs, encoded, label, places):
+        num_texts = tf.size(label)
+        scores = tf.gather(self.explained(outputs[:num_texts], label), places.rows)
+        return scores - self.explained(outputs[num_texts:], tf.gather(label, places.rows))
 
 
 class GradientExplanations(Explanations):
@@ -156,7 +175,8 @@ class GradientExplanations(Explanations):
 
     baseline = "pad_token_id"
 
-    def shares(self, run, encoded, label, places):
+    def shares(self, outputs, encoded, label, places):
+        del outputs
         backbone = find_backbone(self.model)
         embed, layout_of = backbone.get_layer("embeddings"), backbone.get_layer("token_layout")
         encode = keras.Model([embed.output, backbone.input["padding_mask"]], backbone.output)
@@ -180,7 +200,8 @@ class GradientExplanations(Explanations):
         steps["step"] = tf.tile(tf.constant((nodes + 1) / 2, tf.float32), tf.shape(label))[:, tf.newaxis]
         shares = in_pieces(self.model, steps, add_gradients, num_kept=backbone.num_layers)["shares"]  # [B * K, S]
         shape = tf.shape(encoded["token_ids"])
-        shares = tf.tensordot(tf.constant(weights / 2, tf.float32), tf.reshape(shares, [shape[0], _STEPS, shape[1]]), [0, 1])
+        shares = tf.reshape(shares, [shape[0], _STEPS, shape[1]])
+        shares = tf.tensordot(tf.constant(weights / 2, tf.float32), shares, [[0], [1]])
         sums = tf.pad(tf.cumsum(shares, axis=1), [[0, 0], [1, 0]])
         first, limit = (tf.gather_nd(sums, tf.stack([places.rows, column], axis=1)) for column in places[1:])
         return limit - first
@@ -200,7 +221,7 @@ class GradientExplanations(Explanations):
 METHODS = {"integrated_gradients": GradientExplanations, "leave_out": LeaveOutExplanations}
 
 
-def _text_limits(encoded: Mapping[str, tf.Tensor], num_texts: int) -> list[tf.Tensor]:
+def _text_limits(encoded: Tensors, num_texts: int) -> list[tf.Tensor]:
     """Returns the position of [CLS], and of the [SEP] behind each text: int64 [B] each."""
     ends = tf.cast(tf.reduce_sum(encoded["padding_mask"], axis=1) - 1, tf.int64)
     if num_texts == 1:

@@ -50,6 +50,22 @@ const SHOW = {
     return parts;
   },
 
+  shares(instance, prediction) {
+    const shares = prediction.shares.slice(0, prediction.num_words), most = Math.max(...shares.map(Math.abs), 1e-12);
+    const spans = shares.map((share, index) => ({
+      start: prediction.starts[index], end: prediction.ends[index], text: (prediction.texts || [])[index] || 0, share,
+      className: (share > 0 ? "for" : "against") + (Math.abs(share) < most / 3 ? " weak" : ""),
+      title: (share > 0 ? "+" : "−") + decimal(Math.abs(share)),
+    })).filter(({share}) => Math.abs(share) > most / 10);
+    const texts = [instance.text, instance.text_pair].filter(text => text !== undefined);
+    const explained = prediction.label === undefined ? "a higher number" : textOf(prediction.label);
+    return [
+      paragraph("soft", make("mark", {className: "for"}, "These words"), ` speak for ${explained}, `,
+        make("mark", {className: "against"}, "these"), " against it, underlined ones less. Point at a word for its share."),
+      ...texts.map((text, number) => passage(text, spans.filter(span => span.text === number))),
+    ];
+  },
+
   answer(instance, prediction) {
     const answer = textOf(prediction.answer);
     const none = answer === "";
@@ -152,6 +168,7 @@ function kindOf(signature) {
   if (has("text", "choices", "choice")) return "choices";
   if (has("text", "entities", "starts", "num_entities")) return "entities";
   if (has("text", "words", "scores", "num_words")) return "words";
+  if (has("text", "words", "shares", "num_words")) return "shares";
   if (has("text", "tokens", "positions")) return "masks";
   if (has("text", "label", "probabilities")) return "labels";
   if (has("text", "labels", "num_labels", "probabilities")) return "labelSet";

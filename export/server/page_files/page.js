@@ -1,7 +1,7 @@
 // The form: which model, what to ask it, and the asking.
 "use strict";
 
-const DEFAULT_SIGNATURE = "serving_default";
+const DEFAULT_SIGNATURE = "serving_default", EXPLAIN = "explain";
 const FIELDS = {
   text: {label: "Text", rows: 4},
   text_pair: {label: "Second text", rows: 3},
@@ -125,13 +125,11 @@ async function ask(event) {
     const instance = readInstance(signature);
     const body = JSON.stringify({signature_name: signature.name, instances: [instance]});
     const start = performance.now();
-    const response = await fetch(path, {method: "POST", headers: {"Content-Type": "application/json"}, body});
-    const document_ = await response.json();
+    const prediction = await predict(path, body);
     const milliseconds = performance.now() - start;
     if (number !== asked) return;
-    if (!response.ok) throw new Error(document_.error || `Status ${response.status}`);
     byId("status").textContent = `Answered in ${milliseconds.toFixed(0)} ms`;
-    showAnswer(signature, instance, document_.predictions[0], path, body);
+    showAnswer(signature, instance, prediction, path, body);
   } catch (error) {
     if (number !== asked) return;
     byId("status").textContent = "";
@@ -140,10 +138,34 @@ async function ask(event) {
   byId("ask").disabled = false;
 }
 
+async function predict(path, body) {
+  const response = await fetch(path, {method: "POST", headers: {"Content-Type": "application/json"}, body});
+  const document_ = await response.json();
+  if (!response.ok) throw new Error(document_.error || `Status ${response.status}`);
+  return document_.predictions[0];
+}
+
+// A button that asks which words the answer comes from, and shows them in its place.
+function whyButton(instance, path) {
+  const button = make("button", {type: "button", className: "quiet"}, "Why?");
+  const box = make("div", {id: "why"}, button), described = chosen().description || {};
+  button.addEventListener("click", async () => {
+    button.disabled = true;
+    try {
+      const prediction = await predict(path, JSON.stringify({signature_name: EXPLAIN, instances: [instance]}));
+      box.replaceChildren(...answerNodes("shares", instance, prediction, described));
+    } catch (error) {
+      box.replaceChildren(make("p", {className: "error", role: "alert"}, String(error.message)));
+    }
+  });
+  return box;
+}
+
 function showAnswer(signature, instance, prediction, path, body) {
   const quoted = `'${body.replaceAll("'", "'\\''")}'`;
   const described = chosen().description || {};
   const nodes = answerNodes(kindOf(signature), instance, prediction, described);
+  if (signature.name === DEFAULT_SIGNATURE && EXPLAIN in chosen().signatures) nodes.push(whyButton(instance, path));
   nodes.push(fold("This request with curl", make("pre", {tabIndex: 0}, `curl -d ${quoted} \\\n  ${location.origin}${path}`)));
   nodes.push(fold("The answer as JSON", make("pre", {tabIndex: 0}, JSON.stringify(prediction, null, 1))));
   showParts(nodes);

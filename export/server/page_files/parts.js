@@ -56,15 +56,15 @@ function bars(entries, {best = -1, sorted = false, limit = 20, label = "Probabil
   return parts;
 }
 
-// A text with spans of it marked: `{start, end, type, className}`, in code points, in order, none within another.
+// A text with spans of it marked: `{start, end, type, className, title}`, in code points, in order, none within another.
 function passage(text, spans) {
   const characters = Array.from(text);
   const box = make("div", {className: "passage", dir: "auto", tabIndex: 0, role: "group", "aria-label": "Text"});
   let position = 0;
-  for (const {start, end, type, className} of spans) {
+  for (const {start, end, type, className, title} of spans) {
     if (!(start >= position && end > start && end <= characters.length)) continue;
     box.append(slice(characters, position, start));
-    const mark = make("mark", {className: className || ""}, slice(characters, start, end));
+    const mark = make("mark", {className: className || "", title: title || ""}, slice(characters, start, end));
     if (type) mark.append(make("span", {className: "type"}, type));
     box.append(mark);
     position = end;

@@ -53,11 +53,11 @@ def model_of(head):
     return model
 
 
-def right_rows(head, outputs: dict[str, np.ndarray]) -> list[dict]:
+def right_rows(answers, outputs: dict[str, np.ndarray]) -> list[dict]:
     """The signature's outputs, row by row, as Python values without what fills them up."""
-    filled, rows = head.padding.get("values", ()), []
-    for number in range(COUNT):
-        count = outputs[head.padding["count"]][number] if filled else None
+    filled, rows = answers.padding.get("values", ()), []
+    for number in range(len(next(iter(outputs.values())))):
+        count = outputs[answers.padding["count"]][number] if filled else None
         row = {name: values[number : number + 1].tolist()[0] for name, values in outputs.items()}
         rows.append({name: value[:count] if name in filled else value for name, value in row.items()})
     return rows
@@ -90,6 +90,21 @@ def test_answers_are_those_of_the_export(saved, name):
     if differ:
         undecided = head.expected(head.model, texts_of, head.encode(texts_of))["serving_default"][1]
         assert undecided is not None and undecided.all() and len(differ) < COUNT // 50, rows[differ[0]]
+
+
+@pytest.mark.parametrize("name", ["classification", "regression of pairs"])
+def test_explanations_are_those_of_the_export(saved, name):
+    head = saved(name).head
+    columns = {key: column[:60] for key, column in inputs_of(head).items()}
+    loaded = tf.saved_model.load(saved(name).directory)
+    outputs = {key: value.numpy() for key, value in toy_saved.ask(loaded, "explain", columns).items()}
+    given = tuple(columns.values()) if len(columns) > 1 else columns["text"]
+    rows = model_of(head).explain(given, method="leave_out")
+    for row, (ours, right) in enumerate(zip(rows, right_rows(head.explanations, outputs), strict=True)):
+        assert is_equal(ours, right), {key: column[row] for key, column in columns.items()}
+    answered = toy_saved.ask(loaded, "serving_default", columns)
+    np.testing.assert_allclose(outputs["score"], answered["score"], atol=1e-5)
+    assert name != "classification" or outputs["label"].tolist() == answered["label"].numpy().tolist()
 
 
 def test_an_embedder_finds_what_its_export_finds(saved):

@@ -10,6 +10,7 @@ import toy_tasks
 from toy_tasks import ANIMALS, LENGTH
 
 from keras_bert import BertPreprocessor, BertTextClassifier, BertTextEmbedder, BertTokenClassifier
+from keras_bert.answers.explanations import METHODS
 from keras_bert.errors import InputError
 from keras_bert.formats import hugging_face, keras_preset
 from keras_bert.presets import weights
@@ -78,6 +79,66 @@ def test_answers_follow_the_weights_and_the_preprocessor(preprocessor):
     model.preprocessor = None
     with pytest.raises(ValueError, match="`answer` reads texts with the model's preprocessor. Received: .*None"):
         model.answer("the cat")
+
+
+def _score(answer: dict, label: str | None) -> float:
+    """What `explain` explains: log-odds of a label, or a regressor's score."""
+    if label is None:
+        return answer["score"]
+    share = answer["probabilities"][ANIMALS.index(label)]
+    return np.log(share) - np.log(1 - share)
+
+
+def test_an_explanation_names_the_word_that_decides(trained):
+    texts = ["the old (hen).", "cats ran", ""]
+    rows = trained.explain(texts)
+    assert [row["label"] for row in rows] == [answer["label"] for answer in trained.answer(texts)]
+    assert [row["words"] for row in rows] == [["the", "old", "(", "hen", ")", "."], ["cats", "ran"], []]
+    assert (rows[0]["starts"], rows[0]["ends"]) == ([0, 4, 8, 9, 12, 13], [3, 7, 9, 12, 13, 14])
+    for method in METHODS:
+        for row in trained.explain(texts[:2], method=method):
+            assert row["words"][np.argmax(row["shares"])] in ("hen", "cats")
+    one = trained.explain(texts[0], label="cow")
+    assert one["label"] == "cow" and one["score"] == pytest.approx(trained.answer(texts[0])["probabilities"][3])
+    with pytest.raises(ValueError, match="`method` must be one of integrated_gradients, leave_out. Received: .*'shap'"):
+        trained.explain(texts, method="shap")
+    with pytest.raises(ValueError, match="`label` must be one of cat, dog, hen, cow. Received: label='ox'"):
+        trained.explain(texts, label="ox")
+
+
+@pytest.mark.parametrize(
+    ("settings", "inputs"),
+    [
+        ({"labels": ANIMALS, "pooling": "mean"}, ["the old hen", "a cats ran " * 9]),
+        ({"labels": ANIMALS, "activation": "softmax", "layout": "unpadded"}, ["the old hen", "a cats ran " * 9]),
+        ({"num_classes": 1}, (["the (old) hen", "a cats ran " * 9], ["who ran?", "here"])),
+    ],
+    ids=["pooled logits", "probabilities", "scores of pairs"],
+)
+def test_shares_are_what_the_paper_and_the_text_without_a_word_say(preprocessor, settings, inputs):
+    backbone = toy_tasks.shaken(toy_tasks.backbone(layout=settings.pop("layout", "rectangular"), num_layers=2))
+    model = BertTextClassifier(backbone, preprocessor=preprocessor, **settings)
+    label = "dog" if model.labels else None
+    answers = model.answer(inputs)
+    # The shares sum up to the difference from the baseline: [PAD] in place of every token.
+    features = dict(preprocessor(inputs))
+    ids = features["token_ids"]
+    features["token_ids"] = tf.where((ids == 2) | (ids == 3), ids, 0)
+    outputs = np.asarray(model(features))
+    outputs = outputs if settings.get("activation") or not label else np.asarray(keras.ops.softmax(outputs))
+    for row, answer, blank in zip(model.explain(inputs, label=label), answers, outputs, strict=True):
+        expected = _score(answer, label) - _score({"score": blank[0], "probabilities": blank}, label)
+        assert sum(row["shares"]) == pytest.approx(expected, abs=2e-3)
+    # A text without one of its words is a text; here one that is not cut.
+    one = tuple(column[0] for column in inputs) if isinstance(inputs, tuple) else inputs[0]
+    row = model.explain(one, label=label, method="leave_out")
+    assert row["num_words"] == (len("the ( old ) hen who ran ?".split()) if isinstance(inputs, tuple) else 3)
+    for number in range(row["num_words"]):
+        texts, which = list(one) if isinstance(one, tuple) else [one], row.get("texts", [0] * 9)[number]
+        texts[which] = texts[which][: row["starts"][number]] + " " + texts[which][row["ends"][number] :]
+        without = model.answer(tuple(texts) if isinstance(one, tuple) else texts[0])
+        expected = _score(answers[0], label) - _score(without, label)
+        assert row["shares"][number] == pytest.approx(expected, abs=1e-4)
 
 
 def test_labels_may_be_names(trained):
