@@ -20,12 +20,15 @@ from tasks.classify.glue import TASKS, Split, TableTask
 from tasks.fine_tuning import columns, task
 from tasks.fine_tuning import metrics as shared_metrics
 from tasks.fine_tuning.encoding import encode_texts, label_ids, lengths_before_cutting
+from tasks.fine_tuning.model_files import taking_texts
 from tasks.fine_tuning.rows import EXTENSIONS
 from tasks.fine_tuning.settings import SplitSettings
+from tasks.report.page import Mistake
 from tasks.settings import changeable, setting
 
 FEW_ROWS = 100  # A label: with fewer, `few_labels` is on by default.
 _NUM_TITLE_LABELS = 5
+_NUM_EXPLAINED = 10  # Mistakes, each of which takes as long as some seventy rows.
 # Settings that only plain fine-tuning can follow, and those that say what to fine-tune, or how.
 _CONTRARY = ("early_stopping_patience", "lora_rank", "num_frozen_layers", "num_restarts", "text_pair_column")
 _CONTRARY += ("regression", "distribution_strategy")
@@ -403,6 +406,7 @@ class Classify(task.Task):
             scores=shared_metrics.headline_scores(figures, intervals, part.name),
             **shared_metrics.shown_rows(losses, is_wrong, functools.partial(self._show, answers)),
         )
+        evaluation.mistakes = _explain(answers.trained, evaluation.mistakes)
         if is_regression:
             evaluation.predictions = (labels, predictions)
         elif is_several:
@@ -471,3 +475,25 @@ class Classify(task.Task):
         by_number = dict(zip(table.numbers, texts, strict=True))
         rows = ([number, by_number.get(number, other)] for number in range(table.num_rows))
         write_table(path, ["index", "prediction"], rows)
+
+
+def _explain(trained: task.Trained, mistakes: list[Mistake]) -> list[Mistake]:
+    """Adds the shares of their words to the worst mistakes, whose first parts are the texts."""
+    worst, count = mistakes[:_NUM_EXPLAINED], trained.spec.num_texts
+    if not worst or not isinstance(trained.model, keras_bert.BertTextClassifier):
+        return mistakes
+    columns = tuple(zip(*([text for _, text in mistake.parts[:count]] for mistake in worst), strict=True))
+    with taking_texts(trained.model, trained.tokenizer, {"sequence_length": trained.spec.sequence_length}):
+        rows = trained.model.explain(tuple(map(list, columns)))
+    explained = [
+        mistake._replace(
+            words=[
+                (row["texts"][number] if count > 1 else 0, start, end, share)
+                for number, (start, end, share) in enumerate(
+                    zip(row["starts"], row["ends"], row["shares"], strict=True)
+                )
+            ]
+        )
+        for mistake, row in zip(worst, rows, strict=True)
+    ]
+    return explained + mistakes[_NUM_EXPLAINED:]

@@ -23,14 +23,14 @@ def save_model(directory: str, model, tokenizer, task: dict) -> None:
     """
     with atomic_path(directory) as temporary:
         os.makedirs(temporary)
-        with _taking_texts(model, tokenizer, task):
+        with taking_texts(model, tokenizer, task):
             model.save(os.path.join(temporary, MODEL_FILE))
         tokenizer.save_to_preset(temporary)
         write_json(os.path.join(temporary, TASK_FILE), task)
 
 
 @contextlib.contextmanager
-def _taking_texts(model, tokenizer, task: dict):
+def taking_texts(model, tokenizer, task: dict):
     """Gives a model its preprocessor for a while; the tasks give theirs token ids."""
     from keras_bert.models.task import BertTask
 

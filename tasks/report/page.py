@@ -46,10 +46,13 @@ class Mistake(NamedTuple):
     Attributes:
         loss: loss of the example. The mistakes with the largest loss are shown.
         parts: (caption, text) pairs to show, in this order. Texts captioned "expected" and "predicted" stand out.
+        words: words with their shares in the prediction: (number of the part, first character, character behind the
+            last, share), in the order of the texts.
     """
 
     loss: float
     parts: list[tuple[str, str]]
+    words: Sequence[tuple[int, int, int, float]] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,6 +104,7 @@ def write_report(path: str, report: Report) -> None:
     environment.globals |= {
         "part": formatting.format_part,
         "share": formatting.format_share,
+        "mark_words": _mark_words,
         "MAX_SERIES": figures.MAX_SERIES,
     }
     worst = worst_mistakes(report.mistakes, NUM_MISTAKES)
@@ -123,6 +127,18 @@ def write_report(path: str, report: Report) -> None:
 def worst_mistakes(mistakes: Sequence[Mistake], count: int) -> list[Mistake]:
     """Returns the mistakes with the largest loss, the largest first; an undefined loss comes last."""
     return sorted(mistakes, key=lambda mistake: (math.isnan(mistake.loss), -mistake.loss))[:count]
+
+
+def _mark_words(text: str, number: int, words: Sequence[tuple[int, int, int, float]]) -> list[tuple[str, str, str]]:
+    """Cuts the text of a mistake's part at its words: (piece, class of its mark or "", share)."""
+    most, pieces, position = max((abs(share) for *_, share in words), default=0.0), [], 0
+    for part, start, end, share in words:
+        if part != number or abs(share) <= most / 10 or not position <= start < end <= len(text):
+            continue
+        kind = ("for" if share > 0 else "against") + (" weak" if abs(share) < most / 3 else "")
+        pieces += [(text[position:start], "", ""), (text[start:end], kind, f"{share:+.2f}".replace("-", "−"))]
+        position = end
+    return [*pieces, (text[position:], "", "")]
 
 
 # === Scores ===

@@ -60,7 +60,7 @@ const SHOW = {
     const texts = [instance.text, instance.text_pair].filter(text => text !== undefined);
     const explained = prediction.label === undefined ? "a higher number" : textOf(prediction.label);
     return [
-      paragraph("soft", make("mark", {className: "for"}, "These words"), ` speak for ${explained}, `,
+      paragraph("", make("mark", {className: "for"}, "These words"), ` speak for ${explained}, `,
         make("mark", {className: "against"}, "these"), " against it, underlined ones less. Point at a word for its share."),
       ...texts.map((text, number) => passage(text, spans.filter(span => span.text === number))),
     ];

@@ -154,6 +154,7 @@ function whyButton(instance, path) {
     try {
       const prediction = await predict(path, JSON.stringify({signature_name: EXPLAIN, instances: [instance]}));
       box.replaceChildren(...answerNodes("shares", instance, prediction, described));
+      box.querySelector(".passage, pre").focus(); // The button had it.
     } catch (error) {
       box.replaceChildren(make("p", {className: "error", role: "alert"}, String(error.message)));
     }

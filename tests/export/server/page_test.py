@@ -123,6 +123,22 @@ def test_probabilities_are_bars_the_largest_first(tab, server):
     assert [round(width / whole, 2) for width in widths] == [0.9, 0.07, 0.03]
 
 
+def test_words_are_coloured_by_their_share_in_an_answer(tab, server):
+    show(tab, server, "regression")
+    ask(tab)
+    assert texts(tab, "#why") == []
+    show(tab, server, "classification", dark=True)
+    ask(tab, text="a🦊 bc")
+    tab.evaluate("document.querySelector('#why button').click()")
+    tab.wait("document.querySelector('#why .passage') !== null")
+    assert texts(tab, "#why .passage") == ["a🦊 bc"] and "speak for good" in texts(tab, "#why p")[0]
+    assert texts(tab, "#why .passage mark") == ["a🦊", " ", "b"]
+    titles = "[...document.querySelectorAll('#why .passage mark')].map(one => [one.className, one.title])"
+    assert tab.evaluate(titles) == [["for", "+2"], ["against", "−1.5000"], ["for weak", "+0.5000"]]
+    assert tab.evaluate("document.activeElement.className") == "passage"
+    assert tab.evaluate(CONTRAST) == [] and tab.complaints == []
+
+
 def test_a_number_is_shown(tab, server):
     show(tab, server, "regression")
     ask(tab, text="abc" * 3, text_pair="")

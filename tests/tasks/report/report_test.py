@@ -353,6 +353,20 @@ def test_expected_and_predicted_stand_out(write):
     assert [attributes.get("class") for attributes in page.of("dd")] == [None, "expected brief", "predicted"]
 
 
+def test_words_are_marked_by_their_shares(write):
+    words = [(0, 0, 4, 2.0), (0, 5, 7, 0.1), (0, 8, 11, -0.5), (1, 0, 4, -1.0)]
+    page = write(mistakes=[Mistake(1.0, [("a", "<hen> is old"), ("b", "<i>!"), ("predicted", "cat")], words)])
+    marks = [(attributes["class"], attributes.get("title")) for attributes in page.of("mark")]
+    assert marks == [
+        ("for", None),
+        ("against", None),
+        ("for", "+2.00"),
+        ("against weak", "−0.50"),
+        ("against", "−1.00"),
+    ]
+    assert [text for tag, text in page.texts if tag == "mark"][2:] == ["<hen", " ol", "<i>!"]
+
+
 def test_long_texts_scroll_and_endless_ones_are_cut(write):
     page = write(mistakes=[Mistake(1.0, [("text", "x" * 500), ("text", "y" * 30_000)])])
     assert [attributes.get("tabindex") for attributes in page.of("dd")] == ["0", "0"]
