@@ -18,13 +18,13 @@ from keras_bert.answers.base import Answers, gives_logits
 from keras_bert.answers.pieces import in_pieces
 from keras_bert.answers.raw_words import WordFinder
 from keras_bert.answers.rules import SPECIAL_TOKENS
-from keras_bert.answers.sequence import SequenceAnswers
+from keras_bert.answers.sequence import LabelSetAnswers, SequenceAnswers
 from keras_bert.answers.source_text import SourceText, cut_texts
 from keras_bert.answers.tables import Table
 from keras_bert.answers.text_bounds import find_backbone, most_bytes
 from keras_bert.encoder.packing import as_layout
 
-_STEPS = 24  # Of the integral, at the nodes of Gauss and Legendre.
+_STEPS = 24  # Nodes of Gauss and Legendre on the way from the baseline.
 _LEAST = 1e-30  # In place of a probability of 0, whose logarithm is infinite.
 
 Tensors = Mapping[str, tf.Tensor]
@@ -112,10 +112,16 @@ class Explanations(Answers):
         """Returns the scores or log-odds that are explained: outputs [B, C] and classes int32 [B] to float32 [B]."""
         if not self.labels:
             return outputs[:, 0]
-        logits = outputs if gives_logits(self.model) else tf.math.log(tf.maximum(outputs, _LEAST))
+        is_several = isinstance(self.answers, LabelSetAnswers)
+        activation = keras.activations.sigmoid if is_several else keras.activations.softmax
+        is_logits = gives_logits(self.answers.model, activation)
+        logits = outputs if is_logits else tf.math.log(tf.maximum(outputs, _LEAST))
+        if is_several:
+            others = tf.zeros_like(outputs) if is_logits else tf.math.log(tf.maximum(1.0 - outputs, _LEAST))
+            return tf.gather(logits - others, label, batch_dims=1)
         is_label = tf.one_hot(label, len(self.labels), True, False, dtype=tf.bool)
         others = tf.reduce_logsumexp(tf.where(is_label, -1e9, logits), axis=-1)
-        return tf.reduce_sum(tf.where(is_label, logits, 0.0), axis=-1) - others
+        return tf.gather(logits, label, batch_dims=1) - others
 
     def _find_words(self, texts: Tensors, encoded: Tensors) -> tuple[Places, dict[str, tf.Tensor]]:
         """Returns the words that the model reads, in the order of the texts, and what is listed of each."""

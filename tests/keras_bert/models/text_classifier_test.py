@@ -111,9 +111,10 @@ def test_an_explanation_names_the_word_that_decides(trained):
     [
         ({"labels": ANIMALS, "pooling": "mean"}, ["the old hen", "a cats ran " * 9]),
         ({"labels": ANIMALS, "activation": "softmax", "layout": "unpadded"}, ["the old hen", "a cats ran " * 9]),
+        ({"labels": ANIMALS, "multi_label": True, "activation": "sigmoid"}, ["the old hen", "a cats ran " * 9]),
         ({"num_classes": 1}, (["the (old) hen", "a cats ran " * 9], ["who ran?", "here"])),
     ],
-    ids=["pooled logits", "probabilities", "scores of pairs"],
+    ids=["pooled logits", "probabilities", "several labels", "scores of pairs"],
 )
 def test_shares_are_what_the_paper_and_the_text_without_a_word_say(preprocessor, settings, inputs):
     backbone = toy_tasks.shaken(toy_tasks.backbone(layout=settings.pop("layout", "rectangular"), num_layers=2))
