@@ -8,7 +8,7 @@ instead of them three random ones. What is measured is the log-odds of the label
 (DeYoung et al., arXiv:1911.03429, call this comprehensiveness), and by how much it changes up or down, mean over texts.
 
 Finished cells are lines of cells.jsonl in --output_dir. The same command continues with the others, and prints the
-table of all. benchmarks/cells/explain.jsonl has those of docs/benchmarks.md.
+table of all.
 """
 
 import json
