@@ -347,6 +347,29 @@ class LabeledTask(BertTask):
             states = pool(states, backbone.input["padding_mask"])
         super().__init__(inputs=backbone.input, outputs=head(output_dropout(states)), **kwargs)
 
+    def fit(self, *args, class_weight=None, **kwargs):
+        """Trains the model as `keras.Model.fit` does.
+
+        Args:
+            *args, **kwargs: as in `keras.Model.fit`.
+            class_weight: dict of class numbers, or of names of `labels`, and the weights of their examples in the loss;
+                1.0 for a class that is left out.
+
+        Raises:
+            ValueError: `class_weight` names no class of the model, or examples have not one class each.
+        """
+        if class_weight is not None:
+            count = self.output_shape[-1]
+            if count == 1 or len(self.output_shape) > 2 or self.multi_label:
+                raise ValueError(f"`class_weight` needs one class for each example. Received: {class_weight=}")
+            numbers = {name: number for names in (range(count), self.labels or ()) for number, name in enumerate(names)}
+            unknown = [key for key in class_weight if key not in numbers]
+            if unknown:
+                raise ValueError(f"`class_weight` must name classes of {list(numbers)}. Received: {unknown[0]!r}")
+            given = {numbers[key]: float(weight) for key, weight in class_weight.items()}
+            class_weight = {number: given.get(number, 1.0) for number in range(count)}  # Keras looks up every class.
+        return super().fit(*args, class_weight=class_weight, **kwargs)
+
     def default_loss(self):
         head = self.get_layer(self.heads[0])
         if self.multi_label:

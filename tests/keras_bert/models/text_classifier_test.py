@@ -40,6 +40,31 @@ def test_it_learns_texts_and_predicts_them(trained):
     assert logits.dtype == "float32" and logits.argmax(-1).tolist() == [2, 0]
 
 
+@pytest.mark.parametrize("class_weight", [{"dog": 20, "hen": 0}, {1: 20.0, 2: 0.0}, {0: 1, 1: 20, 2: 0, 3: 1}])
+def test_classes_are_weighted_by_name_or_number(preprocessor, class_weight):
+    """Keras takes numbers alone, and fails on a class above the largest of them."""
+    model = BertTextClassifier(toy_tasks.backbone(), labels=ANIMALS, preprocessor=preprocessor)
+    texts, numbers = toy_tasks.texts(12)
+    weights = np.array([1.0, 20.0, 0.0, 1.0])[numbers]
+    logits = model.predict(texts, verbose=0)
+    losses = keras.losses.sparse_categorical_crossentropy(np.array(numbers), logits, from_logits=True)
+    names = np.array(ANIMALS)[numbers]
+    history = model.fit(np.array(texts), names, batch_size=12, class_weight=class_weight, verbose=0).history
+    np.testing.assert_allclose(history["loss"], np.average(losses, weights=weights), rtol=1e-5)
+
+
+def test_weights_of_no_class_are_refused(trained, preprocessor):
+    with pytest.raises(ValueError, match="`class_weight` must name classes of .*'cow'.*Received: 'cats'"):
+        trained.fit(["a"], ["cat"], class_weight={"cats": 2.0})
+    tagger = BertTokenClassifier(toy_tasks.backbone(), num_classes=3, preprocessor=None)
+    several = BertTextClassifier(toy_tasks.backbone(), num_classes=3, multi_label=True)
+    for model in (tagger, several):
+        with pytest.raises(
+            ValueError, match="`class_weight` needs one class for each example. Received: class_weight={"
+        ):
+            model.fit(None, class_weight={0: 2.0})
+
+
 def test_answers_are_labels_with_probabilities(trained):
     texts = ["the old hen", "cats ran"]
     right = keras.ops.convert_to_numpy(keras.ops.softmax(trained.predict(texts, verbose=0)))
