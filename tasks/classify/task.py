@@ -17,13 +17,13 @@ from keras_bert.errors import InputError
 from keras_bert.files import write_table
 from tasks.classify import data, metrics
 from tasks.classify.glue import TASKS, Split, TableTask
-from tasks.fine_tuning import columns, task
+from tasks.fine_tuning import columns, rare_labels, task
 from tasks.fine_tuning import metrics as shared_metrics
 from tasks.fine_tuning.encoding import encode_texts, label_ids, lengths_before_cutting
 from tasks.fine_tuning.model_files import taking_texts
 from tasks.fine_tuning.rows import EXTENSIONS
 from tasks.fine_tuning.settings import SplitSettings
-from tasks.report.page import Mistake
+from tasks.report.page import Mistake, Score
 from tasks.settings import changeable, setting
 
 FEW_ROWS = 100  # A label: with fewer, `few_labels` is on by default.
@@ -31,12 +31,13 @@ _NUM_TITLE_LABELS = 5
 _NUM_EXPLAINED = 10  # Mistakes, each of which takes as long as some seventy rows.
 # Settings that only plain fine-tuning can follow, and those that say what to fine-tune, or how.
 _CONTRARY = ("early_stopping_patience", "lora_rank", "num_frozen_layers", "num_restarts", "text_pair_column")
-_CONTRARY += ("regression", "distribution_strategy")
+_RARE = ("class_weights", "resample", "label_smoothing")
+_CONTRARY += ("regression", "distribution_strategy", *_RARE)
 _PLANS = ("task_name", "num_train_epochs", "learning_rate", "load_weights", "tfds_name", "init_checkpoint")
 _PLANS += ("bert_config_file",)
 
 
-class ClassifySettings(SplitSettings):
+class ClassifySettings(SplitSettings, rare_labels.RareLabelSettings):
     """Settings of `bert-classify`."""
 
     text_column: str | None = changeable(None, "Column with the text; default: the task's, or else recognized.")
@@ -104,16 +105,17 @@ class ClassifySettings(SplitSettings):
     def contrary_to_few_labels(self) -> list[str]:
         """Lists the flags of this call that only plain fine-tuning can follow."""
         searched = [name for name, values in self.grid.items() if values[1:]]
-        return [f"--{name}" for name in (*searched, *self._changed(*_CONTRARY))]
+        return [*(f"--{name}" for name in searched), *self.changed(*_CONTRARY)]
 
     @property
     def plans_fine_tuning(self) -> bool:
         """Whether flags of this call say what to fine-tune, or how: few labels then do not change the method."""
-        return bool(self.contrary_to_few_labels() or self._changed(*_PLANS))
+        return bool(self.contrary_to_few_labels() or self.changed(*_PLANS))
 
-    def _changed(self, *names: str) -> list[str]:
+    def changed(self, *names: str) -> list[str]:
+        """Lists the flags of those of the settings that differ from their defaults."""
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
-        return [name for name in names if getattr(self, name) != defaults[name]]
+        return [f"--{name}" for name in names if getattr(self, name) != defaults[name]]
 
     def table_task(self) -> TableTask:
         """Returns the task, with the columns named by the settings.
@@ -188,7 +190,7 @@ class Classify(task.Task):
     Spec = ClassifySpec
     name = "classification"
     command = "bert-classify"
-    printed = ("majority_accuracy", "mean_average_precision", "loss", "mismatched_loss")
+    printed = ("macro_f1", "majority_accuracy", "mean_average_precision", "loss", "mismatched_loss")
 
     @property
     def table_task(self) -> TableTask:
@@ -274,6 +276,9 @@ class Classify(task.Task):
         labels = []
         if not self.table_task.is_regression:
             labels = data.choose_labels(train, self.settings.labels or self.table_task.labels)
+            self.settings.read_weights(labels)
+        for flag in [] if labels else self.settings.changed(*_RARE):
+            raise InputError(f"{train.path}: {flag} is for labels, but the task has scores. Leave it out.")
         return self._spec(labels, train)
 
     def foreign_spec(self, source, labels, num_outputs, parts):
@@ -344,6 +349,7 @@ class Classify(task.Task):
         described, counts = super().describe(rows, encoded, spec), Counter(data.each_label(rows.labels))
         if not spec.is_regression:
             described["train_label_counts"] = {label: counts[label] for label in spec.labels}
+            described |= rare_labels.describe(encoded.examples, self.settings, spec.labels)
         return described
 
     # === Model ===
@@ -366,12 +372,16 @@ class Classify(task.Task):
         is_few = is_plain and len(rows.texts) < FEW_ROWS * len(spec.labels)
         return "auto" if is_few and not settings.plans_fine_tuning else "off"
 
+    def balance(self, examples, spec):
+        return rare_labels.balance(examples, self.settings, spec.labels) if spec.labels else examples
+
     def objective(self, spec):
         from tasks.fine_tuning.objectives import CrossEntropy, SigmoidCrossEntropy, SquaredError
 
+        smoothing = self.settings.label_smoothing
         if spec.multi_label:
-            return SigmoidCrossEntropy()
-        return SquaredError() if spec.is_regression else CrossEntropy()
+            return SigmoidCrossEntropy(smoothing)
+        return SquaredError() if spec.is_regression else CrossEntropy(label_smoothing=smoothing)
 
     def encode(self, part, trained):
         table, spec, tokenizer, limit = part.rows, trained.spec, trained.tokenizer, trained.spec.sequence_length
@@ -416,7 +426,9 @@ class Classify(task.Task):
             evaluation.tables = [("Labels", header, [[name, *row.values()] for name, row in of_each.items()])]
         elif not part.name:
             evaluation.confusion = (classes, shared_metrics.confusion_matrix(labels, predictions, len(classes)))
-            evaluation.details["per_class"] = shared_metrics.class_scores(labels, predictions, classes)
+            per_class = shared_metrics.class_scores(labels, predictions, classes)
+            evaluation.details |= {"per_class": per_class, "macro_f1": shared_metrics.macro_f1(per_class)}
+            evaluation.scores.append(Score("macro F1", evaluation.details["macro_f1"]))
             train_counts = results.get("train_label_counts")
             if train_counts and list(train_counts) == classes:
                 majority = shared_metrics.majority_accuracy(list(train_counts.values()), labels)

@@ -28,6 +28,7 @@ class Examples(NamedTuple):
         token_labels: arrays of shape (T,) by name; batches pad them with 0.
         rows_per_example: K, for batches of shape (B, K, S); None for one sequence an example, and (B, S).
         vectors: float32, shape (V, D), maybe mapped from disk: the model takes `vectors[token_ids]`, not the ids.
+        shares: float, shape (N,): how often each example is drawn in an epoch, on average; None: once.
     """
 
     token_ids: np.ndarray
@@ -37,6 +38,7 @@ class Examples(NamedTuple):
     token_labels: dict[str, np.ndarray] = {}
     rows_per_example: int | None = None
     vectors: np.ndarray | None = None
+    shares: np.ndarray | None = None
 
     @property
     def num_examples(self) -> int:
@@ -61,13 +63,15 @@ def count_steps(num_examples: int, batch_size: int, num_epochs: float | None) ->
     return int(num_examples * num_epochs / batch_size)
 
 
-def epoch_batches(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -> np.ndarray:
+def epoch_batches(
+    lengths: np.ndarray, batch_size: int, seed: int, epoch: int, shares: np.ndarray | None = None
+) -> np.ndarray:
     """Shuffles and batches the examples of one epoch, as a pure function of its arguments.
 
     As in google-research/bert every batch is full. Examples left over at the end of an epoch start the next one, so
     that E epochs give `count_steps(N, batch_size, E)` batches, and only the last epoch may leave examples out. To group
     similar lengths, the shuffled examples are sorted by length within pools of `POOL_BATCHES` batches, and then the
-    batches are shuffled.
+    batches are shuffled. With `shares`, as in `Examples`, a pass draws some examples several times, and others not.
 
     Returns:
         Example numbers, int64, shape (batches, batch_size).
@@ -75,20 +79,32 @@ def epoch_batches(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -
     count = len(lengths)
     start, stop = (number * count // batch_size * batch_size for number in (epoch, epoch + 1))
     passes = range(start // count, -(-stop // count))
-    stream = [np.random.default_rng([seed, number, 0]).permutation(count) for number in passes]
+    stream = [_draw(np.random.default_rng([seed, number, 0]), count, shares) for number in passes]
     order = np.concatenate([np.empty(0, np.int64), *stream])[start % count :][: stop - start]
     pools = np.arange(len(order)) // (POOL_BATCHES * batch_size)
     batches = order[np.lexsort((lengths[order], pools))].reshape(-1, batch_size)
     return np.random.default_rng([seed, epoch, 1]).permutation(batches)
 
 
-def train_batches(lengths: np.ndarray, batch_size: int, seed: int, start_step: int, num_steps: int) -> np.ndarray:
+def _draw(generator: np.random.Generator, count: int, shares: np.ndarray | None) -> np.ndarray:
+    """Returns `count` example numbers in random order: each once, or as often as its share of `count`, up to one."""
+    order = generator.permutation(count)
+    if shares is None:
+        return order
+    ends = np.cumsum(shares[order])
+    places = (np.arange(count) + generator.random()) * ends[-1] / count
+    return generator.permutation(order[np.searchsorted(ends, places, side="right")])
+
+
+def train_batches(
+    lengths: np.ndarray, batch_size: int, seed: int, start_step: int, num_steps: int, shares: np.ndarray | None = None
+) -> np.ndarray:
     """Returns the example numbers of the batches `[start_step, num_steps)`: int64, shape (batches, batch_size)."""
     epoch = start_step * batch_size // len(lengths)
     first = epoch * len(lengths) // batch_size
     batches, count = [np.empty((0, batch_size), np.int64)], first
     while count < num_steps:
-        batches.append(epoch_batches(lengths, batch_size, seed, epoch))
+        batches.append(epoch_batches(lengths, batch_size, seed, epoch, shares))
         count += len(batches[-1])
         epoch += 1
     return np.concatenate(batches)[start_step - first : max(num_steps - first, 0)]
@@ -115,7 +131,7 @@ def make_train_dataset(
         the labels (B, ...), and the token labels, shaped as the features. With vectors the features are `features`
         float32 (B, S, D), any numbers at padding, and `padding_mask`.
     """
-    batches = train_batches(examples.lengths, batch_size, seed, start_step, num_steps)
+    batches = train_batches(examples.lengths, batch_size, seed, start_step, num_steps, examples.shares)
     limits = np.arange(len(batches) + 1) * batch_size
     return _make_dataset(examples, batches.ravel(), limits, length, batch_size)
 

@@ -85,6 +85,11 @@ def scores_of_counts(
     return {name: dict(zip(keys, row, strict=True)) for name, row in zip(names, values, strict=True)}
 
 
+def macro_f1(per_class: Mapping[str, Mapping[str, float]]) -> float:
+    """Returns the mean F1 of those classes of `class_scores` that rows have or that were predicted."""
+    return float(np.mean([scores["f1"] for scores in per_class.values() if scores["rows"] + scores["predicted"]]))
+
+
 # === Scores: true and predicted numbers, float, shape (N,) ===
 
 

@@ -30,17 +30,21 @@ class CrossEntropy(WeightedObjective):
     """Softmax cross entropy and accuracy of classes, of choices, or of tokens.
 
     As in google-research/bert (run_classifier.py: create_model). Labels: `{"labels": int32 [B] or [B, S]}`, and for
-    tokens `"weights"`, float32 of the same shape. Outputs: float32 logits [B, C] or [B, S, C].
+    tokens, or rows of weighted classes, `"weights"`, float32 of the same shape. Outputs: float32 logits [B, C] or
+    [B, S, C].
 
     Args:
         metric: name of the accuracy.
+        label_smoothing: share of the label's probability that is spread over all classes (Keras's
+            `CategoricalCrossentropy`).
     """
 
-    def __init__(self, metric: str = "accuracy"):
-        self.metric = metric
+    def __init__(self, metric: str = "accuracy", label_smoothing: float = 0.0):
+        self.metric, self.label_smoothing = metric, label_smoothing
 
     def losses(self, outputs, labels):
-        return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, outputs)
+        losses, share = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, outputs), self.label_smoothing
+        return losses if not share else (1 - share) * losses - share * tf.reduce_mean(tf.nn.log_softmax(outputs), -1)
 
     def metric_sums(self, outputs, labels):
         correct = tf.equal(tf.argmax(outputs, axis=-1, output_type=tf.int32), labels["labels"])
@@ -51,13 +55,20 @@ class CrossEntropy(WeightedObjective):
 class SigmoidCrossEntropy(WeightedObjective):
     """Binary cross entropy of rows with any number of labels, the mean over the classes.
 
-    Labels: `{"labels": float32 [B, C]}`, 0.0 or 1.0. Outputs: float32 logits [B, C]. google-research/bert has no such
-    task. This is the loss of transformers' `BertForSequenceClassification` with the problem type
-    `multi_label_classification`.
+    Labels: `{"labels": float32 [B, C]}`, 0.0 or 1.0, and where they are weighted, `"weights"` of the same shape.
+    Outputs: float32 logits [B, C]. google-research/bert has no such task. This is the loss of transformers'
+    `BertForSequenceClassification` with the problem type `multi_label_classification`.
+
+    Args:
+        label_smoothing: by how much of the way to 0.5 a label is moved (Keras's `BinaryCrossentropy`).
     """
 
+    def __init__(self, label_smoothing: float = 0.0):
+        self.label_smoothing = label_smoothing
+
     def losses(self, outputs, labels):
-        return tf.nn.sigmoid_cross_entropy_with_logits(labels, outputs)
+        share = self.label_smoothing
+        return tf.nn.sigmoid_cross_entropy_with_logits((1 - share) * labels + share / 2, outputs)
 
 
 class SquaredError(WeightedObjective):

@@ -102,6 +102,7 @@ class Session:
         start.check_encoder(origin, settings, spec.sequence_length, tokenizer.vocabulary_size())
         self.trained = task.prepare(origin, Trained(None, tokenizer, spec))
         encoded = self._encode(train)
+        encoded = dataclasses.replace(encoded, examples=task.balance(encoded.examples, spec))
         if method != "off" and self._train_on_few(method, origin, encoded, strategy):
             return
         check_steps(settings, train.rows.path, encoded.num_examples, "sequences")

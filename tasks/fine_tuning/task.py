@@ -268,6 +268,10 @@ class TaskModel(abc.ABC):
         """Returns the `method` of `tasks.fine_tuning.few_labels.choose`, or "off" to fine-tune all weights."""
         return "off"
 
+    def balance(self, examples: Examples, spec: Any) -> Examples:
+        """Adds to the training examples weights, or how often to draw each, if the settings ask for them."""
+        return examples
+
     @abc.abstractmethod
     def objective(self, spec: Any):
         """Returns the `tasks.engine.train_step.Objective` to minimize."""

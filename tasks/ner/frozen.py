@@ -11,7 +11,7 @@ import numpy as np
 from tasks.features.settings import DEFAULT_LAYERS, choose_layers, layer_name
 from tasks.fine_tuning.task import Encoded
 from tasks.fine_tuning.word_task import WordSource, make_examples
-from tasks.ner.task import Ner, make_labels
+from tasks.ner.task import Ner, class_names, make_labels
 from tasks.settings import Values
 from tasks.text.word_windows import Windows
 
@@ -70,9 +70,10 @@ class FrozenNer(Ner):
     title = "Named entities from frozen features"
 
     def make_spec(self, train):
-        settings = self.settings
+        settings, tags = self.settings, sorted(set(make_labels(train)) & set(train.tags))
+        settings.read_weights(class_names(tags))
         return FrozenSpec(
-            tags=sorted(set(make_labels(train)) & set(train.tags)),
+            tags=tags,
             layers=choose_layers(settings, settings.layers or DEFAULT_LAYERS, "--do_train")[0],
             combine=settings.combine,
             max_seq_length=settings.max_seq_length,

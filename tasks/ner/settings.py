@@ -2,6 +2,7 @@
 
 from keras_bert.errors import InputError
 from tasks.features.settings import COMBINES
+from tasks.fine_tuning.rare_labels import RareLabelSettings
 from tasks.fine_tuning.settings import DEFAULT_EPOCHS, MIN_STEPS
 from tasks.fine_tuning.word_task import WordSettings
 from tasks.settings import changeable, replaced, setting
@@ -18,7 +19,7 @@ OWN = {
 }
 
 
-class NerSettings(WordSettings):
+class NerSettings(WordSettings, RareLabelSettings):
     """Settings of `bert-ner`, which are its flags.
 
     Raises:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from keras_bert.errors import InputError
+from tasks.fine_tuning import rare_labels
 from tasks.fine_tuning.encoding import format_labels, label_ids
 from tasks.fine_tuning.task import Answers, Evaluation
 from tasks.fine_tuning.word_task import PREDICTIONS, WordSpec, WordTask, leave_out_faulty
@@ -46,7 +47,9 @@ class Ner(WordTask):
     # === Data ===
 
     def make_spec(self, train):
-        return NerSpec(labels=make_labels(train), **self.settings.spec_values)
+        labels = make_labels(train)
+        self.settings.read_weights(class_names(labels))
+        return NerSpec(labels=labels, **self.settings.spec_values)
 
     def foreign_spec(self, source, labels, num_outputs, parts):
         return NerSpec(labels=check_labels(labels, source), **self.settings.spec_values)
@@ -64,15 +67,19 @@ class Ner(WordTask):
     def model_arguments(self, spec):
         return {"num_classes": len(spec.labels), "labels": spec.labels}
 
+    def balance(self, examples, spec):
+        return rare_labels.balance(examples, self.settings, class_names(spec.labels))
+
     def objective(self, spec):
         from tasks.fine_tuning.objectives import CrossEntropy
 
-        return CrossEntropy("token_accuracy")
+        return CrossEntropy("token_accuracy", self.settings.label_smoothing)
 
     # === Answers ===
 
     def describe(self, rows, encoded, spec):
-        return {**super().describe(rows, encoded, spec), "train_entities": scores.count_all(rows.split(rows.tags))}
+        described = {**super().describe(rows, encoded, spec), "train_entities": scores.count_all(rows.split(rows.tags))}
+        return described | rare_labels.describe(encoded.examples, self.settings, class_names(spec.labels))
 
     def describe_model(self, trained):
         return {"labels": trained.spec.labels}
@@ -143,6 +150,11 @@ def make_labels(documents: Documents) -> list[str]:
 def entity_types(tags: Sequence[str]) -> list[str]:
     """Returns the sorted entity types of tags or labels, without "O"."""
     return sorted({tag_schemes.split_tag(tag)[1] for tag in set(tags) if tag != tag_schemes.OUTSIDE})
+
+
+def class_names(labels: Sequence[str]) -> list[str]:
+    """Returns the class of each label that weights are given for: the type of the entity, or "O"."""
+    return [label if label == tag_schemes.OUTSIDE else tag_schemes.split_tag(label)[1] for label in labels]
 
 
 def check_labels(labels: list[str] | None, source: str) -> list[str]:

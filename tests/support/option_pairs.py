@@ -56,6 +56,13 @@ if fuzzing.FULL:
     _OPTIONS["trained"]["anew"] = ["--reinit_layers=1"]
 if bfloat16.IS_BROKEN:
     del _OPTIONS["type"]["bfloat16"]
+_RARE = {
+    "labels": {
+        "drawn": ["--resample=0.5"],
+        "weighted": ["--class_weights=balanced", "--label_smoothing=0.1"],
+        "plain": [],
+    }
+}
 # Options of one command; what stands first in the table of a command names its head or loss.
 _OWN = {
     "bert-classify": {
@@ -64,7 +71,8 @@ _OWN = {
             "several": ["--train_file={directory}/labels.csv", "--label_column=label,third"],
             "pairs": ["--train_file={directory}/labels.csv", "--text_pair_column=other"],
             "number": ["--train_file={directory}/labels.csv", "--label_column=number", "--regression"],
-        }
+        },
+        **_RARE,
     },
     "bert-squad": {
         "head": {"1.1": [], "2.0": ["--version_2_with_negative", "--train_file={directory}/unanswerable.json"]}
@@ -72,6 +80,7 @@ _OWN = {
     "bert-swag": {"head": {"choices": [], "endings": ["--choice_columns=ending0,ending1"]}},
     "bert-ner": {
         "context": _WORDS,
+        **_RARE,
         "scheme": {"auto": [], "iob2": ["--tag_scheme=iob2"]},
         "trained": {**_OPTIONS["trained"], "bilstm": ["--encoder=frozen", "--layers=all", "--lstm_units=4"]},
     },
@@ -127,10 +136,17 @@ _OWN_REFUSED = {
 }
 # Pairs of values in the options of a command that it refuses, and how.
 REFUSED_VALUES = {
+    "bert-classify": [
+        (
+            {"head": "number", "labels": "weighted"},
+            "--class_weights is for labels, but the task has scores. Leave it out",
+        ),
+        ({"head": "number", "labels": "drawn"}, "--resample is for labels, but the task has scores. Leave it out"),
+    ],
     "bert-embed": [
         ({"negatives": "mined", "loss": loss}, "--num_negatives adds to rows of a text and its match")
         for loss in ("cosine_similarity", "cosent", "triplet")
-    ]
+    ],
 }
 
 
