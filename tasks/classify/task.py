@@ -19,6 +19,7 @@ from tasks.classify import data, metrics
 from tasks.classify.glue import TASKS, Split, TableTask
 from tasks.fine_tuning import columns, rare_labels, task
 from tasks.fine_tuning import metrics as shared_metrics
+from tasks.fine_tuning.data_check import Content
 from tasks.fine_tuning.encoding import encode_texts, label_ids, lengths_before_cutting
 from tasks.fine_tuning.model_files import taking_texts
 from tasks.fine_tuning.rows import EXTENSIONS
@@ -85,9 +86,19 @@ class ClassifySettings(SplitSettings, rare_labels.RareLabelSettings):
         choices=("auto", "frozen", "contrastive", "names", "off"),
         subject="training",
     )
+    find_wrong_labels: bool | None = changeable(
+        None,
+        "List training rows whose label is likely wrong in doubtful_labels.tsv, by a logistic regression on the "
+        "preset's embeddings, cross-validated. Default: where --few_labels does that anyway.",
+    )
 
     def __post_init__(self):
         super().__post_init__()
+        if self.find_wrong_labels and (self.is_search or self.few_labels == "names" or not self.do_train):
+            raise InputError(
+                "--find_wrong_labels looks at the rows of one training. Give it with --do_train, without "
+                "--few_labels=names and without several rates, batch sizes or restarts."
+            )
         contrary = self.contrary_to_few_labels()
         if self.few_labels not in (None, "off") and contrary:
             raise InputError(
@@ -274,6 +285,8 @@ class Classify(task.Task):
 
     def make_spec(self, train):
         labels = []
+        if self.settings.find_wrong_labels and (train.num_texts > 1 or self.strata(train) is not train.labels):
+            raise InputError(f"{train.path}: --find_wrong_labels is for single texts with one label. Leave it out.")
         if not self.table_task.is_regression:
             labels = data.choose_labels(train, self.settings.labels or self.table_task.labels)
             self.settings.read_weights(labels)
@@ -338,6 +351,15 @@ class Classify(task.Task):
 
     def groups(self, rows):
         return [rows.texts_of(index) for index in range(len(rows.texts))]
+
+    def content(self, rows):
+        if self.settings.few_labels == "names":
+            return None
+        answers, has_classes = rows.labels, rows.labels and not self.table_task.is_regression
+        if rows.labels and self.table_task.is_multi_label:
+            answers = list(map(frozenset, rows.labels))  # In any order.
+        counts = Counter(data.each_label(rows.labels)) if has_classes else None
+        return Content(self.groups(rows), answers, rows.place, counts)
 
     def strata(self, rows):
         if self.table_task.is_multi_label:  # By the rarest label of each, since a set of labels may be that of one row.

@@ -13,6 +13,7 @@ from keras_bert.errors import InputError
 from keras_bert.files import atomic_path
 from tasks.embed import data, retrieval
 from tasks.fine_tuning import metrics, task
+from tasks.fine_tuning.data_check import Content
 from tasks.fine_tuning.encoding import encode_texts, lengths_before_cutting
 from tasks.fine_tuning.examples import Predictor
 from tasks.fine_tuning.model_files import load_reranker
@@ -121,6 +122,9 @@ class Embed(task.Task):
     def groups(self, rows):
         check_matches(rows)  # Rows that are held out are to be evaluated.
         return [texts[0] for texts in rows.texts]
+
+    def content(self, rows):
+        return Content(list(map(tuple, rows.texts)), rows.scores, lambda row: f"{rows.path}:{rows.lines[row]}")
 
     def metric_of(self, part):
         return "ndcg@10" if part.rows.scores is None else "spearman"

@@ -13,11 +13,13 @@ import dataclasses
 import functools
 import re
 import tempfile
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import keras
 import numpy as np
 import tensorflow as tf
+from scipy.special import log_softmax
 
 from keras_bert.presets import weights
 from tasks.engine.build_trainer import build_trainer
@@ -46,6 +48,7 @@ class Head(NamedTuple):
     weight_of_names: float
 
 
+_PLAIN_HEAD = Head(1.0, 0.0)
 _HEADS = (Head(1.0, 8.0), Head(10.0, 8.0), Head(1.0, 0.0), Head(10.0, 0.0))
 
 
@@ -57,11 +60,13 @@ class FewLabels(NamedTuple):
         results: for `metrics.json`: `train_few_labels`, the method, and `train_few_labels_accuracy`, the
             cross-validated accuracy of each method that was tried.
         num_steps: training steps of the encoder.
+        logs: cross-validated log-probabilities of the frozen encoder's head, float (N, C); None without rows.
     """
 
     model: keras.Model | None
     results: dict
     num_steps: int = 0
+    logs: np.ndarray | None = None
 
 
 class _Candidates:
@@ -162,13 +167,15 @@ class _Candidates:
         logits = vectors[: len(self.labels)] @ kernel[:-1] + kernel[-1]
         return float(np.std(logits - logits.mean(axis=1, keepdims=True)))
 
-    def best_head(self, vectors: np.ndarray) -> tuple[Head, Scores]:
-        """Returns the head with the least cross-validated cross entropy, and its scores."""
+    def best_head(self, vectors: np.ndarray, heads: Sequence[Head] = _HEADS) -> tuple[Head, Scores, np.ndarray]:
+        """Returns the head with the least cross-validated cross entropy, its scores, and its log-probabilities."""
         rows, scored = vectors[: len(self.labels)], []
-        for head in _HEADS:
+        for head in heads:
             if self._has_words or not head.weight_of_names:
                 fit_rows = functools.partial(self.fit, vectors, head)
-                scored.append((head, cross_validate(fit_rows, rows, self.labels, self.num_classes)))
+                logs = cross_validate(fit_rows, rows, self.labels, self.num_classes)
+                scores = score(logs, self.labels)
+                scored.append((head, scores, log_softmax(scores.sharpness * logs, axis=1)))
         return min(scored, key=lambda pair: pair[1].loss)
 
     def compare(self, frozen: np.ndarray, head: Head) -> tuple[dict[str, Scores], float, int]:
@@ -208,7 +215,7 @@ def choose(
     if method == "names":
         candidates.set_head_to_names(frozen)
         return FewLabels(candidates.model, {"train_few_labels": method})
-    head, of_frozen = candidates.best_head(frozen)
+    head, of_frozen, logs = candidates.best_head(frozen)
     scores, chosen, num_steps = {"frozen": of_frozen}, method, 0
     if method == "auto":
         chosen = "contrastive" if len(labels) >= LEAST_ROWS_TO_TRAIN else "frozen"
@@ -226,7 +233,7 @@ def choose(
     results = {"train_few_labels": chosen}
     results["train_few_labels_accuracy"] = {name: scored.accuracy for name, scored in scores.items()}
     if chosen == "off":
-        return FewLabels(None, results)
+        return FewLabels(None, results, logs=logs)
     if not num_steps:
         candidates.restore_encoder()
     vectors = candidates.embed() if num_steps else frozen
@@ -237,7 +244,20 @@ def choose(
         before = candidates.spread(candidates.fit(frozen, head, candidates.all_rows), frozen)
         sharpness = of_frozen.sharpness * before / candidates.spread(kernel, vectors)
     candidates.set_head(kernel * sharpness)
-    return FewLabels(candidates.model, results, num_steps)
+    return FewLabels(candidates.model, results, num_steps, logs)
+
+
+def cross_validate_rows(
+    task: Task, origin: start.Start, trained: Trained, encoded: Encoded, strategy: tf.distribute.Strategy
+) -> np.ndarray:
+    """Returns log-probabilities of all rows, float64 (N, C), by logistic regressions on frozen embeddings of others.
+
+    Args: as of `choose`.
+    """
+    examples = encoded.examples
+    print(f"Likely wrong labels: embedding {examples.num_examples} rows, {len(examples.token_ids):,} tokens, once")
+    candidates = _Candidates(task, origin, trained, encoded, strategy)
+    return candidates.best_head(candidates.embed(), (_PLAIN_HEAD,))[2]
 
 
 def describe(results: dict) -> str:

@@ -13,6 +13,7 @@ from keras_bert.files import is_directory, is_file
 from keras_bert.presets.catalog import PRESETS, resolve_preset
 from keras_bert.presets.packages import EXTRAS, best_installed
 from tasks.fine_tuning import model_files
+from tasks.fine_tuning.data_check import Look, look, same_text
 from tasks.fine_tuning.examples import count_steps
 from tasks.fine_tuning.settings import DEFAULT_EPOCHS, FineTuningSettings, StartSettings
 from tasks.fine_tuning.task import Part, Task
@@ -30,12 +31,14 @@ class Inputs(NamedTuple):
         spec: spec of the model to train or of the trained one; None until a checkpoint from elsewhere is loaded.
         model_directory: directory of the trained model; None if there is none, or a new one is trained.
         bad_rows: the rows that were left out.
+        look: what the rows of a training were found to be like; None without one.
     """
 
     parts: list[Part]
     spec: Any
     model_directory: str | None
     bad_rows: BadRows
+    look: Look | None = None
 
     def of(self, split: str) -> list[Part]:
         """Returns the files of a split; to "test" belong the dev files whose answers are written, too."""
@@ -75,7 +78,7 @@ def read_inputs(task: Task) -> Inputs:
     for split, share in held_out.items():
         if share:
             rows = parts[0].rows
-            chosen = choose_rows(task.groups(rows), share, task.strata(rows))
+            chosen = choose_rows([same_text(group) for group in task.groups(rows)], share, task.strata(rows))
             if not chosen.any():
                 raise InputError(
                     f"{rows.path}: --{split}_share={share} holds out all {task.unit} of a text, context or document "
@@ -84,7 +87,28 @@ def read_inputs(task: Task) -> Inputs:
             print(f"Held out for {split}: {chosen.sum()} of {len(chosen)} {task.unit} (--{split}_share={share:g})")
             train = parts[0].with_rows(task.take_rows(rows, ~chosen))
             parts = [train, Part(split, task.take_rows(rows, chosen)), *parts[1:]]
-    return Inputs(parts=parts, spec=spec, model_directory=directory, bad_rows=bad_rows)
+    inputs = Inputs(parts=parts, spec=spec, model_directory=directory, bad_rows=bad_rows)
+    return look_at(task, inputs) if settings.do_train else inputs
+
+
+def look_at(task: Task, inputs: Inputs) -> Inputs:
+    """Looks at the data of a training, prints what it is like, and leaves out its leaks if the settings say so.
+
+    Raises:
+        InputError: all rows are leaks.
+    """
+    train, *rest = inputs.parts
+    contents = {part.title: content for part in inputs.parts if (content := task.content(part.rows)) is not None}
+    if train.title not in contents:
+        return inputs
+    evaluated = [part.title for part in rest if part.split in ("dev", "test")]
+    found = look(contents, evaluated, task.unit, task.least_words, task.settings.drop_leaks)
+    print(*found.lines, sep="\n")
+    if task.settings.drop_leaks and found.leaks.any():
+        if found.leaks.all():
+            raise InputError(f"{train.rows.path}: --drop_leaks leaves no row. Give other rows to train on.")
+        train = train.with_rows(task.take_rows(train.rows, ~found.leaks))
+    return inputs._replace(parts=[train, *rest], look=found)
 
 
 def choose_rows(groups: Sequence[Hashable], share: float, strata: Sequence[Hashable] | None = None) -> np.ndarray:

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from keras_bert.encoder.backbone import BertBackbone
 from keras_bert.errors import InputError
-from keras_bert.files import exists, is_directory, read_json, read_optional_json, write_json
+from keras_bert.files import exists, is_directory, read_json, read_optional_json, remove_path, write_json, write_table
 from keras_bert.presets.weights import read_bert_config
 from tasks.engine.build_trainer import build_trainer, prepare_devices
 from tasks.engine.checkpoints import keep_settings
@@ -21,22 +21,25 @@ from tasks.engine.progress import EarlyStopping
 from tasks.engine.settings import identify, tokenizer_identity
 from tasks.engine.strategy import needs_static_shapes
 from tasks.engine.workers import Workers
-from tasks.fine_tuning import few_labels, model_files, start
+from tasks.fine_tuning import data_check, few_labels, model_files, start
 from tasks.fine_tuning.examples import Examples, Predictor, count_steps, make_train_dataset
 from tasks.fine_tuning.inputs import MODEL_DIRECTORY, Inputs, check_steps, read_spec, require_preset
 from tasks.fine_tuning.settings import MAX_CHECKPOINT_STEPS, FineTuningSettings, check_positions
 from tasks.fine_tuning.task import Answers, Encoded, Evaluation, Part, Task, Trained
 from tasks.report.card import Card, Data, command_line, write_card
-from tasks.report.page import Report, write_report
+from tasks.report.page import DataSection, Report, write_report
 
 METRICS_FILE = "metrics.json"
 HISTORY_FILE = "history.json"
 REPORT_FILE = "report.html"
 # Maximum evaluations of a training with many short epochs, and the maximum share of its time that they take.
 EVALUATIONS, SHARE_OF_EVALUATIONS = 20, 1 / 5
+DOUBTFUL_FILE = "doubtful_labels.tsv"
+_DOUBTFUL = 20  # Of its rows, for the report.
+_DOUBTFUL_COLUMNS = ["place", "label", "suggested", "probability_of_label", "probability_of_suggested", "text"]
 # Prefixes of the keys of metrics.json that describe the model and its training, and of those that describe predictions.
 # All others describe an evaluation and are removed by the next one.
-_OF_TRAINING, _OF_PREDICTIONS = ("train_", "validation_", "best_step", "sweep", "preset"), ("test_",)
+_OF_TRAINING, _OF_PREDICTIONS = ("train_", "data_", "validation_", "best_step", "sweep", "preset"), ("test_",)
 
 
 @dataclasses.dataclass(eq=False)
@@ -64,6 +67,7 @@ class Session:
         self._answers: dict[Part, Answers] = {}
         self._evaluations: list[Evaluation] = []
         self._few_labels: dict[str, Any] = {}  # Of `metrics.json`.
+        self._doubtful: list[tuple[str, list[str], list[list]]] = []  # Tables for the report.
 
     # === The model ===
 
@@ -102,9 +106,12 @@ class Session:
         start.check_encoder(origin, settings, spec.sequence_length, tokenizer.vocabulary_size())
         self.trained = task.prepare(origin, Trained(None, tokenizer, spec))
         encoded = self._encode(train)
-        encoded = dataclasses.replace(encoded, examples=task.balance(encoded.examples, spec))
+        remove_path(os.path.join(self.output_dir, DOUBTFUL_FILE))  # It belongs to an earlier training.
         if method != "off" and self._train_on_few(method, origin, encoded, strategy):
             return
+        if "data_doubtful_labels" not in self._few_labels and getattr(settings, "find_wrong_labels", False):
+            self._doubt(few_labels.cross_validate_rows(task, origin, self.trained, encoded, strategy), encoded)
+        encoded = dataclasses.replace(encoded, examples=task.balance(encoded.examples, spec))
         check_steps(settings, train.rows.path, encoded.num_examples, "sequences")
         watched = self.inputs.watched and self._encode(self.inputs.watched).examples
         num_steps, num_warmup_steps, interval = plan_steps(settings, encoded.examples, watched)
@@ -132,6 +139,8 @@ class Session:
         few = few_labels.choose(method, self.task, origin, self.trained, encoded, strategy)
         self._few_labels = few.results
         print(few_labels.describe({**few.results, "train_rows": encoded.num_examples}))
+        if few.logs is not None and self.settings.find_wrong_labels is not False:
+            self._doubt(few.logs, encoded)
         if few.model is None:
             return False
         self.trained = self.trained._replace(model=few.model)
@@ -140,6 +149,24 @@ class Session:
         self._finish(train, encoded, time.monotonic() - started, few.num_steps)
         self._write_metrics()
         return True
+
+    def _doubt(self, logs: np.ndarray, encoded: Encoded) -> None:
+        """Lists the rows whose label is likely wrong by cross-validated log-probabilities, float (N, C)."""
+        content, labels = self.task.content(self.inputs.of("train")[0].rows), encoded.examples.labels["labels"]
+        names, chances, rows = self.trained.spec.labels, np.exp(logs).round(4), []
+        for row, other in data_check.find_doubtful(logs, labels):
+            of_label, of_other = chances[row, [labels[row], other]].tolist()
+            rows.append(
+                [content.place(row), names[labels[row]], names[other], of_label, of_other, content.texts[row][0]]
+            )
+        self._few_labels["data_doubtful_labels"] = len(rows)
+        if not rows:
+            return
+        write_table(os.path.join(self.output_dir, DOUBTFUL_FILE), _DOUBTFUL_COLUMNS, rows)
+        place, label, other, *_ = rows[0]
+        caption = f"Likely wrong labels: {len(rows)} of {len(labels)}"
+        print(f"{caption}, the first at {place} ({label}, more likely {other}). {DOUBTFUL_FILE} lists them.")
+        self._doubtful = [(f"{caption}, the first of {DOUBTFUL_FILE}", _DOUBTFUL_COLUMNS, rows[:_DOUBTFUL])]
 
     def _identity(self, identity: dict[str, Any], train: Part) -> dict[str, Any]:
         """Adds to `identify`'s values those of the task and its rows."""
@@ -162,7 +189,7 @@ class Session:
         trained = {"train_seconds": round(seconds or 0.0, 2), "train_command": command}
         self.results = self._earlier_results() if seconds is None else trained
         of_training = {**task.describe(train.rows, encoded, self.inputs.spec), "train_steps": num_steps}
-        self.results |= {**of_training, **self._few_labels}
+        self.results |= {**of_training, **self._few_labels, **(self.inputs.look.figures if self.inputs.look else {})}
         for part in self.inputs.of("validation"):
             figures = task.checkpoint_figures(self._answer(part))
             self.results |= {f"validation_{name}": value for name, value in figures.items()}
@@ -338,7 +365,7 @@ class Session:
         Args:
             tables: further tables: caption, header, rows.
         """
-        settings = self.settings
+        settings, look = self.settings, self.inputs.look
         if not self._workers.is_chief:
             return
         self.inputs.bad_rows.write(self.output_dir)
@@ -360,6 +387,7 @@ class Session:
             max_length=self.trained.spec.sequence_length,
             mistakes=[mistake for evaluation in self._evaluations for mistake in evaluation.mistakes],
             settings=shown,
+            data=look and DataSection(look.lines, look.counts, self._doubtful),
             notes=self._notes(),
             tables=[*(table for evaluation in self._evaluations for table in evaluation.tables), *tables],
             long_examples=self.task.long_examples,

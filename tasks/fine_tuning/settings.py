@@ -66,6 +66,7 @@ class FineTuningSettings(TrainingSettings, StartSettings):
     bad_rows: str | None = changeable(
         "refuse", "Refuse files with bad rows, or skip and count them.", choices=BAD_ROWS, subject="data"
     )
+    drop_leaks: bool = changeable(False, "Leave out training rows whose texts stand in the dev or test file too.")
     learning_rate: float | list[float] | None = setting(
         None,
         "Peak learning rate; default: 5e-5 for an encoder 768 wide, as much more for a narrower one as its square is "
@@ -150,6 +151,8 @@ class FineTuningSettings(TrainingSettings, StartSettings):
                 f"--reinit_layers={self.reinit_layers} replaces some of the preset's weights, and trains them. Give it "
                 "without --lora_rank and --noload_weights."
             )
+        if self.drop_leaks and not self.do_train:
+            raise InputError("--drop_leaks leaves out training rows. Give --do_train, or leave it out.")
         if self.dev_share and not (self.do_train and self.do_eval):
             raise InputError(
                 f"--dev_share={self.dev_share} holds out training rows for the evaluation. Give --do_train and "

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from tasks.fine_tuning.data_check import Content
 from tasks.fine_tuning.examples import Examples, Predictor
 from tasks.fine_tuning.model_files import load_model
 from tasks.fine_tuning.settings import FineTuningSettings
@@ -166,6 +167,7 @@ class TaskData(abc.ABC):
         Spec: dataclass of what `task.json` holds.
         unit: name of the rows in messages and notes.
         long_examples: treatment of examples that are too long, for the report.
+        least_words: rows with fewer words are reported before training.
     """
 
     settings: FineTuningSettings
@@ -173,6 +175,7 @@ class TaskData(abc.ABC):
     Spec: ClassVar[type]
     unit: ClassVar[str] = "rows"
     long_examples: ClassVar[str] = "cut"
+    least_words: ClassVar[int] = 2
 
     @abc.abstractmethod
     def read(self, split: str, bad_rows: BadRows) -> list[Part]:
@@ -233,6 +236,10 @@ class TaskData(abc.ABC):
 
     def strata(self, rows: Any) -> Sequence[Hashable] | None:
         """Returns what each row is held out in proportion to, such as its label; None for no such thing."""
+        return None
+
+    def content(self, rows: Any) -> Content | None:
+        """Returns what is compared of the rows before training; None for rows that are not looked at."""
         return None
 
     def take_rows(self, rows: Any, kept: np.ndarray) -> Any:

@@ -11,6 +11,7 @@ import numpy as np
 import keras_bert
 from keras_bert.answers.rules import check_stride
 from tasks.fine_tuning import task
+from tasks.fine_tuning.data_check import Content
 from tasks.fine_tuning.examples import Examples
 from tasks.fine_tuning.settings import SplitSettings
 from tasks.settings import changeable
@@ -95,6 +96,7 @@ class WordTask(task.Task):
 
     unit = "sentences"
     long_examples = "read in several windows"
+    least_words = 0  # A sentence of one word, as in a table of results, is nothing odd.
 
     def number(self, tags: list[str], spec: WordSpec) -> np.ndarray:
         """Returns the labels that the objective takes, shape (N,). Negative integers and NaN weigh nothing."""
@@ -108,7 +110,12 @@ class WordTask(task.Task):
         return None  # The tokenizer decides how many windows there are.
 
     def groups(self, rows):
-        return rows.document_numbers if self.settings.document_context == "document" else range(rows.num_sentences)
+        return rows.document_numbers if self.settings.document_context == "document" else rows.split(rows.tokens)
+
+    def content(self, rows):
+        lines, tags = rows.split(rows.lines), rows.tags and list(map(tuple, rows.split(rows.tags)))
+        texts = [(" ".join(words),) for words in rows.split(rows.tokens)]
+        return Content(texts, tags, lambda sentence: f"{rows.path}:{lines[sentence][0]}")
 
     def take_rows(self, rows, kept):
         return rows.take(kept)

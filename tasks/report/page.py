@@ -5,7 +5,7 @@
 
 import dataclasses
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -55,6 +55,20 @@ class Mistake(NamedTuple):
     words: Sequence[tuple[int, int, int, float]] = ()
 
 
+class DataSection(NamedTuple):
+    """What a look at the data found.
+
+    Attributes:
+        lines: sentences on all rows and on each kind of fault.
+        counts: rows a label by title of the file, the training file first.
+        tables: as in `Report`.
+    """
+
+    lines: Sequence[str]
+    counts: dict[str, Counter]
+    tables: Sequence[tuple[str, list[str], list[list]]] = ()
+
+
 @dataclasses.dataclass(frozen=True)
 class Report:
     """The content of a report.
@@ -72,6 +86,7 @@ class Report:
         notes: sentences at the top of the page, such as the number of skipped rows.
         tables: further tables: caption, header, rows. Cells are numbers, strings or None.
         long_examples: treatment of examples above `max_length`: "cut", "split into windows", ...
+        data: what a look at the data found, or None.
     """
 
     title: str
@@ -86,6 +101,7 @@ class Report:
     notes: Sequence[str] = ()
     tables: Sequence[tuple[str, list[str], list[list]]] = ()
     long_examples: str = "cut"
+    data: DataSection | None = None
 
 
 def write_report(path: str, report: Report) -> None:
@@ -105,6 +121,7 @@ def write_report(path: str, report: Report) -> None:
         "part": formatting.format_part,
         "share": formatting.format_share,
         "mark_words": _mark_words,
+        "format_table": formatting.format_table,
         "MAX_SERIES": figures.MAX_SERIES,
     }
     worst = worst_mistakes(report.mistakes, NUM_MISTAKES)
@@ -113,6 +130,7 @@ def write_report(path: str, report: Report) -> None:
         "curves": _panels(report.history or {}),
         "confusion": _confusion(*report.confusion) if report.confusion else None,
         "predictions": _scatter(*report.predictions) if report.predictions else None,
+        "data": report.data,
         "mistakes": {"worst": worst} if worst or report.scores else None,
         "lengths": [
             _lengths(name, tokens, report.max_length) for name, tokens in report.lengths.items() if len(tokens)

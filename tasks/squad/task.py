@@ -11,6 +11,7 @@ import keras_bert
 from keras_bert.errors import InputError
 from keras_bert.files import expand_file, remove_path, write_json
 from tasks.fine_tuning import task
+from tasks.fine_tuning.data_check import Content
 from tasks.fine_tuning.inputs import find_trained, read_spec
 from tasks.fine_tuning.settings import FineTuningSettings
 from tasks.settings import changeable, replaced, require_extra
@@ -161,6 +162,10 @@ class Squad(task.Task):
 
     def groups(self, rows):
         return [question.context for question in rows.questions]
+
+    def content(self, rows):
+        texts = [(question.question, question.context) for question in rows.questions]
+        return Content(texts, None, lambda row: rows.questions[row].where)
 
     def make_spec(self, train):
         return self.settings.override(DEFAULTS)

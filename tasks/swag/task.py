@@ -4,12 +4,14 @@ Shapes: N rows of a table, K choices.
 """
 
 import os
+from collections import Counter
 
 import numpy as np
 
 import keras_bert
 from keras_bert.errors import InputError
 from tasks.fine_tuning import metrics, task
+from tasks.fine_tuning.data_check import Content
 from tasks.fine_tuning.encoding import encode_texts, lengths_before_cutting
 from tasks.fine_tuning.settings import SplitSettings
 from tasks.report.page import Score
@@ -83,6 +85,11 @@ class Swag(task.Task):
 
     def groups(self, rows):
         return rows.contexts
+
+    def content(self, rows):
+        texts = [(context, *choices) for context, choices in zip(rows.contexts, rows.choices, strict=True)]
+        counts = rows.labels and Counter(f"choice {label}" for label in rows.labels)
+        return Content(texts, rows.labels, lambda row: f"{rows.path}:{rows.lines[row]}", counts)
 
     def describe(self, rows, encoded, spec):
         counts = np.bincount(rows.labels, minlength=spec.num_choices).tolist()

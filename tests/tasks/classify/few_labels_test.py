@@ -75,6 +75,25 @@ def test_frozen_embeddings_are_chosen_and_the_model_is_an_ordinary_one(run, tmp_
     assert saved_model.read_report(str(tmp_path / "served" / "1")).largest_difference <= 1e-5
 
 
+@pytest.mark.parametrize("words", [[], ["--few_labels=off", "--find_wrong_labels", "--num_train_epochs=0.4"]])
+def test_labels_that_are_likely_wrong_are_listed(run, words, tmp_path, capfd):
+    rows = toy_rows(24, 5)
+    other = next(kind for kind in KINDS if kind != rows[3][1])
+    path = write_rows(tmp_path / "wrong.csv", [("words", "kind"), *rows[:3], (rows[3][0], other), *rows[4:]])
+    words = [f"--train_file={path}", "--train_batch_size=8", *words]
+    results, table = run(*words), tmp_path / "run" / "doubtful_labels.tsv"
+    header, *lines = [line.split("\t") for line in table.read_text().splitlines()]
+    assert header == ["place", "label", "suggested", "probability_of_label", "probability_of_suggested", "text"]
+    assert lines[0][:3] == [f"{path}:5", other, rows[3][1]] and lines[0][-1] == rows[3][0]
+    assert float(lines[0][3]) < float(lines[0][4]) and results["data_doubtful_labels"] == len(lines) < 6
+    assert f", the first at {path}:5 ({other}, more likely {rows[3][1]})" in capfd.readouterr().out
+    report = (tmp_path / "run" / "report.html").read_text()
+    assert "Likely wrong labels: " in report and f"{path}:5" in report
+    assert run("--nodo_train", "--preset=", "--train_file=")["data_doubtful_labels"] == len(lines) and table.exists()
+    if "--find_wrong_labels" not in words:
+        assert "data_doubtful_labels" not in run(*words, "--nofind_wrong_labels") and not table.exists()
+
+
 @pytest.mark.parametrize("least_rows_to_compare, tried", [(8, {"frozen", "contrastive"}), (32, {"frozen"})])
 def test_auto_trains_the_encoder_where_rows_suffice_and_compares_where_they_can_tell(
     run, monkeypatch, least_rows_to_compare, tried

@@ -31,7 +31,8 @@ def test_a_strong_penalty_does_not_count_against_the_loss():
     vectors, labels = _rows(60, 2)
 
     def of_strength(strength):
-        return cross_validate(lambda rows: fit(vectors[rows], labels[rows], 2, strength), vectors, labels, 2)
+        logs = cross_validate(lambda rows: fit(vectors[rows], labels[rows], 2, strength), vectors, labels, 2)
+        return score(logs, labels)
 
     weak, strong = of_strength(1.0), of_strength(1e-3)
     assert strong.sharpness > 4 * weak.sharpness and strong.loss < weak.loss + 0.1
