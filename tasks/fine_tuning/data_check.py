@@ -140,8 +140,8 @@ def find_doubtful(logs: np.ndarray, labels: np.ndarray) -> list[tuple[int, int]]
 
     A row counts as of class j if its probability of j is at least the mean that rows labelled j have of it; of several
     such classes, as of the most probable. These counts by label and class are the confident joint (section 3.1), which
-    is scaled to the rows of each label. As many rows as a cell off its diagonal says are doubtful, those with the largest
-    margin of the class over the label ("prune by noise rate", section 3.2), if that is above 0.
+    is scaled to the rows of each label. As many rows as a cell off its diagonal says are doubtful: those with the
+    largest margin of the class over the label ("prune by noise rate", section 3.2), if that is above 0.
 
     Args:
         logs: log-probabilities of each row by a model that was not trained on it, float, shape (N, C).
