@@ -67,7 +67,9 @@ class ExportSettings(Settings):
         None, "Long texts: tokens from the start of one window to that of the next. Default: the model's.", at_least=1
     )
     max_tokens: int | None = setting(
-        None, "Long texts: tokens that are read of a text. Default: 8 times the longest sequence.", at_least=1
+        None,
+        "Long texts: tokens that are read of a text. Default: 8 times the longest sequence, 8192 with --long_text.",
+        at_least=1,
     )
     with_cc: str = setting(
         "auto",

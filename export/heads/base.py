@@ -61,6 +61,7 @@ class Head(Answers):
         settings: class attribute, keyword arguments that `load` accepts besides `sequence_length`; each is a flag of
             `bert-export`.
         trained_settings: class attribute, constructor arguments that a trained model's `task.json` holds.
+        later_settings: class attribute, more of them, which the `task.json` of an older version lacks.
         example_signature: class attribute, the verb that takes `tf.Example`s: "classify", "regress" or None.
         text_inputs: inputs of `serving_default`.
         token_inputs: inputs of `token_ids`, all int32: name -> dimensions behind the batch.
@@ -76,6 +77,7 @@ class Head(Answers):
     task: str
     settings: tuple[str, ...] = ()
     trained_settings: tuple[str, ...] = ()
+    later_settings: tuple[str, ...] = ()
     example_signature: str | None = None
     token_inputs: Mapping[str, Axes] = signatures.TOKEN_AXES
     variables: tuple[tf.Variable, ...] = ()
@@ -102,6 +104,7 @@ class Head(Answers):
         """
         model, tokenizer, task = trained
         trained_settings = {name: task[name] for name in cls.trained_settings}
+        trained_settings |= {name: task[name] for name in cls.later_settings if name in task}
         preprocessor = BertPreprocessor(tokenizer, sequence_length or task["sequence_length"])
         return cls(model, preprocessor, **{**trained_settings, **settings})
 

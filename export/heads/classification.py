@@ -42,7 +42,7 @@ class ExplainedHead(SequenceHead):
         answer = probes.on_cpu(
             lambda tensors: self.explanations.explain(lambda rows: model(rows, training=False), tensors), asked
         )
-        probabilities = right[signatures.TOKEN_IDS][0].get("probabilities")
+        probabilities = right[signatures.SERVING_DEFAULT][0].get("probabilities")
         undecided = None if probabilities is None else probes.undecided(probabilities)[is_short]
         return {**right, signatures.EXPLAIN: (answer, undecided)}
 
@@ -78,6 +78,7 @@ class Classification(ClassAnswers, ExplainedHead, BestOfHead):
     """A classifier; see `ClassAnswers`."""
 
     task = "classification"
+    settings, later_settings = ("max_tokens",), ("long_text",)
     trained_settings = ("labels", "num_texts")
 
     def answer_examples(self, texts, answer):
@@ -103,6 +104,7 @@ class LabelSet(LabelSetAnswers, ExplainedHead):
     """A classifier of rows with any number of labels; see `LabelSetAnswers`."""
 
     task = "multi_label_classification"
+    settings, later_settings = ("max_tokens",), ("long_text",)
     trained_settings = ("labels", "num_texts")
     example_signature = signatures.CLASSIFY
 
@@ -111,7 +113,7 @@ class LabelSet(LabelSetAnswers, ExplainedHead):
 
     def expected(self, model, texts, encoded):
         right = super().expected(model, texts, encoded)
-        of_all, _ = right[signatures.TOKEN_IDS]
+        of_all, _ = right[signatures.SERVING_DEFAULT]
         answer = probes.on_cpu(self.choose, of_all)
         distances = np.abs(of_all["probabilities"] - self.thresholds)
         # Rounding may decide whether a label is given, or which of two comes first.
@@ -141,6 +143,7 @@ class Regression(ScoreAnswers, ExplainedHead):
     """A regressor, of a task of scores such as STS-B; see `ScoreAnswers`."""
 
     task = "regression"
+    settings, later_settings = ("max_tokens",), ("long_text",)
     trained_settings = ("num_texts",)
     example_signature = signatures.REGRESS
 

@@ -86,6 +86,7 @@ class SentenceEmbedding(EmbeddingAnswers, SequenceHead):
     """An embedder, as `bert-embed` trains them; its model gives embeddings [B, D], one for each text."""
 
     task = "sentence_embedding"
+    settings, later_settings = ("max_tokens",), ("long_text",)
 
     @classmethod
     def load_preset(cls, directory: str, source: str, sequence_length: int | None = None, **settings):
@@ -99,8 +100,9 @@ class SentenceEmbedding(EmbeddingAnswers, SequenceHead):
         if source == directory:
             preprocessor = BertTextEmbedder.preprocessor_of(directory, sequence_length)
         else:
-            length = sequence_length or read_task(directory)["sequence_length"]
-            preprocessor = BertPreprocessor.from_preset(directory, length)
+            trained = read_task(directory)
+            settings = {**{name: trained[name] for name in cls.later_settings if name in trained}, **settings}
+            preprocessor = BertPreprocessor.from_preset(directory, sequence_length or trained["sequence_length"])
         return cls(model, preprocessor, **settings)
 
     def about(self):

@@ -38,6 +38,7 @@ class Search(SentenceEmbedding):
         top_k: passages in an answer.
         passages_dtype: "float32", or "int8": a quarter of the memory, each vector with a scale of its own.
         reranker_dir: model of `bert-classify` on pairs that orders the passages found; None: they stay as found.
+        **settings: `long_text` and `max_tokens` of `SequenceAnswers`.
 
     Attributes:
         recall: share of the passages found with float32 vectors that int8 finds too; 1.0 for float32.
@@ -47,7 +48,7 @@ class Search(SentenceEmbedding):
     """
 
     task = "search"
-    settings = ("passages", "top_k", "passages_dtype", "reranker_dir")
+    settings = ("passages", "top_k", "passages_dtype", "reranker_dir", "max_tokens")
 
     def __init__(
         self,
@@ -57,8 +58,9 @@ class Search(SentenceEmbedding):
         top_k: int = 10,
         passages_dtype: str = "float32",
         reranker_dir: str | None = None,
+        **settings,
     ):
-        super().__init__(model, preprocessor)
+        super().__init__(model, preprocessor, **settings)
         if passages is None:
             raise InputError("--task=search: name the text to search by --passages, a passage per line.")
         self._texts = _read_passages(passages)
@@ -82,13 +84,14 @@ class Search(SentenceEmbedding):
 
     def _embed(self, texts: list[str]) -> np.ndarray:
         """Returns the texts' vectors, of length 1: float32, shape (P, D)."""
-        run = tf.function(lambda encoded: self.model(encoded, training=False), autograph=False, reduce_retracing=True)
+        run = tf.function(lambda text: self.embed(self.model, {"text": text})["embedding"], autograph=False)
+        run = run.get_concrete_function(tf.TensorSpec([None], tf.string))
         order = sorted(range(len(texts)), key=lambda number: len(texts[number]))  # Batches of about equal lengths.
         vectors = np.empty((len(texts), self.model.output_shape[-1]), np.float32)
         with tqdm(total=len(texts), desc="embed passages", unit="passage", mininterval=0.5) as progress:
             for start in range(0, len(texts), _BATCH):
                 numbers = order[start : start + _BATCH]
-                vectors[numbers] = run(self.pack({"text": tf.constant([texts[number] for number in numbers])}))
+                vectors[numbers] = run(tf.constant([texts[number] for number in numbers]))
                 progress.update(len(numbers))
         return _unit(vectors)
 
@@ -106,15 +109,15 @@ class Search(SentenceEmbedding):
     def functions(self, model):
         traced = super().functions(model)
 
-        def embed(text):
-            return self.answer_token_ids(model, self.encode_in_graph({"text": text}))
-
-        traced[EMBED] = signatures.trace(embed, self.text_inputs, tf.string)
+        traced[EMBED] = signatures.trace(lambda text: self.embed(model, {"text": text}), self.text_inputs, tf.string)
         return {**traced, QUERY: traced[signatures.SERVING_DEFAULT]}
 
+    def embed(self, model, texts):
+        """Builds the graph from texts, `text_inputs` by name, to their `embedding`."""
+        return super().answer_texts(model, texts)
+
     def answer_texts(self, model, texts):
-        encoded = self.encode_in_graph(texts)
-        nearest = self.find(self.answer_token_ids(model, encoded)["embedding"])
+        nearest = self.find(self.embed(model, texts)["embedding"])
         if self._reranker is None:
             return nearest
         question = text_bounds.bound_texts(texts["text"], self._pair.tokenizer, self._pair.sequence_length)
@@ -143,11 +146,11 @@ class Search(SentenceEmbedding):
         return {**asked, QUERY: dict(texts), EMBED: dict(texts)}
 
     def expected(self, model, texts, encoded):
-        vectors = super().expected(model, texts, encoded)[signatures.TOKEN_IDS]
-        nearest = self._nearest(vectors[0]["embedding"])
+        by_text, by_token = super().expected(model, texts, encoded).values()
+        nearest = self._nearest(by_text[0]["embedding"])
         if self._reranker is not None:
             nearest = self._reranked(texts["text"], *nearest)
-        return {signatures.SERVING_DEFAULT: nearest, QUERY: nearest, EMBED: vectors, signatures.TOKEN_IDS: vectors}
+        return {signatures.SERVING_DEFAULT: nearest, QUERY: nearest, EMBED: by_text, signatures.TOKEN_IDS: by_token}
 
     def _nearest(self, embeddings: np.ndarray) -> Answer:
         """Computes in numpy, of all passages at once, what `find` computes in the graph."""

@@ -6,6 +6,7 @@ Shapes: B batch, S sequence, C classes or choices.
 from collections.abc import Mapping
 
 import numpy as np
+import tensorflow as tf
 
 from export import signatures
 from export.heads.base import Head
@@ -25,11 +26,21 @@ class SequenceHead(SequenceAnswers, Head):
         return dict(zip(self.text_inputs, columns, strict=True))
 
     def encode(self, texts):
+        """Encodes texts by the eager path; in windows, `rows` has the text of each."""
+        if self.long_texts is not None:
+            encoded, rows = probes.on_cpu(self.long_texts, texts["text"])
+            return {**encoded, "rows": rows}
         return probes.on_cpu(self.pack, {name: column.reshape(-1) for name, column in texts.items()})
 
     def expected(self, model, texts, encoded):
-        answer = probes.on_cpu(lambda tensors: self.answer(model(tensors, training=False), tensors), encoded)
-        return dict.fromkeys((signatures.SERVING_DEFAULT, signatures.TOKEN_IDS), (answer, self.undecided(answer)))
+        def run(tensors):
+            outputs, pooled = model({name: tensors[name] for name in model.input}, training=False), None
+            if "rows" in tensors:
+                pooled = self.pool(outputs, tensors["rows"], tf.constant([len(texts["text"])]))
+            return self.answer(outputs, tensors), self.answer(outputs if pooled is None else pooled, tensors)
+
+        by_token, by_text = ((answer, self.undecided(answer)) for answer in probes.on_cpu(run, encoded))
+        return {signatures.SERVING_DEFAULT: by_text, signatures.TOKEN_IDS: by_token}
 
     def undecided(self, answer: Mapping[str, np.ndarray]) -> np.ndarray | None:
         """Finds the rows of a right answer whose strings and integers depend on rounding; see `Probe.undecided`."""
@@ -49,7 +60,20 @@ class SequenceHead(SequenceAnswers, Head):
     @property
     def inputs(self) -> dict[str, str]:
         """`About.inputs`."""
-        return {name: signatures.TEXT_INPUTS[name] for name in self.text_inputs}
+        return {name: f"{signatures.TEXT_INPUTS[name]}{self.read_part}" for name in self.text_inputs}
+
+    @property
+    def read_part(self) -> str:
+        """How a long text is read, for a description; "" if it is truncated."""
+        if self.long_texts is None:
+            return ""
+        count, room = self.long_texts.max_tokens, self.long_texts.room
+        how = {
+            "head_tail": f"of more than {room} the middle is left out",
+            "mean": f"in windows of {room}, whose outputs are averaged",
+            "max": f"in windows of {room}, and the largest of each output is taken",
+        }
+        return f"; its first {count} tokens are read, {how[self.long_text]}"
 
 
 class BestOfHead(BestOfAnswers, SequenceHead):

@@ -29,6 +29,14 @@ def check_stride(max_seq_length: int, doc_stride: int | None) -> int:
     return doc_stride
 
 
+# === Texts of any length ===
+
+# What becomes of a text that is longer than a sequence: its end is cut off; its middle is left out; or it is read in
+# windows, whose outputs are averaged, or of which each takes the largest.
+LONG_TEXTS = ("truncate", "head_tail", "mean", "max")
+POOLED = LONG_TEXTS[2:]
+MOST_TOKENS = 8192  # That are read of a text by default.
+
 # === Answers to questions ===
 
 # google-research/bert's answer to a question that must have one, if no span is possible (run_squad.py:877).

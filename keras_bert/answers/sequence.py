@@ -11,6 +11,8 @@ import tensorflow as tf
 from keras_bert.answers import text_bounds
 from keras_bert.answers.base import Answers, TokenOutput, gives_logits
 from keras_bert.answers.pieces import in_pieces
+from keras_bert.answers.rules import LONG_TEXTS, POOLED
+from keras_bert.answers.windows import LongTexts, pool_windows
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 
 
@@ -19,18 +21,45 @@ class SequenceAnswers(Answers):
 
     Attributes:
         num_texts: 1, or 2 for a model of text pairs.
+        long_text: str, one of `LONG_TEXTS`: what becomes of a text that is too long. Pairs are truncated.
+        max_tokens: int, how many tokens of a text are read, where it is not truncated; None: `MOST_TOKENS`.
+
+    Raises:
+        ValueError: the settings do not fit together.
     """
 
-    def __init__(self, model: keras.Model, preprocessor: BertPreprocessor, num_texts: int = 1):
+    def __init__(
+        self,
+        model: keras.Model,
+        preprocessor: BertPreprocessor,
+        num_texts: int = 1,
+        long_text: str = LONG_TEXTS[0],
+        max_tokens: int | None = None,
+    ):
         super().__init__(model, preprocessor)
         if num_texts not in (1, 2):
             raise ValueError(f"`num_texts` must be 1 or 2. Received: num_texts={num_texts}")
         self.num_texts = num_texts
         self.text_inputs = dict.fromkeys(("text", "text_pair")[:num_texts], ())
+        self.long_text, self.long_texts = long_text, None
+        if long_text != LONG_TEXTS[0]:
+            self.long_texts = LongTexts(preprocessor.tokenizer, preprocessor.sequence_length, long_text, max_tokens)
+        if num_texts == 2 and long_text != LONG_TEXTS[0]:
+            raise ValueError(f"`long_text` is for single texts, pairs are truncated. Received: {long_text=}")
+        if max_tokens is not None and self.long_texts is None:
+            raise ValueError(f"`max_tokens` is for texts that are not truncated. Received: {max_tokens=}, {long_text=}")
         self._to_longest = BertPreprocessor(preprocessor.tokenizer, preprocessor.sequence_length, pad_to_longest=True)
 
     def answer_texts(self, model, texts):
-        return in_pieces(model, self.encode_in_graph(texts), self.answer)
+        if self.long_texts is None:
+            return in_pieces(model, self.encode_in_graph(texts), self.answer)
+        encoded, rows = self.long_texts(texts["text"])
+        outputs = in_pieces(model, encoded, lambda outputs, _: {"outputs": outputs})["outputs"]
+        return self.answer(self.pool(outputs, rows, tf.shape(texts["text"])), encoded)
+
+    def pool(self, outputs: tf.Tensor, rows: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:
+        """Makes an output of each text, [B, C], of those of its windows; see `pool_windows`."""
+        return pool_windows(self.model, outputs, rows, shape, self.long_text) if self.long_text in POOLED else outputs
 
     def encode_in_graph(self, texts: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """Encodes texts, `text_inputs` by name, to the model's inputs, int32 [B, S], as long as the longest."""
@@ -66,13 +95,21 @@ class ClassAnswers(BestOfAnswers):
         preprocessor: tokenizer and longest sequence.
         labels: names of the C classes, in the order of the logits.
         num_texts: 1, or 2 for a model of text pairs.
+        **settings: `long_text` and `max_tokens` of `SequenceAnswers`.
 
     Raises:
         ValueError: the arguments do not fit together.
     """
 
-    def __init__(self, model: keras.Model, preprocessor: BertPreprocessor, labels: list[str], num_texts: int = 1):
-        super().__init__(model, preprocessor, num_texts)
+    def __init__(
+        self,
+        model: keras.Model,
+        preprocessor: BertPreprocessor,
+        labels: list[str],
+        num_texts: int = 1,
+        **settings,
+    ):
+        super().__init__(model, preprocessor, num_texts, **settings)
         if len(set(labels)) != len(labels) or len(labels) < 2:
             raise ValueError(f"`labels` must be at least two different names. Received: labels={labels}")
         self.check_labels(labels)
@@ -94,6 +131,7 @@ class LabelSetAnswers(SequenceAnswers):
         preprocessor: tokenizer and longest sequence.
         labels: names of the C classes, in the order of the logits.
         num_texts: 1, or 2 for a model of text pairs.
+        **settings: `long_text` and `max_tokens` of `SequenceAnswers`.
 
     Raises:
         ValueError: the arguments do not fit together.
@@ -101,8 +139,15 @@ class LabelSetAnswers(SequenceAnswers):
 
     padding = {"count": "num_labels", "values": {"labels": "", "scores": 0.0}}
 
-    def __init__(self, model: keras.Model, preprocessor: BertPreprocessor, labels: list[str], num_texts: int = 1):
-        super().__init__(model, preprocessor, num_texts)
+    def __init__(
+        self,
+        model: keras.Model,
+        preprocessor: BertPreprocessor,
+        labels: list[str],
+        num_texts: int = 1,
+        **settings,
+    ):
+        super().__init__(model, preprocessor, num_texts, **settings)
         self.check_labels(labels)
         self.labels, self.thresholds = labels, [0.5] * len(labels)
         is_logits = gives_logits(model, keras.activations.sigmoid)
@@ -135,6 +180,7 @@ class ScoreAnswers(SequenceAnswers):
         model: encoder inputs to scores [B, 1].
         preprocessor: tokenizer and longest sequence.
         num_texts: 1, or 2 for a model of text pairs.
+        **settings: `long_text` and `max_tokens` of `SequenceAnswers`.
 
     Raises:
         ValueError: the model has more than one output.
@@ -142,8 +188,8 @@ class ScoreAnswers(SequenceAnswers):
 
     token_outputs = {"score": TokenOutput((), column=0)}
 
-    def __init__(self, model: keras.Model, preprocessor: BertPreprocessor, num_texts: int = 1):
-        super().__init__(model, preprocessor, num_texts)
+    def __init__(self, model: keras.Model, preprocessor: BertPreprocessor, num_texts: int = 1, **settings):
+        super().__init__(model, preprocessor, num_texts, **settings)
         if model.output_shape[-1] != 1:
             raise ValueError(f"`model` must have one output. Received: {model.output_shape[-1]} outputs")
 

@@ -1,15 +1,20 @@
-"""Windows over texts of any length, in the graph: cuts them, lays them out, and finds the one of most context.
+"""Windows over texts of any length, in the graph: cuts them, lays them out, pools what the model makes of them.
 
 Handles all windows of a batch at once, as `tasks.squad.windows` and `tasks.text.word_windows` handle them one by one.
 
 Shapes: B texts, T tokens of all texts, W windows of all texts, Q tokens of all queries, S tokens of the longest window.
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
+import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_bert.answers.pieces import in_pieces
+from keras_bert.answers.rules import LONG_TEXTS, MOST_TOKENS, POOLED, SPECIAL_TOKENS
+from keras_bert.answers.text_bounds import bound_texts
 from keras_bert.tokenization.exact_normalizer import row_ids
 
 _MIN_LENGTH = 2  # As in `keras_bert.tokenization.preprocessor`: a width of 0 breaks slicing in models.
@@ -43,17 +48,18 @@ class Layout(NamedTuple):
     firsts: tf.Tensor
 
 
-def cut_windows(lengths: tf.Tensor, rooms: tf.Tensor, stride: int) -> Windows:
+def cut_windows(lengths: tf.Tensor, rooms: tf.Tensor, stride: int, of_empty: int = 0) -> Windows:
     """Cuts texts into windows that start `stride` tokens apart, until one reaches the end.
 
     Args:
-        lengths: int64 [B], tokens of each text; a text without tokens has no window.
+        lengths: int64 [B], tokens of each text.
         rooms: int64 [B], tokens that one of its windows holds, at least 1.
         stride: int; no more than the room is used, or tokens between two windows would be in neither.
+        of_empty: windows of a text without tokens, 0 or 1.
     """
     strides = tf.minimum(tf.cast(stride, tf.int64), rooms)
     counts = 1 + (tf.maximum(lengths - rooms, 0) + strides - 1) // strides
-    splits = tf.pad(tf.cumsum(tf.where(lengths > 0, counts, 0)), [[1, 0]])
+    splits = tf.pad(tf.cumsum(tf.where(lengths > 0, counts, of_empty)), [[1, 0]])
     rows = row_ids(splits)
     starts = (tf.range(splits[-1]) - tf.gather(splits, rows)) * tf.gather(strides, rows)
     return Windows(rows, starts, tf.minimum(tf.gather(lengths, rows) - starts, tf.gather(rooms, rows)))
@@ -124,6 +130,84 @@ def best_cells(windows: Windows, layout: Layout, num_tokens: tf.Tensor, length_w
     none = tf.constant([0.0], tf.float64)
     is_best = scores == tf.gather(tf.concat([highest, none], axis=0), tf.where(tokens >= 0, tokens, num_tokens))
     return tf.math.unsorted_segment_min(tf.where(is_best, tf.range(count), count), tokens, num_tokens)
+
+
+class LongTexts:
+    """Reads single texts of any length, as one sequence each or as windows.
+
+    `head_tail` keeps the first quarter of what a sequence holds and the last three quarters, in the proportion of Sun
+    et al., arXiv:1905.05583, section 5.3.1: 128 and 382 of 510 tokens. Windows overlap by a quarter, and the last is as
+    full as the others: it begins earlier, since one of few tokens would count as much as the others.
+
+    Args:
+        tokenizer: BertTokenizer.
+        sequence_length: int, the longest sequence, special tokens included.
+        long_text: str, `"head_tail"`, `"mean"` or `"max"`.
+        max_tokens: int, how many tokens of a text are read, `MOST_TOKENS` by default.
+
+    Raises:
+        ValueError: `long_text` is none of these, or `max_tokens` is below 1.
+    """
+
+    def __init__(self, tokenizer, sequence_length: int, long_text: str, max_tokens: int | None = None):
+        self.tokenizer, self.room, self.long_text = tokenizer, sequence_length - SPECIAL_TOKENS, long_text
+        self.max_tokens = MOST_TOKENS if max_tokens is None else max_tokens
+        if long_text not in LONG_TEXTS[1:]:
+            raise ValueError(f"`long_text` must be one of {', '.join(LONG_TEXTS)}. Received: {long_text=}")
+        if self.max_tokens < 1:
+            raise ValueError(f"`max_tokens` must be at least 1. Received: {max_tokens=}")
+
+    def __call__(self, texts: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        """Encodes texts, string [B]: the encoder's inputs, int32 [W, S], and the text of each, int64 [W], ascending."""
+        tokens = self.tokenizer.tokenize(bound_texts(texts, self.tokenizer, self.max_tokens))[:, : self.max_tokens]
+        if self.long_text == "head_tail":
+            places, head = tf.ragged.range(tokens.row_lengths()), -(-self.room // 4)
+            from_end = tf.expand_dims(tokens.row_lengths(), 1) - places
+            tokens = tf.ragged.boolean_mask(tokens, (places < head) | (from_end <= self.room - head))
+        lengths, room = tokens.row_lengths(), tf.constant(self.room, tf.int64)
+        windows = cut_windows(lengths, tf.fill(tf.shape(lengths), room), self.room - self.room // 4, of_empty=1)
+        lasts = tf.gather(tf.maximum(lengths - room, 0), windows.rows)
+        lengths = tf.minimum(tf.gather(lengths, windows.rows), room)
+        windows = windows._replace(starts=tf.minimum(windows.starts, lasts), lengths=lengths)
+        return lay_out(windows, tokens, self.tokenizer).inputs, windows.rows
+
+
+def list_windows(features: Mapping[str, tf.Tensor]) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+    """Turns texts of at most K windows, int32 [..., K, S], into their windows, [W, S], and the text of each, int64 [W].
+
+    Windows without tokens only fill up the K.
+    """
+    flat = {name: tf.reshape(ids, [-1, *tf.unstack(tf.shape(ids)[-2:])]) for name, ids in features.items()}
+    is_window = flat["padding_mask"][..., 0] > 0
+    return {name: tf.boolean_mask(ids, is_window) for name, ids in flat.items()}, tf.where(is_window)[:, 0]
+
+
+def pool_windows(model: keras.Model, outputs: tf.Tensor, rows: tf.Tensor, shape: tf.Tensor, pooling: str) -> tf.Tensor:
+    """Makes one output of those of a text's windows; of unit vectors it is one, too.
+
+    Args:
+        model: gave the outputs.
+        outputs: float [W, C].
+        rows: int64 [W], the text of each window.
+        shape: int32, of the batch of texts, such as [B].
+        pooling: one of `POOLED`: the mean, or the maximum of each of the C.
+
+    Returns:
+        float, of `shape` and C.
+    """
+    pool = dict(zip(POOLED, (tf.math.unsorted_segment_mean, tf.math.unsorted_segment_max), strict=True))[pooling]
+    pooled = pool(outputs, rows, tf.reduce_prod(shape))
+    if isinstance(model.layers[-1], keras.layers.UnitNormalization):
+        pooled = tf.math.l2_normalize(pooled, -1)
+    width = outputs.shape[-1]
+    return tf.ensure_shape(tf.reshape(pooled, [*tf.unstack(shape), width]), [*[None] * shape.shape[0], width])
+
+
+def answer_windows(model: keras.Model, features: Mapping[str, tf.Tensor], pooling: str) -> tf.Tensor:
+    """Applies a model to texts of at most K windows, int32 [..., K, S], some at a time: float [..., C]."""
+    windows, rows = list_windows(features)
+    outputs = in_pieces(model, windows, lambda outputs, _: {"outputs": outputs})["outputs"]
+    return pool_windows(model, outputs, rows, tf.shape(features["padding_mask"])[:-2], pooling)
 
 
 def pad_windows(row_splits: np.ndarray, **columns: np.ndarray) -> dict[str, np.ndarray]:

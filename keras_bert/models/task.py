@@ -41,7 +41,7 @@ class BertTask:
         multi_label: whether a row has any number of labels; then `fit` takes a list of strings for each.
         trained_settings: names of those settings of `answer` that a command writes beside its model.
         answer_settings: settings of `answer` where the caller gives none. `from_preset` reads them from the `model/` of
-            a fine-tuning, unless `sequence_length` is another.
+            a fine-tuning; if `sequence_length` is another, only `long_text`.
     """
 
     backbone_cls = BertBackbone
@@ -216,9 +216,10 @@ class BertTask:
             has_layer = any(layer.name == cls.heads[0] for layer in model.layers)
             if has_layer and not cls.heads_are_pretrained and cls.heads[0] not in checkpoint.heads:
                 logging.warning("%s: has no %s head; it starts from random weights.", preset, cls.heads[0])
-        if cls.trained_settings and sequence_length is None and is_directory(preset):
+        if cls.trained_settings and is_directory(preset):
             trained = read_optional_json(os.path.join(preset, "task.json"))
-            model.answer_settings = {name: trained[name] for name in cls.trained_settings if name in trained}
+            names = cls.trained_settings if sequence_length is None else {"long_text"} & {*cls.trained_settings}
+            model.answer_settings = {name: trained[name] for name in names if name in trained}
         return model
 
     @classmethod

@@ -45,15 +45,17 @@ class BertTextClassifier(LabeledTask, keras_nlp.models.TextClassifier):
     `answer` gives the `label`, its probability as `score`, and the `probabilities` of all `labels`; or the `score` of a
     regressor. With `multi_label` it gives the `labels` with a probability of at least one half, the likeliest first,
     theirs as `scores`, `num_labels`, and the `probabilities` of all. Classes without labels are named by their numbers.
+    `long_text` and `max_tokens` say how much of a long text is read, as in docs/models.md.
 
     >>> sorted(model.answer("good"))
     ['label', 'probabilities', 'score']
     """
 
     heads = ("classification",)
+    trained_settings = ("long_text",)
 
-    def answer(self, inputs):
-        return super().answer(inputs, num_texts=len(inputs) if isinstance(inputs, tuple) else 1)
+    def answer(self, inputs, **settings):
+        return super().answer(inputs, num_texts=len(inputs) if isinstance(inputs, tuple) else 1, **settings)
 
     def explain(self, inputs, label: str | None = None, method: str = "integrated_gradients"):
         """Finds the words that an answer comes from.
@@ -72,7 +74,7 @@ class BertTextClassifier(LabeledTask, keras_nlp.models.TextClassifier):
             A dict for each text, or for the one: `label` and its probability as `score`, or a regressor's `score`;
             `words`, their `shares`, and the characters where they start and end (exclusive), `starts` and `ends`;
             `num_words`. Of pairs also `texts`: 0 for a word of the first text, 1 for one of the second. Words that are
-            cut off, since the model reads no more tokens, are not listed.
+            cut off are not listed: whatever `long_text`, a text's first sequence is explained.
 
         Raises:
             ValueError: as `answer`, or there is no such label or method.
@@ -80,12 +82,13 @@ class BertTextClassifier(LabeledTask, keras_nlp.models.TextClassifier):
         num_texts = len(inputs) if isinstance(inputs, tuple) else 1
         return self._answers(num_texts=num_texts, explained=(method, label)).rows(inputs)
 
-    def _make_answers(self, preprocessor, num_texts, explained=None):
+    def _make_answers(self, preprocessor, num_texts, explained=None, **settings):
         if self.output_shape[-1] == 1 and not self.multi_label:
-            answers, names = ScoreAnswers(self, preprocessor, num_texts), []
+            answers, names = ScoreAnswers(self, preprocessor, num_texts, **settings), []
         else:
             names = self.labels or [str(number) for number in range(self.output_shape[-1])]
-            answers = (LabelSetAnswers if self.multi_label else ClassAnswers)(self, preprocessor, names, num_texts)
+            make = LabelSetAnswers if self.multi_label else ClassAnswers
+            answers = make(self, preprocessor, names, num_texts, **settings)
         if explained is None:
             return answers
         method, label = explained

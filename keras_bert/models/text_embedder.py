@@ -52,17 +52,19 @@ class BertTextEmbedder(BertTask, keras_nlp.models.Task):
 
     heads = ("embedding",)
     uses_pooler = False
+    trained_settings = ("long_text",)
 
-    def encode(self, texts) -> np.ndarray:
+    def encode(self, texts, **settings) -> np.ndarray:
         """Embeds texts: N of them as float32 of shape (N, D), and a single str as (D,).
 
         Args:
             texts: list of str, or str.
+            **settings: `long_text` and `max_tokens`, as of `answer`: docs/models.md.
 
         Raises:
-            ValueError: the model has no preprocessor, or `texts` has another shape.
+            ValueError: the model has no preprocessor, `texts` has another shape, or a setting is out of bounds.
         """
-        return self._answers().arrays(texts)["embedding"]
+        return self._answers(**settings).arrays(texts)["embedding"]
 
     def similarity(self, first, second) -> np.ndarray:
         """Returns the cosines of N and M texts: float32 of shape (N, M); a single str has no axis.
@@ -106,8 +108,8 @@ class BertTextEmbedder(BertTask, keras_nlp.models.Task):
         vectors = texts if is_encoded else self.encode(texts)
         return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
 
-    def _make_answers(self, preprocessor):
-        return EmbeddingAnswers(self, preprocessor)
+    def _make_answers(self, preprocessor, **settings):
+        return EmbeddingAnswers(self, preprocessor, **settings)
 
     def __init__(
         self,

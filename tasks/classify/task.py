@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 import keras_bert
+from keras_bert.answers.rules import LONG_TEXTS, POOLED
 from keras_bert.errors import InputError
 from keras_bert.files import write_table
 from tasks.classify import data, metrics
@@ -23,7 +24,7 @@ from tasks.fine_tuning.data_check import Content
 from tasks.fine_tuning.encoding import encode_texts, label_ids, lengths_before_cutting
 from tasks.fine_tuning.model_files import taking_texts
 from tasks.fine_tuning.rows import EXTENSIONS
-from tasks.fine_tuning.settings import SplitSettings
+from tasks.fine_tuning.settings import LongTextSettings
 from tasks.report.page import Mistake, Score
 from tasks.settings import changeable, setting
 
@@ -38,7 +39,7 @@ _PLANS = ("task_name", "num_train_epochs", "learning_rate", "load_weights", "tfd
 _PLANS += ("bert_config_file",)
 
 
-class ClassifySettings(SplitSettings, rare_labels.RareLabelSettings):
+class ClassifySettings(LongTextSettings, rare_labels.RareLabelSettings):
     """Settings of `bert-classify`."""
 
     text_column: str | None = changeable(None, "Column with the text; default: the task's, or else recognized.")
@@ -116,7 +117,8 @@ class ClassifySettings(SplitSettings, rare_labels.RareLabelSettings):
     def contrary_to_few_labels(self) -> list[str]:
         """Lists the flags of this call that only plain fine-tuning can follow."""
         searched = [name for name, values in self.grid.items() if values[1:]]
-        return [*(f"--{name}" for name in searched), *self.changed(*_CONTRARY)]
+        pooled = ["--long_text"] if self.long_text in POOLED else []
+        return [*(f"--{name}" for name in searched), *pooled, *self.changed(*_CONTRARY)]
 
     @property
     def plans_fine_tuning(self) -> bool:
@@ -186,12 +188,14 @@ class ClassifySpec(task.Spec):
         num_texts: number of texts per row, 1 or 2.
         is_regression: whether the model gives a score instead of a class.
         multi_label: whether a row has any number of labels.
+        long_text: one of `LONG_TEXTS`.
     """
 
     labels: list[str]
     num_texts: int
     is_regression: bool = False
     multi_label: bool = False
+    long_text: str = LONG_TEXTS[0]
 
 
 class Classify(task.Task):
@@ -301,13 +305,22 @@ class Classify(task.Task):
     def _spec(self, labels: list[str], table: data.Table) -> ClassifySpec:
         """Returns a spec for tables like this one; without labels that of a regressor."""
         length = self.settings.max_seq_length
-        return ClassifySpec(
+        spec = ClassifySpec(
             sequence_length=length,
             labels=labels,
             num_texts=table.num_texts,
             is_regression=not labels,
             multi_label=self.table_task.is_multi_label,
         )
+        return self.adjust_spec(spec)
+
+    def adjust_spec(self, spec):
+        if spec.num_texts == 2 and self.settings.long_text not in (None, LONG_TEXTS[0]):
+            raise InputError(
+                f"--long_text={self.settings.long_text} is for single texts: the longer text of a pair is cut first. "
+                "Leave it out."
+            )
+        return self.settings.with_long_text(spec)
 
     def _name_classes(self, source: str, num_outputs: int, labels: list[str] | None) -> list[str]:
         """Returns a checkpoint's class names, spelled as in the task if they differ from its labels by case only."""
@@ -407,7 +420,8 @@ class Classify(task.Task):
 
     def encode(self, part, trained):
         table, spec, tokenizer, limit = part.rows, trained.spec, trained.tokenizer, trained.spec.sequence_length
-        examples = encode_texts(table.texts, table.text_pairs, tokenizer, limit, f"tokenize {part.title}")
+        title, long_text = f"tokenize {part.title}", spec.long_text
+        examples = encode_texts(table.texts, table.text_pairs, tokenizer, limit, title, long_text=long_text)
         if table.labels is not None:
             labels = label_ids(table.labels, spec.labels) if spec.labels else np.array(table.labels, np.float32)
             if spec.multi_label:

@@ -9,6 +9,7 @@ import os
 import numpy as np
 
 import keras_bert
+from keras_bert.answers.rules import LONG_TEXTS, POOLED
 from keras_bert.errors import InputError
 from keras_bert.files import atomic_path
 from tasks.embed import data, retrieval
@@ -17,7 +18,7 @@ from tasks.fine_tuning.data_check import Content
 from tasks.fine_tuning.encoding import encode_texts, lengths_before_cutting
 from tasks.fine_tuning.examples import Predictor
 from tasks.fine_tuning.model_files import load_reranker
-from tasks.fine_tuning.settings import SplitSettings
+from tasks.fine_tuning.settings import LongTextSettings
 from tasks.report.page import Score
 from tasks.settings import changeable, replaced, setting
 
@@ -25,7 +26,7 @@ LOSSES = ("multiple_negatives_ranking", "cosine_similarity", "cosent", "triplet"
 _OF_SCORES = ("cosine_similarity", "cosent")
 
 
-class EmbedSettings(SplitSettings):
+class EmbedSettings(LongTextSettings):
     """Settings of `bert-embed`."""
 
     text_columns: list[str] | None = changeable(
@@ -62,8 +63,8 @@ class EmbedSettings(SplitSettings):
         "the first passages found.",
     )
     rerank_top_k: int = changeable(100, "Passages of a question that --reranker_dir re-orders.", at_least=1)
-    train_batch_size: int | list[int] = replaced(SplitSettings, "train_batch_size", 32, several=True)
-    learning_rate: float | list[float] = replaced(SplitSettings, "learning_rate", 5e-5, help="Peak learning rate.")
+    train_batch_size: int | list[int] = replaced(LongTextSettings, "train_batch_size", 32, several=True)
+    learning_rate: float | list[float] = replaced(LongTextSettings, "learning_rate", 5e-5, help="Peak learning rate.")
 
     def __post_init__(self):
         super().__post_init__()
@@ -89,9 +90,11 @@ class EmbedSpec(task.Spec):
     Attributes:
         score_scale: what scores are divided by, so that they lie in [-1, 1] as cosines do. None: the model was not
             trained on scores, and each file has a scale of its own.
+        long_text: one of `LONG_TEXTS`.
     """
 
     score_scale: float | None = None
+    long_text: str = LONG_TEXTS[0]
 
     def scale_of(self, table: data.Table) -> float:
         """Returns what the scores of a table are divided by."""
@@ -143,11 +146,14 @@ class Embed(task.Task):
                 f"{train.path}: --num_negatives adds to rows of a text and its match, for multiple_negatives_ranking. "
                 "Leave it out."
             )
-        spec = EmbedSpec(sequence_length=self.settings.max_seq_length)
+        spec = self.adjust_spec(EmbedSpec(sequence_length=self.settings.max_seq_length))
         return dataclasses.replace(spec, score_scale=spec.scale_of(train)) if has_scores else spec
 
     def foreign_spec(self, source, labels, num_outputs, parts):
-        return EmbedSpec(sequence_length=self.settings.max_seq_length)
+        return self.adjust_spec(EmbedSpec(sequence_length=self.settings.max_seq_length))
+
+    def adjust_spec(self, spec):
+        return self.settings.with_long_text(spec)
 
     def encode(self, part, trained):
         """Makes K sequences `[CLS] text [SEP]` of each row; a row of one text to train on has it twice."""
@@ -172,12 +178,13 @@ class Embed(task.Task):
         copies = 2 if part.split == "train" and table.num_texts == 1 else 1
         texts = [text for row in table.texts for text in row * copies]
         num_texts = table.num_texts * copies
-        examples = encode_texts(texts, None, tokenizer, limit, f"tokenize {part.title}", num_texts)
+        title, long_text = f"tokenize {part.title}", trained.spec.long_text
+        examples = encode_texts(texts, None, tokenizer, limit, title, num_texts, long_text)
         scores = np.zeros(len(table.lines), np.float32)
         if table.scores is not None:
             scores = (np.array(table.scores) / trained.spec.scale_of(table)).astype(np.float32)
         lengths = lengths_before_cutting(
-            np.diff(examples.row_splits), lambda number: (texts[number],), tokenizer, limit
+            np.diff(examples.sequence_splits), lambda number: (texts[number],), tokenizer, limit
         )
         examples = examples._replace(labels={"labels": scores})
         return task.Encoded(examples, lengths.reshape(-1, num_texts).max(axis=1))
@@ -191,13 +198,13 @@ class Embed(task.Task):
         given = {"pooling": self.settings.pooling, "embedding_dim": self.settings.embedding_dim}
         return {name: value for name, value in given.items() if value is not None}
 
-    def to_answer(self, model):
+    def to_answer(self, model, spec):
         from tasks.embed.model import embed_groups
 
-        return embed_groups(model)
+        return model if spec.long_text in POOLED else embed_groups(model)
 
     def model_to_save(self, trained):
-        return trained.model.get_layer("text_embedder")
+        return trained.model if trained.spec.long_text in POOLED else trained.model.get_layer("text_embedder")
 
     def objective(self, spec):
         from tasks.embed.objectives import OBJECTIVES

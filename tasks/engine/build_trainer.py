@@ -36,6 +36,7 @@ def build_trainer(
     objective: Objective,
     strategy: tf.distribute.Strategy,
     num_steps: tuple[int, int],
+    pooling: str | None = None,
 ) -> Trainer:
     """Builds model, optimizer and trainer on the devices that the settings name.
 
@@ -45,6 +46,7 @@ def build_trainer(
         objective: the loss to minimize.
         strategy: the result of `prepare_devices`.
         num_steps: `num_train_steps` and `num_warmup_steps`, as in `build_optimizer`.
+        pooling: as in `tasks.engine.train_step.TrainStep`.
     """
     with strategy.scope():
         model = build_model()
@@ -53,4 +55,4 @@ def build_trainer(
         optimizer = wrap_loss_scale(optimizer, settings.mixed_precision)
     names = ("output_dir", "gradient_accumulation_steps", "jit_compile", "random_seed", "spike_factor")
     options = {name: getattr(settings, name) for name in names}
-    return Trainer(model, optimizer, objective, strategy=strategy, **options)
+    return Trainer(model, optimizer, objective, strategy=strategy, pooling=pooling, **options)

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 import keras
 import tensorflow as tf
 
+from keras_bert.answers.windows import list_windows, pool_windows
 from keras_bert.errors import InputError
 from tasks.engine.fused_layers import fused_layers
 
@@ -76,6 +77,9 @@ class TrainStep:
         jit_compile: whether to compile with XLA: the whole step on one device; under a mirrored strategy everything but
             the all-reduce and the update, or the model alone if the objective needs the whole batch.
         random_seed: seed of the dropout masks, which also depend on step, replica and layer.
+        pooling: as in `pool_windows`; the features are then the windows of each text, [B, X, S] or [B, K, X, S], and
+            the model takes windows. As many are encoded at once as there are texts in a micro-batch, however long these
+            are. None: an example is one sequence, or whatever else the model takes.
 
     Attributes:
         figure_names: names of the returned figures, in order; filled by tracing.
@@ -94,6 +98,7 @@ class TrainStep:
     clip_norm: float | None = 1.0
     jit_compile: bool = False
     random_seed: int = 0
+    pooling: str | None = None
 
     def __post_init__(self):
         model, optimizer, strategy, jit_compile = self.model, self.optimizer, self.strategy, self.jit_compile
@@ -209,11 +214,21 @@ class TrainStep:
     def _accumulate(self, features, labels, scales) -> tuple[list[tf.Tensor], dict[str, tf.Tensor]]:
         """Returns the gradients and losses of a replica's batch, summed over its micro-batches."""
         count = self.gradient_accumulation_steps
+        if self.pooling is not None:
+            windows, rows = list_windows(features)
+            shape, num_windows = tf.shape(features["padding_mask"])[:-2], tf.shape(rows)[0]
+            most = tf.maximum(tf.reduce_prod(shape) // count, 1)
+            count = tf.maximum((num_windows + most - 1) // most, 1)
+
+            def pool(outputs):
+                return pool_windows(self.model, outputs, rows, shape, self.pooling)
+
+            return self._accumulate_cached(_splitter(windows, count), labels, scales, count, pool)
         if count == 1:
             return self._gradients(features, labels, scales)
-        get_part = _splitter((features, labels), count)
         if self.objective.needs_whole_batch:
-            return self._accumulate_cached(get_part, labels, scales)
+            return self._accumulate_cached(_splitter(features, count), labels, scales, count)
+        get_part = _splitter((features, labels), count)
 
         def add_part(index, gradients, losses):
             more_gradients, more_losses = self._gradients(*get_part(index), scales)
@@ -226,17 +241,23 @@ class TrainStep:
         _, gradients, losses = tf.while_loop(lambda index, *_: index < count, add_part, start, maximum_iterations=count)
         return gradients, losses
 
-    def _accumulate_cached(self, get_part, labels, scales) -> tuple[list[tf.Tensor], dict[str, tf.Tensor]]:
-        """Returns the same for a loss of the whole batch, without holding its activations (Gao et al., 2101.06983)."""
-        count, variables = (
-            self.gradient_accumulation_steps,
-            [variable.value for variable in self.model.trainable_variables],
-        )
+    def _accumulate_cached(
+        self, get_features, labels, scales, count, pool: Callable | None = None
+    ) -> tuple[list[tf.Tensor], dict[str, tf.Tensor]]:
+        """Returns the same for a loss of the whole batch, without holding its activations (Gao et al., 2101.06983).
+
+        Args:
+            get_features: the features of one of the `count` parts, by its index.
+            labels, scales: of the batch.
+            count: int, or int32 scalar.
+            pool: turns the outputs of all parts into those of the examples; None: they are these.
+        """
+        variables = [variable.value for variable in self.model.trainable_variables]
         states = [tf.identity(variable) for variable in self._seeds]
 
         def forward(index):
             with self._fused_layers(self.model):
-                return self._apply_model(get_part(index)[0])
+                return self._apply_model(get_features(index))
 
         def repeat(body, start):
             _, result = tf.while_loop(
@@ -250,11 +271,11 @@ class TrainStep:
 
         array = tf.TensorArray(tf.float32, count, infer_shape=False, element_shape=self.model.output_shape)
         outputs = repeat(lambda index, array: array.write(index, forward(index)), array).concat()
-        # XLA has to know the batch size, to cut the gradient into parts of static size.
-        outputs = tf.ensure_shape(outputs, [tf.nest.flatten(labels)[0].shape[0], *outputs.shape[1:]])
+        if pool is None:  # XLA has to know the batch size, to cut the gradient into parts of static size.
+            outputs = tf.ensure_shape(outputs, [tf.nest.flatten(labels)[0].shape[0], *outputs.shape[1:]])
         with tf.GradientTape() as tape:
             tape.watch(outputs)
-            sums = self.objective.sums(outputs, labels)
+            sums = self.objective.sums(pool(outputs) if pool else outputs, labels)
             losses = {name: sums[name] * scale for name, scale in scales.items()}
             loss = self.objective.total(losses) * self._loss_scale()
         get_gradient = _splitter(tape.gradient(loss, outputs), count)

@@ -7,10 +7,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from keras_bert.answers.rules import LONG_TEXTS, POOLED
 from tasks.fine_tuning.examples import Examples
 
 # Sequences tokenized by one call of the preprocessor: a few megabytes of tensors, and a progress bar that moves.
 CHUNK = 1024
+_LONG_CHUNK = 64  # The same of texts that are not truncated.
 _SHOWN = 20  # Labels in a message.
 _CUT_AT_ONCE = 256  # Sequences that may have been cut, tokenized anew by one call.
 
@@ -22,6 +24,7 @@ def encode_texts(
     sequence_length: int,
     description: str,
     rows_per_example: int | None = None,
+    long_text: str = LONG_TEXTS[0],
 ) -> Examples:
     """Turns texts into token ids, showing a progress bar.
 
@@ -35,27 +38,42 @@ def encode_texts(
         sequence_length: maximum tokens of a sequence, including special tokens.
         description: title of the progress bar.
         rows_per_example: as in `Examples`.
+        long_text: one of `LONG_TEXTS`, what becomes of texts that are too long; pairs are truncated.
 
     Returns:
         Examples without labels.
     """
+    import tensorflow as tf
     from tqdm import tqdm
 
     from keras_bert import BertPreprocessor
+    from keras_bert.answers.windows import LongTexts
 
-    preprocessor = BertPreprocessor(tokenizer, sequence_length, pad_to_longest=True)
-    pieces = []
+    if long_text == LONG_TEXTS[0]:
+        preprocessor, size = BertPreprocessor(tokenizer, sequence_length, pad_to_longest=True), CHUNK
+    else:
+        read, size = LongTexts(tokenizer, sequence_length, long_text), _LONG_CHUNK
+        read = tf.function(read, input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
+    pieces, window_counts = [], [np.zeros(1, np.int64)]
     with tqdm(total=len(texts), desc=description, unit="text", mininterval=0.5) as progress:
-        for first in range(0, len(texts), CHUNK):
-            chunk = list(texts[first : first + CHUNK])
-            inputs = chunk if text_pairs is None else (chunk, list(text_pairs[first : first + CHUNK]))
-            outputs = {name: np.asarray(value) for name, value in preprocessor(inputs).items()}
+        for first in range(0, len(texts), size):
+            chunk = list(texts[first : first + size])
+            inputs = chunk if text_pairs is None else (chunk, list(text_pairs[first : first + size]))
+            if long_text == LONG_TEXTS[0]:
+                encoded = preprocessor(inputs)
+            else:
+                encoded, rows = read(tf.constant(chunk))
+                window_counts.append(np.bincount(rows, minlength=len(chunk)))
+            outputs = {name: np.asarray(value) for name, value in encoded.items()}
             mask = outputs["padding_mask"].astype(bool)  # [chunk, S]
             pieces.append((outputs["token_ids"][mask], outputs["segment_ids"][mask], mask.sum(axis=1)))
             progress.update(len(chunk))
     token_ids, segment_ids, lengths = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
     row_splits = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-    return Examples(token_ids, segment_ids, row_splits, rows_per_example=rows_per_example)
+    examples = Examples(token_ids, segment_ids, row_splits, rows_per_example=rows_per_example)
+    if long_text not in POOLED:
+        return examples
+    return examples._replace(window_splits=np.cumsum(np.concatenate(window_counts)), pooling=long_text)
 
 
 def lengths_before_cutting(

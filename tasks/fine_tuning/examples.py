@@ -1,7 +1,8 @@
 """Tokenized examples without padding, and their batches for training and evaluation.
 
 Shapes: N examples, K sequences of an example (1, or the choices of a multiple-choice question), R = N * K sequences,
-T tokens of all sequences, B examples of a batch, S tokens of its longest sequence.
+T tokens of all sequences, B examples of a batch, S tokens of its longest sequence. A sequence may be read as several
+windows: W windows of all, at most X of one sequence of a batch.
 Functions import TensorFlow when they are called, so that a wrong file is reported within a second.
 """
 
@@ -23,12 +24,15 @@ class Examples(NamedTuple):
     Attributes:
         token_ids: int32, shape (T,).
         segment_ids: int32, shape (T,).
-        row_splits: int64, shape (R + 1,): sequence i spans `[row_splits[i], row_splits[i + 1])`.
+        row_splits: int64, shape (R + 1,): sequence i spans `[row_splits[i], row_splits[i + 1])`; with windows (W + 1,).
         labels: arrays of shape (N, ...) by name; empty if there are none.
         token_labels: arrays of shape (T,) by name; batches pad them with 0.
         rows_per_example: K, for batches of shape (B, K, S); None for one sequence an example, and (B, S).
         vectors: float32, shape (V, D), maybe mapped from disk: the model takes `vectors[token_ids]`, not the ids.
         shares: float, shape (N,): how often each example is drawn in an epoch, on average; None: once.
+        window_splits: int64, shape (R + 1,): sequence i is the windows `[window_splits[i], window_splits[i + 1])`, and
+            a batch has the shape (B, X, S) or (B, K, X, S); None: each is one.
+        pooling: one of `POOLED`: how the outputs of a sequence's windows become its own; None: there are no windows.
     """
 
     token_ids: np.ndarray
@@ -39,15 +43,22 @@ class Examples(NamedTuple):
     rows_per_example: int | None = None
     vectors: np.ndarray | None = None
     shares: np.ndarray | None = None
+    window_splits: np.ndarray | None = None
+    pooling: str | None = None
+
+    @property
+    def sequence_splits(self) -> np.ndarray:
+        """Where each sequence begins and ends among the tokens, with all its windows: int64, shape (R + 1,)."""
+        return self.row_splits if self.window_splits is None else self.row_splits[self.window_splits]
 
     @property
     def num_examples(self) -> int:
-        return (len(self.row_splits) - 1) // (self.rows_per_example or 1)
+        return (len(self.sequence_splits) - 1) // (self.rows_per_example or 1)
 
     @property
     def lengths(self) -> np.ndarray:
         """Number of tokens of each example's longest sequence, int64, shape (N,)."""
-        return np.diff(self.row_splits).reshape(-1, self.rows_per_example or 1).max(axis=1)
+        return np.diff(self.sequence_splits).reshape(-1, self.rows_per_example or 1).max(axis=1)
 
 
 # === The order of the examples ===
@@ -163,16 +174,19 @@ def _make_dataset(examples: Examples, order: np.ndarray, limits: np.ndarray, len
 
     choices = examples.rows_per_example or 1
     groups = [] if examples.rows_per_example is None else [choices]
-    token_ids = tf.RaggedTensor.from_row_splits(examples.token_ids, examples.row_splits)
-    segment_ids = token_ids.with_values(tf.constant(examples.segment_ids))
+    splits = [examples.row_splits] if examples.window_splits is None else [examples.window_splits, examples.row_splits]
+    token_ids = tf.RaggedTensor.from_nested_row_splits(examples.token_ids, splits)
+    segment_ids = token_ids.with_flat_values(tf.constant(examples.segment_ids))
     token_labels = {name: token_ids.with_values(tf.constant(array)) for name, array in examples.token_labels.items()}
     labels = {name: tf.constant(array) for name, array in examples.labels.items()}
     order = tf.constant(order)
     static_size, vectors = None if length is None else batch_size, examples.vectors
 
     def dense(rows):
-        rows = rows.to_tensor(shape=[None, length])  # All padding is 0; the mask hides it.
-        return tf.ensure_shape(tf.reshape(rows, [-1, *groups, tf.shape(rows)[1]]), [static_size, *groups, length])
+        rows = rows.to_tensor(shape=[*[None] * len(splits), length])  # All padding is 0; the mask hides it.
+        sizes = [*[None] * (len(splits) - 1), length]
+        shape = [-1, *groups, *tf.unstack(tf.shape(rows)[1:])]
+        return tf.ensure_shape(tf.reshape(rows, shape), [static_size, *groups, *sizes])
 
     @tf.autograph.experimental.do_not_convert
     def gather(start, limit):
@@ -206,12 +220,14 @@ class Predictor:
     Each of several workers computes all outputs on its own, without waiting for the others.
 
     Args:
-        model: Keras model that maps the features to one tensor, shape (B, ...).
+        model: Keras model that maps the features to one tensor, shape (B, ...). Of sequences in windows it takes these,
+            and their outputs are pooled.
     """
 
     def __init__(self, model):
         import tensorflow as tf
 
+        from keras_bert.answers.windows import answer_windows
         from tasks.engine.strategy import needs_static_shapes
 
         strategy = model.distribute_strategy
@@ -219,8 +235,11 @@ class Predictor:
             strategy = tf.distribute.get_strategy()
         self._strategy, self._is_static = strategy, needs_static_shapes(strategy)
 
-        def compute(batches):
-            return strategy.run(lambda features: model(features, training=False), args=batches.get_next())
+        def answer(features, pooling):
+            return answer_windows(model, features, pooling) if pooling else model(features, training=False)
+
+        def compute(batches, pooling):
+            return strategy.run(lambda features: answer(features, pooling), args=batches.get_next())
 
         self._compute = tf.function(compute, autograph=False)
 
@@ -272,6 +291,6 @@ class Predictor:
         with tqdm(total=len(order), desc=description, unit="example", mininterval=0.5, disable=disable) as progress:
             for start in range(0, len(order), batch_size):
                 numbers = order[start : start + batch_size]
-                outputs = self._compute(batches)
+                outputs = self._compute(batches, examples.pooling)
                 yield numbers, (strategy.gather(outputs, axis=0) if num_replicas > 1 else outputs).numpy()
                 progress.update(len(numbers))

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from keras_bert.answers.rules import MOST_TOKENS, POOLED, SPECIAL_TOKENS
 from keras_bert.encoder.backbone import BertBackbone
 from keras_bert.errors import InputError
 from keras_bert.files import exists, is_directory, read_json, read_optional_json, remove_path, write_json, write_table
@@ -37,6 +38,12 @@ EVALUATIONS, SHARE_OF_EVALUATIONS = 20, 1 / 5
 DOUBTFUL_FILE = "doubtful_labels.tsv"
 _DOUBTFUL = 20  # Of its rows, for the report.
 _DOUBTFUL_COLUMNS = ["place", "label", "suggested", "probability_of_label", "probability_of_suggested", "text"]
+# Treatment of examples that are too long, for the report, by `long_text` of the spec.
+_LONG_EXAMPLES = {
+    "head_tail": "cut in the middle",
+    "mean": "read in windows, which are averaged",
+    "max": "read in windows, of which the largest counts",
+}
 # Prefixes of the keys of metrics.json that describe the model and its training, and of those that describe predictions.
 # All others describe an evaluation and are removed by the next one.
 _OF_TRAINING, _OF_PREDICTIONS = ("train_", "data_", "validation_", "best_step", "sweep", "preset"), ("test_",)
@@ -122,7 +129,8 @@ class Session:
             backbones.append(backbone)
             return model
 
-        trainer = build_trainer(settings, build, task.objective(spec), strategy, (num_steps, num_warmup_steps))
+        steps, pooling = (num_steps, num_warmup_steps), encoded.examples.pooling
+        trainer = build_trainer(settings, build, task.objective(spec), strategy, steps, pooling)
         self.trained = self.trained._replace(model=trainer.model)
         identity = identify(settings, backbones[0], tokenizer, weights_are_loaded=origin.load_weights)
         trainer.keep_settings(self._identity(identity, train))
@@ -277,7 +285,7 @@ class Session:
             if model_class is None:
                 raise InputError(f"{preset}: expected a model that {task.command} trained. Train it: --do_train.")
             model = start.load_fine_tuned(preset, model_class, make_arguments)
-            self.trained = Trained(task.to_answer(model), origin.tokenizer(), specs[0])
+            self.trained = Trained(task.to_answer(model, specs[0]), origin.tokenizer(), specs[0])
         parts = [task.match(part, specs[0], self.inputs.bad_rows) for part in parts]
         self.inputs = self.inputs._replace(parts=parts, spec=specs[0])
 
@@ -333,6 +341,8 @@ class Session:
         """Returns the token ids of a file, which are computed once."""
         if part not in self._encoded:
             self._encoded[part] = self.task.encode(part, self.trained)
+            if self._workers.is_chief and (note := self._cut(part)):
+                print(note)
         return self._encoded[part]
 
     def _answer(self, part: Part) -> Answers:
@@ -390,7 +400,7 @@ class Session:
             data=look and DataSection(look.lines, look.counts, self._doubtful),
             notes=self._notes(),
             tables=[*(table for evaluation in self._evaluations for table in evaluation.tables), *tables],
-            long_examples=self.task.long_examples,
+            long_examples=_LONG_EXAMPLES.get(self._long_text, self.task.long_examples),
         )
         write_report(path, report)
         if is_directory(os.path.join(self.output_dir, MODEL_DIRECTORY)):
@@ -436,15 +446,29 @@ class Session:
                 f"{bad_rows.count} bad {self.task.unit} were left out (skipped_rows.tsv lists them). The first: "
                 f"{where}: {reason}"
             )
-        limit = self.trained.spec.sequence_length
-        for part in self.inputs.parts if self.task.long_examples == "cut" else ():
-            lengths = self._encode(part).lengths
-            if cut := int(np.count_nonzero(lengths > limit)):
-                notes.append(
-                    f"{cut} of {len(lengths)} {self.task.unit} of {part.title} have more than {limit} tokens and were "
-                    "cut. --max_seq_length sets the limit."
-                )
+        notes += [note for part in self.inputs.parts if (note := self._cut(part))]
         return [*notes, *(note for evaluation in self._evaluations for note in evaluation.notes)]
+
+    @property
+    def _long_text(self) -> str:
+        """What becomes of long texts, one of `LONG_TEXTS`; "" if the task has no such choice."""
+        spec = self.trained.spec
+        return getattr(spec, "long_text", "") if getattr(spec, "num_texts", 1) == 1 else ""
+
+    def _cut(self, part: Part) -> str:
+        """Says how many rows of a file are not read to their end, and which flag changes that; "" if all are."""
+        lengths, limit = self._encode(part).lengths, self.trained.spec.sequence_length
+        hint = "--long_text=mean or max reads them in windows; " if self._long_text else ""
+        hint += "--max_seq_length sets the limit."
+        if self._long_text in POOLED:
+            limit, hint = MOST_TOKENS + SPECIAL_TOKENS, "More of a text is not read."
+        count, left_out = np.count_nonzero(lengths > limit), np.maximum(lengths - limit, 0).sum()
+        if not count or self.task.long_examples != "cut":
+            return ""
+        return (
+            f"{count} of {len(lengths)} {self.task.unit} of {part.title} have more than {limit} tokens and were cut, "
+            f"which leaves out {left_out / lengths.sum():.1%} of all tokens. {hint}"
+        )
 
     def _earlier_results(self) -> dict[str, Any]:
         return read_optional_json(os.path.join(self.output_dir, METRICS_FILE))

@@ -4,6 +4,7 @@ import dataclasses
 import os
 from collections.abc import Sequence
 
+from keras_bert.answers.rules import LONG_TEXTS, POOLED
 from keras_bert.errors import InputError
 from keras_bert.files import exists, expand_file
 from tasks.engine.settings import TrainingSettings
@@ -221,6 +222,32 @@ class SplitSettings(FineTuningSettings):
             state = f"{len(found)} of them are there" if found else "no such file"
             raise InputError(f"{' or '.join(found or candidates)}: {state}. Name the right one with --{split}_file.")
         return found[0]
+
+
+class LongTextSettings(SplitSettings):
+    """Settings of a task that reads texts of any length."""
+
+    long_text: str | None = changeable(
+        None,
+        "What becomes of a text longer than --max_seq_length. truncate: its end is cut off; head_tail: its middle is, "
+        "and a quarter of what stays is the beginning; mean, max: it is read in windows, and their outputs are "
+        "averaged, or the largest of each is taken. Default: as the model was trained, else truncate.",
+        choices=LONG_TEXTS,
+        subject="data",
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        compiler = "--jit_compile" if self.jit_compile else "--distribution_strategy=tpu"
+        if self.long_text in POOLED and (self.jit_compile or self.distribution_strategy == "tpu"):
+            raise InputError(
+                f"--long_text={self.long_text} reads as many windows as a batch has, and {compiler} compiles each "
+                "number anew. Leave out one of them; --long_text=head_tail keeps one sequence a text."
+            )
+
+    def with_long_text(self, spec):
+        """Returns a spec that reads long texts as the flag says, if it was given."""
+        return spec if self.long_text is None else dataclasses.replace(spec, long_text=self.long_text)
 
 
 def check_positions(sequence_length: int, positions: int, source: str) -> None:

@@ -299,9 +299,9 @@ class TaskModel(abc.ABC):
         from tasks.fine_tuning.start import build_model
 
         model, backbone = build_model(origin, self.settings, self.model_class(), self.model_arguments(trained.spec))
-        return self.to_answer(model), backbone
+        return self.to_answer(model, trained.spec), backbone
 
-    def to_answer(self, model):
+    def to_answer(self, model, spec):
         """Returns the model that is trained and answers, from an instance of `model_class`."""
         return model
 
@@ -312,7 +312,7 @@ class TaskModel(abc.ABC):
     def load(self, directory: str, spec: Any) -> Trained:
         """Loads the model that answers from a directory with the model of `model_to_save`."""
         model, tokenizer, _ = load_model(directory, self.name, self.command)
-        return Trained(self.to_answer(model), tokenizer, spec)
+        return Trained(self.to_answer(model, spec), tokenizer, spec)
 
 
 class TaskScoring(abc.ABC):

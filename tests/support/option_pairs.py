@@ -73,6 +73,7 @@ _OWN = {
             "number": ["--train_file={directory}/labels.csv", "--label_column=number", "--regression"],
         },
         **_RARE,
+        "long": {"truncate": [], "max": ["--long_text=max"], "said": ["--long_text=truncate"]},
     },
     "bert-squad": {
         "head": {"1.1": [], "2.0": ["--version_2_with_negative", "--train_file={directory}/unanswerable.json"]}
@@ -89,6 +90,7 @@ _OWN = {
         "loss": _LOSSES,
         "vectors": {"whole": [], "nested": ["--matryoshka_dims=8,4"], "smaller": ["--embedding_dim=6"]},
         "negatives": {"mined": ["--num_negatives=1"], "given": []},
+        "long": {"truncate": [], "mean": ["--long_text=mean"]},
     },
 }
 
@@ -115,6 +117,12 @@ REFUSED = {
 }
 # Those that one command refuses besides.
 _OWN_REFUSED = {
+    "bert-classify": {
+        "--long_text=max --tpu=local --distribution_strategy=tpu": "--distribution_strategy=tpu compiles each",
+        "--long_text=mean --few_labels=frozen": "Leave out --long_text, or give --few_labels=off",
+        "--long_text=head_tail --text_pair_column=other": "--long_text=head_tail is for single texts",
+    },
+    "bert-embed": {"--long_text=mean --jit_compile": "--long_text=mean reads as many windows as a batch has"},
     "bert-ner": {
         **{
             f"--encoder=frozen {flag}": f"{flag.partition('=')[0]} is for --encoder=trained"
@@ -132,7 +140,7 @@ _OWN_REFUSED = {
         },
         "--encoder=frozen --distribution_strategy=multi_worker_mirrored": "--encoder=frozen runs on one machine",
         "--encoder=frozen --layers=3": "--layers=3: there is no layer '3'",
-    }
+    },
 }
 # Pairs of values in the options of a command that it refuses, and how.
 REFUSED_VALUES = {
@@ -142,6 +150,7 @@ REFUSED_VALUES = {
             "--class_weights is for labels, but the task has scores. Leave it out",
         ),
         ({"head": "number", "labels": "drawn"}, "--resample is for labels, but the task has scores. Leave it out"),
+        ({"head": "pairs", "long": "max"}, "--long_text=max is for single texts"),
     ],
     "bert-embed": [
         ({"negatives": "mined", "loss": loss}, "--num_negatives adds to rows of a text and its match")
@@ -231,10 +240,13 @@ def _table(**values) -> str:
 def write_files(command: str, directory: pathlib.Path) -> None:
     """Writes the command's training and dev files."""
     first, second, third = "w{}".format, lambda number: f"w{number} w1", lambda number: f"w{19 - number} w2"
-    pairs = _table(a=first, b=second)
+    long = " ".join(f"w{number}" for number in range(20))
+    pairs = _table(a=first, b=lambda number: f"{second(number)} {long}")
     scores = _table(a=first, b=second, score=lambda number: number % 6)
     classes = {"label": lambda number: number % 2, "third": lambda number: int(number % 3 == 0)}
-    labels = _table(text=second, other=first, **classes, number=lambda number: number / 2)
+    labels = _table(
+        text=lambda number: f"{second(number)} {long}", other=first, **classes, number=lambda number: number / 2
+    )
     endings = {f"ending{number}": [first, second, third][number] for number in range(3)}
     choices = _table(sent1=first, sent2=third, **endings, label=lambda number: number % 2)
     files = {

@@ -5,11 +5,12 @@ import tempfile
 import keras
 import numpy as np
 import tensorflow as tf
-from toy_classifier import assets
+from toy_classifier import LABELS, assets, classifier
 from toy_heads import HEADS, backbone, shaken
 
 from export import saved_model
 from export.heads.base import Head
+from export.heads.classification import Classification
 from export.heads.embeddings import SentenceEmbedding
 from export.heads.question_answering import QuestionAnswering
 from export.heads.search import Search
@@ -48,7 +49,10 @@ ALL_HEADS = {
     ),
     "token_regression": lambda: TokenRegression(shaken(word_scorer(backbone())), assets()),
     "sentence_embedding": lambda: SentenceEmbedding(embedder(), assets()),
+    "classification in windows": lambda: Classification(classifier(), assets(), LABELS, long_text="max"),
+    "sentence_embedding in windows": lambda: SentenceEmbedding(embedder(), assets(), long_text="mean"),
     "search": search,
+    "search in windows": lambda: search(long_text="mean", max_tokens=300),
     "search in int8": lambda: search(passages_dtype="int8"),
     "question_answering": lambda: QuestionAnswering(
         shaken(BertSpanLabeler(backbone(), compile=False)), assets(), max_query_length=8, doc_stride=8
