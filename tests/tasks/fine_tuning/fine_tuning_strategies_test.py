@@ -4,6 +4,7 @@ Run as a script (`fine_tuning_strategies_test.py one|mirrored|workers DIRECTORY`
 process of its own; a worker finds its part in TF_CONFIG.
 """
 
+import functools
 import json
 import pathlib
 import sys
@@ -12,15 +13,21 @@ import keras
 import numpy as np
 import processes
 import pytest
+import run_tasks
 import tensorflow as tf
 import toy_words
 from every_task import TASKS as ALL_TASKS
-from every_task import TRAINING
+from every_task import TRAINING, csv
 from toy_workers import start_workers
 
 from keras_bert import BertBackbone, BertTokenizer
 
 TASKS = {name: ALL_TASKS[name] for name in ("classification", "question_answering", "tagging")}
+LONG = (
+    ("text", "label"),
+    *((" ".join(f"w{n % 20}" for n in range(5 * row, 11 * row)), row % 2) for row in range(1, 9)),
+)
+TASKS["long_texts"] = (functools.partial(run_tasks.classify, long_text="max"), "{}.csv", csv(*LONG))
 STRATEGIES = {"one": "one_device", "mirrored": "mirrored", "workers": "multi_worker_mirrored"}
 pytestmark = pytest.mark.slow
 
