@@ -15,6 +15,7 @@ from export.heads.sequence import BestOfHead, SequenceHead
 from export.verification import probes
 from export.verification.verify import TOLERANCE
 from keras_bert.answers.explanations import LeaveOutExplanations
+from keras_bert.answers.rules import NO_LABEL
 from keras_bert.answers.sequence import ClassAnswers, LabelSetAnswers, ScoreAnswers
 
 _CLASSES = {"classes": "string (classes): the labels", "scores": "float (classes): their probabilities"}
@@ -78,21 +79,31 @@ class Classification(ClassAnswers, ExplainedHead, BestOfHead):
     """A classifier; see `ClassAnswers`."""
 
     task = "classification"
-    settings, later_settings = ("max_tokens",), ("long_text",)
+    settings, later_settings = ("max_tokens",), ("long_text", "temperature", "thresholds")
     trained_settings = ("labels", "num_texts")
+
+    def undecided(self, answer):
+        undecided = super().undecided(answer)
+        if self.thresholds is None:
+            return undecided
+        limits = np.take(self.thresholds, np.argmax(answer["probabilities"], axis=-1))
+        return undecided | (np.abs(answer["score"] - limits) <= 2 * TOLERANCE)
 
     def answer_examples(self, texts, answer):
         return _all_classes(self.labels, answer)
 
     def about(self):
+        in_doubt = "" if self.thresholds is None else f', or "{NO_LABEL}" where that is in doubt'
         return About(
             f"Classifier of {self.kind}",
             f"Tells {self.kind} apart: {', '.join(self.labels)}.",
             self.instances("Returns the sorted list of names.", "It was a rainy day."),
             self.inputs,
             {
-                "label": "string: the most probable class",
-                "score": "float: its probability",
+                "label": f"string: the most probable class{in_doubt}",
+                "score": "float: its probability"
+                if self.thresholds is None
+                else "float: that of the most probable class",
                 "probabilities": "float (classes): of each class, in the order of `labels`",
             },
             example_outputs=_CLASSES,
@@ -104,7 +115,7 @@ class LabelSet(LabelSetAnswers, ExplainedHead):
     """A classifier of rows with any number of labels; see `LabelSetAnswers`."""
 
     task = "multi_label_classification"
-    settings, later_settings = ("max_tokens",), ("long_text",)
+    settings, later_settings = ("max_tokens",), ("long_text", "thresholds")
     trained_settings = ("labels", "num_texts")
     example_signature = signatures.CLASSIFY
 

@@ -33,6 +33,7 @@ class TokenOutput(NamedTuple):
         softmax: whether to apply softmax to the last axis.
         sigmoid: whether to apply the sigmoid to each number.
         padding: value at positions beyond a row's length; None leaves what the model computes there.
+        temperature: divides the logits, before the softmax.
     """
 
     axes: Axes
@@ -42,6 +43,7 @@ class TokenOutput(NamedTuple):
     softmax: bool = False
     sigmoid: bool = False
     padding: float | None = None
+    temperature: float = 1.0
 
     def of(self, outputs, padding_mask: tf.Tensor) -> tf.Tensor:
         """Builds the graph from the Keras model's outputs and padding mask, int32 (B, S), to this output."""
@@ -50,6 +52,8 @@ class TokenOutput(NamedTuple):
             value = PoolTokens(self.pool, dtype="float32")(value, padding_mask)
         if self.column is not None:
             value = value[..., self.column]
+        if self.temperature != 1.0:
+            value = value / self.temperature
         if self.softmax:
             value = tf.nn.softmax(value)
         if self.sigmoid:

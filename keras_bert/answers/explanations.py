@@ -115,7 +115,8 @@ class Explanations(Answers):
         is_several = isinstance(self.answers, LabelSetAnswers)
         activation = keras.activations.sigmoid if is_several else keras.activations.softmax
         is_logits = gives_logits(self.answers.model, activation)
-        logits = outputs if is_logits else tf.math.log(tf.maximum(outputs, _LEAST))
+        temperature = getattr(self.answers, "temperature", 1.0)
+        logits = outputs / temperature if is_logits else tf.math.log(tf.maximum(outputs, _LEAST))
         if is_several:
             others = tf.zeros_like(outputs) if is_logits else tf.math.log(tf.maximum(1.0 - outputs, _LEAST))
             return tf.gather(logits - others, label, batch_dims=1)

@@ -37,6 +37,10 @@ LONG_TEXTS = ("truncate", "head_tail", "mean", "max")
 POOLED = LONG_TEXTS[2:]
 MOST_TOKENS = 8192  # That are read of a text by default.
 
+# === Labels ===
+
+NO_LABEL = "none"  # The answer in doubt.
+
 # === Answers to questions ===
 
 # google-research/bert's answer to a question that must have one, if no span is possible (run_squad.py:877).

@@ -3,7 +3,7 @@
 Shapes: B batch, S sequence, C classes, K choices.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import keras
 import tensorflow as tf
@@ -11,7 +11,7 @@ import tensorflow as tf
 from keras_bert.answers import text_bounds
 from keras_bert.answers.base import Answers, TokenOutput, gives_logits
 from keras_bert.answers.pieces import in_pieces
-from keras_bert.answers.rules import LONG_TEXTS, POOLED
+from keras_bert.answers.rules import LONG_TEXTS, NO_LABEL, POOLED
 from keras_bert.answers.windows import LongTexts, pool_windows
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 
@@ -88,13 +88,15 @@ class BestOfAnswers(SequenceAnswers):
 
 
 class ClassAnswers(BestOfAnswers):
-    """The label of each text.
+    """The label of each text, or `NO_LABEL` where the model is in doubt.
 
     Args:
         model: encoder inputs to logits [B, C].
         preprocessor: tokenizer and longest sequence.
         labels: names of the C classes, in the order of the logits.
         num_texts: 1, or 2 for a model of text pairs.
+        temperature: divides the logits, before the softmax.
+        thresholds: the least probability with which each label is given; None: every label is.
         **settings: `long_text` and `max_tokens` of `SequenceAnswers`.
 
     Raises:
@@ -107,22 +109,45 @@ class ClassAnswers(BestOfAnswers):
         preprocessor: BertPreprocessor,
         labels: list[str],
         num_texts: int = 1,
+        temperature: float = 1.0,
+        thresholds: Sequence[float] | None = None,
         **settings,
     ):
         super().__init__(model, preprocessor, num_texts, **settings)
         if len(set(labels)) != len(labels) or len(labels) < 2:
             raise ValueError(f"`labels` must be at least two different names. Received: labels={labels}")
         self.check_labels(labels)
-        self.labels = labels
-        self.token_outputs = {"probabilities": TokenOutput(("classes",), softmax=gives_logits(model))}
+        check_thresholds(labels, thresholds)
+        if not temperature > 0.0 or (temperature != 1.0 and not gives_logits(model)):
+            raise ValueError(f"`temperature` must be above 0, and 1.0 without logits. Received: {temperature=}")
+        if thresholds is not None and NO_LABEL in labels:
+            raise ValueError(f"With `thresholds` no label may be {NO_LABEL!r}: that is the answer in doubt.")
+        self.labels, self.temperature, self.thresholds = labels, temperature, thresholds
+        probabilities = TokenOutput(("classes",), softmax=gives_logits(model), temperature=temperature)
+        self.token_outputs = {"probabilities": probabilities}
 
     def answer(self, outputs, encoded):
         answer = super().answer(outputs, encoded)
-        return {"label": tf.gather(tf.constant(self.labels), answer.pop("choice")), **answer}
+        choice = answer.pop("choice")
+        label = tf.gather(tf.constant(self.labels), choice)
+        if self.thresholds is not None:
+            is_sure = answer["score"] >= tf.gather(tf.constant(self.thresholds, tf.float32), choice)
+            label = tf.where(is_sure, label, NO_LABEL)
+        return {"label": label, **answer}
+
+
+def check_thresholds(labels: list[str], thresholds: Sequence[float] | None) -> None:
+    """Checks that there is a threshold for each label, if there is any.
+
+    Raises:
+        ValueError: there are more or fewer.
+    """
+    if thresholds is not None and len(thresholds) != len(labels):
+        raise ValueError(f"`thresholds` must be one for each label. Received: {thresholds=}, {labels=}")
 
 
 class LabelSetAnswers(SequenceAnswers):
-    """The labels of each text, any number of them: those whose probability is at least one half, the likeliest first.
+    """The labels of each text, any number of them: those that reach their thresholds, the likeliest first.
 
     `token_outputs`, which are also the answer to token ids, are the `probabilities` of all labels.
 
@@ -131,6 +156,7 @@ class LabelSetAnswers(SequenceAnswers):
         preprocessor: tokenizer and longest sequence.
         labels: names of the C classes, in the order of the logits.
         num_texts: 1, or 2 for a model of text pairs.
+        thresholds: the least probability with which each label is given; None: one half.
         **settings: `long_text` and `max_tokens` of `SequenceAnswers`.
 
     Raises:
@@ -145,11 +171,13 @@ class LabelSetAnswers(SequenceAnswers):
         preprocessor: BertPreprocessor,
         labels: list[str],
         num_texts: int = 1,
+        thresholds: Sequence[float] | None = None,
         **settings,
     ):
         super().__init__(model, preprocessor, num_texts, **settings)
         self.check_labels(labels)
-        self.labels, self.thresholds = labels, [0.5] * len(labels)
+        check_thresholds(labels, thresholds)
+        self.labels, self.thresholds = labels, thresholds or [0.5] * len(labels)
         is_logits = gives_logits(model, keras.activations.sigmoid)
         self.token_outputs = {"probabilities": TokenOutput(("classes",), sigmoid=is_logits)}
 
@@ -159,7 +187,7 @@ class LabelSetAnswers(SequenceAnswers):
     def choose(self, answer: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """Adds the labels that reach their thresholds to the `probabilities`, filled up to the most of a row."""
         probabilities = answer["probabilities"]  # [B, C]
-        is_chosen = probabilities >= tf.constant(self.thresholds)
+        is_chosen = probabilities >= tf.constant(self.thresholds, tf.float32)
         scores, order = tf.math.top_k(tf.where(is_chosen, probabilities, -1.0), len(self.labels))
         counts = tf.math.count_nonzero(is_chosen, axis=-1, dtype=tf.int32)
         most = tf.maximum(tf.reduce_max(counts), 1)

@@ -82,7 +82,9 @@ class BertTask:
             raise ValueError("`answer` reads texts with the model's preprocessor. Received: preprocessor=None")
         if self._last_answers is None:
             self._last_answers = functools.lru_cache(maxsize=2)(self._make_answers)
-        return self._last_answers(self.preprocessor, **{**self.answer_settings, **settings})
+        given = {**self.answer_settings, **settings}
+        hashable = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+        return self._last_answers(self.preprocessor, **hashable)
 
     def _make_answers(self, preprocessor: BertPreprocessor, **settings) -> Answers:
         raise NotImplementedError(f"{type(self).__name__} has no answers to texts.")

@@ -43,16 +43,19 @@ class BertTextClassifier(LabeledTask, keras_nlp.models.TextClassifier):
     (2, 2)
 
     `answer` gives the `label`, its probability as `score`, and the `probabilities` of all `labels`; or the `score` of a
-    regressor. With `multi_label` it gives the `labels` with a probability of at least one half, the likeliest first,
-    theirs as `scores`, `num_labels`, and the `probabilities` of all. Classes without labels are named by their numbers.
-    `long_text` and `max_tokens` say how much of a long text is read, as in docs/models.md.
+    regressor. With `multi_label` it gives the `labels` that reach their thresholds, by default one half, the likeliest
+    first, theirs as `scores`, `num_labels`, and the `probabilities` of all. Classes without labels are named by their
+    numbers. Its settings are `temperature`, which divides the logits of single labels; `thresholds`, a list of the
+    least probability with which each label is given, where a single label gives way to `"none"`; and `long_text` and
+    `max_tokens`, which say how much of a long text is read, as in docs/models.md. By default `long_text`, `temperature`
+    and `thresholds` are those of the model's training by `bert-classify`.
 
     >>> sorted(model.answer("good"))
     ['label', 'probabilities', 'score']
     """
 
     heads = ("classification",)
-    trained_settings = ("long_text",)
+    trained_settings = ("long_text", "temperature", "thresholds")
 
     def answer(self, inputs, **settings):
         return super().answer(inputs, num_texts=len(inputs) if isinstance(inputs, tuple) else 1, **settings)
@@ -83,6 +86,9 @@ class BertTextClassifier(LabeledTask, keras_nlp.models.TextClassifier):
         return self._answers(num_texts=num_texts, explained=(method, label)).rows(inputs)
 
     def _make_answers(self, preprocessor, num_texts, explained=None, **settings):
+        # `task.json` has these of every model; only those with labels know them.
+        unset = {("temperature", 1.0), ("thresholds", None)}
+        settings = dict(settings.items() - unset)
         if self.output_shape[-1] == 1 and not self.multi_label:
             answers, names = ScoreAnswers(self, preprocessor, num_texts, **settings), []
         else:

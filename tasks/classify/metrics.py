@@ -5,12 +5,14 @@ Of several labels a row they are scikit-learn's, which are 0 where undefined.
 Shapes: N rows, C classes, G pairs of true and predicted class, D bootstrap samples.
 """
 
+import functools
 import itertools
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from keras_bert.files import write_table
+from tasks.fine_tuning import doubt
 from tasks.fine_tuning.columns import SEPARATORS
 from tasks.fine_tuning.metrics import (
     cross_entropies,
@@ -125,14 +127,41 @@ SCORE_METRICS = {metric.__name__: metric for metric in (pearson, spearman, pears
 # === Several labels a row: true and given labels, bool, shape (N, C) ===
 
 
-def choose(logits: np.ndarray) -> np.ndarray:
-    """Returns which labels are given: bool, shape (N, C); those with a probability of at least one half."""
-    return logits >= 0
+def choose(logits: np.ndarray, thresholds: Sequence[float] | np.ndarray | None = None) -> np.ndarray:
+    """Returns which labels are given: bool, shape (N, C); a probability has to reach its threshold, or one half."""
+    return logits >= 0 if thresholds is None else probabilities(logits) >= thresholds
 
 
-def label_scores(labels: np.ndarray, logits: np.ndarray, names: Sequence[str]) -> dict[str, dict[str, float]]:
+def best_thresholds(logits: np.ndarray, labels: np.ndarray, precision: float | None = None) -> list[float]:
+    """Returns the threshold of each label, C numbers: the best for F1, or the least that has a wanted precision.
+
+    A label of too few rows to tell has one half for F1.
+    """
+    find = _best_f1_threshold if precision is None else functools.partial(doubt.least_confidence, precision=precision)
+    return [find(*columns) for columns in zip(probabilities(logits).T, labels.T > 0, strict=True)]
+
+
+def unseen_thresholds(logits: np.ndarray, labels: np.ndarray, precision: float | None = None) -> np.ndarray:
+    """Returns for each tenth of the rows the `best_thresholds` of the others: float64, shape (N, C)."""
+    fit = functools.partial(best_thresholds, precision=precision)
+    return doubt.cross_fit(fit, logits, labels, (labels > 0).sum(axis=1))
+
+
+def _best_f1_threshold(shares: np.ndarray, is_true: np.ndarray) -> float:
+    order = np.argsort(-shares, kind="stable")
+    shares, hits = shares[order], np.cumsum(is_true[order])
+    if hits[-1] < doubt.LEAST_MISTAKES:
+        return 0.5
+    is_last = np.append(np.diff(shares) != 0, True)  # Equal ones are given together.
+    scores = np.where(is_last, _f1_of_counts(hits, np.arange(1, len(hits) + 1) + hits[-1]), -1.0)
+    return doubt.threshold_after(shares, int(scores.argmax()))
+
+
+def label_scores(
+    labels: np.ndarray, logits: np.ndarray, names: Sequence[str], thresholds: np.ndarray | None = None
+) -> dict[str, dict[str, float]]:
     """Scores each label separately: what `class_scores` returns, and the average precision."""
-    true, given = labels > 0, choose(logits)
+    true, given = labels > 0, choose(logits, thresholds)
     scores = scores_of_counts(true.sum(0), given.sum(0), (true & given).sum(0), names)
     for name, precision in zip(names, average_precisions(labels, logits), strict=True):
         scores[name]["average_precision"] = float(precision)
@@ -144,7 +173,13 @@ def average_precisions(labels: np.ndarray, logits: np.ndarray) -> np.ndarray:
     return np.array([_average_precision(*columns) for columns in zip(labels.T > 0, logits.T, strict=True)])
 
 
-def write_label_sets(path: str, logits: np.ndarray, names: Sequence[str], numbers: Iterable[int]) -> None:
+def write_label_sets(
+    path: str,
+    logits: np.ndarray,
+    names: Sequence[str],
+    numbers: Iterable[int],
+    thresholds: Sequence[float] | None = None,
+) -> None:
     """Writes the columns `index`, `labels`, with a mark between two that none of them holds, and `probability_<label>`.
 
     Args:
@@ -152,9 +187,10 @@ def write_label_sets(path: str, logits: np.ndarray, names: Sequence[str], number
         logits: float, shape (N, C).
         names: the C labels.
         numbers: index of each row, N numbers.
+        thresholds: as in `choose`.
     """
     mark = next((mark for mark in SEPARATORS if not any(mark in name for name in names)), SEPARATORS[0])
-    rows = zip(numbers, choose(logits), probabilities(logits), strict=True)
+    rows = zip(numbers, choose(logits, thresholds), probabilities(logits), strict=True)
     cells = (
         [number, mark.join(itertools.compress(names, given)), *(f"{share:.6f}" for share in shares)]
         for number, given, shares in rows

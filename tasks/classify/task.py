@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 import keras_bert
-from keras_bert.answers.rules import LONG_TEXTS, POOLED
+from keras_bert.answers.rules import LONG_TEXTS, NO_LABEL, POOLED
 from keras_bert.errors import InputError
 from keras_bert.files import write_table
 from tasks.classify import data, metrics
 from tasks.classify.glue import TASKS, Split, TableTask
-from tasks.fine_tuning import columns, rare_labels, task
+from tasks.fine_tuning import columns, doubt, rare_labels, task
 from tasks.fine_tuning import metrics as shared_metrics
 from tasks.fine_tuning.data_check import Content
 from tasks.fine_tuning.encoding import encode_texts, label_ids, lengths_before_cutting
@@ -93,12 +93,27 @@ class ClassifySettings(LongTextSettings, rare_labels.RareLabelSettings):
         "preset's embeddings, cross-validated. Default: where --few_labels does that anyway.",
     )
 
+    precision: float | None = changeable(
+        None,
+        "Give a label only where the answers given have this share of right ones on the held-out rows, and else the "
+        f"label {NO_LABEL}, in predictions and where the model is served. --do_eval chooses the least "
+        "confidence anew. Default: every row gets a label; without --do_train, as the model was trained.",
+        above=0.0,
+        at_most=1.0,
+        subject="answers",
+    )
+
     def __post_init__(self):
         super().__post_init__()
         if self.find_wrong_labels and (self.is_search or self.few_labels == "names" or not self.do_train):
             raise InputError(
                 "--find_wrong_labels looks at the rows of one training. Give it with --do_train, without "
                 "--few_labels=names and without several rates, batch sizes or restarts."
+            )
+        if self.precision and not (self.do_eval or (self.do_train and self.validation_share)):
+            raise InputError(
+                f"--precision={self.precision}: the least confidence is chosen on labelled rows. Give --do_eval, or "
+                "--do_train and --validation_share."
             )
         contrary = self.contrary_to_few_labels()
         if self.few_labels not in (None, "off") and contrary:
@@ -189,6 +204,9 @@ class ClassifySpec(task.Spec):
         is_regression: whether the model gives a score instead of a class.
         multi_label: whether a row has any number of labels.
         long_text: one of `LONG_TEXTS`.
+        temperature: divides the logits, before the softmax.
+        thresholds: the least probability with which each label is given, else the label `NO_LABEL`; None: every label
+            is given.
     """
 
     labels: list[str]
@@ -196,6 +214,8 @@ class ClassifySpec(task.Spec):
     is_regression: bool = False
     multi_label: bool = False
     long_text: str = LONG_TEXTS[0]
+    temperature: float = 1.0
+    thresholds: list[float] | None = None
 
 
 class Classify(task.Task):
@@ -205,7 +225,9 @@ class Classify(task.Task):
     Spec = ClassifySpec
     name = "classification"
     command = "bert-classify"
-    printed = ("macro_f1", "majority_accuracy", "mean_average_precision", "loss", "mismatched_loss")
+    printed = ("macro_f1", "majority_accuracy", "mean_average_precision", "loss", "mismatched_loss", "temperature")
+    printed += ("coverage", "answered_precision", "chosen_micro_f1", "chosen_macro_f1")
+    changes_answers = ("temperature", "thresholds")
 
     @property
     def table_task(self) -> TableTask:
@@ -319,6 +341,12 @@ class Classify(task.Task):
             raise InputError(
                 f"--long_text={self.settings.long_text} is for single texts: the longer text of a pair is cut first. "
                 "Leave it out."
+            )
+        has_none = NO_LABEL in spec.labels and not spec.multi_label
+        if self.settings.precision and (spec.is_regression or has_none):
+            what = "one of the labels has that name" if has_none else "scores have no least confidence"
+            raise InputError(
+                f"--precision={self.settings.precision} answers {NO_LABEL!r} in doubt, and {what}. Leave it out."
             )
         return self.settings.with_long_text(spec)
 
@@ -436,6 +464,26 @@ class Classify(task.Task):
         is_regression = self.table_task.is_regression
         return metrics.score(self.table_task.metrics, answers.labels, answers.outputs, is_regression)
 
+    def choose(self, answers, temperature=None):
+        spec = answers.trained.spec
+        if spec.is_regression:
+            return {}
+        if spec.multi_label:
+            return {"thresholds": self._choose_thresholds(answers)}
+        choice = doubt.choose(answers.outputs, answers.labels, self.settings.precision, temperature)
+        thresholds = None if choice.threshold is None else [choice.threshold] * len(spec.labels)
+        return {"temperature": choice.temperature, "thresholds": thresholds}
+
+    def _choose_thresholds(self, answers: task.Answers) -> list[float] | None:
+        """Returns those of several labels: of the wanted precision, or of the best F1 if that helps unseen rows."""
+        rows, precision = (answers.outputs, answers.labels), self.settings.precision
+        if precision is None:
+            true = answers.labels > 0
+            of_unseen = metrics.choose(answers.outputs, metrics.unseen_thresholds(*rows))
+            if metrics.macro_f1(true, of_unseen) <= metrics.macro_f1(true, metrics.choose(answers.outputs)):
+                return None
+        return metrics.best_thresholds(*rows, precision)
+
     def evaluate(self, answers, results):
         names, is_regression = self.table_task.metrics, self.table_task.is_regression
         part, classes, labels = answers.part, answers.trained.spec.labels, answers.labels
@@ -460,17 +508,56 @@ class Classify(task.Task):
             evaluation.details["per_label"] = of_each
             header = ["label", *(name.replace("_", " ") for name in of_each[classes[0]])]
             evaluation.tables = [("Labels", header, [[name, *row.values()] for name, row in of_each.items()])]
+            self._add_thresholds(evaluation, answers)
         elif not part.name:
             evaluation.confusion = (classes, shared_metrics.confusion_matrix(labels, predictions, len(classes)))
             per_class = shared_metrics.class_scores(labels, predictions, classes)
             evaluation.details |= {"per_class": per_class, "macro_f1": shared_metrics.macro_f1(per_class)}
             evaluation.scores.append(Score("macro F1", evaluation.details["macro_f1"]))
             train_counts = results.get("train_label_counts")
+            self._add_doubt(evaluation, answers)
             if train_counts and list(train_counts) == classes:
                 majority = shared_metrics.majority_accuracy(list(train_counts.values()), labels)
                 evaluation.details["majority_accuracy"] = majority
-                evaluation.notes = [f"Always answering the most frequent training class: {majority:.1%}."]
+                evaluation.notes += [f"Always answering the most frequent training class: {majority:.1%}."]
         return evaluation
+
+    def _choose_here(self, answers: task.Answers) -> dict[str, Any]:
+        """Returns the values of the spec that are to be chosen on these rows.
+
+        A training chooses on its validation rows, or else on its first dev file. A call that only evaluates keeps the
+        temperature, and without --precision the thresholds.
+        """
+        if self.settings.do_train:
+            return {} if self.settings.validation_share else self.choose(answers)
+        temperature = answers.trained.spec.temperature
+        return {"thresholds": self.choose(answers, temperature)["thresholds"]} if self.settings.precision else {}
+
+    def _add_thresholds(self, evaluation: task.Evaluation, answers: task.Answers) -> None:
+        """Adds what the thresholds of several labels do; those chosen here are scored on unseen rows."""
+        evaluation.chosen = self._choose_here(answers)
+        labels, logits, spec = answers.labels, answers.outputs, answers.trained.spec
+        thresholds = evaluation.chosen.get("thresholds", spec.thresholds)
+        if thresholds is None:
+            return
+        scored = metrics.unseen_thresholds(logits, labels, self.settings.precision) if evaluation.chosen else thresholds
+        given, of_each = metrics.choose(logits, scored), metrics.label_scores(labels, logits, spec.labels, scored)
+        rows = [[name, least, *row.values()] for (name, row), least in zip(of_each.items(), thresholds, strict=True)]
+        header = ["label", "threshold", *(name.replace("_", " ") for name in next(iter(of_each.values())))]
+        evaluation.tables.append(("Labels by the chosen thresholds", header, rows))
+        micro, macro = metrics.micro_f1(labels > 0, given), metrics.macro_f1(labels > 0, given)
+        figures = {"chosen_micro_f1": micro, "chosen_macro_f1": macro, "chosen_per_label": of_each}
+        evaluation.details |= {"thresholds": thresholds, **figures}
+
+    def _add_doubt(self, evaluation: task.Evaluation, answers: task.Answers) -> None:
+        """Adds how sure the answers are, and what was chosen on these rows."""
+        settings, spec, chosen = self.settings, answers.trained.spec, self._choose_here(answers)
+        spec = dataclasses.replace(spec, **chosen)
+        choice = doubt.Choice(spec.temperature, spec.thresholds and spec.thresholds[0])
+        assessed = doubt.assess(answers.outputs, answers.labels, choice, settings.precision, chosen)
+        evaluation.chosen, evaluation.panels = chosen, assessed.panels
+        evaluation.details |= assessed.details
+        evaluation.notes += assessed.notes
 
     def _show(self, answers: task.Answers, row: int) -> list[tuple[str, str]]:
         """Returns the captioned texts that the report shows of a mistake."""
@@ -481,22 +568,28 @@ class Classify(task.Task):
             expected, predicted = f"{label:g}", f"{outputs[0]:.2f}"
         elif answers.trained.spec.multi_label:
             expected = ", ".join(itertools.compress(classes, label > 0))
-            shares = zip(classes, metrics.probabilities(outputs), metrics.choose(outputs), strict=True)
+            shares = zip(
+                classes,
+                metrics.probabilities(outputs),
+                metrics.choose(outputs, answers.trained.spec.thresholds),
+                strict=True,
+            )
             predicted = ", ".join(f"{name} {share:.0%}" for name, share, is_given in shares if is_given)
         else:
-            share = np.exp(shared_metrics.log_softmax(outputs)).max()
+            share = np.exp(shared_metrics.log_softmax(outputs / answers.trained.spec.temperature)).max()
             expected, predicted = classes[label], f"{classes[outputs.argmax()]} {share:.0%}"
         return [*texts, ("expected", expected), ("predicted", predicted), ("row", table.place(row))]
 
     def write_predictions(self, answers, output_dir):
         """Writes `predictions.tsv`: index (of the row, from 0), prediction or labels, and probabilities of classes."""
-        table, classes = answers.part.rows, answers.trained.spec.labels
+        table, spec = answers.part.rows, answers.trained.spec
         name = f"predictions_{answers.part.name}.tsv" if answers.part.name else "predictions.tsv"
-        paths = [os.path.join(output_dir, name)]
-        if answers.trained.spec.multi_label:
-            metrics.write_label_sets(paths[0], answers.outputs, classes, table.numbers)
+        paths, classes, thresholds = [os.path.join(output_dir, name)], spec.labels, spec.thresholds
+        if spec.multi_label:
+            metrics.write_label_sets(paths[0], answers.outputs, classes, table.numbers, thresholds)
         elif classes:
-            shared_metrics.write_probabilities(paths[0], answers.outputs, classes, table.numbers)
+            logits = answers.outputs / spec.temperature
+            shared_metrics.write_probabilities(paths[0], logits, classes, table.numbers, thresholds=thresholds)
         else:
             scores = (f"{value:.6f}" for value in answers.outputs[:, 0])
             write_table(paths[0], ["index", "prediction"], zip(table.numbers, scores, strict=True))
@@ -510,7 +603,7 @@ class Classify(task.Task):
         """Writes the file that GLUE takes, with the columns `index` and `prediction`.
 
         GLUE refuses a file that lacks a row. Rows left out by `--bad_rows=skip` get the most frequent answer, or the
-        mean score.
+        mean score. It knows no doubt: every row gets its most probable label.
         """
         table, classes = answers.part.rows, answers.trained.spec.labels
         predictions = metrics.predict(answers.outputs, self.table_task.is_regression)

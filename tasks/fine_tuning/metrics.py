@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
+from keras_bert.answers.rules import NO_LABEL
 from keras_bert.files import write_table
 from tasks.report import bootstrap
 from tasks.report.page import NUM_MISTAKES, Mistake, Score
@@ -161,7 +162,12 @@ def shown_rows(losses: np.ndarray, is_wrong: np.ndarray, show: Callable[[int], l
 
 
 def write_probabilities(
-    path: str, logits: np.ndarray, labels: Sequence, numbers: Iterable[int], delimiter: str = "\t"
+    path: str,
+    logits: np.ndarray,
+    labels: Sequence,
+    numbers: Iterable[int],
+    delimiter: str = "\t",
+    thresholds: Sequence[float] | None = None,
 ) -> None:
     """Writes the columns `index`, `prediction`, and `probability_<label>` of each class.
 
@@ -171,9 +177,14 @@ def write_probabilities(
         labels: names of the C classes.
         numbers: index of each row, N numbers.
         delimiter: as in `write_table`.
+        thresholds: the least probability with which each class is predicted, else `NO_LABEL`; None: every class is.
     """
     shares = np.exp(log_softmax(logits))
     header = ["index", "prediction", *(f"probability_{label}" for label in labels)]
     rows = zip(numbers, shares, strict=True)
-    cells = ([number, labels[row.argmax()], *(f"{share:.6f}" for share in row)] for number, row in rows)
+    least = [0.0] * len(labels) if thresholds is None else thresholds
+    names = (labels[row.argmax()] if row.max() >= least[row.argmax()] else NO_LABEL for row in shares)
+    cells = (
+        [number, name, *(f"{share:.6f}" for share in row)] for (number, row), name in zip(rows, names, strict=True)
+    )
     write_table(path, header, cells, delimiter)

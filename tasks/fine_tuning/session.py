@@ -199,8 +199,11 @@ class Session:
         of_training = {**task.describe(train.rows, encoded, self.inputs.spec), "train_steps": num_steps}
         self.results |= {**of_training, **self._few_labels, **(self.inputs.look.figures if self.inputs.look else {})}
         for part in self.inputs.of("validation"):
-            figures = task.checkpoint_figures(self._answer(part))
+            answers = self._answer(part)
+            figures = task.checkpoint_figures(answers)
             self.results |= {f"validation_{name}": value for name, value in figures.items()}
+            if chosen := task.choose(answers):
+                self._keep(chosen)
 
     def _fit(self, trainer, encoded: Encoded, num_steps: int, interval: int) -> float | None:
         """Trains up to the last step. Returns the seconds it took, or None if nothing was left to do."""
@@ -399,6 +402,7 @@ class Session:
             settings=shown,
             data=look and DataSection(look.lines, look.counts, self._doubtful),
             notes=self._notes(),
+            panels=first.panels,
             tables=[*(table for evaluation in self._evaluations for table in evaluation.tables), *tables],
             long_examples=_LONG_EXAMPLES.get(self._long_text, self.task.long_examples),
         )

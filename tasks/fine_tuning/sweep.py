@@ -24,7 +24,7 @@ from tqdm import tqdm
 
 from keras_bert.errors import InputError
 from keras_bert.files import atomic_path, exists, keep_copies, local_copy, read_object, remove_path, write_json
-from tasks.fine_tuning.inputs import MODEL_DIRECTORY, Inputs
+from tasks.fine_tuning.inputs import MODEL_DIRECTORY, Inputs, read_spec
 from tasks.fine_tuning.session import HISTORY_FILE, METRICS_FILE, Session
 from tasks.fine_tuning.task import Task
 
@@ -90,7 +90,9 @@ def search(task: Task, inputs: Inputs) -> tuple[Inputs, list[tuple[str, list[str
     summary = {name: result[name] for name in ("metric", "best", "name", "combinations")}
     write_json(os.path.join(settings.output_dir, METRICS_FILE), {**result["metrics"], "sweep": summary})
     directory = os.path.join(settings.output_dir, MODEL_DIRECTORY)
-    return inputs._replace(model_directory=directory), tables(result)
+    # A run may have chosen values of the spec on the validation rows.
+    spec = task.adjust_spec(read_spec(task, directory))
+    return inputs._replace(model_directory=directory, spec=spec), tables(result)
 
 
 def run_sweep(

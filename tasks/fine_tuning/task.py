@@ -136,7 +136,7 @@ class Evaluation:
         intervals: 95% bootstrap intervals [low, high], by the names of their figures.
         details: further JSON values for `metrics.json`, such as counts and figures per class.
         scores: headline figures of the report.
-        confusion, predictions, mistakes, tables, notes: as in `tasks.report.page.Report`.
+        confusion, predictions, mistakes, tables, panels, notes: as in `tasks.report.page.Report`.
         examples: captioned texts of some rows, right or wrong, as in `Mistake`.
         chosen: values of the spec that the evaluation determined, such as a threshold. The trained model keeps them.
         decoded: what the task read off the outputs, to be written by `write_predictions` without reading it again.
@@ -152,6 +152,7 @@ class Evaluation:
     mistakes: list[Mistake] = dataclasses.field(default_factory=list)
     examples: list[list[tuple[str, str]]] = dataclasses.field(default_factory=list)
     tables: list[tuple[str, list[str], list[list]]] = dataclasses.field(default_factory=list)
+    panels: list[tuple] = dataclasses.field(default_factory=list)
     notes: list[str] = dataclasses.field(default_factory=list)
     chosen: dict[str, Any] = dataclasses.field(default_factory=dict)
     decoded: Any = None
@@ -361,6 +362,10 @@ class TaskScoring(abc.ABC):
     def checkpoint_figures(self, answers: Answers) -> dict[str, float]:
         """Scores the answers during training. The figures include the one that early stopping watches."""
         return self.evaluate(answers, {}).figures
+
+    def choose(self, answers: Answers) -> dict[str, Any]:
+        """Returns the values of the spec that the answers to validation rows determine; the model keeps them."""
+        return {}
 
     @abc.abstractmethod
     def write_predictions(self, answers: Answers, output_dir: str) -> tuple[list[str], dict[str, Any]]:

@@ -84,6 +84,7 @@ class Report:
         mistakes: examples that the model gets wrong, in any order. The `NUM_MISTAKES` with the largest loss are shown.
         settings: settings of the run, by name.
         notes: sentences at the top of the page, such as the number of skipped rows.
+        panels: drawings of how sure the answers are: heading, curves, axes.
         tables: further tables: caption, header, rows. Cells are numbers, strings or None.
         long_examples: treatment of examples above `max_length`: "cut", "split into windows", ...
         data: what a look at the data found, or None.
@@ -99,6 +100,7 @@ class Report:
     mistakes: Sequence[Mistake] = ()
     settings: dict = dataclasses.field(default_factory=dict)
     notes: Sequence[str] = ()
+    panels: Sequence[tuple[str, list[Series], figures.Axes]] = ()
     tables: Sequence[tuple[str, list[str], list[list]]] = ()
     long_examples: str = "cut"
     data: DataSection | None = None
@@ -131,6 +133,7 @@ def write_report(path: str, report: Report) -> None:
         "confusion": _confusion(*report.confusion) if report.confusion else None,
         "predictions": _scatter(*report.predictions) if report.predictions else None,
         "data": report.data,
+        "confidence": report.panels,
         "mistakes": {"worst": worst} if worst or report.scores else None,
         "lengths": [
             _lengths(name, tokens, report.max_length) for name, tokens in report.lengths.items() if len(tokens)

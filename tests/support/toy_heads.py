@@ -43,9 +43,12 @@ def save_preset(directory, model=None) -> str:
 
 HEADS = {
     "classification": lambda: Classification(classifier(), assets(), LABELS),
-    "classification of pairs": lambda: Classification(classifier(), assets(), LABELS, 2),
+    "classification of pairs": lambda: Classification(classifier(), assets(), LABELS, 2, 2.5, [0.6, 0.9, 0.45]),
     "multi_label_classification": lambda: LabelSet(
-        shaken(BertTextClassifier(backbone(), len(LABELS), multi_label=True, compile=False)), assets(), LABELS
+        shaken(BertTextClassifier(backbone(), len(LABELS), multi_label=True, compile=False)),
+        assets(),
+        LABELS,
+        thresholds=[0.5, 0.3, 0.8],
     ),
     "regression of pairs": lambda: Regression(shaken(BertTextClassifier(backbone(), 1, compile=False)), assets(), 2),
     "multiple_choice": lambda: MultipleChoice(

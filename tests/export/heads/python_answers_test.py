@@ -15,10 +15,10 @@ from keras_bert.models import BertTokenClassifier
 
 WORDS = ["[MASK]", "jim", "Henson's", "(world)", *(piece for piece in PIECES if "#" not in piece)]
 COUNT = 300
-TASKS = ["classification", "sentence_embedding", "token_classification", "question_answering", "multiple_choice"]
-TASKS += ["fill_mask", "multi_label_classification"]
+TASKS = ["classification of pairs", "sentence_embedding", "token_classification", "question_answering"]
+TASKS += ["multiple_choice", "fill_mask", "multi_label_classification"]
 SIMILAR = ["regression of pairs", "token_regression"]  # They decode less than others of their kind.
-SETTINGS = ("doc_stride", "max_query_length", "top_k")
+SETTINGS = ("doc_stride", "max_query_length", "top_k", "temperature", "thresholds")
 
 
 def texts() -> np.ndarray:

@@ -22,7 +22,7 @@ from keras_bert.errors import InputError
 from keras_bert.models import BertTextClassifier
 
 
-@pytest.mark.slow  # A classifier: test_settings_of_the_encoder.
+@pytest.mark.slow(keep=["classification of pairs"])  # It has a temperature.
 @pytest.mark.parametrize("name", ALL_HEADS)
 def test_every_head_is_written_and_equals_the_saved_model(name, saved):
     head, base = saved(name)

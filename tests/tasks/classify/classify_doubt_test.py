@@ -1,0 +1,163 @@
+"""`bert-classify` chooses temperature and thresholds on held-out rows, keeps them, and answers "none" in doubt."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import toy_classifier
+from run_tasks import classify
+from toy_classifier import COLUMNS, KINDS, toy_rows, write_preset, write_rows
+
+from export.heads.loading import load_head
+from keras_bert import BertTextClassifier
+from keras_bert.answers.rules import NO_LABEL
+from keras_bert.errors import InputError
+from tasks.fine_tuning import metrics
+
+PRECISION = 0.9
+
+
+def noisy_rows(count: int, seed: int) -> list[tuple[str, str]]:
+    """Rows of which the label of one in eight is wrong: all alike are learned by heart, and none is sure."""
+    generator = np.random.default_rng(seed)
+    return [(text, KINDS[KINDS.index(kind) ^ int(generator.random() < 0.125)]) for text, kind in toy_rows(count, seed)]
+
+
+@pytest.fixture(scope="module", name="run")
+def _run(tmp_path_factory):
+    """Directory of the tables and of the run, and its `metrics.json`."""
+    directory = tmp_path_factory.mktemp("doubt")
+    for split, count, seed in (("train", 96, 1), ("dev", 300, 2), ("test", 40, 3)):
+        write_rows(directory / f"{split}.csv", [("words", "kind"), *noisy_rows(count, seed)])
+    training = {**toy_classifier.TRAINING, "num_train_epochs": 30}
+    stages = {"do_train": True, "do_eval": True, "do_predict": True}
+    results = classify(
+        output_dir=str(directory / "run"),
+        preset=write_preset(directory / "preset"),
+        load_weights=False,
+        data_dir=str(directory),
+        precision=PRECISION,
+        **stages,
+        **COLUMNS,
+        **training,
+    )
+    return directory, results
+
+
+def task_of(directory) -> dict:
+    return json.loads((directory / "run" / "model" / "task.json").read_text())
+
+
+def test_the_model_keeps_what_lowers_its_loss(run):
+    directory, results = run
+    task = task_of(directory)
+    assert task["temperature"] == results["temperature"] > 1.0
+    assert task["thresholds"] == [task["thresholds"][0]] * 2 and 0.5 < task["thresholds"][0] < 1.0
+    assert results["calibrated_loss"] < results["loss"]
+    assert results["wanted_precision"] == PRECISION and 0.1 < results["coverage"] < 1.0
+    low, high = results["answered_precision_interval"]
+    assert low <= PRECISION <= high
+    page = (directory / "run" / "report.html").read_text()
+    assert '<section id="confidence"' in page and "Share of mistakes among the surest" in page
+    card = (directory / "run" / "README.md").read_text()
+    assert f"Temperature {task['temperature']:.3g}" in card and "A label is given from a probability of" in card
+
+
+def test_answers_are_those_of_the_predictions(run):
+    directory, _ = run
+    rows = [line.split("\t") for line in (directory / "run" / "predictions.tsv").read_text().splitlines()[1:]]
+    threshold = task_of(directory)["thresholds"][0]
+    names = {row[1] for row in rows}
+    assert NO_LABEL in names and names & set(KINDS)
+    for _, name, *shares in rows:
+        assert (name == NO_LABEL) == (max(map(float, shares)) < threshold)
+    texts = [text for text, _ in noisy_rows(40, 3)]
+    answers = BertTextClassifier.from_preset(directory / "run" / "model").answer(texts)
+    assert [answer["label"] for answer in answers] == [row[1] for row in rows]
+    np.testing.assert_allclose(
+        [answer["probabilities"] for answer in answers], np.array([row[2:] for row in rows], float), atol=2e-6
+    )
+    assert [answer["score"] for answer in answers] == [max(answer["probabilities"]) for answer in answers]
+    head = load_head(str(directory / "run" / "model"))
+    served = head.answer_texts(head.model, {"text": np.array(texts, object)})
+    assert [label.decode() for label in served["label"].numpy()] == [row[1] for row in rows]
+
+
+def test_an_evaluation_alone_changes_nothing_but_by_the_flag(run):
+    directory, results = run
+    task = task_of(directory)
+    call = {"output_dir": str(directory / "run"), "data_dir": str(directory), **COLUMNS, "do_eval": True}
+    again = classify(**call, dev_file=str(directory / "test.csv"))
+    assert task_of(directory) == task and again["temperature"] == results["temperature"]
+    assert "wanted_precision" not in again and again["coverage"] < 1.0
+    classify(**call, precision=0.999)  # 999 right answers would show it.
+    assert task_of(directory) == {**task, "thresholds": [2.0, 2.0]}
+    model = BertTextClassifier.from_preset(directory / "run" / "model")
+    assert model.answer("cat")["label"] == NO_LABEL
+    assert model.answer("cat", thresholds=[0.0, 0.0])["label"] in KINDS
+
+
+def test_models_of_earlier_versions_have_neither(run, tmp_path):
+    directory, _ = run
+    model = BertTextClassifier.from_preset(directory / "run" / "model")
+    model.answer_settings = {}
+    plain = model.answer("cat")
+    assert plain["label"] in KINDS
+    earlier = {name: value for name, value in task_of(directory).items() if name not in ("temperature", "thresholds")}
+    copied = shutil.copytree(directory / "run" / "model", tmp_path / "model")
+    (copied / "task.json").write_text(json.dumps(earlier))
+    assert BertTextClassifier.from_preset(copied).answer("cat") == plain
+    assert load_head(str(copied)).thresholds is None
+
+
+@pytest.mark.parametrize(
+    ("header", "rows", "flags", "said"),
+    [
+        (("words", "kind"), [("cat", "none"), ("saw", "tool")] * 4, {}, "'none' in doubt, and one of the labels has"),
+        (("words", "kind"), [("cat", "1.5"), ("saw", "2")] * 4, {"regression": True}, "scores have no least conf"),
+        (("words", "kind"), [("cat", "animal"), ("saw", "tool")] * 4, {"do_eval": False}, "chosen on labelled rows"),
+    ],
+)
+def test_what_cannot_be_in_doubt_is_refused(header, rows, flags, said, tmp_path):
+    path = write_rows(tmp_path / "train.csv", [header, *rows])
+    stages = {"do_train": True, "do_eval": True, **flags}
+    with pytest.raises(InputError, match=said):
+        classify(output_dir=str(tmp_path / "run"), train_file=path, precision=0.9, **COLUMNS, **stages)
+
+
+def test_thresholds_need_a_label_for_each():
+    model, preprocessor = toy_classifier.classifier(), toy_classifier.assets()
+    model.preprocessor = preprocessor
+    with pytest.raises(ValueError, match="`thresholds` must be one for each label"):
+        model.answer("cat", thresholds=[0.5])
+    with pytest.raises(ValueError, match="`temperature` must be above 0"):
+        model.answer("cat", temperature=0.0)
+    assert metrics.NO_LABEL == NO_LABEL
+
+
+def test_several_labels_have_a_threshold_each(tmp_path):
+    generator = np.random.default_rng(4)
+    for split, count in (("train", 64), ("dev", 200)):
+        rows = []
+        for _ in range(count):
+            chosen = [word for word in ("cat", "saw") if generator.random() < 0.5]
+            noisy = [word for word in chosen if generator.random() < 0.8]
+            rows.append((", ".join([*chosen, "w1"]), *(int(word in noisy) for word in ("cat", "saw"))))
+        write_rows(tmp_path / f"{split}.csv", [("words", "cat", "saw"), *rows])
+    call = {"output_dir": str(tmp_path / "run"), "text_column": "words", "label_column": "cat,saw"}
+    call |= {"data_dir": str(tmp_path), "do_eval": True}
+    training = {**toy_classifier.TRAINING, "preset": write_preset(tmp_path / "preset"), "load_weights": False}
+    classify(**call, **training, do_train=True, precision=0.7)
+    task = json.loads((tmp_path / "run" / "model" / "task.json").read_text())
+    assert len(task["thresholds"]) == 2 and task["temperature"] == 1.0
+    results = classify(**call)
+    assert results["thresholds"] == task["thresholds"]
+    for scores in results["chosen_per_label"].values():
+        assert scores["precision"] >= 0.7
+    model = BertTextClassifier.from_preset(tmp_path / "run" / "model")
+    answer = model.answer("cat, w1")
+    shares = zip(model.labels, answer["probabilities"], task["thresholds"], strict=True)
+    assert set(answer["labels"]) == {name for name, share, least in shares if share >= least}
+    assert model.answer("cat, w1", thresholds=[0.0, 0.0])["num_labels"] == 2
+    assert load_head(str(tmp_path / "run" / "model")).thresholds == task["thresholds"]
