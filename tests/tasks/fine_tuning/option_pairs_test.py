@@ -53,7 +53,7 @@ def test_pairs_that_cannot_work_are_refused_before_tensorflow_is_imported(preset
         for line, message, (status, printed) in zip(call.lines, messages, result["lines"], strict=True):
             *chosen, error = printed.splitlines()
             assert status == 1 and message in error, f"{line}\n{printed}"
-            assert all(choice.startswith(("Columns: ", "Held out ")) for choice in chosen), printed
+            assert all(choice.startswith(("Columns: ", "Held out ", "Data: ")) for choice in chosen), printed
         assert result["imported"] == [], call.module
     assert not (tmp_path / "out").exists()
 
