@@ -21,6 +21,7 @@ from keras_bert.files import is_directory, keep_copies, read_optional_json
 from keras_bert.presets import tokenizers, weights
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 
+_OF_ANY_LENGTH = {"long_text", "temperature", "thresholds"}  # Settings of `answer`.
 _LEARNING_RATE = 5e-5  # KerasHub's default, and the largest of the paper's rates for fine-tuning (appendix A.3).
 
 
@@ -220,7 +221,8 @@ class BertTask:
                 logging.warning("%s: has no %s head; it starts from random weights.", preset, cls.heads[0])
         if cls.trained_settings and is_directory(preset):
             trained = read_optional_json(os.path.join(preset, "task.json"))
-            names = cls.trained_settings if sequence_length is None else {"long_text"} & {*cls.trained_settings}
+            settings = {*cls.trained_settings}
+            names = settings if sequence_length is None else settings & _OF_ANY_LENGTH
             model.answer_settings = {name: trained[name] for name in names if name in trained}
         return model
 

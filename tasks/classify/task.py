@@ -92,7 +92,6 @@ class ClassifySettings(LongTextSettings, rare_labels.RareLabelSettings):
         "List training rows whose label is likely wrong in doubtful_labels.tsv, by a logistic regression on the "
         "preset's embeddings, cross-validated. Default: where --few_labels does that anyway.",
     )
-
     precision: float | None = changeable(
         None,
         "Give a label only where the answers given have this share of right ones on the held-out rows, and else the "

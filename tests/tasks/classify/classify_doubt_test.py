@@ -79,6 +79,8 @@ def test_answers_are_those_of_the_predictions(run):
         [answer["probabilities"] for answer in answers], np.array([row[2:] for row in rows], float), atol=2e-6
     )
     assert [answer["score"] for answer in answers] == [max(answer["probabilities"]) for answer in answers]
+    shorter = BertTextClassifier.from_preset(directory / "run" / "model", sequence_length=20)
+    assert shorter.answer_settings["temperature"] > 1.0 and shorter.answer_settings["thresholds"] is not None
     head = load_head(str(directory / "run" / "model"))
     served = head.answer_texts(head.model, {"text": np.array(texts, object)})
     assert [label.decode() for label in served["label"].numpy()] == [row[1] for row in rows]
