@@ -9,7 +9,8 @@ The tables are those of few_labels.py, without their own repeats. Of --table_row
 Columns: of the planted, the duplicates and leaks that were counted; the share of the flipped labels among the first 5%
 of the rows, as listed; the length of the list in rows; the share of the list that was flipped.
 
-Finished cells are lines of cells.jsonl in --output_dir, and need not run again.
+Finished cells are lines of cells.jsonl in --output_dir, and need not run again. benchmarks/cells/data_faults has those
+of docs/benchmarks.md.
 """
 
 import csv
@@ -31,6 +32,7 @@ FLIPPED, COPIED, LEAKED = 0.05, 0.03, 0.02
 
 flags.DEFINE_integer("table_rows", 2000, "Rows of a table before faults are planted.", lower_bound=100)
 FLAGS.set_default("draws", 3)
+FLAGS.set_default("tables", ["sst2", "squad"])
 
 
 def plant(table: str, draw: int) -> tuple[list[dict], list[dict], dict[str, int]]:
