@@ -69,7 +69,7 @@ def test_a_moved_directory_answers_alike_in_a_fresh_process(exported):
     head, directory = exported[2]
     report = verify.verify(directory, head.probes(head.model), verify.stored_weight_bytes(directory))
     assert report.largest_difference <= 1e-5
-    assert report.num_probes == 9
+    assert report.num_probes == 12
 
 
 def test_probes_tell_models_apart(exported, loaded, probes, monkeypatch):
@@ -175,9 +175,9 @@ def test_nothing_padded_and_nothing_foreign_in_the_graph(exported):
         assert verify.graph_findings(meta_graph) == []
         assert set(meta_graph.signature_def) >= {"serving_default", "token_ids", "classify"}
     report = saved_model.read_report(directory)
-    assert report.signatures == ["classify", "serving_default", "token_ids"]
+    assert report.signatures == ["classify", "explain", "serving_default", "token_ids"]
     assert report.largest_difference <= 1e-5
-    assert report.num_probes == 9
+    assert report.num_probes == 12
 
 
 # === The model that is served ===
@@ -311,7 +311,7 @@ def test_an_interrupted_export_leaves_nothing(tmp_path, quick, monkeypatch):
         ({"labels": ["a", "b", "a"]}, "at least two different names"),
         ({"num_texts": 3}, "`num_texts` must be 1 or 2. Received: num_texts=3"),
         ({"version": -1}, "must not be negative"),
-        ({"task": "translation"}, "`task` must be one of classification, regression"),
+        ({"task": "translation"}, "`task` must be one of classification, multi_label_classification, regression"),
         ({"version": 2**63}, "must not be negative, and fit an int64"),
     ],
 )
