@@ -30,7 +30,7 @@ from tasks.settings import changeable, setting
 
 FEW_ROWS = 100  # A label: with fewer, `few_labels` is on by default.
 _NUM_TITLE_LABELS = 5
-_NUM_EXPLAINED = 10  # Mistakes, each of which takes as long as some seventy rows.
+_NUM_EXPLAINED = 10  # Mistakes; each takes as long as a row for each of its words.
 # Settings that only plain fine-tuning can follow, and those that say what to fine-tune, or how.
 _CONTRARY = ("early_stopping_patience", "lora_rank", "num_frozen_layers", "num_restarts", "text_pair_column")
 _RARE = ("class_weights", "resample", "label_smoothing")
@@ -624,7 +624,7 @@ def _explain(trained: task.Trained, mistakes: list[Mistake]) -> list[Mistake]:
         return mistakes
     columns = tuple(zip(*([text for _, text in mistake.parts[:count]] for mistake in worst), strict=True))
     with taking_texts(trained.model, trained.tokenizer, {"sequence_length": trained.spec.sequence_length}):
-        rows = trained.model.explain(tuple(map(list, columns)))
+        rows = trained.model.explain(tuple(map(list, columns)), method="leave_out")
     explained = [
         mistake._replace(
             words=[
