@@ -131,6 +131,7 @@ def test_an_explanation_names_the_word_that_decides(trained):
         trained.explain(texts, label="ox")
 
 
+@pytest.mark.slow(keep=["probabilities", "scores of pairs"])
 @pytest.mark.parametrize(
     ("settings", "inputs"),
     [
