@@ -87,7 +87,7 @@ def test_a_preset_does_what_it_is_told(models):
 @pytest.mark.parametrize(
     ("task", "settings", "message"),
     [
-        ("classification", {"top_k": 3}, "--top_k is not for the task classification. Its own flags: --max_tokens. Leave"),
+        ("classification", {"top_k": 3}, "--top_k is not for the task classification. Its own flags: --max_tokens. "),
         ("multiple_choice", {"layer": 1}, "--layer is not for the task multiple_choice"),
         (
             "classification",
