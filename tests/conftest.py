@@ -6,6 +6,7 @@ import gc
 import os
 import reprlib
 import signal
+import sys
 
 import fuzzing
 import processes
@@ -77,6 +78,9 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20000, 20, 50)
+    if tensorflow := sys.modules.get("tensorflow"):
+        # A fifth of all time goes into optimizing graphs that run once. Fresh processes, servers and C++ optimize.
+        tensorflow.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
 
 
 def pytest_unconfigure() -> None:

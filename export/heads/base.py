@@ -135,10 +135,11 @@ class Head(Answers):
         def from_examples(inputs):
             features = {name: tf.io.FixedLenFeature(axes, tf.string) for name, axes in self.text_inputs.items()}
             texts = tf.io.parse_example(inputs, features)
-            return self.answer_examples(texts, from_texts(**texts))
+            return self.answer_examples(texts, answer(**texts))  # Not traced again: it is most of an export's time.
 
+        answer = signatures.trace(from_texts, self.text_inputs, tf.string)
         traced = {
-            signatures.SERVING_DEFAULT: signatures.trace(from_texts, self.text_inputs, tf.string),
+            signatures.SERVING_DEFAULT: answer,
             signatures.TOKEN_IDS: signatures.trace(from_token_ids, self.token_inputs, tf.int32),
         }
         if self.example_signature:

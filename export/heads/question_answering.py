@@ -79,20 +79,20 @@ class QuestionAnswering(SpanAnswers, WindowedHead):
 
     def _eager_answers(self, texts: Mapping[str, np.ndarray], logits: np.ndarray) -> Answer:
         """Answers by the eager path; an answer is undecided if it changes as the logits are shaken a little."""
-        generator, given = np.random.default_rng(0), {}
         answer = self.answering(lambda encoded: given["logits"])
-
-        def answers(scale):
-            given["logits"] = tf.constant(logits + generator.uniform(-scale, scale, logits.shape).astype(np.float32))
-            return probes.on_cpu(lambda columns: answer(**columns), dict(texts))
-
-        right = answers(0.0)
-        undecided = np.zeros(len(texts["question"]), bool)
-        for _ in range(_NUM_SHAKES if len(undecided) else 0):
-            shaken = answers(TOLERANCE * rounding_scale(logits))
-            for name, values in right.items():
-                if values.dtype.kind != "f":
-                    undecided |= (values != shaken[name]).any(axis=tuple(range(1, values.ndim)))
+        given = {"logits": tf.constant(logits)}
+        right, count = probes.on_cpu(lambda columns: answer(**columns), dict(texts)), len(texts["question"])
+        if not count:
+            return right, np.zeros(0, bool)
+        scale, many = TOLERANCE * rounding_scale(logits), np.tile(logits, (_NUM_SHAKES, 1, 1))
+        many += np.random.default_rng(0).uniform(-scale, scale, many.shape).astype(np.float32)
+        given["logits"] = tf.constant(many)
+        repeated = {name: np.tile(column, _NUM_SHAKES) for name, column in texts.items()}
+        shaken, undecided = probes.on_cpu(lambda columns: answer(**columns), repeated), np.zeros(count, bool)
+        for name, values in right.items():
+            if values.dtype.kind != "f":
+                differs = shaken[name].reshape(_NUM_SHAKES, *values.shape) != values
+                undecided |= differs.any(axis=(0, *range(2, differs.ndim)))
         return right, undecided
 
     def _task_answers(self, encoded: Mapping[str, Any], logits: np.ndarray) -> dict[str, np.ndarray]:

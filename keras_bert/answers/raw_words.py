@@ -38,7 +38,6 @@ class Words(NamedTuple):
 # === Characters ===
 
 
-@functools.lru_cache(maxsize=1 << 16)
 def _kind(char: str, lowercase: bool) -> int:
     """Returns the kind of a character as the tokenizer sees it once normalized."""
     words = normalizer.split_words(f"a{char}a", lowercase)
@@ -47,6 +46,7 @@ def _kind(char: str, lowercase: bool) -> int:
     return _BLANK if len(words) == 2 else _LETTER
 
 
+@functools.cache
 def _kinds(lowercase: bool) -> tuple[np.ndarray, np.ndarray]:
     """Returns the kinds of all characters as ranges: (first code point of each range, its kind), int32."""
     kinds = np.full(0x110000, _LETTER)

@@ -4,6 +4,7 @@ The task is to tell animals from tools, by the one word of a text that names one
 """
 
 import csv
+import functools
 
 import keras
 import numpy as np
@@ -43,7 +44,12 @@ def classifier(dtype=None, seed: int = 1) -> keras.Model:
 
 def assets() -> BertPreprocessor:
     """Its tokenizer and longest sequence."""
-    return BertPreprocessor(BertTokenizer(VOCABULARY), SEQUENCE_LENGTH)
+    return BertPreprocessor(_tokenizer(), SEQUENCE_LENGTH)
+
+
+@functools.cache  # Tracing a tokenizer's graphs takes a second.
+def _tokenizer() -> BertTokenizer:
+    return BertTokenizer(VOCABULARY)
 
 
 # === Animals and tools ===
