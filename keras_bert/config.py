@@ -28,7 +28,21 @@ FOREIGN_TO_OURS = {
     "layer_norm_eps": "layer_norm_epsilon",
     "initializer_range": "initializer_range",
 }
-_REQUIRED_FOREIGN = ("vocab_size", "num_hidden_layers", "num_attention_heads", "hidden_size", "intermediate_size")
+_NUM_REQUIRED = 5  # Names that a configuration must have: the first of each table.
+_REQUIRED_FOREIGN = tuple(FOREIGN_TO_OURS)[:_NUM_REQUIRED]
+# DistilBERT's names at Hugging Face (transformers, configuration_distilbert.py).
+_DISTILBERT_TO_OURS = {
+    "vocab_size": "vocabulary_size",
+    "n_layers": "num_layers",
+    "n_heads": "num_heads",
+    "dim": "hidden_dim",
+    "hidden_dim": "intermediate_dim",
+    "activation": "activation",
+    "dropout": "dropout",
+    "attention_dropout": "attention_dropout",
+    "max_position_embeddings": "max_sequence_length",
+    "initializer_range": "initializer_range",
+}
 
 # "gelu" is the tanh form in google-research/bert (modeling.py:264) and the erf form at Hugging Face.
 SAME_ACTIVATIONS = {"relu": "relu", "tanh": "tanh", "linear": "linear"}
@@ -39,8 +53,12 @@ _ACTIVATION_AT_HUGGING_FACE = {
 }
 _HUGGING_FACE_MARKS = ("model_type", "architectures", "transformers_version", "_name_or_path")
 # With other values Hugging Face's code computes something else than BERT's encoder.
-_AT_BERT = {"model_type": "bert", "position_embedding_type": "absolute"}
-_AT_BERT |= dict.fromkeys(("is_decoder", "add_cross_attention"), False)
+_AT_BERT = {"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False}
+_AT_ELECTRA = {"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"}
+_NO_BERT = "This is no BERT encoder."
+# What Hugging Face calls a model that computes as BERT does, by its pooler: the dense layer between [CLS] and the
+# logits of a class, which DistilBERT's and ELECTRA's heads own, and their encoders lack.
+_POOLERS = {"bert": "tanh", "distilbert": "relu", "electra": "gelu"}
 
 
 # A configuration alone decides how much memory is taken, before the weights show that they have other sizes.
@@ -60,6 +78,25 @@ def find_activation(file: str, key: str, value, activations: dict[str, str]) -> 
     return activations[value]
 
 
+def _check_kind(file: str, values: dict) -> str:
+    """Returns the `model_type` of a foreign configuration; raises InputError if it is no BERT by any name."""
+    model_type = values.get("model_type") or "bert"
+    expected = {**_AT_BERT, **(_AT_ELECTRA if model_type == "electra" else {})}
+    if not isinstance(model_type, str) or model_type not in _POOLERS:
+        kinds = ", ".join(_POOLERS)
+        raise InputError(f"{file}: expected one of {kinds} as model_type, found {shown(model_type)}. {_NO_BERT}")
+    for name, right in expected.items():
+        if values.get(name) not in (None, right):
+            raise InputError(f"{file}: expected {name} {right!r}, found {shown(values[name])}. {_NO_BERT}")
+    sizes = [values.get(name, default) for name, default in (("embedding_size", 128), ("hidden_size", 256))]
+    if model_type == "electra" and sizes[0] != sizes[1]:  # The defaults are transformers'.
+        raise InputError(
+            f"{file}: expected an ELECTRA whose embedding_size is its hidden_size, found {shown(sizes[0])} and "
+            f"{shown(sizes[1])}, as generators and the small discriminator have. {_NO_BERT}"
+        )
+    return model_type
+
+
 def _is_number(value) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
@@ -76,6 +113,8 @@ class BertConfig:
         intermediate_dim: int, inner size of the feed-forward block (4H in the paper).
         activation: str, `"gelu_tanh"` (google-research/bert), `"gelu"` (the erf form, Hugging Face), `"relu"`,
             `"tanh"` or `"linear"`. It belongs to the checkpoint: weights need the activation of their training.
+        pooler_activation: str, one of the same: the paper's `"tanh"`, `"relu"` as in the heads of DistilBERT, `"gelu"`
+            as in those of ELECTRA.
         dropout: float in [0, 1), on embeddings and before each residual sum.
         attention_dropout: float in [0, 1) or None, on attention probabilities; None means as `dropout`.
         max_sequence_length: int, rows of the position table.
@@ -102,6 +141,7 @@ class BertConfig:
     layer_norm_epsilon: float = 1e-12
     initializer_range: float = 0.02
     attention: str = "bidirectional"
+    pooler_activation: str = "tanh"
 
     def __post_init__(self):
         for name in (field.name for field in dataclasses.fields(self) if field.type is int):
@@ -113,7 +153,8 @@ class BertConfig:
         num_heads, hidden_dim = self.num_heads, self.hidden_dim
         if hidden_dim % num_heads:
             raise InputError(f"`num_heads` must divide `hidden_dim`. Received: {num_heads=}, {hidden_dim=}")
-        for name, known in (("activation", ACTIVATIONS), ("attention", ATTENTIONS)):
+        known_words = {"activation": ACTIVATIONS, "pooler_activation": ACTIVATIONS, "attention": ATTENTIONS}
+        for name, known in known_words.items():
             if getattr(self, name) not in known:
                 raise InputError(f"`{name}` must be one of {', '.join(known)}. Received: {shown(getattr(self, name))}")
         attention_dropout = self.dropout if self.attention_dropout is None else self.attention_dropout
@@ -148,7 +189,8 @@ class BertConfig:
     def from_json_file(cls, path: str, at_hugging_face: bool | None = None) -> "BertConfig":
         """Reads google-research/bert's `bert_config.json` or Hugging Face's `config.json`.
 
-        `"gelu"` means the tanh form in one and the erf form in the other.
+        `"gelu"` means the tanh form in one and the erf form in the other. Of Hugging Face's models DistilBERT, and
+        ELECTRA whose embeddings are as wide as its layers, are BERT by another name.
 
         Args:
             path: of the file.
@@ -160,21 +202,19 @@ class BertConfig:
                 not a BERT encoder.
         """
         values = read_object(path)
-        for name, expected in _AT_BERT.items():
-            if values.get(name) not in (None, expected):
-                raise InputError(
-                    f"{path}: expected {name} {expected!r}, found {shown(values[name])}. This is no BERT encoder."
-                )
-        missing = [name for name in _REQUIRED_FOREIGN if name not in values]
+        model_type = _check_kind(path, values)
+        names = _DISTILBERT_TO_OURS if model_type == "distilbert" else FOREIGN_TO_OURS
+        missing = [name for name in list(names)[:_NUM_REQUIRED] if name not in values]
         if missing:
             raise InputError(f"{path}: not a BERT configuration, it lacks {', '.join(missing)}.")
         if at_hugging_face is None:
             at_hugging_face = any(mark in values for mark in _HUGGING_FACE_MARKS)
-        ours = {ours: values[theirs] for theirs, ours in FOREIGN_TO_OURS.items() if theirs in values}
+        ours = {ours: values[theirs] for theirs, ours in names.items() if theirs in values}
         activations = _ACTIVATION_AT_HUGGING_FACE if at_hugging_face else _ACTIVATION_AT_GOOGLE
-        ours["activation"] = find_activation(path, "hidden_act", values.get("hidden_act", "gelu"), activations)
+        key = next(theirs for theirs, ours in names.items() if ours == "activation")
+        ours["activation"] = find_activation(path, key, values.get(key, "gelu"), activations)
         try:
-            return cls(**ours)
+            return cls(**ours, pooler_activation=_POOLERS[model_type])
         except InputError as error:
             raise InputError(f"{path}: {error}") from error
 
@@ -192,16 +232,18 @@ class BertConfig:
             InputError: the attention goes left to right, which neither format can express.
         """
         if self.activation == "gelu":
-            return {**self.to_hugging_face(), "hidden_act": "gelu_python"}
+            return {"model_type": "bert", **self._to_foreign(_ACTIVATION_AT_HUGGING_FACE), "hidden_act": "gelu_python"}
         return self._to_foreign(_ACTIVATION_AT_GOOGLE)
 
     def to_hugging_face(self) -> dict:
-        """Returns the encoder's part of Hugging Face's `config.json`, with `model_type`.
+        """Returns the encoder's part of Hugging Face's `config.json`, with ELECTRA's `model_type` if so is the pooler.
 
         Raises:
             InputError: as `to_google`.
         """
-        return {"model_type": "bert", **self._to_foreign(_ACTIVATION_AT_HUGGING_FACE)}
+        is_electra = self.pooler_activation == _POOLERS["electra"]
+        own = {"model_type": "electra", "embedding_size": self.hidden_dim} if is_electra else {"model_type": "bert"}
+        return {**own, **self._to_foreign(_ACTIVATION_AT_HUGGING_FACE)}
 
     def _to_foreign(self, activations: dict[str, str]) -> dict:
         if self.attention != "bidirectional":

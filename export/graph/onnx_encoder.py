@@ -20,7 +20,8 @@ class EncoderGraph(OnnxNodes):
 
     Args:
         settings: `num_layers`, `num_heads`, `hidden_dim`, `activation`, `layer_norm_epsilon`, `first_token_only` (the
-            last layer computes no other token), and `attention`, by default "bidirectional".
+            last layer computes no other token), and `attention` and `pooler_activation`, by default "bidirectional"
+            and "tanh".
         read: name of a weight, as `served_backbone.named_weights` has them -> float32 array, or variable.
         unpadded: True computes real tokens alone, which takes shapes that follow the data; False computes padding as
             well.
@@ -57,7 +58,8 @@ class EncoderGraph(OnnxNodes):
             states, pooled = self._restore(rows, is_real), self._first_rows(rows)
         if self._settings.get("attention") == "left_to_right":
             pooled = self.last(states, is_real)
-        return {"sequence_output": states, "pooled_output": self.node("Tanh", self._dense(pooled, "pooled_dense"))}
+        pooled = self.activate(self._dense(pooled, "pooled_dense"), self._settings.get("pooler_activation", "tanh"))
+        return {"sequence_output": states, "pooled_output": pooled}
 
     # === Rows ===
 

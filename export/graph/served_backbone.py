@@ -34,7 +34,7 @@ from keras_bert.encoder.encoder_layer import BertEncoderLayer
 from keras_bert.encoder.packing import MASKED_SCORE
 
 # What `ServedBackbone.describe` tells about the encoder.
-_DESCRIBED = ("num_layers", "num_heads", "hidden_dim", "activation", "layer_norm_epsilon")
+_DESCRIBED = ("num_layers", "num_heads", "hidden_dim", "activation", "pooler_activation", "layer_norm_epsilon")
 _TABLES = ("token", "position", "segment")
 
 

@@ -69,7 +69,7 @@ class Embeddings(SequenceHead):
         outputs = {
             "mean": f"float ({width}): mean of the vectors of all its tokens, [CLS] and [SEP] included",
             "cls": f"float ({width}): vector of [CLS]",
-            "pooled": f"float ({width}): the pooler's output, tanh(W [CLS] + b)",
+            "pooled": f"float ({width}): the pooler's output, {self.model.pooler_activation}(W [CLS] + b)",
         }
         return About(
             "Embeddings",

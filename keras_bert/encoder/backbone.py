@@ -11,7 +11,7 @@ from absl import logging
 
 from keras_bert.config import BertConfig
 from keras_bert.encoder.embeddings import BertEmbeddings
-from keras_bert.encoder.encoder_layer import BertEncoderLayer
+from keras_bert.encoder.encoder_layer import BertEncoderLayer, get_activation
 from keras_bert.encoder.heads import last_positions, output_head, rows_at
 from keras_bert.encoder.layer import keep_arguments, weights_follow
 from keras_bert.encoder.packing import TokenLayout, as_layout
@@ -36,8 +36,8 @@ class BertBackbone(keras_nlp.models.Backbone):
 
     Args:
         vocabulary_size, num_layers, num_heads, hidden_dim, intermediate_dim, activation, dropout,
-        attention_dropout, max_sequence_length, num_segments, layer_norm_epsilon, initializer_range, attention: as in
-            `BertConfig`.
+        attention_dropout, max_sequence_length, num_segments, layer_norm_epsilon, initializer_range, attention,
+        pooler_activation: as in `BertConfig`.
         layout: str, the layout of tokens inside. `"rectangular"` has static shapes. `"unpadded"` computes only real
             tokens and returns zeros at padding: same answers, less work, shapes that follow the data. `"packed"` takes
             several examples in a sequence: `padding_mask` holds 1 at the tokens of the first, 2 at those of the second
@@ -71,6 +71,7 @@ class BertBackbone(keras_nlp.models.Backbone):
         layer_norm_epsilon: float = 1e-12,
         initializer_range: float = 0.02,
         attention: str = "bidirectional",
+        pooler_activation: str = "tanh",
         layout: str = "rectangular",
         dtype=None,
         name: str | None = None,
@@ -90,6 +91,7 @@ class BertBackbone(keras_nlp.models.Backbone):
             layer_norm_epsilon=layer_norm_epsilon,
             initializer_range=initializer_range,
             attention=attention,
+            pooler_activation=pooler_activation,
         )
         _say_if_onednn_is_off()
 
@@ -122,7 +124,8 @@ class BertBackbone(keras_nlp.models.Backbone):
             for index in range(num_layers)
         ]
         # The representation of the whole input is tanh(W x + b) on [CLS] (paper, section 3.1).
-        pooled_dense = output_head(hidden_dim, initializer_range, name="pooled_dense", activation="tanh", dtype=dtype)
+        pool = get_activation(pooler_activation)
+        pooled_dense = output_head(hidden_dim, initializer_range, name="pooled_dense", activation=pool, dtype=dtype)
 
         # === Functional model ===
         inputs = {

@@ -119,6 +119,11 @@ def _check_writable(checkpoint: Checkpoint) -> None:
             "Expected masked_lm, next_sentence, classification, question_answering or none."
         )
     check_heads_follow_encoder(checkpoint, "google-research/bert")
+    if checkpoint.has_pooler and checkpoint.config.pooler_activation != "tanh":
+        raise InputError(
+            f"{checkpoint.source}: its pooler has {checkpoint.config.pooler_activation}, and google-research/bert's "
+            "tanh. Keep it in our format."
+        )
     if checkpoint.config.layer_norm_epsilon != _EPSILON:
         message = "%s: layer_norm_epsilon %g is written, but google-research/bert's own code computes with %g."
         logging.warning(message, checkpoint.source, checkpoint.config.layer_norm_epsilon, _EPSILON)

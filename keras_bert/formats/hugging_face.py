@@ -1,9 +1,11 @@
 """Reads Hugging Face's directory: `config.json`, `model.safetensors` or another file of weights, `vocab.txt`.
 
+DistilBERT and ELECTRA are BERT by other names. DistilBERT has no segments: a table of zeros changes no sum.
 `hugging_face_out.py` writes it.
 """
 
 import contextlib
+import functools
 import os
 import re
 from collections.abc import Iterator
@@ -19,12 +21,21 @@ from keras_bert.formats.checkpoint import Checkpoint, StoredTensor, check_depth,
 from keras_bert.formats.hugging_face_files import CONFIG_FILE, WeightFile, find_weights, open_weights
 from keras_bert.formats.hugging_face_out import write as write
 from keras_bert.formats.hugging_face_tokenizer import read_tokenizer as read_tokenizer
-from keras_bert.formats.weight_names import HUGGING_FACE, WeightSource, encoder_sources, head_sources
+from keras_bert.formats.weight_names import (
+    DISTILBERT,
+    ELECTRA,
+    HUGGING_FACE,
+    WeightSource,
+    encoder_sources,
+    head_sources,
+)
 
 _TABLE = "embeddings.word_embeddings.weight"
-_OUTPUT_BIAS = "cls.predictions.bias"
 # The tied output layer of the masked-LM head: copies of word table and bias, which some files store.
-_DECODER = {"cls.predictions.decoder.weight": _TABLE, "cls.predictions.decoder.bias": _OUTPUT_BIAS}
+_DECODER = {"cls.predictions.decoder.weight": _TABLE, "cls.predictions.decoder.bias": "cls.predictions.bias"}
+_DECODER |= dict.fromkeys(("vocab_projector.weight", "generator_lm_head.weight"), _TABLE)
+_NAMES = {"bert": HUGGING_FACE, "distilbert": DISTILBERT, "electra": ELECTRA}  # The table's column, by model_type.
+_SEGMENTS = "embeddings/segment_embedding/embeddings"
 _BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")  # Numbers from 0, and zeros; not weights.
 _CLASSIFIERS = {"ForTokenClassification": "token_classification", "ForMultipleChoice": "multiple_choice"}
 
@@ -48,14 +59,20 @@ def read_settings(path: str) -> dict:
 def open_checkpoint(path: str) -> Iterator[Checkpoint]:
     config = read_config(path)
     settings = read_object(os.path.join(path, CONFIG_FILE))
-    parts = _parts(config.num_layers, _classifier(path, settings))
+    family = settings.get("model_type") or "bert"
+    parts = _parts(_NAMES[family], config.num_layers, _classifier(path, settings))
     with contextlib.ExitStack() as stack:
         weights = stack.enter_context(open_weights(path))
-        available = _by_table_names(weights)
-        check_depth(available, "encoder.layer.", config.num_layers, weights.path)
+        available = _by_table_names(weights, f"{family}.")
+        stem = "transformer.layer." if family == "distilbert" else "encoder.layer."
+        check_depth(available, stem, config.num_layers, weights.path)
         tensors = {}
         for part in parts:
             tensors |= _collect(part, weights, available)
+        if family == "distilbert":
+            shape = (config.num_segments, config.hidden_dim)
+            zeros = functools.partial(np.zeros, shape, np.float32)
+            tensors[_SEGMENTS] = StoredTensor(f"{weights.path}: no segments", shape, zeros)
         bias = tensors.get("masked_lm/output_bias")
         if bias is not None:
             tensors["masked_lm/output_bias"] = _after_check_of_ties(bias, weights, available)
@@ -69,17 +86,19 @@ def open_checkpoint(path: str) -> Iterator[Checkpoint]:
             logging.warning("%s: only the encoder can be read. %s", path, task["refusal"])
         if settings.get("problem_type") == "multi_label_classification":
             task = {"class_name": "BertTextClassifier", "multi_label": True}
-        yield Checkpoint("hugging_face", path, config, tensors, labels, settings={"task": task})
+        # ELECTRA's masked-LM head has this activation whatever its encoder has.
+        heads = {"masked_lm": {"activation": "gelu"}} if family == "electra" and bias is not None else {}
+        yield Checkpoint("hugging_face", path, config, tensors, labels, heads, {"task": task})
 
 
-def _by_table_names(weights: WeightFile) -> dict[str, StoredTensor]:
-    """Returns the tensors by the table's names, without prefix.
+def _by_table_names(weights: WeightFile, prefix: str) -> dict[str, StoredTensor]:
+    """Returns the tensors by the table's names, without the encoder's prefix.
 
     Checkpoints converted before 2019, bert-base-uncased among them, keep TensorFlow's gamma and beta.
     """
     available = {}
     for stored, tensor in weights.tensors.items():
-        name = stored.removeprefix("bert.")
+        name = stored.removeprefix(prefix).replace("sequence_summary.summary.", "classifier.dense.")
         name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
         if name in available:
             raise InputError(
@@ -92,11 +111,11 @@ def _by_table_names(weights: WeightFile) -> dict[str, StoredTensor]:
     return available
 
 
-def _parts(num_layers: int, classifier: str) -> list[list[WeightSource]]:
+def _parts(names: str, num_layers: int, classifier: str) -> list[list[WeightSource]]:
     """Returns the encoder's sources, then those of the parts that may be missing as a whole: pooler and heads."""
-    encoder = encoder_sources(HUGGING_FACE, num_layers)  # The last two are the pooler's.
+    encoder = encoder_sources(names, num_layers)  # The last two are the pooler's.
     heads = ("masked_lm", "next_sentence", classifier, "question_answering")
-    return [encoder[:-2], encoder[-2:], *(head_sources(HUGGING_FACE, head) for head in heads)]
+    return [encoder[:-2], encoder[-2:], *(head_sources(names, head) for head in heads)]
 
 
 def _classifier(path: str, settings: dict) -> str:
@@ -126,7 +145,7 @@ def _after_check_of_ties(bias: StoredTensor, weights: WeightFile, available: dic
 
     def read():
         for copy, original in _DECODER.items():
-            ours, theirs = available[original], available.get(copy)
+            ours, theirs = available.get(original), available.get(copy)
             if theirs is None or theirs is ours:
                 continue
             if theirs.shape != ours.shape or not np.array_equal(theirs.read(), ours.read()):

@@ -90,7 +90,8 @@ def _open_file(path: str, stack: contextlib.ExitStack) -> dict[str, StoredTensor
 
 
 # The end of a place in `tf_model.h5` that names the weight; the group of a layer and the name of the model precede it.
-_TENSORFLOW_NAME = re.compile(r"(?:.*/)?((?:bert|\w+___cls|classifier|qa_outputs)/.+):0")
+_LAYERS = r"(?:distil)?bert|electra|\w+___cls|(?:pre_)?classifier|qa_outputs|vocab_\w+|generator_\w+|sequence_summary"
+_TENSORFLOW_NAME = re.compile(rf"(?:.*/)?((?:{_LAYERS})/.+):0")
 _TORCH_ENDINGS = {"kernel": "weight", "embeddings": "weight", "gamma": "weight", "beta": "bias"}
 
 

@@ -12,7 +12,15 @@ from keras_bert.formats import sentence_transformers
 from keras_bert.formats.checkpoint import Checkpoint, check_heads_follow_encoder
 from keras_bert.formats.hugging_face_files import CONFIG_FILE, SAFETENSORS_FILE
 from keras_bert.formats.hugging_face_tokenizer import SETTINGS_FILE, VOCABULARY_FILE
-from keras_bert.formats.weight_names import HEADS, HUGGING_FACE, POOLER, WeightSource, encoder_sources, head_sources
+from keras_bert.formats.weight_names import (
+    ELECTRA,
+    HEADS,
+    HUGGING_FACE,
+    POOLER,
+    WeightSource,
+    encoder_sources,
+    head_sources,
+)
 from keras_bert.vocabulary import check_rows
 
 _NEEDED, _KEPT, _LEFT_OUT = "needed", "kept", "left out"
@@ -37,7 +45,8 @@ def write(path: str, checkpoint: Checkpoint, tokenizer: dict | None) -> None:
     """Writes a checkpoint in Hugging Face's format; an embedder's also in sentence-transformers'.
 
     `config.json` names the class that has just the checkpoint's heads. The tensors keep every bit. A token classifier
-    and a question-answering model have no pooler there: it is left out with a warning.
+    and a question-answering model have no pooler there: it is left out with a warning. A model whose pooler has
+    ELECTRA's activation is written as ELECTRA, every other as BERT, without a pooler that is not BERT's.
 
     Args:
         path: of the directory, which does not exist.
@@ -55,12 +64,16 @@ def write(path: str, checkpoint: Checkpoint, tokenizer: dict | None) -> None:
     config = _config(checkpoint, architecture, vocabulary)
     os.makedirs(path)
     write_json(os.path.join(path, CONFIG_FILE), config)
-    prefix = "" if architecture == "BertModel" else "bert."
+    is_electra = architecture.startswith("Electra")
+    prefix = "" if architecture.endswith("Model") else "electra." if is_electra else "bert."
+    outside = (*HEADS, POOLER) if is_electra else HEADS
     tensors = {
-        name if source.path.partition("/")[0] in HEADS else prefix + name: part
+        name if source.path.partition("/")[0] in outside else prefix + name: part
         for source, name, part in checkpoint.foreign_tensors(sources)
         if not source.path.startswith("embedding/")
     }
+    if architecture == "ElectraForMultipleChoice":
+        tensors = {name.replace("classifier.dense", "sequence_summary.summary"): part for name, part in tensors.items()}
     # Without the mark transformers refuses the file; "pt" means PyTorch's layouts.
     save_file(tensors, os.path.join(path, SAFETENSORS_FILE), metadata={"format": "pt"})
     if vocabulary is not None:
@@ -78,17 +91,27 @@ def _architecture(checkpoint: Checkpoint) -> tuple[str, str]:
             f"none, or: {known}."
         )
     name, pooler = _ARCHITECTURES[checkpoint.heads]
+    config, kept = checkpoint.config, "Keep it in our format."
+    if config.pooler_activation == "gelu":
+        name = name.replace("Bert", "Electra")
+        if checkpoint.heads == ("masked_lm",) and config.activation != "gelu":
+            raise InputError(f"{checkpoint.source}: has {config.activation}, and the head of {name} gelu. {kept}")
+    elif config.pooler_activation != "tanh" and pooler == _NEEDED:
+        raise InputError(f"{checkpoint.source}: its pooler has {config.pooler_activation}, and {name}'s tanh. {kept}")
+    if config.pooler_activation != "tanh" and pooler == _KEPT:
+        pooler = _LEFT_OUT
     if pooler == _NEEDED and not checkpoint.has_pooler:
         raise InputError(f"{checkpoint.source}: lacks pooled_dense/kernel, without which there is no {name}.")
     if pooler == _LEFT_OUT and checkpoint.has_pooler:
-        logging.warning("%s: the pooler is left out: %s has none.", checkpoint.source, name)
+        logging.warning("%s: the pooler is left out: %s has none of this kind.", checkpoint.source, name)
     return name, pooler
 
 
 def _sources(checkpoint: Checkpoint, has_pooler: bool) -> list[WeightSource]:
     """Returns the rows of the tensors to write; raises InputError if one is missing, or if a tensor has no row."""
-    sources = encoder_sources(HUGGING_FACE, checkpoint.config.num_layers)
-    sources += [source for head in checkpoint.heads for source in head_sources(HUGGING_FACE, head)]
+    names = ELECTRA if checkpoint.config.pooler_activation == "gelu" else HUGGING_FACE
+    sources = encoder_sources(names, checkpoint.config.num_layers)
+    sources += [source for head in checkpoint.heads for source in head_sources(names, head)]
     unknown = sorted(set(checkpoint.tensors) - {source.path for source in sources})
     if unknown:
         raise InputError(

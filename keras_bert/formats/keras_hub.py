@@ -31,6 +31,7 @@ _SIZES = ("vocabulary_size", "num_layers", "num_heads", "hidden_dim", "intermedi
 _SIZES += ("max_sequence_length", "num_segments")
 # Its class computes these whatever the configuration says (keras_hub/src/models/bert/bert_backbone.py).
 _FIXED = {"activation": "gelu_tanh", "layer_norm_epsilon": 1e-12, "attention": "bidirectional"}
+_FIXED |= {"pooler_activation": "tanh"}
 
 
 def matches(path: str) -> bool:

@@ -3,9 +3,9 @@
 A row of `weight_names.csv` names one layer in every format; nothing stands where a format has no such layer. The
 encoder comes first, then the heads. `_PARTS` adds the endings and layouts of a layer's variables, by its kind. In a
 name, `{i}` is the number of the encoder layer, and `*` stands for `query`, `key` and `value`, which are one product
-here. A name of Model Garden's is the layer's place in the object graph of `BertPretrainerV2`, below its encoder.
-KerasHub has two of the heads, in its BertMaskedLM and its BertTextClassifier. `embedding` is sentence-transformers'
-Dense.
+here; `?` stands for their initials. DistilBERT and ELECTRA have names of their own in Hugging Face's format. A name of
+Model Garden's is the layer's place in the object graph of `BertPretrainerV2`, below its encoder. KerasHub has two of
+the heads, in its BertMaskedLM and its BertTextClassifier. `embedding` is sentence-transformers' Dense.
 
 Letters: H hidden, N heads, D = H / N, and O the outputs of a layer.
 """
@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 OURS, HUGGING_FACE, GOOGLE, KERAS_HUB, MODEL_GARDEN = "ours", "hugging_face", "google", "keras_hub", "model_garden"
+DISTILBERT, ELECTRA = "distilbert", "electra"
 
 with open(os.path.join(os.path.dirname(__file__), "weight_names.csv"), encoding="utf-8", newline="") as _file:
     _TABLE = list(csv.DictReader(_file))
@@ -54,6 +55,7 @@ _PARTS = {
         "attention_out": (("/kernel", "/kernel", HEADS_FIRST), ("/bias", "/bias", AS_HERE)),
     },
 }
+_PARTS[DISTILBERT] = _PARTS[ELECTRA] = _PARTS[HUGGING_FACE]
 _PARTS[MODEL_GARDEN] = _PARTS[KERAS_HUB]  # Keras took its attention over from Model Garden.
 
 
@@ -87,7 +89,7 @@ def _sources(format_name: str, row: dict[str, str], index: int) -> list[WeightSo
     ours, theirs = (row[name].replace("{i}", str(index)) for name in (OURS, format_name))
     if not theirs:
         return []
-    stems = [theirs.replace("*", part) for part in ("query", "key", "value")] if "*" in theirs else [theirs]
+    stems = list(dict.fromkeys(theirs.replace("*", part).replace("?", part[0]) for part in ("query", "key", "value")))
     return [
         WeightSource(ours + our_ending, tuple(stem + ending for stem in stems), layout)
         for our_ending, ending, layout in _PARTS[format_name][row["kind"]]

@@ -222,11 +222,11 @@ def find_peer(checkpoint: Checkpoint) -> tuple[str, Outputs] | None:
 
 # The class of transformers that has a head, and the names of its logits there.
 _TRANSFORMERS_HEADS = {
-    "masked_lm": ("BertForPreTraining", "prediction_logits"),
-    "next_sentence": ("BertForPreTraining", "seq_relationship_logits"),
-    "classification": ("BertForSequenceClassification", "logits"),
-    "token_classification": ("BertForTokenClassification", "logits"),
-    "question_answering": ("BertForQuestionAnswering", "start_logits", "end_logits"),
+    "masked_lm": ("AutoModelForPreTraining", "prediction_logits"),
+    "next_sentence": ("AutoModelForPreTraining", "seq_relationship_logits"),
+    "classification": ("AutoModelForSequenceClassification", "logits"),
+    "token_classification": ("AutoModelForTokenClassification", "logits"),
+    "question_answering": ("AutoModelForQuestionAnswering", "start_logits", "end_logits"),
 }
 
 
@@ -236,11 +236,13 @@ def _transformers_outputs(checkpoint: Checkpoint, batch: dict[str, np.ndarray]) 
 
     heads = {head: _TRANSFORMERS_HEADS[head] for head in checkpoint.heads if head in _TRANSFORMERS_HEADS}
     if list(heads) == ["masked_lm"] and not checkpoint.has_pooler:
-        heads = {"masked_lm": ("BertForMaskedLM", "logits")}
-    architecture = next((name for name, *_ in heads.values()), "BertModel")
+        heads = {"masked_lm": ("AutoModelForMaskedLM", "logits")}
+    architecture = next((name for name, *_ in heads.values()), "AutoModel")
     model = getattr(transformers, architecture).from_pretrained(checkpoint.source, attn_implementation="eager")
     model = model.to(torch.float32).eval()
     names = {"input_ids": "token_ids", "token_type_ids": "segment_ids", "attention_mask": "padding_mask"}
+    if not hasattr(model.config, "type_vocab_size"):  # DistilBERT has no segments.
+        del names["token_type_ids"]
     inputs = {theirs: torch.tensor(batch[ours]).long() for theirs, ours in names.items()}
     real, rows = batch["padding_mask"].astype(bool), np.arange(len(batch["padding_mask"]))[:, None]
     selected = {"masked_lm": (rows, batch["mask_positions"]), "token_classification": real, "question_answering": real}
@@ -250,8 +252,8 @@ def _transformers_outputs(checkpoint: Checkpoint, batch: dict[str, np.ndarray]) 
         outputs = {
             f"layer {layer}" if layer else "embeddings": state.numpy()[real] for layer, state in enumerate(states)
         }
-        if checkpoint.has_pooler:
-            outputs["pooled_output"] = getattr(model, "bert", model).pooler(states[-1]).numpy()
+        if checkpoint.has_pooler and (pooler := getattr(getattr(model, "bert", model), "pooler", None)):
+            outputs["pooled_output"] = pooler(states[-1]).numpy()
     for head, (_, *names) in heads.items():
         logits = torch.stack([results[name] for name in names], dim=-1).squeeze(-1)
         outputs[head] = logits.numpy()[selected.get(head, ...)]

@@ -134,7 +134,15 @@ def test_transformers_reads_the_same_sizes(activation):
         ({"position_embedding_type": "relative_key"}, "position_embedding_type 'absolute', found 'relative_key'"),
         ({"is_decoder": True}, "expected is_decoder False, found True. This is no BERT encoder"),
         ({"add_cross_attention": True}, "expected add_cross_attention False, found True"),
-        ({"model_type": "gpt2"}, "expected model_type 'bert', found 'gpt2'"),
+        ({"model_type": "gpt2"}, "expected one of bert, distilbert, electra as model_type, found 'gpt2'"),
+        ({"model_type": ["bert"]}, r"as model_type, found \['bert'\]"),
+        ({"model_type": "distilbert"}, "not a BERT configuration, it lacks n_layers, n_heads, dim, hidden_dim"),
+        ({"model_type": "electra"}, "whose embedding_size is its hidden_size, found 128 and 768, as generators and"),
+        ({"model_type": "electra", "embedding_size": 256}, "found 256 and 768"),
+        (
+            {"model_type": "electra", "embedding_size": 768, "summary_type": "mean"},
+            "summary_type 'first', found 'mean'",
+        ),
     ],
 )
 def test_bad_values_name_file_and_value(tmp_path, change, message):

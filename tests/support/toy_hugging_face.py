@@ -35,9 +35,14 @@ SAFETENSORS, TORCH, TENSORFLOW = "model.safetensors", "pytorch_model.bin", "tf_m
 
 
 def random_model(cls="BertForPreTraining", **changes):
-    """A transformers model with nothing at zero or one."""
+    """A transformers model, of BERT, DistilBERT or ELECTRA, with nothing at zero or one."""
     torch.manual_seed(1)
-    model = getattr(transformers, cls)(transformers.BertConfig(**{**SIZES, "initializer_range": 0.4, **changes}))
+    sizes, model_class = {**SIZES, "initializer_range": 0.4}, getattr(transformers, cls)
+    if cls.startswith("Electra"):
+        sizes["embedding_size"] = sizes["hidden_size"]
+    elif cls.startswith("DistilBert"):
+        sizes["hidden_dim"] = sizes.pop("intermediate_size")
+    model = model_class(model_class.config_class(**{**sizes, **changes}))
     for parameter in model.parameters():
         if parameter.dim() == 1:
             torch.nn.init.normal_(parameter, mean=0.5, std=0.4)
@@ -54,7 +59,7 @@ def tensorflow_arrays(state, num_heads=None):
         *layers, ending = name.split(".")
         if layers[-1].endswith("_embeddings"):
             ending = "weight" if layers[-1] == "word_embeddings" else "embeddings"
-        elif layers[-1] == "LayerNorm":
+        elif layers[-1].lower().replace("_", "").endswith("layernorm"):
             ending = {"weight": "gamma", "bias": "beta"}[ending]
         elif ending == "weight":
             ending, value = "kernel", value.T

@@ -99,7 +99,7 @@ def test_the_answers_are_the_keras_models(encoder, name):
 @pytest.mark.slow(keep=["relu"])  # The other tests have GELU.
 @pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "relu", "tanh", "linear"])
 def test_every_activation(activation):
-    encoder = compared(shaken(backbone(activation=activation)), eager)
+    encoder = compared(shaken(backbone(activation=activation, pooler_activation=activation)), eager)
     for lengths in ([5, 2], [30, 20]):
         assert_alike(encoder, encoded(lengths))
 

@@ -64,7 +64,7 @@ def test_which_batches_onnx_runtime_computes(runtime, expected, saved, monkeypat
 def test_the_encoder_equals_keras(activation, first_token_only):
     if activation in ("tanh", "linear") and first_token_only:
         pytest.skip("one of both is enough")
-    reference = shaken(backbone(activation=activation, layer_norm_epsilon=1e-6))
+    reference = shaken(backbone(activation=activation, pooler_activation=activation, layer_norm_epsilon=1e-6))
     served = rebuild_for_serving(reference)
     served.first_token_only = first_token_only
     generator = np.random.default_rng(0)

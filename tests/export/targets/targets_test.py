@@ -57,11 +57,11 @@ def test_another_models_answers_are_told_apart_and_leave_nothing(saved, tmp_path
 # === Details of the network ===
 
 
-@pytest.mark.slow(keep=["{'activation': 'gelu'}"])
+@pytest.mark.slow(keep=["{'activation': 'gelu', 'pooler_activation': 'relu'}"])
 @pytest.mark.parametrize(
     "settings",
     [
-        {"activation": "gelu"},
+        {"activation": "gelu", "pooler_activation": "relu"},
         {"activation": "relu"},
         {"activation": "linear"},
         {"attention": "left_to_right"},

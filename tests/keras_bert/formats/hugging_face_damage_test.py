@@ -88,7 +88,10 @@ DAMAGES = {
         {"config": {"hidden_act": "swish"}},
         ["config.json", "unknown hidden_act 'swish'. Expected one of gelu, gelu_new"],
     ),
-    "kind": ({"config": {"model_type": "roberta"}}, ["config.json", "expected model_type 'bert', found 'roberta'"]),
+    "kind": (
+        {"config": {"model_type": "roberta"}},
+        ["config.json", "distilbert, electra as model_type, found 'roberta'"],
+    ),
     "decoder": ({"config": {"is_decoder": True}}, ["config.json", "expected is_decoder False, found True"]),
 }
 

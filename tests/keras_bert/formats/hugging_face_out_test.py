@@ -13,7 +13,7 @@ from absl import logging
 from toy_hugging_face import copied, random_model, read_all, torch, transformers
 
 from keras_bert.errors import InputError
-from keras_bert.formats import hugging_face
+from keras_bert.formats import google, hugging_face
 from keras_bert.formats.checkpoint import StoredTensor
 from keras_bert.presets import weights
 
@@ -151,6 +151,12 @@ def test_our_pretrainer_in_transformers(tmp_path, activation):
         ),
         ("BertForMultipleChoice", {}),
         ("BertForQuestionAnswering", {}),
+        ("ElectraModel", {}),
+        ("ElectraForMaskedLM", {}),
+        ("ElectraForSequenceClassification", {"num_labels": 5}),
+        ("ElectraForTokenClassification", {}),
+        ("ElectraForMultipleChoice", {}),
+        ("ElectraForQuestionAnswering", {}),
     ],
 )
 def test_each_class_comes_back_bit_by_bit(tmp_path, said, cls, changes):
@@ -165,6 +171,35 @@ def test_each_class_comes_back_bit_by_bit(tmp_path, said, cls, changes):
         first.pop(name, None), second.pop(name, None)
     assert first == {name: second[name] for name in first}
     assert again.config.architectures == [cls] and said == []
+
+
+@pytest.mark.parametrize("ending", ["Model", "ForMaskedLM", "ForTokenClassification", "ForQuestionAnswering"])
+def test_distilbert_comes_back_as_a_bert_whose_segments_are_zeros(tmp_path, ending):
+    theirs = random_model(f"DistilBert{ending}")
+    theirs.save_pretrained(tmp_path / "in")
+    ids = torch.tensor(np.random.default_rng(0).integers(0, 100, (3, 9)))
+    settings = {"add_pooling_layer": False} if ending == "Model" else {}
+    again = transformers.AutoModel if ending == "Model" else getattr(transformers, f"Bert{ending}")
+    again = again.from_pretrained(write_again(tmp_path / "in", tmp_path / "out"), **settings).eval()
+    assert not again.base_model.embeddings.token_type_embeddings.weight.any()
+    with torch.no_grad():
+        expected, found = theirs(ids), again(ids)
+    for name in expected.keys():
+        np.testing.assert_allclose(found[name], expected[name], atol=1e-5)
+
+
+@pytest.mark.parametrize("ending", ["ForSequenceClassification", "ForMultipleChoice"])
+def test_a_pooler_of_distilbert_has_no_place_in_bert(tmp_path, ending):
+    random_model(f"DistilBert{ending}").save_pretrained(tmp_path / "in")
+    with pytest.raises(InputError, match=f"in: its pooler has relu, and Bert{ending}'s tanh. Keep it in our format"):
+        write_again(tmp_path / "in", tmp_path / "out")
+    with weights.open_checkpoint(str(tmp_path / "in")) as checkpoint:
+        with pytest.raises(InputError, match="relu, and google-research/bert's tanh|no place for the head multiple"):
+            google.write(str(tmp_path / "out"), checkpoint, None)
+    random_model("ElectraForMaskedLM", hidden_act="gelu_new").save_pretrained(tmp_path / "masked")
+    with pytest.raises(InputError, match="masked: has gelu_tanh, and the head of ElectraForMaskedLM gelu"):
+        write_again(tmp_path / "masked", tmp_path / "out")
+    assert sorted(os.listdir(tmp_path)) == ["in", "masked"]
 
 
 def test_auto_tokenizer_of_cased_pieces_and_the_id_of_padding(tmp_path):

@@ -329,3 +329,60 @@ def test_other_tensors_are_named_once_and_known_buffers_not(pretrained, tmp_path
     assert_same(read_all(directory), read_all(pretrained[0]))
     assert len(said) == 1 and "5 tensors belong to no part of BERT" in said[0] and said[0].count("adapter_") == 4
     assert "position_ids" not in said[0] and "decoder" not in said[0]
+
+
+# === BERT by another name ===
+
+FAMILIES = {"DistilBert": "relu", "Electra": "gelu"}  # With the activations of their poolers.
+HEADS = {
+    "Model": None,
+    "ForMaskedLM": "BertMaskedLM",
+    "ForSequenceClassification": "BertTextClassifier",
+    "ForTokenClassification": "BertTokenClassifier",
+    "ForQuestionAnswering": "BertSpanLabeler",
+    "ForMultipleChoice": "BertMultipleChoice",
+}
+LENGTHS = np.array([12, 7, 3, 1])
+IDS = np.random.default_rng(0).integers(0, 100, (4, 12)).astype("int32")
+MASK = (np.arange(12) < LENGTHS[:, None]).astype("int32")
+SEGMENTS = MASK * (np.arange(12) >= LENGTHS[:, None] // 2)
+
+
+def their_logits(model, shape):
+    """What a transformers model gives for the batch in this shape: its states, or its logits."""
+    inputs = {"input_ids": IDS, "attention_mask": MASK, "token_type_ids": SEGMENTS}
+    if not hasattr(model.config, "type_vocab_size"):
+        del inputs["token_type_ids"]
+    with torch.no_grad():
+        outputs = model(**{name: torch.tensor(value.reshape(shape)).long() for name, value in inputs.items()})
+    if "start_logits" in outputs:
+        return torch.stack([outputs["start_logits"], outputs["end_logits"]], -1).numpy()
+    return outputs["logits" if "logits" in outputs else "last_hidden_state"].numpy()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("ending", HEADS)
+def test_distilbert_and_electra_compute_as_in_transformers(tmp_path, family, ending, said):
+    import keras_bert
+
+    changes = {"activation": "relu"} if family == "DistilBert" else {"hidden_act": "relu"}
+    theirs = random_model(family + ending, **changes)
+    theirs.save_pretrained(tmp_path)
+    shape = (2, 2, 12) if ending == "ForMultipleChoice" else (4, 12)
+    inputs = {"token_ids": IDS, "segment_ids": SEGMENTS, "padding_mask": MASK}
+    inputs = {name: value.reshape(shape) for name, value in inputs.items()}
+    if ending == "Model":
+        found = keras_bert.BertBackbone.from_preset(str(tmp_path))(inputs)["sequence_output"]
+        assert len(said) == 1 and "has no pooled_dense/kernel, pooled_dense/bias; it starts from random" in said.pop()
+    else:
+        given = {"num_choices": 2} if ending == "ForMultipleChoice" else {}
+        model = getattr(keras_bert, HEADS[ending]).from_preset(str(tmp_path), **given)
+        if ending == "ForMaskedLM":
+            inputs["mask_positions"] = np.tile(np.arange(12, dtype="int32"), (4, 1))
+        found = model(inputs)
+        assert model.backbone.pooler_activation == FAMILIES[family]
+    found, expected = np.asarray(found), their_logits(theirs, shape)
+    if found.ndim == 3:  # What stands at padding means nothing.
+        found, expected = found[MASK > 0], expected[MASK > 0]
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    assert said == [] and np.abs(expected).max() > 0.5

@@ -11,7 +11,7 @@ import processes
 import pytest
 from repository import ROOT
 from safetensors.numpy import load_file
-from toy_hugging_face import SAFETENSORS, save_tensorflow
+from toy_hugging_face import SAFETENSORS, random_model, save_tensorflow
 
 from keras_bert import formats
 from keras_bert.encoder.backbone import BertBackbone
@@ -147,6 +147,18 @@ def test_weights_of_tensorflow_classes_become_torch_s(tmp_path):
     assert [name.rpartition(" ")[2] for name in proof.peers] == ["target"]
     assert {"masked_lm", "next_sentence", "pooled_output"} < set(next(iter(proof.peers.values())))
     assert largest(proof) < 2e-5
+
+
+@pytest.mark.oracle
+def test_distilbert_is_compared_with_transformers_on_both_sides(tmp_path):
+    random_model("DistilBertForQuestionAnswering", activation="gelu_new").save_pretrained(tmp_path / "theirs")
+    proof = convert(
+        str(tmp_path / "theirs"), str(tmp_path / "again"), to_format="hugging_face", compare_with_peers=True
+    )
+    assert [name.rpartition(" ")[2] for name in proof.peers] == ["source", "target"] and largest(proof) < 2e-5
+    assert all("question_answering" in differences for differences in proof.peers.values())
+    with pytest.raises(InputError, match="pooler_activation is 'relu', and KerasHub's BertBackbone always computes"):
+        convert(str(tmp_path / "theirs"), str(tmp_path / "hub"), to_format="keras_hub")
 
 
 @pytest.mark.oracle
