@@ -186,7 +186,7 @@ class Head(Answers):
 
     def token_request(self, encoded: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Returns the inputs of `token_ids` for what `encode` returned."""
-        values = {**encoded, "lengths": np.sum(encoded["padding_mask"], axis=-1, dtype=np.int32)}
+        values = {**encoded, "lengths": np.sum(encoded["padding_mask"] > 0, axis=-1, dtype=np.int32)}
         return {name: values[name] for name in self.token_inputs}
 
     @abc.abstractmethod

@@ -3,6 +3,12 @@
 Shapes: B batch, S sequence, H hidden, D embedding.
 """
 
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+
+from export import signatures
 from export.heads.base import About
 from export.heads.sequence import SequenceHead
 from keras_bert.answers.base import TokenOutput
@@ -83,10 +89,32 @@ class Embeddings(SequenceHead):
 
 
 class SentenceEmbedding(EmbeddingAnswers, SequenceHead):
-    """An embedder, as `bert-embed` trains them; its model gives embeddings [B, D], one for each text."""
+    """An embedder, as `bert-embed` trains them; its model gives embeddings [B, D], one for each text.
+
+    `serving_default` has the model's default prompt. For each prompt there is a signature of its name.
+
+    Raises:
+        InputError: a prompt has the name of another signature.
+    """
 
     task = "sentence_embedding"
     settings, later_settings = ("max_tokens",), ("long_text",)
+
+    def __init__(self, model, preprocessor: BertPreprocessor, prompt: str | None = None, **settings):
+        super().__init__(model, preprocessor, prompt, **settings)
+        self._settings = settings
+
+    def behind(self, prompt: str) -> "SentenceEmbedding":
+        """Returns the head that puts another prompt of the model before each text."""
+        return SentenceEmbedding(self.model, self.preprocessor, prompt, **self._settings)
+
+    def heads_of_prompts(self) -> dict[str, "SentenceEmbedding"]:
+        """Returns the heads behind the further signatures, by the names of prompts."""
+        prompts = getattr(self.model, "prompts", None) or {}
+        taken = {signatures.SERVING_DEFAULT, signatures.TOKEN_IDS} & prompts.keys()
+        if taken:
+            raise InputError(f"A prompt is named {taken.pop()!r}, as a signature is. Expected another name.")
+        return {name: self.behind(name) for name, text in prompts.items() if text}
 
     @classmethod
     def load_preset(cls, directory: str, source: str, sequence_length: int | None = None, **settings):
@@ -104,6 +132,40 @@ class SentenceEmbedding(EmbeddingAnswers, SequenceHead):
             settings = {**{name: trained[name] for name in cls.later_settings if name in trained}, **settings}
             preprocessor = BertPreprocessor.from_preset(directory, sequence_length or trained["sequence_length"])
         return cls(model, preprocessor, **settings)
+
+    def functions(self, model):
+        traced = super().functions(model)
+        for name, head in self.heads_of_prompts().items():
+            traced[name] = signatures.trace(head.answering(model), self.text_inputs, tf.string)
+        return traced
+
+    def answering(self, model) -> Callable[..., dict[str, tf.Tensor]]:
+        """Returns the function from `text`, string [B], to its `embedding`."""
+        return lambda text: EmbeddingAnswers.answer_texts(self, model, {"text": text})
+
+    def requests(self, texts, encoded):
+        return {**super().requests(texts, encoded), **{name: dict(texts) for name in self.heads_of_prompts()}}
+
+    def expected(self, model, texts, encoded):
+        right = super().expected(model, texts, encoded)
+        if np.max(encoded["padding_mask"], initial=0) > 1:  # By token ids nothing tells what the prompt is.
+            unmarked = {**encoded, "padding_mask": np.minimum(encoded["padding_mask"], 1)}
+            right[signatures.TOKEN_IDS] = super().expected(model, texts, unmarked)[signatures.TOKEN_IDS]
+        for name, head in self.heads_of_prompts().items():
+            right[name] = SequenceHead.expected(head, model, texts, head.encode(texts))[signatures.SERVING_DEFAULT]
+        return right
+
+    def description(self):
+        described = super().description()
+        of_text = described["signatures"][signatures.SERVING_DEFAULT]
+        for name, head in self.heads_of_prompts().items():
+            described["signatures"][name] = {**of_text, "inputs": head.inputs}
+        return described
+
+    @property
+    def inputs(self):
+        read = {name: f" behind {self.prompt!r}" if self.prompt else "" for name in self.text_inputs}
+        return {name: text + read[name] for name, text in super().inputs.items()}
 
     def about(self):
         width = self.model.output_shape[-1]

@@ -15,6 +15,7 @@ from export.verification import probes
 from keras_bert.answers import text_bounds
 from keras_bert.answers.nearest import find_nearest
 from keras_bert.answers.pieces import in_pieces
+from keras_bert.answers.rules import search_prompts
 from keras_bert.answers.ties import settle_ties
 from keras_bert.errors import InputError
 from keras_bert.files import read_lines
@@ -29,7 +30,7 @@ _SAMPLE = 1000  # Passages that are searched for, to measure what int8 loses.
 
 
 class Search(SentenceEmbedding):
-    """An embedder and its passages, ranked by cosine, exactly.
+    """An embedder and its passages, ranked by cosine, exactly, questions and passages behind their prompts.
 
     Args:
         model: BertTextEmbedder.
@@ -60,7 +61,9 @@ class Search(SentenceEmbedding):
         reranker_dir: str | None = None,
         **settings,
     ):
-        super().__init__(model, preprocessor, **settings)
+        of_query, of_passage = search_prompts(getattr(model, "prompts", None) or {})
+        super().__init__(model, preprocessor, of_query, **settings)
+        self._passage_head = self.behind(of_passage)
         if passages is None:
             raise InputError("--task=search: name the text to search by --passages, a passage per line.")
         self._texts = _read_passages(passages)
@@ -83,8 +86,9 @@ class Search(SentenceEmbedding):
             self.more_models = (self._served_reranker,)
 
     def _embed(self, texts: list[str]) -> np.ndarray:
-        """Returns the texts' vectors, of length 1: float32, shape (P, D)."""
-        run = tf.function(lambda text: self.embed(self.model, {"text": text})["embedding"], autograph=False)
+        """Returns the passages' vectors, of length 1: float32, shape (P, D)."""
+        answer = self._passage_head.answering(self.model)
+        run = tf.function(lambda text: answer(text)["embedding"], autograph=False)
         run = run.get_concrete_function(tf.TensorSpec([None], tf.string))
         order = sorted(range(len(texts)), key=lambda number: len(texts[number]))  # Batches of about equal lengths.
         vectors = np.empty((len(texts), self.model.output_shape[-1]), np.float32)
@@ -108,16 +112,14 @@ class Search(SentenceEmbedding):
 
     def functions(self, model):
         traced = super().functions(model)
-
-        traced[EMBED] = signatures.trace(lambda text: self.embed(model, {"text": text}), self.text_inputs, tf.string)
+        traced[EMBED] = signatures.trace(self.answering(model), self.text_inputs, tf.string)
         return {**traced, QUERY: traced[signatures.SERVING_DEFAULT]}
 
-    def embed(self, model, texts):
-        """Builds the graph from texts, `text_inputs` by name, to their `embedding`."""
-        return super().answer_texts(model, texts)
+    def heads_of_prompts(self):
+        return {}
 
     def answer_texts(self, model, texts):
-        nearest = self.find(self.embed(model, texts)["embedding"])
+        nearest = self.find(self.answering(model)(**texts)["embedding"])
         if self._reranker is None:
             return nearest
         question = text_bounds.bound_texts(texts["text"], self._pair.tokenizer, self._pair.sequence_length)

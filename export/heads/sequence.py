@@ -28,7 +28,7 @@ class SequenceHead(SequenceAnswers, Head):
     def encode(self, texts):
         """Encodes texts by the eager path; in windows, `rows` has the text of each."""
         if self.long_texts is not None:
-            encoded, rows = probes.on_cpu(self.long_texts, texts["text"])
+            encoded, rows = probes.on_cpu(self.read_windows, texts["text"])
             return {**encoded, "rows": rows}
         return probes.on_cpu(self.pack, {name: column.reshape(-1) for name, column in texts.items()})
 

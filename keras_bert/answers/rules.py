@@ -3,6 +3,8 @@
 This module does not import TensorFlow.
 """
 
+from collections.abc import Mapping
+
 from keras_bert.errors import InputError
 
 # === Windows ===
@@ -36,6 +38,18 @@ def check_stride(max_seq_length: int, doc_stride: int | None) -> int:
 LONG_TEXTS = ("truncate", "head_tail", "mean", "max")
 POOLED = LONG_TEXTS[2:]
 MOST_TOKENS = 8192  # That are read of a text by default.
+
+# === Prompts ===
+
+QUERY_PROMPT = "query"
+PASSAGE_PROMPTS = ("document", "passage", "corpus")  # As sentence-transformers looks for them.
+
+
+def search_prompts(prompts: Mapping[str, str]) -> tuple[str, str]:
+    """Returns the names of those of an embedder's prompts that stand before queries and passages; "" for none."""
+    passage = next((name for name in PASSAGE_PROMPTS if prompts.get(name)), "")
+    return QUERY_PROMPT if prompts.get(QUERY_PROMPT) else "", passage
+
 
 # === Labels ===
 

@@ -53,9 +53,13 @@ class SequenceAnswers(Answers):
     def answer_texts(self, model, texts):
         if self.long_texts is None:
             return in_pieces(model, self.encode_in_graph(texts), self.answer)
-        encoded, rows = self.long_texts(texts["text"])
+        encoded, rows = self.read_windows(texts["text"])
         outputs = in_pieces(model, encoded, lambda outputs, _: {"outputs": outputs})["outputs"]
         return self.answer(self.pool(outputs, rows, tf.shape(texts["text"])), encoded)
+
+    def read_windows(self, text: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        """Encodes texts, string [B], that are not truncated; returns what `long_texts` does."""
+        return self.long_texts(text)
 
     def pool(self, outputs: tf.Tensor, rows: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:
         """Makes an output of each text, [B, C], of those of its windows; see `pool_windows`."""
@@ -267,6 +271,50 @@ class ChoiceAnswers(BestOfAnswers):
 
 
 class EmbeddingAnswers(SequenceAnswers):
-    """The vector of each text; the model gives embeddings [B, D]."""
+    """The vector of each text behind a prompt; the model gives embeddings [B, D].
+
+    Args:
+        model: BertTextEmbedder, or another model without prompts.
+        preprocessor: tokenizer and longest sequence.
+        prompt: name of one of the model's prompts; "": none; None: the model's default.
+        **settings: `long_text` and `max_tokens` of `SequenceAnswers`.
+
+    Attributes:
+        prompt: str, the text of the prompt.
+
+    Raises:
+        ValueError: the model has no such prompt.
+    """
 
     token_outputs = {"embedding": TokenOutput(("components",))}
+
+    def __init__(self, model: keras.Model, preprocessor: BertPreprocessor, prompt: str | None = None, **settings):
+        super().__init__(model, preprocessor, **settings)
+        prompts = getattr(model, "prompts", None) or {}
+        name = getattr(model, "default_prompt", None) if prompt is None else prompt
+        if name and name not in prompts:
+            raise ValueError(f"`prompt` must be one of {', '.join(prompts) or 'none'}. Received: prompt={name!r}")
+        self.prompt = prompts[name] if name else ""
+        self._num_left_out = 0  # Tokens, [CLS] among them, that the pooling leaves out.
+        if self.prompt and not model.include_prompt:
+            (length,) = preprocessor.tokenizer.tokenize([self.prompt]).row_lengths()
+            self._num_left_out = min(int(length) + 1, preprocessor.sequence_length - 1)
+
+    def pack(self, texts):
+        return self._mark(super().pack({name: self._behind_prompt(text) for name, text in texts.items()}))
+
+    def read_windows(self, text):
+        encoded, rows = super().read_windows(self._behind_prompt(text))
+        return self._mark(encoded, tf.concat([tf.ones_like(rows[:1], tf.bool), rows[1:] != rows[:-1]], 0)), rows
+
+    def _behind_prompt(self, texts: tf.Tensor) -> tf.Tensor:
+        return tf.strings.join([self.prompt, texts]) if self.prompt else texts
+
+    def _mark(self, encoded: dict[str, tf.Tensor], has_prompt: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
+        """Marks tokens that the pooling leaves out in `padding_mask`, as `PoolTokens` reads it; `has_prompt` is [W]."""
+        if not self._num_left_out:
+            return encoded
+        mask = encoded["padding_mask"]
+        is_prompt = (tf.range(tf.shape(mask)[1]) < self._num_left_out)[tf.newaxis]
+        is_prompt = is_prompt if has_prompt is None else is_prompt & has_prompt[:, tf.newaxis]
+        return {**encoded, "padding_mask": mask + mask * tf.cast(is_prompt, tf.int32)}

@@ -116,7 +116,7 @@ class PoolTokens(BertLayer):
 
     Call arguments:
         sequence_output: float, shape (B, S, H).
-        padding_mask: int or bool, shape (B, S), 0 for padding.
+        padding_mask: int or bool, shape (B, S), 0 for padding, 2 for tokens that count for the encoder alone.
 
     Returns:
         Shape (B, H), in the layer's dtype.
@@ -129,7 +129,7 @@ class PoolTokens(BertLayer):
     def call(self, sequence_output, padding_mask):
         if self.pooling == "cls":
             return sequence_output[:, 0]
-        is_real = ops.expand_dims(ops.not_equal(padding_mask, 0), -1)
+        is_real = ops.expand_dims(ops.equal(ops.cast(padding_mask, "int32"), 1), -1)
         if self.pooling == "max":
             return ops.max(ops.where(is_real, sequence_output, -1e9), axis=1)
         counts = ops.maximum(ops.sum(ops.cast(is_real, sequence_output.dtype), axis=1), 1)

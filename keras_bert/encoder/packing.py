@@ -138,7 +138,7 @@ class TokenLayout(BertLayer):
         attention: str, `"bidirectional"`, or `"left_to_right"`: no token attends to later ones.
 
     Call arguments:
-        padding_mask: int or bool, shape (batch, sequence), 1 for real tokens. Each sequence's first position
+        padding_mask: int or bool, shape (batch, sequence), not 0 for real tokens. Each sequence's first position
             ([CLS]) counts as real whatever the mask says. For `packed` the number of the token's example: 1 for
             those of the first, 2 for those behind, and so on, 0 for padding.
 
@@ -162,7 +162,7 @@ class TokenLayout(BertLayer):
     def call(self, padding_mask):
         if self.kind == "packed":
             return self._packed(padding_mask)
-        mask = ops.cast(padding_mask, self.compute_dtype)
+        mask = ops.cast(ops.cast(padding_mask, "bool"), self.compute_dtype)
         bias = self._without_later(ops.expand_dims(1.0 - mask, (1, 2)) * MASKED_SCORE)
         return RectangularLayout(bias) if self.kind == "rectangular" else self._unpadded(padding_mask, bias)
 

@@ -1,8 +1,8 @@
 """The files that sentence-transformers adds to a Hugging Face directory: what follows the encoder, and in which order.
 
 `modules.json` lists the modules; `1_Pooling/config.json`, `2_Dense/config.json` with its weights, and
-`sentence_bert_config.json` describe them. Other modules, or several dense layers, are refused when an embedder is
-built, and cause a warning when only the encoder is read.
+`sentence_bert_config.json` describe them. `config_sentence_transformers.json` has the prompts. Other modules, or
+several dense layers, are refused when an embedder is built, and cause a warning when only the encoder is read.
 """
 
 import os
@@ -19,6 +19,7 @@ from keras_bert.formats.hugging_face_tokenizer import SETTINGS_FILE
 from keras_bert.formats.weight_names import HUGGING_FACE, head_sources
 
 _MODULES, _LENGTH_FILE, _CONFIG = "modules.json", "sentence_bert_config.json", "config.json"
+_PROMPTS_FILE = "config_sentence_transformers.json"
 _HEAD = "embedding"
 # Our name of an activation, by torch's class. Keras's "gelu" is the erf form, as torch's.
 _ACTIVATIONS = {
@@ -48,7 +49,9 @@ def read_settings(path: str) -> dict:
 
 def _arguments(path: str) -> dict:
     pooling, dense, normalize = _find_modules(path)
-    arguments = {"pooling": _pooling(os.path.join(path, pooling, _CONFIG)), "normalize": normalize}
+    pooling_file = os.path.join(path, pooling, _CONFIG)
+    arguments = {"pooling": _pooling(pooling_file), "normalize": normalize, **_prompts(path)}
+    arguments["include_prompt"] = read_object(pooling_file).get("include_prompt") is not False
     if dense is None:
         return arguments
     file = os.path.join(path, dense, _CONFIG)
@@ -91,6 +94,17 @@ def _pooling(file: str) -> str:
     return modes[0]
 
 
+def _prompts(path: str) -> dict:
+    file = os.path.join(path, _PROMPTS_FILE)
+    config = read_object(file) if os.path.isfile(file) else {}
+    prompts, default = config.get("prompts") or {}, config.get("default_prompt_name")
+    if not isinstance(prompts, dict) or not all(isinstance(text, str) for text in prompts.values()):
+        raise InputError(f"{file}: expected prompts to be texts by name, found {shown(prompts)}.")
+    if default is not None and default not in list(prompts):
+        raise InputError(f"{file}: expected default_prompt_name to be a name of prompts, found {shown(default)}.")
+    return {"prompts": prompts, "default_prompt": default}
+
+
 def _sequence_length(path: str) -> int | None:
     # From version 6 on the tokenizer's settings hold it. Tokenizers without a limit state a number of 31 digits.
     keys = ((_LENGTH_FILE, "max_seq_length"), (SETTINGS_FILE, "model_max_length"))
@@ -125,6 +139,7 @@ def write(path: str, checkpoint: Checkpoint) -> None:
     task = checkpoint.settings["task"]
     inputs = checkpoint.config.hidden_dim
     modes = {key: mode == task["pooling"] for key, mode in _OLD_MODES.items()}
+    modes["include_prompt"] = task.get("include_prompt", True)
     configs = {"Pooling": {"word_embedding_dimension": inputs, **modes}}
     tensors = {name: part for source, name, part in checkpoint.foreign_tensors(head_sources(HUGGING_FACE, _HEAD))}
     if tensors:
@@ -149,3 +164,6 @@ def write(path: str, checkpoint: Checkpoint) -> None:
     write_json(os.path.join(path, _MODULES), listed)
     length = task.get("sequence_length") or checkpoint.config.max_sequence_length
     write_json(os.path.join(path, _LENGTH_FILE), {"max_seq_length": length, "do_lower_case": False})
+    if prompts := task.get("prompts"):
+        values = {"prompts": dict(prompts), "default_prompt_name": task.get("default_prompt")}
+        write_json(os.path.join(path, _PROMPTS_FILE), values)

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from keras_bert.answers.base import plain_values
 from keras_bert.answers.nearest import find_nearest
+from keras_bert.answers.rules import search_prompts
 from keras_bert.answers.sequence import EmbeddingAnswers
 from keras_bert.config import POOLINGS
 from keras_bert.encoder.backbone import BertBackbone
@@ -38,6 +39,9 @@ class BertTextEmbedder(BertTask, keras_nlp.models.Task):
         embedding_dim: int, D, outputs of a dense layer on the pooled vector; None: there is no such layer.
         embedding_activation: str, of the dense layer; None: it is linear.
         normalize: bool, whether embeddings have length 1, so that their product is the cosine similarity.
+        prompts: dict of str, texts that may stand before each text, by name: `{"query": "query: "}`; None: none.
+        default_prompt: str, name of the prompt where none is chosen; None: no prompt.
+        include_prompt: bool, whether a prompt's tokens, [CLS] among them, are pooled too; not for `"cls"`.
         **kwargs: as in `BertTextClassifier`.
 
     >>> from keras_bert import BertBackbone, BertPreprocessor, BertTokenizer
@@ -54,17 +58,19 @@ class BertTextEmbedder(BertTask, keras_nlp.models.Task):
     uses_pooler = False
     trained_settings = ("long_text",)
 
-    def encode(self, texts, **settings) -> np.ndarray:
+    def encode(self, texts, prompt: str | None = None, **settings) -> np.ndarray:
         """Embeds texts: N of them as float32 of shape (N, D), and a single str as (D,).
 
         Args:
             texts: list of str, or str.
+            prompt: name of one of `prompts`, whose text is put before each; "": none; None: `default_prompt`.
             **settings: `long_text` and `max_tokens`, as of `answer`: docs/models.md.
 
         Raises:
-            ValueError: the model has no preprocessor, `texts` has another shape, or a setting is out of bounds.
+            ValueError: the model has no preprocessor or no such prompt, `texts` has another shape, or a setting is out
+                of bounds.
         """
-        return self._answers(**settings).arrays(texts)["embedding"]
+        return self._answers(prompt=prompt, **settings).arrays(texts)["embedding"]
 
     def similarity(self, first, second) -> np.ndarray:
         """Returns the cosines of N and M texts: float32 of shape (N, M); a single str has no axis.
@@ -77,11 +83,13 @@ class BertTextEmbedder(BertTask, keras_nlp.models.Task):
     def search(self, queries, passages: list[str], top_k: int = 10, vectors=None) -> list[dict] | dict:
         """Finds the passages nearest to each query, exactly, as an export of the task `search` does.
 
+        Queries get the prompt `"query"`, passages that of `"document"`, `"passage"` or `"corpus"`, if there are such.
+
         Args:
             queries: list of str, or str.
             passages: list of str.
             top_k: int, passages to list; fewer if there are fewer.
-            vectors: what `encode` returned for the passages; None: they are encoded.
+            vectors: what `encode` returned for the passages, with their prompt; None: they are encoded.
 
         Returns:
             A dict for each query, or for the one: `passages`, the nearest first; `scores`, their cosines; `indices`,
@@ -90,11 +98,12 @@ class BertTextEmbedder(BertTask, keras_nlp.models.Task):
         Raises:
             ValueError: there are no passages, or not as many vectors, or `top_k` is below 1.
         """
-        vectors = self._directions(passages if vectors is None else vectors)
+        of_query, of_passage = search_prompts(self.prompts or {})
+        vectors = self._directions(passages if vectors is None else vectors, of_passage)
         if not 1 <= len(passages) == len(vectors) or top_k < 1:
             sizes = f"{len(passages)} passages, {len(vectors)} vectors, {top_k=}"
             raise ValueError(f"`passages`, as many `vectors`, and `top_k` must be at least 1. Received: {sizes}")
-        questions = np.atleast_2d(self._directions(queries))
+        questions = np.atleast_2d(self._directions(queries, of_query))
         nearest = find_nearest(questions, tf.constant(vectors), tf.ones(len(vectors)), min(top_k, len(vectors)))
         rows = [
             {"passages": [passages[index] for index in indices], "scores": scores, "indices": indices}
@@ -102,10 +111,10 @@ class BertTextEmbedder(BertTask, keras_nlp.models.Task):
         ]
         return rows[0] if isinstance(queries, str) else rows
 
-    def _directions(self, texts) -> np.ndarray:
+    def _directions(self, texts, prompt: str | None = None) -> np.ndarray:
         """Returns vectors of length 1, of texts or of vectors."""
         is_encoded = isinstance(texts, np.ndarray) and texts.dtype.kind == "f"
-        vectors = texts if is_encoded else self.encode(texts)
+        vectors = texts if is_encoded else self.encode(texts, prompt)
         return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
 
     def _make_answers(self, preprocessor, **settings):
@@ -119,10 +128,17 @@ class BertTextEmbedder(BertTask, keras_nlp.models.Task):
         embedding_dim: int | None = None,
         embedding_activation: str | None = None,
         normalize: bool = True,
+        prompts: dict[str, str] | None = None,
+        default_prompt: str | None = None,
+        include_prompt: bool = True,
         **kwargs,
     ):
         if pooling not in POOLINGS:
             raise ValueError(f"`pooling` must be one of {', '.join(POOLINGS)}. Received: pooling={pooling!r}")
+        if default_prompt is not None and default_prompt not in (prompts or {}):
+            raise ValueError(f"`default_prompt` must be a name of `prompts`. Received: {prompts=}, {default_prompt=}")
+        if pooling == "cls" and not include_prompt:
+            raise ValueError(f"`include_prompt` must be True where [CLS] is pooled. Received: {include_prompt=}")
         keep_arguments(self, locals())
 
         # === Layers ===
@@ -155,6 +171,7 @@ class BertTextEmbedder(BertTask, keras_nlp.models.Task):
         task = checkpoint.settings.get("task", {})
         if "refusal" in task:
             raise InputError(task["refusal"])
-        own = {name: task[name] for name in cls._settings() if name in task} if checkpoint.is_embedder else {}
+        is_embedder = checkpoint.is_embedder or "prompts" in task
+        own = {name: task[name] for name in cls._settings() if name in task} if is_embedder else {}
         head = checkpoint.tensors.get("embedding/kernel")
         return own if head is None else {**own, "embedding_dim": head.shape[-1]}

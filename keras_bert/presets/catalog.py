@@ -6,7 +6,8 @@ google-research/bert's README (archives, sizes, case) and its `tokenization.py:2
 conversion scripts (which Hugging Face repository each was made from). The miniature of 12 layers of 768 has the archive
 name of the base model of 2018, but other weights: it needs another name. KerasHub fine-tuned
 `bert_tiny_en_uncased_sst2` with its tanh gelu, and published it at Kaggle only. Its
-`multilingual_e5_small` is left out: the vocabulary is SentencePiece's.
+`multilingual_e5_small` is left out: the vocabulary is SentencePiece's. The prompts of an embedder are those of its
+publisher's page, `prompt_source`; the files of few embedders hold theirs.
 """
 
 import contextlib
@@ -42,6 +43,8 @@ class Preset:
         hugging_face: str, `owner/name` of the copy in Hugging Face's format, or None.
         kaggle: str, `owner/model/framework/variation/version` of the copy in KerasHub's format, or None.
         archive: str, folder and file in Google's bucket of BERTs, or None.
+        query_prompt, passage_prompt: str, what an embedder's publisher puts before queries and passages, or None.
+        prompt_source: str, the page that says so, or None.
     """
 
     name: str
@@ -52,6 +55,15 @@ class Preset:
     hugging_face: str | None = None
     kaggle: str | None = None
     archive: str | None = None
+    query_prompt: str | None = None
+    passage_prompt: str | None = None
+    prompt_source: str | None = None
+
+    @property
+    def prompts(self) -> dict[str, str]:
+        """The prompts by name, as `BertTextEmbedder` takes them."""
+        prompts = {"query": self.query_prompt, "passage": self.passage_prompt}
+        return {name: text for name, text in prompts.items() if text}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -100,13 +112,13 @@ class _PresetTable(list):
 
 
 def list_presets() -> list[Preset]:
-    """Lists the presets: the short names by size, Google's other checkpoints, KerasHub's; printing shows a table.
+    """Lists the presets: the short names by size, Google's other checkpoints, KerasHub's, E5's; printing shows a table.
 
     >>> presets = list_presets()
     >>> [preset.name for preset in presets[:6]]
     ['tiny', 'mini', 'small', 'medium', 'base', 'large']
     >>> len(presets)
-    59
+    65
     """
     return _PresetTable(ALL)
 

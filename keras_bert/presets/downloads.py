@@ -23,11 +23,18 @@ _CONFIGS = {"config.json", "bert_config.json", "saved_model.pb"}
 _WEIGHTS = {"model.safetensors", "pytorch_model.bin", "tf_model.h5", "model.weights.h5", "model.weights.json"}
 _WEIGHTS |= {"variables/variables.index"}
 
+# What sentence-transformers adds, small files but for a dense layer's weights.
+_EMBEDDER = ("modules.json", "config_sentence_transformers.json", "sentence_bert_config.json")
+_EMBEDDER += ("*_Pooling/config.json", "*_Dense/config.json")
+
 # The files to fetch from Hugging Face for each purpose. A group is fetched only if those before it are not enough.
 _AT_HUGGING_FACE = {
-    "config": (("config.json",),),
+    "config": (("config.json", *_EMBEDDER),),
     "weights": (
-        ("config.json", "model.safetensors", "model.safetensors.index.json", "model-*-of-*.safetensors"),
+        (
+            *("config.json", "model.safetensors", "model.safetensors.index.json", "model-*-of-*.safetensors"),
+            *(*_EMBEDDER, "*_Dense/model.safetensors", "*_Dense/pytorch_model.bin"),
+        ),
         ("model.weights.h5", "task.json", "task.weights.h5"),  # KerasHub's format
         ("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*-of-*.bin"),
         ("tf_model.h5", "tf_model.h5.index.json", "tf_model-*-of-*.h5"),
@@ -142,7 +149,7 @@ def _has_shards(files: Collection[str], stem: str, suffix: str) -> bool:
 
 
 def _files_of(path: str) -> list[str]:
-    """Lists the files of a zip, or of a directory and its folders `assets` and `variables`, without dangling links."""
+    """Lists the files of a zip, or of a directory and its folders that may count, without dangling links."""
     if not os.path.isdir(path):
         with open_archive(path) as archive:
             files = [member.filename for member in archive.infolist() if not member.is_dir()]
@@ -151,7 +158,7 @@ def _files_of(path: str) -> list[str]:
     paths = []
     for place, folders, names in os.walk(path):
         if place == path:
-            folders[:] = [folder for folder in folders if folder in ("assets", "variables")]
+            folders[:] = [folder for folder in folders if re.fullmatch(r"assets|variables|\d+_Dense", folder)]
         paths += [os.path.join(place, name) for name in names]
     return [os.path.relpath(file, path).replace(os.sep, "/") for file in paths if os.path.isfile(file)]
 

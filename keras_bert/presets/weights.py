@@ -14,7 +14,7 @@ from keras_bert.errors import InputError
 from keras_bert.files import is_directory
 from keras_bert.formats.checkpoint import Checkpoint, StoredTensor, assign, check_shapes
 from keras_bert.formats.weight_names import HEADS
-from keras_bert.presets.catalog import located, published
+from keras_bert.presets.catalog import find_handle, located, name_of, published
 
 _SHAPES = ("vocabulary_size", "num_heads", "hidden_dim", "intermediate_dim", "max_sequence_length", "num_segments")
 _SETTINGS = (*BertConfig.__dataclass_fields__, "layout", "name", "trainable", "dtype")  # of BertBackbone
@@ -37,6 +37,7 @@ def open_checkpoint(preset: str | os.PathLike) -> Iterator[Checkpoint]:
             # means the same model from every source; `hf://` means the model as Hugging Face describes it.
             config = checkpoint.config.replace(activation=known.config.activation)
             checkpoint = dataclasses.replace(checkpoint, config=config)
+        checkpoint = dataclasses.replace(checkpoint, settings=_with_prompts(checkpoint.settings, preset))
         check_shapes(checkpoint)
         yield checkpoint
 
@@ -63,16 +64,28 @@ def read_bert_config(preset: str | os.PathLike) -> BertConfig:
 
 
 def read_settings(preset: str | os.PathLike) -> dict:
-    """Returns the settings that a preset of ours was saved with (`Checkpoint.settings`); {} for any other preset.
+    """Returns the settings that a preset of ours was saved with (`Checkpoint.settings`).
+
+    Of a published one these are the prompts of an embedder, of any other preset there are none.
 
     Raises:
         InputError: as `open_checkpoint`.
     """
     if published(preset) is not None:
-        return {}
+        return _with_prompts({}, preset)
     with located(preset) as place:
         module = formats.find_format(place)
-        return module.read_settings(place) if hasattr(module, "read_settings") else {}
+        settings = module.read_settings(place) if hasattr(module, "read_settings") else {}
+    return _with_prompts(settings, preset)
+
+
+def _with_prompts(settings: Mapping[str, object], preset: str | os.PathLike) -> dict:
+    """Adds the prompts that an embedder was published with, unless its files have some."""
+    known, task = published(preset) or find_handle(name_of(preset)), settings.get("task", {})
+    own = task.get("prompts")
+    if known is None or not known.prompts or (isinstance(own, dict) and any(own.values())):
+        return dict(settings)
+    return {**settings, "task": {"class_name": "BertTextEmbedder", **task, "prompts": known.prompts}}
 
 
 def as_saved(settings: Mapping[str, object], *, dtype=None, **overrides) -> dict:
@@ -156,7 +169,8 @@ def checkpoint_of(model, source: str = "the model", labels: list[str] | None = N
     own = {name: getattr(model, f"masked_lm_{name}", None) for name in ("activation", "layer_norm_epsilon")}
     settings = {name: value for name, value in own.items() if value is not None}
     head_settings = {"masked_lm": settings} if settings else {}
-    names = ("pooling", "normalize", "embedding_activation")  # All of them for an embedder, the first for a classifier.
+    # All of them for an embedder, the first for a classifier.
+    names = ("pooling", "normalize", "embedding_activation", "prompts", "default_prompt", "include_prompt")
     task = {name: getattr(model, name) for name in names if hasattr(model, name)}
     if task:
         task |= {

@@ -30,15 +30,18 @@ def word_scorer(encoder) -> keras.Model:
     return keras.Model(encoder.input, output_head(1, encoder.initializer_range, name="token_regression")(tokens))
 
 
-def embedder() -> BertTextEmbedder:
-    return shaken(BertTextEmbedder(backbone(), embedding_dim=6, embedding_activation="tanh"))
+def embedder(**settings) -> BertTextEmbedder:
+    return shaken(BertTextEmbedder(backbone(), embedding_dim=6, embedding_activation="tanh", **settings))
+
+
+PROMPTS = {"prompts": {"query": "who was ", "passage": "hello, ", "none": ""}, "default_prompt": "passage"}
 
 
 def search(**settings) -> Search:
     with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".txt") as file:
         file.write("".join(f"{passage}\n" for passage in PASSAGES))
         file.flush()
-        return Search(embedder(), assets(), file.name, top_k=3, **settings)
+        return Search(embedder(**PROMPTS), assets(), file.name, top_k=3, **settings)
 
 
 PASSAGES = ("hello", "wonderful world", "who was jim", "a world of wonder", "hello hello")
@@ -48,9 +51,11 @@ ALL_HEADS = {
         shaken(BertTokenClassifier(backbone(), len(TAGS), compile=False)), assets(), TAGS
     ),
     "token_regression": lambda: TokenRegression(shaken(word_scorer(backbone())), assets()),
-    "sentence_embedding": lambda: SentenceEmbedding(embedder(), assets()),
+    "sentence_embedding": lambda: SentenceEmbedding(embedder(**PROMPTS), assets()),
     "classification in windows": lambda: Classification(classifier(), assets(), LABELS, long_text="max"),
-    "sentence_embedding in windows": lambda: SentenceEmbedding(embedder(), assets(), long_text="mean"),
+    "sentence_embedding in windows": lambda: SentenceEmbedding(
+        embedder(**PROMPTS, include_prompt=False), assets(), long_text="mean"
+    ),
     "search": search,
     "search in windows": lambda: search(long_text="mean", max_tokens=300),
     "search in int8": lambda: search(passages_dtype="int8"),

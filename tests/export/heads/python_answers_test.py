@@ -11,6 +11,7 @@ from toy_classifier import PIECES
 from export.heads import fill_mask
 from export.verification import probes
 from keras_bert.answers import text_bounds
+from keras_bert.errors import InputError
 from keras_bert.models import BertTokenClassifier
 
 WORDS = ["[MASK]", "jim", "Henson's", "(world)", *(piece for piece in PIECES if "#" not in piece)]
@@ -119,3 +120,23 @@ def test_an_embedder_finds_what_its_export_finds(saved):
     for row, right in enumerate(right_rows(head, outputs)):
         np.testing.assert_allclose(rows[row]["scores"], right["scores"], atol=1e-5)
         assert is_equal(rows[row], right) or undecided[row], queries[row]
+
+
+@pytest.mark.parametrize("name, settings", [("", {}), (" in windows", {"long_text": "mean"})])
+def test_each_prompt_of_an_embedder_has_a_signature(saved, name, settings):
+    """In windows the pooling leaves prompts out."""
+    head, columns = saved(f"sentence_embedding{name}").head, {"text": texts()}
+    loaded, model = tf.saved_model.load(saved(f"sentence_embedding{name}").directory), model_of(head)
+    assert sorted(loaded.signatures) == ["passage", "query", "serving_default", "token_ids"]
+    for signature, prompt in {"query": "query", "passage": "passage", "serving_default": None}.items():
+        found = toy_saved.ask(loaded, signature, columns)["embedding"]
+        np.testing.assert_allclose(found, model.encode(columns["text"], prompt, **settings), atol=1e-5)
+    described = head.description()["signatures"]
+    assert list(described) == ["serving_default", "token_ids", "query", "passage"]
+    assert "behind 'who was '" in described["query"]["inputs"]["text"]
+
+
+def test_a_prompt_cannot_have_the_name_of_another_signature():
+    head = toy_saved.SentenceEmbedding(toy_saved.embedder(prompts={"token_ids": "a "}), toy_saved.assets())
+    with pytest.raises(InputError, match="A prompt is named 'token_ids', as a signature is"):
+        head.description()

@@ -33,7 +33,7 @@ def test_the_page_s_examples_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(keras.Model, "run_eagerly", True)  # Tracing each of eight models takes seconds.
     blocks = re.findall(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", PAGE.read_text("utf-8"), flags=re.DOTALL)
-    assert len(blocks) == 13
+    assert len(blocks) == 14
     names = {}
     for block, output in blocks:
         tree = ast.parse(block)

@@ -178,3 +178,59 @@ def test_texts_become_vectors_cosines_and_the_nearest_passages():
     for wrong in ({"passages": [], "vectors": vectors[:0]}, {"vectors": vectors[:2]}, {"top_k": 0}):
         with pytest.raises(ValueError, match="`passages`, as many `vectors`, and `top_k` must be at least 1. Received"):
             model.search("a", **{"passages": TEXTS, **wrong})
+
+
+# === Prompts ===
+
+PROMPTS = {"query": "the dog: ", "passage": "a mat, ", "none": ""}
+
+
+def prompted(pooling="mean", **arguments):
+    preprocessor = keras_bert.BertPreprocessor(toy_tasks.tokenizer(), sequence_length=12)
+    arguments = {"prompts": PROMPTS, "default_prompt": "passage", "pooling": pooling, **arguments}
+    return toy_tasks.shaken(keras_bert.BertTextEmbedder(toy_tasks.backbone(), preprocessor, **arguments))
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("include_prompt, pooling", [(True, "cls"), (False, "mean"), (False, "max")])
+def test_prompts_are_those_of_sentence_transformers_both_ways(tmp_path, include_prompt, pooling):
+    from sentence_transformers import SentenceTransformer
+
+    model = prompted(pooling, include_prompt=include_prompt, compile=False)
+    model.save_to_preset(str(tmp_path / "preset"))
+    assert to_hugging_face(tmp_path / "preset", tmp_path / "theirs").changed == []
+    theirs = SentenceTransformer(str(tmp_path / "theirs"), device="cpu")
+    assert theirs.prompts.items() >= PROMPTS.items() and theirs.default_prompt_name == "passage"
+    theirs.save(str(tmp_path / "again"))
+    for name in ("query", "passage", "none", None):
+        expected = theirs.encode(TEXTS, prompt_name=name)
+        np.testing.assert_allclose(model.encode(TEXTS, name), expected, atol=1e-5)
+    np.testing.assert_allclose(model.encode(TEXTS, ""), theirs.encode(TEXTS, prompt=""), atol=1e-5)
+    again = keras_bert.BertTextEmbedder.from_preset(tmp_path / "again")
+    assert (again.prompts["query"], again.default_prompt) == (PROMPTS["query"], "passage")
+    np.testing.assert_allclose(again.encode(TEXTS[1], "query"), theirs.encode(TEXTS[1], prompt_name="query"), atol=1e-5)
+
+
+def test_a_search_puts_prompts_before_queries_and_passages():
+    model = prompted(compile=False)
+    scores = model.similarity(model.encode(TEXTS[:2], "query"), model.encode(TEXTS, "passage"))
+    found = model.search(TEXTS[:2], TEXTS, top_k=len(TEXTS))
+    np.testing.assert_allclose([row["scores"] for row in found], -np.sort(-scores), atol=1e-6)
+    with pytest.raises(ValueError, match="`prompt` must be one of query, passage, none. Received: prompt='other'"):
+        model.encode(TEXTS, prompt="other")
+    with pytest.raises(ValueError, match="`default_prompt` must be a name of `prompts`. Received"):
+        prompted(default_prompt="other")
+    with pytest.raises(ValueError, match="`include_prompt` must be True where .CLS. is pooled"):
+        prompted("cls", include_prompt=False)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize(
+    "content, message",
+    [('{"prompts": ["a"]}', "expected prompts to be texts by name"), ('{"default_prompt_name": "a"}', "found 'a'")],
+)
+def test_prompts_that_cannot_be_read(theirs, tmp_path, content, message):
+    shutil.copytree(theirs, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "config_sentence_transformers.json").write_text(content)
+    with pytest.raises(InputError, match=f"config_sentence_transformers.json: .*{message}"):
+        keras_bert.BertTextEmbedder.from_preset(tmp_path)

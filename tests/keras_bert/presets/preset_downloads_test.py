@@ -91,6 +91,20 @@ def test_only_what_the_purpose_needs_is_downloaded_and_once(hub, resolve):
     assert hub.requests == []
 
 
+def test_what_sentence_transformers_adds_comes_along(hub, resolve):
+    small = ("modules.json", "config_sentence_transformers.json", "1_Pooling/config.json", "2_Dense/config.json")
+    more = {name: name.encode() for name in (*small, "onnx/model.onnx")} | {"2_Dense/model.safetensors": b"dense"}
+    hub.models["toy/embedder"] = {**HUGGING_FACE, **more}
+    resolve("hf://toy/embedder", "config")
+    assert sorted(hub.fetched()) == sorted(["config.json", *small])
+    assert content(resolve("hf://toy/embedder", "weights"), "2_Dense/model.safetensors") == b"dense"
+    assert sorted(hub.fetched()) == ["2_Dense/model.safetensors", "model.safetensors"]
+    hub.models["toy/damaged"] = {**HUGGING_FACE, "2_Dense/model.safetensors": b"other"}
+    hub.faults["2_Dense/model.safetensors"] = "corrupt"
+    with pytest.raises(InputError, match="2_Dense/model.safetensors arrived damaged"):
+        resolve("hf://toy/damaged", "weights")
+
+
 def test_a_revision_is_another_copy(hub, resolve):
     hub.models = {"toy/bert": HUGGING_FACE, "toy/bert@v2": {**HUGGING_FACE, "model.safetensors": b"second"}}
     assert content(resolve("hf://toy/bert@v2"), "model.safetensors") == b"second"

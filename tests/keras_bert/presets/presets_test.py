@@ -59,6 +59,9 @@ PARAMETERS_OF_GOOGLE = {
     "uncased_L-12_H-256_A-4": 17_488_640,
     "uncased_L-12_H-512_A-8": 53_982_720,
 }
+# E5's have the sizes of Google's and, for the small ones, of MiniLM with 12 layers.
+PARAMETERS_OF_E5 = {"small": 33_360_000, "base": 109_482_240, "large": 335_141_888}
+PARAMETERS_OF_E5 = {f"e5-{size}{end}": count for size, count in PARAMETERS_OF_E5.items() for end in ("", "-v2")}
 # KerasHub 0.32 says 17,066,496, which no BERT of 3 layers of 384 over Google's vocabulary has: its six-layer sister
 # (22,713,216 in KerasHub, too) is larger by three layers of 1,774,464.
 MISCOUNTED_BY_KERAS_HUB = {"paraphrase_minilm_l3_v2_en": 22_713_216 - 3 * 1_774_464}
@@ -108,7 +111,7 @@ def test_every_preset_of_keras_hub_is_there_with_its_source_and_size():
 
 def test_each_can_be_built_and_has_the_parameters_that_its_publisher_states():
     stated = {name: preset["metadata"]["params"] for name, preset in keras_nlp.models.BertBackbone.presets.items()}
-    stated |= PARAMETERS_OF_GOOGLE | MISCOUNTED_BY_KERAS_HUB
+    stated |= PARAMETERS_OF_GOOGLE | PARAMETERS_OF_E5 | MISCOUNTED_BY_KERAS_HUB
     built = {}
     for preset in list_presets():
         if preset.config not in built:
@@ -116,7 +119,7 @@ def test_each_can_be_built_and_has_the_parameters_that_its_publisher_states():
                 backbone = BertBackbone.from_preset(preset.name, load_weights=False)
             built[backbone.bert_config] = backbone.count_params()
         assert built[preset.config] == stated[preset.name], preset.name
-    assert len(list_presets()) == 59
+    assert len(list_presets()) == 65
 
 
 def test_no_two_presets_share_a_name_and_every_name_finds_its_own():
@@ -141,6 +144,33 @@ def test_case_and_activation():
         assert preset.config.intermediate_dim == 4 * preset.config.hidden_dim
     cased = [preset.full_name for preset in list_presets() if preset.lowercase is False]
     assert len(cased) == 4 and all("cased" in name and "uncased" not in name for name in cased)
+
+
+def test_embedders_have_the_prompts_of_their_publishers(tmp_path):
+    prompts = {preset.name: preset.prompts for preset in list_presets() if preset.prompts}
+    for_passages = "Represent this sentence for searching relevant passages: "
+    assert prompts["e5-base-v2"] == {"query": "query: ", "passage": "passage: "}
+    assert prompts["bge_small_v1.5_en"] == prompts["mxbai_embed_large_v1_en"] == {"query": for_passages}
+    assert prompts["bge_small_v1.5_zh"] == {"query": "为这个句子生成表示以用于检索相关文章："}
+    assert all(name.startswith(("bge_", "mxbai_", "e5-")) for name in prompts) and len(prompts) == 20
+    sources = {preset.prompt_source for preset in list_presets() if preset.prompts}
+    assert sources == {f"https://huggingface.co/{find_preset(name).hugging_face}" for name in prompts}
+
+
+def test_a_handle_brings_its_prompts_unless_its_files_have_some(tmp_path, monkeypatch):
+    import keras_bert
+
+    place = tmp_path / "intfloat" / "e5-small-v2"
+    backbone = BertBackbone(len(PIECES), 1, 2, 8, 16, max_sequence_length=8)
+    model = keras_bert.BertTextEmbedder(backbone, BertPreprocessor(BertTokenizer(PIECES), 8), compile=False)
+    model.save_to_preset(str(place))
+    monkeypatch.setenv("KERAS_BERT_HOME", str(tmp_path))
+    read = keras_bert.BertTextEmbedder.from_preset("hf://intfloat/e5-small-v2")
+    assert read.prompts == {"query": "query: ", "passage": "passage: "} and read.default_prompt is None
+    model = keras_bert.BertTextEmbedder(backbone, model.preprocessor, prompts={"query": "own: "}, compile=False)
+    model.save_to_preset(str(place))
+    assert keras_bert.BertTextEmbedder.from_preset("hf://intfloat/e5-small-v2").prompts == {"query": "own: "}
+    assert keras_bert.BertTextEmbedder.from_preset(place).prompts == {"query": "own: "}
 
 
 def test_the_list_reads_as_a_table():
