@@ -9,9 +9,10 @@ import os
 import numpy as np
 
 import keras_bert
-from keras_bert.answers.rules import LONG_TEXTS, POOLED
+from keras_bert.answers.rules import LONG_TEXTS, POOLED, QUERY_PROMPT, search_prompts
 from keras_bert.errors import InputError
 from keras_bert.files import atomic_path
+from keras_bert.presets.weights import read_settings
 from tasks.embed import data, retrieval
 from tasks.fine_tuning import metrics, task
 from tasks.fine_tuning.data_check import Content
@@ -45,6 +46,12 @@ class EmbedSettings(LongTextSettings):
     embedding_dim: int | None = setting(
         None, "Components of an embedding, by a linear layer; default: the encoder's width.", at_least=1
     )
+    query_prompt: str | None = changeable(
+        None,
+        "Text before the first text of each row; default: as the model was trained, or the preset's prompt of that "
+        "kind; its default prompt in rows with scores.",
+    )
+    passage_prompt: str | None = changeable(None, "Text before the other texts of each row; default: likewise.")
     matryoshka_dims: list[int] = setting(
         [], "Sizes of prefixes to train as embeddings, besides the whole embedding.", at_least=1
     )
@@ -91,10 +98,17 @@ class EmbedSpec(task.Spec):
         score_scale: what scores are divided by, so that they lie in [-1, 1] as cosines do. None: the model was not
             trained on scores, and each file has a scale of its own.
         long_text: one of `LONG_TEXTS`.
+        query_prompt, passage_prompt: what stands before the first text of a row, and before the others.
+        prompts: those of the model, by name.
+        include_prompt: whether prompts are pooled.
     """
 
     score_scale: float | None = None
     long_text: str = LONG_TEXTS[0]
+    query_prompt: str = ""
+    passage_prompt: str = ""
+    prompts: dict[str, str] = dataclasses.field(default_factory=dict)
+    include_prompt: bool = True
 
     def scale_of(self, table: data.Table) -> float:
         """Returns what the scores of a table are divided by."""
@@ -146,14 +160,39 @@ class Embed(task.Task):
                 f"{train.path}: --num_negatives adds to rows of a text and its match, for multiple_negatives_ranking. "
                 "Leave it out."
             )
-        spec = self.adjust_spec(EmbedSpec(sequence_length=self.settings.max_seq_length))
+        spec = self._new_spec(self.settings.preset, has_scores)
         return dataclasses.replace(spec, score_scale=spec.scale_of(train)) if has_scores else spec
 
     def foreign_spec(self, source, labels, num_outputs, parts):
-        return self.adjust_spec(EmbedSpec(sequence_length=self.settings.max_seq_length))
+        return self._new_spec(source, parts[0].rows.scores is not None)
+
+    def _new_spec(self, preset, has_scores):
+        """Returns the spec of a model that starts from a preset, with its prompts or those of the flags."""
+        task = read_settings(preset).get("task", {}) if preset else {}
+        prompts = task.get("prompts") or {}
+        names = search_prompts(prompts)
+        query, passage = (prompts.get(name, "") for name in ([task.get("default_prompt")] * 2 if has_scores else names))
+        flags = (self.settings.query_prompt, self.settings.passage_prompt)
+        named = zip((names[0] or QUERY_PROMPT, names[1] or "passage"), flags, strict=True)
+        spec = EmbedSpec(
+            sequence_length=self.settings.max_seq_length,
+            query_prompt=query,
+            passage_prompt=passage,
+            prompts={**prompts, **{name: text for name, text in named if text is not None}},
+            include_prompt=task.get("include_prompt", True) or self.settings.pooling == "cls",
+        )
+        return self.adjust_spec(spec)
 
     def adjust_spec(self, spec):
-        return self.settings.with_long_text(spec)
+        given = {name: getattr(self.settings, name) for name in ("query_prompt", "passage_prompt")}
+        spec = dataclasses.replace(spec, **{name: text for name, text in given.items() if text is not None})
+        spec = self.settings.with_long_text(spec)
+        if spec.long_text in POOLED and not spec.include_prompt and (spec.query_prompt or spec.passage_prompt):
+            raise InputError(
+                f"--long_text={spec.long_text}: the pooling of this model leaves prompts out, which windows lack. Give "
+                "--long_text=truncate."
+            )
+        return spec
 
     def encode(self, part, trained):
         """Makes K sequences `[CLS] text [SEP]` of each row; a row of one text to train on has it twice."""
@@ -176,7 +215,9 @@ class Embed(task.Task):
     def _encode_table(self, part, trained):
         table, tokenizer, limit = part.rows, trained.tokenizer, trained.spec.sequence_length
         copies = 2 if part.split == "train" and table.num_texts == 1 else 1
-        texts = [text for row in table.texts for text in row * copies]
+        prompts = [trained.spec.query_prompt, *[trained.spec.passage_prompt] * (table.num_texts * copies - 1)]
+        prompts = prompts[:1] * copies if table.num_texts == 1 else prompts
+        texts = [prompt + text for row in table.texts for prompt, text in zip(prompts, row * copies, strict=True)]
         num_texts = table.num_texts * copies
         title, long_text = f"tokenize {part.title}", trained.spec.long_text
         examples = encode_texts(texts, None, tokenizer, limit, title, num_texts, long_text)
@@ -187,6 +228,8 @@ class Embed(task.Task):
             np.diff(examples.sequence_splits), lambda number: (texts[number],), tokenizer, limit
         )
         examples = examples._replace(labels={"labels": scores})
+        if not trained.spec.include_prompt:
+            examples = mark_prompts(examples, prompts, tokenizer)
         return task.Encoded(examples, lengths.reshape(-1, num_texts).max(axis=1))
 
     # === Model ===
@@ -196,6 +239,7 @@ class Embed(task.Task):
 
     def model_arguments(self, spec):
         given = {"pooling": self.settings.pooling, "embedding_dim": self.settings.embedding_dim}
+        given |= {"prompts": spec.prompts or None, "include_prompt": spec.include_prompt}
         return {name: value for name, value in given.items() if value is not None}
 
     def to_answer(self, model, spec):
@@ -278,6 +322,17 @@ class Embed(task.Task):
         with atomic_path(path) as temporary, open(temporary, "wb") as file:
             np.save(file, answers.outputs)
         return [path], {"test_rows": len(answers.outputs)}
+
+
+def mark_prompts(examples, prompts: list[str], tokenizer):
+    """Adds 2 to `segment_ids` where the pooling leaves out a prompt, [CLS] among it; `embed_groups` takes it off."""
+    num_tokens = np.asarray(tokenizer.tokenize(prompts).row_lengths())
+    counts = np.where([bool(prompt) for prompt in prompts], num_tokens + 1, 0)
+    lengths = np.diff(examples.row_splits)
+    places = np.arange(len(examples.token_ids)) - np.repeat(examples.row_splits[:-1], lengths)
+    counts = np.minimum(np.resize(counts, len(lengths)), lengths - 1)
+    is_prompt = places < np.repeat(counts, lengths)
+    return examples._replace(segment_ids=examples.segment_ids + 2 * is_prompt.astype(examples.segment_ids.dtype))
 
 
 def check_matches(table: data.Table) -> None:

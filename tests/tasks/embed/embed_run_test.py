@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import pathlib
+import shutil
 
 import keras
 import numpy as np
@@ -46,14 +48,15 @@ def as_retrieval(rows):
     return questions, passages, {number: {by_text[passages[number]]} for number in questions}
 
 
-def evaluated(tmp_path, name, *data):
-    """The figures of sentence-transformers' evaluator on the model that `bert-embed` wrote."""
+def evaluated(tmp_path, name, *data, change=lambda target: None, **settings):
+    """The figures of sentence-transformers' evaluator on the model that `bert-embed` wrote, after a change of it."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer import evaluation
 
     source, target = str(tmp_path / "run" / "model"), str(tmp_path / "theirs")
     convert(ConversionSettings(source=source, target=target, to_format="hugging_face"))
-    return getattr(evaluation, name)(*data, write_csv=False)(SentenceTransformer(target, device="cpu"))
+    change(target)
+    return getattr(evaluation, name)(*data, write_csv=False, **settings)(SentenceTransformer(target, device="cpu"))
 
 
 def test_search_is_learned_and_served_anew(tmp_path, preset):
@@ -286,6 +289,37 @@ def test_a_file_of_single_texts_is_embedded(tmp_path, files):
     path.write_text(json.dumps({**json.loads(path.read_text()), "sequence_length": 33}))
     with pytest.raises(InputError, match="--max_seq_length=33: .*model has positions for 32 tokens"):
         command(f"--output_dir={tmp_path}", f"--test_file={files['single']}", "--do_predict")
+
+
+def test_prompts_stand_before_questions_and_passages(tmp_path, files):
+    def leave_prompts_out(target):
+        path = pathlib.Path(target) / "1_Pooling" / "config.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "include_prompt": False}))
+
+    prompts = ("--query_prompt=w1 w2 w3 w4 w5 ", "--passage_prompt=w6 ")
+    wanted = ("--do_eval", f"--dev_file={files['pairs']}")
+    ours = [command(*flags_of(files, tmp_path / "run", "pairs", *prompts), *wanted)]
+    ours.append(command(f"--output_dir={tmp_path / 'run'}", *wanted, "--query_prompt="))
+    model = keras.saving.load_model(tmp_path / "run" / "model" / "model.keras")
+    assert model.prompts == {"query": "w1 w2 w3 w4 w5 ", "passage": "w6 "}
+    data = ("InformationRetrievalEvaluator", *as_retrieval(rows_of(16, 6)))
+    names = {"query_prompt_name": "query", "corpus_prompt_name": "passage"}
+    theirs = [evaluated(tmp_path, *data, **names)]
+    shutil.rmtree(tmp_path / "theirs")
+    theirs.append(evaluated(tmp_path, *data, query_prompt="", corpus_prompt_name="passage"))
+    shutil.rmtree(tmp_path / "theirs")
+    theirs.append(evaluated(tmp_path, *data, change=leave_prompts_out, **names))
+    preset = f"--preset={tmp_path / 'theirs'}"
+    ours.append(command(preset, f"--output_dir={tmp_path / 'again'}", *wanted, "--max_seq_length=8"))
+    for found, expected in zip(ours, theirs, strict=True):
+        for name in ("recall@1", "mrr@10", "ndcg@10"):
+            its = expected["cosine_accuracy@1" if name == "recall@1" else f"cosine_{name}"]
+            assert found[name] == pytest.approx(its, abs=1e-9)
+    assert len({results["loss"] for results in ours}) == 3
+    with pytest.raises(InputError, match="--long_text=mean: the pooling of this model leaves prompts out"):
+        command(preset, f"--output_dir={tmp_path / 'windows'}", *wanted, "--long_text=mean")
+    trained = flags_of({**files, "preset": str(tmp_path / "theirs")}, tmp_path / "more", "pairs")
+    assert command(*trained, *wanted)["train_steps"] == 2
 
 
 @pytest.mark.parametrize("share", ["--dev_share=0.2", "--validation_share=0.2"])
