@@ -7,7 +7,8 @@ This module does not import TensorFlow, so that `--help` and a wrong flag answer
     console_main = flags.console_main(main, Settings)
 
 Flag names are google-research/bert's where it has one. Unknown arguments are refused, unless the settings
-class has a method `pass_over`, which then gets their list.
+class has a method `pass_over`, which then gets their list. A class method `expand` takes the arguments and returns the
+settings class to parse them by, and further arguments to parse before them.
 """
 
 import dataclasses
@@ -94,6 +95,9 @@ def write_flags(settings: dict[str, object], output_dir: str) -> None:
 def _parse(argv: list[str], command: str, main: Callable, settings_class: type[Settings]) -> Settings:
     """Parses the flags of `settings_class`. After `--help` or a wrong flag, prints and exits."""
     options = argv[1 : argv.index("--")] if "--" in argv else argv[1:]
+    if expand := getattr(settings_class, "expand", None):
+        settings_class, further = expand(options)
+        argv = [argv[0], *further, *argv[1:]]  # The last of several values counts.
     values = make_flags(settings_class)
     if _HELP_FLAGS.intersection(options):
         docstring = (sys.modules[main.__module__].__doc__ or "").strip()

@@ -79,6 +79,17 @@ class Checkpoint:
         """The `pooling` of a `BertTextClassifier` or `BertTextEmbedder`; None for a head on the pooler."""
         return self.settings.get("task", {}).get("pooling")
 
+    def of_layers(self, numbers: Sequence[int]) -> "Checkpoint":
+        """Returns the checkpoint with those of its encoder's layers alone, by number from 0, in this order."""
+        stem, tensors = "transformer_layer_", {}
+        for path, stored in self.tensors.items():
+            layer, _, variable = path.partition("/")
+            old = int(layer.removeprefix(stem)) if layer.startswith(stem) else None
+            names = [layer] if old is None else [f"{stem}{new}" for new, number in enumerate(numbers) if number == old]
+            tensors |= {f"{name}/{variable}": stored for name in names}
+        config = self.config.replace(num_layers=len(numbers))
+        return dataclasses.replace(self, config=config, tensors=tensors)
+
     def foreign_tensors(self, sources: Iterable[WeightSource]) -> Iterator[tuple[WeightSource, str, np.ndarray]]:
         """Yields the tensors of a foreign format, each with its row of the table and its foreign name.
 

@@ -26,7 +26,7 @@ class Examples(NamedTuple):
         segment_ids: int32, shape (T,).
         row_splits: int64, shape (R + 1,): sequence i spans `[row_splits[i], row_splits[i + 1])`; with windows (W + 1,).
         labels: arrays of shape (N, ...) by name; empty if there are none.
-        token_labels: arrays of shape (T,) by name; batches pad them with 0.
+        token_labels: arrays of shape (T, ...) by name; batches pad them with 0.
         rows_per_example: K, for batches of shape (B, K, S); None for one sequence an example, and (B, S).
         vectors: float32, shape (V, D), maybe mapped from disk: the model takes `vectors[token_ids]`, not the ids.
         shares: float, shape (N,): how often each example is drawn in an epoch, on average; None: once.
@@ -59,6 +59,29 @@ class Examples(NamedTuple):
     def lengths(self) -> np.ndarray:
         """Number of tokens of each example's longest sequence, int64, shape (N,)."""
         return np.diff(self.sequence_splits).reshape(-1, self.rows_per_example or 1).max(axis=1)
+
+
+def join(first: Examples, second: Examples) -> Examples:
+    """Returns the examples of both, whose labels have the same names; those of the second are drawn once an epoch."""
+
+    def append(name: str) -> dict[str, np.ndarray]:
+        values, more = getattr(first, name), getattr(second, name)
+        return {label: np.concatenate([values[label], more[label]]) for label in values}
+
+    windows, shares = first.window_splits, first.shares
+    return first._replace(
+        token_ids=np.append(first.token_ids, second.token_ids),
+        segment_ids=np.append(first.segment_ids, second.segment_ids),
+        row_splits=_append_splits(first.row_splits, second.row_splits),
+        labels=append("labels"),
+        token_labels=append("token_labels"),
+        shares=None if shares is None else np.append(shares, np.ones(second.num_examples)),
+        window_splits=None if windows is None else _append_splits(windows, second.window_splits),
+    )
+
+
+def _append_splits(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    return np.append(first, first[-1] + second[1:])
 
 
 # === The order of the examples ===
@@ -183,8 +206,9 @@ def _make_dataset(examples: Examples, order: np.ndarray, limits: np.ndarray, len
     static_size, vectors = None if length is None else batch_size, examples.vectors
 
     def dense(rows):
-        rows = rows.to_tensor(shape=[*[None] * len(splits), length])  # All padding is 0; the mask hides it.
-        sizes = [*[None] * (len(splits) - 1), length]
+        inner = rows.flat_values.shape[1:]
+        rows = rows.to_tensor(shape=[*[None] * len(splits), length, *inner])  # All padding is 0; the mask hides it.
+        sizes = [*[None] * (len(splits) - 1), length, *inner]
         shape = [-1, *groups, *tf.unstack(tf.shape(rows)[1:])]
         return tf.ensure_shape(tf.reshape(rows, shape), [static_size, *groups, *sizes])
 

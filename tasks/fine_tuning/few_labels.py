@@ -25,7 +25,7 @@ from keras_bert.presets import weights
 from tasks.engine.build_trainer import build_trainer
 from tasks.fine_tuning import start
 from tasks.fine_tuning.encoding import encode_texts
-from tasks.fine_tuning.examples import Examples, Predictor, make_train_dataset
+from tasks.fine_tuning.examples import Examples, Predictor, join, make_train_dataset
 from tasks.fine_tuning.logistic_regression import Scores, cross_validate, fit, fold_numbers, predict, score
 from tasks.fine_tuning.objectives import SupervisedContrast
 from tasks.fine_tuning.task import Encoded, Task, Trained
@@ -284,16 +284,6 @@ def scale_of(vectors: np.ndarray) -> float:
     """Returns what gives vectors, float (N, D), a variance of 1: a penalty then means the same to all encoders."""
     variance = np.sum(np.var(vectors, axis=0, dtype=np.float64))
     return float(1.0 / np.sqrt(max(variance, 1e-12)))
-
-
-def join(first: Examples, second: Examples) -> Examples:
-    """Returns the examples of both, which have the same labels."""
-    return first._replace(
-        token_ids=np.append(first.token_ids, second.token_ids),
-        segment_ids=np.append(first.segment_ids, second.segment_ids),
-        row_splits=np.append(first.row_splits, first.row_splits[-1] + second.row_splits[1:]),
-        labels={name: np.append(values, second.labels[name]) for name, values in first.labels.items()},
-    )
 
 
 def take(examples: Examples, rows: np.ndarray) -> Examples:

@@ -24,13 +24,12 @@ from tasks.engine.strategy import needs_static_shapes
 from tasks.engine.workers import Workers
 from tasks.fine_tuning import data_check, few_labels, model_files, start
 from tasks.fine_tuning.examples import Examples, Predictor, count_steps, make_train_dataset
-from tasks.fine_tuning.inputs import MODEL_DIRECTORY, Inputs, check_steps, read_spec, require_preset
+from tasks.fine_tuning.inputs import METRICS_FILE, MODEL_DIRECTORY, Inputs, check_steps, read_spec, require_preset
 from tasks.fine_tuning.settings import MAX_CHECKPOINT_STEPS, FineTuningSettings, check_positions
 from tasks.fine_tuning.task import Answers, Encoded, Evaluation, Part, Task, Trained
 from tasks.report.card import Card, Data, command_line, write_card
 from tasks.report.page import DataSection, Report, write_report
 
-METRICS_FILE = "metrics.json"
 HISTORY_FILE = "history.json"
 REPORT_FILE = "report.html"
 # Maximum evaluations of a training with many short epochs, and the maximum share of its time that they take.
@@ -119,9 +118,11 @@ class Session:
         if "data_doubtful_labels" not in self._few_labels and getattr(settings, "find_wrong_labels", False):
             self._doubt(few_labels.cross_validate_rows(task, origin, self.trained, encoded, strategy), encoded)
         encoded = dataclasses.replace(encoded, examples=task.balance(encoded.examples, spec))
-        check_steps(settings, train.rows.path, encoded.num_examples, "sequences")
+        unlabelled = [self._encode(part).examples for part in self.inputs.of("unlabelled")]
+        examples = task.teach(encoded.examples, unlabelled, spec)
+        check_steps(settings, train.rows.path, examples.num_examples, "sequences")
         watched = self.inputs.watched and self._encode(self.inputs.watched).examples
-        num_steps, num_warmup_steps, interval = plan_steps(settings, encoded.examples, watched)
+        num_steps, num_warmup_steps, interval = plan_steps(settings, examples, watched)
         backbones = []
 
         def build():
@@ -129,12 +130,12 @@ class Session:
             backbones.append(backbone)
             return model
 
-        steps, pooling = (num_steps, num_warmup_steps), encoded.examples.pooling
+        steps, pooling = (num_steps, num_warmup_steps), examples.pooling
         trainer = build_trainer(settings, build, task.objective(spec), strategy, steps, pooling)
         self.trained = self.trained._replace(model=trainer.model)
         identity = identify(settings, backbones[0], tokenizer, weights_are_loaded=origin.load_weights)
         trainer.keep_settings(self._identity(identity, train))
-        self._finish(train, encoded, self._fit(trainer, encoded, num_steps, interval), num_steps)
+        self._finish(train, encoded, self._fit(trainer, examples, num_steps, interval), num_steps)
         if settings.early_stopping_patience:
             self.results["best_step"] = int(trainer.step.numpy())
         self._write_metrics()
@@ -180,7 +181,8 @@ class Session:
         """Adds to `identify`'s values those of the task and its rows."""
         spec, changed = dataclasses.asdict(self.inputs.spec), self.task.changes_answers
         of_spec = {name: value for name, value in spec.items() if name not in changed}
-        return {**identity, **of_spec, "train_rows_checksum": train.rows.checksum()}
+        checksums = {f"{part.split}_rows_checksum": part.rows.checksum() for part in self.inputs.of("unlabelled")}
+        return {**identity, **of_spec, "train_rows_checksum": train.rows.checksum(), **checksums}
 
     def _finish(self, train: Part, encoded: Encoded, seconds: float | None, num_steps: int) -> None:
         """Saves the model and describes its training, of which None seconds were done before."""
@@ -205,13 +207,12 @@ class Session:
             if chosen := task.choose(answers):
                 self._keep(chosen)
 
-    def _fit(self, trainer, encoded: Encoded, num_steps: int, interval: int) -> float | None:
+    def _fit(self, trainer, examples: Examples, num_steps: int, interval: int) -> float | None:
         """Trains up to the last step. Returns the seconds it took, or None if nothing was left to do."""
         started, task, settings = time.monotonic(), self.task, self.settings
         watched, patience = self.inputs.watched, settings.early_stopping_patience
         metric = task.stopping_metric or task.metric_of(watched) if patience else ""
         first_step = trainer.restore()
-        examples = encoded.examples
         # XLA compiles each shape anew, so that all batches should have the same.
         is_static = settings.jit_compile or needs_static_shapes(trainer.strategy)
         make_dataset = functools.partial(

@@ -45,6 +45,11 @@ class StartSettings(Settings):
                 "--preset and --init_checkpoint (or --bert_config_file) both say where to start. Give one."
             )
 
+    @property
+    def kept_layers(self) -> list[int] | None:
+        """Numbers from 0 of the encoder's layers to start with; None for all."""
+        return None
+
 
 class FineTuningSettings(TrainingSettings, StartSettings):
     """Settings of the starting point, the stages and the training of any fine-tuning.

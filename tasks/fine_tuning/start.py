@@ -27,11 +27,13 @@ class Start:
         preset: name or path of any format.
         load_weights: False for random weights.
         tokenizer_options: further arguments of `BertTokenizer.from_preset`.
+        layers: numbers from 0 of the encoder's layers to start with; None for all.
     """
 
     preset: str
     load_weights: bool
     tokenizer_options: dict
+    layers: list[int] | None = None
 
     def tokenizer(self) -> BertTokenizer:
         return BertTokenizer.from_preset(self.preset, **self.tokenizer_options)
@@ -53,12 +55,12 @@ def find_start(settings: StartSettings) -> Iterator[Start]:
         options["lowercase"] = settings.do_lower_case
     preset, load_weights = settings.preset or settings.init_checkpoint, settings.load_weights
     if not settings.bert_config_file:
-        yield Start(preset, load_weights, options)
+        yield Start(preset, load_weights, options, settings.kept_layers)
         return
     with tempfile.TemporaryDirectory() as directory:
         preset = _assemble(settings, options.get("vocabulary"), directory)
         try:
-            yield Start(preset, load_weights and settings.init_checkpoint is not None, options)
+            yield Start(preset, load_weights and settings.init_checkpoint is not None, options, settings.kept_layers)
         except InputError as error:  # The user knows the files, not the directory of their links.
             source = settings.init_checkpoint or settings.bert_config_file
             files = {"/vocab.txt": settings.vocab_file or "", "/bert_config.json": settings.bert_config_file}
@@ -112,9 +114,11 @@ def build_model(
     """
     if start.load_weights:
         with weights.open_checkpoint(start.preset) as checkpoint:
+            checkpoint = checkpoint if start.layers is None else checkpoint.of_layers(start.layers)
             model = model_class.from_checkpoint(checkpoint, compile=False, **arguments)
     else:
         config = weights.read_bert_config(start.preset)
+        config = config if start.layers is None else config.replace(num_layers=len(start.layers))
         backbone = BertBackbone(**weights.merge_settings(config, {}, start.preset))
         model = model_class(backbone, compile=False, **arguments)
     backbone = model.backbone
@@ -147,9 +151,10 @@ def check_encoder(start: Start, settings: FineTuningSettings, sequence_length: i
     check_positions(sequence_length, config.max_sequence_length, start.preset)
     check_rows(start.preset, vocabulary_size, config.vocabulary_size)
     chosen = {name: getattr(settings, name) for name in ("num_frozen_layers", "reinit_layers")}
-    if sum(chosen.values()) > config.num_layers:
+    num_layers = config.num_layers if start.layers is None else len(start.layers)
+    if sum(chosen.values()) > num_layers:
         given = " ".join(f"--{name}={count}" for name, count in chosen.items() if count)
-        raise InputError(f"{given}: {start.preset} has {config.num_layers} layers. Give no more.")
+        raise InputError(f"{given}: {start.preset} has {num_layers} layers. Give no more.")
 
 
 def default_rate(hidden_dim: int) -> float:

@@ -38,7 +38,8 @@ class Part:
     """The data of one file.
 
     Attributes:
-        split: "train", "dev" or "test"; "validation" for the rows held out of the training file.
+        split: "train", "dev" or "test"; "validation" for the rows held out of the training file; "unlabelled" for
+            those that a student learns by its teacher's answers alone.
         rows: of the task's own type, with the attributes `path` and `lines` and a method `checksum()`, whose number
             depends on the rows but not on their path. `lines` has an item for each row.
         name: "" for the first file of a split. For any other, a prefix of its figures, such as "mismatched".
@@ -278,6 +279,10 @@ class TaskModel(abc.ABC):
 
     def balance(self, examples: Examples, spec: Any) -> Examples:
         """Adds to the training examples weights, or how often to draw each, if the settings ask for them."""
+        return examples
+
+    def teach(self, examples: Examples, unlabelled: list[Examples], spec: Any) -> Examples:
+        """Adds to the training examples what they are to learn besides their labels, and those without labels."""
         return examples
 
     @abc.abstractmethod

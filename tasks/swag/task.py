@@ -120,16 +120,16 @@ class Swag(task.Task):
         lengths = lengths_before_cutting(np.diff(examples.row_splits), table.texts_of, tokenizer, limit)
         return task.Encoded(examples, lengths.reshape(-1, table.num_choices).max(axis=1))
 
+    def checkpoint_figures(self, answers):
+        losses = metrics.cross_entropies(answers.labels, answers.outputs)
+        return {"accuracy": metrics.accuracy(answers.labels, answers.outputs.argmax(-1)), "loss": float(losses.mean())}
+
     def evaluate(self, answers, results):
-        logits, labels = answers.outputs, answers.labels
+        logits, labels, figures = answers.outputs, answers.labels, self.checkpoint_figures(answers)
         num_choices, predictions = logits.shape[1], logits.argmax(axis=-1)
         details = {"chance_accuracy": 1.0 / num_choices, "rows": len(labels)}
         if "train_label_counts" in results:
             details["majority_accuracy"] = metrics.majority_accuracy(results["train_label_counts"], labels)
-        figures = {
-            "accuracy": metrics.accuracy(labels, predictions),
-            "loss": float(metrics.cross_entropies(labels, logits).mean()),
-        }
         intervals = metrics.intervals({"accuracy": metrics.accuracy}, labels, predictions)
         captions = {
             "accuracy of chance": "chance_accuracy",
