@@ -12,6 +12,7 @@ COMMANDS = {
     "bert-embed": "tasks.embed.run",
     "bert-score-words": "tasks.score_words.run",
     "bert-features": "tasks.features.run",
+    "bert-distill": "tasks.distill.run",
     "bert-convert": "tasks.convert.run",
     "bert-export": "export.run",
     "bert-serve": "export.local_server",

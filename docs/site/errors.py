@@ -40,6 +40,7 @@ _SECTIONS = {
     "bert-score-words": ["tasks/score_words"],
     "bert-embed": ["tasks/embed"],
     "bert-features": ["tasks/features"],
+    "bert-distill": ["tasks/distill"],
     "bert-convert": ["tasks/convert"],
     "bert-export": ["export", "export/graph", "export/heads", "export/targets", "export/verification"],
     "bert-serve": ["export/server", "export/server/runtime", "export/base_path.py"],

@@ -26,6 +26,7 @@ COMMANDS = {
     "bert-ner": "tasks.ner.run",
     "bert-score-words": "tasks.score_words.run",
     "bert-embed": "tasks.embed.run",
+    "bert-distill": "tasks.distill.run",
 }
 
 # Each option's values, with the flags of each.
@@ -91,6 +92,11 @@ _OWN = {
         "vectors": {"whole": [], "nested": ["--matryoshka_dims=8,4"], "smaller": ["--embedding_dim=6"]},
         "negatives": {"mined": ["--num_negatives=1"], "given": []},
         "long": {"truncate": [], "mean": ["--long_text=mean"]},
+    },
+    "bert-distill": {
+        "start": {"layers": [], "preset": ["--student_preset={directory}/preset"]},
+        "rows": {"labelled": [], "unlabelled": ["--unlabelled_file={directory}/dev.csv"]},
+        "learned": {"both": [], "answers": ["--label_weight=0", "--temperature=1"]},
     },
 }
 
@@ -168,7 +174,9 @@ def refused(command: str, directory: pathlib.Path) -> list[tuple[list[str], str]
     """Command lines that the command refuses, and a part of what it says."""
     row = runs(command, 1)[0]
     pairs = {**REFUSED, **_OWN_REFUSED.get(command, {})}
-    lines = [([*arguments(command, row, directory), *flags.split()], told) for flags, told in pairs.items()]
+    name = "--student_preset" if command == "bert-distill" else "--preset"
+    typed = [(flags.replace("--preset", name).split(), told) for flags, told in pairs.items()]
+    lines = [([*arguments(command, row, directory), *flags], told) for flags, told in typed]
     pairs = REFUSED_VALUES.get(command, ())
     return lines + [(arguments(command, {**row, **pair}, directory), told) for pair, told in pairs]
 
@@ -201,7 +209,8 @@ def arguments(command: str, row: dict[str, str], directory: pathlib.Path) -> lis
         flags = [flag.replace("--dev_file", "--predict_file") for flag in flags]
     if not any(flag.startswith("--train_file") for flag in flags):
         flags.append(f"--train_file={directory}/train.{extension}")
-    flags += [f"--preset={directory}/preset", "--do_train", "--do_eval"]
+    start = f"--teacher={directory}/teacher" if command == "bert-distill" else f"--preset={directory}/preset"
+    flags += [start, "--do_train", "--do_eval"]
     flags += ["--train_batch_size=4", "--eval_batch_size=4", "--num_train_epochs=1", "--max_seq_length=16"]
     flags += ["--save_checkpoints_steps=2"] + ["--max_query_length=4"] * (command == "bert-squad")
     if not any(flag.startswith("--learning_rate") for flag in flags):
@@ -262,9 +271,22 @@ def write_files(command: str, directory: pathlib.Path) -> None:
             **{"pairs.csv": pairs, "scores.csv": scores, "dev.csv": scores},
             "triplets.csv": _table(a=first, b=second, c=third),
         },
+        "bert-distill": dict.fromkeys(("train.csv", "dev.csv"), _table(text=second, label=lambda number: number % 2)),
     }[command]
+    if command == "bert-distill":
+        _write_teacher(directory)
     for name, content in files.items():
         (directory / name).write_text(content)
+
+
+def _write_teacher(directory: pathlib.Path) -> None:
+    """Writes the model of a classifier with a random head."""
+    from keras_bert import BertTextClassifier, BertTokenizer
+    from tasks.fine_tuning.model_files import save_model
+
+    preset, spec = str(directory / "preset"), {"labels": ["0", "1"], "num_texts": 1, "sequence_length": 16}
+    model = BertTextClassifier.from_preset(preset, labels=spec["labels"], preprocessor=None)
+    save_model(str(directory / "teacher"), model, BertTokenizer.from_preset(preset), {"task": "classification", **spec})
 
 
 # === Processes ===

@@ -26,7 +26,7 @@ FLOORS = (
     ("tasks/fine_tuning",),
     ("tasks/features",),  # `bert-ner --encoder=frozen` trains on them.
     ("tasks/*",),
-    ("tasks/quickstart", "tasks/convert"),
+    ("tasks/quickstart", "tasks/convert", "tasks/distill"),  # A student takes the parts of its teacher's task.
     # What all of `export` may use: names of files and signatures.
     ("export/base_path.py", "export/signatures.py"),
     ("export/graph", "export/verification"),

@@ -29,11 +29,11 @@ def write_file(path, count: int, seed: int, with_numbers: bool = True) -> str:
     return str(path)
 
 
-def write_preset(directory) -> str:
+def write_preset(directory, num_layers: int = 1) -> str:
     keras.utils.set_random_seed(7)
     backbone = BertBackbone(
         len(VOCABULARY),
-        num_layers=1,
+        num_layers=num_layers,
         num_heads=2,
         hidden_dim=32,
         intermediate_dim=64,

@@ -1,0 +1,169 @@
+"""Settings of `bert-distill`: those of the teacher's command, and a few that say how the student learns."""
+
+import dataclasses
+import os
+import shlex
+import zlib
+from collections.abc import Sequence
+
+from keras_bert.errors import InputError
+from keras_bert.files import exists, is_file, local_copy, read_optional_json
+from keras_bert.presets.weights import read_bert_config
+from tasks.classify.task import Classify
+from tasks.embed.task import Embed
+from tasks.fine_tuning.inputs import METRICS_FILE, MODEL_DIRECTORY
+from tasks.fine_tuning.model_files import MODEL_FILE, TASK_FILE, read_task
+from tasks.fine_tuning.settings import FineTuningSettings, SplitSettings, StartSettings
+from tasks.fine_tuning.task import Task
+from tasks.ner.task import Ner
+from tasks.score_words.task import ScoreWords
+from tasks.settings import Settings, changeable, replaced, setting
+from tasks.squad.task import Squad
+from tasks.swag.task import Swag
+
+TASKS = {task.name: task for task in (Classify, Squad, Swag, Ner, ScoreWords, Embed)}
+# What a student takes over from its teacher's training: the data, and how it is read.
+_SHARED = {"train_file", "max_seq_length", "bad_rows", "drop_leaks", "dev_share", "validation_share"}
+_OWN = {"few_labels", "find_wrong_labels", "precision", "num_negatives", "relative_margin", "reranker_dir"}
+_OF_DEV = {"dev_file", "predict_file", "dev_share"}
+
+
+class StudentSettings(Settings):
+    """Settings of a student, beside those of its task."""
+
+    teacher: str = changeable(
+        dataclasses.MISSING, "The model to learn from: the output directory of a fine-tuning, or its model/."
+    )
+    preset: str | None = replaced(
+        StartSettings,
+        "preset",
+        None,
+        flag="student_preset",
+        help="Encoder to start from, with the teacher's vocabulary; default: every second layer of the teacher.",
+    )
+    student_layers: list[int] | None = setting(
+        None,
+        "Layers to start from, counted from 1: those of --student_preset, else of the teacher. 3,6 makes two of six.",
+        at_least=1,
+    )
+    unlabelled_file: str | None = changeable(
+        None, "More rows to learn from, in the form of --test_file. Their labels are not read, only the teacher's."
+    )
+    temperature: float = setting(
+        2.0,
+        "Divides the logits of both before they are compared: above 1, the teacher's small probabilities count more.",
+        above=0.0,
+        subject="training",
+    )
+    label_weight: float = setting(
+        0.5, "Share of the labels' own loss in the total; the rest is the teacher's.", at_least=0.0, at_most=1.0
+    )
+
+    @classmethod
+    def expand(cls, arguments: Sequence[str]) -> tuple[type[Settings], list[str]]:
+        """Returns the settings of the teacher's task with those of a student, and what the teacher's training shares.
+
+        Args:
+            arguments: the command line.
+
+        Raises:
+            InputError: the teacher is no model of a fine-tuning.
+        """
+        following = [*arguments[1:], ""]
+        named = {_name(word): word.partition("=")[2] or after for word, after in zip(arguments, following, strict=True)}
+        if not named.get("teacher"):
+            return cls, []
+        directory = teacher_directory(named["teacher"])
+        task = task_of(directory)
+        settings_class = type(cls.__name__, (StudentSettings, task.Settings), {})
+        stages = {name.removeprefix("no") for name in named} & {"do_train", "do_eval", "do_predict"}
+        default = [] if stages else ["--do_train", "--do_eval"]
+        return settings_class, [*default, *shared_flags(directory, task, set(named))]
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.unlabelled_file and (self.jit_compile or self.distribution_strategy == "tpu"):
+            raise InputError(
+                "--unlabelled_file makes batches with any number of labels, which XLA would compile anew each time. "
+                "Leave it out, or train without --jit_compile and TPU."
+            )
+
+    def identity(self):
+        """Returns the settings that identify a run; of the teacher its weights."""
+        with open(os.path.join(local_copy(self.teacher), MODEL_FILE), "rb") as file:
+            return {**super().identity(), "teacher_checksum": zlib.crc32(file.read())}
+
+    @property
+    def kept_layers(self):
+        return self.student_layers and [number - 1 for number in self.student_layers]
+
+
+class DistillSettings(StudentSettings, SplitSettings):
+    """Settings of `bert-distill` whatever the teacher's task is."""
+
+
+def _name(argument: str) -> str:
+    return argument.lstrip("-").partition("=")[0]
+
+
+def teacher_directory(path: str) -> str:
+    """Returns the directory of a model, given that or the output directory of its training."""
+    inner = os.path.join(path, MODEL_DIRECTORY)
+    return inner if is_file(os.path.join(inner, TASK_FILE)) else path
+
+
+def task_of(directory: str) -> type[Task]:
+    """Returns the task of a trained model.
+
+    Raises:
+        InputError: the directory holds no trained model, or one that has no student.
+    """
+    name = read_task(directory, "a fine-tuning command")["task"]
+    if name not in TASKS:
+        raise InputError(f"--teacher={directory}: its task is {name!r}. Expected one of {', '.join(TASKS)}.")
+    return TASKS[name]
+
+
+def shared_flags(directory: str, task: type[Task], given: set[str]) -> list[str]:
+    """Returns the flags of a training that hold for the student too, except for files that are gone.
+
+    Args:
+        directory: the model's, inside the output directory.
+        task: its task.
+        given: names of the student's own flags. One that names rows to evaluate on replaces all such.
+    """
+    results = read_optional_json(os.path.join(os.path.dirname(directory), METRICS_FILE))
+    words = shlex.split(results.get("train_command", ""))[1:]
+    general = {field.name for field in dataclasses.fields(FineTuningSettings)}
+    names = {field.name for field in dataclasses.fields(task.Settings)} - general - _OWN | _SHARED
+    names -= _OF_DEV if given & _OF_DEV else set()
+    is_named = any(_name(word) == "tfds_name" for word in words)  # The flags of files then name splits.
+
+    def is_there(word: str) -> bool:
+        return is_named or not _name(word).endswith(("_file", "_dir")) or exists(word.partition("=")[2])
+
+    return [word for word in words if {_name(word), _name(word).removeprefix("no")} & names and is_there(word)]
+
+
+def complete(settings: StudentSettings) -> StudentSettings:
+    """Returns the settings with where the teacher's model is and what to start from.
+
+    Raises:
+        InputError: the start has no such layer.
+    """
+    teacher, preset = teacher_directory(settings.teacher), settings.preset
+    if not settings.do_train:
+        return dataclasses.replace(settings, teacher=teacher)
+    layers = settings.student_layers
+    if not (preset or settings.init_checkpoint or settings.bert_config_file):
+        preset = teacher
+    start = preset or settings.init_checkpoint
+    if preset == teacher or layers:
+        num_layers = read_bert_config(start).num_layers
+        layers = layers or list(range(2 - num_layers % 2, num_layers + 1, 2))
+        if max(layers) > num_layers:
+            raise InputError(
+                f"--student_layers={','.join(map(str, layers))}: {start} has {num_layers} layers. Name some of them, "
+                "counted from 1."
+            )
+    return dataclasses.replace(settings, teacher=teacher, preset=preset, student_layers=layers)

@@ -1,0 +1,154 @@
+"""A student of any fine-tuning task: the task's own parts, with the teacher's answers beside the labels.
+
+Shapes: N examples, T tokens of all sequences, K texts of a row, D what the model answers.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from keras_bert.errors import InputError
+from tasks.distill.settings import StudentSettings, task_of
+from tasks.engine.settings import tokenizer_identity
+from tasks.fine_tuning.examples import Examples, Predictor, join
+from tasks.fine_tuning.inputs import read_spec
+from tasks.fine_tuning.task import Task
+
+
+def student_of(settings: StudentSettings) -> Task:
+    """Returns the task of the teacher, as its student learns it; the settings are those of `complete`."""
+    task = task_of(settings.teacher)
+    own = {"Settings": type(settings), "printed": (*task.printed, "teacher_score")}
+    return type(f"{task.__name__}Student", (_Student, task), own)(settings)
+
+
+class _Student:
+    """What a student changes in its task, which is the next base class."""
+
+    command = "bert-distill"
+
+    # === Data ===
+
+    def read(self, split, bad_rows):
+        parts, file = super().read(split, bad_rows), self.settings.unlabelled_file
+        if split != "train" or not file:
+            return parts
+        settings = self.settings
+        changes = {name: file for name in ("test_file", "predict_file") if hasattr(settings, name)}
+        # SQuAD's evaluation takes its file for the one to predict, unless rows are held out.
+        changes |= {"dev_share": settings.dev_share or 0.1} if settings.do_eval else {}
+        reader = dataclasses.replace(self, settings=dataclasses.replace(settings, **changes))
+        unlabelled = super(_Student, reader).read("test", bad_rows)[0]
+        return [*parts, dataclasses.replace(unlabelled, split="unlabelled")]
+
+    def num_examples(self, rows):
+        return None if self.settings.unlabelled_file else super().num_examples(rows)
+
+    def make_spec(self, train):
+        """Makes the teacher's spec, but for what is chosen on the student's own answers.
+
+        Raises:
+            InputError: the flags say something else about the rows.
+        """
+        spec, settings = super().make_spec(train), self.settings
+        defaults = {field.name: field.default for field in dataclasses.fields(settings)}
+        kept = {}
+        for name, value in dataclasses.asdict(read_spec(self, settings.teacher)).items():
+            flag = "max_seq_length" if name == "sequence_length" else name
+            given = getattr(spec, name) if isinstance(value, bool) else getattr(settings, flag, None)
+            if name in self.changes_answers or value is None:
+                continue
+            if given not in (None, value, *([] if isinstance(value, bool) else [defaults.get(flag)])):
+                raise InputError(
+                    f"{train.path}: {flag} is {given} by the flags, but {value} in the task.json of the teacher. A "
+                    "student reads its rows as the teacher does."
+                )
+            kept[name] = value
+        return dataclasses.replace(spec, **kept)
+
+    # === Model ===
+
+    def few_labels(self, rows, spec):
+        return "off"
+
+    def prepare(self, origin, trained):
+        from keras_bert import BertTokenizer
+
+        teacher = self.settings.teacher
+        if tokenizer_identity(trained.tokenizer) != tokenizer_identity(BertTokenizer.from_preset(teacher)):
+            raise InputError(
+                f"{origin.preset}: another vocabulary, or letter case, than that of the teacher {teacher}. A student "
+                "starts from an encoder with the vocabulary of its teacher."
+            )
+        return super().prepare(origin, trained)
+
+    def objective(self, spec):
+        from tasks.distill.objectives import Distillation
+
+        return Distillation(super().objective(spec), self.settings.label_weight, self.settings.temperature)
+
+    def teach(self, examples, unlabelled, spec):
+        """Adds the labels that `Distillation` takes; the teacher reads all rows once."""
+        model = self.load(self.settings.teacher, spec).model
+        for more in unlabelled:
+            examples = with_unlabelled(examples, more)
+        per_token = examples.rows_per_example is None and len(model.output_shape) == 3
+        batch_size = self.settings.eval_batch_size
+        outputs = Predictor(model).compute_outputs(examples, batch_size, "ask the teacher", per_token)
+        taught = {"teacher": outputs, "taught": np.ones(len(outputs), np.float32)}
+        kind = "token_labels" if per_token else "labels"
+        return examples._replace(**{kind: {**getattr(examples, kind), **taught}})
+
+    # === Answers ===
+
+    def describe(self, rows, encoded, spec):
+        return {**super().describe(rows, encoded, spec), "train_teacher": self.settings.teacher}
+
+    def evaluate(self, answers, results):
+        """Scores the student's answers, and beside them those of its teacher to the same rows."""
+        evaluation, metric = super().evaluate(answers, results), self.metric_of(answers.part)
+        teacher, title = self.load(self.settings.teacher, answers.trained.spec), answers.part.title
+        outputs = answers.encoded.compute_outputs(
+            Predictor(teacher.model), self.settings.eval_batch_size, f"answer {title} by the teacher"
+        )
+        taught = super().evaluate(answers._replace(trained=teacher, outputs=outputs), {})
+        score, of_teacher = (figures[metric] for figures in (evaluation.figures, taught.figures))
+        evaluation.details["teacher_score"] = of_teacher
+        evaluation.scores.append(taught.scores[0]._replace(name=f"{taught.scores[0].name} of the teacher"))
+        evaluation.notes.append(f"{metric}: {score:.4g}, and {of_teacher:.4g} of the teacher {self.settings.teacher}.")
+        return evaluation
+
+
+def with_unlabelled(examples: Examples, more: Examples) -> Examples:
+    """Adds rows without labels, and the label `labelled`; their other labels mean nothing.
+
+    Texts to embed are regrouped into rows of as many texts as the others have; too few for a row are left out.
+    """
+    if more.rows_per_example != examples.rows_per_example:
+        more = _regrouped(more, examples.rows_per_example)
+    counts = examples.num_examples, more.num_examples
+    labelled = np.full(counts[0], counts[0] / sum(counts), np.float32)
+    examples = examples._replace(labels={**examples.labels, "labelled": labelled})
+
+    def labels_of(values: dict[str, np.ndarray], own: dict[str, np.ndarray], count: int) -> dict[str, np.ndarray]:
+        none = {name: np.zeros((count, *array.shape[1:]), array.dtype) for name, array in values.items()}
+        return {**none, **{name: array for name, array in own.items() if name in values}}
+
+    labels = labels_of(examples.labels, more.labels, counts[1])
+    token_labels = labels_of(examples.token_labels, more.token_labels, len(more.token_ids))
+    return join(examples, more._replace(labels=labels, token_labels=token_labels))
+
+
+def _regrouped(examples: Examples, size: int) -> Examples:
+    """Returns the sequences of examples in groups of `size`, without labels."""
+    count = (len(examples.sequence_splits) - 1) // size * size
+    windows = None if examples.window_splits is None else examples.window_splits[: count + 1]
+    splits = examples.row_splits[: (count if windows is None else windows[-1]) + 1]
+    return examples._replace(
+        token_ids=examples.token_ids[: splits[-1]],
+        segment_ids=examples.segment_ids[: splits[-1]],
+        row_splits=splits,
+        labels={},
+        rows_per_example=size,
+        window_splits=windows,
+    )
