@@ -8,7 +8,7 @@ The teacher is the run of bert-classify, bert-ner, bert-squad, bert-swag, bert-s
 the student's, with all flags of that command (bert-distill --teacher=runs/tickets --help lists them), and so are the
 files, columns and lengths of its training, as far as no flag names others. A student starts from every second layer of
 its teacher, or from the layers or the preset that flags name. It learns the labels and the teacher's answers, an
-embedder's vectors and cosines; rows without labels are worth much here. --do_eval prints the teacher's score besides.
+embedder's vectors and cosines, of rows without labels too. --do_eval prints the teacher's score besides.
 The student's run is like any other: the output directory gets metrics.json, report.html, the trained model (model/,
 which bert-export takes) and checkpoints, several rates are a search, and the same command resumes a stopped run.
 """
