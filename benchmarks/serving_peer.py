@@ -10,8 +10,11 @@ numbers. KIND:
     bert_serve          the same by bert-serve's own code, without its protocols
     bert_serve_bfloat16 the same; DIRECTORY has its products in bfloat16
     bert_serve_tensorflow, bert_serve_onnx  as bert_serve, with --runtime=tensorflow and --runtime=onnxruntime
+    bert_serve_int8     the same with --precision=int8
     cc                  the exported version in the C++ program on TensorFlow Serving's loader, `export/verification/cc`
     onnxruntime         model.onnx and tokenizer.json: Hugging Face tokenizers, padded to the longest of the batch
+    onnxruntime_int8    the same with model.int8.onnx
+    openvino_int8       the same with model.xml, by OpenVINO
     keras_hub           a preset of KerasHub's classifier with its default, padded to 512 tokens
     keras_hub_128       the same with sequence_length=128
 """
@@ -38,14 +41,14 @@ def saved_model(directory: str) -> Callable:
     return lambda texts: signature(text=tf.constant(texts))["probabilities"].numpy()
 
 
-def bert_serve(directory: str, runtime: str = "auto") -> Callable:
+def bert_serve(directory: str, runtime: str = "auto", int8: bool = False) -> Callable:
     """Loads the exported graph as bert-serve does."""
     sys.path.insert(0, _ROOT)
     import numpy as np
 
     from export.server.servable import ServedModel
 
-    model = ServedModel(directory, "peer", 1, runtime=runtime)
+    model = ServedModel(directory, "peer", 1, runtime=runtime, int8=int8)
     return lambda texts: model.run("serving_default", {"text": np.array(texts, object)})["probabilities"]
 
 
@@ -72,16 +75,29 @@ def cc(directory: str) -> Callable:
     return ask
 
 
-def onnxruntime(directory: str) -> Callable:
+def onnxruntime(directory: str, model: str = "model.onnx") -> Callable:
     """Loads Hugging Face tokenizers and ONNX Runtime, with the default number of threads."""
-    import numpy as np
     import onnxruntime
+
+    session = onnxruntime.InferenceSession(os.path.join(directory, model), providers=["CPUExecutionProvider"])
+    return _by_tokenizers(directory, lambda inputs: session.run(None, inputs)[0])
+
+
+def openvino(directory: str) -> Callable:
+    """Loads Hugging Face tokenizers and OpenVINO, compiled for the time of one request, as optimum-intel does."""
+    import openvino
+
+    model = openvino.Core().compile_model(os.path.join(directory, "model.xml"), "CPU", {"PERFORMANCE_HINT": "LATENCY"})
+    return _by_tokenizers(directory, lambda inputs: model(inputs)[0])
+
+
+def _by_tokenizers(directory: str, run: Callable) -> Callable:
+    import numpy as np
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(os.path.join(directory, "tokenizer.json"))
     tokenizer.enable_padding()
     tokenizer.enable_truncation(_MAX_TOKENS)
-    session = onnxruntime.InferenceSession(os.path.join(directory, "model.onnx"), providers=["CPUExecutionProvider"])
 
     def answer(texts):
         encoded = tokenizer.encode_batch(texts)
@@ -90,7 +106,7 @@ def onnxruntime(directory: str) -> Callable:
             "attention_mask": np.array([row.attention_mask for row in encoded], np.int64),
             "token_type_ids": np.array([row.type_ids for row in encoded], np.int64),
         }
-        (logits,) = session.run(None, inputs)
+        logits = run(inputs)
         exponentials = np.exp(logits - logits.max(axis=-1, keepdims=True))
         return exponentials / exponentials.sum(axis=-1, keepdims=True)
 
@@ -119,15 +135,16 @@ def keras_hub(directory: str, **settings) -> Callable:
 
 
 def timed(load: Callable) -> Callable:
-    """Makes what a kind loads return seconds, too."""
+    """Makes what a kind loads return seconds, too; with PROCESSOR_TIME in the environment those of all threads."""
+    clock = time.process_time if os.environ.get("PROCESSOR_TIME") else time.perf_counter
 
     def load_timed(directory: str) -> Callable:
         answer = load(directory)
 
         def ask(texts):
-            start = time.perf_counter()
+            start = clock()
             probabilities = answer(texts)
-            return time.perf_counter() - start, probabilities
+            return clock() - start, probabilities
 
         return ask
 
@@ -141,8 +158,11 @@ KINDS = {
     "bert_serve_bfloat16": timed(bert_serve),
     "bert_serve_tensorflow": timed(lambda directory: bert_serve(directory, runtime="tensorflow")),
     "bert_serve_onnx": timed(lambda directory: bert_serve(directory, runtime="onnxruntime")),
+    "bert_serve_int8": timed(lambda directory: bert_serve(directory, int8=True)),
     "cc": cc,
     "onnxruntime": timed(onnxruntime),
+    "onnxruntime_int8": timed(lambda directory: onnxruntime(directory, "model.int8.onnx")),
+    "openvino_int8": timed(openvino),
     "keras_hub": timed(keras_hub),
     "keras_hub_128": timed(lambda directory: keras_hub(directory, sequence_length=_MAX_TOKENS)),
 }

@@ -40,7 +40,7 @@ from typing import NamedTuple
 import numpy as np
 import serving_peer
 from absl import flags
-from machine import describe_machine
+from machine import describe_machine, instructions
 
 from keras_bert.errors import InputError
 from tasks import flags as task_flags
@@ -62,6 +62,10 @@ flags.DEFINE_integer("rounds", 5, "Passes over all batches that count; one befor
 flags.DEFINE_enum(
     "preset", None, ["base"], "A size with random weights in place of MiniLM, asked for texts of 10, 28 and 128 tokens."
 )
+flags.DEFINE_boolean("processor_time", False, "Measure the seconds of all threads, on a machine that others use, too.")
+flags.DEFINE_string(
+    "openvino_python", None, "The Python of an environment with openvino, nncf and tokenizers. Default: no OpenVINO."
+)
 flags.DEFINE_float("pause", 0.1, "Seconds of rest before each request.", lower_bound=0.0)
 
 _BATCH_SIZE = 32
@@ -69,6 +73,8 @@ _FULL_BATCHES = 2
 _MAX_TOKENS = 128
 _EVEN_LENGTHS = (10, 28, 128)
 _TOLERANCE = 1e-3
+_ANY = 100.0
+_CALIBRATION = 300  # Texts, as optimum-intel and sentence-transformers calibrate by.
 _REFERENCE = "Hugging Face tokenizers + ONNX Runtime"
 
 
@@ -90,6 +96,9 @@ PEERS = {
     "exported graph, oneDNN off": Peer("saved_model", "0"),
     "bert-serve, oneDNN on": Peer("bert_serve", "1"),
     "bert-serve, bfloat16, oneDNN on": Peer("bert_serve_bfloat16", "1"),
+    "bert-serve --precision=int8": Peer("bert_serve_int8", "1"),
+    "tokenizers + ONNX Runtime int8": Peer("onnxruntime_int8", None),
+    "OpenVINO int8": Peer("openvino_int8", None),
     "C++ loader, oneDNN on": Peer("cc", "1"),
     "bert-serve --runtime=tensorflow": Peer("bert_serve_tensorflow", "1"),
     "bert-serve --runtime=onnxruntime": Peer("bert_serve_onnx", "1"),
@@ -107,7 +116,7 @@ def write_models(directory: str, preset: str | None = None) -> dict[str, str]:
     """Writes one classifier in every peer's form; returns kind -> directory."""
     from export import saved_model
     from export.heads.classification import Classification
-    from export.targets import reduced_precision
+    from export.targets import int8, reduced_precision
     from keras_bert.encoder.backbone import BertBackbone
     from keras_bert.models import BertTextClassifier
     from keras_bert.tokenization.preprocessor import BertPreprocessor
@@ -125,15 +134,26 @@ def write_models(directory: str, preset: str | None = None) -> dict[str, str]:
     model.get_layer("classification").set_weights([kernel, bias])
     preprocessor = BertPreprocessor(BertTokenizer.from_preset(weights), _MAX_TOKENS)
     head = Classification(model, preprocessor, labels=["no", "yes"])
-    exported = saved_model.export_head(head, os.path.join(directory, "served"))
+    decision = int8.decide(head, None, _ANY).content()  # The head is random, so that its labels are not measured.
+    exported = saved_model.export_head(head, os.path.join(directory, "served"), int8=decision)
     bfloat16 = os.path.join(directory, "bfloat16")
     reduced_precision.write_bfloat16(head, bfloat16)
     keras_hub = _write_keras_hub(weights, os.path.join(directory, "keras_hub"))
     np.savez(os.path.join(keras_hub, "head.npz"), kernel=kernel, bias=bias)
     onnx = _write_onnx(weights, kernel, bias, os.path.join(directory, "onnx"))
-    kinds = {kind: exported for kind in ("saved_model", "bert_serve", "bert_serve_tensorflow", "bert_serve_onnx", "cc")}
+    kinds = {
+        kind: exported
+        for kind in ("saved_model", "bert_serve", "bert_serve_tensorflow", "bert_serve_onnx", "bert_serve_int8", "cc")
+    }
     kinds |= {"bert_serve_bfloat16": bfloat16}
-    return {**kinds, "onnxruntime": onnx, "keras_hub": keras_hub, "keras_hub_128": keras_hub}
+    return {
+        **kinds,
+        "onnxruntime": onnx,
+        "onnxruntime_int8": onnx,
+        "openvino_int8": onnx,
+        "keras_hub": keras_hub,
+        "keras_hub_128": keras_hub,
+    }
 
 
 def _write_random(preset: str, vocabulary: str, directory: str) -> str:
@@ -197,7 +217,40 @@ def _write_onnx(weights: str, kernel: np.ndarray, bias: np.ndarray, directory: s
         plain, model_type="bert", num_heads=config.num_attention_heads, hidden_size=config.hidden_size
     ).save_model_to_file(fused)
     shutil.copy(os.path.join(weights, "tokenizer.json"), directory)
+    _write_int8(plain, os.path.join(directory, "model.int8.onnx"))
     return directory
+
+
+def _write_int8(plain: str, path: str) -> None:
+    """Quantizes as sentence-transformers does: dynamically, per channel, with a bit less where sums would saturate."""
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    saturates = not any("vnni" in name or "amx" in name for name in instructions())
+    quantize_dynamic(plain, path, weight_type=QuantType.QInt8, per_channel=True, reduce_range=saturates)
+
+
+_QUANTIZE = """
+import json, sys
+import nncf, numpy as np, openvino
+from tokenizers import Tokenizer
+directory, texts = sys.argv[1], json.load(sys.stdin)
+tokenizer = Tokenizer.from_file(directory + "/tokenizer.json")
+tokenizer.no_padding()
+tokenizer.enable_truncation(128)
+def inputs(text):
+    row = tokenizer.encode(text)
+    names = {"input_ids": row.ids, "attention_mask": row.attention_mask, "token_type_ids": row.type_ids}
+    return {name: np.array([values], np.int64) for name, values in names.items()}
+model = openvino.Core().read_model(directory + "/plain.onnx")
+dataset = nncf.Dataset(texts, inputs)
+quantized = nncf.quantize(model, dataset, model_type=nncf.ModelType.TRANSFORMER, subset_size=len(texts))
+openvino.save_model(quantized, directory + "/model.xml", compress_to_fp16=False)
+"""
+
+
+def write_openvino(directory: str, texts: Sequence[str], python: str) -> None:
+    """Quantizes the peer's graph statically by nncf, in another environment, calibrated by texts."""
+    subprocess.run([python, "-c", _QUANTIZE, directory], input=json.dumps(texts), text=True, check=True)
 
 
 # === The texts ===
@@ -267,7 +320,7 @@ def _cut(texts: Sequence[str]) -> list[list[str]]:
 
 
 class Rounded(NamedTuple):
-    """How far the answers in bfloat16 are from those in float32.
+    """How far a side's answers in fewer bits are from those in float32.
 
     Attributes:
         texts: how many were asked, those in several kinds of batches each time.
@@ -292,11 +345,14 @@ class Process:
     def __init__(self, name: str, peer: Peer, directory: str):
         environment = {key: value for key, value in os.environ.items() if key != "TF_ENABLE_ONEDNN_OPTS"}
         environment |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
+        if FLAGS.processor_time:
+            environment["PROCESSOR_TIME"] = "1"
         if peer.flag is not None:
             environment["TF_ENABLE_ONEDNN_OPTS"] = peer.flag
         self.name = name
+        python = FLAGS.openvino_python if peer.kind == "openvino_int8" else sys.executable
         self._process = subprocess.Popen(
-            [sys.executable, "-I", serving_peer.__file__, peer.kind, directory],
+            [python, "-I", serving_peer.__file__, peer.kind, directory],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -337,15 +393,16 @@ def processes(peers: Mapping[str, Peer], directories: Mapping[str, str]) -> Iter
 
 def measure(
     peers: Mapping[str, Process], batches: Mapping[str, list[list[str]]], rounds: int, pause: float
-) -> tuple[dict[str, dict[str, list[float]]], float, Rounded]:
+) -> tuple[dict[str, dict[str, list[float]]], float, dict[str, Rounded]]:
     """Sends every batch to every peer, in an order that changes from round to round.
 
     Returns:
         Seconds by kind of batch, peer and batch (a median over rounds); the largest difference between the
-        exported graph's probabilities and ONNX Runtime's; and how far those in bfloat16 are off.
+        exported graph's probabilities and ONNX Runtime's; and how far the sides in fewer bits are off.
     """
     seconds = {kind: collections.defaultdict(list) for kind in batches}
-    largest, rounded, shuffle = 0.0, Rounded(), random.Random(0).shuffle
+    largest, shuffle = 0.0, random.Random(0).shuffle
+    rounded = {name: Rounded() for name in peers if "int8" in name or "bfloat16" in name}
     for kind, its_batches in batches.items():
         for batch in its_batches:
             times = {name: [] for name in peers}
@@ -359,11 +416,11 @@ def measure(
                         times[name].append(spent)
                 # KerasHub's gelu is another, and at 512 tokens it reads on.
                 compared = {name: answer for name, answer in answers.items() if "KerasHub" not in name}
-                coarse = [compared.pop(name) for name in list(compared) if "bfloat16" in name]
+                coarse = {name: compared.pop(name) for name in rounded}
                 right = next(iter(compared.values()))
                 largest = max(largest, max(float(np.abs(answer - right).max()) for answer in compared.values()))
-            for answer in coarse:
-                rounded = rounded.with_answer(right, answer)
+            for name, answer in coarse.items():
+                rounded[name] = rounded[name].with_answer(right, answer)
             for name, values in times.items():
                 seconds[kind][name].append(statistics.median(values))
     return seconds, largest, rounded
@@ -391,6 +448,8 @@ def table(seconds: Mapping[str, Mapping[str, list[float]]], batches: Mapping[str
 
 
 def _is_asked(name: str) -> bool:
+    if PEERS[name].kind == "openvino_int8" and not FLAGS.openvino_python:
+        return False
     if FLAGS.peers and name != _REFERENCE and PEERS[name].kind not in FLAGS.peers:
         return False
     # At 512 tokens KerasHub takes 17 s for 32 texts of the size of base.
@@ -411,6 +470,10 @@ def main(argv: list[str]) -> None:
         batches = make(sentences, lambda text: len(tokenizer.encode(text)), FLAGS.num_batches, FLAGS.num_singles)
         counted = batches["1x10" if FLAGS.preset else "arrival"]
         lengths = [len(tokenizer.encode(text)) for batch in counted for text in batch]
+        if FLAGS.openvino_python:
+            write_openvino(directories["onnxruntime"], sentences[-_CALIBRATION:], FLAGS.openvino_python)
+        else:
+            print("OpenVINO int8 is left out: --openvino_python names no environment with it.")
         asked = {name: peer for name, peer in PEERS.items() if _is_asked(name)}
         with processes(asked, directories) as peers:
             seconds, largest, rounded = measure(peers, batches, FLAGS.rounds, FLAGS.pause)
@@ -419,10 +482,11 @@ def main(argv: list[str]) -> None:
     print(f"{len(lengths)} sentences of {min(lengths)} to {max(lengths)} tokens, {median}; {FLAGS.rounds} rounds")
     print("\n".join(table(seconds, batches)))
     print(f"largest difference between the exported graph's probabilities and ONNX Runtime's: {largest:.1e}")
-    print(
-        f"bfloat16: {rounded.changed} of {rounded.texts} labels changed ({rounded.changed / rounded.texts:.2%}), "
-        f"largest difference of a probability {rounded.largest:.1e}"
-    )
+    for name, its in rounded.items():
+        print(
+            f"{name}: {its.changed} of {its.texts} labels changed ({its.changed / its.texts:.2%}), largest difference "
+            f"of a probability {its.largest:.1e}"
+        )
     if largest > _TOLERANCE:
         raise InputError(f"The peers' answers differ by {largest:.1e}: they did not compute the same.")
 
