@@ -13,11 +13,12 @@ from keras_bert.files import is_alive, is_directory, is_file, list_directory, re
 
 MAX_VERSION = 2**63 - 1  # TensorFlow Serving reads a version into an int64.
 
-# Files in a version's directory: its warm-up requests, under TensorFlow Serving's name, its description, and that of
-# its encoders, for ONNX Runtime in bert-serve.
+# Files in a version's directory: its warm-up requests, under TensorFlow Serving's name, its description, and for ONNX
+# Runtime in bert-serve that of its encoders, and which of their products may be 8 bits.
 WARMUP_FILE = os.path.join("assets.extra", "tf_serving_warmup_requests")
 DESCRIPTION_FILE = os.path.join("assets.extra", "model.json")
 ENCODERS_FILE = os.path.join("assets.extra", "encoders.json")
+INT8_FILE = os.path.join("assets.extra", "int8.json")
 PER_MODEL_FILE = "batching_params.pbtxt"  # TensorFlow Serving reads it from each version's directory.
 
 

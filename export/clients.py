@@ -4,7 +4,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import jinja2
 
@@ -85,7 +85,14 @@ def _columns(description: Mapping) -> dict[str, list]:
 # === Templates ===
 
 
-def readme(export_dir: str, description: Mapping, version: str, encoder: BertConfig, training: str = "") -> str:
+def readme(
+    export_dir: str,
+    description: Mapping,
+    version: str,
+    encoder: BertConfig,
+    training: str = "",
+    int8: Sequence[str] = (),
+) -> str:
     """Returns instructions for serving and asking this very model, in Markdown.
 
     Args:
@@ -94,9 +101,16 @@ def readme(export_dir: str, description: Mapping, version: str, encoder: BertCon
         version: the version that was written last.
         encoder: sizes of the encoder.
         training: body of the training's card.
+        int8: what products of 8 bits cost, if some may be.
     """
     ports = {"rest_port": REST_PORT, "grpc_port": GRPC_PORT}
-    model = {"name": model_name(export_dir), "description": description, "version": version, "encoder": encoder}
+    model = {
+        "name": model_name(export_dir),
+        "description": description,
+        "version": version,
+        "encoder": encoder,
+        "int8": int8,
+    }
     model["training"] = re.sub(r"^#(?=#* )", "##", training.strip(), flags=re.MULTILINE)
     commands = {make.__name__: make(export_dir) for make in (serve_command, docker_command)}
     clients = {make.__name__: make(export_dir, description) for make in (curl_command, rest_client, grpc_client)}

@@ -12,7 +12,7 @@ A version's own files are written before it is published:
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -76,7 +76,9 @@ def _field(number: int, payload: bytes) -> bytes:
     return bytes([number << 3 | 2]) + length + bytes([size]) + payload
 
 
-def write_readme(export_dir: str, head: Head, version_directory: str, training: str | None = None) -> None:
+def write_readme(
+    export_dir: str, head: Head, version_directory: str, training: str | None = None, int8: Sequence[str] = ()
+) -> None:
     """Writes a model card to `README.md` below the base path: how to serve and ask this model, and how it was trained.
 
     TensorFlow Serving looks only at directories with a number for a name, so a file may lie beside the versions.
@@ -86,9 +88,10 @@ def write_readme(export_dir: str, head: Head, version_directory: str, training: 
         head: the exported model.
         version_directory: the version that was written last.
         training: the card of its training, which the README includes, or None.
+        int8: lines on what products of 8 bits cost, if some may be.
     """
     description = head.description()
     top, body = card.split_card(training) if training else (card.head(description["task"]), "")
     encoder = text_bounds.find_backbone(head.model).bert_config
-    text = clients.readme(export_dir, description, os.path.basename(version_directory), encoder, body)
+    text = clients.readme(export_dir, description, os.path.basename(version_directory), encoder, body, int8)
     card.save(export_dir, top + text)

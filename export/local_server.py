@@ -24,6 +24,7 @@ from export.server.config_files import (
     BatchingParameters,
     ModelSettings,
     aspired_versions,
+    in_precision,
     read_batching_parameters,
     read_model_config,
 )
@@ -43,7 +44,7 @@ def serve(settings: ServerSettings) -> None:
             bound.
     """
     models = _models(settings)
-    for model in models:
+    for model in in_precision(models, settings.precision):
         aspired_versions(model)  # A wrong base path is refused before TensorFlow is imported.
     batching = _batching_parameters(settings)
     settings = dataclasses.replace(settings, runtime=_runtime(settings.runtime))

@@ -21,6 +21,7 @@ from keras_bert.files import absolute
 from tasks import flags
 from tasks.settings import Settings, setting
 
+_TOLERANCE = 0.5
 _PRESET_TASKS = ("fill_mask", "embeddings", "sentence_embedding", "search")
 
 
@@ -85,7 +86,17 @@ class ExportSettings(Settings):
         "Also write a LiteRT model (token ids in) to export_dir/litert, and check it.",
         needs={True: "litert"}.get,
     )
-    int8: bool = setting(False, "Also write a SavedModel with int8 weights to export_dir/int8, and measure it.")
+    int8: bool = setting(
+        False,
+        "Find the products that may be 8 bits in bert-serve --precision=int8, on the rows that the training held out, "
+        "and measure it.",
+        needs={True: "onnx"}.get,
+    )
+    int8_tolerance: float = setting(
+        _TOLERANCE,
+        "Points of the task's metric that 8 bits may cost; twice as many percent of the labels may change.",
+        at_least=0.0,
+    )
     bfloat16: bool = setting(
         False,
         "Also write a SavedModel whose encoder computes its products in bfloat16 to export_dir/bfloat16, and measure "
@@ -115,13 +126,19 @@ def export(settings: ExportSettings) -> str:
     source = settings.model_dir or settings.preset
     training = card.find_card(source)  # What cannot be read is refused before a version is published.
     head = load_head(source, settings.task, sequence_length=settings.max_seq_length, **own)
+    decision = _decide(settings, head)
+    described, int8 = decision.lines() if decision else [], decision.products if decision else ()
     try:
-        version_directory = saved_model.export_head(head, settings.export_dir, settings.version, settings.with_cc)
-        companion_files.write_readme(settings.export_dir, head, version_directory, training)
-        written = targets.write(wanted, head, settings.export_dir, version_directory, settings.with_cc)
+        version_directory = saved_model.export_head(
+            head, settings.export_dir, settings.version, settings.with_cc, decision and decision.content()
+        )
+        companion_files.write_readme(settings.export_dir, head, version_directory, training, described)
+        written = targets.write(wanted, head, settings.export_dir, version_directory, settings.with_cc, int8)
     except VerificationError as error:
         raise InputError(str(error)) from error
     summary = f"what it does: {head.about().summary}"
+    if described:
+        written = ["int8:", *(f"    {line}" for line in described), *written]
     lines = [f"exported: {version_directory}", summary, *saved_model.read_report(version_directory).lines(), *written]
     commands = {
         "serve it here:": clients.serve_command(settings.export_dir),
@@ -133,6 +150,21 @@ def export(settings: ExportSettings) -> str:
     return "\n".join(lines)
 
 
+def _decide(settings: ExportSettings, head):
+    """Decides which products may be 8 bits, before anything is written; None without `--int8`."""
+    if not settings.int8:
+        return None
+    from export.targets import int8
+    from tasks import held_out
+
+    try:
+        rows = held_out.find(settings.model_dir, head.preprocessor.tokenizer) if settings.model_dir else None
+    except InputError as error:
+        print(f"--int8: the rows that the training held out cannot be read, so docstrings are asked. {error}")
+        rows = None
+    return int8.decide(head, rows, settings.int8_tolerance)
+
+
 def _check(settings: ExportSettings) -> None:
     if bool(settings.model_dir) == bool(settings.preset):
         received = "Received both." if settings.preset else "Received neither."
@@ -141,6 +173,8 @@ def _check(settings: ExportSettings) -> None:
         tasks = " or ".join(f"--task={task}" for task in _PRESET_TASKS)
         raise InputError(f"--preset={settings.preset}: say what it is to do, {tasks}.")
     name = os.path.basename(absolute(settings.export_dir))
+    if settings.int8_tolerance != _TOLERANCE and not settings.int8:
+        raise InputError(f"--int8_tolerance={settings.int8_tolerance:g} is for --int8. Leave it out, or give both.")
     base_path.check_model_name(name, "It is the last part of --export_dir: choose another.")
 
 

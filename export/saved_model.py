@@ -1,14 +1,14 @@
 """Writes a trained model as a versioned SavedModel, texts in and answers out, and verifies it before publishing."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from export import companion_files
-from export.base_path import ENCODERS_FILE, MAX_VERSION, numbered_versions, partial_path, remove_abandoned
+from export.base_path import ENCODERS_FILE, INT8_FILE, MAX_VERSION, numbered_versions, partial_path, remove_abandoned
 from export.graph.model_copies import is_float32, rebuild, rebuild_for_serving
 from export.graph.served_backbone import ServedBackbone
 from export.heads.base import Head
@@ -56,7 +56,9 @@ def export_model(
     return export_head(HEADS[task](model, preprocessor, **settings), directory, version, with_cc)
 
 
-def export_head(head: Head, directory: str, version: int | None = None, with_cc: str = "auto") -> str:
+def export_head(
+    head: Head, directory: str, version: int | None = None, with_cc: str = "auto", int8: Mapping | None = None
+) -> str:
     """Writes a head as a new version under a base path that TensorFlow Serving watches.
 
     The version is built beside its place under another name, verified there (`verify.verify`), and renamed once it has
@@ -68,6 +70,7 @@ def export_head(head: Head, directory: str, version: int | None = None, with_cc:
         directory: base path; versions are its numeric sub-directories.
         version: number of the version; None: one more than the highest there.
         with_cc: one of `verify.WITH_CC`, whether to ask the C++ program as well.
+        int8: `export.targets.int8.Decision.content`, for bert-serve.
 
     Returns:
         The version's directory, such as `directory/1`.
@@ -83,7 +86,7 @@ def export_head(head: Head, directory: str, version: int | None = None, with_cc:
     head.preprocessor.tokenizer.require_graph()
     directory = absolute(directory)
     if is_remote(directory):
-        return _export_remotely(head, directory, version, with_cc)
+        return _export_remotely(head, directory, version, with_cc, int8)
     temporary = partial_path(directory)
     try:
         os.makedirs(directory, exist_ok=True)
@@ -94,20 +97,20 @@ def export_head(head: Head, directory: str, version: int | None = None, with_cc:
     except OSError as error:
         raise InputError(f"{temporary}: cannot be created ({error.strerror}). Choose another --export_dir.") from error
     try:
-        _write(head, temporary, with_cc)
+        _write(head, temporary, with_cc, int8)
         return _publish(temporary, directory, version)
     finally:
         remove_path(temporary)
 
 
-def _export_remotely(head: Head, directory: str, version: int | None, with_cc: str) -> str:
+def _export_remotely(head: Head, directory: str, version: int | None, with_cc: str, int8: Mapping | None) -> str:
     """Builds and verifies a version on this machine, then uploads it, the graph last."""
     make_directory(directory)
     _check_version_is_free(directory, version)
     version = next_version(directory) if version is None else version
     with atomic_path(os.path.join(directory, str(version))) as temporary:
         os.mkdir(temporary)
-        _write(head, temporary, with_cc)
+        _write(head, temporary, with_cc, int8)
         _check_version_is_free(directory, version)  # Another export may have taken it.
     return os.path.join(directory, str(version))
 
@@ -123,10 +126,12 @@ def _check_version_is_free(directory: str, version: int | None) -> None:
             raise InputError(f"{path}: this version exists. Choose another --version.")
 
 
-def _write(head: Head, directory: str, with_cc: str) -> None:
+def _write(head: Head, directory: str, with_cc: str, int8: Mapping | None) -> None:
     reference = head.model if is_float32(head.model) else rebuild(head.model)
     report = write_verified(head, rebuild_for_serving(head.model), head.probes(reference), directory, with_cc)
     write_json(os.path.join(directory, _REPORT_FILE), report._asdict())
+    if int8 is not None:
+        write_json(os.path.join(directory, INT8_FILE), int8)
 
 
 def write_verified(

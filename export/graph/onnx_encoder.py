@@ -3,7 +3,7 @@
 Shapes: B batch, S sequence, S' longest of the batch, T rows (real tokens), N heads, D size per head, H hidden.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import numpy as np
 from onnx import TensorProto
@@ -13,6 +13,12 @@ from export.graph.onnx_nodes import OnnxNodes
 _MASKED_SCORE = -10000.0  # `keras_bert.encoder.packing.MASKED_SCORE`, which brings Keras along.
 
 Read = Callable[[str], np.ndarray]
+
+
+def dense_products(num_layers: int) -> list[str]:
+    """Names the products of the layers that may be computed with integers, from the first layer on."""
+    parts = ("query_key_value", "attention_output", "intermediate", "output")
+    return [f"layer_{number}/{part}" for number in range(num_layers) for part in parts]
 
 
 class EncoderGraph(OnnxNodes):
@@ -25,11 +31,12 @@ class EncoderGraph(OnnxNodes):
         read: name of a weight, as `served_backbone.named_weights` has them -> float32 array, or variable.
         unpadded: True computes real tokens alone, which takes shapes that follow the data; False computes padding as
             well.
+        int8: those of `dense_products` to compute with integers, by an operator of ONNX Runtime's.
     """
 
-    def __init__(self, settings: Mapping, read: Read, unpadded: bool):
+    def __init__(self, settings: Mapping, read: Read, unpadded: bool, int8: Collection[str] = ()):
         super().__init__()
-        self._settings, self._read, self._unpadded = settings, read, unpadded
+        self._settings, self._read, self._unpadded, self._int8 = settings, read, unpadded, frozenset(int8)
 
     def encode(self, token_ids: str, segment_ids: str, is_real: str) -> dict[str, str]:
         """Adds the encoder.
@@ -143,7 +150,8 @@ class EncoderGraph(OnnxNodes):
         return self._norm(self.node("Add", rows, self._dense(inner, dense)), norm)
 
     def _dense(self, rows: str, name: str) -> str:
-        return self.dense(rows, self._read(f"{name}/kernel"), self._read(f"{name}/bias"))
+        add = self.dense_int8 if name in self._int8 else self.dense
+        return add(rows, self._read(f"{name}/kernel"), self._read(f"{name}/bias"))
 
     def _norm(self, rows: str, name: str) -> str:
         scale, offset = self._read(f"{name}/gamma"), self._read(f"{name}/beta")

@@ -1,4 +1,4 @@
-"""Writes ONNX graphs node by node, in standard operators. Imports onnx alone."""
+"""Writes ONNX graphs node by node, in standard operators but for products of 8 bits. Imports onnx alone."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,6 +8,10 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 # Opset 17 is the first with LayerNormalization; ONNX Runtime has supported it since 1.12 (2022).
 OPSET = 17
 _IR_VERSION = 8  # Released with opset 17; an older runtime refuses a higher number.
+_RUNTIME_OPERATORS = "com.microsoft"  # ONNX Runtime's own.
+# A processor without VNNI adds two products of 8 bits in 16: 2 * 255 * 64 fits, 2 * 255 * 127 would be cut off. Others
+# compute the same, so that what an export measures holds wherever it is served.
+_LARGEST_INT8 = 64
 _STANDARD_ACTIVATIONS = {"linear": "Identity", "relu": "Relu", "tanh": "Tanh"}
 
 Axes = Sequence[int | str]
@@ -67,6 +71,14 @@ class OnnxNodes:
         """Computes a dense layer without its activation."""
         return self.node("Add", self.node("MatMul", rows, self.constant(kernel)), self.constant(bias))
 
+    def dense_int8(self, rows: str, kernel, bias) -> str:
+        """Computes a dense layer with integers: a scale for each column of the kernel, and one for all rows."""
+        kernel = np.asarray(kernel)
+        scale = np.maximum(np.abs(kernel).max(axis=0), np.finfo(np.float32).tiny * 1e3) / np.float32(_LARGEST_INT8)
+        integers = np.rint(kernel / scale).astype(np.int8)
+        values = (self.constant(integers), self.constant(scale), "", self.constant(bias))  # No zero point: it is 0.
+        return self.node("DynamicQuantizeMatMul", rows, *values, domain=_RUNTIME_OPERATORS)
+
     def layer_norm(self, rows: str, scale, offset, epsilon: float) -> str:
         """Normalizes over the last axis."""
         return self.node("LayerNormalization", rows, self.constant(scale), self.constant(offset), epsilon=epsilon)
@@ -105,5 +117,7 @@ class OnnxNodes:
             [tensor for tensor in self.initializers if tensor.name in needed],
         )
         opsets = [helper.make_opsetid("", OPSET)]
+        if any(node.domain == _RUNTIME_OPERATORS for node in nodes):
+            opsets.append(helper.make_opsetid(_RUNTIME_OPERATORS, 1))
         proto = helper.make_model(graph, producer_name="keras-bert-zoo", opset_imports=opsets, ir_version=_IR_VERSION)
         return proto.SerializeToString()

@@ -75,7 +75,8 @@ def _loader(
     turns = Turns()
 
     def load(directory: str, name: str, version: int) -> Servable:
-        model = ServedModel(directory, name, version, settings.saved_model_tags, config, settings.runtime, turns)
+        of_all = (settings.saved_model_tags, config, settings.runtime, turns, settings.precision == "int8")
+        model = ServedModel(directory, name, version, *of_all)
         parameters = common
         if scheduler and settings.enable_per_model_batching_parameters:
             path = os.path.join(directory, PER_MODEL_FILE)
@@ -143,7 +144,7 @@ def running_server(
         if scheduler:
             stack.callback(scheduler.close)
         load = _loader(metrics, scheduler, batching_parameters, settings)
-        manager = ModelManager(load, settings.allow_version_labels_for_unavailable_models)
+        manager = ModelManager(load, settings.allow_version_labels_for_unavailable_models, settings.precision)
         metrics.registry.register(_ModelStates(manager))
         max_bytes = _LONGEST_BODIES * settings.max_request_bytes
         admission = Admission(settings.max_concurrent_requests, max_bytes, metrics)

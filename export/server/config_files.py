@@ -5,12 +5,13 @@ TensorFlow, so a wrong configuration is refused before anything is loaded.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from export import base_path
 from export.server.text_message import declared_message, read_text_message
 from keras_bert.errors import InputError
+from keras_bert.files import is_directory
 
 if TYPE_CHECKING:  # It comes with the extra `serve`, whose absence the settings tell.
     from tensorflow_serving.config import model_server_config_pb2
@@ -103,6 +104,23 @@ def _policy(model: "model_server_config_pb2.ModelConfig", where: str) -> Version
             raise InputError(f"{where}: model {model.name!r} has a specific version policy without versions.")
         return VersionPolicy(latest=None, specific=tuple(policy.specific.versions))
     return VersionPolicy(latest=max(1, policy.latest.num_versions))
+
+
+def in_precision(models: Sequence[ModelSettings], precision: str) -> Sequence[ModelSettings]:
+    """Returns the models with the base paths of their versions in bfloat16, if `--precision` asks for these.
+
+    Raises:
+        InputError: a model has no such versions.
+    """
+    if precision != "bfloat16":
+        return models
+    for model in models:
+        if not is_directory(os.path.join(model.base_path, precision)):
+            raise InputError(
+                f"{model.base_path}: has no versions in bfloat16. Export the model by bert-export --bfloat16, or leave "
+                "out --precision=bfloat16."
+            )
+    return [model._replace(base_path=os.path.join(model.base_path, precision)) for model in models]
 
 
 def aspired_versions(settings: ModelSettings) -> list[tuple[int, str]]:

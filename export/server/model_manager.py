@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from export import base_path
-from export.server.config_files import ModelSettings, aspired_versions
+from export.server.config_files import ModelSettings, aspired_versions, in_precision
 from export.server.servable import Servable
 from export.server.serving_error import ServingError, invalid
 from keras_bert.errors import InputError
@@ -74,13 +74,20 @@ class ModelManager:
     Args:
         load: loads and warms up a version: `(directory, model name, version) -> Servable`; raises `InputError`.
         allows_unavailable_labels: whether a new label may name a version that is not loaded yet.
+        precision: of `ServerSettings`; chooses between base paths.
 
     Attributes:
         announce: is called with one line whenever a version is loaded.
     """
 
-    def __init__(self, load: Callable[[str, str, int], Servable], allows_unavailable_labels: bool = False):
+    def __init__(
+        self,
+        load: Callable[[str, str, int], Servable],
+        allows_unavailable_labels: bool = False,
+        precision: str = "auto",
+    ):
         self._allows_unavailable_labels = allows_unavailable_labels
+        self._precision = precision
         self.announce: Callable[[str], None] = lambda line: None
         self._load = load
         self._models: dict[str, _Model] = {}
@@ -182,6 +189,7 @@ class ModelManager:
                 requests never see a version that fails to load.
             UnavailableVersionError: a label names a version that has not been served until now.
         """
+        models = in_precision(models, self._precision)
         with self._changing:
             for settings in models:
                 self._check_labels(settings)

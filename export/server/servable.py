@@ -68,6 +68,7 @@ class ServedModel:
         runtime: computes the encoders: "tensorflow", "onnxruntime", or "auto": ONNX Runtime for single sequences if it
             can compute the encoder, and TensorFlow for all else.
         turns: of all models of a server; None: of this one alone.
+        int8: computes products of 8 bits, by ONNX Runtime for all sequences, whatever `runtime`.
 
     Attributes:
         signature_defs: mapping of name to `SignatureDef`.
@@ -76,7 +77,7 @@ class ServedModel:
 
     Raises:
         InputError: the directory cannot be loaded: a file is missing or damaged, or ONNX Runtime cannot compute the
-            encoder and `runtime` is "onnxruntime".
+            encoder and `runtime` is "onnxruntime", or no product is known to allow integers.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class ServedModel:
         config: config_pb2.ConfigProto | None = None,
         runtime: str = "tensorflow",
         turns: Turns | None = None,
+        int8: bool = False,
     ):
         self.directory = directory
         self.name = name
@@ -99,8 +101,8 @@ class ServedModel:
         try:
             with graph.as_default():
                 loader = loader_impl.SavedModelLoader(directory)
-                if runtime != "tensorflow":
-                    self._use_onnxruntime(loader.get_meta_graph_def_from_tags(tags), runtime, config)
+                if runtime != "tensorflow" or int8:
+                    self._use_onnxruntime(loader.get_meta_graph_def_from_tags(tags), runtime, config, int8)
                 meta_graph = loader.load(self._session, tags)
         except InputError:
             self.close()
@@ -126,13 +128,16 @@ class ServedModel:
         self._paddings = _paddings(self.description, self.signatures)
 
     def _use_onnxruntime(
-        self, meta_graph: meta_graph_pb2.MetaGraphDef, runtime: str, config: config_pb2.ConfigProto | None
+        self, meta_graph: meta_graph_pb2.MetaGraphDef, runtime: str, config: config_pb2.ConfigProto | None, int8: bool
     ) -> None:
         """Makes ONNX Runtime compute the encoders of a graph before it is loaded, if it can."""
         threads = config.intra_op_parallelism_threads if config else 0
         try:
-            encoders.replace(meta_graph, self.directory, single_sequences_only=runtime == "auto", num_threads=threads)
+            single = runtime == "auto" and not int8
+            encoders.replace(meta_graph, self.directory, single_sequences_only=single, num_threads=threads, int8=int8)
         except InputError as error:
+            if int8:
+                raise
             if runtime == "onnxruntime":
                 raise InputError(f"{error} Export the model again, or leave out --runtime=onnxruntime.") from error
             if self.description is not None:  # Only models that bert-export wrote can be expected to work.

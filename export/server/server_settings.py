@@ -28,6 +28,13 @@ class ServerSettings(Settings):
         choices=("auto", "tensorflow", "onnxruntime"),
         needs={"onnxruntime": "onnx"}.get,
     )
+    precision: str = setting(
+        "auto",
+        "Type of the encoders' products. int8: by ONNX Runtime, where bert-export --int8 measured what that costs; "
+        "bfloat16: the versions that bert-export --bfloat16 wrote; auto: as exported.",
+        choices=("auto", "float32", "bfloat16", "int8"),
+        needs={"int8": "onnx"}.get,
+    )
     enable_batching: bool = setting(False, "Join requests that wait at the same time into batches.")
     model_config_file_poll_wait_seconds: float = setting(
         0.0, "How often to look for changes in --model_config_file; 0: never.", at_least=0.0, subject="models"
@@ -75,6 +82,11 @@ class ServerSettings(Settings):
     enable_per_model_batching_parameters: bool = setting(
         False, "Use each version's own batching_params.pbtxt instead; versions without one are not batched."
     )
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.precision == "int8" and self.runtime == "tensorflow":
+            raise InputError("--precision=int8 computes by ONNX Runtime. Leave out --runtime=tensorflow.")
 
     @classmethod
     def pass_over(cls, arguments: list[str]) -> None:

@@ -3,7 +3,7 @@
 Shapes: B batch, S sequence, K choices, P masked positions, H hidden.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import keras
 import numpy as np
@@ -20,12 +20,13 @@ from keras_bert.errors import InputError
 from keras_bert.models.multiple_choice import FlattenChoices
 
 
-def convert(head: Head, model: keras.Model) -> bytes:
+def convert(head: Head, model: keras.Model, int8: Collection[str] = ()) -> bytes:
     """Converts a head to an ONNX model.
 
     Args:
         head: declares inputs and outputs.
         model: the float32 rebuild of the head's model.
+        int8: products to compute with integers, by an operator of ONNX Runtime's; see `onnx_encoder.dense_products`.
 
     Returns:
         The serialized `ModelProto`: inputs `head.token_inputs`, int32; outputs `head.token_outputs`, float.
@@ -35,7 +36,7 @@ def convert(head: Head, model: keras.Model) -> bytes:
     """
     backbone = find_backbone(model)
     settings = {**backbone.bert_config.to_dict(), "first_token_only": False}
-    graph = EncoderGraph(settings, named_weights(backbone).__getitem__, unpadded=False)
+    graph = EncoderGraph(settings, named_weights(backbone).__getitem__, unpadded=False, int8=int8)
     places = graph.node("Cast", graph.range(graph.size("token_ids", -1)), to=TensorProto.INT32)
     is_real = graph.node("Less", places, graph.node("Unsqueeze", "lengths", graph.integers(-1)))
     values = {**{name: name for name in head.token_inputs}, "padding_mask": is_real}

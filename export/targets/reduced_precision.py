@@ -1,22 +1,15 @@
-"""Exports the graph with weights of fewer bytes, and measures the cost.
+"""Exports the graph in bfloat16, half the size, and measures the cost.
 
-int8, a quarter of the size: only weights are quantized, with one scale for each output channel. A matrix becomes floats
-as it is used, and activations stay float32. Integer products, Keras's other int8 mode, are slow with TensorFlow's CPU
-kernels: MiniLM took 2.7 times as long on a processor with AVX512-VNNI, and 1.1 to 1.2 times as long with quantized
-weights alone.
-
-bfloat16, half the size: the encoder's products are computed in it, which is faster where the processor has AVX512_BF16
-or AMX (`export/graph/served_backbone.py`). Attention, LayerNorm, softmax and heads stay float32.
+The encoder's products are computed in it, which is faster where the processor has AVX512_BF16 or AMX
+(`export/graph/served_backbone.py`). Attention, LayerNorm, softmax and heads stay float32.
 """
 
 import functools
 import statistics
 import timeit
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-import keras
 import numpy as np
 
 from export import saved_model, signatures
@@ -67,31 +60,6 @@ class Cost(NamedTuple):
         ]
 
 
-def quantize(model: keras.Model) -> None:
-    """Quantizes the matrices and tables of a float32 model to int8, in place."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Keras warns of each layer without a matrix.
-        model.quantize(config=keras.quantizers.Int8QuantizationConfig(activation_quantizer=None))
-
-
-def write_int8(head: Head, directory: str, with_cc: str = "off") -> verify.Report:
-    """Writes the version in int8 and verifies it against the quantized Keras model.
-
-    Args:
-        head: as exported in float32.
-        directory: does not exist.
-        with_cc: one of `verify.WITH_CC`, whether to ask the C++ program as well.
-
-    Raises:
-        VerificationError: the graph does not answer as that model does.
-    """
-    reference = saved_model.rebuild(head.model)
-    quantize(reference)
-    served = saved_model.rebuild(head.model, layout="unpadded")
-    quantize(served)
-    return saved_model.write_verified(head, served, head.probes(reference), directory, with_cc)
-
-
 def write_bfloat16(head: Head, directory: str, with_cc: str = "off") -> verify.Report:
     """Writes the version in bfloat16 and verifies its numbers against the Keras model in float32.
 
@@ -99,7 +67,9 @@ def write_bfloat16(head: Head, directory: str, with_cc: str = "off") -> verify.R
     `token_ids` do not depend on it, and the graph from them to the other answers is that of the float32 version.
 
     Args:
-        head, directory, with_cc: as in `write_int8`.
+        head: as exported in float32.
+        directory: does not exist.
+        with_cc: one of `verify.WITH_CC`, whether to ask the C++ program as well.
 
     Raises:
         InputError: the model reads from left to right, which is left to Keras in float32.

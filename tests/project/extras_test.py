@@ -25,6 +25,8 @@ OPTIONAL = set().union(*map(names, SETUP["OPTIONAL_REQUIRES"].values())) - CORE
 GUARDED = {
     "export/graph/onnx_encoder.py",
     "export/graph/onnx_nodes.py",
+    "export/graph/onnx_session.py",
+    "export/targets/int8.py",
     "export/targets/onnx.py",
     "tasks/pretraining/data/beam.py",
 }
@@ -32,9 +34,11 @@ REFUSED = {
     "bert-quickstart": ("serve", []),
     "bert-serve": ("serve", ["--model_base_path=missing"]),
     "bert-serve --runtime": ("serve", ["--model_base_path=missing", "--runtime=onnxruntime"]),
+    "bert-serve --precision": ("serve", ["--model_base_path=missing", "--precision=int8"]),
     "bert-squad": ("squad", ["--train_file=missing.json", "--predict_file=missing.json", "--output_dir=out"]),
     "bert-squad --do_eval": ("squad", ["--do_eval", "--predict_file=missing.json", "--output_dir=out"]),
     "bert-export --onnx": ("onnx", ["--onnx", "--litert", "--model_dir=missing", "--export_dir=out"]),
+    "bert-export --int8": ("onnx", ["--int8", "--model_dir=missing", "--export_dir=out"]),
     "bert-export --litert": ("litert", ["--litert", "--model_dir=missing", "--export_dir=out"]),
     "bert-classify --tfds_name": ("datasets", ["--tfds_name=glue/sst2", "--output_dir=out"]),
     "bert-features": ("parquet", ["--preset=missing", "--input_file=missing", "--output_file=out.parquet"]),

@@ -27,6 +27,7 @@ FLOORS = (
     ("tasks/features",),  # `bert-ner --encoder=frozen` trains on them.
     ("tasks/*",),
     ("tasks/quickstart", "tasks/convert", "tasks/distill"),  # A student takes the parts of its teacher's task.
+    ("tasks/held_out.py",),
     # What all of `export` may use: names of files and signatures.
     ("export/base_path.py", "export/signatures.py"),
     ("export/graph", "export/verification"),
@@ -56,6 +57,8 @@ EXPORT_MAY_IMPORT = {
     "tasks/squad/windows.py",
     # Models and their files.
     "tasks/fine_tuning/model_files.py",
+    # The rows that the training held out, on which 8 bits are measured.
+    "tasks/held_out.py",
     # The card of the training.
     "tasks/report/card.py",
     # Texts that an export is tried on.

@@ -4,6 +4,7 @@
 function becomes a call of `OnnxEncoder`, for all signatures, or for single sequences only.
 """
 
+import itertools
 import os
 from collections.abc import Callable
 
@@ -12,13 +13,18 @@ import tensorflow as tf
 from tensorflow.core.framework import function_pb2, node_def_pb2, types_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
 
-from export.base_path import ENCODERS_FILE
+from export.base_path import ENCODERS_FILE, INT8_FILE
 from keras_bert.errors import InputError, first_line
 from keras_bert.files import is_file, read_json
 
 
 def replace(
-    meta_graph: meta_graph_pb2.MetaGraphDef, directory: str, *, single_sequences_only: bool, num_threads: int = 0
+    meta_graph: meta_graph_pb2.MetaGraphDef,
+    directory: str,
+    *,
+    single_sequences_only: bool,
+    num_threads: int = 0,
+    int8: bool = False,
 ) -> None:
     """Replaces the encoders of a graph that is about to be loaded into the default graph, which keeps them alive.
 
@@ -27,11 +33,18 @@ def replace(
         directory: the version's.
         single_sequences_only: leave the other runs of an encoder to TensorFlow.
         num_threads: threads of one operation; 0: one a core.
+        int8: compute the products in integers that the export found to allow it; a search's reranker has none.
 
     Raises:
-        InputError: the version describes no encoder, or ONNX Runtime refuses it; the graph is as it was.
+        InputError: the version describes no encoder, or ONNX Runtime refuses it, or no product is known to allow
+            integers; the graph is as it was.
     """
-    from export.server.runtime.onnx_session import OnnxEncoder  # Imports ONNX Runtime, which is an extra.
+    if int8 and not is_file(os.path.join(directory, INT8_FILE)):
+        raise InputError(
+            f"{directory}: nothing says which products may be 8 bits. Export the model by bert-export --int8, or leave "
+            "out --precision=int8."
+        )
+    from export.graph.onnx_session import OnnxEncoder  # Imports ONNX Runtime, which is an extra.
 
     path = os.path.join(directory, ENCODERS_FILE)
     descriptions = read_json(path) if is_file(path) else []
@@ -40,6 +53,7 @@ def replace(
             f"{directory}: ONNX Runtime cannot compute the encoder. Expected {ENCODERS_FILE} with its description, as "
             "bert-export writes it for float32 models that read in both directions."
         )
+    own = read_json(os.path.join(directory, INT8_FILE))["products"] if int8 else ()
     library = meta_graph.graph_def.library
     functions = {function.signature.name: function for function in library.function}
     try:
@@ -49,8 +63,8 @@ def replace(
             return weights.get_tensor(f"{name}/.ATTRIBUTES/VARIABLE_VALUE")
 
         replaced = [
-            (functions[description["function"]], OnnxEncoder(description, read, num_threads))
-            for description in descriptions
+            (functions[description["function"]], OnnxEncoder(description, read, num_threads, products))
+            for description, products in itertools.zip_longest(descriptions, [own], fillvalue=())
         ]
     except Exception as error:  # ONNX Runtime's errors have no base of their own.
         raise InputError(f"{directory}: ONNX Runtime cannot compute the encoder ({first_line(error)}).") from error

@@ -2,7 +2,7 @@
 
 import pytest
 
-from export.server.config_files import ModelSettings, VersionPolicy, read_model_config
+from export.server.config_files import ModelSettings, VersionPolicy, in_precision, read_model_config
 from keras_bert.errors import InputError
 
 
@@ -81,3 +81,12 @@ def test_what_is_wrong_is_one_line(read, text, message):
 def test_a_file_that_is_not_there():
     with pytest.raises(InputError, match="no.config: cannot be read"):
         read_model_config("no.config")
+
+
+def test_versions_in_bfloat16_have_their_own_base_path(tmp_path):
+    model = ModelSettings("mood", str(tmp_path))
+    assert in_precision([model], "auto") == in_precision([model], "int8") == [model]
+    with pytest.raises(InputError, match="has no versions in bfloat16. Export the model by bert-export --bfloat16"):
+        in_precision([model], "bfloat16")
+    (tmp_path / "bfloat16").mkdir()
+    assert in_precision([model], "bfloat16") == [model._replace(base_path=str(tmp_path / "bfloat16"))]

@@ -12,7 +12,7 @@ from toy_saved import ALL_HEADS
 
 from export.base_path import DESCRIPTION_FILE, ENCODERS_FILE
 from export.graph.model_copies import rebuild_for_serving
-from export.server.runtime.onnx_session import OnnxEncoder
+from export.graph.onnx_session import OnnxEncoder
 from export.server.servable import ServedModel
 from keras_bert.errors import InputError
 from keras_bert.files import read_json, write_json

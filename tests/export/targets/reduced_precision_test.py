@@ -1,4 +1,4 @@
-"""int8 and bfloat16: a fraction of the size, verified against a Keras model, measured beside float32."""
+"""bfloat16: half the size, verified against a Keras model, measured beside float32."""
 
 import collections
 import os
@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from bfloat16 import needs_bfloat16
 from toy_classifier import LABELS, VOCABULARY, assets
-from toy_heads import HEADS, backbone
+from toy_heads import backbone
 from toy_saved import ALL_HEADS, answers_of, save_graph
 
 from export import saved_model, targets
@@ -29,33 +29,7 @@ def small(tmp_path_factory) -> tuple[Head, str]:
         backbone(hidden_dim=64, intermediate_dim=128, initializer_range=0.1), len(LABELS), compile=False
     )
     head = Classification(model, BertPreprocessor(BertTokenizer(VOCABULARY), 32), LABELS)
-    return head, save_graph(head, str(tmp_path_factory.mktemp("int8") / "model" / "7"))
-
-
-@pytest.mark.slow
-def test_int8_is_smaller_verified_and_measured(small):
-    head, version_directory = small
-    base = os.path.dirname(version_directory)
-    lines = targets.write(["int8"], head, base, version_directory)
-    text = "\n".join(lines)
-    assert lines[0] == f"int8: {base}/int8/7"
-    assert "200 real texts, difference from float32" in text
-    assert "names alike" in text
-    assert "time relative to float32" in text
-    assert "it pays on this CPU" in text or "it does not pay on this CPU" in text
-    variables = [
-        os.path.join(path, "variables", "variables.data-00000-of-00001")
-        for path in (os.path.join(base, "int8", "7"), version_directory)
-    ]
-    assert os.path.getsize(variables[0]) < 0.4 * os.path.getsize(variables[1])
-    assert os.path.exists(os.path.join(base, "int8", "7", "batching_params.pbtxt"))
-    # It is a model of its own to serve: close to the float32 one, and not the same.
-    asked = real_text.requests(head, [8])
-    (right,), (answer,) = (
-        real_text.saved_model_runner(path)(asked) for path in (version_directory, os.path.join(base, "int8", "7"))
-    )
-    difference = np.abs(right["probabilities"] - answer["probabilities"]).max()
-    assert 0 < difference < 0.01
+    return head, save_graph(head, str(tmp_path_factory.mktemp("bfloat16") / "model" / "7"))
 
 
 def test_the_verdict_follows_the_figures():
@@ -65,21 +39,6 @@ def test_the_verdict_follows_the_figures():
     assert speed.endswith("1.20 for 1 text, 1.13 for 32 texts: it does not pay on this CPU, but for its size")
     assert cost._replace(times={1: 0.9, 32: 0.8}, num_named=0).lines()[1].endswith("it pays on this CPU")
     assert "names" not in cost._replace(num_named=0).lines()[0]
-
-
-@pytest.mark.slow(keep=["multiple_choice"])
-@pytest.mark.parametrize("name", ["fill_mask", "embeddings", "multiple_choice"])
-def test_the_matrices_of_every_kind_of_model_become_integers(name):
-    model = saved_model.rebuild(HEADS[name]().model)
-    before = sum(weight.value.dtype.size * int(np.prod(weight.shape)) for weight in model.weights)
-    reduced_precision.quantize(model)
-    kinds = {str(weight.dtype) for weight in model.weights if len(weight.shape) == 2 and weight.shape[0] > 2}
-    after = sum(weight.value.dtype.size * int(np.prod(weight.shape)) for weight in model.weights)
-    assert "int8" in kinds
-    assert after < 0.5 * before
-
-
-# === bfloat16 ===
 
 
 @needs_bfloat16

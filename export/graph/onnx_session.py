@@ -1,6 +1,6 @@
 """An encoder in ONNX Runtime."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import onnxruntime
@@ -16,15 +16,16 @@ class OnnxEncoder:
         description: of `ServedBackbone.describe`.
         read: name of a weight in the description -> float32 array.
         num_threads: threads of one operation; 0: one a core.
+        int8: products to compute with integers, of `onnx_encoder.dense_products`.
     """
 
-    def __init__(self, description: Mapping, read: Read, num_threads: int = 0):
+    def __init__(self, description: Mapping, read: Read, num_threads: int = 0, int8: Collection[str] = ()):
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = num_threads
         # Long enough for threads to find the next operator, and no longer: by default they go on spinning after a run,
         # on cores that other requests need (docs/benchmarks.md). Older runtimes ignore it.
         options.add_session_config_entry("session.intra_op.spin_duration_us", "50")
-        graph = EncoderGraph(description, lambda name: read(description["weights"][name]), unpadded=True)
+        graph = EncoderGraph(description, lambda name: read(description["weights"][name]), unpadded=True, int8=int8)
         outputs = graph.encode("token_ids", "segment_ids", graph.node("Cast", "padding_mask", to=TensorProto.BOOL))
         inputs = dict.fromkeys(("token_ids", "segment_ids", "padding_mask"), ("batch", "sequence"))
         model = graph.model("encoder", inputs, {name: (value, None) for name, value in outputs.items()})

@@ -1,0 +1,234 @@
+"""Decides which products of an encoder may be 8 bits, by what that changes on real text.
+
+ONNX Runtime computes them in `bert-serve --precision=int8`: a scale for each column of a kernel, and one for all rows
+of a request. Embeddings, attention, LayerNorm and heads stay float32. What is measured is what is served: the same
+session computes the encoder, and the head is the model's own. A graph of integers for TensorFlow would not pay: its
+integer products took 2.7 times as long as float32 (MiniLM on a processor with AVX512-VNNI).
+"""
+
+import functools
+import math
+import statistics
+import timeit
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from export import signatures
+from export.graph.model_copies import rebuild_for_serving
+from export.graph.onnx_encoder import dense_products
+from export.graph.onnx_session import OnnxEncoder
+from export.graph.served_backbone import named_weights
+from export.heads.base import Head
+from export.targets import real_text
+from export.verification.probes import as_bytes
+from keras_bert.answers.text_bounds import find_backbone
+from keras_bert.errors import InputError
+from tasks.held_out import HeldOut
+
+LABELS_PER_POINT = 2.0  # Percent of the names that may change for each point of the metric that may be lost.
+_BATCH_SIZE, _MOST_BATCHES = 32, 16
+_SAMPLE = 2  # Batches on which single products are compared.
+_STEPS = 8  # Products are left out by this part of them at a time, up to half of them.
+_ROUNDS, _SPEED_BATCHES = 5, (1, 32)
+
+
+class Cost(NamedTuple):
+    """What integers change, compared with float32.
+
+    Attributes:
+        num_texts: rows asked.
+        largest: largest difference of two numbers.
+        noise: percent of the numbers' variance that the differences are.
+        num_named, num_changed: strings in the answers (labels, tokens, tags), and how many of them changed.
+        metric: name of the task's metric; None without held-out rows.
+        points: its value in float32 and with integers.
+    """
+
+    num_texts: int
+    largest: float
+    noise: float
+    num_named: int
+    num_changed: int
+    metric: str | None = None
+    points: tuple[float, float] = (0.0, 0.0)
+
+    def excess(self, tolerance: float) -> float:
+        """Returns the largest part of what is allowed that was used up; above 1 it is too much.
+
+        Where the answers name nothing and there is no metric, the differences may be as large a part of the numbers'
+        variance as names may change.
+        """
+        share = 100 * self.num_changed / self.num_named if self.num_named else 0.0
+        lost = self.points[0] - self.points[1]
+        noise = 0.0 if self.num_named or self.metric else self.noise
+        return max(lost, max(share, noise) / LABELS_PER_POINT) / max(tolerance, 1e-9)
+
+    def __str__(self):
+        changed = f", {self.num_changed} of {self.num_named} names changed" if self.num_named else ""
+        scored = f"; {self.metric} {self.points[1]:.2f} (float32: {self.points[0]:.2f})" if self.metric else ""
+        return (
+            f"{self.num_texts} real texts, difference from float32 {self.largest:.1e} at most, {self.noise:.2g}% of "
+            f"the variance{changed}{scored}"
+        )
+
+
+class Decision(NamedTuple):
+    """Which products may be 8 bits, and what that costs.
+
+    Attributes:
+        products: of `dense_products`.
+        num_products: how many there are.
+        cost: with those.
+        source: the texts that were asked.
+        times: rows of a request -> its time relative to float32 in ONNX Runtime.
+    """
+
+    products: list[str]
+    num_products: int
+    cost: Cost
+    source: str
+    times: dict[int, float]
+
+    def lines(self) -> list[str]:
+        """Returns the decision for the user."""
+        times = ", ".join(f"{time:.2f} for {size} text{'s' * (size > 1)}" for size, time in self.times.items())
+        return [
+            f"{len(self.products)} of {self.num_products} products in 8 bits, for bert-serve --precision=int8",
+            f"measured on {self.source}: {self.cost}",
+            f"time relative to float32 on this CPU: {times}",
+        ]
+
+    def content(self) -> dict:
+        """Returns the decision as JSON."""
+        return {**self._asdict(), "cost": self.cost._asdict()}
+
+
+class Trial:
+    """A served model whose encoder is exchanged.
+
+    Args:
+        head: of the model.
+
+    Attributes:
+        encode: computes the encoder: `token_ids`, `segment_ids`, `padding_mask` to `pooled_output`, `sequence_output`.
+        products: that may be 8 bits.
+        description: of the encoder, by `ServedBackbone.describe`.
+        weights: name of a weight in it -> array.
+
+    Raises:
+        InputError: ONNX Runtime cannot compute the encoder, since it reads from left to right.
+    """
+
+    def __init__(self, head: Head):
+        self.model = rebuild_for_serving(head.model)
+        backbone = find_backbone(self.model)
+        if not backbone.is_described:
+            raise InputError("--int8: expected a model that reads in both directions. Leave out the flag.")
+        weights = named_weights(backbone)
+        self.description = backbone.describe({id(weight.value): name for name, weight in weights.items()})
+        self.weights = {name: weight.numpy() for name, weight in weights.items()}
+        self.products = dense_products(backbone.num_layers)
+        backbone.encode_by(lambda *ids: self.encode(*ids))
+        self._answer = head.functions(self.model)[signatures.TOKEN_IDS]
+        self.use(())
+
+    def use(self, int8: Collection[str]) -> OnnxEncoder:
+        """Takes the encoder with these products in integers, and returns it."""
+        self.encode = OnnxEncoder(self.description, self.weights.__getitem__, int8=int8)
+        return self.encode
+
+    def answers(self, requests: Sequence[Mapping[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
+        """Answers requests to `token_ids`."""
+        outputs = (self._answer(**{name: tf.constant(value) for name, value in one.items()}) for one in requests)
+        return [{name: value.numpy() for name, value in answer.items()} for answer in outputs]
+
+
+def decide(head: Head, held_out: HeldOut | None, tolerance: float) -> Decision:
+    """Chooses the products that may be 8 bits: all, or without those that change the answers most.
+
+    Args:
+        head: of the model.
+        held_out: labelled rows; None: paragraphs of docstrings are asked.
+        tolerance: points of the metric that may be lost; `LABELS_PER_POINT` times as many percent of the names may
+            change.
+
+    Raises:
+        InputError: integers cost more, even with half of the products in float32; or as `Trial`.
+    """
+    trial = Trial(head)
+    requests, source = ask(head, held_out)
+    right, points = trial.answers(requests), held_out and held_out.points(trial.model)
+
+    def measure(products: Collection[str]) -> Cost:
+        trial.use(products)
+        cost = compare(right, trial.answers(requests))
+        if held_out is None:
+            return cost
+        return cost._replace(metric=held_out.metric, points=(points, held_out.points(trial.model)))
+
+    order = list(trial.products)
+    cost, step = measure(order), math.ceil(len(order) / _STEPS)
+    while cost.excess(tolerance) > 1.0 and 2 * (len(order) - step) >= len(trial.products):
+        if len(order) == len(trial.products):
+            noises = {}
+            for product in trial.products:
+                trial.use([product])
+                noises[product] = compare(right[:_SAMPLE], trial.answers(requests[:_SAMPLE])).noise
+            order.sort(key=noises.get)
+        order = order[:-step]
+        cost = measure(order)
+    if cost.excess(tolerance) > 1.0:
+        raise InputError(
+            f"--int8: 8 bits cost more than --int8_tolerance={tolerance:g} allows, even in {len(order)} of "
+            f"{len(trial.products)} products. Measured on {source}: {cost}. Nothing was exported: leave out --int8, or "
+            "allow more."
+        )
+    encoders = [trial.use(()), trial.use(order)]
+    times = {size: _relative_time(trial, encoders, real_text.requests(head, [size])) for size in _SPEED_BATCHES}
+    return Decision(sorted(order, key=trial.products.index), len(trial.products), cost, source, times)
+
+
+def ask(head: Head, held_out: HeldOut | None) -> tuple[list[dict[str, np.ndarray]], str]:
+    """Returns requests to `token_ids`, of the held-out rows where their texts are the model's, and their source."""
+    texts = held_out.texts if held_out else []
+    is_flat = all(axes == () for axes in head.text_inputs.values())
+    if not texts or not is_flat or len(texts[0]) != len(head.text_inputs):
+        source = held_out.source if held_out else "paragraphs of docstrings"
+        return real_text.requests(head, [_BATCH_SIZE] * (_MOST_BATCHES // 2)), source
+    asked = []
+    for start in range(0, min(len(texts), _BATCH_SIZE * _MOST_BATCHES), _BATCH_SIZE):
+        columns = map(as_bytes, zip(*texts[start : start + _BATCH_SIZE], strict=True))
+        asked.append(head.token_request(head.encode(dict(zip(head.text_inputs, columns, strict=True)))))
+    return asked, held_out.source
+
+
+def compare(right: Sequence[Mapping[str, np.ndarray]], answers: Sequence[Mapping[str, np.ndarray]]) -> Cost:
+    """Compares answers to `ask`'s requests with those in float32."""
+    largest, num_named, num_changed, errors, squares = 0.0, 0, 0, 0.0, 0.0
+    for expected, answer in zip(right, answers, strict=True):
+        for name, values in expected.items():
+            if values.dtype.kind == "f":
+                difference = (values - answer[name]).astype(np.float64)
+                largest = max(largest, float(np.abs(difference).max(initial=0.0)))
+                errors += float(np.square(difference).sum())
+                squares += float(np.square(values - values.mean(axis=0, dtype=np.float64)).sum())
+            elif values.dtype.kind == "O":
+                named = values != b""
+                num_named += int(named.sum())
+                num_changed += int((values != answer[name])[named].sum())
+    num_texts = sum(len(next(iter(answer.values()))) for answer in right)
+    return Cost(num_texts, largest, 100 * errors / max(squares, 1e-30), num_named, num_changed)
+
+
+def _relative_time(trial: Trial, encoders: Sequence[OnnxEncoder], requests: Sequence[Mapping]) -> float:
+    """Returns the second encoder's time relative to the first's: the median over rounds, leaving out the first."""
+    ratios = []
+    for _ in range(_ROUNDS + 1):
+        seconds = []
+        for trial.encode in encoders:
+            seconds.append(timeit.timeit(functools.partial(trial.answers, requests), number=1))
+        ratios.append(seconds[1] / seconds[0])
+    return statistics.median(ratios[1:])

@@ -1,0 +1,109 @@
+"""The labelled rows that a training held out, found by the flags that it recorded, and a model's score on them."""
+
+import contextlib
+import dataclasses
+import io
+import os
+from typing import NamedTuple
+
+import numpy as np
+
+from keras_bert.files import absolute, is_file, read_json
+from tasks.classify.task import Classify
+from tasks.embed.task import Embed
+from tasks.fine_tuning.examples import Predictor
+from tasks.fine_tuning.inputs import read_inputs, read_spec
+from tasks.fine_tuning.model_files import read_task
+from tasks.fine_tuning.task import Answers, Encoded, Part, Task, Trained
+from tasks.flags import FLAGS_FILE
+from tasks.ner.task import Ner
+from tasks.score_words.task import ScoreWords
+from tasks.squad.task import Squad
+from tasks.swag.task import Swag
+from tasks.text.bad_rows import BadRows
+
+_TASKS = {task.name: task for task in (Classify, Embed, Ner, ScoreWords, Squad, Swag)}
+_MOST_ROWS = 2000
+
+
+class HeldOut(NamedTuple):
+    """Rows that a model was not trained on, in the task that they belong to.
+
+    Attributes:
+        task, spec: those of the training.
+        part: the rows, at most 2,000 of a file.
+        encoded: their token ids.
+        tokenizer: the model's.
+    """
+
+    task: Task
+    spec: object
+    part: Part
+    encoded: Encoded
+    tokenizer: object
+
+    @property
+    def metric(self) -> str:
+        """Name of the figure that the task's models are compared by."""
+        return self.task.metric_of(self.part)
+
+    @property
+    def source(self) -> str:
+        """What the rows are, for a message."""
+        return f"{_count(self.task, self.part)} {self.task.unit} of {self.part.rows.path}"
+
+    @property
+    def texts(self) -> list[tuple[str, ...]]:
+        """The texts of each row."""
+        content = self.task.content(self.part.rows)
+        return [] if content is None else content.texts
+
+    def points(self, model) -> float:
+        """Returns the model's figure, times 100 if 1 is its best."""
+        trained = Trained(self.task.to_answer(model, self.spec), self.tokenizer, self.spec)
+        outputs = self.encoded.compute_outputs(Predictor(trained.model), self.task.settings.eval_batch_size, None)
+        answers = Answers(trained, self.part, self.encoded, outputs)
+        figures = self.task.checkpoint_figures(answers)
+        if self.metric not in figures:
+            figures = self.task.evaluate(answers, {}).figures
+        return figures[self.metric] * (100.0 if self.task.decimals > 2 else 1.0)
+
+
+def find(model_directory: str, tokenizer) -> HeldOut | None:
+    """Finds the rows that the training of a model held out; None if it recorded none.
+
+    Args:
+        model_directory: a run's `model/`.
+        tokenizer: the model's.
+
+    Raises:
+        InputError: the run names rows that cannot be read.
+    """
+    run = os.path.dirname(absolute(model_directory))
+    path = os.path.join(run, FLAGS_FILE)
+    task_class = _TASKS.get(read_task(model_directory)["task"])
+    if task_class is None or not is_file(path):
+        return None
+    known = {field.name for field in dataclasses.fields(task_class.Settings)}
+    recorded = {name: value for name, value in read_json(path).items() if name in known}
+    settings = task_class.Settings(**recorded | {"output_dir": run})
+    if not (settings.do_eval or settings.validation_share):
+        return None
+    task = task_class(settings)
+    spec = read_spec(task, model_directory)
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        if settings.do_train and (settings.dev_share or settings.validation_share):
+            parts = [part for part in read_inputs(task).parts if part.split != "train"]
+        else:
+            parts = task.read("dev", BadRows(settings.bad_rows))
+        part = task.match(parts[0], spec, BadRows("skip"))
+        count = _count(task, part)
+        if count > _MOST_ROWS:
+            part = part.with_rows(task.take_rows(part.rows, np.arange(count) < _MOST_ROWS))
+        encoded = task.encode(part, Trained(None, tokenizer, spec))
+    return HeldOut(task, spec, part, encoded, tokenizer)
+
+
+def _count(task: Task, part: Part) -> int:
+    content = task.content(part.rows)
+    return len(task.groups(part.rows) if content is None else content.texts)
