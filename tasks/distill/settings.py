@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Sequence
 
 from keras_bert.errors import InputError
-from keras_bert.files import exists, is_file, local_copy, read_optional_json
+from keras_bert.files import exists, is_file, local_copy, open_file, read_optional_json
 from keras_bert.presets.weights import read_bert_config
 from tasks.classify.task import Classify
 from tasks.embed.task import Embed
@@ -90,7 +90,7 @@ class StudentSettings(Settings):
 
     def identity(self):
         """Returns the settings that identify a run; of the teacher its weights."""
-        with open(os.path.join(local_copy(self.teacher), MODEL_FILE), "rb") as file:
+        with open_file(os.path.join(local_copy(self.teacher), MODEL_FILE)) as file:
             return {**super().identity(), "teacher_checksum": zlib.crc32(file.read())}
 
     @property

@@ -11,6 +11,9 @@ import tensorflow as tf
 from tasks.engine.optimization import build_optimizer
 from tasks.engine.training import Objective, Trainer
 
+# As tests/conftest.py does: a script and the test that runs it compute the same bits.
+tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+
 VOCABULARY, WIDTH, LENGTH = 11, 6, 4  # of the toy model
 
 
