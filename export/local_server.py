@@ -26,6 +26,7 @@ from export.server.config_files import (
     aspired_versions,
     in_precision,
     read_batching_parameters,
+    read_keys,
     read_model_config,
 )
 from export.server.server_settings import ServerSettings
@@ -47,6 +48,7 @@ def serve(settings: ServerSettings) -> None:
     for model in in_precision(models, settings.precision):
         aspired_versions(model)  # A wrong base path is refused before TensorFlow is imported.
     batching = _batching_parameters(settings)
+    read_keys(settings.api_key)
     settings = dataclasses.replace(settings, runtime=_runtime(settings.runtime))
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
 

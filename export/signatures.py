@@ -6,6 +6,7 @@ outputs of its signatures. Heads share
 - `serving_default`: texts, string [B], in answers out;
 - `token_ids`: `token_ids`, `segment_ids` int32 [B, S], `lengths` int32 [B];
 - `explain`, of classifiers and regressors alone: texts in, the share of each word in the answer out;
+- `count_tokens`, of embedders alone: texts in, how many tokens the model reads of each out;
 - `classify`, `regress`: `inputs`, string [B], serialized `tf.Example`s.
 
 Texts may be any bytes. `token_ids` refuses ids that the model has no weights for.
@@ -22,6 +23,7 @@ TOKEN_IDS = "token_ids"
 CLASSIFY = "classify"
 REGRESS = "regress"
 EXPLAIN = "explain"
+COUNT_TOKENS = "count_tokens"
 
 TEXT_INPUTS = {"text": "string: the text, any bytes", "text_pair": "string: the second text of the pair"}
 # Dimensions behind the batch of the inputs that every `token_ids` has.

@@ -22,7 +22,40 @@ from keras_bert.tokenization.preprocessor import BertPreprocessor
 from tasks.fine_tuning.model_files import read_task
 
 
-class Embeddings(SequenceHead):
+class CountedHead(SequenceHead):
+    """A head with the signature `count_tokens`: OpenAI's API says with the vectors how many tokens were read."""
+
+    def functions(self, model):
+        counted = signatures.trace(self.count_tokens, self.text_inputs, tf.string)
+        return {**super().functions(model), signatures.COUNT_TOKENS: counted}
+
+    def count_tokens(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Builds the graph from texts, string (B,), to `num_tokens`, int32 (B,): of all windows of a text."""
+        is_whole = self.long_texts is None
+        encoded, rows = (self.encode_in_graph({"text": text}), None) if is_whole else self.read_windows(text)
+        counts = tf.math.count_nonzero(encoded["padding_mask"], -1, dtype=tf.int32)
+        return {"num_tokens": counts if is_whole else tf.math.unsorted_segment_sum(counts, rows, tf.size(text))}
+
+    def requests(self, texts, encoded):
+        return {**super().requests(texts, encoded), signatures.COUNT_TOKENS: dict(texts)}
+
+    def expected(self, model, texts, encoded):
+        counts, num_texts = np.count_nonzero(encoded["padding_mask"], axis=-1).astype(np.int32), len(texts["text"])
+        if "rows" in encoded:
+            counts = np.bincount(encoded["rows"], counts, num_texts).astype(np.int32)
+        return {**super().expected(model, texts, encoded), signatures.COUNT_TOKENS: ({"num_tokens": counts}, None)}
+
+    def description(self):
+        described, tokenizer = super().description(), self.preprocessor.tokenizer
+        described["signatures"][signatures.COUNT_TOKENS] = {
+            "inputs": self.inputs,
+            "outputs": {"num_tokens": "int32: how many tokens are read, [CLS] and [SEP] included"},
+            "padding": {},
+        }
+        return {**described, "first_and_last_token_id": [int(tokenizer.cls_token_id), int(tokenizer.sep_token_id)]}
+
+
+class Embeddings(CountedHead):
     """An encoder that ends at the chosen layer, of any preset or trained model.
 
     The lower layers of a BERT are a BERT of fewer layers, since each layer ends with its LayerNorm: a layer is chosen
@@ -88,7 +121,7 @@ class Embeddings(SequenceHead):
         )
 
 
-class SentenceEmbedding(EmbeddingAnswers, SequenceHead):
+class SentenceEmbedding(EmbeddingAnswers, CountedHead):
     """An embedder, as `bert-embed` trains them; its model gives embeddings [B, D], one for each text.
 
     `serving_default` has the model's default prompt. For each prompt there is a signature of its name.
@@ -111,7 +144,7 @@ class SentenceEmbedding(EmbeddingAnswers, SequenceHead):
     def heads_of_prompts(self) -> dict[str, "SentenceEmbedding"]:
         """Returns the heads behind the further signatures, by the names of prompts."""
         prompts = getattr(self.model, "prompts", None) or {}
-        taken = {signatures.SERVING_DEFAULT, signatures.TOKEN_IDS} & prompts.keys()
+        taken = {signatures.SERVING_DEFAULT, signatures.TOKEN_IDS, signatures.COUNT_TOKENS} & prompts.keys()
         if taken:
             raise InputError(f"A prompt is named {taken.pop()!r}, as a signature is. Expected another name.")
         return {name: self.behind(name) for name, text in prompts.items() if text}

@@ -148,11 +148,12 @@ class Search(SentenceEmbedding):
         return {**asked, QUERY: dict(texts), EMBED: dict(texts)}
 
     def expected(self, model, texts, encoded):
-        by_text, by_token = super().expected(model, texts, encoded).values()
+        right = super().expected(model, texts, encoded)
+        by_text = right[signatures.SERVING_DEFAULT]
         nearest = self._nearest(by_text[0]["embedding"])
         if self._reranker is not None:
             nearest = self._reranked(texts["text"], *nearest)
-        return {signatures.SERVING_DEFAULT: nearest, QUERY: nearest, EMBED: by_text, signatures.TOKEN_IDS: by_token}
+        return {**right, signatures.SERVING_DEFAULT: nearest, QUERY: nearest, EMBED: by_text}
 
     def _nearest(self, embeddings: np.ndarray) -> Answer:
         """Computes in numpy, of all passages at once, what `find` computes in the graph."""
@@ -191,7 +192,9 @@ class Search(SentenceEmbedding):
 
     def description(self):
         described = super().description()
-        of_query, of_ids = described["signatures"].values()
+        of_query, of_ids = (
+            described["signatures"][name] for name in (signatures.SERVING_DEFAULT, signatures.TOKEN_IDS)
+        )
         described["signatures"] |= {QUERY: of_query, EMBED: {**of_ids, "inputs": of_query["inputs"]}}
         return described
 

@@ -1,16 +1,22 @@
-"""Bounds what the server holds at once for both protocols: requests, the bytes of their bodies, and runs."""
+"""Who is let in, by keys, and how much at once, for both protocols: requests, the bytes of their bodies, and runs."""
 
 import contextlib
+import hashlib
+import hmac
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+
+import grpc
 
 from export.server.monitoring import Metrics
 from export.server.serving_error import ServingError, too_late
 
 # Most bytes of a short run's inputs: a text or two.
 _SHORT_BYTES = 4096
+# Those without a key: whether the server lives, and the page itself, which asks for the key.
+_OPEN_PATHS, _OPEN_METHODS = ("/health", "/"), "/grpc.health.v1.Health/"
 
 
 class Admission:
@@ -120,3 +126,38 @@ class Turns:
             yield
         finally:
             turns.release()
+
+
+class Keys(grpc.ServerInterceptor):
+    """The keys of a server, one of which each request must carry as `Authorization: Bearer KEY`; without any, all pass.
+
+    Args:
+        keys: as `config_files.read_keys` returns them.
+    """
+
+    def __init__(self, keys: Sequence[str] = ()):
+        self._digests = [hashlib.sha256(key.encode()).digest() for key in keys]
+
+    def check_path(self, path: str, authorization: str | None) -> None:
+        """Raises ServingError (UNAUTHENTICATED) if a REST request for a path lacks its key."""
+        if path.partition("?")[0] not in _OPEN_PATHS and not self._admits(authorization):
+            raise ServingError("UNAUTHENTICATED", "Expected a header 'Authorization: Bearer KEY' with a valid key.")
+
+    def intercept_service(self, continuation, handler_call_details):
+        """Refuses gRPC requests whose metadata lack the key."""
+        details = handler_call_details
+        metadata = dict(details.invocation_metadata)
+        if details.method.startswith(_OPEN_METHODS) or self._admits(metadata.get("authorization")):
+            return continuation(details)
+
+        def refuse(_, context: grpc.ServicerContext) -> None:
+            context.abort(grpc.StatusCode.UNAUTHENTICATED, "Expected metadata 'authorization: Bearer KEY'.")
+
+        return grpc.unary_unary_rpc_method_handler(refuse)
+
+    def _admits(self, authorization: str | None) -> bool:
+        scheme, _, key = (authorization or "").partition(" ")
+        digest = hashlib.sha256(key.strip().encode()).digest()
+        # Every key is compared in full, so that the time tells nothing about any of them.
+        matches = [hmac.compare_digest(digest, one) for one in self._digests]
+        return not matches or (scheme.lower() == "bearer" and any(matches))

@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from export.server import monitoring
 from export.server.config_files import BatchingParameters
 from export.server.monitoring import Metrics
 from export.server.serving_error import ServingError, invalid, too_late
@@ -65,6 +66,7 @@ class _Task:
         self.size = size
         self.deadline = deadline
         self.enqueued = time.monotonic()
+        self.queued = 0.0  # Seconds.
         self.answer: concurrent.futures.Future[dict[str, np.ndarray]] = concurrent.futures.Future()
 
     def wait(self) -> dict[str, np.ndarray]:
@@ -238,20 +240,24 @@ class Batcher:
                 self.execute(signature_name, [task])
         if not is_alone:
             self.scheduler.submit(key, task)
-        return task.wait()
+        outputs = task.wait()
+        monitoring.spend(monitoring.QUEUE, task.queued)
+        return outputs
 
     def execute(self, signature_name: str, tasks: list[_Task]) -> None:
         """Answers the tasks of one batch."""
         now = time.monotonic()
         wanted: list[_Task] = []
         for task in tasks:
-            self.metrics.queuing_latency.observe((now - task.enqueued) * 1e6)
+            task.queued = now - task.enqueued
+            self.metrics.queuing_latency.observe(task.queued * 1e6)
             if task.deadline is not None and task.deadline < now:
                 task.answer.set_exception(too_late())
             else:
                 wanted.append(task)
-        while wanted:
-            wanted = self._answer(signature_name, wanted)
+        with monitoring.collected():  # Its wait for a turn is a part of the batch's own time, whichever thread runs it.
+            while wanted:
+                wanted = self._answer(signature_name, wanted)
 
     def _answer(self, signature_name: str, tasks: list[_Task]) -> list[_Task]:
         """Answers tasks by one run. If it fails, searches the request at fault by halves, whose answers count.

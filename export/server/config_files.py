@@ -4,14 +4,17 @@ Batching parameters have the meaning that TensorFlow's `SharedBatchScheduler` gi
 TensorFlow, so a wrong configuration is refused before anything is loaded.
 """
 
+import functools
 import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format, wrappers_pb2
+from google.protobuf.message import Message
+
 from export import base_path
-from export.server.text_message import declared_message, read_text_message
 from keras_bert.errors import InputError
-from keras_bert.files import is_directory
+from keras_bert.files import is_directory, open_file, read_lines
 
 if TYPE_CHECKING:  # It comes with the extra `serve`, whose absence the settings tell.
     from tensorflow_serving.config import model_server_config_pb2
@@ -139,6 +142,24 @@ def aspired_versions(settings: ModelSettings) -> list[tuple[int, str]]:
     return chosen
 
 
+def read_keys(source: str | None) -> list[str]:
+    """Returns the keys of `--api_key`: a file with one in each line, or `env:NAME`, an environment variable with some.
+
+    Raises:
+        InputError: the file cannot be read, or there is no key, or one that a header cannot carry.
+    """
+    if source is None:
+        return []
+    is_variable = source.startswith("env:")
+    lines = [os.environ.get(source[4:], "")] if is_variable else [line for _, line in read_lines(source)]
+    keys = " ".join(lines).split()
+    if not keys or not all(map(str.isascii, keys)):
+        raise InputError(
+            f"--api_key={source}: expected a key in each line, of ASCII characters. Found: {len(keys)} lines"
+        )
+    return keys
+
+
 # === Batching ===
 
 
@@ -192,3 +213,43 @@ def read_batching_parameters(path: str) -> BatchingParameters:
             "token ids. Take it out: requests of different lengths are batched apart, strings together."
         )
     return parameters
+
+
+# === Protocol buffers in text format ===
+
+
+def read_text_message(path: str, message: Message, expected: str) -> Message:
+    """Reads a file into `message` and returns it.
+
+    Args:
+        path: the file.
+        message: an empty message of the right class.
+        expected: the right content of the file in words, for errors.
+
+    Raises:
+        InputError: the file cannot be read, or is no such message.
+    """
+    try:
+        with open_file(path) as file:
+            return text_format.Parse(file.read().decode("utf-8"), message)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}). Check the path.") from error
+    except (text_format.ParseError, UnicodeDecodeError) as error:
+        received = " ".join(str(error).split())[:200]
+        parsing = f"Error parsing text-format {message.DESCRIPTOR.full_name}"  # TensorFlow Serving's words.
+        raise InputError(f"{path}: {parsing}: expected {expected}. Received: {received}") from error
+
+
+@functools.cache
+def _declared() -> descriptor_pool.DescriptorPool:
+    """Returns the messages of `messages.pbtxt`."""
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(wrappers_pb2.DESCRIPTOR.serialized_pb)
+    with open(os.path.join(os.path.dirname(__file__), "messages.pbtxt"), encoding="utf-8") as file:
+        pool.Add(text_format.Parse(file.read(), descriptor_pb2.FileDescriptorProto()))
+    return pool
+
+
+def declared_message(name: str) -> Message:
+    """Returns an empty message of TensorFlow Serving that tensorflow-serving-api lacks, such as `SSLConfig`."""
+    return message_factory.GetMessageClass(_declared().FindMessageTypeByName(f"tensorflow.serving.{name}"))()

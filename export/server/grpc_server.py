@@ -20,14 +20,13 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from tensorflow_serving.apis import get_model_status_pb2, model_management_pb2, model_pb2, status_pb2
 from tensorflow_serving.config import model_server_config_pb2
 
-from export.server import grpc_messages
-from export.server.admission import Admission
-from export.server.config_files import settings_of
+from export.server import grpc_messages, monitoring
+from export.server.admission import Admission, Keys
+from export.server.config_files import declared_message, read_keys, read_text_message, settings_of
 from export.server.model_manager import ModelManager, UnavailableVersionError
 from export.server.monitoring import Metrics
 from export.server.server_settings import ServerSettings
 from export.server.serving_error import ServingError, as_serving_error, invalid
-from export.server.text_message import declared_message, read_text_message
 from keras_bert.errors import InputError
 
 _MAX_MESSAGE = 1024  # Characters of an error's message, TensorFlow Serving's bound.
@@ -99,7 +98,8 @@ def _handle(
     seconds = context.time_remaining()
     deadline = None if seconds is None else time.monotonic() + seconds
     try:
-        with admission.request(), admission.body() as take:
+        carrier = dict(context.invocation_metadata())
+        with admission.request(), admission.body() as take, monitoring.collected(carrier):
             take(_MAX_GROWTH * len(body))
             return method(_parse(request_class, body), deadline).SerializeToString()
     except Exception as error:
@@ -143,7 +143,8 @@ class GrpcServer:
         settings: addresses to bind and limits.
 
     Raises:
-        InputError: an address cannot be bound, or the file of certificates or an argument of the channel is wrong.
+        InputError: an address cannot be bound, or the file of keys or certificates or an argument of the channel is
+            wrong.
     """
 
     def __init__(self, manager: ModelManager, metrics: Metrics, admission: Admission, settings: ServerSettings):
@@ -157,6 +158,7 @@ class GrpcServer:
         self._server = grpc.server(
             concurrent.futures.ThreadPoolExecutor(num_threads, thread_name_prefix="grpc"),
             options=list(options.items()),
+            interceptors=[Keys(read_keys(settings.api_key))],
             maximum_concurrent_rpcs=num_threads,
         )
         services = _services(manager, metrics, settings)

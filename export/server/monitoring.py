@@ -1,4 +1,4 @@
-"""The server's metrics, for Prometheus.
+"""The server's metrics, for Prometheus; the times of a request, for it; and its traces, for OpenTelemetry.
 
 Names and labels are TensorFlow Serving's where it has the metric (its exporter writes
 `/tensorflow/serving/request_count` as `:tensorflow:serving:request_count`), so that its dashboards work. Names that
@@ -6,15 +6,19 @@ begin with `bert_serve_` are this server's own.
 """
 
 import contextlib
+import contextvars
 import functools
+import os
 import re
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 import prometheus_client
 
+from export.server.config_files import declared_message, read_text_message
 from export.server.serving_error import ServingError
-from export.server.text_message import declared_message, read_text_message
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 METRICS_PATHS = ("/metrics", "/monitoring/prometheus/metrics")
@@ -42,10 +46,104 @@ def read_metrics_paths(path: str | None) -> tuple[str, ...]:
     return (config.path or METRICS_PATHS[1],) if config.enable else ()
 
 
-class Metrics:
-    """All metrics of one server; thread-safe."""
+# === Times of a request ===
+
+QUEUE, TOKENIZATION, INFERENCE, TOTAL = "queue", "tokenization", "inference", "total"
+
+
+class Request(NamedTuple):
+    """The seconds that a request spent, by phase, and its headers or metadata."""
+
+    spent: dict[str, float]
+    carrier: Mapping[str, str]
+
+
+_CURRENT: contextvars.ContextVar[Request | None] = contextvars.ContextVar("request", default=None)
+
+
+@contextlib.contextmanager
+def collected(carrier: Mapping[str, str] = {}) -> Iterator[dict[str, float]]:
+    """Yields the seconds that this thread spends within the block, by phase."""
+    request = Request({}, carrier)
+    token = _CURRENT.set(request)
+    try:
+        yield request.spent
+    finally:
+        _CURRENT.reset(token)
+
+
+def current() -> Request:
+    """Returns the request that this thread answers."""
+    return _CURRENT.get() or Request({}, {})
+
+
+def spend(phase: str, seconds: float) -> None:
+    """Adds to a phase of the request that this thread answers."""
+    spent = current().spent
+    spent[phase] = spent.get(phase, 0.0) + seconds
+
+
+def as_header(spent: Mapping[str, float]) -> str:
+    """Returns the value of Server-Timing, in milliseconds."""
+    phases = (phase for phase in (QUEUE, TOKENIZATION, INFERENCE, TOTAL) if phase in spent)
+    return ", ".join(f"{phase};dur={1e3 * spent[phase]:.3f}" for phase in phases)
+
+
+# === Traces ===
+
+_ADDRESSES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+
+
+class Tracing:
+    """Sends a span for each request to the collector that OpenTelemetry's variables name; without one, none.
+
+    It needs the extra `tracing`. If that is missing, standard error says so, and requests are answered all the same.
+    """
 
     def __init__(self):
+        self._tracer = None
+        if not any(map(os.environ.get, _ADDRESSES)):
+            return
+        try:
+            from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+            from opentelemetry.sdk.resources import Resource
+            from opentelemetry.sdk.trace import TracerProvider, export
+        except ImportError:
+            advice = "To trace them, run: pip install 'keras-bert-zoo[tracing]'"
+            print(f"bert-serve: requests are not traced. {advice}", file=sys.stderr)
+            return
+        # The end of the process sends what is left.
+        provider = TracerProvider(
+            resource=Resource.create({"service.name": os.environ.get("OTEL_SERVICE_NAME", "bert-serve")})
+        )
+        provider.add_span_processor(export.BatchSpanProcessor(OTLPSpanExporter()))
+        self._tracer = provider.get_tracer("bert-serve")
+
+    @contextlib.contextmanager
+    def request(self, name: str) -> Iterator[None]:
+        """Traces the block as this thread's request, with the milliseconds of its phases as attributes."""
+        if self._tracer is None:
+            yield
+            return
+        from opentelemetry import propagate, trace
+
+        request, kind = current(), trace.SpanKind.SERVER
+        parent = propagate.extract(request.carrier)
+        with self._tracer.start_as_current_span(name, parent, kind, record_exception=False) as span:
+            try:
+                yield
+            finally:
+                span.set_attributes({f"bert_serve.{phase}_ms": 1e3 * one for phase, one in request.spent.items()})
+
+
+# === Metrics ===
+
+
+class Metrics:
+    """All metrics of one server, and the traces of its requests; thread-safe."""
+
+    def __init__(self):
+        self._tracing = Tracing()
         prometheus_client.disable_created_metrics()  # TensorFlow Serving has no times of creation.
         registry = self.registry = prometheus_client.CollectorRegistry()
         api, runtime = ("model_name", "API", "entrypoint"), ("model_name", "API", "runtime")
@@ -75,7 +173,7 @@ class Metrics:
 
     @contextlib.contextmanager
     def request(self, model_name: str, api: str, entrypoint: str) -> Iterator[None]:
-        """Counts the block as one request, by its status, and records its duration if it succeeds.
+        """Counts and traces the block as one request, by its status, and records its duration if it succeeds.
 
         Args:
             model_name: a served model, or "" for a name that a client made up, which must not become a label.
@@ -85,7 +183,8 @@ class Metrics:
         start = time.perf_counter()
         status = "INTERNAL"
         try:
-            yield
+            with self._tracing.request(f"{api.capitalize()} {model_name}"):
+                yield
             status = "OK"
             microseconds = (time.perf_counter() - start) * 1e6
             self.request_latency.labels(model_name, api, entrypoint).observe(microseconds)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
-from export.server import rest_api
+from export.server import rest_api, search_api
 from export.server.inference import takes_examples
 from export.server.model_manager import ModelManager
 from export.server.servable import Signature
@@ -43,6 +43,7 @@ _SCHEMAS = {
     "Error": _object({"error": {"type": "string"}}),
 }
 _EXAMPLE = {"$ref": "#/components/schemas/Example"}
+_ERROR, _ANY = {"$ref": "#/components/schemas/Error"}, {"type": "object"}
 _STATUS = _object({"model_version_status": _list_of({"type": "object"})})
 _METADATA = _object({"model_spec": {"type": "object"}, "metadata": {"type": "object"}})
 _RESULTS = {
@@ -51,15 +52,54 @@ _RESULTS = {
 }
 
 
+_NUMBER, _TEXTS = {"type": "number"}, _list_of({"type": "string"}, at_least=1)
+_TOKENS = _list_of({"type": "integer", "minimum": 0}, at_least=1)
+_COUNT, _FLAG = {"type": ["integer", "null"], "minimum": 1}, {"type": ["boolean", "null"]}
+
+
+def _search_paths(manager: ModelManager) -> dict[str, dict]:
+    """Returns the paths of `search_api`, as far as there are models that answer them."""
+    paths = {
+        search_api.MODELS: {"get": _operation("OpenAI", "Models", _object({"object": {}, "data": _list_of(_ANY)}))},
+        search_api.HEALTH: {"get": _operation("Health", "Whether every model answers", _object({"status": {}}))},
+    }
+    if names := search_api.able_models(manager, search_api.vectors_of):
+        inputs = {"input": _any_of([{"type": "string"}, _TEXTS, _TOKENS, _list_of(_TOKENS, at_least=1)])}
+        inputs |= {"encoding_format": {"enum": ["float", "base64", None]}, "dimensions": _COUNT}
+        answer = _object({"object": {}, "data": _list_of(_ANY), "model": {"type": "string"}, "usage": {}})
+        asked, error = _search_request(names, inputs, ["input"]), _object({"error": _ANY})
+        paths[search_api.EMBEDDINGS] = {"post": _operation("OpenAI", "Embeddings", answer, asked, error)}
+    if names := search_api.able_models(manager, search_api.scores_of):
+        inputs = {"query": {"type": "string"}, "texts": _TEXTS, "documents": {"type": "array", "minItems": 1}}
+        inputs |= {"top_n": _COUNT} | dict.fromkeys(("raw_scores", "return_text", "return_documents"), _FLAG)
+        asked = _any_of([_search_request(names, inputs, ["query", key]) for key in ("texts", "documents")])
+        answer = _any_of([_list_of(_ANY), _object({"model": {"type": "string"}, "results": _list_of(_ANY)})])
+        for path in ("/rerank", "/v1/rerank", "/v2/rerank"):
+            paths[path] = {"post": _operation("Rerank", "Order texts by how well they fit", answer, asked, _ANY)}
+    return paths
+
+
+def _search_request(names: list[str], properties: Mapping[str, Schema], required: list[str]) -> Schema:
+    """Returns the schema of a request to one of these models, which passes over unknown keys."""
+    required = required if len(names) == 1 else ["model", *required]
+    return {"type": "object", "properties": {"model": {"enum": names}, **properties}, "required": required}
+
+
 def document(manager: ModelManager) -> dict:
     """Returns the description, as JSON."""
-    paths: dict[str, dict] = {}
+    paths = _search_paths(manager)
     for name in manager.names():
         # The model may just have been unloaded.
         with contextlib.suppress(ServingError), manager.use(name) as servable:
             paths |= _paths_of(name, servable.model.signatures)
-    info = {"title": "bert-serve", "version": "v1", "description": "TensorFlow Serving's REST API."}
-    return {"openapi": "3.1.0", "info": info, "paths": paths, "components": {"schemas": _SCHEMAS}}
+    info = {
+        "title": "bert-serve",
+        "version": "v1",
+        "description": "TensorFlow Serving's REST API, OpenAI's, rerankings.",
+    }
+    components = {"schemas": _SCHEMAS, "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}}
+    # Not every server asks for a key: hence the empty choice.
+    return {"openapi": "3.1.0", "info": info, "paths": paths, "components": components, "security": [{}, {"key": []}]}
 
 
 def _paths_of(name: str, signatures: Mapping[str, Signature]) -> dict[str, dict]:
@@ -80,10 +120,10 @@ def _paths_of(name: str, signatures: Mapping[str, Signature]) -> dict[str, dict]
     return paths
 
 
-def _operation(model: str, summary: str, answer: Schema, request: Schema | None = None) -> dict:
-    failure = {"description": "Error", "content": _content({"$ref": "#/components/schemas/Error"})}
+def _operation(tag: str, summary: str, answer: Schema, request: Schema | None = None, error: Schema = _ERROR) -> dict:
+    failure = {"description": "Error", "content": _content(error)}
     success = {"description": "OK", "content": _content(answer)}
-    operation = {"tags": [model], "summary": summary, "responses": {"200": success, "default": failure}}
+    operation = {"tags": [tag], "summary": summary, "responses": {"200": success, "default": failure}}
     return operation | ({"requestBody": {"required": True, "content": _content(request)}} if request else {})
 
 

@@ -20,7 +20,7 @@ _QUOTE = reprlib.Repr()
 # Error messages quote a short piece of the request; reprlib looks at no more of it than it shows.
 _QUOTE.maxstring = _QUOTE.maxother = 120
 _QUOTE.maxlevel = 3
-_shown = _QUOTE.repr
+shown = _QUOTE.repr
 # Types other than strings that TensorFlow Serving reads from JSON and writes to it.
 NUMBERS = ("float32", "float64", "int64", "int32", "int16", "int8", "uint8", "uint32", "uint64", "bool")
 _DEEPEST_LIST = 32  # TensorFlow allows 254 dimensions; no signature comes near this many.
@@ -41,7 +41,7 @@ def parse_json(body: bytes) -> dict:
     except ValueError as error:
         raise invalid(f"JSON parse error: {error}.") from None
     if not isinstance(document, dict):
-        raise invalid(f"Expected a JSON object at the top. Received: {_shown(document)}")
+        raise invalid(f"Expected a JSON object at the top. Received: {shown(document)}")
     return document
 
 
@@ -49,7 +49,7 @@ def _finite(text: str) -> float:
     # As in TensorFlow Serving, NaN and Infinity are values, but a number too large for a double is an error.
     value = float(text)
     if math.isinf(value):
-        raise ValueError(f"the number {_shown(text)} is too large")
+        raise ValueError(f"the number {shown(text)} is too large")
     return value
 
 
@@ -68,7 +68,7 @@ def signature_name_of(document: dict) -> str:
     """Returns the signature that a request asks for, `serving_default` if it names none."""
     name = document.get("signature_name", "")
     if not isinstance(name, str):
-        raise invalid(f"Expected 'signature_name' to be a string. Received: {_shown(name)}")
+        raise invalid(f"Expected 'signature_name' to be a string. Received: {shown(name)}")
     return name or SERVING_DEFAULT
 
 
@@ -94,17 +94,17 @@ def predict_arrays(document: dict, specs: Mapping) -> dict[str, np.ndarray]:
 
 def _columns_of_rows(rows, specs: Mapping) -> dict[str, list]:
     if not isinstance(rows, list):
-        raise invalid(f"Expected 'instances' to be a list. Received: {_shown(rows)}")
+        raise invalid(f"Expected 'instances' to be a list. Received: {shown(rows)}")
     if not rows:
         raise invalid("No values in the 'instances' list: expected at least one.")
     bare, names = not _is_named(rows[0]), sorted(specs)
     if bare and len(specs) != 1:
-        raise invalid(f"Expected each instance to be an object with the keys {names}. Received: {_shown(rows[0])}")
+        raise invalid(f"Expected each instance to be an object with the keys {names}. Received: {shown(rows[0])}")
     for number, row in enumerate(rows):
         if _is_named(row) == bare:
             raise invalid(f"instances[{number}]: the list mixes objects and plain values.")
         if not bare and set(row) != set(specs):
-            raise invalid(f"instances[{number}]: expected exactly the keys {names}. Received: {_shown(sorted(row))}")
+            raise invalid(f"instances[{number}]: expected exactly the keys {names}. Received: {shown(sorted(row))}")
     return {name: rows if bare else [row[name] for row in rows] for name in specs}
 
 
@@ -112,11 +112,11 @@ def _columns(values, specs: Mapping) -> dict:
     names = sorted(specs)
     if not _is_named(values):
         if len(specs) != 1:
-            raise invalid(f"Expected 'inputs' to be an object with the keys {names}. Received: {_shown(values)}")
+            raise invalid(f"Expected 'inputs' to be an object with the keys {names}. Received: {shown(values)}")
         return {next(iter(specs)): values}
     missing = sorted(set(specs) - set(values))
     if missing:  # Like TensorFlow Serving, ignores unknown names in columns, but not in rows.
-        raise invalid(f"Missing {missing} in 'inputs'. Expected the keys {names}. Received: {_shown(sorted(values))}")
+        raise invalid(f"Missing {missing} in 'inputs'. Expected the keys {names}. Received: {shown(sorted(values))}")
     return values
 
 
@@ -165,7 +165,7 @@ def _collect(value, shape: list[int], path: tuple, read: Callable, leaves: list,
         try:
             leaves.append(read(value))
         except ValueError as error:
-            raise invalid(f"{locate(path)}: {error}. Received: {_shown(value)}") from None
+            raise invalid(f"{locate(path)}: {error}. Received: {shown(value)}") from None
         return
     if len(value) != shape[level]:
         raise invalid(f"{locate(path)}: lists of different length. Expected {shape[level]}. Received: {len(value)}")
@@ -232,12 +232,12 @@ def parse_examples(document: dict) -> list[bytes]:
     """
     examples = document.get("examples")
     if not isinstance(examples, list) or not examples:
-        raise invalid(f"Expected a non-empty list under the key 'examples'. Received: {_shown(examples)}")
+        raise invalid(f"Expected a non-empty list under the key 'examples'. Received: {shown(examples)}")
     context = document.get("context", {})
     serialized = []
     for place, features in [("context", context), *((f"examples[{i}]", value) for i, value in enumerate(examples))]:
         if not isinstance(features, dict):
-            raise invalid(f"{place}: expected an object of features. Received: {_shown(features)}")
+            raise invalid(f"{place}: expected an object of features. Received: {shown(features)}")
         message = example_pb2.Example()
         for name, value in (context | features).items():
             message.features.feature[name].CopyFrom(_feature(value, f"{place}[{name!r}]"))
@@ -258,8 +258,8 @@ def _feature(value, place: str) -> feature_pb2.Feature:
             with np.errstate(over="ignore"):
                 return feature_pb2.Feature(float_list=feature_pb2.FloatList(value=np.float32(values)))
     except ValueError as error:
-        raise invalid(f"{place}: {error}. Received: {_shown(value)}") from None
-    raise invalid(f"{place}: expected strings only, whole or decimal numbers only. Received: {_shown(value)}")
+        raise invalid(f"{place}: {error}. Received: {shown(value)}") from None
+    raise invalid(f"{place}: expected strings only, whole or decimal numbers only. Received: {shown(value)}")
 
 
 def predict_response(outputs: Mapping[str, np.ndarray], by_rows: bool) -> dict:

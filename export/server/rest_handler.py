@@ -33,7 +33,7 @@ _LEAST_COMPRESSED_BYTES = 1 << 10
 _CORS_HEADERS = {
     "Access-Control-Allow-Origin": "*",
     "Access-Control-Allow-Methods": "POST, GET",
-    "Access-Control-Allow-Headers": "Content-Type",
+    "Access-Control-Allow-Headers": "Authorization, Content-Type",
 }
 
 
@@ -152,11 +152,11 @@ class RestHandler(http.server.BaseHTTPRequestHandler):
                     return self._preflight()
                 # Status and metrics, which matter most when the server is full, are always admitted.
                 with self.server.admission.request() if self.command == "POST" else contextlib.nullcontext():
-                    return self.server.routes.respond(self.command, self.path, body, deadline)
+                    return self.server.routes.respond(self.command, self.path, body, deadline, self.headers)
             except OSError:
                 raise
             except Exception as error:
-                return error_answer(as_serving_error(error))
+                return error_answer(as_serving_error(error), self.path)
 
     def _preflight(self) -> Answer:
         """Answers a browser that asks whether a page of another origin may send a request."""
@@ -177,7 +177,8 @@ class RestHandler(http.server.BaseHTTPRequestHandler):
         """Reads the whole body, uncompressed; `take` gets what each piece may hold once parsed.
 
         Raises:
-            ServingError: its length is not given, or given twice, or too large; or a chunk is malformed.
+            ServingError: the key is missing; its length is not given, or given twice, or too large; or a chunk is
+                malformed.
             OSError: it does not arrive completely, or not within the time-out.
         """
         self._arrivals.deadline = time.monotonic() + self._timeout
@@ -186,6 +187,8 @@ class RestHandler(http.server.BaseHTTPRequestHandler):
         body = self._uncompressed(wire)  # It outlasts the loop, for its end would be the end of `wire`.
         pieces, received = [], 0
         try:
+            if self.command != "OPTIONS":  # A browser asks without the key whether it may send it.
+                self.server.keys.check_path(self.path, self.headers.get("Authorization"))
             self._check_size(length or 0)
             for piece in body:
                 received += len(piece)

@@ -6,17 +6,21 @@
 | `GET /v1/models/NAME[/versions/N or /labels/L]`             | the versions and their states                 |
 | `GET /v1/models/NAME[/versions/N or /labels/L]/metadata`    | the signatures                                |
 | `GET /metrics`, `GET /monitoring/prometheus/metrics`        | metrics in Prometheus's text format           |
+| `GET /health`                                               | whether every model has a version that answers |
 | `GET /openapi.json`                                         | this API with the models' types and shapes    |
 | `GET /`, `GET /models.json`                                 | a page to try the models, and its data        |
+
+`search_api` has the routes of OpenAI's API and of rerankers.
 """
 
 import re
+import time
 import urllib.parse
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from export.base_path import MAX_VERSION
-from export.server import grpc_messages, openapi, page, rest_api
+from export.server import grpc_messages, monitoring, openapi, page, rest_api, search_api
 from export.server.inference import Inference
 from export.server.model_manager import ModelManager
 from export.server.monitoring import CONTENT_TYPE, METRICS_PATHS, Metrics
@@ -50,7 +54,9 @@ class RestRoutes:
         self.manager = manager
         self.metrics = metrics
 
-    def respond(self, method: str, target: str, body: bytes, deadline: float | None = None) -> Answer:
+    def respond(
+        self, method: str, target: str, body: bytes, deadline: float | None = None, headers: Mapping[str, str] = {}
+    ) -> Answer:
         """Returns the answer to one request, even if that is an error.
 
         Args:
@@ -58,21 +64,39 @@ class RestRoutes:
             target: the path and the query, which of an API's path is a part.
             body: of a POST request.
             deadline: see `Servable.run`.
+            headers: of the request.
         """
+        start = time.perf_counter()
+        with monitoring.collected(headers) as spent:
+            answer = self._respond_or_refuse(method, target, body, deadline)
+        if method != "POST":
+            return answer
+        spent[monitoring.TOTAL] = time.perf_counter() - start
+        return answer._replace(headers={**answer.headers, "Server-Timing": monitoring.as_header(spent)})
+
+    def _respond_or_refuse(self, method: str, path: str, body: bytes, deadline: float | None) -> Answer:
         try:
-            return self._respond(method, target, body, deadline)
+            return self._respond(method, path, body, deadline)
         except ServingError as error:
-            return error_answer(error)
+            return error_answer(error, path)
 
     def _respond(self, method: str, path: str, body: bytes, deadline: float | None) -> Answer:
+        page_path = path.partition("?")[0]
         if method == "POST" and (asked := _VERB_PATH.fullmatch(path)):
             return json_answer(self._infer(asked, body, deadline))
+        if method == "POST" and page_path == search_api.EMBEDDINGS:
+            return self._search("embeddings", body, deadline)
+        if method == "POST" and search_api.RERANK.fullmatch(page_path):
+            return self._search("rerank", body, deadline)
+        if method == "GET" and page_path == search_api.MODELS:
+            return json_answer(search_api.list_models(self.manager))
         if method == "GET" and (asked := _MODEL_PATH.fullmatch(path)):
             if asked["metadata"]:
                 return json_answer(self._metadata(asked))
             return json_answer(grpc_messages.as_json(grpc_messages.status(self.manager.status(*_address(asked)))))
         if method in ("GET", "HEAD"):
-            page_path = path.partition("?")[0]
+            if page_path == search_api.HEALTH:
+                return json_answer(search_api.health(self.manager))
             if page_path in self.metrics_paths:
                 return Answer(200, CONTENT_TYPE, self.metrics.text())
             if page_path == "/":
@@ -92,6 +116,14 @@ class RestRoutes:
             document = rest_api.parse_json(body)
             inference = Inference(servable, rest_api.signature_name_of(document), deadline, api)
             return _ANSWERS[api](inference, document)
+
+    def _search(self, api: str, body: bytes, deadline: float | None) -> Answer:
+        find, answer = _SEARCHES[api]
+        document = rest_api.parse_json(body)
+        name = search_api.model_name(self.manager, document, find)
+        known = name if name in self.manager.names() else ""
+        with self.metrics.request(known, api, "REST"), self.manager.use(name) as servable:
+            return Answer(200, "application/json", answer(servable, document, deadline))
 
     def _metadata(self, asked: re.Match) -> dict:
         with self.manager.use(*_address(asked)) as servable:
@@ -138,6 +170,10 @@ def _regress(inference: Inference, document: dict) -> dict:
 
 
 _ANSWERS = {"Predict": _predict, "Classify": _classify, "Regress": _regress}
+_SEARCHES = {
+    "embeddings": (search_api.vectors_of, search_api.embed),
+    "rerank": (search_api.scores_of, search_api.rerank),
+}
 
 
 def json_answer(document: dict, status: int = 200) -> Answer:
@@ -145,7 +181,10 @@ def json_answer(document: dict, status: int = 200) -> Answer:
     return Answer(status, "application/json", rest_api.dump(document))
 
 
-def error_answer(error: ServingError) -> Answer:
-    """Returns an error as TensorFlow Serving writes it."""
-    headers = {"Retry-After": "1"} if error.http_status == 503 else {}
-    return json_answer({"error": error.message}, error.http_status)._replace(headers=headers)
+_ERROR_HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "1"}}
+
+
+def error_answer(error: ServingError, path: str = "") -> Answer:
+    """Returns an error as clients of a path expect it."""
+    headers = _ERROR_HEADERS.get(error.http_status, {})
+    return json_answer(search_api.error_document(error, path), error.http_status)._replace(headers=headers)

@@ -24,11 +24,13 @@ from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
 from tensorflow.python.saved_model import loader_impl
 
 from export.base_path import DESCRIPTION_FILE
+from export.server import monitoring
 from export.server.admission import Turns
 from export.server.batching import Batcher
 from export.server.monitoring import Metrics
 from export.server.runtime import encoders
 from export.server.serving_error import CODE_NAMES, ServingError, invalid, too_late
+from export.signatures import COUNT_TOKENS
 from keras_bert.errors import InputError, first_line
 from keras_bert.files import file_size, is_file, read_object
 
@@ -177,8 +179,10 @@ class ServedModel:
     def _run_in_turn(
         self, signature_name: str, arrays: Mapping[str, np.ndarray], num_bytes: int, deadline: float | None
     ) -> dict[str, np.ndarray]:
+        asked = time.monotonic()
         with self._turns.turn(num_bytes, deadline):
             start = time.monotonic()
+            monitoring.spend(monitoring.QUEUE, start - asked)
             outputs = self._run(signature_name, arrays)
             is_first = signature_name not in self._rates
             self._rates[signature_name] = math.inf if is_first else num_bytes / max(time.monotonic() - start, 1e-6)
@@ -357,6 +361,7 @@ class Servable:
         self.model = model
         self.name = model.name
         self.version = model.version
+        self.loaded_at = time.time()
         self.metrics = metrics
         self._batcher = batcher
         self._max_rows = max_rows
@@ -400,10 +405,15 @@ class Servable:
         if deadline is not None and time.monotonic() > deadline:
             raise too_late()
         start = time.perf_counter()
-        if self._batcher and self.signature(signature_name).is_batchable:
-            outputs = self._batcher.run(signature_name, arrays, deadline)
-        else:
-            outputs = self.model.run(signature_name, arrays, deadline)
-        microseconds = (time.perf_counter() - start) * 1e6
-        self.metrics.runtime_latency.labels(self.name, api, "TF1").observe(microseconds)
+        with monitoring.collected() as waits:
+            if self._batcher and self.signature(signature_name).is_batchable:
+                outputs = self._batcher.run(signature_name, arrays, deadline)
+            else:
+                outputs = self.model.run(signature_name, arrays, deadline)
+        seconds, queued = time.perf_counter() - start, waits.get(monitoring.QUEUE, 0.0)
+        monitoring.spend(monitoring.QUEUE, queued)
+        monitoring.spend(
+            monitoring.TOKENIZATION if signature_name == COUNT_TOKENS else monitoring.INFERENCE, seconds - queued
+        )
+        self.metrics.runtime_latency.labels(self.name, api, "TF1").observe(1e6 * seconds)
         return outputs

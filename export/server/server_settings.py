@@ -52,6 +52,11 @@ class ServerSettings(Settings):
         "Further names by which clients may call a server that listens on this machine only; * allows all.",
         subject="access",
     )
+    api_key: str | None = setting(
+        None,
+        "File with a key in each line, or env:NAME for an environment variable with them. Clients must send one as "
+        "'Authorization: Bearer KEY'.",
+    )
     grpc_socket_path: str | None = setting(None, "Unix socket on which to serve gRPC, too.")
     grpc_channel_arguments: list[str] = setting(
         [], "Arguments of the gRPC server, such as grpc.max_connection_age_ms=2000."

@@ -19,6 +19,7 @@ _DISTRIBUTIONS = {
     "google": "protobuf",
     "grpc": "grpcio",
     "official": "tf-models-official",
+    "opentelemetry": "opentelemetry-sdk",
     "orbit": "tf-models-official",
     "sklearn": "scikit-learn",
     "tensorflow_serving": "tensorflow-serving-api",

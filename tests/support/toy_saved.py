@@ -86,7 +86,10 @@ def save_as_described(head: Head, directory: str, monkeypatch):
     loaded = tf.saved_model.load(save_graph(head, directory))
     monkeypatch.setattr(verify, "fresh_answers", answers_of(loaded))
     report = verify.verify(directory, head.probes(head.model), verify.stored_weight_bytes(directory))
-    assert report.signatures == ["serving_default", "token_ids"] and report.largest_difference < 1e-5
+    assert (
+        set(report.signatures) - {"count_tokens"} == {"serving_default", "token_ids"}
+        and report.largest_difference < 1e-5
+    )
     for signature, request in head.warmup():
         outputs = ask(loaded, signature, request)
         described = head.description()["signatures"][signature]

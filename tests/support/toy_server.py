@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+import jsonschema
 import processes
 import tensorflow as tf
 from repository import ROOT
@@ -166,6 +167,14 @@ def ask(server, method: str, path: str, body=None) -> tuple[int, object]:
         return response.status, json.loads(body) if method != "HEAD" else body
     finally:
         connection.close()
+
+
+def fits(document: dict, content: dict, value) -> bool:
+    """Tells whether a JSON value has the schema of a request or an answer."""
+    schema = content["content"]["application/json"]["schema"]
+    validator = jsonschema.Draft202012Validator(schema | {"components": document["components"]})
+    validator.check_schema(schema)
+    return validator.is_valid(value)
 
 
 def predict(server, body) -> tuple[int, object]:

@@ -12,6 +12,7 @@ const FIELDS = {
 
 const byId = id => document.getElementById(id);
 let models = [];
+let key = ""; // that the server asked for
 let asked = 0; // requests so far: the answer to an older one is not shown any more
 
 function chosen() {
@@ -138,8 +139,19 @@ async function ask(event) {
   byId("ask").disabled = false;
 }
 
+// Asks for the key of a server that needs one; it is forgotten with the page.
+async function send(path, options = {}) {
+  for (;;) {
+    const headers = {...options.headers, ...(key ? {Authorization: `Bearer ${key}`} : {})};
+    const response = await fetch(path, {...options, headers});
+    if (response.status !== 401) return response;
+    key = (prompt("Key of this server:") || "").trim();
+    if (!key) return response;
+  }
+}
+
 async function predict(path, body) {
-  const response = await fetch(path, {method: "POST", headers: {"Content-Type": "application/json"}, body});
+  const response = await send(path, {method: "POST", headers: {"Content-Type": "application/json"}, body});
   const document_ = await response.json();
   if (!response.ok) throw new Error(document_.error || `Status ${response.status}`);
   return document_.predictions[0];
@@ -184,8 +196,10 @@ function showParts(nodes) {
 
 async function start() {
   try {
-    const response = await fetch("/models.json");
-    models = (await response.json()).models;
+    const response = await send("/models.json");
+    const answer = await response.json();
+    if (!response.ok) throw new Error(answer.error);
+    models = answer.models;
   } catch (error) {
     byId("about").textContent = `The server does not answer (${error.message}). Load the page again.`;
     return;

@@ -56,7 +56,7 @@ def test_a_trained_embedder_searches_a_file(tmp_path):
     assert head.preprocessor.sequence_length == 16
     version = saved_model.export_head(head, str(tmp_path / "served" / "find"), with_cc="off")
     report = saved_model.read_report(version)
-    assert report.signatures == ["embed", "query", "serving_default", "token_ids"]
+    assert report.signatures == ["count_tokens", "embed", "query", "serving_default", "token_ids"]
     assert head.description()["num_passages"] == 40 and "4 of 40 passages" in head.about().summary
     alone = load_head(str(tmp_path / "model"))
     assert alone.task == "sentence_embedding"

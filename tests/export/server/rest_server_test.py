@@ -232,7 +232,7 @@ def test_predict_errors(server, body, message):
         ("GET", "/v1/models/toy/versions/2", 404, "Could not find version 2 of model toy"),
         ("GET", "/v1/models/toy/labels/stable", 400, "Unrecognized servable version label: stable"),
         ("POST", "/v1/models/toy/labels/stable:predict", 400, "Unrecognized servable version label: stable"),
-        ("GET", "/v1/models", 400, "Missing model name in request."),
+        ("GET", "/v1/models/versions/1", 400, "Missing model name in request."),
         ("POST", "/v1/models/toy:guess", 400, "Malformed request: POST /v1/models/toy:guess"),
         ("GET", "/v1/models/toy:predict", 400, "Malformed request: GET"),
         ("GET", "/v1/models/toy?verbose=1", 404, "Could not find any versions of model toy?verbose=1"),

@@ -1,0 +1,285 @@
+"""What search stacks ask: OpenAI's API of embeddings, and rerankings in the forms of TEI, Cohere and Jina.
+
+| path                                       | answer                                                              |
+| ------------------------------------------ | ------------------------------------------------------------------- |
+| `POST /v1/embeddings`                      | vectors of texts, or of lists of token ids                          |
+| `GET /v1/models`                           | the models, as OpenAI lists them                                    |
+| `POST /rerank`, `/v1/rerank`, `/v2/rerank` | how well texts fit a query: `texts` (TEI), `documents` (Cohere, Jina) |
+
+Sources: OpenAI's API reference; `router/src/http` of Hugging Face's text-embeddings-inference (TEI); Cohere's API
+reference. `model` may be left out where one model alone can answer.
+
+Shapes: B texts, S sequence, D embedding.
+"""
+
+import base64
+import contextlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from export.server import rest_api
+from export.server.inference import Inference
+from export.server.model_manager import ModelManager
+from export.server.servable import Servable, Signature
+from export.server.serving_error import ServingError, invalid
+from export.signatures import COUNT_TOKENS, SERVING_DEFAULT, TOKEN_IDS
+
+EMBEDDINGS, MODELS, HEALTH = "/v1/embeddings", "/v1/models", "/health"
+RERANK = re.compile(r"(?:/v[12])?/rerank")
+_TEI_RERANK = "/rerank"
+# Where an embedder's vector is: (signature, output), the first that a model has.
+_VECTORS = (("embed", "embedding"), (SERVING_DEFAULT, "embedding"), (SERVING_DEFAULT, "mean"))
+_PAIR = {"text", "text_pair"}
+_MOST_TOKENS = 8192  # A list of token ids has no more: all are filled up to the longest, and no encoder reads as many.
+
+Signatures = Mapping[str, Signature]
+
+
+# === Models ===
+
+
+def vectors_of(signatures: Signatures) -> tuple[str, str] | None:
+    """Returns the signature that takes a text and its output that is the text's vector; None if there is none."""
+    for name, output in _VECTORS:
+        signature = signatures.get(name)
+        if signature and set(signature.inputs) == {"text"} and output in signature.outputs:
+            return name, output
+    return None
+
+
+def scores_of(signatures: Signatures) -> str | None:
+    """Returns the output of `serving_default` that says how well two texts fit: of two classes, or one number."""
+    signature = signatures.get(SERVING_DEFAULT)
+    if signature is None or set(signature.inputs) != _PAIR:
+        return None
+    if "probabilities" in signature.outputs:
+        return "probabilities" if signature.outputs["probabilities"].shape[1:] == [2] else None
+    return "score" if "score" in signature.outputs else None
+
+
+def model_name(manager: ModelManager, document: Mapping, find: Callable[[Signatures], Any]) -> str:
+    """Returns the model that a request names, or else the only one in which `find` finds something.
+
+    Raises:
+        ServingError: (INVALID_ARGUMENT) it names none, and there are several such models or none.
+    """
+    name = document.get("model")
+    able = able_models(manager, find) if name is None else [name]
+    if len(able) != 1 or not isinstance(able[0], str):
+        raise invalid(
+            f"Expected 'model' to name a model. Received: {rest_api.shown(name)}. Models that can answer: {able}"
+        )
+    return able[0]
+
+
+def able_models(manager: ModelManager, find: Callable[[Signatures], Any]) -> list[str]:
+    """Lists the models in which `find` finds something."""
+    able = []
+    for name in manager.names():
+        with contextlib.suppress(ServingError), manager.use(name) as servable:  # It may just have been unloaded.
+            able += [name] if find(servable.model.signatures) is not None else []
+    return able
+
+
+def list_models(manager: ModelManager) -> dict:
+    """Returns OpenAI's list of the models; `created` is when a version was loaded."""
+    models = []
+    for name in manager.names():
+        with contextlib.suppress(ServingError), manager.use(name) as servable:
+            created = int(servable.loaded_at)
+            models.append({"id": name, "object": "model", "created": created, "owned_by": "bert-serve"})
+    return {"object": "list", "data": models}
+
+
+def health(manager: ModelManager) -> dict:
+    """Returns that all is well; raises ServingError (NOT_FOUND) if a model has no version that answers."""
+    for name in manager.names():
+        with manager.use(name):
+            pass
+    return {"status": "ok"}
+
+
+# === Embeddings ===
+
+
+def embed(servable: Servable, document: Mapping, deadline: float | None) -> bytes:
+    """Returns the JSON of OpenAI's answer to a request for embeddings."""
+    vectors = vectors_of(servable.model.signatures)
+    if vectors is None:
+        raise invalid(f"The model {servable.name!r} gives no embeddings of texts.")
+    as_base64 = _field(document, "encoding_format", _ENCODINGS, "float") == "base64"
+    signature_name, output = vectors
+    texts = _inputs(document.get("input"))
+    servable.check_rows(len(texts))
+    if isinstance(texts[0], list):
+        signature_name, arrays = TOKEN_IDS, _token_arrays(servable, texts)
+        num_tokens = int(arrays["lengths"].sum())
+    else:
+        arrays, num_tokens = {"text": _texts(texts, "input")}, None
+    inference = Inference(servable, signature_name, deadline)
+    if num_tokens is None and COUNT_TOKENS in servable.model.signatures:
+        counts = Inference(servable, COUNT_TOKENS, deadline).predict(arrays)
+        num_tokens = int(counts["num_tokens"].sum())
+    rows = _cut(inference.predict(arrays, [output])[output], document)
+    write = _base64_of if as_base64 else _numbers_of
+    data = ",".join(
+        f'{{"object": "embedding", "index": {number}, "embedding": {write(row)}}}' for number, row in enumerate(rows)
+    )
+    usage = None if num_tokens is None else {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
+    rest = rest_api.dump({"model": servable.name, "usage": usage})
+    return f'{{"object": "list", "data": [{data}], '.encode() + rest[1:]
+
+
+def _inputs(value) -> list:
+    """Returns what `input` has as a list of texts or of lists of token ids."""
+    is_one = isinstance(value, str) or (isinstance(value, list) and value and isinstance(value[0], int))
+    values = [value] if is_one else value
+    if not isinstance(values, list) or not values:
+        raise invalid(
+            f"Expected 'input' to be a text, or a list of texts or token ids. Received: {rest_api.shown(value)}"
+        )
+    return values
+
+
+def _texts(values: Sequence, name: str) -> np.ndarray:
+    """Returns texts as an array of bytes objects, shape (B,)."""
+    array = np.empty(len(values), object)
+    for number, value in enumerate(values):
+        if not isinstance(value, str):
+            raise invalid(f"{name}[{number}]: expected a text. Received: {rest_api.shown(value)}")
+        try:
+            array[number] = rest_api.read_bytes(value)
+        except ValueError as error:
+            raise invalid(f"{name}[{number}]: {error}.") from None
+    return array
+
+
+def _token_arrays(servable: Servable, rows: list) -> dict[str, np.ndarray]:
+    """Returns the inputs of `token_ids`, filled up to the longest row.
+
+    OpenAI's own clients may send ids of a vocabulary of OpenAI's. Its ids are too high, or begin with no [CLS]: such a
+    request is refused, where the description of the model has that id.
+    """
+    if TOKEN_IDS not in servable.model.signatures:
+        raise invalid(f"The model {servable.name!r} takes no token ids. Send texts as 'input'.")
+    edges = (servable.model.description or {}).get("first_and_last_token_id")
+    for number, row in enumerate(rows):
+        is_list = isinstance(row, list) and 0 < len(row) <= _MOST_TOKENS
+        if not is_list or not all(type(token) is int and 0 <= token < 2**31 for token in row):
+            received = rest_api.shown(row)
+            raise invalid(f"input[{number}]: expected a list of 1 to {_MOST_TOKENS} token ids. Received: {received}")
+        if edges and [row[0], row[-1]] != edges:
+            raise invalid(
+                f"input[{number}]: expected token ids of the model's own vocabulary, {edges[0]} ([CLS]) first and "
+                f"{edges[1]} ([SEP]) last. Received: {rest_api.shown(row)}. LangChain's OpenAIEmbeddings sends texts "
+                "with check_embedding_ctx_length=False."
+            )
+    lengths = np.array([len(row) for row in rows], np.int32)
+    ids = np.zeros((len(rows), lengths.max()), np.int32)
+    for place, row in zip(ids, rows, strict=True):
+        place[: len(row)] = row
+    return {"token_ids": ids, "segment_ids": np.zeros_like(ids), "lengths": lengths}
+
+
+def _cut(rows: np.ndarray, document: Mapping) -> np.ndarray:
+    """Cuts vectors, float32 (B, D), to their first `dimensions`, of length 1; without it they stay the model's own."""
+    width = rows.shape[1]
+    dimensions = _field(document, "dimensions", (f"from 1 to {width}", lambda one: _is_count(one) and one <= width))
+    if dimensions is None:
+        return rows
+    cut = rows[:, :dimensions]
+    return cut / np.maximum(np.linalg.norm(cut, axis=1, keepdims=True), 1e-12)
+
+
+def _base64_of(row: np.ndarray) -> str:
+    return f'"{base64.b64encode(row.astype("<f4").tobytes()).decode()}"'
+
+
+def _numbers_of(row: np.ndarray) -> str:
+    """Writes float32 with 9 digits, which are enough to tell any two apart; six times as fast as the shortest form."""
+    return "[" + ",".join(["%.9g"] * len(row)) % tuple(row.tolist()) + "]"
+
+
+# === Rerankings ===
+
+
+def rerank(servable: Servable, document: Mapping, deadline: float | None) -> bytes:
+    """Returns the JSON of a reranking, the best text first: TEI's list for `texts`, Cohere's object for `documents`."""
+    output = scores_of(servable.model.signatures)
+    if output is None:
+        raise invalid(f"The model {servable.name!r} does not score pairs of texts by one number or two classes.")
+    key = "texts" if "texts" in document else "documents"
+    query, top_n = _field(document, "query", _TEXT, 0), _field(document, "top_n", _COUNT)
+    texts = _field(document, key, _TEXTS, ())
+    servable.check_rows(len(texts))
+    if key == "documents":
+        texts = [one.get("text") if isinstance(one, dict) else one for one in texts]
+    column = _texts(texts, key)
+    arrays = {"text": np.repeat(_texts([query], "query"), len(column)), "text_pair": column}
+    logits = _logits(Inference(servable, SERVING_DEFAULT, deadline).predict(arrays, [output])[output])
+    scores = logits if _field(document, "raw_scores", _FLAG) else (1.0 + np.tanh(logits / 2)) / 2
+    order = np.argsort(-scores, kind="stable").tolist()
+    is_tei = key == "texts"
+    score_name, with_text = ("score", "return_text") if is_tei else ("relevance_score", "return_documents")
+    results = [{"index": index, score_name: float(scores[index])} for index in order[:top_n]]
+    if _field(document, with_text, _FLAG):
+        for result in results:
+            text = texts[result["index"]]
+            result |= {"text": text} if is_tei else {"document": {"text": text}}
+    return rest_api.dump(results if is_tei else {"model": servable.name, "results": results})
+
+
+def _logits(outputs: np.ndarray) -> np.ndarray:
+    """Returns the log-odds of the second of two classes, (B, 2), or the numbers as they are, (B,): float64."""
+    outputs = outputs.astype(np.float64)
+    if outputs.ndim == 1:
+        return outputs
+    logs = np.log(np.maximum(outputs, np.finfo(np.float32).tiny))
+    return logs[:, 1] - logs[:, 0]
+
+
+# === Requests and errors ===
+
+
+def _is_count(value) -> bool:
+    return type(value) is int and value >= 1
+
+
+# What a field must be, in words and as a function.
+_TEXT = ("a text", lambda one: isinstance(one, str))
+_TEXTS = ("a list of texts", lambda one: isinstance(one, list) and one != [])
+_FLAG = ("true or false", lambda one: isinstance(one, bool))
+_COUNT = ("a whole number of at least 1", _is_count)
+_ENCODINGS = ("'float' or 'base64'", lambda one: one in ("float", "base64"))
+
+
+def _field(document: Mapping, name: str, form: tuple[str, Callable[[Any], bool]], default=None):
+    """Returns the value of a field, the default if there is none or null.
+
+    Raises:
+        ServingError: (INVALID_ARGUMENT) it does not have the form.
+    """
+    value = default if document.get(name) is None else document[name]
+    words, fits = form
+    if value is not None and not fits(value):
+        raise invalid(f"Expected {name!r} to be {words}. Received: {rest_api.shown(document.get(name))}")
+    return value
+
+
+_OPENAI_CODES = {401: "invalid_api_key", 404: "model_not_found"}
+_TEI_TYPES = {"INVALID_ARGUMENT": "Validation", "RESOURCE_EXHAUSTED": "Overloaded", "UNAVAILABLE": "Unhealthy"}
+
+
+def error_document(error: ServingError, path: str) -> dict:
+    """Returns an error in the form that clients of a path expect; everywhere else, in TensorFlow Serving's."""
+    path = path.partition("?")[0]
+    if path == EMBEDDINGS:
+        kind = "invalid_request_error" if error.http_status < 500 else "server_error"
+        code = _OPENAI_CODES.get(error.http_status)
+        return {"error": {"message": error.message, "type": kind, "param": None, "code": code}}
+    if path == _TEI_RERANK:
+        return {"error": error.message, "error_type": _TEI_TYPES.get(error.code, "Backend")}
+    return {"message" if RERANK.fullmatch(path) else "error": error.message}
