@@ -5,15 +5,16 @@ import http.client
 import os
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 
 @contextlib.contextmanager
-def serving(config: str) -> Iterator[int]:
+def serving(config: str, *options: str) -> Iterator[int]:
     """Serves models while the block runs.
 
     Args:
         config: TensorFlow Serving's ModelServerConfig, as text.
+        options: further flags.
 
     Yields:
         the port of REST.
@@ -27,7 +28,7 @@ def serving(config: str) -> Iterator[int]:
         path = os.path.join(scratch, "models.config")
         with open(path, "w", encoding="utf-8") as file:
             file.write(config)
-        flags = ["--allow_version_labels_for_unavailable_models", "--rest_api_port=0", "--port=-1"]
+        flags = ["--allow_version_labels_for_unavailable_models", "--rest_api_port=0", "--port=-1", *options]
         command = ["-m", "export.local_server", f"--model_config_file={path}", *flags]
         with run_command(*command, seconds=600, is_forked=False) as process:
             for line in process.stdout:
@@ -37,11 +38,13 @@ def serving(config: str) -> Iterator[int]:
             raise RuntimeError(f"bert-serve ended: {process.stderr.read()[-2000:]}")
 
 
-def ask(port: int, method: str, path: str, body: str = "") -> tuple[http.client.HTTPResponse, str]:
+def ask(
+    port: int, method: str, path: str, body: str = "", headers: Mapping[str, str] = {}
+) -> tuple[http.client.HTTPResponse, str]:
     """Sends a request; returns the response and its body."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
-        connection.request(method, path, body.encode() or None)
+        connection.request(method, path, body.encode() or None, headers)
         response = connection.getresponse()
         return response, response.read().decode()
     finally:
