@@ -67,10 +67,12 @@ def infinity(engine: str, model: str) -> Iterator[int]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    options = [f"--model-id={model}", f"--served-model-name={_MODEL}", f"--engine={engine}", "--device=cpu"]
-    options += ["--dtype=float32", "--no-bettertransformer"] if engine == "torch" else []
+    # From within its directory: an absolute path of a model in ONNX is not found by all versions.
+    options = ["--model-id=.", f"--served-model-name={_MODEL}", f"--engine={engine}", "--device=cpu"]
+    options += ["--dtype=float32", "--no-bettertransformer"] if engine == "torch" else ["--pooling-method=mean"]
     process = subprocess.Popen(
         [FLAGS.infinity, "v2", *options, "--host=127.0.0.1", f"--port={port}", "--url-prefix=/v1"],
+        cwd=model,
         env=os.environ | {"HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1"},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

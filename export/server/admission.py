@@ -1,5 +1,6 @@
 """Who is let in, by keys, and how much at once, for both protocols: requests, the bytes of their bodies, and runs."""
 
+import concurrent.futures
 import contextlib
 import hashlib
 import hmac
@@ -15,6 +16,7 @@ from export.server.serving_error import ServingError, too_late
 
 # Most bytes of a short run's inputs: a text or two.
 _SHORT_BYTES = 4096
+_RUNS_OF_A_THREAD = 8
 # Those without a key: whether the server lives, and the page itself, which asks for the key.
 _OPEN_PATHS, _OPEN_METHODS = ("/health", "/"), "/grpc.health.v1.Health/"
 
@@ -95,9 +97,13 @@ class Admission:
 
 
 class Turns:
-    """Bounds how many graphs run at once, since each takes memory of its own.
+    """Bounds how many graphs run at once, since each takes memory of its own, and in which threads they run.
 
     Long runs have turns of their own, so that short ones never wait for them.
+
+    TensorFlow keeps what oneDNN compiled for the shapes of a thread's products, up to 1,024 times about 130 KB, until
+    the thread ends. Texts of all lengths have ever new shapes, and a server has a thread for each connection. So graphs
+    run in threads that end after some runs (benchmarks/soak.py).
 
     Args:
         num_cores: the machine's; there are two turns a core for short runs, and one for each two cores for long ones.
@@ -106,6 +112,9 @@ class Turns:
     def __init__(self, num_cores: int | None = None):
         cores = num_cores or os.cpu_count() or 1
         self._short, self._long = threading.Semaphore(2 * cores), threading.Semaphore(max(cores // 2, 1))
+        self._num_threads = 2 * cores + max(cores // 2, 1)
+        self._pool, self._runs_left = None, 0
+        self._lock = threading.Lock()  # Guards both.
 
     @contextlib.contextmanager
     def turn(self, num_bytes: int, deadline: float | None) -> Iterator[None]:
@@ -126,6 +135,18 @@ class Turns:
             yield
         finally:
             turns.release()
+
+    def run(self, function: Callable, *arguments):
+        """Returns what a function returns in one of the threads, or raises what it raises. It must have a turn."""
+        with self._lock:
+            if not self._runs_left:
+                if self._pool:
+                    self._pool.shutdown(wait=False)
+                self._pool = concurrent.futures.ThreadPoolExecutor(self._num_threads, thread_name_prefix="graph")
+                self._runs_left = _RUNS_OF_A_THREAD * self._num_threads
+            self._runs_left -= 1
+            call = self._pool.submit(function, *arguments)
+        return call.result()
 
 
 class Keys(grpc.ServerInterceptor):

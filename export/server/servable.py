@@ -183,7 +183,7 @@ class ServedModel:
         with self._turns.turn(num_bytes, deadline):
             start = time.monotonic()
             monitoring.spend(monitoring.QUEUE, start - asked)
-            outputs = self._run(signature_name, arrays)
+            outputs = self._turns.run(self._run, signature_name, arrays)
             is_first = signature_name not in self._rates
             self._rates[signature_name] = math.inf if is_first else num_bytes / max(time.monotonic() - start, 1e-6)
         return outputs
