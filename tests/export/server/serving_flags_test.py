@@ -129,7 +129,7 @@ def test_pages_of_other_origins(server):
     allowed = {
         "Access-Control-Allow-Origin": "*",
         "Access-Control-Allow-Methods": "POST, GET",
-        "Access-Control-Allow-Headers": "Content-Type",
+        "Access-Control-Allow-Headers": "Authorization, Content-Type",
     }
     for method, headers, status in (
         ("OPTIONS", {"Origin": "https://a.example"}, 200),
