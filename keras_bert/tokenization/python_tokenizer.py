@@ -9,7 +9,7 @@ import itertools
 import os
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from keras_bert.tokenization import normalizer
 from keras_bert.vocabulary import SPECIAL_TOKENS, TOKEN_OF, VocabularyLookup, read_vocabulary
@@ -170,20 +170,8 @@ class PythonBertTokenizer(VocabularyLookup):
         return tuple(itertools.chain.from_iterable(map(self._ids_of_word.__getitem__, words)))
 
     def _match(self, word: str) -> tuple[int, ...]:
-        """Returns the ids of a word, matching the longest piece first (tokenization.py, `WordpieceTokenizer`)."""
-        if len(word) > normalizer.MAX_WORD_LENGTH:
-            return (self.unk_token_id,)
-        ids, start, prefix = [], 0, ""
-        while start < len(word):
-            for end in range(min(len(word), start + self._longest), start, -1):
-                number = self._ids.get(prefix + word[start:end])
-                if number is not None:
-                    break
-            else:
-                return (self.unk_token_id,)
-            ids.append(number)
-            start, prefix = end, "##"
-        return tuple(ids)
+        numbers = match_pieces(word, self._ids, self._longest)
+        return (self.unk_token_id,) if numbers is None else numbers
 
     def _span_chunk(self, chunk: str) -> tuple[tuple[int, int, int], ...]:
         """Returns the tokens of a chunk as (id, start, end), counted in its characters."""
@@ -199,6 +187,32 @@ class PythonBertTokenizer(VocabularyLookup):
                 spans.append((number, min(covered), end))
                 at += length
         return tuple(spans)
+
+
+def match_pieces(word: str, ids: Mapping[str, int], longest: int) -> tuple[int, ...] | None:
+    """Matches the longest piece first (google-research/bert, tokenization.py, `WordpieceTokenizer`).
+
+    Args:
+        word: of `keras_bert.tokenization.normalizer.split_words`.
+        ids: the number of each piece.
+        longest: characters of the longest piece, without `##`.
+
+    Returns:
+        The pieces' numbers; None for a word that is too long, or that the pieces do not cover.
+    """
+    if len(word) > normalizer.MAX_WORD_LENGTH:
+        return None
+    numbers, start, prefix = [], 0, ""
+    while start < len(word):
+        for end in range(min(len(word), start + longest), start, -1):
+            number = ids.get(prefix + word[start:end])
+            if number is not None:
+                break
+        else:
+            return None
+        numbers.append(number)
+        start, prefix = end, "##"
+    return tuple(numbers)
 
 
 def _as_text(text: str | bytes) -> str:

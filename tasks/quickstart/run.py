@@ -22,8 +22,9 @@ from keras_bert.presets.catalog import PRESETS
 from tasks import flags
 from tasks.quickstart import corpus, docstrings
 from tasks.quickstart.corpus import Document
-from tasks.quickstart.pipeline import StageRun, run_command, start_command
+from tasks.quickstart.pipeline import run_command, start_command
 from tasks.quickstart.settings import QuickstartSettings
+from tasks.text.stages import StageRun
 
 _MODEL_NAME = "quickstart"
 _STAGES = {"do_train": True, "do_eval": True}

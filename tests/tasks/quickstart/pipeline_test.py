@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from keras_bert.errors import InputError
-from tasks.quickstart.pipeline import StageRun, clock
+from tasks.text.stages import StageRun, clock
 
 
 def test_a_finished_stage_is_kept_and_a_failed_one_repeated(tmp_path, capsys):
