@@ -5,6 +5,7 @@ COMMANDS = {
     "bert-train-vocab": "tasks.pretraining.train_vocab",
     "bert-create-pretraining-data": "tasks.pretraining.create_data",
     "bert-pretrain": "tasks.pretraining.run",
+    "bert-adapt": "tasks.pretraining.adapt",
     "bert-classify": "tasks.classify.run",
     "bert-squad": "tasks.squad.run",
     "bert-swag": "tasks.swag.run",

@@ -14,7 +14,7 @@ TOKEN_OF = {f"{token[1:-1].lower()}_token": token for token in SPECIAL_TOKENS}
 TOKEN_OF |= {"start_token": "[CLS]", "end_token": "[SEP]"}
 
 _MOST_PIECES = 1_000_000  # LaBSE has 501,153.
-_MAX_PIECE_BYTES = 256  # tensorflow-text, `kMaxVocabTokenLengthInUTF8Bytes`.
+MAX_PIECE_BYTES = 256  # tensorflow-text, `kMaxVocabTokenLengthInUTF8Bytes`.
 _ENOUGH = 500  # Pieces with Latin letters. A smaller vocabulary does not tell whether it is lower-cased.
 # 32% of these pieces hold a capital in Google's cased English vocabulary, 0.05% in its Chinese one.
 _CASED_SHARE = 0.05
@@ -107,8 +107,8 @@ def _check_pieces(source: str, raw: list[str], pieces: list[str]) -> None:
         )
     first: dict[str, int] = {}
     for number, piece in enumerate(raw, start=1):
-        if len(piece.removeprefix("##").encode()) > _MAX_PIECE_BYTES:
-            raise InputError(f"{source}:{number}: a piece of over {_MAX_PIECE_BYTES} bytes. Split or remove it.")
+        if len(piece.removeprefix("##").encode()) > MAX_PIECE_BYTES:
+            raise InputError(f"{source}:{number}: a piece of over {MAX_PIECE_BYTES} bytes. Split or remove it.")
         if piece.strip() and first.setdefault(piece, number) != number:
             raise InputError(f"{source}:{number}: the piece {piece!r} is on line {first[piece]} already. Remove one.")
 

@@ -64,7 +64,8 @@ write("domain", list(documents_of(os.path.dirname(numpy.__file__))))
 # ## The model to continue from
 #
 # In real life this is `base`, or any checkpoint that has its heads. Here it is pre-trained on the general text first.
-# The vocabulary comes from both texts, since a checkpoint's vocabulary cannot grow later.
+# The vocabulary comes from both texts. `bert-adapt` adds the domain's words to a checkpoint that lacks them:
+# [own words](../pretraining.md#own-words).
 
 # %%
 LENGTHS = "--max_seq_length=64 --max_predictions_per_seq=10"

@@ -30,8 +30,8 @@ _SECTIONS = {
     "Every training": ["tasks/engine"],
     "Every fine-tuning": ["tasks/fine_tuning"],
     "bert-quickstart": ["tasks/quickstart"],
-    "bert-train-vocab, bert-create-pretraining-data, bert-pretrain": [
-        *("tasks/pretraining", "tasks/pretraining/data", "tasks/pretraining/train"),
+    "bert-train-vocab, bert-create-pretraining-data, bert-pretrain, bert-adapt": [
+        *("tasks/pretraining", "tasks/pretraining/data", "tasks/pretraining/train", "tasks/pretraining/adaptation"),
     ],
     "bert-classify": ["tasks/classify"],
     "bert-squad": ["tasks/squad"],

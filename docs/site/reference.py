@@ -27,6 +27,7 @@ ENTRIES = {
     "tasks/pretraining/train_vocab.py": "train_vocab",
     "tasks/pretraining/create_data.py": "create_pretraining_data",
     "tasks/pretraining/run.py": "pretrain",
+    "tasks/pretraining/adapt.py": "adapt",
     "tasks/fine_tuning/command.py": "run_task",
     "tasks/features/extraction.py": "extract",
     "tasks/convert/run.py": "convert",
