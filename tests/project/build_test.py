@@ -75,7 +75,7 @@ def test_every_requirement_is_locked(sources):
     locked = {line.split("==")[0].lower().replace("_", "-") for line in lines if "==" in line}
     for target in build_rules.evaluate(BUILD, sources):
         required = {label.removeprefix("@pip//") for label in target.deps if label.startswith("@pip//")}
-        # The others run in environments of their own: those of peers in benchmarks, and of tests/oracle/search_stacks.py.
+        # The others run in environments of their own: peers of benchmarks, and tests/oracle/search_stacks.py.
         own = {"datasets", "openvino", "setfit", "langchain-openai", "llama-index", "openai"}
         assert required <= locked | own, target.name
 

@@ -23,6 +23,7 @@ LOCAL = {
     "tasks/features/writing.py": "writes what `atomic_path` gave",
     "tasks/fine_tuning/sweep.py": "copies a local copy",
     "tasks/fine_tuning/start.py": "links local copies",
+    "tasks/pretraining/adaptation/stages.py": "writes what `atomic_path` gave",
     "tasks/pretraining/data/shard_index.py": "writes what `atomic_path` gave",
     "tasks/pretraining/data/writing.py": "renames a local file",
     "tasks/pretraining/train_vocab.py": "asks beforehand whether a local directory can be written",
