@@ -3,7 +3,7 @@
     .venv/bin/python benchmarks/long_texts.py --output_dir=runs/long_texts
 
 needle: paragraphs of SQuAD, shuffled, with one sentence that decides between two labels. In training it stands behind
-some 150 tokens, on dev behind 3,000. articles: which of SQuAD's seven articles is a text from, that joins paragraphs of
+up to 400 tokens, on dev behind 3,000. articles: which of SQuAD's seven articles is a text from, that joins paragraphs of
 it to 1,000 to 4,000 tokens? Train and dev have no paragraph in common. cost: seconds and peak memory of a process that
 trains on batches of 8 texts, and of one that asks the exported graph for 8 texts, by their length.
 
@@ -45,7 +45,7 @@ _SUBJECTS = ("the committee", "the council", "the court", "the board", "the mini
 _OBJECTS = ("the application", "the proposal", "the appeal", "the plan", "the request", "the petition")
 _VERBS = {"yes": ("approved", "accepted", "granted"), "no": ("rejected", "refused", "denied")}
 # Tokens before the sentence, and behind it. A word of SQuAD has 1.3 tokens.
-_NEEDLE = {"train": (150, 50), "dev": (3000, 200)}
+_NEEDLE = {"train": ((0, 400), 50), "dev": ((3000, 3000), 200)}
 _TOKENS_A_WORD = 1.3
 
 
@@ -66,7 +66,8 @@ def needle_rows(split: str, generator: random.Random) -> list[tuple[str, str]]:
     for number in range(FLAGS.rows):
         label = ("yes", "no")[number % 2]
         words = (generator.choice(_SUBJECTS), generator.choice(_VERBS[label]), generator.choice(_OBJECTS))
-        before, behind = (_filler(generator, paragraphs, tokens) for tokens in _NEEDLE[split])
+        bounds, behind = _NEEDLE[split]
+        before, behind = (_filler(generator, paragraphs, tokens) for tokens in (generator.uniform(*bounds), behind))
         rows.append((f"{before}. {' '.join(words)}. {behind}", label))
     return rows
 
