@@ -1,8 +1,9 @@
-"""Computes dense layers, dropout, LayerNorm and gelu of an encoder in few passes over memory, for training on a CPU.
+"""Other ways to compute an encoder's layers while a training step is traced: in few passes, or twice to save memory.
 
-TensorFlow builds each of them from several ops, and every op is a pass. Here XLA compiles the forward direction into
-one pass and the backward direction into another (`fused_ops.py`). A step of pre-training then takes about 0.9 of its
-time (2 cores, oneDNN, 128 tokens: base with 8 rows, 4 layers of 512 with 32; benchmarks/pretraining_speed.py).
+TensorFlow builds dense layers, dropout, LayerNorm and gelu from several ops each, and every op is a pass over memory.
+On a CPU XLA compiles the forward direction into one pass and the backward direction into another (`fused_ops.py`). A
+step of pre-training then takes about 0.9 of its time (2 cores, oneDNN, 128 tokens: base with 8 rows, 4 layers of 512
+with 32; benchmarks/pretraining_speed.py).
 
 The model's own `call` stays the paper's equations: `fused_layers` lets the layers inside encoder layers compute in the
 fused form while a step is traced. They do so with float32 tensors of known shape, since XLA compiles anew for each
@@ -10,9 +11,11 @@ shape; otherwise, and with quantization or LoRA, they compute as before.
 """
 
 import contextlib
+import functools
 from collections.abc import Iterable, Iterator
 
 import keras
+import tensorflow as tf
 
 from keras_bert.encoder.encoder_layer import BertEncoderLayer
 from tasks.engine import fused_ops
@@ -90,6 +93,66 @@ def fused(layers: Iterable[keras.layers.Layer]) -> Iterator[None]:
     finally:
         for layer in layers:
             layer.__class__ = type(layer).__base__
+
+
+@contextlib.contextmanager
+def rematerialized(model: keras.Model) -> Iterator[None]:
+    """Lets a model's encoder layers keep nothing but their input for the gradients (Chen et al. 2016, section 3).
+
+    The gradients of a layer first compute it once more, with the same dropout masks. Enter this while tracing the
+    forward pass. If that pass is fused, so must be the gradients.
+    """
+    layers = list(_encoder_layers(model))
+    for layer in layers:  # Keras would track an attribute that is set.
+        vars(layer)["call"] = functools.partial(_call_rematerialized, layer)
+    try:
+        yield
+    finally:
+        for layer in layers:
+            del vars(layer)["call"]
+
+
+def _call_rematerialized(layer: BertEncoderLayer, rows, layout, training=None):
+    """Calls an encoder layer as `BertEncoderLayer.call` does.
+
+    `tf.recompute_grad` would draw other masks: a layer's seeds move on with each call. So they are read here, and both
+    computations start from the same.
+    """
+    weights, seeds = layer.trainable_variables, dropout_seeds(layer)
+    states, moved = [tf.identity(seed.value) for seed in seeds], []
+
+    def compute(states, rows, *values):
+        mapping = list(zip([*seeds, *weights], [*states, *values], strict=True))
+        with keras.StatelessScope(state_mapping=mapping) as scope:
+            output = type(layer).call(layer, rows, layout=layout, training=training)
+        moved[:] = [scope.get_current_value(seed) for seed in seeds]
+        return output
+
+    @tf.custom_gradient
+    def run(*inputs):
+        def gradient(upstream):
+            # All that is computed anew depends on `upstream`, by a zero: otherwise it would be computed, or merged with
+            # the first computation, before it is needed. XLA ignores `tf.control_dependencies`.
+            first = tf.reshape(upstream, [-1])[:1]
+            zero = tf.reduce_any(tf.math.is_nan(first) & tf.math.is_inf(first))
+            rows, *values = inputs
+            with tf.GradientTape() as tape:
+                rows = rows + tf.cast(zero, rows.dtype)
+                tape.watch([rows, *values])
+                output = compute([state + tf.cast(zero, state.dtype) for state in states], rows, *values)
+            return tape.gradient(output, [rows, *values], upstream)
+
+        return compute(states, *map(tf.stop_gradient, inputs)), gradient  # Nothing within is recorded.
+
+    output = run(rows, *(tf.convert_to_tensor(weight.value) for weight in weights))
+    for seed, state in zip(seeds, moved, strict=True):
+        seed.assign(state)
+    return output
+
+
+def dropout_seeds(layer: keras.layers.Layer) -> list[keras.Variable]:
+    """Lists the states of the seed generators in a layer or model."""
+    return [variable for variable in layer.variables if variable.path.endswith("seed_generator_state")]
 
 
 def _encoder_layers(layer: keras.layers.Layer) -> Iterator[BertEncoderLayer]:

@@ -53,6 +53,9 @@ class TrainingSettings(Settings):
         choices=tuple(POLICIES),
     )
     jit_compile: bool = changeable(False, "Compile the training step with XLA; slower on a CPU.")
+    rematerialize: bool = changeable(
+        False, "Compute each encoder layer once more for its gradients, to save memory; exact."
+    )
     deterministic_ops: bool = changeable(False, "Make runs bit-identical on GPUs too, at some cost of time.")
 
     def __post_init__(self):

@@ -11,7 +11,6 @@ step into one XLA program, as TPUs require.
 
 import contextlib
 import dataclasses
-import functools
 import types
 from collections.abc import Callable, Mapping
 
@@ -20,7 +19,7 @@ import tensorflow as tf
 
 from keras_bert.answers.windows import list_windows, pool_windows
 from keras_bert.errors import InputError
-from tasks.engine.fused_layers import fused_layers
+from tasks.engine.fused_layers import dropout_seeds, fused_layers, rematerialized
 
 
 class Objective:
@@ -76,6 +75,7 @@ class TrainStep:
         clip_norm: largest global norm of the gradients (google-research/bert: 1.0); None for no clipping.
         jit_compile: whether to compile with XLA: the whole step on one device; under a mirrored strategy everything but
             the all-reduce and the update, or the model alone if the objective needs the whole batch.
+        rematerialize: whether the encoder layers are computed once more for the gradients, to save memory.
         random_seed: seed of the dropout masks, which also depend on step, replica and layer.
         pooling: as in `pool_windows`; the features are then the windows of each text, [B, X, S] or [B, K, X, S], and
             the model takes windows. As many are encoded at once as there are texts in a micro-batch, however long these
@@ -97,6 +97,7 @@ class TrainStep:
     gradient_accumulation_steps: int = 1
     clip_norm: float | None = 1.0
     jit_compile: bool = False
+    rematerialize: bool = False
     random_seed: int = 0
     pooling: str | None = None
 
@@ -112,10 +113,9 @@ class TrainStep:
         # `_step` has summed the gradients over the replicas already; the optimizer would sum them once more. Keras has
         # no public switch for this.
         inner_optimizer._all_reduce_sum_gradients = list
-        self._seeds = [variable for variable in model.variables if variable.path.endswith("seed_generator_state")]
+        self._seeds = dropout_seeds(model)
         self._has_gradient: list[bool] = []  # Filled by tracing.
-        self._differentiate, self._run = self._accumulate, self._step
-        self._apply_model = functools.partial(model, training=True)
+        self._differentiate, self._run, self._apply_model = self._accumulate, self._step, self._forward
         is_plain = not jit_compile and strategy.num_replicas_in_sync == 1
         compiles_parts = is_plain and all("CPU" in variable.value.device for variable in model.variables)
         self._fused_layers = fused_layers if compiles_parts else contextlib.nullcontext
@@ -151,7 +151,8 @@ class TrainStep:
         }
         weights, counts = _sum(context, (self.objective.weights(features, labels), counts))
         scales = {name: tf.math.divide_no_nan(1.0, weight + self.objective.epsilon) for name, weight in weights.items()}
-        gradients, losses = self._differentiate(features, labels, scales)
+        with self._fused_layers(self.model):
+            gradients, losses = self._differentiate(features, labels, scales)
         pairs = zip(gradients, self.model.trainable_variables, self._has_gradient, strict=True)
         trained = [(gradient, variable) for gradient, variable, has_gradient in pairs if has_gradient]
         gradients, losses = _sum(context, ([gradient for gradient, _ in trained], losses))
@@ -211,6 +212,10 @@ class TrainStep:
 
     # === Gradients ===
 
+    def _forward(self, features):
+        with rematerialized(self.model) if self.rematerialize else contextlib.nullcontext():
+            return self.model(features, training=True)
+
     def _accumulate(self, features, labels, scales) -> tuple[list[tf.Tensor], dict[str, tf.Tensor]]:
         """Returns the gradients and losses of a replica's batch, summed over its micro-batches."""
         count = self.gradient_accumulation_steps
@@ -256,8 +261,7 @@ class TrainStep:
         states = [tf.identity(variable) for variable in self._seeds]
 
         def forward(index):
-            with self._fused_layers(self.model):
-                return self._apply_model(get_features(index))
+            return self._apply_model(get_features(index))
 
         def repeat(body, start):
             _, result = tf.while_loop(
@@ -302,8 +306,7 @@ class TrainStep:
         """
         variables = [variable.value for variable in self.model.trainable_variables]
         with tf.GradientTape() as tape:
-            with self._fused_layers(self.model):
-                outputs = self._apply_model(features)
+            outputs = self._apply_model(features)
             sums = self.objective.sums(outputs, labels)
             losses = {name: sums[name] * scale for name, scale in scales.items()}
             loss = self.objective.total(losses) * self._loss_scale()

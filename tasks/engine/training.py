@@ -45,8 +45,8 @@ class Trainer:
         spike_factor: stops the training if the loss exceeds this multiple of its running median; 0 for never.
         keep_checkpoints: number of checkpoints to keep.
         steps_per_call: maximum number of steps between two returns to Python; fewer if they take long.
-        **step_options: `gradient_accumulation_steps`, `clip_norm`, `jit_compile`, `random_seed` and `pooling` of
-            `TrainStep`.
+        **step_options: `gradient_accumulation_steps`, `clip_norm`, `jit_compile`, `rematerialize`, `random_seed` and
+            `pooling` of `TrainStep`.
 
     Raises:
         ValueError: the optimizer was created outside the strategy's scope.

@@ -33,6 +33,7 @@ COMMANDS = {
 _OPTIONS = {
     "type": {"float32": [], "bfloat16": ["--mixed_precision=bfloat16"], "float16": ["--mixed_precision=float16"]},
     "parts": {"1": [], "2": ["--gradient_accumulation_steps=2"]},
+    "layers": {"kept": [], "computed again": ["--rematerialize"]},
     "held out": {
         "nothing": ["--dev_file={dev}"],
         "for dev": ["--dev_share=0.25"],

@@ -35,11 +35,12 @@ from tasks.pretraining.train.packed_data import plan_packing
 STEPS = 20
 PLAIN = {"plain": {}, "accumulated": {"gradient_accumulation_steps": 4}}
 PACKED = {f"packed {case}": options for case, options in PLAIN.items()}
+PLAIN["rematerialized"] = {"rematerialize": True, "gradient_accumulation_steps": 2}
 PLAIN["muon"] = {"optimizer": "muon", "gradient_accumulation_steps": 2}
 CASES = [*PLAIN, *PACKED]
 COMPILED = "compiled"  # XLA needs no second process to show what it does.
 # Each strategy traces each case anew. By default either takes half of the cases.
-MIRRORED_CASES = [*(CASES if fuzzing.FULL else ["plain", "muon", "packed accumulated"]), COMPILED]
+MIRRORED_CASES = [*(CASES if fuzzing.FULL else ["plain", "muon", "rematerialized", "packed accumulated"]), COMPILED]
 WORKERS_CASES = CASES if fuzzing.FULL else ["accumulated", "muon", "packed plain"]
 RECORDS, LENGTH, PREDICTIONS, VOCABULARY, PACKED_BATCH = 120, 32, 5, 60, 8  # of the packed cases
 
@@ -155,7 +156,7 @@ def test_every_strategy_equals_one_device(results, name, case):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["accumulated", COMPILED, "packed accumulated"])
+@pytest.mark.parametrize("case", ["accumulated", "rematerialized", COMPILED, "packed accumulated"])
 def test_how_a_step_is_computed_changes_nothing(results, case):
     one, plain = results["one"], "packed plain" if case.startswith("packed") else "plain"
     for kind in ("losses", "weights"):

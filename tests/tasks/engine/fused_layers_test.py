@@ -1,4 +1,6 @@
-"""Fused layers: values and gradients of the layers themselves, and dropout of the same distribution."""
+"""Other ways to compute layers: fused, with the values and gradients of the layers themselves, and dropout of the same
+distribution; rematerialized, with the same dropout masks.
+"""
 
 import contextlib
 import functools
@@ -13,6 +15,7 @@ from keras_bert.encoder.encoder_layer import BertEncoderLayer
 from keras_bert.models import BertTextClassifier
 from tasks.engine import fused_layers, fused_ops
 from tasks.engine.optimization import build_optimizer
+from tasks.engine.strategy import set_mixed_precision, wrap_loss_scale
 from tasks.engine.train_step import TrainStep
 from tasks.fine_tuning.objectives import CrossEntropy
 
@@ -339,3 +342,84 @@ def test_with_unknown_numbers_of_rows_the_layers_are_called():
     figures, _, _ = train(**settings, layout="unpadded")
     wanted, _, _ = train(**settings, layout="rectangular")
     assert figures[0]["loss"] == pytest.approx(wanted[0]["loss"], rel=1e-5)
+
+
+# === Rematerialized ===
+
+
+def steps(rematerialize: bool, mixed_precision: str = "float32", pooling: str | None = None, **options) -> tuple:
+    """Two steps at a rate of 1: the losses, the gradients, the states of dropout, and the softmaxes of the graph."""
+    settings = {name: options.pop(name) for name in ("layout", "dropout") if name in options}
+    sizes = {"vocabulary_size": 11, "num_layers": 2, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 12}
+    set_mixed_precision(mixed_precision)
+    try:
+        keras.utils.set_random_seed(1)
+        backbone = BertBackbone(**sizes, max_sequence_length=6, initializer_range=0.3, **{"dropout": 0.3, **settings})
+        step = TrainStep(
+            BertTextClassifier(backbone, 2, compile=False),
+            wrap_loss_scale(keras.optimizers.SGD(1.0), mixed_precision),
+            CrossEntropy(),
+            strategy=tf.distribute.get_strategy(),
+            step=tf.Variable(3, dtype=tf.int64),
+            clip_norm=None,
+            rematerialize=rematerialize,
+            pooling=pooling,
+            **options,
+        )
+        features = {name: tf.tile(value, (2, 1)) for name, value in FEATURES.items()}
+        if pooling:
+            features = {name: tf.reshape(value, (2, 3, 6)) for name, value in features.items()}
+        labels = {"labels": tf.constant([0, 1, 1, 0, 1, 0][: 2 if pooling else 6])}
+        function = tf.function(step, autograph=False)
+        concrete = function.get_concrete_function(features, labels)
+        before = [weight.numpy() for weight in step.model.trainable_weights]
+        losses = [float(concrete(features, labels)["loss"])]
+        gradients = [old - new for old, new in zip(before, step.model.trainable_weights, strict=True)]
+        losses.append(float(concrete(features, labels)["loss"]))
+        softmaxes = [op for op in concrete.graph.get_operations() if op.type == "Softmax"]
+        return losses, gradients, [seed.numpy() for seed in step._seeds], softmaxes
+    finally:
+        set_mixed_precision("float32")
+
+
+REMATERIALIZED = {
+    "alone": {},
+    "packed, in parts": {"layout": "packed", "gradient_accumulation_steps": 2},
+    "unpadded, in parts": {"layout": "unpadded", "gradient_accumulation_steps": 3},
+    "unpadded, float16": {"layout": "unpadded", "mixed_precision": "float16"},
+    "windows, bfloat16": {"pooling": "mean", "mixed_precision": "bfloat16"},
+    "windows, in parts": {"pooling": "max", "gradient_accumulation_steps": 2},
+    "compiled, in parts": {"jit_compile": True, "gradient_accumulation_steps": 2},
+    "compiled, float16": {"jit_compile": True, "mixed_precision": "float16"},
+}
+
+
+@pytest.mark.slow(keep=["alone", "unpadded, float16", "windows, in parts"])
+@pytest.mark.parametrize("options", REMATERIALIZED.values(), ids=list(REMATERIALIZED))
+def test_rematerialized_gradients_are_those_of_the_plain_step(options):
+    """Dropout included: both computations of a layer have the same masks, and the next step has the next ones."""
+    losses, gradients, seeds, _ = steps(False, **options)
+    again, others, seeds_again, _ = steps(True, **options)
+    assert again == pytest.approx(losses, abs=1e-6)
+    for gradient, other in zip(gradients, others, strict=True):
+        np.testing.assert_allclose(other, gradient, rtol=0.0, atol=1e-6)
+    np.testing.assert_array_equal(seeds_again, seeds)
+    assert max(np.abs(gradient).max() for gradient in gradients) > 0.1
+
+
+def test_the_gradients_use_what_is_computed_again():
+    """Then the first computation's activations, here the probabilities, are freed at once: only the values use them."""
+    *_, kept = steps(False, dropout=0.0)
+    *_, computed = steps(True, dropout=0.0)
+    uses = [[len(op.outputs[0].consumers()) for op in ops] for ops in (kept, computed)]
+    assert len(uses[0]) == 2 and min(uses[0]) > 1
+    assert len(uses[1]) == 4 and sorted(uses[1])[:2] == [1, 1] and sorted(uses[1])[2] > 1
+
+
+def test_after_the_forward_pass_layers_are_called_as_before():
+    model = BertTextClassifier(BertBackbone(11, 2, num_heads=2, hidden_dim=8, intermediate_dim=12), 2, compile=False)
+    layer = model.backbone.get_layer("transformer_layer_1")
+    with pytest.raises(RuntimeError, match="on purpose"), fused_layers.rematerialized(model):
+        assert layer.call.func is fused_layers._call_rematerialized
+        raise RuntimeError("on purpose")
+    assert layer.call.__func__ is BertEncoderLayer.call
