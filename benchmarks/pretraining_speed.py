@@ -1,14 +1,15 @@
-"""A pre-training step compared with Hugging Face's and KerasHub's, and the time to the first step.
+"""A pre-training step compared with Hugging Face's and KerasHub's: its time, its memory, and the time to the first one.
 
     .venv/bin/python benchmarks/pretraining_speed.py [--sizes=L4-H512,base] [--rounds=10] [--first_steps=1]
+    .venv/bin/python benchmarks/pretraining_speed.py --sizes=base,base-512 --sides=0,1,2 --first_steps=0  # memory
 
 Each side runs in a process of its own and has its turn in each round while the others wait; for the step itself see
 benchmarks/pretraining_steps.py. Each ratio is the median over rounds of the time relative to torch's in the same round.
 CPU seconds, summed over cores, are more reliable on a busy machine, if OMP_WAIT_POLICY=passive keeps torch from
 spinning. Weights and tokens are the same on all sides, except for the weights of KerasHub's heads. `oneDNN` is
 TF_ENABLE_ONEDNN_OPTS of the side's process, and `unset` leaves the choice to TensorFlow, which depends on the
-processor. The time to the first step includes building it, in seconds after the imports, in a fresh process, with those
-weights.
+processor. Memory is the largest resident size of the side's process. The time to the first step includes building it,
+in seconds after the imports, in a fresh process, with those weights.
 """
 
 import contextlib
@@ -45,6 +46,7 @@ class Side(NamedTuple):
 SIDES = (
     Side("Hugging Face torch, masked positions only", "torch", None),
     Side("ours", "ours", "1"),
+    Side("ours, --rematerialize", "rematerialized", "1"),
     Side("KerasHub", "keras_hub", "1"),
     Side("KerasHub", "keras_hub", "0"),
     Side("KerasHub, out of the box", "keras_hub", None),
@@ -71,25 +73,29 @@ def write_weights(size: str, directory: str) -> str:
 
 
 def print_steps(size: str, directory: str, chosen: list[Side], rounds: int) -> None:
-    """Prints a row for each side: seconds of a step, and relative to the first side's."""
+    """Prints a row for each side: seconds of a step, also relative to the first side's, and memory."""
     with contextlib.ExitStack() as stack:
         processes = []
         for side in chosen:
             processes.append(start(side, size, directory))
             stack.callback(processes[-1].stop)
         times = sides.take_turns(processes, [""] * (rounds + 1), warm_up=1)
-    print(f"\n{size}, batch {SIZES[size][1]} x 128, median of {rounds} rounds")
-    print("| step of | oneDNN | seconds | CPU seconds | relative | relative CPU |\n" + "| --- " * 6 + "|")
+    print(f"\n{size}, batch {SIZES[size][1]} x {SIZES[size][2]}, median of {rounds} rounds")
+    print("| step of | oneDNN | seconds | CPU seconds | relative | relative CPU | MiB |\n" + "| --- " * 7 + "|")
     for side, row in zip(chosen, times, strict=True):
-        medians = [statistics.median(column) for column in zip(*row, strict=True)]
-        pairs = [(a / b, c / d) for (a, c), (b, d) in zip(row, times[0], strict=True)]
-        medians += [statistics.median(column) for column in zip(*pairs, strict=True)]
-        print(f"| {side.title} | {_flag(side)} | " + " | ".join(f"{value:.2f}" for value in medians) + " |", flush=True)
+        rates = [(a / b, c / d) for (a, c, _), (b, d, _) in zip(row, times[0], strict=True)]
+        medians = [
+            statistics.median(column)
+            for rows in (row, rates)
+            for column in zip(*(turn[:2] for turn in rows), strict=True)
+        ]
+        cells = [f"{value:.2f}" for value in medians] + [f"{max(turn[2] for turn in row):,.0f}"]
+        print(f"| {side.title} | {_flag(side)} | {' | '.join(cells)} |", flush=True)
 
 
 def print_first_steps(size: str, directory: str, chosen: list[Side], repeats: int) -> None:
     """Prints a row for each side: seconds of building, of the first step, and their sum, each the median."""
-    print(f"\nfirst step, {size}, batch {SIZES[size][1]} x 128, median of {repeats}")
+    print(f"\nfirst step, {size}, batch {SIZES[size][1]} x {SIZES[size][2]}, median of {repeats}")
     print("| side | oneDNN | build | trace and run | sum |\n| --- | --- | --- | --- | --- |")
     for side in chosen:
         times = [_first_step(side, size, directory) for _ in range(repeats)]
@@ -100,7 +106,7 @@ def print_first_steps(size: str, directory: str, chosen: list[Side], repeats: in
 def _first_step(side: Side, size: str, directory: str) -> tuple[float, float, float]:
     process = start(side, size, directory)
     try:
-        first, _ = process.turn()
+        first, *_ = process.turn()
     finally:
         process.stop()
     return process.ready[0], first, process.ready[0] + first

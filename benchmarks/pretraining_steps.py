@@ -2,14 +2,17 @@
 
     .venv/bin/python benchmarks/pretraining_steps.py SIDE SIZE [DIRECTORY]
 
-After the imports it prints `ready SECONDS`, the time of building, and after each step `done SECONDS CPU_SECONDS`. SIDE
-is a key of SIDES, SIZE a key of SIZES. DIRECTORY has weights in Hugging Face's format; without it they are random.
+After the imports it prints `ready SECONDS`, the time of building, and after each step `done SECONDS CPU_SECONDS
+MEBIBYTES`, the last the largest resident size of the process so far. SIDE is a key of SIDES, SIZE a key of SIZES.
+DIRECTORY has weights in Hugging Face's format; without it they are random.
 
-A step computes the masked-LM loss at 20 positions of 128 tokens and the next-sentence loss, with dropout 0.1, clips
-gradients at the global norm 1.0, and applies AdamW with decay 0.01 at a linearly decreasing learning rate.
+A step computes the masked-LM loss at 20 positions of 128 tokens, or 80 of 512, and the next-sentence loss, with dropout
+0.1, clips gradients at the global norm 1.0, and applies AdamW with decay 0.01 at a linearly decreasing learning rate.
 """
 
+import functools
 import queue
+import resource
 import sys
 import tempfile
 import threading
@@ -19,32 +22,34 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from sides import serve, timed
 
-VOCABULARY, LENGTH, MASKED = 30522, 128, 20
+VOCABULARY = 30522
 RATE, NUM_STEPS = 1e-4, 10**6
-# Sizes of the model, and sequences in a batch.
+_BASE = {"num_layers": 12, "hidden_dim": 768, "num_heads": 12, "intermediate_dim": 3072}
+# Sizes of the model, sequences in a batch, and their tokens.
 SIZES = {
-    "L2-H128": ({"num_layers": 2, "hidden_dim": 128, "num_heads": 2, "intermediate_dim": 512}, 4),
-    "L4-H512": ({"num_layers": 4, "hidden_dim": 512, "num_heads": 8, "intermediate_dim": 2048}, 32),
-    "base": ({"num_layers": 12, "hidden_dim": 768, "num_heads": 12, "intermediate_dim": 3072}, 8),
+    "L2-H128": ({"num_layers": 2, "hidden_dim": 128, "num_heads": 2, "intermediate_dim": 512}, 4, 128),
+    "L4-H512": ({"num_layers": 4, "hidden_dim": 512, "num_heads": 8, "intermediate_dim": 2048}, 32, 128),
+    "base": (_BASE, 8, 128),
+    "base-512": (_BASE, 8, 512),
 }
 
 
 def batch(size: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Makes features and labels of random tokens without padding, the same on every side."""
     rng = np.random.default_rng(0)
-    count = SIZES[size][1]
-    tokens = (count, LENGTH)
+    _, count, length = SIZES[size]
+    tokens, masked = (count, length), length * 20 // 128
     features = {
         "token_ids": rng.integers(1000, VOCABULARY, tokens).astype("int32"),
-        "segment_ids": np.repeat([[0, 1]], LENGTH // 2, axis=1).repeat(count, axis=0).astype("int32"),
+        "segment_ids": np.repeat([[0, 1]], length // 2, axis=1).repeat(count, axis=0).astype("int32"),
         "padding_mask": np.ones(tokens, "int32"),
-        "mask_positions": np.sort(rng.permuted(np.tile(np.arange(1, LENGTH), (count, 1)), axis=1)[:, :MASKED]).astype(
+        "mask_positions": np.sort(rng.permuted(np.tile(np.arange(1, length), (count, 1)), axis=1)[:, :masked]).astype(
             "int32"
         ),
     }
     labels = {
-        "mask_ids": rng.integers(1000, VOCABULARY, (count, MASKED)).astype("int32"),
-        "mask_weights": np.ones((count, MASKED), "float32"),
+        "mask_ids": rng.integers(1000, VOCABULARY, (count, masked)).astype("int32"),
+        "mask_weights": np.ones((count, masked), "float32"),
         "next_sentence_labels": rng.integers(0, 2, count).astype("int32"),
     }
     return features, labels
@@ -53,7 +58,7 @@ def batch(size: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
 # === Sides: each imports, and returns a function that builds, which returns one that does a step ===
 
 
-def ours(size: str, directory: str | None) -> Callable:
+def ours(size: str, directory: str | None, rematerialize: bool = False) -> Callable:
     """Makes the step of `tasks.engine.training.Trainer.fit`, with one step per call of the graph."""
     import tensorflow as tf
 
@@ -71,7 +76,8 @@ def ours(size: str, directory: str | None) -> Callable:
                 BertBackbone(vocabulary_size=VOCABULARY, activation="gelu", **SIZES[size][0]), compile=False
             )
         optimizer = build_optimizer("adamw", RATE, NUM_STEPS)
-        trainer = Trainer(model, optimizer, PretrainingObjective(), output_dir=tempfile.mkdtemp(), steps_per_call=1)
+        options = {"output_dir": tempfile.mkdtemp(), "steps_per_call": 1, "rematerialize": rematerialize}
+        trainer = Trainer(model, optimizer, PretrainingObjective(), **options)
         return _steps_of_fit(trainer, tf, batch(size))
 
     return build
@@ -159,7 +165,7 @@ def torch(size: str, directory: str | None) -> Callable:
         ]
         optimizer = torch.optim.AdamW(groups, lr=RATE, eps=1e-6, fused=True)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / NUM_STEPS)
-        rows = (features["mask_positions"] + torch.arange(SIZES[size][1])[:, None] * LENGTH).flatten()
+        rows = (features["mask_positions"] + torch.arange(SIZES[size][1])[:, None] * SIZES[size][2]).flatten()
 
         def step() -> None:
             encoded = model.bert(
@@ -183,14 +189,19 @@ def torch(size: str, directory: str | None) -> Callable:
     return build
 
 
-SIDES = {"ours": ours, "keras_hub": keras_hub, "torch": torch}
+rematerialized = functools.partial(ours, rematerialize=True)
+SIDES = {"ours": ours, "rematerialized": rematerialized, "keras_hub": keras_hub, "torch": torch}
 
 
 def main(side: str, size: str, directory: str | None = None) -> None:
     build = SIDES[side](size, directory)
     start = time.perf_counter()
     step = build()
-    serve(lambda _: timed(step), time.perf_counter() - start)
+
+    def work(_: str) -> tuple[float, float, float]:
+        return *timed(step), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+
+    serve(work, time.perf_counter() - start)
 
 
 if __name__ == "__main__":
