@@ -207,13 +207,19 @@ class Soak:
                 try:
                     found = ask(rows)
                 except Exception as error:
-                    self.wrong.append(f"{kind} {model}: {type(error).__name__} {error}")
+                    self._note(f"{kind} {model}: {type(error).__name__} {error}")
                     continue
                 self.counts[kind] += 1
                 right = [self.answers[model][number] for number in numbers]
                 right = [answer["probabilities"][1] for answer in right] if kind == "rerank" else right
                 if len(found) != len(right) or not all(map(alike, found, right)):
-                    self.wrong.append(f"{kind} {model}: {found} instead of {right}"[:500])
+                    self._note(f"{kind} {model}: {found} instead of {right}")
+
+    def _note(self, wrong: str) -> None:
+        """Keeps what is wrong, and prints the first ten."""
+        self.wrong.append(wrong[:500])
+        if len(self.wrong) <= 10:
+            print(self.wrong[-1], flush=True)
 
     @staticmethod
     def _kind(server: Server, channel, model: str, generator: random.Random) -> tuple[str, Callable]:
@@ -316,7 +322,6 @@ def main(argv: list[str]) -> None:
                     print(f"{due * 10:3} %   {sizes}   {dict(soak.counts)}, wrong: {len(soak.wrong)}", flush=True)
                     due = next(tenths)
                 time.sleep(min(1.0, 0.6 * FLAGS.minutes))
-    print("\n".join(soak.wrong[:10]))
     grown = {name: growth(values) for name, values in samples.items()}
     for name, share in grown.items():
         print(f"{name}: {share:+.2%} from the second tenth to the last (goal: below {FLAGS.most_growth:.0%})")
