@@ -34,7 +34,15 @@ _ADDRESS = "KERAS_BERT_FORK_SERVER"  # environment variable with the path of the
 
 
 class Popen(subprocess.Popen):
-    """`subprocess.Popen` of a Python command whose process is forked from the server's."""
+    """`subprocess.Popen` of a Python command whose process is forked from the server's.
+
+    Args:
+        optimizes: whether its TensorFlow optimizes graphs, which costs more than it gains where each runs once.
+    """
+
+    def __init__(self, *args, optimizes: bool = True, **settings):
+        self._optimizes = optimizes
+        super().__init__(*args, **settings)
 
     def _execute_child(self, args, executable, preexec_fn, close_fds, pass_fds, cwd, env, *others):
         startupinfo, creationflags, shell, *others = others
@@ -52,6 +60,7 @@ class Popen(subprocess.Popen):
             "cwd": os.path.abspath(cwd or os.getcwd()),
             "env": environment,
             "start_new_session": bool(start_new_session),
+            "optimizes": self._optimizes,
         }
         streams = tuple(
             default if stream == -1 else stream for default, stream in enumerate((p2cread, c2pwrite, errwrite))
@@ -80,12 +89,12 @@ popen = Popen
 
 
 def run(command, *, input=None, capture_output=False, timeout=None, check=False, **settings):
-    """`subprocess.run` of a Python command, by `Popen`."""
+    """`subprocess.run` of a Python command, by `Popen`, without optimizing graphs (tests/conftest.py)."""
     if input is not None:
         settings["stdin"] = subprocess.PIPE
     if capture_output:
         settings.update(stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    with Popen(command, **settings) as process:
+    with Popen(command, optimizes=False, **settings) as process:
         try:
             output, errors = process.communicate(input, timeout=timeout)
         except BaseException:
