@@ -306,6 +306,7 @@ def _run(command: str, flags: list[str], log: pathlib.Path, num_devices: int, di
 
         from tasks.engine import checkpoints
 
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})  # As tests/conftest.py.
         if num_devices > 1:
             cpu = tf.config.list_physical_devices("CPU")[0]
             tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * num_devices)
@@ -336,11 +337,13 @@ def _run(command: str, flags: list[str], log: pathlib.Path, num_devices: int, di
 
 def _load() -> None:
     """Imports and computes what all runs need, but nothing that starts TensorFlow's threads, which a fork loses."""
+    from keras_bert.answers import raw_words
     from keras_bert.tokenization import normalizer_model
     from tasks.fine_tuning import session, sweep  # noqa: F401
     from tasks.report import bootstrap
 
     normalizer_model.normalizer_model(True)  # As the tokenizer calls it, since the cache is by position.
+    raw_words._kinds(True)
     # A thousand samples of 16 rows cost more than a training, and show nothing that ten do not.
     bootstrap.interval.__kwdefaults__["samples"] = bootstrap.drawn_counts.__kwdefaults__["samples"] = 10
 
