@@ -10,6 +10,7 @@ import sys
 
 import fuzzing
 import processes
+import pytest
 from google.protobuf import message, text_format
 from repository import ROOT
 
@@ -82,6 +83,16 @@ def pytest_collection_finish() -> None:
     if tensorflow := sys.modules.get("tensorflow"):
         # A fifth of all time goes into optimizing graphs that run once. Fresh processes, servers and C++ optimize.
         tensorflow.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+
+
+@pytest.fixture
+def eagerly():
+    """Runs the functions of a test at once, where it asks each so rarely that tracing costs more than all else."""
+    import tensorflow as tf
+
+    tf.config.run_functions_eagerly(True)
+    yield
+    tf.config.run_functions_eagerly(False)
 
 
 def pytest_unconfigure() -> None:

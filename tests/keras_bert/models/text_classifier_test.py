@@ -40,6 +40,7 @@ def test_it_learns_texts_and_predicts_them(trained):
     assert logits.dtype == "float32" and logits.argmax(-1).tolist() == [2, 0]
 
 
+@pytest.mark.usefixtures("eagerly")
 @pytest.mark.parametrize("class_weight", [{"dog": 20, "hen": 0}, {1: 20.0, 2: 0.0}, {0: 1, 1: 20, 2: 0, 3: 1}])
 def test_classes_are_weighted_by_name_or_number(preprocessor, class_weight):
     """Keras takes numbers alone, and fails on a class above the largest of them."""
@@ -131,6 +132,7 @@ def test_an_explanation_names_the_word_that_decides(trained):
         trained.explain(texts, label="ox")
 
 
+@pytest.mark.usefixtures("eagerly")
 @pytest.mark.slow(keep=["probabilities", "scores of pairs"])
 @pytest.mark.parametrize(
     ("settings", "inputs"),
@@ -226,6 +228,7 @@ def test_a_compiled_model_comes_back_from_a_keras_file_with_its_optimizer(traine
     assert again.evaluate(texts, numbers, verbose=0) == pytest.approx([float(loss), 1.0], abs=1e-6)
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_it_takes_pairs(preprocessor):
     model = BertTextClassifier(toy_tasks.backbone(), 2, preprocessor)
     features = preprocessor(PAIRS)
@@ -250,6 +253,7 @@ def test_one_output_is_a_score(preprocessor):
     np.testing.assert_allclose([figures["loss"], figures["root_mean_squared_error"] ** 2], expected, rtol=1e-4)
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_probabilities_have_the_loss_of_their_logits(trained, preprocessor):
     model = BertTextClassifier(trained.backbone, 4, preprocessor, activation="softmax")
     model.set_weights(trained.get_weights())

@@ -191,6 +191,7 @@ def prompted(pooling="mean", **arguments):
     return toy_tasks.shaken(keras_bert.BertTextEmbedder(toy_tasks.backbone(), preprocessor, **arguments))
 
 
+@pytest.mark.usefixtures("eagerly")
 @pytest.mark.oracle
 @pytest.mark.parametrize("include_prompt, pooling", [(True, "cls"), (False, "mean"), (False, "max")])
 def test_prompts_are_those_of_sentence_transformers_both_ways(tmp_path, include_prompt, pooling):
