@@ -328,6 +328,7 @@ def test_single_texts_cannot_be_held_out(tmp_path, files, share):
         command(*flags_of(files, tmp_path, "single", share, "--do_eval", f"--dev_file={files['pairs']}"))
 
 
+@pytest.mark.slow(keep=["validation", "search", "pairs"])
 @pytest.mark.parametrize(
     "train, metric, others",
     [
@@ -340,6 +341,7 @@ def test_single_texts_cannot_be_held_out(tmp_path, files, share):
             ["--do_eval", "--dev_file={scores}", "--validation_share=0.25", "--early_stopping_patience=2"],
         ),
     ],
+    ids=["validation", "dev", "search", "pairs"],
 )
 def test_rows_that_are_held_out_say_what_is_watched(tmp_path, files, train, metric, others):
     results = command(*flags_of(files, tmp_path, train, *(one.format(**files) for one in others)))
