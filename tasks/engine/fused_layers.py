@@ -85,7 +85,7 @@ def fused_layers(model: keras.Model) -> contextlib.AbstractContextManager[None]:
 @contextlib.contextmanager
 def fused(layers: Iterable[keras.layers.Layer]) -> Iterator[None]:
     """Lets layers of the classes in `FUSED` compute their fused form; subclasses stay as they are."""
-    layers = [layer for layer in layers if type(layer) in FUSED]
+    layers = list(dict.fromkeys(layer for layer in layers if type(layer) in FUSED))  # A shared one counts once.
     for layer in layers:
         layer.__class__ = FUSED[type(layer)]
     try:

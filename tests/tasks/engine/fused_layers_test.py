@@ -128,6 +128,13 @@ def test_dense(inputs, outputs):
 # === Where the layers themselves are called ===
 
 
+def test_a_layer_that_a_model_uses_twice_is_fused_once():
+    layer = keras.layers.Dense(3)
+    with fused_layers.fused([layer, layer]):
+        assert type(layer) is fused_layers.FUSED[keras.layers.Dense]
+    assert type(layer) is keras.layers.Dense
+
+
 def test_outside_the_scope_layers_are_themselves():
     model = BertTextClassifier(BertBackbone(11, 2, num_heads=2, hidden_dim=8, intermediate_dim=12), 2, compile=False)
     layers = [model.backbone.get_layer(f"transformer_layer_{number}") for number in range(2)]
