@@ -23,7 +23,6 @@ import importlib.util
 import itertools
 import json
 import os
-import re
 import resource
 import shutil
 import statistics
@@ -32,9 +31,9 @@ import sys
 from collections.abc import Callable
 from typing import NamedTuple
 
-import numpy as np
 from absl import flags
 from machine import describe_machine
+from tables import write_slice
 
 from keras_bert.files import read_json
 from tasks import flags as task_flags
@@ -116,21 +115,11 @@ def prepare(name: str) -> tuple[list[str], int]:
     """Writes the rows of a task. Returns the flags that name them, and the number of training rows."""
     table, paths, counts = TABLES[name], [], []
     for split, limit in (("train", FLAGS.rows), ("dev", FLAGS.dev_rows)):
-        with open(os.path.join(FLAGS.data_dir, name, f"{split}.{table.extension}"), encoding="utf-8") as file:
-            text = file.read().strip("\n")
-        is_conll = table.extension == "conll"
-        rows = (
-            re.split(r"\n\s*\n", text) if is_conll else text.split("\n")
-        )  # In WNUT-17 a tab stands between sentences.
-        header, rows = rows[: table.has_header], rows[table.has_header :]
-        rows = [row for row in rows if table.is_kept(row)]
-        chosen = np.random.default_rng(0).permutation(len(rows))[:limit]
-        path = os.path.join(FLAGS.output_dir, "data", f"{name}_{split}_{len(chosen)}.{table.extension}")
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "w", encoding="utf-8") as file:
-            file.writelines(f"{row}\n{chr(10) * is_conll}" for row in [*header, *(rows[number] for number in chosen)])
+        source = os.path.join(FLAGS.data_dir, name, f"{split}.{table.extension}")
+        target = os.path.join(FLAGS.output_dir, "data", f"{name}_{split}")
+        path, count = write_slice(source, target, limit, table.is_kept, table.has_header)
         paths.append(f"--{split}_file={path}")
-        counts.append(len(chosen))
+        counts.append(count)
     return paths, counts[0]
 
 

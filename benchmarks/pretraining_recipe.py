@@ -1,40 +1,56 @@
-"""Which tricks make a small pre-training learn faster: each alone, and left out of the whole, in equal wall time.
+"""Which tricks make a small pre-training learn faster: each alone, and left out of the whole, in equal time.
 
     .venv/bin/bert-quickstart --output_dir=runs/quickstart
-    .venv/bin/python benchmarks/pretraining_recipe.py --directory=runs/quickstart
+    .venv/bin/python benchmarks/pretraining_recipe.py --directory=runs/quickstart --share=0.5
+    .venv/bin/python benchmarks/pretraining_recipe.py --directory=runs/quickstart --share=0.5 --tasks   # five tasks too
 
 Trains on the text of a finished quickstart, beginning with OLD, the recipe that the quickstart had. The steps of all
-recipes are timed in turns, since the machine may be shared. Each recipe then does the steps that fit into the time that
-2,500 of OLD take, times `--share`. Prints, as mean and range over the seeds, masked-LM accuracy at 15%, next-sentence
-accuracy, perplexity, and the share of OLD's time after which its last accuracy was reached, interpolated between five
-evaluations. A training with `--share=0.5` takes 2 to 3 minutes on 2 cores of an AMD EPYC, and there are three of each
-recipe. Finished ones are not repeated. `--only` picks recipes.
+recipes are timed in turns, by the processor's seconds, since the machine may be shared. Each recipe then does the steps
+that fit into the time that 2,500 of OLD take, times `--share`. Prints, as mean and range over the seeds, masked-LM
+accuracy at 15%, next-sentence accuracy, perplexity, and the share of OLD's time after which its last accuracy was
+reached, interpolated between three evaluations. A training with `--share=0.5` takes 2 to 3 minutes on 2 cores of an AMD
+EPYC. OBJECTIVES are sketches (pretraining_objectives.py) beside today's recipe, "whole".
+
+`--tasks` fine-tunes each result with its seed on five_tasks.py's slices, which takes about 2 minutes of one core.
+
+Finished trainings and fine-tunings are lines of cells.jsonl in --output_dir, and are not repeated. `--only` picks
+recipes.
 """
 
 import contextlib
 import json
 import os
+import shutil
 import statistics
+import sys
 import tempfile
+import time
 
 from absl import flags
 from machine import describe_machine
 from sides import Side, serve, take_turns, timed
+from tables import FIVE_TASKS, do_cell, five_tasks_columns, mean_and_range
 
 from keras_bert.files import read_json, write_json
 from tasks import flags as task_flags
 
 FLAGS = flags.FLAGS
 
+_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 flags.DEFINE_string("directory", None, "Directory of a finished bert-quickstart, with corpus/ and vocab.txt.")
 flags.DEFINE_string("output_dir", "runs/recipe", "Directory of the trainings; finished ones are not repeated.")
 flags.DEFINE_list("seeds", ["1", "2", "3"], "Seeds.")
 flags.DEFINE_list("only", [], "Recipes to train, by name; default: all.")
 flags.DEFINE_float("share", 1.0, "Share of OLD's time.", lower_bound=0.01)
 flags.DEFINE_integer("rounds", 7, "Rounds of timed steps.", lower_bound=1)
-flags.DEFINE_string("worker", None, "Flags of a recipe, as JSON: what the benchmark's own processes are started with.")
+flags.DEFINE_bool("tasks", False, "Fine-tune the results too.")
+flags.DEFINE_string("data_dir", os.path.join(_ROOT, "..", "shared", "data"), "Directory with the tasks' folders.")
+flags.DEFINE_string("worker", None, "A recipe, as JSON: what the processes that time steps are started with.")
+flags.DEFINE_string(
+    "cell", None, "A training or fine-tuning, as JSON: what the processes that do one are started with."
+)
 
-_OLD_STEPS, _STEPS_OF_ROUND, _EVALUATIONS = 2500, 10, 5
+_OLD_STEPS, _STEPS_OF_ROUND, _EVALUATIONS = 2500, 10, 3
 _LENGTH = 64
 OLD = {"train_batch_size": 64, "optimizer": "adamw", "learning_rate": 2e-3}
 TRICKS = {
@@ -44,12 +60,25 @@ TRICKS = {
     "next sentences 0.3": {"next_sentence_weight": 0.3},
     "20% masked": {"dynamic_masking": True, "masked_lm_prob": 0.2},
 }
-# Measured beside the whole, and not part of it.
+# Measured beside the whole, and not part of it. `dropout` is of the architecture, `objective` one of
+# pretraining_objectives.py; all others are flags of bert-pretrain.
 OTHERS = {
     "rate ratio 0.5": {"adam_lr_ratio": 0.5},
     "rate ratio 1": {"adam_lr_ratio": 1.0},
     "next sentences 0.1": {"next_sentence_weight": 0.1},
 }
+OBJECTIVES = {
+    "dropout 0.1": {"dropout": 0.1},
+    "masks 30 to 15%": {"objective": "falling share", "masked_lm_prob": 0.3},
+    "average of weights": {"objective": "average of weights"},
+    "unknown tokens": {"objective": "unknown tokens"},
+    "replaced tokens": {"objective": "replaced tokens", "masked_lm_prob": 0.15},
+    "tied replaced tokens": {"objective": "tied replaced tokens", "masked_lm_prob": 0.15},
+    "packing": {"packing": True},
+}
+_FIGURES = {"masked_lm_accuracy": ".1%", "next_sentence_accuracy": ".1%", "perplexity": ".0f"}
+# Replaced tokens for a share of the time, and the whole for the rest.
+_PHASES = {"whole + replaced tokens before masked LM": (("whole + replaced tokens", 0.6), ("whole", 0.4))}
 
 
 def recipes() -> dict[str, dict]:
@@ -58,11 +87,11 @@ def recipes() -> dict[str, dict]:
     for trick in TRICKS.values():
         whole |= trick
     named = {"old": OLD, "whole": whole}
+    named |= {f"whole + {name}": {**whole, **trick} for name, trick in OBJECTIVES.items()}
     for name, trick in TRICKS.items():
         without = {**OLD, **{flag: value for other in TRICKS if other != name for flag, value in TRICKS[other].items()}}
         named |= {f"old + {name}": {**OLD, **trick}, f"whole - {name}": without}
-    named |= {f"whole + {name}": {**whole, **trick} for name, trick in OTHERS.items()}
-    return {name: given for name, given in named.items() if not FLAGS.only or name in FLAGS.only}
+    return named | {f"whole + {name}": {**whole, **trick} for name, trick in OTHERS.items()}
 
 
 def lengths_of(given: dict) -> dict:
@@ -86,15 +115,26 @@ def data_of(given: dict, part: str) -> str:
     return path
 
 
+def config_of(given: dict) -> str:
+    """Returns the architecture's file: the quickstart's, but for another `dropout`."""
+    path = os.path.join(FLAGS.directory, "bert_config.json")
+    dropout = given.get("dropout")
+    if dropout:
+        config = read_json(path) | dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), dropout)
+        path = os.path.join(FLAGS.output_dir, f"bert_config_{dropout}.json")
+        write_json(path, config)
+    return path
+
+
 def settings_of(given: dict, steps: int, seed: int, output_dir: str):
     """Returns the settings of a training."""
     from tasks.pretraining.train.settings import PretrainingSettings
 
+    start = {} if "init_checkpoint" in given else {"bert_config_file": config_of(given)}
     return PretrainingSettings(
         input_file=data_of(given, "train"),
         eval_input_file=data_of(given, "held_out"),
         vocab_file=os.path.join(FLAGS.directory, "vocab.txt"),
-        bert_config_file=os.path.join(FLAGS.directory, "bert_config.json"),
         output_dir=output_dir,
         num_train_steps=steps,
         num_warmup_steps=max(1, steps // 10),
@@ -104,8 +144,9 @@ def settings_of(given: dict, steps: int, seed: int, output_dir: str):
         peak_tflops=1.0,  # Measuring it takes seconds.
         do_train=True,
         do_eval=True,
+        **start,
         **lengths_of(given),
-        **given,
+        **{name: value for name, value in given.items() if name not in ("dropout", "objective")},
     )
 
 
@@ -114,58 +155,90 @@ def settings_of(given: dict, steps: int, seed: int, output_dir: str):
 
 def build_round(given: dict):
     """Returns a call that does the steps of a round."""
+    from pretraining_objectives import patched
+
     from keras_bert.tokenization.tokenizer import BertTokenizer
     from tasks.engine.build_trainer import build_trainer, prepare_devices
     from tasks.pretraining.data.masking import MaskingRules
     from tasks.pretraining.data.shard_index import read_indexes
-    from tasks.pretraining.train.architecture import model_builder, read_architecture
+    from tasks.pretraining.train import stages
+    from tasks.pretraining.train.architecture import read_architecture
     from tasks.pretraining.train.batches import TrainBatches
-    from tasks.pretraining.train.losses import PretrainingObjective
+    from tasks.pretraining.train.packed_data import plan_packing
 
     settings = settings_of(given, _OLD_STEPS, 1, tempfile.gettempdir())
     strategy = prepare_devices(settings)
     tokenizer = BertTokenizer(settings.vocab_file)
-    build = model_builder(settings, read_architecture(settings, tokenizer.vocabulary_size()), tokenizer)
-    trainer = build_trainer(settings, build, PretrainingObjective(), strategy, (_OLD_STEPS, 1))
-    files, lengths = [settings.input_file], settings.lengths
-    masking = MaskingRules.of(tokenizer, settings) if settings.dynamic_masking else None
-    options = {"batch_size": settings.train_batch_size, "random_seed": 1, "masking": masking}
-    batches = TrainBatches(files, read_indexes(files, **lengths), **options, **lengths)
-    fed = iter(batches(0))
-    trainer._call_train(fed, 1)  # Builds the graph.
+    with patched(given.get("objective"), settings):
+        build = stages.model_builder(settings, read_architecture(settings, tokenizer.vocabulary_size()), tokenizer)
+        objective = stages.PretrainingObjective(settings.use_next_sentence, settings.next_sentence_weight)
+        trainer = build_trainer(settings, build, objective, strategy, (_OLD_STEPS, 1))
+        files, lengths = [settings.input_file], settings.lengths
+        indexes = read_indexes(files, for_packing=settings.packing, **lengths)
+        masking = MaskingRules.of(tokenizer, settings) if settings.dynamic_masking else None
+        options = {"batch_size": settings.train_batch_size, "random_seed": 1, "masking": masking}
+        if settings.packing:
+            options["packing"] = plan_packing(files, indexes, max_seq_length=_LENGTH, masking=masking)
+        fed = iter(TrainBatches(files, indexes, **options, **lengths)(0))
+        trainer._call_train(fed, 1)  # Builds the graph.
     return lambda: trainer._call_train(fed, _STEPS_OF_ROUND)
 
 
-def step_times(named: dict[str, dict]) -> dict[str, float]:
-    """Returns the time of each recipe's step, as the median ratio to OLD's."""
+def step_time(given: dict) -> float:
+    """Returns the processor time of a recipe's step, as the median ratio to OLD's."""
     with contextlib.ExitStack() as stack:
         sides = []
-        for given in [OLD, *named.values()]:
+        for one in (OLD, given):
             for part in ("train", "held_out"):  # Before its process asks for it.
-                data_of(given, part)
-            arguments = [f"--worker={json.dumps(given)}"]
-            arguments += [f"--{name}={FLAGS[name].value}" for name in ("directory", "output_dir")]
-            sides.append(Side(os.path.abspath(__file__), *arguments))
+                data_of(one, part)
+            sides.append(Side(os.path.abspath(__file__), f"--worker={json.dumps(one)}", *_places()))
             stack.callback(sides[-1].stop)
-        old, *rows = [[seconds for seconds, _ in row] for row in take_turns(sides, [""] * FLAGS.rounds, warm_up=1)]
-    return {
-        name: statistics.median(one / other for one, other in zip(row, old, strict=True))
-        for name, row in zip(named, rows, strict=True)
-    }
+        old, new = [[seconds for _, seconds in row] for row in take_turns(sides, [""] * FLAGS.rounds, warm_up=1)]
+    print(
+        f"{_STEPS_OF_ROUND} steps of the old recipe: {statistics.median(old):.2f} s of the processor", file=sys.stderr
+    )
+    return statistics.median(one / other for one, other in zip(new, old, strict=True))
+
+
+def _places() -> list[str]:
+    return [f"--{name}={FLAGS[name].value}" for name in ("directory", "data_dir", "output_dir")]
 
 
 # === Trainings ===
 
 
-def train(name: str, given: dict, steps: int, seed: int) -> dict:
-    """Trains, unless that was done before; returns the last figures and the accuracy at each evaluation."""
+def train(cell: dict) -> dict:
+    """Trains each phase of a cell; returns the last one's figures and its accuracy at each evaluation."""
+    from pretraining_objectives import patched
+
     from tasks.pretraining.run import pretrain
 
-    directory = os.path.join(FLAGS.output_dir, f"{name.replace(' ', '_')}_{FLAGS.share:g}_{seed}")
-    metrics = pretrain(settings_of(given, steps, seed, directory))
+    directory, start = directory_of(cell), {}
+    for number, (given, steps) in enumerate(cell["phases"], 1):
+        is_last = number == len(cell["phases"])
+        output_dir = directory if is_last else f"{directory}_{number}"
+        if start:
+            given = {name: value for name, value in given.items() if name != "initial_attention"} | start
+        settings = settings_of(given, steps, cell["seed"], output_dir)
+        with patched(given.get("objective"), settings):
+            metrics = pretrain(settings)
+        start = {"init_checkpoint": os.path.join(output_dir, "preset")}
+        shutil.rmtree(os.path.join(output_dir, "checkpoints"))
     rows = read_json(os.path.join(directory, "history.json"))["evaluations"]
-    curve = [(row["step"] / steps, row["masked_lm_accuracy"]) for row in rows]
-    return {**metrics, "curve": curve}
+    curve = [(row["step"] / cell["phases"][-1][1], row["masked_lm_accuracy"]) for row in rows]
+    figures = {name: metrics[name] for name in _FIGURES}
+    majority = metrics["majority_next_sentence_accuracy"]
+    return {**figures, "curve": curve, "majority": majority, "cpu_seconds": round(time.process_time(), 1)}
+
+
+def directory_of(cell: dict) -> str:
+    return os.path.join(FLAGS.output_dir, f"{cell['recipe'].replace(' ', '_')}_{cell['share']:g}_{cell['seed']}")
+
+
+def phases_of(name: str, named: dict[str, dict], times: dict[str, float]) -> list:
+    """Returns the flags and the number of steps of each phase of a recipe."""
+    phases = _PHASES.get(name, [(name, 1.0)])
+    return [[named[phase], round(_OLD_STEPS * FLAGS.share * share / times[phase])] for phase, share in phases]
 
 
 def share_until(curve: list[tuple[float, float]], accuracy: float) -> float | None:
@@ -178,8 +251,29 @@ def share_until(curve: list[tuple[float, float]], accuracy: float) -> float | No
     return None
 
 
-def mean_and_range(values: list[float], form: str) -> str:
-    return f"{statistics.mean(values):{form}} ({min(values):{form}} to {max(values):{form}})"
+# === Tables ===
+
+
+def do_seed(name: str, phases: list, seed: int) -> dict:
+    """Returns a training's figures; with `--tasks` also the scores of its fine-tunings."""
+    path = os.path.join(FLAGS.output_dir, "cells.jsonl")
+    cell = {"recipe": name, "share": FLAGS.share, "seed": seed, "phases": phases}
+    done = do_cell(path, cell, os.path.abspath(__file__), *_places())
+    if FLAGS.tasks:
+        start = {"preset": f"{directory_of(cell)}/preset", "random": False, "learning_rate": 1e-3, "seed": seed}
+        done |= do_cell(path, start, os.path.join(_ROOT, "benchmarks", "five_tasks.py"), *_places()[1:])
+    return done
+
+
+def line(name: str, phases: list, done: list[dict], target: float | None) -> str:
+    """Returns a recipe's row of the table."""
+    columns = [name, ", ".join(f"{steps:,}" for _, steps in phases)]
+    columns += [mean_and_range([one[figure] for one in done], form) for figure, form in _FIGURES.items()]
+    until = [share_until(one["curve"], target) for one in done] if target else [None]
+    columns.append("not reached" if None in until else mean_and_range([FLAGS.share * one for one in until], ".2f"))
+    if FLAGS.tasks:
+        columns += five_tasks_columns(done)
+    return f"| {' | '.join(columns)} |"
 
 
 def main(argv: list[str]) -> None:
@@ -189,36 +283,30 @@ def main(argv: list[str]) -> None:
         run = build_round(json.loads(FLAGS.worker))
         serve(lambda _: timed(run))
         return
-    named, seeds = recipes(), [int(seed) for seed in FLAGS.seeds]
+    if FLAGS.cell:
+        print(json.dumps(train(json.loads(FLAGS.cell))))
+        return
+    named = recipes()
+    names = [name for name in (*named, *_PHASES) if not FLAGS.only or name in FLAGS.only]
     os.makedirs(FLAGS.output_dir, exist_ok=True)
     path = os.path.join(FLAGS.output_dir, "step_times.json")
     times = read_json(path) if os.path.exists(path) else {}  # A continued table has the same numbers of steps.
-    missing = {name: given for name, given in named.items() if name not in times}
-    if missing:
-        times |= step_times(missing)
-        write_json(path, times)
+    for name in dict.fromkeys(phase for one in names for phase, _ in _PHASES.get(one, [(one, 1.0)])):
+        if name not in times:
+            times[name] = step_time(named[name])
+            write_json(path, times)
     print(describe_machine())
-    print("| recipe | steps | masked LM | next sentence | perplexity | time to the old accuracy |\n|" + " --- |" * 6)
+    header = ["recipe", "steps", "masked LM", "next sentence", "perplexity", "time to the old accuracy"]
+    header += FIVE_TASKS if FLAGS.tasks else []
+    print(f"| {' | '.join(header)} |\n|{' --- |' * len(header)}")
     target = None
-    for name, given in named.items():
-        steps = round(_OLD_STEPS * FLAGS.share / times[name])
-        done = [train(name, given, steps, seed) for seed in seeds]
+    for name in names:
+        phases = phases_of(name, named, times)
+        done = [do_seed(name, phases, int(seed)) for seed in FLAGS.seeds]
         if name == "old":
             target = statistics.mean(one["masked_lm_accuracy"] for one in done)
-        until = [share_until(one["curve"], target) for one in done] if target else [None]
-        cells = [
-            mean_and_range([one[figure] for one in done], form)
-            for figure, form in (
-                ("masked_lm_accuracy", ".1%"),
-                ("next_sentence_accuracy", ".1%"),
-                ("perplexity", ".0f"),
-            )
-        ]
-        reached = "not reached" if None in until else mean_and_range([FLAGS.share * one for one in until], ".2f")
-        if name == "old":
-            reached = f"{FLAGS.share:.2f}"
-        print("| " + " | ".join([name, f"{steps:,}", *cells, reached]) + " |", flush=True)
-    print(f"majority answer of next sentences: {done[0]['majority_next_sentence_accuracy']:.1%}")
+        print(line(name, phases, done, target), flush=True)
+    print(f"majority answer of next sentences: {done[0]['majority']:.1%}")
 
 
 if __name__ == "__main__":

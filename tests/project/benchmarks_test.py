@@ -5,6 +5,7 @@ import contextlib
 import importlib
 import json
 import os
+import pathlib
 import subprocess
 import sys
 import time
@@ -57,6 +58,55 @@ def test_sides_work_in_turns_and_rest_between_them(sides, tmp_path):
         assert all(later - earlier >= sides.PAUSE for earlier, later in zip([start, *times], times, strict=False))
         with pytest.raises(RuntimeError, match="side.py ended early:\nout of paper"):
             both[0].turn("stop")
+
+
+def test_a_slice_has_rows_drawn_once(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    tables = importlib.import_module("tables")
+    (tmp_path / "all.tsv").write_text("text\tlabel\n" + "".join(f"row {number}\t0\n" for number in range(9)))
+    path, count = tables.write_slice(
+        str(tmp_path / "all.tsv"), str(tmp_path / "slice"), 4, lambda row: row != "row 3\t0", has_header=True
+    )
+    header, *rows = pathlib.Path(path).read_text().splitlines()
+    assert (os.path.basename(path), count, header) == ("slice_4.tsv", 4, "text\tlabel")
+    assert len({*rows}) == 4 and "row 3\t0" not in rows
+    (tmp_path / "all.conll").write_text("a\tO\nb\tO\n\t\nc\tO\n")
+    path, count = tables.write_slice(str(tmp_path / "all.conll"), str(tmp_path / "slice"), 4)
+    assert count == 2 and {*pathlib.Path(path).read_text().split("\n\n")} == {"a\tO\nb\tO", "c\tO", ""}
+
+
+def test_a_finished_cell_is_not_repeated(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    tables = importlib.import_module("tables")
+    script, path = tmp_path / "script.py", str(tmp_path / "cells.jsonl")
+    script.write_text(
+        f"import json, sys\nopen({str(tmp_path / 'calls')!r}, 'a').write('x')\n"
+        "cell = json.loads(sys.argv[1].split('=', 1)[1])\n"
+        "print('noise')\nprint(json.dumps({'score': cell['seed'] / 10, 'flag': sys.argv[2]}))\n"
+    )
+    rows = [tables.do_cell(path, {"seed": seed}, str(script), "--a=b") for seed in (1, 2, 1)]
+    assert rows == [{"seed": seed, "score": seed / 10, "flag": "--a=b"} for seed in (1, 2, 1)]
+    assert (tmp_path / "calls").read_text() == "xx" and tables.read_cells(path) == rows[:2]
+    script.write_text("raise SystemExit(3)")
+    with pytest.raises(subprocess.CalledProcessError):
+        tables.do_cell(path, {"seed": 3}, str(script))
+    assert len(tables.read_cells(path)) == 2
+
+
+def test_the_five_tasks_have_a_mean():
+    code = f"import sys, json; sys.path.insert(0, {str(BENCHMARKS)!r}); import tables\n"
+    code += (
+        "cells = [{'scores': dict.fromkeys('abcde', 0.5)}, {'scores': dict(zip('abcde', [0.5, 0.0, 0.5, 1.0, 1.0]))}]\n"
+    )
+    code += "print(json.dumps(tables.five_tasks_columns(cells)))"
+    done = processes.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == [
+        "55.0 (50.0 to 60.0)",
+        "50.0 (50.0 to 50.0)",
+        "25.0 (0.0 to 50.0)",
+        "50.0 (50.0 to 50.0)",
+        *["75.0 (50.0 to 100.0)"] * 2,
+    ]
 
 
 def test_every_encoder_has_a_process_of_its_own():
