@@ -1,6 +1,9 @@
 """The recipes: bash reads them, what is missing is named, and their commands exist with these flags."""
 
+import gzip
+import importlib
 import os
+import pathlib
 import re
 import shlex
 import shutil
@@ -239,3 +242,63 @@ def test_the_learning_curve_slices_each_label_and_draws_both_starts(tmp_path):
     calls = (tmp_path / "called").read_text().splitlines()
     assert ["--num_train_epochs=800 " in call for call in calls] == [True, True, False, False]
     assert (tmp_path / "out" / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+# === Text of the longer run ===
+
+
+@pytest.fixture(name="prose")
+def _prose(monkeypatch):
+    monkeypatch.syspath_prepend(RECIPES / "laptop")
+    return importlib.import_module("prose")
+
+
+def test_documents_give_their_english_prose(prose, tmp_path):
+    html = (
+        "<html><head><title>The title of a page is no sentence.</title></head><body><p>The <code>read</code> call "
+        "returns the number of bytes, and moves on.</p><pre>The code is not to be read.</pre>"
+        "<p>Der Leser wird in diesem Satz um Geduld gebeten.</p></body></html>"
+    )
+    man = (
+        ".TH TAIL 1\n.SH DESCRIPTION\nPrint the last lines of each\n.I file\nto the standard output.\n.PP\n"
+        "With \\fB\\-f\\fP it waits for more of the file.\n"
+    )
+    (tmp_path / "page.html").write_text(html)
+    (tmp_path / "tail.1.gz").write_bytes(gzip.compress(man.encode()))
+    (tmp_path / "names.pod").write_text("=head1 NAMES\n\nThe name of a B<file> is all that you have to give.\n")
+    (tmp_path / "logo.svg").write_text("<text>The picture of a file is not to be read.</text>")
+    found = {pathlib.Path(one.name).name: one.sentences for one in prose.read_documents(str(tmp_path))}
+    assert found == {
+        "names.pod": ["The name of a file is all that you have to give."],
+        "page.html": ["The read call returns the number of bytes, and moves on."],
+        "tail.1.gz": [
+            "Print the last lines of each file to the standard output.",
+            "With -f it waits for more of the file.",
+        ],
+    }
+
+
+def test_texts_to_test_on_and_repeats_are_left_out(prose, tmp_path, monkeypatch, capsys):
+    tested = "It is the best film that anyone has made about a lighthouse."
+    words = "one two three four five six seven eight".split()
+    texts = [f"This is the page with number {word} of the book." for word in words]
+    for number, text in enumerate(texts):
+        path = tmp_path / f"documents/{number % 2}/{number}.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{text} It is said that {tested.lower()} {texts[0]}\n")
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests/dev.tsv").write_text(f"sentence\tlabel\n{tested}\t1\n")
+    (tmp_path / "text").mkdir()
+    documents = [prose.Document(str(number % 2), str(number), "name", [text]) for number, text in enumerate(texts)]
+    monkeypatch.setattr(prose.docstrings, "collect", lambda **_: documents[:4])
+    prose.main(str(tmp_path / "text"), [str(tmp_path / "documents")], [str(tmp_path / "tests")])
+    lines = {
+        name: {
+            line
+            for part in ("train", "held_out")
+            for line in (tmp_path / f"text/{part}_{name}.txt").read_text().split("\n")
+        }
+        for name in ("docstrings", "manuals")
+    }
+    assert lines == {"docstrings": {*texts[:4], ""}, "manuals": {*texts[4:], ""}}
+    assert "manuals: 24 sentences, of which 4 are kept" in capsys.readouterr().out

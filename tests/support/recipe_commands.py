@@ -55,6 +55,7 @@ VARIANTS = [
     ("pretrain_large.sh", "laptop", ("OPTIMIZER", "lamb"), ("INPUT_FORMAT", "document_per_file")),
     ("ablations.sh", "full", ("HARDWARE", "tpu"), ("TPU_NAME", "local")),
     ("laptop/run.sh", "full", ("CORPUS_DIR", "/none/corpus"), ("RANDOM_SEED", "7")),
+    ("laptop/run.sh", "full", ("CORPUS_DIR", "/none/corpus"), ("DOCUMENTS", "/none/a /none/b"), ("NUM_STEPS", "500")),
     ("chinese/run.sh", "full", ("RANDOM_SEED", "7")),
 ]
 
