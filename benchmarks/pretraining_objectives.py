@@ -26,7 +26,7 @@ from tasks.pretraining.train.settings import PretrainingSettings
 _LAST_SHARE = 0.15
 _EMA_MOMENTUM = 0.995  # An average over the last 200 steps, a tenth of the training.
 _REPLACED_WEIGHT = 50.0  # Clark et al. 2020, table 6.
-_INTERVAL, _OLD_WEIGHT, _LOWEST_WEIGHT = 200, 0.2, 0.03  # Of the code of Edman & Fraser 2025.
+_INTERVAL, _OLD_WEIGHT, _LOWEST_WEIGHT = 200, 0.2, 0.03  # As in the code of Edman & Fraser 2025.
 
 
 @contextlib.contextmanager
