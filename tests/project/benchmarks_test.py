@@ -13,7 +13,11 @@ import time
 import numpy as np
 import processes
 import pytest
+import tensorflow as tf
 from repository import ROOT
+
+from keras_bert.encoder.backbone import BertBackbone
+from keras_bert.models import BertPretrainer
 
 BENCHMARKS = ROOT / "benchmarks"
 
@@ -91,6 +95,36 @@ def test_a_finished_cell_is_not_repeated(monkeypatch, tmp_path):
     with pytest.raises(subprocess.CalledProcessError):
         tables.do_cell(path, {"seed": 3}, str(script))
     assert len(tables.read_cells(path)) == 2
+
+
+def test_a_discriminator_learns_from_replaced_tokens_alone(monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    objectives = importlib.import_module("pretraining_objectives")
+    backbone = BertBackbone(50, num_layers=2, num_heads=2, hidden_dim=8, intermediate_dim=32, dropout=0.0)
+    model = objectives._with_generator(BertPretrainer(backbone, compile=False), is_tied=False)
+    ids = np.arange(2, 18, dtype="int32").reshape(2, 8)
+    features = {"token_ids": ids, "segment_ids": ids * 0, "padding_mask": np.int32([[1] * 8, [1] * 6 + [0] * 2])}
+    features["mask_positions"] = np.int32([[1, 4], [3, 0]])  # The last slot has no mask.
+    labels = {"mask_ids": np.int32([[3, 6], [13, 0]]), "mask_weights": np.float32([[1, 1], [1, 0]])}
+    labels["next_sentence_labels"] = np.int32([0, 1])
+    objective = objectives._ReplacedTokens(True, 0.3)
+    with tf.GradientTape(persistent=True) as tape:
+        outputs = model(features, training=True)
+        sums = objective.sums(outputs, labels)
+    assert outputs["sampled"].numpy()[1, 1] == ids[1, 0] and outputs["replaced"].shape == (2, 8)
+    is_replaced = np.zeros((2, 8))
+    for row, slot in ((0, 0), (0, 1), (1, 0)):
+        is_other = outputs["sampled"].numpy()[row, slot] != labels["mask_ids"][row, slot]
+        is_replaced[row, features["mask_positions"][row, slot]] = is_other
+    logits = outputs["replaced"].numpy()
+    losses = np.log1p(np.exp(logits)) - is_replaced * logits
+    np.testing.assert_allclose(sums["replaced"], losses[features["padding_mask"] > 0].sum(), rtol=1e-5)
+    assert float(objective.weights(features, labels)["replaced"]) == 14
+    generator = model.get_layer("transformer_layer_2").output_dense.kernel.value
+    encoder = backbone.get_layer("transformer_layer_1").output_dense.kernel.value
+    of_generator, of_encoder = (tape.gradient(sums[name], [generator, encoder]) for name in ("masked_lm", "replaced"))
+    assert of_generator[1] is None and of_encoder[0] is None
+    assert np.abs(of_generator[0]).max() > 0 and np.abs(of_encoder[1]).max() > 0
 
 
 def test_the_five_tasks_have_a_mean():
