@@ -52,6 +52,7 @@ write_text() {
     for folder in ${DOCUMENTS:-}; do options+=(--documents="$folder"); done
     for folder in ${TESTS:-}; do options+=(--tests="$folder"); done
     python "$(dirname "${BASH_SOURCE[0]}")/prose.py" "$TEXT" "${options[@]}"
+    touch "$TEXT/finished"
 }
 
 LENGTHS=(--max_seq_length=64 --max_predictions_per_seq=13)
@@ -78,7 +79,7 @@ unless_made() {
     [[ -z "$DRY_RUN" && -e "$made" ]] || run "$@"
 }
 
-[[ -n "$DRY_RUN" || -e "$TEXT/held_out_docstrings.txt" ]] || write_text
+[[ -n "$DRY_RUN" || -e "$TEXT/finished" ]] || write_text
 unless_made "$DATA/vocab.txt" bert-train-vocab --input_file="$TEXT/train_*.txt,$TEXT/train/*.txt" \
     --vocab_file="$DATA/vocab.txt" --vocab_size=8000
 make_records train 2

@@ -302,3 +302,44 @@ def test_texts_to_test_on_and_repeats_are_left_out(prose, tmp_path, monkeypatch,
     }
     assert lines == {"docstrings": {*texts[:4], ""}, "manuals": {*texts[4:], ""}}
     assert "manuals: 24 sentences, of which 4 are kept" in capsys.readouterr().out
+
+
+def test_the_longer_run_keeps_its_finished_stages(tmp_path):
+    """With commands that write the names of their files alone, stopped at the first vocabulary."""
+    commands, text, data = tmp_path / "bin", tmp_path / "out" / "text", tmp_path / "out" / "data"
+    commands.mkdir()
+    scripts = {
+        "python": f"shift; touch {text}/{{train,held_out}}_{{docstrings,manuals}}.txt",
+        "bert-train-vocab": f"[[ -e {tmp_path}/on ]]; mkdir -p {data}; touch {data}/vocab.txt",
+        "bert-create-pretraining-data": 'for word in "$@"; do [[ "$word" != --output_file=* ]] || '
+        'touch "${word#*=}.report.json"; done',
+        "bert-pretrain": "exit 0",
+    }
+    for name, script in scripts.items():
+        path = commands / name
+        path.write_text(f"#!/bin/bash\nset -e\necho {name} >> {tmp_path}/calls\n{script}\n")
+        path.chmod(0o755)
+    for folder in ("inaugural", "state_union"):
+        (tmp_path / "corpus" / folder).mkdir(parents=True)
+        for year in (1985, 1989):
+            (tmp_path / "corpus" / folder / f"{year}-Name.txt").write_text("We are here.\n")
+    (tmp_path / "corpus" / "wikitext2-valid.txt").write_text("".join(f" = {n} = \n text {n}\n" for n in range(1, 12)))
+    environment = {
+        **{"PATH": f"{commands}:{os.environ['PATH']}", "CORPUS_DIR": f"{tmp_path}/corpus"},
+        **{"OUTPUT_DIR": f"{tmp_path}/out", "DOCUMENTS": "/none"},
+    }
+    calls = []
+    for is_on in (False, True, True):
+        if is_on:
+            (tmp_path / "on").touch()
+        script = ["bash", str(RECIPES / "laptop" / "run.sh")]
+        done = subprocess.run(script, env=environment, capture_output=True, text=True, check=False)
+        assert (done.returncode == 0) == is_on, done.stderr
+        calls.append((tmp_path / "calls").read_text().split())
+        (tmp_path / "calls").unlink()
+    assert calls[0] == ["python", "bert-train-vocab"] and calls[2] == ["bert-pretrain"]
+    assert calls[1] == ["bert-train-vocab", *["bert-create-pretraining-data"] * 8, "bert-pretrain"]
+    assert (text / "held_out_articles.txt").read_text() == " = 5 = \n text 5\n"
+    assert sorted(path.name for path in (text / "held_out").iterdir()) == [
+        f"{folder}-1985-Name.txt" for folder in ("inaugural", "state_union")
+    ]
