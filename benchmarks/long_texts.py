@@ -4,8 +4,8 @@
 
 needle: paragraphs of SQuAD, shuffled, with one sentence that decides between two labels. In training it stands behind
 up to 400 tokens, on dev behind 3,000. articles: from which of SQuAD's seven articles is a text that joins paragraphs
-of it to 1,000 to 4,000 tokens? Train and dev have no paragraph in common. cost: seconds and peak memory of a process that
-trains on batches of 8 texts, and of one that asks the exported graph for 8 texts, by their length.
+of it to 1,000 to 4,000 tokens? Train and dev have no paragraph in common. cost: seconds and peak memory of a process
+that trains on batches of 8 texts, and of one that asks the exported graph for 8 texts, by their length.
 
 A cell is a table, a way to read, and a seed (or a length). Each runs in a process of its own, `bert-classify` for the
 tables. The encoder is the lowest layers of MiniLM, so that a processor is enough. Finished cells are lines of
