@@ -102,9 +102,11 @@ def rematerialized(model: keras.Model) -> Iterator[None]:
     The gradients of a layer first compute it once more, with the same dropout masks. Enter this while tracing the
     forward pass. If that pass is fused, so must be the gradients.
     """
+    # Of the model: with LoRA an encoder layer is not trainable, though layers in it are.
+    trained = frozenset(map(id, model.trainable_variables))
     layers = list(_encoder_layers(model))
     for layer in layers:  # Keras would track an attribute that is set.
-        vars(layer)["call"] = functools.partial(_call_rematerialized, layer)
+        vars(layer)["call"] = functools.partial(_call_rematerialized, layer, trained)
     try:
         yield
     finally:
@@ -112,17 +114,21 @@ def rematerialized(model: keras.Model) -> Iterator[None]:
             del vars(layer)["call"]
 
 
-def _call_rematerialized(layer: BertEncoderLayer, rows, layout, training=None):
+def _call_rematerialized(layer: BertEncoderLayer, trained: frozenset[int], rows, layout, training=None):
     """Calls an encoder layer as `BertEncoderLayer.call` does.
 
     `tf.recompute_grad` would draw other masks: a layer's seeds move on with each call. So they are read here, and both
     computations start from the same.
     """
-    weights, seeds = layer.trainable_variables, dropout_seeds(layer)
+    seeds = dropout_seeds(layer)
+    others = [variable for variable in layer.variables if not any(variable is seed for seed in seeds)]
+    weights = [variable for variable in others if id(variable) in trained]
+    # Read here: TensorFlow wants the gradients of every variable read within, also of kernels that LoRA freezes.
+    frozen = [(variable, tf.convert_to_tensor(variable.value)) for variable in others if id(variable) not in trained]
     states, moved = [tf.identity(seed.value) for seed in seeds], []
 
     def compute(states, rows, *values):
-        mapping = list(zip([*seeds, *weights], [*states, *values], strict=True))
+        mapping = [*frozen, *zip([*seeds, *weights], [*states, *values], strict=True)]
         with keras.StatelessScope(state_mapping=mapping) as scope:
             output = type(layer).call(layer, rows, layout=layout, training=training)
         moved[:] = [scope.get_current_value(seed) for seed in seeds]

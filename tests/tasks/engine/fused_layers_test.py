@@ -356,12 +356,15 @@ def test_with_unknown_numbers_of_rows_the_layers_are_called():
 
 def steps(rematerialize: bool, mixed_precision: str = "float32", pooling: str | None = None, **options) -> tuple:
     """Two steps at a rate of 1: the losses, the gradients, the states of dropout, and the softmaxes of the graph."""
+    lora_rank = options.pop("lora_rank", None)
     settings = {name: options.pop(name) for name in ("layout", "dropout") if name in options}
     sizes = {"vocabulary_size": 11, "num_layers": 2, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 12}
     set_mixed_precision(mixed_precision)
     try:
         keras.utils.set_random_seed(1)
         backbone = BertBackbone(**sizes, max_sequence_length=6, initializer_range=0.3, **{"dropout": 0.3, **settings})
+        if lora_rank:
+            backbone.enable_lora(lora_rank)
         step = TrainStep(
             BertTextClassifier(backbone, 2, compile=False),
             wrap_loss_scale(keras.optimizers.SGD(1.0), mixed_precision),
@@ -396,12 +399,13 @@ REMATERIALIZED = {
     "unpadded, float16": {"layout": "unpadded", "mixed_precision": "float16"},
     "windows, bfloat16": {"pooling": "mean", "mixed_precision": "bfloat16"},
     "windows, in parts": {"pooling": "max", "gradient_accumulation_steps": 2},
+    "LoRA, in parts": {"lora_rank": 2, "gradient_accumulation_steps": 2},
     "compiled, in parts": {"jit_compile": True, "gradient_accumulation_steps": 2},
     "compiled, float16": {"jit_compile": True, "mixed_precision": "float16"},
 }
 
 
-@pytest.mark.slow(keep=["alone", "unpadded, float16", "windows, in parts"])
+@pytest.mark.slow(keep=["alone", "unpadded, float16", "windows, in parts", "LoRA, in parts"])
 @pytest.mark.parametrize("options", REMATERIALIZED.values(), ids=list(REMATERIALIZED))
 def test_rematerialized_gradients_are_those_of_the_plain_step(options):
     """Dropout included: both computations of a layer have the same masks, and the next step has the next ones."""
