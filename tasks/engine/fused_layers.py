@@ -102,7 +102,7 @@ def rematerialized(model: keras.Model) -> Iterator[None]:
     The gradients of a layer first compute it once more, with the same dropout masks. Enter this while tracing the
     forward pass. If that pass is fused, so must be the gradients.
     """
-    # Of the model: with LoRA an encoder layer is not trainable, though layers in it are.
+    # Ask the model: with LoRA an encoder layer is not trainable, though layers in it are.
     trained = frozenset(map(id, model.trainable_variables))
     layers = list(_encoder_layers(model))
     for layer in layers:  # Keras would track an attribute that is set.
