@@ -29,6 +29,7 @@ from export.server.config_files import (
     read_keys,
     read_model_config,
 )
+from export.server.runtime import memory
 from export.server.server_settings import ServerSettings
 from keras_bert.errors import InputError
 from tasks import flags
@@ -52,6 +53,7 @@ def serve(settings: ServerSettings) -> None:
     settings = dataclasses.replace(settings, runtime=_runtime(settings.runtime))
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
 
+    memory.limit_arenas()
     # gRPC's core writes to standard error itself, for example about a taken port or bytes that are not HTTP/2.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     # Imported late: it brings TensorFlow, and --help should not wait for that.

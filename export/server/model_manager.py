@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from export import base_path
 from export.server.config_files import ModelSettings, aspired_versions, in_precision
+from export.server.runtime import memory
 from export.server.servable import Servable
 from export.server.serving_error import ServingError, invalid
 from keras_bert.errors import InputError
@@ -240,7 +241,7 @@ class ModelManager:
                 numbers = {number for number, _ in aspired}
                 if not numbers or numbers & set(model.available()):
                     self._unload(model, numbers)
-            self._collect()
+                self._collect()  # Before the next model loads: under load that takes seconds, and memory for both.
 
     def close(self) -> None:
         """Stops serving; a version in use is unloaded after its last request, one that loads is not served."""
@@ -313,6 +314,7 @@ class ModelManager:
         if ended:
             del ended, servable
             gc.collect()
+            memory.return_free_pages()
 
 
 def _common(versions: Mapping[int, _Version], others: Mapping[int, _Version]) -> set[int]:

@@ -323,6 +323,20 @@ def test_an_ended_version_is_closed_after_its_last_request(load, base_path, monk
     assert closed == [1]
 
 
+def test_an_old_version_is_closed_before_the_next_model_loads(load, base_path, tmp_path, monkeypatch):
+    events = []
+    monkeypatch.setattr(toy_server.SlowServable, "close", lambda servable: events.append(("closed", servable.version)))
+    other = tmp_path / "n"
+    add(other, 1)
+    manager = ModelManager(lambda *version: (events.append(("loads", *version[1:])), load(*version))[1])
+    manager.apply([ModelSettings("m", base_path), ModelSettings("n", str(other))])
+    for path in (base_path, other):
+        add(path, 2)
+    events.clear()
+    manager.poll()
+    assert events == [("loads", "m", 2), ("closed", 1), ("loads", "n", 2), ("closed", 1)]
+
+
 def test_a_base_path_in_a_bucket_is_watched(load):
     base_path = "ram://watched"
     files.write_lines(f"{base_path}/1/saved_model.pb", ["x"])
