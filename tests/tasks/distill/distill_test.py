@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import toy_server
 import toy_words
 from every_task import TASKS, TRAINING
 from scipy.special import expit, log_expit, log_softmax, softmax
@@ -107,10 +108,18 @@ def test_a_student_is_a_run_like_others(kind, preset, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_student_is_exported(teacher, tmp_path):
+def test_a_student_is_exported_and_served(teacher, tmp_path):
     distill(f"--teacher={teacher}/run/model", f"--data_dir={teacher}", f"--output_dir={tmp_path}", SMALL, "--do_train")
     said = export(ExportSettings(model_dir=f"{tmp_path}/model", export_dir=f"{tmp_path}/served"))
     assert said.startswith(f"exported: {tmp_path}/served/1")
+    texts = ["w1 w2", "w3", "w4 w5 w6"]
+    with toy_server.running(f"{tmp_path}/served") as server:
+        status, body = toy_server.predict(server, {"instances": texts})
+    assert status == 200, body
+    expected = BertTextClassifier.from_preset(f"{tmp_path}/model").answer(texts)
+    assert [row["label"] for row in body["predictions"]] == [answer["label"] for answer in expected]
+    served = [row["probabilities"] for row in body["predictions"]]
+    np.testing.assert_allclose(served, [answer["probabilities"] for answer in expected], atol=1e-5)
 
 
 def test_a_student_learns_from_rows_without_labels_alone(teacher, tmp_path):
