@@ -30,8 +30,8 @@ def test_what_needs_no_tensorflow_imports_none(use):
 
 
 def test_a_program_that_has_keras_can_load_saved_models_at_once():
-    found = "keras.saving.get_registered_object('keras_bert>BertMaskedLM')"
-    assert "BertMaskedLM" in run(f"import keras, keras_bert; print({found})")
+    lookup = "keras.saving.get_registered_object('keras_bert>BertMaskedLM')"
+    assert "BertMaskedLM" in run(f"import keras, keras_bert; print({lookup})")
 
 
 @pytest.mark.slow

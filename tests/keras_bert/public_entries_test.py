@@ -242,9 +242,9 @@ def test_detokenize_takes_lists_of_tensors_and_refuses_what_is_no_list():
     rows = [tf.constant([5]), tf.constant([5, 6], tf.int64)]
     assert tokenizer.detokenize(rows).numpy().tolist() == [b"a", b"a A"]
     assert tokenizer.detokenize([tf.constant(5), tf.constant(6)]).numpy() == b"a A"
-    for one in (7, 5, tf.constant(5)):
+    for token_id in (7, 5, tf.constant(5)):
         with pytest.raises(ValueError, match="rank 1 or more"):
-            tokenizer.detokenize(one)
+            tokenizer.detokenize(token_id)
     for wrong in ([[5], [[6]]], ["a"], [5.5], [tf.constant([5]), tf.constant(5)], tf.constant([5.0]), None):
         with pytest.raises(ValueError, match="`inputs` must hold ids") as raised:
             tokenizer.detokenize(wrong)

@@ -46,9 +46,9 @@ def test_a_file_reads_as_a_local_one(ram, tmp_path):
     for path in (f"{ram}/numbers", str(tmp_path / "numbers")):
         write(path, text)
         with files.open_file(path) as file:
-            parts = [file.read(5), file.seek(1_500_000), file.readline(), file.tell(), file.seek(-3, os.SEEK_END)]
+            outcomes = [file.read(5), file.seek(1_500_000), file.readline(), file.tell(), file.seek(-3, os.SEEK_END)]
             results.append(
-                (*parts, file.read(), file.read(), [file.seek(0), *file] == [0, *text.encode().splitlines(True)])
+                (*outcomes, file.read(), file.read(), [file.seek(0), *file] == [0, *text.encode().splitlines(True)])
             )
     assert results[0] == results[1] and results[0][-1]
 

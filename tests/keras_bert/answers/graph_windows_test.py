@@ -147,8 +147,8 @@ def test_texts_are_read_up_to_a_number_of_tokens(tokenizer):
 
 def test_parts_of_texts():
     codes = tf.constant(list(map(ord, "a \u00e9\u4e2d\U0001f600\uffff")))
-    parts = cut_texts(codes, tf.constant([0, 2, 3, 5, 1], tf.int64), tf.constant([6, 4, 3, 6, 2], tf.int64))
-    assert [part.decode() for part in parts.numpy()] == [
+    texts = cut_texts(codes, tf.constant([0, 2, 3, 5, 1], tf.int64), tf.constant([6, 4, 3, 6, 2], tf.int64))
+    assert [text.decode() for text in texts.numpy()] == [
         "a \u00e9\u4e2d\U0001f600\uffff",
         "\u00e9\u4e2d",
         "",
@@ -175,9 +175,9 @@ def test_words_equal_the_normalizer_s(lowercase):
     words = split(tf.constant(texts))
     codes, starts, rows = (column.numpy() for column in words)
     for text, first, limit in zip(texts, rows[:-1], rows[1:], strict=True):
-        found = ["".join(map(chr, codes[starts[number] : starts[number + 1]])) for number in range(first, limit)]
+        graph_words = ["".join(map(chr, codes[starts[number] : starts[number + 1]])) for number in range(first, limit)]
         # Punctuation that this Python does not know has stand-ins.
-        assert found == [word.translate(substitutes()) for word in split_words(text, lowercase)], text
+        assert graph_words == [word.translate(substitutes()) for word in split_words(text, lowercase)], text
 
 
 def test_no_text_has_no_words():
@@ -193,7 +193,7 @@ def test_no_text_has_no_words():
 def test_spans_are_projected_as_by_the_task(lowercase):
     """All spans of up to 4 tokens, and some longer ones, of fuzzed contexts of several words."""
     generator = random.Random(6)
-    parts = [
+    fragments = [
         *fuzzed_texts(300, 7),
         *TEXTS,
         "the Athe The",
@@ -204,7 +204,8 @@ def test_spans_are_projected_as_by_the_task(lowercase):
     blanks = ["", "", " ", "  ", "\t", "\u202f", "\u00a0"]
     count = 150 if fuzzing.FULL else 40
     contexts = [
-        "".join(generator.choice(blanks) + part for part in generator.choices(parts, k=4)) for _ in range(count)
+        "".join(generator.choice(blanks) + fragment for fragment in generator.choices(fragments, k=4))
+        for _ in range(count)
     ]
     vocabulary = [piece for piece in alphabet_vocabulary() if piece[0] == "[" or generator.random() < 0.9]
     tokenizer, python = BertTokenizer(vocabulary, lowercase), PythonBertTokenizer(vocabulary, lowercase)
@@ -222,7 +223,7 @@ def test_spans_are_projected_as_by_the_task(lowercase):
                 spans.append((first + start, first + end))
                 expected.append(project(predicted, words.join(of_word[start], of_word[end]), lowercase))
     columns = (tf.constant(column, tf.int64) for column in zip(*spans, strict=True))
-    found = [text.decode() for text in projection.cut(*projection.spans(*columns)).numpy()]
-    wrong = [pair for pair in zip(found, expected, strict=True) if pair[0] != pair[1]]
+    answers = [text.decode() for text in projection.cut(*projection.spans(*columns)).numpy()]
+    wrong = [pair for pair in zip(answers, expected, strict=True) if pair[0] != pair[1]]
     assert not wrong, wrong[:3]
     assert len(expected) > 33 * count

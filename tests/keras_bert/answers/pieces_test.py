@@ -46,11 +46,11 @@ def test_pieces_answer_as_the_whole(served, monkeypatch, most):
     encoded = rows()
     right = answer(served(encoded, training=False), encoded)
     in_data = next(iter(tf.data.Dataset.from_tensors(encoded).map(lambda columns: run(served, columns))))
-    for found in (run(served, encoded), in_data):
-        assert set(found) == set(right)
-        assert found["names"].numpy().tolist() == right["names"].numpy().tolist()
+    for outputs in (run(served, encoded), in_data):
+        assert set(outputs) == set(right)
+        assert outputs["names"].numpy().tolist() == right["names"].numpy().tolist()
         for name in ("pooled", "tokens"):
-            np.testing.assert_allclose(found[name], right[name], atol=1e-5)
+            np.testing.assert_allclose(outputs[name], right[name], atol=1e-5)
     nothing = {name: value.shape for name, value in run(served, {k: v[:0] for k, v in encoded.items()}).items()}
     assert nothing == {"pooled": (0, 16), "tokens": (0, 22), "names": (0, 1)}
 
@@ -84,12 +84,12 @@ def test_every_head_answers_in_pieces_as_for_one_row_at_a_time(name, monkeypatch
         together = function(**tensors)
         alone = [function(**{key: value[row : row + 1] for key, value in tensors.items()}) for row in range(count)]
         for key, values in together.items():
-            for found, right in zip(values.numpy(), (one[key].numpy()[0] for one in alone), strict=True):
-                found = found[: len(right)] if np.ndim(right) else found  # Filled up to the longest row.
+            for output, right in zip(values.numpy(), (outputs[key].numpy()[0] for outputs in alone), strict=True):
+                output = output[: len(right)] if np.ndim(right) else output  # Filled up to the longest row.
                 if values.dtype.is_floating:
-                    np.testing.assert_allclose(found, right, atol=1e-5, err_msg=key)
+                    np.testing.assert_allclose(output, right, atol=1e-5, err_msg=key)
                 else:
-                    np.testing.assert_array_equal(found, right, err_msg=key)
+                    np.testing.assert_array_equal(output, right, err_msg=key)
 
 
 def as_tensor(values: np.ndarray) -> tf.Tensor:

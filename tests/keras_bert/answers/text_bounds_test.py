@@ -31,12 +31,12 @@ def test_cutting_a_text_never_changes_its_first_tokens(lowercase, special):
     texts = []
     for _ in range(1500 if fuzzing.FULL else 400):
         few = generator.sample(_DELICATE + special * ["[MASK]"] * 30, generator.randint(2, 7))
-        parts = [generator.choice(few).encode() for _ in range(generator.randint(1, 150))]
+        fragments = [generator.choice(few).encode() for _ in range(generator.randint(1, 150))]
         if generator.random() < 0.2:
-            parts.insert(
-                generator.randrange(len(parts)), generator.choice([b"\xff", b"\xe4\xb8", b"\xc3", b"\xf0\x9f"])
+            fragments.insert(
+                generator.randrange(len(fragments)), generator.choice([b"\xff", b"\xe4\xb8", b"\xc3", b"\xf0\x9f"])
             )
-        texts.append(b"".join(parts))
+        texts.append(b"".join(fragments))
     vocabulary = VOCABULARY + ["Σ", "ς", "Α", "##σ", "##ς", "##Σ", "α", "##α"]
     tokenizer = BertTokenizer(vocabulary, lowercase, special_tokens_in_strings=special)
     bound = tf.function(lambda batch, number: text_bounds.bound_texts(batch, tokenizer, number))

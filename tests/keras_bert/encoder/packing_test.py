@@ -40,11 +40,11 @@ def alone(inputs, padding=0):
     places = [mask[row] == example for row in range(len(mask)) for example in range(1, mask[row].max() + 1)]
     rows = [row for row in range(len(mask)) for _ in range(mask[row].max())]
     width = max(int(place.sum()) for place in places) + padding
-    parts = {name: np.zeros((len(rows), width), "int32") for name in inputs}
+    examples = {name: np.zeros((len(rows), width), "int32") for name in inputs}
     for number, (row, place) in enumerate(zip(rows, places, strict=True)):
         for name, values in inputs.items():
-            parts[name][number, : place.sum()] = 1 if name == "padding_mask" else values[row][place]
-    return parts
+            examples[name][number, : place.sum()] = 1 if name == "padding_mask" else values[row][place]
+    return examples
 
 
 def numpy_attention(layer, x, allowed):

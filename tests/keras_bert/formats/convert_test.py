@@ -54,11 +54,11 @@ def sources_of(format_name, heads=PRETRAINING):
 
 def foreign_shapes(format_name, shapes, heads=PRETRAINING):
     """Shapes by foreign names, as the table has them."""
-    found = {}
+    named_shapes = {}
     for source in sources_of(format_name, heads):
-        parts = convert.to_theirs(np.zeros(shapes[source.path], "float32"), source, SIZES["num_heads"])
-        found.update({name: part.shape for name, part in zip(source.names, parts, strict=True)})
-    return found
+        tensors = convert.to_theirs(np.zeros(shapes[source.path], "float32"), source, SIZES["num_heads"])
+        named_shapes.update({name: tensor.shape for name, tensor in zip(source.names, tensors, strict=True)})
+    return named_shapes
 
 
 @pytest.mark.parametrize("format_name", FORMATS)
@@ -158,10 +158,10 @@ def test_names_and_shapes_are_those_of_transformers(variables):
         ("BertForQuestionAnswering", "question_answering", 2, True),
     ):
         shapes = {**variables, f"{head}/kernel": (12, outputs), f"{head}/bias": (outputs,)}
-        found = foreign_shapes(convert.HUGGING_FACE, shapes, [head])
+        named_shapes = foreign_shapes(convert.HUGGING_FACE, shapes, [head])
         if without_pooler:
-            found = {name: shape for name, shape in found.items() if not name.startswith("pooler.")}
-        assert found == real(getattr(transformers, cls)(config)), cls
+            named_shapes = {name: shape for name, shape in named_shapes.items() if not name.startswith("pooler.")}
+        assert named_shapes == real(getattr(transformers, cls)(config)), cls
 
 
 @pytest.mark.oracle

@@ -53,11 +53,11 @@ def read_all(path):
     return toy_hugging_face.read_all(path)
 
 
-def refused(path, *parts, call=read_all):
+def refused(path, *phrases, call=read_all):
     with pytest.raises(InputError) as caught:
         call(str(path))
-    for part in parts:
-        assert part in str(caught.value)
+    for phrase in phrases:
+        assert phrase in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

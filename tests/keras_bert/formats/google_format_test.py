@@ -78,10 +78,10 @@ def test_prefix_zip_and_directory_are_one(published, tmp_path):
     with zipfile.ZipFile(archive, "w") as file:
         for name in os.listdir(directory):
             file.write(directory / name, f"{directory.name}/{name}")
-    found = [BertBackbone.from_preset(str(path)) for path in (directory, directory / "bert_model.ckpt", archive)]
-    for other in found[1:]:
-        for one, two in zip(found[0].weights, other.weights, strict=True):
-            np.testing.assert_array_equal(one.numpy(), two.numpy())
+    backbones = [BertBackbone.from_preset(str(path)) for path in (directory, directory / "bert_model.ckpt", archive)]
+    for other in backbones[1:]:
+        for weight, other_weight in zip(backbones[0].weights, other.weights, strict=True):
+            np.testing.assert_array_equal(weight.numpy(), other_weight.numpy())
     for path in (str(directory), str(directory / "bert_model.ckpt")):
         assert google.read_tokenizer(path) == {"vocabulary": str(directory / "vocab.txt"), "lowercase": None}
         assert BertTokenizer.from_preset(path).lowercase  # By the directory's name.
@@ -167,7 +167,7 @@ def test_tensorflow_1_restores_what_we_wrote(written, model):
     names = ("bert/embeddings/word_embeddings", "cls/seq_relationship/output_weights")
     shapes = names_of_google(2)
     prefix = str(written / "bert_model.ckpt")
-    found = []
+    values = []
     for restore in ("init", "saver"):
         with tf.Graph().as_default(), tf.compat.v1.Session() as session:
             variables = [tf.compat.v1.get_variable(name, shapes[name]) for name in names]
@@ -176,8 +176,8 @@ def test_tensorflow_1_restores_what_we_wrote(written, model):
                 session.run(tf.compat.v1.global_variables_initializer())
             else:
                 tf.compat.v1.train.Saver(variables).restore(session, prefix)
-            found.append(session.run(variables))
-    for table, output_weights in found:
+            values.append(session.run(variables))
+    for table, output_weights in values:
         np.testing.assert_array_equal(table, model.backbone.token_embedding.embeddings.numpy())
         np.testing.assert_array_equal(output_weights, model.get_layer("next_sentence").kernel.numpy().T)
 
@@ -192,11 +192,11 @@ def test_there_and_back_is_bit_identical(tmp_path, activation):
         assert checkpoint.config == model.backbone.bert_config
         back = BertPretrainer(BertBackbone(**checkpoint.config.to_dict()), compile=False)
         assert weights.load_weights_of(back, checkpoint) == []
-    for one, other in zip(model.weights, back.weights, strict=True):
-        np.testing.assert_array_equal(one.numpy(), other.numpy(), err_msg=one.path)
-    found = back(batch())
+    for weight, other in zip(model.weights, back.weights, strict=True):
+        np.testing.assert_array_equal(weight.numpy(), other.numpy(), err_msg=weight.path)
+    outputs = back(batch())
     for name, value in model(batch()).items():
-        np.testing.assert_array_equal(value, found[name])
+        np.testing.assert_array_equal(value, outputs[name])
     assert google.read_tokenizer(directory)["lowercase"] is False  # No name and no vocabulary says it.
 
 
@@ -218,8 +218,8 @@ def test_hugging_face_reads_the_erf_form(tmp_path):
     config = transformers.BertConfig.from_json_file(str(tmp_path / "erf" / "bert_config.json"))
     torch = pytest.importorskip("torch")
     values = torch.linspace(-3, 3, 50)
-    found = transformers.activations.ACT2FN[config.hidden_act](values)
-    np.testing.assert_allclose(found, torch.nn.functional.gelu(values), atol=1e-6)  # tanh: 4e-4
+    outputs = transformers.activations.ACT2FN[config.hidden_act](values)
+    np.testing.assert_allclose(outputs, torch.nn.functional.gelu(values), atol=1e-6)  # tanh: 4e-4
 
 
 @pytest.mark.slow(keep=["pretrainer"])
@@ -252,15 +252,15 @@ def test_model_gardens_converter_takes_what_we_wrote(written, model, tmp_path, c
     if isinstance(expected, list):
         expected = dict(zip(("sequence_output", "pooled_output"), expected, strict=True))
     real = batch()["padding_mask"]
-    found = model.backbone({name: value for name, value in inputs.items() if name != "mask_positions"})
+    outputs = model.backbone({name: value for name, value in inputs.items() if name != "mask_positions"})
     for name, rows in (("sequence_output", real), ("pooled_output", slice(None))):
-        np.testing.assert_allclose(found[name].numpy()[rows], expected[name].numpy()[rows], atol=2e-5)
+        np.testing.assert_allclose(outputs[name].numpy()[rows], expected[name].numpy()[rows], atol=2e-5)
     if converted == "pretrainer":
         np.testing.assert_allclose(model(inputs)["masked_lm"], expected["mlm_logits"], atol=5e-5)
     # And what the converter wrote comes back to us.
     back = BertBackbone.from_preset(str(tmp_path / "garden"))
-    for one, other in zip(model.backbone.weights, back.weights, strict=True):
-        np.testing.assert_array_equal(one.numpy(), other.numpy(), err_msg=one.path)
+    for weight, other in zip(model.backbone.weights, back.weights, strict=True):
+        np.testing.assert_array_equal(weight.numpy(), other.numpy(), err_msg=weight.path)
 
 
 def values_of(directory):
@@ -281,8 +281,8 @@ def test_minilm_through_tensorflow_1_is_bit_identical(tmp_path):
         google.write(directory, checkpoint, tokenizer)
     original, back = BertBackbone.from_preset(source), BertBackbone.from_preset(directory)
     assert back.bert_config == original.bert_config and back.bert_config.activation == "gelu"
-    for one, other in zip(original.weights, back.weights, strict=True):
-        np.testing.assert_array_equal(one.numpy(), other.numpy(), err_msg=one.path)
+    for weight, other in zip(original.weights, back.weights, strict=True):
+        np.testing.assert_array_equal(weight.numpy(), other.numpy(), err_msg=weight.path)
     inputs = {name: value for name, value in batch().items() if name != "mask_positions"}
     inputs["token_ids"] = inputs["token_ids"] + 2000
     for name, value in original(inputs).items():

@@ -94,9 +94,9 @@ def tar_header(kind, size, name="x"):
     return member.tobuf(tarfile.GNU_FORMAT)
 
 
-def tar_gz(directory, *parts):
-    """A tar of gzipped parts."""
-    (directory / "model.tar.gz").write_bytes(b"".join(parts))
+def tar_gz(directory, *chunks):
+    """A tar of gzipped chunks."""
+    (directory / "model.tar.gz").write_bytes(b"".join(chunks))
     return directory / "model.tar.gz"
 
 
@@ -309,8 +309,8 @@ def safetensors_header_length(directory, ordinary):
 
 @case("safetensors: 100,000 tensors", "model.safetensors: expected a header of at most 4,194,304 bytes, found")
 def safetensors_count(directory, ordinary):
-    one = json.dumps(tensor([0], 0, 0)).encode()
-    header = b"{" + b",".join(b'"%d":%s' % (number, one) for number in range(100_000)) + b"}"
+    description = json.dumps(tensor([0], 0, 0)).encode()
+    header = b"{" + b",".join(b'"%d":%s' % (number, description) for number in range(100_000)) + b"}"
     return safetensors(directory, ordinary, header, 0)
 
 
@@ -332,8 +332,8 @@ def torch_file(directory, ordinary, content, old=False):
     os.remove(path / "model.safetensors")
     if old:
         before = [0x1950A86A20F9469CFC6C, 1001, {"little_endian": True}]
-        parts = [*(pickle.dumps(one, 2) for one in before), content, pickle.dumps(["0"], 2), bytes(72)]
-        (path / "pytorch_model.bin").write_bytes(b"".join(parts))
+        sections = [*(pickle.dumps(header, 2) for header in before), content, pickle.dumps(["0"], 2), bytes(72)]
+        (path / "pytorch_model.bin").write_bytes(b"".join(sections))
     else:
         toy_checkpoints.torch_zip(path / "pytorch_model.bin", content, bytes(64))
     return path

@@ -41,13 +41,13 @@ def pretrained(tmp_path_factory):
     return directory
 
 
-def refused(directory, *parts):
+def refused(directory, *phrases):
     with pytest.raises(InputError) as caught:
         read_all(directory)
     message = str(caught.value)
     assert "\n" not in message and str(directory) in message
-    for part in parts:
-        assert part in message
+    for phrase in phrases:
+        assert phrase in message
 
 
 def without(*names):

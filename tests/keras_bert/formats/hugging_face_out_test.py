@@ -88,7 +88,7 @@ def test_minilm_through_ours_to_transformers(tmp_path):
     assert all(torch.equal(encoded[name], expected[name]) for name in expected) and expected.keys() == encoded.keys()
     with torch.no_grad():
         reference = theirs(**encoded)
-    found = ours(
+    outputs = ours(
         {
             "token_ids": encoded["input_ids"].numpy().astype("int32"),
             "segment_ids": encoded["token_type_ids"].numpy().astype("int32"),
@@ -97,8 +97,8 @@ def test_minilm_through_ours_to_transformers(tmp_path):
     )
     real = encoded["attention_mask"].numpy()[..., None]
     differences = {
-        "sequence_output": (found["sequence_output"].numpy() - reference.last_hidden_state.numpy()) * real,
-        "pooled_output": found["pooled_output"].numpy() - reference.pooler_output.numpy(),
+        "sequence_output": (outputs["sequence_output"].numpy() - reference.last_hidden_state.numpy()) * real,
+        "pooled_output": outputs["pooled_output"].numpy() - reference.pooler_output.numpy(),
     }
     largest = {name: float(np.abs(difference).max()) for name, difference in differences.items()}
     print(f"largest difference: {largest}")
@@ -123,7 +123,7 @@ def test_our_pretrainer_in_transformers(tmp_path, activation):
     mask = (np.arange(9)[None] < np.array([9, 4, 1])[:, None]).astype("int32")
     with torch.no_grad():
         expected = theirs(torch.tensor(ids), torch.tensor(mask), torch.tensor(segments))
-    found = model(
+    outputs = model(
         {
             "token_ids": ids,
             "segment_ids": segments,
@@ -131,9 +131,9 @@ def test_our_pretrainer_in_transformers(tmp_path, activation):
             "mask_positions": np.tile(np.arange(9), (3, 1)),
         }
     )
-    np.testing.assert_allclose(found["masked_lm"], expected.prediction_logits.numpy(), atol=5e-5)
-    np.testing.assert_allclose(found["next_sentence"], expected.seq_relationship_logits.numpy(), atol=5e-5)
-    assert np.abs(found["masked_lm"]).max() > 1
+    np.testing.assert_allclose(outputs["masked_lm"], expected.prediction_logits.numpy(), atol=5e-5)
+    np.testing.assert_allclose(outputs["next_sentence"], expected.seq_relationship_logits.numpy(), atol=5e-5)
+    assert np.abs(outputs["masked_lm"]).max() > 1
 
 
 @pytest.mark.parametrize(
@@ -183,9 +183,9 @@ def test_distilbert_comes_back_as_a_bert_whose_segments_are_zeros(tmp_path, endi
     again = again.from_pretrained(write_again(tmp_path / "in", tmp_path / "out"), **settings).eval()
     assert not again.base_model.embeddings.token_type_embeddings.weight.any()
     with torch.no_grad():
-        expected, found = theirs(ids), again(ids)
+        expected, outputs = theirs(ids), again(ids)
     for name in expected.keys():
-        np.testing.assert_allclose(found[name], expected[name], atol=1e-5)
+        np.testing.assert_allclose(outputs[name], expected[name], atol=1e-5)
 
 
 @pytest.mark.parametrize("ending", ["ForSequenceClassification", "ForMultipleChoice"])

@@ -71,7 +71,7 @@ def test_pretraining_logits_equal_transformers(tmp_path, hidden_act):
     mask = (np.arange(12)[None] < np.array([12, 7, 3, 1])[:, None]).astype("int32")
     with torch.no_grad():
         expected = theirs(torch.tensor(ids), torch.tensor(mask), torch.tensor(segments))
-    found = ours(
+    outputs = ours(
         {
             "token_ids": ids,
             "segment_ids": segments,
@@ -79,16 +79,16 @@ def test_pretraining_logits_equal_transformers(tmp_path, hidden_act):
             "mask_positions": np.tile(np.arange(12), (4, 1)),
         }
     )
-    np.testing.assert_allclose(found["masked_lm"], expected.prediction_logits.numpy(), atol=5e-5)
-    np.testing.assert_allclose(found["next_sentence"], expected.seq_relationship_logits.numpy(), atol=5e-5)
+    np.testing.assert_allclose(outputs["masked_lm"], expected.prediction_logits.numpy(), atol=5e-5)
+    np.testing.assert_allclose(outputs["next_sentence"], expected.seq_relationship_logits.numpy(), atol=5e-5)
     assert np.abs(expected.prediction_logits.numpy()).max() > 1
 
 
 def test_every_tensor_is_the_models_own(pretrained):
     directory, model = pretrained
     state = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
-    found = read_all(directory)
-    assert len(found) == 5 + 2 * 12 + 2 + 5 + 2
+    tensors = read_all(directory)
+    assert len(tensors) == 5 + 2 * 12 + 2 + 5 + 2
     attention = "bert.encoder.layer.1.attention.self."
     joined = [state[f"{attention}{part}.weight"].T for part in ("query", "key", "value")]
     expected = {
@@ -105,7 +105,7 @@ def test_every_tensor_is_the_models_own(pretrained):
     }
     for path, value in expected.items():
         assert value.any()
-        np.testing.assert_array_equal(found[path], value, err_msg=path)
+        np.testing.assert_array_equal(tensors[path], value, err_msg=path)
 
 
 @pytest.mark.parametrize(
@@ -131,8 +131,8 @@ def test_heads_of_other_classes(tmp_path, cls, head, stored):
         has_pooler = cls in ("BertForSequenceClassification", "BertForMultipleChoice", "BertForNextSentencePrediction")
         assert checkpoint.has_pooler == has_pooler
         kernel = "masked_lm/transform_dense/kernel" if head == "masked_lm" else f"{head}/kernel"
-        found = checkpoint.tensors[kernel].read()
-    np.testing.assert_array_equal(found, model.state_dict()[f"{stored}.weight"].numpy().T)
+        values = checkpoint.tensors[kernel].read()
+    np.testing.assert_array_equal(values, model.state_dict()[f"{stored}.weight"].numpy().T)
 
 
 def test_labels_come_in_the_order_of_their_numbers(tmp_path):
@@ -296,8 +296,8 @@ def test_directories_are_told_by_content(pretrained, tmp_path):
         (tmp_path / name).mkdir()
         for file, content in files.items():
             (tmp_path / name / file).write_text(content)
-    found = {name for name in os.listdir(tmp_path) if hugging_face.matches(str(tmp_path / name))}
-    assert found == {"sizes", "weights"}
+    directories = {name for name in os.listdir(tmp_path) if hugging_face.matches(str(tmp_path / name))}
+    assert directories == {"sizes", "weights"}
     assert formats.find_format(str(tmp_path / "sizes")) is hugging_face
     assert hugging_face.matches(str(pretrained[0])) and not hugging_face.matches(str(tmp_path / "nowhere"))
     with pytest.raises(InputError, match="weights/config.json: cannot be read"):
@@ -372,17 +372,17 @@ def test_distilbert_and_electra_compute_as_in_transformers(tmp_path, family, end
     inputs = {"token_ids": IDS, "segment_ids": SEGMENTS, "padding_mask": MASK}
     inputs = {name: value.reshape(shape) for name, value in inputs.items()}
     if ending == "Model":
-        found = keras_bert.BertBackbone.from_preset(str(tmp_path))(inputs)["sequence_output"]
+        outputs = keras_bert.BertBackbone.from_preset(str(tmp_path))(inputs)["sequence_output"]
         assert len(said) == 1 and "has no pooled_dense/kernel, pooled_dense/bias; it starts from random" in said.pop()
     else:
         given = {"num_choices": 2} if ending == "ForMultipleChoice" else {}
         model = getattr(keras_bert, HEADS[ending]).from_preset(str(tmp_path), **given)
         if ending == "ForMaskedLM":
             inputs["mask_positions"] = np.tile(np.arange(12, dtype="int32"), (4, 1))
-        found = model(inputs)
+        outputs = model(inputs)
         assert model.backbone.pooler_activation == FAMILIES[family]
-    found, expected = np.asarray(found), their_logits(theirs, shape)
-    if found.ndim == 3:  # What stands at padding means nothing.
-        found, expected = found[MASK > 0], expected[MASK > 0]
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    outputs, expected = np.asarray(outputs), their_logits(theirs, shape)
+    if outputs.ndim == 3:  # What stands at padding means nothing.
+        outputs, expected = outputs[MASK > 0], expected[MASK > 0]
+    np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-5)
     assert said == [] and np.abs(expected).max() > 0.5

@@ -40,14 +40,14 @@ def filled(model):
 
 def same_outputs(ours, theirs, atol=2e-5):
     real = INPUTS["padding_mask"][..., None]
-    found = ours(INPUTS)
+    outputs = ours(INPUTS)
     for name, expected in theirs(INPUTS).items():
         mask = real if name == "sequence_output" else 1
-        np.testing.assert_allclose(found[name] * mask, expected * mask, atol=atol)
+        np.testing.assert_allclose(outputs[name] * mask, expected * mask, atol=atol)
 
 
-def equal_weights(one, other):
-    for ours, theirs in zip(one.weights, other.weights, strict=True):
+def equal_weights(model, other):
+    for ours, theirs in zip(model.weights, other.weights, strict=True):
         np.testing.assert_array_equal(ours.numpy(), theirs.numpy(), err_msg=ours.path)
 
 

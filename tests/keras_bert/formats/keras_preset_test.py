@@ -48,12 +48,12 @@ def places(path):
 
 
 def parents_of_place(place):
-    parts = place.split("/")[:-2]
-    return ["/".join(parts[:end]) for end in range(2, len(parts) + 1)]
+    groups = place.split("/")[:-2]
+    return ["/".join(groups[:end]) for end in range(2, len(groups) + 1)]
 
 
-def equal_weights(one, other):
-    for ours, theirs in zip(one.weights, other.weights, strict=True):
+def equal_weights(model, other):
+    for ours, theirs in zip(model.weights, other.weights, strict=True):
         np.testing.assert_array_equal(ours.numpy(), theirs.numpy(), err_msg=ours.path)
 
 
@@ -155,9 +155,9 @@ def test_heads_of_a_pretrainer_come_along_by_every_way(tmp_path):
         again = BertPretrainer.from_preset(str(tmp_path / name), dropout=0.0)
         assert again.backbone.dropout == 0.0
         equal_weights(again, model)
-    found = again(MASKED)
+    outputs = again(MASKED)
     for head, logits in model(MASKED).items():
-        np.testing.assert_array_equal(found[head], logits)
+        np.testing.assert_array_equal(outputs[head], logits)
     by_keras_hub = keras_nlp.models.Task.from_preset.__func__(BertPretrainer, str(tmp_path / "written"))
     equal_weights(by_keras_hub, model)
 
@@ -241,8 +241,8 @@ def test_half_precision_stays_as_it_is_stored(tmp_path):
         keras_nlp.models.Backbone.from_preset(str(tmp_path / "b"), dtype="bfloat16"),
     ):
         assert again.dtype_policy.name == "bfloat16"
-        for one, other in zip(model.weights, again.weights, strict=True):
-            np.testing.assert_array_equal(one.numpy().astype("float32"), other.numpy().astype("float32"))
+        for weight, other in zip(model.weights, again.weights, strict=True):
+            np.testing.assert_array_equal(weight.numpy().astype("float32"), other.numpy().astype("float32"))
 
 
 def test_loading_draws_no_weight_of_the_encoder(tmp_path, monkeypatch):
@@ -348,13 +348,13 @@ def test_a_quantized_preset_is_refused(tmp_path):
 
 
 def test_two_different_backbones_in_one_file_are_refused(tmp_path):
-    one, other = BertBackbone(**TINY, name="one"), BertBackbone(**TINY, name="other")
-    both = keras.Model(one.input, one(one.input)["pooled_output"] + other(one.input)["pooled_output"])
+    first, second = BertBackbone(**TINY, name="one"), BertBackbone(**TINY, name="other")
+    both = keras.Model(first.input, first(first.input)["pooled_output"] + second(first.input)["pooled_output"])
     both.save(tmp_path / "two.keras")
     with pytest.raises(InputError, match="expected the weights of one keras_bert>BertBackbone, found 2"):
         BertBackbone.from_preset(str(tmp_path / "two.keras"))
     third = BertBackbone(**{**TINY, "hidden_dim": 16})
-    keras.Model(one.input, [one(one.input), third(one.input)]).save(tmp_path / "sizes.keras")
+    keras.Model(first.input, [first(first.input), third(first.input)]).save(tmp_path / "sizes.keras")
     with pytest.raises(InputError, match="expected one keras_bert>BertBackbone, found 2 of different sizes"):
         BertBackbone.from_preset(str(tmp_path / "sizes.keras"))
 

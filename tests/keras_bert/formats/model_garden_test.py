@@ -29,12 +29,12 @@ def ours(directory, **settings):
     return BertBackbone.from_preset(str(directory), **settings)(inputs)
 
 
-def assert_equal_outputs(found, expected, atol=2e-5):
+def assert_equal_outputs(outputs, expected, atol=2e-5):
     """Compares where tokens are; an encoder's outputs at padding are nobody's."""
     real = official.batch()["padding_mask"].astype(bool)
     expected = {name: expected[name].numpy() for name in ("sequence_output", "pooled_output")}
-    np.testing.assert_allclose(found["sequence_output"].numpy()[real], expected["sequence_output"][real], atol=atol)
-    np.testing.assert_allclose(found["pooled_output"], expected["pooled_output"], atol=atol)
+    np.testing.assert_allclose(outputs["sequence_output"].numpy()[real], expected["sequence_output"][real], atol=atol)
+    np.testing.assert_allclose(outputs["pooled_output"], expected["pooled_output"], atol=atol)
     assert np.abs(expected["sequence_output"]).max() > 1  # No comparison of zeros.
 
 
@@ -80,13 +80,13 @@ def test_pre_trainers_bring_their_heads_and_the_pooler_that_was_trained(tmp_path
         model = BertPretrainer(BertBackbone(**checkpoint.config.to_dict()), compile=False)
         left = weights.load_weights_of(model, checkpoint)
     assert left == (["next_sentence/kernel", "next_sentence/bias"] if saved == "items" else [])
-    expected, found = call(pretrainer), model(official.batch())
-    np.testing.assert_allclose(found["masked_lm"], expected["mlm_logits"], atol=5e-5)
+    expected, outputs = call(pretrainer), model(official.batch())
+    np.testing.assert_allclose(outputs["masked_lm"], expected["mlm_logits"], atol=5e-5)
     if saved == "items":  # The head's last layer is not in the checkpoint; its pooler is.
         pooled = pretrainer.classification_heads[0](expected["sequence_output"], only_project=True)
         assert_equal_outputs(ours(tmp_path), {**expected, "pooled_output": pooled})
     else:
-        np.testing.assert_allclose(found["next_sentence"], expected["next_sentence"], atol=5e-5)
+        np.testing.assert_allclose(outputs["next_sentence"], expected["next_sentence"], atol=5e-5)
 
 
 def test_the_older_pre_trainer(tmp_path):
@@ -99,9 +99,9 @@ def test_the_older_pre_trainer(tmp_path):
     with weights.open_checkpoint(str(tmp_path)) as checkpoint:
         model = BertPretrainer(BertBackbone(**checkpoint.config.to_dict()), compile=False)
         assert weights.load_weights_of(model, checkpoint) == []
-    expected, found = call(pretrainer), model(official.batch())
-    np.testing.assert_allclose(found["masked_lm"], expected["masked_lm"], atol=5e-5)
-    np.testing.assert_allclose(found["next_sentence"], expected["classification"], atol=5e-5)
+    expected, outputs = call(pretrainer), model(official.batch())
+    np.testing.assert_allclose(outputs["masked_lm"], expected["masked_lm"], atol=5e-5)
+    np.testing.assert_allclose(outputs["next_sentence"], expected["classification"], atol=5e-5)
 
 
 def fine_tuned(kind):
@@ -123,14 +123,14 @@ def test_heads_of_fine_tuned_models(tmp_path, kind):
         assert checkpoint.heads == (head,)
         kernel, bias = (checkpoint.tensors[f"{head}/{part}"].read() for part in ("kernel", "bias"))
     outputs = ours(tmp_path)
-    found = outputs["pooled_output" if head == "classification" else "sequence_output"] @ kernel + bias
+    logits = outputs["pooled_output" if head == "classification" else "sequence_output"] @ kernel + bias
     expected = call(model)
     if kind == "tokens":
         expected = expected["logits"]
     elif kind == "spans":
         expected = tf.stack(expected, axis=-1)  # Start, end.
     real = official.batch()["padding_mask"].astype(bool) if head != "classification" else slice(None)
-    np.testing.assert_allclose(found.numpy()[real], expected.numpy()[real], atol=5e-5)
+    np.testing.assert_allclose(logits.numpy()[real], expected.numpy()[real], atol=5e-5)
 
 
 def test_sizes_from_bert_config(tmp_path, encoder):
@@ -272,5 +272,5 @@ def test_ten_layers_and_more_sort_by_number(tmp_path, version):
     tf.train.Checkpoint(model=encoder).save(str(tmp_path / "ckpt"))
     with weights.open_checkpoint(str(tmp_path)) as checkpoint:
         for index, layer in enumerate(encoder.transformer_layers):
-            found = checkpoint.tensors[f"transformer_layer_{index}/output_dense/bias"].read()
-            np.testing.assert_array_equal(found, layer._output_dense.bias)
+            bias = checkpoint.tensors[f"transformer_layer_{index}/output_dense/bias"].read()
+            np.testing.assert_array_equal(bias, layer._output_dense.bias)

@@ -71,11 +71,11 @@ def test_outputs_equal_those_of_the_graph(exported, name, activation):
     assert (backbone.bert_config.activation, backbone.bert_config.num_heads) == (activation, 2)
     graph = tf.saved_model.load(directory)
     expected = graph(official.their_names(inputs(*ENCODER_INPUTS)))
-    found = backbone(inputs(*ENCODER_INPUTS))
+    outputs = backbone(inputs(*ENCODER_INPUTS))
     real = official.batch()["padding_mask"].astype(bool)
-    rows = found["sequence_output"].numpy()[real]
+    rows = outputs["sequence_output"].numpy()[real]
     np.testing.assert_allclose(rows, expected["sequence_output"].numpy()[real], atol=2e-5)
-    np.testing.assert_allclose(found["pooled_output"], expected["pooled_output"], atol=2e-5)
+    np.testing.assert_allclose(outputs["pooled_output"], expected["pooled_output"], atol=2e-5)
     assert np.abs(rows).max() > 1
     unpadded = BertBackbone.from_preset(directory, layout="unpadded")(inputs(*ENCODER_INPUTS))
     np.testing.assert_allclose(unpadded["pooled_output"], expected["pooled_output"], atol=2e-5)
@@ -89,8 +89,8 @@ def test_the_masked_lm_head_comes_along(exported):
         assert weights.load_weights_of(model, checkpoint) == ["next_sentence/kernel", "next_sentence/bias"]
     graph = tf.saved_model.load(directory)
     expected = graph.mlm(official.their_names(inputs(*ENCODER_INPUTS, "mask_positions")))
-    found = model(inputs(*ENCODER_INPUTS, "mask_positions"))
-    np.testing.assert_allclose(found["masked_lm"], expected["mlm_logits"], atol=5e-5)
+    outputs = model(inputs(*ENCODER_INPUTS, "mask_positions"))
+    np.testing.assert_allclose(outputs["masked_lm"], expected["mlm_logits"], atol=5e-5)
     with weights.open_checkpoint(str(exported / "encoder_alone")) as checkpoint:
         assert checkpoint.heads == ()
 
@@ -108,8 +108,8 @@ def test_no_graph_is_run_or_parsed(exported, tmp_path):
     directory = tmp_path / "copy"
     shutil.copytree(exported / "encoder_alone", directory)
     (directory / "saved_model.pb").write_bytes(b"no graph")
-    one, other = (BertBackbone.from_preset(str(path)) for path in (directory, exported / "encoder_alone"))
-    for ours, theirs in zip(one.weights, other.weights, strict=True):
+    backbone, other = (BertBackbone.from_preset(str(path)) for path in (directory, exported / "encoder_alone"))
+    for ours, theirs in zip(backbone.weights, other.weights, strict=True):
         np.testing.assert_array_equal(ours.numpy(), theirs.numpy())
 
 

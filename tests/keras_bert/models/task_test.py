@@ -70,7 +70,7 @@ def test_every_model_comes_back_from_its_files(tmp_path, kind, caplog):
         assert {name: getattr(other, name) for name in arguments} == arguments
         assert type(other.preprocessor) is cls.preprocessor_cls and other.preprocessor.sequence_length == 9
         assert other.preprocessor.tokenizer.get_vocabulary() == toy_tasks.VOCABULARY
-    assert [one.compiled for one in again] == [False, True, True, False]
+    assert [other.compiled for other in again] == [False, True, True, False]
 
 
 KINDS = ("classifier", "regressor", "answerer", "masked_lm", "tagger", "chooser")
@@ -139,7 +139,7 @@ def test_the_architecture_alone(preset):
     model = keras_bert.BertTextClassifier.from_preset(preset, load_weights=False)
     assert (model.labels, model.dropout) == (LABELS, 0.4)
     trained = keras_bert.BertTextClassifier.from_preset(preset)
-    kernels = [one.get_layer("classification").kernel.numpy() for one in (model, trained)]
+    kernels = [classifier.get_layer("classification").kernel.numpy() for classifier in (model, trained)]
     assert np.abs(kernels[0]).max() < 1.0 and np.abs(kernels[0] - kernels[1]).max() > 0.1
 
 

@@ -73,8 +73,8 @@ def test_answers_are_labels_with_probabilities(trained):
     assert [answer["label"] for answer in answers] == ["hen", "cat"]
     np.testing.assert_allclose([answer["probabilities"] for answer in answers], right, atol=1e-6)
     assert [answer["score"] for answer in answers] == [max(answer["probabilities"]) for answer in answers]
-    one = trained.answer(texts[0])
-    assert {type(value) for value in one.values()} == {str, float, list} and one["label"] == "hen"
+    answer = trained.answer(texts[0])
+    assert {type(value) for value in answer.values()} == {str, float, list} and answer["label"] == "hen"
     assert trained.answer([]) == [] and trained.answer((texts[:1],))[0]["label"] == "hen"
     with pytest.raises(ValueError, match=r"`inputs` must be texts of the shapes {'text': \('batch',\)}. Received"):
         trained.answer([texts])
@@ -124,8 +124,8 @@ def test_an_explanation_names_the_word_that_decides(trained):
     for method in METHODS:
         for row in trained.explain(texts[:2], method=method):
             assert row["words"][np.argmax(row["shares"])] in ("hen", "cats")
-    one = trained.explain(texts[0], label="cow")
-    assert one["label"] == "cow" and one["score"] == pytest.approx(trained.answer(texts[0])["probabilities"][3])
+    result = trained.explain(texts[0], label="cow")
+    assert result["label"] == "cow" and result["score"] == pytest.approx(trained.answer(texts[0])["probabilities"][3])
     with pytest.raises(ValueError, match="`method` must be one of integrated_gradients, leave_out. Received: .*'shap'"):
         trained.explain(texts, method="shap")
     with pytest.raises(ValueError, match="`label` must be one of cat, dog, hen, cow. Received: label='ox'"):
@@ -159,13 +159,13 @@ def test_shares_are_what_the_paper_and_the_text_without_a_word_say(preprocessor,
         expected = _score(answer, label) - _score({"score": blank[0], "probabilities": blank}, label)
         assert sum(row["shares"]) == pytest.approx(expected, abs=2e-3)
     # A text without one of its words is a text; here one that is not cut.
-    one = tuple(column[0] for column in inputs) if isinstance(inputs, tuple) else inputs[0]
-    row = model.explain(one, label=label, method="leave_out")
+    example = tuple(column[0] for column in inputs) if isinstance(inputs, tuple) else inputs[0]
+    row = model.explain(example, label=label, method="leave_out")
     assert row["num_words"] == (len("the ( old ) hen who ran ?".split()) if isinstance(inputs, tuple) else 3)
     for number in range(row["num_words"]):
-        texts, which = list(one) if isinstance(one, tuple) else [one], row.get("texts", [0] * 9)[number]
+        texts, which = list(example) if isinstance(example, tuple) else [example], row.get("texts", [0] * 9)[number]
         texts[which] = texts[which][: row["starts"][number]] + " " + texts[which][row["ends"][number] :]
-        without = model.answer(tuple(texts) if isinstance(one, tuple) else texts[0])
+        without = model.answer(tuple(texts) if isinstance(example, tuple) else texts[0])
         expected = _score(answers[0], label) - _score(without, label)
         assert row["shares"][number] == pytest.approx(expected, abs=1e-4)
 
@@ -204,8 +204,8 @@ def test_a_row_may_have_any_number_of_labels(preprocessor, tmp_path):
     shares = BertTextClassifier(model.backbone, labels=ANIMALS, multi_label=True, activation="sigmoid")
     shares.set_weights(model.get_weights())
     shares.preprocessor = preprocessor
-    found = shares.evaluate(by_hot, verbose=0, return_dict=True)
-    assert found == pytest.approx(model.evaluate(by_hot, verbose=0, return_dict=True), abs=1e-5)
+    figures = shares.evaluate(by_hot, verbose=0, return_dict=True)
+    assert figures == pytest.approx(model.evaluate(by_hot, verbose=0, return_dict=True), abs=1e-5)
     np.testing.assert_allclose(
         [answer["probabilities"] for answer in shares.answer(texts)],
         [answer["probabilities"] for answer in model.answer(texts)],
@@ -219,8 +219,8 @@ def test_a_compiled_model_comes_back_from_a_keras_file_with_its_optimizer(traine
     trained.save(tmp_path / "m.keras")
     again = keras.saving.load_model(tmp_path / "m.keras")
     assert (again.labels, again.optimizer.learning_rate) == (ANIMALS, trained.optimizer.learning_rate)
-    for one, other in ((again.weights, trained.weights), (again.optimizer.variables, trained.optimizer.variables)):
-        for ours, theirs in zip(one, other, strict=True):
+    for loaded, saved in ((again.weights, trained.weights), (again.optimizer.variables, trained.optimizer.variables)):
+        for ours, theirs in zip(loaded, saved, strict=True):
             np.testing.assert_array_equal(ours.numpy(), theirs.numpy())
     texts, numbers = map(np.array, toy_tasks.texts(8))
     features = trained.preprocessor(texts)

@@ -36,25 +36,25 @@ def _theirs(tmp_path_factory):
     """A directory of random weights that sentence-transformers has saved: mean pooling, dense layer, normalization."""
     from sentence_transformers import SentenceTransformer, models
 
-    parts = tmp_path_factory.mktemp("theirs")
+    directory = tmp_path_factory.mktemp("theirs")
     encoder = toy_hugging_face.random_model("BertModel", vocab_size=len(toy_tasks.VOCABULARY))
-    encoder.save_pretrained(parts / "encoder")
-    (parts / "encoder" / "vocab.txt").write_text("".join(f"{piece}\n" for piece in toy_tasks.VOCABULARY))
+    encoder.save_pretrained(directory / "encoder")
+    (directory / "encoder" / "vocab.txt").write_text("".join(f"{piece}\n" for piece in toy_tasks.VOCABULARY))
     settings = {"tokenizer_class": "BertTokenizer", "do_lower_case": True, "model_max_length": 12}
-    (parts / "encoder" / "tokenizer_config.json").write_text(json.dumps(settings))
-    transformer = models.Transformer(str(parts / "encoder"))
+    (directory / "encoder" / "tokenizer_config.json").write_text(json.dumps(settings))
+    transformer = models.Transformer(str(directory / "encoder"))
     modules = [transformer, models.Pooling(16, "mean"), models.Dense(16, 5), models.Normalize()]
-    SentenceTransformer(modules=modules, device="cpu").save(str(parts / "whole"))
-    return parts / "whole"
+    SentenceTransformer(modules=modules, device="cpu").save(str(directory / "whole"))
+    return directory / "whole"
 
 
 @pytest.mark.oracle
 def test_a_directory_of_sentence_transformers_is_read(theirs):
     model = keras_bert.BertTextEmbedder.from_preset(theirs)
     assert (model.embedding_dim, model.embedding_activation, model.preprocessor.sequence_length) == (5, "tanh", 12)
-    found = model.predict(TEXTS, verbose=0)
-    np.testing.assert_allclose(found, vectors(theirs), atol=1e-5)
-    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1.0, atol=1e-6)
+    embeddings = model.predict(TEXTS, verbose=0)
+    np.testing.assert_allclose(embeddings, vectors(theirs), atol=1e-5)
+    np.testing.assert_allclose(np.linalg.norm(embeddings, axis=1), 1.0, atol=1e-6)
 
 
 @pytest.mark.oracle
@@ -171,10 +171,10 @@ def test_texts_become_vectors_cosines_and_the_nearest_passages():
     units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     np.testing.assert_allclose(model.similarity(TEXTS, vectors[:2]), units @ units[:2].T, atol=1e-6)
     assert model.similarity(TEXTS[0], TEXTS[0]) == pytest.approx(1.0) and model.similarity("a", TEXTS).shape == (5,)
-    found = model.search(TEXTS[:2], [*TEXTS, *TEXTS], top_k=3, vectors=np.concatenate([vectors, vectors]))
-    assert [row["indices"][:2] for row in found] == [[0, 5], [1, 6]] and found[1]["passages"][1] == TEXTS[1]
-    one = model.search(TEXTS[1], TEXTS, top_k=9)
-    assert one["indices"][0] == 1 and len(one["scores"]) == len(TEXTS) and one["scores"][0] == pytest.approx(1.0)
+    results = model.search(TEXTS[:2], [*TEXTS, *TEXTS], top_k=3, vectors=np.concatenate([vectors, vectors]))
+    assert [row["indices"][:2] for row in results] == [[0, 5], [1, 6]] and results[1]["passages"][1] == TEXTS[1]
+    hits = model.search(TEXTS[1], TEXTS, top_k=9)
+    assert hits["indices"][0] == 1 and len(hits["scores"]) == len(TEXTS) and hits["scores"][0] == pytest.approx(1.0)
     for wrong in ({"passages": [], "vectors": vectors[:0]}, {"vectors": vectors[:2]}, {"top_k": 0}):
         with pytest.raises(ValueError, match="`passages`, as many `vectors`, and `top_k` must be at least 1. Received"):
             model.search("a", **{"passages": TEXTS, **wrong})
@@ -215,8 +215,8 @@ def test_prompts_are_those_of_sentence_transformers_both_ways(tmp_path, include_
 def test_a_search_puts_prompts_before_queries_and_passages():
     model = prompted(compile=False)
     scores = model.similarity(model.encode(TEXTS[:2], "query"), model.encode(TEXTS, "passage"))
-    found = model.search(TEXTS[:2], TEXTS, top_k=len(TEXTS))
-    np.testing.assert_allclose([row["scores"] for row in found], -np.sort(-scores), atol=1e-6)
+    results = model.search(TEXTS[:2], TEXTS, top_k=len(TEXTS))
+    np.testing.assert_allclose([row["scores"] for row in results], -np.sort(-scores), atol=1e-6)
     with pytest.raises(ValueError, match="`prompt` must be one of query, passage, none. Received: prompt='other'"):
         model.encode(TEXTS, prompt="other")
     with pytest.raises(ValueError, match="`default_prompt` must be a name of `prompts`. Received"):

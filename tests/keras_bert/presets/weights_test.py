@@ -103,8 +103,8 @@ def test_keras_hubs_reader_finds_our_tokenizer(tmp_path):
     tokenizer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"])
     BertBackbone(**TINY).save_to_preset(str(tmp_path))
     tokenizer.save_to_preset(str(tmp_path))
-    found = keras_nlp.tokenizers.Tokenizer.from_preset(str(tmp_path))
-    assert type(found) is BertTokenizer and found.get_vocabulary() == tokenizer.get_vocabulary()
+    loaded = keras_nlp.tokenizers.Tokenizer.from_preset(str(tmp_path))
+    assert type(loaded) is BertTokenizer and loaded.get_vocabulary() == tokenizer.get_vocabulary()
 
 
 # === Our own presets ===

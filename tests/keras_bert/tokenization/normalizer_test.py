@@ -124,16 +124,16 @@ def test_contexts_are_what_neighbours_see():
             assert bool(context & normalizer.IGNORABLE) == (("A" + char + "\u03a3").lower()[-1] == "\u03c2")
         vanishes = char in "\0\ufffd" or unicodedata.category(char) in ("Cc", "Cf") and char not in "\t\n\r"
         assert bool(context & normalizer.VANISHES) == vanishes
-        parts = unicodedata.normalize("NFD", char.lower())
-        assert bool(context & normalizer.IN_RUN) == all(map(unicodedata.combining, parts))
-        kept = unicodedata.combining(char) if parts == char and unicodedata.category(char) != "Mn" else 0
+        decomposition = unicodedata.normalize("NFD", char.lower())
+        assert bool(context & normalizer.IN_RUN) == all(map(unicodedata.combining, decomposition))
+        kept = unicodedata.combining(char) if decomposition == char and unicodedata.category(char) != "Mn" else 0
         assert context & normalizer.MARK_ORDER == kept
 
 
 def test_kept_marks_and_their_compounds_are_what_the_order_of_marks_depends_on():
     compounds = normalizer.compounds_of_kept_marks()
     assert sorted(map(chr, (normalizer.SIGMA, *normalizer.kept_marks(), *compounds))) == sorted(contextual())
-    assert all("".join(map(chr, parts)) == unicodedata.normalize("NFD", chr(cp)) for cp, parts in compounds.items())
+    assert all("".join(map(chr, codes)) == unicodedata.normalize("NFD", chr(cp)) for cp, codes in compounds.items())
 
 
 def test_model_is_built_fast_once_and_names_its_unicode_version():

@@ -46,8 +46,8 @@ def check_equal(outputs, rows, width):
     assert {name: (value.dtype, tuple(value.shape)) for name, value in outputs.items()} == {
         name: (tf.int32, (len(rows), width)) for name in ("token_ids", "segment_ids", "padding_mask")
     }
-    found = zip(*(outputs[name].numpy().tolist() for name in ("token_ids", "segment_ids", "padding_mask")), strict=True)
-    for (ids, segments), row in zip(rows, found, strict=True):
+    batch = zip(*(outputs[name].numpy().tolist() for name in ("token_ids", "segment_ids", "padding_mask")), strict=True)
+    for (ids, segments), row in zip(rows, batch, strict=True):
         padding = width - len(ids)
         assert row == (ids + [PAD] * padding, segments + [0] * padding, [1] * len(ids) + [0] * padding)
 

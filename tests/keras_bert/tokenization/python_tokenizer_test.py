@@ -168,13 +168,13 @@ def test_threads_share_a_tokenizer(monkeypatch):
     monkeypatch.setattr(python_tokenizer, "_REMEMBERED", 16)
     tokenizer = PythonBertTokenizer([*SPECIALS, *"abc", "##a", "##b", "##c"])
     text = " ".join("".join(random.Random(i).choices("abc", k=4)) for i in range(3000))
-    expected, found = tokenizer.tokenize(text), []
-    threads = [threading.Thread(target=lambda: found.append(tokenizer.tokenize(text))) for _ in range(4)]
+    expected, results = tokenizer.tokenize(text), []
+    threads = [threading.Thread(target=lambda: results.append(tokenizer.tokenize(text))) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == [expected] * 4
+    assert results == [expected] * 4
 
 
 def test_pickled_for_a_worker_without_its_memory():

@@ -96,8 +96,8 @@ class Trio:
         characters = [source_characters(text) for text in texts]
         tokens = [reference_tokens(row, self.ids, self.lowercase, self.longest) for row in characters]
         for unit in units:
-            found = [offsets_in(unit, *pair) for pair in zip(characters, tokens, strict=True)]
-            yield unit, [flat(column) for column in zip(*found, strict=True)]
+            offsets = [offsets_in(unit, *pair) for pair in zip(characters, tokens, strict=True)]
+            yield unit, [flat(column) for column in zip(*offsets, strict=True)]
 
 
 @functools.cache
@@ -289,7 +289,7 @@ def test_every_short_sequence_of_suspect_bytes(rich):
         *(bytes([b]) for b in b"\x80\x8f\x9f\xa0\xa3\xbf\xc1\xc2\xce\xe0\xed\xef\xf0\xf4\xf5\xff"),
     ]
     for length in (1, 2, 3, 4):
-        texts = [b"".join(parts) for parts in itertools.product(suspects, repeat=length)]
+        texts = [b"".join(sequence) for sequence in itertools.product(suspects, repeat=length)]
         if length == 4 and not fuzzing.FULL:
             texts = random.Random(length).sample(texts, len(texts) // 10)
         for start in range(0, len(texts), 4096):
@@ -340,8 +340,8 @@ def test_saved_model_in_a_fresh_process(rich, tmp_path):
     paths = [str(tmp_path / name) for name in ("model", "texts.npz", "ids.npz")]
     np.savez(paths[1], raw=np.frombuffer(b"".join(raw), np.uint8), ends=np.cumsum([len(text) for text in raw]))
     processes.run([sys.executable, "-c", PROGRAM, *paths], check=True, cwd=tmp_path, capture_output=True, timeout=600)
-    with np.load(paths[2]) as found:
-        check_same(texts, rich.expected_of_sample, (found["ids"], found["lengths"]), "SavedModel")
+    with np.load(paths[2]) as arrays:
+        check_same(texts, rich.expected_of_sample, (arrays["ids"], arrays["lengths"]), "SavedModel")
 
 
 def test_the_sample_takes_each_branch():
@@ -364,7 +364,7 @@ def test_offsets_of_a_hundred_thousand_strings(rich):
         for unit, expected in rich.expected_offsets(texts, ("character", "byte")):
             twin = [rich.twin.tokenize_with_offsets(text, unit) for text in texts]
             graph = rich.graph.tokenize_with_offsets(tf.constant(as_bytes(texts)), unit)
-            parts = zip(("ids", "starts", "ends"), expected, zip(*twin, strict=True), graph, strict=True)
-            for what, right, of_twin, of_graph in parts:
+            columns = zip(("ids", "starts", "ends"), expected, zip(*twin, strict=True), graph, strict=True)
+            for what, right, of_twin, of_graph in columns:
                 check_same(texts, right, flat(of_twin), f"twin, {what}, {unit}")
                 check_same(texts, right, flat_ragged(of_graph), f"graph, {what}, {unit}")

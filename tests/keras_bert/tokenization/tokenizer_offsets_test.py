@@ -33,8 +33,8 @@ def check_equal(tokenizer, texts, unit):
     for start in range(0, len(raw), 512):
         columns = tokenizer.tokenize_with_offsets(tf.constant(raw[start : start + 512]), unit)
         assert all(column.dtype == tf.int32 for column in columns)
-        for text, *found in zip(raw[start:], *(column.to_list() for column in columns), strict=False):
-            assert tuple(found) == reference_offsets(text, ids, tokenizer.lowercase, unit, longest=8), text
+        for text, *row in zip(raw[start:], *(column.to_list() for column in columns), strict=False):
+            assert tuple(row) == reference_offsets(text, ids, tokenizer.lowercase, unit, longest=8), text
 
 
 # === Exactness ===
@@ -177,9 +177,9 @@ def test_saved_model_in_a_fresh_process(tmp_path, tokenizer):
     )
     paths = [str(tmp_path / name) for name in ("model", "texts.json", "found.json")]
     processes.run([sys.executable, "-c", program, *paths], check=True, cwd=tmp_path, capture_output=True, timeout=300)
-    found = json.loads((tmp_path / "found.json").read_text())
+    outputs = json.loads((tmp_path / "found.json").read_text())
     ids = read_ids(tokenizer.get_vocabulary())
-    for unit, columns in (("character", found[:3]), ("byte", found[3:])):
+    for unit, columns in (("character", outputs[:3]), ("byte", outputs[3:])):
         for text, *row in zip(texts, *columns, strict=True):
             expected = reference_offsets(text, ids, tokenizer.lowercase, unit, longest=8)
             assert tuple([number for number in column if number >= 0] for column in row) == expected

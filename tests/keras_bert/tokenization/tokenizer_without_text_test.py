@@ -57,16 +57,16 @@ def test_ids_and_offsets_are_the_graphs(tmp_path, lowercase):
     run = processes.run([sys.executable, "-c", PROGRAM, *paths], cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert run.returncode == 0, run.stderr
     assert run.stderr.count("tensorflow-text cannot be imported") == 1  # Said once for two tokenizers.
-    found = json.loads((tmp_path / "found.json").read_text())
+    results = json.loads((tmp_path / "found.json").read_text())
     tokenizer = BertTokenizer(vocabulary, lowercase=lowercase)
     expected = tokenizer.tokenize(texts).to_list()
-    assert found["eager"] == found["dataset"] == found["function"] == found["layer"] == expected
-    assert found["one"] == expected[3] and found["empty"] == []
+    assert results["eager"] == results["dataset"] == results["function"] == results["layer"] == expected
+    assert results["one"] == expected[3] and results["empty"] == []
     for unit in ("byte", "character"):
-        assert found[unit] == [column.to_list() for column in tokenizer.tokenize_with_offsets(texts, unit)]
-    assert found["text"] == "[CLS] [SEP]" and not found["in_graph"]
-    assert [row[:2] for row in found["packed"]][3] == [2, expected[3][0]]
-    assert "Exporting a tokenizer needs tensorflow-text" in found["error"]
+        assert results[unit] == [column.to_list() for column in tokenizer.tokenize_with_offsets(texts, unit)]
+    assert results["text"] == "[CLS] [SEP]" and not results["in_graph"]
+    assert [row[:2] for row in results["packed"]][3] == [2, expected[3][0]]
+    assert "Exporting a tokenizer needs tensorflow-text" in results["error"]
 
 
 def test_with_tensorflow_text_all_is_in_the_graph():
