@@ -258,7 +258,7 @@ def flags_of(files, directory, train, *others):
     ids=["bfloat16", "float16"],
 )
 def test_half_types_train_and_score(tmp_path, files, others):
-    others = [one.format(**files) for one in others]
+    others = [flag.format(**files) for flag in others]
     results = command(*flags_of(files, tmp_path, "pairs", *others), "--do_eval", f"--dev_file={files['scores']}")
     assert np.isfinite([results["loss"], results["spearman"]]).all() and results["train_steps"] == 2
 
@@ -311,10 +311,10 @@ def test_prompts_stand_before_questions_and_passages(tmp_path, files):
     theirs.append(evaluated(tmp_path, *data, change=leave_prompts_out, **names))
     preset = f"--preset={tmp_path / 'theirs'}"
     ours.append(command(preset, f"--output_dir={tmp_path / 'again'}", *wanted, "--max_seq_length=8"))
-    for found, expected in zip(ours, theirs, strict=True):
+    for results, expected in zip(ours, theirs, strict=True):
         for name in ("recall@1", "mrr@10", "ndcg@10"):
-            its = expected["cosine_accuracy@1" if name == "recall@1" else f"cosine_{name}"]
-            assert found[name] == pytest.approx(its, abs=1e-9)
+            reference = expected["cosine_accuracy@1" if name == "recall@1" else f"cosine_{name}"]
+            assert results[name] == pytest.approx(reference, abs=1e-9)
     assert len({results["loss"] for results in ours}) == 3
     with pytest.raises(InputError, match="--long_text=mean: the pooling of this model leaves prompts out"):
         command(preset, f"--output_dir={tmp_path / 'windows'}", *wanted, "--long_text=mean")
@@ -344,7 +344,7 @@ def test_single_texts_cannot_be_held_out(tmp_path, files, share):
     ids=["validation", "dev", "search", "pairs"],
 )
 def test_rows_that_are_held_out_say_what_is_watched(tmp_path, files, train, metric, others):
-    results = command(*flags_of(files, tmp_path, train, *(one.format(**files) for one in others)))
+    results = command(*flags_of(files, tmp_path, train, *(flag.format(**files) for flag in others)))
     history = json.loads((tmp_path / "history.json").read_text())["evaluations"]
     watched = [row[metric.removeprefix("validation_")] for row in history]
     assert results[metric] == pytest.approx(max(watched), abs=1e-6)
@@ -363,6 +363,6 @@ def test_scores_of_a_file_set_the_scale_of_a_model_that_saw_none(tmp_path, files
     losses = np.square(scores / 5 - similarities)
     assert results["loss"] == pytest.approx(losses.mean(), rel=1e-4)
     worst = reports[0].mistakes
-    assert [one.loss for one in worst] == pytest.approx(sorted(losses, reverse=True)[: len(worst)], abs=1e-5)
+    assert [mistake.loss for mistake in worst] == pytest.approx(sorted(losses, reverse=True)[: len(worst)], abs=1e-5)
     assert dict(worst[0].parts)["score"] == f"{scores[losses.argmax()]}"
     np.testing.assert_allclose(reports[0].predictions, [scores, 5 * similarities], rtol=1e-4)

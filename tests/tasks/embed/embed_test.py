@@ -98,14 +98,14 @@ def small_model(dropout=0.0):
     return embed_groups(BertTextEmbedder(backbone, embedding_dim=4))
 
 
-def stepped(strategy, parts, count, name="multiple_negatives_ranking", jit_compile=False):
+def stepped(strategy, num_parts, count, name="multiple_negatives_ranking", jit_compile=False):
     """Losses of two steps of the same batch, and the weights after them."""
     with strategy.scope():
         model = small_model()
         optimizer = keras.optimizers.SGD(0.5)  # Adam makes steps of rounding errors, where a gradient is 0.
     counter = tf.Variable(0, dtype=tf.int64)
     objective = objectives.OBJECTIVES[name]()
-    options = {"gradient_accumulation_steps": parts, "jit_compile": jit_compile}
+    options = {"gradient_accumulation_steps": num_parts, "jit_compile": jit_compile}
     step = TrainStep(model, optimizer, objective, strategy=strategy, step=counter, **options)
     labels = {"labels": np.linspace(0, 1, count).astype("float32")}
     rows = tf.data.Dataset.from_tensor_slices((features_of(count), labels))
@@ -138,9 +138,9 @@ def _half(request):
     return request.param, model
 
 
-@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("num_parts", [1, 2])
 @pytest.mark.parametrize("name", objectives.OBJECTIVES)
-def test_half_types_train_by_every_loss(half, name, parts):
+def test_half_types_train_by_every_loss(half, name, num_parts):
     dtype, model = half
     objective, count = objectives.OBJECTIVES[name](), 8
     features, labels = features_of(count, num_texts=3), {"labels": tf.linspace(0.0, 1.0, count)}
@@ -150,7 +150,7 @@ def test_half_types_train_by_every_loss(half, name, parts):
     expected = objective.sums(embeddings, labels)["loss"] / objective.weights(features, labels)["loss"]
     optimizer, counter = wrap_loss_scale(keras.optimizers.SGD(0.1), dtype), tf.Variable(0, dtype=tf.int64)
     optimizer.initial_scale = 4.0  # A training finds its own within some steps.
-    options = {"strategy": tf.distribute.get_strategy(), "gradient_accumulation_steps": parts}
+    options = {"strategy": tf.distribute.get_strategy(), "gradient_accumulation_steps": num_parts}
     step = TrainStep(model, optimizer, objective, step=counter, **options)
     before = [variable.numpy() for variable in model.trainable_variables]
     figures = step(tf.nest.map_structure(tf.constant, features), labels)
@@ -207,13 +207,13 @@ def test_two_replicas_have_the_loss_of_one_device(name, replicas):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("parts", [1, 2])
-def test_two_replicas_compile_the_model(parts, compiled_replicas):
+@pytest.mark.parametrize("num_parts", [1, 2])
+def test_two_replicas_compile_the_model(num_parts, compiled_replicas):
     """XLA compiles no gathering of several replicas, so that the loss stays outside."""
     losses, weights = stepped(tf.distribute.get_strategy(), 1, 8)
-    np.testing.assert_allclose(compiled_replicas[f"{parts} losses"], losses, rtol=1e-5)
+    np.testing.assert_allclose(compiled_replicas[f"{num_parts} losses"], losses, rtol=1e-5)
     for index, weight in enumerate(weights):
-        np.testing.assert_allclose(compiled_replicas[f"{parts} {index}"], weight, atol=1e-4)
+        np.testing.assert_allclose(compiled_replicas[f"{num_parts} {index}"], weight, atol=1e-4)
 
 
 def on_two_devices(mode, directory):
@@ -249,18 +249,16 @@ def test_search_figures_are_those_of_sentence_transformers():
     for question, match, _ in texts:
         matches.setdefault(question, set()).add(match)
     passages = {text: text for row in texts for text in row[1:]}
-    evaluator = InformationRetrievalEvaluator({one: one for one in matches}, passages, matches, corpus_chunk_size=10)
+    evaluator = InformationRetrievalEvaluator({text: text for text in matches}, passages, matches, corpus_chunk_size=10)
 
     class Model:
         similarity_fn_name, similarity = "cosine", None
         model_card_data = None
 
     by_vector = {text: vectors[row, place] for row, of_row in enumerate(texts) for place, text in enumerate(of_row)}
-    scores = np.stack([by_vector[one] for one in matches]) @ np.stack([by_vector[one] for one in passages]).T
-    found = [
-        [{"corpus_id": list(passages)[index], "score": row[index]} for index in np.argsort(-row)] for row in scores
-    ]
-    expected = evaluator.compute_metrics(found)
+    scores = np.stack([by_vector[text] for text in matches]) @ np.stack([by_vector[text] for text in passages]).T
+    hits = [[{"corpus_id": list(passages)[index], "score": row[index]} for index in np.argsort(-row)] for row in scores]
+    expected = evaluator.compute_metrics(hits)
     ranking = retrieval.rank(texts, vectors)
     assert ranking.figures["recall@10"].mean() == pytest.approx(expected["recall@k"][10])
     assert ranking.figures["recall@1"].mean() == pytest.approx(expected["recall@k"][1])
@@ -290,8 +288,8 @@ def test_mined_negatives_are_those_of_sentence_transformers(monkeypatch, margin)
     class Model:
         device = "cpu"
 
-        def encode_query(self, found, **_):
-            return np.array([of_text[text] for text in found], "float32")
+        def encode_query(self, sentences, **_):
+            return np.array([of_text[text] for text in sentences], "float32")
 
         encode_document = encode_query
 
@@ -305,9 +303,9 @@ def test_mined_negatives_are_those_of_sentence_transformers(monkeypatch, margin)
     monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(Dataset=types.SimpleNamespace(from_dict=dict)))
     rows = _Rows(zip(("anchor", "positive"), map(list, zip(*texts, strict=True)), strict=True))
     settings = {"num_negatives": 4, "relative_margin": margin, "range_max": 57, "verbose": False}
-    found = hard_negatives.mine_hard_negatives(rows, Model(), **settings)
+    triplets = hard_negatives.mine_hard_negatives(rows, Model(), **settings)
     expected = {}
-    for question, negative in zip(found["anchor"], found["negative"], strict=True):
+    for question, negative in zip(triplets["anchor"], triplets["negative"], strict=True):
         if negative not in expected.setdefault(question, []):
             expected[question].append(negative)
     vectors = np.array([[of_text[text] for text in row] for row in texts], "float32")
@@ -367,7 +365,7 @@ def test_raw_text_gives_a_sentence_and_the_rest_of_its_document(tmp_path):
     table = data.read_documents(str(path), seed=1)
     documents = [["a one", "b two", "c three"], ["d four", "e five"]]
     assert [sorted(" ".join(row).split()) for row in table.texts] == [
-        sorted(" ".join(one).split()) for one in documents
+        sorted(" ".join(document).split()) for document in documents
     ]
     assert [row[0] in document for row, document in zip(table.texts, documents, strict=True)] == [True, True]
     assert [path.read_text().splitlines()[line - 1] for line in table.lines] == [row[0] for row in table.texts]
@@ -381,12 +379,12 @@ if __name__ == "__main__":
     tf.config.set_logical_device_configuration(
         tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
     )
-    found, both = {}, tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])  # A second one would reuse its keys.
+    arrays, both = {}, tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])  # A second one would reuse its keys.
     runs = {
-        "mirrored": {name: {"parts": 1, "name": name} for name in REPLICATED},
-        "compiled": {parts: {"parts": parts, "jit_compile": True} for parts in (1, 2)},
+        "mirrored": {name: {"num_parts": 1, "name": name} for name in REPLICATED},
+        "compiled": {num_parts: {"num_parts": num_parts, "jit_compile": True} for num_parts in (1, 2)},
     }
     for name, options in runs[sys.argv[1]].items():
         losses, weights = stepped(both, count=8, **options)
-        found |= {f"{name} losses": losses, **{f"{name} {index}": weight for index, weight in enumerate(weights)}}
-    np.savez(f"{sys.argv[2]}/{sys.argv[1]}.npz", **found)
+        arrays |= {f"{name} losses": losses, **{f"{name} {index}": weight for index, weight in enumerate(weights)}}
+    np.savez(f"{sys.argv[2]}/{sys.argv[1]}.npz", **arrays)
