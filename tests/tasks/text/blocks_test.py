@@ -38,9 +38,9 @@ def test_documents_stay_whole_wherever_the_cuts_fall(tmp_path, size, input_forma
     cut = text_blocks(paths, size)
     assert sum(map(count_bytes, cut)) == sum(map(os.path.getsize, paths))
     assert len(cut) > 20 or size > 70
-    found = [split(block, input_format) for block in cut]
-    assert [document for block, _ in found for document in block] == documents[:40] + documents
-    assert all(begins for _, begins in found)
+    splits = [split(block, input_format) for block in cut]
+    assert [document for block, _ in splits for document in block] == documents[:40] + documents
+    assert all(begins for _, begins in splits)
     assert cut == text_blocks(paths, size)
 
 
@@ -98,10 +98,10 @@ def test_a_pipe_is_copied(tmp_path):
     (tmp_path / "text").write_text("c\n")
     writer = threading.Thread(target=lambda: (tmp_path / "pipe").write_text("a\n\nb\n"))
     writer.start()
-    found = spool_pipes([str(tmp_path / "pipe"), str(tmp_path / "text")], str(tmp_path))
+    paths = spool_pipes([str(tmp_path / "pipe"), str(tmp_path / "text")], str(tmp_path))
     writer.join()
-    assert split(text_blocks(found, 100)[0])[0] == [["a"], ["b", "c"]]
-    assert found[1] == str(tmp_path / "text")
+    assert split(text_blocks(paths, 100)[0])[0] == [["a"], ["b", "c"]]
+    assert paths[1] == str(tmp_path / "text")
 
 
 @pytest.mark.parametrize("size", [2, 1 << 20])

@@ -27,12 +27,12 @@ def store(directory, files, size=1 << 20, **settings):
     documents, continued = [], []
     for task in enumerate(text_blocks([str(path) for path in files], size)):
         for number, described in enumerate(tokenize_block(str(directory), task)):
-            found = read_store(workspace.store_path(task[0], number), workspace.dtype)
+            corpus = read_store(workspace.store_path(task[0], number), workspace.dtype)
             *counts, is_continued = described
-            assert counts == [len(found.token_ids), found.num_sentences, found.num_documents]
-            letters = [VOCABULARY[token] for token in found.token_ids]
-            for document in range(found.num_documents):
-                ends = found.bounds(document).tolist()
+            assert counts == [len(corpus.token_ids), corpus.num_sentences, corpus.num_documents]
+            letters = [VOCABULARY[token] for token in corpus.token_ids]
+            for document in range(corpus.num_documents):
+                ends = corpus.bounds(document).tolist()
                 documents.append(["".join(letters[slice(*ends)]) for ends in zip(ends[:-1], ends[1:], strict=True)])
                 continued.append(is_continued and not document)
     open_workspace.cache_clear()
@@ -42,24 +42,24 @@ def store(directory, files, size=1 << 20, **settings):
 def test_blank_lines_end_documents_and_files_do_not(tmp_path):
     (tmp_path / "1").write_bytes(b"\xef\xbb\xbf\n\na\r\nb c\n \t \n\x00\nd\n")
     (tmp_path / "2").write_text("e\n\n\n\x07\n\na")  # "e" belongs to the document of "d"
-    found, _ = store(tmp_path / "store", [tmp_path / "1", tmp_path / "2"])
-    assert found == [["a", "bc"], ["d", "e"], ["a"]]
+    documents, _ = store(tmp_path / "store", [tmp_path / "1", tmp_path / "2"])
+    assert documents == [["a", "bc"], ["d", "e"], ["a"]]
 
 
 def test_a_title_begins_a_document_of_wikitext_and_headings_are_left_out(tmp_path):
     (tmp_path / "wiki").write_text(
         " \n = a b = \n \n a . b c . \n \n = = d = = \n \n e \n = = = f = = = \n g = h \n \n = a = \n \n b = \n"
     )
-    found, _ = store(tmp_path / "store", [tmp_path / "wiki"], input_format="wikitext")
-    assert found == [["a.bc.", "e", "g[UNK]h"], ["b[UNK]"]]
+    documents, _ = store(tmp_path / "store", [tmp_path / "wiki"], input_format="wikitext")
+    assert documents == [["a.bc.", "e", "g[UNK]h"], ["b[UNK]"]]
 
 
 def test_each_file_is_a_document(tmp_path):
     for name, text in {"1": "a\n\nb\n", "2": "", "3": "c", "4": "\nd\n"}.items():
         (tmp_path / name).write_text(text)
     files = [tmp_path / name for name in "1234"]
-    found, _ = store(tmp_path / "store", files, input_format="document_per_file")
-    assert found == [["a", "b"], ["c"], ["d"]]
+    documents, _ = store(tmp_path / "store", files, input_format="document_per_file")
+    assert documents == [["a", "b"], ["c"], ["d"]]
 
 
 @pytest.mark.parametrize("input_format", ["sentences", "wikitext", "document_per_file"])
@@ -84,13 +84,13 @@ def test_gzip_reads_as_the_text_inside(tmp_path, input_format):
 def test_long_documents_are_cut_and_said_to_go_on(tmp_path, monkeypatch):
     monkeypatch.setattr(blocks, "_LOOK_AHEAD", 20)
     (tmp_path / "text").write_text("a b c d\n" * 30 + "\ne\n")
-    found, continued = store(tmp_path / "store", [tmp_path / "text"], size=64)
-    assert [sentence for document in found for sentence in document] == ["abcd"] * 30 + ["e"]
-    assert len(found) > 3 and sum(continued) == len(found) - 2
+    documents, continued = store(tmp_path / "store", [tmp_path / "text"], size=64)
+    assert [sentence for document in documents for sentence in document] == ["abcd"] * 30 + ["e"]
+    assert len(documents) > 3 and sum(continued) == len(documents) - 2
     # A large gzip file is one block, too, whose stores end behind twice 64 // 4 tokens, or once between documents.
     (tmp_path / "text.gz").write_bytes(gzip.compress(b"a b c d\n" * 15 + b"\n" + b"e\n\n" * 20))
-    found, continued = store(tmp_path / "store", [tmp_path / "text.gz"], size=64)
-    assert found == [["abcd"] * 8, ["abcd"] * 7, *[["e"]] * 20]
+    documents, continued = store(tmp_path / "store", [tmp_path / "text.gz"], size=64)
+    assert documents == [["abcd"] * 8, ["abcd"] * 7, *[["e"]] * 20]
     assert continued == [False, True, *[False] * 20]
     assert sorted(path.name for path in (tmp_path / "store" / "stores").glob("000000-*"))[-1] == "000000-3"
 
@@ -118,8 +118,8 @@ def test_a_splitter_makes_sentences_of_lines(tmp_path, monkeypatch):
 def test_sentencex_splits_prose():
     pytest.importorskip("sentencex", reason="sentencex is not installed")
     split = sentence_splitter("sentencex", "en")
-    found = [sentence.strip() for sentence in split("Mr. Smith left the U.S. in May. He paid $3.50. Why?")]
-    assert found == ["Mr. Smith left the U.S. in May.", "He paid $3.50.", "Why?"]
+    sentences = [sentence.strip() for sentence in split("Mr. Smith left the U.S. in May. He paid $3.50. Why?")]
+    assert sentences == ["Mr. Smith left the U.S. in May.", "He paid $3.50.", "Why?"]
 
 
 @needs_data
@@ -151,9 +151,9 @@ def test_slices_of_a_store_hold_every_document_once(tmp_path):
         parts = [read_store(path, token_dtype(30522), part, num_parts) for part in range(num_parts)]
         sizes = [part.num_documents for part in parts]
         assert sum(sizes) == 286 and max(sizes) - min(sizes) <= 1
-        found = join(parts)
+        corpus = join(parts)
         for name in ("token_ids", "sentence_starts", "document_starts"):
-            assert np.array_equal(getattr(found, name), getattr(whole, name))
-        assert found.bounds(1).tolist() == np.cumsum(lengths)[6:14].tolist()
+            assert np.array_equal(getattr(corpus, name), getattr(whole, name))
+        assert corpus.bounds(1).tolist() == np.cumsum(lengths)[6:14].tolist()
     few = read_store(path, token_dtype(30522), 5, 1000)
     assert few.num_documents == 1  # Never none.
