@@ -40,7 +40,7 @@ def read(tmp_path, content, policy="refuse", with_answers=True, version_2_with_n
 def reason_of(tmp_path, raw, **kwargs):
     """Why one question is left out; a good one stands beside it."""
     questions, rows = read(tmp_path, document(question("good"), raw), "skip", **kwargs)
-    assert [found.id for found in questions] == ["good"] and len(rows) == 1
+    assert [qa.id for qa in questions] == ["good"] and len(rows) == 1
     return rows.popitem()
 
 
@@ -82,7 +82,7 @@ def test_answers_may_lack_and_stand_anywhere_where_none_are_needed(tmp_path):
         question("q2", answers=[{"text": "Canute", "answer_start": 3}, {"text": "Norse"}]),
     ]
     questions, rows = read(tmp_path, document(*raws), with_answers=False)
-    assert [found.answers for found in questions] == [[], [("Canute", 3), ("Norse", -1)]] and rows == {}
+    assert [qa.answers for qa in questions] == [[], [("Canute", 3), ("Norse", -1)]] and rows == {}
 
 
 def test_a_byte_order_mark_and_other_scripts_are_read(tmp_path):
@@ -93,8 +93,8 @@ def test_a_byte_order_mark_and_other_scripts_are_read(tmp_path):
 
 def test_the_first_answer_in_its_place_counts(tmp_path):
     answers = [{"text": "Norse", "answer_start": 3}, {"text": "Norse", "answer_start": 14}]
-    (found,), _ = read(tmp_path, document(question(answers=answers)))
-    assert len(found.answers) == 2 and first_answer(found) == ("Norse", 3, 3)
+    (qa,), _ = read(tmp_path, document(question(answers=answers)))
+    assert len(qa.answers) == 2 and first_answer(qa) == ("Norse", 3, 3)
 
 
 @needs_data
@@ -104,9 +104,9 @@ def test_real_files_have_no_bad_rows(name):
     articles = json.loads(path.read_text())["data"]
     qas = [qa for article in articles for paragraph in article["paragraphs"] for qa in paragraph["qas"]]
     questions = read_squad(str(path), with_answers=True, version_2_with_negative=True, bad_rows=BadRows())
-    assert [(found.id, found.is_impossible) for found in questions] == [(qa["id"], qa["is_impossible"]) for qa in qas]
-    assert all((first_answer(found) is None) == found.is_impossible for found in questions)
-    assert len(questions) > 1500 and 0.4 < sum(found.is_impossible for found in questions) / len(questions) < 0.6
+    assert [(qa.id, qa.is_impossible) for qa in questions] == [(qa["id"], qa["is_impossible"]) for qa in qas]
+    assert all((first_answer(qa) is None) == qa.is_impossible for qa in questions)
+    assert len(questions) > 1500 and 0.4 < sum(qa.is_impossible for qa in questions) / len(questions) < 0.6
 
 
 # === Bad rows ===
@@ -140,8 +140,8 @@ def test_real_files_have_no_bad_rows(name):
     ],
 )
 def test_a_bad_question_is_left_out_and_named(tmp_path, changes, reason):
-    where, found = reason_of(tmp_path, question("bad", **changes))
-    assert where == "dev.json: question 'bad'" and reason in found
+    where, message = reason_of(tmp_path, question("bad", **changes))
+    assert where == "dev.json: question 'bad'" and reason in message
     pattern = r"dev.json: question 'bad': .*\.$"
     with pytest.raises(InputError, match=pattern):
         read(tmp_path, document(question(), question("bad", **changes)))
@@ -178,7 +178,7 @@ def test_a_broken_part_of_the_file_is_left_out_and_named(tmp_path, path, value, 
         target = target[key]
     target[path[-1]] = value
     questions, rows = read(tmp_path, content, "skip")
-    assert [found.id for found in questions] == ["good"] and list(rows) == [f"dev.json: {place}"]
+    assert [qa.id for qa in questions] == ["good"] and list(rows) == [f"dev.json: {place}"]
     assert rows[f"dev.json: {place}"].startswith(reason)
     with pytest.raises(InputError, match="dev.json: data"):
         read(tmp_path, content)
@@ -195,7 +195,7 @@ def test_training_answers_that_cannot_be_found_are_dropped_with_a_count_by_defau
     policy = Squad.Settings(output_dir="").bad_rows
     unfound = [question(f"bad{number}", answers=[{"text": "Canute", "answer_start": 0}]) for number in range(30)]
     questions, rows = read(tmp_path, document(*unfound, question()), policy)
-    assert [found.id for found in questions] == ["q1"] and len(rows) == 30
+    assert [qa.id for qa in questions] == ["q1"] and len(rows) == 30
     shown = capsys.readouterr().err.splitlines()
     assert shown[0].endswith("question 'bad0': " + rows["dev.json: question 'bad0'"])
     assert len(shown) == 21 and shown[-1] == "skipped: 10 more, 30 in all; see skipped_rows.tsv."

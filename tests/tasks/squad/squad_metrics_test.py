@@ -124,11 +124,11 @@ def test_the_chosen_threshold_has_the_best_f1_in_random_cases():
 
 def test_intervals_enclose_the_mean_in_percent():
     scores = Scores(np.array([1.0] * 60 + [0.0] * 40), np.array([1.0] * 60 + [0.5] * 40))
-    found = metrics.intervals(scores)
-    low, high = found["exact"]
+    intervals = metrics.intervals(scores)
+    low, high = intervals["exact"]
     assert low == pytest.approx(60.0 - 1.96 * 4.9, abs=1.5) and high == pytest.approx(60.0 + 1.96 * 4.9, abs=1.5)
-    assert found["f1"][0] < 80.0 < found["f1"][1]
-    assert metrics.intervals(scores) == found
+    assert intervals["f1"][0] < 80.0 < intervals["f1"][1]
+    assert metrics.intervals(scores) == intervals
 
 
 # === The report ===
@@ -180,11 +180,11 @@ def test_mistakes_are_the_wrong_answers_of_the_highest_loss():
     shown = metrics.show_answers(asked, windows_of([0, 1, 1, 2, 3]), losses, Answers(predictions, nbest, {}), scores)
     mistakes = shown["mistakes"]
     assert [mistake.loss for mistake in mistakes] == [4.0, 2.0, 1.0]
-    parts = [dict(mistake.parts) for mistake in mistakes]
-    assert [part["id"] for part in parts] == ["3", "2", "4"]
-    assert parts[0]["expected"] == "(no answer)" and parts[0]["predicted"] == "King (70% sure, F1 0%)"
-    assert parts[1]["expected"] == "911 | in 911" and parts[2]["predicted"].startswith("(no answer) (70%")
-    assert parts[0]["context"] == CONTEXT
+    rows = [dict(mistake.parts) for mistake in mistakes]
+    assert [row["id"] for row in rows] == ["3", "2", "4"]
+    assert rows[0]["expected"] == "(no answer)" and rows[0]["predicted"] == "King (70% sure, F1 0%)"
+    assert rows[1]["expected"] == "911 | in 911" and rows[2]["predicted"].startswith("(no answer) (70%")
+    assert rows[0]["context"] == CONTEXT
 
 
 def test_a_long_context_is_shown_around_the_answer():

@@ -292,7 +292,7 @@ def test_a_search_keeps_the_rate_of_the_higher_f1(search):
     assert results == read(output_dir / "metrics.json")
     sweep = results["sweep"]
     assert sweep["metric"] == "f1" and len(sweep["combinations"]) == 2
-    assert 0.0 < results["f1"] == max(one["highest"] for one in sweep["combinations"])
+    assert 0.0 < results["f1"] == max(combination["highest"] for combination in sweep["combinations"])
     assert results["train_steps"] == int(results["train_windows"] * 2 / 32)
     low, high = results["intervals"]["f1"]
     assert low <= results["f1"] <= high

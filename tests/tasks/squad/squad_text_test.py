@@ -117,7 +117,7 @@ def test_a_cased_prediction_is_projected():
 @pytest.mark.parametrize("lowercase", [False, True])
 def test_projections_equal_a_second_derivation(lowercase):
     generator = random.Random(1)
-    parts = 0
+    num_changed = 0
     for text in TEXTS:
         words = split_words(text, lowercase)
         for _ in range(20 if words else 0):
@@ -126,5 +126,5 @@ def test_projections_equal_a_second_derivation(lowercase):
             predicted = " ".join(words[start : start + generator.randint(1, 4)])
             projected = project(predicted, original, lowercase)
             assert projected == original_part(predicted, original, lowercase), (predicted, original)
-            parts += projected != original
-    assert parts > 50
+            num_changed += projected != original
+    assert num_changed > 50

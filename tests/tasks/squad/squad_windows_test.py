@@ -201,8 +201,8 @@ def assert_equal_to_reference(questions, vocabulary, lowercase, gold=None, **siz
         questions, PythonBertTokenizer(vocabulary, lowercase), with_answers=gold is not None, **sizes
     )
     ids, row = read_ids(vocabulary), 0
-    for number, found in enumerate(questions):
-        for expected in windows_of(found, ids, lowercase, **sizes, gold=gold[number] if gold else None):
+    for number, qa in enumerate(questions):
+        for expected in windows_of(qa, ids, lowercase, **sizes, gold=gold[number] if gold else None):
             start, end = windows.examples.row_splits[row : row + 2]
             assert windows.examples.token_ids[start:end].tolist() == expected.ids
             assert windows.examples.segment_ids[start:end].tolist() == expected.segments
@@ -212,7 +212,7 @@ def assert_equal_to_reference(questions, vocabulary, lowercase, gold=None, **siz
             assert windows.is_max_context[start:end].tolist() == marks
             assert windows.question_index[row] == number
             if gold is not None:
-                assert positions(windows)[row] == expected.answer, found.where
+                assert positions(windows)[row] == expected.answer, qa.where
             row += 1
     assert row == windows.examples.num_examples > len(questions) / 2
     return windows
@@ -224,7 +224,7 @@ def test_windows_of_real_questions_equal_a_second_derivation(name, lowercase):
     questions = read_squad(
         str(SHARED / "squad2" / "dev.json"), with_answers=True, version_2_with_negative=True, bad_rows=BadRows()
     )[::11]
-    gold = [found.answers[0] if found.answers else None for found in questions]
+    gold = [qa.answers[0] if qa.answers else None for qa in questions]
     sizes = {"max_seq_length": 96, "doc_stride": 32, "max_query_length": 12}
     windows = assert_equal_to_reference(questions, str(SHARED / "vocab" / name), lowercase, gold=gold, **sizes)
     assert np.bincount(windows.question_index).max() >= 5
