@@ -43,8 +43,8 @@ def test_killed_and_resumed_equals_undisturbed(tmp_path):
     resumed = build_trainer(tmp_path / "b", dropout=0.5, random_seed=7)
     resumed_history = resumed.fit(lambda start: starts.append(start) or repeated(start), 12, save_checkpoints_steps=5)
     assert starts == [5]
-    for one, other in zip(state(undisturbed), state(resumed), strict=True):
-        np.testing.assert_array_equal(one, other)
+    for expected, value in zip(state(undisturbed), state(resumed), strict=True):
+        np.testing.assert_array_equal(expected, value)
     assert resumed_history.training == history.training
     other_seed = build_trainer(tmp_path / "c", dropout=0.5, random_seed=8)
     other_seed.fit(repeated, 12)
@@ -92,8 +92,8 @@ def test_broken_checkpoints(tmp_path, capfd):
         assert fresh.restore() == 2, name
         message = capfd.readouterr().err
         assert f"{newest}: broken checkpoint" in message and message.count("\n") == 1, name
-        for one, other in zip(state(fresh), values[2], strict=True):
-            np.testing.assert_array_equal(one, other)
+        for value, expected in zip(state(fresh), values[2], strict=True):
+            np.testing.assert_array_equal(value, expected)
         for path, content in contents.items():
             with open(path, "wb") as file:
                 file.write(content)

@@ -130,7 +130,9 @@ def results(tmp_path_factory):
     with open(directory / "log_here.txt", "w") as log:
         command = [sys.executable, __file__, "here", str(directory)]
         running = {"log_here.txt": processes.popen(command, stdout=log, stderr=log)}
-    running |= {f"log{index}.txt": one for index, one in enumerate(start_workers(__file__, "worker", directory))}
+    running |= {
+        f"log{index}.txt": process for index, process in enumerate(start_workers(__file__, "worker", directory))
+    }
     try:
         for log, process in running.items():
             assert process.wait(timeout=900) == 0, (directory / log).read_text()[-3000:]
@@ -146,21 +148,21 @@ def results(tmp_path_factory):
     [*itertools.product(["mirrored"], MIRRORED_CASES), *itertools.product(["worker0", "worker1"], WORKERS_CASES)],
 )
 def test_every_strategy_equals_one_device(results, name, case):
-    one, other = results["one"], results[name]
-    assert len(one[f"{case}_losses"]) == len(other[f"{case}_losses"]) == STEPS
-    np.testing.assert_allclose(other[f"{case}_losses"], one[f"{case}_losses"], rtol=1e-5)
-    np.testing.assert_allclose(other[f"{case}_weights"], one[f"{case}_weights"], rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(other[f"{case}_evaluation"], one[f"{case}_evaluation"], rtol=1e-5, atol=1e-6)
-    difference = np.linalg.norm(other[f"{case}_weights"] - one[f"{case}_weights"])
-    assert difference < 1e-5 * np.linalg.norm(one[f"{case}_weights"])
+    expected, other = results["one"], results[name]
+    assert len(expected[f"{case}_losses"]) == len(other[f"{case}_losses"]) == STEPS
+    np.testing.assert_allclose(other[f"{case}_losses"], expected[f"{case}_losses"], rtol=1e-5)
+    np.testing.assert_allclose(other[f"{case}_weights"], expected[f"{case}_weights"], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(other[f"{case}_evaluation"], expected[f"{case}_evaluation"], rtol=1e-5, atol=1e-6)
+    difference = np.linalg.norm(other[f"{case}_weights"] - expected[f"{case}_weights"])
+    assert difference < 1e-5 * np.linalg.norm(expected[f"{case}_weights"])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", ["accumulated", "rematerialized", COMPILED, "packed accumulated"])
 def test_how_a_step_is_computed_changes_nothing(results, case):
-    one, plain = results["one"], "packed plain" if case.startswith("packed") else "plain"
+    arrays, plain = results["one"], "packed plain" if case.startswith("packed") else "plain"
     for kind in ("losses", "weights"):
-        np.testing.assert_allclose(one[f"{case}_{kind}"], one[f"{plain}_{kind}"], 1e-5, 1e-5)
+        np.testing.assert_allclose(arrays[f"{case}_{kind}"], arrays[f"{plain}_{kind}"], 1e-5, 1e-5)
 
 
 @pytest.mark.slow

@@ -29,19 +29,19 @@ def update(compiles: bool, decay: float | None, rows: int = 1024, steps: int = 3
 @pytest.mark.parametrize("decay", [0.5, 1e-3, 5e-7])
 def test_compiled_decay_is_the_decay(decay):
     start, expected, plain_is_compiled = update(False, decay)
-    _, found, is_compiled = update(True, decay)
+    _, weights, is_compiled = update(True, decay)
     assert is_compiled and not plain_is_compiled
-    np.testing.assert_allclose(found, expected, rtol=1.2e-7, atol=0.0)  # a rounding more or less
+    np.testing.assert_allclose(weights, expected, rtol=1.2e-7, atol=0.0)  # a rounding more or less
     exact = start.astype("float64") * (1.0 - np.float64(np.float32(decay))) ** 3
-    np.testing.assert_allclose(found, exact, rtol=2e-7, atol=0.0)
-    assert np.abs(found - start).max() > 0.0
+    np.testing.assert_allclose(weights, exact, rtol=2e-7, atol=0.0)
+    assert np.abs(weights - start).max() > 0.0
 
 
 def test_the_decay_of_a_small_variable_is_not_compiled():
     _, expected, _ = update(False, 1e-3, rows=1023)
-    _, found, is_compiled = update(True, 1e-3, rows=1023)
+    _, weights, is_compiled = update(True, 1e-3, rows=1023)
     assert not is_compiled
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(weights, expected)
 
 
 def test_a_gradient_whose_shape_is_not_known_beforehand():
@@ -58,6 +58,6 @@ def test_a_gradient_whose_shape_is_not_known_beforehand():
 
 
 def test_without_decay_nothing_is_compiled():
-    start, found, is_compiled = update(True, None)
+    start, weights, is_compiled = update(True, None)
     assert not is_compiled
-    np.testing.assert_array_equal(found, start)
+    np.testing.assert_array_equal(weights, start)

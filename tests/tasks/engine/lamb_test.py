@@ -33,11 +33,11 @@ def test_lamb_is_the_papers():
         np.testing.assert_allclose(got[path], expected, rtol=1e-5, atol=1e-6)
     expected = numpy_lamb(start["kernel"], [step["kernel"] for step in gradients], rates, 0.01, has_ratio=True)
     np.testing.assert_allclose(got["kernel"], expected, rtol=1e-5, atol=1e-6)
-    parts = [
+    matrices = [
         numpy_lamb(start[FUSED][:, part], [step[FUSED][:, part] for step in gradients], rates, 0.01, has_ratio=True)
         for part in (slice(0, 4), slice(4, 8), slice(8, 12))
     ]
-    np.testing.assert_allclose(got[FUSED], np.concatenate(parts, axis=1), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(got[FUSED], np.concatenate(matrices, axis=1), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.oracle
@@ -50,14 +50,14 @@ def test_lamb_is_model_gardens_over_separate_matrices():
     got = run_steps(BertLamb(0.05, weight_decay=0.01, epsilon=1e-6), start, gradients)
 
     def split(values):
-        parts = np.split(values[FUSED], 3, axis=1)
-        return {**values, **dict(zip(("query", "key", "value"), parts, strict=True))}
+        matrices = np.split(values[FUSED], 3, axis=1)
+        return {**values, **dict(zip(("query", "key", "value"), matrices, strict=True))}
 
     variables = {path: tf.Variable(value, name=path) for path, value in split(start).items() if path != FUSED}
     oracle = lamb.LAMB(0.05, weight_decay_rate=0.01, epsilon=1e-6, exclude_from_weight_decay=["gamma", "bias"])
     for step in gradients:
-        parts = split(step)
-        oracle.apply_gradients([(tf.constant(parts[path]), variable) for path, variable in variables.items()])
+        step_gradients = split(step)
+        oracle.apply_gradients([(tf.constant(step_gradients[path]), variable) for path, variable in variables.items()])
     for path, variable in variables.items():
         np.testing.assert_allclose(split(got)[path], variable.numpy(), rtol=1e-5, atol=1e-5)
 

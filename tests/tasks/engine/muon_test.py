@@ -19,8 +19,8 @@ SCHEDULE = WarmupLinearDecay(0.1, 8, 2)
 
 def split(values: dict) -> dict:
     """Query, key and value as three variables."""
-    parts = {f"{LAYER}/{name}/kernel": part for name, part in zip("qkv", np.split(values[FUSED], 3, 1), strict=True)}
-    return {**{path: value for path, value in values.items() if path in MATRICES and path != FUSED}, **parts}
+    qkv = {f"{LAYER}/{name}/kernel": kernel for name, kernel in zip("qkv", np.split(values[FUSED], 3, 1), strict=True)}
+    return {**{path: value for path, value in values.items() if path in MATRICES and path != FUSED}, **qkv}
 
 
 @pytest.mark.parametrize("joins_matrices", [False, True])
@@ -98,5 +98,5 @@ def test_resumed_steps_are_the_same_bit_by_bit(tmp_path):
 
 @pytest.mark.slow
 def test_accumulated_steps_are_the_same(tmp_path):
-    parts = fit(tmp_path / "parts", gradient_accumulation_steps=4)
-    np.testing.assert_allclose(parts, fit(tmp_path / "whole"), rtol=1e-4, atol=1e-4)
+    weights = fit(tmp_path / "parts", gradient_accumulation_steps=4)
+    np.testing.assert_allclose(weights, fit(tmp_path / "whole"), rtol=1e-4, atol=1e-4)

@@ -193,6 +193,6 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("name", ["BertAdam", "BertAdamW", "BertLamb", "WarmupLinearDecay"])
 def test_classes_are_found_by_the_names_of_before(name):
-    found = keras.saving.get_registered_object(f"keras_bert_zoo>{name}")
-    assert found is keras.saving.get_registered_object(f"keras_bert>{name}") is not None
-    assert keras.saving.get_registered_name(found) == f"keras_bert>{name}"
+    cls = keras.saving.get_registered_object(f"keras_bert_zoo>{name}")
+    assert cls is keras.saving.get_registered_object(f"keras_bert>{name}") is not None
+    assert keras.saving.get_registered_name(cls) == f"keras_bert>{name}"

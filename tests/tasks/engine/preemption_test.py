@@ -62,8 +62,8 @@ def test_saved_and_resumed_equals_undisturbed(tmp_path, mode):
     assert [row["step"] for row in history.evaluations] == [5, 10, 15, 20]
     undisturbed = build_trainer(tmp_path / "undisturbed", dropout=0.5, random_seed=7)
     undisturbed.fit(repeated, 20)
-    for one, other in zip(state(undisturbed), state(resumed), strict=True):
-        np.testing.assert_array_equal(one, other)
+    for expected, value in zip(state(undisturbed), state(resumed), strict=True):
+        np.testing.assert_array_equal(expected, value)
 
 
 def test_signals_are_noted_inside_only():

@@ -74,7 +74,7 @@ def test_workers_that_come_at_different_times_meet():
         early = [pool.submit(meet, addresses, own, 30.0) for own in addresses[:2]]
         assert concurrent.futures.wait(early, 0.5).not_done == set(early)
         server = tf.distribute.Server({"worker": addresses[2:]}, protocol="grpc")  # As TensorFlow listens afterwards.
-        assert [one.result() for one in early] == [None, None]
+        assert [future.result() for future in early] == [None, None]
         del server
 
 

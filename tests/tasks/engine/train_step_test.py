@@ -42,8 +42,8 @@ def test_a_mirrored_strategy_of_one_device_is_compiled(tmp_path):
         strategy = build_strategy(name, num_gpus=0)
         trainer = toy_training.build_trainer(tmp_path / name, strategy, jit_compile=True)
         rows.append(trainer.fit(toy_training.repeated, 3).training)
-    for one, mirrored in zip(*rows, strict=True):
-        assert mirrored == pytest.approx(one, rel=1e-4)
+    for one_device, mirrored in zip(*rows, strict=True):
+        assert mirrored == pytest.approx(one_device, rel=1e-4)
 
 
 @pytest.mark.slow(keep=["bfloat16"])

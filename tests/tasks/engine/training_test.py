@@ -180,9 +180,9 @@ def replica_results(tmp_path_factory):
 
 @pytest.mark.parametrize("case", CASES)
 def test_two_replicas_equal_one_device(replica_results, case):
-    one, two = replica_results[f"{case}_one"], replica_results[f"{case}_two"]
-    assert np.linalg.norm(one) > 0.01
-    difference = np.linalg.norm(two - one) / np.linalg.norm(one)
+    one_device, mirrored = replica_results[f"{case}_one"], replica_results[f"{case}_two"]
+    assert np.linalg.norm(one_device) > 0.01
+    difference = np.linalg.norm(mirrored - one_device) / np.linalg.norm(one_device)
     print(case, difference)
     assert difference < 1e-5
 
