@@ -35,21 +35,21 @@ def of_classes(directory, name: str = "") -> Evaluation:
 
 
 def test_figures_and_captions_of_a_second_file_carry_its_name(tmp_path):
-    found = of_classes(tmp_path, "mismatched")
-    assert found.figures == {"accuracy": 0.5, "loss": pytest.approx(-np.log([0.9, 0.02, 0.4, 0.8]).mean())}
+    evaluation = of_classes(tmp_path, "mismatched")
+    assert evaluation.figures == {"accuracy": 0.5, "loss": pytest.approx(-np.log([0.9, 0.02, 0.4, 0.8]).mean())}
     assert Part("dev", table(), "mismatched").figure("accuracy") == "mismatched_accuracy"
-    assert found.scores[0].name == "mismatched accuracy" and found.confusion is None
-    low, high = found.intervals["accuracy"]
+    assert evaluation.scores[0].name == "mismatched accuracy" and evaluation.confusion is None
+    low, high = evaluation.intervals["accuracy"]
     assert 0.0 <= low < 0.5 < high <= 1.0
 
 
 def test_counts_of_each_class(tmp_path):
-    found = of_classes(tmp_path)
-    assert found.details["per_class"] == {
+    evaluation = of_classes(tmp_path)
+    assert evaluation.details["per_class"] == {
         "no": {"rows": 1, "predicted": 3, "correct": 1, "precision": 1 / 3, "recall": 1.0, "f1": 0.5},
         "yes": {"rows": 3, "predicted": 1, "correct": 1, "precision": 1.0, "recall": 1 / 3, "f1": 0.5},
     }
-    assert found.confusion[0] == ["no", "yes"] and found.confusion[1].tolist() == [[1, 0], [2, 1]]
+    assert evaluation.confusion[0] == ["no", "yes"] and evaluation.confusion[1].tolist() == [[1, 0], [2, 1]]
 
 
 def test_mistakes_are_the_wrong_answers_surest_first(tmp_path):
@@ -65,18 +65,18 @@ def test_mistakes_are_the_wrong_answers_surest_first(tmp_path):
 
 def test_mistakes_of_scores_are_those_furthest_off(tmp_path):
     labels, outputs = np.array([1.0, 2.0, 3.0, 4.0], np.float32), np.array([[1.0], [2.5], [1.0], [4.1]], np.float32)
-    found = evaluate(tmp_path, table(pairs=True), labels, outputs, task_name="stsb")
-    assert [mistake.loss for mistake in found.mistakes] == pytest.approx(
+    evaluation = evaluate(tmp_path, table(pairs=True), labels, outputs, task_name="stsb")
+    assert [mistake.loss for mistake in evaluation.mistakes] == pytest.approx(
         [4.0, 0.25, 0.01], rel=1e-4
     )  # Not the exact one.
-    assert found.mistakes[0].parts == [
+    assert evaluation.mistakes[0].parts == [
         ("sentence1", "c"),
         ("sentence2", "b"),
         ("expected", "3"),
         ("predicted", "1.00"),
         ("row", "dev.tsv:5"),
     ]
-    assert found.figures["mean_squared_error"] == pytest.approx((0.25 + 4.0 + 0.01) / 4, rel=1e-4)
+    assert evaluation.figures["mean_squared_error"] == pytest.approx((0.25 + 4.0 + 0.01) / 4, rel=1e-4)
 
 
 def test_a_hundred_mistakes_are_cut_to_the_worst(tmp_path):

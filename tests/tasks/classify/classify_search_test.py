@@ -32,13 +32,13 @@ def _settings(tmp_path_factory):
     }
 
 
-@pytest.fixture(scope="module", name="found")
-def _found(settings):
+@pytest.fixture(scope="module", name="search")
+def _search(settings):
     return Path(settings["output_dir"]), classify(**settings)
 
 
-def test_the_best_on_dev_is_kept(found):
-    directory, results = found
+def test_the_best_on_dev_is_kept(search):
+    directory, results = search
     runs = json.loads((directory / "sweep" / "sweep.json").read_text())["runs"]
     seeds = [(run["settings"]["learning_rate"], run["settings"]["random_seed"]) for run in runs]
     assert seeds == [(1e-6, 3), (6e-3, 3)]
@@ -50,8 +50,8 @@ def test_the_best_on_dev_is_kept(found):
     assert len((directory / "predictions.tsv").read_text().splitlines()) == 7
 
 
-def test_what_the_runs_leave(found):
-    directory, _ = found
+def test_what_the_runs_leave(search):
+    directory, _ = search
     for run in (directory / "sweep").iterdir():
         if run.is_dir():
             assert {"metrics.json", "report.html", "model"} <= {path.name for path in run.iterdir()}
@@ -60,13 +60,13 @@ def test_what_the_runs_leave(found):
     assert "accuracy of each combination over its seeds" in page and "accuracy of each run" in page
 
 
-def test_finished_runs_are_kept_and_a_changed_one_is_refused(found, settings, monkeypatch):
+def test_finished_runs_are_kept_and_a_changed_one_is_refused(search, settings, monkeypatch):
     def refuse(*_):
         raise AssertionError("trained again")
 
     monkeypatch.setattr(sweep.Session, "train", refuse)
     again = classify(**settings)
-    assert again["accuracy"] == found[1]["accuracy"] and again["sweep"] == found[1]["sweep"]
+    assert again["accuracy"] == search[1]["accuracy"] and again["sweep"] == search[1]["sweep"]
     with pytest.raises(InputError, match="holds a run with other settings .num_train_epochs: 1 there, 2 now"):
         classify(**{**settings, "num_train_epochs": 2})
 

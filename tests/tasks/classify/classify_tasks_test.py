@@ -118,7 +118,9 @@ SPELLINGS = {
 }
 
 
-@pytest.mark.parametrize(("name", "spelling"), [(name, one) for name, all_ in SPELLINGS.items() for one in all_])
+@pytest.mark.parametrize(
+    ("name", "spelling"), [(name, spelling) for name, spellings in SPELLINGS.items() for spelling in spellings]
+)
 def test_glue_s_own_spellings_name_its_tasks(name, spelling):
     assert ClassifySettings(output_dir="", task_name=spelling).table_task().name == name
     parsed = flags.parse(ClassifySettings, ["--output_dir=x", f"--task_name={spelling}"])

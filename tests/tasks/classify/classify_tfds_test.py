@@ -47,13 +47,13 @@ DATA = {
             "label": ClassLabel("entailment", "neutral", "contradiction"),
         },
         {
-            f"{split}{part}": [example(0, np.int64(2), premise=part or "t", hypothesis="h")]
-            for split, parts in {
+            f"{split}{suffix}": [example(0, np.int64(2), premise=suffix or "t", hypothesis="h")]
+            for split, suffixes in {
                 "train": [""],
                 "validation": ["_matched", "_mismatched"],
                 "test": ["_matched", "_mismatched"],
             }.items()
-            for part in parts
+            for suffix in suffixes
         },
     ),
     "glue/stsb": (
