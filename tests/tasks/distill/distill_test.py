@@ -251,16 +251,16 @@ def test_classes_label_sets_and_scores_are_imitated():
     student, teacher, ones = random(5, 3), random(5, 3, seed=1), tf.ones([5])
     classes = {"labels": tf.constant([0, 1, 2, 0, 1]), "teacher": teacher, "taught": ones}
     expected = -4 * np.mean(np.sum(softmax(teacher / 2, -1) * log_softmax(student / 2, -1), -1))
-    found = losses(CrossEntropy(), student, classes)
-    np.testing.assert_allclose(found["teacher"], expected, rtol=1e-5)
-    np.testing.assert_allclose(found["labels"], -log_softmax(student, -1)[range(5), [0, 1, 2, 0, 1]].mean(), rtol=1e-5)
+    means = losses(CrossEntropy(), student, classes)
+    np.testing.assert_allclose(means["teacher"], expected, rtol=1e-5)
+    np.testing.assert_allclose(means["labels"], -log_softmax(student, -1)[range(5), [0, 1, 2, 0, 1]].mean(), rtol=1e-5)
     sets = {"labels": tf.zeros([5, 3]), "teacher": teacher, "taught": ones}
     shares = expit(teacher / 2)
     expected = -4 * np.mean(shares * log_expit(student / 2) + (1 - shares) * log_expit(-student / 2))
     np.testing.assert_allclose(losses(SigmoidCrossEntropy(), student, sets)["teacher"], expected, rtol=1e-5)
     scores = {"labels": tf.zeros([5]), "teacher": teacher[:, :1], "taught": ones}
-    found = losses(SquaredError(), student[:, :1], scores)["teacher"]
-    np.testing.assert_allclose(found, np.mean((student - teacher)[:, 0] ** 2), rtol=1e-5)
+    loss = losses(SquaredError(), student[:, :1], scores)["teacher"]
+    np.testing.assert_allclose(loss, np.mean((student - teacher)[:, 0] ** 2), rtol=1e-5)
 
 
 def test_tokens_and_spans_leave_padding_out():

@@ -106,8 +106,8 @@ def test_words_are_aligned_to_their_first_tokens(tokenizer):
     assert encoded.columns["word_starts"].values.tolist() == [1, 2, 4, 5, 1, 2, 1, 3, 5, 7, 8]
     text = " ".join(SENTENCES[0])
     starts, ends = (encoded.columns[name].values[:7] for name in ("starts", "ends"))
-    found = [text[start:end] for start, end in zip(starts, ends, strict=True)]
-    assert found == ["", "anna", "un", "seen", ",", "left", ""]
+    token_texts = [text[start:end] for start, end in zip(starts, ends, strict=True)]
+    assert token_texts == ["", "anna", "un", "seen", ",", "left", ""]
 
 
 @pytest.mark.parametrize("length", range(4, 14))
@@ -150,8 +150,8 @@ def test_the_sentences_of_a_document_run_on_if_asked_to(tmp_path, tokenizer, con
     documents = read_conll(write(tmp_path / "a.conll", COLUMNS), bad_rows=BadRows())
     ids, splits, places, lengths = data.encode_words(documents, tokenizer, 20, context)
     assert ids.flags.c_contiguous  # A hash of them names the file of the features.
-    found = [[VOCABULARY[n] for n in ids[a + 1 : b - 1]] for a, b in zip(splits, splits[1:], strict=False)]
-    assert found == sequences
+    tokens = [[VOCABULARY[n] for n in ids[a + 1 : b - 1]] for a, b in zip(splits, splits[1:], strict=False)]
+    assert tokens == sequences
     assert [VOCABULARY[number] for number in ids[places]] == ["anna", "un", "rome", "ben", ","]
     assert lengths.tolist() == [5, 3, 4]
 

@@ -96,8 +96,8 @@ def test_the_unpadded_layout_gives_the_same_real_tokens_and_nothing_else(backbon
     inputs = toy_features.inputs()
     unpadded = toy_features.backbone(layout="unpadded")
     outputs = [
-        applied(FeatureExtractor(one, [0, 2], "sum", pooling=pooling), inputs)["features"]
-        for one in (backbone, unpadded)
+        applied(FeatureExtractor(model, [0, 2], "sum", pooling=pooling), inputs)["features"]
+        for model in (backbone, unpadded)
     ]
     mask = inputs["padding_mask"].astype(bool)
     if pooling == "none":

@@ -100,14 +100,14 @@ def test_words_keep_their_alignment_in_windows(preset, files, tmp_path):
         max_seq_length=7,
     )
     with np.load(tmp_path / "a.npz") as archive:
-        found = dict(archive)
+        arrays = dict(archive)
     sentences = [["anna", "un", "##seen"], "rome left un ##seen rome rome un ##seen".split(), ["ben"]]
     # The second needs two windows, and its vectors stand in a row as those of the others.
-    assert found["tokens"].tolist() == [piece for pieces in sentences for piece in ("[CLS]", *pieces, "[SEP]")]
-    assert found["row_splits"].tolist() == [0, 5, 15, 18] and found["embeddings"].shape == (18, 16)
-    firsts = np.repeat(found["row_splits"][:-1], np.diff(found["word_splits"])) + found["word_starts"]
+    assert arrays["tokens"].tolist() == [piece for pieces in sentences for piece in ("[CLS]", *pieces, "[SEP]")]
+    assert arrays["row_splits"].tolist() == [0, 5, 15, 18] and arrays["embeddings"].shape == (18, 16)
+    firsts = np.repeat(arrays["row_splits"][:-1], np.diff(arrays["word_splits"])) + arrays["word_starts"]
     words = [line.split()[0] for line in COLUMNS.splitlines() if line]
-    assert found["tokens"][firsts].tolist() == [{"unseen": "un"}.get(word, word) for word in words]
+    assert arrays["tokens"][firsts].tolist() == [{"unseen": "un"}.get(word, word) for word in words]
 
 
 def test_a_sentence_too_long_for_one_vector_is_refused_or_skipped(preset, files, tmp_path):

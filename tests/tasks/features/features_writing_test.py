@@ -86,10 +86,10 @@ BLOCKS = {
 def test_rows_are_read_back_as_they_were(tmp_path, kind, extension):
     if extension == ".parquet":
         pytest.importorskip("pyarrow")
-    found = READERS[extension](write(tmp_path / f"out{extension}", BLOCKS[kind]))
+    rows = READERS[extension](write(tmp_path / f"out{extension}", BLOCKS[kind]))
     expected = rows_of(BLOCKS[kind])
-    assert len(found) == len(expected)
-    for row, wanted in zip(found, expected, strict=True):
+    assert len(rows) == len(expected)
+    for row, wanted in zip(rows, expected, strict=True):
         assert row.keys() == wanted.keys()
         for name, value in wanted.items():
             np.testing.assert_array_equal(np.asarray(row[name]), np.asarray(value), err_msg=name)
