@@ -101,7 +101,7 @@ def _by_the_paper(probabilities, labels):
     rows, classes = range(len(labels)), range(probabilities.shape[1])
     members = {label: [row for row in rows if labels[row] == label] for label in classes}
     mean = {label: sum(probabilities[row][label] for row in of) / len(of) for label, of in members.items()}
-    found = {}
+    candidates = {}
     for given in classes:
         joint = dict.fromkeys(classes, 0)
         for row in members[given]:
@@ -112,8 +112,8 @@ def _by_the_paper(probabilities, labels):
             margin = {row: probabilities[row][true] - probabilities[row][given] for row in members[given]}
             number = round(joint[true] * len(margin) / sum(joint.values()))
             for row in sorted(margin, key=lambda row: -margin[row])[: number if true != given else 0]:
-                found[row] = max(found.get(row, (0.0, given)), (margin[row], true))
-    doubtful = sorted(((margin, row, true) for row, (margin, true) in found.items() if margin > 0), reverse=True)
+                candidates[row] = max(candidates.get(row, (0.0, given)), (margin[row], true))
+    doubtful = sorted(((margin, row, true) for row, (margin, true) in candidates.items() if margin > 0), reverse=True)
     return [(row, true) for _, row, true in doubtful]
 
 
@@ -125,9 +125,9 @@ def test_doubtful_labels_are_those_of_confident_learning(num_classes):
     logs = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
     labels = true.copy()
     labels[:30] = (true[:30] + 1) % num_classes
-    found = find_doubtful(logs, labels)
-    assert found == _by_the_paper(np.exp(logs), labels.tolist())
-    assert sum(row < 30 and suggested == true[row] for row, suggested in found[:30]) >= 15
+    doubtful = find_doubtful(logs, labels)
+    assert doubtful == _by_the_paper(np.exp(logs), labels.tolist())
+    assert sum(row < 30 and suggested == true[row] for row, suggested in doubtful[:30]) >= 15
 
 
 def test_a_class_without_rows_is_never_suggested():

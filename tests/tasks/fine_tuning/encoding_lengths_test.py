@@ -26,7 +26,7 @@ def test_lengths_are_those_without_a_limit(monkeypatch, num_texts, limit):
         return TEXTS[number][:num_texts]
 
     cut, whole = lengths(limit), lengths(1000)
-    found = encoding.lengths_before_cutting(cut, texts_of, tokenizer, limit)
-    np.testing.assert_array_equal(found, whole)
+    full_lengths = encoding.lengths_before_cutting(cut, texts_of, tokenizer, limit)
+    np.testing.assert_array_equal(full_lengths, whole)
     assert asked == np.flatnonzero(whole >= limit).tolist()  # The others are not tokenized again.
     assert cut.max() <= limit  # What was given is left as it was.

@@ -83,29 +83,29 @@ def weights_of(run: pathlib.Path) -> list[np.ndarray]:
 
 def numbers_in(path: pathlib.Path) -> list[float]:
     """What a file of predictions holds that is a number."""
-    found = []
+    numbers = []
     for word in path.read_text().replace(",", " ").replace(":", " ").split():
         try:
-            found.append(float(word))
+            numbers.append(float(word))
         except ValueError:
             continue
-    return found
+    return numbers
 
 
 @pytest.mark.parametrize("name", ["mirrored", "workers"])
 @pytest.mark.parametrize("task", TASKS)
 def test_every_strategy_fine_tunes_scores_and_predicts_as_one_device(runs, task, name):
-    one, other = runs / f"{task}_one", runs / f"{task}_{name}"
-    for expected, found in zip(weights_of(one), weights_of(other), strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
-    metrics, found = (json.loads((run / "metrics.json").read_text()) for run in (one, other))
+    reference, other = runs / f"{task}_one", runs / f"{task}_{name}"
+    for expected, weight in zip(weights_of(reference), weights_of(other), strict=True):
+        np.testing.assert_allclose(weight, expected, rtol=1e-4, atol=1e-5)
+    metrics, other_metrics = (json.loads((run / "metrics.json").read_text()) for run in (reference, other))
     for figure, value in metrics.items():
         if isinstance(value, float) and not figure.endswith("_seconds"):
-            assert found[figure] == pytest.approx(value, rel=1e-4, nan_ok=True), figure
-    paths = sorted(path.name for path in one.glob("*predictions*"))
+            assert other_metrics[figure] == pytest.approx(value, rel=1e-4, nan_ok=True), figure
+    paths = sorted(path.name for path in reference.glob("*predictions*"))
     assert paths and paths == sorted(path.name for path in other.glob("*predictions*"))
     for path in paths:
-        assert numbers_in(other / path) == pytest.approx(numbers_in(one / path), abs=1e-4)
+        assert numbers_in(other / path) == pytest.approx(numbers_in(reference / path), abs=1e-4)
     assert (other / "report.html").is_file()
 
 

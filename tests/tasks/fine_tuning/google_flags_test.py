@@ -239,7 +239,7 @@ def test_run_squad_s_line_trains_the_checkpoint_and_predicts(squad):
     assert tokenizer.get_vocabulary() == toy_squad.VOCABULARY and tokenizer.lowercase
     trained = next(layer for layer in model.layers if isinstance(layer, BertBackbone))
     start = BertBackbone.from_preset(str(places["BERT_BASE_DIR"]))
-    moved = [np.abs(one - other).max() for one, other in zip(trained.get_weights(), start.get_weights(), strict=True)]
+    moved = [np.abs(new - old).max() for new, old in zip(trained.get_weights(), start.get_weights(), strict=True)]
     assert 0 < max(moved) < 1e-3  # At most about 3e-5 a step.
 
 

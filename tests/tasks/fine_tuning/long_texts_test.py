@@ -118,8 +118,8 @@ def test_a_step_has_the_gradients_of_the_whole_batch_and_encodes_no_more_at_once
         gradient_accumulation_steps=2,
     )
     before = [variable.numpy() for variable in variables]
-    found = tf.function(lambda: strategy.run(step, args=(features, of_batch)), autograph=False)()
-    assert found["loss"].numpy() == pytest.approx(loss.numpy(), rel=1e-5)
+    figures = tf.function(lambda: strategy.run(step, args=(features, of_batch)), autograph=False)()
+    assert figures["loss"].numpy() == pytest.approx(loss.numpy(), rel=1e-5)
     assert max(sizes) <= len(COUNTS) // 2 < len(sizes)
     for old, variable, gradient in zip(before, variables, right, strict=True):
         np.testing.assert_allclose(old - variable.numpy(), gradient.numpy(), atol=2e-5)
@@ -171,8 +171,8 @@ def test_training_python_and_the_served_graph_agree(task, long_text, preset, tab
         model = BertTextClassifier.from_preset(tmp_path / "model")
         name = "score" if task == "numbers" else "probabilities"
         in_python = np.array([row[name] for row in model.answer(texts)])
-    for found in (in_python, served[name].numpy()):
-        np.testing.assert_allclose(found, right, atol=1e-5)
+    for outputs in (in_python, served[name].numpy()):
+        np.testing.assert_allclose(outputs, right, atol=1e-5)
     other = load_head(str(tmp_path / "model"), task=head.task if task == "vectors" else None, max_tokens=3)
     assert "its first 3 tokens are read" in other.about().inputs["text"]
     assert ("rows of train" in capfd.readouterr().out) == (long_text == "head_tail")

@@ -59,8 +59,8 @@ def test_each_class_has_scores_of_its_own():
 
 def test_intervals_have_the_names_of_their_statistics():
     correct = LABELS == PREDICTIONS
-    found = metrics.intervals({"accuracy": metrics.accuracy, "one": lambda *rows: 1.0}, LABELS, PREDICTIONS)
-    assert found == {"accuracy": list(interval(lambda rows: correct[rows].mean(), 5)), "one": [1.0, 1.0]}
+    intervals = metrics.intervals({"accuracy": metrics.accuracy, "one": lambda *rows: 1.0}, LABELS, PREDICTIONS)
+    assert intervals == {"accuracy": list(interval(lambda rows: correct[rows].mean(), 5)), "one": [1.0, 1.0]}
 
 
 def test_the_worst_mistakes_and_some_rows_are_shown():

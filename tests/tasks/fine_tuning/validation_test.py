@@ -44,12 +44,12 @@ def test_a_share_of_the_training_rows_takes_the_place_of_a_dev_file(name, tmp_pa
     entry, file, good, _, _ = TASKS[name]
     (tmp_path / file.format("train")).write_text(good)
     settings = {"data_dir": str(tmp_path), "output_dir": "", "do_train": True, "do_eval": True, "dev_share": 0.25}
-    parts = {part.split: rows_of(part.rows) for part in entry(**settings).parts}
+    splits = {part.split: rows_of(part.rows) for part in entry(**settings).parts}
     whole = rows_of(entry(**settings | {"do_eval": False, "dev_share": 0.0}).parts[0].rows)
-    assert list(parts) == ["train", "dev"] and len(parts["dev"]) == 2
-    assert parts["train"] == [row for row in whole if row not in parts["dev"]]
-    parts = {part.split: rows_of(part.rows) for part in entry(**settings, validation_share=0.3).parts}
-    assert {split: len(rows) for split, rows in parts.items()} == {"train": 4, "validation": 2, "dev": 2}
+    assert list(splits) == ["train", "dev"] and len(splits["dev"]) == 2
+    assert splits["train"] == [row for row in whole if row not in splits["dev"]]
+    splits = {part.split: rows_of(part.rows) for part in entry(**settings, validation_share=0.3).parts}
+    assert {split: len(rows) for split, rows in splits.items()} == {"train": 4, "validation": 2, "dev": 2}
     with pytest.raises(InputError, match="--dev_share=0.25 holds out training rows .* Give --do_train and --do_eval"):
         entry(**settings | {"do_train": False})
 
@@ -113,11 +113,11 @@ DEPENDENT = {
                                 "context": f"w0 w{number} w2",
                                 "qas": [
                                     {
-                                        "id": f"{number} {one}",
+                                        "id": f"{number} {letter}",
                                         "question": "w",
                                         "answers": [{"text": "w0", "answer_start": 0}],
                                     }
-                                    for one in "ab"
+                                    for letter in "ab"
                                 ],
                             }
                             for number in range(8)
@@ -149,9 +149,9 @@ def test_dependent_rows_stay_together(name, share, tmp_path, monkeypatch):
     settings = {"data_dir": str(tmp_path), "output_dir": "", "do_train": True, "do_eval": True, f"{share}_share": 0.25}
     if name == "word_scores":
         settings["document_context"] = "document"
-    parts = {part.split: list(map(group_of, getattr(part.rows, column))) for part in entry(**settings).parts}
-    assert (len(parts["train"]), len(parts[share])) == (12, 4)
-    assert not set(parts["train"]) & set(parts[share]) and len(set(parts[share])) == 2
+    groups = {part.split: list(map(group_of, getattr(part.rows, column))) for part in entry(**settings).parts}
+    assert (len(groups["train"]), len(groups[share])) == (12, 4)
+    assert not set(groups["train"]) & set(groups[share]) and len(set(groups[share])) == 2
 
 
 def test_a_single_group_cannot_be_split(tmp_path, monkeypatch):
