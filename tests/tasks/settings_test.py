@@ -22,9 +22,9 @@ class Example(TrainingSettings):
 
 
 def test_flags_carry_name_type_and_default():
-    found = flags.parse(Example, ["--from=a", "--labels=x,y", "--stride=4", "--nojit_compile"])
-    assert found == Example(source="a", labels=["x", "y"], stride=4)
-    assert (found.learning_rate, found.train_batch_size, found.jit_compile) == (1e-3, 32, False)
+    settings = flags.parse(Example, ["--from=a", "--labels=x,y", "--stride=4", "--nojit_compile"])
+    assert settings == Example(source="a", labels=["x", "y"], stride=4)
+    assert (settings.learning_rate, settings.train_batch_size, settings.jit_compile) == (1e-3, 32, False)
 
 
 def test_a_subject_holds_for_the_settings_below_it_and_orders_the_help():

@@ -94,7 +94,7 @@ VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "ann", "lee", "in", 
 @pytest.mark.parametrize("delimiter", [" ", "\t"])
 def test_the_same_examples_come_of_every_scheme_and_delimiter(tmp_path, documents, scheme, delimiter):
     sentences = documents.split(documents.tags)
-    tags = [tag for one in sentences for tag in write_tags(find_entities(one), len(one), scheme)]
+    tags = [tag for sentence in sentences for tag in write_tags(find_entities(sentence), len(sentence), scheme)]
     lines = [delimiter.join(row) + "\n" for row in zip(documents.tokens, tags, strict=True)]
     for place in documents.sentence_splits[1:-1]:
         lines[place] = "\n" + lines[place]

@@ -132,7 +132,7 @@ def test_the_written_file_has_the_same_f1_for_seqeval(run, files):
 
     output_dir, results = run
     sentences = columns_of(output_dir / "dev_predictions.conll")
-    assert len(sentences) == 50 and [len(one) for one in sentences] == [3] * 50
+    assert len(sentences) == 50 and [len(columns) for columns in sentences] == [3] * 50
     words, gold, predicted = (list(map(list, column)) for column in zip(*sentences, strict=True))
     assert f1_score(gold, predicted) == f1_score(gold, predicted, mode="strict", scheme=IOB2) == results["f1"]
     assert accuracy_score(gold, predicted) == results["token_accuracy"]

@@ -59,8 +59,8 @@ def test_figures_and_their_intervals():
 
 def test_mistakes_are_shown_as_text(tmp_path):
     documents = documents_of(tmp_path, ["New B-x", "York I-x", "is O", "", "big O", "", "a B-x", "b B-x"])
-    found = [["O", "B-x", "O"], ["O"], ["B-x", "B-x"]]
-    (mistake,) = metrics.show_sentences(documents, found, np.array([1.0, 2.0, 0.5, 9.0, 0.1, 0.1]))["mistakes"]
+    predicted = [["O", "B-x", "O"], ["O"], ["B-x", "B-x"]]
+    (mistake,) = metrics.show_sentences(documents, predicted, np.array([1.0, 2.0, 0.5, 9.0, 0.1, 0.1]))["mistakes"]
     assert mistake.loss == 3.5
     assert mistake.parts[:2] == [("expected", "[New York](x) is"), ("predicted", "New [York](x) is")]
     assert mistake.parts[2][0] == "where" and mistake.parts[2][1].endswith("a.conll:1")
