@@ -200,9 +200,9 @@ def test_new_tokens_start_as_the_mean_of_their_parts(adapted, preset):
             old, new = stored.read(), start.tensors[path].read()
             assert np.array_equal(old, new[: len(PIECES)] if old.shape[0] == len(PIECES) else new)
             if old.shape[0] == len(PIECES):
-                parts = word_piece(PIECES)("photosynthesis")
+                pieces = word_piece(PIECES)("photosynthesis")
                 row = new[pieces_of(adapted[1] / "start").index("photosynthesis")]
-                expected = np.mean([old[PIECES.index(part)] for part in parts], axis=0)
+                expected = np.mean([old[PIECES.index(piece)] for piece in pieces], axis=0)
                 assert np.abs(expected).max() > 0 and np.allclose(row, expected, rtol=0, atol=1e-6)
 
 

@@ -148,10 +148,10 @@ def test_each_file_has_its_index(text, tmp_path, monkeypatch):
         written = shard_index.read_indexes(paths, **lengths)
     for path in paths:
         os.remove(shard_index.index_path(path))
-    for found, expected in zip(written, shard_index.read_indexes(paths, **lengths), strict=True):
-        assert found.num_records > 2 * shard_index.GROUP and len(found.offsets) > 2
+    for index, expected in zip(written, shard_index.read_indexes(paths, **lengths), strict=True):
+        assert index.num_records > 2 * shard_index.GROUP and len(index.offsets) > 2
         for name in expected._fields:
-            np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), strict=True)
+            np.testing.assert_array_equal(getattr(index, name), getattr(expected, name), strict=True)
 
 
 def test_data_are_created_without_tensorflow(text, tmp_path):
@@ -181,8 +181,8 @@ def test_text_output_and_scratch_may_be_remote(text, tmp_path, monkeypatch):
     assert not tf.io.gfile.exists("ram://data/.out.scratch")
     for here, there in zip(local["output_files"], remote["output_files"], strict=True):
         for path, url in ((here, there), (shard_index.index_path(here), shard_index.index_path(there))):
-            with open(path, "rb") as file, tf.io.gfile.GFile(url, "rb") as found:
-                assert found.read() == file.read()
+            with open(path, "rb") as file, tf.io.gfile.GFile(url, "rb") as remote_file:
+                assert remote_file.read() == file.read()
     assert read_json("ram://data/out.report.json")["instances"] == local["instances"]
     tf.io.gfile.rmtree("ram://data")
 
@@ -308,11 +308,11 @@ def test_whole_words_of_real_text(tmp_path):
 
 def test_the_report_does_not_depend_on_workers(text, tmp_path, monkeypatch):
     monkeypatch.setattr("tasks.text.blocks._MEBIBYTE", 300)
-    one, two = (create(text, str(tmp_path / "train"), num_shards=9, num_workers=number) for number in (1, 2))
-    assert {**one, "seconds": 0} == {**two, "seconds": 0}
-    printed = format_report(one).splitlines()
-    assert printed[-4:] == [*one["output_files"][:2], "... 9 files", one["output_files"][-1]]
-    assert sum(bar["instances"] for bar in one["length_histogram"]) == one["instances"]
+    serial, parallel = (create(text, str(tmp_path / "train"), num_shards=9, num_workers=number) for number in (1, 2))
+    assert {**serial, "seconds": 0} == {**parallel, "seconds": 0}
+    printed = format_report(serial).splitlines()
+    assert printed[-4:] == [*serial["output_files"][:2], "... 9 files", serial["output_files"][-1]]
+    assert sum(bar["instances"] for bar in serial["length_histogram"]) == serial["instances"]
 
 
 def test_long_sequences_are_counted_in_ranges(text, tmp_path):

@@ -141,9 +141,9 @@ class Cluster:
 
 
 def free_port():
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()[1]
 
 
 def wait_for_port(port):
@@ -222,8 +222,8 @@ def test_beams_own_job_service_writes_the_bytes_of_the_local_run(text, tmp_path)
         wait_for_port(workers)
         options = [f"--job_endpoint=localhost:{jobs}", "--environment_type=EXTERNAL"]
         options.append(f"--environment_config=localhost:{workers}")
-        found = create(text, tmp_path / "portable", num_shards=2, runner="portable", beam_options=options)
-    assert digests(found) == digests(local)
+        portable = create(text, tmp_path / "portable", num_shards=2, runner="portable", beam_options=options)
+    assert digests(portable) == digests(local)
 
 
 def test_a_run_goes_on_with_another_engine(text, tmp_path, monkeypatch, capsys):

@@ -232,9 +232,11 @@ def test_distribution_is_that_of_the_rules(documents, ours, derived, measure):
 
 def test_the_comparison_notices_a_rule_that_is_off(ours):
     # A masked count that leaves out [CLS] and [SEP], as other implementations have it.
-    found = collections.Counter((len(one.positions), len(one.shown)) for one in ours)
-    other = collections.Counter((min(P, max(1, round((len(one.shown) - 3) * 0.15))), len(one.shown)) for one in ours)
-    table = np.array([[found[value], other[value]] for value in sorted(found | other)])
+    counts = collections.Counter((len(instance.positions), len(instance.shown)) for instance in ours)
+    other = collections.Counter(
+        (min(P, max(1, round((len(instance.shown) - 3) * 0.15))), len(instance.shown)) for instance in ours
+    )
+    table = np.array([[counts[value], other[value]] for value in sorted(counts | other)])
     # The comparison asks for 0.01.
     assert scipy.stats.chi2_contingency(table[table.sum(axis=1) >= 25]).pvalue < 1e-3
 

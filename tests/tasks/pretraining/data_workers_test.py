@@ -97,14 +97,14 @@ def test_no_data_pass_through_the_driver(text, tmp_path, monkeypatch, small_bloc
 
 
 def test_a_worker_opens_few_files(text, tmp_path, monkeypatch, small_blocks):
-    stores, parts = [], []
+    stores, part_paths = [], []
 
     def recorded(path, dtype, *part):
         stores.append(path)
         return read_store(path, dtype, *part)
 
     def written(workspace, path, corpus, pairs):
-        parts.append(path)
+        part_paths.append(path)
         return write_part(workspace, path, corpus, pairs)
 
     write_part = writing._write_part
@@ -114,7 +114,7 @@ def test_a_worker_opens_few_files(text, tmp_path, monkeypatch, small_blocks):
     num_blocks = len(set(stores))
     assert num_blocks > NEIGHBOURS + 1
     assert len(stores) == num_blocks * (1 + NEIGHBOURS)  # However many blocks there are.
-    assert len(set(parts)) == len(parts) < num_blocks + 40  # Whatever the number of shards, each file once.
+    assert len(set(part_paths)) == len(part_paths) < num_blocks + 40  # Whatever the number of shards, each file once.
 
 
 # === Runs that are killed, and go on ===
@@ -187,11 +187,11 @@ def test_another_flag_or_text_starts_afresh_and_says_so(text, tmp_path, monkeypa
         elif changes == "vocabulary":
             (copy / "vocab.txt").write_text((copy / "vocab.txt").read_text() + "\nnew")
         flags = changes if isinstance(changes, dict) else {}
-        found = create(copy, tmp_path / "out", **flags)
+        report = create(copy, tmp_path / "out", **flags)
         printed = capsys.readouterr().err
         assert ("tasks are finished already" in printed) == (not changes)
         assert ("out.scratch was made from other text or flags. Starting over." in printed) == bool(changes)
-        assert changes or found == create(copy, tmp_path / "again", **flags)
+        assert changes or report == create(copy, tmp_path / "again", **flags)
         assert sorted(path.name for path in tmp_path.iterdir() if path.name.endswith("scratch")) == []
 
 
@@ -244,8 +244,8 @@ def test_results_come_in_order_and_arguments_are_drawn_a_few_ahead():
         assert len(drawn) < 8
         everything = [first, *results]
         again = list(pool.map(describe, [7], "place"))
-    assert [found[:2] for found in everything] == [("place", number) for number in range(40)]
-    processes = {found[2] for found in everything}
+    assert [result[:2] for result in everything] == [("place", number) for number in range(40)]
+    processes = {result[2] for result in everything}
     assert len(processes) <= 2 and os.getpid() not in processes
     assert again[0][2] in processes  # started once
 
@@ -268,12 +268,12 @@ def test_errors_of_workers_are_input_errors():
 def test_a_scratch_directory_is_kept_for_the_same_work(tmp_path):
     path = tmp_path / "deep" / ".scratch"
     (path / "left").mkdir(parents=True)
-    with pytest.raises(KeyError), scratch_directory(str(path), "mine") as found:
-        assert os.listdir(path) == ["mine"] and os.listdir(found) == []
+    with pytest.raises(KeyError), scratch_directory(str(path), "mine") as directory:
+        assert os.listdir(path) == ["mine"] and os.listdir(directory) == []
         (path / "mine" / "file").write_text("x")
         raise KeyError
-    with scratch_directory(str(path), "mine") as found:
-        assert os.listdir(found) == ["file"]
+    with scratch_directory(str(path), "mine") as directory:
+        assert os.listdir(directory) == ["file"]
     assert os.listdir(tmp_path / "deep") == []
     with pytest.raises(InputError), scratch_directory(str(path), "mine"):
         raise InputError("bad text")
@@ -366,17 +366,17 @@ def wait_for(condition, seconds=60):
 
 def processes_on(path):
     """Processes of this command: the path stands on their command line, or their parent is such a one."""
-    found, parents = set(), {}
+    pids, parents = set(), {}
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
             with open(f"/proc/{name}/cmdline", "rb") as file:
                 if str(path).encode() in file.read():
-                    found.add(int(name))
+                    pids.add(int(name))
             with open(f"/proc/{name}/stat") as file:
                 parents[int(name)] = int(file.read().rpartition(")")[2].split()[1])
         except OSError:
             continue
-    return found | {process for process, parent in parents.items() if parent in found}
+    return pids | {process for process, parent in parents.items() if parent in pids}
 
 
 @pytest.mark.slow
@@ -410,7 +410,7 @@ def test_killed_at_any_moment_the_same_command_goes_on(text, tmp_path, number):
             is_publishing = len(list(scratch.glob("*/join/0*"))) == 2 or list(scratch.glob("*-finished"))
             assert is_publishing or [(tmp_path / name).read_text() for name in names] == ["of an earlier run"] * 2
             assert is_publishing or set(os.listdir(tmp_path)) == {*names, ".out.scratch", "text"}
-        wait_for(lambda running=running: not any(os.path.exists(f"/proc/{one}") for one in running), 20)
+        wait_for(lambda running=running: not any(os.path.exists(f"/proc/{pid}") for pid in running), 20)
     assert continued
     settings = {"num_shards": 2, "dupe_factor": 1}
     assert create(large, tmp_path / "out", **settings) == create(large, tmp_path / "again", **settings)

@@ -42,13 +42,13 @@ def expected(texts, unit):
 
 def ends_once(texts):
     """Leaves of several ends of documents, one after another, the last, and none at the beginning."""
-    found = []
+    kept = []
     for text in texts:
         if text is not None:
-            found.append(text)
-        elif found and found[-1] is not None:
-            found.append(None)
-    return found
+            kept.append(text)
+        elif kept and kept[-1] is not None:
+            kept.append(None)
+    return kept
 
 
 @pytest.mark.parametrize("unit", ["lines", "documents"])
@@ -66,11 +66,11 @@ def test_what_a_set_in_memory_finds(tmp_path, monkeypatch, unit, size, group_byt
     kept, num_items, num_repeated = expected(texts, unit)
     blocks = text_blocks(paths, size)
     assert find_duplicates(LocalPool(1), str(tmp_path), blocks, "sentences", unit) == (num_items, num_repeated)
-    found = []
+    unique_texts = []
     for number, block in enumerate(blocks):
-        found += without_duplicates(str(tmp_path), number, split_block(block, "sentences"), unit)
+        unique_texts += without_duplicates(str(tmp_path), number, split_block(block, "sentences"), unit)
     assert len(blocks) > 10 and num_items / 10 < num_repeated < num_items
-    assert ends_once(found) == ends_once(kept)
+    assert ends_once(unique_texts) == ends_once(kept)
 
 
 def test_equal_halves_of_hashes_are_told_apart(tmp_path, monkeypatch):

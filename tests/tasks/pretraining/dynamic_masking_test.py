@@ -160,11 +160,11 @@ def make(source, tmp_path_factory):
 
 def take(dataset, count):
     """Restored tokens, as tuples, with the masked positions of each, record by record."""
-    found = []
+    records = []
     for features, labels in itertools.islice(dataset, count):
         tokens = restored(features, labels)
-        found += [(tuple(row), tuple(p)) for row, p in zip(tokens, features["mask_positions"].numpy(), strict=True)]
-    return found
+        records += [(tuple(row), tuple(p)) for row, p in zip(tokens, features["mask_positions"].numpy(), strict=True)]
+    return records
 
 
 @pytest.fixture(scope="module")

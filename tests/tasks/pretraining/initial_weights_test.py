@@ -13,7 +13,7 @@ def test_each_head_looks_at_a_distance_of_its_own():
     attend_to_neighbors(backbone)
     table = backbone.get_layer("embeddings").position_embedding.embeddings.numpy()
     assert np.sqrt(np.mean(table**2)) == pytest.approx(0.02, rel=1e-4)
-    found = []
+    mean_distances = []
     for number in range(3):
         kernel = backbone.get_layer(f"transformer_layer_{number}").self_attention.query_key_value.kernel.numpy()
         query, key, value = np.split(kernel, 3, axis=1)
@@ -21,6 +21,6 @@ def test_each_head_looks_at_a_distance_of_its_own():
         for head in (slice(0, 64), slice(64, 128)):
             scores = (table @ query[:, head]) @ (table @ key[:, head]).T
             distances = np.arange(10, 60) - scores[10:60].argmax(axis=1)
-            found.append(round(distances.mean()))
-            assert np.mean(np.abs(distances - found[-1]) <= 1) > 0.9
-    assert found == [1, -1, 2, -2, 3, -3]
+            mean_distances.append(round(distances.mean()))
+            assert np.mean(np.abs(distances - mean_distances[-1]) <= 1) > 0.9
+    assert mean_distances == [1, -1, 2, -2, 3, -3]

@@ -103,10 +103,10 @@ def test_pairs_equal_an_independent_derivation_draw_by_draw():
             theirs.random()
             target = theirs.randint(2, longest)
             expected = list(google_pairs(document, documents, theirs, longest, target))
-            found = [
+            drawn_pairs = [
                 (list(range(p.a_start, p.a_stop)), list(range(p.b_start, p.b_stop)), p.is_random_next) for p in pairs
             ]
-            assert found == expected
+            assert drawn_pairs == expected
 
 
 def test_truncation_keeps_what_the_loop_keeps():
@@ -142,13 +142,13 @@ def test_segments_stay_in_one_document_and_labels_say_what_follows():
 
 def test_random_segments_come_from_the_documents_given():
     corpus = random_corpus()
-    found = collections.Counter()
+    counts = collections.Counter()
     for document in range(20):
         rng = document_generator(7, 0, document)
         for pair in draw_pairs(corpus, document, range(30, 40), rng, max_seq_length=32, short_seq_prob=0.1):
             if pair.is_random_next:
-                found[document_of(corpus, pair.b_start)] += 1
-    assert set(found) == set(range(30, 40))
+                counts[document_of(corpus, pair.b_start)] += 1
+    assert set(counts) == set(range(30, 40))
 
 
 def test_every_sentence_of_a_document_is_used_once_per_duplicate():
@@ -180,11 +180,11 @@ def test_target_length_is_drawn_once_a_document():
     for document, pair in draw(corpus, seeds=[0], max_seq_length=33, short_seq_prob=0.5):
         if not pair.is_random_next and pair.b_stop % 600:  # not a document's last chunk
             lengths[document].add(pair.b_stop - pair.a_start)
-    for found in lengths.values():
-        assert len(found) == 1
-        num_short += found != {30}
+    for document_lengths in lengths.values():
+        assert len(document_lengths) == 1
+        num_short += document_lengths != {30}
     assert 12 < num_short < 48
-    assert all(2 <= length <= 30 for found in lengths.values() for length in found)
+    assert all(2 <= length <= 30 for document_lengths in lengths.values() for length in document_lengths)
 
 
 def test_a_single_document_pairs_with_itself():

@@ -75,12 +75,12 @@ def test_80_10_10_within_binomial_bounds(whole_word):
     total = len(shown)
     is_random = (shown != MASK) & (shown != answers)
     # A random WordPiece is by chance the answer or [MASK]: 2 / V of a tenth.
-    for found, share in (
+    for frequency, share in (
         ((shown == MASK).mean(), 0.8 + 0.1 / VOCABULARY),
         ((shown == answers).mean(), 0.1 + 0.1 / VOCABULARY),
         (is_random.mean(), 0.1 - 0.2 / VOCABULARY),
     ):
-        assert abs(found - share) < 4 * (share * (1 - share) / total) ** 0.5
+        assert abs(frequency - share) < 4 * (share * (1 - share) / total) ** 0.5
     # From the whole vocabulary: also below 10, where no text is, and evenly.
     randoms = shown[is_random]
     assert randoms.min() < 10
@@ -162,6 +162,6 @@ def test_the_batch_around_an_instance_does_not_show(whole_word):
     seeds = rng.integers(1 << 63, size=50, dtype=np.uint64)
     together = mask_batch(sources, lengths, rules(continues_word=continues), seeds)
     for row in range(50):
-        one = slice(row, row + 1)
-        alone = mask_batch(sources[one], lengths[one], rules(continues_word=continues), seeds[one])
+        rows = slice(row, row + 1)
+        alone = mask_batch(sources[rows], lengths[rows], rules(continues_word=continues), seeds[rows])
         assert all(np.array_equal(x[0], y[row]) for x, y in zip(alone, together, strict=True))

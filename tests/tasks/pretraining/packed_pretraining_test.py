@@ -284,7 +284,7 @@ def test_loss_and_gradients_equal_the_unpacked_ones(same_instances, attention, u
     ]
     models[1].set_weights(models[0].get_weights())
     objective = PretrainingObjective(use_next_sentence)
-    found = []
+    results = []
     for model, (features, labels) in zip(models, same_instances, strict=True):
 
         @tf.function
@@ -294,8 +294,8 @@ def test_loss_and_gradients_equal_the_unpacked_ones(same_instances, attention, u
             gradients = tape.gradient(loss, model.trainable_variables)
             return loss, [None if gradient is None else tf.convert_to_tensor(gradient) for gradient in gradients]
 
-        found.append(step())
-    (loss, gradients), (expected_loss, expected) = found
+        results.append(step())
+    (loss, gradients), (expected_loss, expected) = results
     assert float(loss) == pytest.approx(float(expected_loss), rel=1e-5)
     by_variable = zip(models[0].trainable_variables, gradients, expected, strict=True)
     untouched = set()
@@ -320,7 +320,7 @@ def test_a_training_step_equals_the_unpacked_one(same_instances, tmp_path, jit_c
     )
     figures, weights = [], []
     start = None
-    for layout, batch, parts in (("packed", packed, accumulation), ("rectangular", same_instances[1], 1)):
+    for layout, batch, accumulation_steps in (("packed", packed, accumulation), ("rectangular", same_instances[1], 1)):
         model = BertPretrainer(BertBackbone(**TINY, layout=layout), compile=False)
         start = start or model.get_weights()
         model.set_weights(start)
@@ -329,7 +329,7 @@ def test_a_training_step_equals_the_unpacked_one(same_instances, tmp_path, jit_c
             build_optimizer("adamw", 1e-3, num_train_steps=2, num_warmup_steps=0),
             PretrainingObjective(),
             output_dir=str(tmp_path / layout),
-            gradient_accumulation_steps=parts,
+            gradient_accumulation_steps=accumulation_steps,
             jit_compile=jit_compile,
         )
         figures.append({name: float(value) for name, value in trainer.train_step(*batch).items()})

@@ -48,17 +48,17 @@ def test_every_document_is_in_as_many_samples(num_blocks, block_bytes, num_slice
 @pytest.mark.parametrize(("num_blocks", "num_shards"), [(1, 1), (1, 7), (5, 3), (64, 1), (3, 64), (200, 40)])
 def test_shards_get_equal_parts_and_every_instance_once(num_blocks, num_shards):
     plan = make(num_blocks, num_shards)
-    parts, sizes = collections.defaultdict(set), collections.Counter()
+    blocks, sizes = collections.defaultdict(set), collections.Counter()
     for block in range(num_blocks):
         num_instances = int(plan.table[block, 2])  # One for each token.
         shares = plan.shares(block, num_instances)
         assert [first for _, first, _ in shares] == [0, *(last for _, _, last in shares)][:-1]
         assert shares[-1][2] == num_instances
         for shard, first, last in shares:
-            parts[shard].add(block)
+            blocks[shard].add(block)
             sizes[shard] += last - first
     assert max(sizes.values()) - min(sizes.values()) <= num_blocks  # Up to rounding.
     for shard in range(num_shards):
-        assert set(plan.blocks_of(shard)) == parts[shard]
+        assert set(plan.blocks_of(shard)) == blocks[shard]
     together = [block for shard in range(num_shards) for block in plan.blocks_of(shard)]
     assert num_blocks < 50 or together != sorted(together)  # Neither in the order of the text.

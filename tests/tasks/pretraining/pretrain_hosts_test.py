@@ -148,8 +148,8 @@ def test_four_processes_lose_a_worker_and_two_the_chief_and_all_ends_as_on_one_d
     assert seconds < 120
     for survivor in (0, 1, 3):
         said = (data / f"log{survivor}.txt").read_text()
-        found = re.findall(rf"^This training has lost worker 2 \(127\S+:\d+\)\. {KEPT} Start all 4", said, re.M)
-        assert len(found) == 1 and "Traceback" not in said, said[-2000:]
+        messages = re.findall(rf"^This training has lost worker 2 \(127\S+:\d+\)\. {KEPT} Start all 4", said, re.M)
+        assert len(messages) == 1 and "Traceback" not in said, said[-2000:]
     for index in range(4):
         assert int((data / f"lose_worker{index}.bytes").read_text()) == pytest.approx(whole / 4, rel=0.2)
 
@@ -161,10 +161,10 @@ def test_four_processes_lose_a_worker_and_two_the_chief_and_all_ends_as_on_one_d
 
     assert finish(start_workers(__file__, "finish", data, 2), data)[0] == [0, 0]
     assert steps_of(data / "disk0") == [SAVE_STEPS, 2 * SAVE_STEPS, 3 * SAVE_STEPS]
-    expected, found = weights_of(data / "one"), weights_of(data / "disk0")
-    assert len(expected) > 20 and expected.keys() == found.keys()
+    expected, weights = weights_of(data / "one"), weights_of(data / "disk0")
+    assert len(expected) > 20 and expected.keys() == weights.keys()
     for name, array in expected.items():
-        np.testing.assert_allclose(found[name], array, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(weights[name], array, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.slow

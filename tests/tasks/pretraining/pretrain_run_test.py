@@ -141,8 +141,8 @@ def test_a_second_phase_continues_encoder_and_heads_on_longer_sequences(trained,
     assert metrics["masked_lm_loss"] < np.log(17) - 0.2  # Random heads would only guess.
     before = BertPretrainer.from_preset(preset).get_weights()
     after = BertPretrainer.from_preset(str(tmp_path / "out" / "preset")).get_weights()
-    for one, other in zip(before, after, strict=True):
-        np.testing.assert_array_equal(one, other)
+    for old, new in zip(before, after, strict=True):
+        np.testing.assert_array_equal(old, new)
     # What it starts from may move, but not change.
     os.rename(preset, tmp_path / "b")
     changes |= {"init_checkpoint": str(tmp_path / "b"), "do_eval": False}

@@ -87,8 +87,8 @@ def test_workers_read_their_rows_of_the_same_batches(files, many_blocks, start, 
     """Across the end of the first epoch."""
     batches = make(files, batch_size=8)
     whole = numbers(batches(start), 4)
-    parts = [numbers(batches.share(start, index, count), 4) for index in range(count)]
-    assert [sum(rows, []) for rows in zip(*parts, strict=True)] == whole
+    shares = [numbers(batches.share(start, index, count), 4) for index in range(count)]
+    assert [sum(rows, []) for rows in zip(*shares, strict=True)] == whole
 
 
 @pytest.fixture(scope="module", name="large")

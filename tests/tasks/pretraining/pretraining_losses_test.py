@@ -87,12 +87,12 @@ def test_parts_of_a_batch_add_up(batch):
     objective = PretrainingObjective()
     outputs, labels = batch
     whole = objective.sums(tensors(outputs), tensors(labels))
-    parts = [
+    partial_sums = [
         objective.sums(*(tensors({name: value[rows] for name, value in part.items()}) for part in batch))
         for rows in (slice(0, 1), slice(1, B), slice(B, B))
     ]
     for name, value in whole.items():
-        assert float(value) == pytest.approx(sum(float(part[name]) for part in parts), rel=1e-6)
+        assert float(value) == pytest.approx(sum(float(sums[name]) for sums in partial_sums), rel=1e-6)
 
 
 def test_a_batch_without_masked_positions_has_a_finite_loss_and_gradient(batch):

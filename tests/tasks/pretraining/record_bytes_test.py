@@ -62,12 +62,12 @@ def test_our_readers_accept_them(tmp_path):
     content, _ = serialize(batch, lengths, first_lengths, labels)
     records = written(tmp_path / "records", content)
     sizes = {"max_seq_length": 32, "max_predictions_per_seq": 5}
-    features, found = parse_records(records, **sizes)
+    features, parsed_labels = parse_records(records, **sizes)
     assert np.array_equal(features["token_ids"], batch.token_ids)
     assert np.array_equal(features["mask_positions"], batch.mask_positions)
     assert np.array_equal(features["padding_mask"].numpy().sum(axis=1), lengths)
     assert np.array_equal(features["segment_ids"].numpy().sum(axis=1), lengths - first_lengths)
-    assert np.array_equal(found["next_sentence_labels"], labels)
+    assert np.array_equal(parsed_labels["next_sentence_labels"], labels)
     (index,) = read_indexes([str(tmp_path / "records")], **sizes)
     assert index.num_real_tokens == lengths.sum()
 

@@ -314,7 +314,7 @@ def test_an_existing_vocabulary_is_replaced_only_by_a_whole_one(corpus, tmp_path
 
 def running(group):
     """Numbers of the processes of a process group that have not ended."""
-    found = []
+    pids = []
     for path in glob.glob("/proc/[0-9]*/stat"):
         try:
             with open(path) as file:
@@ -322,8 +322,8 @@ def running(group):
         except OSError:
             continue
         if int(process_group) == group and state != "Z":
-            found.append(int(path.split("/")[2]))
-    return found
+            pids.append(int(path.split("/")[2]))
+    return pids
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])

@@ -161,18 +161,18 @@ def test_processes_and_parts_change_nothing(blocks, text_file, tmp_path, monkeyp
     text = zipf_text(3, 1000) + "\n" + zipf_text(4, 1000)
     files = [text_file(text), text_file("the end.\n", "end.txt")]
     for cap, workers, size in ((10**9, 2, 20_000), (300, 1, 9_000)):
-        one = count(files, max_distinct_words=cap)
+        whole = count(files, max_distinct_words=cap)
         blocks(size)
         monkeypatch.setattr(word_counts, "_MERGED_AT_ONCE", 3)
-        some = count(files, max_distinct_words=cap, num_workers=workers)
-        assert one == some and list(one.counts.items()) == list(some.counts.items())
-        assert bool(one.dropped_words) == (cap == 300)
+        merged = count(files, max_distinct_words=cap, num_workers=workers)
+        assert whole == merged and list(whole.counts.items()) == list(merged.counts.items())
+        assert bool(whole.dropped_words) == (cap == 300)
         middle = text.index("\n", len(text) // 3) + 1
-        parts = [
+        partial_counts = [
             count_words([part], True, str(tmp_path / f"{size}-{number}"), LocalPool(1))
             for number, part in enumerate((text_file(text[:middle], "a"), text_file(text[middle:], "b"), files[1]))
         ]
-        assert count(parts, max_distinct_words=cap) == one
+        assert count(partial_counts, max_distinct_words=cap) == whole
 
 
 def test_what_is_left_out_occurs_least(blocks, text_file):
@@ -200,16 +200,16 @@ def test_a_killed_run_counts_only_what_is_missing(blocks, text_file, tmp_path, m
     blocks(1000)
     path, directory = text_file(zipf_text(1, 100)), str(tmp_path / "scratch")
     whole = count_words([path], True, directory, LocalPool(1))
-    before = {found: found.read_bytes() for found in tmp_path.glob("scratch/**/*") if found.is_file()}
-    results = sorted(found for found in before if found.suffix == ".json")
-    for found in results[1::2]:
-        found.unlink()
+    before = {file: file.read_bytes() for file in tmp_path.glob("scratch/**/*") if file.is_file()}
+    results = sorted(file for file in before if file.suffix == ".json")
+    for file in results[1::2]:
+        file.unlink()
     made = []
     write = word_counts.write_counts
     monkeypatch.setattr(word_counts, "write_counts", lambda path, *rest: (made.append(path), write(path, *rest)))
     assert count_words([path], True, directory, LocalPool(1)) == whole
     assert 1 < len(made) == len(results[1::2]) < len(results)
-    assert {found: found.read_bytes() for found in before} == before
+    assert {file: file.read_bytes() for file in before} == before
 
 
 def test_damaged_counts(text_file, tmp_path):
