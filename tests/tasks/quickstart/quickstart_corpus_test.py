@@ -42,10 +42,10 @@ def test_files_of_one_name_are_told_apart(tmp_path):
     for path in paths:
         path.parent.mkdir(exist_ok=True)
         path.write_text("one")
-    assert [one.label for one in corpus.read_texts([str(path) for path in paths])] == ["x/text", "y/text"]
-    assert [one.label for one in corpus.read_texts([str(paths[0])])] == ["text"]
+    assert [text.label for text in corpus.read_texts([str(path) for path in paths])] == ["x/text", "y/text"]
+    assert [text.label for text in corpus.read_texts([str(paths[0])])] == ["text"]
     relative = os.path.relpath(paths[1])
-    assert [one.label for one in corpus.read_texts([str(paths[0]), relative])] == [str(paths[0])[:-4], relative[:-4]]
+    assert [text.label for text in corpus.read_texts([str(paths[0]), relative])] == [str(paths[0])[:-4], relative[:-4]]
 
 
 def test_a_text_without_text_is_refused(tmp_path):
@@ -69,21 +69,22 @@ def test_a_sentence_stays_only_where_it_occurs_first():
 def test_every_label_with_two_groups_holds_a_tenth_out():
     documents = numbered("a", 40) + numbered("b", 2) + numbered("c", 1) + numbered("d", 14)
     training, held_out = corpus.split(documents)
-    assert collections.Counter(one.label for one in held_out) == {"a": 4, "b": 1, "d": 1}
+    assert collections.Counter(document.label for document in held_out) == {"a": 4, "b": 1, "d": 1}
     assert sorted(training + held_out) == sorted(documents)
-    assert corpus.split(numbered("a", 40))[1] == [one for one in held_out if one.label == "a"]
+    assert corpus.split(numbered("a", 40))[1] == [document for document in held_out if document.label == "a"]
 
 
 def test_a_group_is_held_out_as_a_whole():
-    functions = [one._replace(group=one.group[:3]) for one in numbered("a", 100)]  # a:1, a:10 to a:19 are a group.
+    # a:1, a:10 to a:19 are a group.
+    functions = [document._replace(group=document.group[:3]) for document in numbered("a", 100)]
     training, held_out = corpus.split([*functions, *numbered("b", 20)])
-    assert not {one.group for one in training} & {one.group for one in held_out}
+    assert not {document.group for document in training} & {document.group for document in held_out}
 
 
 @pytest.mark.parametrize("sizes", [{"a": 1}, {"a": 14}, {"a": 1, "b": 1, "c": 2}])
 def test_too_few_documents_are_refused(sizes):
     with pytest.raises(InputError, match="too few to hold a tenth"):
-        corpus.split([one for label, count in sizes.items() for one in numbered(label, count)])
+        corpus.split([document for label, count in sizes.items() for document in numbered(label, count)])
 
 
 def test_a_blank_line_ends_a_group_and_bytes_are_bytes():

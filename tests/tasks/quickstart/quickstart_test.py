@@ -150,12 +150,12 @@ def check_gain(run, metrics, out):
         given = json.loads((run / name / "flags.json").read_text())
         assert given["load_weights"] == (name == "classifier")
         runs = [
-            json.loads((run / name / "sweep" / one["name"] / "metrics.json").read_text())
-            for one in json.loads((run / name / "sweep" / "sweep.json").read_text())["runs"]
+            json.loads((run / name / "sweep" / seed_run["name"] / "metrics.json").read_text())
+            for seed_run in json.loads((run / name / "sweep" / "sweep.json").read_text())["runs"]
         ]
-        starts.append([one["accuracy"] for one in runs])
+        starts.append([seed_run["accuracy"] for seed_run in runs])
         assert metrics[stage]["accuracies"] == starts[-1] and len(runs) == 2
-    gains = [100 * (one - other) for one, other in zip(*starts, strict=True)]
+    gains = [100 * (pretrained - baseline) for pretrained, baseline in zip(*starts, strict=True)]
     spread = f"{sum(gains) / 2:+.1f} ({min(gains):+.1f} to {max(gains):+.1f})"
     assert f"What pre-training bought: {spread} points" in out
 
