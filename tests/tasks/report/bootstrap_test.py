@@ -21,11 +21,11 @@ def test_accuracy_agrees_with_the_binomial_distribution():
 @pytest.mark.parametrize("statistic", [np.mean, np.median, np.std])
 def test_equals_scipy_with_the_same_generator(statistic):
     values = np.random.default_rng(5).gamma(2.0, size=150)
-    found = bootstrap.interval(lambda rows: statistic(values[rows]), 150, seed=3, samples=500)
+    bounds = bootstrap.interval(lambda rows: statistic(values[rows]), 150, seed=3, samples=500)
     oracle = stats.bootstrap(
         (values,), statistic, n_resamples=500, confidence_level=0.95, method="percentile", rng=np.random.default_rng(3)
     ).confidence_interval
-    np.testing.assert_allclose(found, oracle, rtol=1e-12)
+    np.testing.assert_allclose(bounds, oracle, rtol=1e-12)
 
 
 @pytest.mark.oracle
@@ -33,7 +33,7 @@ def test_a_correlation_equals_scipys_of_paired_rows():
     generator = np.random.default_rng(1)
     gold = generator.normal(size=120)
     predicted = gold + generator.normal(size=120)
-    found = bootstrap.interval(lambda rows: np.corrcoef(gold[rows], predicted[rows])[0, 1], 120, seed=8)
+    bounds = bootstrap.interval(lambda rows: np.corrcoef(gold[rows], predicted[rows])[0, 1], 120, seed=8)
     oracle = stats.bootstrap(
         (gold, predicted),
         lambda x, y: stats.pearsonr(x, y).statistic,
@@ -43,7 +43,7 @@ def test_a_correlation_equals_scipys_of_paired_rows():
         method="percentile",
         rng=np.random.default_rng(8),
     ).confidence_interval
-    np.testing.assert_allclose(found, oracle, rtol=1e-9)
+    np.testing.assert_allclose(bounds, oracle, rtol=1e-9)
 
 
 def test_nineteen_of_twenty_intervals_hold_the_true_mean():

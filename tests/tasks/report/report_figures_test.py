@@ -34,9 +34,9 @@ def test_ticks_cover_any_range(seed):
     generator = np.random.default_rng(seed)
     for _ in range(300):
         low, high = sorted(generator.normal(size=2) * 10.0 ** generator.integers(-8, 9))
-        found = figures.find_ticks(low, high)
-        assert found[0] <= low + 1e-9 * abs(low) and found[-1] >= high - 1e-9 * abs(high)
-        assert 2 <= len(found) <= 8 and np.allclose(np.diff(found), found[1] - found[0])
+        ticks = figures.find_ticks(low, high)
+        assert ticks[0] <= low + 1e-9 * abs(low) and ticks[-1] >= high - 1e-9 * abs(high)
+        assert 2 <= len(ticks) <= 8 and np.allclose(np.diff(ticks), ticks[1] - ticks[0])
 
 
 def test_bars_hold_each_example_once():

@@ -220,12 +220,12 @@ def test_curves_show_each_point(write):
 def test_points_lie_where_the_axes_say(write):
     write(history={"training": [], "evaluations": [{"step": 0, "loss": 0.2}, {"step": 100, "loss": 1.0}]})
     root = ElementTree.fromstring(re.search(r"<svg.*?</svg>", write.source, re.DOTALL)[0])
-    points = [(float(one.get("cx")), float(one.get("cy"))) for one in root.iter("circle")]
-    ticks = {one.text: (float(one.get("x")), float(one.get("y")) - 4) for one in root.iter("text")}
+    points = [(float(circle.get("cx")), float(circle.get("cy"))) for circle in root.iter("circle")]
+    ticks = {label.text: (float(label.get("x")), float(label.get("y")) - 4) for label in root.iter("text")}
     assert points[0][1] == ticks["0.2"][1] and points[1][1] == ticks["1"][1]
     assert points[0][0] == ticks["0"][0] and points[1][0] == ticks["100"][0]
     assert points[0][1] > points[1][1] and points[0][0] < points[1][0]
-    line = next(one for one in root.iter("path")).get("d")
+    line = next(curve for curve in root.iter("path")).get("d")
     assert line == "M" + "L".join(f"{x:g} {y:g}" for x, y in points)
 
 
@@ -301,10 +301,10 @@ def test_predictions_are_points_beside_the_line_of_equal_values(write):
     write(predictions=(np.array([0.0, 5.0, 2.5]), np.array([0.0, 4.0, 2.5])))
     drawing = ElementTree.fromstring(re.search(r"<svg.*?</svg>", write.source, re.DOTALL)[0])
     assert "of 3 examples" in drawing.get("aria-label") and "differ by 0.333 on average" in drawing.get("aria-label")
-    line = next(one for one in drawing.iter("line") if one.get("class") == "equal")
+    line = next(segment for segment in drawing.iter("line") if segment.get("class") == "equal")
     left, bottom, right, top = (float(line.get(name)) for name in ("x1", "y1", "x2", "y2"))
     middle = ((left + right) / 2, (top + bottom) / 2)
-    path = next(one for one in drawing.iter("path")).get("d")
+    path = next(scatter for scatter in drawing.iter("path")).get("d")
     points = [tuple(map(float, pair)) for pair in re.findall(r"M(\S+) (\S+?)h0", path)]
     assert sorted(points) == [(left, bottom), middle, (right, pytest.approx(bottom + (top - bottom) * 4 / 5))]
 
