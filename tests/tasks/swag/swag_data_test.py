@@ -226,7 +226,7 @@ def test_many_rows_stay_in_order(monkeypatch):
     tokenizer = BertTokenizer(toy_choices.VOCABULARY)
     whole = encode(table, tokenizer, 32)
     monkeypatch.setattr(encoding, "CHUNK", 5)
-    parts = encode(table, tokenizer, 32)
-    np.testing.assert_array_equal(whole.token_ids, parts.token_ids)
-    np.testing.assert_array_equal(whole.row_splits, parts.row_splits)
+    chunked = encode(table, tokenizer, 32)
+    np.testing.assert_array_equal(whole.token_ids, chunked.token_ids)
+    np.testing.assert_array_equal(whole.row_splits, chunked.row_splits)
     assert len(whole.row_splits) == 23 * 3 + 1
