@@ -70,8 +70,10 @@ def evaluate(build: str, sources: dict[str, str]) -> list[Target]:
 
 def _glob_pattern(patterns: list[str]) -> re.Pattern:
     wildcards = {"**/": "(?:[^/]+/)*", "**": ".*", "*": "[^/]*"}
-    parts = (re.split(r"(\*\*/|\*\*|\*)", pattern) for pattern in patterns)
-    return re.compile("|".join("".join(wildcards.get(part) or re.escape(part) for part in found) for found in parts))
+    split_patterns = (re.split(r"(\*\*/|\*\*|\*)", pattern) for pattern in patterns)
+    return re.compile(
+        "|".join("".join(wildcards.get(piece) or re.escape(piece) for piece in pieces) for pieces in split_patterns)
+    )
 
 
 def build_problems(build: str, sources: dict[str, str]) -> list[str]:
@@ -86,19 +88,19 @@ def build_problems(build: str, sources: dict[str, str]) -> list[str]:
     """
     targets = evaluate(build, sources)
     owners = _owners(targets)
-    found = list(_source_problems(targets, owners, sources))
+    problems = list(_source_problems(targets, owners, sources))
     declared = set()
     for target in targets:
         if f":{target.name}" in declared:
-            found.append(f":{target.name} is declared twice.")
+            problems.append(f":{target.name} is declared twice.")
         if target.rule == "py_library":
-            found += _dependency_problems(target, _needed(target, targets, sources), declared)
+            problems += _dependency_problems(target, _needed(target, targets, sources), declared)
         elif target.rule == "py_binary" and (target.srcs != [target.main] or target.deps != [owners.get(target.main)]):
-            found.append(
+            problems.append(
                 f":{target.name} must have its main file as its only source, and that file's library as its dependency."
             )
         declared.add(f":{target.name}")
-    return found
+    return problems
 
 
 def rewrite_dependencies(build: str, sources: dict[str, str]) -> str:

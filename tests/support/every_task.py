@@ -21,7 +21,7 @@ def questions(*, bad: bool = False) -> str:
         }
         for number in range(8)
     ]
-    paragraphs = [{"context": f"w0 w{number + 1} w2", "qas": [one]} for number, one in enumerate(asked)]
+    paragraphs = [{"context": f"w0 w{number + 1} w2", "qas": [question]} for number, question in enumerate(asked)]
     return json.dumps({"version": "1.1", "data": [{"title": "t", "paragraphs": paragraphs}]})
 
 

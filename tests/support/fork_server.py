@@ -84,7 +84,7 @@ class Server:
 
     def _kill_abandoned(self, client: socket.socket) -> None:
         self._selector.unregister(client)
-        pid = next(pid for pid, its in self._clients.items() if its is client)
+        pid = next(pid for pid, connection in self._clients.items() if connection is client)
         del self._clients[pid]
         client.close()
         os.kill(pid, signal.SIGKILL)

@@ -103,11 +103,13 @@ def _write_tables(folder: pathlib.Path, sentences: list[str], draw: random.Rando
     for split, start, stop in (("train", 0, 3000), ("dev", 3000, 3500)):
         numbers = range(stop - start)
         rows = list(zip(sentences[start:stop], others[start:stop], numbers, strict=True))
-        _write(folder / "sst2" / f"{split}.tsv", ["sentence\tlabel", *(f"{one}\t{n % 2}" for one, _, n in rows)])
-        _write(folder / "cola" / f"{split}.tsv", [f"gj04\t{n % 2}\t\t{one}" for one, _, n in rows])
-        pairs = [f"{n}\t{one}\t{other}\t{inference[n % 2]}" for one, other, n in rows]
+        _write(
+            folder / "sst2" / f"{split}.tsv", ["sentence\tlabel", *(f"{sentence}\t{n % 2}" for sentence, _, n in rows)]
+        )
+        _write(folder / "cola" / f"{split}.tsv", [f"gj04\t{n % 2}\t\t{sentence}" for sentence, _, n in rows])
+        pairs = [f"{n}\t{sentence}\t{other}\t{inference[n % 2]}" for sentence, other, n in rows]
         _write(folder / "rte" / f"{split}.tsv", ["index\tsentence1\tsentence2\tlabel", *pairs])
-        _write_csv(folder / "stsb" / f"{split}.csv", [(one, other, n % 51 / 10) for one, other, n in rows])
+        _write_csv(folder / "stsb" / f"{split}.csv", [(sentence, other, n % 51 / 10) for sentence, other, n in rows])
         reviews = [(n % 2, "".join(_review(draw))) for n in numbers]
         _write_csv(folder / "waimai" / f"{split}.csv", [("label", "review"), *reviews])
     endings = [f"ending{number}" for number in range(4)]

@@ -101,7 +101,7 @@ def forget_names(encoder):
 
 def _untrack(trackable, name: str) -> None:
     tracked = trackable._self_unconditional_checkpoint_dependencies
-    trackable._self_unconditional_checkpoint_dependencies = [one for one in tracked if one.name != name]
+    trackable._self_unconditional_checkpoint_dependencies = [child for child in tracked if child.name != name]
 
 
 def build_pretrainer(encoder, inner_dim: int = 16):

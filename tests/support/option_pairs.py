@@ -194,8 +194,8 @@ def runs(command: str, strength: int) -> list[dict[str, str]]:
     def is_valid(values) -> bool:
         return is_allowed(command, dict(zip(table, values, strict=False)))
 
-    found = AllPairs(list(map(list, table.values())), is_valid, n=strength)
-    rows = [dict(zip(table, row, strict=True)) for row in found]
+    combinations = AllPairs(list(map(list, table.values())), is_valid, n=strength)
+    rows = [dict(zip(table, row, strict=True)) for row in combinations]
     # Where pairs are forbidden, the library leaves some of the others out.
     missing = [pair for pair in pairs_of(command) if not any(pair.items() <= row.items() for row in rows)]
     return rows + [{**rows[0], **pair} for pair in missing]
@@ -365,9 +365,9 @@ def main(command: str, strength: str, directory: str) -> None:
 
 def pairs_of(command: str):
     """Every allowed pair of values: {option: value, option: value}."""
-    for (one, ones), (other, others) in itertools.combinations(options(command).items(), 2):
-        for pair in itertools.product(ones, others):
-            row = dict(zip((one, other), pair, strict=True))
+    for (option, values), (other, other_values) in itertools.combinations(options(command).items(), 2):
+        for pair in itertools.product(values, other_values):
+            row = dict(zip((option, other), pair, strict=True))
             if is_allowed(command, row):
                 yield row
 

@@ -99,8 +99,8 @@ def junit_cases(report: str) -> list[Case]:
 def _case(test: xml.etree.ElementTree.Element) -> Case:
     name = f"{test.get('classname').rpartition('.')[2]}.{test.get('name')}"
     outcomes = {"failure": "failed", "error": "failed", "skipped": "not run"}
-    for found in (child for child in test if child.tag in outcomes):
-        return Case(name, outcomes[found.tag], found.get("message") or (found.text or "").strip())
+    for result in (child for child in test if child.tag in outcomes):
+        return Case(name, outcomes[result.tag], result.get("message") or (result.text or "").strip())
     return Case(name, "passed")
 
 
@@ -170,9 +170,11 @@ def table(verdicts: Sequence[Verdict], with_words: bool = False) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     for outcome in ("failed", "explained", "not run", *(["reworded"] if with_words else [])):
-        found = [(one.name, case) for one in verdicts for case in one.cases if case.outcome == outcome]
-        lines += ["", f"{outcome} ({len(found)}):"] if found else []
-        lines += [f"  {suite}, {case.name}: {_shortened(case.reason)}" for suite, case in found]
+        suite_cases = [
+            (verdict.name, case) for verdict in verdicts for case in verdict.cases if case.outcome == outcome
+        ]
+        lines += ["", f"{outcome} ({len(suite_cases)}):"] if suite_cases else []
+        lines += [f"  {suite}, {case.name}: {_shortened(case.reason)}" for suite, case in suite_cases]
     return "\n".join(lines)
 
 

@@ -82,13 +82,13 @@ def room_problems(sources: dict[str, str], entries: set[str]) -> list[str]:
     Returns:
         A line for each problem, with its cure; none if all rules hold.
     """
-    found, used = [], set()
+    problems, used = [], set()
     for path in filter(lambda path: path.endswith(".py"), sources):
         for imported in sorted(imports(path, sources)[0]):
             if is_upward(path, imported):
                 used |= {(path, imported), imported if path.startswith("export/") else None}
                 if not _is_excepted(path, imported):
-                    found.append(
+                    problems.append(
                         f"{path} imports {imported}: against the order of the rooms (FLOORS in "
                         "tests/support/room_rules.py). Move what it needs to a room below both."
                     )
@@ -96,13 +96,13 @@ def room_problems(sources: dict[str, str], entries: set[str]) -> list[str]:
     for name, exceptions in lists.items():
         for unused in sorted(exceptions - used):
             cure = f"Delete it from {name} in tests/support/room_rules.py."
-            found.append(f"Nothing needs the exception {unused} any longer. {cure}")
-    found += [
+            problems.append(f"Nothing needs the exception {unused} any longer. {cure}")
+    problems += [
         f"{path}:{line} is a cache that outlives a run. Let an object own it that the caller keeps or a context closes."
         for path, line in _module_caches(sources)
     ]
-    found += _cycle_problems(sources)
-    return [*found, *_folder_problems(sources), *_flag_problems(sources, entries)]
+    problems += _cycle_problems(sources)
+    return [*problems, *_folder_problems(sources), *_flag_problems(sources, entries)]
 
 
 def is_upward(importer: str, imported: str) -> bool:
@@ -123,11 +123,11 @@ def _is_excepted(importer: str, imported: str) -> bool:
 def _place(path: str) -> tuple[int, str]:
     """Returns the number of a file's floor, and the name of its room."""
     rooms = {room: floor for floor, names in enumerate(FLOORS) for room in names}
-    parts = path.split("/")
-    for room in (path, "/".join(parts[:3]), "/".join(parts[:2]), parts[0]):
+    segments = path.split("/")
+    for room in (path, "/".join(segments[:3]), "/".join(segments[:2]), segments[0]):
         if room in rooms:
             return rooms[room], room
-    return rooms["tasks/*"], "/".join(parts[:2])
+    return rooms["tasks/*"], "/".join(segments[:2])
 
 
 def _module_caches(sources: dict[str, str]) -> Iterator[tuple[str, int]]:

@@ -66,13 +66,13 @@ def read(path: str) -> str:
 @functools.cache
 def _parsed_imports(path: str, text: str) -> tuple[Import, ...]:
     tree = ast.parse(text, path)
-    found = list(_find_imports(path, tree.body, True))
+    module_imports = list(_find_imports(path, tree.body, True))
     if path.endswith("/__init__.py"):  # A package that imports on first use names its modules in strings.
         package = f"{path.split('/')[0]}."
         strings = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
         named = (value for value in strings if isinstance(value, str) and value.startswith(package))
-        found += [Import(value, None, False) for value in named if value.replace(".", "").isidentifier()]
-    return tuple(found)
+        module_imports += [Import(value, None, False) for value in named if value.replace(".", "").isidentifier()]
+    return tuple(module_imports)
 
 
 def _find_imports(path: str, statements: list[ast.AST], is_at_import: bool) -> Iterator[Import]:

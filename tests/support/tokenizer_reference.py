@@ -160,22 +160,22 @@ def read_ids(path_or_pieces):
 
 def source_characters(text):
     """The characters of a text as (character, start byte, end byte); an invalid byte stands there as ""."""
-    found, at = [], 0
+    characters, at = [], 0
     if isinstance(text, str):
         ends = list(itertools.accumulate(len(char.encode("utf-8")) for char in text))
         return list(zip(text, [0, *ends], ends, strict=False))
     while at < len(text):
         for length in (1, 2, 3, 4):
             try:
-                found.append((text[at : at + length].decode("utf-8"), at, at + length))
+                characters.append((text[at : at + length].decode("utf-8"), at, at + length))
                 break
             except UnicodeDecodeError:
                 continue
         else:
             length = 1
-            found.append(("", at, at + 1))
+            characters.append(("", at, at + 1))
         at += length
-    return found
+    return characters
 
 
 def in_canonical_order(marked):
@@ -194,8 +194,8 @@ def lowered(marked):
     """Lower case, decomposed, without accents, of (character, source) of one chunk."""
     whole = "".join(char for char, _ in marked).lower()  # A sigma looks at its neighbours.
     sources = [source for char, source in marked for _ in char.lower()]
-    parts = [(part, source) for char, source in zip(whole, sources, strict=True) for part in nfd(char)]
-    return [(char, source) for char, source in in_canonical_order(parts) if unicodedata.category(char) != "Mn"]
+    decomposition = [(part, source) for char, source in zip(whole, sources, strict=True) for part in nfd(char)]
+    return [(char, source) for char, source in in_canonical_order(decomposition) if unicodedata.category(char) != "Mn"]
 
 
 def nfd(char):
@@ -243,15 +243,15 @@ def reference_offsets(text, ids, lowercase, unit="character", longest=LONGEST_WO
 
 def reference_tokens(characters, ids, lowercase, longest=LONGEST_WORD):
     """(id, first, end) of the tokens of `source_characters`, counted in these."""
-    found = []
+    tokens = []
     for word in marked_words(characters, lowercase):
         for number, first, last in reference_spans("".join(char for char, _ in word), ids, longest):
             sources = [source for _, source in word[first:last]]
             end = max(sources) + 1
             while end < len(characters) and vanishes(characters[end][0], lowercase):
                 end += 1
-            found.append((number, min(sources), end))
-    return found
+            tokens.append((number, min(sources), end))
+    return tokens
 
 
 def offsets_in(unit, characters, tokens):
@@ -259,5 +259,5 @@ def offsets_in(unit, characters, tokens):
     places = [0]
     for char, start, end in characters:
         places.append(places[-1] + (end - start if unit == "byte" else len(char)))
-    found = [(number, places[first], places[end]) for number, first, end in tokens]
-    return tuple(list(column) for column in zip(*found, strict=True)) or ([], [], [])
+    spans = [(number, places[first], places[end]) for number, first, end in tokens]
+    return tuple(list(column) for column in zip(*spans, strict=True)) or ([], [], [])

@@ -112,33 +112,33 @@ def as_strings(texts) -> tf.Tensor:
 
 def differences(served: dict, expected: dict) -> list[str]:
     """What is wrong about the outputs of one question."""
-    nbest, found = expected["nbest"], []
+    nbest, problems = expected["nbest"], []
     texts = [entry["text"] for entry in nbest]
     listed = [text.decode() for text in served["nbest_answers"]]
     if listed[: len(texts)] != texts or any(listed[len(texts) :]):
-        found.append(f"n-best {listed}, expected {texts}")
+        problems.append(f"n-best {listed}, expected {texts}")
     probabilities = np.zeros(len(listed))
     probabilities[: len(nbest)] = [entry["probability"] for entry in nbest]
     if not np.allclose(served["nbest_probabilities"], probabilities, rtol=1e-6, atol=1e-12):
-        found.append(f"probabilities {served['nbest_probabilities']}, expected {probabilities}")
+        problems.append(f"probabilities {served['nbest_probabilities']}, expected {probabilities}")
     if served["answer"].decode() != expected["prediction"]:
-        found.append(f"answer {served['answer']}, expected {expected['prediction']!r}")
+        problems.append(f"answer {served['answer']}, expected {expected['prediction']!r}")
     if expected["null_odds"] is not None and served["null_score"] != np.float32(expected["null_odds"]):
-        found.append(f"null score {served['null_score']}, expected {expected['null_odds']}")
+        problems.append(f"null score {served['null_score']}, expected {expected['null_odds']}")
     if served["truncated"] != expected["truncated"]:
-        found.append(f"truncated: {served['truncated']}")
-    return found + _wrong_places(served, expected["text"])
+        problems.append(f"truncated: {served['truncated']}")
+    return problems + _wrong_places(served, expected["text"])
 
 
 def _wrong_places(served: dict, text: str) -> list[str]:
     columns = ("nbest_answers", "nbest_starts", "nbest_ends")
     rows = [*zip(*(served[name] for name in columns), strict=True), (served["answer"], served["start"], served["end"])]
-    found = []
+    problems = []
     for answer, start, end in rows:
         part = " ".join(re.findall("[^ \t\r\n\u202f]+", text[start:end])) if start >= 0 else ""
         if part != answer.decode() and not (start == end == -1 and answer == b"empty"):
-            found.append(f"{answer.decode()!r} does not stand at {start} to {end}, but {part!r}")
-    return found
+            problems.append(f"{answer.decode()!r} does not stand at {start} to {end}, but {part!r}")
+    return problems
 
 
 def assert_equal(answerer: TableAnswerer, questions, batch_size=16) -> list[dict]:

@@ -75,8 +75,8 @@ def answers_of(loaded):
     """What takes the place of `verify.fresh_answers`: the answers in this process, where the graph is loaded anyway."""
 
     def answers(_directory, probes) -> list[dict[str, np.ndarray]]:
-        found = (ask(loaded, probe.signature, probe.inputs) for probe in probes)
-        return [{name: value.numpy() for name, value in answer.items()} for answer in found]
+        outputs = (ask(loaded, probe.signature, probe.inputs) for probe in probes)
+        return [{name: value.numpy() for name, value in answer.items()} for answer in outputs]
 
     return answers
 
