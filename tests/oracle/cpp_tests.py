@@ -116,12 +116,12 @@ class _Running:
         if not is_met:
             self._current()[1].append(otherwise)
 
-    def expect_words(self, expected: str, found: str) -> None:
+    def expect_words(self, expected: str, message: str) -> None:
         """Notes an expectation of words within a message."""
-        if not found:
+        if not message:
             self._current()[1].append(f"no message, where {expected!r} was expected")
-        elif expected not in found:
-            self.note(f"{expected!r} is expected within {found!r}")
+        elif expected not in message:
+            self.note(f"{expected!r} is expected within {message!r}")
 
     def has_failed(self) -> bool:
         """Tells whether the current case has; the statements behind it may then fail for that reason."""
@@ -246,8 +246,8 @@ def _scope(running: _Running, names: dict, calls: dict[str, Callable]) -> dict:
             difference = matcher(value)
             running.expect(not difference, difference)
 
-    def expect_equal(found, expected):
-        running.expect(plain(found) == plain(expected), f"expected {plain(expected)!r}, found {plain(found)!r}")
+    def expect_equal(actual, expected):
+        running.expect(plain(actual) == plain(expected), f"expected {plain(expected)!r}, found {plain(actual)!r}")
 
     scope = {
         "TF_EXPECT_OK": expect_ok,
@@ -258,7 +258,7 @@ def _scope(running: _Running, names: dict, calls: dict[str, Callable]) -> dict:
         "EXPECT_EQ": expect_equal,
         "HasSubstr": _Substring,
         "absl": types.SimpleNamespace(
-            StrCat=lambda *parts: "".join(str(plain(part)) for part in parts),
+            StrCat=lambda *pieces: "".join(str(plain(piece)) for piece in pieces),
             Substitute=lambda text, value: text.replace("$0", f"{value:.6g}"),
             IsInvalidArgument=lambda status: status.code == "INVALID_ARGUMENT",
             IsNotFound=lambda status: status.code == "NOT_FOUND",
@@ -297,16 +297,16 @@ _LIMITS = types.SimpleNamespace(
 )
 
 
-def compare_json(found: str | Variable, expected: str | Variable) -> Status:
+def compare_json(actual: str | Variable, expected: str | Variable) -> Status:
     """Compares two JSON documents, numbers by value."""
-    left, right = (json.loads(plain(text)) for text in (found, expected))
+    left, right = (json.loads(plain(text)) for text in (actual, expected))
     return Status() if _is_same(left, right) else Status("INVALID_ARGUMENT", f"expected {right}, found {left}")
 
 
-def compare_json_texts(found: str | Variable, expected: str | Variable) -> Status:
+def compare_json_texts(actual: str | Variable, expected: str | Variable) -> Status:
     """As `compare_json`, and notes numbers that are written in other digits."""
-    left, right = (json.loads(plain(text), parse_float=str) for text in (found, expected))
-    status = compare_json(found, expected)
+    left, right = (json.loads(plain(text), parse_float=str) for text in (actual, expected))
+    status = compare_json(actual, expected)
     status.note = "" if repr(left) == repr(right) else f"{right} is expected, {left} is written"
     return status
 

@@ -15,8 +15,10 @@ def run(folder: str) -> list[oracle.Case]:
     arguments = ("-p", __name__, "--noconftest", "--import-mode=importlib", "tokenization_test.py")
     cases = []
     for engine in ("python", "graph"):
-        found = oracle.pytest_cases(*arguments, folder=folder, environment={ENGINE: engine})
-        cases += [case._replace(name=f"{case.name}, {engine}") for case in found if "test_session" not in case.name]
+        engine_cases = oracle.pytest_cases(*arguments, folder=folder, environment={ENGINE: engine})
+        cases += [
+            case._replace(name=f"{case.name}, {engine}") for case in engine_cases if "test_session" not in case.name
+        ]
     return cases
 
 

@@ -19,11 +19,11 @@ PATHS = [str(HERE.parents[1]), str(HERE.parent / "support"), str(HERE)]
 def adapters(names: list[str]) -> list:
     """Returns the modules that have a NAME, those of `names` if there are any, in the order of their files."""
     modules = [importlib.import_module(path.stem) for path in sorted(HERE.glob("*.py")) if path.stem != "run"]
-    found = [module for module in modules if hasattr(module, "NAME")]
-    unknown = set(names) - {module.NAME for module in found}
+    suites = [module for module in modules if hasattr(module, "NAME")]
+    unknown = set(names) - {module.NAME for module in suites}
     if unknown:
-        sys.exit(f"No such suite: {sorted(unknown)}. Expected some of {[module.NAME for module in found]}.")
-    return [module for module in found if not names or module.NAME in names]
+        sys.exit(f"No such suite: {sorted(unknown)}. Expected some of {[module.NAME for module in suites]}.")
+    return [module for module in suites if not names or module.NAME in names]
 
 
 def main() -> None:

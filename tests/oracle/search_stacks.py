@@ -62,20 +62,20 @@ class Clients:
         self.url, self.vectors = url, vectors
         self.client = openai.OpenAI(base_url=url, api_key=_KEY, max_retries=0)
 
-    def _check(self, found, expected=None) -> None:
-        pairs = zip(found, expected or self.vectors, strict=True)
+    def _check(self, embeddings, expected=None) -> None:
+        pairs = zip(embeddings, expected or self.vectors, strict=True)
         largest = max(abs(a - b) for row, right in pairs for a, b in zip(row, right, strict=True))
         assert largest < 1e-5, largest
 
     def openai_embeddings(self):
         """Asks for base64 by default."""
         answer = self.client.embeddings.create(model=_MODEL, input=_TEXTS)
-        self._check([one.embedding for one in answer.data])
+        self._check([entry.embedding for entry in answer.data])
         assert answer.model == _MODEL and answer.usage.prompt_tokens == answer.usage.total_tokens > len(_TEXTS)
 
     def openai_floats(self):
         answer = self.client.embeddings.create(model=_MODEL, input=_TEXTS, encoding_format="float")
-        self._check([one.embedding for one in answer.data])
+        self._check([entry.embedding for entry in answer.data])
 
     def openai_dimensions(self):
         answer = self.client.embeddings.create(model=_MODEL, input=_TEXTS[0], dimensions=2)
@@ -88,10 +88,10 @@ class Clients:
             async with self.openai.AsyncOpenAI(base_url=self.url, api_key=_KEY, max_retries=0) as client:
                 return await client.embeddings.create(model=_MODEL, input=_TEXTS)
 
-        self._check([one.embedding for one in asyncio.run(ask()).data])
+        self._check([entry.embedding for entry in asyncio.run(ask()).data])
 
     def openai_models(self):
-        assert [one.id for one in self.client.models.list()] == [_MODEL]
+        assert [model.id for model in self.client.models.list()] == [_MODEL]
 
     def openai_wrong_key(self):
         try:

@@ -32,8 +32,8 @@ def serving(config: str, *options: str) -> Iterator[int]:
         command = ["-m", "export.local_server", f"--model_config_file={path}", *flags]
         with run_command(*command, seconds=600, is_forked=False) as process:
             for line in process.stdout:
-                if found := re.match(r"Page: http://[^/]*:(\d+)/", line):
-                    yield int(found[1])
+                if match := re.match(r"Page: http://[^/]*:(\d+)/", line):
+                    yield int(match[1])
                     return
             raise RuntimeError(f"bert-serve ended: {process.stderr.read()[-2000:]}")
 

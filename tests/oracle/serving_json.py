@@ -164,10 +164,10 @@ def _are_same_examples(request, expected) -> bool:
         whole.CopyFrom(held.context)
         whole.MergeFrom(example)
         examples.append(whole)
-    found = [example_pb2.Example.FromString(one) for one in request.asked["arrays"]["inputs"]]
+    model_examples = [example_pb2.Example.FromString(serialized) for serialized in request.asked["arrays"]["inputs"]]
     name = wanted.model_spec.signature_name or "serving_default"
     # As text, in which NaN equals NaN.
-    return request.asked["signature_name"] == name and list(map(_sorted_text, found)) == list(
+    return request.asked["signature_name"] == name and list(map(_sorted_text, model_examples)) == list(
         map(_sorted_text, examples)
     )
 
@@ -193,15 +193,15 @@ def _classify_response(result, text: Variable) -> Status:
 
     rows = [row.classes for row in result.classifications]
     shape = (len(rows), len(rows[0]) if rows else 0)
-    labels = np.array([one.label.encode() for row in rows for one in row], object).reshape(shape)
-    scores = np.array([one.score for row in rows for one in row], np.float32).reshape(shape)
+    labels = np.array([entry.label.encode() for row in rows for entry in row], object).reshape(shape)
+    scores = np.array([entry.score for row in rows for entry in row], np.float32).reshape(shape)
     return _examples_response("classify", {"classes": labels, "scores": scores}, text)
 
 
 def _regress_response(result, text: Variable) -> Status:
     import numpy as np
 
-    values = np.array([one.value for one in result.regressions], np.float32)
+    values = np.array([regression.value for regression in result.regressions], np.float32)
     return _examples_response("regress", {"outputs": values}, text)
 
 

@@ -134,8 +134,8 @@ def _blocks(page: str) -> Iterator[_Block]:
     pieces = re.split(r"^```\w*\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
     heading = above = ""
     for prose, text in zip(pieces[::2], pieces[1::2], strict=False):
-        *_, found, last = ["", *re.split(r"^#+ (.+)$", prose, flags=re.MULTILINE)]
-        heading, above = (found, last) if found else (heading, above + prose)
+        *_, title, last = ["", *re.split(r"^#+ (.+)$", prose, flags=re.MULTILINE)]
+        heading, above = (title, last) if title else (heading, above + prose)
         yield _Block(heading, above, re.sub(r"^\s*//.*\n", "", text, flags=re.MULTILINE))
 
 
@@ -208,9 +208,9 @@ def _bodies(name: str, body: str) -> Iterator[tuple]:
 # === What is asked ===
 
 
-def _expect(is_met: bool, found: object) -> None:
+def _expect(is_met: bool, message: object) -> None:
     if not is_met:
-        raise AssertionError(str(found)[:500])
+        raise AssertionError(str(message)[:500])
 
 
 def _curl(port: int, arguments: list[str], expected: str) -> None:
@@ -271,8 +271,8 @@ def _precision(port: int, sent: str, taken: float) -> None:
     body = f'{{"signature_name": "serving_default", "instances": [{{"x": {sent}}}]}}'
     response, text = ask(port, "POST", "/v1/models/page:predict", body)
     # Servers write as many digits as tell a float32 from its neighbours.
-    (found,) = struct.unpack("f", struct.pack("f", json.loads(text)["predictions"][0]))
-    _expect(response.status == 200 and found == taken, f"{response.status} {text}")
+    (prediction,) = struct.unpack("f", struct.pack("f", json.loads(text)["predictions"][0]))
+    _expect(response.status == 200 and prediction == taken, f"{response.status} {text}")
 
 
 def _binary(port: int) -> None:

@@ -35,7 +35,7 @@ def run(folder: str) -> list[Case]:
         "CompareJson": compare_json,
         "GetJsonErrorMsg": lambda answer: json.loads(plain(answer))["error"],
         "UnorderedElementsAreArray": lambda wanted: (
-            lambda found: str([one for one in wanted if one not in found] or "")
+            lambda headers: str([header for header in wanted if header not in headers] or "")
         ),
         "handler_": types.SimpleNamespace(kPathRegex=None),
         "tensorflow": types.SimpleNamespace(
