@@ -38,14 +38,14 @@ def room_problems(sources):
 
 
 def test_build_agrees_with_the_sources(sources):
-    found = problems(sources)
+    disagreements = problems(sources)
     cure = "BUILD disagrees with the sources; `python tests/support/build_rules.py` rewrites its deps:"
-    assert not found, "\n".join([cure, *found])
+    assert not disagreements, "\n".join([cure, *disagreements])
 
 
 def test_the_rooms_are_in_order(sources):
-    found = room_problems(sources)
-    assert not found, "\n".join(["The rules of tests/support/room_rules.py are broken:", *found])
+    violations = room_problems(sources)
+    assert not violations, "\n".join(["The rules of tests/support/room_rules.py are broken:", *violations])
 
 
 def test_the_formatter_is_never_switched_off(sources):
@@ -302,8 +302,8 @@ def test_an_import_against_the_order_is_found(faults, statement):
             f"{importer} imports {imported}: against the order of the rooms (FLOORS in tests/support/room_rules.py). "
             "Move what it needs to a room below both."
         )
-    found = [line for line in faults(room_problems, changes) if "against the order" in line]
-    assert sorted(found) == sorted(expected)
+    lines = [line for line in faults(room_problems, changes) if "against the order" in line]
+    assert sorted(lines) == sorted(expected)
 
 
 @pytest.mark.parametrize(

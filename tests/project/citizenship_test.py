@@ -72,8 +72,8 @@ def test_tasks_from_presets_of_our_own(tmp_path):
     np.testing.assert_allclose(again.predict(TEXTS, verbose=0), expected, atol=1e-6)
     fresh = keras_nlp.models.TextClassifier.from_preset(str(tmp_path / "p"), num_classes=5)
     assert fresh.predict(TEXTS, verbose=0).shape == (4, 5)
-    for one, other in zip(fresh.backbone.weights, model.backbone.weights, strict=True):
-        np.testing.assert_array_equal(one.numpy(), other.numpy())
+    for weight, other in zip(fresh.backbone.weights, model.backbone.weights, strict=True):
+        np.testing.assert_array_equal(weight.numpy(), other.numpy())
     masked_lm = keras_nlp.models.MaskedLM.from_preset(str(tmp_path / "p"))
     assert type(masked_lm) is BertMaskedLM
     before = masked_lm.backbone.token_embedding.embeddings.numpy()

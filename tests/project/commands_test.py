@@ -40,12 +40,12 @@ def test_every_console_script_is_installed():
 def test_no_flag_goes_away(helps, command, module):
     expected = LISTED[command, module]
     for name in (command, module):
-        found = flags_of(helps[name]["lines"][0][1])
-        assert expected.keys() - found.keys() == set(), f"{name}: these flags are gone"
-        new = found.keys() - expected.keys()
+        flags = flags_of(helps[name]["lines"][0][1])
+        assert expected.keys() - flags.keys() == set(), f"{name}: these flags are gone"
+        new = flags.keys() - expected.keys()
         assert not new, f"Add to {command} in {COMMAND_LIST}: {' '.join(sorted(new))}"
         for flag, choices in expected.items():
-            gone = set(choices or ()) - set(found[flag] or choices or ())
+            gone = set(choices or ()) - set(flags[flag] or choices or ())
             assert not gone, f"{name} --{flag}: these choices are gone"
 
 

@@ -59,9 +59,9 @@ def outcomes(tmp_path, body: str, kind: str = "TEST") -> list[tuple[str, str, st
     ],
 )
 def test_a_case_is_decided_by_its_expectations(tmp_path, body, expected):
-    found = outcomes(tmp_path, body)
+    cases = outcomes(tmp_path, body)
     assert (
-        "failed" in {case[1] for case in found} if expected == "failed" else [case[1] for case in found] == [expected]
+        "failed" in {case[1] for case in cases} if expected == "failed" else [case[1] for case in cases] == [expected]
     )
 
 
@@ -74,8 +74,8 @@ def test_each_call_begins_a_case(tmp_path):
 
 
 def test_a_typed_test_runs_for_both_requests(tmp_path):
-    found = outcomes(tmp_path, 'TypeParam req;\nAsk("x", &req);', "TYPED_TEST")
-    assert [case[0] for case in found] == ["Toy.One ClassificationRequest 1", "Toy.One RegressionRequest 1"]
+    cases = outcomes(tmp_path, 'TypeParam req;\nAsk("x", &req);', "TYPED_TEST")
+    assert [case[0] for case in cases] == ["Toy.One ClassificationRequest 1", "Toy.One RegressionRequest 1"]
 
 
 def test_a_test_that_cannot_be_told_apart_is_an_error(tmp_path):

@@ -17,7 +17,10 @@ from export.server import rest_routes
 
 FOLDER = ROOT / "recipes" / "deployment"
 VALIDATOR = ROOT / ".venv-docs" / "bin" / "kubernetes-validate"
-KUBERNETES = {one["kind"]: one for one in yaml.safe_load_all((FOLDER / "kubernetes.yaml").read_text(encoding="utf-8"))}
+KUBERNETES = {
+    manifest["kind"]: manifest
+    for manifest in yaml.safe_load_all((FOLDER / "kubernetes.yaml").read_text(encoding="utf-8"))
+}
 POD = KUBERNETES["Deployment"]["spec"]["template"]["spec"]
 [CONTAINER] = POD["containers"]
 KSERVE = yaml.safe_load((FOLDER / "kserve.yaml").read_text(encoding="utf-8"))
@@ -79,7 +82,7 @@ def test_a_pod_is_ready_once_its_model_is():
 
 def test_nothing_can_be_written_but_to_tmp():
     assert CONTAINER["securityContext"]["readOnlyRootFilesystem"] and POD["securityContext"]["runAsNonRoot"]
-    assert [one["mountPath"] for one in CONTAINER["volumeMounts"] if not one.get("readOnly")] == ["/tmp"]
+    assert [mount["mountPath"] for mount in CONTAINER["volumeMounts"] if not mount.get("readOnly")] == ["/tmp"]
 
 
 def test_kserve_asks_the_port_and_the_model_that_its_container_serves():
@@ -87,7 +90,7 @@ def test_kserve_asks_the_port_and_the_model_that_its_container_serves():
     probe = KSERVE_CONTAINER["readinessProbe"]["httpGet"]
     assert KSERVE["kind"] == "InferenceService" and probe == {"path": "/v1/models/mood/metadata", "port": port}
     assert {f"--rest_api_port={port}", "--model_name=mood"} <= set(KSERVE_CONTAINER["args"])
-    assert [one["name"] for one in KSERVE_CONTAINER["env"]] == ["STORAGE_URI"]
+    assert [variable["name"] for variable in KSERVE_CONTAINER["env"]] == ["STORAGE_URI"]
 
 
 # === The Dockerfile ===

@@ -32,12 +32,12 @@ def prose(page):
 
 def anchors(page):
     """The anchors that GitHub gives a page's headings."""
-    seen, found = {}, set()
+    seen, slugs = {}, set()
     for heading in re.findall(r"^#+ +(.+?) *$", prose(page), re.MULTILINE):
         slug = re.sub(r"[^\w\- ]", "", _LINK.sub("", heading).lower()).replace(" ", "-")
-        found.add(f"{slug}-{seen[slug]}" if slug in seen else slug)
+        slugs.add(f"{slug}-{seen[slug]}" if slug in seen else slug)
         seen[slug] = seen.get(slug, 0) + 1
-    return found
+    return slugs
 
 
 def broken_links(page):

@@ -63,7 +63,11 @@ def missing_from_core():
             core.add(key)
             extras = [{"extra": extra} for extra in requirement.extras or [""]]
             required = map(Requirement, importlib.metadata.requires(requirement.name) or [])
-            waiting += [one for one in required if not one.marker or any(map(one.marker.evaluate, extras))]
+            waiting += [
+                dependency
+                for dependency in required
+                if not dependency.marker or any(map(dependency.marker.evaluate, extras))
+            ]
     kept = {name for name, _ in core} | {canonicalize_name("keras-bert-zoo")}
     owners = importlib.metadata.packages_distributions()
     return {package for package, all_of in owners.items() if kept.isdisjoint(map(canonicalize_name, all_of))}

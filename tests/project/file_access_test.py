@@ -41,30 +41,30 @@ LOCAL = {
 
 def accesses(source: str) -> list[str]:
     """Lists the forbidden functions of a module, with their lines, save on `temporary` paths and beside the module."""
-    lines, found = source.splitlines(), []
+    lines, uses = source.splitlines(), []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Name | ast.Attribute) and (name := ast.unparse(node)) in FORBIDDEN:
             line = lines[node.lineno - 1]
             if "temporary" not in line and "__file__" not in line:
-                found.append(f"{node.lineno}: {name}")
-    return sorted(found)
+                uses.append(f"{node.lineno}: {name}")
+    return sorted(uses)
 
 
-@pytest.fixture(scope="module", name="found")
-def _found():
+@pytest.fixture(scope="module", name="uses")
+def _uses():
     paths = [path for room in ("keras_bert", "tasks", "export") for path in sorted((ROOT / room).rglob("*.py"))]
-    return [f"{path.relative_to(ROOT)}:{one}" for path in paths for one in accesses(path.read_text("utf-8"))]
+    return [f"{path.relative_to(ROOT)}:{use}" for path in paths for use in accesses(path.read_text("utf-8"))]
 
 
-def test_files_of_users_are_read_and_written_by_one_module(found):
+def test_files_of_users_are_read_and_written_by_one_module(uses):
     places = tuple(f"{place}/" if (ROOT / place).is_dir() else f"{place}:" for place in LOCAL)
-    wrong = [one for one in found if not one.startswith(places)]
+    wrong = [use for use in uses if not use.startswith(places)]
     assert not wrong, f"call the function of keras_bert/files.py instead: {wrong}"
 
 
 @pytest.mark.parametrize("place", LOCAL)
-def test_the_list_of_exceptions_is_not_longer_than_needed(found, place):
-    assert any(one.startswith(place) for one in found)
+def test_the_list_of_exceptions_is_not_longer_than_needed(uses, place):
+    assert any(use.startswith(place) for use in uses)
 
 
 def test_the_rule_sees_what_it_forbids():

@@ -225,12 +225,12 @@ def test_commands_take_the_flags_and_give_the_numbers_of_google_s_programs(answe
         states = _torch_model(root, "BertModel", "bert")(
             **tokenizer("who ran?", "a man", return_tensors="pt"), output_hidden_states=True
         ).hidden_states
-    found = np.loadtxt(root / "predictions" / "predictions.tsv", skiprows=1, usecols=(2, 3))
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    probabilities = np.loadtxt(root / "predictions" / "predictions.tsv", skiprows=1, usecols=(2, 3))
+    np.testing.assert_allclose(probabilities, expected, atol=1e-5)
     line = json.loads((root / "features.jsonl").read_text().splitlines()[1])
     for place, state in enumerate(states[:0:-1]):
-        found = [token["layers"][place]["values"] for token in line["features"]]
-        np.testing.assert_allclose(found, state[0], atol=1e-5)
+        vectors = [token["layers"][place]["values"] for token in line["features"]]
+        np.testing.assert_allclose(vectors, state[0], atol=1e-5)
     assert (root / "my_preset" / "task.weights.h5").exists()
 
 

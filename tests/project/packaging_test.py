@@ -28,7 +28,12 @@ def lock(path):
 
 
 SETUP = setup_literals()
-ALL = [one for name, more in SETUP["OPTIONAL_REQUIRES"].items() if name not in SETUP["APART"] for one in more]
+ALL = [
+    requirement
+    for name, more in SETUP["OPTIONAL_REQUIRES"].items()
+    if name not in SETUP["APART"]
+    for requirement in more
+]
 
 
 @pytest.mark.parametrize(

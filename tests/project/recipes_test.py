@@ -267,8 +267,10 @@ def test_documents_give_their_english_prose(prose, tmp_path):
     (tmp_path / "tail.1.gz").write_bytes(gzip.compress(man.encode()))
     (tmp_path / "names.pod").write_text("=head1 NAMES\n\nThe name of a B<file> is all that you have to give.\n")
     (tmp_path / "logo.svg").write_text("<text>The picture of a file is not to be read.</text>")
-    found = {pathlib.Path(one.name).name: one.sentences for one in prose.read_documents(str(tmp_path))}
-    assert found == {
+    sentences = {
+        pathlib.Path(document.name).name: document.sentences for document in prose.read_documents(str(tmp_path))
+    }
+    assert sentences == {
         "names.pod": ["The name of a file is all that you have to give."],
         "page.html": ["The read call returns the number of bytes, and moves on."],
         "tail.1.gz": [

@@ -84,24 +84,24 @@ def test_a_long_signature_has_an_argument_a_line(monkeypatch):
 @functools.cache
 def texts_of_the_code():
     """Every string of the three packages; what an f-string fills in is a `\\0`."""
-    found = set()
+    texts = set()
     for room in ("keras_bert", "tasks", "export"):
         for path in sorted((ROOT / room).rglob("*.py")):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                    found.add(node.value)
+                    texts.add(node.value)
                 elif isinstance(node, ast.JoinedStr):
-                    parts = (part.value if isinstance(part, ast.Constant) else "\0" for part in node.values)
-                    found.add("".join(parts))
-    return found
+                    pieces = (piece.value if isinstance(piece, ast.Constant) else "\0" for piece in node.values)
+                    texts.add("".join(pieces))
+    return texts
 
 
 def printed(node):
     """The texts of an expression, without the values that it fills in."""
     if isinstance(node, ast.Constant):
         return {node.value.strip()}
-    parts = {ast.JoinedStr: "values", ast.BinOp: ("left", "right"), ast.IfExp: ("body", "orelse")}.get(type(node), ())
-    children = node.values if parts == "values" else [getattr(node, part) for part in parts]
+    fields = {ast.JoinedStr: "values", ast.BinOp: ("left", "right"), ast.IfExp: ("body", "orelse")}.get(type(node), ())
+    children = node.values if fields == "values" else [getattr(node, field) for field in fields]
     return set().union(*map(printed, children))
 
 
@@ -201,11 +201,11 @@ def test_a_guide_becomes_a_page_and_a_notebook():
 @pytest.mark.parametrize("path", guides.GUIDES, ids=lambda path: path.stem)
 def test_guides_say_what_one_gets_and_what_to_change(path):
     """Running them takes minutes: `make docs` does."""
-    found = guides.cells(path.read_text(encoding="utf-8"))
-    assert found[0][0] == "markdown" and found[0][1].startswith("# ")
-    assert re.search(r"\b(second|minute)s?\b", found[0][1]), "how long it takes"
-    assert found[-1][0] == "markdown" and found[-1][1].startswith("## What to change")
-    for kind, text in found:
+    cells = guides.cells(path.read_text(encoding="utf-8"))
+    assert cells[0][0] == "markdown" and cells[0][1].startswith("# ")
+    assert re.search(r"\b(second|minute)s?\b", cells[0][1]), "how long it takes"
+    assert cells[-1][0] == "markdown" and cells[-1][1].startswith("## What to change")
+    for kind, text in cells:
         if kind == "code":
             compile(text, str(path), "exec")
 
