@@ -151,10 +151,12 @@ def test_the_card_of_the_training_comes_along(exported, tmp_path):
     (tmp_path / "model").mkdir()
     training = card.find_card(str(tmp_path / "model"))
     companion_files.write_readme(str(tmp_path / "served"), head, os.path.join(base, "1"), training)
-    found = huggingface_hub.ModelCard.load(tmp_path / "served" / "README.md")
-    assert [(one.metric_type, one.metric_value) for one in found.data.eval_results] == [("accuracy", 0.75)]
-    assert found.data.base_model == "a/b" and "\n## How it was trained\n" in found.text
-    assert "\n### Scores\n" in found.text and "| accuracy | 0.75 |  | 0.5 |" in found.text
+    model_card = huggingface_hub.ModelCard.load(tmp_path / "served" / "README.md")
+    assert [(result.metric_type, result.metric_value) for result in model_card.data.eval_results] == [
+        ("accuracy", 0.75)
+    ]
+    assert model_card.data.base_model == "a/b" and "\n## How it was trained\n" in model_card.text
+    assert "\n### Scores\n" in model_card.text and "| accuracy | 0.75 |  | 0.5 |" in model_card.text
 
 
 def test_a_head_is_between_whole_lines(tmp_path):

@@ -254,7 +254,7 @@ def _broken(generator: random.Random) -> tuple[bytes, bool]:
 
 def _answers(data: bytes, was_head: bool):
     """Status and document of each answer; fails on anything but HTTP and JSON."""
-    found = []
+    answers = []
     while data:
         head, separator, data = data.partition(b"\r\n\r\n")
         assert separator, head[:200]
@@ -274,8 +274,8 @@ def _answers(data: bytes, was_head: bool):
         else:
             assert int(status) == 200
             document = body
-        found.append((int(status), document))
-    return found
+        answers.append((int(status), document))
+    return answers
 
 
 def _send(port: int, request: bytes) -> bytes:

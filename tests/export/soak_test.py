@@ -11,7 +11,7 @@ import soak
 
 
 @pytest.mark.parametrize(
-    ("found", "expected", "is_alike"),
+    ("answer", "expected", "is_alike"),
     [
         ({"label": "a", "score": 0.5}, {"label": "a", "score": 0.5004}, True),
         ({"label": "a", "score": 0.5}, {"label": "b", "score": 0.5}, False),
@@ -23,8 +23,8 @@ import soak
         (["a"], ["a", "b"], False),
     ],
 )
-def test_answers_are_compared_but_for_rounding_and_padding(found, expected, is_alike):
-    assert soak.alike(found, expected) == is_alike
+def test_answers_are_compared_but_for_rounding_and_padding(answer, expected, is_alike):
+    assert soak.alike(answer, expected) == is_alike
 
 
 def test_growth_is_from_the_second_tenth_to_the_last():

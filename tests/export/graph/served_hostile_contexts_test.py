@@ -68,12 +68,12 @@ def test_answers_to_hostile_contexts_equal_the_task_s(n_best_size, max_answer_le
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_answers_to_fuzzed_contexts_equal_the_task_s(lowercase):
     generator = random.Random(8)
-    parts = [*fuzzed_texts(400, 9), *(text for text in ADVERSARIAL if isinstance(text, str) and len(text) < 400)]
+    texts = [*fuzzed_texts(400, 9), *(text for text in ADVERSARIAL if isinstance(text, str) and len(text) < 400)]
     blanks = ["", "", " ", "\t", "\u202f"]
     pairs = [
         (
-            generator.choice(parts),
-            "".join(generator.choice(blanks) + part for part in generator.choices(parts, k=count)),
+            generator.choice(texts),
+            "".join(generator.choice(blanks) + text for text in generator.choices(texts, k=count)),
         )
         for count in (generator.randrange(12) for _ in range(200 if fuzzing.FULL else 50))
     ]

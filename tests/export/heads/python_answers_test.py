@@ -130,8 +130,8 @@ def test_each_prompt_of_an_embedder_has_a_signature(saved, name, settings):
     loaded, model = tf.saved_model.load(saved(f"sentence_embedding{name}").directory), model_of(head)
     assert sorted(loaded.signatures) == ["count_tokens", "passage", "query", "serving_default", "token_ids"]
     for signature, prompt in {"query": "query", "passage": "passage", "serving_default": None}.items():
-        found = toy_saved.ask(loaded, signature, columns)["embedding"]
-        np.testing.assert_allclose(found, model.encode(columns["text"], prompt, **settings), atol=1e-5)
+        embeddings = toy_saved.ask(loaded, signature, columns)["embedding"]
+        np.testing.assert_allclose(embeddings, model.encode(columns["text"], prompt, **settings), atol=1e-5)
     described = head.description()["signatures"]
     assert list(described) == ["serving_default", "token_ids", "count_tokens", "query", "passage"]
     assert "behind 'who was '" in described["query"]["inputs"]["text"]

@@ -121,8 +121,8 @@ def test_token_ids_get_the_answer_of_their_text(ask, right):
     np.testing.assert_allclose(answer["outputs"]["probabilities"], right(["the cat", "a"]), atol=1e-5)
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     status, by_row = ask({"signature_name": "token_ids", "instances": rows})
-    found = [row["probabilities"] for row in by_row["predictions"]]
-    np.testing.assert_allclose(found, answer["outputs"]["probabilities"], atol=1e-6)
+    probabilities = [row["probabilities"] for row in by_row["predictions"]]
+    np.testing.assert_allclose(probabilities, answer["outputs"]["probabilities"], atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -110,13 +110,13 @@ class TableTagger:
         while windows[-1][1] < len(ids):
             start = windows[-1][0] + self.head.doc_stride
             windows.append((start, min(start + length - 2, len(ids))))
-        found = []
+        probabilities = []
         for first in firsts:
             start, stop = max(windows, key=lambda window: min(first - window[0], window[1] - 1 - first))
             logits = self.of_tokens[ids[first]] + self.of_places[first - start + 1] + self.of_lengths[stop - start + 2]
             powers = [math.exp(value) for value in logits]
-            found.append([power / sum(powers) for power in powers])
-        return found
+            probabilities.append([power / sum(powers) for power in powers])
+        return probabilities
 
 
 def as_bytes(text) -> bytes:
@@ -148,8 +148,8 @@ def words_of(text, lowercase) -> list[tuple[int, int]]:
 
 def is_gone(char, lowercase) -> bool:
     """Whether a character leaves nothing behind."""
-    parts = unicodedata.normalize("NFD", char.lower()) if lowercase else ""
-    return vanishes(char) or (lowercase and all(unicodedata.category(part) == "Mn" for part in parts))
+    decomposition = unicodedata.normalize("NFD", char.lower()) if lowercase else ""
+    return vanishes(char) or (lowercase and all(unicodedata.category(part) == "Mn" for part in decomposition))
 
 
 def count_gone(text, lowercase) -> int:
@@ -171,14 +171,14 @@ def kind_of(char, lowercase) -> str:
 def assert_equal(tagger, texts, batch_size=32) -> int:
     """Compares the graph with Python; returns the number of entities."""
     count = 0
-    for text, (found, truncated) in zip(texts, tagger.served(texts, batch_size), strict=True):
+    for text, (entities, truncated) in zip(texts, tagger.served(texts, batch_size), strict=True):
         expected, is_cut = tagger.python(text)
-        assert [entity[:4] for entity in found] == [entity[:4] for entity in expected], as_bytes(text)[:300]
-        np.testing.assert_allclose([entity[4] for entity in found], [entity[4] for entity in expected], rtol=1e-5)
+        assert [entity[:4] for entity in entities] == [entity[:4] for entity in expected], as_bytes(text)[:300]
+        np.testing.assert_allclose([entity[4] for entity in entities], [entity[4] for entity in expected], rtol=1e-5)
         assert truncated == is_cut
         whole = as_bytes(text).decode("utf-8", "ignore")
-        assert all(whole[start:end] == part for part, _, start, end, _ in found)
-        count += len(found)
+        assert all(whole[start:end] == part for part, _, start, end, _ in entities)
+        count += len(entities)
     return count
 
 
@@ -230,12 +230,12 @@ def test_words_of_any_text(lowercase):
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_every_character_is_of_the_kind_that_python_says(lowercase):
     starts, kinds = raw_words._kinds(lowercase)
-    found = np.repeat(kinds, np.diff(np.append(starts, sys.maxunicode + 1)))
+    char_kinds = np.repeat(kinds, np.diff(np.append(starts, sys.maxunicode + 1)))
     letters = ("Lo", "Cn", "Co", "Cs")  # Most characters; of these, the CJK ones and some others.
     chars = [cp for cp in range(sys.maxunicode + 1) if cp % 97 == 0 or unicodedata.category(chr(cp)) not in letters]
     chars = [cp for cp in chars if not 0xD800 <= cp < 0xE000]
     chars += [cp for bounds in CJK_RANGES for bound in bounds for cp in range(bound - 1, bound + 2)]
-    assert found[chars].tolist() == [raw_words._kind(chr(cp), lowercase) for cp in chars]
+    assert char_kinds[chars].tolist() == [raw_words._kind(chr(cp), lowercase) for cp in chars]
 
 
 # === Entities ===

@@ -50,12 +50,12 @@ def test_masks_are_found_wherever_they_stand(encode):
     generator = random.Random(5)
     texts = []
     for _ in range(400 if fuzzing.FULL else 60):
-        parts = [generator.choice(PIECES).encode() for _ in range(generator.randint(0, 40))]
+        pieces = [generator.choice(PIECES).encode() for _ in range(generator.randint(0, 40))]
         if generator.random() < 0.3:
-            parts.insert(
-                generator.randint(0, len(parts)), generator.choice([b"\xff", b"\xe4", b"\xf0\x9f", b"[MA\xffSK]"])
+            pieces.insert(
+                generator.randint(0, len(pieces)), generator.choice([b"\xff", b"\xe4", b"\xf0\x9f", b"[MA\xffSK]"])
             )
-        texts.append(b"".join(parts))
+        texts.append(b"".join(pieces))
     encoded = in_graph(tf.constant(texts))
     columns = [encoded[name] for name in ("mask_positions", "characters", "num_masks")]
     places, characters, num_masks = (column.numpy() for column in columns)
@@ -96,12 +96,12 @@ def test_masks_are_filled_some_at_a_time_to_the_same(head, monkeypatch, at_a_tim
     whole = head.answer_texts(head.model, {"text": texts})
     assert whole["tokens"].shape == (3, 3, 3)
     monkeypatch.setattr(fill_mask, "_MASKS_AT_A_TIME", at_a_time)
-    parts = head.answer_texts(head.model, {"text": texts})
+    answers = head.answer_texts(head.model, {"text": texts})
     for name, value in whole.items():
         if value.dtype == tf.string:
-            np.testing.assert_array_equal(parts[name], value)
+            np.testing.assert_array_equal(answers[name], value)
         else:
-            np.testing.assert_allclose(parts[name], value, atol=1e-6)
+            np.testing.assert_allclose(answers[name], value, atol=1e-6)
 
 
 def test_a_row_beyond_the_vocabulary_is_never_named(head):

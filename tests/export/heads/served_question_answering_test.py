@@ -108,8 +108,8 @@ def test_of_two_windows_with_nearly_as_much_context_the_longer_counts():
     answerer.of_tokens[WORDS.index("w7")] += 30.0
     (expected,) = assert_equal(answerer, [("w1", "w1 " * 254 + "w7" + " w1" * 130)])
     in_first = answerer.of_tokens[WORDS.index("w7"), 0] + answerer.of_places[3 + 254, 0]
-    found = next(entry for entry in expected["nbest"] if entry["text"] == "w7")
-    assert found["start_logit"] == pytest.approx(in_first)
+    answer = next(entry for entry in expected["nbest"] if entry["text"] == "w7")
+    assert answer["start_logit"] == pytest.approx(in_first)
 
 
 # === Exported ===

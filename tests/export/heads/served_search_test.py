@@ -32,16 +32,16 @@ def test_blocks_of_passages_find_what_numpy_finds(tmp_path, monkeypatch, count, 
     head = search.Search(toy_saved.embedder(), assets(), write(tmp_path / "p.txt", count), 5, dtype)
     loaded = tf.saved_model.load(toy_saved.save_graph(head, str(tmp_path / "saved")))
     questions = ["the cat", "on a mat", ""]
-    found = {name: value.numpy() for name, value in loaded.signatures["query"](tf.constant(questions)).items()}
+    hits = {name: value.numpy() for name, value in loaded.signatures["query"](tf.constant(questions)).items()}
     vectors = loaded.signatures["embed"](tf.constant(questions))["embedding"].numpy()
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=1e-6)
     scores = vectors @ head.vectors().T
-    assert found["indices"].shape == (3, min(count, 5))
-    np.testing.assert_allclose(found["scores"], -np.sort(-scores, axis=1)[:, :5], atol=1e-5)
-    np.testing.assert_allclose(np.take_along_axis(scores, found["indices"], 1), found["scores"], atol=1e-5)
+    assert hits["indices"].shape == (3, min(count, 5))
+    np.testing.assert_allclose(hits["scores"], -np.sort(-scores, axis=1)[:, :5], atol=1e-5)
+    np.testing.assert_allclose(np.take_along_axis(scores, hits["indices"], 1), hits["scores"], atol=1e-5)
     lines = (tmp_path / "p.txt").read_text(encoding="utf-8").splitlines()
-    assert [[text.decode() for text in row] for row in found["passages"]] == [
-        [lines[index] for index in row] for row in found["indices"]
+    assert [[text.decode() for text in row] for row in hits["passages"]] == [
+        [lines[index] for index in row] for row in hits["indices"]
     ]
     assert (head.recall == 1.0) if dtype == "float32" or count == 3 else (0.5 < head.recall <= 1.0)
 
@@ -84,14 +84,14 @@ def test_a_reranker_orders_what_is_found(tmp_path, num_outputs, monkeypatch, unr
     passages = write(tmp_path / "p.txt", 40)
     head = search.Search(toy_saved.embedder(), assets(), passages, 6, reranker_dir=str(tmp_path / "model"))
     version = saved_model.export_head(head, str(tmp_path / "served" / "find"), with_cc="off")
-    found = tf.saved_model.load(version).signatures["query"](tf.constant(QUESTIONS))
+    hits = tf.saved_model.load(version).signatures["query"](tf.constant(QUESTIONS))
     pairs = (np.repeat(QUESTIONS, 6), unranked["passages"].reshape(-1))
     outputs = scorer.predict(BertPreprocessor(BertTokenizer(VOCABULARY), 16)(pairs), verbose=0)
     scores = (outputs[:, -1] - outputs[:, 0] * (num_outputs - 1)).reshape(3, 6)
     order = np.argsort(-scores, axis=1)
-    np.testing.assert_array_equal(found["indices"], np.take_along_axis(unranked["indices"], order, 1))
-    np.testing.assert_array_equal(found["passages"], np.take_along_axis(unranked["passages"], order, 1))
-    np.testing.assert_allclose(found["scores"], np.take_along_axis(scores, order, 1), atol=1e-4)
+    np.testing.assert_array_equal(hits["indices"], np.take_along_axis(unranked["indices"], order, 1))
+    np.testing.assert_array_equal(hits["passages"], np.take_along_axis(unranked["passages"], order, 1))
+    np.testing.assert_allclose(hits["scores"], np.take_along_axis(scores, order, 1), atol=1e-4)
     assert "orders them by a model that reads both" in head.about().summary
 
 
@@ -125,11 +125,11 @@ def test_a_fresh_process_and_the_cc_program_find_what_numpy_finds(tmp_path, coun
     answers = {"fresh process": verify.fresh_answers(directory, probes)}
     if compiler := cc_check.find_compiler():
         answers["C++ program"] = verify.cc_answers(cc_check.build_program(compiler), directory, probes)
-    for found, vectors in answers.values():
+    for hits, vectors in answers.values():
         scores = vectors["embedding"] @ head.vectors().T
         expected = np.argsort(-scores, axis=1)[:, :10]
-        np.testing.assert_array_equal(found["indices"], expected)
-        np.testing.assert_allclose(found["scores"], np.take_along_axis(scores, expected, 1), atol=1e-6)
+        np.testing.assert_array_equal(hits["indices"], expected)
+        np.testing.assert_allclose(hits["scores"], np.take_along_axis(scores, expected, 1), atol=1e-6)
 
 
 @pytest.mark.parametrize(

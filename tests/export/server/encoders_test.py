@@ -80,11 +80,11 @@ def test_the_encoder_equals_keras(activation, first_token_only):
     states = keras.ops.convert_to_numpy(right["sequence_output"]) * mask[..., np.newaxis]
     expected = states[:, :1] if first_token_only else states
     for rows, columns in (slice(None), 9), (slice(1), 9), (slice(1), 5), (slice(2, 3), 9):  # One text: padded, or not.
-        pooled, found = encoder(*(array[rows, :columns] for array in (ids, segments, mask)))
+        pooled, sequence = encoder(*(array[rows, :columns] for array in (ids, segments, mask)))
         np.testing.assert_allclose(pooled, right["pooled_output"][rows], rtol=1e-5, atol=1e-5)
-        np.testing.assert_allclose(found, expected[rows, :columns], rtol=1e-5, atol=2e-5)
-    pooled, found = encoder(ids[:0], segments[:0], mask[:0])
-    assert pooled.shape == (0, HIDDEN_DIM) and found.shape == (0, 1 if first_token_only else 9, HIDDEN_DIM)
+        np.testing.assert_allclose(sequence, expected[rows, :columns], rtol=1e-5, atol=2e-5)
+    pooled, sequence = encoder(ids[:0], segments[:0], mask[:0])
+    assert pooled.shape == (0, HIDDEN_DIM) and sequence.shape == (0, 1 if first_token_only else 9, HIDDEN_DIM)
 
 
 def _without(directory: str) -> str:
@@ -99,7 +99,7 @@ def _without_encoders(directory: str) -> str:
 
 def _of_unknown_activation(directory: str) -> str:
     descriptions = read_json(os.path.join(directory, ENCODERS_FILE))
-    write_json(os.path.join(directory, ENCODERS_FILE), [{**its, "activation": "swish"} for its in descriptions])
+    write_json(os.path.join(directory, ENCODERS_FILE), [{**encoder, "activation": "swish"} for encoder in descriptions])
     return "swish"
 
 

@@ -196,14 +196,14 @@ def test_classify_and_regress(stub):
     request = examples(classification_pb2.ClassificationRequest(), 1.0, 2.0)
     request.model_spec.name, request.model_spec.signature_name = "half", "classify_x_to_y"
     response = stub.Classify(request, timeout=30)
-    classes = [[(entry.label, entry.score) for entry in one.classes] for one in response.result.classifications]
+    classes = [[(entry.label, entry.score) for entry in row.classes] for row in response.result.classifications]
     assert classes == [[("", 3.5)], [("", 4.0)]]
     assert response.model_spec.signature_name == "classify_x_to_y"
 
     request = examples(regression_pb2.RegressionRequest(), 1.0, 2.0)
     request.model_spec.name, request.model_spec.signature_name = "half", "tensorflow/serving/regress"
     response = stub.Regress(request, timeout=30)
-    assert [one.value for one in response.result.regressions] == [3.5, 4.0]
+    assert [regression.value for regression in response.result.regressions] == [3.5, 4.0]
 
 
 def test_a_context_is_shared_by_all_examples(stub):
@@ -212,7 +212,7 @@ def test_a_context_is_shared_by_all_examples(stub):
     request.input.example_list_with_context.context.features.feature["x"].float_list.value.append(4.0)
     request.input.example_list_with_context.examples.add()
     request.input.example_list_with_context.examples.add().features.feature["x"].float_list.value.append(2.0)
-    assert [one.value for one in stub.Regress(request, timeout=30).result.regressions] == [5.0, 4.0]
+    assert [regression.value for regression in stub.Regress(request, timeout=30).result.regressions] == [5.0, 4.0]
 
 
 @pytest.mark.parametrize(
@@ -348,8 +348,8 @@ def test_an_unexpected_failure_says_nothing_of_itself(stub, monkeypatch, caplog)
 
 
 def test_a_taken_port_is_a_clear_error(server):
-    parts = (server.manager, server.metrics, server.rest.admission, ServerSettings(port=server.grpc.port))
+    arguments = (server.manager, server.metrics, server.rest.admission, ServerSettings(port=server.grpc.port))
     with pytest.raises(
         InputError, match=f"Cannot listen on 127.0.0.1:{server.grpc.port}. Choose another --host or --port"
     ):
-        GrpcServer(*parts)
+        GrpcServer(*arguments)

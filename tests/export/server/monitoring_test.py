@@ -21,21 +21,21 @@ LINE = re.compile(r'[a-zA-Z_:][a-zA-Z0-9_:]*(\{([a-zA-Z_]\w*="([^"\\\n]|\\.)*"(,
 
 def figures(text: bytes) -> dict[str, float]:
     """Name with labels -> value; fails on a line that is not of the format, and where Prometheus's own parser does."""
-    found = {}
+    samples = {}
     for line in text.decode().splitlines():
         if line.startswith("#"):
             assert re.fullmatch(r"# (TYPE [a-zA-Z_:][\w:]* (counter|gauge|histogram)|HELP [a-zA-Z_:][\w:]* .+)", line)
         else:
             assert LINE.fullmatch(line), line
             name, _, number = line.rpartition(" ")
-            assert name not in found
-            found[name] = float(number)
-    assert sum(len(family.samples) for family in text_string_to_metric_families(text.decode())) == len(found)
-    return found
+            assert name not in samples
+            samples[name] = float(number)
+    assert sum(len(family.samples) for family in text_string_to_metric_families(text.decode())) == len(samples)
+    return samples
 
 
-def value(found: dict[str, float], name: str, **labels: str) -> float:
-    return found[toy_server.figure_name(name, **labels)]
+def value(samples: dict[str, float], name: str, **labels: str) -> float:
+    return samples[toy_server.figure_name(name, **labels)]
 
 
 # === Names and values ===
@@ -53,11 +53,11 @@ def test_a_histogram_counts_from_below():
     for size in (0.5, 1.0, 2.0, 100_000.0):
         metrics.padding_size.labels("a").observe(size)
     name = ":tensorflow:serving:batching_session:padding_size"
-    found = figures(metrics.text())
-    counts = [value(found, name + "_bucket", model_name="a", le=bound) for bound in ("1.0", "2.0", "16384.0", "+Inf")]
+    samples = figures(metrics.text())
+    counts = [value(samples, name + "_bucket", model_name="a", le=bound) for bound in ("1.0", "2.0", "16384.0", "+Inf")]
     assert counts == [2, 3, 3, 4]
-    assert value(found, name + "_sum", model_name="a") == 100_003.5
-    assert value(found, name + "_count", model_name="a") == 4
+    assert value(samples, name + "_sum", model_name="a") == 100_003.5
+    assert value(samples, name + "_count", model_name="a") == 4
 
 
 def test_a_gauge_is_looked_up_when_asked():
@@ -91,10 +91,12 @@ def test_a_request_is_counted_by_its_status():
         with pytest.raises(type(error)):
             with metrics.request("m", "Predict", "REST"):
                 raise error
-    found = figures(metrics.text())
-    counted = {status: value(found, COUNT, model_name="m", status=status) for status in ("OK", "NOT_FOUND", "INTERNAL")}
+    samples = figures(metrics.text())
+    counted = {
+        status: value(samples, COUNT, model_name="m", status=status) for status in ("OK", "NOT_FOUND", "INTERNAL")
+    }
     assert set(counted.values()) == {1.0}
-    assert value(found, LATENCY, model_name="m", API="Predict", entrypoint="REST") == 1.0
+    assert value(samples, LATENCY, model_name="m", API="Predict", entrypoint="REST") == 1.0
 
 
 def test_memory_is_that_of_the_process():

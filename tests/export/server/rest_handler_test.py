@@ -102,8 +102,8 @@ def _post(coding: bytes, body: bytes) -> bytes:
 
 
 def _chunked(body: bytes, size: int = 7) -> bytes:
-    parts = [body[start : start + size] for start in range(0, len(body), size)]
-    return b"".join(b"%x;name=value\r\n%s\r\n" % (len(part), part) for part in parts) + b"0\r\nX-Sum: 1\r\n\r\n"
+    chunks = [body[start : start + size] for start in range(0, len(body), size)]
+    return b"".join(b"%x;name=value\r\n%s\r\n" % (len(chunk), chunk) for chunk in chunks) + b"0\r\nX-Sum: 1\r\n\r\n"
 
 
 _GZIP = b"Content-Encoding: gzip\r\nContent-Length: %d"
@@ -115,7 +115,7 @@ def test_bodies_in_chunks_and_compressed_ones_are_taken(server):
     asked = [(_CHUNKED, _chunked(_BODY)), (_GZIP % len(packed), packed)]
     asked += [(b"Content-Encoding: gzip\r\n" + _CHUNKED, _chunked(packed))]
     # One connection: each body ends where the next request begins.
-    answer = toy_server.exchange(server, b"".join(_post(*one) for one in asked))
+    answer = toy_server.exchange(server, b"".join(_post(*request) for request in asked))
     assert answer.count(b"HTTP/1.1 200 OK") == 3 and answer.count(b'{"predictions": ["ab"]}') == 3
 
 

@@ -80,8 +80,10 @@ def embed(server, **body):
 def test_texts_become_the_models_own_vectors(server, vectors, saved):
     answer = embed(server, model="vectors", input=TEXTS, user="someone")
     assert [answer["object"], answer["model"]] == ["list", "vectors"]
-    assert [(one["object"], one["index"]) for one in answer["data"]] == [("embedding", index) for index in range(3)]
-    np.testing.assert_allclose([one["embedding"] for one in answer["data"]], vectors, atol=1e-5)
+    assert [(entry["object"], entry["index"]) for entry in answer["data"]] == [
+        ("embedding", index) for index in range(3)
+    ]
+    np.testing.assert_allclose([entry["embedding"] for entry in answer["data"]], vectors, atol=1e-5)
     encoded = saved("sentence_embedding").head.encode({"text": np.array([text.encode() for text in TEXTS], object)})
     num_tokens = int(np.sum(encoded["padding_mask"]))
     assert answer["usage"] == {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
@@ -90,7 +92,7 @@ def test_texts_become_the_models_own_vectors(server, vectors, saved):
 
 def test_base64_holds_the_same_numbers(server, vectors):
     answer = embed(server, model="vectors", input=TEXTS, encoding_format="base64")
-    rows = [np.frombuffer(base64.b64decode(one["embedding"]), "<f4") for one in answer["data"]]
+    rows = [np.frombuffer(base64.b64decode(entry["embedding"]), "<f4") for entry in answer["data"]]
     np.testing.assert_allclose(rows, vectors, atol=1e-5)
 
 
@@ -100,7 +102,7 @@ def test_nine_digits_tell_float32_apart():
 
 
 def test_dimensions_cut_a_vector_and_normalize_it(server, vectors):
-    cut = [one["embedding"] for one in embed(server, input=TEXTS, dimensions=2)["data"]]
+    cut = [entry["embedding"] for entry in embed(server, input=TEXTS, dimensions=2)["data"]]
     expected = vectors[:, :2] / np.linalg.norm(vectors[:, :2], axis=1, keepdims=True)
     np.testing.assert_allclose(cut, expected, atol=1e-5)
 
@@ -110,7 +112,7 @@ def test_token_ids_stand_for_texts(server, vectors, saved):
     encoded = head.encode({"text": np.array([text.encode() for text in TEXTS], object)})
     rows = [ids[: sum(mask)].tolist() for ids, mask in zip(encoded["token_ids"], encoded["padding_mask"], strict=True)]
     answer = embed(server, input=rows)
-    np.testing.assert_allclose([one["embedding"] for one in answer["data"]], vectors, atol=1e-5)
+    np.testing.assert_allclose([entry["embedding"] for entry in answer["data"]], vectors, atol=1e-5)
     assert answer["usage"]["prompt_tokens"] == sum(map(len, rows))
     assert len(embed(server, input=rows[0])["data"]) == 1
 
@@ -144,8 +146,8 @@ def test_token_ids_stand_for_texts(server, vectors, saved):
 )
 def test_errors_have_openais_form(server, document, body, status, message):
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-    found, answer = toy_server.ask(server, "POST", "/v1/embeddings", raw)
-    assert found == status and message in answer["error"]["message"], answer
+    answer_status, answer = toy_server.ask(server, "POST", "/v1/embeddings", raw)
+    assert answer_status == status and message in answer["error"]["message"], answer
     code = "model_not_found" if status == 404 else None
     assert answer["error"] | {"message": ""} == {
         "message": "",
@@ -170,8 +172,8 @@ def test_a_model_without_counts_says_no_usage(saved, tmp_path):
 
 def test_models_are_listed_and_hide_no_model_of_tensorflow_serving(server, document):
     status, listed = toy_server.ask(server, "GET", "/v1/models")
-    assert status == 200 and [one["id"] for one in listed["data"]] == ["pairs", "score", "triples", "vectors"]
-    assert all(one["object"] == "model" and one["created"] > 1.7e9 for one in listed["data"])
+    assert status == 200 and [model["id"] for model in listed["data"]] == ["pairs", "score", "triples", "vectors"]
+    assert all(model["object"] == "model" and model["created"] > 1.7e9 for model in listed["data"])
     assert fits(document, document["paths"]["/v1/models"]["get"]["responses"]["200"], listed)
     assert "model_version_status" in toy_server.ask(server, "GET", "/v1/models/vectors")[1]
     assert toy_server.ask(server, "GET", "/health") == (200, {"status": "ok"})

@@ -189,8 +189,8 @@ def test_certificates(tmp_path):
     lines = {"server_key": texts["key"], "server_cert": texts["certificate"]}
     tmp_path.joinpath("ssl.config").write_text("\n".join(f"{name}: {ascii(text)}" for name, text in lines.items()))
     metrics = Metrics()
-    parts = (ModelManager(lambda *_: None), metrics, Admission(10, 1 << 20, metrics))
-    server = GrpcServer(*parts, ServerSettings(port=0, ssl_config_file=path))
+    arguments = (ModelManager(lambda *_: None), metrics, Admission(10, 1 << 20, metrics))
+    server = GrpcServer(*arguments, ServerSettings(port=0, ssl_config_file=path))
     server.start()
     request = get_model_status_pb2.GetModelStatusRequest()
     request.model_spec.name = "nope"

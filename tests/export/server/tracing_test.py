@@ -28,7 +28,7 @@ def collector():
         def do_POST(self):  # noqa: N802  (http.server's)
             body = self.rfile.read(int(self.headers["Content-Length"]))
             for group in ExportTraceServiceRequest.FromString(body).resource_spans:
-                name = {one.key: one.value.string_value for one in group.resource.attributes}["service.name"]
+                name = {pair.key: pair.value.string_value for pair in group.resource.attributes}["service.name"]
                 spans.extend((name, span) for scope in group.scope_spans for span in scope.spans)
             self.send_response(200)
             self.send_header("Content-Length", "0")
@@ -76,8 +76,8 @@ def test_spans_continue_the_clients_traces(tmp_path, monkeypatch):
         assert (span.trace_id.hex(), span.parent_span_id.hex()) == (TRACE, PARENT)
     assert alone.trace_id.hex() != TRACE and not alone.parent_span_id
     assert [span.status.code for span in (rest, alone, by_grpc)] == [0, 2, 2]
-    found = {one.key: one.value.double_value for one in rest.attributes}
-    assert set(found) == {"bert_serve.queue_ms", "bert_serve.inference_ms"} and found["bert_serve.inference_ms"] > 0
+    times = {pair.key: pair.value.double_value for pair in rest.attributes}
+    assert set(times) == {"bert_serve.queue_ms", "bert_serve.inference_ms"} and times["bert_serve.inference_ms"] > 0
 
 
 def test_without_the_extra_it_says_so_once(monkeypatch, capsys):

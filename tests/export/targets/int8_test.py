@@ -65,9 +65,11 @@ def test_all_products_are_served_as_they_were_measured(head, tmp_path):
     trial.use(decision.products)
     (expected,) = trial.answers([head.token_request(head.encode({"text": _TEXTS}))])
     served, exact = (ServedModel(directory, "mood", 1, int8=is_int8) for is_int8 in (True, False))
-    found, right = (model.run("serving_default", {"text": _TEXTS})["probabilities"] for model in (served, exact))
-    np.testing.assert_allclose(found, expected["probabilities"], atol=1e-6)
-    assert 1e-6 < np.abs(found - right).max() < 0.1
+    probabilities, right = (
+        model.run("serving_default", {"text": _TEXTS})["probabilities"] for model in (served, exact)
+    )
+    np.testing.assert_allclose(probabilities, expected["probabilities"], atol=1e-6)
+    assert 1e-6 < np.abs(probabilities - right).max() < 0.1
 
 
 def test_a_product_that_changes_much_stays_float():
@@ -132,9 +134,9 @@ def _run(root, head, **changes) -> str:
 def test_the_metric_of_held_out_rows(head, tmp_path):
     rows = held_out.find(_run(tmp_path, head), head.preprocessor.tokenizer)
     assert rows.texts == [(text.decode(),) for text in _TEXTS] and rows.metric == "accuracy"
-    found = head.arrays([text.decode() for text in _TEXTS])["label"]
+    labels = head.arrays([text.decode() for text in _TEXTS])["label"]
     right = [LABELS[number % len(LABELS)].encode() for number in range(len(_TEXTS))]
-    accuracy = 100 * np.mean([label == expected for label, expected in zip(found, right, strict=True)])
+    accuracy = 100 * np.mean([label == expected for label, expected in zip(labels, right, strict=True)])
     assert rows.points(int8.Trial(head).model) == pytest.approx(accuracy)
     decision = int8.decide(head, rows, 100.0)
     assert decision.source == f"3 rows of {tmp_path / 'dev.tsv'}" and decision.cost.num_texts == 3
