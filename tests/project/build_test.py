@@ -1,5 +1,6 @@
 """BUILD agrees with the sources, and imports keep to the order of the rooms. Injected faults are found."""
 
+import ast
 import re
 
 import build_rules
@@ -50,6 +51,19 @@ def test_the_rooms_are_in_order(sources):
 
 def test_the_formatter_is_never_switched_off(sources):
     assert not [path for path, text in sources.items() if re.search(r"#\s*fmt:\s*(skip|off)", text)]
+
+
+def test_variables_of_the_tests_are_nouns(sources):
+    """The packages and benchmarks are to follow."""
+    vague = [
+        f"{path}:{node.lineno}"
+        for path, text in sources.items()
+        if path.startswith("tests/") and path.endswith(".py")
+        for node in ast.walk(ast.parse(text))
+        if (getattr(node, "arg", None) if isinstance(node, ast.arg) else getattr(node, "id", None))
+        in ("found", "one", "its")
+    ]
+    assert not vague, "\n".join(["Name what these hold, such as `row` or `matches`:", *vague])
 
 
 def test_contributing_lists_the_rooms_in_their_order():
