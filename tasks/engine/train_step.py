@@ -289,10 +289,10 @@ class TrainStep:
         def add_gradients(index, gradients):
             with tf.GradientTape() as tape:
                 output = forward(index)
-            parts = tape.gradient(output, variables, output_gradients=get_gradient(index))
-            self._has_gradient = [gradient is not None for gradient in parts]
-            pairs = zip(gradients, parts, strict=True)
-            return [total if part is None else total + tf.convert_to_tensor(part) for total, part in pairs]
+            part_gradients = tape.gradient(output, variables, output_gradients=get_gradient(index))
+            self._has_gradient = [gradient is not None for gradient in part_gradients]
+            pairs = zip(gradients, part_gradients, strict=True)
+            return [total if gradient is None else total + tf.convert_to_tensor(gradient) for total, gradient in pairs]
 
         gradients = repeat(add_gradients, [tf.zeros(variable.shape, variable.dtype) for variable in variables])
         return gradients, losses

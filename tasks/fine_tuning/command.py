@@ -120,8 +120,8 @@ def answer_lines(evaluation: Evaluation) -> list[str]:
     return [line for heading, rows in blocks.items() if rows for line in [heading, *map(_row_line, rows)]]
 
 
-def _row_line(parts: list[tuple[str, str]]) -> str:
-    texts = ((caption, " ".join(escape_unprintable(text).split())) for caption, text in parts)
+def _row_line(pairs: list[tuple[str, str]]) -> str:
+    texts = ((caption, " ".join(escape_unprintable(text).split())) for caption, text in pairs)
     shown = (f"{caption}: {text if len(text) <= _WIDTH else text[:_WIDTH] + '…'}" for caption, text in texts)
     return f"  {' | '.join(shown)}"
 

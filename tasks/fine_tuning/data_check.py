@@ -92,21 +92,21 @@ def look(files: dict[str, Content], evaluated: Sequence[str], unit: str, least_w
     }
     lines = [f"Data: {len(of_train)} training {unit}{_describe(train.counts)}; {np.median(of_train):.0f} words at the "]
     lines[0] += f"median, {max(of_train)} at most"
-    if missing := [f"no {name.replace('_', ' ')}" for name, found in kinds.items() if not found]:
+    if missing := [f"no {name.replace('_', ' ')}" for name, faults in kinds.items() if not faults]:
         lines[0] += f"; {', '.join(missing)}"
-    for name, found in kinds.items():
-        if found:
-            (what, cure), at = texts[name], " and ".join(found[0][:2])
-            lines.append(f"{name.replace('_', ' ').capitalize()} ({what}): {len(found)}, the first at {at}. {cure}")
+    for name, faults in kinds.items():
+        if faults:
+            (what, cure), at = texts[name], " and ".join(faults[0][:2])
+            lines.append(f"{name.replace('_', ' ').capitalize()} ({what}): {len(faults)}, the first at {at}. {cure}")
     figures = {"data_rows": len(of_train), "data_median_words": float(np.median(of_train))}
-    figures |= {f"data_{name}": len(found) for name, found in kinds.items()}
+    figures |= {f"data_{name}": len(faults) for name, faults in kinds.items()}
     return Look(figures, lines, {title: of.counts for title, of in files.items() if of.counts}, leaks)
 
 
 def _compare(files: dict[str, Content], evaluated: Sequence[str]) -> dict[str, list[tuple]]:
     """Returns, by kind of fault, the place of each, that of the row it is like, and of leaks the number of the row."""
     train, *_ = files
-    found, first, answers = {"duplicates": [], "leaks": [], "contradictions": []}, {}, {}
+    faults, first, answers = {"duplicates": [], "leaks": [], "contradictions": []}, {}, {}
     for title in [*(title for title in files if title != train), train]:  # First what training rows may leak into.
         content = files[title]
         for row, texts in enumerate(content.texts):
@@ -114,17 +114,17 @@ def _compare(files: dict[str, Content], evaluated: Sequence[str]) -> dict[str, l
             key = hashlib.blake2b(repr(same_text(texts)).encode("utf-8", "surrogatepass"), digest_size=16).digest()
             place, answer = content.place(row), content.answers and content.answers[row]
             if title == train and (leak := next((first[of, key] for of in evaluated if (of, key) in first), None)):
-                found["leaks"].append((place, leak, row))
+                faults["leaks"].append((place, leak, row))
             if (earlier := first.setdefault((title, key, answer), place)) != place:
-                found["duplicates"].append((place, earlier))
+                faults["duplicates"].append((place, earlier))
             first.setdefault((title, key), place)
             if content.answers is None:
                 continue
             other, earlier, is_said = answers.setdefault(key, (answer, place, False))
             if other != answer and not is_said:
-                found["contradictions"].append((place, earlier))
+                faults["contradictions"].append((place, earlier))
                 answers[key] = (other, earlier, True)
-    return found
+    return faults
 
 
 def _describe(counts: Counter | None) -> str:

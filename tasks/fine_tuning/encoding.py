@@ -68,7 +68,7 @@ def encode_texts(
             mask = outputs["padding_mask"].astype(bool)  # [chunk, S]
             pieces.append((outputs["token_ids"][mask], outputs["segment_ids"][mask], mask.sum(axis=1)))
             progress.update(len(chunk))
-    token_ids, segment_ids, lengths = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
+    token_ids, segment_ids, lengths = (np.concatenate(arrays) for arrays in zip(*pieces, strict=True))
     row_splits = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
     examples = Examples(token_ids, segment_ids, row_splits, rows_per_example=rows_per_example)
     if long_text not in POOLED:

@@ -102,13 +102,13 @@ def look_at(task: Task, inputs: Inputs) -> Inputs:
     if train.title not in contents:
         return inputs
     evaluated = [part.title for part in rest if part.split in ("dev", "test")]
-    found = look(contents, evaluated, task.unit, task.least_words, task.settings.drop_leaks)
-    print(*found.lines, sep="\n")
-    if task.settings.drop_leaks and found.leaks.any():
-        if found.leaks.all():
+    findings = look(contents, evaluated, task.unit, task.least_words, task.settings.drop_leaks)
+    print(*findings.lines, sep="\n")
+    if task.settings.drop_leaks and findings.leaks.any():
+        if findings.leaks.all():
             raise InputError(f"{train.rows.path}: --drop_leaks leaves no row. Give other rows to train on.")
-        train = train.with_rows(task.take_rows(train.rows, ~found.leaks))
-    return inputs._replace(parts=[train, *rest], look=found)
+        train = train.with_rows(task.take_rows(train.rows, ~findings.leaks))
+    return inputs._replace(parts=[train, *rest], look=findings)
 
 
 def choose_rows(groups: Sequence[Hashable], share: float, strata: Sequence[Hashable] | None = None) -> np.ndarray:

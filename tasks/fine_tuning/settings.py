@@ -222,11 +222,11 @@ class SplitSettings(FineTuningSettings):
             share = ", or --dev_share to hold out training rows" if split == "dev" else ""
             raise InputError(f"No {split} file was named. Give --{split}_file, or --data_dir with a {wanted}{share}.")
         candidates = [os.path.join(self.data_dir, name + extension) for name in names for extension in extensions]
-        found = [path for path in candidates if exists(path)]
-        if len(found) != 1:
-            state = f"{len(found)} of them are there" if found else "no such file"
-            raise InputError(f"{' or '.join(found or candidates)}: {state}. Name the right one with --{split}_file.")
-        return found[0]
+        paths = [path for path in candidates if exists(path)]
+        if len(paths) != 1:
+            state = f"{len(paths)} of them are there" if paths else "no such file"
+            raise InputError(f"{' or '.join(paths or candidates)}: {state}. Name the right one with --{split}_file.")
+        return paths[0]
 
 
 class LongTextSettings(SplitSettings):

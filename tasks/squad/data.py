@@ -182,8 +182,8 @@ def _check_answers(question: Question, version_2_with_negative: bool) -> None:
 def _text(raw: dict, key: str) -> str:
     value = raw.get(key)
     if not isinstance(value, str) or not value.strip():
-        found = "an empty text" if isinstance(value, str) else _name(value)
-        raise Broken(f'expected a text as "{key}", found {found}.')
+        description = "an empty text" if isinstance(value, str) else _name(value)
+        raise Broken(f'expected a text as "{key}", found {description}.')
     if _has_half_pair(value):
         raise Broken(f'half of a surrogate pair in "{key}", which is no character. Write the pair or remove it.')
     return value

@@ -87,12 +87,12 @@ def _candidates(split: dict, counts: dict[str, int], names: list[str]) -> tuple[
     """Returns the old pieces of each candidate, and the tokens that it would save where these stand now."""
     parts_of, promised = {}, Counter()
     for word, numbers in split.items():
-        parts = [names[number] for number in numbers]
-        for start, end in itertools.combinations(range(len(parts) + 1), 2):
+        old_pieces = [names[number] for number in numbers]
+        for start, end in itertools.combinations(range(len(old_pieces) + 1), 2):
             if 1 < end - start <= _MOST_PARTS:
-                piece = parts[start] + "".join(part.removeprefix("##") for part in parts[start + 1 : end])
+                piece = old_pieces[start] + "".join(part.removeprefix("##") for part in old_pieces[start + 1 : end])
                 if len(piece.removeprefix("##").encode()) <= MAX_PIECE_BYTES:
-                    parts_of[piece] = parts[start:end]
+                    parts_of[piece] = old_pieces[start:end]
                     promised[piece] += counts[word] * (end - start - 1)
     return parts_of, promised
 

@@ -160,9 +160,9 @@ def _add_tokens(run: StageRun, settings: AdaptSettings, tokenizer: dict) -> dict
     with weights.open_checkpoint(settings.preset) as checkpoint:
         check_rows(checkpoint.source, len(old), checkpoint.config.vocabulary_size)
         for name, added in (("before", []), ("start", pieces)):
-            parts = [[ids[part] for part in piece.parts] for piece in added]
+            part_ids = [[ids[part] for part in piece.parts] for piece in added]
             vocabulary = [*old, *(piece.piece for piece in added)]
-            _write(run, name, with_rows(checkpoint, len(old), parts), tokenizer | {"vocabulary": vocabulary})
+            _write(run, name, with_rows(checkpoint, len(old), part_ids), tokenizer | {"vocabulary": vocabulary})
         heads = checkpoint.heads
     examples = ", ".join(piece.piece for piece in pieces[:8])
     figures = _count_tokens(run, lowercase)
@@ -178,21 +178,21 @@ def _vocabulary(run: StageRun, name: str) -> str:
     return run.path(name, keras_preset.VOCABULARY_FILE)
 
 
-def with_rows(checkpoint: Checkpoint, num_pieces: int, parts: list[list[int]]) -> Checkpoint:
+def with_rows(checkpoint: Checkpoint, num_pieces: int, part_ids: list[list[int]]) -> Checkpoint:
     """Returns a checkpoint with more rows in its token table, and in the output bias of its masked LM.
 
     Args:
         checkpoint: an open one.
         num_pieces: the rows to keep: the pieces of its vocabulary, without those that pad its table.
-        parts: for each new piece the old ones, whose mean it gets.
+        part_ids: for each new piece the ids of the old ones, whose mean it gets.
     """
 
     def grow(read: Callable[[], np.ndarray]) -> np.ndarray:
         old = np.asarray(read())[:num_pieces]
-        means = (old[ids].mean(axis=0, keepdims=True, dtype=np.float64).astype(old.dtype) for ids in parts)
+        means = (old[ids].mean(axis=0, keepdims=True, dtype=np.float64).astype(old.dtype) for ids in part_ids)
         return np.concatenate([old, *means])
 
-    size, tensors = num_pieces + len(parts), dict(checkpoint.tensors)
+    size, tensors = num_pieces + len(part_ids), dict(checkpoint.tensors)
     for path in tensors.keys() & {_TOKENS, _BIAS}:
         source, shape, read = tensors[path]
         tensors[path] = StoredTensor(source, (size, *shape[1:]), functools.partial(grow, read))

@@ -49,10 +49,10 @@ def find_duplicates(pool, directory: str, blocks: Sequence[Block], input_format:
     num_parts = min(_SECTIONS, num_hashes // _HASHES_PER_PART + 1)
     bounds = [_SECTIONS * part // num_parts for part in range(num_parts + 1)]
     tasks = [(part, *bounds[part : part + 2], per_group, len(groups)) for part in range(num_parts)]
-    found = list(run_step(pool, directory, f"find repeated {unit}", _find_in_part, tasks, [1] * num_parts, "part"))
+    repeats = list(run_step(pool, directory, f"find repeated {unit}", _find_in_part, tasks, [1] * num_parts, "part"))
     tasks = [(number, num_parts, start, len(group)) for number, (start, group) in enumerate(groups)]
     list(run_step(pool, directory, f"gather repeated {unit}", _gather_group, tasks, [1] * len(groups), "group"))
-    return num_items, num_items - num_hashes + sum(found)
+    return num_items, num_items - num_hashes + sum(repeats)
 
 
 def without_duplicates(directory: str, number: int, texts: Iterator[str | None], unit: str) -> Iterator[str | None]:
@@ -98,40 +98,40 @@ def _digest(lines: list[str]) -> bytes:
 def _hash_group(directory: str, task: tuple[int, int, Sequence[Block], str, str]) -> tuple[int, int]:
     """Writes the sorted hashes of some blocks, each once a block; returns the numbers of items and of hashes."""
     number, start, blocks, input_format, unit = task
-    num_items, parts = 0, []
+    num_items, block_hashes = 0, []
     for block_number, block in enumerate(blocks, start):
         digests = [digest for _, digest in _items(split_block(block, input_format), unit) if digest]
         num_items += len(digests)
         hashes = np.empty(len(set(digests)), _HASH)
         halves = np.frombuffer(b"".join(set(digests)), "<u8").reshape(-1, 2)
         hashes["high"], hashes["low"], hashes["block"] = *halves.T, block_number
-        parts.append(hashes)
-    found = np.concatenate(parts)
-    found = found[np.argsort(found["high"])]
+        block_hashes.append(hashes)
+    group_hashes = np.concatenate(block_hashes)
+    group_hashes = group_hashes[np.argsort(group_hashes["high"])]
     shift = np.uint64(64 - (_SECTIONS - 1).bit_length())
-    _write(_path(directory, "hashes", number), found, found["high"] >> shift, range(_SECTIONS))
-    return num_items, len(found)
+    _write(_path(directory, "hashes", number), group_hashes, group_hashes["high"] >> shift, range(_SECTIONS))
+    return num_items, len(group_hashes)
 
 
 def _find_in_part(directory: str, task: tuple[int, int, int, int, int]) -> int:
     """Writes the hashes of some sections that occur in an earlier block, by group; returns their number."""
     part, first, stop, per_group, num_groups = task
-    found = np.concatenate([_read(_path(directory, "hashes", group), first, stop) for group in range(num_groups)])
-    found = found[np.lexsort((found["block"], found["low"], found["high"]))]
-    is_repeated = np.zeros(len(found), bool)
-    is_repeated[1:] = (found["high"][1:] == found["high"][:-1]) & (found["low"][1:] == found["low"][:-1])
-    found = found[is_repeated]
-    found = found[np.argsort(found["block"], kind="stable")]
-    _write(_path(directory, "repeats", part), found, found["block"] // per_group, range(num_groups))
-    return len(found)
+    hashes = np.concatenate([_read(_path(directory, "hashes", group), first, stop) for group in range(num_groups)])
+    hashes = hashes[np.lexsort((hashes["block"], hashes["low"], hashes["high"]))]
+    is_repeated = np.zeros(len(hashes), bool)
+    is_repeated[1:] = (hashes["high"][1:] == hashes["high"][:-1]) & (hashes["low"][1:] == hashes["low"][:-1])
+    hashes = hashes[is_repeated]
+    hashes = hashes[np.argsort(hashes["block"], kind="stable")]
+    _write(_path(directory, "repeats", part), hashes, hashes["block"] // per_group, range(num_groups))
+    return len(hashes)
 
 
 def _gather_group(directory: str, task: tuple[int, int, int, int]) -> None:
     """Writes what all parts have found for the blocks of a group, a file of digests for each block."""
     group, num_parts, start, num_blocks = task
-    found = np.concatenate([_read(_path(directory, "repeats", part), group, group + 1) for part in range(num_parts)])
+    hashes = np.concatenate([_read(_path(directory, "repeats", part), group, group + 1) for part in range(num_parts)])
     for block in range(start, start + num_blocks):
-        digests = found[["high", "low"]][found["block"] == block]
+        digests = hashes[["high", "low"]][hashes["block"] == block]
         with create_whole(_path(directory, "repeated", block)) as temporary, open(temporary, "wb") as file:
             file.write(recfunctions.repack_fields(digests).tobytes())
 

@@ -94,8 +94,8 @@ def _varints(numbers: np.ndarray) -> _Columns:
     return _Columns(values.reshape(len(numbers), -1), used.reshape(len(numbers), -1))
 
 
-def _join(parts: list[_Columns]) -> _Columns:
-    values, used = zip(*parts, strict=True)
+def _join(columns: list[_Columns]) -> _Columns:
+    values, used = zip(*columns, strict=True)
     return _Columns(np.concatenate(values, axis=1), np.concatenate(used, axis=1))
 
 
@@ -126,9 +126,9 @@ def _frame(records: _Columns) -> _Columns:
     aligned = np.zeros((len(sizes), width), np.uint8)
     aligned[used] = records.values[records.used]
     length = sizes.astype("<u8").view(np.uint8).reshape(-1, 8)
-    parts = [length, _masked_crc(length, np.full_like(sizes, 8)), aligned, _masked_crc(aligned, sizes)]
-    used = [used if part is aligned else np.ones_like(part, bool) for part in parts]
-    return _join([_Columns(*part) for part in zip(parts, used, strict=True)])
+    fields = [length, _masked_crc(length, np.full_like(sizes, 8)), aligned, _masked_crc(aligned, sizes)]
+    used = [used if field is aligned else np.ones_like(field, bool) for field in fields]
+    return _join([_Columns(*pair) for pair in zip(fields, used, strict=True)])
 
 
 def _masked_crc(aligned: np.ndarray, sizes: np.ndarray) -> np.ndarray:

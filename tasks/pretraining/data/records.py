@@ -82,9 +82,9 @@ def _check_example(where: str, serialized: bytes, lengths: dict[str, int]) -> No
         if not present:
             raise InputError(lacking(where, name))
         kind = "float_list" if name == "mask_weights" else "int64_list"
-        found = len(getattr(features[present[0]], kind).value)
-        if found != lengths[name]:
+        length = len(getattr(features[present[0]], kind).value)
+        if length != lengths[name]:
             raise InputError(
-                f"{where}: {present[0]} must hold {lengths[name]} numbers ({kind}), found {found}. Give "
+                f"{where}: {present[0]} must hold {lengths[name]} numbers ({kind}), found {length}. Give "
                 "--max_seq_length and --max_predictions_per_seq the values with which the data was created."
             )

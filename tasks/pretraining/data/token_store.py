@@ -80,12 +80,12 @@ def read_store(path: str, dtype: np.dtype, part: int = 0, num_parts: int = 1) ->
     return Corpus(tokens, sentences - sentences[0], documents - documents[0])
 
 
-def join(parts: list[Corpus]) -> Corpus:
+def join(corpora: list[Corpus]) -> Corpus:
     """Returns the documents of several corpora as one."""
-    token_ids = np.concatenate([part.token_ids for part in parts])
+    token_ids = np.concatenate([corpus.token_ids for corpus in corpora])
     starts = []
     for name in ("sentence_starts", "document_starts"):
-        arrays = [getattr(part, name) for part in parts]
+        arrays = [getattr(corpus, name) for corpus in corpora]
         offsets = np.cumsum([0, *(array[-1] for array in arrays)])
         shifted = [array[:-1] + offset for array, offset in zip(arrays, offsets[:-1], strict=True)]
         starts.append(np.concatenate([*shifted, offsets[-1:]]))
