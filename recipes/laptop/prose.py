@@ -95,7 +95,7 @@ def read_documents(directory: str) -> Iterator[Document]:
                 content = gzip.decompress(content)
             text = _without_markup(name, content.decode("utf-8", errors="replace").translate(_QUOTES))
             paragraphs = map(docstrings.sentences, _BLANK_LINE.split(text))
-            if sentences := [one for paragraph in paragraphs for one in paragraph if _is_english(one)]:
+            if sentences := [sentence for paragraph in paragraphs for sentence in paragraph if _is_english(sentence)]:
                 label = os.path.relpath(path, directory).split(os.sep)[0]
                 yield Document(label, path, path, sentences)
 
@@ -120,15 +120,18 @@ def main(directory: str, documents: list[str], tests: list[str]) -> None:
     if documents:
         sources["manuals"] = [document for folder in documents for document in read_documents(folder)]
     seen: set[str] = set()
-    for source, found in sources.items():
-        num_sentences = sum(len(document.sentences) for document in found)
+    for source, source_documents in sources.items():
+        num_sentences = sum(len(document.sentences) for document in source_documents)
         kept = []
-        for document in corpus.without_repeats(found):
+        for document in corpus.without_repeats(source_documents):
             sentences = [text for text in document.sentences if text not in seen and known.isdisjoint(word_runs(text))]
             seen.update(sentences)
             if sentences:
                 kept.append(document._replace(sentences=sentences))
-        print(f"{source}: {num_sentences:,} sentences, of which {sum(len(one.sentences) for one in kept):,} are kept")
+        print(
+            f"{source}: {num_sentences:,} sentences, "
+            f"of which {sum(len(document.sentences) for document in kept):,} are kept"
+        )
         for part, texts in zip(("train", "held_out"), corpus.split(kept), strict=True):
             write_lines(os.path.join(directory, f"{part}_{source}.txt"), corpus.lines_of(texts))
             print(f"{source}, {part}: {corpus.summary(texts)}")
