@@ -38,15 +38,17 @@ def sentences_of(path):
     nodes = ast.walk(ast.parse(path.read_bytes()))
     texts = [ast.get_docstring(node) for node in nodes if isinstance(node, kinds)]
     joined = " ".join(" ".join(text.split()) for text in texts if text)
-    return [one.strip() for one in re.split(r"(?<=[a-z]\.) (?=[A-Z])", joined) if 5 < len(one.split()) < 40]
+    return [
+        sentence.strip() for sentence in re.split(r"(?<=[a-z]\.) (?=[A-Z])", joined) if 5 < len(sentence.split()) < 40
+    ]
 
 
 folder = pathlib.Path(sysconfig.get_path("stdlib"))
 files = [path for path in sorted(folder.glob("*/*.py")) if not {"test", "tests", "site-packages"} & set(path.parts)]
-documents = [found for path in files if len(found := sentences_of(path)) > 4]
+documents = [sentences for path in files if len(sentences := sentences_of(path)) > 4]
 random.Random(0).shuffle(documents)
 for name, part in (("held_out", documents[:20]), ("train", documents[20:])):
-    pathlib.Path(f"{name}.txt").write_text("\n\n".join("\n".join(one) for one in part), encoding="utf-8")
+    pathlib.Path(f"{name}.txt").write_text("\n\n".join("\n".join(document) for document in part), encoding="utf-8")
 print(f"{len(documents)} documents, {sum(map(len, documents))} sentences, such as: {documents[0][0]}")
 
 # %% [markdown]
@@ -88,7 +90,7 @@ sh("""bert-pretrain --input_file=train.tfrecord --eval_input_file=held_out.tfrec
 
 # %%
 network = {"http", "email", "urllib", "asyncio", "xmlrpc"}
-rows = [(one, path.parent.name in network) for path in files for one in sentences_of(path)]
+rows = [(sentence, path.parent.name in network) for path in files for sentence in sentences_of(path)]
 yes, no = ([text for text, label in rows if label == wanted] for wanted in (True, False))
 rows = [(text, "network") for text in yes] + [(text, "other") for text in random.Random(1).sample(no, len(yes))]
 random.Random(2).shuffle(rows)

@@ -131,8 +131,8 @@ def ask(url, **row):
     return json.load(urllib.request.urlopen(f"{url}:predict", body))["predictions"][0]
 
 
-found = ask(urls[0], question="Where was it bought ?", context="In Lima , Greta bought a clock .")
-print({name: found[name] for name in ("answer", "start", "end", "score")})
+prediction = ask(urls[0], question="Where was it bought ?", context="In Lima , Greta bought a clock .")
+print({name: prediction[name] for name in ("answer", "start", "end", "score")})
 print(ask(urls[1], text="In Kyoto we met Clara ."))
 server.terminate()
 _ = server.wait()

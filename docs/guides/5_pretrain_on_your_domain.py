@@ -42,9 +42,13 @@ def documents_of(folder):
         kinds = (ast.Module, ast.ClassDef, ast.FunctionDef)
         texts = [ast.get_docstring(node) for node in nodes if isinstance(node, kinds)]
         joined = " ".join(" ".join(text.split()) for text in texts if text)
-        found = [one.strip() for one in re.split(r"(?<=[a-z]\.) (?=[A-Z])", joined) if 5 < len(one.split()) < 40]
-        if len(found) > 4:
-            yield "\n".join(found)
+        sentences = [
+            sentence.strip()
+            for sentence in re.split(r"(?<=[a-z]\.) (?=[A-Z])", joined)
+            if 5 < len(sentence.split()) < 40
+        ]
+        if len(sentences) > 4:
+            yield "\n".join(sentences)
 
 
 def write(name, documents):
@@ -107,9 +111,9 @@ print(f"held-out accuracy on the domain: {accuracy('general'):.1%} before, {accu
 # %%
 ports = []
 for _ in range(2):
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        ports.append(one.getsockname()[1])
+    with socket.socket() as tcp_socket:
+        tcp_socket.bind(("127.0.0.1", 0))
+        ports.append(tcp_socket.getsockname()[1])
 workers = [f"127.0.0.1:{port}" for port in ports]
 running = []
 for index in range(2):

@@ -42,9 +42,9 @@ def markdown(docstring: str) -> str:
     lines, out, section = inspect.cleandoc(docstring).splitlines(), [], None
     while lines:
         line = lines.pop(0)
-        found = _SECTION.match(line)
-        if found:
-            section = found[1]
+        heading = _SECTION.match(line)
+        if heading:
+            section = heading[1]
             out += ["", f"**{'Arguments' if section == 'Args' else section}**", ""]
         elif line.lstrip().startswith(">>>"):
             block = [line]
@@ -77,9 +77,9 @@ def markdown(docstring: str) -> str:
 
 def mark_flags(text: str) -> str:
     """Marks flags in the prose as code."""
-    parts = re.split(r"(```.*?```|`[^`]*`)", text, flags=re.DOTALL)
-    parts[::2] = [re.sub(r"(?<![\w-])--[a-z]\w*(=[\w.,:/+-]*\w)?", r"`\g<0>`", part) for part in parts[::2]]
-    return "".join(parts)
+    segments = re.split(r"(```.*?```|`[^`]*`)", text, flags=re.DOTALL)
+    segments[::2] = [re.sub(r"(?<![\w-])--[a-z]\w*(=[\w.,:/+-]*\w)?", r"`\g<0>`", segment) for segment in segments[::2]]
+    return "".join(segments)
 
 
 def signature(node: ast.FunctionDef, name: str, is_method: bool) -> str:
@@ -92,25 +92,25 @@ def signature(node: ast.FunctionDef, name: str, is_method: bool) -> str:
     return "\n".join([f"{name}(", *(f"    {argument}," for argument in arguments), f"){returns}"])
 
 
-def _arguments(found: ast.arguments) -> list[str]:
-    positional = [*found.posonlyargs, *found.args]
-    defaults = [None] * (len(positional) - len(found.defaults)) + found.defaults
-    one = functools.partial(ast.arguments, posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[])
+def _arguments(args: ast.arguments) -> list[str]:
+    positional = [*args.posonlyargs, *args.args]
+    defaults = [None] * (len(positional) - len(args.defaults)) + args.defaults
+    arguments_of = functools.partial(ast.arguments, posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[])
     made = [
-        one(args=[arg], defaults=[default] if default else [])
+        arguments_of(args=[arg], defaults=[default] if default else [])
         for arg, default in zip(positional, defaults, strict=True)
     ]
-    if found.vararg or found.kwonlyargs:
-        made.append(one(vararg=found.vararg))
+    if args.vararg or args.kwonlyargs:
+        made.append(arguments_of(vararg=args.vararg))
     made += [
-        one(kwonlyargs=[arg], kw_defaults=[default])
-        for arg, default in zip(found.kwonlyargs, found.kw_defaults, strict=True)
+        arguments_of(kwonlyargs=[arg], kw_defaults=[default])
+        for arg, default in zip(args.kwonlyargs, args.kw_defaults, strict=True)
     ]
-    if found.kwarg:
-        made.append(one(kwarg=found.kwarg))
+    if args.kwarg:
+        made.append(arguments_of(kwarg=args.kwarg))
     texts = [(ast.unparse(arguments) or "*").removeprefix("*, ") for arguments in made]
-    if found.posonlyargs:
-        texts.insert(len(found.posonlyargs), "/")
+    if args.posonlyargs:
+        texts.insert(len(args.posonlyargs), "/")
     return texts
 
 
@@ -124,7 +124,7 @@ def _code(line: str) -> str:
 def function_page(path: str, name: str) -> str:
     """Returns the section of a function of a module."""
     module = ROOT / path
-    node = next(one for one in parsed(module).body if isinstance(one, ast.FunctionDef) and one.name == name)
+    node = next(child for child in parsed(module).body if isinstance(child, ast.FunctionDef) and child.name == name)
     full = f"{_module(module)}.{name}"
     return f"## {full}\n\n{_code(signature(node, name, False))}\n\n{markdown(ast.get_docstring(node) or '')}\n"
 
@@ -152,7 +152,7 @@ def class_page(name: str) -> str:
         text = ast.get_docstring(node)
         if method.startswith("_") or not text:
             continue
-        kinds = {ast.unparse(one) for one in node.decorator_list}
+        kinds = {ast.unparse(decorator) for decorator in node.decorator_list}
         lines += [f"## {method}", ""]
         if "property" in kinds:
             lines += [markdown(text), ""]
@@ -164,12 +164,12 @@ def class_page(name: str) -> str:
 
 def _ancestors(name: str) -> list[str]:
     """The class and its bases of this project, nearest first."""
-    found = [name]
+    names = [name]
     for base in _classes()[name][0].bases:
         last = ast.unparse(base).rpartition(".")[2]
         if last in _classes() and last != name:
-            found += [one for one in _ancestors(last) if one not in found]
-    return found
+            names += [ancestor for ancestor in _ancestors(last) if ancestor not in names]
+    return names
 
 
 def _function_of_package(name: str) -> str:

@@ -57,12 +57,12 @@ def pages() -> dict[str, str]:
     """Returns the page as Markdown, by its path."""
     lines = [_INTRO, ""]
     section_of = {place: title for title, places in _SECTIONS.items() for place in places}
-    found = {title: set() for title in _SECTIONS}
+    messages_of = {title: set() for title in _SECTIONS}
     for path in _modules():
         name = str(path.relative_to(ROOT))
         if messages := set(_messages(path)):
-            found[section_of[name if name in section_of else os.path.dirname(name)]] |= messages
-    for title, messages in found.items():
+            messages_of[section_of[name if name in section_of else os.path.dirname(name)]] |= messages
+    for title, messages in messages_of.items():
         if messages:
             lines += [f"## {title}", "", *(f"- {_markdown(text)}" for text in sorted(messages, key=_order)), ""]
     return {"reference/errors.md": "\n".join(lines)}
@@ -76,7 +76,7 @@ def _messages(path: pathlib.Path) -> Iterator[str]:
     """Yields the messages of a module, without those that only hand on another error's."""
     outer = _texts_of_all() | _texts_of_module(path)
     body = docstrings.parsed(path).body
-    for scope in _functions(body) + [one for one in body if not isinstance(one, ast.FunctionDef | ast.ClassDef)]:
+    for scope in _functions(body) + [node for node in body if not isinstance(node, ast.FunctionDef | ast.ClassDef)]:
         texts = outer | _texts(ast.walk(scope), outer)
         for call in (node for node in ast.walk(scope) if isinstance(node, ast.Call)):
             name = ast.unparse(call.func)
@@ -91,7 +91,7 @@ def _messages(path: pathlib.Path) -> Iterator[str]:
 
 def _functions(body: list[ast.stmt]) -> list[ast.FunctionDef]:
     """The functions and methods of a module."""
-    body = body + [node for one in body if isinstance(one, ast.ClassDef) for node in one.body]
+    body = body + [node for cls in body if isinstance(cls, ast.ClassDef) for node in cls.body]
     return [node for node in body if isinstance(node, ast.FunctionDef)]
 
 
@@ -102,7 +102,7 @@ Texts = dict[str, list[ast.expr]]  # What a variable may hold, or a function ret
 
 def _texts(nodes: Iterable[ast.AST], outer: Texts) -> Texts:
     """The texts that are assigned to variables, or come from `outer`, without variables that may hold anything else."""
-    found = {}
+    texts = {}
     for node in nodes:
         if not isinstance(node, ast.Assign):
             continue
@@ -110,37 +110,37 @@ def _texts(nodes: Iterable[ast.AST], outer: Texts) -> Texts:
         pairs = [(target, value)]
         if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
             pairs = zip(target.elts, value.elts, strict=False)
-        for one, held in pairs:
-            if isinstance(one, ast.Name):
+        for variable, held in pairs:
+            if isinstance(variable, ast.Name):
                 is_table = isinstance(held, ast.Dict)
-                name = f"{one.id}[]" if is_table else one.id
-                found[name] = found.get(name, []) + (held.values if is_table else [held])
+                name = f"{variable.id}[]" if is_table else variable.id
+                texts[name] = texts.get(name, []) + (held.values if is_table else [held])
     return {
-        name: values for name, values in found.items() if all(_is_text(one) or _key(one) in outer for one in values)
+        name: values for name, values in texts.items() if all(_is_text(expr) or _key(expr) in outer for expr in values)
     }
 
 
 def _texts_of_module(path: pathlib.Path) -> Texts:
     """The texts that a module's constants hold, and that its functions return."""
     body = docstrings.parsed(path).body
-    found = _texts(body, {})
+    texts = _texts(body, {})
     for function in _functions(body):
         values = [node.value for node in ast.walk(function) if isinstance(node, ast.Return) and node.value]
-        values = [one for one in values if ast.unparse(one) != "None"]
+        values = [value for value in values if ast.unparse(value) != "None"]
         if values and all(map(_is_text, values)):
-            found[f"{function.name}()"] = values
-    return found
+            texts[f"{function.name}()"] = values
+    return texts
 
 
 @functools.cache
 def _texts_of_all() -> Texts:
     """What modules may import of each other, without names that have two meanings."""
-    found, twice = {}, set()
+    texts, twice = {}, set()
     for path in _modules():
         new = {name: values for name, values in _texts_of_module(path).items() if not name.startswith("_")}
-        twice |= found.keys() & new.keys()
-        found |= new
-    return {name: values for name, values in found.items() if name not in twice}
+        twice |= texts.keys() & new.keys()
+        texts |= new
+    return {name: values for name, values in texts.items() if name not in twice}
 
 
 def _key(node: ast.expr) -> str | None:
@@ -174,10 +174,10 @@ def _text(node: ast.expr, texts: Texts) -> str:
     if isinstance(node, ast.IfExp):
         known = [node.body, node.orelse]
     elif name := _key(node):
-        known, left = texts.get(name, []), {one: values for one, values in texts.items() if one != name}
+        known, left = texts.get(name, []), {key: values for key, values in texts.items() if key != name}
     if not known:
         return f"{{{_name(node)}}}"
-    shown = list(dict.fromkeys(filter(None, (_text(one, left) for one in known))))
+    shown = list(dict.fromkeys(filter(None, (_text(expr, left) for expr in known))))
     is_one = len(shown) == 1 and not isinstance(node, ast.IfExp)
     return shown[0] if is_one else f"[{' | '.join(shown)}]"
 
@@ -192,7 +192,7 @@ def _name(node: ast.expr) -> str:
         if ast.unparse(node.func).endswith(".get") or ast.unparse(node.func) == "getattr":
             key = node.args[-1 if len(node.args) < 3 else 1]
             return key.value if isinstance(key, ast.Constant) else _name(key)
-        of_values = [one for one in node.args if not isinstance(one, ast.Constant)]
+        of_values = [arg for arg in node.args if not isinstance(arg, ast.Constant)]
         return _name(of_values[-1] if of_values else node.func)
     if isinstance(node, ast.Subscript):
         is_key = isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str)
@@ -201,7 +201,7 @@ def _name(node: ast.expr) -> str:
         return _name(node.values[0])
     if isinstance(node, ast.GeneratorExp | ast.ListComp):
         return _name(node.generators[0].iter)
-    names = [one for one in ast.walk(node) if isinstance(one, ast.Name)]
+    names = [child for child in ast.walk(node) if isinstance(child, ast.Name)]
     return _name(names[-1]) if names else "value"
 
 
@@ -210,7 +210,7 @@ def _order(text: str) -> str:
 
 
 def _markdown(text: str) -> str:
-    parts = re.split(r"(?<![\w-])(--[a-z]\w*)", text)
-    parts[1::2] = [f"`{flag}`" for flag in parts[1::2]]  # Prose would break a line after the hyphens.
-    parts[::2] = [re.sub(r"([\\`*_\[\]<>|$~])", r"\\\1", part) for part in parts[::2]]
-    return re.sub(r"((?:\{[\w \\]+\})+)", r"*\1*", "".join(parts))
+    segments = re.split(r"(?<![\w-])(--[a-z]\w*)", text)
+    segments[1::2] = [f"`{flag}`" for flag in segments[1::2]]  # Prose would break a line after the hyphens.
+    segments[::2] = [re.sub(r"([\\`*_\[\]<>|$~])", r"\\\1", segment) for segment in segments[::2]]
+    return re.sub(r"((?:\{[\w \\]+\})+)", r"*\1*", "".join(segments))

@@ -26,13 +26,13 @@ _MAX_LINES = 60  # Lines of a cell's output; more are cut in the middle.
 
 def cells(source: str) -> list[tuple[str, str]]:
     """Splits a guide into ("markdown" or "code", text)."""
-    found = []
+    pairs = []
     for kind, body in re.findall(r"^# %%( \[markdown\])?\n(.*?)(?=^# %%|\Z)", source, re.MULTILINE | re.DOTALL):
         if kind:
-            found.append(("markdown", re.sub(r"^# ?", "", body.strip(), flags=re.MULTILINE)))
+            pairs.append(("markdown", re.sub(r"^# ?", "", body.strip(), flags=re.MULTILINE)))
         else:
-            found.append(("code", body.strip()))
-    return found
+            pairs.append(("code", body.strip()))
+    return pairs
 
 
 def run_cells(source: str) -> list[str]:
@@ -61,15 +61,15 @@ def run_cells(source: str) -> list[str]:
 
 def page(source: str, shown: list[str], name: str, seconds: float) -> str:
     """Returns a guide with its outputs as Markdown."""
-    parts, outputs = [], iter(shown)
+    blocks, outputs = [], iter(shown)
     for kind, text in cells(source):
         if kind == "markdown":
-            parts.append(text)
+            blocks.append(text)
             continue
-        parts.append(f"```python\n{text}\n```")
+        blocks.append(f"```python\n{text}\n```")
         if output := next(outputs):
-            parts.append(f"```{{code-block}} none\n:class: output\n\n{_shorten(output)}\n```")
-    title, *rest = parts
+            blocks.append(f"```{{code-block}} none\n:class: output\n\n{_shorten(output)}\n```")
+    title, *rest = blocks
     files = (
         f"{{download}}`Notebook <{name}.ipynb>` · {{download}}`Python <{name}.py>` · executed in {seconds:.0f} seconds"
     )

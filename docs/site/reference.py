@@ -51,12 +51,12 @@ def _toctree(entries: list[str]) -> str:
 
 def builders() -> dict[str, list[str]]:
     """The public functions of `tasks/<task>/model.py` that build a model, by file."""
-    found = {}
+    functions = {}
     for path in sorted((ROOT / "tasks").glob("*/model.py")):
         names = [node.name for node in docstrings.parsed(path).body if isinstance(node, ast.FunctionDef)]
         if names := [name for name in names if name.startswith("build_")]:
-            found[str(path.relative_to(ROOT))] = names
-    return found
+            functions[str(path.relative_to(ROOT))] = names
+    return functions
 
 
 def python_pages() -> dict[str, str]:
