@@ -97,8 +97,8 @@ class Checkpoint:
         """
         for source in sources:
             if source.path in self.tensors:
-                parts = to_theirs(np.asarray(self.tensors[source.path].read()), source, self.config.num_heads)
-                yield from ((source, name, part) for name, part in zip(source.names, parts, strict=True))
+                arrays = to_theirs(np.asarray(self.tensors[source.path].read()), source, self.config.num_heads)
+                yield from ((source, name, array) for name, array in zip(source.names, arrays, strict=True))
 
 
 def check_heads_follow_encoder(checkpoint: Checkpoint, format_owner: str) -> None:
@@ -122,9 +122,9 @@ def check_heads_follow_encoder(checkpoint: Checkpoint, format_owner: str) -> Non
                 )
 
 
-def wrong_shape(source: str, expected: Sequence[int], by: str, found: Sequence[int], more: str = "") -> InputError:
+def wrong_shape(source: str, expected: Sequence[int], by: str, shape: Sequence[int], more: str = "") -> InputError:
     """Returns the error for a tensor `source` that has another shape than `by` says; `more` follows."""
-    return InputError(f"{source}: expected shape {tuple(expected)} by {by}, found {tuple(found)}{more}.")
+    return InputError(f"{source}: expected shape {tuple(expected)} by {by}, found {tuple(shape)}{more}.")
 
 
 # The inputs and outputs of our layers, by the end of their path; of other layers both are `hidden_dim`.
@@ -158,16 +158,16 @@ def check_shapes(checkpoint: Checkpoint) -> None:
             raise wrong_shape(stored.source, expected, "the configuration", stored.shape, f" (in the layout of {path})")
 
 
-def check_claim(path: str, claimed: int, found: int) -> None:
+def check_claim(path: str, claimed: int, file_size: int) -> None:
     """Refuses a file whose arrays take more bytes by their shapes than the file has: cut, or a bomb.
 
     Raises:
         InputError: they do.
     """
-    if claimed > found:
+    if claimed > file_size:
         raise InputError(
             f"{path}: truncated, compressed or hostile. Expected at least {claimed:,} bytes by the shapes of its "
-            f"arrays, found {found:,}. Fetch it again."
+            f"arrays, found {file_size:,}. Fetch it again."
         )
 
 
@@ -238,17 +238,17 @@ def collect(
     """
     tensors, missing = {}, []
     for source in sources:
-        parts = [available[name] for name in source.names if name in available]
+        matches = [available[name] for name in source.names if name in available]
         missing += [name for name in source.names if name not in available]
-        if len(parts) == len(source.names):
-            names = ", ".join(part.source for part in parts)
-            shape = shape_to_ours([part.shape for part in parts], source)
-            tensors[source.path] = StoredTensor(f"{file}: {names}", shape, functools.partial(_read, parts, source))
+        if len(matches) == len(source.names):
+            names = ", ".join(tensor.source for tensor in matches)
+            shape = shape_to_ours([tensor.shape for tensor in matches], source)
+            tensors[source.path] = StoredTensor(f"{file}: {names}", shape, functools.partial(_read, matches, source))
     return tensors, missing
 
 
-def _read(parts: list[StoredTensor], source: WeightSource) -> np.ndarray:
-    return to_ours([part.read() for part in parts], source)
+def _read(tensors: list[StoredTensor], source: WeightSource) -> np.ndarray:
+    return to_ours([tensor.read() for tensor in tensors], source)
 
 
 def assign(variables: Iterable, tensors: Mapping[str, StoredTensor], *, by: str = "the configuration") -> list[str]:

@@ -61,9 +61,9 @@ def open_checkpoint(path: str) -> Iterator[Checkpoint]:
     tensors, missing = collect(encoder_sources(GOOGLE, config.num_layers), available, prefix)
     _check_complete(prefix, config.num_layers, available, missing)
     for head in HEADS:
-        parts, missing = collect(head_sources(GOOGLE, head), available, prefix)
+        head_tensors, missing = collect(head_sources(GOOGLE, head), available, prefix)
         if not missing:
-            tensors.update(parts)
+            tensors.update(head_tensors)
     yield Checkpoint("google", path, config, tensors)
 
 

@@ -60,15 +60,15 @@ def open_checkpoint(path: str) -> Iterator[Checkpoint]:
     config = read_config(path)
     settings = read_object(os.path.join(path, CONFIG_FILE))
     family = settings.get("model_type") or "bert"
-    parts = _parts(_NAMES[family], config.num_layers, _classifier(path, settings))
+    groups = _groups(_NAMES[family], config.num_layers, _classifier(path, settings))
     with contextlib.ExitStack() as stack:
         weights = stack.enter_context(open_weights(path))
         available = _by_table_names(weights, f"{family}.")
         stem = "transformer.layer." if family == "distilbert" else "encoder.layer."
         check_depth(available, stem, config.num_layers, weights.path)
         tensors = {}
-        for part in parts:
-            tensors |= _collect(part, weights, available)
+        for group in groups:
+            tensors |= _collect(group, weights, available)
         if family == "distilbert":
             shape = (config.num_segments, config.hidden_dim)
             zeros = functools.partial(np.zeros, shape, np.float32)
@@ -76,7 +76,7 @@ def open_checkpoint(path: str) -> Iterator[Checkpoint]:
         bias = tensors.get("masked_lm/output_bias")
         if bias is not None:
             tensors["masked_lm/output_bias"] = _after_check_of_ties(bias, weights, available)
-        _warn_of_others(parts, weights, available)
+        _warn_of_others(groups, weights, available)
         has_classes = "classification/bias" in tensors or "token_classification/bias" in tensors
         labels = _labels(path, settings) if has_classes else None
         task = sentence_transformers.read_settings(path)
@@ -111,8 +111,8 @@ def _by_table_names(weights: WeightFile, prefix: str) -> dict[str, StoredTensor]
     return available
 
 
-def _parts(names: str, num_layers: int, classifier: str) -> list[list[WeightSource]]:
-    """Returns the encoder's sources, then those of the parts that may be missing as a whole: pooler and heads."""
+def _groups(names: str, num_layers: int, classifier: str) -> list[list[WeightSource]]:
+    """Returns the encoder's sources, then those of the groups that may be missing as a whole: pooler and heads."""
     encoder = encoder_sources(names, num_layers)  # The last two are the pooler's.
     heads = ("masked_lm", "next_sentence", classifier, "question_answering")
     return [encoder[:-2], encoder[-2:], *(head_sources(names, head) for head in heads)]
@@ -129,12 +129,12 @@ def _classifier(path: str, settings: dict) -> str:
 
 
 def _collect(
-    part: list[WeightSource], weights: WeightFile, available: dict[str, StoredTensor]
+    group: list[WeightSource], weights: WeightFile, available: dict[str, StoredTensor]
 ) -> dict[str, StoredTensor]:
-    names = [name for source in part for name in source.names]
+    names = [name for source in group for name in source.names]
     if _TABLE not in names and not any(name in available for name in names):
         return {}
-    tensors, missing = collect(part, available, weights.path)
+    tensors, missing = collect(group, available, weights.path)
     if missing:
         raise InputError(f"{weights.path}: lacks {listed(missing)}. Expected the weights of a BERT.")
     return tensors
@@ -158,8 +158,8 @@ def _after_check_of_ties(bias: StoredTensor, weights: WeightFile, available: dic
     return bias._replace(read=read)
 
 
-def _warn_of_others(parts: list[list[WeightSource]], weights: WeightFile, available: dict[str, StoredTensor]) -> None:
-    known = {name for part in parts for source in part for name in source.names} | {*_DECODER, *_BUFFERS}
+def _warn_of_others(groups: list[list[WeightSource]], weights: WeightFile, available: dict[str, StoredTensor]) -> None:
+    known = {name for group in groups for source in group for name in source.names} | {*_DECODER, *_BUFFERS}
     unknown = [tensor.source for name, tensor in available.items() if name not in known]
     if unknown:
         message = "%s: %d tensors belong to no part of BERT known here, and are not read: %s."

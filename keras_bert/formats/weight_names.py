@@ -97,7 +97,7 @@ def _sources(format_name: str, row: dict[str, str], index: int) -> list[WeightSo
 
 
 def shape_to_ours(shapes: list[tuple[int, ...]], source: WeightSource) -> tuple:
-    """Returns the shape of what `to_ours` makes of parts with these shapes; all of them if they do not fit together."""
+    """Returns the shape that `to_ours` makes of arrays with these shapes; all of them if they do not fit together."""
     if source.layout == TURNED:
         shapes = [shape[::-1] for shape in shapes]
     elif source.layout == HEADS_LAST:
@@ -109,24 +109,24 @@ def shape_to_ours(shapes: list[tuple[int, ...]], source: WeightSource) -> tuple:
     return (*shapes[0][:-1], *([sum(shape[-1] for shape in shapes)] if shapes[0] else []))
 
 
-def to_ours(parts: list[np.ndarray], source: WeightSource) -> np.ndarray:
+def to_ours(arrays: list[np.ndarray], source: WeightSource) -> np.ndarray:
     """Joins the foreign tensors of one variable into our layout."""
     if source.layout == TURNED:
-        parts = [part.T for part in parts]
+        arrays = [array.T for array in arrays]
     elif source.layout == HEADS_LAST:
-        parts = [part.reshape(part.shape[0], -1) for part in parts]
+        arrays = [array.reshape(array.shape[0], -1) for array in arrays]
     elif source.layout == HEADS_FIRST:  # (N, D, H), or a bias, (N, D)
-        parts = [part.reshape(-1, *part.shape[2:]) for part in parts]
-    return np.concatenate(parts, axis=-1) if len(parts) > 1 else parts[0]
+        arrays = [array.reshape(-1, *array.shape[2:]) for array in arrays]
+    return np.concatenate(arrays, axis=-1) if len(arrays) > 1 else arrays[0]
 
 
 def to_theirs(value: np.ndarray, source: WeightSource, num_heads: int) -> list[np.ndarray]:
     """Takes one of our variables apart into the foreign tensors, in the order of `source.names`."""
-    parts = np.split(value, len(source.names), axis=-1)
+    arrays = np.split(value, len(source.names), axis=-1)
     if source.layout == TURNED:
-        parts = [part.T for part in parts]
+        arrays = [array.T for array in arrays]
     elif source.layout == HEADS_LAST:
-        parts = [part.reshape(part.shape[0], num_heads, -1) for part in parts]
+        arrays = [array.reshape(array.shape[0], num_heads, -1) for array in arrays]
     elif source.layout == HEADS_FIRST:
-        parts = [part.reshape(num_heads, part.shape[0] // num_heads, *part.shape[1:]) for part in parts]
-    return [np.ascontiguousarray(part) for part in parts]
+        arrays = [array.reshape(num_heads, array.shape[0] // num_heads, *array.shape[1:]) for array in arrays]
+    return [np.ascontiguousarray(array) for array in arrays]

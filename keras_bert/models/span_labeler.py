@@ -82,9 +82,9 @@ def _answer_characters(contexts: tf.Tensor, y) -> tuple[tf.Tensor, tf.Tensor]:
 
 def _find_text(pair: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
     context, answer = pair
-    parts = tf.strings.split(context, answer, maxsplit=1)  # "" would split at white space.
-    before = tf.strings.length(tf.concat([parts, [""]], axis=0)[0], unit="UTF8_CHAR")
-    return tf.where((tf.size(parts) > 1) & (answer != ""), before, -1)
+    substrings = tf.strings.split(context, answer, maxsplit=1)  # "" would split at white space.
+    before = tf.strings.length(tf.concat([substrings, [""]], axis=0)[0], unit="UTF8_CHAR")
+    return tf.where((tf.size(substrings) > 1) & (answer != ""), before, -1)
 
 
 def _count(offsets: tf.RaggedTensor, is_counted, limits: tf.Tensor) -> tf.Tensor:

@@ -115,11 +115,11 @@ class ExactNormalizer:
         """Decomposes the compounds of marks."""
         longest = max(map(len, self._compounds.values()))
         keys = tf.constant(list(self._compounds))
-        parts = tf.constant([part + [-1] * (longest - len(part)) for part in self._compounds.values()])
+        decompositions = tf.constant([marks + [-1] * (longest - len(marks)) for marks in self._compounds.values()])
         place = tf.minimum(bisect(keys, codes), len(self._compounds) - 1)
         is_compound = tf.gather(keys, place) == codes
         alone = tf.pad(codes[:, tf.newaxis], [[0, 0], [0, longest - 1]], constant_values=-1)
-        decomposed = tf.reshape(tf.where(is_compound[:, tf.newaxis], tf.gather(parts, place), alone), [-1])
+        decomposed = tf.reshape(tf.where(is_compound[:, tf.newaxis], tf.gather(decompositions, place), alone), [-1])
         (indices,) = select(decomposed >= 0, tf.range(tf.size(decomposed)))
         return tf.gather(decomposed, indices), tf.gather(sources, indices // longest)
 
@@ -132,8 +132,8 @@ class ExactNormalizer:
         texts = self._normalize(chars)
         if self._lowercase:
             texts = tf.where(_has(self._context(distinct), normalizer.MARK_ORDER), chars, texts)
-        parts = tf.gather(tf.strings.unicode_decode(texts, "UTF-8"), place)
-        return parts.values, tf.gather(sources, row_ids(parts.row_splits))
+        code_points = tf.gather(tf.strings.unicode_decode(texts, "UTF-8"), place)
+        return code_points.values, tf.gather(sources, row_ids(code_points.row_splits))
 
     # === Words ===
 

@@ -204,5 +204,5 @@ def kept_marks() -> list[int]:
 def compounds_of_kept_marks() -> dict[int, list[int]]:
     """Maps the characters (musical notes) that decompose into such marks to their decompositions."""
     kept = set(map(chr, kept_marks()))
-    parts = {ord(char): unicodedata.normalize("NFD", char) for char in _candidates()}
-    return {cp: list(map(ord, text)) for cp, text in parts.items() if len(text) > 1 and not kept.isdisjoint(text)}
+    forms = {ord(char): unicodedata.normalize("NFD", char) for char in _candidates()}
+    return {cp: list(map(ord, text)) for cp, text in forms.items() if len(text) > 1 and not kept.isdisjoint(text)}

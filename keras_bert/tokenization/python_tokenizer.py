@@ -231,8 +231,8 @@ def _marks(char: str, lowercase: bool) -> tuple[tuple[int, bool], ...]:
         return ()
     if not lowercase:
         return ((0, True),)
-    parts = unicodedata.normalize("NFD", char.lower())
-    return tuple((unicodedata.combining(part), unicodedata.category(part) != "Mn") for part in parts)
+    decomposition = unicodedata.normalize("NFD", char.lower())
+    return tuple((unicodedata.combining(part), unicodedata.category(part) != "Mn") for part in decomposition)
 
 
 def _origins(chunk: str, lowercase: bool) -> list[int]:
