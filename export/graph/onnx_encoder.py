@@ -17,8 +17,8 @@ Read = Callable[[str], np.ndarray]
 
 def dense_products(num_layers: int) -> list[str]:
     """Names the products of the layers that may be computed with integers, from the first layer on."""
-    parts = ("query_key_value", "attention_output", "intermediate", "output")
-    return [f"layer_{number}/{part}" for number in range(num_layers) for part in parts]
+    products = ("query_key_value", "attention_output", "intermediate", "output")
+    return [f"layer_{number}/{product}" for number in range(num_layers) for product in products]
 
 
 class EncoderGraph(OnnxNodes):

@@ -180,5 +180,5 @@ class Keys(grpc.ServerInterceptor):
         scheme, _, key = (authorization or "").partition(" ")
         digest = hashlib.sha256(key.strip().encode()).digest()
         # Every key is compared in full, so that the time tells nothing about any of them.
-        matches = [hmac.compare_digest(digest, one) for one in self._digests]
+        matches = [hmac.compare_digest(digest, key_digest) for key_digest in self._digests]
         return not matches or (scheme.lower() == "bearer" and any(matches))

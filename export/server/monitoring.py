@@ -133,7 +133,9 @@ class Tracing:
             try:
                 yield
             finally:
-                span.set_attributes({f"bert_serve.{phase}_ms": 1e3 * one for phase, one in request.spent.items()})
+                span.set_attributes(
+                    {f"bert_serve.{phase}_ms": 1e3 * seconds for phase, seconds in request.spent.items()}
+                )
 
 
 # === Metrics ===

@@ -187,7 +187,9 @@ def _token_arrays(servable: Servable, rows: list) -> dict[str, np.ndarray]:
 def _cut(rows: np.ndarray, document: Mapping) -> np.ndarray:
     """Cuts vectors, float32 (B, D), to their first `dimensions`, of length 1; without it they stay the model's own."""
     width = rows.shape[1]
-    dimensions = _field(document, "dimensions", (f"from 1 to {width}", lambda one: _is_count(one) and one <= width))
+    dimensions = _field(
+        document, "dimensions", (f"from 1 to {width}", lambda value: _is_count(value) and value <= width)
+    )
     if dimensions is None:
         return rows
     cut = rows[:, :dimensions]
@@ -216,7 +218,7 @@ def rerank(servable: Servable, document: Mapping, deadline: float | None) -> byt
     texts = _field(document, key, _TEXTS, ())
     servable.check_rows(len(texts))
     if key == "documents":
-        texts = [one.get("text") if isinstance(one, dict) else one for one in texts]
+        texts = [text.get("text") if isinstance(text, dict) else text for text in texts]
     column = _texts(texts, key)
     arrays = {"text": np.repeat(_texts([query], "query"), len(column)), "text_pair": column}
     logits = _logits(Inference(servable, SERVING_DEFAULT, deadline).predict(arrays, [output])[output])
@@ -249,11 +251,11 @@ def _is_count(value) -> bool:
 
 
 # What a field must be, in words and as a function.
-_TEXT = ("a text", lambda one: isinstance(one, str))
-_TEXTS = ("a list of texts", lambda one: isinstance(one, list) and one != [])
-_FLAG = ("true or false", lambda one: isinstance(one, bool))
+_TEXT = ("a text", lambda value: isinstance(value, str))
+_TEXTS = ("a list of texts", lambda value: isinstance(value, list) and value != [])
+_FLAG = ("true or false", lambda value: isinstance(value, bool))
 _COUNT = ("a whole number of at least 1", _is_count)
-_ENCODINGS = ("'float' or 'base64'", lambda one: one in ("float", "base64"))
+_ENCODINGS = ("'float' or 'base64'", lambda value: value in ("float", "base64"))
 
 
 def _field(document: Mapping, name: str, form: tuple[str, Callable[[Any], bool]], default=None):

@@ -54,8 +54,8 @@ def build_program(compiler: str) -> str:
     command = _compile_command(compiler)
     version = runner.run([compiler, "--version"])
     with open(SOURCE, "rb") as file:
-        parts = [file.read(), version.encode(), tf.__version__.encode(), *(part.encode() for part in command)]
-    digest = hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
+        inputs = [file.read(), version.encode(), tf.__version__.encode(), *(part.encode() for part in command)]
+    digest = hashlib.sha256(b"\0".join(inputs)).hexdigest()[:16]
     program = os.path.join(cache_directory(), f"ask_saved_model-{digest}")
     if not os.path.exists(program):
         try:
