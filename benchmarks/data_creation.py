@@ -97,14 +97,14 @@ def compare(directory: str, num_bytes: int) -> dict[str, list[tuple[Cost, float]
     corpus, tiny = os.path.join(directory, "corpus.txt"), os.path.join(directory, "tiny.txt")
     with open(tiny, "w", encoding="utf-8") as file:
         file.write("one sentence\nanother sentence\n\na third one\na fourth one\n")
-    found: dict[str, list[tuple[Cost, float]]] = {name: [] for name in MODULES}
+    costs: dict[str, list[tuple[Cost, float]]] = {name: [] for name in MODULES}
     for _ in range(FLAGS.rounds):
         for name in MODULES:
             output_file = os.path.join(directory, f"{name}.tfrecord")
             settings = {"dupe_factor": FLAGS.dupe_factor}
             starting = run_command(name, tiny, output_file, **settings).cpu_seconds
-            found[name].append((run_command(name, corpus, output_file, **settings), starting))
-    return found
+            costs[name].append((run_command(name, corpus, output_file, **settings), starting))
+    return costs
 
 
 def compare_cluster(directory: str) -> None:
@@ -133,12 +133,12 @@ def compare_cluster(directory: str) -> None:
     )
 
 
-def print_comparison(found: dict[str, list[tuple[Cost, float]]], num_bytes: int) -> None:
+def print_comparison(costs: dict[str, list[tuple[Cost, float]]], num_bytes: int) -> None:
     print(
         "| command | start, CPU s | CPU s | wall s | text MB / CPU s | peak MB |\n| --- | --- | --- | --- | --- | --- |"
     )
     rates = {}
-    for name, rounds in found.items():
+    for name, rounds in costs.items():
         rates[name] = [num_bytes / 1e6 / (cost.cpu_seconds - starting) for cost, starting in rounds]
         figures = [
             statistics.median(starting for _, starting in rounds),

@@ -89,7 +89,7 @@ def main(argv: list[str]) -> None:
             stack.callback(both[-1].stop)
         turns = take_turns(both, [""] * FLAGS.rounds, warm_up=0)
     plain, deterministic = ([seconds for seconds, _ in row] for row in turns)
-    ratios = [one / other for one, other in zip(deterministic, plain, strict=True)]
+    ratios = [seconds / plain_seconds for seconds, plain_seconds in zip(deterministic, plain, strict=True)]
     print(describe_machine())
     print(
         f"a step of {FLAGS.num_layers} layers of {FLAGS.hidden_dim}, batch {FLAGS.batch_size} x {_LENGTH}: "

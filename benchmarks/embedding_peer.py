@@ -48,20 +48,20 @@ def main(argv: list[str]) -> None:
         _run_peer(FLAGS.peer_seed)
         return
     _write_inputs()
-    found = {"ours": [], "peer": [], "difference": []}
+    correlations = {"ours": [], "peer": [], "difference": []}
     for seed in FLAGS.seeds:
         for side in ("ours", "peer"):
             path = os.path.join(FLAGS.output_dir, f"{side}{seed}", "metrics.json")
             if not os.path.exists(path):
                 command = _ours(seed) if side == "ours" else [__file__, *_given(), f"--peer_seed={seed}"]
                 subprocess.run([sys.executable, *command], check=True, cwd=_ROOT)
-            found[side].append(100 * read_json(path)["spearman"])
-        found["difference"].append(found["ours"][-1] - found["peer"][-1])
+            correlations[side].append(100 * read_json(path)["spearman"])
+        correlations["difference"].append(correlations["ours"][-1] - correlations["peer"][-1])
     print(describe_machine())
     print(f"{len(FLAGS.seeds)} seeds, {FLAGS.num_train_epochs:g} epochs; Spearman's correlation on the development set")
-    for name, points in found.items():
+    for name, points in correlations.items():
         spread = statistics.stdev(points) if len(points) > 1 else 0.0
-        each = ", ".join(f"{one:.2f}" for one in points)
+        each = ", ".join(f"{point:.2f}" for point in points)
         print(f"{name:12} {statistics.mean(points):6.2f} ± {spread:.2f}   ({each})")
 
 
@@ -106,7 +106,7 @@ def _ours(seed: str) -> list[str]:
         "save_checkpoints_steps": 100_000,
         "random_seed": seed,
     }
-    return ["-m", "tasks.embed.run", "--do_train", "--do_eval", *(f"--{key}={one}" for key, one in options.items())]
+    return ["-m", "tasks.embed.run", "--do_train", "--do_eval", *(f"--{key}={value}" for key, value in options.items())]
 
 
 def _run_peer(seed: int) -> None:
@@ -126,14 +126,14 @@ def _run_peer(seed: int) -> None:
     is_plain = [name.endswith("bias") or "LayerNorm" in name for name, _ in named]
     groups = [
         {
-            "params": [one for (_, one), plain in zip(named, is_plain, strict=True) if plain == kind],
+            "params": [parameter for (_, parameter), plain in zip(named, is_plain, strict=True) if plain == kind],
             "weight_decay": decay,
         }
         for kind, decay in ((False, DECAY), (True, 0.0))
     ]
     optimizer = torch.optim.AdamW(groups, lr=RATE, eps=EPSILON, fused=True)
     tokens = transformer.tokenizer([text for row in texts for text in row], truncation=True, max_length=LENGTH)
-    lengths = np.array([len(one) for one in tokens["input_ids"]]).reshape(-1, 2).max(axis=1)
+    lengths = np.array([len(ids) for ids in tokens["input_ids"]]).reshape(-1, 2).max(axis=1)
     num_steps = count_steps(len(texts), BATCH, FLAGS.num_train_epochs)
     num_warmup_steps = int(num_steps * WARMUP)
     for step, rows in enumerate(tqdm(train_batches(lengths, BATCH, seed, 0, num_steps), mininterval=0.5)):
@@ -147,10 +147,10 @@ def _run_peer(seed: int) -> None:
         optimizer.step()
     model.eval()
     pairs, labels = dev
-    found = evaluation.EmbeddingSimilarityEvaluator(*zip(*pairs, strict=True), labels, write_csv=False)(model)
+    metrics = evaluation.EmbeddingSimilarityEvaluator(*zip(*pairs, strict=True), labels, write_csv=False)(model)
     directory = os.path.join(FLAGS.output_dir, f"peer{seed}")
     os.makedirs(directory, exist_ok=True)
-    write_json(os.path.join(directory, "metrics.json"), {"spearman": float(found["spearman_cosine"])})
+    write_json(os.path.join(directory, "metrics.json"), {"spearman": float(metrics["spearman_cosine"])})
 
 
 def _read(name: str) -> tuple[list[list[str]], list[float]]:

@@ -124,11 +124,11 @@ def measure(ports: dict[str, int], requests: Sequence[bytes], expected: Sequence
         f"\n{num_clients} client{'s' * (num_clients > 1)}, {FLAGS.seconds:g} s each    requests/s   median ms   99 % ms"
     )
     rates = {}
-    for name, parts in shares.items():
-        latencies = sorted(latency for share in parts for latency in share.latencies)
-        rates[name] = statistics.median(share.answers / share.seconds for share in parts)
+    for name, server_shares in shares.items():
+        latencies = sorted(latency for share in server_shares for latency in share.latencies)
+        rates[name] = statistics.median(share.answers / share.seconds for share in server_shares)
         middle, high = latencies[len(latencies) // 2], latencies[len(latencies) * 99 // 100]
-        wrong = [one for share in parts for one in share.wrong]
+        wrong = [answer for share in server_shares for answer in share.wrong]
         said = f"   wrong: {len(wrong)} {wrong[:1]}" if wrong else ""
         print(f"{name:<28} {rates[name]:9.0f} {middle:11.1f} {high:9.1f}{said}")
     ours, theirs = (max(rate for name, rate in rates.items() if ("Infinity" in name) == peer) for peer in (0, 1))
@@ -152,7 +152,7 @@ def main(argv: list[str]) -> None:
             ports[f"Infinity, {engine}"] = stack.enter_context(infinity(engine, model))
         requests = [request(sentence) for sentence in sentences]
         client = RestClient(plain.rest_port)
-        expected = [vector(client.ask(one)) for one in requests]
+        expected = [vector(client.ask(message)) for message in requests]
         client.close()
         for count in FLAGS.num_clients:
             measure(ports, requests, expected, int(count))

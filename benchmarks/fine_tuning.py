@@ -326,7 +326,7 @@ def format_table(runs: dict[str, dict], tasks: list[str], seeds: list[str]) -> s
         }
         seconds = " / ".join(_median(part, "cpu_seconds") for part in sides.values())
         for title, name in TASKS[task].metrics.items():
-            values = {side: [part[name] for part in parts] for side, parts in sides.items()}
+            values = {side: [run[name] for run in side_runs] for side, side_runs in sides.items()}
             means = [statistics.mean(part) if part else None for part in values.values()]
             difference = "" if None in means else f"{means[0] - means[1]:+.2f}"
             cells = [task, title, *map(_mean_and_spread, values.values()), difference]

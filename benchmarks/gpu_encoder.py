@@ -133,7 +133,9 @@ def jax_side(config: BertConfig, rematerializes: bool) -> tuple[Callable, Callab
             return figures["peak_bytes_in_use"]
         # XLA undoes rematerialization on a CPU; what the gradients' function holds shows it nevertheless.
         held = jax.eval_shape(
-            lambda *given: jax.vjp(lambda one: loss_of(one, *given[1:]), given[0], has_aux=True)[1], *weights, batch
+            lambda *given: jax.vjp(lambda trained: loss_of(trained, *given[1:]), given[0], has_aux=True)[1],
+            *weights,
+            batch,
         )
         return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(held))
 

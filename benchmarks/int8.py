@@ -63,15 +63,15 @@ def cell(directory: str) -> dict[str, list]:
     trial = int8.Trial(head)
     requests, _ = int8.ask(head, rows)
     right, points = trial.answers(requests), rows.points(trial.model)
-    found = {"metric": rows.metric, "float32": points}
+    figures = {"metric": rows.metric, "float32": points}
     for side in ("ours", "ONNX Runtime"):
         if side == "ours":
             trial.use(trial.products)
         else:
             trial.encode = quantized_by_runtime(trial)
         cost = int8.compare(right, trial.answers(requests))
-        found[side] = [rows.points(trial.model), cost.num_changed, cost.num_named, cost.noise]
-    return found
+        figures[side] = [rows.points(trial.model), cost.num_changed, cost.num_named, cost.noise]
+    return figures
 
 
 def main(argv: list[str]) -> None:
@@ -83,11 +83,11 @@ def main(argv: list[str]) -> None:
         if directory not in cells:
             cells[directory] = cell(directory)
             write_json(FLAGS.output_file, cells)
-        found = cells[directory]
-        print(f"{directory}: {found['metric']} in float32 {found['float32']:.2f}", flush=True)
+        figures = cells[directory]
+        print(f"{directory}: {figures['metric']} in float32 {figures['float32']:.2f}", flush=True)
         for side in ("ours", "ONNX Runtime"):
-            points, changed, named, noise = found[side]
-            lost = found["float32"] - points
+            points, changed, named, noise = figures[side]
+            lost = figures["float32"] - points
             print(f"    {side:14}{points:8.2f}, loses {lost:+.2f}; {changed} of {named} names changed, {noise:.2f}%")
 
 

@@ -61,11 +61,11 @@ def measure(places: dict[str, str], preset: str, rounds: int) -> dict[str, list[
 
     timings: dict[str, list[float]] = {}
     for _ in range(rounds + 1):
-        found = {"build": timed(lambda: BertBackbone.from_preset(preset, load_weights=False))}
+        round_timings = {"build": timed(lambda: BertBackbone.from_preset(preset, load_weights=False))}
         for name, place in places.items():
-            found[f"read {name}"] = timed(lambda place=place: read_bytes(place))
-            found[f"load {name}"] = timed(lambda place=place: BertBackbone.from_preset(place))
-        for name, seconds in found.items():
+            round_timings[f"read {name}"] = timed(lambda place=place: read_bytes(place))
+            round_timings[f"load {name}"] = timed(lambda place=place: BertBackbone.from_preset(place))
+        for name, seconds in round_timings.items():
             timings.setdefault(name, []).append(seconds)
     return {name: seconds[1:] for name, seconds in timings.items()}  # the first round warms up
 

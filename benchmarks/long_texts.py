@@ -52,7 +52,7 @@ _TOKENS_A_WORD = 1.3
 def _articles() -> dict[str, list[str]]:
     with open(os.path.join(FLAGS.data_dir, "squad2", "train.json"), encoding="utf-8") as file:
         articles = json.load(file)["data"]
-    return {article["title"]: [one["context"] for one in article["paragraphs"]] for article in articles}
+    return {article["title"]: [paragraph["context"] for paragraph in article["paragraphs"]] for article in articles}
 
 
 def _filler(generator: random.Random, paragraphs: list[str], tokens: float) -> str:
@@ -179,7 +179,9 @@ def print_tables(cells: list[dict]) -> None:
             for long_text in LONG_TEXTS
         ]
         if all(scores):
-            print(f"| {part} | " + " | ".join(f"{np.mean(one):.1%} ± {np.std(one):.1%}" for one in scores) + " |")
+            print(
+                f"| {part} | " + " | ".join(f"{np.mean(column):.1%} ± {np.std(column):.1%}" for column in scores) + " |"
+            )
     print("| tokens of a text | " + " | ".join(FLAGS.lengths) + " |\n| --- | " + "--- | " * len(FLAGS.lengths))
     for part in ("train", "serve"):
         costs = {cell["tokens"]: cell for cell in cells if cell["part"] == part}
@@ -187,7 +189,7 @@ def print_tables(cells: list[dict]) -> None:
         if all(shown):
             print(
                 f"| {part} | "
-                + " | ".join(f"{one['seconds']:.1f} s, {one['megabytes']:.0f} MB" for one in shown)
+                + " | ".join(f"{cost['seconds']:.1f} s, {cost['megabytes']:.0f} MB" for cost in shown)
                 + " |"
             )
 
@@ -204,7 +206,7 @@ def main(_) -> None:
     done = [json.loads(line) for line in open(path, encoding="utf-8")] if os.path.exists(path) else []
     environment = {**os.environ, "PYTHONPATH": _ROOT}
     for cell in all_cells():
-        if any(cell.items() <= one.items() for one in done):
+        if any(cell.items() <= result.items() for result in done):
             continue
         command = [sys.executable, os.path.abspath(__file__), *sys.argv[1:], f"--only={json.dumps(cell)}"]
         run = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True)

@@ -67,12 +67,12 @@ def choose(texts: list[str], labels: list[str], seed: int) -> dict:
     from sklearn.metrics import accuracy_score
     from sklearn.model_selection import train_test_split
 
-    *parts, first, second = train_test_split(texts, labels, test_size=0.1, random_state=seed, stratify=labels)
+    *splits, first, second = train_test_split(texts, labels, test_size=0.1, random_state=seed, stratify=labels)
     best, chosen = -1.0, {}
     tables = list(itertools.product(GRID["n_grams"], GRID["counts"], GRID["min_df"]))
     for n_grams, counts, min_df in tqdm(tables, desc="choose settings", mininterval=0.5):
         counter = vectorizer(n_grams, counts, min_df)
-        features = counter.fit_transform(parts[0]), counter.transform(parts[1])
+        features = counter.fit_transform(splits[0]), counter.transform(splits[1])
         for c in GRID["c"]:
             score = float(accuracy_score(second, predict(features, first, c)))
             if score > best:

@@ -105,15 +105,15 @@ def build_step(layout: str, vocabulary_size: int, directory: str):
 
 def measure(steps: dict, batches: dict, rounds: int) -> dict[str, list[tuple[float, float]]]:
     """Measures the seconds and real tokens of each step, round by round, without the first round."""
-    found = {name: [] for name in steps}
+    timings = {name: [] for name in steps}
     for number in range(rounds + 1):
         for name, step in steps.items():
             batch = next(batches[name])
             start = time.perf_counter()
             tokens = float(step(*batch)["real_tokens"])
             if number:
-                found[name].append((time.perf_counter() - start, tokens))
-    return found
+                timings[name].append((time.perf_counter() - start, tokens))
+    return timings
 
 
 def main(argv: list[str]) -> None:
@@ -158,16 +158,16 @@ def main(argv: list[str]) -> None:
         print_table(measure(steps, batches, FLAGS.rounds), plan)
 
 
-def print_table(found: dict[str, list[tuple[float, float]]], plan) -> None:
+def print_table(timings: dict[str, list[tuple[float, float]]], plan) -> None:
     """Prints a row for each side."""
-    rates = {name: [tokens / seconds for seconds, tokens in steps] for name, steps in found.items()}
+    rates = {name: [tokens / seconds for seconds, tokens in steps] for name, steps in timings.items()}
     print(
         f"L{FLAGS.num_layers} H{FLAGS.hidden_dim}, {FLAGS.batch_size} x {FLAGS.max_seq_length}, "
         f"median of {FLAGS.rounds} rounds"
     )
     print("| rows | real tokens | seconds a step | real tokens a second | packed / this |")
     print("| --- | --- | --- | --- | --- |")
-    for name, steps in found.items():
+    for name, steps in timings.items():
         share = plan.real_token_share_after if name == "packed" else plan.real_token_share_before
         seconds = statistics.median(seconds for seconds, _ in steps)
         ratio = statistics.median(ours / theirs for ours, theirs in zip(rates["packed"], rates[name], strict=True))

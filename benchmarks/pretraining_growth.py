@@ -48,8 +48,8 @@ def made_up_word(number: int) -> str:
 def write_text(path: str, num_bytes: int) -> None:
     """Writes copies of the corpus, each with other made-up words, until the file has a given size."""
     rng = random.Random(0)
-    parts = ["\n".join(document) for document in data_creation.read_documents()]
-    words = re.split("( )", "\n\n".join(parts) + "\n\n")
+    documents = ["\n".join(document) for document in data_creation.read_documents()]
+    words = re.split("( )", "\n\n".join(documents) + "\n\n")
     places = [place for place, word in enumerate(words) if word.isalpha()]
     with open(path, "w", encoding="utf-8") as file:
         while file.tell() < num_bytes:
@@ -84,8 +84,8 @@ def print_terabyte(sizes: list[float], costs: list[list[Cost]], shares: list[flo
     (small, large), (before, after) = sizes[-2:], costs[-2:]
     workers = FLAGS.cluster_workers
     print(f"\n1 TB of text on {workers} workers of one such core, by the growth from {small:.0f} to {large:.0f} MB:")
-    for stage, one, other in zip(_STAGES[:2], before, after, strict=False):
-        rate = (other.cpu_seconds - one.cpu_seconds) / (large - small)
+    for stage, small_cost, large_cost in zip(_STAGES[:2], before, after, strict=False):
+        rate = (large_cost.cpu_seconds - small_cost.cpu_seconds) / (large - small)
         hours = rate * _TERABYTE / 3600
         print(f"{stage}: {rate:.3f} CPU s per MB, {hours:.0f} core hours, {hours / workers:.1f} h on all workers")
     print(f"records: {shares[0]:.2f} TB in {FLAGS.passes} passes; indexes, which each host reads: {shares[1]:.4f} TB")
@@ -106,8 +106,8 @@ def main(_) -> None:
             shares = [os.path.getsize(output) / os.path.getsize(text) for output in outputs]
         cells = (f"{cost.seconds:8.1f} s {cost.peak_megabytes:6.0f} MB" for cost in costs[-1])
         print(f"{size:>10.0f}  " + "  ".join(f"{cell:>26}" for cell in cells), flush=True)
-    for size, found in zip(sizes[1:], costs[1:], strict=True):
-        pairs = zip(found, costs[0], strict=True)
+    for size, stage_costs in zip(sizes[1:], costs[1:], strict=True):
+        pairs = zip(stage_costs, costs[0], strict=True)
         ratios = (f"{a.seconds / b.seconds:8.1f} x {a.peak_megabytes / b.peak_megabytes:6.2f} x " for a, b in pairs)
         print(f"{size / sizes[0]:>8.0f} x  " + "  ".join(f"{ratio:>26}" for ratio in ratios))
     if len(sizes) > 1:

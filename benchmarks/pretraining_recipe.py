@@ -188,16 +188,16 @@ def step_time(given: dict) -> float:
     """Returns the processor time of a recipe's step, as the median ratio to OLD's."""
     with contextlib.ExitStack() as stack:
         sides = []
-        for one in (OLD, given):
+        for recipe in (OLD, given):
             for part in ("train", "held_out"):  # Before its process asks for it.
-                data_of(one, part)
-            sides.append(Side(os.path.abspath(__file__), f"--worker={json.dumps(one)}", *_places()))
+                data_of(recipe, part)
+            sides.append(Side(os.path.abspath(__file__), f"--worker={json.dumps(recipe)}", *_places()))
             stack.callback(sides[-1].stop)
         old, new = [[seconds for _, seconds in row] for row in take_turns(sides, [""] * FLAGS.rounds, warm_up=1)]
     print(
         f"{_STEPS_OF_ROUND} steps of the old recipe: {statistics.median(old):.2f} s of the processor", file=sys.stderr
     )
-    return statistics.median(one / other for one, other in zip(new, old, strict=True))
+    return statistics.median(seconds / old_seconds for seconds, old_seconds in zip(new, old, strict=True))
 
 
 def _places() -> list[str]:
@@ -268,9 +268,9 @@ def do_seed(name: str, phases: list, seed: int) -> dict:
 def line(name: str, phases: list, done: list[dict], target: float | None) -> str:
     """Returns a recipe's row of the table."""
     columns = [name, ", ".join(f"{steps:,}" for _, steps in phases)]
-    columns += [mean_and_range([one[figure] for one in done], form) for figure, form in _FIGURES.items()]
-    until = [share_until(one["curve"], target) for one in done] if target else [None]
-    columns.append("not reached" if None in until else mean_and_range([FLAGS.share * one for one in until], ".2f"))
+    columns += [mean_and_range([training[figure] for training in done], form) for figure, form in _FIGURES.items()]
+    until = [share_until(training["curve"], target) for training in done] if target else [None]
+    columns.append("not reached" if None in until else mean_and_range([FLAGS.share * share for share in until], ".2f"))
     if FLAGS.tasks:
         columns += five_tasks_columns(done)
     return f"| {' | '.join(columns)} |"
@@ -291,7 +291,7 @@ def main(argv: list[str]) -> None:
     os.makedirs(FLAGS.output_dir, exist_ok=True)
     path = os.path.join(FLAGS.output_dir, "step_times.json")
     times = read_json(path) if os.path.exists(path) else {}  # A continued table has the same numbers of steps.
-    for name in dict.fromkeys(phase for one in names for phase, _ in _PHASES.get(one, [(one, 1.0)])):
+    for name in dict.fromkeys(phase for recipe in names for phase, _ in _PHASES.get(recipe, [(recipe, 1.0)])):
         if name not in times:
             times[name] = step_time(named[name])
             write_json(path, times)
@@ -304,7 +304,7 @@ def main(argv: list[str]) -> None:
         phases = phases_of(name, named, times)
         done = [do_seed(name, phases, int(seed)) for seed in FLAGS.seeds]
         if name == "old":
-            target = statistics.mean(one["masked_lm_accuracy"] for one in done)
+            target = statistics.mean(training["masked_lm_accuracy"] for training in done)
         print(line(name, phases, done, target), flush=True)
     print(f"majority answer of next sentences: {done[0]['majority']:.1%}")
 

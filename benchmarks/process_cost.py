@@ -53,9 +53,9 @@ def _watch(process_id: int, peaks: list[int]) -> None:
         process = psutil.Process(process_id)
         while process.status() != psutil.STATUS_ZOMBIE:
             resident = 0
-            for one in [process, *process.children(recursive=True)]:
+            for member in [process, *process.children(recursive=True)]:
                 try:
-                    resident += one.memory_info().rss
+                    resident += member.memory_info().rss
                 except psutil.NoSuchProcess:
                     continue
             peaks[0] = max(peaks[0], resident)

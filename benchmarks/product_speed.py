@@ -114,7 +114,7 @@ def time_way(way: str) -> dict[str, float]:
     """Returns median milliseconds for all layers by number of rows, and as `check` the sum of a product to compare."""
     encode = in_onnxruntime() if way == "onnxruntime" else in_tensorflow(way)
     generator = np.random.default_rng(1)
-    found = {"check": float(np.abs(encode(generator.normal(size=(5, FLAGS.hidden_dim)).astype(np.float32))).sum())}
+    timings = {"check": float(np.abs(encode(generator.normal(size=(5, FLAGS.hidden_dim)).astype(np.float32))).sum())}
     for number in FLAGS.rows:
         rows = generator.normal(size=(int(number), FLAGS.hidden_dim)).astype(np.float32)
         seconds = []
@@ -123,8 +123,8 @@ def time_way(way: str) -> dict[str, float]:
             encode(rows)
             if run >= 4:
                 seconds.append(time.perf_counter() - start)
-        found[number] = 1e3 * statistics.median(seconds)
-    return found
+        timings[number] = 1e3 * statistics.median(seconds)
+    return timings
 
 
 def ask(way: str) -> dict[str, float]:
@@ -140,17 +140,17 @@ def main(argv: list[str]) -> None:
     if FLAGS.way:
         print(json.dumps(time_way(FLAGS.way)))
         return
-    found: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
+    timings: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
     for _ in range(FLAGS.rounds):
         for way in WAYS:
-            found[way].append(ask(way))
+            timings[way].append(ask(way))
     print(describe_machine())
     print(f"{FLAGS.num_layers} layers of {FLAGS.hidden_dim}, ms".ljust(32) + "".join(f"{n:>9}" for n in FLAGS.rows))
-    for way, rounds in found.items():
-        checks = [one["check"] / found[WAYS[0]][0]["check"] for one in rounds]
+    for way, rounds in timings.items():
+        checks = [timing["check"] / timings[WAYS[0]][0]["check"] for timing in rounds]
         if not np.allclose(checks, 1.0, rtol=1e-2 if way == "bfloat16" else 1e-4):
             raise AssertionError(f"{way}: another product. Received: {checks} of {WAYS[0]}'s")
-        medians = {number: statistics.median(one[number] for one in rounds) for number in FLAGS.rows}
+        medians = {number: statistics.median(timing[number] for timing in rounds) for number in FLAGS.rows}
         print(way.ljust(32) + "".join(f"{medians[number]:9.2f}" for number in FLAGS.rows))
 
 

@@ -105,9 +105,9 @@ def _serve(name: str, directory: str) -> None:
         return best[np.argsort(-scores[best])].tolist()
 
     def work(question: str) -> list[float]:
-        found = []
-        seconds, _ = sides.timed(lambda: found.extend(ask(question)))
-        return [seconds, (psutil.Process().memory_info().rss - before) / 1e6, *found]
+        indices = []
+        seconds, _ = sides.timed(lambda: indices.extend(ask(question)))
+        return [seconds, (psutil.Process().memory_info().rss - before) / 1e6, *indices]
 
     sides.serve(work)
 

@@ -280,7 +280,7 @@ def measure_load(
         middle, high = latencies[len(latencies) // 2], latencies[len(latencies) * 99 // 100]
         memory = f"{before[name]:.0f} -> {server.resident_megabytes():.0f}"
         print(f"{name:<38} {rates[name]:10.0f} {middle:12.1f} {high:10.1f}    {memory}")
-    wrong = [one for name in servers for share in shares[name] for one in share.wrong]
+    wrong = [answer for name in servers for share in shares[name] for answer in share.wrong]
     answers = sum(share.answers for name in servers for share in shares[name])
     print(f"answers: {answers}, wrong: {len(wrong)} {wrong[:2] if wrong else ''}")
     ratio = rates["with batching"] / rates["without batching"]

@@ -253,15 +253,15 @@ def main(argv: list[str]) -> None:
                 idle = _megabytes(server, "VmRSS")
                 measured = [measure(server, idle, rows[:count]) for count in counts]
                 alone = [ask(server.rest_port, [row])[1] for row in rows]
-            for count, found in zip(counts, measured, strict=True):
-                pairs = zip(found.predictions, alone, strict=False)
+            for count, measurement in zip(counts, measured, strict=True):
+                pairs = zip(measurement.predictions, alone, strict=False)
                 largest = max(difference(answer, right) for answer, (right,) in pairs)
-                _print(name, str(count), rows[:count], found, largest)
+                _print(name, str(count), rows[:count], measurement, largest)
             with serve(base_path, *FLAGS.server_flags) as server:
                 idle = _megabytes(server, "VmRSS")
                 if FLAGS.together:
-                    found = measure(server, idle, rows, FLAGS.together)
-                    _print(name, f"{FLAGS.together} x {len(rows)}", rows, found)
+                    measurement = measure(server, idle, rows, FLAGS.together)
+                    _print(name, f"{FLAGS.together} x {len(rows)}", rows, measurement)
                 if FLAGS.most:
                     most = instances(name, FLAGS.most)
                     most = most[: int(len(most) * _MOST_BODY_BYTES / max(len(json.dumps(most)), _MOST_BODY_BYTES)) - 1]

@@ -433,9 +433,9 @@ def table(seconds: Mapping[str, Mapping[str, list[float]]], batches: Mapping[str
     quartiles = [f"{'its first and third quartile':42}"]
     for name in names:
         ratios = [np.divide(column[name], column[_REFERENCE]) for column in seconds.values()]
-        lines.append(f"{name:42}" + "".join(f"{np.median(one):10.2f}" for one in ratios))
-        ranges = ("{:.2f}-{:.2f}".format(*np.percentile(one, [25, 75])) for one in ratios)
-        quartiles.append(f"{name:42}" + "".join(f"{one:>10}" for one in ranges))
+        lines.append(f"{name:42}" + "".join(f"{np.median(kind_ratios):10.2f}" for kind_ratios in ratios))
+        ranges = ("{:.2f}-{:.2f}".format(*np.percentile(kind_ratios, [25, 75])) for kind_ratios in ratios)
+        quartiles.append(f"{name:42}" + "".join(f"{span:>10}" for span in ranges))
     lines += quartiles
     lines.append(f"{'sentences per second':42}")
     for name in names:
@@ -482,10 +482,10 @@ def main(argv: list[str]) -> None:
     print(f"{len(lengths)} sentences of {min(lengths)} to {max(lengths)} tokens, {median}; {FLAGS.rounds} rounds")
     print("\n".join(table(seconds, batches)))
     print(f"largest difference between the exported graph's probabilities and ONNX Runtime's: {largest:.1e}")
-    for name, its in rounded.items():
+    for name, rounding in rounded.items():
         print(
-            f"{name}: {its.changed} of {its.texts} labels changed ({its.changed / its.texts:.2%}), largest difference "
-            f"of a probability {its.largest:.1e}"
+            f"{name}: {rounding.changed} of {rounding.texts} labels changed "
+            f"({rounding.changed / rounding.texts:.2%}), largest difference of a probability {rounding.largest:.1e}"
         )
     if largest > _TOLERANCE:
         raise InputError(f"The peers' answers differ by {largest:.1e}: they did not compute the same.")

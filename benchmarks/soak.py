@@ -135,43 +135,43 @@ def predict_by_grpc(channel, model: str, rows: list[dict]) -> list:
         request.inputs[name].CopyFrom(tf.make_tensor_proto([row[name].encode() for row in rows]))
     answer = prediction_service_pb2_grpc.PredictionServiceStub(channel).Predict(request, timeout=120)
     columns = {name: tf.make_ndarray(tensor).tolist() for name, tensor in answer.outputs.items()}
-    found = [dict(zip(columns, _text(values), strict=True)) for values in zip(*columns.values(), strict=True)]
-    return [next(iter(row.values())) if len(row) == 1 else row for row in found]
+    output_rows = [dict(zip(columns, _text(values), strict=True)) for values in zip(*columns.values(), strict=True)]
+    return [next(iter(row.values())) if len(row) == 1 else row for row in output_rows]
 
 
 def _text(value):
     if isinstance(value, bytes):
         return value.decode()
-    return [_text(one) for one in value] if isinstance(value, list | tuple) else value
+    return [_text(entry) for entry in value] if isinstance(value, list | tuple) else value
 
 
 def embed(port: int, model: str, rows: list[dict]) -> list:
     """Asks by OpenAI's API."""
     body = {"model": model, "input": [row["text"] for row in rows]}
-    return [one["embedding"] for one in post(port, "/v1/embeddings", body)["data"]]
+    return [embedding["embedding"] for embedding in post(port, "/v1/embeddings", body)["data"]]
 
 
 def rerank(port: int, rows: list[dict]) -> list:
     """Asks by TEI's API how well the second texts of the rows fit their first ones, one query after the other."""
-    found = []
+    scores = []
     for row in rows:
-        body = {"model": _RERANKER, "query": row["text"], "texts": [one["text_pair"] for one in rows]}
-        ranks = {one["index"]: one["score"] for one in post(port, "/rerank", body)}
-        found.append(ranks[rows.index(row)])
-    return found
+        body = {"model": _RERANKER, "query": row["text"], "texts": [candidate["text_pair"] for candidate in rows]}
+        ranks = {rank["index"]: rank["score"] for rank in post(port, "/rerank", body)}
+        scores.append(ranks[rows.index(row)])
+    return scores
 
 
-def alike(found, expected) -> bool:
+def alike(answer, expected) -> bool:
     """Compares answers; a list may be filled up to the longest of its request."""
-    if isinstance(expected, list) and isinstance(found, list):
-        rest = found[len(expected) :] or expected[len(found) :]
-        pairs = zip(found, expected, strict=False)
-        return all(one in ("", -1, 0, 0.0, None) for one in rest) and all(itertools.starmap(alike, pairs))
+    if isinstance(expected, list) and isinstance(answer, list):
+        rest = answer[len(expected) :] or expected[len(answer) :]
+        pairs = zip(answer, expected, strict=False)
+        return all(value in ("", -1, 0, 0.0, None) for value in rest) and all(itertools.starmap(alike, pairs))
     if isinstance(expected, dict):
-        return found.keys() == expected.keys() and all(alike(found[name], expected[name]) for name in expected)
+        return answer.keys() == expected.keys() and all(alike(answer[name], expected[name]) for name in expected)
     if isinstance(expected, float):
-        return abs(found - expected) <= _TOLERANCE * max(1.0, abs(expected))
-    return found == expected
+        return abs(answer - expected) <= _TOLERANCE * max(1.0, abs(expected))
+    return answer == expected
 
 
 # === Load ===
@@ -205,15 +205,15 @@ class Soak:
                 numbers = generator.choices(range(len(self.rows[model])), k=generator.randint(1, most))
                 rows = [self.rows[model][number] for number in numbers]
                 try:
-                    found = ask(rows)
+                    answers = ask(rows)
                 except Exception as error:
                     self._note(f"{kind} {model}: {type(error).__name__} {error}")
                     continue
                 self.counts[kind] += 1
                 right = [self.answers[model][number] for number in numbers]
                 right = [answer["probabilities"][1] for answer in right] if kind == "rerank" else right
-                if len(found) != len(right) or not all(map(alike, found, right)):
-                    self._note(f"{kind} {model}: {found} instead of {right}")
+                if len(answers) != len(right) or not all(map(alike, answers, right)):
+                    self._note(f"{kind} {model}: {answers} instead of {right}")
 
     def _note(self, wrong: str) -> None:
         """Keeps what is wrong, and prints the first ten."""

@@ -154,7 +154,7 @@ TOKENIZERS = {
 def compare() -> dict[str, dict[str, list[bool | None]]]:
     """Returns whether all ids are right, [lowercased, not], by tokenizer and row; None if a text is refused."""
     pieces = build_vocabulary()
-    found = {name: {row: [] for row in PHENOMENA} for name in TOKENIZERS}
+    agreements = {name: {row: [] for row in PHENOMENA} for name in TOKENIZERS}
     with tempfile.TemporaryDirectory() as directory:
         path = os.path.join(directory, "vocab.txt")
         with open(path, "w", encoding="utf-8") as file:
@@ -164,8 +164,8 @@ def compare() -> dict[str, dict[str, list[bool | None]]]:
             for name, build in TOKENIZERS.items():
                 tokenize = build(path, pieces, lowercase)
                 for row, texts in PHENOMENA.items():
-                    found[name][row].append(agree(tokenize, right.tokenize, texts))
-    return found
+                    agreements[name][row].append(agree(tokenize, right.tokenize, texts))
+    return agreements
 
 
 def agree(tokenize: Callable, right: Callable, texts: tuple[str | bytes, ...]) -> bool | None:
@@ -205,10 +205,10 @@ def cell(answers: list[bool | None]) -> str:
     return "uncased differs" if answers[1] else "cased differs"
 
 
-def columns(found: dict[str, dict[str, list[bool | None]]]) -> dict[str, list[str]]:
+def columns(agreements: dict[str, dict[str, list[bool | None]]]) -> dict[str, list[str]]:
     """Returns the table by columns. Tokenizers that agree in all rows share one."""
     names: dict[tuple[str, ...], list[str]] = {}
-    for name, rows in found.items():
+    for name, rows in agreements.items():
         wrong = [sum(answers[case] is not True for answers in rows.values()) for case in range(len(CASES))]
         cells = [*map(cell, rows.values()), f"**{wrong[0]} / {wrong[1]}**"]
         names.setdefault(tuple(cells), []).append(name)
