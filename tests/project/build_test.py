@@ -53,12 +53,11 @@ def test_the_formatter_is_never_switched_off(sources):
     assert not [path for path, text in sources.items() if re.search(r"#\s*fmt:\s*(skip|off)", text)]
 
 
-def test_variables_of_the_tests_are_nouns(sources):
-    """The packages and benchmarks are to follow."""
+def test_variables_are_nouns(sources):
     vague = [
         f"{path}:{node.lineno}"
         for path, text in sources.items()
-        if path.startswith("tests/") and path.endswith(".py")
+        if path.endswith(".py")
         for node in ast.walk(ast.parse(text))
         if (getattr(node, "arg", None) if isinstance(node, ast.arg) else getattr(node, "id", None))
         in ("found", "one", "its")
