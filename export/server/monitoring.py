@@ -133,9 +133,7 @@ class Tracing:
             try:
                 yield
             finally:
-                span.set_attributes(
-                    {f"bert_serve.{phase}_ms": 1e3 * seconds for phase, seconds in request.spent.items()}
-                )
+                span.set_attributes({f"bert_serve.{phase}_ms": 1e3 * spent for phase, spent in request.spent.items()})
 
 
 # === Metrics ===

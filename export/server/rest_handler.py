@@ -234,10 +234,9 @@ class RestHandler(http.server.BaseHTTPRequestHandler):
             yield piece
 
     def _line(self, pattern: re.Pattern) -> re.Match:
-        match = pattern.fullmatch(self.rfile.readline(_MAX_LINE_BYTES + 1))
-        if not match:
-            raise self._refusal("Malformed chunks.")
-        return match
+        if match := pattern.fullmatch(self.rfile.readline(_MAX_LINE_BYTES + 1)):
+            return match
+        raise self._refusal("Malformed chunks.")
 
     def _uncompressed(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
         encoding = self.headers.get("Content-Encoding", "identity").strip().lower()
@@ -324,9 +323,7 @@ class RestHandler(http.server.BaseHTTPRequestHandler):
 
     def _takes_gzip(self) -> bool:
         accepted = getattr(self, "headers", {}).get("Accept-Encoding", "").lower().replace(" ", "").split(",")
-        return any(
-            coding.partition(";")[0] == "gzip" and not re.fullmatch(r"[^;]*;q=0(\.0*)?", coding) for coding in accepted
-        )
+        return any(re.match("gzip(;|$)", coding) and not re.search(r";q=0(\.0*)?$", coding) for coding in accepted)
 
     def log_message(self, format: str, *args) -> None:
         """Logs nothing: what a client sends must not reach the log unchanged."""

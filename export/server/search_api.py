@@ -187,9 +187,7 @@ def _token_arrays(servable: Servable, rows: list) -> dict[str, np.ndarray]:
 def _cut(rows: np.ndarray, document: Mapping) -> np.ndarray:
     """Cuts vectors, float32 (B, D), to their first `dimensions`, of length 1; without it they stay the model's own."""
     width = rows.shape[1]
-    dimensions = _field(
-        document, "dimensions", (f"from 1 to {width}", lambda value: _is_count(value) and value <= width)
-    )
+    dimensions = _field(document, "dimensions", (f"from 1 to {width}", lambda n: _is_count(n) and n <= width))
     if dimensions is None:
         return rows
     cut = rows[:, :dimensions]

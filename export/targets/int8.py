@@ -142,9 +142,7 @@ class Trial:
 
     def answers(self, requests: Sequence[Mapping[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
         """Answers requests to `token_ids`."""
-        outputs = (
-            self._answer(**{name: tf.constant(value) for name, value in request.items()}) for request in requests
-        )
+        outputs = (self._answer(**{key: tf.constant(ids) for key, ids in request.items()}) for request in requests)
         return [{name: value.numpy() for name, value in answer.items()} for answer in outputs]
 
 

@@ -236,9 +236,8 @@ class RecordFigures(NamedTuple):
             if part.first_hole and not first_hole:
                 first_hole = count + int(part.first_hole)
             width = max(len(answer_counts), len(part.answer_counts))
-            answer_counts = sum(
-                np.pad(counts, (0, width - len(counts))) for counts in (answer_counts, part.answer_counts)
-            )
+            both = (answer_counts, part.answer_counts)
+            answer_counts = sum(np.pad(counts, (0, width - len(counts))) for counts in both)
             next_sentence_counts = next_sentence_counts + part.next_sentence_counts
             arrays.append(part[:4])
             count += len(part.lengths)
