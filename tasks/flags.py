@@ -30,7 +30,14 @@ from tasks.settings import SUBJECTS, Rule, Settings, kinds_of
 # oneDNN is off by default on CPUs without AVX-512, although it speeds up matrix products there.
 # Level 3 silences TensorFlow's C++ start-up messages, one of which has level ERROR on a machine without a GPU. Real
 # errors are raised as exceptions too. TF_CPP_MIN_LOG_LEVEL=0 shows all messages.
-ENVIRONMENT = {"TF_ENABLE_ONEDNN_OPTS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "tensorflow"}
+# OpenBLAS's threads wait for each other by spinning: where other processes ran, they took 40 times the time of one
+# thread for the logistic regressions of --few_labels.
+ENVIRONMENT = {
+    "TF_ENABLE_ONEDNN_OPTS": "1",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "KERAS_BACKEND": "tensorflow",
+    "OPENBLAS_NUM_THREADS": "1",
+}
 
 _HELP_FLAGS = frozenset({"--help", "-help", "--helpshort", "-helpshort", "-?", "--?"})
 FLAGS_FILE = "flags.json"

@@ -204,6 +204,7 @@ def test_settings_and_environment(call, as_script):
         "TF_ENABLE_ONEDNN_OPTS": "1",
         "TF_CPP_MIN_LOG_LEVEL": "0",  # The user's.
         "KERAS_BACKEND": "tensorflow",
+        "OPENBLAS_NUM_THREADS": "1",
     }
     flags = result["flags"]
     assert flags["train_batch_size"] == 7
