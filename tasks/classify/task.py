@@ -103,6 +103,9 @@ class ClassifySettings(LongTextSettings, rare_labels.RareLabelSettings):
     )
 
     def __post_init__(self):
+        if self.few_labels == "names" and not self.splits:
+            object.__setattr__(self, "do_train", True)
+            object.__setattr__(self, "do_eval", bool(self.dev_file))
         super().__post_init__()
         if self.find_wrong_labels and (self.is_search or self.few_labels == "names" or not self.do_train):
             raise InputError(
@@ -269,7 +272,8 @@ class Classify(task.Task):
         return parts
 
     def recognize_columns(self):
-        settings, table_task, splits = self.settings, self.table_task, self.settings.splits
+        settings, table_task = self.settings, self.table_task
+        splits = [split for split in settings.splits if split != "train" or settings.few_labels != "names"]
         wanted = ["text_column", "label_column"][: 1 if splits == ["test"] else 2]
         is_open = [name for name in wanted if not getattr(settings, name)]
         is_said = settings.regression or settings.label_separator or settings.multi_label is False

@@ -70,6 +70,26 @@ def test_a_folder_or_a_data_set_has_a_dev_file(source):
     assert not parse(Classify, source).do_train  # As in google-research/bert.
 
 
+@pytest.mark.parametrize(
+    ("more", "stages", "said"),
+    [
+        ([], "do_train", ""),
+        (["--do_train"], "do_train", ""),
+        (["--dev_file=FILE"], "do_train do_eval", "Columns: --text_column=text --label_column=label (of text, label)\n"),
+        (["--do_train", "--do_predict", "--test_file=FILE"], "do_train do_predict", "Columns: --text_column=text ("),
+    ],
+)
+def test_names_of_labels_need_no_training_file(tmp_path, capsys, more, stages, said):
+    path = write_table(tmp_path / "x.csv", text=texts(), label=labels())
+    more = [flag.replace("FILE", path) for flag in more]
+    names = f"--labels={','.join(LABELS['string'])}"
+    task = complete(Classify(parse(Classify, "--few_labels=names", names, "--preset=tiny", *more)))
+    assert capsys.readouterr().out.startswith(said)
+    assert [stage for stage in STAGES if getattr(task.settings, stage)] == stages.split()
+    parts = inputs.read_inputs(task).parts
+    assert [len(part.rows.texts) for part in parts] == [3, 30][: len(parts)]
+
+
 # === The preset ===
 
 
