@@ -22,6 +22,7 @@ from tasks.fine_tuning import columns, doubt, rare_labels, task
 from tasks.fine_tuning import metrics as shared_metrics
 from tasks.fine_tuning.data_check import Content
 from tasks.fine_tuning.encoding import encode_texts, label_ids, lengths_before_cutting
+from tasks.fine_tuning.inputs import find_trained, read_spec
 from tasks.fine_tuning.model_files import taking_texts
 from tasks.fine_tuning.rows import EXTENSIONS
 from tasks.fine_tuning.settings import LongTextSettings
@@ -278,7 +279,11 @@ class Classify(task.Task):
         is_open = [name for name in wanted if not getattr(settings, name)]
         is_said = settings.regression or settings.label_separator or settings.multi_label is False
         may_be_several = len(wanted) > 1 and not is_said
-        if settings.tfds_name or table_task.name != "table" or not splits or not (is_open or may_be_several):
+        if settings.tfds_name or table_task.name != "table" or not splits:
+            return {}, ()
+        directory = None if settings.do_train else find_trained(settings)
+        model = directory and read_spec(self, directory)
+        if not (is_open or may_be_several or model):
             return {}, ()
         path = self._find(splits[0], table_task.splits(splits[0])[0])
         of_file = columns.read_columns(path, settings.column_names)
@@ -286,21 +291,25 @@ class Classify(task.Task):
         rest = {name: column for name, column in of_file.items() if name not in named}
         if not any(column.values for column in of_file.values()):
             return {}, ()  # The reader says what is wrong.
-        label = settings.label_column
+        label, is_regression = settings.label_column, model.is_regression if model else settings.regression
         if "label_column" in is_open:
-            label = columns.choose_label(path, rest, settings.regression, bool(settings.column_names))
+            label = columns.choose_label(path, rest, is_regression, bool(settings.column_names))
         without = {name: column for name, column in rest.items() if name != label}
         text = settings.text_column or columns.choose_text(path, without)
         chosen = {name: value for name, value in zip(wanted, (text, label), strict=False) if name in is_open}
-        if label in chosen.values() and of_file[label].is_score and not settings.labels:
+        if not model and label in chosen.values() and of_file[label].is_score and not settings.labels:
+            is_regression = True
+        if is_regression and not settings.regression:
             chosen["regression"] = True
         elif may_be_several:
-            chosen |= self._recognize_several(path, label, of_file)
+            chosen |= self._recognize_several(path, label, of_file, bool(model and model.multi_label))
         return chosen, list(of_file)
 
-    def _recognize_several(self, path: str, label: str, of_file: columns.Columns) -> dict[str, Any]:
+    def _recognize_several(
+        self, path: str, label: str, of_file: columns.Columns, is_trained_so: bool
+    ) -> dict[str, Any]:
         """Returns the settings that say that a row has several labels and how, as far as no flag does."""
-        column, is_said = of_file.get(label), self.settings.has_several_labels
+        column, is_said = of_file.get(label), self.settings.has_several_labels or is_trained_so
         is_list = column is not None and column.is_list
         mark = columns.find_separator(path, label, column) if is_said and column and not is_list else None
         chosen = {"multi_label": (is_said or is_list) and self.settings.multi_label is None, "label_separator": mark}

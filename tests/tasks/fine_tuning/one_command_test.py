@@ -75,7 +75,11 @@ def test_a_folder_or_a_data_set_has_a_dev_file(source):
     [
         ([], "do_train", ""),
         (["--do_train"], "do_train", ""),
-        (["--dev_file=FILE"], "do_train do_eval", "Columns: --text_column=text --label_column=label (of text, label)\n"),
+        (
+            ["--dev_file=FILE"],
+            "do_train do_eval",
+            "Columns: --text_column=text --label_column=label (of text, label)\n",
+        ),
         (["--do_train", "--do_predict", "--test_file=FILE"], "do_train do_predict", "Columns: --text_column=text ("),
     ],
 )
@@ -250,6 +254,42 @@ def test_only_what_no_flag_names_is_recognized(tmp_path, capsys, more, said):
     more = [flag.replace("FILE", path) for flag in more]
     complete(Classify(parse(Classify, f"--train_file={path}", "--preset=tiny", *more)))
     assert capsys.readouterr().out == (f"Columns: {said} (of text, note, user, label)\n" if said else "")
+
+
+@pytest.mark.parametrize(
+    ("spec", "values", "more", "said"),
+    [
+        ({}, ["1", "2", "3", "4"], [], "--text_column=text --label_column=label"),
+        ({"is_regression": True, "labels": []}, ["1", "2"], [], "--text_column=text --label_column=label --regression"),
+        (
+            {"is_regression": True, "labels": []},
+            ["1", "2"],
+            ["--text_column=text", "--label_column=label"],
+            "--regression",
+        ),
+        (
+            {"multi_label": True},
+            ["1;2", "3"],
+            [],
+            "--text_column=text --label_column=label --multi_label '--label_separator=;'",
+        ),
+        ({"multi_label": True}, ["1", "3"], [], "--text_column=text --label_column=label --multi_label"),
+    ],
+)
+def test_a_trained_model_says_what_its_labels_are(tmp_path, capsys, spec, values, more, said):
+    """Four rows of four numbers look like scores, and scores of 1 or 2 like labels."""
+    (tmp_path / "out" / "model").mkdir(parents=True)
+    task = {"task": "classification", "sequence_length": 32, "labels": ["1", "2", "3", "4"], "num_texts": 1, **spec}
+    (tmp_path / "out" / "model" / "task.json").write_text(json.dumps(task))
+    count = 4 if len(values) > 2 else 8
+    path = write_table(tmp_path / "x.csv", text=texts(count=count), label=values * (count // len(values)))
+    flags_given = [f"--output_dir={tmp_path}/out", f"--dev_file={path}", *more]
+    evaluated = complete(Classify(parse(Classify, *flags_given, "--do_eval")))
+    assert capsys.readouterr().out == f"Columns: {said} (of text, label)\n"
+    (part,) = inputs.read_inputs(evaluated).parts
+    assert len(part.rows.labels) == count
+    predicted = complete(Classify(parse(Classify, *flags_given, f"--test_file={path}", "--do_predict")))
+    assert len(inputs.read_inputs(predicted).parts[0].rows.texts) == count
 
 
 REFUSED = [
