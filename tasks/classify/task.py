@@ -499,10 +499,16 @@ class Classify(task.Task):
     def evaluate(self, answers, results):
         names, is_regression = self.table_task.metrics, self.table_task.is_regression
         part, classes, labels = answers.part, answers.trained.spec.labels, answers.labels
+        chosen = {} if part.name else self._choose_here(answers)
+        spec = dataclasses.replace(answers.trained.spec, **chosen)
+        # What is shown of the rows is what the model says from now on.
+        answers = answers._replace(trained=answers.trained._replace(spec=spec))
         figures = self.checkpoint_figures(answers)
         intervals = metrics.intervals(names, labels, answers.outputs, is_regression)
-        is_several = answers.trained.spec.multi_label
-        predictions = metrics.choose(answers.outputs) if is_several else metrics.predict(answers.outputs, is_regression)
+        is_several, outputs = spec.multi_label, answers.outputs
+        predictions = (
+            metrics.choose(outputs, spec.thresholds) if is_several else metrics.predict(outputs, is_regression)
+        )
         losses = metrics.row_losses(labels, answers.outputs, is_regression)
         is_wrong = losses > 0 if is_regression else (predictions != labels).reshape(len(labels), -1).any(axis=1)
         evaluation = task.Evaluation(
@@ -520,14 +526,14 @@ class Classify(task.Task):
             evaluation.details["per_label"] = of_each
             header = ["label", *(name.replace("_", " ") for name in of_each[classes[0]])]
             evaluation.tables = [("Labels", header, [[name, *row.values()] for name, row in of_each.items()])]
-            self._add_thresholds(evaluation, answers)
+            self._add_thresholds(evaluation, answers, chosen)
         elif not part.name:
             evaluation.confusion = (classes, shared_metrics.confusion_matrix(labels, predictions, len(classes)))
             per_class = shared_metrics.class_scores(labels, predictions, classes)
             evaluation.details |= {"per_class": per_class, "macro_f1": shared_metrics.macro_f1(per_class)}
             evaluation.scores.append(Score("macro F1", evaluation.details["macro_f1"]))
             train_counts = results.get("train_label_counts")
-            self._add_doubt(evaluation, answers)
+            self._add_doubt(evaluation, answers, chosen)
             if train_counts and list(train_counts) == classes:
                 majority = shared_metrics.majority_accuracy(list(train_counts.values()), labels)
                 evaluation.details["majority_accuracy"] = majority
@@ -545,14 +551,14 @@ class Classify(task.Task):
         temperature = answers.trained.spec.temperature
         return {"thresholds": self.choose(answers, temperature)["thresholds"]} if self.settings.precision else {}
 
-    def _add_thresholds(self, evaluation: task.Evaluation, answers: task.Answers) -> None:
+    def _add_thresholds(self, evaluation: task.Evaluation, answers: task.Answers, chosen: dict[str, Any]) -> None:
         """Adds what the thresholds of several labels do; those chosen here are scored on unseen rows."""
-        evaluation.chosen = self._choose_here(answers)
+        evaluation.chosen = chosen
         labels, logits, spec = answers.labels, answers.outputs, answers.trained.spec
-        thresholds = evaluation.chosen.get("thresholds", spec.thresholds)
+        thresholds = spec.thresholds
         if thresholds is None:
             return
-        scored = metrics.unseen_thresholds(logits, labels, self.settings.precision) if evaluation.chosen else thresholds
+        scored = metrics.unseen_thresholds(logits, labels, self.settings.precision) if chosen else thresholds
         given, of_each = metrics.choose(logits, scored), metrics.label_scores(labels, logits, spec.labels, scored)
         rows = [[name, least, *row.values()] for (name, row), least in zip(of_each.items(), thresholds, strict=True)]
         header = ["label", "threshold", *(name.replace("_", " ") for name in next(iter(of_each.values())))]
@@ -561,10 +567,9 @@ class Classify(task.Task):
         figures = {"chosen_micro_f1": micro, "chosen_macro_f1": macro, "chosen_per_label": of_each}
         evaluation.details |= {"thresholds": thresholds, **figures}
 
-    def _add_doubt(self, evaluation: task.Evaluation, answers: task.Answers) -> None:
+    def _add_doubt(self, evaluation: task.Evaluation, answers: task.Answers, chosen: dict[str, Any]) -> None:
         """Adds how sure the answers are, and what was chosen on these rows."""
-        settings, spec, chosen = self.settings, answers.trained.spec, self._choose_here(answers)
-        spec = dataclasses.replace(spec, **chosen)
+        settings, spec = self.settings, answers.trained.spec
         choice = doubt.Choice(spec.temperature, spec.thresholds and spec.thresholds[0])
         assessed = doubt.assess(answers.outputs, answers.labels, choice, settings.precision, chosen)
         evaluation.chosen, evaluation.panels = chosen, assessed.panels
@@ -573,23 +578,21 @@ class Classify(task.Task):
 
     def _show(self, answers: task.Answers, row: int) -> list[tuple[str, str]]:
         """Returns the captioned texts that the report shows of a mistake."""
-        table, classes, outputs = answers.part.rows, answers.trained.spec.labels, answers.outputs[row]
-        label = answers.labels[row]
+        table, spec, outputs = answers.part.rows, answers.trained.spec, answers.outputs[row]
+        classes, label = spec.labels, answers.labels[row]
         texts = list(zip(self.table_task.columns(with_labels=False), table.texts_of(row), strict=True))
         if self.table_task.is_regression:
             expected, predicted = f"{label:g}", f"{outputs[0]:.2f}"
-        elif answers.trained.spec.multi_label:
-            expected = ", ".join(itertools.compress(classes, label > 0))
-            shares = zip(
-                classes,
-                metrics.probabilities(outputs),
-                metrics.choose(outputs, answers.trained.spec.thresholds),
-                strict=True,
-            )
-            predicted = ", ".join(f"{name} {share:.0%}" for name, share, is_given in shares if is_given)
+        elif spec.multi_label:
+            expected = ", ".join(itertools.compress(classes, label > 0)) or "no label"
+            is_given = metrics.choose(outputs, spec.thresholds)
+            shares = itertools.compress(zip(classes, metrics.probabilities(outputs), strict=True), is_given)
+            predicted = ", ".join(f"{name} {share:.0%}" for name, share in shares) or "no label"
         else:
-            share = np.exp(shared_metrics.log_softmax(outputs / answers.trained.spec.temperature)).max()
+            share = np.exp(shared_metrics.log_softmax(outputs / spec.temperature)).max()
             expected, predicted = classes[label], f"{classes[outputs.argmax()]} {share:.0%}"
+            if spec.thresholds and share < spec.thresholds[outputs.argmax()]:
+                predicted = f"{NO_LABEL} ({predicted})"
         return [*texts, ("expected", expected), ("predicted", predicted), ("row", table.place(row))]
 
     def write_predictions(self, answers, output_dir):

@@ -1,5 +1,6 @@
 """`bert-classify` chooses temperature and thresholds on held-out rows, keeps them, and answers "none" in doubt."""
 
+import dataclasses
 import json
 import shutil
 
@@ -13,7 +14,11 @@ from export.heads.loading import load_head
 from keras_bert import BertTextClassifier
 from keras_bert.answers.rules import NO_LABEL
 from keras_bert.errors import InputError
+from tasks.classify.data import Table
+from tasks.classify.task import Classify, ClassifySettings, ClassifySpec
 from tasks.fine_tuning import metrics
+from tasks.fine_tuning.examples import Examples
+from tasks.fine_tuning.task import Answers, Encoded, Part, Trained
 
 PRECISION = 0.9
 
@@ -84,6 +89,40 @@ def test_answers_are_those_of_the_predictions(run):
     head = load_head(str(directory / "run" / "model"))
     served = head.answer_texts(head.model, {"text": np.array(texts, object)})
     assert [label.decode() for label in served["label"].numpy()] == [row[1] for row in rows]
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_shown_answers_are_those_of_the_trained_model(several):
+    """Of labels "a" and "b", with logits that are four times too large, or moved by one."""
+    generator, classes = np.random.default_rng(0), ["a", "b"]
+    margins = generator.normal(size=400)
+    outputs = (np.stack([margins, -margins], axis=1) * 4 - several).astype(np.float32)
+    names = np.where(generator.random(400) < 1 / (1 + np.exp(-2 * margins)), "a", "b").tolist()
+    labels = np.array([classes.index(name) for name in names])
+    labels = np.eye(2, dtype=np.float32)[labels] if several else labels
+    settings = ClassifySettings(output_dir="out", do_train=True, do_eval=True, precision=0.9, multi_label=several)
+    numbers = list(range(400))
+    spec = ClassifySpec(sequence_length=32, labels=classes, num_texts=1, multi_label=several)
+    of_rows = [(name,) for name in names] if several else names
+    table = Table("dev.csv", numbers, numbers, 400, ["text"] * 400, None, of_rows)
+    examples = Examples(*[np.zeros(0, np.int32)] * 2, np.zeros(401, np.int64), {"labels": labels})
+    answers = Answers(Trained(None, None, spec), Part("dev", table), Encoded(examples, np.ones(400)), outputs)
+    evaluation = Classify(settings).evaluate(answers, {})
+    kept = dataclasses.replace(spec, **evaluation.chosen)
+    assert several or kept.temperature > 2.0
+    shown = [dict(mistake.parts) for mistake in evaluation.mistakes] + list(map(dict, evaluation.examples))
+    assert len({row["predicted"].split()[0] for row in shown}) > 1
+    for row in shown:
+        logits = outputs[int(row["row"].rpartition(":")[2])]
+        if several:
+            shares = dict(zip(classes, 1 / (1 + np.exp(-logits)), strict=True))
+            least = zip(classes, kept.thresholds, strict=True)
+            given = [f"{name} {shares[name]:.0%}" for name, threshold in least if shares[name] >= threshold]
+            assert row["predicted"] == (", ".join(given) or "no label")
+        else:
+            share = 1 / (1 + np.exp((logits.min() - logits.max()) / kept.temperature))
+            answer = f"{classes[logits.argmax()]} {share:.0%}"
+            assert row["predicted"] == (answer if share >= kept.thresholds[0] else f"{NO_LABEL} ({answer})")
 
 
 def test_an_evaluation_alone_changes_nothing_but_by_the_flag(run):
