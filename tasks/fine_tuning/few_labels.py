@@ -97,7 +97,8 @@ class _Candidates:
         self.all_rows = np.ones(len(self.labels), bool)
         self._has_words = all(re.search(r"[^\W\d_]", name) for name in names)
         texts = [form.format(name) for form in _NAMES for name in names]
-        shown = encode_texts(texts, None, trained.tokenizer, trained.spec.sequence_length, "tokenize names")
+        limit, long_text = trained.spec.sequence_length, trained.spec.long_text  # Windows, if the rows have some.
+        shown = encode_texts(texts, None, trained.tokenizer, limit, "tokenize names", long_text=long_text)
         numbers = np.arange(len(texts), dtype=np.int32) % self.num_classes
         self._examples = join(encoded.examples, shown._replace(labels={"labels": numbers}))
 

@@ -75,7 +75,14 @@ def test_frozen_embeddings_are_chosen_and_the_model_is_an_ordinary_one(run, tmp_
     assert saved_model.read_report(str(tmp_path / "served" / "1")).largest_difference <= 1e-5
 
 
-@pytest.mark.parametrize("words", [[], ["--few_labels=off", "--find_wrong_labels", "--num_train_epochs=0.4"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["--few_labels=off", "--find_wrong_labels", "--num_train_epochs=0.4"],
+        ["--long_text=mean", "--find_wrong_labels", "--num_train_epochs=0.4"],
+    ],
+)
 def test_labels_that_are_likely_wrong_are_listed(run, words, tmp_path, capfd):
     rows = toy_rows(24, 5)
     other = next(kind for kind in KINDS if kind != rows[3][1])
