@@ -78,7 +78,9 @@ class StudentSettings(Settings):
         settings_class = type(cls.__name__, (StudentSettings, task.Settings), {})
         stages = {name.removeprefix("no") for name in named} & {"do_train", "do_eval", "do_predict"}
         default = [] if stages else ["--do_train", "--do_eval"]
-        return settings_class, [*default, *shared_flags(directory, task, set(named))]
+        # Without an evaluation no row of the training file is held out for one.
+        own = {*named, "dev_share"} if stages and "do_eval" not in named else {*named}
+        return settings_class, [*default, *shared_flags(directory, task, own)]
 
     def __post_init__(self):
         super().__post_init__()

@@ -197,6 +197,11 @@ def test_the_flags_of_the_teachers_training_are_the_students(teacher, tmp_path):
     settings = expanded()
     assert settings.data_dir == str(teacher) and settings.max_seq_length == 16 and settings.do_train
     assert settings.learning_rate is None and settings.preset is None and settings.train_batch_size == 32
+    command = "bert-classify --dev_share=0.2 --train_file=gone.csv --text_column=text"
+    of_share = shutil.copytree(teacher / "run", tmp_path / "of_share")
+    (of_share / "metrics.json").write_text(json.dumps({"train_command": command}))
+    _, shared = DistillSettings.expand([f"--teacher={of_share}", "--do_train", "--do_predict"])
+    assert shared == ["--text_column=text"]  # Without an evaluation no rows are held out for it.
     assert expanded("--train_file", "y.csv", "--dev_share=0.3").dev_share == 0.3
     words = {"dev_file": f"{teacher}/dev.csv", "train_file": f"{teacher}/gone.csv", "text_column": "text"}
     copied = shutil.copytree(teacher / "run", tmp_path / "run")
@@ -224,6 +229,7 @@ def test_what_cannot_be_distilled_is_refused_in_a_line(teacher, preset, tmp_path
     assert "has 2 layers. Name some of them, counted from 1." in refusal(own, "--student_layers=1,3")
     assert "max_seq_length is 12 by the flags, but 16 in the task.json" in refusal(own, "--max_seq_length=12")
     assert "is_regression is True by the flags, but False" in refusal(own, "--regression")
+    assert "--few_labels=frozen learns from labels alone, " in refusal(own, "--few_labels=frozen")
     assert "Leave it out, or train without --jit_compile" in refusal(own, "--unlabelled_file=x", "--jit_compile")
     assert f"{tmp_path}/no.csv" in refusal(own, f"--unlabelled_file={tmp_path}/no.csv")
     other = shutil.copytree(preset, tmp_path / "other")
