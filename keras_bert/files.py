@@ -355,14 +355,15 @@ def decode_lines(path: str, file: BinaryIO) -> Iterator[tuple[int, str]]:
             text = raw.decode("utf-8")
         except UnicodeDecodeError as error:
             place = f"byte {error.start} of the line"
-            raise not_utf8(f"{path}:{number}", place, raw[error.start]) from error
+            charset = "UTF-16" if number == 1 and raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "LATIN1"
+            raise not_utf8(f"{path}:{number}", place, raw[error.start], charset) from error
         yield number, text.removesuffix("\n").removesuffix("\r")
 
 
-def not_utf8(where: str, place: str, byte: int) -> InputError:
+def not_utf8(where: str, place: str, byte: int, charset: str = "LATIN1") -> InputError:
     """Returns the error for a text that is not UTF-8: `where` is its path and line, `place` tells the wrong byte."""
     return InputError(
-        f"{where}: not valid UTF-8 at {place} (0x{byte:02x}). Convert the file first, e.g. iconv -f LATIN1 -t UTF-8."
+        f"{where}: not valid UTF-8 at {place} (0x{byte:02x}). Convert the file first, e.g. iconv -f {charset} -t UTF-8."
     )
 
 

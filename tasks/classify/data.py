@@ -154,7 +154,7 @@ def _read_mark(name: str, value: Any) -> bool:
 def _read_label(name: str, value: Any) -> str:
     if isinstance(value, bool | int):  # From JSON, where 1 is as good a label as "1".
         return str(value).lower()
-    label = check_text(name, "" if value is None else value, "a label")
+    label = check_text(name, "" if value is None else value, "a label").strip()
     if re.search(r"[\t\r\n]", label):
         raise Broken(f"column {name!r}: expected a label without tabs, on one line, found {label!r}. Correct it.")
     return label

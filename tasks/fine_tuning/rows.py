@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from keras_bert.errors import InputError
+from keras_bert.errors import InputError, first_line
 from keras_bert.files import read_lines
 from tasks.text.bad_rows import BadRows
 
@@ -213,7 +213,14 @@ def _find_delimiter(path: str, columns: Sequence[str] | None) -> str:
     """Returns what cuts the first row into as many fields as there are columns, or else into the most."""
     csv.field_size_limit(sys.maxsize)  # A text may be longer than Python's default of 131,072 characters.
     lines = [text + "\n" for _, text in itertools.islice(read_lines(path), _LINES_OF_A_ROW)]
-    counts = {mark: len(next(csv.reader(lines, delimiter=mark), [])) for mark in _DELIMITERS}
+
+    def count(mark: str) -> int:
+        try:
+            return len(next(csv.reader(lines, delimiter=mark), []))
+        except csv.Error:  # Said when the row is read.
+            return 0
+
+    counts = {mark: count(mark) for mark in _DELIMITERS}
     return max(counts, key=lambda mark: (counts[mark] == len(columns or ()), counts[mark]))
 
 
@@ -224,10 +231,10 @@ def _csv_rows(path: str, delimiter: str) -> Iterator[tuple[int, list | Broken]]:
         try:
             row = next(reader, None)
         except csv.Error as error:
-            reason = (
-                f"not valid CSV in the row that starts here ({error}). Close every quote, and double a quote inside a "
-                'quoted field ("").'
-            )
+            cure = 'Close every quote, and double a quote inside a quoted field ("").'
+            if "new-line character" in str(error):
+                cure = "A line must not end in a carriage return alone. Convert such a file first, e.g. tr '\\r' '\\n'."
+            reason = f"not valid CSV in the row that starts here ({first_line(error)}). {cure}"
             if "end of data" in str(error):  # Skipping this row would lose the rest of the file, which it includes.
                 raise InputError(f"{path}:{line}: {reason}") from error
             row = Broken(reason)

@@ -341,6 +341,29 @@ def test_latin_1_is_refused_with_the_cure(tmp_path):
         complete(Classify(parse(Classify, f"--train_file={path}")))
 
 
+@pytest.mark.parametrize("charset", ["utf-16-le", "utf-16-be"])
+def test_utf_16_is_refused_with_its_own_cure(tmp_path, charset):
+    """As spreadsheets write "Unicode text"."""
+    path = write_table(tmp_path / "x.csv", start="\ufeff", text=texts(GERMAN), label=labels())
+    content = pathlib.Path(path).read_text()
+    pathlib.Path(path).write_bytes(content.encode(charset))
+    with pytest.raises(InputError, match=r"x.csv:1: not valid UTF-8 at byte 0 .*, e.g. iconv -f UTF-16 -t UTF-8\.$"):
+        complete(Classify(parse(Classify, f"--train_file={path}")))
+
+
+def test_lines_that_end_in_a_carriage_return_are_refused_with_the_cure(tmp_path):
+    path = write_table(tmp_path / "x.csv", end="\r", text=texts(), label=labels())
+    with pytest.raises(InputError, match=r"x.csv:1: not valid CSV .* a carriage return alone\. .* tr '\\r' '\\n'\.$"):
+        complete(Classify(parse(Classify, f"--train_file={path}")))
+
+
+def test_blanks_around_a_label_are_no_other_label(tmp_path):
+    padded = [label + " " * (row % 3) for row, label in enumerate(labels(count=32))]
+    path = write_table(tmp_path / "x.csv", text=texts(count=32), label=[f" {label}" for label in padded])
+    task = complete(Classify(parse(Classify, f"--train_file={path}", "--preset=tiny")))
+    assert inputs.read_inputs(task).spec.labels == sorted(LABELS["string"])
+
+
 # === A whole run ===
 
 
