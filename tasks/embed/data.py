@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from keras_bert.errors import InputError
 from keras_bert.files import read_lines
-from tasks.fine_tuning.rows import check_number, check_text, open_rows, read_usable, take
+from tasks.fine_tuning.rows import Broken, check_number, check_text, open_rows, parse_number, read_usable, take
 from tasks.text.bad_rows import BadRows
 
 EXTENSIONS = (".tsv", ".csv", ".jsonl")
@@ -57,7 +57,8 @@ def read_table(path: str, text_columns: Sequence[str] | None, score_column: str 
         bad_rows: collects the bad rows.
 
     Raises:
-        InputError: a column is missing, no row is usable, or `bad_rows` refuses the file.
+        InputError: a column is missing, or holds numbers where no flag names the texts; no row is usable, or `bad_rows`
+            refuses the file.
     """
     file, chosen = open_rows(path), []
 
@@ -79,13 +80,20 @@ def read_table(path: str, text_columns: Sequence[str] | None, score_column: str 
         if not chosen:
             choose(list(row))
         names, score = chosen
-        return [check_text(name, take(row, name)) for name in names], score and check_number(score, take(row, score))
+        texts = [check_text(name, take(row, name)) for name in names]
+        try:
+            return texts, score and check_number(score, take(row, score))
+        except Broken as error:
+            raise error if score_column else Broken(f"{error} {_CURE}") from error
 
     usable, _ = read_usable(path, file.rows, read_row, bad_rows)
     if not usable or not chosen[0]:
         raise InputError(f"{path}: the file holds no texts that can be used. Expected one or more in each row.")
     _, lines, values = zip(*usable, strict=True)
     texts, scores = map(list, zip(*values, strict=True))
+    for name, column in zip(chosen[0], zip(*texts, strict=True), strict=True):
+        if not text_columns and all(parse_number(text) is not None for text in column):
+            raise InputError(f"{path}: column {name!r} holds numbers, not texts to embed. {_CURE}")
     if chosen[1] is not None and len(chosen[0]) != 2:
         raise InputError(
             f"{path}: a score is the similarity of two texts, but a row has {len(chosen[0])}: "

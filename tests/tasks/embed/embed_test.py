@@ -347,7 +347,17 @@ def test_the_order_of_the_columns_says_what_they_are(tmp_path):
     "content, columns, message",
     [
         ("a,b\n", {}, "the file holds no texts that can be used"),
-        ("a,b,score\nx,y,much\n", {}, "column 'score': expected a number, found 'much'"),
+        (
+            "a,b,score\nx,y,much\n",
+            {},
+            "column 'score': expected a number, found 'much'.* with --text_columns and --score_",
+        ),
+        (
+            "id,a,b\n1,x,y\n2,z,7\n",
+            {},
+            "column 'id' holds numbers, not texts to embed. Name the right ones with --text_",
+        ),
+        ("a,b,similarity\nx,y,4.5\n", {}, "column 'similarity' holds numbers, .* --text_columns and --score_column"),
         ("a,b,c,score\nx,y,z,1\n", {}, "similarity of two texts, but a row has 3: a, b, c"),
         ("a,b\nx,y\n", {"texts": ["q"]}, "no column 'q' in the header. Columns there: 'a', 'b'. Name the right ones"),
         ("a,b\nx,\n", {}, "column 'b' is empty"),
