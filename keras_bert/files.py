@@ -370,6 +370,20 @@ def not_utf8(where: str, place: str, byte: int, charset: str = "LATIN1") -> Inpu
 # === Writing ===
 
 
+def check_writable(directory: str) -> None:
+    """Makes a directory, with its parents, in which files can be written.
+
+    Raises:
+        InputError: it cannot be created or written.
+    """
+    try:
+        make_directory(directory)
+    except OSError as error:
+        raise InputError(f"{directory}: cannot be created ({error.strerror}). Choose another output path.") from error
+    if not is_remote(directory) and not os.access(directory, os.W_OK):
+        raise InputError(f"{directory}: cannot be written. Choose another output path.")
+
+
 @contextlib.contextmanager
 def atomic_path(path: str) -> Iterator[str]:
     """Gives a temporary local path; what the caller makes there becomes `path` on success, and is removed on any error.
@@ -384,18 +398,13 @@ def atomic_path(path: str) -> Iterator[str]:
     """
     path = absolute(path)
     parent = os.path.dirname(path)
-    try:
-        make_directory(parent)
-    except OSError as error:
-        raise InputError(f"{parent}: cannot be created ({error.strerror}). Choose another output path.") from error
+    check_writable(parent)
     if is_remote(path):
         with tempfile.TemporaryDirectory(prefix="keras_bert_") as directory:
             temporary = os.path.join(directory, os.path.basename(path))
             yield temporary
             _upload(temporary, path)
         return
-    if not os.access(parent, os.W_OK):
-        raise InputError(f"{parent}: cannot be written. Choose another output path.")
     _remove_leftovers(path)
     temporary = os.path.join(parent, f".{os.path.basename(path)}.partial-{os.getpid()}")
     try:

@@ -5,7 +5,7 @@ import os
 import shlex
 from collections.abc import Callable
 
-from keras_bert.files import absolute
+from keras_bert.files import absolute, check_writable
 from tasks import flags
 from tasks.fine_tuning.inputs import MODEL_DIRECTORY, check_training, complete, read_inputs
 from tasks.fine_tuning.task import Evaluation, Task
@@ -52,6 +52,8 @@ def run_stages(task: Task):
     inputs = read_inputs(task)
     if settings.do_train:
         check_training(task, inputs.parts)
+    if settings.distribution_strategy != "multi_worker_mirrored":  # Of several machines only the first one writes.
+        check_writable(settings.output_dir)
 
     from tasks.fine_tuning.session import Session
     from tasks.fine_tuning.sweep import search

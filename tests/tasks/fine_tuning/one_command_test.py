@@ -14,6 +14,7 @@ import sys
 
 import pytest
 import toy_classifier
+from light_commands import Call, run_calls
 from repository import ROOT
 
 from export.run import ExportSettings
@@ -362,6 +363,24 @@ def test_blanks_around_a_label_are_no_other_label(tmp_path):
     path = write_table(tmp_path / "x.csv", text=texts(count=32), label=[f" {label}" for label in padded])
     task = complete(Classify(parse(Classify, f"--train_file={path}", "--preset=tiny")))
     assert inputs.read_inputs(task).spec.labels == sorted(LABELS["string"])
+
+
+def test_an_output_directory_that_cannot_be_written_is_refused_before_the_training(tmp_path):
+    path = write_table(tmp_path / "x.csv", text=texts(), label=labels())
+    preset = toy_classifier.write_preset(tmp_path / "preset")
+    (call,) = run_calls(
+        [
+            Call(
+                "tasks.classify.run",
+                [["bert-classify", f"--train_file={path}", f"--preset={preset}", f"--output_dir={path}"]],
+            )
+        ]
+    )
+    ((status, printed),) = call["lines"]
+    assert status == 1 and printed.splitlines()[-1].endswith(
+        f"{path}: cannot be created (File exists). Choose another output path."
+    )
+    assert call["imported"] == []
 
 
 # === A whole run ===
