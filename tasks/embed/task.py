@@ -160,7 +160,8 @@ class Embed(task.Task):
                 f"{train.path}: --num_negatives adds to rows of a text and its match, for multiple_negatives_ranking. "
                 "Leave it out."
             )
-        spec = self._new_spec(self.settings.preset, has_scores)
+        start = None if self.settings.bert_config_file else self.settings.start
+        spec = self._new_spec(start, has_scores)
         return dataclasses.replace(spec, score_scale=spec.scale_of(train)) if has_scores else spec
 
     def foreign_spec(self, source, labels, num_outputs, parts):

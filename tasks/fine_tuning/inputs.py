@@ -20,7 +20,7 @@ from tasks.fine_tuning.task import Part, Task
 from tasks.report.card import flag_of
 from tasks.text.bad_rows import BadRows
 
-MODEL_DIRECTORY, METRICS_FILE = "model", "metrics.json"
+MODEL_DIRECTORY, METRICS_FILE = model_files.MODEL_DIRECTORY, "metrics.json"
 
 
 class Inputs(NamedTuple):

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from keras_bert.answers.rules import LONG_TEXTS, POOLED
 from keras_bert.errors import InputError
-from keras_bert.files import exists, expand_file
+from keras_bert.files import exists, expand_file, is_file
 from tasks.engine.settings import TrainingSettings
+from tasks.fine_tuning.model_files import MODEL_DIRECTORY, TASK_FILE
 from tasks.settings import Settings, changeable, replaced, setting
 from tasks.text.bad_rows import BAD_ROWS
 
@@ -44,6 +45,13 @@ class StartSettings(Settings):
             raise InputError(
                 "--preset and --init_checkpoint (or --bert_config_file) both say where to start. Give one."
             )
+
+    @property
+    def start(self) -> str | None:
+        """Where to start: `preset`, or else `init_checkpoint`; of an earlier run's output directory its model."""
+        model = os.path.join(self.init_checkpoint or "", MODEL_DIRECTORY)
+        has_model = bool(self.init_checkpoint) and is_file(os.path.join(model, TASK_FILE))
+        return self.preset or (model if has_model else self.init_checkpoint)
 
     @property
     def kept_layers(self) -> list[int] | None:

@@ -53,7 +53,7 @@ def find_start(settings: StartSettings) -> Iterator[Start]:
         options["vocabulary"] = expand_file("--vocab_file", settings.vocab_file)
     if settings.do_lower_case is not None:
         options["lowercase"] = settings.do_lower_case
-    preset, load_weights = settings.preset or settings.init_checkpoint, settings.load_weights
+    preset, load_weights = settings.start, settings.load_weights
     if not settings.bert_config_file:
         yield Start(preset, load_weights, options, settings.kept_layers)
         return

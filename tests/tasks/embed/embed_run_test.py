@@ -320,6 +320,10 @@ def test_prompts_stand_before_questions_and_passages(tmp_path, files):
         command(preset, f"--output_dir={tmp_path / 'windows'}", *wanted, "--long_text=mean")
     trained = flags_of({**files, "preset": str(tmp_path / "theirs")}, tmp_path / "more", "pairs")
     assert command(*trained, *wanted)["train_steps"] == 2
+    continued = (f"--train_file={files['pairs']}", f"--init_checkpoint={tmp_path / 'run'}", *TINY)
+    command(*continued, f"--output_dir={tmp_path / 'continued'}")
+    spec = json.loads((tmp_path / "continued" / "model" / "task.json").read_text())
+    assert (spec["query_prompt"], spec["passage_prompt"]) == ("w1 w2 w3 w4 w5 ", "w6 ")
 
 
 @pytest.mark.parametrize("share", ["--dev_share=0.2", "--validation_share=0.2"])

@@ -25,6 +25,7 @@ from tasks.classify.task import Classify
 from tasks.embed.task import Embed
 from tasks.fine_tuning import command, inputs
 from tasks.fine_tuning.inputs import complete
+from tasks.fine_tuning.start import find_start
 from tasks.fine_tuning.task import Evaluation, TaskData
 from tasks.ner.task import Ner
 from tasks.score_words.task import ScoreWords
@@ -410,6 +411,12 @@ def test_the_command_says_what_it_chose(run):
         f"Preset: --preset={preset} (the best that is installed)",
         "Held out for dev: 24 of 120 rows (--dev_share=0.2)",
     ]
+
+
+def test_an_earlier_run_is_a_start(run):
+    directory, *_ = run
+    with find_start(parse(Classify, f"--init_checkpoint={directory}")) as origin:
+        assert origin.preset == str(directory / "model") and origin.tokenizer().vocabulary_size() > 5
 
 
 def test_the_choices_are_kept(run):
