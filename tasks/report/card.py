@@ -180,7 +180,8 @@ def head(
     if handle := re.match(r"hf://([\w.-]+/[\w.-]+)", start or ""):
         values["base_model"] = handle[1]
     figures = [{"type": name, "value": metrics[name]} for name in scores if math.isfinite(metrics[name])]
-    evaluated = next((file.path for file in data if file.split != "train"), None)
+    scored = sorted((file for file in data if file.split != "train"), key=lambda file: file.split != "dev")
+    evaluated = next((file.path for file in scored), None)
     if figures and evaluated:
         dataset = {"name": os.path.basename(evaluated), "type": "local-file"}
         result = {"task": {"type": pipeline}, "dataset": dataset, "metrics": figures}

@@ -140,21 +140,29 @@ def test_the_card_of_the_training_comes_along(exported, tmp_path):
     figures = {"accuracy": 0.75, "majority_accuracy": 0.5, "train_steps": 9}
     known = {"task": "classification", "config": None, "num_parameters": 7, "max_length": 16, "history": {}}
     vocabulary = {"do_lower_case": True, "vocabulary_checksum": 1}
-    data = [card.Data("dev", "dev.csv", 8)]
+    data = [card.Data("train", "a.csv", 9), card.Data("validation", "a.csv", 8), card.Data("dev", "dev.csv", 8)]
     (tmp_path / "metrics.json").write_text("{}")
     card.write_card(
         str(tmp_path),
         card.Card(
-            "A run", tokenizer=vocabulary, start="hf://a/b", data=data, metrics=figures, scores=["accuracy"], **known
+            "A [run](x)",
+            tokenizer=vocabulary,
+            start="hf://a/b",
+            data=data,
+            metrics=figures,
+            scores=["accuracy"],
+            **known,
         ),
     )
     (tmp_path / "model").mkdir()
     training = card.find_card(str(tmp_path / "model"))
+    assert "\n# A \\[run\\](x)\n" in training
     companion_files.write_readme(str(tmp_path / "served"), head, os.path.join(base, "1"), training)
     model_card = huggingface_hub.ModelCard.load(tmp_path / "served" / "README.md")
     assert [(result.metric_type, result.metric_value) for result in model_card.data.eval_results] == [
         ("accuracy", 0.75)
     ]
+    assert {result.dataset_name for result in model_card.data.eval_results} == {"dev.csv"}
     assert model_card.data.base_model == "a/b" and "\n## How it was trained\n" in model_card.text
     assert "\n### Scores\n" in model_card.text and "| accuracy | 0.75 |  | 0.5 |" in model_card.text
 
