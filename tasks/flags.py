@@ -163,6 +163,8 @@ def make_flags(settings_class: type[Settings]) -> flags.FlagValues:
         flag = _make_flag(rule.flag or field.name, None if is_required else default, rule, kind, is_list)
         # absl lists flags by module. Their subjects stand in for modules.
         flags.DEFINE_flag(flag, flag_values=values, module_name=SUBJECTS[rule.subject], required=is_required)
+        if is_required:  # An output directory of no name would be the current one.
+            flags.register_validator(flag.name, lambda value: value != "", "Expected a value, found none.", values)
     return values
 
 

@@ -5,7 +5,7 @@
     bert-classify --task_name=mrpc --data_dir=glue_data/MRPC --preset=base --do_train --do_eval --do_predict \\
         --output_dir=runs/mrpc
 
-A table is CSV (.csv, quoted), JSON Lines (.jsonl) or TSV (any other name, no quoting) with named columns. Given several
+A table is CSV (.csv, quoted), JSON Lines (.jsonl) or TSV (.tsv, no quoting) with named columns. Given several
 comma-separated learning rates or batch sizes, or --num_restarts, every combination is trained and the best on dev is
 kept; the paper uses --learning_rate=5e-5,4e-5,3e-5,2e-5 --train_batch_size=32. --do_predict writes predictions.tsv, and
 for GLUE's tasks the submission file. The output directory gets metrics.json, report.html, the trained model (model/,

@@ -152,6 +152,8 @@ def test_missing_flag_and_stray_argument(call):
     done = call()
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "--output_dir must have a value" in done.stderr
+    done = call("--output_dir=")  # A shell variable that is not set: not the current directory.
+    assert done.returncode == 2 and "flag --output_dir=: Expected a value, found none." in done.stderr
     done = call("--output_dir=out", "--do_train", "false")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "unexpected argument 'false'" in done.stderr
