@@ -7,7 +7,7 @@ import os
 from keras_bert.errors import InputError, first_line
 from keras_bert.files import atomic_path, check_complete, is_file, keep_copies, local_copy, read_json, write_json
 
-MODEL_DIRECTORY = "model"  # Of an output directory.
+MODEL_DIRECTORY = "model"  # In an output directory.
 MODEL_FILE = "model.keras"
 TASK_FILE = "task.json"
 
