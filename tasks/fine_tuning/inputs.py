@@ -148,16 +148,15 @@ def choose_rows(groups: Sequence[Hashable], share: float, strata: Sequence[Hasha
 def find_trained(settings: FineTuningSettings) -> str | None:
     """Returns the directory of the trained model that a call without `do_train` uses.
 
-    That is `model/` in the output directory, else the directory that `--init_checkpoint` names. Returns None if a
-    preset is to be applied instead. Without any of these it is still `model/`, and reading it reports the error.
+    That is `model/` in the output directory, else the directory of an earlier run that `--init_checkpoint` or
+    `--preset` names. Returns None if a preset from elsewhere is to be applied instead. Without any of these it is still
+    `model/`, and reading it reports the error.
     """
-    directory = os.path.join(settings.output_dir, MODEL_DIRECTORY)
-    if is_directory(directory):
+    directory, source = os.path.join(settings.output_dir, MODEL_DIRECTORY), settings.init_checkpoint or settings.preset
+    if is_directory(directory) or not source:
         return directory
-    for candidate in (settings.init_checkpoint, os.path.join(settings.init_checkpoint or "", MODEL_DIRECTORY)):
-        if settings.init_checkpoint and is_file(os.path.join(candidate, model_files.TASK_FILE)):
-            return candidate
-    return None if settings.preset or settings.init_checkpoint else directory
+    candidates = (source, os.path.join(source, MODEL_DIRECTORY))
+    return next((path for path in candidates if is_file(os.path.join(path, model_files.TASK_FILE))), None)
 
 
 def read_spec(task: Task, directory: str) -> Any:

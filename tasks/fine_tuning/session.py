@@ -250,13 +250,14 @@ class Session:
         """
         strategy = self._prepare_devices()
         with self._workers.naming_lost_ones(), strategy.scope():
-            earlier, preset = self._earlier_results(), self.settings.preset
-            if self.inputs.model_directory is not None:
-                self._load_own(self.inputs.model_directory)
-                self.results = {} if "preset" in earlier else earlier
+            earlier, directory = self._earlier_results(), self.inputs.model_directory
+            if directory is not None:
+                self._load_own(directory)
             else:
                 self._load_preset()
-                self.results = earlier if earlier.get("preset") == preset else {"preset": preset}
+            is_own = directory == os.path.join(self.output_dir, MODEL_DIRECTORY) or not self.settings.preset
+            source = {} if is_own else {"preset": self.settings.preset}
+            self.results = earlier if earlier.get("preset") == source.get("preset") else source
 
     def _load_own(self, directory: str) -> None:
         spec = self.inputs.spec

@@ -91,6 +91,14 @@ def test_answers_are_those_of_the_predictions(run):
     assert [label.decode() for label in served["label"].numpy()] == [row[1] for row in rows]
 
 
+@pytest.mark.parametrize("source", ["preset", "init_checkpoint"])
+def test_an_earlier_run_answers_as_it_was_trained(run, source, tmp_path):
+    directory, _ = run
+    given = {source: str(directory / "run" / "model"), "test_file": str(directory / "test.csv"), **COLUMNS}
+    classify(output_dir=str(tmp_path), do_predict=True, **given)
+    assert (tmp_path / "predictions.tsv").read_text() == (directory / "run" / "predictions.tsv").read_text()
+
+
 @pytest.mark.parametrize("several", [False, True])
 def test_shown_answers_are_those_of_the_trained_model(several):
     """Of labels "a" and "b", with logits that are four times too large, or moved by one."""
