@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 
 import numpy as np
 import pytest
@@ -149,7 +150,7 @@ def test_a_search_and_early_stopping_fine_tune(run, monkeypatch):
     assert methods == ["auto"] + ["off"] * 5
 
 
-def test_useless_embeddings_lead_to_plain_fine_tuning_which_resumes(run, tmp_path, monkeypatch):
+def test_useless_embeddings_lead_to_plain_fine_tuning_which_resumes(run, tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(few_labels, "LEAST_ROWS_TO_TRAIN", 24)
     monkeypatch.setattr(few_labels, "LEAST_ROWS_TO_COMPARE", 12)
     monkeypatch.setattr(few_labels, "STEPS", (2, 2))
@@ -157,6 +158,10 @@ def test_useless_embeddings_lead_to_plain_fine_tuning_which_resumes(run, tmp_pat
     path = write_rows(tmp_path / "alike.csv", [("words", "kind"), *rows])
     words = [f"--train_file={path}", "--train_batch_size=8", "--few_labels=auto", "--num_train_epochs=3"]
     first = run(*words, "--nodo_eval")
+    assert re.search(
+        r"wrong labels: not listed, since the embeddings contradict (1[3-9]|2\d) of 24", capfd.readouterr().out
+    )
+    assert "data_doubtful_labels" not in first and not (tmp_path / "run" / "doubtful_labels.tsv").exists()
     results = run(*words)  # Nothing is left to train.
     assert results["train_few_labels"] == "off" and results["train_steps"] == 9 and results["accuracy"] < 1
     assert results["train_seconds"] == first["train_seconds"]
