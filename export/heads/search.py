@@ -12,6 +12,7 @@ from export.graph.model_copies import rebuild, rebuild_for_serving
 from export.heads.base import About, Answer
 from export.heads.embeddings import SentenceEmbedding
 from export.verification import probes
+from export.verification.verify import TOLERANCE
 from keras_bert.answers import text_bounds
 from keras_bert.answers.nearest import find_nearest
 from keras_bert.answers.pieces import in_pieces
@@ -25,7 +26,7 @@ from tasks.fine_tuning.model_files import load_reranker
 
 QUERY, EMBED = "query", "embed"
 _BATCH = 32
-_RERANKER_TIE = 1e-4  # A re-ranker's scores that differ by no more are equal: the earlier passage comes first.
+_RERANKER_TIE = 1e-4  # A re-ranker's scores that differ by no more are equal: passages stay as found.
 _SAMPLE = 1000  # Passages that are searched for, to measure what int8 loses.
 
 
@@ -167,8 +168,12 @@ class Search(SentenceEmbedding):
         columns = [questions, nearest["passages"]]
         scores = probes.on_cpu(lambda both: self._score_pairs(self._reranker, *both), columns)
         order = np.argsort(-scores, axis=1, kind="stable")
+        best = np.take_along_axis(scores, order, 1)
+        settled = probes.on_cpu(lambda both: settle_ties(*both, _RERANKER_TIE), [best, order])
+        order = np.take_along_axis(order, settled, 1)
         ordered = {name: np.take_along_axis(col, order, 1) for name, col in {**nearest, "scores": scores}.items()}
-        return ordered, undecided | probes.undecided(scores, self.top_k)
+        is_near = np.abs(best[:, :-1] - best[:, 1:] - _RERANKER_TIE) <= 2 * TOLERANCE
+        return ordered, undecided | is_near.any(axis=1)
 
     # === Description ===
 

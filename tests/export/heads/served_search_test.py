@@ -95,6 +95,24 @@ def test_a_reranker_orders_what_is_found(tmp_path, num_outputs, monkeypatch, unr
     assert "orders them by a model that reads both" in head.about().summary
 
 
+def test_scores_of_a_reranker_that_are_nearly_equal_pass_the_verification(tmp_path):
+    """All are within rounding of their neighbours, as many of 100 are: passages stay as found."""
+    scorer = shaken(BertTextClassifier(backbone(), 1, compile=False), seed=5)
+    head = scorer.get_layer("classification")
+    head.kernel.assign(head.kernel * 3e-5)
+    trained = {"task": "classification", "sequence_length": 16, "num_texts": 2, "labels": ["0"]}
+    save_model(str(tmp_path / "model"), scorer, BertTokenizer(VOCABULARY), trained)
+    passages = write(tmp_path / "p.txt", 12)
+    head = search.Search(toy_saved.embedder(), assets(), passages, 6, reranker_dir=str(tmp_path / "model"))
+    version = saved_model.export_head(head, str(tmp_path / "served"), with_cc="off")
+    hits = tf.saved_model.load(version).signatures["query"](tf.constant(QUESTIONS))
+    cosines = head.answering(head.model)(tf.constant(QUESTIONS))["embedding"].numpy() @ head.vectors().T
+    found = np.argsort(-cosines, axis=1, kind="stable")[:, :6]
+    np.testing.assert_array_equal(hits["indices"], found)
+    scores = hits["scores"].numpy()
+    assert (np.diff(scores) > 1e-5).any() and np.diff(scores).max() < 3e-4
+
+
 def test_of_equal_passages_the_earlier_comes_first(tmp_path):
     path = tmp_path / "p.txt"
     path.write_text("the cat\non a mat\nthe cat\n" * 4, encoding="utf-8")
