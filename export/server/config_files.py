@@ -6,6 +6,7 @@ TensorFlow, so a wrong configuration is refused before anything is loaded.
 
 import functools
 import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -146,18 +147,20 @@ def read_keys(source: str | None) -> list[str]:
     """Returns the keys of `--api_key`: a file with one in each line, or `env:NAME`, an environment variable with some.
 
     Raises:
-        InputError: the file cannot be read, or there is no key, or one that a header cannot carry.
+        InputError: the file cannot be read, or there is no key, or a line is none, such as a comment.
     """
     if source is None:
         return []
     is_variable = source.startswith("env:")
-    lines = [os.environ.get(source[4:], "")] if is_variable else [line for _, line in read_lines(source)]
-    keys = " ".join(lines).split()
-    if not keys or not all(map(str.isascii, keys)):
+    lines = os.environ.get(source[4:], "").splitlines() if is_variable else [line for _, line in read_lines(source)]
+    keys = {number: line.strip() for number, line in enumerate(lines, start=1) if line.strip()}
+    wrong = [number for number, key in keys.items() if not re.fullmatch("(?!#)[!-~]+", key)]
+    if wrong or not keys:  # No message shows what may be a key.
         raise InputError(
-            f"--api_key={source}: expected a key in each line, of ASCII characters. Found: {len(keys)} lines"
+            f"--api_key={source}: expected a key in each line, of ASCII characters without blanks, and no comments. "
+            f"Found: {f'something else in line {wrong[0]}' if wrong else 'no key'}"
         )
-    return keys
+    return list(keys.values())
 
 
 # === Batching ===

@@ -124,8 +124,11 @@ def test_a_file_and_a_variable_hold_keys(tmp_path, monkeypatch):
     ("source", "message"),
     [
         ("nowhere.txt", r"nowhere\.txt: cannot be read"),
-        ("empty.txt", r"--api_key=empty\.txt: expected a key in each line, of ASCII characters. Found: 0 lines"),
-        ("wide.txt", r"--api_key=wide\.txt: expected a key in each line, of ASCII"),
+        ("empty.txt", r"--api_key=empty\.txt: expected a key in each line, of ASCII characters .* Found: no key"),
+        ("wide.txt", r"--api_key=wide\.txt: expected a key in each line, .* Found: something else in line 1"),
+        ("comment.txt", r"--api_key=comment\.txt: expected a key .* no comments. Found: something else in line 2"),
+        ("hash.txt", "something else in line 1"),
+        ("env:TWO_WORDS", r"--api_key=env:TWO_WORDS: expected a key .* Found: something else in line 1"),
         ("env:NO_SUCH_VARIABLE", r"--api_key=env:NO_SUCH_VARIABLE: expected a key"),
     ],
 )
@@ -133,5 +136,8 @@ def test_wrong_sources_are_refused(tmp_path, monkeypatch, source, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty.txt").write_text("\n")
     (tmp_path / "wide.txt").write_text("schlüssel\n")
+    (tmp_path / "comment.txt").write_text("one\n# of the search team\n")  # Else "search" would be a key.
+    (tmp_path / "hash.txt").write_text("#one\n")
+    monkeypatch.setenv("TWO_WORDS", "one, two")
     with pytest.raises(InputError, match=message):
         read_keys(source)
