@@ -53,7 +53,7 @@ def vectors_of(signatures: Signatures) -> tuple[str, str] | None:
 def scores_of(signatures: Signatures) -> str | None:
     """Returns the output of `serving_default` that says how well two texts fit: of two classes, or one number."""
     signature = signatures.get(SERVING_DEFAULT)
-    if signature is None or set(signature.inputs) != _PAIR:
+    if signature is None or set(signature.inputs) != _PAIR or "labels" in signature.outputs:  # Those exclude nothing.
         return None
     if "probabilities" in signature.outputs:
         return "probabilities" if signature.outputs["probabilities"].shape[1:] == [2] else None

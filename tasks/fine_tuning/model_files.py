@@ -87,13 +87,14 @@ def load_reranker(directory: str) -> tuple:
         As `load_model`.
 
     Raises:
-        InputError: as `load_model`; or the model takes single texts, or has more labels.
+        InputError: as `load_model`; or the model takes single texts, or has more labels, or any number of them.
     """
     model, tokenizer, task = load_model(directory, "classification", "bert-classify")
-    if task["num_texts"] != 2 or model.output_shape[-1] > 2:
+    if task["num_texts"] != 2 or model.output_shape[-1] > 2 or task.get("multi_label"):
         raise InputError(
             f"{directory}: expected a model of pairs of texts with a score or two labels, found one of "
-            f"{task['num_texts']} text(s) with {model.output_shape[-1]} outputs. Train it by bert-classify on pairs."
+            f"{task['num_texts']} text(s) with {model.output_shape[-1]} outputs"
+            f"{' (--multi_label)' if task.get('multi_label') else ''}. Train it by bert-classify on pairs."
         )
     return model, tokenizer, task
 

@@ -19,6 +19,7 @@ from export import companion_files
 from export.server import search_api
 from export.server.assembly import running_server
 from export.server.config_files import ModelSettings
+from export.server.servable import Signature
 from export.server.server_settings import ServerSettings
 
 TEXTS = ["the cat sat", "", "a longer text of some words on the mat"]
@@ -226,6 +227,15 @@ def test_a_regression_scores_pairs_by_its_number(server):
     scores = answer["predictions"]
     assert [rank["score"] for rank in ranks] == pytest.approx(sorted(scores, reverse=True), abs=1e-5)
     assert [scores[rank["index"]] for rank in ranks] == sorted(scores, reverse=True)
+
+
+def test_two_labels_that_do_not_exclude_each_other_score_no_pairs():
+    def of(names):
+        specs = {name: tf.TensorSpec([None, 2] if name == "probabilities" else [None]) for name in names}
+        return {"serving_default": Signature({"text": specs[names[0]], "text_pair": specs[names[0]]}, specs)}
+
+    assert search_api.scores_of(of(["label", "score", "probabilities"])) == "probabilities"
+    assert search_api.scores_of(of(["labels", "scores", "num_labels", "probabilities"])) is None
 
 
 @pytest.mark.parametrize(

@@ -166,11 +166,17 @@ def test_the_first_passages_alone_are_reranked():
     np.testing.assert_array_equal(turned.ranks, 2)
 
 
-def test_a_reranker_of_single_texts_is_refused(tmp_path):
-    model = BertTextClassifier(BertBackbone(len(toy_words.VOCABULARY), 1, 2, 16, 32), 2, compile=False)
-    trained = {"task": "classification", "sequence_length": 16, "num_texts": 1, "labels": ["0", "1"]}
+@pytest.mark.parametrize(
+    ("num_texts", "message"),
+    [(1, r"found one of 1 text\(s\)"), (2, r"found one of 2 text\(s\) with 2 outputs \(--multi_label\)\. Train it")],
+)
+def test_a_reranker_of_single_texts_or_of_any_number_of_labels_is_refused(tmp_path, num_texts, message):
+    backbone = BertBackbone(len(toy_words.VOCABULARY), 1, 2, 16, 32)
+    model = BertTextClassifier(backbone, 2, multi_label=num_texts == 2, compile=False)
+    trained = {"task": "classification", "sequence_length": 16, "num_texts": num_texts, "labels": ["0", "1"]}
+    trained["multi_label"] = num_texts == 2
     save_model(str(tmp_path / "model"), model, BertTokenizer(toy_words.VOCABULARY), trained)
-    with pytest.raises(InputError, match="a model of pairs of texts with a score or two labels, found one of 1"):
+    with pytest.raises(InputError, match="a model of pairs of texts with a score or two labels, " + message):
         task.load_scorer(str(tmp_path / "model"), 32)
 
 
