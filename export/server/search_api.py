@@ -67,8 +67,10 @@ def model_name(manager: ModelManager, document: Mapping, find: Callable[[Signatu
         ServingError: (INVALID_ARGUMENT) it names none, and there are several such models or none.
     """
     name = document.get("model")
-    able = able_models(manager, find) if name is None else [name]
-    if len(able) != 1 or not isinstance(able[0], str):
+    if isinstance(name, str):
+        return name
+    able = able_models(manager, find)
+    if len(able) != 1 or name is not None:
         raise invalid(
             f"Expected 'model' to name a model. Received: {rest_api.shown(name)}. Models that can answer: {able}"
         )
