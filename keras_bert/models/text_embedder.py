@@ -80,14 +80,14 @@ class BertTextEmbedder(BertTask, keras_nlp.models.Task):
         """
         return self._directions(first) @ self._directions(second).T
 
-    def search(self, queries, passages: list[str], top_k: int = 10, vectors=None) -> list[dict] | dict:
+    def search(self, queries, passages, top_k: int = 10, vectors=None) -> list[dict] | dict:
         """Finds the passages nearest to each query, exactly, as an export of the task `search` does.
 
         Queries get the prompt `"query"`, passages that of `"document"`, `"passage"` or `"corpus"`, if there are such.
 
         Args:
             queries: list of str, or str.
-            passages: list of str.
+            passages: list of str, or an array or pandas Series of them.
             top_k: int, passages to list; fewer if there are fewer.
             vectors: what `encode` returned for the passages, with their prompt; None: they are encoded.
 
@@ -96,13 +96,17 @@ class BertTextEmbedder(BertTask, keras_nlp.models.Task):
             their places in `passages`. Of equal ones the earlier comes first.
 
         Raises:
-            ValueError: there are no passages, or not as many vectors, or `top_k` is below 1.
+            ValueError: there are no passages, or not as many vectors of their size, or `top_k` is below 1.
         """
         of_query, of_passage = search_prompts(self.prompts or {})
+        passages = np.array(passages, object).tolist()  # pandas would find its labels, not places.
         vectors = self._directions(passages if vectors is None else vectors, of_passage)
-        if not 1 <= len(passages) == len(vectors) or top_k < 1:
-            sizes = f"{len(passages)} passages, {len(vectors)} vectors, {top_k=}"
-            raise ValueError(f"`passages`, as many `vectors`, and `top_k` must be at least 1. Received: {sizes}")
+        if vectors.shape != (len(passages), self.output_shape[-1]) or not passages or top_k < 1:
+            sizes = f"{len(passages)} passages, vectors of the shape {vectors.shape}, {top_k=}"
+            raise ValueError(
+                "`passages`, as many `vectors`, and `top_k` must be at least 1. Received: "
+                f"{sizes}. Expected vectors of {self.output_shape[-1]} numbers"
+            )
         questions = np.atleast_2d(self._directions(queries, of_query))
         nearest = find_nearest(questions, tf.constant(vectors), tf.ones(len(vectors)), min(top_k, len(vectors)))
         rows = [
