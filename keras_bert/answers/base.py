@@ -5,6 +5,7 @@ Shapes: B batch, S sequence.
 
 import abc
 import functools
+import reprlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -111,7 +112,7 @@ class Answers(abc.ABC):
             A dict for each row, or for the one: each output as a Python value, without what fills up.
 
         Raises:
-            ValueError: `inputs` are not batches of that number, shape and size.
+            ValueError: `inputs` are not texts, or not batches of that number, shape and size.
         """
         columns, is_one = self._columns(inputs)
         rows = [row for outputs in self.batches(columns) for row in self._rows_of(outputs)]
@@ -141,14 +142,17 @@ class Answers(abc.ABC):
 
     def _columns(self, inputs) -> tuple[dict[str, tf.Tensor], bool]:
         """Returns the batches of texts by name, and whether they are one row alone."""
-        given = [tf.convert_to_tensor(part, tf.string) for part in (inputs if isinstance(inputs, tuple) else (inputs,))]
+        sizes = {name: ("batch", *axes) for name, axes in self.text_inputs.items()}
+        expected = f"`inputs` must be texts of the shapes {sizes}, pairs a tuple of two batches."
+        try:
+            parts = inputs if isinstance(inputs, tuple) else (inputs,)
+            given = [tf.convert_to_tensor(part, tf.string) for part in parts]
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{expected} Received: {reprlib.repr(inputs)}") from error
         is_one = given[0].shape.rank == 0
         columns = [column[tf.newaxis] if is_one else column for column in given]
-        expected = [columns[0].shape[:1] + axes for axes in self.text_inputs.values()]
-        if [column.shape for column in columns] != expected:
-            sizes = {name: ("batch", *axes) for name, axes in self.text_inputs.items()}
-            received = [tuple(column.shape) for column in given]
-            raise ValueError(f"`inputs` must be texts of the shapes {sizes}. Received: {received}")
+        if [column.shape for column in columns] != [columns[0].shape[:1] + axes for axes in self.text_inputs.values()]:
+            raise ValueError(f"{expected} Received the shapes: {[tuple(column.shape) for column in given]}")
         return dict(zip(self.text_inputs, columns, strict=True)), is_one
 
     def _rows_of(self, outputs: dict[str, np.ndarray]) -> Iterator[dict]:

@@ -6,6 +6,7 @@ Shapes: B batch, S sequence, C classes, K choices.
 from collections.abc import Mapping, Sequence
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from keras_bert.answers import text_bounds
@@ -146,7 +147,7 @@ def check_thresholds(labels: list[str], thresholds: Sequence[float] | None) -> N
     Raises:
         ValueError: there are more or fewer.
     """
-    if thresholds is not None and len(thresholds) != len(labels):
+    if thresholds is not None and np.shape(thresholds) != (len(labels),):
         raise ValueError(f"`thresholds` must be one for each label. Received: {thresholds=}, {labels=}")
 
 

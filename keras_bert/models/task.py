@@ -8,6 +8,7 @@ import functools
 import os
 
 import keras
+import numpy as np
 import tensorflow as tf
 from absl import logging
 
@@ -72,8 +73,8 @@ class BertTask:
             A dict for each text, or for the one: the outputs that docs/models.md lists, as Python values.
 
         Raises:
-            ValueError: the model has no preprocessor, `inputs` have another number, shape or size, or a setting is out
-                of bounds.
+            ValueError: the model has no preprocessor, `inputs` are no texts or have another number, shape or size, or a
+                setting is out of bounds.
         """
         return self._answers(**settings).rows(inputs)
 
@@ -84,7 +85,9 @@ class BertTask:
         if self._last_answers is None:
             self._last_answers = functools.lru_cache(maxsize=2)(self._make_answers)
         given = {**self.answer_settings, **settings}
-        hashable = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+        hashable = {
+            name: tuple(value) if isinstance(value, list | np.ndarray) else value for name, value in given.items()
+        }
         return self._last_answers(self.preprocessor, **hashable)
 
     def _make_answers(self, preprocessor: BertPreprocessor, **settings) -> Answers:
@@ -374,6 +377,11 @@ class LabeledTask(BertTask):
             given = {numbers[key]: float(weight) for key, weight in class_weight.items()}
             class_weight = {number: given.get(number, 1.0) for number in range(count)}  # Keras looks up every class.
         return super().fit(*args, class_weight=class_weight, **kwargs)
+
+    def preprocess_samples(self, x, y=None, sample_weight=None):
+        if y is not None and not self.labels and tf.as_dtype(getattr(y, "dtype", tf.int32)) == tf.string:
+            raise ValueError("`labels` must name the classes, in from_preset too, where `y` has texts. Received: None")
+        return super().preprocess_samples(x, y, sample_weight)
 
     def default_loss(self):
         head = self.get_layer(self.heads[0])

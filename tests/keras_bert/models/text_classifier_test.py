@@ -76,9 +76,17 @@ def test_answers_are_labels_with_probabilities(trained):
     answer = trained.answer(texts[0])
     assert {type(value) for value in answer.values()} == {str, float, list} and answer["label"] == "hen"
     assert trained.answer([]) == [] and trained.answer((texts[:1],))[0]["label"] == "hen"
-    with pytest.raises(ValueError, match=r"`inputs` must be texts of the shapes {'text': \('batch',\)}. Received"):
+    message = r"`inputs` must be texts of the shapes {'text': \('batch',\)}, pairs a tuple of two batches. Received"
+    with pytest.raises(ValueError, match=message + r" the shapes: \[\(1, 2\)\]"):
         trained.answer([texts])
-    with pytest.raises(ValueError, match="'text_pair'.*Received: .*2.*1"):
+    for wrong in (None, [None], [1, 2], ["a", float("nan")], np.array(["a", None], object), "a\ud800"):
+        with pytest.raises(ValueError, match=message + r": .*(None|nan|1, 2|ud800|array)"):
+            trained.answer(wrong)
+    assert trained.answer(texts[0], thresholds=np.zeros(4)) == answer
+    for wrong in (0.5, [0.5], np.array([0.5])):
+        with pytest.raises(ValueError, match="`thresholds` must be one for each label. Received: thresholds="):
+            trained.answer(texts[0], thresholds=wrong)
+    with pytest.raises(ValueError, match="'text_pair'.*Received the shapes: .*2.*1"):
         trained.answer((texts, ["one"]))
 
 
@@ -314,3 +322,5 @@ def test_what_does_not_fit_is_refused(trained):
         BertTokenClassifier(trained.backbone, 2, pooling="mean")
     with pytest.raises(ValueError, match="does not apply preprocessing|received 1 input"):
         trained(["a text"])
+    with pytest.raises(ValueError, match="`labels` must name the classes, .* where `y` has texts. Received: None"):
+        BertTextClassifier(trained.backbone, 2, trained.preprocessor).fit(["a text"], ["hen"])
