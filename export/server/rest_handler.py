@@ -18,7 +18,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 
-from export.server import rest_api
+from export.server import rest_api, search_api
 from export.server.rest_routes import Answer, error_answer
 from export.server.serving_error import ServingError, as_serving_error, invalid
 
@@ -148,7 +148,8 @@ class RestHandler(http.server.BaseHTTPRequestHandler):
             try:
                 body, deadline = self._read_body(take), time.monotonic() + self._timeout
                 self._check_host()
-                if self.command == "OPTIONS" and self.path.lower().startswith("/v1/"):
+                is_asked_for = self.path.lower().startswith("/v1/") or search_api.RERANK.fullmatch(self.path)
+                if self.command == "OPTIONS" and is_asked_for:
                     return self._preflight()
                 # Status and metrics, which matter most when the server is full, are always admitted.
                 with self.server.admission.request() if self.command == "POST" else contextlib.nullcontext():

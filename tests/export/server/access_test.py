@@ -92,8 +92,9 @@ def test_health_the_page_and_preflights_need_no_key(server):
     assert ask(server, "GET", "/health")[0] == 200
     status, _, page = ask(server, "GET", "/?model=toy")
     assert status == 200 and "<html" in page
-    status, headers, _ = ask(server, "OPTIONS", "/v1/models/toy:predict", Origin="https://example.com")
-    assert status == 200 and "Authorization" in headers["Access-Control-Allow-Headers"]
+    for path in ("/v1/models/toy:predict", "/v1/embeddings", "/rerank", "/v2/rerank"):
+        status, headers, _ = ask(server, "OPTIONS", path, Origin="https://example.com")
+        assert status == 200 and "Authorization" in headers["Access-Control-Allow-Headers"]
 
 
 def test_grpc_metadata_carry_the_key(server):
