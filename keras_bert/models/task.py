@@ -82,6 +82,8 @@ class BertTask:
         """Returns what `answer` asks; its graph is kept until there are two of other settings."""
         if self.preprocessor is None:
             raise ValueError("`answer` reads texts with the model's preprocessor. Received: preprocessor=None")
+        if (backend := keras.backend.backend()) != "tensorflow":
+            raise ValueError(f"`answer` needs KERAS_BACKEND=tensorflow, unlike fit and predict. Received: {backend}")
         if self._last_answers is None:
             self._last_answers = functools.lru_cache(maxsize=2)(self._make_answers)
         given = {**self.answer_settings, **settings}

@@ -90,6 +90,14 @@ def test_answers_are_labels_with_probabilities(trained):
         trained.answer((texts, ["one"]))
 
 
+def test_answers_need_keras_on_tensorflow(trained, monkeypatch):
+    """On JAX the graph of texts cannot call the model, though fit and predict work."""
+    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
+    for ask in (trained.answer, trained.explain):
+        with pytest.raises(ValueError, match="`answer` needs KERAS_BACKEND=tensorflow, .* Received: jax"):
+            ask("the old hen")
+
+
 def test_a_model_that_gives_probabilities_answers_with_them(trained, preprocessor):
     model = BertTextClassifier(trained.backbone, labels=ANIMALS, preprocessor=preprocessor, activation="softmax")
     model.set_weights(trained.get_weights())
