@@ -43,7 +43,7 @@ class BertTask:
         multi_label: whether a row has any number of labels; then `fit` takes a list of strings for each.
         trained_settings: names of those settings of `answer` that a command writes beside its model.
         answer_settings: settings of `answer` where the caller gives none. `from_preset` reads them from the `model/` of
-            a fine-tuning; if `sequence_length` is another, only `long_text`.
+            a fine-tuning, and files keep them; if `sequence_length` is another, those that do not depend on it.
     """
 
     backbone_cls = BertBackbone
@@ -156,7 +156,14 @@ class BertTask:
     def get_config(self):
         # Only a backbone that is serialized as a whole keeps its token table tied to a masked-LM head.
         own = {name: getattr(self, name) for name in self._settings()}
+        own |= {"answer_settings": dict(self.answer_settings)} if self.answer_settings else {}
         return {**super().get_config(), **own, **({} if self.compiled else {"compile": False})}
+
+    @classmethod
+    def from_config(cls, config):
+        model = super().from_config({name: value for name, value in config.items() if name != "answer_settings"})
+        model.answer_settings = config.get("answer_settings", {})
+        return model
 
     def compile_from_config(self, config):
         # Keras does nothing for a class with a `compile` of its own.
@@ -224,8 +231,11 @@ class BertTask:
             has_layer = any(layer.name == cls.heads[0] for layer in model.layers)
             if has_layer and not cls.heads_are_pretrained and cls.heads[0] not in checkpoint.heads:
                 logging.warning("%s: has no %s head; it starts from random weights.", preset, cls.heads[0])
-        if cls.trained_settings and is_directory(preset):
-            trained = read_optional_json(os.path.join(preset, "task.json"))
+        if cls.trained_settings:
+            kept = _task_of(cls, checkpoint.settings).get("answer_settings")
+            trained = kept if isinstance(kept, dict) else {}
+            if is_directory(preset):
+                trained = {**trained, **read_optional_json(os.path.join(preset, "task.json"))}
             settings = {*cls.trained_settings}
             names = settings if sequence_length is None else settings & _OF_ANY_LENGTH
             model.answer_settings = {name: trained[name] for name in names if name in trained}

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import shutil
 
+import keras
 import numpy as np
 import pytest
 import toy_classifier
@@ -69,7 +70,7 @@ def test_the_model_keeps_what_lowers_its_loss(run):
     assert f"Temperature {task['temperature']:.3g}" in card and "A label is given from a probability of" in card
 
 
-def test_answers_are_those_of_the_predictions(run):
+def test_answers_are_those_of_the_predictions(run, tmp_path):
     directory, _ = run
     rows = [line.split("\t") for line in (directory / "run" / "predictions.tsv").read_text().splitlines()[1:]]
     threshold = task_of(directory)["thresholds"][0]
@@ -86,6 +87,12 @@ def test_answers_are_those_of_the_predictions(run):
     assert [answer["score"] for answer in answers] == [max(answer["probabilities"]) for answer in answers]
     shorter = BertTextClassifier.from_preset(directory / "run" / "model", sequence_length=20)
     assert shorter.answer_settings["temperature"] > 1.0 and shorter.answer_settings["thresholds"] is not None
+    kept = BertTextClassifier.from_preset(directory / "run" / "model")
+    kept.save_to_preset(tmp_path / "kept")
+    kept.save(tmp_path / "kept.keras")
+    loaded = [BertTextClassifier.from_preset(tmp_path / name) for name in ("kept", "kept.keras")]
+    for again in [*loaded, keras.saving.load_model(tmp_path / "kept.keras")]:
+        assert again.answer(texts) == answers and again.answer_settings == kept.answer_settings
     head = load_head(str(directory / "run" / "model"))
     served = head.answer_texts(head.model, {"text": np.array(texts, object)})
     assert [label.decode() for label in served["label"].numpy()] == [row[1] for row in rows]
