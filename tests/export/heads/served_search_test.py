@@ -107,8 +107,8 @@ def test_scores_of_a_reranker_that_are_nearly_equal_pass_the_verification(tmp_pa
     version = saved_model.export_head(head, str(tmp_path / "served"), with_cc="off")
     hits = tf.saved_model.load(version).signatures["query"](tf.constant(QUESTIONS))
     cosines = head.answering(head.model)(tf.constant(QUESTIONS))["embedding"].numpy() @ head.vectors().T
-    found = np.argsort(-cosines, axis=1, kind="stable")[:, :6]
-    np.testing.assert_array_equal(hits["indices"], found)
+    nearest_first = np.argsort(-cosines, axis=1, kind="stable")[:, :6]
+    np.testing.assert_array_equal(hits["indices"], nearest_first)
     scores = hits["scores"].numpy()
     assert (np.diff(scores) > 1e-5).any() and np.diff(scores).max() < 3e-4
 
