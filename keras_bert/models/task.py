@@ -73,7 +73,7 @@ class BertTask:
             A dict for each text, or for the one: the outputs that docs/models.md lists, as Python values.
 
         Raises:
-            ValueError: the model has no preprocessor, `inputs` are not texts or have another number, shape or size, or a
+            ValueError: the model has no preprocessor, `inputs` are not texts, have another number, shape or size, or a
                 setting is out of bounds.
         """
         return self._answers(**settings).rows(inputs)
