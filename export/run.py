@@ -4,12 +4,12 @@
     bert-export --preset=base --task=embeddings --layer=-2 --export_dir=served/embeddings
     bert-export --model_dir=runs/search/model --task=search --passages=passages.txt --export_dir=served/search
 
-Exports what a task's command trained (its output_dir/model). Some tasks take any preset: embeddings, fill_mask (which
-needs the masked-LM head, as in bert-pretrain's output_dir/preset), sentence_embedding and search (which take the
-embedders of bert-embed and sentence-transformers). Writes `served/mood/1` (then 2, 3, ...), and
-`served/mood/README.md` with the commands that serve and ask this very model. A version gets its number only after it
-was verified in a fresh process and, where g++ is installed, by a C++ program. An export takes seconds for a small
-model, and about a minute for BERT-base.
+Exports what a task's command trained (its output_dir/model), or a preset with a fine-tuned head, such as what
+`save_to_preset` wrote after `fit`. Some tasks take any preset: embeddings, fill_mask (which needs the masked-LM head,
+as in bert-pretrain's output_dir/preset), sentence_embedding and search (which take the embedders of bert-embed and
+sentence-transformers). Writes `served/mood/1` (then 2, 3, ...), and `served/mood/README.md` with the commands that
+serve and ask this very model. A version gets its number only after it was verified in a fresh process and, where g++
+is installed, by a C++ program. An export takes seconds for a small model, and about a minute for BERT-base.
 """
 
 import dataclasses
@@ -29,7 +29,9 @@ class ExportSettings(Settings):
     """Settings of bert-export, which are its flags."""
 
     model_dir: str | None = setting(None, "The model directory that a task's command wrote (its output_dir/model).")
-    preset: str | None = setting(None, "Preset, name or directory, in place of --model_dir; needs --task.")
+    preset: str | None = setting(
+        None, "Preset in place of --model_dir, such as what save_to_preset wrote, with a fine-tuned head or a --task."
+    )
     task: str | None = setting(None, "The task of a preset. A trained model has its own.", choices=_PRESET_TASKS)
     export_dir: str = setting(dataclasses.MISSING, "Base path of the served model; its versions are numbered folders.")
     version: int | None = setting(
@@ -169,9 +171,6 @@ def _check(settings: ExportSettings) -> None:
     if bool(settings.model_dir) == bool(settings.preset):
         received = "Received both." if settings.preset else "Received neither."
         raise InputError(f"Name one model: --model_dir, of a trained one, or --preset. {received}")
-    if settings.preset and not settings.task:
-        tasks = " or ".join(f"--task={task}" for task in _PRESET_TASKS)
-        raise InputError(f"--preset={settings.preset}: say what it is to do, {tasks}.")
     name = os.path.basename(absolute(settings.export_dir))
     if settings.int8_tolerance != _TOLERANCE and not settings.int8:
         raise InputError(f"--int8_tolerance={settings.int8_tolerance:g} is for --int8. Leave it out, or give both.")

@@ -103,8 +103,7 @@ class Head(Answers):
             **settings: some of `cls.settings`, in place of the values from training.
         """
         model, tokenizer, task = trained
-        trained_settings = {name: task[name] for name in cls.trained_settings}
-        trained_settings |= {name: task[name] for name in cls.later_settings if name in task}
+        trained_settings = {name: task[name] for name in cls.trained_settings + cls.later_settings if name in task}
         preprocessor = BertPreprocessor(tokenizer, sequence_length or task["sequence_length"])
         return cls(model, preprocessor, **{**trained_settings, **settings})
 

@@ -15,7 +15,9 @@ from export.heads.search import Search
 from export.heads.token_classification import TokenClassification
 from export.heads.token_regression import TokenRegression
 from keras_bert.errors import InputError, first_line
-from keras_bert.files import is_directory, is_file
+from keras_bert.files import is_file
+from keras_bert.models import BertMultipleChoice, BertSpanLabeler, BertTextClassifier, BertTokenClassifier
+from keras_bert.presets import weights
 from tasks.fine_tuning.model_files import MODEL_FILE, TASK_FILE, load_model, read_task
 
 HEADS: dict[str, type[Head]] = {
@@ -37,15 +39,23 @@ HEADS: dict[str, type[Head]] = {
 # These tasks need no training of their own, so any preset will do.
 PRESET_TASKS = tuple(name for name, head in HEADS.items() if hasattr(head, "load_preset"))
 _FLAGS = {"sequence_length": "max_seq_length"}  # Settings of every head whose flags have other names.
+# Models whose head no pre-training leaves, by the task of their answers.
+_FINE_TUNED = {
+    "classification": BertTextClassifier,
+    "token_classification": BertTokenClassifier,
+    "question_answering": BertSpanLabeler,
+    "multiple_choice": BertMultipleChoice,
+}
 
 
 def load_head(directory: str, task: str | None = None, **settings) -> Head:
     """Loads the head of a trained model or a preset.
 
     Args:
-        directory: the model directory of a task's command (its `output_dir/model`); for one of `PRESET_TASKS` also
-            any preset, as in `BertBackbone.from_preset`.
-        task: one of `PRESET_TASKS`; None: the task that the directory was trained for.
+        directory: the model directory of a task's command (its `output_dir/model`), or any preset, as in
+            `BertBackbone.from_preset`.
+        task: one of `PRESET_TASKS`; None: the task that the directory was trained for, of a preset that of its
+            fine-tuned head.
         **settings: `sequence_length`, and what the head's class lists as its `settings`; None: the model's own, or the
             head's default.
 
@@ -56,7 +66,10 @@ def load_head(directory: str, task: str | None = None, **settings) -> Head:
     """
     if task is not None and task not in PRESET_TASKS:
         raise InputError(f"--task={task}: expected {' or '.join(PRESET_TASKS)}; a trained model names its own task.")
-    head_class = HEADS[task or _task_of(directory)]
+    of_preset = None
+    if task is None and not is_file(os.path.join(directory, MODEL_FILE)):
+        of_preset = _read_preset(directory)
+    head_class = HEADS[task or _task_of(directory, of_preset[-1] if of_preset else read_task(directory))]
     given = {name: value for name, value in settings.items() if value is not None}
     for name in given:
         if name not in (*_FLAGS, *head_class.settings):
@@ -66,7 +79,7 @@ def load_head(directory: str, task: str | None = None, **settings) -> Head:
         if task is not None:
             model_file = os.path.join(directory, MODEL_FILE)
             return head_class.load_preset(directory, model_file if is_file(model_file) else directory, **given)
-        return head_class.load(_read(directory, head_class), **given)
+        return head_class.load(of_preset or _read(directory, head_class), **given)
     except ValueError as error:
         if isinstance(error, InputError):
             raise
@@ -74,15 +87,31 @@ def load_head(directory: str, task: str | None = None, **settings) -> Head:
         raise InputError(f"{flags or directory}: {first_line(error)}") from error
 
 
-def _task_of(directory: str) -> str:
-    # Not by the task.json alone: KerasHub's presets have a file of that name.
-    if is_directory(directory) and not is_file(os.path.join(directory, MODEL_FILE)):
+def _read_preset(preset: str) -> tuple:
+    """Returns model, tokenizer and what `task.json` would hold of a preset with a fine-tuned head."""
+    with weights.open_checkpoint(preset) as checkpoint:
+        task = next((name for name, model_class in _FINE_TUNED.items() if model_class.has_head(checkpoint)), None)
+    if task is None:
         presets = f"--task={' or --task='.join(PRESET_TASKS)}"
         raise InputError(
-            f"{directory}: holds no trained model. Expected {TASK_FILE} and {MODEL_FILE}, as bert-classify and the "
-            f"other commands write them (output_dir/model); a preset is served with {presets}."
+            f"{preset}: holds no trained model. Expected {TASK_FILE} and {MODEL_FILE}, as bert-classify and the other "
+            f"commands write them (output_dir/model), or a preset with a fine-tuned head; any other preset is served "
+            f"with {presets}."
         )
-    content = read_task(directory)
+    model = _FINE_TUNED[task].from_preset(preset)
+    preprocessor, model.preprocessor, num_outputs = model.preprocessor, None, model.output_shape[-1]
+    if preprocessor is None:
+        raise InputError(f"{preset}: has no tokenizer. Save the model with its preprocessor, or add its vocab.txt.")
+    content = {"task": task, "sequence_length": preprocessor.sequence_length, "multi_label": model.multi_label}
+    if num_outputs == 1 and not model.multi_label:
+        content |= {"is_regression": True} if task == "classification" else {"task": "token_regression"}
+    content |= {"num_texts": 1, "labels": model.labels or [str(number) for number in range(num_outputs)]}
+    if task == "question_answering":
+        content["max_query_length"] = min(preprocessor.max_query_length, preprocessor.sequence_length - 4)
+    return model, preprocessor.tokenizer, {**content, **model.answer_settings}
+
+
+def _task_of(directory: str, content: dict) -> str:
     task = "regression" if content.get("is_regression") else content["task"]
     task = LabelSet.task if content.get("multi_label") else task
     if task not in HEADS:

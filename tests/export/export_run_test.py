@@ -7,9 +7,12 @@ import shutil
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+import tensorflow as tf
 import toy_choices
 import toy_heads
+import toy_hugging_face
 from repository import ROOT
 from toy_classifier import LABELS, SEQUENCE_LENGTH, VOCABULARY, classifier
 
@@ -20,9 +23,9 @@ from export.heads import loading
 from export.heads.loading import load_head
 from export.run import ExportSettings
 from export.verification import verify
-from keras_bert import BertTokenizer
+from keras_bert import BertPreprocessor, BertTokenizer
 from keras_bert.errors import InputError
-from keras_bert.models import BertMultipleChoice
+from keras_bert.models import BertMultipleChoice, BertSpanLabeler, BertTextClassifier, BertTokenClassifier
 from tasks import flags
 from tasks.fine_tuning.model_files import save_model
 
@@ -98,7 +101,7 @@ def test_a_preset_does_what_it_is_told(models):
         (
             "fill_mask",
             {},
-            "holds no trained model. .*a preset is served with --task=fill_mask or --task=embeddings or --task=",
+            "holds no trained model. .*any other preset is served with --task=fill_mask or --task=embeddings or",
         ),
         ("fill_mask", {"task": "embeddings", "top_k": 2}, "--top_k is not .* embeddings. Its own flags: --layer. "),
         (
@@ -124,6 +127,47 @@ def test_a_task_without_a_served_form(tmp_path):
 def test_a_preset_of_swag_is_served_as_any(tmp_path):
     preset = toy_choices.save_preset(tmp_path / "preset")
     assert load_head(preset, "embeddings").preprocessor.sequence_length == 32
+
+
+@pytest.mark.parametrize(
+    ("model_class", "settings", "task", "given"),
+    [
+        (BertTextClassifier, {"labels": LABELS}, "classification", {}),
+        (BertTextClassifier, {"num_classes": 2}, "classification", {"temperature": 2.0}),
+        (BertTextClassifier, {"num_classes": 1}, "regression", {}),
+        (BertTextClassifier, {"labels": LABELS, "multi_label": True}, "multi_label_classification", {}),
+        (BertTokenClassifier, {"labels": ["O", "B-x", "I-x"]}, "token_classification", {"doc_stride": 5}),
+        (BertTokenClassifier, {"num_classes": 1}, "token_regression", {}),
+        (BertSpanLabeler, {}, "question_answering", {}),
+        (BertMultipleChoice, {"num_choices": 3}, "multiple_choice", {}),
+    ],
+)
+def test_what_a_keras_model_saves_has_the_head_of_its_answers(tmp_path, eagerly, model_class, settings, task, given):
+    preprocessor = model_class.preprocessor_cls(BertTokenizer(VOCABULARY), SEQUENCE_LENGTH)
+    model = model_class(toy_heads.backbone(), **settings, preprocessor=preprocessor, compile=False)
+    model.answer_settings = given
+    model.save_to_preset(tmp_path / "mine")
+    head = load_head(str(tmp_path / "mine"))
+    assert head.task == task and head.preprocessor.sequence_length == SEQUENCE_LENGTH
+    answers = model._answers(**({"num_texts": 1} if model_class is BertTextClassifier else {}))
+    assert vars(head).keys() >= {*given} and all(getattr(head, name) == value for name, value in given.items())
+    for name in ("labels", "doc_stride", "max_query_length", "choice", "text_inputs", "num_texts"):
+        assert getattr(head, name, None) == getattr(answers, name, None), name
+    for own, saved in zip(head.model.get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_array_equal(own, saved)
+
+
+def test_a_checkpoint_of_transformers_has_the_head_of_its_model(tmp_path):
+    names = dict(enumerate(["low", "middle", "high"]))
+    model = toy_hugging_face.random_model("BertForSequenceClassification", id2label=names, vocab_size=len(VOCABULARY))
+    model.save_pretrained(tmp_path)
+    with pytest.raises(
+        InputError, match="has no tokenizer. Save the model with its preprocessor, or add its vocab.txt"
+    ):
+        load_head(str(tmp_path))
+    (tmp_path / "vocab.txt").write_text("\n".join(VOCABULARY))
+    head = load_head(str(tmp_path))
+    assert (head.task, head.labels) == ("classification", [*names.values()])
 
 
 # === The command ===
@@ -180,6 +224,20 @@ def test_a_readme_that_cannot_be_read_is_refused_before_a_version_is_published(m
     assert not os.path.exists(tmp_path / "served")
 
 
+def test_a_model_that_keras_trained_is_served_as_it_answers(tmp_path):
+    preprocessor = BertPreprocessor(BertTokenizer(VOCABULARY), SEQUENCE_LENGTH)
+    model = BertTextClassifier(toy_heads.backbone(), labels=LABELS, preprocessor=preprocessor)
+    texts = ["a b c", "", "b " * 100]
+    model.fit(texts, [LABELS[0], LABELS[1], LABELS[0]], verbose=0)
+    model.save_to_preset(tmp_path / "mine")
+    words = [f"--preset={tmp_path}/mine", f"--export_dir={tmp_path}/served", "--with_cc=off"]
+    assert "Tells texts apart" in export_run.export(flags.parse(ExportSettings, words))
+    served = tf.saved_model.load(str(tmp_path / "served" / "1")).signatures["serving_default"](text=tf.constant(texts))
+    for row, right in enumerate(model.answer(texts)):
+        assert served["label"][row].numpy().decode() == right["label"]
+        np.testing.assert_allclose(served["probabilities"][row], right["probabilities"], atol=1e-5)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("task", "part"), [("multiple_choice", '"choices"'), ("regression", '"text_pair"')])
 def test_bert_export_of_other_tasks(models, tmp_path, quick, task, part):
@@ -199,10 +257,7 @@ def test_a_path_that_is_no_name_for_a_model(tmp_path, name):
         ({"model_dir": "{}/nowhere"}, "nowhere"),
         ({"model_dir": None}, "Name one model: --model_dir, .* or --preset. Received neither."),
         ({"model_dir": "a", "preset": "b"}, "Received both."),
-        (
-            {"model_dir": None, "preset": "b"},
-            "--preset=b: say what it is to do, --task=fill_mask or --task=embeddings or --task=sent",
-        ),
+        ({"model_dir": None, "preset": "{}/nowhere"}, "nowhere"),
     ],
 )
 def test_models_that_are_not_named_rightly(tmp_path, settings, message):
