@@ -22,7 +22,7 @@ from keras_bert.files import is_directory, keep_copies, read_optional_json
 from keras_bert.presets import tokenizers, weights
 from keras_bert.tokenization.preprocessor import BertPreprocessor
 
-_OF_ANY_LENGTH = {"long_text", "temperature", "thresholds"}  # Settings of `answer`.
+_OF_ANY_LENGTH = {"num_texts", "long_text", "temperature", "thresholds"}  # Settings of `answer`.
 _LEARNING_RATE = 5e-5  # KerasHub's default, and the largest of the paper's rates for fine-tuning (appendix A.3).
 
 

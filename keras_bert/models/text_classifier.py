@@ -55,10 +55,25 @@ class BertTextClassifier(LabeledTask, keras_nlp.models.TextClassifier):
     """
 
     heads = ("classification",)
-    trained_settings = ("long_text", "temperature", "thresholds")
+    trained_settings = ("num_texts", "long_text", "temperature", "thresholds")
 
     def answer(self, inputs, **settings):
-        return super().answer(inputs, num_texts=len(inputs) if isinstance(inputs, tuple) else 1, **settings)
+        return super().answer(inputs, num_texts=self._num_texts(inputs), **settings)
+
+    def _num_texts(self, inputs) -> int:
+        num_texts = len(inputs) if isinstance(inputs, tuple) else 1
+        if num_texts != (trained := self.answer_settings.get("num_texts", num_texts)):
+            raise ValueError(
+                f"The model was trained on {('single texts', 'pairs, a tuple of two batches')[trained - 1]}. "
+                f"Received: {num_texts} text(s) for each answer"
+            )
+        return num_texts
+
+    def preprocess_samples(self, x, y=None, sample_weight=None):
+        if self.preprocessor is not None and y is not None:  # Kept for answers and exports.
+            num_texts = len(x) if isinstance(x, tuple) else 1
+            self.answer_settings = {**self.answer_settings, "num_texts": num_texts}
+        return super().preprocess_samples(x, y, sample_weight)
 
     def explain(self, inputs, label: str | None = None, method: str = "integrated_gradients"):
         """Finds the words that an answer comes from.
@@ -82,8 +97,7 @@ class BertTextClassifier(LabeledTask, keras_nlp.models.TextClassifier):
         Raises:
             ValueError: as `answer`, or there is no such label or method.
         """
-        num_texts = len(inputs) if isinstance(inputs, tuple) else 1
-        return self._answers(num_texts=num_texts, explained=(method, label)).rows(inputs)
+        return self._answers(num_texts=self._num_texts(inputs), explained=(method, label)).rows(inputs)
 
     def _make_answers(self, preprocessor, num_texts, explained=None, **settings):
         # `task.json` has these of every model; only those with labels know them.

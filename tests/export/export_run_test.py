@@ -134,7 +134,7 @@ def test_a_preset_of_swag_is_served_as_any(tmp_path):
     [
         (BertTextClassifier, {"labels": LABELS}, "classification", {}),
         (BertTextClassifier, {"num_classes": 2}, "classification", {"temperature": 2.0}),
-        (BertTextClassifier, {"num_classes": 1}, "regression", {}),
+        (BertTextClassifier, {"num_classes": 1}, "regression", {"num_texts": 2}),
         (BertTextClassifier, {"labels": LABELS, "multi_label": True}, "multi_label_classification", {}),
         (BertTokenClassifier, {"labels": ["O", "B-x", "I-x"]}, "token_classification", {"doc_stride": 5}),
         (BertTokenClassifier, {"num_classes": 1}, "token_regression", {}),
@@ -149,7 +149,7 @@ def test_what_a_keras_model_saves_has_the_head_of_its_answers(tmp_path, eagerly,
     model.save_to_preset(tmp_path / "mine")
     head = load_head(str(tmp_path / "mine"))
     assert head.task == task and head.preprocessor.sequence_length == SEQUENCE_LENGTH
-    answers = model._answers(**({"num_texts": 1} if model_class is BertTextClassifier else {}))
+    answers = model._answers(**({"num_texts": 1, **given} if model_class is BertTextClassifier else {}))
     assert vars(head).keys() >= {*given} and all(getattr(head, name) == value for name, value in given.items())
     for name in ("labels", "doc_stride", "max_query_length", "choice", "text_inputs", "num_texts"):
         assert getattr(head, name, None) == getattr(answers, name, None), name

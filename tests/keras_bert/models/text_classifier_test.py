@@ -86,8 +86,6 @@ def test_answers_are_labels_with_probabilities(trained):
     for wrong in (0.5, [0.5], np.array([0.5])):
         with pytest.raises(ValueError, match="`thresholds` must be one for each label. Received: thresholds="):
             trained.answer(texts[0], thresholds=wrong)
-    with pytest.raises(ValueError, match="'text_pair'.*Received the shapes: .*2.*1"):
-        trained.answer((texts, ["one"]))
 
 
 def test_answers_need_keras_on_tensorflow(trained, monkeypatch):
@@ -254,6 +252,24 @@ def test_it_takes_pairs(preprocessor):
     logits = model(features).numpy()
     expected = -np.log(np.exp(logits)[[0, 1], [0, 1]] / np.exp(logits).sum(-1)).mean()
     np.testing.assert_allclose(loss, expected, rtol=1e-5)
+
+
+def test_answers_and_files_know_whether_it_was_trained_on_pairs(preprocessor, tmp_path, eagerly):
+    model = BertTextClassifier(toy_tasks.backbone(), labels=["no", "yes"], preprocessor=preprocessor)
+    assert model.answer("a") and model.answer(("a", "b"))  # Nothing is known yet.
+    with pytest.raises(ValueError, match="'text_pair'.*Received the shapes: .*2.*1"):
+        model.answer((PAIRS[0], ["one"]))
+    model.fit(PAIRS, ["no", "yes"], verbose=0)
+    model.save_to_preset(tmp_path / "preset")
+    for trained in (model, BertTextClassifier.from_preset(tmp_path / "preset", sequence_length=12)):
+        assert len(trained.answer(PAIRS)) == 2
+        for ask in (trained.answer, trained.explain):
+            with pytest.raises(ValueError, match="trained on pairs, a tuple of two batches. Received: 1 text"):
+                ask(PAIRS[0])
+    model.fit(PAIRS[0], ["no", "yes"], verbose=0)
+    assert model.answer(PAIRS[0]) and model.get_config()["answer_settings"] == {"num_texts": 1}
+    with pytest.raises(ValueError, match=r"trained on single texts. Received: 2 text\(s\)"):
+        model.answer(PAIRS)
 
 
 def test_one_output_is_a_score(preprocessor):
