@@ -8,7 +8,8 @@ is compared with the vector that bert-serve gives the sentence alone. The server
 the clients.
 
 Infinity runs in an environment of its own: `pip install 'infinity-emb[server,torch,optimum]'`. `--onnx_model` is a
-directory that `optimum-cli export onnx --task feature-extraction` wrote there, for its engine of ONNX Runtime.
+directory that `optimum-cli export onnx --task feature-extraction --library transformers` wrote there, for its engine of
+ONNX Runtime.
 """
 
 import base64
