@@ -89,8 +89,10 @@ def load_head(directory: str, task: str | None = None, **settings) -> Head:
 
 def _read_preset(preset: str) -> tuple:
     """Returns model, tokenizer and what `task.json` would hold of a preset with a fine-tuned head."""
-    with weights.open_checkpoint(preset) as checkpoint:
-        task = next((name for name, model_class in _FINE_TUNED.items() if model_class.has_head(checkpoint)), None)
+    task = None
+    if weights.has_config(preset):
+        with weights.open_checkpoint(preset) as checkpoint:
+            task = next((name for name, model_class in _FINE_TUNED.items() if model_class.has_head(checkpoint)), None)
     if task is None:
         presets = f"--task={' or --task='.join(PRESET_TASKS)}"
         raise InputError(
