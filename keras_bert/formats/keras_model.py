@@ -209,16 +209,14 @@ def _arguments(checkpoint: Checkpoint, heads: tuple[str, ...]) -> dict:
         own = checkpoint.settings["task"]
         return {name: value for name, value in own.items() if name not in ("class_name", "sequence_length")}
     (head,) = heads
+    saved = checkpoint.settings.get("task", {})
+    answers = {"answer_settings": saved["answer_settings"]} if saved.get("answer_settings") else {}
     if head == "masked_lm":
         own = checkpoint.head_settings.get(head, {})
         return {f"masked_lm_{name}": own.get(name) for name in KERAS_HUB_MASKED_LM}
     if head == "question_answering":
-        return {}
+        return answers
     num_classes = checkpoint.tensors[f"{head}/bias"].shape[0]
-    own = {}
     if head == "classification":
-        own = {
-            "pooling": checkpoint.pooling,
-            "multi_label": checkpoint.settings.get("task", {}).get("multi_label", False),
-        }
-    return {"num_classes": num_classes, "labels": checkpoint.labels, "dropout": None, **own}
+        answers |= {"pooling": checkpoint.pooling, "multi_label": saved.get("multi_label", False)}
+    return {"num_classes": num_classes, "labels": checkpoint.labels, "dropout": None, **answers}

@@ -231,15 +231,20 @@ class BertTask:
             has_layer = any(layer.name == cls.heads[0] for layer in model.layers)
             if has_layer and not cls.heads_are_pretrained and cls.heads[0] not in checkpoint.heads:
                 logging.warning("%s: has no %s head; it starts from random weights.", preset, cls.heads[0])
-        if cls.trained_settings:
-            kept = _task_of(cls, checkpoint.settings).get("answer_settings")
-            trained = kept if isinstance(kept, dict) else {}
-            if is_directory(preset):
-                trained = {**trained, **read_optional_json(os.path.join(preset, "task.json"))}
-            settings = {*cls.trained_settings}
-            names = settings if sequence_length is None else settings & _OF_ANY_LENGTH
-            model.answer_settings = {name: trained[name] for name in names if name in trained}
+        settings = cls.answer_settings_of(preset, checkpoint)
+        # Another length may have other windows.
+        names = settings if sequence_length is None else settings.keys() & _OF_ANY_LENGTH
+        model.answer_settings = {name: settings[name] for name in names}
         return model
+
+    @classmethod
+    def answer_settings_of(cls, preset: str | os.PathLike, checkpoint: weights.Checkpoint) -> dict:
+        """Returns the `answer_settings` that a preset or the `model/` of a training run keeps for the class."""
+        kept = _task_of(cls, checkpoint.settings).get("answer_settings")
+        settings = kept if isinstance(kept, dict) else {}
+        if cls.trained_settings and is_directory(preset):
+            settings = {**settings, **read_optional_json(os.path.join(preset, "task.json"))}
+        return {name: settings[name] for name in cls.trained_settings if name in settings}
 
     @classmethod
     def preprocessor_of(cls, preset: str | os.PathLike, sequence_length: int | None = None) -> BertPreprocessor:

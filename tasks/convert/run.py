@@ -15,6 +15,8 @@ fixed batch. If the library that owns the format is installed, its own forward p
 
 import dataclasses
 
+from absl import logging
+
 from keras_bert.errors import InputError
 from keras_bert.files import atomic_path, exists, is_directory, list_directory
 from tasks import flags
@@ -59,7 +61,7 @@ def convert(settings: ConversionSettings):
     source, target = settings.source, settings.target
     if exists(target) and not (is_directory(target) and not list_directory(target)):
         raise InputError(f"{target}: exists already. Remove it, or name another directory by --to.")
-    from keras_bert import formats
+    from keras_bert import formats, models
     from keras_bert.presets import catalog, tokenizers, weights
     from keras_bert.vocabulary import check_rows
     from tasks.convert import proof as conversion_proof
@@ -71,6 +73,14 @@ def convert(settings: ConversionSettings):
     with weights.open_checkpoint(source) as checkpoint:
         if tokenizer is not None:
             check_rows(checkpoint.source, len(tokenizer["vocabulary"]), checkpoint.config.vocabulary_size)
+        task = checkpoint.settings.get("task", {})
+        model_class = getattr(models, task.get("class_name", ""), None)
+        if answers := model_class.answer_settings_of(source, checkpoint) if model_class else {}:
+            task = {**task, "answer_settings": answers}
+            checkpoint = dataclasses.replace(checkpoint, settings={**checkpoint.settings, "task": task})
+            lost = ", ".join(sorted(answers.keys() - {"num_texts"}))
+            if lost and settings.to_format != "keras":
+                logging.warning("%s has no place for %s of its answers; keras has.", settings.to_format, lost)
         with atomic_path(target) as temporary:
             module.write(temporary, checkpoint, tokenizer)
             if text := card.find_card(source):

@@ -17,6 +17,7 @@ from keras_bert.answers.rules import NO_LABEL
 from keras_bert.errors import InputError
 from tasks.classify.data import Table
 from tasks.classify.task import Classify, ClassifySettings, ClassifySpec
+from tasks.convert.run import ConversionSettings, convert
 from tasks.fine_tuning import metrics
 from tasks.fine_tuning.examples import Examples
 from tasks.fine_tuning.task import Answers, Encoded, Part, Trained
@@ -90,7 +91,9 @@ def test_answers_are_those_of_the_predictions(run, tmp_path):
     kept = BertTextClassifier.from_preset(directory / "run" / "model")
     kept.save_to_preset(tmp_path / "kept")
     kept.save(tmp_path / "kept.keras")
-    loaded = [BertTextClassifier.from_preset(tmp_path / name) for name in ("kept", "kept.keras")]
+    convert(ConversionSettings(source=str(directory / "run" / "model"), target=str(tmp_path / "converted")))
+    loaded = [BertTextClassifier.from_preset(tmp_path / name) for name in ("kept", "kept.keras", "converted")]
+    assert {model.preprocessor.sequence_length for model in loaded} == {kept.preprocessor.sequence_length}
     for again in [*loaded, keras.saving.load_model(tmp_path / "kept.keras")]:
         assert again.answer(texts) == answers and again.answer_settings == kept.answer_settings
     head = load_head(str(directory / "run" / "model"))
