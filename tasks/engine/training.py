@@ -43,7 +43,7 @@ class Trainer:
             writes there.
         strategy: `tf.distribute.Strategy`; None for the current one.
         spike_factor: stops the training if the loss exceeds this multiple of its running median; 0 for never.
-        keep_checkpoints: number of checkpoints to keep.
+        keep_checkpoints: number of checkpoints to keep; 0 to save none.
         steps_per_call: maximum number of steps between two returns to Python; fewer if they take long.
         **step_options: `gradient_accumulation_steps`, `clip_norm`, `jit_compile`, `rematerialize`, `random_seed` and
             `pooling` of `TrainStep`.
@@ -203,7 +203,7 @@ class Trainer:
 
     def save(self) -> None:
         """Saves a checkpoint of the current step and removes old ones, on the chief; the other workers wait for it."""
-        if self.workers.is_chief:
+        if self.workers.is_chief and self.keep_checkpoints:
             self._checkpoints.save(self.keep_checkpoints)
         self.workers.wait()
         self.workers.saved_step = int(self.step.numpy())

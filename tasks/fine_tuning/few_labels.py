@@ -23,6 +23,7 @@ from scipy.special import log_softmax
 
 from keras_bert.presets import weights
 from tasks.engine.build_trainer import build_trainer
+from tasks.engine.strategy import needs_static_shapes
 from tasks.fine_tuning import start
 from tasks.fine_tuning.encoding import encode_texts
 from tasks.fine_tuning.examples import Examples, Predictor, join, make_train_dataset
@@ -87,9 +88,7 @@ class _Candidates:
             self.model, self._backbone = start.build_model(
                 origin, self._settings, task.model_class(), {**arguments, "pooling": pooling}
             )
-            embedding = self.model.get_layer("pool_tokens").output
-            self._embedder = keras.Model(self.model.input, embedding)
-            self._trained = keras.Model(self.model.input, [self.model.output, embedding])
+            self._embedder = keras.Model(self.model.input, self.model.get_layer("pool_tokens").output)
         self._start = self._backbone.get_weights()
         self._predictor = Predictor(self._embedder)
         self.labels, labels = encoded.examples.labels["labels"], trained.spec.labels
@@ -129,6 +128,9 @@ class _Candidates:
         size, seed = min(_BATCH, examples.num_examples), self._settings.random_seed
         changes = {"optimizer": "adamw", "learning_rate": _RATE, "gradient_accumulation_steps": 1}
         changes["jit_compile"] = False  # It would compile each length anew.
+        with self._strategy.scope():
+            model = self.model if needs_static_shapes(self._strategy) else start.with_layout(self.model, "unpadded")
+            outputs = keras.Model(model.input, [model.output, model.get_layer("pool_tokens").output])
 
         def make_dataset(step: int) -> tf.data.Dataset:
             return make_train_dataset(examples, size, seed, step, num_steps)
@@ -136,11 +138,12 @@ class _Candidates:
         with tempfile.TemporaryDirectory() as directory:
             settings = dataclasses.replace(self._settings, output_dir=directory, **changes)
             length = (num_steps, num_steps // 10)
-            trainer = build_trainer(settings, lambda: self._trained, SupervisedContrast(), self._strategy, length)
+            trainer = build_trainer(settings, lambda: outputs, SupervisedContrast(), self._strategy, length)
+            trainer.keep_checkpoints = 0  # It takes seconds, and nothing continues this training.
             trainer.fit(make_dataset, num_steps, description="train the encoder")
         # The mean of both is at least as good as the trained encoder, and loses less where training does not help
         # (Wortsman et al., arXiv:2109.01903).
-        pairs = zip(self._start, self._backbone.get_weights(), strict=True)
+        pairs = zip(self._start, model.backbone.get_weights(), strict=True)
         self._backbone.set_weights([(before + after) / 2 for before, after in pairs])
         return num_steps
 

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 
 from keras_bert.encoder.backbone import BertBackbone
+from keras_bert.encoder.layer import weights_follow
 from keras_bert.errors import InputError
 from keras_bert.files import absolute, expand_file, local_copy
 from keras_bert.formats.checkpoint import Checkpoint
@@ -130,6 +131,16 @@ def build_model(
         for name in ("embeddings", *(f"transformer_layer_{index}" for index in range(settings.num_frozen_layers))):
             backbone.get_layer(name).trainable = False
     return model, backbone
+
+
+def with_layout(model: BertTask, layout: str) -> BertTask:
+    """Copies a model of `build_model` with its weights; `layout` is that of `BertBackbone`."""
+    config = model.get_config()
+    config["backbone"]["config"]["layout"] = layout
+    with weights_follow():
+        copy = type(model).from_config(config)
+    copy.set_weights(model.get_weights())
+    return copy
 
 
 def _start_anew(backbone: BertBackbone, num_layers: int) -> None:
