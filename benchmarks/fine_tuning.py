@@ -85,9 +85,9 @@ TASKS = {
     "types": Task(
         ("wnut17/train.conll", "wnut17/dev.conll"),
         {"micro F1": "micro_f1", "macro F1": "macro_f1", "mean average precision": "mean_average_precision"},
-        4,
+        2,
         16,
-        2e-4,
+        1e-4,
         128,
     ),
     "wnut": Task(("wnut17/train.conll", "wnut17/dev.conll"), {"entity F1": "entity_f1"}, 2, 16, 2e-4, 128),
