@@ -467,7 +467,7 @@ class Classify(task.Task):
             if spec.multi_label:
                 labels = np.array([[name in of_row for name in spec.labels] for of_row in table.labels], np.float32)
             examples = examples._replace(labels={"labels": labels})
-        lengths = lengths_before_cutting(examples.lengths, table.texts_of, tokenizer, limit)
+        lengths = lengths_before_cutting(examples, table.texts, table.text_pairs, tokenizer, limit)
         return task.Encoded(examples, lengths)
 
     # === Answers ===

@@ -1,9 +1,9 @@
 """Texts, or pairs of texts, as token ids, and labels as class numbers.
 
-Shapes: N labels, R sequences, S tokens of the longest sequence of a chunk.
+Shapes: N examples or labels, R sequences, S tokens of the longest sequence of a chunk.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -77,27 +77,26 @@ def encode_texts(
 
 
 def lengths_before_cutting(
-    lengths: np.ndarray, texts_of: Callable[[int], tuple[str, ...]], tokenizer, sequence_length: int
+    examples: Examples, texts: Sequence[str], text_pairs: Sequence[str] | None, tokenizer, sequence_length: int
 ) -> np.ndarray:
-    """Counts the tokens of sequences without truncation. Only those at the limit are tokenized again.
+    """Counts the tokens of examples without truncation. Only sequences at the limit are tokenized again.
 
     Args:
-        lengths: tokens of each sequence after truncation, int, shape (R,).
-        texts_of: returns the one or two texts of the sequence of a given number.
-        tokenizer: `BertTokenizer`.
-        sequence_length: the limit of the truncation.
+        examples: return value of `encode_texts`.
+        texts, text_pairs, tokenizer, sequence_length: its arguments.
 
     Returns:
-        int64, shape (R,), including [CLS] and each text's [SEP].
+        Tokens of each example's longest sequence, [CLS] and each text's [SEP] included: int64, shape (N,).
     """
-    whole = np.array(lengths, np.int64)
+    whole = np.diff(examples.sequence_splits)
+    columns = [texts] if text_pairs is None else [texts, text_pairs]
     full = np.flatnonzero(whole >= sequence_length)
     for start in range(0, len(full), _CUT_AT_ONCE):
-        numbers = full[start : start + _CUT_AT_ONCE]
-        columns = [list(column) for column in zip(*map(texts_of, numbers.tolist()), strict=True)]
-        counts = [np.asarray(tokenizer.tokenize(column).row_lengths()) for column in columns]
-        whole[numbers] = sum(counts) + 1 + len(columns)
-    return whole
+        rows = full[start : start + _CUT_AT_ONCE]
+        cut = ([column[row] for row in rows] for column in columns)
+        counts = [np.asarray(tokenizer.tokenize(column).row_lengths()) for column in cut]
+        whole[rows] = sum(counts) + 1 + len(columns)
+    return whole.reshape(examples.num_examples, -1).max(axis=1)
 
 
 def label_ids(labels: Sequence[str], names: Sequence[str]) -> np.ndarray:

@@ -63,11 +63,6 @@ class Table(NamedTuple):
     def checksum(self) -> int:
         return zlib.crc32(repr(self[2:]).encode())
 
-    def texts_of(self, sequence: int) -> tuple[str, str]:
-        """Returns context and choice of a sequence, counted row by row and choice by choice."""
-        row, choice = divmod(sequence, self.num_choices)
-        return self.contexts[row], self.choices[row][choice]
-
 
 def read_table(path: str, columns: Columns, bad_rows: BadRows, with_labels: bool = True) -> Table:
     """Reads a CSV or JSON Lines table.

@@ -117,8 +117,7 @@ class Swag(task.Task):
         examples = encode_texts(contexts, choices, tokenizer, limit, f"tokenize {part.title}", table.num_choices)
         if table.labels is not None:
             examples = examples._replace(labels={"labels": np.array(table.labels, np.int32)})
-        lengths = lengths_before_cutting(np.diff(examples.row_splits), table.texts_of, tokenizer, limit)
-        return task.Encoded(examples, lengths.reshape(-1, table.num_choices).max(axis=1))
+        return task.Encoded(examples, lengths_before_cutting(examples, contexts, choices, tokenizer, limit))
 
     def checkpoint_figures(self, answers):
         losses = metrics.cross_entropies(answers.labels, answers.outputs)

@@ -15,18 +15,20 @@ TEXTS = [("the cat sat " * count, "on a mat " * (40 - count)) for count in range
 def test_lengths_are_those_without_a_limit(monkeypatch, num_texts, limit):
     monkeypatch.setattr(encoding, "_CUT_AT_ONCE", 7)
     tokenizer, asked = assets().tokenizer, []
-
-    def lengths(sequence_length):
-        columns = tuple(list(column) for column in zip(*TEXTS, strict=True))[:num_texts]
-        inputs = columns if num_texts == 2 else columns[0]
-        return np.asarray(BertPreprocessor(tokenizer, sequence_length)(inputs)["padding_mask"]).sum(axis=1)
-
-    def texts_of(number):
-        asked.append(number)
-        return TEXTS[number][:num_texts]
-
-    cut, whole = lengths(limit), lengths(1000)
-    full_lengths = encoding.lengths_before_cutting(cut, texts_of, tokenizer, limit)
+    texts, text_pairs = ([*column] for column in zip(*TEXTS, strict=True))
+    columns = (texts, text_pairs if num_texts == 2 else None)
+    inputs = columns if num_texts == 2 else texts
+    whole = np.asarray(BertPreprocessor(tokenizer, 1000)(inputs)["padding_mask"]).sum(axis=1)
+    examples = encoding.encode_texts(*columns, tokenizer, limit, "texts")
+    tokenize = tokenizer.tokenize
+    monkeypatch.setattr(tokenizer, "tokenize", lambda texts: asked.extend(texts) or tokenize(texts))
+    full_lengths = encoding.lengths_before_cutting(examples, *columns, tokenizer, limit)
     np.testing.assert_array_equal(full_lengths, whole)
-    assert asked == np.flatnonzero(whole >= limit).tolist()  # The others are not tokenized again.
-    assert cut.max() <= limit  # What was given is left as it was.
+    assert len(asked) == num_texts * np.count_nonzero(whole >= limit)  # The others are not tokenized again.
+    assert examples.lengths.max() <= limit  # What was given is left as it was.
+
+
+def test_an_example_is_as_long_as_its_longest_sequence():
+    tokenizer = assets().tokenizer
+    examples = encoding.encode_texts(["cat", "the cat sat"], None, tokenizer, 4, "texts", rows_per_example=2)
+    assert encoding.lengths_before_cutting(examples, ["cat", "the cat sat"], None, tokenizer, 4).tolist() == [5]
