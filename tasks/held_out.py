@@ -9,20 +9,14 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_bert.files import absolute, is_file, read_json
-from tasks.classify.task import Classify
-from tasks.embed.task import Embed
+from tasks.distill.settings import TASKS
 from tasks.fine_tuning.examples import Predictor
 from tasks.fine_tuning.inputs import read_inputs, read_spec
 from tasks.fine_tuning.model_files import read_task
 from tasks.fine_tuning.task import Answers, Encoded, Part, Task, Trained
 from tasks.flags import FLAGS_FILE
-from tasks.ner.task import Ner
-from tasks.score_words.task import ScoreWords
-from tasks.squad.task import Squad
-from tasks.swag.task import Swag
 from tasks.text.bad_rows import BadRows
 
-_TASKS = {task.name: task for task in (Classify, Embed, Ner, ScoreWords, Squad, Swag)}
 _MOST_ROWS = 2000
 
 
@@ -81,7 +75,7 @@ def find(model_directory: str, tokenizer) -> HeldOut | None:
     """
     run = os.path.dirname(absolute(model_directory))
     path = os.path.join(run, FLAGS_FILE)
-    task_class = _TASKS.get(read_task(model_directory)["task"])
+    task_class = TASKS.get(read_task(model_directory)["task"])
     if task_class is None or not is_file(path):
         return None
     known = {field.name for field in dataclasses.fields(task_class.Settings)}
