@@ -19,6 +19,7 @@ from tasks.fine_tuning.data_check import Content
 from tasks.fine_tuning.encoding import encode_texts, lengths_before_cutting
 from tasks.fine_tuning.examples import Predictor
 from tasks.fine_tuning.model_files import load_reranker
+from tasks.fine_tuning.rows import EXTENSIONS
 from tasks.fine_tuning.settings import LongTextSettings
 from tasks.report.page import Score
 from tasks.settings import changeable, replaced, setting
@@ -70,7 +71,6 @@ class EmbedSettings(LongTextSettings):
         "the first passages found.",
     )
     rerank_top_k: int = changeable(100, "Passages of a question that --reranker_dir re-orders.", at_least=1)
-    train_batch_size: int | list[int] = replaced(LongTextSettings, "train_batch_size", 32, several=True)
     learning_rate: float | list[float] = replaced(LongTextSettings, "learning_rate", 5e-5, help="Peak learning rate.")
 
     def __post_init__(self):
@@ -127,7 +127,7 @@ class Embed(task.Task):
 
     def read(self, split, bad_rows):
         settings = self.settings
-        extensions = (*data.EXTENSIONS, ".txt") if split == "train" else data.EXTENSIONS
+        extensions = (*EXTENSIONS, ".txt") if split == "train" else EXTENSIONS
         path = settings.find_file(split, (split,), extensions)
         if split == "train" and path.endswith(".txt"):
             return [task.Part(split, data.read_documents(path, settings.random_seed))]
