@@ -61,10 +61,10 @@ class NerSettings(WordSettings, RareLabelSettings):
     )
 
     def __post_init__(self):
-        for name, value in FROZEN_DEFAULTS.items():
-            if getattr(self, name) is None:
-                default = value if self.encoder == "frozen" else WordSettings.__dataclass_fields__[name].default
-                object.__setattr__(self, name, default)
+        if self.encoder == "frozen":
+            for name, value in FROZEN_DEFAULTS.items():
+                if getattr(self, name) is None:
+                    object.__setattr__(self, name, value)
         super().__post_init__()
         other = next(encoder for encoder in ENCODERS if encoder != self.encoder)
         for name in OWN[other]:
