@@ -12,7 +12,6 @@ import itertools
 import json
 import math
 import os
-import re
 import shutil
 import statistics
 import sys
@@ -33,14 +32,7 @@ SWEEP_FILE = "sweep.json"
 RUN_FILE = "sweep_run.json"
 _KEPT = (MODEL_DIRECTORY, HISTORY_FILE)
 _REMOVED = ("checkpoints", "best")  # The optimizer states of a hundred finished runs would fill the disk.
-_SHORT_NAMES = {
-    "learning_rate": "lr",
-    "train_batch_size": "batch",
-    "num_train_epochs": "epochs",
-    "random_seed": "seed",
-    "layer_decay": "decay",
-    "lora_rank": "lora",
-}
+_SHORT_NAMES = {"learning_rate": "lr", "train_batch_size": "batch", "random_seed": "seed"}
 
 
 @keep_copies()
@@ -70,7 +62,8 @@ def search(task: Task, inputs: Inputs) -> tuple[Inputs, list[tuple[str, list[str
             remove_path(os.path.join(directory, name))
         return session.results
 
-    grid = {**settings.grid, "random_seed": [settings.random_seed]}
+    seeds = range(settings.random_seed, settings.random_seed + settings.num_restarts)
+    grid = {**settings.grid, "random_seed": list(seeds)}
     shared = {name: value for name, value in settings.identity().items() if name not in grid}
     shared["spec"] = dataclasses.asdict(inputs.spec)
     shared["rows_checksums"] = [part.rows.checksum() for part in inputs.parts if part.split != "test"]
@@ -79,9 +72,7 @@ def search(task: Task, inputs: Inputs) -> tuple[Inputs, list[tuple[str, list[str
     if watched.split == "validation":
         metric = f"validation_{task.stopping_metric or metric}"
     higher_is_better = not metric.endswith("loss")
-    result = run_sweep(
-        settings.output_dir, grid, settings.num_restarts, run_one, metric, higher_is_better, shared=shared
-    )
+    result = run_sweep(settings.output_dir, grid, run_one, metric, higher_is_better, shared)
     for name in _KEPT:
         source = local_copy(os.path.join(result["directory"], name))
         copy = shutil.copytree if os.path.isdir(source) else shutil.copyfile
@@ -98,23 +89,20 @@ def search(task: Task, inputs: Inputs) -> tuple[Inputs, list[tuple[str, list[str
 def run_sweep(
     output_dir: str,
     grid: dict[str, list],
-    num_restarts: int,
     run_one: Callable[[dict, str], dict],
     metric: str,
-    higher_is_better: bool = True,
-    *,
-    shared: dict | None = None,
+    higher_is_better: bool,
+    shared: dict,
 ) -> dict:
     """Does every run of a grid, one after the other, and prints tables of the results.
 
     Args:
         output_dir: directory that gets `sweep/`.
-        grid: values of each varied setting, by its flag's name. `random_seed`, if given, has one value, the seed of the
-            first restart (default 12345); each further restart adds 1.
-        num_restarts: number of seeds for each combination.
+        grid: values of each varied setting, by its flag's name. `random_seed` comes last, with the seed of each
+            restart.
         run_one: trains and evaluates: `run_one(settings, directory)`, where `settings` has a value for each name of
-            `grid` and for `random_seed`. Returns the run's figures as JSON values. If it raises `InputError`, as for a
-            diverged training, the error is recorded and the other runs go on.
+            `grid`. Returns the run's figures as JSON values. If it raises `InputError`, as for a diverged training, the
+            error is recorded and the other runs go on.
         metric: figure to choose by. A run without a finite value of it is never the best.
         higher_is_better: whether the largest figure is the best. The first of equals wins.
         shared: values that all runs have in common. A finished run with other values is refused, since it belongs to
@@ -128,7 +116,7 @@ def run_sweep(
     Raises:
         InputError: the grid repeats a value, a directory holds another sweep's run, or no run has a finite score.
     """
-    runs = [{"name": run_name(settings), "settings": settings} for settings in list_runs(grid, num_restarts)]
+    runs = [{"name": run_name(settings), "settings": settings} for settings in list_runs(grid)]
     directory = os.path.join(output_dir, DIRECTORY)
     for run in runs:
         run.update(_read_finished(os.path.join(directory, run["name"]), run["settings"], metric, shared))
@@ -150,23 +138,20 @@ def run_sweep(
     return {**summary, "directory": os.path.join(directory, summary["name"])}
 
 
-def list_runs(grid: dict[str, list], num_restarts: int) -> list[dict]:
+def list_runs(grid: dict[str, list]) -> list[dict]:
     """Lists the settings of each run: all restarts of the first combination, then those of the next.
 
-    >>> list_runs({"learning_rate": [5e-5, 3e-5]}, 1)
-    [{'learning_rate': 5e-05, 'random_seed': 12345}, {'learning_rate': 3e-05, 'random_seed': 12345}]
+    >>> list_runs({"learning_rate": [5e-5, 3e-5], "random_seed": [7]})
+    [{'learning_rate': 5e-05, 'random_seed': 7}, {'learning_rate': 3e-05, 'random_seed': 7}]
 
     Raises:
         InputError: a setting has the same value twice.
     """
-    first_seed = grid.get("random_seed", [12345])[0]
-    varied = {name: values for name, values in grid.items() if name != "random_seed"}
-    for name, values in varied.items():
+    for name, values in grid.items():
         twice = next((value for index, value in enumerate(values) if value in values[:index]), None)
         if twice is not None:
             raise InputError(f"--{name}: {twice} is given twice. Give each value once, and --num_restarts for more.")
-    varied["random_seed"] = range(first_seed, first_seed + num_restarts)
-    return [dict(zip(varied, values, strict=True)) for values in itertools.product(*varied.values())]
+    return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
 
 
 def run_name(settings: dict) -> str:
@@ -175,11 +160,10 @@ def run_name(settings: dict) -> str:
     >>> run_name({"learning_rate": 5e-05, "train_batch_size": 32, "random_seed": 12345})
     'lr5e-05_batch32_seed12345'
     """
-    words = (f"{_SHORT_NAMES.get(name, name)}{value}" for name, value in settings.items())
-    return "_".join(re.sub(r"[^\w.+-]", "-", word) for word in words)
+    return "_".join(f"{_SHORT_NAMES[name]}{value}" for name, value in settings.items())
 
 
-def _read_finished(directory: str, settings: dict, metric: str, shared: dict | None) -> dict:
+def _read_finished(directory: str, settings: dict, metric: str, shared: dict) -> dict:
     """Returns the "metrics", "score" and "error" of a run that an earlier call finished, or an empty dict."""
     path = os.path.join(directory, RUN_FILE)
     if not exists(path):
@@ -188,7 +172,7 @@ def _read_finished(directory: str, settings: dict, metric: str, shared: dict | N
     recorded, metrics = record.get("settings"), record.get("metrics")
     if not isinstance(recorded, dict) or not isinstance(metrics, dict):
         raise InputError(f"{path}: expected an object with 'settings' and 'metrics'. Remove it, to do that run again.")
-    wanted = json.loads(json.dumps({**(shared or {}), **settings}))  # As the file has them: lists instead of tuples.
+    wanted = json.loads(json.dumps({**shared, **settings}))  # As the file has them: lists instead of tuples.
     changed = sorted(name for name in {*wanted, *recorded} if wanted.get(name) != recorded.get(name))
     if changed:
         name = changed[0]
@@ -199,15 +183,14 @@ def _read_finished(directory: str, settings: dict, metric: str, shared: dict | N
     return {"metrics": metrics, "score": _score(metrics, metric), "error": None}
 
 
-def _do_run(run: dict, directory: str, run_one: Callable, metric: str, shared: dict | None) -> dict:
+def _do_run(run: dict, directory: str, run_one: Callable, metric: str, shared: dict) -> dict:
     try:
         metrics = run_one(dict(run["settings"]), directory)
     except InputError as error:
         print(f"sweep: {run['name']} failed: {error}", file=sys.stderr)
         return {"metrics": None, "score": None, "error": str(error)}
     score = _score(metrics, metric)
-    settings = {**(shared or {}), **run["settings"]}
-    write_json(os.path.join(directory, RUN_FILE), {"settings": settings, "metrics": metrics})
+    write_json(os.path.join(directory, RUN_FILE), {"settings": {**shared, **run["settings"]}, "metrics": metrics})
     print(f"sweep: {run['name']}: {metric} {_show(score)}", file=sys.stderr)
     return {"metrics": metrics, "score": score, "error": None}
 

@@ -11,6 +11,7 @@ from keras_bert.errors import InputError
 from tasks.fine_tuning import sweep
 
 GRID = {"learning_rate": [5e-5, 3e-5], "train_batch_size": [16, 32], "random_seed": [7]}
+TWO_SEEDS = {**GRID, "random_seed": [7, 8]}
 
 
 class Runs:
@@ -36,13 +37,17 @@ def by_settings(settings):
     return settings["learning_rate"] * 1e4 + settings["train_batch_size"] / 100 + settings["random_seed"] / 1000
 
 
+def run_sweep(directory, run_one, grid=GRID, higher_is_better=True, shared=()):
+    return sweep.run_sweep(str(directory), grid, run_one, "accuracy", higher_is_better, dict(shared))
+
+
 def read_summary(directory):
     return json.loads((directory / "sweep" / "sweep.json").read_text())
 
 
 def test_every_combination_is_run_from_every_seed(tmp_path):
     runs = Runs(by_settings)
-    result = sweep.run_sweep(str(tmp_path), GRID, 2, runs, "accuracy")
+    result = run_sweep(tmp_path, runs, TWO_SEEDS)
     assert runs.names == [
         f"lr{rate}_batch{batch}_seed{seed}" for rate in ("5e-05", "3e-05") for batch in (16, 32) for seed in (7, 8)
     ]
@@ -54,13 +59,13 @@ def test_every_combination_is_run_from_every_seed(tmp_path):
 
 
 def test_lower_may_be_better(tmp_path):
-    result = sweep.run_sweep(str(tmp_path), GRID, 1, Runs(by_settings), "accuracy", higher_is_better=False)
+    result = run_sweep(tmp_path, Runs(by_settings), higher_is_better=False)
     assert result["best"] == {"learning_rate": 3e-5, "train_batch_size": 16, "random_seed": 7}
 
 
 @pytest.mark.parametrize("higher_is_better", [True, False])
 def test_the_first_of_equals_wins(tmp_path, higher_is_better):
-    result = sweep.run_sweep(str(tmp_path), GRID, 2, Runs(lambda settings: 0.5), "accuracy", higher_is_better)
+    result = run_sweep(tmp_path, Runs(lambda settings: 0.5), TWO_SEEDS, higher_is_better=higher_is_better)
     assert result["name"] == "lr5e-05_batch16_seed7"
 
 
@@ -68,18 +73,16 @@ def test_the_first_of_equals_wins(tmp_path, higher_is_better):
 @pytest.mark.parametrize("higher_is_better", [True, False])
 def test_what_is_no_number_never_wins(tmp_path, nothing, higher_is_better):
     runs = Runs(lambda settings: 0.2 if settings["train_batch_size"] == 32 else nothing)
-    result = sweep.run_sweep(str(tmp_path), GRID, 1, runs, "accuracy", higher_is_better)
+    result = run_sweep(tmp_path, runs, higher_is_better=higher_is_better)
     assert result["name"] == "lr5e-05_batch32_seed7"
     assert [run["score"] for run in result["runs"]] == [None, 0.2, None, 0.2]
-    again = sweep.run_sweep(str(tmp_path), GRID, 1, Runs(by_settings), "accuracy", higher_is_better)
+    again = run_sweep(tmp_path, Runs(by_settings), higher_is_better=higher_is_better)
     assert again["best"] == result["best"] and again["combinations"] == result["combinations"]
 
 
 def test_figures_over_the_seeds(tmp_path):
     scores = {1: 0.81, 2: 0.84, 3: 0.78, 4: 0.83}
-    result = sweep.run_sweep(
-        str(tmp_path), {"random_seed": [1]}, 4, Runs(lambda settings: scores[settings["random_seed"]]), "accuracy"
-    )
+    result = run_sweep(tmp_path, Runs(lambda settings: scores[settings["random_seed"]]), {"random_seed": [*scores]})
     (combination,) = result["combinations"]
     assert combination["mean"] == pytest.approx(0.815)
     # Deviations -0.005, 0.025, -0.035, 0.015: squares sum to 0.0021, over n - 1 = 3.
@@ -90,13 +93,13 @@ def test_figures_over_the_seeds(tmp_path):
 
 
 def test_one_seed_has_no_deviation(tmp_path):
-    result = sweep.run_sweep(str(tmp_path), GRID, 1, Runs(by_settings), "accuracy")
+    result = run_sweep(tmp_path, Runs(by_settings))
     assert {row["standard_deviation"] for row in result["combinations"]} == {None}
 
 
 def test_a_run_that_fails_is_told_and_the_others_go_on(tmp_path, capsys):
     runs = Runs(lambda settings: InputError("step 40: loss nan.") if settings["random_seed"] == 7 else 0.6)
-    result = sweep.run_sweep(str(tmp_path), GRID, 2, runs, "accuracy")
+    result = run_sweep(tmp_path, runs, TWO_SEEDS)
     assert len(runs.calls) == 8
     assert [run["error"] for run in result["runs"]] == ["step 40: loss nan.", None] * 4
     assert {row["failed"] for row in result["combinations"]} == {1}
@@ -107,39 +110,37 @@ def test_a_run_that_fails_is_told_and_the_others_go_on(tmp_path, capsys):
 
 
 def test_a_run_that_failed_is_tried_again(tmp_path):
-    sweep.run_sweep(
-        str(tmp_path), GRID, 1, Runs(lambda s: InputError("full") if s["train_batch_size"] == 16 else 0.5), "accuracy"
-    )
+    run_sweep(tmp_path, Runs(lambda settings: InputError("full") if settings["train_batch_size"] == 16 else 0.5))
     runs = Runs(lambda settings: 0.9)
-    result = sweep.run_sweep(str(tmp_path), GRID, 1, runs, "accuracy")
+    result = run_sweep(tmp_path, runs)
     assert runs.names == ["lr5e-05_batch16_seed7", "lr3e-05_batch16_seed7"]
     assert result["name"] == "lr5e-05_batch16_seed7" and result["metrics"]["accuracy"] == 0.9
 
 
 def test_if_all_fail_the_first_reason_is_given(tmp_path):
     with pytest.raises(InputError, match=r"all 4 runs failed. The first, lr5e-05_batch16_seed7: no such preset"):
-        sweep.run_sweep(str(tmp_path), GRID, 1, Runs(lambda settings: InputError("no such preset")), "accuracy")
+        run_sweep(tmp_path, Runs(lambda settings: InputError("no such preset")))
     assert read_summary(tmp_path)["best"] is None
     assert len(read_summary(tmp_path)["runs"]) == 4
 
 
 def test_if_no_score_is_finite_that_is_said(tmp_path):
     with pytest.raises(InputError, match=r"none of 4 runs has a finite accuracy \(0 failed\)"):
-        sweep.run_sweep(str(tmp_path), GRID, 1, Runs(lambda settings: float("nan")), "accuracy")
+        run_sweep(tmp_path, Runs(lambda settings: float("nan")))
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt(), SystemExit(1), MemoryError()])
 def test_an_interrupted_sweep_keeps_what_is_finished(tmp_path, capsys, stop):
-    unkilled = sweep.run_sweep(str(tmp_path / "unkilled"), GRID, 2, Runs(by_settings), "accuracy")
+    unkilled = run_sweep(tmp_path / "unkilled", Runs(by_settings), TWO_SEEDS)
     stopped = Runs(
         lambda settings: stop if sweep.run_name(settings) == "lr5e-05_batch32_seed8" else by_settings(settings)
     )
     with pytest.raises(type(stop)):
-        sweep.run_sweep(str(tmp_path / "killed"), GRID, 2, stopped, "accuracy")
+        run_sweep(tmp_path / "killed", stopped, TWO_SEEDS)
     assert len(read_summary(tmp_path / "killed")["runs"]) == 3
     capsys.readouterr()
     rest = Runs(by_settings)
-    result = sweep.run_sweep(str(tmp_path / "killed"), GRID, 2, rest, "accuracy")
+    result = run_sweep(tmp_path / "killed", rest, TWO_SEEDS)
     assert rest.names[0] == "lr5e-05_batch32_seed8" and len(rest.calls) == 5
     assert "3 of 8 runs are finished already" in capsys.readouterr().err
     assert result["runs"] == unkilled["runs"] and result["combinations"] == unkilled["combinations"]
@@ -147,27 +148,27 @@ def test_an_interrupted_sweep_keeps_what_is_finished(tmp_path, capsys, stop):
 
 
 def test_a_finished_sweep_runs_nothing_and_says_the_same(tmp_path, capsys):
-    first = sweep.run_sweep(str(tmp_path), GRID, 1, Runs(by_settings), "accuracy")
+    first = run_sweep(tmp_path, Runs(by_settings))
     printed = capsys.readouterr().out
     again = Runs(by_settings)
-    assert sweep.run_sweep(str(tmp_path), GRID, 1, again, "accuracy") == first
+    assert run_sweep(tmp_path, again) == first
     assert not again.calls
     assert capsys.readouterr().out == printed
 
 
 def test_a_larger_grid_takes_over_what_is_there(tmp_path):
-    sweep.run_sweep(str(tmp_path), GRID, 1, Runs(by_settings), "accuracy")
+    run_sweep(tmp_path, Runs(by_settings))
     runs = Runs(by_settings)
-    sweep.run_sweep(str(tmp_path), {**GRID, "train_batch_size": [16, 32, 64]}, 1, runs, "accuracy")
+    run_sweep(tmp_path, runs, {**GRID, "train_batch_size": [16, 32, 64]})
     assert runs.names == ["lr5e-05_batch64_seed7", "lr3e-05_batch64_seed7"]
 
 
 def test_a_run_with_other_shared_settings_is_refused(tmp_path):
-    sweep.run_sweep(str(tmp_path), GRID, 1, Runs(by_settings), "accuracy", shared={"preset": "tiny", "labels": ("a",)})
-    sweep.run_sweep(str(tmp_path), GRID, 1, Runs(by_settings), "accuracy", shared={"preset": "tiny", "labels": ["a"]})
+    run_sweep(tmp_path, Runs(by_settings), shared={"preset": "tiny", "labels": ("a",)})
+    run_sweep(tmp_path, Runs(by_settings), shared={"preset": "tiny", "labels": ["a"]})
     runs = Runs(by_settings)
     with pytest.raises(InputError, match=r"seed7: holds a run with other settings \(preset: tiny there, base now\)"):
-        sweep.run_sweep(str(tmp_path), GRID, 1, runs, "accuracy", shared={"preset": "base", "labels": ["a"]})
+        run_sweep(tmp_path, runs, shared={"preset": "base", "labels": ["a"]})
     assert not runs.calls
 
 
@@ -177,7 +178,7 @@ def test_a_damaged_record_is_refused(tmp_path, content):
     path.parent.mkdir(parents=True)
     path.write_text(content)
     with pytest.raises(InputError, match=r"sweep_run.json: expected a"):
-        sweep.run_sweep(str(tmp_path), GRID, 1, Runs(by_settings), "accuracy")
+        run_sweep(tmp_path, Runs(by_settings))
 
 
 def test_progress_tells_the_place_and_the_time_left(tmp_path, capsys, monkeypatch):
@@ -188,7 +189,7 @@ def test_progress_tells_the_place_and_the_time_left(tmp_path, capsys, monkeypatc
         now[0] += 240.0
         return {"accuracy": 0.5}
 
-    sweep.run_sweep(str(tmp_path), GRID, 1, run_one, "accuracy")
+    run_sweep(tmp_path, run_one)
     lines = [line for line in capsys.readouterr().err.splitlines() if " run " in line]
     assert lines == [
         "sweep: run 1 of 4: lr5e-05_batch16_seed7",
@@ -199,7 +200,7 @@ def test_progress_tells_the_place_and_the_time_left(tmp_path, capsys, monkeypatc
 
 
 def test_the_table_is_lined_up_and_names_the_best(tmp_path, capsys):
-    result = sweep.run_sweep(str(tmp_path), GRID, 2, Runs(by_settings), "accuracy")
+    result = run_sweep(tmp_path, Runs(by_settings), TWO_SEEDS)
     over_seeds, each = capsys.readouterr().out.strip().split("\n\n")
     lines = over_seeds.splitlines()
     assert lines[0] == "accuracy of each combination over its seeds"
@@ -210,7 +211,7 @@ def test_the_table_is_lined_up_and_names_the_best(tmp_path, capsys):
 
 
 def test_the_tables_fit_a_report(tmp_path):
-    result = sweep.run_sweep(str(tmp_path), GRID, 1, Runs(by_settings), "accuracy")
+    result = run_sweep(tmp_path, Runs(by_settings))
     for caption, header, rows in sweep.tables(result):
         assert caption.startswith("accuracy")
         assert {len(row) for row in rows} == {len(header)}
@@ -219,16 +220,4 @@ def test_the_tables_fit_a_report(tmp_path):
 
 def test_a_value_given_twice_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"--train_batch_size: 16 is given twice"):
-        sweep.run_sweep(str(tmp_path), {"train_batch_size": [16, 32, 16]}, 1, Runs(by_settings), "accuracy")
-
-
-@pytest.mark.parametrize(
-    "settings, name",
-    [
-        ({"learning_rate": 2e-05, "num_train_epochs": 3.0}, "lr2e-05_epochs3.0"),
-        ({"lora_rank": 8, "layer_decay": 0.95}, "lora8_decay0.95"),
-        ({"optimizer": "../a b", "random_seed": 1}, "optimizer..-a-b_seed1"),
-    ],
-)
-def test_names(settings, name):
-    assert sweep.run_name(settings) == name
+        run_sweep(tmp_path, Runs(by_settings), {"train_batch_size": [16, 32, 16]})
